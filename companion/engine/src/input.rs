@@ -1,0 +1,134 @@
+//! What an engine is told.
+
+use alloc::boxed::Box;
+use core::time::Duration;
+
+use crate::policy::Policy;
+use crate::time::Instant;
+use crate::units::{Decimal, Tokens};
+
+/// A request, as the engine's owner names it. Never used twice in the life of an engine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct RequestId(pub u64);
+
+/// An endpoint of the pool, as the engine's owner names it; one address keeps its number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct EndpointId(pub u32);
+
+/// How much a request matters, most critical first.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Band {
+    /// Goes before everything else.
+    Critical,
+    /// Everything that claims nothing.
+    #[default]
+    Default,
+    /// The first to wait and the first to go.
+    Sheddable,
+}
+
+/// How long a prompt is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Prompt {
+    /// Bytes of text; the engine turns them into tokens by the ratio it learned for the model.
+    Bytes(u64),
+    /// Counted already.
+    Tokens(Tokens),
+}
+
+/// One request that asks to go.
+#[derive(Clone, Debug)]
+pub struct Request {
+    /// Its name.
+    pub id: RequestId,
+    /// Its first arrival; may lie before `now` for one that is registered again. Later than `now` counts as `now`.
+    pub arrived: Instant,
+    /// The fairness identity; empty: `anonymous`.
+    pub flow: Box<str>,
+    /// Its band.
+    pub band: Band,
+    /// The policy class by name; empty: the default one.
+    pub class: Box<str>,
+    /// The model asked for: ratios and expected outputs are learned per model.
+    pub model: Box<str>,
+    /// Length of the prompt.
+    pub prompt: Prompt,
+    /// Tokens of it that a server holds in its prefix cache.
+    pub cached: Tokens,
+    /// The caller's expectation of the output; `None`: the engine's own median.
+    pub expected_output: Option<Tokens>,
+    /// The client's limit on the output.
+    pub max_output: Option<Tokens>,
+    /// What waits in Envoy.
+    pub body_bytes: u64,
+    /// Strict tier, higher first.
+    pub strict: u8,
+    /// Seconds of head start.
+    pub jump: u16,
+    /// The client's deadline for the first token.
+    pub deadline: Option<Instant>,
+    /// Endpoints it may go to; `None`: all of the pool.
+    pub eligible: Option<Box<[EndpointId]>>,
+}
+
+/// What a server really did for a request.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Usage {
+    /// Prompt tokens, cached ones included; `None`: the server didn't say.
+    pub prompt: Option<Tokens>,
+    /// Of these, from the prefix cache; `None`: the server didn't say.
+    pub cached: Option<Tokens>,
+    /// Output tokens; `None`: nobody counted.
+    pub output: Option<Tokens>,
+}
+
+/// How a granted request ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Service {
+    /// The server worked on it: the cost is settled with what is known, what isn't stays at its estimate.
+    Served(Usage),
+    /// Nothing was served: the cost is refunded.
+    Nothing,
+}
+
+/// An endpoint as discovery and health checks see it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct EndpointState {
+    /// It may be given requests.
+    pub ready: bool,
+    /// Scales its bounds; 1 is [`Decimal::whole`]`(1)`.
+    pub weight: Decimal,
+}
+
+/// Everything that can happen to an engine. Unknown ids are no error: what was said twice, or too late, changes nothing.
+#[derive(Clone, Debug)]
+pub enum Input {
+    /// A new request; it is admitted, queued or refused in this call.
+    Register(Request),
+    /// A request that already runs at `endpoint` is taken into stock and charged, above all limits. Outcome: dispatched.
+    Adopt { request: Request, endpoint: EndpointId },
+    /// A new request that waited elsewhere before: enqueued at its first arrival, above all limits.
+    Resume(Request),
+    /// Its client has gone. Of a request that doesn't wait: nothing.
+    Cancel(RequestId),
+    /// A granted request was sent to this endpoint, whatever was granted: stock follows.
+    Sent { id: RequestId, endpoint: EndpointId },
+    /// A granted request has ended: stock is released, cost settled or refunded.
+    Completed { id: RequestId, service: Service },
+    /// A granted request whose grant was lost, or that no server took: uncharged, back to its old place.
+    Requeue(RequestId),
+    /// An endpoint appears or changes.
+    Endpoint { id: EndpointId, state: EndpointState },
+    /// An endpoint is no longer listed. What runs there is draining stock.
+    EndpointRemoved(EndpointId),
+    /// A new policy; what waits keeps its place.
+    Policy(Box<Policy>),
+    /// From now on new requests are refused with `shutting_down` (`true`), or are taken again (`false`).
+    /// What waits is refused at once.
+    Drain(bool),
+    /// Until this is said, nothing is dispatched: a starting owner hasn't heard of all that runs. Said once.
+    Ready,
+}
+
+/// How long a request has waited, for messages.
+pub type Waited = Duration;

@@ -1,0 +1,17 @@
+//! Every limit of the engine, and how they relate.
+
+/// Endpoints of one pool.
+pub const ENDPOINTS_MAX: usize = 4_096;
+/// Endpoints named in a grant: the first choice and its fallbacks.
+pub const GRANT_ENDPOINTS_MAX: usize = 3;
+/// Flows with state of their own; past it new identities share [`OVERFLOW_FLOWS`].
+pub const FLOWS_MAX: usize = 100_000;
+/// Flows that new identities share, by seeded hash, when the table is full.
+pub const OVERFLOW_FLOWS: usize = 64;
+/// Classes of a pool.
+pub const CLASSES_MAX: usize = 1_024;
+/// The longest Retry-After, in seconds.
+pub const RETRY_AFTER_MAX_S: u64 = 120;
+
+const _: () = assert!(OVERFLOW_FLOWS < FLOWS_MAX);
+const _: () = assert!(GRANT_ENDPOINTS_MAX <= ENDPOINTS_MAX);

@@ -1,0 +1,50 @@
+//! The generated protocol code is checked in, so that nobody needs protoc and the filter builds without code
+//! generators; here it is generated again and compared. `PENSTOCK_REGENERATE=1` writes it (`just proto`).
+
+use std::path::{Path, PathBuf};
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
+}
+
+/// Compares what was generated with the checked-in file, or replaces that.
+fn hold(generated: &Path, checked_in: &Path) {
+    let fresh = std::fs::read_to_string(generated).expect("generated file");
+    if std::env::var_os("PENSTOCK_REGENERATE").is_some() {
+        std::fs::write(checked_in, fresh).expect("write the checked-in file");
+        return;
+    }
+    let stored = std::fs::read_to_string(checked_in).unwrap_or_default();
+    assert!(
+        stored == fresh,
+        "{} isn't what wire/proto/penstock.v1.proto gives: run `just proto`",
+        checked_in.display()
+    );
+}
+
+#[test]
+fn protocol_code_is_current() {
+    let proto = root().join("wire/proto");
+    let descriptors = protox::compile(["penstock.v1.proto"], [&proto]).expect("the proto file compiles");
+    let out = tempfile::tempdir().expect("temporary directory");
+
+    let messages = out.path().join("messages");
+    std::fs::create_dir(&messages).expect("create");
+    tonic_prost_build::configure()
+        .build_client(false)
+        .build_server(false)
+        .out_dir(&messages)
+        .compile_fds(descriptors.clone())
+        .expect("messages");
+    hold(&messages.join("penstock.v1.rs"), &root().join("wire/src/generated.rs"));
+
+    let service = out.path().join("service");
+    std::fs::create_dir(&service).expect("create");
+    tonic_prost_build::configure()
+        .build_client(false)
+        .extern_path(".penstock.v1", "::penstock_wire")
+        .out_dir(&service)
+        .compile_fds(descriptors)
+        .expect("service");
+    hold(&service.join("penstock.v1.rs"), &root().join("companion/src/grpc/generated.rs"));
+}
