@@ -5,7 +5,7 @@
 pub mod limits;
 pub mod names;
 
-#[expect(missing_docs, reason = "generated code")]
+#[expect(missing_docs, clippy::large_enum_variant, reason = "generated code")]
 #[rustfmt::skip]
 mod generated;
 
