@@ -1,1 +1,4 @@
-//! Skeleton.
+//! The companion of Penstock's filter, and every command of the `penstock` binary.
+
+pub mod config;
+pub mod policy;

@@ -1,0 +1,295 @@
+//! The configuration file, as a type that can't be wrong.
+//!
+//! `raw` is the document, `value` its scalars; [`Config`] is what the rest of the program sees. An error names the
+//! file, the line, the key's path and what is allowed there. What fits together across keys is checked in `convert`.
+
+mod convert;
+mod raw;
+mod value;
+
+use std::cell::RefCell;
+use std::fmt;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use penstock_engine::input::Band;
+use penstock_engine::policy as engine;
+use penstock_engine::units::Decimal;
+
+/// Everything that `penstock serve` holds to.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// Where everything listens.
+    pub listen: Listen,
+    /// Where a request's identity is read.
+    pub identity: Identity,
+    /// At least one; names are unique.
+    pub pools: Vec<Pool>,
+    /// How long running requests may take to end after SIGTERM.
+    pub drain: Duration,
+    /// A starting companion waits at most this long for the sessions it knows of.
+    pub startup_wait: Duration,
+    /// Bytes of a request's body.
+    pub body_bytes: u64,
+    /// Flows with state of their own, in a pool.
+    pub flows: usize,
+    /// Values of the label `flow`.
+    pub metric_flows: usize,
+}
+
+/// Addresses.
+#[derive(Clone, Debug)]
+pub struct Listen {
+    /// Envoy's listener for clients.
+    pub gateway: SocketAddr,
+    /// Envoy's admin interface.
+    pub envoy_admin: SocketAddr,
+    /// The companion's gRPC side.
+    pub grpc: Address,
+    /// The companion's HTTP side.
+    pub http: Address,
+}
+
+/// A TCP address or the path of a unix socket.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Address {
+    /// `ip:port`
+    Tcp(SocketAddr),
+    /// `unix:/path`
+    Unix(PathBuf),
+}
+
+impl fmt::Display for Address {
+    fn fmt(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Tcp(address) => address.fmt(to),
+            Self::Unix(path) => write!(to, "unix:{}", path.display()),
+        }
+    }
+}
+
+/// Where a request's identity is read; the first source that is present wins.
+#[derive(Clone, Debug)]
+pub struct Identity {
+    /// Who shares.
+    pub fairness_id: Vec<Source>,
+    /// Who asks.
+    pub user: Vec<Source>,
+    /// How much it matters.
+    pub priority: Vec<Source>,
+    /// Priority by the name of an objective.
+    pub objectives: Vec<(String, Band)>,
+}
+
+/// One place to read an identity.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Source {
+    /// A request header, in lower case.
+    Header(String),
+    /// A top-level string of the body.
+    Body(String),
+    /// Dynamic metadata, `namespace/key/...`.
+    Metadata(String),
+    /// By the model's name: globs, first match.
+    Model(Vec<(String, Band)>),
+}
+
+/// Servers of the same models behind one queue.
+#[derive(Clone, Debug)]
+pub struct Pool {
+    /// Unique.
+    pub name: String,
+    /// Globs; empty: every model.
+    pub models: Vec<String>,
+    /// At least one; addresses are unique.
+    pub endpoints: Vec<Endpoint>,
+    /// `None`: not checked, always healthy.
+    pub health: Option<Health>,
+    /// What the engine holds to.
+    pub policy: engine::Policy,
+    /// What makes a flow.
+    pub flow_key: FlowKey,
+    /// How long streams are held while the companion is away.
+    pub hold: Duration,
+    /// Status of full queues and expired waits: 503 or 429.
+    pub capacity_status: u16,
+}
+
+/// One model server.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Endpoint {
+    /// `ip:port`
+    pub address: SocketAddr,
+    /// Scales its bounds.
+    pub weight: Decimal,
+}
+
+/// How an endpoint's health is asked.
+#[derive(Clone, Debug)]
+pub struct Health {
+    /// Path of the request.
+    pub path: String,
+    /// Between two.
+    pub interval: Duration,
+    /// Failures in a row that make it unready.
+    pub unhealthy_after: u64,
+}
+
+/// What makes a flow.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FlowKey {
+    /// The fairness identity.
+    FairnessId,
+    /// The user.
+    User,
+    /// The model asked for.
+    Model,
+    /// One flow for all.
+    None,
+}
+
+/// A configuration that can't be used, and where.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The file can't be read.
+    #[error("{}: {source}", path.display())]
+    Read {
+        /// Which file.
+        path: PathBuf,
+        /// Why.
+        source: std::io::Error,
+    },
+    /// The document is wrong at a line.
+    #[error("{file}:{line}: {key}: {message}")]
+    Document {
+        /// Which file.
+        file: String,
+        /// From 1.
+        line: u64,
+        /// `pools[0].queue.ttl`
+        key: String,
+        /// What is wrong and what is allowed.
+        message: String,
+    },
+    /// Keys that don't fit together.
+    #[error("{file}: {key}: {message}")]
+    Rule {
+        /// Which file.
+        file: String,
+        /// `pools[0].stock`
+        key: String,
+        /// What is wrong and what is allowed.
+        message: String,
+    },
+}
+
+/// A rule across keys that was broken: the key's path, and what is allowed.
+struct Broken(String, String);
+
+impl Config {
+    /// Reads and checks a file.
+    ///
+    /// # Errors
+    /// When the file can't be read, isn't YAML, or says something that isn't allowed.
+    pub fn read(path: &Path) -> Result<Self, Error> {
+        let text = std::fs::read_to_string(path).map_err(|source| Error::Read {
+            path: path.into(),
+            source,
+        })?;
+        Self::parse(&text, &path.display().to_string())
+    }
+
+    /// Checks a document; `file` names it in errors.
+    ///
+    /// # Errors
+    /// When it isn't YAML, or says something that isn't allowed.
+    pub fn parse(text: &str, file: &str) -> Result<Self, Error> {
+        let key = RefCell::new(String::new());
+        let document = serde_saphyr::with_deserializer_from_str(text, |deserializer| {
+            serde_path_to_error::deserialize::<_, raw::Document>(deserializer).map_err(|error| {
+                *key.borrow_mut() = error.path().to_string();
+                error.into_inner()
+            })
+        })
+        .map_err(|error| {
+            let error = error.without_snippet();
+            Error::Document {
+                file: file.to_owned(),
+                line: error.location().map_or(1, |it| it.line()),
+                key: match key.take() {
+                    path if path.is_empty() || path == "." => "document".into(),
+                    path => path,
+                },
+                message: error.to_string(),
+            }
+        })?;
+        Self::try_from(document).map_err(|Broken(key, message)| Error::Rule {
+            file: file.to_owned(),
+            key,
+            message,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SMALL: &str = "pools: [{name: a, endpoints: {static: ['127.0.0.1:8001']}}]";
+
+    fn refused(text: &str) -> String {
+        Config::parse(text, "f.yaml").expect_err("refused").to_string()
+    }
+
+    #[test]
+    fn name_and_endpoints_are_enough() {
+        let config = Config::parse(SMALL, "f.yaml").expect("valid");
+        assert_eq!(config.listen.gateway.port(), 8080);
+        assert_eq!(config.body_bytes, 32 << 20);
+        let engine::Gate::Requests {
+            lower,
+            upper,
+            watermark,
+        } = config.pools[0].policy.gate
+        else {
+            panic!("a gate is the default");
+        };
+        assert_eq!(
+            (lower.billionths(), upper.billionths()),
+            (1_800_000_000, 2_200_000_000)
+        );
+        assert_eq!(watermark, Decimal::whole(2));
+    }
+
+    #[test]
+    fn errors_name_line_and_path() {
+        let wrong = "pools:\n- name: a\n  endpoints: {static: ['127.0.0.1:8001']}\n  queue:\n    ttl: soon\n";
+        let message = refused(wrong);
+        assert!(message.starts_with("f.yaml:5: pools[0].queue.ttl: "), "{message}");
+        assert!(message.contains("30s"), "{message}");
+        let message = refused(&SMALL.replace("name: a,", "name: a, colour: red,"));
+        assert!(
+            message.contains("f.yaml:1: pools[0]") && message.contains("colour"),
+            "{message}"
+        );
+    }
+
+    #[test]
+    fn what_does_not_fit_together_is_refused() {
+        let stock = |it: &str| refused(&SMALL.replace("name: a,", &format!("name: a, stock: {{{it}}},")));
+        assert!(stock("deviation: 1").contains("pools[0].stock.deviation"));
+        assert!(stock("watermark_per_backend: 0").contains("at least 1"));
+        assert!(stock("lower_bound_per_backend: 5").contains("pools[0].stock: 0 <="));
+        assert!(refused("pools: []").contains("at least one pool"));
+        assert!(refused("listen: {gateway: 0.0.0.0:80}\n").contains("pools"));
+        assert!(refused(&format!("listen: {{gateway: '0.0.0.0:80'}}\n{SMALL}")).contains("loopback"));
+        let twice = SMALL.replace(
+            "['127.0.0.1:8001']",
+            "['127.0.0.1:8001', {address: '127.0.0.1:8001'}]",
+        );
+        assert!(refused(&twice).contains("listed twice"));
+        let two = "pools: [{name: a, endpoints: {static: ['127.0.0.1:1']}}, {name: a, endpoints: {static: ['127.0.0.1:2']}}]";
+        assert!(refused(two).contains("pools[1].name"));
+    }
+}

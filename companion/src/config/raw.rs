@@ -1,0 +1,409 @@
+//! The document as it is written: one struct a mapping, unknown keys are errors, defaults are the contract's.
+//!
+//! Nothing here decides; `super` turns it into types that fit together.
+
+use std::collections::BTreeMap;
+use std::marker::PhantomData;
+
+use serde::{Deserialize, Deserializer};
+
+use super::value::{Bytes, Count, Exact, Factor, Span, TextOr, Weight};
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(super) struct Document {
+    pub(super) listen: Listen,
+    pub(super) identity: Identity,
+    pub(super) pools: Vec<Pool>,
+    pub(super) shutdown: Shutdown,
+    pub(super) startup_wait: Option<Span>,
+    pub(super) limits: Limits,
+    pub(super) metrics: Metrics,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(super) struct Listen {
+    pub(super) gateway: Option<String>,
+    pub(super) envoy_admin: Option<String>,
+    pub(super) grpc: Option<String>,
+    pub(super) http: Option<String>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(super) struct Identity {
+    pub(super) fairness_id: Option<Vec<Source>>,
+    pub(super) user: Option<Vec<Source>>,
+    pub(super) priority: Option<Vec<Source>>,
+    pub(super) objectives: BTreeMap<String, Criticality>,
+}
+
+#[derive(Clone, Debug, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum Source {
+    Header(String),
+    Body(String),
+    Metadata(String),
+    Model(BTreeMap<String, Criticality>),
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum Criticality {
+    Critical,
+    Default,
+    Sheddable,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Pool {
+    pub(super) name: String,
+    #[serde(default)]
+    pub(super) models: Vec<String>,
+    pub(super) endpoints: Endpoints,
+    #[serde(default)]
+    pub(super) health: Health,
+    #[serde(default)]
+    pub(super) queue: Queue,
+    #[serde(default)]
+    pub(super) stock: Stock,
+    #[serde(default)]
+    pub(super) arbitration: Arbitration,
+    #[serde(default)]
+    pub(super) usage: Usage,
+    #[serde(default)]
+    pub(super) companion_down: CompanionDown,
+    #[serde(default)]
+    pub(super) capacity_status: CapacityStatus,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Endpoints {
+    #[serde(rename = "static")]
+    pub(super) fixed: Vec<EndpointEntry>,
+}
+
+/// An endpoint, or just its address.
+#[derive(Debug)]
+pub(super) struct EndpointEntry(pub(super) Endpoint);
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Endpoint {
+    pub(super) address: String,
+    #[serde(default)]
+    pub(super) weight: Option<Exact>,
+}
+
+impl From<String> for Endpoint {
+    fn from(address: String) -> Self {
+        Self {
+            address,
+            weight: None,
+        }
+    }
+}
+
+impl<'de> Deserialize<'de> for EndpointEntry {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer
+            .deserialize_any(TextOr::<Endpoint>(PhantomData))
+            .map(Self)
+    }
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(super) struct Health {
+    pub(super) path: Option<String>,
+    pub(super) interval: Span,
+    pub(super) unhealthy_after: Count,
+}
+
+impl Default for Health {
+    fn default() -> Self {
+        Self {
+            path: Some("/health".into()),
+            interval: span(5_000),
+            unhealthy_after: Count(3),
+        }
+    }
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(super) struct Queue {
+    pub(super) enabled: bool,
+    pub(super) total_capacity: u64,
+    pub(super) total_bytes: Bytes,
+    pub(super) flow_capacity: Count,
+    pub(super) ttl: Span,
+    pub(super) no_endpoint_ttl: Span,
+    pub(super) overflow: Overflow,
+    pub(super) admit: Admit,
+}
+
+impl Default for Queue {
+    fn default() -> Self {
+        Self {
+            enabled: true,
+            total_capacity: 1_000,
+            total_bytes: Bytes(256 << 20),
+            flow_capacity: Count(100),
+            ttl: span(30_000),
+            no_endpoint_ttl: span(60_000),
+            overflow: Overflow::Displace,
+            admit: Admit::All,
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum Overflow {
+    Displace,
+    Reject,
+}
+
+#[derive(Clone, Copy, Debug, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum Admit {
+    All,
+    CriticalOnly,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(super) struct Stock {
+    pub(super) unit: StockUnit,
+    pub(super) watermark_per_backend: Option<Watermark>,
+    pub(super) deviation: Exact,
+    pub(super) lower_bound_per_backend: Option<Exact>,
+    pub(super) upper_bound_per_backend: Option<Exact>,
+}
+
+impl Default for Stock {
+    fn default() -> Self {
+        use penstock_engine::units::Decimal;
+        Self {
+            unit: StockUnit::Requests,
+            watermark_per_backend: None,
+            deviation: Exact(Decimal::from_billionths(Decimal::ONE / 10)),
+            lower_bound_per_backend: None,
+            upper_bound_per_backend: None,
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum StockUnit {
+    Requests,
+}
+
+/// `watermark_per_backend`: a whole number of at least 1, or `none`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Watermark {
+    Fixed(u64),
+    None,
+}
+
+impl<'de> Deserialize<'de> for Watermark {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Watermarks;
+        impl serde::de::Visitor<'_> for Watermarks {
+            type Value = Watermark;
+            fn expecting(&self, to: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                to.write_str("a whole number of at least 1, or none")
+            }
+            fn visit_u64<E: serde::de::Error>(self, watermark: u64) -> Result<Watermark, E> {
+                match watermark {
+                    0 => Err(E::invalid_value(serde::de::Unexpected::Unsigned(0), &self)),
+                    watermark => Ok(Watermark::Fixed(watermark)),
+                }
+            }
+            fn visit_str<E: serde::de::Error>(self, text: &str) -> Result<Watermark, E> {
+                match text {
+                    "none" => Ok(Watermark::None),
+                    other => Err(E::invalid_value(serde::de::Unexpected::Str(other), &self)),
+                }
+            }
+        }
+        deserializer.deserialize_any(Watermarks)
+    }
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(super) struct Arbitration {
+    pub(super) bands: Bands,
+    pub(super) flows: Flows,
+    pub(super) order: Order,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(super) struct Bands {
+    pub(super) mode: BandMode,
+}
+
+#[derive(Clone, Copy, Debug, Default, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum BandMode {
+    #[default]
+    Strict,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(super) struct Flows {
+    pub(super) discipline: Discipline,
+    pub(super) key: FlowKey,
+    pub(super) cost: Cost,
+    pub(super) weights: BTreeMap<String, Weight>,
+    pub(super) default_weight: Weight,
+    pub(super) capacities: BTreeMap<String, Count>,
+}
+
+impl Default for Flows {
+    fn default() -> Self {
+        Self {
+            discipline: Discipline::Wfq,
+            key: FlowKey::FairnessId,
+            cost: Cost::Tokens,
+            weights: BTreeMap::new(),
+            default_weight: Weight(1.0),
+            capacities: BTreeMap::new(),
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum Discipline {
+    Wfq,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum FlowKey {
+    FairnessId,
+    User,
+    Model,
+    None,
+}
+
+#[derive(Clone, Copy, Debug, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum Cost {
+    Tokens,
+    Requests,
+}
+
+#[derive(Clone, Copy, Debug, Default, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum Order {
+    #[default]
+    Fcfs,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(super) struct Usage {
+    pub(super) input_token_weight: Factor,
+    pub(super) output_token_weight: Factor,
+}
+
+impl Default for Usage {
+    fn default() -> Self {
+        Self {
+            input_token_weight: Factor(1.0),
+            output_token_weight: Factor(2.0),
+        }
+    }
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(super) struct CompanionDown {
+    pub(super) hold: Span,
+    pub(super) then: Then,
+}
+
+impl Default for CompanionDown {
+    fn default() -> Self {
+        Self {
+            hold: span(5_000),
+            then: Then::Closed,
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum Then {
+    Closed,
+}
+
+/// `capacity_status`: 503 or 429.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct CapacityStatus(pub(super) u16);
+
+impl Default for CapacityStatus {
+    fn default() -> Self {
+        Self(503)
+    }
+}
+
+impl<'de> Deserialize<'de> for CapacityStatus {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        match u16::deserialize(deserializer)? {
+            status @ (429 | 503) => Ok(Self(status)),
+            other => Err(serde::de::Error::custom(format!(
+                "this is 503 or 429, not {other}"
+            ))),
+        }
+    }
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(super) struct Shutdown {
+    pub(super) queued: Queued,
+    pub(super) drain: Span,
+}
+
+impl Default for Shutdown {
+    fn default() -> Self {
+        Self {
+            queued: Queued::Reject,
+            drain: span(30_000),
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum Queued {
+    Reject,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(super) struct Limits {
+    pub(super) flows: Option<Count>,
+    pub(super) body_bytes: Option<Bytes>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(super) struct Metrics {
+    pub(super) flows: Option<Count>,
+}
+
+const fn span(millis: u64) -> Span {
+    Span(std::time::Duration::from_millis(millis))
+}

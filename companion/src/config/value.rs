@@ -1,0 +1,163 @@
+//! The scalars of the configuration: types that can't hold a value out of their range.
+//!
+//! A range is checked while the document is read, so that its error carries the line and the key's path.
+
+use std::fmt;
+use std::marker::PhantomData;
+use std::time::Duration;
+
+use penstock_engine::units::Decimal;
+use serde::de::{self, Deserialize, Deserializer, Visitor};
+
+/// A duration above zero, written `30s`, `250ms`, `5m`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Span(pub(super) Duration);
+
+impl<'de> Deserialize<'de> for Span {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        match humantime::parse_duration(text.trim()) {
+            Ok(span) if !span.is_zero() => Ok(Self(span)),
+            Ok(_) | Err(_) => Err(de::Error::custom(format!(
+                "`{text}` is no duration above zero; write one like 30s, 250ms or 5m"
+            ))),
+        }
+    }
+}
+
+/// A number of bytes, written `32MiB`, `1500KB` or `4096`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Bytes(pub(super) u64);
+
+impl<'de> Deserialize<'de> for Bytes {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Sizes;
+        impl Visitor<'_> for Sizes {
+            type Value = Bytes;
+            fn expecting(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
+                to.write_str("a size like 256MiB, or a whole number of bytes")
+            }
+            fn visit_u64<E: de::Error>(self, bytes: u64) -> Result<Bytes, E> {
+                Ok(Bytes(bytes))
+            }
+            fn visit_str<E: de::Error>(self, text: &str) -> Result<Bytes, E> {
+                let size: bytesize::ByteSize = text
+                    .trim()
+                    .parse()
+                    .map_err(|_| E::invalid_value(de::Unexpected::Str(text), &self))?;
+                Ok(Bytes(size.as_u64()))
+            }
+        }
+        deserializer.deserialize_any(Sizes)
+    }
+}
+
+/// A finite number above zero: a weight.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Weight(pub(super) f64);
+
+impl<'de> Deserialize<'de> for Weight {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let weight = f64::deserialize(deserializer)?;
+        if weight.is_finite() && weight > 0.0 {
+            Ok(Self(weight))
+        } else {
+            Err(de::Error::custom(format!(
+                "a weight is a finite number above 0, not {weight}"
+            )))
+        }
+    }
+}
+
+/// A finite number, 0 or more.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Factor(pub(super) f64);
+
+impl<'de> Deserialize<'de> for Factor {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let factor = f64::deserialize(deserializer)?;
+        if factor.is_finite() && factor >= 0.0 {
+            Ok(Self(factor))
+        } else {
+            Err(de::Error::custom(format!(
+                "this is a finite number of at least 0, not {factor}"
+            )))
+        }
+    }
+}
+
+/// A whole number of at least 1.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Count(pub(super) u64);
+
+impl<'de> Deserialize<'de> for Count {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        match u64::deserialize(deserializer)? {
+            0 => Err(de::Error::custom("this is a whole number of at least 1, not 0")),
+            count => Ok(Self(count)),
+        }
+    }
+}
+
+/// A decimal number of at least 0, kept exactly as it was written (to nine digits).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Exact(pub(super) Decimal);
+
+impl Exact {
+    /// From the shortest decimal that reads back as `number`: what a person wrote, for up to 15 digits.
+    fn from_f64(number: f64) -> Option<Self> {
+        if !number.is_finite() || number < 0.0 {
+            return None;
+        }
+        let text = format!("{number}");
+        let (whole, fraction) = text.split_once('.').unwrap_or((&text, ""));
+        let fraction: String = fraction.chars().chain(std::iter::repeat('0')).take(9).collect();
+        let whole: u128 = whole.parse().ok()?;
+        let fraction: u128 = fraction.parse().ok()?;
+        Some(Self(Decimal::from_billionths(
+            whole.checked_mul(Decimal::ONE)?.checked_add(fraction)?,
+        )))
+    }
+}
+
+impl<'de> Deserialize<'de> for Exact {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let number = f64::deserialize(deserializer)?;
+        Self::from_f64(number)
+            .ok_or_else(|| de::Error::custom(format!("this is a finite number of at least 0, not {number}")))
+    }
+}
+
+/// Either a plain string or a mapping: `"a"` is short for `{address: "a"}`.
+pub(super) struct TextOr<T>(pub(super) PhantomData<T>);
+
+impl<'de, T> Visitor<'de> for TextOr<T>
+where
+    T: Deserialize<'de> + From<String>,
+{
+    type Value = T;
+    fn expecting(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
+        to.write_str("an address like \"127.0.0.1:8001\", or {address: ...}")
+    }
+    fn visit_str<E: de::Error>(self, text: &str) -> Result<T, E> {
+        Ok(T::from(text.to_owned()))
+    }
+    fn visit_map<A: de::MapAccess<'de>>(self, map: A) -> Result<T, A::Error> {
+        T::deserialize(de::value::MapAccessDeserializer::new(map))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn exact_keeps_what_was_written() {
+        let exact = |number: f64| Exact::from_f64(number).map(|it| it.0.billionths());
+        assert_eq!(exact(0.1), Some(100_000_000));
+        assert_eq!(exact(2.0), Some(2_000_000_000));
+        assert_eq!(exact(1.000_000_001), Some(1_000_000_001));
+        assert_eq!(exact(f64::NAN), None);
+        assert_eq!(exact(-0.5), None);
+    }
+}

@@ -1,0 +1,154 @@
+//! What the filter is told of the configuration: the protocol's Policy, and the plugin configuration that Envoy
+//! hands it at a cold start, before any companion has spoken.
+
+use std::hash::{DefaultHasher, Hash, Hasher};
+
+use penstock_engine::input::Band;
+use penstock_wire as wire;
+use serde_json::{Value, json};
+
+use crate::config::{Config, Source};
+
+/// Name of the companion's cluster in Envoy's configuration.
+pub const COMPANION_CLUSTER: &str = "penstock_companion";
+
+/// The request paths that are queued.
+const ROUTES: [(&str, wire::Api); 5] = [
+    ("/v1/chat/completions", wire::Api::ChatCompletions),
+    ("/v1/completions", wire::Api::Completions),
+    ("/v1/embeddings", wire::Api::Embeddings),
+    ("/v1/responses", wire::Api::Responses),
+    ("/v1/messages", wire::Api::Messages),
+];
+
+/// The policy frame of this configuration. Its digest changes when anything in it does.
+#[must_use]
+pub fn frame(config: &Config) -> wire::Policy {
+    let identity = &config.identity;
+    let mut policy = wire::Policy {
+        digest: String::new(),
+        routes: ROUTES
+            .map(|(path, api)| wire::Route {
+                path: path.into(),
+                api: api.into(),
+            })
+            .into(),
+        body_bytes_max: config.body_bytes,
+        identity: Some(wire::Identity {
+            fairness_id: sources(&identity.fairness_id),
+            user: sources(&identity.user),
+            priority: sources(&identity.priority),
+            class: Vec::new(),
+            strict: Vec::new(),
+            jump: Vec::new(),
+        }),
+        pools: config
+            .pools
+            .iter()
+            .map(|pool| wire::Pool {
+                name: pool.name.clone(),
+                models: pool.models.clone(),
+                hold_ms: millis(pool.hold),
+                then: wire::Fallback::Closed.into(),
+                ttl_ms: millis(pool.policy.queue.ttl),
+                no_endpoint_ttl_ms: millis(pool.policy.queue.no_endpoint_ttl),
+                capacity_status: u32::from(pool.capacity_status),
+            })
+            .collect(),
+    };
+    let mut hasher = DefaultHasher::new();
+    prost::Message::encode_to_vec(&policy).hash(&mut hasher);
+    policy.digest = format!("{:016x}", hasher.finish());
+    policy
+}
+
+/// The filter's plugin configuration: the companion's cluster, this gateway's name, and the policy for a cold start.
+#[must_use]
+pub fn plugin_configuration(config: &Config, node: &str) -> Value {
+    let policy = frame(config);
+    let identity = &config.identity;
+    json!({
+        "companion": COMPANION_CLUSTER,
+        "node": node,
+        "policy": {
+            "digest": policy.digest,
+            "body_bytes_max": policy.body_bytes_max,
+            "routes": ROUTES.map(|(path, api)| json!({"path": path, "api": api_name(api)})),
+            "identity": {
+                "fairness_id": json_sources(&identity.fairness_id),
+                "user": json_sources(&identity.user),
+                "priority": json_sources(&identity.priority),
+                "class": [], "strict": [], "jump": [],
+            },
+            "pools": policy.pools.iter().map(|pool| json!({
+                "name": pool.name,
+                "models": pool.models,
+                "hold_ms": pool.hold_ms,
+                "then": "closed",
+                "ttl_ms": pool.ttl_ms,
+                "no_endpoint_ttl_ms": pool.no_endpoint_ttl_ms,
+                "capacity_status": pool.capacity_status,
+            })).collect::<Vec<_>>(),
+        },
+    })
+}
+
+/// A band as clients and configuration write it.
+#[must_use]
+pub const fn band_name(band: Band) -> &'static str {
+    match band {
+        Band::Critical => "critical",
+        Band::Default => "default",
+        Band::Sheddable => "sheddable",
+    }
+}
+
+const fn api_name(api: wire::Api) -> &'static str {
+    match api {
+        wire::Api::Unspecified => "unspecified",
+        wire::Api::ChatCompletions => "chat_completions",
+        wire::Api::Completions => "completions",
+        wire::Api::Embeddings => "embeddings",
+        wire::Api::Responses => "responses",
+        wire::Api::Messages => "messages",
+    }
+}
+
+fn sources(of: &[Source]) -> Vec<wire::Source> {
+    use wire::source::From;
+    of.iter()
+        .map(|source| wire::Source {
+            from: Some(match source {
+                Source::Header(name) => From::Header(name.clone()),
+                Source::Body(name) => From::Body(name.clone()),
+                Source::Metadata(path) => From::Metadata(path.clone()),
+                Source::Model(rules) => From::Model(wire::ModelTable {
+                    rules: rules
+                        .iter()
+                        .map(|(glob, band)| wire::ModelRule {
+                            glob: glob.clone(),
+                            value: band_name(*band).into(),
+                        })
+                        .collect(),
+                }),
+            }),
+        })
+        .collect()
+}
+
+fn json_sources(of: &[Source]) -> Vec<Value> {
+    of.iter()
+        .map(|source| match source {
+            Source::Header(name) => json!({"header": name}),
+            Source::Body(name) => json!({"body": name}),
+            Source::Metadata(path) => json!({"metadata": path}),
+            Source::Model(rules) => {
+                json!({"model": rules.iter().map(|(glob, band)| (glob.clone(), json!(band_name(*band)))).collect::<serde_json::Map<_, _>>()})
+            }
+        })
+        .collect()
+}
+
+fn millis(of: std::time::Duration) -> u64 {
+    u64::try_from(of.as_millis()).unwrap_or(u64::MAX)
+}
