@@ -1,1 +1,9 @@
-//! Skeleton.
+//! Simulated model servers, in virtual time.
+//!
+//! Pure: time is an argument, randomness is seeded, nothing here waits or does input and output. The mock server
+//! drives the same [`Server`] by a real clock.
+
+pub mod limits;
+pub mod server;
+
+pub use server::{Event, Gauges, Hardware, HardwareError, Job, JobId, Kind, Refused, Server, Totals};
