@@ -1,1 +1,21 @@
-//! Skeleton.
+//! What the end-to-end tests stand on: the real `penstock` binary with a real Envoy, scripted model servers, and
+//! clients that send exactly the bytes they are told to.
+//!
+//! Nothing here waits for a time to pass: a test waits for a condition, and fails with the processes' logs when it
+//! doesn't come. Every process listens on a port of its own and dies with the test that started it.
+
+pub mod ask;
+pub mod binary;
+pub mod gateway;
+pub mod metrics;
+pub mod process;
+pub mod python;
+pub mod raw;
+pub mod upstream;
+pub mod wait;
+
+pub use ask::{Answer, Ask};
+pub use gateway::Gateway;
+pub use process::Process;
+pub use upstream::{Call, Upstream};
+pub use wait::{run, until};

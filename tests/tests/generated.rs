@@ -36,7 +36,10 @@ fn protocol_code_is_current() {
         .out_dir(&messages)
         .compile_fds(descriptors.clone())
         .expect("messages");
-    hold(&messages.join("penstock.v1.rs"), &root().join("wire/src/generated.rs"));
+    hold(
+        &messages.join("penstock.v1.rs"),
+        &root().join("wire/src/generated.rs"),
+    );
 
     let service = out.path().join("service");
     std::fs::create_dir(&service).expect("create");
@@ -46,5 +49,8 @@ fn protocol_code_is_current() {
         .out_dir(&service)
         .compile_fds(descriptors)
         .expect("service");
-    hold(&service.join("penstock.v1.rs"), &root().join("companion/src/grpc/generated.rs"));
+    hold(
+        &service.join("penstock.v1.rs"),
+        &root().join("companion/src/grpc/generated.rs"),
+    );
 }

@@ -1,0 +1,24 @@
+# The commands of the repository by name. Each is one line, to be run without just as well.
+
+# Envoy, filter and companion in front of simulated model servers.
+demo *args:
+    cargo demo {{ args }}
+
+# Every test, those through a real Envoy included.
+test *args:
+    cargo test --workspace {{ args }}
+
+# What a change must pass.
+check:
+    bash .ci/run
+
+# Measures, and writes docs/bench/results.json. Needs wrk.
+bench *what:
+    cargo bench --package penstock-tests --bench gateway -- {{ what }}
+
+# Writes the generated protocol code anew.
+proto:
+    PENSTOCK_REGENERATE=1 cargo test --package penstock-tests --test generated
+
+fmt:
+    cargo fmt --all

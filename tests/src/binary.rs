@@ -1,0 +1,79 @@
+//! Where the `penstock` binary is: built once per test process, with the profile and in the target folder of the
+//! test itself. Cargo holds no lock while tests run, so it can be asked.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::OnceLock;
+
+/// The root of the workspace.
+#[must_use]
+pub fn workspace() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+        .parent()
+        .expect("tests/ lies in the workspace")
+        .to_path_buf()
+}
+
+/// The profile's folder (`target/debug`), from the place of the running test.
+///
+/// # Panics
+/// When the test runs from somewhere else than a target folder.
+#[must_use]
+pub fn profile_folder() -> PathBuf {
+    let test = std::env::current_exe().expect("a process knows its executable");
+    let folder = test.parent().expect("an executable lies in a folder");
+    let folder = if folder.ends_with("deps") {
+        folder.parent().expect("deps has a parent")
+    } else {
+        folder
+    };
+    folder.to_path_buf()
+}
+
+/// The target folder; everything that tests download or write lies below it.
+///
+/// # Panics
+/// As [`profile_folder`].
+#[must_use]
+pub fn target_folder() -> PathBuf {
+    profile_folder()
+        .parent()
+        .expect("a profile's folder lies in the target folder")
+        .to_path_buf()
+}
+
+/// The path of the `penstock` binary, current with the sources.
+///
+/// # Panics
+/// When it doesn't compile.
+pub fn penstock() -> &'static Path {
+    static PATH: OnceLock<PathBuf> = OnceLock::new();
+    PATH.get_or_init(|| {
+        let folder = profile_folder();
+        let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+        let mut build = Command::new(cargo);
+        // `--workspace` with one binary: the same features of shared dependencies as in `cargo test --workspace`.
+        build.args([
+            "build",
+            "--quiet",
+            "--workspace",
+            "--bin",
+            "penstock",
+            "--target-dir",
+        ]);
+        build
+            .arg(target_folder())
+            .current_dir(workspace())
+            .stdin(Stdio::null());
+        if folder.ends_with("release") {
+            build.arg("--release");
+        }
+        let built = build.output().expect("cargo runs");
+        assert!(
+            built.status.success(),
+            "penstock doesn't build:\n{}",
+            String::from_utf8_lossy(&built.stderr)
+        );
+        folder.join("penstock")
+    })
+}

@@ -1,0 +1,237 @@
+//! A process of a test: its output is collected, it dies when it is dropped or when the test process dies.
+
+use std::collections::VecDeque;
+use std::process::{ExitStatus, Stdio};
+use std::sync::{Arc, Mutex};
+
+use tokio::io::{AsyncBufReadExt, AsyncRead, BufReader};
+use tokio::process::{Child, Command};
+use tokio::sync::Notify;
+
+use crate::wait::{on_lasting_thread, soon};
+
+/// Lines of output that are kept, the last ones.
+const LOG_LINES_MAX: usize = 20_000;
+/// Lines that a failure shows.
+const LOG_LINES_SHOWN: usize = 120;
+
+/// What a process has printed, both outputs in the order of their arrival.
+#[derive(Default)]
+struct Log {
+    lines: Mutex<VecDeque<String>>,
+    changed: Notify,
+}
+
+impl Log {
+    fn push(&self, line: String) {
+        let mut lines = self.lines.lock().expect("no one panics with the log");
+        if lines.len() == LOG_LINES_MAX {
+            lines.pop_front();
+        }
+        lines.push_back(line);
+        drop(lines);
+        self.changed.notify_waiters();
+    }
+
+    fn find(&self, prefix: &str) -> Option<String> {
+        let lines = self.lines.lock().expect("no one panics with the log");
+        lines
+            .iter()
+            .find_map(|l| l.strip_prefix(prefix).map(str::to_owned))
+    }
+}
+
+/// A running process, in a group of its own.
+pub struct Process {
+    name: String,
+    child: Child,
+    pid: i32,
+    log: Arc<Log>,
+}
+
+impl Process {
+    /// Starts `command` without input; its outputs go to the log.
+    ///
+    /// # Panics
+    /// When it can't be started.
+    pub async fn start(name: &str, mut command: Command) -> Self {
+        command
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped());
+        command.kill_on_drop(true).process_group(0);
+        // SAFETY: prctl with these arguments only sets a flag of the new process and is async-signal-safe.
+        unsafe {
+            command.pre_exec(|| match libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) {
+                0 => Ok(()),
+                _ => Err(std::io::Error::last_os_error()),
+            });
+        }
+        // The parent-death signal is sent when the starting *thread* ends: not one of a test.
+        let mut child = on_lasting_thread(async move { command.spawn() })
+            .await
+            .unwrap_or_else(|e| panic!("{name} can't be started: {e}"));
+        let pid = child
+            .id()
+            .and_then(|id| i32::try_from(id).ok())
+            .expect("a started process has an id");
+        let log = Arc::new(Log::default());
+        if let Some(out) = child.stdout.take() {
+            tokio::spawn(collect(out, log.clone()));
+        }
+        if let Some(err) = child.stderr.take() {
+            tokio::spawn(collect(err, log.clone()));
+        }
+        Self {
+            name: name.to_owned(),
+            child,
+            pid,
+            log,
+        }
+    }
+
+    /// The process id.
+    #[must_use]
+    pub fn pid(&self) -> i32 {
+        self.pid
+    }
+
+    /// The rest of the first line that starts with `prefix`; waits for it.
+    ///
+    /// # Panics
+    /// With the log, when the process ends or takes too long.
+    pub async fn line(&mut self, prefix: &str) -> String {
+        let log = self.log.clone();
+        let found = async {
+            loop {
+                let changed = log.changed.notified();
+                tokio::pin!(changed);
+                changed.as_mut().enable();
+                if let Some(rest) = log.find(prefix) {
+                    return rest;
+                }
+                changed.await;
+            }
+        };
+        let result = tokio::select! {
+            line = soon("a line", found) => Ok(line),
+            status = self.child.wait() => Err(status),
+        };
+        match result {
+            Ok(line) => line,
+            Err(status) => match self.log.find(prefix) {
+                Some(line) => line,
+                None => panic!(
+                    "{} ended with {status:?} before `{prefix}`:\n{}",
+                    self.name,
+                    self.tail()
+                ),
+            },
+        }
+    }
+
+    /// Waits for its end.
+    ///
+    /// # Panics
+    /// With the log, when it takes too long.
+    pub async fn exit(&mut self) -> ExitStatus {
+        match tokio::time::timeout(crate::wait::PATIENCE, self.child.wait()).await {
+            Ok(status) => status.expect("a child can be waited for"),
+            Err(_) => panic!("{} doesn't end:\n{}", self.name, self.tail()),
+        }
+    }
+
+    /// Sends a signal to the process alone.
+    pub fn signal(&self, signal: i32) {
+        send(self.pid, signal);
+    }
+
+    /// Its children: process id and command line.
+    #[must_use]
+    pub fn children(&self) -> Vec<(i32, String)> {
+        children(self.pid)
+    }
+
+    /// Everything it has printed, as far as it is kept.
+    #[must_use]
+    pub fn log(&self) -> String {
+        let lines = self.log.lines.lock().expect("no one panics with the log");
+        lines.iter().map(|l| format!("{l}\n")).collect()
+    }
+
+    /// The end of its log, for messages.
+    #[must_use]
+    pub fn tail(&self) -> String {
+        let lines = self.log.lines.lock().expect("no one panics with the log");
+        let skip = lines.len().saturating_sub(LOG_LINES_SHOWN);
+        lines
+            .iter()
+            .skip(skip)
+            .map(|l| format!("  {}| {l}\n", self.name))
+            .collect()
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            eprintln!("{}", self.tail());
+        }
+        if self.child.id().is_some() {
+            send(-self.pid, libc::SIGKILL);
+        }
+    }
+}
+
+async fn collect(output: impl AsyncRead + Unpin, log: Arc<Log>) {
+    let mut lines = BufReader::new(output).lines();
+    while let Ok(Some(line)) = lines.next_line().await {
+        log.push(line);
+    }
+}
+
+/// Sends a signal to a process that a test has started, or to its group if `pid` is negative.
+pub fn send(pid: i32, signal: i32) {
+    // SAFETY: kill takes two integers; the process is this test's own and hasn't been waited for.
+    unsafe {
+        libc::kill(pid, signal);
+    }
+}
+
+/// The children of a process, from /proc: process id and command line.
+#[must_use]
+pub fn children(parent: i32) -> Vec<(i32, String)> {
+    let Ok(entries) = std::fs::read_dir("/proc") else {
+        return Vec::new();
+    };
+    let pids = entries
+        .flatten()
+        .filter_map(|e| e.file_name().to_str()?.parse::<i32>().ok());
+    let mut found: Vec<_> = pids
+        .filter(|pid| parent_of(*pid) == Some(parent))
+        .map(|p| (p, command_line(p)))
+        .collect();
+    found.sort();
+    found
+}
+
+fn parent_of(pid: i32) -> Option<i32> {
+    // pid (comm) state ppid ...; comm may hold anything, a parenthesis too.
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    stat.rsplit_once(')')?.1.split_whitespace().nth(1)?.parse().ok()
+}
+
+fn command_line(pid: i32) -> String {
+    let raw = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+    String::from_utf8_lossy(&raw).replace('\0', " ")
+}
+
+/// CPU time of a process since its start, user and system, in clock ticks (1/100 s on Linux).
+#[must_use]
+pub fn cpu_ticks(pid: i32) -> Option<u64> {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    let mut fields = stat.rsplit_once(')')?.1.split_whitespace().skip(11);
+    let user: u64 = fields.next()?.parse().ok()?;
+    let system: u64 = fields.next()?.parse().ok()?;
+    Some(user + system)
+}

@@ -1,0 +1,378 @@
+//! A scripted model server: it hands every request to the test and answers when told to, or by itself at once.
+//!
+//! A slot is held exactly as long as a test wants. It counts what is in flight from a request's arrival to the end
+//! of its answer, and the peak of that.
+
+use std::convert::Infallible;
+use std::net::SocketAddr;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures_util::Stream;
+use http::{HeaderMap, Method, Request, Response, StatusCode};
+use http_body_util::combinators::BoxBody;
+use http_body_util::{BodyExt, Full, StreamBody};
+use hyper::body::{Frame, Incoming};
+use hyper_util::rt::TokioIo;
+use serde_json::{Value, json};
+use tokio::net::TcpListener;
+use tokio::sync::{Mutex, mpsc, oneshot};
+
+use crate::wait::{on_lasting_thread, soon};
+
+type Body = BoxBody<Bytes, std::io::Error>;
+
+/// What a server does with a request.
+#[derive(Clone, Copy)]
+enum Manner {
+    /// Hands it to the test.
+    Ask,
+    /// Answers after this long.
+    Serve(Duration),
+}
+
+struct Shared {
+    manner: Manner,
+    calls: mpsc::UnboundedSender<Call>,
+    healthy: AtomicBool,
+    in_flight: AtomicUsize,
+    peak: AtomicUsize,
+    total: AtomicUsize,
+}
+
+/// One request in flight, as long as it is held.
+struct InFlight(Arc<Shared>);
+
+impl InFlight {
+    fn new(shared: &Arc<Shared>) -> Self {
+        shared.total.fetch_add(1, Ordering::SeqCst);
+        let now = shared.in_flight.fetch_add(1, Ordering::SeqCst) + 1;
+        shared.peak.fetch_max(now, Ordering::SeqCst);
+        Self(shared.clone())
+    }
+}
+
+impl Drop for InFlight {
+    fn drop(&mut self) {
+        self.0.in_flight.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+/// A running server.
+pub struct Upstream {
+    address: SocketAddr,
+    shared: Arc<Shared>,
+    calls: Mutex<mpsc::UnboundedReceiver<Call>>,
+    listening: tokio::task::AbortHandle,
+}
+
+impl Upstream {
+    /// A server that hands every request to the test.
+    pub async fn scripted() -> Self {
+        Self::start(Manner::Ask).await
+    }
+
+    /// A server that answers by itself, after `service` each.
+    pub async fn serving(service: Duration) -> Self {
+        Self::start(Manner::Serve(service)).await
+    }
+
+    async fn start(manner: Manner) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+        let address = listener.local_addr().expect("a bound socket has an address");
+        let (calls, received) = mpsc::unbounded_channel();
+        let shared = Arc::new(Shared {
+            manner,
+            calls,
+            healthy: AtomicBool::new(true),
+            in_flight: AtomicUsize::new(0),
+            peak: AtomicUsize::new(0),
+            total: AtomicUsize::new(0),
+        });
+        let accepting = shared.clone();
+        let listening =
+            on_lasting_thread(async move { tokio::spawn(accept(listener, accepting)).abort_handle() }).await;
+        Self {
+            address,
+            shared,
+            calls: Mutex::new(received),
+            listening,
+        }
+    }
+
+    /// Where it listens.
+    #[must_use]
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Requests in flight now.
+    #[must_use]
+    pub fn in_flight(&self) -> usize {
+        self.shared.in_flight.load(Ordering::SeqCst)
+    }
+
+    /// The most there ever were.
+    #[must_use]
+    pub fn peak(&self) -> usize {
+        self.shared.peak.load(Ordering::SeqCst)
+    }
+
+    /// All that arrived.
+    #[must_use]
+    pub fn total(&self) -> usize {
+        self.shared.total.load(Ordering::SeqCst)
+    }
+
+    /// What its health check says from now on.
+    pub fn set_healthy(&self, healthy: bool) {
+        self.shared.healthy.store(healthy, Ordering::SeqCst);
+    }
+
+    /// The next request that arrives.
+    ///
+    /// # Panics
+    /// When none does.
+    pub async fn next(&self) -> Call {
+        let mut calls = self.calls.lock().await;
+        soon("a request at the server", calls.recv())
+            .await
+            .expect("the server runs")
+    }
+
+    /// A request that has arrived, if there is one.
+    pub async fn arrived(&self) -> Option<Call> {
+        self.calls.lock().await.try_recv().ok()
+    }
+}
+
+impl Drop for Upstream {
+    fn drop(&mut self) {
+        self.listening.abort();
+    }
+}
+
+async fn accept(listener: TcpListener, shared: Arc<Shared>) {
+    while let Ok((socket, _)) = listener.accept().await {
+        let shared = shared.clone();
+        tokio::spawn(async move {
+            let service = hyper::service::service_fn(move |request| serve(request, shared.clone()));
+            // An error is a connection that a test cut.
+            let _cut = hyper::server::conn::http1::Builder::new()
+                .serve_connection(TokioIo::new(socket), service)
+                .await;
+        });
+    }
+}
+
+async fn serve(request: Request<Incoming>, shared: Arc<Shared>) -> Result<Response<Body>, std::io::Error> {
+    let (head, body) = request.into_parts();
+    match (&head.method, head.uri.path()) {
+        (&Method::GET, "/health") if shared.healthy.load(Ordering::SeqCst) => {
+            return Ok(plain(StatusCode::OK, ""));
+        }
+        (&Method::GET, "/health") => return Ok(plain(StatusCode::SERVICE_UNAVAILABLE, "")),
+        (&Method::GET, "/metrics") => return Ok(plain(StatusCode::OK, "vllm:num_requests_running 0\n")),
+        _ => {}
+    }
+    let in_flight = InFlight::new(&shared);
+    let body = body.collect().await.map_err(std::io::Error::other)?;
+    let trailers = body.trailers().cloned();
+    let (reply, told) = oneshot::channel();
+    let call = Call {
+        method: head.method,
+        path: head.uri.to_string(),
+        headers: head.headers,
+        body: body.to_bytes(),
+        trailers,
+        in_flight,
+        reply,
+    };
+    match shared.manner {
+        Manner::Ask => drop(shared.calls.send(call)),
+        Manner::Serve(service) => {
+            tokio::time::sleep(service).await;
+            call.answer();
+        }
+    }
+    told.await
+        .map_err(|_| std::io::Error::other("the test dropped the request"))?
+}
+
+fn plain(status: StatusCode, text: &'static str) -> Response<Body> {
+    let mut response = Response::new(full(Bytes::from_static(text.as_bytes())));
+    *response.status_mut() = status;
+    response
+}
+
+fn full(bytes: Bytes) -> Body {
+    Full::new(bytes)
+        .map_err(|never: Infallible| match never {})
+        .boxed()
+}
+
+/// A request that has arrived. Dropped without an answer, its connection is cut.
+pub struct Call {
+    /// Its method.
+    pub method: Method,
+    /// Its path and query.
+    pub path: String,
+    /// Its headers.
+    pub headers: HeaderMap,
+    /// Its body.
+    pub body: Bytes,
+    /// Its trailers.
+    pub trailers: Option<HeaderMap>,
+    in_flight: InFlight,
+    reply: oneshot::Sender<Result<Response<Body>, std::io::Error>>,
+}
+
+impl Call {
+    /// A header's value; empty when it isn't there.
+    #[must_use]
+    pub fn header(&self, name: &str) -> &str {
+        self.headers
+            .get(name)
+            .and_then(|v| v.to_str().ok())
+            .unwrap_or_default()
+    }
+
+    /// The body as JSON; null when it isn't.
+    #[must_use]
+    pub fn json(&self) -> Value {
+        serde_json::from_slice(&self.body).unwrap_or_default()
+    }
+
+    /// What the first message says: the name a test gave the request.
+    #[must_use]
+    pub fn text(&self) -> String {
+        self.json()["messages"][0]["content"]
+            .as_str()
+            .unwrap_or_default()
+            .to_owned()
+    }
+
+    /// Answers as a model server would, streamed if that was asked for, with a usage of 8 and 4 tokens.
+    pub fn answer(self) {
+        self.answer_with(8, 4);
+    }
+
+    /// The same with the given usage.
+    pub fn answer_with(self, prompt: u64, output: u64) {
+        if self.json()["stream"] == true {
+            let stream = self.stream();
+            stream.text("hello");
+            stream.finish(prompt, output);
+            return;
+        }
+        let body = json!({
+            "id": "chatcmpl-1", "object": "chat.completion", "created": 1, "model": self.json()["model"],
+            "choices": [{"index": 0, "finish_reason": "stop", "message": {"role": "assistant", "content": "hello"}}],
+            "usage": {"prompt_tokens": prompt, "completion_tokens": output, "total_tokens": prompt + output},
+        });
+        self.respond(200, &[("content-type", "application/json")], body.to_string());
+    }
+
+    /// Answers exactly this.
+    ///
+    /// # Panics
+    /// When it isn't a response.
+    pub fn respond(self, status: u16, headers: &[(&str, &str)], body: impl Into<Bytes>) {
+        let mut response = Response::builder().status(status);
+        for (name, value) in headers {
+            response = response.header(*name, *value);
+        }
+        // What is in flight ends before the client can know: a peak is never counted too high.
+        drop(self.in_flight);
+        let response = response
+            .body(full(body.into()))
+            .expect("a test builds valid responses");
+        drop(self.reply.send(Ok(response)));
+    }
+
+    /// Begins an answer of server-sent events.
+    #[must_use]
+    pub fn stream(self) -> Events {
+        let (sender, receiver) = mpsc::unbounded_channel();
+        let body = StreamBody::new(Chunks {
+            receiver,
+            _in_flight: self.in_flight,
+        });
+        let response = Response::builder()
+            .header("content-type", "text/event-stream")
+            .body(BodyExt::boxed(body))
+            .expect("a valid response");
+        drop(self.reply.send(Ok(response)));
+        Events { sender }
+    }
+
+    /// Cuts the connection without an answer.
+    pub fn cut(self) {
+        drop(self.reply.send(Err(std::io::Error::other("cut"))));
+    }
+
+    /// Waits until the gateway has given this request up.
+    pub async fn gone(&mut self) {
+        soon("the gateway gives the request up", self.reply.closed()).await;
+    }
+}
+
+/// The rest of an answer of events. Dropped, it ends as if complete.
+pub struct Events {
+    sender: mpsc::UnboundedSender<Result<Bytes, std::io::Error>>,
+}
+
+impl Events {
+    /// Sends these bytes as one chunk.
+    pub fn raw(&self, bytes: impl Into<Bytes>) {
+        drop(self.sender.send(Ok(bytes.into())));
+    }
+
+    /// Sends one event with a piece of text.
+    pub fn text(&self, text: &str) {
+        let event = json!({
+            "id": "chatcmpl-1", "object": "chat.completion.chunk", "created": 1, "model": "m",
+            "choices": [{"index": 0, "delta": {"role": "assistant", "content": text}, "finish_reason": null}],
+        });
+        self.raw(format!("data: {event}\n\n"));
+    }
+
+    /// Sends the usage and the end.
+    pub fn finish(self, prompt: u64, output: u64) {
+        let event = json!({
+            "id": "chatcmpl-1", "object": "chat.completion.chunk", "created": 1, "model": "m",
+            "choices": [],
+            "usage": {"prompt_tokens": prompt, "completion_tokens": output, "total_tokens": prompt + output},
+        });
+        self.raw(format!("data: {event}\n\ndata: [DONE]\n\n"));
+    }
+
+    /// Cuts the connection inside the answer.
+    pub fn cut(self) {
+        drop(self.sender.send(Err(std::io::Error::other("cut"))));
+    }
+
+    /// Waits until the gateway has given this answer up.
+    pub async fn gone(&self) {
+        soon("the gateway gives the answer up", self.sender.closed()).await;
+    }
+}
+
+struct Chunks {
+    receiver: mpsc::UnboundedReceiver<Result<Bytes, std::io::Error>>,
+    _in_flight: InFlight,
+}
+
+impl Stream for Chunks {
+    type Item = Result<Frame<Bytes>, std::io::Error>;
+
+    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        self.receiver
+            .poll_recv(cx)
+            .map(|chunk| chunk.map(|c| c.map(Frame::data)))
+    }
+}

@@ -1,0 +1,455 @@
+//! Rules of the repository that a compiler doesn't hold: which crate may import which, that the map names every
+//! module, that files stay small, and that nothing depends on the machine it was written on.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+
+use cargo_metadata::{DependencyKind, Metadata, MetadataCommand, Package, PackageId};
+
+/// What one crate may import.
+struct Arrow {
+    name: &'static str,
+    /// Crates of this workspace.
+    workspace: &'static [&'static str],
+    /// The only crates from outside; `None`: any that isn't in `never`.
+    outside: Option<&'static [&'static str]>,
+    /// Crates that mustn't be reached, however long the way.
+    never: &'static [&'static str],
+}
+
+const ARROWS: &[Arrow] = &[
+    Arrow {
+        name: "penstock-wire",
+        workspace: &[],
+        outside: Some(&["prost"]),
+        never: &["serde", "tonic", "tokio"],
+    },
+    Arrow {
+        name: "penstock-engine",
+        workspace: &[],
+        outside: Some(&["libm", "hashbrown", "thiserror"]),
+        never: &["tokio", "tracing", "prometheus", "prost", "serde", "rand"],
+    },
+    Arrow {
+        name: "penstock-model",
+        workspace: &[],
+        outside: None,
+        never: &["tokio", "tonic", "rand"],
+    },
+    Arrow {
+        name: "penstock-control",
+        workspace: &["penstock-engine", "penstock-model", "penstock-wire"],
+        outside: None,
+        never: &["tokio", "tonic", "serde", "rand"],
+    },
+    Arrow {
+        name: "penstock-filter-core",
+        workspace: &["penstock-wire"],
+        outside: Some(&["serde", "serde_json", "hashbrown", "prost", "wildmatch"]),
+        never: &["proxy-wasm", "tokio", "tonic"],
+    },
+    Arrow {
+        name: "penstock-filter",
+        workspace: &["penstock-filter-core", "penstock-wire"],
+        outside: Some(&["proxy-wasm"]),
+        never: &["tokio", "tonic"],
+    },
+    Arrow {
+        name: "penstock-sim",
+        workspace: &[
+            "penstock-control",
+            "penstock-engine",
+            "penstock-model",
+            "penstock-filter-core",
+            "penstock-wire",
+        ],
+        outside: None,
+        never: &["tokio", "tonic", "proxy-wasm"],
+    },
+    Arrow {
+        name: "penstock-envoy",
+        workspace: &["penstock-wire"],
+        outside: None,
+        never: &["proxy-wasm", "tonic"],
+    },
+    Arrow {
+        name: "penstock",
+        workspace: &[
+            "penstock-control",
+            "penstock-engine",
+            "penstock-model",
+            "penstock-wire",
+            "penstock-sim",
+            "penstock-envoy",
+        ],
+        outside: None,
+        never: &["proxy-wasm"],
+    },
+    Arrow {
+        name: "penstock-tests",
+        workspace: &["penstock-wire", "penstock-envoy"],
+        outside: None,
+        never: &["proxy-wasm"],
+    },
+];
+
+/// Directories of crates whose time is an argument: nothing in them may read a clock or wait.
+const CLOCKLESS: &[&str] = &[
+    "wire/src",
+    "filter/core/src",
+    "companion/control/src",
+    "companion/engine/src",
+    "companion/model/src",
+    "companion/sim/src",
+];
+
+/// Lines of a file, its tests not counted.
+const LINES_MAX: usize = 600;
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+        .parent()
+        .expect("tests/ lies in the workspace")
+        .to_path_buf()
+}
+
+/// The dependency graph for this machine's platform, so that no package of another one is downloaded.
+fn metadata() -> Metadata {
+    let rustc = std::process::Command::new("rustc")
+        .arg("-vV")
+        .output()
+        .expect("rustc runs");
+    let version = String::from_utf8(rustc.stdout).expect("rustc prints UTF-8");
+    let host = version
+        .lines()
+        .find_map(|l| l.strip_prefix("host: "))
+        .expect("rustc names its host");
+    MetadataCommand::new()
+        .manifest_path(root().join("Cargo.toml"))
+        .other_options([
+            "--filter-platform".to_owned(),
+            host.to_owned(),
+            "--locked".to_owned(),
+        ])
+        .exec()
+        .expect("cargo metadata")
+}
+
+fn own(metadata: &Metadata) -> Vec<&Package> {
+    metadata.workspace_packages()
+}
+
+/// Every package that `from` links, however long the way; `from` itself and build- and dev-dependencies not.
+fn linked(metadata: &Metadata, from: &PackageId) -> BTreeSet<PackageId> {
+    let resolve = metadata.resolve.as_ref().expect("cargo metadata resolves");
+    let nodes: BTreeMap<_, _> = resolve.nodes.iter().map(|n| (&n.id, n)).collect();
+    let mut found = BTreeSet::new();
+    let mut open = vec![from];
+    while let Some(id) = open.pop() {
+        for dependency in &nodes[id].deps {
+            let normal = dependency
+                .dep_kinds
+                .iter()
+                .any(|k| k.kind == DependencyKind::Normal);
+            if normal && found.insert(dependency.pkg.clone()) {
+                open.push(&dependency.pkg);
+            }
+        }
+    }
+    found
+}
+
+/// Files below `directory` for which `keep` is true, in a stable order; build products and git's own not.
+fn files(directory: &Path, keep: &dyn Fn(&Path) -> bool) -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    let mut open = vec![directory.to_path_buf()];
+    while let Some(directory) = open.pop() {
+        let Ok(entries) = std::fs::read_dir(&directory) else {
+            continue;
+        };
+        for entry in entries {
+            let path = entry.expect("directory entry").path();
+            let name = path.file_name().and_then(|n| n.to_str()).unwrap_or_default();
+            if path.is_dir() {
+                if !matches!(name, "target" | ".git" | "node_modules") {
+                    open.push(path);
+                }
+            } else if name != ".git" && keep(&path) {
+                found.push(path);
+            }
+        }
+    }
+    found.sort();
+    found
+}
+
+fn rust_files(directory: &Path) -> Vec<PathBuf> {
+    files(directory, &|p| p.extension().is_some_and(|e| e == "rs"))
+}
+
+fn read(path: &Path) -> String {
+    std::fs::read_to_string(path).unwrap_or_else(|e| panic!("{}: {e}", path.display()))
+}
+
+fn generated(text: &str) -> bool {
+    text.starts_with("// This file is @generated")
+}
+
+/// The text of a file without its `mod tests`.
+fn without_tests(text: &str) -> &str {
+    text.find("#[cfg(test)]\nmod tests")
+        .map_or(text, |at| &text[..at])
+}
+
+fn shown(path: &Path) -> String {
+    path.strip_prefix(root()).unwrap_or(path).display().to_string()
+}
+
+#[test]
+fn every_crate_has_a_rule() {
+    let metadata = metadata();
+    let have: BTreeSet<_> = own(&metadata).iter().map(|p| p.name.to_string()).collect();
+    let ruled: BTreeSet<_> = ARROWS.iter().map(|a| a.name.to_owned()).collect();
+    assert_eq!(
+        have, ruled,
+        "a crate without a rule in ARROWS, or a rule without its crate"
+    );
+}
+
+#[test]
+fn imports_follow_the_arrows() {
+    let metadata = metadata();
+    let inside: BTreeSet<_> = own(&metadata).iter().map(|p| p.name.to_string()).collect();
+    let mut wrong = Vec::new();
+    for package in own(&metadata) {
+        let arrow = ARROWS
+            .iter()
+            .find(|a| a.name == package.name.as_str())
+            .expect("every crate has a rule");
+        for dependency in package
+            .dependencies
+            .iter()
+            .filter(|d| d.kind == DependencyKind::Normal)
+        {
+            let name = dependency.name.as_str();
+            if inside.contains(name) {
+                if !arrow.workspace.contains(&name) {
+                    wrong.push(format!("{} imports {name}", arrow.name));
+                }
+            } else if arrow.outside.is_some_and(|allowed| !allowed.contains(&name)) {
+                wrong.push(format!("{} imports {name}, which isn't on its list", arrow.name));
+            }
+        }
+        for id in linked(&metadata, &package.id) {
+            let name = metadata[&id].name.to_string();
+            if arrow.never.contains(&name.as_str()) {
+                wrong.push(format!("{} reaches {name}", arrow.name));
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+#[test]
+fn only_the_filter_speaks_proxy_wasm() {
+    let metadata = metadata();
+    let users: Vec<_> = own(&metadata)
+        .into_iter()
+        .filter(|p| p.dependencies.iter().any(|d| d.name == "proxy-wasm"))
+        .map(|p| p.name.to_string())
+        .collect();
+    assert_eq!(users, ["penstock-filter"]);
+}
+
+#[test]
+fn the_engine_needs_no_operating_system() {
+    let metadata = metadata();
+    let engine = own(&metadata)
+        .into_iter()
+        .find(|p| p.name.as_str() == "penstock-engine")
+        .expect("engine");
+    for dependency in engine
+        .dependencies
+        .iter()
+        .filter(|d| d.kind == DependencyKind::Normal)
+    {
+        assert!(
+            !dependency.uses_default_features || dependency.name == "libm",
+            "{}",
+            dependency.name
+        );
+        assert!(
+            !dependency.features.iter().any(|f| f == "std"),
+            "{} with std",
+            dependency.name
+        );
+    }
+    let source = root().join("companion/engine/src");
+    assert!(read(&source.join("lib.rs")).contains("#![no_std]"));
+    for file in rust_files(&source) {
+        let text = read(&file);
+        let text = without_tests(&text);
+        for word in ["std::", "extern crate std"] {
+            let found = text.lines().any(|l| {
+                let code = l.split("//").next().unwrap_or_default();
+                code.match_indices(word)
+                    .any(|(at, _)| !code[..at].ends_with(|c: char| c.is_alphanumeric() || c == '_'))
+            });
+            assert!(!found, "{} uses `{word}`", shown(&file));
+        }
+    }
+}
+
+#[test]
+fn decisions_read_no_clock() {
+    for directory in CLOCKLESS {
+        for file in rust_files(&root().join(directory)) {
+            let text = read(&file);
+            for word in ["Instant::now", "SystemTime", "thread::sleep", "get_current_time"] {
+                assert!(
+                    !without_tests(&text).contains(word),
+                    "{} uses `{word}`",
+                    shown(&file)
+                );
+            }
+        }
+    }
+}
+
+/// The sections of ARCHITECTURE.md that describe a crate: its directory, and the files its list names.
+fn map() -> BTreeMap<String, BTreeSet<String>> {
+    let mut sections: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
+    let mut current = None;
+    for line in read(&root().join("ARCHITECTURE.md")).lines() {
+        if let Some(title) = line.strip_prefix("### `") {
+            current = title
+                .split_once('`')
+                .map(|(directory, _)| directory.trim_end_matches('/').to_owned());
+            if let Some(directory) = &current {
+                sections.entry(directory.clone()).or_default();
+            }
+        } else if line.starts_with("## ") {
+            current = None;
+        } else if let (Some(directory), Some(rest)) = (&current, line.strip_prefix("- `")) {
+            let file = rest
+                .split_once('`')
+                .map(|(file, _)| file)
+                .expect("a file's name ends with a backtick");
+            sections
+                .entry(directory.clone())
+                .or_default()
+                .insert(file.to_owned());
+        }
+    }
+    sections
+}
+
+#[test]
+fn architecture_names_every_module_and_nothing_else() {
+    let metadata = metadata();
+    let mut have = BTreeMap::new();
+    for package in own(&metadata) {
+        let directory = package
+            .manifest_path
+            .parent()
+            .expect("a manifest lies in a directory")
+            .as_std_path();
+        let source = directory.join("src");
+        let modules: BTreeSet<_> = rust_files(&source)
+            .iter()
+            .map(|f| f.strip_prefix(&source).expect("below src").display().to_string())
+            .collect();
+        have.insert(shown(directory), modules);
+    }
+    let map = map();
+    let mut wrong = Vec::new();
+    for (directory, modules) in &have {
+        let Some(named) = map.get(directory) else {
+            wrong.push(format!("ARCHITECTURE.md has no section \"### `{directory}/`\""));
+            continue;
+        };
+        wrong.extend(
+            modules
+                .difference(named)
+                .map(|m| format!("{directory}: `{m}` isn't named")),
+        );
+        wrong.extend(
+            named
+                .difference(modules)
+                .map(|m| format!("{directory}: `{m}` doesn't exist")),
+        );
+    }
+    wrong.extend(
+        map.keys()
+            .filter(|d| !have.contains_key(*d))
+            .map(|d| format!("{d} is no crate")),
+    );
+    assert!(
+        wrong.is_empty(),
+        "ARCHITECTURE.md isn't the map of the code:\n{}",
+        wrong.join("\n")
+    );
+}
+
+#[test]
+fn files_are_one_idea() {
+    let mut wrong = Vec::new();
+    for file in rust_files(&root()) {
+        let text = read(&file);
+        if generated(&text) {
+            continue;
+        }
+        let lines = without_tests(&text).lines().count();
+        if lines > LINES_MAX {
+            wrong.push(format!(
+                "{}: {lines} lines, {LINES_MAX} are the limit",
+                shown(&file)
+            ));
+        }
+        if !text.starts_with("//! ") {
+            wrong.push(format!(
+                "{}: doesn't say in a first `//!` line what it is for",
+                shown(&file)
+            ));
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+#[test]
+fn nothing_names_a_machine() {
+    let mut words = vec![
+        ["/ho", "me/"].concat(),
+        ["/ro", "ot/"].concat(),
+        ["/Us", "ers/"].concat(),
+        ["../sh", "ared"].concat(),
+        ["/wo", "rk/"].concat(),
+    ];
+    words.push(format!("{}/", root().display()));
+    let text = [
+        "rs", "toml", "md", "yaml", "yml", "json", "proto", "svg", "py", "lua", "lock", "justfile", "run",
+    ];
+    let is_text = |path: &Path| {
+        let name = path.file_name().and_then(|n| n.to_str()).unwrap_or_default();
+        text.contains(&path.extension().and_then(|e| e.to_str()).unwrap_or(name))
+    };
+    let mut wrong = Vec::new();
+    for file in files(&root(), &is_text) {
+        for (number, line) in read(&file).lines().enumerate() {
+            if words.iter().any(|w| line.contains(w.as_str())) {
+                wrong.push(format!("{}:{}: {}", shown(&file), number + 1, line.trim()));
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "paths of one machine:\n{}", wrong.join("\n"));
+}
+
+#[test]
+fn the_readme_has_both_commands() {
+    let readme = read(&root().join("README.md"));
+    let first_screen: Vec<_> = readme.lines().take(60).map(str::trim).collect();
+    for command in ["cargo demo", "cargo test --workspace"] {
+        let found = first_screen.iter().any(|l| l.starts_with(command));
+        assert!(found, "README.md's first screen doesn't show `{command}`");
+    }
+}
