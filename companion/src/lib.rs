@@ -1,4 +1,5 @@
 //! The companion of Penstock's filter, and every command of the `penstock` binary.
 
 pub mod config;
+pub mod mock_server;
 pub mod policy;
