@@ -45,5 +45,9 @@ impl Instant {
 
 const fn saturating_nanos(of: Duration) -> u64 {
     let nanos = of.as_nanos();
-    if nanos > u64::MAX as u128 { u64::MAX } else { nanos as u64 }
+    if nanos > u64::MAX as u128 {
+        u64::MAX
+    } else {
+        nanos as u64
+    }
 }

@@ -1,0 +1,131 @@
+//! What Envoy answers by itself, in the shape that clients of a model server parse.
+//!
+//! Only the cases that the filter can't answer: no route took the request, no server took it, its connection
+//! was cut before an answer, its body came too slowly. The filter's own replies carry none of these flags and
+//! pass through untouched.
+
+use serde_json::{Value, json};
+
+const UNAVAILABLE: &str = "service_unavailable";
+/// The one queued path whose clients expect Anthropic's envelope.
+const MESSAGES_PATH: &str = "/v1/messages";
+
+struct Reply {
+    status: u32,
+    kind: &'static str,
+    code: &'static str,
+    message: &'static str,
+}
+
+const NO_POOL: Reply = Reply {
+    status: 503,
+    kind: UNAVAILABLE,
+    code: "gateway_unavailable",
+    message: "No pool of this Envoy took the request: its configuration is older than the companion's, or the \
+              filter isn't running. Render it again with `penstock envoy-config`.",
+};
+const REFUSED: Reply = Reply {
+    status: 503,
+    kind: UNAVAILABLE,
+    code: "upstream_unavailable",
+    message: "Every model server that was tried refused the connection: check that the pool's endpoints are up.",
+};
+const NO_HOST: Reply = Reply {
+    status: 503,
+    kind: UNAVAILABLE,
+    code: "no_endpoints",
+    message: "This Envoy has no model server for the request: its pool has no endpoints, or the configuration is \
+              older than the companion's. Render it again with `penstock envoy-config`.",
+};
+const RESET: Reply = Reply {
+    status: 502,
+    kind: "server_error",
+    code: "upstream_reset",
+    message: "The model server closed the connection before it answered, every time it was tried: look at its log.",
+};
+const SLOW: Reply = Reply {
+    status: 408,
+    kind: "invalid_request_error",
+    code: "invalid_request",
+    message: "The request didn't arrive in time: send the whole body within 60s.",
+};
+
+/// The route of last resort: nothing reaches a server without the filter's decision.
+pub(super) fn no_pool() -> Value {
+    json!({
+        "name": "no-pool",
+        "match": { "prefix": "/" },
+        "direct_response": { "status": NO_POOL.status, "body": { "inline_string": NO_POOL.openai().to_string() } },
+        "response_headers_to_add": headers(&[("content-type", "application/json"), ("retry-after", "1")]),
+    })
+}
+
+/// The HTTP connection manager's `local_reply_config`.
+pub(super) fn config() -> Value {
+    // UC, UR: cut after the request went out; UF: not connected; UO: a circuit breaker; UH: no host to try.
+    let mut mappers = Vec::new();
+    for (reply, filter) in [
+        (&RESET, flags(&["UC", "UR"])),
+        (&REFUSED, flags(&["UF", "UO"])),
+        (&NO_HOST, flags(&["UH"])),
+        (&SLOW, status(SLOW.status)),
+    ] {
+        mappers.push(reply.mapper(
+            json!({ "and_filter": { "filters": [filter.clone(), messages_path()] } }),
+            true,
+        ));
+        mappers.push(reply.mapper(filter, false));
+    }
+    json!({ "mappers": mappers })
+}
+
+impl Reply {
+    fn openai(&self) -> Value {
+        json!({ "error": { "message": self.message, "type": self.kind, "param": null, "code": self.code } })
+    }
+
+    fn anthropic(&self) -> Value {
+        json!({ "type": "error", "error": { "type": self.kind, "message": self.message } })
+    }
+
+    fn mapper(&self, filter: Value, anthropic: bool) -> Value {
+        let body = if anthropic {
+            self.anthropic()
+        } else {
+            self.openai()
+        };
+        let mut mapper = json!({
+            "filter": filter,
+            "status_code": self.status,
+            "body_format_override": { "json_format": body },
+        });
+        if self.status == 503 {
+            mapper["headers_to_add"] = headers(&[("retry-after", "1"), ("retry-after-ms", "1000")]);
+        }
+        mapper
+    }
+}
+
+fn flags(flags: &[&str]) -> Value {
+    json!({ "response_flag_filter": { "flags": flags } })
+}
+
+fn status(code: u32) -> Value {
+    json!({ "status_code_filter": { "comparison": {
+        "op": "EQ",
+        "value": { "default_value": code, "runtime_key": format!("penstock.reply.{code}") },
+    } } })
+}
+
+fn messages_path() -> Value {
+    json!({ "header_filter": { "header": { "name": ":path", "string_match": { "prefix": MESSAGES_PATH } } } })
+}
+
+fn headers(pairs: &[(&str, &str)]) -> Value {
+    pairs
+        .iter()
+        .map(|(key, value)| {
+            json!({ "header": { "key": key, "value": value }, "append_action": "OVERWRITE_IF_EXISTS_OR_ADD" })
+        })
+        .collect()
+}

@@ -1,0 +1,80 @@
+//! Where a request goes once the filter has decided: by the pool's header and the endpoint list.
+//!
+//! The filter sets both headers when a request is granted, after it has removed any that a client sent; what
+//! carries no pool is answered by the last route and goes nowhere.
+//!
+//! A granted request is sent to the endpoints of its list, each once, in order, and to no other: Envoy's choice of
+//! a host past the end of the list would break a bound, a pin or a subset. So the number of retries is the
+//! length of the list less one, by a route for each length, and the cluster picks nothing for such a route
+//! besides. Only what the filter lets pass ungated, with a pool and no list, is spread round robin.
+
+use penstock_wire::names::{ENDPOINT_HEADER, POOL_HEADER};
+use serde_json::{Value, json};
+
+use super::{Pool, Settings, clusters, replies, seconds};
+use crate::limits;
+
+/// A retry is for what no model server has begun to answer: the connection wasn't made, the stream was refused, or
+/// it was reset before the first byte of an answer. Envoy's `reset` is the last, wherever the request's bytes were
+/// by then (`reset-before-request` stops at the first byte sent). Generation has no effect but work, so doing
+/// it again is safe. Once response headers are in, Envoy never sends again.
+const RETRY_ON: &str = "connect-failure,refused-stream,reset";
+
+pub(super) fn config(settings: &Settings) -> Value {
+    let mut routes: Vec<Value> = settings.pools.iter().flat_map(of_pool).collect();
+    routes.push(replies::no_pool());
+    json!({
+        "name": "penstock",
+        "virtual_hosts": [{
+            "name": "penstock",
+            "domains": ["*"],
+            "request_body_buffer_limit": settings.body_bytes_max.saturating_add(limits::BODY_SLACK_BYTES),
+            "routes": routes,
+        }],
+    })
+}
+
+fn of_pool(pool: &Pool) -> [Value; 4] {
+    let list = |matches: Value, retries: u32| {
+        let mut header = matches;
+        header["name"] = ENDPOINT_HEADER.into();
+        let mut route = route(pool, Some(header), retries);
+        route["route"]["metadata_match"] = clusters::listed_only();
+        route
+    };
+    [
+        list(
+            json!({ "string_match": { "contains": "," }, "invert_match": true, "treat_missing_header_as_empty": false }),
+            0,
+        ),
+        list(
+            json!({ "string_match": { "safe_regex": { "regex": "[^,]*,[^,]*" } } }),
+            1,
+        ),
+        list(json!({ "present_match": true }), limits::RETRIES),
+        route(pool, None, limits::RETRIES),
+    ]
+}
+
+fn route(pool: &Pool, list: Option<Value>, retries: u32) -> Value {
+    let mut headers = vec![json!({ "name": POOL_HEADER, "string_match": { "exact": pool.name } })];
+    headers.extend(list);
+    json!({
+        "name": pool.name,
+        "match": { "prefix": "/", "headers": headers },
+        "route": {
+            "cluster": clusters::name(pool),
+            // A stream lasts as long as its generation; stream_idle_timeout ends one that stalls.
+            "timeout": "0s",
+            "retry_policy": {
+                "retry_on": RETRY_ON,
+                "num_retries": retries,
+                "retry_back_off": {
+                    "base_interval": seconds(limits::RETRY_PAUSE),
+                    "max_interval": seconds(limits::RETRY_PAUSE * 10),
+                },
+            },
+        },
+        "request_headers_to_remove": [POOL_HEADER],
+    })
+}

@@ -1,0 +1,130 @@
+//! Child processes that never outlive us, not even after `kill -9`.
+//!
+//! On Linux a child asks the kernel for SIGKILL when its parent goes (`PR_SET_PDEATHSIG`). The kernel means the
+//! parent's *thread*, and a runtime's threads come and go, so all children are spawned by one thread that lives
+//! as long as the process. Elsewhere `kill_on_drop` is all there is.
+
+use std::{
+    io,
+    sync::{OnceLock, mpsc},
+    thread,
+};
+
+use tokio::process::{Child, Command};
+
+type Job = Box<dyn FnOnce() + Send>;
+
+/// Spawns `command` so that it dies with this process and with the returned handle, and may open as many files
+/// as the system allows (a gateway holds two sockets a request).
+///
+/// # Errors
+/// What the system says when the program can't be started.
+///
+/// # Panics
+/// Outside a tokio runtime, as `tokio::process` does.
+pub async fn spawn(mut command: Command) -> io::Result<Child> {
+    command.kill_on_drop(true);
+    prepare(&mut command);
+    let runtime = tokio::runtime::Handle::current();
+    let (answer, answered) = tokio::sync::oneshot::channel();
+    let job: Job = Box::new(move || {
+        let _in_runtime = runtime.enter();
+        // Nobody waits any more: the child is killed by the drop of its handle.
+        drop(answer.send(command.spawn()));
+    });
+    spawner().send(job).map_err(|_| gone())?;
+    answered.await.map_err(|_| gone())?
+}
+
+/// Sends `signal` to the child; nothing happens when it has ended already.
+pub fn signal(child: &Child, signal: i32) {
+    // `id` is None once the child was waited for, so its number can't be somebody else's.
+    if let Some(pid) = child.id().and_then(|id| i32::try_from(id).ok()) {
+        // SAFETY: kill takes no pointers.
+        unsafe { libc::kill(pid, signal) };
+    }
+}
+
+fn spawner() -> &'static mpsc::Sender<Job> {
+    static SPAWNER: OnceLock<mpsc::Sender<Job>> = OnceLock::new();
+    SPAWNER.get_or_init(|| {
+        let (jobs, queue) = mpsc::channel::<Job>();
+        // Without a thread the receiver is dropped, and every spawn reports it.
+        drop(thread::Builder::new().name("children".into()).spawn(move || {
+            for job in queue {
+                job();
+            }
+        }));
+        jobs
+    })
+}
+
+fn gone() -> io::Error {
+    io::Error::other("the thread that starts processes is gone")
+}
+
+#[cfg(target_os = "linux")]
+fn prepare(command: &mut Command) {
+    let parent = std::process::id();
+    let setup = move || {
+        // SAFETY: system calls that touch nothing but their arguments, and are allowed between fork and exec.
+        unsafe {
+            if libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) != 0 {
+                return Err(io::Error::last_os_error());
+            }
+            // The parent may have gone before the request was in.
+            if u32::try_from(libc::getppid()) != Ok(parent) {
+                return Err(io::Error::from_raw_os_error(libc::ESRCH));
+            }
+            let mut files = libc::rlimit {
+                rlim_cur: 0,
+                rlim_max: 0,
+            };
+            if libc::getrlimit(libc::RLIMIT_NOFILE, &mut files) == 0 {
+                files.rlim_cur = files.rlim_max;
+                // Refused: it stays as it was.
+                libc::setrlimit(libc::RLIMIT_NOFILE, &files);
+            }
+        }
+        Ok(())
+    };
+    // SAFETY: the closure only makes async-signal-safe calls and allocates nothing.
+    unsafe { command.pre_exec(setup) };
+}
+
+#[cfg(not(target_os = "linux"))]
+fn prepare(_command: &mut Command) {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_child_survives_the_thread_that_asked_for_it() {
+        let runtime = tokio::runtime::Handle::current();
+        let mut child = tokio::task::spawn_blocking(move || {
+            let mut command = Command::new("sh");
+            command
+                .args(["-c", "read line; exit 7"])
+                .stdin(std::process::Stdio::piped());
+            thread::spawn(move || runtime.block_on(spawn(command)))
+                .join()
+                .expect("no panic")
+        })
+        .await
+        .expect("no panic")
+        .expect("sh starts");
+        drop(child.stdin.take());
+        assert_eq!(child.wait().await.expect("waited").code(), Some(7));
+    }
+
+    #[tokio::test]
+    async fn a_signal_reaches_the_child_and_a_second_one_nobody() {
+        let mut command = Command::new("sleep");
+        command.arg("1000");
+        let mut child = spawn(command).await.expect("sleep starts");
+        signal(&child, libc::SIGTERM);
+        assert!(!child.wait().await.expect("waited").success());
+        signal(&child, libc::SIGTERM);
+    }
+}

