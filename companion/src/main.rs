@@ -1,2 +1,5 @@
-//! Skeleton.
-fn main() {}
+//! The `penstock` binary.
+
+fn main() -> std::process::ExitCode {
+    penstock::cli::main()
+}

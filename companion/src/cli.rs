@@ -1,0 +1,112 @@
+//! The commands of the `penstock` binary, and what their ends mean for the exit code.
+//!
+//! 0: done. 1: failed at run time. 2: bad usage or configuration.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+use tracing_subscriber::EnvFilter;
+
+use crate::{config, mock_server};
+
+/// Bad usage or configuration.
+pub const EXIT_USAGE: u8 = 2;
+
+/// Admission control and fair queueing for LLM inference, inside Envoy.
+#[derive(Debug, Parser)]
+#[command(name = "penstock", version, max_term_width = 110)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+    /// What is logged, to stderr: `warn`, `debug`, `penstock=debug,h2=info`.
+    #[arg(
+        long,
+        global = true,
+        env = "PENSTOCK_LOG",
+        default_value = "info",
+        value_name = "FILTER"
+    )]
+    log: String,
+    /// How it is logged.
+    #[arg(
+        long,
+        global = true,
+        env = "PENSTOCK_LOG_FORMAT",
+        default_value = "text",
+        value_name = "FORMAT"
+    )]
+    log_format: LogFormat,
+}
+
+#[derive(Clone, Copy, Debug, clap::ValueEnum)]
+enum LogFormat {
+    Text,
+    Json,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Check a configuration file.
+    Validate(Validate),
+    /// Run an OpenAI-compatible server that batches like vLLM.
+    MockServer(mock_server::Args),
+}
+
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Example:\n  penstock validate --config penstock.yaml")]
+struct Validate {
+    /// The configuration file.
+    #[arg(long, value_name = "FILE")]
+    config: PathBuf,
+}
+
+/// Runs the command that the process was started with.
+#[must_use]
+pub fn main() -> ExitCode {
+    let cli = Cli::parse();
+    let filter = match EnvFilter::try_new(&cli.log) {
+        Ok(filter) => filter,
+        Err(error) => return failed(&format!("--log {}: {error}", cli.log), EXIT_USAGE),
+    };
+    let log = tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(std::io::stderr);
+    match cli.log_format {
+        LogFormat::Text => log
+            .with_ansi(std::io::IsTerminal::is_terminal(&std::io::stderr()))
+            .init(),
+        LogFormat::Json => log.json().init(),
+    }
+    match tokio::runtime::Runtime::new() {
+        Ok(runtime) => runtime.block_on(run(cli.command)),
+        Err(error) => failed(&format!("can't start the runtime: {error}"), 1),
+    }
+}
+
+async fn run(command: Command) -> ExitCode {
+    match command {
+        Command::Validate(args) => match config::Config::read(&args.config) {
+            Ok(_) => {
+                println!("{}: valid", args.config.display());
+                ExitCode::SUCCESS
+            }
+            Err(error) => failed(&error.to_string(), EXIT_USAGE),
+        },
+        Command::MockServer(args) => ended(mock_server::run(args).await, mock_server::Error::exit_code),
+    }
+}
+
+/// A command's end, as an exit code; an error is said first.
+fn ended<E: std::error::Error>(result: Result<(), E>, code: impl Fn(&E) -> u8) -> ExitCode {
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => failed(&error.to_string(), code(&error)),
+    }
+}
+
+/// Says why, and returns the exit code.
+fn failed(why: &str, code: u8) -> ExitCode {
+    eprintln!("penstock: {why}");
+    ExitCode::from(code)
+}
