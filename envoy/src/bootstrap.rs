@@ -23,7 +23,7 @@ use serde_json::{Value, json};
 use crate::limits;
 
 /// The name of the companion's cluster, which the plugin configuration must name.
-pub const COMPANION_CLUSTER: &str = "penstock-companion";
+pub const COMPANION_CLUSTER: &str = "penstock_companion";
 
 /// What differs from one gateway to another.
 #[derive(Clone, Debug)]

@@ -15,7 +15,7 @@ const LISTED_ONLY: &str = "penstock-listed-only";
 
 /// The name of a pool's cluster.
 pub(super) fn name(pool: &Pool) -> String {
-    format!("penstock-pool-{}", pool.name)
+    format!("penstock_pool_{}", pool.name)
 }
 
 pub(super) fn pool(pool: &Pool) -> Value {

@@ -1,0 +1,117 @@
+//! The filter, as a wasm module inside this binary: what is installed is one file.
+//!
+//! Envoy loads it from a path, so it is written where Envoy can read it: under its digest into a folder of ours, or
+//! where the user wants it (`penstock filter --out F`).
+
+use std::{
+    fs,
+    hash::{DefaultHasher, Hasher as _},
+    io,
+    path::{Path, PathBuf},
+};
+
+/// The module's bytes.
+pub static MODULE: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/penstock_filter.wasm"));
+
+/// The module couldn't be written.
+#[derive(Debug, thiserror::Error)]
+#[error("the filter can't be written to {path}: {why}", path = path.display())]
+pub struct Error {
+    path: PathBuf,
+    why: io::Error,
+}
+
+/// A file name that changes with the module's content, so that an upgrade never changes a file under a running
+/// Envoy.
+#[must_use]
+pub fn file_name() -> String {
+    let mut hasher = DefaultHasher::new();
+    hasher.write(MODULE);
+    format!("penstock-filter-{:016x}.wasm", hasher.finish())
+}
+
+/// Writes the module to `path`, whole or not at all: a reader never sees half of it.
+///
+/// # Errors
+/// When the folder isn't there or can't be written to.
+pub fn write_to(path: &Path) -> Result<(), Error> {
+    let failed = |why| Error {
+        path: path.to_owned(),
+        why,
+    };
+    let folder = path
+        .parent()
+        .filter(|folder| !folder.as_os_str().is_empty())
+        .unwrap_or(Path::new("."));
+    let mut file = tempfile::Builder::new()
+        .prefix(".penstock-filter")
+        .tempfile_in(folder)
+        .map_err(failed)?;
+    io::Write::write_all(&mut file, MODULE).map_err(failed)?;
+    readable_by_all(file.as_file()).map_err(failed)?;
+    file.persist(path).map_err(|error| failed(error.error))?;
+    Ok(())
+}
+
+/// Puts the module into `folder`, which is made if need be, under [`file_name`]; nothing is written when it is there.
+///
+/// # Errors
+/// When the folder can't be made or written to.
+pub fn cached_in(folder: &Path) -> Result<PathBuf, Error> {
+    let path = folder.join(file_name());
+    if fs::read(&path).is_ok_and(|there| there == MODULE) {
+        return Ok(path);
+    }
+    fs::create_dir_all(folder).map_err(|why| Error {
+        path: folder.to_owned(),
+        why,
+    })?;
+    write_to(&path)?;
+    Ok(path)
+}
+
+/// Envoy may run as another user.
+#[cfg(unix)]
+fn readable_by_all(file: &fs::File) -> io::Result<()> {
+    use std::os::unix::fs::PermissionsExt as _;
+    file.set_permissions(fs::Permissions::from_mode(0o644))
+}
+
+#[cfg(not(unix))]
+fn readable_by_all(_file: &fs::File) -> io::Result<()> {
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_binary_carries_a_wasm_module() {
+        assert!(MODULE.starts_with(b"\0asm\x01\0\0\0"));
+    }
+
+    #[test]
+    fn a_file_is_replaced_whole_and_nothing_else_is_left() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("f.wasm");
+        fs::write(&path, "older").expect("written");
+        write_to(&path).expect("written");
+        assert_eq!(fs::read(&path).expect("there"), MODULE);
+        assert_eq!(fs::read_dir(folder.path()).expect("a folder").count(), 1);
+        let message = write_to(&folder.path().join("absent/f.wasm"))
+            .expect_err("no folder")
+            .to_string();
+        assert!(message.contains("absent/f.wasm"), "{message}");
+    }
+
+    #[test]
+    fn a_damaged_copy_is_written_again() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let cache = folder.path().join("not/yet");
+        let path = cached_in(&cache).expect("written");
+        fs::write(&path, "damaged").expect("written");
+        assert_eq!(cached_in(&cache).expect("written"), path);
+        assert_eq!(fs::read(&path).expect("there"), MODULE);
+    }
+}
