@@ -1,0 +1,259 @@
+//! Answers that are Penstock's own, in the shape the client's library expects.
+//!
+//! OpenAI's envelope everywhere but on the messages API, which gets Anthropic's. Times to wait are told in whole seconds
+//! for everyone and in milliseconds for who can read it.
+
+use penstock_wire::{Api, Reject, names};
+use serde::Serialize;
+
+/// A complete answer of the filter.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Answer {
+    /// The HTTP status.
+    pub status: u32,
+    /// All headers but the length.
+    pub headers: Vec<(&'static str, String)>,
+    /// JSON.
+    pub body: Vec<u8>,
+}
+
+/// How a request left the queue, as its client is told.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Standing {
+    /// The outcome's name.
+    pub outcome: String,
+    /// How long it waited.
+    pub queue_us: u64,
+    /// How full its pool is, in thousandths.
+    pub saturation_milli: u32,
+}
+
+impl Standing {
+    /// The response headers that tell it.
+    #[must_use]
+    pub fn headers(&self) -> [(&'static str, String); 3] {
+        [
+            (names::OUTCOME_HEADER, self.outcome.clone()),
+            (names::QUEUE_MS_HEADER, (self.queue_us / 1_000).to_string()),
+            (names::SATURATION_HEADER, hundredths(self.saturation_milli)),
+        ]
+    }
+}
+
+/// Thousandths as a decimal fraction with two places, rounded.
+fn hundredths(milli: u32) -> String {
+    let rounded = milli.saturating_add(5) / 10;
+    format!("{}.{:02}", rounded / 100, rounded % 100)
+}
+
+/// An error on its way to a client.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Failure {
+    /// The HTTP status.
+    pub status: u32,
+    /// The contract's code.
+    pub code: String,
+    /// What happened and what to change.
+    pub message: String,
+    /// When to try again; absent: nothing is said.
+    pub retry_after_ms: Option<u64>,
+    /// The client's library shouldn't try again by itself.
+    pub is_final: bool,
+}
+
+impl Failure {
+    /// An error that says nothing about another attempt.
+    #[must_use]
+    pub fn new(status: u32, code: &str, message: impl Into<String>) -> Self {
+        Self {
+            status,
+            code: code.to_owned(),
+            message: message.into(),
+            retry_after_ms: None,
+            is_final: false,
+        }
+    }
+
+    /// The same, with the time to wait before the next attempt.
+    #[must_use]
+    pub fn retry_after_ms(self, wait_ms: u64) -> Self {
+        Self {
+            retry_after_ms: Some(wait_ms),
+            ..self
+        }
+    }
+
+    /// The same, not worth another attempt.
+    #[must_use]
+    pub fn last(self) -> Self {
+        Self {
+            is_final: true,
+            ..self
+        }
+    }
+
+    /// The answer in the API's envelope. `standing`: none on paths that aren't queued.
+    #[must_use]
+    pub fn answer(&self, api: Api, standing: Option<&Standing>) -> Answer {
+        let mut headers = vec![("content-type", "application/json".to_owned())];
+        if let Some(wait_ms) = self.retry_after_ms {
+            headers.push(("retry-after", wait_ms.div_ceil(1_000).max(1).to_string()));
+            headers.push(("retry-after-ms", wait_ms.to_string()));
+        }
+        if self.is_final {
+            headers.push(("x-should-retry", "false".to_owned()));
+        }
+        headers.extend(standing.into_iter().flat_map(Standing::headers));
+        Answer {
+            status: self.status,
+            headers,
+            body: self.body(api),
+        }
+    }
+
+    /// The JSON alone.
+    #[must_use]
+    pub fn body(&self, api: Api) -> Vec<u8> {
+        let kind = kind(self.status);
+        let message = self.message.as_str();
+        let json = match api {
+            Api::Messages => serde_json::to_vec(&Anthropic {
+                kind: "error",
+                error: AnthropicError { kind, message },
+            }),
+            Api::Unspecified | Api::ChatCompletions | Api::Completions | Api::Embeddings | Api::Responses => {
+                serde_json::to_vec(&OpenAi {
+                    error: OpenAiError {
+                        message,
+                        kind,
+                        param: (),
+                        code: &self.code,
+                    },
+                })
+            }
+        };
+        json.unwrap_or_default()
+    }
+}
+
+impl From<&Reject> for Failure {
+    fn from(reject: &Reject) -> Self {
+        Self {
+            status: if (400..600).contains(&reject.status) {
+                reject.status
+            } else {
+                500
+            },
+            code: reject.code.clone(),
+            message: reject.message.clone(),
+            retry_after_ms: reject.retry_after_ms,
+            is_final: reject.r#final,
+        }
+    }
+}
+
+/// The error's type, by its status.
+fn kind(status: u32) -> &'static str {
+    match status {
+        429 => "rate_limit_error",
+        503 | 504 => "service_unavailable",
+        400..=499 => "invalid_request_error",
+        _ => "server_error",
+    }
+}
+
+#[derive(Serialize)]
+struct OpenAi<'a> {
+    error: OpenAiError<'a>,
+}
+
+#[derive(Serialize)]
+struct OpenAiError<'a> {
+    message: &'a str,
+    #[serde(rename = "type")]
+    kind: &'a str,
+    param: (),
+    code: &'a str,
+}
+
+#[derive(Serialize)]
+struct Anthropic<'a> {
+    #[serde(rename = "type")]
+    kind: &'a str,
+    error: AnthropicError<'a>,
+}
+
+#[derive(Serialize)]
+struct AnthropicError<'a> {
+    #[serde(rename = "type")]
+    kind: &'a str,
+    message: &'a str,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    #[cfg(target_arch = "wasm32")]
+    use wasm_bindgen_test::wasm_bindgen_test as test;
+
+    #[test]
+    fn openai_envelope_with_everything() {
+        let standing = Standing {
+            outcome: "expired_ttl".into(),
+            queue_us: 30_000_999,
+            saturation_milli: 1_005,
+        };
+        let failure =
+            Failure::new(503, "queue_timeout", "Request timed out after 30s in queue").retry_after_ms(1_001);
+        let answer = failure.last().answer(Api::ChatCompletions, Some(&standing));
+        assert_eq!(answer.status, 503);
+        assert_eq!(
+            String::from_utf8(answer.body).unwrap(),
+            r#"{"error":{"message":"Request timed out after 30s in queue","type":"service_unavailable","param":null,"code":"queue_timeout"}}"#
+        );
+        let headers: Vec<_> = answer
+            .headers
+            .iter()
+            .map(|(name, value)| format!("{name}: {value}"))
+            .collect();
+        assert_eq!(
+            headers,
+            [
+                "content-type: application/json",
+                "retry-after: 2",
+                "retry-after-ms: 1001",
+                "x-should-retry: false",
+                "x-penstock-outcome: expired_ttl",
+                "x-penstock-queue-ms: 30000",
+                "x-penstock-saturation: 1.01",
+            ]
+        );
+    }
+
+    #[test]
+    fn anthropic_envelope() {
+        let body = Failure::new(413, "request_too_large", "say \"less\"").body(Api::Messages);
+        assert_eq!(
+            String::from_utf8(body).unwrap(),
+            r#"{"type":"error","error":{"type":"invalid_request_error","message":"say \"less\""}}"#
+        );
+    }
+
+    #[test]
+    fn types_by_status() {
+        let kinds = [400, 404, 413, 429, 503, 504, 500, 502].map(kind);
+        let [a, b, c, rate, d, e, f, g] = kinds;
+        assert_eq!([a, b, c], ["invalid_request_error"; 3]);
+        assert_eq!(rate, "rate_limit_error");
+        assert_eq!([d, e], ["service_unavailable"; 2]);
+        assert_eq!([f, g], ["server_error"; 2]);
+    }
+
+    #[test]
+    fn saturation_has_two_places() {
+        assert_eq!(
+            [0, 4, 5, 420, 995, 1_000, 12_345].map(hundredths),
+            ["0.00", "0.00", "0.01", "0.42", "1.00", "1.00", "12.35"]
+        );
+    }
+}

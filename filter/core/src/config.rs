@@ -1,0 +1,262 @@
+//! The plugin configuration: JSON, parsed once into types that can't be wrong.
+//!
+//! It holds what a cold start without a companion needs: the companion's cluster and the policy. A later Policy frame of
+//! the companion replaces the policy. Unknown keys are errors.
+
+use core::fmt;
+
+use penstock_wire as wire;
+use serde::{
+    Deserialize, Deserializer,
+    de::{MapAccess, Visitor},
+};
+
+/// A plugin configuration.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Config {
+    /// The Envoy cluster of the companion.
+    pub companion: String,
+    /// What this Envoy is called in /status.
+    pub node: String,
+    /// The policy until the companion sends another.
+    pub policy: wire::Policy,
+}
+
+impl Config {
+    /// Parses the plugin's configuration.
+    ///
+    /// # Errors
+    /// The key that is wrong and where, from serde.
+    pub fn parse(json: &[u8]) -> Result<Self, serde_json::Error> {
+        let raw: RawConfig = serde_json::from_slice(json)?;
+        Ok(Self {
+            companion: raw.companion,
+            node: raw.node,
+            policy: raw.policy.into(),
+        })
+    }
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RawConfig {
+    companion: String,
+    #[serde(default)]
+    node: String,
+    policy: RawPolicy,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RawPolicy {
+    #[serde(default)]
+    digest: String,
+    body_bytes_max: u64,
+    routes: Vec<RawRoute>,
+    #[serde(default)]
+    identity: RawIdentity,
+    pools: Vec<RawPool>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RawRoute {
+    path: String,
+    api: RawApi,
+}
+
+#[derive(Clone, Copy, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum RawApi {
+    ChatCompletions,
+    Completions,
+    Embeddings,
+    Responses,
+    Messages,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+struct RawIdentity {
+    fairness_id: Vec<RawSource>,
+    user: Vec<RawSource>,
+    priority: Vec<RawSource>,
+    class: Vec<RawSource>,
+    strict: Vec<RawSource>,
+    jump: Vec<RawSource>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum RawSource {
+    Header(String),
+    Body(String),
+    Metadata(String),
+    Model(RawModelTable),
+}
+
+/// Pairs in the order of the document: the first glob that matches wins.
+struct RawModelTable(Vec<wire::ModelRule>);
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RawPool {
+    name: String,
+    #[serde(default)]
+    models: Vec<String>,
+    hold_ms: u64,
+    then: RawFallback,
+    ttl_ms: u64,
+    no_endpoint_ttl_ms: u64,
+    capacity_status: u32,
+}
+
+#[derive(Clone, Copy, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum RawFallback {
+    Closed,
+    Open,
+}
+
+impl<'de> Deserialize<'de> for RawModelTable {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Rules;
+        impl<'de> Visitor<'de> for Rules {
+            type Value = RawModelTable;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("an object of model globs and values")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<RawModelTable, A::Error> {
+                let mut rules = Vec::new();
+                while let Some((glob, value)) = map.next_entry()? {
+                    rules.push(wire::ModelRule { glob, value });
+                }
+                Ok(RawModelTable(rules))
+            }
+        }
+        deserializer.deserialize_map(Rules)
+    }
+}
+
+impl From<RawPolicy> for wire::Policy {
+    fn from(raw: RawPolicy) -> Self {
+        Self {
+            digest: raw.digest,
+            routes: raw.routes.into_iter().map(Into::into).collect(),
+            body_bytes_max: raw.body_bytes_max,
+            identity: Some(raw.identity.into()),
+            pools: raw.pools.into_iter().map(Into::into).collect(),
+        }
+    }
+}
+
+impl From<RawRoute> for wire::Route {
+    fn from(raw: RawRoute) -> Self {
+        let api = match raw.api {
+            RawApi::ChatCompletions => wire::Api::ChatCompletions,
+            RawApi::Completions => wire::Api::Completions,
+            RawApi::Embeddings => wire::Api::Embeddings,
+            RawApi::Responses => wire::Api::Responses,
+            RawApi::Messages => wire::Api::Messages,
+        };
+        Self {
+            path: raw.path,
+            api: api.into(),
+        }
+    }
+}
+
+impl From<RawIdentity> for wire::Identity {
+    fn from(raw: RawIdentity) -> Self {
+        let sources = |list: Vec<RawSource>| list.into_iter().map(Into::into).collect();
+        Self {
+            fairness_id: sources(raw.fairness_id),
+            user: sources(raw.user),
+            priority: sources(raw.priority),
+            class: sources(raw.class),
+            strict: sources(raw.strict),
+            jump: sources(raw.jump),
+        }
+    }
+}
+
+impl From<RawSource> for wire::Source {
+    fn from(raw: RawSource) -> Self {
+        use wire::source::From as Of;
+        let from = match raw {
+            RawSource::Header(name) => Of::Header(name.to_ascii_lowercase()),
+            RawSource::Body(key) => Of::Body(key),
+            RawSource::Metadata(path) => Of::Metadata(path),
+            RawSource::Model(RawModelTable(rules)) => Of::Model(wire::ModelTable { rules }),
+        };
+        Self { from: Some(from) }
+    }
+}
+
+impl From<RawPool> for wire::Pool {
+    fn from(raw: RawPool) -> Self {
+        let then = match raw.then {
+            RawFallback::Closed => wire::Fallback::Closed,
+            RawFallback::Open => wire::Fallback::Open,
+        };
+        Self {
+            name: raw.name,
+            models: raw.models,
+            hold_ms: raw.hold_ms,
+            then: then.into(),
+            ttl_ms: raw.ttl_ms,
+            no_endpoint_ttl_ms: raw.no_endpoint_ttl_ms,
+            capacity_status: raw.capacity_status,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    #[cfg(target_arch = "wasm32")]
+    use wasm_bindgen_test::wasm_bindgen_test as test;
+
+    const FULL: &str = r#"{"companion": "penstock_companion", "node": "edge", "policy": {
+        "digest": "d1", "body_bytes_max": 33554432,
+        "routes": [{"path": "/v1/chat/completions", "api": "chat_completions"}, {"path": "/v1/messages", "api": "messages"}],
+        "identity": {"fairness_id": [{"header": "X-A"}, {"body": "user"}, {"metadata": "a/b"},
+                                     {"model": {"chat-*": "critical", "*": "default"}}]},
+        "pools": [{"name": "chat", "models": ["m*"], "hold_ms": 5000, "then": "closed", "ttl_ms": 30000,
+                   "no_endpoint_ttl_ms": 60000, "capacity_status": 503}]}}"#;
+
+    #[test]
+    fn a_full_configuration_is_read() {
+        use wire::source::From as Of;
+        let config = Config::parse(FULL.as_bytes()).unwrap();
+        assert_eq!(config.companion, "penstock_companion");
+        assert_eq!(config.node, "edge");
+        assert_eq!(config.policy.routes[1].api(), wire::Api::Messages);
+        assert_eq!(config.policy.pools[0].then(), wire::Fallback::Closed);
+        let identity = config.policy.identity.unwrap();
+        assert_eq!(identity.fairness_id[0].from, Some(Of::Header("x-a".into())));
+        let Some(Of::Model(table)) = &identity.fairness_id[3].from else {
+            panic!("a table")
+        };
+        assert_eq!(table.rules[0].glob, "chat-*");
+        assert_eq!(table.rules[1].value, "default");
+    }
+
+    #[test]
+    fn what_is_unknown_or_missing_is_named() {
+        for (from, to, word) in [
+            ("\"node\"", "\"nodes\"", "nodes"),
+            ("\"closed\"", "\"ajar\"", "ajar"),
+            ("\"header\"", "\"cookie\"", "cookie"),
+            ("\"hold_ms\"", "\"hold\"", "hold"),
+            ("\"companion\"", "\"node\"", "companion"),
+        ] {
+            let error = Config::parse(FULL.replacen(from, to, 1).as_bytes())
+                .unwrap_err()
+                .to_string();
+            assert!(error.contains(word) || error.contains("duplicate"), "{error}");
+        }
+    }
+}

@@ -1,0 +1,92 @@
+//! How an exchange ended, in Envoy's words and in ours.
+//!
+//! Source of the words: Envoy's response code details. They are told apart by their beginnings, and what stands in the
+//! braces of `upstream_reset_before_response_started{...}`.
+
+use penstock_wire::{End, names::code};
+
+use crate::answer::Failure;
+
+/// What a server's failure to answer means.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NoAnswer {
+    /// No server took the request.
+    Unavailable,
+    /// A server took it and cut the connection before a byte of its answer.
+    Reset,
+}
+
+impl NoAnswer {
+    /// By Envoy's response code details; none: it is another matter.
+    #[must_use]
+    pub fn of(details: &str) -> Option<Self> {
+        const CUT: [&str; 4] = [
+            "connection_termination",
+            "remote_reset",
+            "protocol_error",
+            "http2.remote_reset",
+        ];
+        if let Some(cause) = details.strip_prefix("upstream_reset_before_response_started") {
+            return Some(
+                if CUT
+                    .iter()
+                    .any(|cut| cause.trim_start_matches('{').starts_with(cut))
+                {
+                    Self::Reset
+                } else {
+                    Self::Unavailable
+                },
+            );
+        }
+        let unavailable = [
+            "no_healthy_upstream",
+            "cluster_not_found",
+            "maintenance_mode",
+            "upstream_per_try_timeout",
+        ];
+        unavailable
+            .iter()
+            .any(|words| details.starts_with(words))
+            .then_some(Self::Unavailable)
+    }
+
+    /// What the client is told.
+    #[must_use]
+    pub fn failure(self) -> Failure {
+        match self {
+            Self::Unavailable => Failure::new(
+                503,
+                code::UPSTREAM_UNAVAILABLE,
+                "No model server accepted the request. Try again later, or check that the pool's endpoints are up.",
+            )
+            .retry_after_ms(crate::limits::RETRY_AFTER_MS),
+            Self::Reset => Failure::new(
+                502,
+                code::UPSTREAM_RESET,
+                "The model server closed the connection before it answered. Check that server's log.",
+            ),
+        }
+    }
+
+    /// What the companion is told.
+    #[must_use]
+    pub fn end(self) -> End {
+        match self {
+            Self::Unavailable => End::Unavailable,
+            Self::Reset => End::ResetBeforeAnswer,
+        }
+    }
+}
+
+/// How an exchange ended whose last byte wasn't seen. `answered`: response headers of a server were.
+#[must_use]
+pub fn unfinished(details: &str, answered: bool) -> End {
+    match (NoAnswer::of(details), answered) {
+        (Some(none), false) => none.end(),
+        (Some(_), true) => End::ResetInsideAnswer,
+        (None, true) if details.starts_with("upstream") => End::ResetInsideAnswer,
+        // A server's answer that Envoy itself ended: by its own time limits, or by its own shutdown.
+        (None, true) if details.contains("timeout") => End::ResetInsideAnswer,
+        (None, _) => End::ClientLeft,
+    }
+}

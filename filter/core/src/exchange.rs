@@ -1,0 +1,214 @@
+//! One HTTP stream on a queued path, from its headers to its log entry: collecting, waiting, running, or answered.
+//!
+//! Holds the state and the facts; the worker moves it from phase to phase.
+
+use core::time::Duration;
+use std::sync::Arc;
+
+use penstock_wire::{Completed, End, Grant, Register, Running, Started};
+
+use crate::{
+    answer::Standing,
+    body::BodyScanner,
+    ends::{self, NoAnswer},
+    identity::{Claims, Properties},
+    limits::HOLD_DEFAULT,
+    plan::{Plan, PoolPlan},
+    response::{ResponseScanner, Told},
+    time::Instant,
+};
+
+/// A request on a queued path.
+#[derive(Debug)]
+pub(crate) struct Exchange {
+    /// The host's number of the HTTP stream.
+    pub(crate) context: u32,
+    /// When its headers came.
+    pub(crate) arrived: Instant,
+    /// The policy that was in force then.
+    pub(crate) plan: Arc<Plan>,
+    /// Known when the body has been read; none also if the policy names no pools.
+    pub(crate) pool: Option<Arc<PoolPlan>>,
+    /// What is said of it; its age is filled in when it is said.
+    pub(crate) register: Register,
+    pub(crate) phase: Phase,
+}
+
+/// How far it is.
+#[derive(Debug)]
+pub(crate) enum Phase {
+    /// The body is read as it comes.
+    Collecting(Box<Collecting>),
+    /// It waits for the companion's word. `told`: the companion may know of it.
+    Waiting { told: bool },
+    /// It was granted.
+    Running(Box<Going>),
+    /// The filter has answered.
+    Answered,
+}
+
+#[derive(Debug)]
+pub(crate) struct Collecting {
+    pub(crate) scanner: BodyScanner,
+    pub(crate) claims: Claims,
+    /// Bytes of the body that were read.
+    pub(crate) scanned: usize,
+}
+
+/// A granted request on its way.
+#[derive(Debug)]
+pub(crate) struct Going {
+    pub(crate) granted: Instant,
+    pub(crate) pool: String,
+    /// The first endpoint of the grant.
+    pub(crate) endpoint: String,
+    pub(crate) standing: Standing,
+    pub(crate) upstream: Upstream,
+}
+
+/// What came back.
+#[derive(Debug)]
+pub(crate) enum Upstream {
+    /// Nothing yet.
+    Awaited,
+    /// Envoy answered by itself, because no server did.
+    Absent { why: NoAnswer, status: u32 },
+    /// Envoy answered by itself, for another reason.
+    Ended { status: u32 },
+    /// A server answers.
+    Begun(Box<Begun>),
+}
+
+#[derive(Debug)]
+pub(crate) struct Begun {
+    pub(crate) endpoint: String,
+    pub(crate) status: u32,
+    pub(crate) attempts: u32,
+    pub(crate) scanner: ResponseScanner,
+    /// The last byte was seen.
+    pub(crate) ended: bool,
+}
+
+impl Exchange {
+    /// The Register as it is said now.
+    pub(crate) fn register(&self, now: Instant) -> Register {
+        Register {
+            age_us: now.micros_since(self.arrived),
+            ..self.register.clone()
+        }
+    }
+
+    /// How long it waits for a companion that went away.
+    pub(crate) fn hold(&self) -> Duration {
+        self.pool.as_ref().map_or(HOLD_DEFAULT, |pool| pool.hold)
+    }
+}
+
+impl Going {
+    pub(crate) fn new(now: Instant, grant: Grant) -> Self {
+        Self {
+            granted: now,
+            pool: grant.pool,
+            endpoint: grant.endpoints.into_iter().next().unwrap_or_default(),
+            standing: Standing {
+                outcome: grant.outcome,
+                queue_us: grant.queue_us,
+                saturation_milli: grant.saturation_milli,
+            },
+            upstream: Upstream::Awaited,
+        }
+    }
+
+    /// Its entry in a Hello.
+    pub(crate) fn running(&self, now: Instant, register: Register) -> Running {
+        let begun = match &self.upstream {
+            Upstream::Begun(begun) => Some(begun),
+            Upstream::Awaited | Upstream::Absent { .. } | Upstream::Ended { .. } => None,
+        };
+        Running {
+            register: Some(register),
+            pool: self.pool.clone(),
+            endpoint: begun.map_or(&self.endpoint, |begun| &begun.endpoint).clone(),
+            age_us: now.micros_since(self.granted),
+            started: begun.is_some(),
+        }
+    }
+
+    /// A server's response headers are in.
+    pub(crate) fn started(&self, now: Instant, sequence: u64, begun: &Begun) -> Started {
+        Started {
+            sequence,
+            endpoint: begun.endpoint.clone(),
+            status: begun.status,
+            attempts: begun.attempts,
+            after_us: now.micros_since(self.granted),
+        }
+    }
+
+    /// The exchange is over. Asks the host only for what wasn't seen.
+    pub(crate) fn completed(self, sequence: u64, host: &impl Properties) -> Completed {
+        let (status, end) = match self.upstream {
+            Upstream::Begun(mut begun) => {
+                let end = if begun.ended {
+                    End::Served
+                } else {
+                    ends::unfinished(&details(host), true)
+                };
+                let Told {
+                    usage,
+                    chunks,
+                    first,
+                    last,
+                } = begun.scanner.told();
+                let since = |at: Option<Instant>| at.map(|at| at.micros_since(self.granted));
+                return Completed {
+                    sequence,
+                    endpoint: begun.endpoint,
+                    status: begun.status,
+                    attempts: begun.attempts,
+                    end: end.into(),
+                    first_byte_us: since(first),
+                    last_byte_us: since(last),
+                    prompt_tokens: usage.prompt,
+                    cached_tokens: usage.cached,
+                    output_tokens: usage.output,
+                    output_chunks: chunks,
+                };
+            }
+            Upstream::Absent { why, status } => (status, why.end()),
+            Upstream::Ended { status } => (status, ends::unfinished(&details(host), false)),
+            Upstream::Awaited => (0, ends::unfinished(&details(host), false)),
+        };
+        Completed {
+            sequence,
+            endpoint: address(host).unwrap_or_default(),
+            status,
+            attempts: attempts(host),
+            end: end.into(),
+            ..Completed::default()
+        }
+    }
+}
+
+/// Envoy's words for how a stream went.
+pub(crate) fn details(host: &impl Properties) -> String {
+    text(host.property(&["response", "code_details"])).unwrap_or_default()
+}
+
+/// The address that Envoy used last.
+pub(crate) fn address(host: &impl Properties) -> Option<String> {
+    text(host.property(&["upstream", "address"]))
+}
+
+/// How many times Envoy sent the request.
+pub(crate) fn attempts(host: &impl Properties) -> u32 {
+    let count = host.property(&["upstream", "request_attempt_count"]);
+    let count = count.and_then(|bytes| Some(u64::from_le_bytes(bytes.try_into().ok()?)));
+    count.and_then(|count| u32::try_from(count).ok()).unwrap_or(0)
+}
+
+fn text(value: Option<Vec<u8>>) -> Option<String> {
+    value
+        .and_then(|value| String::from_utf8(value).ok())
+        .filter(|value| !value.is_empty())
+}

@@ -1,0 +1,53 @@
+//! Which headers don't pass: what only the gateway may say to a server, and what only it may say to a client.
+
+use penstock_wire::names;
+
+use crate::headers::Headers;
+
+/// A change to a header map.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Edit {
+    /// All headers of this name go.
+    Remove(&'static str),
+    /// One header of this name stays, with this value.
+    Set(&'static str, String),
+}
+
+/// A client's claims: read by the filter, never passed to a server, on any path.
+const CLAIMS: [&str; 6] = [
+    names::ENDPOINT_HEADER,
+    names::POOL_HEADER,
+    names::REQUEUE_HEADER,
+    names::SUBSET_HEADER,
+    names::PIN_HEADER,
+    names::TOLERATE_HEADER,
+];
+
+/// What a server may not say in the gateway's name.
+const REPORTS: [&str; 4] = [
+    names::OUTCOME_HEADER,
+    names::QUEUE_MS_HEADER,
+    names::SATURATION_HEADER,
+    names::SERVED_HEADER,
+];
+
+/// The removals from a request. A queued one also loses `accept-encoding`: a compressed answer hides its tokens.
+#[must_use]
+pub fn request(headers: Headers<'_>, queued: bool) -> Vec<Edit> {
+    let coding = queued.then_some("accept-encoding");
+    present(headers, CLAIMS.into_iter().chain(coding))
+}
+
+/// The removals from a server's answer, where nothing is set in their place.
+#[must_use]
+pub fn response(headers: Headers<'_>) -> Vec<Edit> {
+    present(headers, REPORTS)
+}
+
+fn present(headers: Headers<'_>, names: impl IntoIterator<Item = &'static str>) -> Vec<Edit> {
+    names
+        .into_iter()
+        .filter(|name| headers.get(name).is_some())
+        .map(Edit::Remove)
+        .collect()
+}

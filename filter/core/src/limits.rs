@@ -1,0 +1,45 @@
+//! Every limit of the filter, and how they relate. What both sides of the session share is in `penstock_wire::limits`.
+
+use core::time::Duration;
+
+use penstock_wire::limits as wire;
+
+/// Bytes of a body that are looked at in one go, so that linear memory never holds more.
+pub const SLICE_BYTES: usize = 64 << 10;
+/// Containers inside containers in a JSON body; one mask bit each.
+pub const JSON_DEPTH_MAX: u32 = 127;
+/// Decoded bytes of a key that are kept for comparison.
+pub const KEY_BYTES_MAX: usize = 64;
+/// Top-level strings of the body that a policy may name as identities.
+pub const BODY_KEYS_MAX: usize = 16;
+/// An attachment (image, audio, file) counts as this much text at most.
+pub const ATTACHMENT_BYTES_MAX: u64 = 4_096;
+/// What a prompt's token id counts as, in bytes of text.
+pub const TOKEN_ID_BYTES: u64 = 4;
+/// Bytes of one `ip:port` or of one taint in a client's list.
+pub const LIST_ENTRY_BYTES_MAX: usize = 64;
+/// Bytes of a request id that are passed on.
+pub const REQUEST_ID_BYTES_MAX: usize = 128;
+/// Routes, pools, or globs of one pool that a policy may name.
+pub const POLICY_LIST_MAX: usize = 10_000;
+/// While the companion is away and requests wait for it, their deadlines are looked at this often.
+pub const ENFORCE: Duration = Duration::from_millis(50);
+/// The least time between two ticks.
+pub const TICK_MIN: Duration = Duration::from_millis(10);
+/// What a refused client is told to wait when the companion, who would know better, is away.
+pub const RETRY_AFTER_MS: u64 = 1_000;
+/// How long requests wait for the companion when no pool says it.
+pub const HOLD_DEFAULT: Duration = Duration::from_secs(5);
+/// How long they may wait in all when no pool says it.
+pub const TTL_DEFAULT: Duration = Duration::from_secs(30);
+
+const _: () = assert!(JSON_DEPTH_MAX < u128::BITS);
+const _: () = assert!(KEY_BYTES_MAX <= wire::NAME_BYTES_MAX);
+const _: () = assert!(TICK_MIN.as_millis() <= wire::BACKOFF_MIN.as_millis());
+// An expiry is answered within 200 ms of its time.
+const _: () = assert!(ENFORCE.as_millis() * 2 <= 200);
+// A full part of a Hello, every list of every request at its limit, fits in a message.
+const _: () = assert!(
+    wire::HELLO_PART_REQUESTS * (2 * wire::LIST_MAX * (LIST_ENTRY_BYTES_MAX + 4) + 12 * wire::NAME_BYTES_MAX)
+        < wire::MESSAGE_BYTES_MAX
+);

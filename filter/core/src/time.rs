@@ -1,0 +1,38 @@
+//! Time as the filter's logic sees it: an argument, nanoseconds of a monotonic clock that only the host reads.
+//!
+//! Refuses to go wrong: differences saturate at zero, sums at the end of time.
+
+use core::time::Duration;
+
+/// A moment on the host's monotonic clock; only differences mean something.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Instant(u64);
+
+impl Instant {
+    /// The moment `nanos` nanoseconds after the clock's zero.
+    #[must_use]
+    pub const fn from_nanos(nanos: u64) -> Self {
+        Self(nanos)
+    }
+
+    /// The time from `earlier` to here; zero if `earlier` is later.
+    #[must_use]
+    pub const fn since(self, earlier: Self) -> Duration {
+        Duration::from_nanos(self.0.saturating_sub(earlier.0))
+    }
+
+    /// The same in whole microseconds, the unit of the wire.
+    #[must_use]
+    pub const fn micros_since(self, earlier: Self) -> u64 {
+        self.0.saturating_sub(earlier.0) / 1_000
+    }
+
+    /// The moment `by` later.
+    #[must_use]
+    pub fn after(self, by: Duration) -> Self {
+        Self(
+            self.0
+                .saturating_add(u64::try_from(by.as_nanos()).unwrap_or(u64::MAX)),
+        )
+    }
+}

@@ -1,0 +1,221 @@
+//! The root context: owns the worker, its session's stream and its tick.
+
+use std::{
+    cell::{Cell, RefCell},
+    rc::Rc,
+};
+
+use penstock_filter_core::{
+    config::Config,
+    hygiene::Edit,
+    session::Order,
+    worker::{Effect, Worker},
+};
+use penstock_wire::{METHOD, SERVICE};
+use proxy_wasm::{
+    hostcalls,
+    traits::{Context, HttpContext, RootContext},
+    types::ContextType,
+};
+
+use crate::{
+    host::{self, Buffer, Level, Map},
+    http::Http,
+};
+
+/// What a root context and its HTTP contexts share.
+pub(crate) struct Shared {
+    context: u32,
+    companion: String,
+    worker: RefCell<Worker>,
+    token: Cell<Option<u32>>,
+    tick_ms: Cell<u32>,
+}
+
+impl Shared {
+    /// Runs `f` on the worker, then does what the worker asks for. None: the worker is at work already, which the host
+    /// rules out by never calling back from inside a host call.
+    pub(crate) fn with<T>(&self, f: impl FnOnce(&mut Worker) -> T) -> Option<T> {
+        let value = f(&mut *self.worker.try_borrow_mut().ok()?);
+        self.apply();
+        Some(value)
+    }
+
+    fn apply(&self) {
+        let mut elsewhere = false;
+        while let Some(effect) = self.next_effect() {
+            match effect {
+                Effect::Session(order) => self.obey(order),
+                Effect::Resume { context, edits } => {
+                    elsewhere = true;
+                    if host::speak_of(context) {
+                        edit(Map::Request, &edits);
+                        host::resume_request();
+                    }
+                }
+                Effect::Answer { context, answer } => {
+                    elsewhere = true;
+                    if host::speak_of(context) {
+                        host::respond(answer.status, &answer.headers, &answer.body);
+                    }
+                }
+            }
+        }
+        if elsewhere {
+            // Only the root's own callbacks move other streams.
+            host::speak_of(self.context);
+        }
+    }
+
+    fn next_effect(&self) -> Option<Effect> {
+        self.worker.try_borrow_mut().ok()?.poll_effect()
+    }
+
+    fn obey(&self, order: Order) {
+        match order {
+            Order::Open => self.open(),
+            Order::Cut => {
+                if let Some(token) = self.token.take() {
+                    host::cut(token);
+                }
+            }
+            Order::Send(message) => {
+                if let Some(token) = self.token.get() {
+                    host::send(token, &message);
+                }
+            }
+            Order::Log(text) => host::log(Level::Warn, &text),
+        }
+    }
+
+    fn open(&self) {
+        // The SDK must know the token, so this call is its own. It may not be called from an HTTP context; orders to open
+        // come from ticks only.
+        let opened = hostcalls::open_grpc_stream(&self.companion, SERVICE, METHOD, Vec::new());
+        self.token.set(opened.ok());
+        let now = host::now();
+        if let Ok(mut worker) = self.worker.try_borrow_mut() {
+            match opened {
+                Ok(_) => worker.handle_opened(now),
+                Err(_) => worker.handle_open_failed(now),
+            }
+        }
+    }
+
+    fn set_tick(&self) {
+        let Ok(worker) = self.worker.try_borrow() else {
+            return;
+        };
+        let period = u32::try_from(worker.tick_period(host::now()).as_millis()).unwrap_or(u32::MAX);
+        if self.tick_ms.replace(period) != period {
+            host::set_tick_period(period);
+        }
+    }
+}
+
+/// Applies changes to a header map of the HTTP stream that is spoken of.
+pub(crate) fn edit(map: Map, edits: &[Edit]) {
+    for edit in edits {
+        match edit {
+            Edit::Remove(name) => host::remove_header(map, name),
+            Edit::Set(name, value) => host::set_header(map, name, value),
+        }
+    }
+}
+
+/// One plugin configuration in one worker.
+pub(crate) struct Root {
+    context: u32,
+    shared: Option<Rc<Shared>>,
+}
+
+impl Root {
+    pub(crate) fn new(context: u32) -> Self {
+        Self {
+            context,
+            shared: None,
+        }
+    }
+
+    fn configure(&self, size: usize) -> Result<Shared, String> {
+        let json = host::buffer(Buffer::PluginConfiguration, 0, size).unwrap_or_default();
+        let config = Config::parse(&json).map_err(|error| format!("plugin configuration: {error}"))?;
+        let epoch = host::draw_epoch().ok_or("the host gives no random bits")?;
+        Ok(Shared {
+            context: self.context,
+            worker: RefCell::new(Worker::new(host::now(), epoch, &config)),
+            companion: config.companion,
+            token: Cell::new(None),
+            tick_ms: Cell::new(0),
+        })
+    }
+
+    fn tell(&self, f: impl FnOnce(&mut Worker)) {
+        if let Some(shared) = &self.shared {
+            shared.with(f);
+            shared.set_tick();
+        }
+    }
+
+    fn is_current(&self, token: u32) -> bool {
+        self.shared
+            .as_ref()
+            .is_some_and(|shared| shared.token.get() == Some(token))
+    }
+}
+
+impl Context for Root {
+    fn on_grpc_stream_message(&mut self, token: u32, size: usize) {
+        if self.is_current(token) {
+            let message = host::buffer(Buffer::GrpcMessage, 0, size).unwrap_or_default();
+            self.tell(|worker| worker.handle_message(host::now(), &message));
+        }
+    }
+
+    fn on_grpc_stream_close(&mut self, token: u32, _status: u32) {
+        if self.is_current(token) {
+            // The host has forgotten the token: nothing may be sent on it any more.
+            if let Some(shared) = &self.shared {
+                shared.token.set(None);
+            }
+            self.tell(|worker| worker.handle_closed(host::now()));
+        }
+    }
+
+    fn on_done(&mut self) -> bool {
+        self.tell(Worker::handle_shutdown);
+        if let Some(token) = self.shared.as_ref().and_then(|shared| shared.token.take()) {
+            host::close(token);
+        }
+        true
+    }
+}
+
+impl RootContext for Root {
+    fn on_configure(&mut self, size: usize) -> bool {
+        match self.configure(size) {
+            Ok(shared) => {
+                self.shared = Some(Rc::new(shared));
+                // The first tick opens the session.
+                self.tell(|_| {});
+                true
+            }
+            Err(error) => {
+                host::log(Level::Error, &error);
+                false
+            }
+        }
+    }
+
+    fn on_tick(&mut self) {
+        self.tell(|worker| worker.handle_tick(host::now()));
+    }
+
+    fn create_http_context(&self, context: u32) -> Option<Box<dyn HttpContext>> {
+        Some(Box::new(Http::new(context, self.shared.clone())))
+    }
+
+    fn get_type(&self) -> Option<ContextType> {
+        Some(ContextType::HttpContext)
+    }
+}
