@@ -53,6 +53,12 @@ impl Ask {
         self.header("x-penstock-priority", priority)
     }
 
+    /// The body, as it will be sent.
+    #[must_use]
+    pub fn body(&self) -> Value {
+        self.body.clone()
+    }
+
     /// A member of the body.
     #[must_use]
     pub fn with(mut self, key: &str, value: impl Into<Value>) -> Self {

@@ -39,26 +39,38 @@ struct Shared {
     manner: Manner,
     calls: mpsc::UnboundedSender<Call>,
     healthy: AtomicBool,
+    own: Arc<Gauge>,
+    together: Arc<Gauge>,
+}
+
+/// What is in flight, at one server or at several.
+#[derive(Default)]
+struct Gauge {
     in_flight: AtomicUsize,
     peak: AtomicUsize,
     total: AtomicUsize,
 }
 
 /// One request in flight, as long as it is held.
-struct InFlight(Arc<Shared>);
+struct InFlight([Arc<Gauge>; 2]);
 
 impl InFlight {
-    fn new(shared: &Arc<Shared>) -> Self {
-        shared.total.fetch_add(1, Ordering::SeqCst);
-        let now = shared.in_flight.fetch_add(1, Ordering::SeqCst) + 1;
-        shared.peak.fetch_max(now, Ordering::SeqCst);
-        Self(shared.clone())
+    fn new(shared: &Shared) -> Self {
+        let gauges = [shared.own.clone(), shared.together.clone()];
+        for gauge in &gauges {
+            gauge.total.fetch_add(1, Ordering::SeqCst);
+            let now = gauge.in_flight.fetch_add(1, Ordering::SeqCst) + 1;
+            gauge.peak.fetch_max(now, Ordering::SeqCst);
+        }
+        Self(gauges)
     }
 }
 
 impl Drop for InFlight {
     fn drop(&mut self) {
-        self.0.in_flight.fetch_sub(1, Ordering::SeqCst);
+        for gauge in &self.0 {
+            gauge.in_flight.fetch_sub(1, Ordering::SeqCst);
+        }
     }
 }
 
@@ -73,15 +85,25 @@ pub struct Upstream {
 impl Upstream {
     /// A server that hands every request to the test.
     pub async fn scripted() -> Self {
-        Self::start(Manner::Ask).await
+        Self::start(Manner::Ask, Arc::default()).await
     }
 
     /// A server that answers by itself, after `service` each.
     pub async fn serving(service: Duration) -> Self {
-        Self::start(Manner::Serve(service)).await
+        Self::start(Manner::Serve(service), Arc::default()).await
     }
 
-    async fn start(manner: Manner) -> Self {
+    /// So many of them, which also count what is in flight at all together.
+    pub async fn several(count: usize, service: Duration) -> Vec<Self> {
+        let together = Arc::<Gauge>::default();
+        let mut servers = Vec::with_capacity(count);
+        for _ in 0..count {
+            servers.push(Self::start(Manner::Serve(service), together.clone()).await);
+        }
+        servers
+    }
+
+    async fn start(manner: Manner, together: Arc<Gauge>) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
         let address = listener.local_addr().expect("a bound socket has an address");
         let (calls, received) = mpsc::unbounded_channel();
@@ -89,9 +111,8 @@ impl Upstream {
             manner,
             calls,
             healthy: AtomicBool::new(true),
-            in_flight: AtomicUsize::new(0),
-            peak: AtomicUsize::new(0),
-            total: AtomicUsize::new(0),
+            own: Arc::default(),
+            together,
         });
         let accepting = shared.clone();
         let listening =
@@ -113,19 +134,25 @@ impl Upstream {
     /// Requests in flight now.
     #[must_use]
     pub fn in_flight(&self) -> usize {
-        self.shared.in_flight.load(Ordering::SeqCst)
+        self.shared.own.in_flight.load(Ordering::SeqCst)
     }
 
     /// The most there ever were.
     #[must_use]
     pub fn peak(&self) -> usize {
-        self.shared.peak.load(Ordering::SeqCst)
+        self.shared.own.peak.load(Ordering::SeqCst)
+    }
+
+    /// The most there ever were at all servers of [`Upstream::several`] at the same time.
+    #[must_use]
+    pub fn peak_together(&self) -> usize {
+        self.shared.together.peak.load(Ordering::SeqCst)
     }
 
     /// All that arrived.
     #[must_use]
     pub fn total(&self) -> usize {
-        self.shared.total.load(Ordering::SeqCst)
+        self.shared.own.total.load(Ordering::SeqCst)
     }
 
     /// What its health check says from now on.
