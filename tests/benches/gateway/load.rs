@@ -1,0 +1,106 @@
+//! The client: wrk, with one thread, sending a chat of 1 KB.
+
+use std::process::{Command, Stdio};
+
+use serde_json::{Value, json};
+
+use crate::subject::REST;
+
+/// Bytes of a request's body.
+const BODY_BYTES: usize = 1024;
+
+/// What one load came to.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Load {
+    pub(crate) requests: f64,
+    pub(crate) seconds: f64,
+    pub(crate) p50_us: f64,
+    pub(crate) p99_us: f64,
+}
+
+impl Load {
+    pub(crate) fn rate(&self) -> f64 {
+        self.requests / self.seconds
+    }
+}
+
+/// Whether wrk is there, or how to get it.
+pub(crate) fn installed() -> Result<(), String> {
+    match Command::new("wrk")
+        .arg("--version")
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .status()
+    {
+        Ok(_) => Ok(()),
+        Err(why) => Err(format!(
+            "wrk: {why}. The benchmark's client is wrk: `apt-get install wrk`, `brew install wrk`, or \
+             https://github.com/wg/wrk"
+        )),
+    }
+}
+
+/// The body that every request has.
+fn body() -> String {
+    let frame =
+        json!({"model": "m", "max_tokens": 64, "messages": [{"role": "user", "content": ""}]}).to_string();
+    let text: String = "All work and no play makes Jack a dull boy. "
+        .chars()
+        .cycle()
+        .take(BODY_BYTES - frame.len())
+        .collect();
+    frame.replace(r#""content":"""#, &format!(r#""content":"{text}""#))
+}
+
+/// Loads `url` over so many connections for so long.
+///
+/// # Panics
+/// When wrk fails, or an answer is an error: a figure of errors is no figure.
+pub(crate) async fn run(url: &str, connections: u32, seconds: u32) -> Load {
+    let script = format!(
+        "wrk.method = 'POST'\nwrk.body = [==[{}]==]\nwrk.headers['content-type'] = 'application/json'\n\
+         done = function(s, l)\n\
+         \x20 io.write(string.format('RESULT {{\"requests\":%d,\"us\":%d,\"p50\":%d,\"p99\":%d,\"errors\":%d}}\\n', s.requests,\n\
+         \x20   s.duration, l:percentile(50), l:percentile(99),\n\
+         \x20   s.errors.connect + s.errors.read + s.errors.write + s.errors.status + s.errors.timeout))\n\
+         end\n",
+        body()
+    );
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let file = folder.path().join("chat.lua");
+    std::fs::write(&file, script).expect("write the script");
+    let mut wrk = tokio::process::Command::new("wrk");
+    wrk.args(["--threads", "1", "--connections", &connections.to_string()]);
+    wrk.args([
+        "--duration",
+        &format!("{seconds}s"),
+        "--timeout",
+        "10s",
+        "--script",
+    ]);
+    wrk.arg(&file).arg(url).stdin(Stdio::null()).kill_on_drop(true);
+    REST.hold(&mut wrk);
+    let output = wrk.output().await.expect("wrk runs");
+    let text = String::from_utf8_lossy(&output.stdout);
+    let result = text
+        .lines()
+        .find_map(|l| l.strip_prefix("RESULT "))
+        .unwrap_or_else(|| {
+            panic!(
+                "wrk says nothing: {text}{}",
+                String::from_utf8_lossy(&output.stderr)
+            );
+        });
+    let result: Value = serde_json::from_str(result).expect("the script prints JSON");
+    let number = |key: &str| result[key].as_f64().expect("a number");
+    assert!(
+        number("errors") == 0.0 && number("requests") > 0.0,
+        "{url}: {text}"
+    );
+    Load {
+        requests: number("requests"),
+        seconds: number("us") / 1e6,
+        p50_us: number("p50"),
+        p99_us: number("p99"),
+    }
+}
