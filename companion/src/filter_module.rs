@@ -13,6 +13,15 @@ use std::{
 /// The module's bytes.
 pub static MODULE: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/penstock_filter.wasm"));
 
+/// Flags of `penstock filter`.
+#[derive(Clone, Debug, clap::Args)]
+#[command(after_help = "Example:\n  penstock filter --out /etc/envoy/penstock.wasm")]
+pub struct Args {
+    /// The file to write.
+    #[arg(long, value_name = "FILE")]
+    pub out: PathBuf,
+}
+
 /// The module couldn't be written.
 #[derive(Debug, thiserror::Error)]
 #[error("the filter can't be written to {path}: {why}", path = path.display())]

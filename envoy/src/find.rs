@@ -210,14 +210,16 @@ fn download(python: &Path, target: &Path) -> Result<(), String> {
 /// Where downloads are kept: in cargo's target folder for what runs from there, else in the user's cache.
 pub fn cache_dir() -> PathBuf {
     let target = env::current_exe().ok().and_then(|exe| target_dir(&exe));
-    target.unwrap_or_else(|| {
-        let base = env::var_os("XDG_CACHE_HOME")
-            .filter(|dir| !dir.is_empty())
-            .map(PathBuf::from);
-        base.or_else(|| env::home_dir().map(|home| home.join(".cache")))
-            .unwrap_or_else(env::temp_dir)
-            .join("penstock")
-    })
+    target.unwrap_or_else(user_cache_dir)
+}
+
+/// Our folder in the user's cache, wherever we run from; it may not exist yet.
+pub fn user_cache_dir() -> PathBuf {
+    let base = env::var_os("XDG_CACHE_HOME")
+        .filter(|dir| !dir.is_empty())
+        .map(PathBuf::from);
+    let base = base.or_else(|| env::home_dir().map(|home| home.join(".cache")));
+    base.unwrap_or_else(env::temp_dir).join("penstock")
 }
 
 /// The target folder that `exe` was built into: cargo marks it with a tag of its own.

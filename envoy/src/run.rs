@@ -1,8 +1,7 @@
 //! One Envoy process, from start to stop.
 //!
-//! Envoy's log comes out as `tracing` events of the target `envoy`. An early death is told apart from a late
-//! one by nobody here: [`Envoy::wait`] returns whenever it ends, with what Envoy said last, and the caller knows
-//! what to do. Restarting is the supervisor's.
+//! Envoy's log comes out as `tracing` events of the target `envoy`. When it ends, [`Envoy::wait`] says why with
+//! Envoy's own last words; whether to start another is the caller's decision.
 
 mod log;
 
@@ -100,8 +99,6 @@ impl Envoy {
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .stderr(Stdio::piped());
-        // A ^C on the terminal is ours to handle: Envoy goes last.
-        command.process_group(0);
         let mut child = child::spawn(command).await.map_err(failed)?;
         let tail = Arc::<Mutex<log::Tail>>::default();
         let reader = tokio::spawn(log::read(child.stderr.take(), Arc::clone(&tail)));
@@ -155,8 +152,9 @@ impl Envoy {
         }
     }
 
-    /// Asks it to end, and after `patience` makes it.
+    /// Asks it to end, and after `patience` makes it. What it logs on the way isn't told.
     pub async fn stop(mut self, patience: Duration) {
+        self.reader.abort();
         child::signal(&self.child, libc::SIGTERM);
         if time::timeout(patience, self.child.wait()).await.is_err() {
             // Gone in between: as wanted.

@@ -1,0 +1,176 @@
+//! `penstock envoy-config`: an Envoy bootstrap for a configuration, to run Envoy with by oneself.
+//!
+//! Only this file knows both our configuration and Envoy's settings; `penstock up` uses it too. The bootstrap
+//! holds what Envoy must know before the companion speaks. It has to be rendered again when pools, endpoints,
+//! addresses or the body limit change; the rest of the policy reaches the filter by the companion.
+
+use std::path::PathBuf;
+
+use penstock_envoy::{
+    bootstrap::{self, Address, Pool, Settings},
+    find, limits,
+};
+
+use crate::{
+    config::{self, Config},
+    filter_module, policy,
+};
+
+const _: () = assert!(
+    matches!(policy::COMPANION_CLUSTER.as_bytes(), b"penstock_companion")
+        && matches!(bootstrap::COMPANION_CLUSTER.as_bytes(), b"penstock_companion"),
+    "the filter opens its session on the cluster that the bootstrap has"
+);
+
+/// Flags of `penstock envoy-config`.
+#[derive(Clone, Debug, clap::Args)]
+#[command(
+    after_help = "Example:\n  penstock envoy-config --config penstock.yaml > envoy.yaml\n  \
+                        penstock serve --config penstock.yaml & envoy -c envoy.yaml"
+)]
+pub struct Args {
+    /// The configuration file.
+    #[arg(long, value_name = "FILE")]
+    pub config: PathBuf,
+    /// The filter's module as Envoy will see it, `penstock filter --out PATH` writes it there. Default: it is written
+    /// into the user's cache directory.
+    #[arg(long, value_name = "PATH")]
+    pub filter: Option<PathBuf>,
+    /// What this Envoy is called in logs and in the companion's status.
+    #[arg(long, value_name = "NAME", default_value = "envoy")]
+    pub node: String,
+}
+
+/// No bootstrap.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The configuration can't be used.
+    #[error(transparent)]
+    Config(#[from] config::Error),
+    /// The module can't be written.
+    #[error("{0}; name another place with --filter")]
+    Filter(#[from] filter_module::Error),
+    /// It can't be printed.
+    #[error(transparent)]
+    Yaml(#[from] bootstrap::Error),
+}
+
+impl Error {
+    /// 2: bad usage or configuration, 1: failed at run time.
+    #[must_use]
+    pub const fn exit_code(&self) -> u8 {
+        match self {
+            Self::Config(_) => 2,
+            Self::Filter(_) | Self::Yaml(_) => 1,
+        }
+    }
+}
+
+/// The bootstrap's text, as it is printed.
+///
+/// # Errors
+/// When the configuration can't be used, or the filter's module can't be written.
+pub fn render(args: Args) -> Result<String, Error> {
+    let config = Config::read(&args.config)?;
+    let (filter, whose) = match args.filter {
+        Some(path) => (
+            path,
+            "is where --filter says; put it there with `penstock filter --out PATH`",
+        ),
+        None => (
+            filter_module::cached_in(&find::user_cache_dir())?,
+            "was written into this user's cache directory; on another machine, say where it is with --filter",
+        ),
+    };
+    let note = format!(
+        "Envoy {} for Penstock {}, by `penstock envoy-config --config {}`.\n\
+         The filter's module {whose}.\n\
+         Render it again when pools, endpoints, addresses or the body limit change.",
+        find::VERSION,
+        env!("CARGO_PKG_VERSION"),
+        args.config.display(),
+    );
+    Ok(bootstrap::yaml(&settings(&config, &args.node, filter), &note)?)
+}
+
+/// What Envoy is told for this configuration. Ports are taken as they are, 0 included.
+#[must_use]
+pub fn settings(config: &Config, node: &str, filter: PathBuf) -> Settings {
+    let idle = config.pools.iter().map(|pool| {
+        let queue = &pool.policy.queue;
+        bootstrap::stream_idle_timeout(queue.ttl.max(queue.no_endpoint_ttl), pool.hold)
+    });
+    Settings {
+        node: node.to_owned(),
+        gateway: config.listen.gateway,
+        admin: config.listen.envoy_admin,
+        companion: match &config.listen.grpc {
+            config::Address::Tcp(address) => Address::Tcp(*address),
+            config::Address::Unix(path) => Address::Unix(path.clone()),
+        },
+        pools: config
+            .pools
+            .iter()
+            .map(|pool| Pool {
+                name: pool.name.clone(),
+                endpoints: pool.endpoints.iter().map(|endpoint| endpoint.address).collect(),
+            })
+            .collect(),
+        body_bytes_max: config.body_bytes,
+        stream_idle_timeout: idle.max().unwrap_or_default(),
+        heap_bytes_max: limits::HEAP_BYTES_MAX,
+        connections_max: limits::CONNECTIONS_MAX,
+        filter,
+        plugin: policy::plugin_configuration(config, node),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    const TWO: &str = "
+limits: {body_bytes: 1MiB}
+listen: {grpc: 'unix:/run/penstock.sock'}
+pools:
+- {name: a, models: ['a*'], endpoints: {static: ['127.0.0.1:1', '[::1]:2']}, queue: {ttl: 90s, no_endpoint_ttl: 5s}}
+- {name: b, endpoints: {static: ['127.0.0.1:3']}, queue: {ttl: 1s, no_endpoint_ttl: 10s}, companion_down: {hold: 95s}}
+";
+
+    #[test]
+    fn settings_follow_the_configuration() {
+        let config = Config::parse(TWO, "f.yaml").expect("valid");
+        let settings = settings(&config, "n", PathBuf::from("/f.wasm"));
+        assert_eq!(settings.companion, Address::Unix("/run/penstock.sock".into()));
+        assert_eq!(settings.body_bytes_max, 1 << 20);
+        // Of b: 10 s in the queue, 95 s without a companion, a minute.
+        assert_eq!(settings.stream_idle_timeout, Duration::from_secs(10 + 95 + 60));
+        let pools: Vec<_> = settings
+            .pools
+            .iter()
+            .map(|pool| (pool.name.as_str(), pool.endpoints.len()))
+            .collect();
+        assert_eq!(pools, [("a", 2), ("b", 1)]);
+        assert_eq!(settings.plugin["companion"], bootstrap::COMPANION_CLUSTER);
+    }
+
+    #[test]
+    fn the_bootstrap_says_where_its_filter_comes_from() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let config = folder.path().join("penstock.yaml");
+        std::fs::write(&config, TWO).expect("written");
+        let args = Args {
+            config,
+            filter: Some("/etc/penstock.wasm".into()),
+            node: "n".into(),
+        };
+        let text = render(args).expect("rendered");
+        assert!(
+            text.starts_with("# Envoy ") && text.contains("penstock filter --out"),
+            "{text}"
+        );
+        assert!(text.contains("filename: /etc/penstock.wasm"), "{text}");
+    }
+}

@@ -1,0 +1,153 @@
+//! What `penstock up` is going to start: addresses settled, files written, Envoy found. Nothing runs yet.
+
+use std::{
+    net::SocketAddr,
+    path::{Path, PathBuf},
+};
+
+use penstock_envoy::{bootstrap, find, run::Launch};
+use serde_json::json;
+use tempfile::TempDir;
+
+use super::{Error, Options, backend, ports::Ports};
+use crate::{
+    config::{Address, Config, Listen},
+    envoy_config, filter_module,
+};
+
+/// The one pool of a gateway without a configuration.
+const POOL: &str = "default";
+
+/// All that is decided before the first start, and that every restart uses again.
+#[derive(Debug)]
+pub(super) struct Plan {
+    /// Settled: no port is 0.
+    pub listen: Listen,
+    pub config: PathBuf,
+    pub drain: std::time::Duration,
+    pub envoy: Launch,
+    /// What the model servers are called, and where they are.
+    pub servers: Vec<(String, SocketAddr)>,
+    /// Holds the files; they go with it.
+    _folder: TempDir,
+}
+
+impl Plan {
+    pub(super) async fn new(options: &Options) -> Result<Self, Error> {
+        let folder = tempfile::Builder::new()
+            .prefix("penstock-")
+            .tempdir()
+            .map_err(Error::Folder)?;
+        let (mut config, file, servers) = match (&options.config, options.backends.as_slice()) {
+            (Some(_), [_, ..]) => return Err(Error::Both),
+            (None, []) => return Err(Error::Neither),
+            (Some(file), []) => {
+                let config = Config::read(file)?;
+                let servers = of_config(&config);
+                (config, file.clone(), servers)
+            }
+            (None, urls) => {
+                let backends = backend::resolve(urls).await?;
+                let file = write_config(folder.path(), &backends)?;
+                let config = Config::read(&file)?;
+                let servers = backends
+                    .into_iter()
+                    .map(|backend| (backend.url, backend.address))
+                    .collect();
+                (config, file, servers)
+            }
+        };
+        settle(&mut config.listen, options)?;
+
+        let filter = folder.path().join(filter_module::file_name());
+        filter_module::write_to(&filter)?;
+        let bootstrap = folder.path().join("envoy.json");
+        let document = bootstrap::document(&envoy_config::settings(&config, "up", filter));
+        write(&bootstrap, &document.to_string())?;
+        // It may download, and it runs programs.
+        let found = tokio::task::spawn_blocking(|| find::Search::here().find()).await;
+        let found = found.map_err(|_| Error::Interrupted)??;
+        tracing::info!(version = found.version, path = %found.path.display(), "Envoy is {}", found.source);
+        let envoy = Launch {
+            binary: found.path,
+            bootstrap,
+            admin: config.listen.envoy_admin,
+            workers: options.workers.unwrap_or_else(cores),
+        };
+        Ok(Self {
+            listen: config.listen,
+            config: file,
+            drain: config.drain,
+            envoy,
+            servers,
+            _folder: folder,
+        })
+    }
+}
+
+/// Flags over the file, and a free port for 0. Without a file nobody named the addresses that no flag names: any will
+/// do, the usual ones if they are free, unless `--port` hints at another gateway on this machine.
+fn settle(listen: &mut Listen, options: &Options) -> Result<(), Error> {
+    let mut ports = Ports::default();
+    let from_file = options.config.is_some();
+    let mut settle = |address: &mut SocketAddr, flag: Option<u16>, key, remedy| {
+        if let Some(port) = flag {
+            address.set_port(port);
+        }
+        let named = from_file || flag.is_some() || key == "listen.gateway";
+        *address = match (named, options.port) {
+            (true, _) => ports.settle(*address, key, remedy)?,
+            (false, None) => ports.settle_near(*address, key, remedy)?,
+            (false, Some(_)) => ports.settle(SocketAddr::new(address.ip(), 0), key, remedy)?,
+        };
+        Ok::<_, Error>(())
+    };
+    settle(&mut listen.gateway, options.port, "listen.gateway", "--port")?;
+    settle(
+        &mut listen.envoy_admin,
+        options.admin_port,
+        "listen.envoy_admin",
+        "--admin-port",
+    )?;
+    for (address, key) in [
+        (&mut listen.grpc, "listen.grpc"),
+        (&mut listen.http, "listen.http"),
+    ] {
+        if let Address::Tcp(address) = address {
+            settle(address, None, key, "that key")?;
+        }
+    }
+    Ok(())
+}
+
+fn of_config(config: &Config) -> Vec<(String, SocketAddr)> {
+    let servers = config.pools.iter().flat_map(|pool| {
+        pool.endpoints.iter().map(|endpoint| {
+            (
+                format!("{} of pool {}", endpoint.address, pool.name),
+                endpoint.address,
+            )
+        })
+    });
+    servers.collect()
+}
+
+/// JSON is YAML.
+fn write_config(folder: &Path, backends: &[backend::Backend]) -> Result<PathBuf, Error> {
+    let addresses: Vec<String> = backends
+        .iter()
+        .map(|backend| backend.address.to_string())
+        .collect();
+    let file = folder.join("penstock.yaml");
+    let document = json!({ "pools": [{ "name": POOL, "endpoints": { "static": addresses } }] });
+    write(&file, &document.to_string())?;
+    Ok(file)
+}
+
+fn write(path: &Path, text: &str) -> Result<(), Error> {
+    std::fs::write(path, text).map_err(Error::Folder)
+}
+
+fn cores() -> u32 {
+    std::thread::available_parallelism().map_or(1, |cores| u32::try_from(cores.get()).unwrap_or(1))
+}
