@@ -56,12 +56,20 @@ pub enum Error {
         /// What the system said.
         why: String,
     },
-    /// Envoy said no to the bootstrap, or crashed.
-    #[error("Envoy ended ({status}): {said}")]
+    /// It ended by itself, or was killed.
+    #[error("{status}{}{said}", if said.is_empty() { "" } else { ": " })]
     Ended {
         /// Its exit status.
         status: ExitStatus,
-        /// The last things it logged.
+        /// The last errors it logged; empty: none.
+        said: String,
+    },
+    /// Validation failed.
+    #[error("Envoy refuses {bootstrap}: {said}", bootstrap = bootstrap.display())]
+    Refused {
+        /// The bootstrap's file.
+        bootstrap: PathBuf,
+        /// Why.
         said: String,
     },
     /// It runs but doesn't serve.
@@ -188,8 +196,8 @@ pub fn validate(binary: &Path, bootstrap: &Path) -> Result<(), Error> {
         return Ok(());
     }
     let said = String::from_utf8_lossy(&output.stderr).trim().to_owned();
-    Err(Error::Ended {
-        status: output.status,
+    Err(Error::Refused {
+        bootstrap: bootstrap.to_owned(),
         said,
     })
 }

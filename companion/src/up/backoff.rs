@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 /// Before the first restart; its start-up fits into the second that is promised.
-const FIRST: Duration = Duration::from_millis(100);
+const FIRST: Duration = Duration::from_millis(20);
 /// Before the second in a row; doubles from here.
 const SECOND: Duration = Duration::from_secs(2);
 /// The longest.
@@ -43,7 +43,7 @@ mod tests {
         let mut record = Backoff::default();
         let at_once = Duration::ZERO;
         let pauses: Vec<u128> = (0..7).map(|_| record.died(at_once).as_millis()).collect();
-        assert_eq!(pauses, [100, 2_000, 4_000, 8_000, 10_000, 10_000, 10_000]);
+        assert_eq!(pauses, [20, 2_000, 4_000, 8_000, 10_000, 10_000, 10_000]);
         assert_eq!(record.died(STEADY - Duration::from_nanos(1)), MOST);
         assert_eq!(record.died(STEADY), FIRST);
         assert_eq!(record.died(at_once), SECOND);
