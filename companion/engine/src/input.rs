@@ -106,19 +106,39 @@ pub enum Input {
     /// A new request; it is admitted, queued or refused in this call.
     Register(Request),
     /// A request that already runs at `endpoint` is taken into stock and charged, above all limits. Outcome: dispatched.
-    Adopt { request: Request, endpoint: EndpointId },
+    Adopt {
+        /// What runs; if it waits here, it waits no more.
+        request: Request,
+        /// Where.
+        endpoint: EndpointId,
+    },
     /// A new request that waited elsewhere before: enqueued at its first arrival, above all limits.
     Resume(Request),
     /// Its client has gone. Of a request that doesn't wait: nothing.
     Cancel(RequestId),
     /// A granted request was sent to this endpoint, whatever was granted: stock follows.
-    Sent { id: RequestId, endpoint: EndpointId },
+    Sent {
+        /// Which.
+        id: RequestId,
+        /// Where it runs.
+        endpoint: EndpointId,
+    },
     /// A granted request has ended: stock is released, cost settled or refunded.
-    Completed { id: RequestId, service: Service },
+    Completed {
+        /// Which.
+        id: RequestId,
+        /// What came of it.
+        service: Service,
+    },
     /// A granted request whose grant was lost, or that no server took: uncharged, back to its old place.
     Requeue(RequestId),
     /// An endpoint appears or changes.
-    Endpoint { id: EndpointId, state: EndpointState },
+    Endpoint {
+        /// Which.
+        id: EndpointId,
+        /// As it is now.
+        state: EndpointState,
+    },
     /// An endpoint is no longer listed. What runs there is draining stock.
     EndpointRemoved(EndpointId),
     /// A new policy; what waits keeps its place.

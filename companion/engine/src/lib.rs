@@ -6,14 +6,33 @@
 
 extern crate alloc;
 
+mod admission;
+pub mod audit;
+mod cost;
+pub mod counters;
+mod drain_rate;
 pub mod effect;
+mod endpoints;
+mod engine;
+mod expiry;
+mod gate;
+mod heap;
 pub mod input;
+mod job;
+mod learned;
 pub mod limits;
 pub mod policy;
+mod rng;
+mod slab;
+pub mod snapshot;
 pub mod time;
+mod tree;
 pub mod units;
 
+pub use audit::AuditError;
 pub use effect::{Effect, Outcome};
+pub use engine::Engine;
 pub use input::{EndpointId, Input, Request, RequestId};
 pub use policy::Policy;
+pub use snapshot::Snapshot;
 pub use time::Instant;

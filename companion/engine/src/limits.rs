@@ -1,5 +1,7 @@
 //! Every limit of the engine, and how they relate.
 
+/// Bytes that one body counts at most: sums of what waits stay far from overflow.
+pub const BODY_BYTES_MAX: u64 = 1 << 40;
 /// Endpoints of one pool.
 pub const ENDPOINTS_MAX: usize = 4_096;
 /// Endpoints named in a grant: the first choice and its fallbacks.
@@ -10,6 +12,12 @@ pub const FLOWS_MAX: usize = 100_000;
 pub const OVERFLOW_FLOWS: usize = 64;
 /// Classes of a pool.
 pub const CLASSES_MAX: usize = 1_024;
+/// Flows whose answers and service are remembered after they are gone.
+pub const HISTORIES_MAX: usize = 4_096;
+/// Models whose prompts and answers are remembered.
+pub const MODELS_MAX: usize = 256;
+/// Answers that a median is taken over.
+pub const OUTPUTS_KEPT: usize = 128;
 /// The longest Retry-After, in seconds.
 pub const RETRY_AFTER_MAX_S: u64 = 120;
 

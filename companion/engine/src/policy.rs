@@ -89,6 +89,14 @@ pub struct Flows {
     pub capacities: BTreeMap<Box<str>, u64>,
 }
 
+impl Flows {
+    /// The weight of the flow of this identity.
+    #[must_use]
+    pub fn weight_of(&self, name: &str) -> f64 {
+        self.weights.get(name).copied().unwrap_or(self.default_weight)
+    }
+}
+
 /// What a request costs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CostUnit {

@@ -1,0 +1,231 @@
+//! What becomes of a newcomer: it goes at once, waits, or is refused, in the call that brings it.
+//!
+//! Limits are checked in the order in which their causes are told: first what is the request's own, then what is
+//! its flow's, then what is the pool's. One that ran or waited already, elsewhere, is above all limits.
+
+use crate::cost::{TOKENS_MAX, Tally};
+use crate::effect::{Effect, Outcome};
+use crate::engine::{Engine, outcome_of};
+use crate::input::{Band, EndpointId, Prompt, Request};
+use crate::job::{Job, State};
+use crate::limits::BODY_BYTES_MAX;
+use crate::policy::{Admit, Overflow};
+use crate::time::Instant;
+use crate::tree::{Arrival, BANDS, Queued};
+use crate::units::Tokens;
+
+impl Engine {
+    pub(crate) fn register(&mut self, request: Request) {
+        let Some(number) = self.arrive(request) else {
+            return;
+        };
+        if self.bypass(number) {
+            return;
+        }
+        match self.may_wait(number) {
+            Ok(()) => self.wait(number),
+            Err(outcome) => self.turn_away(number, outcome),
+        }
+    }
+
+    pub(crate) fn resume(&mut self, request: Request) {
+        if let Some(number) = self.arrive(request) {
+            self.wait(number);
+        }
+    }
+
+    pub(crate) fn adopt(&mut self, request: Request, endpoint: EndpointId) {
+        let number = match self.ids.get(&request.id) {
+            Some(&number) if self.jobs[number].is_waiting() => {
+                let job = &self.jobs[number];
+                let (queued, deadline) = (job.queued, job.deadline);
+                self.expiry.remove(number, queued.arrival, deadline);
+                self.tree.remove(number, &queued);
+                number
+            }
+            Some(_) => return,
+            None => {
+                self.counters.arrivals += 1;
+                self.add(request)
+            }
+        };
+        let charge = self.charge_for(number);
+        self.tree.charge(self.jobs[number].queued.flow, &charge);
+        self.run(number, endpoint, charge, Outcome::Dispatched);
+    }
+
+    /// Takes a newcomer in, unless it can't be helped whatever the load. It doesn't wait yet.
+    fn arrive(&mut self, request: Request) -> Option<u32> {
+        if self.ids.contains_key(&request.id) {
+            return None;
+        }
+        self.counters.arrivals += 1;
+        let hopeless = if self.draining {
+            Some(Outcome::ShuttingDown)
+        } else if !self.fits_anywhere(request.eligible.as_deref()) {
+            Some(Outcome::NoEndpoints)
+        } else if request.deadline.is_some_and(|deadline| deadline <= self.now) {
+            Some(Outcome::DeadlineExceeded)
+        } else {
+            None
+        };
+        if let Some(outcome) = hopeless {
+            self.refuse(request.id, request.band, request.arrived, outcome);
+            return None;
+        }
+        Some(self.add(request))
+    }
+
+    /// Whether the pool has an endpoint that the request's own constraints allow. While the pool has none at all
+    /// that isn't theirs to answer for.
+    fn fits_anywhere(&self, eligible: Option<&[EndpointId]>) -> bool {
+        eligible.is_none_or(|eligible| {
+            !eligible.is_empty()
+                && (!self.endpoints.any_listed() || eligible.iter().any(|&id| self.endpoints.is_listed(id)))
+        })
+    }
+
+    fn add(&mut self, request: Request) -> u32 {
+        let at: Instant = request.arrived.min(self.now);
+        let arrival = Arrival {
+            at,
+            sequence: self.arrivals,
+        };
+        self.arrivals += 1;
+        let flow = self.tree.flow(request.flow, request.band, &self.policy.flows);
+        let expected = request.expected_output.map_or_else(
+            || {
+                self.learned
+                    .output_tokens(&self.tree.flow_of(flow).name, &request.model)
+            },
+            |of| of.0,
+        );
+        let tally = Tally {
+            prompt: self.learned.prompt_tokens(&request.model, request.prompt),
+            cached: request.cached.0,
+            output: expected.min(request.max_output.unwrap_or(Tokens(TOKENS_MAX)).0),
+        };
+        let endpoints = &self.endpoints;
+        let lane = self.tree.lane(request.eligible, |id| endpoints.has_room(id));
+        let cost = tally.cost(self.policy.flows.cost, self.policy.weights);
+        let number = self.jobs.insert(Job {
+            id: request.id,
+            band: request.band,
+            queued: Queued {
+                flow,
+                lane,
+                cost,
+                bytes: request.body_bytes.min(BODY_BYTES_MAX),
+                arrival,
+            },
+            starts: self.expiry.ready_time(at),
+            deadline: request.deadline,
+            tally,
+            prompt_bytes: match request.prompt {
+                Prompt::Bytes(bytes) => bytes,
+                Prompt::Tokens(_) => 0,
+            },
+            model: request.model,
+            state: State::Waiting,
+        });
+        self.ids.insert(request.id, number);
+        number
+    }
+
+    /// Lets `number` go at once if it may: there is room for it, and nothing waits that it could overtake.
+    fn bypass(&mut self, number: u32) -> bool {
+        let queued = self.jobs[number].queued;
+        let stock = self.endpoints.stock();
+        let open = stock < self.endpoints.bounds().upper || stock == 0;
+        let first = self.tree.flow_of(queued.flow).waiting.requests == 0;
+        if !self.ready || !open || !first || self.tree.can_go() {
+            return false;
+        }
+        let endpoints = self.endpoints.choose(self.tree.eligible(queued.lane));
+        let Some(&endpoint) = endpoints.first() else {
+            return false;
+        };
+        let charge = self.charge_for(number);
+        self.tree.charge(queued.flow, &charge);
+        self.run(number, endpoint, charge, Outcome::Bypassed);
+        self.push(Effect::Grant {
+            id: self.jobs[number].id,
+            endpoints,
+            outcome: Outcome::Bypassed,
+            waited: core::time::Duration::ZERO,
+            cost: Tokens(charge.cost),
+        });
+        true
+    }
+
+    /// Makes room for `number` if it may have it.
+    fn may_wait(&mut self, number: u32) -> Result<(), Outcome> {
+        let queue = &self.policy.queue;
+        let job = &self.jobs[number];
+        let admitted = match queue.admit {
+            Admit::All => true,
+            Admit::CriticalOnly => job.band == Band::Critical,
+        };
+        if !queue.enabled || queue.total_capacity == 0 || !admitted {
+            return Err(Outcome::RejectedPolicy);
+        }
+        let (ends, timer) = self.expiry.ends(job.starts, job.queued.arrival.at, self.ttls());
+        if ends <= self.now {
+            return Err(outcome_of(timer));
+        }
+        let flow = self.tree.flow_of(job.queued.flow);
+        if flow.waiting.requests >= flow.capacity.unwrap_or(queue.flow_capacity) {
+            return Err(Outcome::RejectedFlowCapacity);
+        }
+        let full = match flow.waiting.requests {
+            0 => Outcome::RejectedTooManyFlows,
+            _ => Outcome::RejectedQueueFull,
+        };
+        self.make_room(job.band, job.queued.bytes)
+            .then_some(())
+            .ok_or(full)
+    }
+
+    /// Displaces what it takes, least critical first; nothing, if all of that together weren't enough.
+    fn make_room(&mut self, band: Band, bytes: u64) -> bool {
+        let limits = (self.policy.queue.total_capacity, self.policy.queue.total_bytes);
+        let fits = |requests: u64, waiting_bytes: u64| {
+            requests < limits.0
+                && waiting_bytes
+                    .checked_add(bytes)
+                    .is_some_and(|sum| sum <= limits.1)
+        };
+        let waiting = self.tree.waiting_in_all();
+        if fits(waiting.requests, waiting.bytes) {
+            return true;
+        }
+        let less_critical = || BANDS.into_iter().rev().filter(move |&other| other > band);
+        let (requests, freed) = less_critical().fold((0, 0), |(requests, bytes), other| {
+            let there = self.tree.waiting(other);
+            (requests + there.requests, bytes + there.bytes)
+        });
+        let enough = requests > 0 && fits(waiting.requests - requests, waiting.bytes - freed);
+        if self.policy.queue.overflow == Overflow::Reject || !enough {
+            return false;
+        }
+        loop {
+            let waiting = self.tree.waiting_in_all();
+            if fits(waiting.requests, waiting.bytes) {
+                return true;
+            }
+            let Some(victim) = less_critical().find_map(|other| self.tree.victim(other)) else {
+                return false;
+            };
+            self.tree.preempted(self.jobs[victim].queued.flow);
+            self.refuse_waiting(victim, Outcome::Displaced);
+        }
+    }
+
+    fn turn_away(&mut self, number: u32, outcome: Outcome) {
+        let job = self.jobs.remove(number);
+        self.ids.remove(&job.id);
+        self.tree.release_flow(job.queued.flow);
+        self.tree.release_lane(job.queued.lane);
+        self.refuse(job.id, job.band, job.queued.arrival.at, outcome);
+    }
+}

@@ -1,0 +1,63 @@
+//! What has happened so far, in numbers.
+
+use crate::effect::Outcome;
+use crate::input::Band;
+
+/// Totals since the engine began. At every moment arrivals = the sum of outcomes + waiting.
+///
+/// A request that is requeued waits again, so its outcome is taken back until it leaves again: one request, one
+/// outcome. Who exports outcomes as counters that only grow shows the highest value so far.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counters {
+    /// Requests that were registered, adopted or resumed.
+    pub arrivals: u64,
+    /// Grants that were taken back.
+    pub requeues: u64,
+    /// Looks into the queue while the gate was open.
+    pub dequeue_attempts: u64,
+    /// Those of them that found somebody who could go.
+    pub dequeue_successes: u64,
+    /// Times that lay before one already told.
+    pub clock_backwards: u64,
+    outcomes: [[u64; Outcome::ALL.len()]; 3],
+}
+
+impl Counters {
+    /// Requests of `band` that left the queue, or never entered it, by `outcome`.
+    #[must_use]
+    pub const fn outcome_in(&self, band: Band, outcome: Outcome) -> u64 {
+        self.outcomes[band as usize][outcome as usize]
+    }
+
+    /// The same over all bands.
+    #[must_use]
+    pub fn outcome(&self, outcome: Outcome) -> u64 {
+        self.outcomes.iter().map(|band| band[outcome as usize]).sum()
+    }
+
+    /// All outcomes of all bands.
+    #[must_use]
+    pub fn outcomes_total(&self) -> u64 {
+        self.outcomes.iter().flatten().sum()
+    }
+
+    pub(crate) const fn count(&mut self, band: Band, outcome: Outcome) {
+        self.outcomes[band as usize][outcome as usize] += 1;
+    }
+
+    pub(crate) const fn take_back(&mut self, band: Band, outcome: Outcome) {
+        self.outcomes[band as usize][outcome as usize] -= 1;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_outcome_has_a_place_of_its_own() {
+        for (index, outcome) in Outcome::ALL.into_iter().enumerate() {
+            assert_eq!(outcome as usize, index);
+        }
+    }
+}

@@ -1,0 +1,289 @@
+//! What the engine learns from what was served: tokens per byte of a model's prompts, and how long answers get.
+//!
+//! Estimates only order and charge; they are settled by the truth. Both tables are bounded, and who wasn't used
+//! for longest goes first, approximately (second chance): a flow that is forgotten is estimated by its model.
+
+use alloc::boxed::Box;
+use alloc::vec::Vec;
+
+use hashbrown::{DefaultHashBuilder, HashTable};
+
+use crate::cost::TOKENS_MAX;
+use crate::input::Prompt;
+use crate::limits::{HISTORIES_MAX, MODELS_MAX, OUTPUTS_KEPT};
+
+/// Tokens per byte before anything is known.
+const RATIO_AT_FIRST: f64 = 0.25;
+/// Bytes that the first ratio weighs: the first short prompts don't overturn it.
+const RATIO_AT_FIRST_BYTES: f64 = 1_024.0;
+/// What remains of older prompts with each new one.
+const RATIO_KEEP: f64 = 1.0 - 1.0 / 128.0;
+/// Output tokens expected while nothing is known.
+const OUTPUT_AT_FIRST: u64 = 256;
+
+#[derive(Debug)]
+pub(crate) struct Learned {
+    flows: Table<Flow>,
+    models: Table<Model>,
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct Flow {
+    outputs: Median,
+    /// Settled cost, by band.
+    pub(crate) served: [u64; 3],
+}
+
+#[derive(Debug)]
+struct Model {
+    tokens: f64,
+    bytes: f64,
+    outputs: Median,
+}
+
+impl Default for Model {
+    fn default() -> Self {
+        let bytes = RATIO_AT_FIRST_BYTES;
+        Self {
+            tokens: RATIO_AT_FIRST * bytes,
+            bytes,
+            outputs: Median::default(),
+        }
+    }
+}
+
+impl Learned {
+    pub(crate) fn new() -> Self {
+        Self {
+            flows: Table::new(HISTORIES_MAX),
+            models: Table::new(MODELS_MAX),
+        }
+    }
+
+    pub(crate) fn prompt_tokens(&self, model: &str, prompt: Prompt) -> u64 {
+        match prompt {
+            Prompt::Tokens(tokens) => tokens.0.min(TOKENS_MAX),
+            Prompt::Bytes(bytes) => {
+                let ratio = self
+                    .models
+                    .get(model)
+                    .map_or(RATIO_AT_FIRST, |model| model.tokens / model.bytes);
+                (libm::ceil(bytes as f64 * ratio) as u64).min(TOKENS_MAX)
+            }
+        }
+    }
+
+    /// The median of the flow's last answers, else of the model's, else a constant.
+    pub(crate) fn output_tokens(&self, flow: &str, model: &str) -> u64 {
+        let of_flow = self.flows.get(flow).and_then(|flow| flow.outputs.value());
+        let of_model = || self.models.get(model).and_then(|model| model.outputs.value());
+        of_flow.or_else(of_model).unwrap_or(OUTPUT_AT_FIRST)
+    }
+
+    /// A prompt of `bytes` was `tokens`, as the server counts.
+    pub(crate) fn prompt_was(&mut self, model: &str, bytes: u64, tokens: u64) {
+        if bytes > 0 {
+            let model = self.models.entry(model);
+            model.tokens = model.tokens * RATIO_KEEP + tokens.min(TOKENS_MAX) as f64;
+            model.bytes = model.bytes * RATIO_KEEP + bytes as f64;
+        }
+    }
+
+    /// An answer was `tokens`.
+    pub(crate) fn output_was(&mut self, flow: &str, model: &str, tokens: u64) {
+        self.flows.entry(flow).outputs.push(tokens);
+        self.models.entry(model).outputs.push(tokens);
+    }
+
+    /// `cost` was served in `band`, by number.
+    pub(crate) fn served(&mut self, flow: &str, band: usize, cost: u64) {
+        let served = &mut self.flows.entry(flow).served[band];
+        *served = served.saturating_add(cost);
+    }
+
+    /// Every flow that was served and isn't forgotten.
+    pub(crate) fn flows(&self) -> impl Iterator<Item = (&str, &Flow)> {
+        self.flows
+            .entries
+            .iter()
+            .map(|entry| (&*entry.name, &entry.value))
+    }
+
+    pub(crate) fn flow(&self, name: &str) -> Option<&Flow> {
+        self.flows.get(name)
+    }
+}
+
+/// The median of the last [`OUTPUTS_KEPT`]: a ring, and the same sorted.
+#[derive(Debug, Default)]
+struct Median {
+    ring: Vec<u32>,
+    oldest: usize,
+    sorted: Vec<u32>,
+}
+
+impl Median {
+    fn push(&mut self, value: u64) {
+        let value = u32::try_from(value).unwrap_or(u32::MAX);
+        if self.ring.len() < OUTPUTS_KEPT {
+            self.ring.push(value);
+        } else {
+            let old = core::mem::replace(&mut self.ring[self.oldest], value);
+            self.oldest = (self.oldest + 1) % OUTPUTS_KEPT;
+            self.sorted
+                .remove(self.sorted.partition_point(|&other| other < old));
+        }
+        self.sorted
+            .insert(self.sorted.partition_point(|&other| other < value), value);
+    }
+
+    /// Of an even number: halfway between the two in the middle, rounded down.
+    fn value(&self) -> Option<u64> {
+        let count = self.sorted.len();
+        let upper = u64::from(*self.sorted.get(count / 2)?);
+        let lower = u64::from(self.sorted[(count - 1) / 2]);
+        Some((lower + upper) / 2)
+    }
+}
+
+/// A bounded table by name.
+#[derive(Debug)]
+struct Table<V> {
+    entries: Vec<Entry<V>>,
+    index: HashTable<u32>,
+    hasher: DefaultHashBuilder,
+    hand: usize,
+    max: usize,
+}
+
+#[derive(Debug)]
+struct Entry<V> {
+    name: Box<str>,
+    value: V,
+    used: bool,
+}
+
+impl<V: Default> Table<V> {
+    fn new(max: usize) -> Self {
+        let (entries, index) = (Vec::new(), HashTable::new());
+        Self {
+            entries,
+            index,
+            hasher: DefaultHashBuilder::default(),
+            hand: 0,
+            max,
+        }
+    }
+
+    fn get(&self, name: &str) -> Option<&V> {
+        let hash = hash_of(&self.hasher, name);
+        let found = self
+            .index
+            .find(hash, |&at| &*self.entries[at as usize].name == name)?;
+        Some(&self.entries[*found as usize].value)
+    }
+
+    fn entry(&mut self, name: &str) -> &mut V {
+        let hash = hash_of(&self.hasher, name);
+        let found = self
+            .index
+            .find(hash, |&at| &*self.entries[at as usize].name == name)
+            .copied();
+        let at = found.unwrap_or_else(|| self.add(name, hash)) as usize;
+        self.entries[at].used = true;
+        &mut self.entries[at].value
+    }
+
+    fn add(&mut self, name: &str, hash: u64) -> u32 {
+        let entry = Entry {
+            name: name.into(),
+            value: V::default(),
+            used: true,
+        };
+        let at = if self.entries.len() < self.max {
+            self.entries.push(entry);
+            self.entries.len() - 1
+        } else {
+            while core::mem::take(&mut self.entries[self.hand].used) {
+                self.hand = (self.hand + 1) % self.max;
+            }
+            let at = self.hand;
+            self.hand = (self.hand + 1) % self.max;
+            let old = hash_of(&self.hasher, &self.entries[at].name);
+            if let Ok(found) = self.index.find_entry(old, |&other| other as usize == at) {
+                found.remove();
+            }
+            self.entries[at] = entry;
+            at
+        };
+        let at = u32::try_from(at).expect("invariant: tables have limits far below 2^32");
+        let (entries, hasher) = (&self.entries, &self.hasher);
+        self.index
+            .insert_unique(hash, at, |&other| hash_of(hasher, &entries[other as usize].name));
+        at
+    }
+}
+
+fn hash_of(hasher: &DefaultHashBuilder, name: &str) -> u64 {
+    core::hash::BuildHasher::hash_one(hasher, name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::units::Tokens;
+    use alloc::format;
+
+    #[test]
+    fn outputs_fall_back_from_flow_to_model_to_a_constant() {
+        let mut learned = Learned::new();
+        assert_eq!(learned.output_tokens("f", "m"), 256);
+        learned.output_was("g", "m", 10);
+        learned.output_was("g", "m", 21);
+        assert_eq!(learned.output_tokens("f", "m"), 15);
+        learned.output_was("f", "other", 7);
+        assert_eq!(learned.output_tokens("f", "m"), 7);
+    }
+
+    #[test]
+    fn only_the_last_outputs_count() {
+        let mut median = Median::default();
+        for value in [1_000; OUTPUTS_KEPT].into_iter().chain([5; 65]) {
+            median.push(value);
+        }
+        assert_eq!(median.value(), Some(5));
+        assert_eq!(
+            (median.ring.len(), median.sorted.len()),
+            (OUTPUTS_KEPT, OUTPUTS_KEPT)
+        );
+    }
+
+    #[test]
+    fn the_ratio_is_learned_per_model() {
+        let mut learned = Learned::new();
+        assert_eq!(learned.prompt_tokens("m", Prompt::Bytes(4_001)), 1_001);
+        for _ in 0..2_000 {
+            learned.prompt_was("m", 1_000, 500);
+        }
+        assert_eq!(learned.prompt_tokens("m", Prompt::Bytes(4_000)), 2_000);
+        assert_eq!(learned.prompt_tokens("n", Prompt::Bytes(4_000)), 1_000);
+        assert_eq!(learned.prompt_tokens("m", Prompt::Tokens(Tokens(9))), 9);
+    }
+
+    #[test]
+    fn a_full_table_forgets_who_was_not_used() {
+        let mut table = Table::<u64>::new(4);
+        for name in ["a", "b", "c", "d"] {
+            *table.entry(name) = 1;
+        }
+        *table.entry("e") = 1;
+        assert!(table.get("a").is_none());
+        *table.entry("b") = 2;
+        *table.entry("f") = 1;
+        assert_eq!((table.get("b"), table.get("c")), (Some(&2), None));
+        for number in 0..100 {
+            table.entry(&format!("{number}"));
+            assert!(table.entries.len() == 4 && table.index.len() == 4);
+        }
+    }
+}

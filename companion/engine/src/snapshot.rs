@@ -1,0 +1,273 @@
+//! The engine's state as plain data, and the few numbers that every answer carries.
+
+use alloc::boxed::Box;
+use alloc::vec::Vec;
+use core::time::Duration;
+
+use crate::cost::Virtual;
+use crate::counters::Counters;
+use crate::engine::Engine;
+use crate::input::{Band, EndpointId, RequestId};
+use crate::tree::BANDS;
+use crate::units::{Decimal, Tokens};
+
+/// The whole state at a moment.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Snapshot {
+    /// Granted and not ended, on endpoints that are ready.
+    pub stock: u64,
+    /// Below it, what waits is dispatched; `u64::MAX`: always.
+    pub lower: u64,
+    /// Below it, a newcomer bypasses; `u64::MAX`: always.
+    pub upper: u64,
+    /// Over all ready endpoints; zero when nothing bounds.
+    pub watermark: Decimal,
+    /// Endpoints that are ready.
+    pub ready_endpoints: u64,
+    /// Granted and not ended, on the others.
+    pub draining_stock: u64,
+    /// See [`Engine::saturation_milli`].
+    pub saturation_milli: u64,
+    /// Requests that wait.
+    pub waiting: u64,
+    /// What they will be charged.
+    pub waiting_cost: Tokens,
+    /// Bytes of their bodies.
+    pub waiting_bytes: u64,
+    /// The bands, most critical first.
+    pub bands: [BandSnapshot; 3],
+    /// Flows that wait, run, or were served lately, by name and band.
+    pub flows: Vec<FlowSnapshot>,
+    /// Endpoints that are listed or still in use, by id.
+    pub endpoints: Vec<EndpointSnapshot>,
+    /// Totals since the engine began.
+    pub counters: Counters,
+    /// Input is [`crate::Input::Ready`] already.
+    pub dispatching: bool,
+    /// New requests are refused with `shutting_down`.
+    pub draining: bool,
+}
+
+/// What waits in a band.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BandSnapshot {
+    /// Which.
+    pub band: Band,
+    /// Requests.
+    pub waiting: u64,
+    /// What they will be charged.
+    pub waiting_cost: Tokens,
+    /// Bytes of their bodies.
+    pub waiting_bytes: u64,
+}
+
+/// A flow, in one band.
+#[derive(Clone, Debug, PartialEq)]
+pub struct FlowSnapshot {
+    /// The fairness identity.
+    pub key: Box<str>,
+    /// The band.
+    pub band: Band,
+    /// Requests that wait.
+    pub waiting: u64,
+    /// What they will be charged.
+    pub waiting_cost: Tokens,
+    /// Granted and not ended.
+    pub in_flight: u64,
+    /// Settled cost, as long as the flow is remembered.
+    pub served_tokens: Tokens,
+    /// Its weight.
+    pub weight: f64,
+    /// Its virtual finish, in cost per weight; zero for one that has none any more.
+    pub finish: f64,
+}
+
+/// An endpoint.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct EndpointSnapshot {
+    /// Which.
+    pub id: EndpointId,
+    /// Discovery names it.
+    pub listed: bool,
+    /// It may be given requests.
+    pub ready: bool,
+    /// Granted there and not ended.
+    pub stock: u64,
+    /// What it takes at a time; `u64::MAX`: anything.
+    pub bound: u64,
+}
+
+/// Where a waiting request stands.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Position {
+    /// Requests that would go before it if nothing else came or ended otherwise than estimated.
+    pub ahead: u64,
+    /// Since its first arrival.
+    pub waited: Duration,
+    /// Until it goes, by the measured drain rate; at least one second.
+    pub estimate: Duration,
+    /// Its tag in virtual time, were all before it in its flow to go.
+    pub tag: f64,
+}
+
+impl Engine {
+    /// Granted and not ended, on endpoints that are ready.
+    #[must_use]
+    pub const fn stock(&self) -> u64 {
+        self.endpoints.stock()
+    }
+
+    /// Requests that wait.
+    #[must_use]
+    pub const fn waiting(&self) -> u64 {
+        self.tree.waiting_in_all().requests
+    }
+
+    /// Below it a newcomer bypasses; `u64::MAX`: always.
+    #[must_use]
+    pub const fn upper(&self) -> u64 {
+        self.endpoints.bounds().upper
+    }
+
+    /// Below it what waits is dispatched; `u64::MAX`: always.
+    #[must_use]
+    pub const fn lower(&self) -> u64 {
+        self.endpoints.bounds().lower
+    }
+
+    /// The larger of stock / upper and waiting / total_capacity, in thousandths. With no bound to divide by it is
+    /// 1,000 as soon as there is anything, and so is a pool that has no ready endpoint.
+    #[must_use]
+    pub fn saturation_milli(&self) -> u64 {
+        let gate = if self.endpoints.any_ready() {
+            milli(self.stock(), self.upper())
+        } else {
+            1_000
+        };
+        gate.max(milli(self.waiting(), self.policy.queue.total_capacity))
+    }
+
+    /// Where `id` stands; `None` if it doesn't wait. Takes time proportional to what waits in its band.
+    #[must_use]
+    pub fn position(&self, id: RequestId) -> Option<Position> {
+        let number = *self.ids.get(&id)?;
+        let job = Some(&self.jobs[number]).filter(|job| job.is_waiting())?;
+        let keys = |flow: u32| {
+            let mut finish = self.tree.finish(flow);
+            self.tree.in_order(flow).into_iter().map(move |number| {
+                let queued = &self.jobs[number].queued;
+                finish = finish + Virtual::step(queued.cost, self.tree.flow_of(flow).weight);
+                (finish, queued.arrival, number)
+            })
+        };
+        let (tag, arrival, _) = keys(job.queued.flow).find(|&(_, _, other)| other == number)?;
+        let in_band = self.tree.flow_numbers(job.band);
+        let before = |flow| {
+            keys(flow)
+                .take_while(|&(other, at, _)| (other, at) < (tag, arrival))
+                .count() as u64
+        };
+        let more_critical = BANDS.into_iter().filter(|&band| band < job.band);
+        let ahead = in_band.map(before).sum::<u64>()
+            + more_critical
+                .map(|band| self.tree.waiting(band).requests)
+                .sum::<u64>();
+        let waited = self.now.since(job.queued.arrival.at);
+        Some(Position {
+            ahead,
+            waited,
+            estimate: self.drain_rate.wait(ahead),
+            tag: tag.as_f64(),
+        })
+    }
+
+    /// The whole state, in time proportional to it.
+    #[must_use]
+    pub fn snapshot(&self) -> Snapshot {
+        let waiting = self.tree.waiting_in_all();
+        let bounds = self.endpoints.bounds();
+        Snapshot {
+            stock: self.stock(),
+            lower: bounds.lower,
+            upper: bounds.upper,
+            watermark: bounds.watermark,
+            ready_endpoints: self.endpoints.iter().filter(|endpoint| endpoint.ready).count() as u64,
+            draining_stock: self.endpoints.draining(),
+            saturation_milli: self.saturation_milli(),
+            waiting: waiting.requests,
+            waiting_cost: Tokens(waiting.cost),
+            waiting_bytes: waiting.bytes,
+            bands: BANDS.map(|band| {
+                let waiting = self.tree.waiting(band);
+                BandSnapshot {
+                    band,
+                    waiting: waiting.requests,
+                    waiting_cost: Tokens(waiting.cost),
+                    waiting_bytes: waiting.bytes,
+                }
+            }),
+            flows: self.flow_snapshots(),
+            endpoints: self.endpoint_snapshots(),
+            counters: self.counters,
+            dispatching: self.ready,
+            draining: self.draining,
+        }
+    }
+
+    fn flow_snapshots(&self) -> Vec<FlowSnapshot> {
+        let served = |name: &str, band: Band| {
+            self.learned
+                .flow(name)
+                .map_or(0, |flow| flow.served[band as usize])
+        };
+        let present = self.tree.flows().map(|(flow, finish)| FlowSnapshot {
+            key: flow.name.clone(),
+            band: flow.path.band,
+            waiting: flow.waiting.requests,
+            waiting_cost: Tokens(flow.waiting.cost),
+            in_flight: flow.in_flight,
+            served_tokens: Tokens(served(&flow.name, flow.path.band)),
+            weight: flow.weight,
+            finish: finish.as_f64(),
+        });
+        let remembered = self.learned.flows().flat_map(|(name, flow)| {
+            let bands = BANDS.into_iter().filter(|&band| flow.served[band as usize] > 0);
+            bands.map(move |band| FlowSnapshot {
+                key: name.into(),
+                band,
+                waiting: 0,
+                waiting_cost: Tokens(0),
+                in_flight: 0,
+                served_tokens: Tokens(flow.served[band as usize]),
+                weight: self.policy.flows.weight_of(name),
+                finish: 0.0,
+            })
+        });
+        let mut flows: Vec<FlowSnapshot> = present.chain(remembered).collect();
+        // Stable: of the two of one flow, the one that is present stays.
+        flows.sort_by(|a, b| (&a.key, a.band).cmp(&(&b.key, b.band)));
+        flows.dedup_by(|b, a| (&a.key, a.band) == (&b.key, b.band));
+        flows
+    }
+
+    fn endpoint_snapshots(&self) -> Vec<EndpointSnapshot> {
+        let plain = self.endpoints.iter().map(|endpoint| EndpointSnapshot {
+            id: endpoint.id,
+            listed: endpoint.listed,
+            ready: endpoint.ready,
+            stock: endpoint.stock,
+            bound: endpoint.bound,
+        });
+        let mut endpoints: Vec<EndpointSnapshot> = plain.collect();
+        endpoints.sort_unstable_by_key(|endpoint| endpoint.id);
+        endpoints
+    }
+}
+
+fn milli(part: u64, whole: u64) -> u64 {
+    match (part, whole) {
+        (0, _) | (_, u64::MAX) => 0,
+        (_, 0) => 1_000,
+        (part, whole) => u64::try_from(u128::from(part) * 1_000 / u128::from(whole)).unwrap_or(u64::MAX),
+    }
+}

@@ -1,0 +1,64 @@
+//! A strict cascade: of the children that can go, the first. Nothing is owed to those after it.
+
+use crate::cost::Charge;
+
+use super::{ChildId, Head, Node};
+
+/// Children are numbered from 0, most important first, below 64.
+#[derive(Debug, Default)]
+pub(super) struct Cascade {
+    able: u64,
+}
+
+impl Cascade {
+    pub(super) const fn is_empty(&self) -> bool {
+        self.able == 0
+    }
+
+    pub(super) const fn has(&self, child: ChildId) -> bool {
+        self.able & (1 << child) != 0
+    }
+}
+
+impl Node for Cascade {
+    fn enqueue(&mut self, child: ChildId, _head: Head) {
+        self.able |= 1 << child;
+    }
+
+    fn pick(&self) -> Option<ChildId> {
+        (self.able != 0).then(|| self.able.trailing_zeros())
+    }
+
+    fn charge(&mut self, _child: ChildId, _charge: &Charge) {}
+
+    fn settle(&mut self, _child: ChildId, _charge: &Charge, _real: Option<u64>) {}
+
+    fn remove(&mut self, child: ChildId) {
+        self.able &= !(1 << child);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{Arrival, LaneId};
+    use super::*;
+
+    #[test]
+    fn the_first_that_can_go_does() {
+        let head = Head {
+            cost: 1,
+            lane: LaneId::ANY,
+            open: true,
+            arrival: Arrival::default(),
+        };
+        let mut cascade = Cascade::default();
+        assert_eq!(cascade.pick(), None);
+        cascade.enqueue(2, head);
+        cascade.enqueue(1, head);
+        assert_eq!(cascade.pick(), Some(1));
+        cascade.remove(1);
+        assert_eq!(cascade.pick(), Some(2));
+        cascade.remove(2);
+        assert!(cascade.is_empty());
+    }
+}
