@@ -118,6 +118,11 @@ pub fn yaml(settings: &Settings, note: &str) -> Result<String, Error> {
 #[error("the Envoy bootstrap can't be written as YAML: {0}")]
 pub struct Error(#[from] serde_saphyr::SerializeError);
 
+/// Envoy's own limit on a body, in bytes.
+fn body_limit(settings: &Settings) -> u64 {
+    settings.body_bytes_max.saturating_add(limits::BODY_SLACK_BYTES)
+}
+
 /// Paused bodies live in Envoy's heap, so the heap has a limit; gentle measures come first.
 fn overload(settings: &Settings) -> Value {
     let heap = "envoy.resource_monitors.fixed_heap";
@@ -161,4 +166,144 @@ fn socket(address: SocketAddr) -> Value {
 /// Envoy's notation: decimal seconds with an `s`.
 fn seconds(duration: Duration) -> String {
     format!("{}s", duration.as_secs_f64())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(text: &str) -> SocketAddr {
+        text.parse().expect("valid")
+    }
+
+    fn settings() -> Settings {
+        Settings {
+            node: "n".into(),
+            gateway: at("127.0.0.1:8080"),
+            admin: at("127.0.0.1:9901"),
+            companion: Address::Tcp(at("127.0.0.1:9190")),
+            pools: vec![
+                Pool {
+                    name: "a".into(),
+                    endpoints: vec![at("127.0.0.1:1"), at("[::1]:2")],
+                },
+                Pool {
+                    name: "b".into(),
+                    endpoints: vec![],
+                },
+            ],
+            body_bytes_max: 32 << 20,
+            stream_idle_timeout: stream_idle_timeout(Duration::from_millis(90_500), Duration::from_secs(5)),
+            heap_bytes_max: limits::HEAP_BYTES_MAX,
+            connections_max: limits::CONNECTIONS_MAX,
+            filter: "/f.wasm".into(),
+            plugin: json!({ "companion": COMPANION_CLUSTER }),
+        }
+    }
+
+    fn look<'a>(document: &'a Value, pointer: &str) -> &'a Value {
+        document
+            .pointer(pointer)
+            .unwrap_or_else(|| panic!("{pointer} isn't in {document:#}"))
+    }
+
+    const MANAGER: &str = "/static_resources/listeners/0/filter_chains/0/filters/0/typed_config";
+
+    #[test]
+    fn a_body_may_wait_before_any_route_is_chosen_and_be_sent_twice_after() {
+        let document = document(&settings());
+        // A paused stream has only the listener's limit; the router keeps a body for a retry within the route's.
+        for pointer in [
+            "/static_resources/listeners/0/per_connection_buffer_limit_bytes".to_owned(),
+            format!("{MANAGER}/route_config/virtual_hosts/0/request_body_buffer_limit"),
+        ] {
+            assert_eq!(
+                look(&document, &pointer),
+                &json!((32 << 20) + limits::BODY_SLACK_BYTES),
+                "{pointer}"
+            );
+        }
+        let huge = super::document(&Settings {
+            body_bytes_max: u64::MAX,
+            ..settings()
+        });
+        assert_eq!(
+            look(
+                &huge,
+                "/static_resources/listeners/0/per_connection_buffer_limit_bytes"
+            ),
+            u32::MAX
+        );
+    }
+
+    #[test]
+    fn streams_end_by_standing_still_and_not_by_lasting_long() {
+        let document = document(&settings());
+        assert_eq!(
+            look(&document, &format!("{MANAGER}/stream_idle_timeout")),
+            "155.5s"
+        );
+        assert_eq!(
+            look(
+                &document,
+                &format!("{MANAGER}/route_config/virtual_hosts/0/routes/0/route/timeout")
+            ),
+            "0s"
+        );
+    }
+
+    #[test]
+    fn each_pool_has_a_cluster_and_the_companion_one_that_is_probed() {
+        let document = document(&settings());
+        let clusters = look(&document, "/static_resources/clusters")
+            .as_array()
+            .expect("a list");
+        let names: Vec<_> = clusters
+            .iter()
+            .filter_map(|cluster| cluster["name"].as_str())
+            .collect();
+        assert_eq!(names, ["penstock_pool_a", "penstock_pool_b", COMPANION_CLUSTER]);
+        let hosts = look(
+            &document,
+            "/static_resources/clusters/0/load_assignment/endpoints/0/lb_endpoints",
+        );
+        assert_eq!(
+            hosts[1]["endpoint"]["address"],
+            json!({ "socket_address": { "address": "::1", "port_value": 2 } })
+        );
+        let keepalive = "/static_resources/clusters/2/typed_extension_protocol_options/\
+                         envoy.extensions.upstreams.http.v3.HttpProtocolOptions/\
+                         explicit_http_config/http2_protocol_options/connection_keepalive";
+        assert_eq!(
+            look(&document, keepalive),
+            &json!({ "interval": "2s", "timeout": "2s" })
+        );
+    }
+
+    #[test]
+    fn the_filter_comes_first_and_the_last_route_leads_nowhere() {
+        let document = document(&settings());
+        let filter = look(
+            &document,
+            &format!("{MANAGER}/http_filters/0/typed_config/config"),
+        );
+        assert_eq!(filter["allow_on_headers_stop_iteration"], true);
+        assert_eq!(
+            filter["configuration"]["value"],
+            r#"{"companion":"penstock_companion"}"#
+        );
+        let routes = look(
+            &document,
+            &format!("{MANAGER}/route_config/virtual_hosts/0/routes"),
+        );
+        let routes = routes.as_array().expect("a list");
+        assert_eq!(routes.len(), 2 * 4 + 1);
+        let (last, pools) = routes.split_last().expect("not empty");
+        assert!(
+            pools
+                .iter()
+                .all(|route| route["match"]["headers"][0]["name"] == "x-penstock-pool")
+        );
+        assert!(last.get("route").is_none() && last["direct_response"]["status"] == 503);
+    }
 }

@@ -2,14 +2,15 @@
 
 use serde_json::{Value, json};
 
-use super::{Settings, replies, routes, seconds, socket};
+use super::{Settings, body_limit, replies, routes, seconds, socket};
 use crate::limits;
 
 pub(super) fn gateway(settings: &Settings) -> Value {
     json!({
         "name": "penstock-gateway",
         "address": socket(settings.gateway),
-        "per_connection_buffer_limit_bytes": limits::CONNECTION_BUFFER_BYTES,
+        // What a paused stream may hold: routes, with limits of their own, come after the filter.
+        "per_connection_buffer_limit_bytes": u32::try_from(body_limit(settings)).unwrap_or(u32::MAX),
         "tcp_backlog_size": limits::BACKLOG,
         "filter_chains": [{ "filters": [{
             "name": "envoy.filters.network.http_connection_manager",

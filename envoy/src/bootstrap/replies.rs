@@ -68,6 +68,8 @@ pub(super) fn config() -> Value {
         (&RESET, flags(&["UC", "UR"])),
         (&REFUSED, flags(&["UF", "UO"])),
         (&NO_HOST, flags(&["UH"])),
+        // A retry whose body is too large to have been kept, of what passes ungated.
+        (&REFUSED, status(507)),
         (&SLOW, status(SLOW.status)),
     ] {
         mappers.push(reply.mapper(

@@ -11,7 +11,7 @@
 use penstock_wire::names::{ENDPOINT_HEADER, POOL_HEADER};
 use serde_json::{Value, json};
 
-use super::{Pool, Settings, clusters, replies, seconds};
+use super::{Pool, Settings, body_limit, clusters, replies, seconds};
 use crate::limits;
 
 /// A retry is for what no model server has begun to answer: the connection wasn't made, the stream was refused, or
@@ -28,7 +28,7 @@ pub(super) fn config(settings: &Settings) -> Value {
         "virtual_hosts": [{
             "name": "penstock",
             "domains": ["*"],
-            "request_body_buffer_limit": settings.body_bytes_max.saturating_add(limits::BODY_SLACK_BYTES),
+            "request_body_buffer_limit": body_limit(settings),
             "routes": routes,
         }],
     })
