@@ -59,7 +59,7 @@ impl fmt::Display for Source {
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// `$ENVOY_PATH` names something else.
-    #[error("ENVOY_PATH is {path}, which {why}: let it name an Envoy binary, or unset it", path = path.display())]
+    #[error("ENVOY_PATH is {path}, but {why}. Let it name an Envoy binary, or unset it", path = path.display())]
     Variable {
         /// Its value.
         path: PathBuf,
@@ -132,12 +132,10 @@ impl Search {
 
     /// Runs it: a file that starts and calls itself Envoy's version is what we need.
     fn check(&self, path: PathBuf, source: Source) -> Result<Found, String> {
-        let said = text(
-            Command::new(&path).arg("--version").output(),
-            &path.display().to_string(),
-        )?;
-        let version =
-            version_of(&said).ok_or_else(|| format!("answers --version with {said:?}, not as Envoy does"))?;
+        let said = text(Command::new(&path).arg("--version").output(), "it")?;
+        let first = said.lines().next().unwrap_or_default();
+        let version = version_of(first)
+            .ok_or_else(|| format!("it answers --version with {first:?}, not as Envoy does"))?;
         Ok(Found {
             path,
             version,
