@@ -4,8 +4,8 @@ use std::rc::Rc;
 
 use penstock_filter_core::{
     answer::Answer,
+    effect::{Headed, Responded},
     headers::Headers,
-    worker::{Headed, Responded},
 };
 use proxy_wasm::{
     traits::{Context, HttpContext},

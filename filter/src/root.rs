@@ -6,10 +6,7 @@ use std::{
 };
 
 use penstock_filter_core::{
-    config::Config,
-    hygiene::Edit,
-    session::Order,
-    worker::{Effect, Worker},
+    config::Config, effect::Effect, hygiene::Edit, session::Order, time::Instant, worker::Worker,
 };
 use penstock_wire::{METHOD, SERVICE};
 use proxy_wasm::{
@@ -102,11 +99,11 @@ impl Shared {
         }
     }
 
-    fn set_tick(&self) {
+    fn set_tick(&self, now: Instant) {
         let Ok(worker) = self.worker.try_borrow() else {
             return;
         };
-        let period = u32::try_from(worker.tick_period(host::now()).as_millis()).unwrap_or(u32::MAX);
+        let period = u32::try_from(worker.tick_period(now).as_millis()).unwrap_or(u32::MAX);
         if self.tick_ms.replace(period) != period {
             host::set_tick_period(period);
         }
@@ -150,10 +147,11 @@ impl Root {
         })
     }
 
-    fn tell(&self, f: impl FnOnce(&mut Worker)) {
+    fn tell(&self, f: impl FnOnce(&mut Worker, Instant)) {
         if let Some(shared) = &self.shared {
-            shared.with(f);
-            shared.set_tick();
+            let now = host::now();
+            shared.with(|worker| f(worker, now));
+            shared.set_tick(now);
         }
     }
 
@@ -168,7 +166,7 @@ impl Context for Root {
     fn on_grpc_stream_message(&mut self, token: u32, size: usize) {
         if self.is_current(token) {
             let message = host::buffer(Buffer::GrpcMessage, 0, size).unwrap_or_default();
-            self.tell(|worker| worker.handle_message(host::now(), &message));
+            self.tell(|worker, now| worker.handle_message(now, &message));
         }
     }
 
@@ -178,12 +176,12 @@ impl Context for Root {
             if let Some(shared) = &self.shared {
                 shared.token.set(None);
             }
-            self.tell(|worker| worker.handle_closed(host::now()));
+            self.tell(Worker::handle_closed);
         }
     }
 
     fn on_done(&mut self) -> bool {
-        self.tell(Worker::handle_shutdown);
+        self.tell(|worker, _| worker.handle_shutdown());
         if let Some(token) = self.shared.as_ref().and_then(|shared| shared.token.take()) {
             host::close(token);
         }
@@ -197,7 +195,7 @@ impl RootContext for Root {
             Ok(shared) => {
                 self.shared = Some(Rc::new(shared));
                 // The first tick opens the session.
-                self.tell(|_| {});
+                self.tell(|_, _| {});
                 true
             }
             Err(error) => {
@@ -208,7 +206,7 @@ impl RootContext for Root {
     }
 
     fn on_tick(&mut self) {
-        self.tell(|worker| worker.handle_tick(host::now()));
+        self.tell(Worker::handle_tick);
     }
 
     fn create_http_context(&self, context: u32) -> Option<Box<dyn HttpContext>> {

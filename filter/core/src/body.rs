@@ -10,8 +10,9 @@ use std::sync::Arc;
 use penstock_wire::limits::NAME_BYTES_MAX;
 
 use crate::{
-    json::{Container, Fault, Reader, Syntax, Text, Visitor, Why, Word},
+    json::{Container, Fault, Syntax, Text, Visitor, Why, Word},
     limits::{ATTACHMENT_BYTES_MAX, KEY_BYTES_MAX, TOKEN_ID_BYTES},
+    reader::Reader,
 };
 
 /// What a body says.
@@ -57,12 +58,12 @@ impl fmt::Display for BodyError {
             Self::TwoModels(at) => {
                 write!(
                     f,
-                    "The body has \"model\" twice, the second before byte {at}: send it once."
+                    "The body has \"model\" twice, the second time at byte {at}: send it once."
                 )
             }
             Self::BadModel(at) => write!(
                 f,
-                "\"model\" must be a string of 1 to {NAME_BYTES_MAX} bytes; what ends before byte {at} isn't."
+                "\"model\" must be a string of 1 to {NAME_BYTES_MAX} bytes; it isn't, at byte {at}."
             ),
         }
     }

@@ -9,7 +9,7 @@ use crate::answer::Failure;
 
 /// What a server's failure to answer means.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum NoAnswer {
+pub(crate) enum NoAnswer {
     /// No server took the request.
     Unavailable,
     /// A server took it and cut the connection before a byte of its answer.
@@ -18,8 +18,7 @@ pub enum NoAnswer {
 
 impl NoAnswer {
     /// By Envoy's response code details; none: it is another matter.
-    #[must_use]
-    pub fn of(details: &str) -> Option<Self> {
+    pub(crate) fn of(details: &str) -> Option<Self> {
         const CUT: [&str; 4] = [
             "connection_termination",
             "remote_reset",
@@ -51,8 +50,7 @@ impl NoAnswer {
     }
 
     /// What the client is told.
-    #[must_use]
-    pub fn failure(self) -> Failure {
+    pub(crate) fn failure(self) -> Failure {
         match self {
             Self::Unavailable => Failure::new(
                 503,
@@ -69,8 +67,7 @@ impl NoAnswer {
     }
 
     /// What the companion is told.
-    #[must_use]
-    pub fn end(self) -> End {
+    pub(crate) fn end(self) -> End {
         match self {
             Self::Unavailable => End::Unavailable,
             Self::Reset => End::ResetBeforeAnswer,
@@ -79,14 +76,66 @@ impl NoAnswer {
 }
 
 /// How an exchange ended whose last byte wasn't seen. `answered`: response headers of a server were.
-#[must_use]
-pub fn unfinished(details: &str, answered: bool) -> End {
+pub(crate) fn unfinished(details: &str, answered: bool) -> End {
     match (NoAnswer::of(details), answered) {
         (Some(none), false) => none.end(),
         (Some(_), true) => End::ResetInsideAnswer,
         (None, true) if details.starts_with("upstream") => End::ResetInsideAnswer,
-        // A server's answer that Envoy itself ended: by its own time limits, or by its own shutdown.
+        (None, false) if details.starts_with("upstream") => End::ResetBeforeAnswer,
+        // A server's answer that Envoy itself ended, by one of its time limits.
         (None, true) if details.contains("timeout") => End::ResetInsideAnswer,
         (None, _) => End::ClientLeft,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    #[cfg(target_arch = "wasm32")]
+    use wasm_bindgen_test::wasm_bindgen_test as test;
+
+    #[test]
+    fn envoys_words_are_told_apart() {
+        let before =
+            |cause: &str| NoAnswer::of(&format!("upstream_reset_before_response_started{{{cause}}}"));
+        for cause in ["connection_termination", "remote_reset", "protocol_error"] {
+            assert_eq!(before(cause), Some(NoAnswer::Reset), "{cause}");
+        }
+        for cause in [
+            "remote_connection_failure",
+            "connection_timeout",
+            "overflow",
+            "remote_refused_stream_reset",
+        ] {
+            assert_eq!(before(cause), Some(NoAnswer::Unavailable), "{cause}");
+        }
+        assert_eq!(NoAnswer::of("no_healthy_upstream"), Some(NoAnswer::Unavailable));
+        assert_eq!(NoAnswer::of("cluster_not_found"), Some(NoAnswer::Unavailable));
+        assert_eq!(NoAnswer::of("via_upstream"), None);
+        assert_eq!(NoAnswer::of("stream_idle_timeout"), None);
+    }
+
+    #[test]
+    fn unfinished_exchanges_have_an_end() {
+        assert_eq!(unfinished("downstream_remote_disconnect", false), End::ClientLeft);
+        assert_eq!(unfinished("downstream_remote_disconnect", true), End::ClientLeft);
+        assert_eq!(unfinished("http2.remote_reset", true), End::ClientLeft);
+        assert_eq!(unfinished("", false), End::ClientLeft);
+        assert_eq!(
+            unfinished("upstream_reset_after_response_started{remote_reset}", true),
+            End::ResetInsideAnswer
+        );
+        assert_eq!(unfinished("stream_idle_timeout", true), End::ResetInsideAnswer);
+        assert_eq!(
+            unfinished("upstream_response_timeout", false),
+            End::ResetBeforeAnswer
+        );
+        assert_eq!(
+            unfinished(
+                "upstream_reset_before_response_started{connection_timeout}",
+                false
+            ),
+            End::Unavailable
+        );
     }
 }

@@ -3,6 +3,14 @@
 //! Everything here is pure: events come in as calls, with the time as an argument, and decisions go out as data. There is
 //! no host, no clock and no panic; the crate `penstock-filter` turns Envoy's callbacks into these calls and the decisions
 //! into host calls, the simulator does the same in virtual time.
+//!
+//! The tests also run as what Envoy runs, wasm, but for the property tests:
+//!
+//! ```text
+//! cargo install wasm-bindgen-cli --version 0.2.130
+//! CARGO_TARGET_WASM32_UNKNOWN_UNKNOWN_RUNNER=wasm-bindgen-test-runner \
+//!     cargo test -p penstock-filter-core --target wasm32-unknown-unknown
+//! ```
 
 #![cfg_attr(
     not(test),
@@ -18,14 +26,18 @@
 pub mod answer;
 pub mod body;
 pub mod config;
-pub mod ends;
-pub mod exchange;
+pub mod effect;
+mod ends;
+mod exchange;
 pub mod headers;
 pub mod hygiene;
 pub mod identity;
+mod intake;
 mod json;
 pub mod limits;
+mod patience;
 pub mod plan;
+mod reader;
 pub mod response;
 pub mod session;
 pub mod time;

@@ -6,7 +6,8 @@
 use core::convert::Infallible;
 
 use crate::{
-    json::{Fault, Reader},
+    json::Fault,
+    reader::Reader,
     time::Instant,
     usage::{Usage, UsageProbe},
 };

@@ -82,6 +82,8 @@ pub(crate) struct Session {
     beat_at: Instant,
     /// Since when no companion answers; none: one does.
     away_since: Option<Instant>,
+    /// The last thing the operator was told since then.
+    complaint: Option<&'static str>,
     orders: VecDeque<Order>,
 }
 
@@ -101,6 +103,7 @@ impl Session {
             backoff: BACKOFF_MIN,
             beat_at: now,
             away_since: Some(now),
+            complaint: None,
             orders: VecDeque::new(),
         }
     }
@@ -232,11 +235,14 @@ impl Session {
         retry_at
     }
 
-    fn break_off(&mut self, now: Instant, why: &str) {
+    fn break_off(&mut self, now: Instant, why: &'static str) {
         let retry_at = self.lose(now);
         self.link = Link::Broken { retry_at };
-        self.orders
-            .push_back(Order::Log(format!("session {}: {why}", self.stream)));
+        // Once until a companion answers, however often it is tried.
+        if self.complaint.replace(why) != Some(why) {
+            self.orders
+                .push_back(Order::Log(format!("session {}: {why}", self.stream)));
+        }
     }
 
     /// A message of the companion: what it commands. Nothing, if it doesn't count.
@@ -285,6 +291,7 @@ impl Session {
             self.link = Link::Ready;
             self.backoff = BACKOFF_MIN;
             self.away_since = None;
+            self.complaint = None;
         }
     }
 

@@ -10,73 +10,30 @@ use std::{
 };
 
 use penstock_wire::{
-    self as wire, Api, Cancel, Endpoints, Grant, Refused, Register, Reject, command,
+    self as wire, Api, Cancel, Endpoints, Grant, Refused, Reject, command,
     filter_frame::Event,
-    limits::{BEAT, LIST_MAX, NAME_BYTES_MAX},
+    limits::BEAT,
     names::{self, code, outcome},
 };
 
 use crate::{
     answer::{Answer, Failure, Standing},
-    body::{Body, BodyScanner},
+    body::BodyScanner,
     config::Config,
+    effect::{Effect, Headed, Responded},
     ends::NoAnswer,
     exchange::{self, Begun, Collecting, Exchange, Going, Phase, Upstream},
-    headers::{Headers, bounded},
+    headers::Headers,
     hygiene::{self, Edit},
     identity::{Claims, Properties},
-    limits::{
-        ENFORCE, LIST_ENTRY_BYTES_MAX, REQUEST_ID_BYTES_MAX, RETRY_AFTER_MS, SLICE_BYTES, TICK_MIN,
-        TTL_DEFAULT,
-    },
+    intake::{describe, invalid, read_claims, refuse_by_headers, too_large},
+    limits::{ENFORCE, RETRY_AFTER_MS, SLICE_BYTES, TICK_MIN},
+    patience::overdue,
     plan::Plan,
     response::{Format, ResponseScanner},
-    session::{Epoch, Order, Session},
+    session::{Epoch, Session},
     time::Instant,
 };
-
-/// What the host shall do.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Effect {
-    /// Something for the session's stream.
-    Session(Order),
-    /// Apply these to the request headers of this HTTP stream, then resume it.
-    Resume {
-        /// The host's number of the HTTP stream.
-        context: u32,
-        /// The changes.
-        edits: Vec<Edit>,
-    },
-    /// Answer this HTTP stream.
-    Answer {
-        /// The host's number of the HTTP stream.
-        context: u32,
-        /// With what.
-        answer: Answer,
-    },
-}
-
-/// What becomes of a request whose headers are in.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Headed {
-    /// It passes through; the worker keeps nothing of it.
-    Pass(Vec<Edit>),
-    /// It passes through, but there is nowhere to go.
-    Nowhere(Answer),
-    /// It is held, and its body read, under this number.
-    Held(u64, Vec<Edit>),
-    /// It is answered at once; its number is still asked for until its log entry.
-    Answered(u64, Answer),
-}
-
-/// What becomes of an answer whose headers are in.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Responded {
-    /// Changes to the response headers.
-    pub edits: Vec<Edit>,
-    /// The body to send instead of what comes.
-    pub body: Option<Vec<u8>>,
-}
 
 /// The whole state of a root context.
 #[derive(Debug)]
@@ -119,8 +76,12 @@ impl Worker {
     #[must_use]
     pub fn tick_period(&self, now: Instant) -> Duration {
         let next = self.session.next_tick_at(now).since(now).clamp(TICK_MIN, BEAT);
-        let enforces = self.session.away_since().is_some() && !self.exchanges.is_empty();
-        if enforces { next.min(ENFORCE) } else { next }
+        // A request that comes while the companion is away can't shorten the period from its own context.
+        if self.session.away_since().is_some() {
+            next.min(ENFORCE)
+        } else {
+            next
+        }
     }
 
     /// Time has passed: beats, opens, and answers what has waited too long for a companion that is away.
@@ -273,9 +234,7 @@ impl Worker {
             phase: Phase::Collecting(Box::new(collecting)),
         };
         self.exchanges.insert(sequence, exchange);
-        let refusal = self
-            .refuse_by_headers(headers)
-            .or_else(|| end.then(|| invalid(&crate::body::BodyError::Empty)));
+        let refusal = refuse_by_headers(headers, end, self.plan.body_bytes_max);
         match refusal {
             Some(failure) => {
                 let answer = self.refuse(now, sequence, &failure, outcome::REJECTED_INVALID);
@@ -320,28 +279,6 @@ impl Worker {
         Headed::Pass(edits)
     }
 
-    fn refuse_by_headers(&self, headers: Headers<'_>) -> Option<Failure> {
-        let coding = headers
-            .get("content-encoding")
-            .map(<[u8]>::trim_ascii)
-            .unwrap_or_default();
-        if !coding.is_empty() && !coding.eq_ignore_ascii_case(b"identity") {
-            let coding = bounded(coding, 32).unwrap_or_default();
-            return Some(Failure::new(
-                400,
-                code::INVALID_REQUEST,
-                format!(
-                    "The body is compressed (content-encoding: {coding}): send it uncompressed, or put Envoy's \
-                     decompressor filter (envoy.filters.http.decompressor) before Penstock."
-                ),
-            ));
-        }
-        let length = headers
-            .text("content-length", 20)
-            .and_then(|length| length.parse::<u64>().ok())?;
-        (length > self.plan.body_bytes_max).then(|| too_large(self.plan.body_bytes_max))
-    }
-
     /// More of a request's body is there: `size` bytes since its beginning, read by `read(start, length)`. Returns the
     /// answer, if there is one now.
     pub fn handle_request_body(
@@ -368,7 +305,7 @@ impl Worker {
         });
         collecting.scanned = size;
         if let Err(error) = scanned {
-            return Some(self.refuse(now, sequence, &invalid(&error), outcome::REJECTED_INVALID));
+            return Some(self.refuse(now, sequence, &invalid(error), outcome::REJECTED_INVALID));
         }
         if end {
             self.handle_request_end(now, sequence)
@@ -393,7 +330,7 @@ impl Worker {
         let body = match scanner.finish() {
             Ok(body) => body,
             Err(error) => {
-                return Some(self.refuse(now, sequence, &invalid(&error), outcome::REJECTED_INVALID));
+                return Some(self.refuse(now, sequence, &invalid(error), outcome::REJECTED_INVALID));
             }
         };
         claims.settle(&body, &mut exchange.register);
@@ -576,114 +513,6 @@ impl Worker {
             Phase::Collecting(_) | Phase::Waiting { told: false } | Phase::Answered => {}
         }
     }
-}
-
-/// What the headers claim. The rest is filled in from the body.
-fn read_claims(sequence: u64, api: Api, headers: Headers<'_>, host: &impl Properties) -> Register {
-    let number = |name| {
-        headers
-            .text(name, 20)
-            .and_then(|value| value.parse::<u64>().ok())
-            .filter(|value| *value > 0)
-    };
-    let client = host
-        .property(&["source", "address"])
-        .and_then(|address| bounded(&address, NAME_BYTES_MAX));
-    Register {
-        sequence,
-        request_id: headers
-            .text("x-request-id", REQUEST_ID_BYTES_MAX)
-            .unwrap_or_default(),
-        api: api.into(),
-        client: client.map(without_port).unwrap_or_default(),
-        subset: headers.list(names::SUBSET_HEADER, LIST_MAX, LIST_ENTRY_BYTES_MAX),
-        pin: headers
-            .text(names::PIN_HEADER, LIST_ENTRY_BYTES_MAX)
-            .unwrap_or_default(),
-        tolerations: headers.list(names::TOLERATE_HEADER, LIST_MAX, LIST_ENTRY_BYTES_MAX),
-        deadline_ms: number(names::DEADLINE_HEADER),
-        slo_ttft_ms: number(names::SLO_TTFT_HEADER),
-        ..Register::default()
-    }
-}
-
-fn describe(body: Body, body_bytes: usize, register: &mut Register) {
-    register.model = body.model;
-    register.stream = body.stream;
-    register.max_tokens = body.max_tokens;
-    register.prompt_bytes = body.prompt_bytes;
-    register.body_bytes = u64::try_from(body_bytes).unwrap_or(u64::MAX);
-}
-
-/// `ip:port` or `[ip]:port` without the port.
-fn without_port(address: String) -> String {
-    let ip = address
-        .rsplit_once(':')
-        .map(|(ip, _)| ip.trim_start_matches('[').trim_end_matches(']').to_owned());
-    ip.unwrap_or(address)
-}
-
-/// Why a request waits no longer, if its companion has been away since then.
-fn overdue(
-    now: Instant,
-    exchange: &Exchange,
-    away_since: Option<Instant>,
-    ready: &BTreeMap<String, Vec<String>>,
-) -> Option<(Failure, &'static str)> {
-    let away_since = away_since?;
-    let age = now.since(exchange.arrived);
-    if let Some(deadline_ms) = exchange.register.deadline_ms
-        && age >= Duration::from_millis(deadline_ms)
-    {
-        let message = format!(
-            "The request's deadline of {deadline_ms}ms passed in the queue: raise {}.",
-            names::DEADLINE_HEADER
-        );
-        let failure = Failure::new(504, code::DEADLINE_EXCEEDED, message)
-            .retry_after_ms(RETRY_AFTER_MS)
-            .last();
-        return Some((failure, outcome::DEADLINE_EXCEEDED));
-    }
-    let none_ready = |pool: &str| ready.get(pool).is_some_and(Vec::is_empty);
-    let ttl = exchange.pool.as_ref().map_or(TTL_DEFAULT, |pool| {
-        if none_ready(&pool.name) {
-            pool.no_endpoint_ttl
-        } else {
-            pool.ttl
-        }
-    });
-    if age >= ttl {
-        let status = exchange.pool.as_ref().map_or(503, |pool| pool.capacity_status);
-        let message = format!("Request timed out after {} in queue", spoken(ttl));
-        let failure = Failure::new(status, code::QUEUE_TIMEOUT, message).retry_after_ms(RETRY_AFTER_MS);
-        return Some((failure, outcome::EXPIRED_TTL));
-    }
-    if now.since(away_since) >= exchange.hold() {
-        let message =
-            "The gateway's queue is unreachable: check that Penstock's companion runs, then try again.";
-        let failure = Failure::new(503, code::GATEWAY_UNAVAILABLE, message).retry_after_ms(RETRY_AFTER_MS);
-        return Some((failure, outcome::GATEWAY_UNAVAILABLE));
-    }
-    None
-}
-
-/// A duration as the configuration writes it.
-fn spoken(duration: Duration) -> String {
-    let millis = duration.as_millis();
-    if millis % 1_000 == 0 {
-        format!("{}s", millis / 1_000)
-    } else {
-        format!("{millis}ms")
-    }
-}
-
-fn invalid(error: &crate::body::BodyError) -> Failure {
-    Failure::new(400, code::INVALID_REQUEST, error.to_string())
-}
-
-fn too_large(limit: u64) -> Failure {
-    let message = format!("The body is larger than {limit} bytes: send less, or raise `limits.body_bytes`.");
-    Failure::new(413, code::REQUEST_TOO_LARGE, message)
 }
 
 fn report(standing: &Standing) -> Vec<Edit> {

@@ -1,0 +1,46 @@
+//! Decisions as data: what a worker asks of its host.
+
+use crate::{answer::Answer, hygiene::Edit, session::Order};
+
+/// What the host shall do.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Effect {
+    /// Something for the session's stream.
+    Session(Order),
+    /// Apply these to the request headers of this HTTP stream, then resume it.
+    Resume {
+        /// The host's number of the HTTP stream.
+        context: u32,
+        /// The changes.
+        edits: Vec<Edit>,
+    },
+    /// Answer this HTTP stream.
+    Answer {
+        /// The host's number of the HTTP stream.
+        context: u32,
+        /// With what.
+        answer: Answer,
+    },
+}
+
+/// What becomes of a request whose headers are in.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Headed {
+    /// It passes through; the worker keeps nothing of it.
+    Pass(Vec<Edit>),
+    /// It passes through, but there is nowhere to go.
+    Nowhere(Answer),
+    /// It is held, and its body read, under this number.
+    Held(u64, Vec<Edit>),
+    /// It is answered at once; its number is still asked for until its log entry.
+    Answered(u64, Answer),
+}
+
+/// What becomes of an answer whose headers are in.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Responded {
+    /// Changes to the response headers.
+    pub edits: Vec<Edit>,
+    /// The body to send instead of what comes.
+    pub body: Option<Vec<u8>>,
+}

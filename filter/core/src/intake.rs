@@ -1,0 +1,98 @@
+//! A request as it comes in: what its headers and its body make of its Register, and what refuses it at the door.
+
+use penstock_wire::{
+    Api, Register,
+    limits::{LIST_MAX, NAME_BYTES_MAX},
+    names::{self, code},
+};
+
+use crate::{
+    answer::Failure,
+    body::{Body, BodyError},
+    headers::{Headers, bounded},
+    identity::Properties,
+    limits::{LIST_ENTRY_BYTES_MAX, REQUEST_ID_BYTES_MAX},
+};
+
+/// What the headers claim. The rest is filled in from the body.
+pub(crate) fn read_claims(sequence: u64, api: Api, headers: Headers<'_>, host: &impl Properties) -> Register {
+    let number = |name| {
+        headers
+            .text(name, 20)
+            .and_then(|value| value.parse::<u64>().ok())
+            .filter(|value| *value > 0)
+    };
+    let client = host
+        .property(&["source", "address"])
+        .and_then(|address| bounded(&address, NAME_BYTES_MAX));
+    Register {
+        sequence,
+        request_id: headers
+            .text("x-request-id", REQUEST_ID_BYTES_MAX)
+            .unwrap_or_default(),
+        api: api.into(),
+        client: client.map(without_port).unwrap_or_default(),
+        subset: headers.list(names::SUBSET_HEADER, LIST_MAX, LIST_ENTRY_BYTES_MAX),
+        pin: headers
+            .text(names::PIN_HEADER, LIST_ENTRY_BYTES_MAX)
+            .unwrap_or_default(),
+        tolerations: headers.list(names::TOLERATE_HEADER, LIST_MAX, LIST_ENTRY_BYTES_MAX),
+        deadline_ms: number(names::DEADLINE_HEADER),
+        slo_ttft_ms: number(names::SLO_TTFT_HEADER),
+        ..Register::default()
+    }
+}
+
+/// What the body adds.
+pub(crate) fn describe(body: Body, body_bytes: usize, register: &mut Register) {
+    register.model = body.model;
+    register.stream = body.stream;
+    register.max_tokens = body.max_tokens;
+    register.prompt_bytes = body.prompt_bytes;
+    register.body_bytes = u64::try_from(body_bytes).unwrap_or(u64::MAX);
+}
+
+/// `ip:port` or `[ip]:port` without the port.
+fn without_port(address: String) -> String {
+    let ip = address
+        .rsplit_once(':')
+        .map(|(ip, _)| ip.trim_start_matches('[').trim_end_matches(']').to_owned());
+    ip.unwrap_or(address)
+}
+
+/// What is wrong with a request on a queued path already by its headers. `end`: it has no body.
+pub(crate) fn refuse_by_headers(headers: Headers<'_>, end: bool, body_bytes_max: u64) -> Option<Failure> {
+    if end {
+        return Some(invalid(BodyError::Empty));
+    }
+    let coding = headers
+        .get("content-encoding")
+        .map(<[u8]>::trim_ascii)
+        .unwrap_or_default();
+    if !coding.is_empty() && !coding.eq_ignore_ascii_case(b"identity") {
+        let coding = bounded(coding, 32).unwrap_or_default();
+        return Some(Failure::new(
+            400,
+            code::INVALID_REQUEST,
+            format!(
+                "The body is compressed (content-encoding: {coding}): send it uncompressed, or put Envoy's \
+                     decompressor filter (envoy.filters.http.decompressor) before Penstock."
+            ),
+        ));
+    }
+    let length = headers
+        .text("content-length", 20)
+        .and_then(|length| length.parse::<u64>().ok())?;
+    (length > body_bytes_max).then(|| too_large(body_bytes_max))
+}
+
+/// Of a body that can't be read.
+pub(crate) fn invalid(error: BodyError) -> Failure {
+    Failure::new(400, code::INVALID_REQUEST, error.to_string())
+}
+
+/// Of a body over the limit.
+pub(crate) fn too_large(limit: u64) -> Failure {
+    let message = format!("The body is larger than {limit} bytes: send less, or raise `limits.body_bytes`.");
+    Failure::new(413, code::REQUEST_TOO_LARGE, message)
+}

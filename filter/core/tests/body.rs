@@ -1,0 +1,232 @@
+//! What the body scanner reads and what it refuses, in the words its clients see.
+
+use std::sync::Arc;
+
+use penstock_filter_core::body::{Body, BodyError, BodyScanner};
+#[cfg(target_arch = "wasm32")]
+use wasm_bindgen_test::wasm_bindgen_test as test;
+
+fn scan(body: &[u8]) -> Result<Body, BodyError> {
+    let mut scanner = BodyScanner::new(Arc::from(["user".to_owned(), "tenant".to_owned()]));
+    scanner.feed(body)?;
+    scanner.finish()
+}
+
+fn refusal(body: &[u8]) -> String {
+    scan(body).expect_err("refused").to_string()
+}
+
+#[test]
+fn a_chat_request() {
+    let body = scan(
+        br#"{"model": "m-1", "user": "bob", "stream": true, "max_tokens": 99, "max_completion_tokens": 64,
+             "temperature": 0.5, "stop": ["x"], "metadata": {"model": "no", "user": "no"},
+             "messages": [{"role": "system", "content": "be brief"},
+                          {"role": "user", "content": [{"type": "text", "text": "\u00e4\ud83d\ude00"},
+                              {"type": "image_url", "image_url": {"url": "data:xyz", "detail": "high"}}]},
+                          "plain"]}"#,
+    );
+    assert_eq!(
+        body,
+        Ok(Body {
+            model: "m-1".into(),
+            stream: true,
+            max_tokens: Some(64),
+            prompt_bytes: 8 + (2 + 4) + 8 + 5,
+            found: vec![Some("bob".into()), None],
+        })
+    );
+}
+
+#[test]
+fn prompts_of_the_other_apis() {
+    for (body, bytes) in [
+        (r#"{"model":"m","prompt":"four"}"#, 4),
+        (r#"{"model":"m","prompt":["four","five5"]}"#, 9),
+        (r#"{"model":"m","prompt":[[1,2],[3]]}"#, 12),
+        (r#"{"model":"m","input":[1,2,3]}"#, 12),
+        (r#"{"model":"m","input":"abc","instructions":"de"}"#, 5),
+        (
+            r#"{"model":"m","input":[{"role":"user","content":[{"type":"input_text","text":"abc"}]}]}"#,
+            3,
+        ),
+        (
+            r#"{"model":"m","system":[{"type":"text","text":"sys"}],"messages":[{"role":"user","content":"hi"}]}"#,
+            5,
+        ),
+        (
+            r#"{"model":"m","tools":[{"type":"function","function":{"name":"f","description":"does"}}]}"#,
+            5,
+        ),
+        (
+            r#"{"model":"m","messages":[{"content":[{"source":{"type":"base64","data":"abcd"}}, {"text":"x"}]}]}"#,
+            5,
+        ),
+        (
+            r#"{"model":"m","messages":[{"content":"a"}],"other":{"content":"no"}}"#,
+            1,
+        ),
+    ] {
+        assert_eq!(scan(body.as_bytes()).unwrap().prompt_bytes, bytes, "{body}");
+    }
+}
+
+#[test]
+fn attachments_are_capped() {
+    let data = "A".repeat(100_000);
+    let body = format!(
+        r#"{{"model":"m","messages":[{{"content":[{{"image_url":{{"url":"{data}"}}}},{{"text":"{data}"}}]}}]}}"#
+    );
+    assert_eq!(scan(body.as_bytes()).unwrap().prompt_bytes, 4_096 + 100_000);
+}
+
+#[test]
+fn escaped_keys_are_the_same_keys() {
+    assert_eq!(scan(br#"{"\u006dodel":"m"}"#).unwrap().model, "m");
+    assert_eq!(
+        refusal(br#"{"model":"a","m\u006fdel":"b"}"#),
+        "The body has \"model\" twice, the second time at byte 24: send it once."
+    );
+}
+
+#[test]
+fn the_last_word_on_other_keys_counts() {
+    let body =
+        scan(br#"{"model":"m","user":"a","stream":true,"user":null,"tenant":"t","stream":false}"#).unwrap();
+    assert_eq!(body.found, [None, Some("t".into())]);
+    assert!(!body.stream);
+}
+
+#[test]
+fn long_identities_are_cut_and_long_models_refused() {
+    let long = "ü".repeat(200);
+    let body = scan(format!(r#"{{"model":"m","user":"{long}"}}"#).as_bytes()).unwrap();
+    assert_eq!(body.found[0].as_deref(), Some("ü".repeat(128).as_str()));
+    assert!(matches!(
+        scan(format!(r#"{{"model":"{long}"}}"#).as_bytes()),
+        Err(BodyError::BadModel(_))
+    ));
+}
+
+#[test]
+fn a_key_that_only_begins_like_ours_is_another() {
+    let key = "model".to_owned() + &"x".repeat(500);
+    assert_eq!(
+        scan(format!(r#"{{"{key}":"no","model":"m"}}"#).as_bytes())
+            .unwrap()
+            .model,
+        "m"
+    );
+}
+
+#[test]
+fn lone_surrogates_are_taken_for_one_character() {
+    assert_eq!(
+        scan(br#"{"model":"m","prompt":"\ud83dx\ude00\ud83d\ud83d\ude00"}"#)
+            .unwrap()
+            .prompt_bytes,
+        3 + 1 + 3 + 3 + 4
+    );
+}
+
+#[test]
+fn refusals_name_the_problem_and_the_place() {
+    let deep = [br#"{"model":"m","x":"#.as_slice(), &[b'['; 200]].concat();
+    for (body, message) in [
+        (
+            &b""[..],
+            "The body is empty: send a JSON object that names a \"model\".",
+        ),
+        (
+            b"   ",
+            "The body is not JSON: it ends before it is complete, at byte 3.",
+        ),
+        (b"[1]", "The body must be a JSON object that names a \"model\"."),
+        (
+            b"\"model\"",
+            "The body must be a JSON object that names a \"model\".",
+        ),
+        (
+            b"{}",
+            "The body has no \"model\": add it at the top level, as a string.",
+        ),
+        (
+            br#"{"model":"m""#,
+            "The body is not JSON: it ends before it is complete, at byte 12.",
+        ),
+        (
+            br#"{"model":"m"} x"#,
+            "The body is not JSON: there is more after the end of the object, at byte 14.",
+        ),
+        (
+            br#"{"model":"m",}"#,
+            "The body is not JSON: expected a key in double quotes, at byte 13.",
+        ),
+        (
+            br#"{"model" "m"}"#,
+            "The body is not JSON: expected `:` after a key, at byte 9.",
+        ),
+        (
+            br#"{"model":m}"#,
+            "The body is not JSON: expected a value, at byte 9.",
+        ),
+        (
+            br#"{"a":[1 2]}"#,
+            "The body is not JSON: expected `,` or the end of the object or array, at byte 8.",
+        ),
+        (
+            br#"{"a":01}"#,
+            "The body is not JSON: expected `,` or the end of the object or array, at byte 6.",
+        ),
+        (
+            br#"{"a":-}"#,
+            "The body is not JSON: a number is malformed, at byte 6.",
+        ),
+        (
+            br#"{"a":nul}"#,
+            "The body is not JSON: expected `true`, `false` or `null`, at byte 8.",
+        ),
+        (
+            br#"{"a":"\x"}"#,
+            "The body is not JSON: an escape in a string is malformed, at byte 7.",
+        ),
+        (
+            b"{\"a\":\"\n\"}",
+            "The body is not JSON: a control character in a string isn't escaped, at byte 6.",
+        ),
+        (
+            b"{\"a\":\"\xff\"}",
+            "The body is not JSON: a string isn't UTF-8, at byte 6.",
+        ),
+        (
+            b"{\"a\":\"\xc3(\"}",
+            "The body is not JSON: a string isn't UTF-8, at byte 7.",
+        ),
+        (
+            b"{\"a\":\"\xed\xa0\x80\"}",
+            "The body is not JSON: a string isn't UTF-8, at byte 7.",
+        ),
+        (
+            &deep,
+            "The body is not JSON: objects and arrays are nested deeper than 127 levels, at byte 143.",
+        ),
+        (
+            br#"{"model":1}"#,
+            "\"model\" must be a string of 1 to 256 bytes; it isn't, at byte 10.",
+        ),
+        (
+            br#"{"model":""}"#,
+            "\"model\" must be a string of 1 to 256 bytes; it isn't, at byte 10.",
+        ),
+        (
+            br#"{"model":["m"]}"#,
+            "\"model\" must be a string of 1 to 256 bytes; it isn't, at byte 9.",
+        ),
+        (
+            b"\x1f\x8b\x08",
+            "The body is not JSON: expected a value, at byte 0.",
+        ),
+    ] {
+        assert_eq!(refusal(body), message, "{}", String::from_utf8_lossy(body));
+    }
+}

@@ -1,0 +1,142 @@
+//! What the response scanner learns from answers of each API, and how little it minds the rest.
+
+use penstock_filter_core::{
+    response::{Format, ResponseScanner, Told},
+    time::Instant,
+    usage::Usage,
+};
+#[cfg(target_arch = "wasm32")]
+use wasm_bindgen_test::wasm_bindgen_test as test;
+
+fn told(format: Format, body: &str) -> Told {
+    let mut scanner = ResponseScanner::new(format);
+    scanner.feed(body.as_bytes());
+    scanner.told()
+}
+
+fn usage(prompt: u64, cached: Option<u64>, output: Option<u64>) -> Usage {
+    Usage {
+        prompt: Some(prompt),
+        cached,
+        output,
+    }
+}
+
+#[test]
+fn formats_by_headers() {
+    let of = |kind: &str, coding: Option<&str>| Format::of(Some(kind.as_bytes()), coding.map(str::as_bytes));
+    assert_eq!(of("text/event-stream", None), Format::Sse);
+    assert_eq!(of("Text/Event-Stream; charset=utf-8", None), Format::Sse);
+    assert_eq!(of("application/json", Some("identity")), Format::Json);
+    assert_eq!(of("application/json", Some("gzip")), Format::Opaque);
+    assert_eq!(of("text/plain", None), Format::Opaque);
+    assert_eq!(Format::of(None, None), Format::Opaque);
+}
+
+#[test]
+fn usage_of_whole_documents() {
+    for (body, expected) in [
+        (
+            r#"{"choices":[{"message":{"content":"{\"usage\":{\"prompt_tokens\":9}}"}}],
+                "usage":{"prompt_tokens":7,"completion_tokens":5,"total_tokens":12,"prompt_tokens_details":{"cached_tokens":2}}}"#,
+            usage(7, Some(2), Some(5)),
+        ),
+        (
+            r#"{"object":"list","data":[{"embedding":[0.1,-2e3]}],"usage":{"prompt_tokens":8,"total_tokens":8}}"#,
+            usage(8, None, None),
+        ),
+        (
+            r#"{"object":"response","usage":{"input_tokens":3,"input_tokens_details":{"cached_tokens":1},"output_tokens":4,"output_tokens_details":{"reasoning_tokens":2}}}"#,
+            usage(3, Some(1), Some(4)),
+        ),
+        (
+            r#"{"type":"message","usage":{"input_tokens":3,"cache_read_input_tokens":10,"cache_creation_input_tokens":5,"output_tokens":4}}"#,
+            usage(18, Some(10), Some(4)),
+        ),
+        (r#"{"usage":null}"#, Usage::default()),
+        (r#"{"data":{"usage":{"prompt_tokens":1}}}"#, Usage::default()),
+        (
+            r#"{"usage":{"prompt_tokens":-1,"completion_tokens":1.5}}"#,
+            Usage::default(),
+        ),
+        ("<html>", Usage::default()),
+        ("", Usage::default()),
+    ] {
+        let told = told(Format::Json, body);
+        assert_eq!(told.usage, expected, "{body}");
+        assert_eq!(told.chunks, 0);
+    }
+}
+
+#[test]
+fn a_chat_stream() {
+    let body = concat!(
+        "data: {\"choices\":[{\"delta\":{\"role\":\"assistant\",\"content\":\"\"}}]}\n\n",
+        "data: {\"choices\":[{\"delta\":{\"content\":\"a\"}}],\"usage\":null}\n\n",
+        ": a comment\n\n",
+        "data: {\"choices\":[{\"delta\":{\"reasoning_content\":\"b\"}}]}\r\n\r\n",
+        "event: x\rid: 1\rdata:{\"choices\":[{\"delta\":{\"tool_calls\":[{\"function\":{\"arguments\":\"{\"}}]}}]}\r\r",
+        "data: garbage\n\n",
+        "data: {\"choices\":\ndata: [{\"text\":\"c\"}]}\n\n",
+        "data: {\"choices\":[],\"usage\":{\"prompt_tokens\":7,\"completion_tokens\":5}}\n\n",
+        "data: [DONE]\n\n",
+    );
+    let told = told(Format::Sse, body);
+    assert_eq!(told.chunks, 4);
+    assert_eq!(told.usage, usage(7, None, Some(5)));
+}
+
+#[test]
+fn a_messages_stream() {
+    let body = concat!(
+        "event: message_start\ndata: {\"type\":\"message_start\",\"message\":{\"usage\":{\"input_tokens\":25,\"cache_read_input_tokens\":5,\"output_tokens\":1}}}\n\n",
+        "event: content_block_start\ndata: {\"type\":\"content_block_start\",\"index\":0,\"content_block\":{\"type\":\"text\",\"text\":\"\"}}\n\n",
+        "event: ping\ndata: {\"type\": \"ping\"}\n\n",
+        "event: content_block_delta\ndata: {\"type\":\"content_block_delta\",\"delta\":{\"type\":\"text_delta\",\"text\":\"Hello\"}}\n\n",
+        "event: content_block_delta\ndata: {\"type\":\"content_block_delta\",\"delta\":{\"type\":\"thinking_delta\",\"thinking\":\"Hm\"}}\n\n",
+        "event: content_block_delta\ndata: {\"type\":\"content_block_delta\",\"delta\":{\"type\":\"signature_delta\",\"signature\":\"x\"}}\n\n",
+        "event: message_delta\ndata: {\"type\":\"message_delta\",\"delta\":{\"stop_reason\":\"end_turn\"},\"usage\":{\"output_tokens\":15}}\n\n",
+        "event: message_stop\ndata: {\"type\":\"message_stop\"}\n\n",
+    );
+    let told = told(Format::Sse, body);
+    assert_eq!(told.chunks, 2);
+    assert_eq!(told.usage, usage(30, Some(5), Some(15)));
+}
+
+#[test]
+fn a_responses_stream() {
+    let body = concat!(
+        "event: response.output_text.delta\ndata: {\"type\":\"response.output_text.delta\",\"delta\":\"In\"}\n\n",
+        "event: response.output_text.done\ndata: {\"type\":\"response.output_text.done\",\"text\":\"In\"}\n\n",
+        "event: response.completed\ndata: {\"type\":\"response.completed\",\"response\":{\"output\":[{\"content\":[{\"text\":\"In\"}]}],\"usage\":{\"input_tokens\":36,\"output_tokens\":87}}}\n\n",
+    );
+    let told = told(Format::Sse, body);
+    assert_eq!(told.chunks, 1);
+    assert_eq!(told.usage, usage(36, None, Some(87)));
+}
+
+#[test]
+fn an_event_without_its_blank_line_counts() {
+    assert_eq!(
+        told(Format::Sse, "data: {\"choices\":[{\"text\":\"c\"}]}").chunks,
+        1
+    );
+    assert_eq!(
+        told(Format::Sse, "data: {\"choices\":[{\"text\":\"c\"}").chunks,
+        1
+    );
+}
+
+#[test]
+fn times_are_those_of_the_bytes() {
+    let mut scanner = ResponseScanner::new(Format::Opaque);
+    assert!(!scanner.reads());
+    for nanos in [5, 7, 9] {
+        scanner.arrived(Instant::from_nanos(nanos));
+    }
+    let told = scanner.told();
+    assert_eq!(
+        (told.first, told.last),
+        (Some(Instant::from_nanos(5)), Some(Instant::from_nanos(9)))
+    );
+}

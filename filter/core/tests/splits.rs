@@ -1,0 +1,235 @@
+//! Bodies arrive split anywhere: every split says the same, and the same as a slow, obvious reader.
+#![cfg(not(target_arch = "wasm32"))]
+
+use std::sync::Arc;
+
+use penstock_filter_core::{
+    body::{Body, BodyError, BodyScanner},
+    response::{Format, ResponseScanner, Told},
+};
+use proptest::{collection::vec, prelude::*};
+use serde_json::{Map, Value, json};
+
+fn scan(parts: &[&[u8]]) -> Result<Body, BodyError> {
+    let mut scanner = BodyScanner::new(Arc::from(["user".to_owned()]));
+    for part in parts {
+        scanner.feed(part)?;
+    }
+    scanner.finish()
+}
+
+fn told(format: Format, parts: &[&[u8]]) -> Told {
+    let mut scanner = ResponseScanner::new(format);
+    for part in parts {
+        scanner.feed(part);
+    }
+    scanner.told()
+}
+
+/// Every split in two, and all bytes one by one.
+fn for_splits<T: PartialEq + std::fmt::Debug>(bytes: &[u8], read: impl Fn(&[&[u8]]) -> T) {
+    let whole = read(&[bytes]);
+    for at in 0..=bytes.len() {
+        assert_eq!(read(&[&bytes[..at], &bytes[at..]]), whole, "split at {at}");
+    }
+    assert_eq!(read(&bytes.chunks(1).collect::<Vec<_>>()), whole, "byte by byte");
+}
+
+fn value() -> impl Strategy<Value = Value> {
+    let text = prop_oneof![
+        any::<String>(),
+        "[a-z\\\\\"\n\u{e9}\u{1f600}]{0,20}",
+        "[ -~]{0,40}"
+    ];
+    let leaf = prop_oneof![
+        Just(Value::Null),
+        any::<bool>().prop_map(Value::from),
+        any::<i64>().prop_map(Value::from),
+        any::<f64>().prop_map(Value::from),
+        text.prop_map(Value::from),
+    ];
+    leaf.prop_recursive(4, 24, 4, |inner| {
+        prop_oneof![
+            vec(inner.clone(), 0..4).prop_map(Value::from),
+            vec((key(), inner), 0..4).prop_map(|pairs| Value::from(pairs.into_iter().collect::<Map<_, _>>())),
+        ]
+    })
+}
+
+fn key() -> impl Strategy<Value = String> {
+    const KNOWN: &[&str] = &[
+        "model",
+        "user",
+        "stream",
+        "max_tokens",
+        "max_completion_tokens",
+        "messages",
+        "prompt",
+        "input",
+        "content",
+        "role",
+        "type",
+        "text",
+        "url",
+        "image_url",
+        "data",
+        "tools",
+        "usage",
+        "choices",
+        "delta",
+        "message",
+        "response",
+        "prompt_tokens",
+        "completion_tokens",
+        "cached_tokens",
+        "prompt_tokens_details",
+    ];
+    prop_oneof![4 => proptest::sample::select(KNOWN).prop_map(str::to_owned), 1 => any::<String>()]
+}
+
+fn request() -> impl Strategy<Value = Value> {
+    vec((key(), value()), 0..6).prop_flat_map(|pairs| {
+        let map: Map<_, _> = pairs.into_iter().collect();
+        prop_oneof![
+            1 => Just(Value::from(map.clone())),
+            3 => "[a-z]{1,9}".prop_map(move |model| {
+                let mut map = map.clone();
+                map.insert("model".into(), model.into());
+                Value::from(map)
+            }),
+        ]
+    })
+}
+
+/// What the scanner should say, read off the parsed tree; none: it should refuse.
+fn model_of(document: &Value) -> Option<Body> {
+    let map = document.as_object()?;
+    let model = map
+        .get("model")?
+        .as_str()
+        .filter(|model| (1..=256).contains(&model.len()))?;
+    let limits = ["max_tokens", "max_completion_tokens", "max_output_tokens"];
+    let user = map
+        .get("user")
+        .and_then(Value::as_str)
+        .filter(|user| !user.is_empty());
+    let mut prompt_bytes = 0;
+    for key in [
+        "messages",
+        "system",
+        "instructions",
+        "suffix",
+        "tools",
+        "functions",
+        "prompt",
+        "input",
+    ] {
+        if let Some(value) = map.get(key) {
+            weigh(
+                value,
+                Some(u64::MAX),
+                ["prompt", "input"].contains(&key),
+                &mut prompt_bytes,
+            );
+        }
+    }
+    Some(Body {
+        model: model.to_owned(),
+        stream: map.get("stream") == Some(&json!(true)),
+        max_tokens: limits.iter().filter_map(|key| map.get(*key)?.as_u64()).min(),
+        prompt_bytes,
+        found: vec![user.map(|user| user[..user.floor_char_boundary(256)].to_owned())],
+    })
+}
+
+fn weigh(value: &Value, cap: Option<u64>, ids: bool, sum: &mut u64) {
+    match value {
+        Value::String(text) => *sum += cap.map_or(0, |cap| (text.len() as u64).min(cap)),
+        Value::Array(items) => {
+            for item in items {
+                if item.is_number() && ids && cap == Some(u64::MAX) {
+                    *sum += 4;
+                }
+                weigh(item, cap, ids, sum);
+            }
+        }
+        Value::Object(map) => {
+            for (key, value) in map {
+                let cap = cap.and_then(|cap| match key.as_str() {
+                    "role" | "type" => None,
+                    "url" | "image_url" | "data" => Some(4_096),
+                    _ => Some(cap),
+                });
+                weigh(value, cap, ids, sum);
+            }
+        }
+        Value::Null | Value::Bool(_) | Value::Number(_) => {}
+    }
+}
+
+proptest! {
+    #[test]
+    fn bodies_read_the_same_however_split(document in request(), pretty in any::<bool>()) {
+        let bytes = if pretty { serde_json::to_vec_pretty(&document) } else { serde_json::to_vec(&document) }.unwrap();
+        prop_assert_eq!(scan(&[&bytes]).ok(), model_of(&document), "{}", String::from_utf8_lossy(&bytes));
+        for_splits(&bytes, scan);
+    }
+
+    /// One byte is replaced, or the end is cut off: we take what serde takes, but for what we read more kindly.
+    #[test]
+    fn broken_bodies_are_refused_as_serde_refuses_them(
+        document in request(), at in any::<prop::sample::Index>(), byte in any::<u8>(), cut in any::<bool>(),
+    ) {
+        let mut bytes = serde_json::to_vec(&document).unwrap();
+        let at = at.index(bytes.len());
+        if cut { bytes.truncate(at) } else { bytes[at] = byte }
+        let is_syntax = matches!(scan(&[&bytes]), Err(BodyError::Syntax(..) | BodyError::Empty));
+        match serde_json::from_slice::<Value>(&bytes) {
+            Ok(_) => prop_assert!(!is_syntax),
+            Err(error) => {
+                // A document that isn't an object, or has a bad model, is refused for that first.
+                let taken = scan(&[&bytes]).is_ok();
+                prop_assert!(!taken || error.to_string().contains("number out of range"), "{}", error);
+            }
+        }
+        for_splits(&bytes, scan);
+    }
+
+    #[test]
+    fn arbitrary_bytes_never_differ_by_split(bytes in vec(any::<u8>(), 0..60)) {
+        for_splits(&bytes, scan);
+        for_splits(&bytes, |parts| told(Format::Json, parts));
+        for_splits(&bytes, |parts| told(Format::Sse, parts));
+    }
+
+    #[test]
+    fn streams_read_the_same_however_split(
+        events in vec((prop_oneof![value(), chunk()], "(\n|\r|\r\n)", any::<bool>()), 0..5), tail in "[\\x00-\\x7f]{0,9}",
+    ) {
+        let mut bytes = String::new();
+        for (event, end, space) in &events {
+            let space = if *space { " " } else { "" };
+            bytes += &format!("event: e{end}data:{space}{event}{end}{end}");
+        }
+        bytes += &tail;
+        for_splits(bytes.as_bytes(), |parts| told(Format::Sse, parts));
+        if tail.is_empty() {
+            let texts = events.iter().filter(|(event, ..)| event["choices"][0]["delta"]["content"] == "x").count();
+            prop_assert!(told(Format::Sse, &[bytes.as_bytes()]).chunks >= texts as u64);
+        }
+    }
+
+    #[test]
+    fn usage_is_read_off_any_document(document in value(), prompt in any::<u64>(), output in any::<u64>(), cached in any::<u64>()) {
+        let body = json!({
+            "a": document, "usage": {"completion_tokens": output, "x": document, "prompt_tokens": prompt,
+                                     "prompt_tokens_details": {"cached_tokens": cached}}, "z": document,
+        });
+        let usage = told(Format::Json, &[body.to_string().as_bytes()]).usage;
+        prop_assert_eq!((usage.prompt, usage.output, usage.cached), (Some(prompt), Some(output), Some(cached)));
+    }
+}
+
+fn chunk() -> impl Strategy<Value = Value> {
+    any::<bool>().prop_map(|text| json!({"choices": [{"delta": {"content": if text { "x" } else { "" }}}]}))
+}

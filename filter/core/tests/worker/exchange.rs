@@ -1,0 +1,468 @@
+//! One request through the worker: exactly these answers, these words to the companion, and nothing more.
+
+use std::time::Duration;
+
+use crate::harness::{Out, Rig, grant, register};
+use penstock_filter_core::{
+    answer::Answer,
+    effect::{Headed, Responded},
+    hygiene::Edit,
+};
+use penstock_wire::{
+    Cancel, Completed, End, Endpoints, Refused, Register, Reject, Started, command::Kind, filter_frame::Event,
+};
+#[cfg(target_arch = "wasm32")]
+use wasm_bindgen_test::wasm_bindgen_test as test;
+
+fn header<'a>(answer: &'a Answer, name: &str) -> Option<&'a str> {
+    answer
+        .headers
+        .iter()
+        .find(|(known, _)| *known == name)
+        .map(|(_, value)| value.as_str())
+}
+
+fn message(answer: &Answer) -> String {
+    let json: serde_json::Value = serde_json::from_slice(&answer.body).expect("JSON");
+    json["error"]["message"].as_str().expect("a message").to_owned()
+}
+
+fn set(name: &'static str, value: &str) -> Edit {
+    Edit::Set(name, value.to_owned())
+}
+
+#[test]
+fn a_request_from_headers_to_log() {
+    let mut rig = Rig::connected();
+    let (sequence, said) = rig.waiting("m1");
+    assert_eq!(said, [Out::Said(2, Event::Register(register(1, "m1")))]);
+
+    rig.pass(Duration::from_millis(10));
+    let edits =
+        r#"[Set("x-penstock-pool", "chat"), Set("x-gateway-destination-endpoint", "1.1.1.1:1,2.2.2.2:2")]"#;
+    assert_eq!(
+        rig.command(2, [Kind::Grant(grant(sequence))]),
+        [Out::Resume(101, edits.into())]
+    );
+
+    rig.pass(Duration::from_millis(3));
+    rig.host.0.insert("upstream.address", b"2.2.2.2:2".to_vec());
+    rig.host
+        .0
+        .insert("upstream.request_attempt_count", 2_u64.to_le_bytes().to_vec());
+    let responded = rig.response(
+        sequence,
+        &[(":status", "200"), ("content-type", "application/json")],
+        false,
+    );
+    assert_eq!(
+        responded.edits,
+        [
+            set("x-penstock-outcome", "dispatched"),
+            set("x-penstock-queue-ms", "12"),
+            set("x-penstock-saturation", "0.42"),
+            set("x-gateway-destination-endpoint-served", "2.2.2.2:2"),
+        ]
+    );
+    let started = Started {
+        sequence,
+        endpoint: "2.2.2.2:2".into(),
+        status: 200,
+        attempts: 2,
+        after_us: 3_000,
+    };
+    assert_eq!(rig.outs(), [Out::Said(3, Event::Started(started))]);
+
+    rig.pass(Duration::from_millis(4));
+    rig.response_body(sequence, r#"{"usage":{"prompt_tokens":7,"#, false);
+    rig.pass(Duration::from_millis(5));
+    rig.response_body(sequence, r#""completion_tokens":9}}"#, false);
+    rig.pass(Duration::from_millis(6));
+    rig.response_body(sequence, "", true);
+    assert_eq!(rig.outs(), []);
+    let completed = Completed {
+        sequence,
+        endpoint: "2.2.2.2:2".into(),
+        status: 200,
+        attempts: 2,
+        end: End::Served.into(),
+        first_byte_us: Some(7_000),
+        last_byte_us: Some(12_000),
+        prompt_tokens: Some(7),
+        output_tokens: Some(9),
+        ..Completed::default()
+    };
+    assert_eq!(rig.log(sequence), [Out::Said(4, Event::Completed(completed))]);
+    assert_eq!(rig.log(sequence), []);
+}
+
+#[test]
+fn what_the_client_claims_is_registered_and_removed() {
+    let mut rig = Rig::connected();
+    rig.host
+        .0
+        .insert("metadata.filter_metadata.jwt.sub", b"sub-1".to_vec());
+    let claims = [
+        ("x-priority", " High "),
+        ("x-strict", "3"),
+        ("x-gateway-destination-endpoint", "6.6.6.6:6"),
+        ("x-gateway-destination-endpoint-subset", "1.1.1.1:1, 2.2.2.2:2"),
+        ("x-penstock-pool", "evil"),
+        ("x-penstock-endpoint", "1.1.1.1:1"),
+        ("x-penstock-tolerate", "spot"),
+        ("x-penstock-requeue", "token"),
+        ("x-penstock-deadline-ms", "1500"),
+        ("x-slo-ttft-ms", "soon"),
+        ("accept-encoding", "gzip"),
+    ];
+    let Headed::Held(sequence, edits) = rig.headers(&claims, false) else {
+        panic!("held")
+    };
+    let removed = [
+        "x-gateway-destination-endpoint",
+        "x-penstock-pool",
+        "x-penstock-requeue",
+        "x-gateway-destination-endpoint-subset",
+        "x-penstock-endpoint",
+        "x-penstock-tolerate",
+        "accept-encoding",
+    ];
+    assert_eq!(edits, removed.map(Edit::Remove));
+    assert_eq!(
+        rig.body(
+            sequence,
+            r#"{"model":"g1","user":"bob","max_tokens":5,"stream":true,"prompt":"abc"}"#,
+            true
+        ),
+        None
+    );
+    let expected = Register {
+        max_tokens: Some(5),
+        prompt_bytes: 3,
+        stream: true,
+        body_bytes: 71,
+        fairness_id: "sub-1".into(),
+        user: "bob".into(),
+        priority: "High".into(),
+        strict: Some(3),
+        subset: vec!["1.1.1.1:1".into(), "2.2.2.2:2".into()],
+        pin: "1.1.1.1:1".into(),
+        tolerations: vec!["spot".into()],
+        deadline_ms: Some(1_500),
+        ..register(sequence, "g1")
+    };
+    assert_eq!(rig.outs(), [Out::Said(2, Event::Register(expected))]);
+}
+
+#[test]
+fn identities_fall_back_to_body_and_model() {
+    let mut rig = Rig::connected();
+    let sequence = rig.held(&[]);
+    rig.body(sequence, r#"{"model":"g1","user":"bob"}"#, true);
+    let [Out::Said(_, Event::Register(said))] = &rig.outs()[..] else {
+        panic!("a register")
+    };
+    assert_eq!(
+        (said.fairness_id.as_str(), said.fairness_id_private),
+        ("bob", true)
+    );
+    assert_eq!(said.priority, "critical");
+}
+
+#[test]
+fn a_reject_is_told_in_the_clients_shape() {
+    let mut rig = Rig::connected();
+    let (sequence, _) = rig.waiting("m1");
+    let reject = Reject {
+        sequence,
+        status: 504,
+        code: "deadline_exceeded".into(),
+        outcome: "deadline_exceeded".into(),
+        message: "late".into(),
+        retry_after_ms: Some(2_100),
+        r#final: true,
+        queue_us: 9_999,
+        saturation_milli: 1_500,
+    };
+    let outs = rig.command(2, [Kind::Reject(reject)]);
+    let [Out::Answer(101, answer)] = &outs[..] else {
+        panic!("an answer: {outs:?}")
+    };
+    assert_eq!(answer.status, 504);
+    for (name, value) in [
+        ("retry-after", "3"),
+        ("retry-after-ms", "2100"),
+        ("x-should-retry", "false"),
+        ("x-penstock-outcome", "deadline_exceeded"),
+        ("x-penstock-queue-ms", "9"),
+        ("x-penstock-saturation", "1.50"),
+    ] {
+        assert_eq!(header(answer, name), Some(value), "{name}");
+    }
+    // The answer passes the filter on its way out, and is left alone; nothing more is said of it.
+    assert_eq!(
+        rig.response(sequence, &[(":status", "504")], false),
+        Responded::default()
+    );
+    assert_eq!(rig.log(sequence), []);
+}
+
+#[test]
+fn bad_requests_are_refused_and_counted() {
+    for (headers, body, status, code, word) in [
+        (
+            &[("content-length", "1001")][..],
+            "",
+            413,
+            "request_too_large",
+            "limits.body_bytes",
+        ),
+        (
+            &[("content-encoding", "gzip")],
+            "",
+            400,
+            "invalid_request",
+            "envoy.filters.http.decompressor",
+        ),
+        (&[], "{", 400, "invalid_request", "at byte 1"),
+        (&[], "", 400, "invalid_request", "empty"),
+        (
+            &[],
+            r#"{"model":"z"}"#,
+            404,
+            "model_not_found",
+            "No pool serves the model \"z\"",
+        ),
+        (
+            &[],
+            &" ".repeat(1_001),
+            413,
+            "request_too_large",
+            "larger than 1000 bytes",
+        ),
+    ] {
+        let mut rig = Rig::connected();
+        let (sequence, answer) = match rig.headers(headers, false) {
+            Headed::Answered(sequence, answer) => (sequence, answer),
+            Headed::Held(sequence, _) => (sequence, rig.body(sequence, body, true).unwrap()),
+            other => panic!("{other:?}"),
+        };
+        assert_eq!(answer.status, status);
+        assert!(message(&answer).contains(word), "{}", message(&answer));
+        assert_eq!(header(&answer, "x-penstock-outcome"), Some("rejected_invalid"));
+        let refused = Refused {
+            sequence,
+            code: code.into(),
+            outcome: "rejected_invalid".into(),
+            status,
+            model: if status == 404 { "z".into() } else { String::new() },
+            request_id: "id-1".into(),
+            registered: false,
+        };
+        assert_eq!(rig.outs(), [Out::Said(2, Event::Refused(refused))]);
+        assert_eq!(rig.log(sequence), []);
+    }
+}
+
+#[test]
+fn a_request_without_a_body_is_refused_at_once() {
+    let mut rig = Rig::connected();
+    let Headed::Answered(_, answer) = rig.headers(&[], true) else {
+        panic!("answered")
+    };
+    assert_eq!(answer.status, 400);
+}
+
+#[test]
+fn trailers_end_a_body() {
+    let mut rig = Rig::connected();
+    let sequence = rig.held(&[]);
+    assert_eq!(rig.body(sequence, r#"{"model":"m1"}"#, false), None);
+    assert_eq!(rig.outs(), []);
+    assert_eq!(rig.worker.handle_request_end(rig.now, sequence), None);
+    assert_eq!(
+        rig.outs(),
+        [Out::Said(2, Event::Register(register(sequence, "m1")))]
+    );
+}
+
+#[test]
+fn a_client_that_leaves_is_told_of() {
+    let mut rig = Rig::connected();
+    let unread = rig.held(&[]);
+    assert_eq!(rig.log(unread), []);
+
+    let (waiting, _) = rig.waiting("m1");
+    assert_eq!(
+        rig.log(waiting),
+        [Out::Said(3, Event::Cancel(Cancel { sequence: waiting }))]
+    );
+
+    let running = rig.running("m1");
+    rig.host
+        .0
+        .insert("response.code_details", b"downstream_remote_disconnect".to_vec());
+    rig.host.0.insert("upstream.address", b"1.1.1.1:1".to_vec());
+    let completed = Completed {
+        sequence: running,
+        endpoint: "1.1.1.1:1".into(),
+        end: End::ClientLeft.into(),
+        ..Completed::default()
+    };
+    assert_eq!(rig.log(running), [Out::Said(5, Event::Completed(completed))]);
+}
+
+#[test]
+fn a_grant_for_what_left_is_answered_cancel() {
+    let mut rig = Rig::connected();
+    let (sequence, _) = rig.waiting("m1");
+    rig.log(sequence);
+    assert_eq!(
+        rig.command(3, [Kind::Grant(grant(sequence))]),
+        [Out::Said(4, Event::Cancel(Cancel { sequence }))]
+    );
+    let running = rig.running("m1");
+    assert_eq!(rig.command(4, [Kind::Grant(grant(running))]), []);
+}
+
+#[test]
+fn envoys_own_errors_are_told_in_the_contracts_words() {
+    for (details, status, code, end) in [
+        (
+            "upstream_reset_before_response_started{remote_connection_failure}",
+            503,
+            "upstream_unavailable",
+            End::Unavailable,
+        ),
+        (
+            "no_healthy_upstream",
+            503,
+            "upstream_unavailable",
+            End::Unavailable,
+        ),
+        (
+            "upstream_reset_before_response_started{connection_termination}",
+            502,
+            "upstream_reset",
+            End::ResetBeforeAnswer,
+        ),
+    ] {
+        let mut rig = Rig::connected();
+        let sequence = rig.running("m1");
+        rig.host
+            .0
+            .insert("response.code_details", details.as_bytes().to_vec());
+        let Responded { edits, body } = rig.response(
+            sequence,
+            &[(":status", "503"), ("content-type", "text/plain")],
+            false,
+        );
+        let body: serde_json::Value = serde_json::from_slice(&body.unwrap()).unwrap();
+        assert_eq!(body["error"]["code"], code);
+        for edit in [
+            set(":status", &status.to_string()),
+            set("content-type", "application/json"),
+            set("x-penstock-outcome", "dispatched"),
+        ] {
+            assert!(edits.contains(&edit), "{edits:?}");
+        }
+        assert!(edits.contains(&set("retry-after", "1")) == (status == 503));
+        let completed = Completed {
+            sequence,
+            status,
+            end: end.into(),
+            ..Completed::default()
+        };
+        assert_eq!(rig.log(sequence), [Out::Said(3, Event::Completed(completed))]);
+    }
+}
+
+#[test]
+fn a_servers_own_error_is_the_servers() {
+    let mut rig = Rig::connected();
+    let sequence = rig.running("m1");
+    rig.host
+        .0
+        .insert("response.code_details", b"via_upstream".to_vec());
+    let responded = rig.response(
+        sequence,
+        &[(":status", "503"), ("content-type", "application/json")],
+        true,
+    );
+    assert_eq!(responded.body, None);
+    assert_eq!(responded.edits.len(), 4);
+    let [Out::Said(_, Event::Started(_))] = &rig.outs()[..] else {
+        panic!("started")
+    };
+    let [Out::Said(_, Event::Completed(completed))] = &rig.log(sequence)[..] else {
+        panic!("completed")
+    };
+    assert_eq!((completed.status, completed.end()), (503, End::Served));
+}
+
+#[test]
+fn a_cut_answer_is_settled_at_what_was_seen() {
+    let mut rig = Rig::connected();
+    let sequence = rig.running("m1");
+    rig.response(
+        sequence,
+        &[(":status", "200"), ("content-type", "text/event-stream")],
+        false,
+    );
+    rig.response_body(
+        sequence,
+        "data: {\"choices\":[{\"delta\":{\"content\":\"a\"}}]}\n\n",
+        false,
+    );
+    rig.outs();
+    rig.host.0.insert(
+        "response.code_details",
+        b"upstream_reset_after_response_started{remote_reset}".to_vec(),
+    );
+    let [Out::Said(_, Event::Completed(completed))] = &rig.log(sequence)[..] else {
+        panic!("completed")
+    };
+    assert_eq!(
+        (completed.end(), completed.output_chunks),
+        (End::ResetInsideAnswer, 1)
+    );
+    assert_eq!(completed.output_tokens, None);
+}
+
+#[test]
+fn other_paths_pass_in_turn_over_the_ready_endpoints() {
+    let mut rig = Rig::connected();
+    let pass = |rig: &mut Rig| rig.headers(&[(":method", "GET"), ("x-penstock-pool", "evil")], true);
+    let pool = set("x-penstock-pool", "chat");
+    assert_eq!(
+        pass(&mut rig),
+        Headed::Pass(vec![Edit::Remove("x-penstock-pool"), pool.clone()])
+    );
+
+    let ready = |ready: &[&str]| {
+        Kind::Endpoints(Endpoints {
+            pool: "chat".into(),
+            ready: ready.iter().map(ToString::to_string).collect(),
+        })
+    };
+    rig.command(1, [ready(&["a:1", "b:2"])]);
+    let mut seen = Vec::new();
+    for _ in 0..4 {
+        let Headed::Pass(edits) = pass(&mut rig) else {
+            panic!("passes")
+        };
+        seen.push(format!("{:?}", edits.last().unwrap()));
+    }
+    seen.sort();
+    seen.dedup();
+    assert_eq!(seen.len(), 2);
+
+    rig.command(1, [ready(&[])]);
+    let Headed::Nowhere(answer) = pass(&mut rig) else {
+        panic!("nowhere")
+    };
+    assert_eq!(answer.status, 503);
+    assert!(String::from_utf8_lossy(&answer.body).contains("no_endpoints"));
+    assert_eq!(header(&answer, "x-penstock-outcome"), None);
+    assert_eq!(rig.outs(), []);
+}

@@ -1,0 +1,236 @@
+//! A worker without a host: its clock, its stream and its HTTP streams are the test's.
+
+use std::{collections::BTreeMap, time::Duration};
+
+use penstock_filter_core::{
+    answer::Answer,
+    config::Config,
+    effect::{Effect, Headed, Responded},
+    headers::{Headers, serialize},
+    identity::Properties,
+    session::{Epoch, Order},
+    time::Instant,
+    worker::Worker,
+};
+use penstock_wire::{
+    Command, CompanionFrame, FilterFrame, Grant, HelloAck, Register, command::Kind, filter_frame::Event,
+};
+use prost::Message;
+
+/// Envoy's properties, by their path joined with dots.
+#[derive(Default)]
+pub(crate) struct Host(pub(crate) BTreeMap<&'static str, Vec<u8>>);
+
+impl Properties for Host {
+    fn property(&self, path: &[&str]) -> Option<Vec<u8>> {
+        self.0.get(path.join(".").as_str()).cloned()
+    }
+}
+
+/// What came out of the worker, the session's messages decoded.
+#[expect(clippy::large_enum_variant, reason = "written and compared, never stored")]
+#[derive(Debug, PartialEq)]
+pub(crate) enum Out {
+    Open,
+    Cut,
+    Said(u64, Event),
+    Log(String),
+    Resume(u32, String),
+    Answer(u32, Answer),
+}
+
+pub(crate) const CONFIG: &str = r#"{"companion": "c", "node": "n", "policy": {
+    "digest": "d0", "body_bytes_max": 1000,
+    "routes": [{"path": "/v1/chat/completions", "api": "chat_completions"}, {"path": "/v1/messages", "api": "messages"}],
+    "identity": {"fairness_id": [{"header": "x-tenant"}, {"metadata": "jwt/sub"}, {"body": "user"}],
+                 "user": [{"body": "user"}], "priority": [{"header": "x-priority"}, {"model": {"g*": "critical"}}],
+                 "strict": [{"header": "x-strict"}]},
+    "pools": [{"name": "chat", "models": ["m*", "g*"], "hold_ms": 5000, "then": "closed", "ttl_ms": 30000,
+               "no_endpoint_ttl_ms": 60000, "capacity_status": 429},
+              {"name": "patient", "models": ["p*"], "hold_ms": 100000, "then": "closed", "ttl_ms": 30000,
+               "no_endpoint_ttl_ms": 60000, "capacity_status": 503}]}}"#;
+
+pub(crate) struct Rig {
+    pub(crate) worker: Worker,
+    pub(crate) host: Host,
+    pub(crate) now: Instant,
+    said: u64,
+    contexts: u32,
+}
+
+impl Rig {
+    /// A worker that was just configured.
+    pub(crate) fn new() -> Self {
+        let now = Instant::from_nanos(1_000_000_000_000);
+        let config = Config::parse(CONFIG.as_bytes()).expect("the configuration is right");
+        let epoch = Epoch { hi: 1, lo: 2 };
+        let host = Host(BTreeMap::from([("source.address", b"10.0.0.9:555".to_vec())]));
+        Self {
+            worker: Worker::new(now, epoch, &config),
+            host,
+            now,
+            said: 0,
+            contexts: 100,
+        }
+    }
+
+    /// The same with a companion that has greeted.
+    pub(crate) fn connected() -> Self {
+        let mut rig = Self::new();
+        rig.open();
+        rig.greet(1);
+        rig
+    }
+
+    pub(crate) fn pass(&mut self, time: Duration) {
+        self.now = self.now.after(time);
+    }
+
+    pub(crate) fn tick(&mut self) -> Vec<Out> {
+        self.worker.handle_tick(self.now);
+        self.outs()
+    }
+
+    /// The stream is wanted and opens: what is said on it.
+    pub(crate) fn open(&mut self) -> Vec<Out> {
+        assert_eq!(self.tick(), [Out::Open]);
+        self.said = 0;
+        self.worker.handle_opened(self.now);
+        self.outs()
+    }
+
+    pub(crate) fn greet(&mut self, term: u64) -> Vec<Out> {
+        self.command(0, [Kind::HelloAck(HelloAck { version: 1, term })])
+    }
+
+    /// The companion's next frame.
+    pub(crate) fn command<const N: usize>(&mut self, ack: u64, kinds: [Kind; N]) -> Vec<Out> {
+        self.said += 1;
+        let commands = kinds
+            .into_iter()
+            .map(|kind| Command { kind: Some(kind) })
+            .collect();
+        let frame = CompanionFrame {
+            seq: self.said,
+            ack,
+            commands,
+        };
+        self.worker.handle_message(self.now, &frame.encode_to_vec());
+        self.outs()
+    }
+
+    pub(crate) fn outs(&mut self) -> Vec<Out> {
+        let mut outs = Vec::new();
+        while let Some(effect) = self.worker.poll_effect() {
+            outs.push(match effect {
+                Effect::Session(Order::Open) => Out::Open,
+                Effect::Session(Order::Cut) => Out::Cut,
+                Effect::Session(Order::Log(text)) => Out::Log(text),
+                Effect::Session(Order::Send(message)) => {
+                    let frame = FilterFrame::decode(message.as_slice()).expect("a frame");
+                    Out::Said(frame.seq, frame.event.expect("an event"))
+                }
+                Effect::Resume { context, edits } => Out::Resume(context, format!("{edits:?}")),
+                Effect::Answer { context, answer } => Out::Answer(context, answer),
+            });
+        }
+        outs
+    }
+
+    pub(crate) fn headers(&mut self, extra: &[(&str, &str)], end: bool) -> Headed {
+        let mut pairs = vec![
+            (":method", "POST"),
+            (":path", "/v1/chat/completions?x=1"),
+            ("x-request-id", "id-1"),
+        ];
+        for (name, value) in extra {
+            pairs.retain(|(known, _)| known != name);
+            pairs.push((name, value));
+        }
+        let map = serialize(pairs);
+        self.contexts += 1;
+        self.worker
+            .handle_request_headers(self.now, self.contexts, Headers::new(&map), end, &self.host)
+    }
+
+    /// A held request: its number.
+    pub(crate) fn held(&mut self, extra: &[(&str, &str)]) -> u64 {
+        match self.headers(extra, false) {
+            Headed::Held(sequence, _) => sequence,
+            other => panic!("not held: {other:?}"),
+        }
+    }
+
+    pub(crate) fn body(&mut self, sequence: u64, body: &str, end: bool) -> Option<Answer> {
+        let read =
+            |start: usize, length: usize| body.as_bytes().get(start..start + length).map(<[u8]>::to_vec);
+        self.worker
+            .handle_request_body(self.now, sequence, body.len(), end, read)
+    }
+
+    /// A request that waits, and what that made the worker say.
+    pub(crate) fn waiting(&mut self, model: &str) -> (u64, Vec<Out>) {
+        let sequence = self.held(&[]);
+        assert_eq!(
+            self.body(sequence, &format!(r#"{{"model":"{model}"}}"#), true),
+            None
+        );
+        (sequence, self.outs())
+    }
+
+    /// A request that runs.
+    pub(crate) fn running(&mut self, model: &str) -> u64 {
+        let (sequence, _) = self.waiting(model);
+        self.command(0, [Kind::Grant(grant(sequence))]);
+        sequence
+    }
+
+    pub(crate) fn response(&mut self, sequence: u64, pairs: &[(&str, &str)], end: bool) -> Responded {
+        let map = serialize(pairs.iter().copied());
+        let responded = self.worker.handle_response_headers(
+            self.now,
+            Some(sequence),
+            Headers::new(&map),
+            end,
+            &self.host,
+        );
+        responded
+    }
+
+    pub(crate) fn response_body(&mut self, sequence: u64, body: &str, end: bool) {
+        let read =
+            |start: usize, length: usize| body.as_bytes().get(start..start + length).map(<[u8]>::to_vec);
+        self.worker
+            .handle_response_body(self.now, sequence, body.len(), end, read);
+    }
+
+    pub(crate) fn log(&mut self, sequence: u64) -> Vec<Out> {
+        self.worker.handle_log(self.now, sequence, &self.host);
+        self.outs()
+    }
+}
+
+pub(crate) fn grant(sequence: u64) -> Grant {
+    Grant {
+        sequence,
+        pool: "chat".into(),
+        endpoints: vec!["1.1.1.1:1".into(), "2.2.2.2:2".into()],
+        outcome: "dispatched".into(),
+        queue_us: 12_345,
+        saturation_milli: 420,
+        target_model: String::new(),
+    }
+}
+
+/// The Register of a bare request for this model, as the rig's headers make it.
+pub(crate) fn register(sequence: u64, model: &str) -> Register {
+    Register {
+        sequence,
+        request_id: "id-1".into(),
+        api: penstock_wire::Api::ChatCompletions.into(),
+        model: model.into(),
+        body_bytes: model.len() as u64 + 12,
+        client: "10.0.0.9".into(),
+        ..Register::default()
+    }
+}

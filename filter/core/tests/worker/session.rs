@@ -1,0 +1,408 @@
+//! The session: what is said on which stream, what is said again, and what happens while nobody answers.
+
+use std::time::Duration;
+
+use crate::harness::{Out, Rig, grant, register};
+use penstock_wire::{
+    Beat, Bye, Cancel, Hello, HelloAck, Policy, Register, Running, Started,
+    command::Kind,
+    filter_frame::Event,
+    limits::{HELLO_PART_REQUESTS, UNACKED_EVENTS_MAX},
+};
+#[cfg(target_arch = "wasm32")]
+use wasm_bindgen_test::wasm_bindgen_test as test;
+
+fn hello(stream: u32) -> Hello {
+    Hello {
+        epoch_hi: 1,
+        epoch_lo: 2,
+        stream,
+        version_min: 1,
+        version_max: 1,
+        policy_digest: "d0".into(),
+        node: "n".into(),
+        last: true,
+        ..Hello::default()
+    }
+}
+
+const TICK: Duration = Duration::from_millis(50);
+
+/// The stream ends and the next one opens: what is said on it.
+fn reopen(rig: &mut Rig) -> Vec<Out> {
+    rig.worker.handle_closed(rig.now);
+    rig.pass(TICK);
+    rig.open()
+}
+
+#[test]
+fn it_greets_and_beats() {
+    let mut rig = Rig::new();
+    assert_eq!(rig.open(), [Out::Said(1, Event::Hello(hello(1)))]);
+    assert_eq!(rig.greet(1), []);
+    assert_eq!(rig.worker.tick_period(rig.now), Duration::from_secs(1));
+    rig.pass(Duration::from_millis(500));
+    assert_eq!(rig.tick(), []);
+    rig.pass(Duration::from_millis(499));
+    assert_eq!(rig.tick(), [Out::Said(2, Event::Beat(Beat {}))]);
+    rig.worker.handle_shutdown();
+    assert_eq!(rig.outs(), [Out::Said(3, Event::Bye(Bye {}))]);
+}
+
+#[test]
+fn a_new_stream_tells_who_waits_and_who_runs() {
+    let mut rig = Rig::connected();
+    let running = rig.running("m1");
+    rig.pass(Duration::from_millis(7));
+    let (waiting, _) = rig.waiting("m2");
+    rig.response(running, &[(":status", "200")], false);
+    rig.outs();
+    let said = reopen(&mut rig);
+    let expected = Hello {
+        waiting: vec![Register {
+            age_us: 50_000,
+            ..register(waiting, "m2")
+        }],
+        running: vec![Running {
+            register: Some(Register {
+                age_us: 57_000,
+                ..register(running, "m1")
+            }),
+            pool: "chat".into(),
+            endpoint: "1.1.1.1:1".into(),
+            age_us: 57_000,
+            started: true,
+        }],
+        ..hello(2)
+    };
+    assert_eq!(said, [Out::Said(1, Event::Hello(expected))]);
+    // A request that comes before the companion has greeted follows the Hello.
+    let (early, said) = rig.waiting("m3");
+    assert_eq!(said, [Out::Said(2, Event::Register(register(early, "m3")))]);
+}
+
+#[test]
+fn a_hello_comes_in_parts() {
+    let mut rig = Rig::new();
+    let count = HELLO_PART_REQUESTS + 3;
+    for _ in 0..count {
+        rig.waiting("m1");
+    }
+    let parts: Vec<Hello> = rig
+        .open()
+        .into_iter()
+        .map(|out| {
+            if let Out::Said(_, Event::Hello(hello)) = out {
+                hello
+            } else {
+                panic!("only Hello: {out:?}")
+            }
+        })
+        .collect();
+    let shape: Vec<_> = parts
+        .iter()
+        .map(|part| (part.part, part.last, part.waiting.len()))
+        .collect();
+    assert_eq!(shape, [(0, false, HELLO_PART_REQUESTS), (1, true, 3)]);
+    let sequences: Vec<u64> = parts
+        .iter()
+        .flat_map(|part| &part.waiting)
+        .map(|r| r.sequence)
+        .collect();
+    assert!(sequences.is_sorted());
+    assert_eq!(sequences.len(), count);
+}
+
+#[test]
+fn terminal_events_are_repeated_until_acknowledged() {
+    let mut rig = Rig::connected();
+    let ids: Vec<u64> = (0..3).map(|_| rig.waiting("m1").0).collect();
+    for id in &ids {
+        rig.log(*id);
+    }
+    // Frames 1 to 4 are the Hello and the Registers, 5 to 7 the Cancels: the first of these is heard.
+    rig.command(5, []);
+    let cancel = |seq, id: u64| Out::Said(seq, Event::Cancel(Cancel { sequence: id }));
+    assert_eq!(
+        reopen(&mut rig),
+        [
+            Out::Said(1, Event::Hello(hello(2))),
+            cancel(2, ids[1]),
+            cancel(3, ids[2])
+        ]
+    );
+    rig.greet(1);
+    rig.command(3, []);
+    rig.worker.handle_closed(rig.now);
+    rig.pass(TICK);
+    assert_eq!(rig.open(), [Out::Said(1, Event::Hello(hello(3)))]);
+}
+
+#[test]
+fn what_ends_while_no_stream_is_open_is_told_on_the_next() {
+    let mut rig = Rig::connected();
+    let (waiting, _) = rig.waiting("m1");
+    rig.worker.handle_closed(rig.now);
+    assert_eq!(rig.log(waiting), []);
+    rig.pass(TICK);
+    let said = rig.open();
+    assert_eq!(
+        said[1..],
+        [Out::Said(2, Event::Cancel(Cancel { sequence: waiting }))]
+    );
+}
+
+#[test]
+fn who_was_never_told_of_isnt_cancelled() {
+    let mut rig = Rig::new();
+    let (waiting, said) = rig.waiting("m1");
+    assert_eq!(said, []);
+    rig.log(waiting);
+    assert_eq!(rig.open(), [Out::Said(1, Event::Hello(hello(1)))]);
+}
+
+#[test]
+fn kept_events_are_bounded() {
+    let mut rig = Rig::connected();
+    rig.worker.handle_closed(rig.now);
+    for _ in 0..UNACKED_EVENTS_MAX + 5 {
+        let sequence = rig.held(&[]);
+        assert!(rig.body(sequence, "{", true).is_some());
+    }
+    rig.pass(TICK);
+    assert_eq!(rig.open().len(), 1 + UNACKED_EVENTS_MAX);
+}
+
+#[test]
+fn a_companion_that_acknowledges_nothing_is_unreachable() {
+    let mut rig = Rig::connected();
+    let running = rig.running("m1");
+    let mut outs = Vec::new();
+    for _ in 0..80_000 {
+        rig.response(running, &[(":status", "200")], false);
+        outs = rig.outs();
+        if outs.len() > 1 {
+            break;
+        }
+    }
+    assert_eq!(
+        outs[1],
+        Out::Log("session 1: the companion acknowledges nothing".into())
+    );
+    assert_eq!(rig.tick(), [Out::Cut]);
+    rig.pass(TICK);
+    assert_eq!(rig.tick(), [Out::Open]);
+}
+
+#[test]
+fn attempts_back_off() {
+    let mut rig = Rig::new();
+    assert_eq!(rig.tick(), [Out::Open]);
+    for wait_ms in [50, 100, 200, 400, 800, 1_000, 1_000] {
+        rig.worker.handle_open_failed(rig.now);
+        rig.pass(Duration::from_millis(wait_ms - 1));
+        assert_eq!(rig.tick(), []);
+        rig.pass(Duration::from_millis(1));
+        assert_eq!(rig.tick(), [Out::Open]);
+    }
+}
+
+#[test]
+fn without_a_common_version_it_tries_again_much_later() {
+    let mut rig = Rig::new();
+    rig.open();
+    let outs = rig.command(0, [Kind::HelloAck(HelloAck { version: 0, term: 1 })]);
+    assert_eq!(
+        outs,
+        [Out::Log(
+            "session 1: companion and filter have no version of the protocol in common".into()
+        )]
+    );
+    assert_eq!(rig.tick(), [Out::Cut]);
+    rig.pass(Duration::from_secs(29));
+    assert_eq!(rig.tick(), []);
+    rig.pass(Duration::from_secs(1));
+    rig.open();
+    // Said once, however often it is tried.
+    assert_eq!(
+        rig.command(0, [Kind::HelloAck(HelloAck { version: 0, term: 1 })]),
+        []
+    );
+}
+
+#[test]
+fn an_older_companion_is_left() {
+    let mut rig = Rig::connected();
+    rig.worker.handle_closed(rig.now);
+    rig.pass(TICK);
+    rig.open();
+    rig.greet(5);
+    rig.worker.handle_closed(rig.now);
+    rig.pass(TICK);
+    rig.open();
+    let (sequence, _) = rig.waiting("m1");
+    assert_eq!(
+        rig.greet(4),
+        [Out::Log(
+            "session 3: this companion is older than the last one".into()
+        )]
+    );
+    assert_eq!(rig.command(1, [Kind::Grant(grant(sequence))]), []);
+    assert_eq!(rig.tick(), [Out::Cut]);
+}
+
+#[test]
+fn frames_out_of_order_break_the_stream() {
+    let mut rig = Rig::connected();
+    rig.worker.handle_message(rig.now, b"\xff\xff");
+    assert_eq!(
+        rig.outs(),
+        [Out::Log(
+            "session 1: the companion sent what isn't a frame".into()
+        )]
+    );
+    let mut rig = Rig::connected();
+    assert_eq!(
+        rig.command(99, []),
+        [Out::Log(
+            "session 1: the companion's frames are out of order".into()
+        )]
+    );
+}
+
+#[test]
+fn bye_of_the_companion_makes_room_for_its_successor() {
+    let mut rig = Rig::connected();
+    rig.waiting("m1");
+    rig.command(2, [Kind::Bye(Bye {})]);
+    assert_eq!(rig.tick(), [Out::Cut]);
+    rig.pass(TICK);
+    let said = rig.open();
+    let [Out::Said(1, Event::Hello(hello))] = &said[..] else {
+        panic!("{said:?}")
+    };
+    assert_eq!(hello.waiting.len(), 1);
+}
+
+#[test]
+fn requests_wait_for_hold_and_no_longer() {
+    let mut rig = Rig::connected();
+    let (waiting, _) = rig.waiting("m1");
+    rig.worker.handle_closed(rig.now);
+    assert_eq!(rig.worker.tick_period(rig.now), TICK);
+    rig.pass(Duration::from_millis(4_999));
+    assert_eq!(rig.tick(), [Out::Open]);
+    rig.worker.handle_open_failed(rig.now);
+    let (late, _) = rig.waiting("m1");
+    rig.pass(Duration::from_millis(1));
+    let outs = rig.tick();
+    let [Out::Answer(101, first), Out::Answer(102, second)] = &outs[..] else {
+        panic!("{outs:?}")
+    };
+    assert_eq!((first.status, second.status), (503, 503));
+    assert!(String::from_utf8_lossy(&first.body).contains("gateway_unavailable"));
+    assert_eq!(rig.log(waiting), []);
+    assert_eq!(rig.log(late), []);
+    // From now on they don't wait at all, but in a pool that is more patient.
+    let sequence = rig.held(&[]);
+    assert_eq!(rig.body(sequence, r#"{"model":"m1"}"#, true).unwrap().status, 503);
+    let (patient, _) = rig.waiting("p1");
+    rig.pass(Duration::from_secs(1));
+    let said = rig.open();
+    let [
+        Out::Said(1, Event::Hello(hello)),
+        Out::Said(2, Event::Refused(first)),
+        Out::Said(3, _),
+        Out::Said(4, Event::Refused(last)),
+    ] = &said[..]
+    else {
+        panic!("{said:?}")
+    };
+    assert_eq!(hello.waiting[0].sequence, patient);
+    assert_eq!(
+        (first.code.as_str(), first.registered),
+        ("gateway_unavailable", true)
+    );
+    assert!(!last.registered);
+}
+
+#[test]
+fn at_a_cold_start_hold_counts_from_the_configuration() {
+    let mut rig = Rig::new();
+    rig.pass(Duration::from_millis(4_999));
+    rig.waiting("m1");
+    rig.pass(Duration::from_millis(1));
+    let outs = rig.tick();
+    assert!(matches!(outs[..], [Out::Answer(101, _), Out::Open]), "{outs:?}");
+}
+
+#[test]
+fn ttl_and_deadline_are_kept_while_the_companion_is_away() {
+    let mut rig = Rig::new();
+    let deadline = rig.held(&[("x-penstock-deadline-ms", "200")]);
+    rig.body(deadline, r#"{"model":"p1"}"#, true);
+    rig.waiting("p1");
+    rig.tick();
+    rig.worker.handle_open_failed(rig.now);
+    rig.pass(Duration::from_millis(200));
+    let outs = rig.tick();
+    let Out::Answer(101, answer) = &outs[0] else {
+        panic!("{outs:?}")
+    };
+    assert_eq!(answer.status, 504);
+    assert!(answer.headers.contains(&("x-should-retry", "false".into())));
+    rig.worker.handle_open_failed(rig.now);
+    rig.pass(Duration::from_millis(29_800));
+    let outs = rig.tick();
+    let Out::Answer(102, answer) = &outs[0] else {
+        panic!("{outs:?}")
+    };
+    assert!(String::from_utf8_lossy(&answer.body).contains("Request timed out after 30s in queue"));
+    assert!(String::from_utf8_lossy(&answer.body).contains("queue_timeout"));
+}
+
+#[test]
+fn deadlines_are_the_companions_while_it_answers() {
+    let mut rig = Rig::connected();
+    rig.waiting("m1");
+    rig.pass(Duration::from_secs(100));
+    assert_eq!(rig.tick(), [Out::Said(3, Event::Beat(Beat {}))]);
+}
+
+#[test]
+fn a_policy_counts_from_the_next_request_on() {
+    let mut rig = Rig::connected();
+    let before = rig.held(&[]);
+    rig.command(
+        1,
+        [Kind::Policy(Policy {
+            digest: "d1".into(),
+            body_bytes_max: 10,
+            ..Policy::default()
+        })],
+    );
+    assert_eq!(rig.body(before, r#"{"model":"m1"}"#, true), None);
+    assert!(matches!(
+        rig.headers(&[], true),
+        penstock_filter_core::effect::Headed::Pass(_)
+    ));
+    rig.outs();
+    let said = reopen(&mut rig);
+    let [Out::Said(1, Event::Hello(hello))] = &said[..] else {
+        panic!("{said:?}")
+    };
+    assert_eq!(hello.policy_digest, "d1");
+}
+
+#[test]
+fn what_isnt_terminal_isnt_repeated() {
+    let mut rig = Rig::connected();
+    let running = rig.running("m1");
+    rig.response(running, &[(":status", "200")], false);
+    let said = rig.outs();
+    assert!(
+        matches!(said[..], [Out::Said(3, Event::Started(Started { .. }))]),
+        "{said:?}"
+    );
+    assert_eq!(reopen(&mut rig).len(), 1);
+}
