@@ -31,6 +31,17 @@ pub struct Found {
     pub source: Source,
 }
 
+impl Found {
+    /// It is of an earlier release than the bootstrap is written for, or says something that isn't a release.
+    pub fn is_older(&self) -> bool {
+        let release = |version: &str| {
+            let mut parts = version.split('.').map(|part| part.parse::<u32>().ok());
+            Some((parts.next()??, parts.next()??))
+        };
+        release(&self.version) < release(VERSION)
+    }
+}
+
 /// Who provided the binary.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Source {
@@ -288,6 +299,16 @@ mod tests {
             source: Source::Variable,
         };
         assert_eq!(search.find().expect("found"), found);
+
+        let older = |version: &str| {
+            Found {
+                version: version.into(),
+                ..search.find().expect("found")
+            }
+            .is_older()
+        };
+        assert!(older("1.39.9") && older("0.99.0") && older("dev"));
+        assert!(!older("1.40.7") && !older("1.41.0") && !older("2.0.0-dev"));
 
         search.variable = Some(dir.path().join("absent"));
         let message = search.find().expect_err("refused").to_string();

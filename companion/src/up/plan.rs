@@ -68,6 +68,13 @@ impl Plan {
         let found = tokio::task::spawn_blocking(|| find::Search::here().find()).await;
         let found = found.map_err(|_| Error::Interrupted)??;
         tracing::info!(version = found.version, path = %found.path.display(), "Envoy is {}", found.source);
+        if found.is_older() {
+            tracing::warn!(
+                "this Envoy is {}; Penstock is tested with {}",
+                found.version,
+                find::VERSION
+            );
+        }
         let envoy = Launch {
             binary: found.path,
             bootstrap,

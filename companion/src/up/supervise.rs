@@ -21,7 +21,6 @@ use tokio::{
 };
 
 use super::{Error, backoff::Backoff, plan::Plan};
-use crate::config::Address;
 
 /// What a companion may take beyond its drain, and Envoy at all, before it is killed.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -234,6 +233,8 @@ fn companion(plan: &Plan, flags: &[String]) -> Command {
         .arg("serve")
         .arg("--config")
         .arg(&plan.config)
+        .args(["--grpc", &plan.listen.grpc.to_string()])
+        .args(["--http", &plan.listen.http.to_string()])
         .args(["--envoy-gateway", &plan.listen.gateway.to_string()])
         // Each worker's session, and the main thread's.
         .args([
@@ -242,15 +243,6 @@ fn companion(plan: &Plan, flags: &[String]) -> Command {
         ])
         .stdin(Stdio::null())
         .stdout(Stdio::null());
-    for (flag, address) in [("--grpc", &plan.listen.grpc), ("--http", &plan.listen.http)] {
-        match address {
-            Address::Tcp(settled) => {
-                command.args([flag, &settled.to_string()]);
-            }
-            // As the file has it.
-            Address::Unix(_) => {}
-        }
-    }
     command
 }
 
