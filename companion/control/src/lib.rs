@@ -1,1 +1,21 @@
-//! Skeleton.
+//! What stands between the wire and the engines: sessions, their resync and grace, and who is answered what.
+//!
+//! Pure: the shell hands in events with the time, and takes out frames, closures and observations. It has no
+//! socket, no clock and no runtime; one task owns it, so nothing in it is shared or locked.
+
+mod answer;
+mod control;
+mod convert;
+mod event;
+mod pool;
+mod register;
+mod resync;
+mod session;
+mod settings;
+mod status;
+mod timers;
+
+pub use control::Control;
+pub use event::{ConnId, Event, Labels, Observation, Output};
+pub use settings::{EndpointSettings, FlowKey, PoolSettings, Settings};
+pub use status::{PoolStatus, SessionStatus, Status};

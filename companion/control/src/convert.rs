@@ -1,0 +1,136 @@
+//! The one place that knows both the wire's requests and the engine's.
+
+use core::time::Duration;
+
+use penstock_engine::input::{Band, Prompt, Request, Service, Usage};
+use penstock_engine::units::Tokens;
+use penstock_engine::{Instant, RequestId};
+use penstock_wire as wire;
+
+use crate::settings::FlowKey;
+
+/// The engine's view of a registration. Its arrival lies as long ago as the filter says.
+pub(crate) fn request(id: RequestId, now: Instant, from: &wire::Register, flow: &str, band: Band) -> Request {
+    let arrived = now.before(Duration::from_micros(from.age_us));
+    Request {
+        id,
+        arrived,
+        flow: flow.into(),
+        band,
+        class: from.class.as_str().into(),
+        model: from.model.as_str().into(),
+        prompt: Prompt::Bytes(from.prompt_bytes),
+        cached: Tokens(0),
+        expected_output: None,
+        max_output: from.max_tokens.map(Tokens),
+        body_bytes: from.body_bytes,
+        strict: 0,
+        jump: 0,
+        deadline: from
+            .deadline_ms
+            .map(|after| arrived.after(Duration::from_millis(after))),
+        eligible: None,
+    }
+}
+
+/// The flow of a request, and whether it must not be shown.
+pub(crate) fn flow(key: FlowKey, from: &wire::Register) -> (&str, bool) {
+    match key {
+        FlowKey::FairnessId => (&from.fairness_id, from.fairness_id_private),
+        FlowKey::User => (&from.user, true),
+        FlowKey::Model => (&from.model, false),
+        FlowKey::None => ("", false),
+    }
+}
+
+/// The band a client claims: one of the names, or an objective; anything else is default.
+pub(crate) fn band(claim: &str, objectives: &[(String, Band)]) -> Band {
+    let claim = claim.trim();
+    let is = |names: [&str; 2]| names.iter().any(|name| claim.eq_ignore_ascii_case(name));
+    if is(["critical", "high"]) {
+        Band::Critical
+    } else if is(["default", "normal"]) {
+        Band::Default
+    } else if is(["sheddable", "low"]) {
+        Band::Sheddable
+    } else {
+        objectives
+            .iter()
+            .find(|(name, _)| name == claim)
+            .map_or(Band::Default, |(_, band)| *band)
+    }
+}
+
+/// What was served, by how it ended.
+pub(crate) fn service(from: &wire::Completed) -> Service {
+    let counted = Usage {
+        prompt: from.prompt_tokens.map(Tokens),
+        cached: from.cached_tokens.map(Tokens),
+        output: output_tokens(from).map(Tokens),
+    };
+    match from.end() {
+        wire::End::Unavailable | wire::End::ResetBeforeAnswer => Service::Nothing,
+        // An error page of the server is no service, unless it counted tokens.
+        wire::End::Served if from.status >= 400 && from.prompt_tokens.is_none() => Service::Nothing,
+        // Left before it was sent anywhere.
+        wire::End::ClientLeft if from.endpoint.is_empty() => Service::Nothing,
+        wire::End::Unspecified | wire::End::Served => Service::Served(counted),
+        wire::End::ClientLeft | wire::End::ResetInsideAnswer => Service::Served(Usage {
+            output: Some(counted.output.unwrap_or_default()),
+            ..counted
+        }),
+    }
+}
+
+/// As the server counted, else the stream's events; `None`: nobody counted.
+pub(crate) fn output_tokens(from: &wire::Completed) -> Option<u64> {
+    from.output_tokens
+        .or((from.output_chunks > 0).then_some(from.output_chunks))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn claims_become_bands() {
+        let objectives = [("chat-gold".to_owned(), Band::Critical)];
+        let cases = [
+            (" HIGH ", Band::Critical),
+            ("critical", Band::Critical),
+            ("Normal", Band::Default),
+            ("low", Band::Sheddable),
+            ("chat-gold", Band::Critical),
+            ("urgent!", Band::Default),
+            ("", Band::Default),
+        ];
+        for (claim, band_expected) in cases {
+            assert_eq!(band(claim, &objectives), band_expected, "{claim}");
+        }
+    }
+
+    #[test]
+    fn an_error_page_is_refunded_and_a_cut_answer_is_not() {
+        let ended = |end: wire::End, status, output_chunks| wire::Completed {
+            end: end.into(),
+            status,
+            output_chunks,
+            endpoint: "127.0.0.1:1".into(),
+            ..Default::default()
+        };
+        assert_eq!(service(&ended(wire::End::Served, 500, 0)), Service::Nothing);
+        assert_eq!(service(&ended(wire::End::Unavailable, 503, 0)), Service::Nothing);
+        let seen = |tokens| {
+            Service::Served(Usage {
+                output: Some(Tokens(tokens)),
+                ..Usage::default()
+            })
+        };
+        assert_eq!(service(&ended(wire::End::ResetInsideAnswer, 200, 7)), seen(7));
+        assert_eq!(service(&ended(wire::End::ClientLeft, 0, 0)), seen(0));
+        assert_eq!(
+            service(&ended(wire::End::Served, 200, 0)),
+            Service::Served(Usage::default())
+        );
+    }
+}

@@ -1,0 +1,135 @@
+//! What a control is told, and what it says.
+
+use core::time::Duration;
+use std::sync::Arc;
+
+use penstock_engine::Outcome;
+use penstock_engine::input::Band;
+use penstock_wire as wire;
+
+/// One gRPC stream, as the shell names it. Never used twice.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ConnId(pub u64);
+
+/// Everything that can happen to a control.
+#[derive(Clone, Debug)]
+pub enum Event {
+    /// A stream was opened.
+    Opened(ConnId),
+    /// A frame came in on it.
+    Frame(ConnId, Box<wire::FilterFrame>),
+    /// It ended, however.
+    Closed(ConnId),
+    /// An endpoint became ready, or is no longer.
+    EndpointReady {
+        /// Index into [`crate::Settings::pools`].
+        pool: usize,
+        /// `ip:port`; unknown ones are ignored.
+        address: String,
+        /// It passes its health check.
+        ready: bool,
+    },
+    /// Refuse everything new and all that waits (`true`), or take requests again (`false`).
+    Drain(bool),
+}
+
+/// What a control says.
+#[derive(Clone, Debug)]
+pub enum Output {
+    /// Send this frame.
+    Send(ConnId, Box<wire::CompanionFrame>),
+    /// Close the stream; what was sent before must still go out.
+    Close(ConnId, &'static str),
+    /// For metrics and logs.
+    Observe(Observation),
+}
+
+/// Whose request it is: the labels of its metrics and log lines. Shared by all that is said of one request.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Labels {
+    /// The pool's name; `none` for a request that has none.
+    pub pool: Arc<str>,
+    /// The model asked for.
+    pub model: Box<str>,
+    /// The flow; empty: anonymous.
+    pub flow: Box<str>,
+    /// The flow mustn't be shown: it comes from a body, or is a user.
+    pub private: bool,
+    /// The band.
+    pub band: Band,
+    /// The client's `x-request-id`.
+    pub request_id: Box<str>,
+}
+
+/// Something worth counting or logging.
+#[derive(Clone, Debug)]
+pub enum Observation {
+    /// A session said Hello.
+    SessionOpened {
+        /// Its stream.
+        conn: ConnId,
+        /// Which Envoy it is.
+        node: Box<str>,
+        /// Requests it brought along, waiting.
+        waiting: usize,
+        /// And running.
+        running: usize,
+    },
+    /// A session is over.
+    SessionClosed {
+        /// Its stream.
+        conn: ConnId,
+        /// Why.
+        why: &'static str,
+    },
+    /// A request came.
+    Arrived(Arc<Labels>),
+    /// A request left the queue, or never entered it.
+    Decided {
+        /// Whose.
+        labels: Arc<Labels>,
+        /// How.
+        outcome: Outcome,
+        /// The code of the answer; empty for one that goes.
+        code: &'static str,
+        /// Since its arrival.
+        waited: Duration,
+        /// The first choice; empty for one that doesn't go.
+        endpoint: Box<str>,
+    },
+    /// The filter answered by itself.
+    Refused {
+        /// Whose.
+        labels: Arc<Labels>,
+        /// An outcome's name.
+        outcome: Box<str>,
+        /// The code of the answer.
+        code: Box<str>,
+    },
+    /// A server answered from another endpoint than was granted.
+    Misrouted {
+        /// Whose.
+        labels: Arc<Labels>,
+        /// Where Envoy sent it.
+        endpoint: Box<str>,
+    },
+    /// A granted request has ended.
+    Completed {
+        /// Whose.
+        labels: Arc<Labels>,
+        /// The last address that Envoy used; empty: none.
+        endpoint: Box<str>,
+        /// What the client got; 0: nothing.
+        status: u16,
+        /// From its arrival to the first byte of the answer, the wait included; `None`: there was none.
+        ttft: Option<Duration>,
+        /// Mean time between tokens; `None`: fewer than two, or not counted.
+        itl: Option<Duration>,
+        /// From its arrival to the end.
+        duration: Duration,
+        /// As the server counted.
+        prompt_tokens: Option<u64>,
+        /// As the server counted, else the stream's events.
+        output_tokens: Option<u64>,
+    },
+}

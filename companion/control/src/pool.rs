@@ -1,0 +1,126 @@
+//! One pool: which models are its own, its endpoints by address and by number, and its engine.
+
+use std::sync::Arc;
+
+use hashbrown::{HashMap, HashSet};
+use penstock_engine::Engine;
+use penstock_engine::input::{EndpointId, EndpointState, Input};
+use penstock_engine::{Instant, Policy};
+use wildmatch::WildMatch;
+
+use crate::settings::{FlowKey, PoolSettings};
+
+/// A pool and what decides for it.
+#[derive(Debug)]
+pub(crate) struct Pool {
+    pub(crate) name: Arc<str>,
+    pub(crate) engine: Engine,
+    pub(crate) policy: Policy,
+    pub(crate) flow_key: FlowKey,
+    pub(crate) capacity_status: u16,
+    /// Flows whose identity may be shown: it came from a header, and there was room.
+    pub(crate) public_flows: HashSet<Box<str>>,
+    globs: Vec<WildMatch>,
+    endpoints: Vec<Endpoint>,
+    ids: HashMap<Box<str>, EndpointId>,
+}
+
+#[derive(Debug)]
+struct Endpoint {
+    address: Box<str>,
+    state: EndpointState,
+}
+
+impl Pool {
+    pub(crate) fn new(settings: &PoolSettings, seed: u64, now: Instant) -> Self {
+        let mut pool = Self {
+            name: settings.name.as_str().into(),
+            engine: Engine::new(settings.policy.clone(), seed, now),
+            policy: settings.policy.clone(),
+            flow_key: settings.flow_key,
+            capacity_status: settings.capacity_status,
+            public_flows: HashSet::new(),
+            globs: settings.models.iter().map(|glob| WildMatch::new(glob)).collect(),
+            endpoints: Vec::with_capacity(settings.endpoints.len()),
+            ids: HashMap::with_capacity(settings.endpoints.len()),
+        };
+        for (number, endpoint) in (0..).zip(&settings.endpoints) {
+            let id = EndpointId(number);
+            let state = EndpointState {
+                ready: endpoint.ready,
+                weight: endpoint.weight,
+            };
+            pool.ids.insert(endpoint.address.as_str().into(), id);
+            pool.endpoints.push(Endpoint {
+                address: endpoint.address.as_str().into(),
+                state,
+            });
+            pool.engine.handle(now, Input::Endpoint { id, state });
+        }
+        pool
+    }
+
+    /// This pool serves the model.
+    pub(crate) fn serves(&self, model: &str) -> bool {
+        self.globs.is_empty() || self.globs.iter().any(|glob| glob.matches(model))
+    }
+
+    /// Lets a flow be shown, as one of at most `most`.
+    pub(crate) fn show(&mut self, flow: &str, most: usize) {
+        if !flow.is_empty() && self.public_flows.len() < most && !self.public_flows.contains(flow) {
+            self.public_flows.insert(flow.into());
+        }
+    }
+
+    /// The endpoint at an address; `None`: not one of this pool.
+    pub(crate) fn endpoint(&self, address: &str) -> Option<EndpointId> {
+        self.ids.get(address).copied()
+    }
+
+    /// The address of an endpoint; empty for one that never was.
+    pub(crate) fn address(&self, id: EndpointId) -> &str {
+        usize::try_from(id.0)
+            .ok()
+            .and_then(|at| self.endpoints.get(at))
+            .map_or("", |it| &it.address)
+    }
+
+    /// Takes what a health check said. `true`: it changed something.
+    pub(crate) fn set_ready(&mut self, now: Instant, address: &str, ready: bool) -> bool {
+        let Some(id) = self.endpoint(address) else {
+            return false;
+        };
+        let Some(endpoint) = usize::try_from(id.0)
+            .ok()
+            .and_then(|at| self.endpoints.get_mut(at))
+        else {
+            return false;
+        };
+        if endpoint.state.ready == ready {
+            return false;
+        }
+        endpoint.state.ready = ready;
+        self.engine.handle(
+            now,
+            Input::Endpoint {
+                id,
+                state: endpoint.state,
+            },
+        );
+        true
+    }
+
+    /// Addresses by the endpoint's number.
+    pub(crate) fn addresses(&self) -> Vec<Box<str>> {
+        self.endpoints.iter().map(|it| it.address.clone()).collect()
+    }
+
+    /// Addresses of the ready endpoints, in the order of the configuration.
+    pub(crate) fn ready(&self) -> Vec<String> {
+        self.endpoints
+            .iter()
+            .filter(|it| it.state.ready)
+            .map(|it| it.address.to_string())
+            .collect()
+    }
+}

@@ -1,0 +1,70 @@
+//! What a control is made with.
+
+use core::time::Duration;
+
+use penstock_engine::Policy;
+use penstock_engine::input::Band;
+use penstock_engine::units::Decimal;
+use penstock_wire as wire;
+
+/// Everything a control holds to.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// At least one; the first whose globs match a model is its pool.
+    pub pools: Vec<PoolSettings>,
+    /// What every filter is told.
+    pub policy: wire::Policy,
+    /// Bands by the name of an objective.
+    pub objectives: Vec<(String, Band)>,
+    /// Sessions that say Hello when all is well; `None`: unknown, the whole of `startup_wait` is waited.
+    pub sessions_expected: Option<usize>,
+    /// Dispatch begins when all expected sessions said Hello, at the latest after this.
+    pub startup_wait: Duration,
+    /// Flows of a pool whose identity is shown in metrics and status.
+    pub flows_shown: usize,
+    /// Rises with every companion that becomes active.
+    pub term: u64,
+    /// For tie-breaks and jitter.
+    pub seed: u64,
+}
+
+/// One pool.
+#[derive(Clone, Debug)]
+pub struct PoolSettings {
+    /// Unique.
+    pub name: String,
+    /// Globs; empty: every model.
+    pub models: Vec<String>,
+    /// The endpoints that are listed, in order.
+    pub endpoints: Vec<EndpointSettings>,
+    /// What its engine holds to.
+    pub policy: Policy,
+    /// What makes a flow.
+    pub flow_key: FlowKey,
+    /// Status of full queues and expired waits.
+    pub capacity_status: u16,
+}
+
+/// One endpoint.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct EndpointSettings {
+    /// `ip:port`, as Envoy writes it.
+    pub address: String,
+    /// Scales its bounds.
+    pub weight: Decimal,
+    /// Ready from the start: nothing checks its health.
+    pub ready: bool,
+}
+
+/// What makes a flow.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FlowKey {
+    /// The fairness identity.
+    FairnessId,
+    /// The user.
+    User,
+    /// The model asked for.
+    Model,
+    /// One flow for all.
+    None,
+}
