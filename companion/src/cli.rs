@@ -8,7 +8,7 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand};
 use tracing_subscriber::EnvFilter;
 
-use crate::{config, mock_server};
+use crate::{config, envoy_config, filter_module, mock_server, serve, up};
 
 /// Bad usage or configuration.
 pub const EXIT_USAGE: u8 = 2;
@@ -47,8 +47,16 @@ enum LogFormat {
 
 #[derive(Debug, Subcommand)]
 enum Command {
+    /// Run the companion alone.
+    Serve(serve::Args),
+    /// Run Envoy, the filter and the companion in front of model servers.
+    Up(up::Args),
     /// Check a configuration file.
     Validate(Validate),
+    /// Print the Envoy bootstrap of a configuration.
+    EnvoyConfig(envoy_config::Args),
+    /// Write the filter's wasm module to a file.
+    Filter(filter_module::Args),
     /// Run an OpenAI-compatible server that batches like vLLM.
     MockServer(mock_server::Args),
 }
@@ -79,13 +87,33 @@ pub fn main() -> ExitCode {
         LogFormat::Json => log.json().init(),
     }
     match tokio::runtime::Runtime::new() {
-        Ok(runtime) => runtime.block_on(run(cli.command)),
+        Ok(runtime) => runtime.block_on(run(cli)),
         Err(error) => failed(&format!("can't start the runtime: {error}"), 1),
     }
 }
 
-async fn run(command: Command) -> ExitCode {
-    match command {
+async fn run(cli: Cli) -> ExitCode {
+    match cli.command {
+        Command::Serve(args) => ended(serve::run(args).await, serve::Error::exit_code),
+        Command::Up(args) => {
+            let format = match cli.log_format {
+                LogFormat::Text => "text",
+                LogFormat::Json => "json",
+            };
+            let flags = vec!["--log".into(), cli.log, "--log-format".into(), format.into()];
+            ended(
+                up::run(up::Options { flags, ..args.into() }).await,
+                up::Error::exit_code,
+            )
+        }
+        Command::EnvoyConfig(args) => match envoy_config::render(args) {
+            Ok(bootstrap) => {
+                print!("{bootstrap}");
+                ExitCode::SUCCESS
+            }
+            Err(error) => failed(&error.to_string(), error.exit_code()),
+        },
+        Command::Filter(args) => ended(filter_module::write_to(&args.out), |_| 1),
         Command::Validate(args) => match config::Config::read(&args.config) {
             Ok(_) => {
                 println!("{}: valid", args.config.display());

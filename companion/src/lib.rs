@@ -1,6 +1,19 @@
 //! The companion of Penstock's filter, and every command of the `penstock` binary.
 
 pub mod cli;
+pub mod clock;
 pub mod config;
+pub mod driver;
+pub mod envoy_config;
+pub mod filter_module;
+pub mod grpc;
+pub mod health;
+pub mod http;
+pub mod listener;
+pub mod metrics;
 pub mod mock_server;
+pub mod observe;
 pub mod policy;
+pub mod serve;
+pub mod status;
+pub mod up;

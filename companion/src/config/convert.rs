@@ -2,12 +2,16 @@
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
+use std::str::FromStr;
 
 use penstock_engine::input::Band;
 use penstock_engine::policy as engine;
 use penstock_engine::units::Decimal;
 
-use super::{Address, Broken, Config, Endpoint, FlowKey, Health, Identity, Listen, Pool, Source, raw, value};
+use super::{
+    Address, AddressError, Broken, Config, Endpoint, FlowKey, Health, Identity, Listen, Pool, Source, raw,
+    value,
+};
 
 /// Requests a ready endpoint works on at a time, if nothing else is said.
 const DEFAULT_WATERMARK: u64 = 2;
@@ -63,33 +67,43 @@ fn convert_listen(raw: raw::Listen) -> Result<Listen, Broken> {
 }
 
 fn address(key: &str, written: Option<&str>, default: &str) -> Result<Address, Broken> {
-    let text = written.unwrap_or(default);
-    match text.strip_prefix("unix:") {
-        Some(path) if path.starts_with('/') => Ok(Address::Unix(path.into())),
-        Some(_) => Err(Broken(
-            key.into(),
-            format!("`{text}`: the path of a unix socket starts with /"),
-        )),
-        None => loopback(key, Some(text), default).map(Address::Tcp),
+    written
+        .unwrap_or(default)
+        .parse()
+        .map_err(|why: AddressError| Broken(key.into(), why.to_string()))
+}
+
+impl FromStr for Address {
+    type Err = AddressError;
+
+    fn from_str(text: &str) -> Result<Self, AddressError> {
+        match text.strip_prefix("unix:") {
+            Some(path) if path.starts_with('/') => Ok(Self::Unix(path.into())),
+            Some(_) => Err(AddressError(format!(
+                "`{text}`: the path of a unix socket starts with /"
+            ))),
+            None => on_loopback(text).map(Self::Tcp),
+        }
     }
 }
 
-/// What a client claims isn't checked yet, and nothing is encrypted: both need the loopback interface.
 fn loopback(key: &str, written: Option<&str>, default: &str) -> Result<SocketAddr, Broken> {
-    let text = written.unwrap_or(default);
+    on_loopback(written.unwrap_or(default)).map_err(|why| Broken(key.into(), why.to_string()))
+}
+
+/// What a client claims isn't checked yet, and nothing is encrypted: both need the loopback interface.
+fn on_loopback(text: &str) -> Result<SocketAddr, AddressError> {
     let address: SocketAddr = text.parse().map_err(|_| {
-        Broken(
-            key.into(),
-            format!("`{text}` is no address; write ip:port, 127.0.0.1:8080"),
-        )
+        AddressError(format!(
+            "`{text}` is no address; write ip:port, like 127.0.0.1:8080"
+        ))
     })?;
     if address.ip().is_loopback() {
         Ok(address)
     } else {
-        Err(Broken(
-            key.into(),
-            format!("`{text}` isn't a loopback address; this version serves on loopback only"),
-        ))
+        Err(AddressError(format!(
+            "`{text}` isn't a loopback address; this version serves on loopback only"
+        )))
     }
 }
 

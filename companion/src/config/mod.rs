@@ -149,6 +149,11 @@ pub enum FlowKey {
     None,
 }
 
+/// Text that is no address to listen on: why, and what is allowed.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct AddressError(String);
+
 /// A configuration that can't be used, and where.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {

@@ -1,0 +1,181 @@
+//! The one task that owns the control: it feeds events in, carries outputs out, and sleeps until the next deadline.
+//!
+//! It doesn't know what an event means. Everything else talks to it by its inbox, which has a limit: a gRPC stream
+//! that floods waits there, and so does its peer.
+
+use std::collections::HashMap;
+
+use penstock_control::{ConnId, Control, Event, Output, Settings, Status};
+use penstock_wire::CompanionFrame;
+use tokio::sync::{mpsc, oneshot};
+
+use crate::clock::Clock;
+use crate::observe::Observer;
+
+/// Messages in the inbox.
+const INBOX: usize = 8_192;
+/// Messages taken at a time; what is decided on them shares its frames.
+const BATCH: usize = 256;
+/// Frames that wait for a slow peer; past it the stream is closed and a resync mends what was lost.
+pub const FRAMES: usize = 4_096;
+
+/// What the driver is asked.
+enum Message {
+    Open(ConnId, mpsc::Sender<CompanionFrame>),
+    Event(Event),
+    Status(oneshot::Sender<Status>),
+    Idle(oneshot::Sender<()>),
+}
+
+/// Talks to the driver. Cheap to clone.
+#[derive(Clone, Debug)]
+pub struct Handle(mpsc::Sender<Message>);
+
+/// The driver has ended, as it does when the program ends.
+#[derive(Debug, thiserror::Error)]
+#[error("the companion is shutting down")]
+pub struct Gone;
+
+impl Handle {
+    /// A stream was opened; its frames go to `frames`, whose end closes it.
+    ///
+    /// # Errors
+    /// When the driver has ended.
+    pub async fn open(&self, conn: ConnId, frames: mpsc::Sender<CompanionFrame>) -> Result<(), Gone> {
+        self.0.send(Message::Open(conn, frames)).await.map_err(|_| Gone)
+    }
+
+    /// Something happened.
+    ///
+    /// # Errors
+    /// When the driver has ended.
+    pub async fn tell(&self, event: Event) -> Result<(), Gone> {
+        self.0.send(Message::Event(event)).await.map_err(|_| Gone)
+    }
+
+    /// A look at the whole.
+    ///
+    /// # Errors
+    /// When the driver has ended.
+    pub async fn status(&self) -> Result<Status, Gone> {
+        let (reply, answer) = oneshot::channel();
+        self.0.send(Message::Status(reply)).await.map_err(|_| Gone)?;
+        answer.await.map_err(|_| Gone)
+    }
+
+    /// Returns when nothing waits and nothing runs.
+    ///
+    /// # Errors
+    /// When the driver has ended.
+    pub async fn idle(&self) -> Result<(), Gone> {
+        let (reply, answer) = oneshot::channel();
+        self.0.send(Message::Idle(reply)).await.map_err(|_| Gone)?;
+        answer.await.map_err(|_| Gone)
+    }
+}
+
+struct Driver {
+    control: Control,
+    clock: Clock,
+    observer: Observer,
+    conns: HashMap<ConnId, mpsc::Sender<CompanionFrame>>,
+    idle: Vec<oneshot::Sender<()>>,
+}
+
+/// Starts the driver. It ends when the last handle is dropped.
+#[must_use]
+pub fn spawn(settings: Settings, clock: Clock, observer: Observer) -> (Handle, tokio::task::JoinHandle<()>) {
+    let (inbox, messages) = mpsc::channel(INBOX);
+    let driver = Driver {
+        control: Control::new(settings, clock.now()),
+        clock,
+        observer,
+        conns: HashMap::new(),
+        idle: Vec::new(),
+    };
+    (Handle(inbox), tokio::spawn(driver.run(messages)))
+}
+
+impl Driver {
+    async fn run(mut self, mut messages: mpsc::Receiver<Message>) {
+        let mut batch = Vec::with_capacity(BATCH);
+        loop {
+            let deadline = self.control.poll_timeout().and_then(|at| self.clock.at(at));
+            let due = async {
+                match deadline {
+                    Some(at) => tokio::time::sleep_until(at).await,
+                    None => std::future::pending().await,
+                }
+            };
+            tokio::select! {
+                received = messages.recv_many(&mut batch, BATCH) => {
+                    if received == 0 {
+                        return;
+                    }
+                    let started = std::time::Instant::now();
+                    for message in batch.drain(..) {
+                        self.take(message);
+                    }
+                    self.observer.decided(started.elapsed(), received);
+                }
+                () = due => self.control.handle_timeout(self.clock.now()),
+            }
+            self.carry_out();
+        }
+    }
+
+    fn take(&mut self, message: Message) {
+        let now = self.clock.now();
+        match message {
+            Message::Open(conn, frames) => {
+                self.conns.insert(conn, frames);
+                self.control.handle(now, Event::Opened(conn));
+            }
+            Message::Event(event) => {
+                if let Event::Closed(conn) = &event {
+                    self.conns.remove(conn);
+                }
+                self.control.handle(now, event);
+            }
+            // Nobody listens any more when these fail: the asker has gone.
+            Message::Status(reply) => {
+                let _ = reply.send(self.control.status(now));
+            }
+            Message::Idle(reply) => self.idle.push(reply),
+        }
+    }
+
+    fn carry_out(&mut self) {
+        while let Some(output) = self.control.poll_output() {
+            match output {
+                Output::Send(conn, frame) => self.send(conn, *frame),
+                Output::Close(conn, why) => {
+                    tracing::warn!(conn = conn.0, why, "session closed");
+                    self.conns.remove(&conn);
+                }
+                Output::Observe(observation) => self.observer.observe(observation),
+            }
+        }
+        if !self.idle.is_empty() && self.control.is_idle() {
+            for reply in self.idle.drain(..) {
+                // As above.
+                let _ = reply.send(());
+            }
+        }
+    }
+
+    fn send(&mut self, conn: ConnId, frame: CompanionFrame) {
+        let Some(frames) = self.conns.get(&conn) else {
+            return;
+        };
+        if let Err(error) = frames.try_send(frame) {
+            let why = match error {
+                mpsc::error::TrySendError::Full(_) => "its peer doesn't read",
+                mpsc::error::TrySendError::Closed(_) => "its peer has gone",
+            };
+            tracing::warn!(conn = conn.0, why, "session closed");
+            self.conns.remove(&conn);
+            self.control.handle(self.clock.now(), Event::Closed(conn));
+        }
+    }
+}

@@ -1,0 +1,108 @@
+//! The gRPC side: streams to events and back. It doesn't look into a frame.
+
+#[expect(unreachable_pub, clippy::allow_attributes, reason = "generated code")]
+#[rustfmt::skip]
+mod generated;
+
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use futures_util::{Stream, StreamExt};
+use generated::arbiter_server::{Arbiter, ArbiterServer};
+use penstock_control::{ConnId, Event};
+use penstock_wire::{CompanionFrame, FilterFrame, limits};
+use tokio::sync::mpsc;
+use tokio_stream::wrappers::{ReceiverStream, TcpListenerStream, UnixListenerStream};
+use tonic::{Request, Response, Status, Streaming};
+
+use crate::driver::{FRAMES, Handle};
+use crate::listener::Listener;
+
+/// A flood of small frames must fit in the window, or h2 takes it for an attack and closes the connection.
+const WINDOW_BYTES: u32 = 64 << 20;
+
+struct Service {
+    driver: Handle,
+    conns: Arc<AtomicU64>,
+}
+
+/// Serves gRPC until `shutdown` ends.
+///
+/// # Errors
+/// When the transport fails.
+pub async fn serve(
+    listener: Listener,
+    driver: Handle,
+    shutdown: impl Future<Output = ()>,
+) -> Result<(), tonic::transport::Error> {
+    let service = ArbiterServer::new(Service {
+        driver,
+        conns: Arc::default(),
+    })
+    .max_decoding_message_size(limits::MESSAGE_BYTES_MAX);
+    let (health, health_service) = tonic_health::server::health_reporter();
+    health.set_serving::<ArbiterServer<Service>>().await;
+    let router = tonic::transport::Server::builder()
+        .initial_stream_window_size(WINDOW_BYTES)
+        .initial_connection_window_size(WINDOW_BYTES)
+        .http2_keepalive_interval(Some(Duration::from_secs(5)))
+        .http2_keepalive_timeout(Some(Duration::from_secs(5)))
+        .tcp_nodelay(true)
+        .add_service(health_service)
+        .add_service(service);
+    match listener {
+        Listener::Tcp(listener) => {
+            let incoming = TcpListenerStream::new(listener).map(|accepted| {
+                accepted.inspect(|stream| {
+                    // Latency only; a socket that can't is still a socket.
+                    let _ = stream.set_nodelay(true);
+                })
+            });
+            router.serve_with_incoming_shutdown(incoming, shutdown).await
+        }
+        Listener::Unix(listener, _path) => {
+            router
+                .serve_with_incoming_shutdown(UnixListenerStream::new(listener), shutdown)
+                .await
+        }
+    }
+}
+
+#[tonic::async_trait]
+impl Arbiter for Service {
+    type SessionStream = Pin<Box<dyn Stream<Item = Result<CompanionFrame, Status>> + Send>>;
+
+    async fn session(
+        &self,
+        request: Request<Streaming<FilterFrame>>,
+    ) -> Result<Response<Self::SessionStream>, Status> {
+        let conn = ConnId(self.conns.fetch_add(1, Ordering::Relaxed));
+        let (frames, outgoing) = mpsc::channel(FRAMES);
+        let gone = |_| Status::unavailable("the companion is shutting down");
+        self.driver.open(conn, frames).await.map_err(gone)?;
+        tokio::spawn(read(conn, request.into_inner(), self.driver.clone()));
+        Ok(Response::new(Box::pin(ReceiverStream::new(outgoing).map(Ok))))
+    }
+}
+
+/// Hands in what comes on a stream, until it ends.
+async fn read(conn: ConnId, mut incoming: Streaming<FilterFrame>, driver: Handle) {
+    loop {
+        match incoming.message().await {
+            Ok(Some(frame)) => {
+                if driver.tell(Event::Frame(conn, Box::new(frame))).await.is_err() {
+                    return;
+                }
+            }
+            Ok(None) => break,
+            Err(status) => {
+                tracing::debug!(conn = conn.0, %status, "session's stream broke");
+                break;
+            }
+        }
+    }
+    // The driver has ended when this fails, and with it the session.
+    let _ = driver.tell(Event::Closed(conn)).await;
+}

@@ -1,0 +1,216 @@
+//! `penstock serve`: the companion alone, from its configuration to its last answer.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use clap::Args as ClapArgs;
+use penstock_control::{EndpointSettings, Event, FlowKey, PoolSettings, Settings};
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::watch;
+
+use crate::clock::Clock;
+use crate::config::{self, Address, Config};
+use crate::driver::{self, Handle};
+use crate::listener::{self, Listener};
+use crate::metrics::Metrics;
+use crate::observe::Observer;
+use crate::{grpc, health, http, policy};
+
+/// Answers that were decided still have to reach their filters.
+const FLUSH: Duration = Duration::from_millis(200);
+
+/// Flags of `penstock serve`.
+#[derive(Clone, Debug, ClapArgs)]
+#[command(after_help = "Example:\n  penstock serve --config penstock.yaml")]
+pub struct Args {
+    /// The configuration file.
+    #[arg(long, value_name = "FILE")]
+    pub config: PathBuf,
+    /// Where gRPC is served, instead of listen.grpc.
+    #[arg(long, value_name = "ADDR")]
+    pub grpc: Option<Address>,
+    /// Where HTTP is served, instead of listen.http.
+    #[arg(long, value_name = "ADDR")]
+    pub http: Option<Address>,
+    /// Sessions of Envoy without which /readyz is 503: its workers and its main thread. Set by `penstock up`.
+    #[arg(long, hide = true, value_name = "N")]
+    pub expect_sessions: Option<usize>,
+    /// Envoy's listener, without which /readyz is 503. Set by `penstock up`.
+    #[arg(long, hide = true, value_name = "ADDR")]
+    pub envoy_gateway: Option<SocketAddr>,
+}
+
+/// Why the companion couldn't start, or ended.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The configuration can't be used.
+    #[error(transparent)]
+    Config(#[from] config::Error),
+    /// An address can't be listened on.
+    #[error(transparent)]
+    Listen(#[from] listener::Error),
+    /// The metrics clash: a defect.
+    #[error("metrics: {0}")]
+    Metrics(#[from] prometheus::Error),
+    /// No HTTP client for health checks.
+    #[error("health checks: {0}")]
+    Health(#[from] reqwest::Error),
+    /// A signal can't be waited for.
+    #[error("signals: {0}")]
+    Signal(#[source] std::io::Error),
+    /// gRPC failed.
+    #[error("gRPC: {0}")]
+    Grpc(#[from] tonic::transport::Error),
+    /// HTTP failed.
+    #[error("HTTP: {0}")]
+    Http(#[source] std::io::Error),
+}
+
+impl Error {
+    /// 2: bad usage or configuration, 1: failed at run time.
+    #[must_use]
+    pub const fn exit_code(&self) -> u8 {
+        match self {
+            Self::Config(_) => 2,
+            Self::Listen(_)
+            | Self::Metrics(_)
+            | Self::Health(_)
+            | Self::Signal(_)
+            | Self::Grpc(_)
+            | Self::Http(_) => 1,
+        }
+    }
+}
+
+/// Serves until SIGTERM or SIGINT: then refuses what is new, answers what waits, and lets what runs finish.
+///
+/// # Errors
+/// When it can't start, or a listener fails.
+pub async fn run(args: Args) -> Result<(), Error> {
+    let mut config = Config::read(&args.config)?;
+    config.listen.grpc = args.grpc.unwrap_or(config.listen.grpc);
+    config.listen.http = args.http.unwrap_or(config.listen.http);
+    let grpc = Listener::open(&config.listen.grpc, "listen.grpc").await?;
+    let http = Listener::open(&config.listen.http, "listen.http").await?;
+    let mut signals = Signals::new().map_err(Error::Signal)?;
+
+    let clock = Clock::start();
+    let metrics = Arc::new(Metrics::new()?);
+    let observer = Observer::new(metrics.clone(), config.metric_flows);
+    let (driver, _running) = driver::spawn(settings(&config, args.expect_sessions), clock, observer);
+    health::spawn(&config, &driver)?;
+
+    let (stop, stopped) = watch::channel(false);
+    let app = http::App {
+        driver: driver.clone(),
+        metrics,
+        clock,
+        sessions_expected: args.expect_sessions,
+        gateway: args.envoy_gateway,
+    };
+    tracing::info!(grpc = %config.listen.grpc, http = %config.listen.http, pools = config.pools.len(), "serving");
+    let mut grpc = tokio::spawn(grpc::serve(grpc, driver.clone(), until(stopped.clone())));
+    let mut http = tokio::spawn(http::serve(http, app, until(stopped)));
+    tokio::select! {
+        () = signals.terminated() => {}
+        ended = &mut grpc => return ended.map_or(Ok(()), |it| it.map_err(Error::Grpc)),
+        ended = &mut http => return ended.map_or(Ok(()), |it| it.map_err(Error::Http)),
+    }
+    drain(&driver, &mut signals, config.drain).await;
+    // What fails from here on fails because nobody needs it any more.
+    let _ = stop.send(true);
+    Ok(())
+}
+
+async fn drain(driver: &Handle, signals: &mut Signals, most: Duration) {
+    tracing::info!(
+        drain_s = most.as_secs(),
+        "shutting down: what waits is refused, what runs may finish"
+    );
+    if driver.tell(Event::Drain(true)).await.is_err() {
+        return;
+    }
+    tokio::select! {
+        _ = driver.idle() => tracing::info!("all requests have ended"),
+        () = tokio::time::sleep(most) => tracing::warn!("some requests still run; shutdown.drain is over"),
+        () = signals.terminated() => tracing::warn!("told twice: not waiting for what still runs"),
+    }
+    tokio::time::sleep(FLUSH).await;
+}
+
+async fn until(mut stopped: watch::Receiver<bool>) {
+    // An error means that the sender has gone, which is an end as well.
+    let _ = stopped.wait_for(|it| *it).await;
+}
+
+/// The signals that end the companion. SIGHUP doesn't: it is logged.
+struct Signals {
+    terminate: tokio::signal::unix::Signal,
+    interrupt: tokio::signal::unix::Signal,
+    hang_up: tokio::signal::unix::Signal,
+}
+
+impl Signals {
+    fn new() -> std::io::Result<Self> {
+        Ok(Self {
+            terminate: signal(SignalKind::terminate())?,
+            interrupt: signal(SignalKind::interrupt())?,
+            hang_up: signal(SignalKind::hangup())?,
+        })
+    }
+
+    async fn terminated(&mut self) {
+        loop {
+            tokio::select! {
+                _ = self.terminate.recv() => return,
+                _ = self.interrupt.recv() => return,
+                _ = self.hang_up.recv() => {
+                    tracing::warn!("SIGHUP: this version reads its configuration at start only; restart it");
+                }
+            }
+        }
+    }
+}
+
+fn settings(config: &Config, sessions_expected: Option<usize>) -> Settings {
+    let since_epoch = std::time::SystemTime::now()
+        .duration_since(std::time::UNIX_EPOCH)
+        .unwrap_or_default();
+    Settings {
+        pools: config
+            .pools
+            .iter()
+            .map(|pool| PoolSettings {
+                name: pool.name.clone(),
+                models: pool.models.clone(),
+                endpoints: pool
+                    .endpoints
+                    .iter()
+                    .map(|endpoint| EndpointSettings {
+                        address: endpoint.address.to_string(),
+                        weight: endpoint.weight,
+                        ready: pool.health.is_none(),
+                    })
+                    .collect(),
+                policy: pool.policy.clone(),
+                flow_key: match pool.flow_key {
+                    config::FlowKey::FairnessId => FlowKey::FairnessId,
+                    config::FlowKey::User => FlowKey::User,
+                    config::FlowKey::Model => FlowKey::Model,
+                    config::FlowKey::None => FlowKey::None,
+                },
+                capacity_status: pool.capacity_status,
+            })
+            .collect(),
+        policy: policy::frame(config),
+        objectives: config.identity.objectives.clone(),
+        sessions_expected,
+        startup_wait: config.startup_wait,
+        flows_shown: config.metric_flows,
+        // Later companions have larger terms, as long as the clock doesn't go back by more than their distance.
+        term: u64::try_from(since_epoch.as_millis()).unwrap_or(u64::MAX),
+        seed: u64::try_from(since_epoch.as_nanos() & u128::from(u64::MAX)).unwrap_or(0),
+    }
+}

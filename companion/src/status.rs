@@ -1,0 +1,73 @@
+//! The document of /status.
+
+use std::time::Duration;
+
+use penstock_control::{PoolStatus, Status};
+use serde_json::{Value, json};
+
+use crate::metrics::{decimal, thousandths};
+use crate::policy::band_name;
+
+/// Flows shown; the rest is left out, the most loaded come first.
+const FLOWS_SHOWN: usize = 1_000;
+
+/// Everything at one moment, as JSON.
+#[must_use]
+pub fn document(status: &Status, uptime: Duration) -> Value {
+    json!({
+        "version": env!("CARGO_PKG_VERSION"),
+        "uptime_s": uptime.as_secs(),
+        "draining": status.draining,
+        "sessions": status.sessions.iter().map(|session| json!({
+            "id": session.id,
+            "worker": session.node,
+            "open": session.open,
+            "waiting": session.waiting,
+            "running": session.running,
+            "last_seen_ms": u64::try_from(session.last_seen.as_millis()).unwrap_or(u64::MAX),
+        })).collect::<Vec<_>>(),
+        "pools": status.pools.iter().map(pool).collect::<Vec<_>>(),
+    })
+}
+
+fn pool(pool: &PoolStatus) -> Value {
+    let now = &pool.snapshot;
+    let mut flows: Vec<_> = now.flows.iter().collect();
+    flows.sort_by(|a, b| (b.waiting, b.in_flight, &a.key).cmp(&(a.waiting, a.in_flight, &b.key)));
+    json!({
+        "name": &*pool.name,
+        "saturation": thousandths(now.saturation_milli),
+        "stock": now.stock,
+        "draining_stock": now.draining_stock,
+        "lower": now.lower,
+        "upper": now.upper,
+        "watermark": decimal(now.watermark),
+        "waiting": now.waiting,
+        "bands": now.bands.iter().map(|band| json!({
+            "name": band_name(band.band),
+            "waiting": band.waiting,
+        })).collect::<Vec<_>>(),
+        "classes": [],
+        "flows": flows.into_iter().take(FLOWS_SHOWN).map(|flow| json!({
+            "key": pool.shown(&flow.key),
+            "band": band_name(flow.band),
+            "waiting": flow.waiting,
+            "in_flight": flow.in_flight,
+            "served_tokens": flow.served_tokens.0,
+            "weight": flow.weight,
+            "finish": flow.finish,
+        })).collect::<Vec<_>>(),
+        "endpoints": now.endpoints.iter().map(|endpoint| json!({
+            "address": pool.address(endpoint.id),
+            "variant": Value::Null,
+            "ready": endpoint.ready,
+            "why": if endpoint.ready { "ready" } else { "its health check fails" },
+            "stock": endpoint.stock,
+            "bound": endpoint.bound,
+            "queue": Value::Null,
+            "kv": Value::Null,
+        })).collect::<Vec<_>>(),
+        "model": [],
+        "advice": [],
+    })
+}
