@@ -187,14 +187,8 @@ impl Rig {
 
     pub(crate) fn response(&mut self, sequence: u64, pairs: &[(&str, &str)], end: bool) -> Responded {
         let map = serialize(pairs.iter().copied());
-        let responded = self.worker.handle_response_headers(
-            self.now,
-            Some(sequence),
-            Headers::new(&map),
-            end,
-            &self.host,
-        );
-        responded
+        self.worker
+            .handle_response_headers(self.now, Some(sequence), Headers::new(&map), end, &self.host)
     }
 
     pub(crate) fn response_body(&mut self, sequence: u64, body: &str, end: bool) {
