@@ -62,6 +62,7 @@ pub(crate) fn write(names: &[&str], rounds: &[Vec<Round>], idle: Option<[f64; 2]
         gateway["idle_cpu_percent"] = json!({"companion": companion, "envoy": envoy});
     }
     let file = penstock_tests::binary::workspace().join("docs/bench/results.json");
+    std::fs::create_dir_all(file.parent().expect("a file lies in a folder")).expect("create docs/bench");
     let known = std::fs::read(&file)
         .ok()
         .and_then(|bytes| serde_json::from_slice(&bytes).ok());
