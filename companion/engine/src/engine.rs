@@ -411,9 +411,10 @@ impl Engine {
         self.effects.push_back(effect);
     }
 
-    /// Whether a newcomer would have to wait.
+    /// Something waits, or would have to though servers are there.
     fn is_saturated(&self) -> bool {
-        self.tree.waiting_in_all().requests > 0 || self.endpoints.stock() >= self.endpoints.bounds().upper
+        let full = self.endpoints.any_ready() && self.endpoints.stock() >= self.endpoints.bounds().upper;
+        full || self.tree.waiting_in_all().requests > 0
     }
 }
 

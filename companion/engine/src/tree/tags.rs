@@ -205,6 +205,24 @@ impl Tags {
         }
     }
 
+    /// Gives `child` its tag anew, after its finish moved.
+    fn retag(&mut self, child: ChildId, queue: u32) {
+        self.catch_up(queue);
+        let node = &self.children[child];
+        let tag = node.finish + Virtual::step(node.head.cost, node.weight);
+        let members = &mut self.queues[queue].members;
+        self.heads.remove(members, child);
+        self.heads.insert(
+            members,
+            child,
+            Key {
+                tag,
+                arrival: node.head.arrival,
+            },
+        );
+        self.list(queue);
+    }
+
     /// Takes from all in a closed queue what the first of them gained since: see above.
     fn catch_up(&mut self, queue: u32) {
         let at = &mut self.queues[queue];
@@ -266,7 +284,7 @@ impl Tags {
                 )?;
                 holds(
                     "a child's tag is of its head",
-                    self.heads.key(child) == key && node.head == head,
+                    self.heads.key(child) == key && node.head.cost == head.cost,
                 )
             }
             (Place::Out, None) => holds("what rests is known to rest", !rests),
@@ -339,6 +357,12 @@ impl Node for Tags {
             node.finish = node.finish.max(self.now);
         }
         node.finish = node.finish + charge.step();
+        // Who is dispatched gets its next tag by what follows; only one that ran elsewhere is charged out of turn.
+        if let Place::In(queue) = node.place
+            && self.queues[queue].closed_at.is_some()
+        {
+            self.retag(child, queue);
+        }
         self.now = self.now.max(self.finish(child));
     }
 
@@ -351,14 +375,7 @@ impl Node for Tags {
         let node = &mut self.children[child];
         node.finish = node.finish + moved;
         if let Place::In(queue) = node.place {
-            let (tag, arrival) = (
-                node.finish + Virtual::step(node.head.cost, node.weight),
-                node.head.arrival,
-            );
-            let members = &mut self.queues[queue].members;
-            self.heads.remove(members, child);
-            self.heads.insert(members, child, Key { tag, arrival });
-            self.list(queue);
+            self.retag(child, queue);
         }
     }
 
