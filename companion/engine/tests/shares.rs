@@ -1,0 +1,112 @@
+//! What flows get: their weights' shares within the bound, in the long run and at every moment of it.
+
+mod support;
+
+use std::collections::VecDeque;
+
+use penstock_engine::input::{Band, Prompt, Service, Usage};
+use penstock_engine::limits::{FLOWS_MAX, OVERFLOW_FLOWS};
+use penstock_engine::policy::CostUnit;
+use penstock_engine::units::Tokens;
+use penstock_engine::{Effect, Input, RequestId};
+use proptest::prelude::*;
+
+use support::*;
+
+/// Estimated and real cost of each request.
+type Costs = Vec<(u64, u64)>;
+
+fn costs() -> impl Strategy<Value = Costs> {
+    prop::collection::vec((1..2_000_u64, 1..2_000_u64), 40..120)
+}
+
+fn backlog(bench: &mut Bench, flow: &str, from: u64, costs: &Costs) {
+    for (id, &(estimate, _)) in (from..).zip(costs) {
+        let mut request = request(id, flow, Band::Default);
+        request.prompt = Prompt::Tokens(Tokens(estimate));
+        request.expected_output = Some(Tokens(0));
+        bench.effects(Input::Register(request));
+    }
+}
+
+proptest! {
+    /// |W_f/r_f - W_g/r_g| <= (D+1) (L_f/r_f + L_g/r_g) on settled cost, while both are backlogged (QUEUEING, Flows).
+    #[test]
+    fn shares_stay_within_the_bound(light in costs(), heavy in costs(), slots in 1..8_u64) {
+        let mut policy = policy();
+        policy.gate = gate(slots, slots);
+        policy.flows.cost = CostUnit::Tokens;
+        policy.flows.weights.insert("heavy".into(), 3.0);
+        policy.queue.flow_capacity = 1_000;
+        let mut bench = Bench::new(policy, 1);
+        let mut running: VecDeque<u64> = (0..slots).collect();
+        for id in 0..slots {
+            bench.register(id, "warm", Band::Critical);
+        }
+        backlog(&mut bench, "light", 1_000, &light);
+        backlog(&mut bench, "heavy", 2_000, &heavy);
+        let largest = |costs: &Costs| costs.iter().map(|&(a, b)| a.max(b)).max().unwrap_or(0) as f64;
+        let bound = (slots as f64 + 1.0) * (largest(&light) + largest(&heavy) / 3.0);
+        let (mut left, mut served) = ([light.len(), heavy.len()], [0_u64; 2]);
+        while let Some(id) = running.pop_front() {
+            let of = usize::try_from(id / 1_000).expect("small");
+            let real = match of {
+                0 => 1,
+                1 => light[(id - 1_000) as usize].1,
+                _ => heavy[(id - 2_000) as usize].1,
+            };
+            let usage = Usage { prompt: Some(Tokens(real)), cached: None, output: Some(Tokens(0)) };
+            for effect in bench.effects(Input::Completed { id: RequestId(id), service: Service::Served(usage) }) {
+                match effect {
+                    Effect::Grant { id, .. } => {
+                        running.push_back(id.0);
+                        left[(id.0 / 1_000 - 1) as usize] -= 1;
+                    }
+                    Effect::Settled { id, cost, .. } if id.0 >= 1_000 => served[(id.0 / 1_000 - 1) as usize] += cost.0,
+                    Effect::Settled { .. } | Effect::Reject { .. } | Effect::Cancelled { .. } => {}
+                }
+            }
+            if left.contains(&0) {
+                break;
+            }
+            let gap = (served[0] as f64 - served[1] as f64 / 3.0).abs();
+            prop_assert!(gap <= bound, "{gap} > {bound} with {served:?}");
+        }
+        prop_assert!(left.contains(&0), "the queue stalled with {left:?} left");
+    }
+}
+
+#[test]
+fn past_the_limit_new_flows_share_and_are_not_refused() {
+    let mut policy = policy();
+    policy.gate = gate(1, 1);
+    policy.queue.total_capacity = u64::MAX;
+    let mut bench = Bench::new(policy, 1);
+    bench.register(0, "x", Band::Critical);
+    for id in 1..=FLOWS_MAX as u64 + 1_000 {
+        let request = request(id, &format!("flow {id}"), Band::Default);
+        bench.engine.handle(bench.now, Input::Register(request));
+        assert_eq!(bench.engine.poll_effect(), None);
+    }
+    bench.engine.audit().expect("all invariants hold");
+    let flows = bench.engine.snapshot().flows;
+    let shared: Vec<_> = flows
+        .iter()
+        .filter(|flow| flow.key.starts_with("overflow-"))
+        .collect();
+    assert_eq!(flows.len(), FLOWS_MAX + shared.len());
+    assert!((32..=OVERFLOW_FLOWS).contains(&shared.len()));
+    assert_eq!(shared.iter().map(|flow| flow.waiting).sum::<u64>(), 1_001);
+}
+
+#[test]
+fn flows_leave_no_trace() {
+    let mut bench = Bench::new(policy(), 1);
+    for id in 0..1_000 {
+        let flow = format!("flow {id}");
+        assert_eq!(bench.register(id, &flow, Band::Default), [Said::Bypassed(id, 1)]);
+        bench.complete(id);
+    }
+    let present = |flow: &&penstock_engine::snapshot::FlowSnapshot| flow.finish > 0.0;
+    assert_eq!(bench.engine.snapshot().flows.iter().filter(present).count(), 0);
+}
