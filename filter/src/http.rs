@@ -3,10 +3,11 @@
 use std::rc::Rc;
 
 use penstock_filter_core::{
-    answer::Answer,
+    answer::{Answer, Failure},
     effect::{Headed, Responded},
     headers::Headers,
 };
+use penstock_wire::{Api, names::code};
 use proxy_wasm::{
     traits::{Context, HttpContext},
     types::Action,
@@ -55,7 +56,11 @@ impl HttpContext for Http {
             worker.handle_request_headers(host::now(), context, Headers::new(&map), end, &Stream)
         });
         match headed {
-            None => Action::Continue,
+            // Can't be; but what can't be judged may not pass either.
+            None => answer(
+                &Failure::new(500, code::INTERNAL, "The filter is at work already.")
+                    .answer(Api::Unspecified, None),
+            ),
             Some(Headed::Pass(edits)) => {
                 edit(Map::Request, &edits);
                 Action::Continue

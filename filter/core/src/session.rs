@@ -176,12 +176,16 @@ impl Session {
         for hello in self.hello(digest, waiting, running) {
             self.send(Event::Hello(hello));
         }
-        // However many wait, to tell of them doesn't make the companion unreachable.
+        for Kept { event, .. } in core::mem::take(&mut self.kept) {
+            self.send(event.clone());
+            self.kept.push_back(Kept {
+                seq: Some(self.sent),
+                event,
+            });
+        }
+        // However much there is to say at first, it doesn't make the companion unreachable.
         self.sizes.iter_mut().for_each(|size| *size = 0);
         self.unacked_bytes = 0;
-        for kept in core::mem::take(&mut self.kept) {
-            self.send_terminal(now, kept.event);
-        }
     }
 
     fn hello(&self, digest: &str, waiting: Vec<Register>, running: Vec<Running>) -> Vec<Hello> {

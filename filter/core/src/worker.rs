@@ -440,7 +440,7 @@ impl Worker {
             String::new()
         };
         if status >= 400 && !details.starts_with("via_upstream") {
-            return no_answer(going, status, &details, api);
+            return no_answer(going, status, &details, api, end);
         }
         let format = Format::of(headers.get("content-type"), headers.get("content-encoding"));
         let begun = Begun {
@@ -524,7 +524,7 @@ fn report(standing: &Standing) -> Vec<Edit> {
 }
 
 /// Envoy answers a granted request by itself: in the contract's words where it has some.
-fn no_answer(going: &mut Going, status: u32, details: &str, api: Api) -> Responded {
+fn no_answer(going: &mut Going, status: u32, details: &str, api: Api, end: bool) -> Responded {
     let mut edits = report(&going.standing);
     edits.push(Edit::Remove(names::SERVED_HEADER));
     let Some(why) = NoAnswer::of(details) else {
@@ -542,6 +542,10 @@ fn no_answer(going: &mut Going, status: u32, details: &str, api: Api) -> Respond
         body,
     } = failure.answer(api, None);
     edits.push(Edit::Set(":status", status.to_string()));
+    if end {
+        // No body comes that could be replaced.
+        return Responded { edits, body: None };
+    }
     edits.push(Edit::Set("content-length", body.len().to_string()));
     edits.extend(headers.into_iter().map(|(name, value)| Edit::Set(name, value)));
     Responded {

@@ -162,15 +162,20 @@ fn who_was_never_told_of_isnt_cancelled() {
 }
 
 #[test]
-fn kept_events_are_bounded() {
+fn kept_events_are_bounded_and_however_large_no_reason_to_leave() {
     let mut rig = Rig::connected();
     rig.worker.handle_closed(rig.now);
+    let body = format!(r#"{{"model":"{}"}}"#, "z".repeat(256));
     for _ in 0..UNACKED_EVENTS_MAX + 5 {
         let sequence = rig.held(&[]);
-        assert!(rig.body(sequence, "{", true).is_some());
+        assert!(rig.body(sequence, &body, true).is_some());
     }
     rig.pass(TICK);
     assert_eq!(rig.open().len(), 1 + UNACKED_EVENTS_MAX);
+    rig.greet(1);
+    let (sequence, said) = rig.waiting("m1");
+    let seq = 2 + UNACKED_EVENTS_MAX as u64;
+    assert_eq!(said, [Out::Said(seq, Event::Register(register(sequence, "m1")))]);
 }
 
 #[test]
