@@ -115,7 +115,7 @@ fn measure(flows: u64, waiting: u64, cycles: u64) {
         engine.handle(Instant::from_nanos(id), Input::Register(request(id, name())));
         running.extend(engine.poll_effect().map(|_| id));
     }
-    let bytes = (BYTES.load(Ordering::Relaxed) - before) as u64 / waiting.max(1);
+    let bytes = (BYTES.load(Ordering::Relaxed) - before) as u64 / (IN_FLIGHT + waiting);
     let mut worst = Duration::ZERO;
     let begin = Wall::now();
     for id in IN_FLIGHT + waiting..IN_FLIGHT + waiting + cycles {

@@ -5,18 +5,25 @@
 
 #![expect(unreachable_pub, reason = "a module of one test")]
 
+mod looking;
+mod said;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use penstock_engine::input::{Band, EndpointState, Prompt, Service, Usage};
-use penstock_engine::policy::{Admit, CostUnit, Gate, Overflow};
+use penstock_engine::input::{Band, EndpointState, Prompt, Service};
+use penstock_engine::policy::{Admit, CostUnit, Overflow};
 use penstock_engine::{Effect, EndpointId, Input, Instant, Outcome, Policy, Request, RequestId};
+
+pub use said::Said;
 
 /// Virtual time, in units that all weights of the tests divide.
 const ONE: i128 = 720_720 * 1_024;
 const BANDS: [Band; 3] = [Band::Critical, Band::Default, Band::Sheddable];
 
 type FlowKey = (Band, Box<str>);
+/// When, deadlines first, of the earlier first; and who is told what.
+type Timer = (Instant, bool, (i128, Instant), u64, RequestId, Outcome);
 
 #[derive(Clone, Debug)]
 pub struct Item {
@@ -48,9 +55,6 @@ struct Flow {
     finish: i128,
     turn: (u64, u64),
 }
-
-/// What the engine said about one input, still to be accounted for.
-pub struct Said(pub std::collections::VecDeque<Effect>);
 
 pub struct Model {
     pub policy: Policy,
@@ -482,8 +486,7 @@ impl Model {
         }
     }
 
-    /// When, deadlines first, of the earlier first.
-    fn timers(&self) -> Vec<(Instant, bool, (i128, Instant), u64, RequestId, Outcome)> {
+    fn timers(&self) -> Vec<Timer> {
         let mut timers = Vec::new();
         for item in self.waiting() {
             let (at, outcome) = self.ttl_end(item);
@@ -552,222 +555,6 @@ impl Model {
             .unwrap_or(u64::MAX)
             .clamp(1_000_000_000, 120_000_000_000);
         said.refused(id, outcome, self.now.since(arrived), Duration::from_nanos(wait));
-    }
-
-    // Looking.
-
-    fn bounds(&self) -> (u64, u64) {
-        let ready = self.endpoints.values().filter(|state| state.ready);
-        let weight: u128 = ready.map(|state| state.weight.billionths()).sum();
-        match self.policy.gate {
-            Gate::Open => (u64::MAX, u64::MAX),
-            Gate::Requests { lower, upper, .. } => {
-                let ceil = |bound: u128| (bound * weight).div_ceil(10_u128.pow(18)) as u64;
-                (ceil(lower.billionths()), ceil(upper.billionths()))
-            }
-        }
-    }
-
-    fn gate_open(&self, bound: u64) -> bool {
-        self.stock() < bound || self.stock() == 0
-    }
-
-    pub fn stock(&self) -> u64 {
-        let ready = |id: &EndpointId| self.endpoints.get(id).is_some_and(|state| state.ready);
-        let running = self.items.iter().filter_map(|item| item.running);
-        running.filter(|running| ready(&running.endpoint)).count() as u64
-    }
-
-    fn stock_of(&self, id: EndpointId) -> u64 {
-        self.items
-            .iter()
-            .filter(|item| item.running.is_some_and(|running| running.endpoint == id))
-            .count() as u64
-    }
-
-    fn with_room(&self, item: &Item) -> BTreeMap<EndpointId, u64> {
-        let allowed = |id: &EndpointId| {
-            item.eligible
-                .as_ref()
-                .is_none_or(|eligible| eligible.contains(id))
-        };
-        let bound = |state: &EndpointState| match self.policy.gate {
-            Gate::Open => u64::MAX,
-            Gate::Requests { upper, .. } => {
-                let bound = (upper.billionths() * state.weight.billionths()).div_ceil(10_u128.pow(18));
-                (bound as u64).max(1)
-            }
-        };
-        let ready = self
-            .endpoints
-            .iter()
-            .filter(|(id, state)| state.ready && allowed(id));
-        ready
-            .map(|(&id, state)| (id, self.stock_of(id), bound(state)))
-            .filter(|&(_, stock, bound)| stock < bound)
-            .map(|(id, stock, _)| (id, stock))
-            .collect()
-    }
-
-    fn has_room(&self, item: &Item) -> bool {
-        !self.with_room(item).is_empty()
-    }
-
-    pub fn waiting(&self) -> impl Iterator<Item = &Item> {
-        self.items.iter().filter(|item| item.running.is_none())
-    }
-
-    /// In order.
-    fn waiting_in(&self, flow: &FlowKey) -> Vec<&Item> {
-        let mut of_flow: Vec<&Item> = self.waiting().filter(|item| item.flow == *flow).collect();
-        of_flow.sort_by_key(|item| (item.arrived, item.sequence));
-        of_flow
-    }
-
-    fn is_head(&self, item: &Item) -> bool {
-        self.waiting_in(&item.flow)[0].id == item.id
-    }
-
-    fn tag(&self, item: &Item) -> i128 {
-        self.flows[&item.flow].finish + step(self.cost(item), self.policy.flows.weight_of(&item.flow.1))
-    }
-
-    fn cost(&self, item: &Item) -> u64 {
-        match self.policy.flows.cost {
-            CostUnit::Requests => 1,
-            CostUnit::Tokens => self.cost_of(item, Usage::default()),
-        }
-    }
-
-    fn cost_of(&self, item: &Item, usage: Usage) -> u64 {
-        let prompt = usage.prompt.map_or(item.prompt, |tokens| tokens.0);
-        let cached = usage.cached.map_or(item.cached, |tokens| tokens.0).min(prompt);
-        let output = usage.output.map_or(item.output, |tokens| tokens.0);
-        ((prompt - cached) * self.policy.weights.input as u64 + output * self.policy.weights.output as u64)
-            .max(1)
-    }
-
-    fn is_saturated(&self) -> bool {
-        self.waiting().next().is_some() || (self.out_since.is_none() && self.stock() >= self.bounds().1)
-    }
-
-    fn find(&self, id: RequestId) -> Option<&Item> {
-        self.items.iter().find(|item| item.id == id)
-    }
-
-    fn item(&self, id: RequestId) -> &Item {
-        self.find(id).expect("it is there")
-    }
-
-    fn item_mut(&mut self, id: RequestId) -> &mut Item {
-        self.items
-            .iter_mut()
-            .find(|item| item.id == id)
-            .expect("it is there")
-    }
-
-    fn running_mut(&mut self, id: RequestId) -> Option<&mut Running> {
-        self.items.iter_mut().find(|item| item.id == id)?.running.as_mut()
-    }
-
-    fn count(&mut self, band: Band, outcome: Outcome) {
-        *self.outcomes.entry((band, outcome)).or_default() += 1;
-    }
-
-    fn forget_flows(&mut self) {
-        let deciding = self.deciding.iter().cloned();
-        let used: BTreeSet<FlowKey> = self
-            .items
-            .iter()
-            .map(|item| item.flow.clone())
-            .chain(deciding)
-            .collect();
-        let now = self.virtual_now;
-        self.flows
-            .retain(|key, flow| used.contains(key) || flow.finish > now[key.0 as usize]);
-    }
-
-    pub fn flow_keys(&self) -> Vec<(Box<str>, Band)> {
-        let mut keys: Vec<_> = self
-            .flows
-            .keys()
-            .map(|(band, name)| (name.clone(), *band))
-            .collect();
-        keys.sort();
-        keys
-    }
-
-    pub fn waiting_by_band(&self) -> [u64; 3] {
-        BANDS.map(|band| self.waiting().filter(|item| item.flow.0 == band).count() as u64)
-    }
-}
-
-impl Said {
-    fn expect(&mut self, expected: Effect) {
-        assert_eq!(self.0.pop_front(), Some(expected));
-    }
-
-    fn refused(&mut self, id: RequestId, outcome: Outcome, waited: Duration, wait: Duration) {
-        let effect = self.0.pop_front();
-        let Some(Effect::Reject {
-            retry_after: Some(after),
-            ..
-        }) = &effect
-        else {
-            panic!("{id:?} is refused with {outcome:?}, but the engine says {effect:?}");
-        };
-        let most = (wait + wait / 10).min(Duration::from_secs(120));
-        assert!(
-            (wait..=most).contains(after),
-            "{after:?} isn't from {wait:?} to {most:?}"
-        );
-        assert_eq!(
-            effect,
-            Some(Effect::Reject {
-                id,
-                outcome,
-                waited,
-                retry_after: Some(*after)
-            })
-        );
-    }
-
-    /// Where the engine sends `id`, if it may.
-    fn granted(
-        &mut self,
-        model: &Model,
-        id: RequestId,
-        outcome: Outcome,
-        waited: Duration,
-        cost: u64,
-    ) -> EndpointId {
-        let effect = self.0.pop_front();
-        let Some(Effect::Grant { endpoints, .. }) = &effect else {
-            panic!("{id:?} is granted, but the engine says {effect:?}");
-        };
-        let endpoints = endpoints.clone();
-        let mut able = model.with_room(model.item(id));
-        assert_eq!(endpoints.len(), able.len().min(3));
-        for endpoint in &endpoints {
-            let least = able.values().copied().min();
-            assert_eq!(
-                able.remove(endpoint),
-                least,
-                "{endpoint:?} isn't the least loaded"
-            );
-        }
-        let (first, cost) = (endpoints[0], penstock_engine::units::Tokens(cost));
-        assert_eq!(
-            effect,
-            Some(Effect::Grant {
-                id,
-                endpoints,
-                outcome,
-                waited,
-                cost
-            })
-        );
-        first
     }
 }
 
