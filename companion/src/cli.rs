@@ -8,7 +8,7 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand};
 use tracing_subscriber::EnvFilter;
 
-use crate::{config, envoy_config, filter_module, mock_server, serve, up};
+use crate::{config, demo, envoy_config, filter_module, mock_server, serve, up};
 
 /// Bad usage or configuration.
 pub const EXIT_USAGE: u8 = 2;
@@ -51,6 +51,8 @@ enum Command {
     Serve(serve::Args),
     /// Run Envoy, the filter and the companion in front of model servers.
     Up(up::Args),
+    /// Run a gateway in front of simulated servers, under the traffic of three tenants.
+    Demo(demo::Args),
     /// Check a configuration file.
     Validate(Validate),
     /// Print the Envoy bootstrap of a configuration.
@@ -106,6 +108,7 @@ async fn run(cli: Cli) -> ExitCode {
                 up::Error::exit_code,
             )
         }
+        Command::Demo(args) => ended(demo::run(args).await, demo::Error::exit_code),
         Command::EnvoyConfig(args) => match envoy_config::render(args) {
             Ok(bootstrap) => {
                 print!("{bootstrap}");

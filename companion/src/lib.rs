@@ -3,6 +3,7 @@
 pub mod cli;
 pub mod clock;
 pub mod config;
+pub mod demo;
 pub mod driver;
 pub mod envoy_config;
 pub mod filter_module;

@@ -4,7 +4,7 @@
 //! client that leaves drops its [`Ticket`], and that takes its job back. Channels have no bound of their own: there
 //! is one command per connection and event, and a job's tokens are limited by its length.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 
 use penstock_engine::Instant;
 use penstock_sim::{Event, Job, JobId, Kind, Refused, Server};
@@ -63,6 +63,7 @@ enum Command {
     /// A request was refused before it came here.
     Refused,
     Stats(oneshot::Sender<Stats>),
+    ServedByTenant(oneshot::Sender<BTreeMap<String, u64>>),
     Log(oneshot::Sender<Log>),
 }
 
@@ -79,6 +80,10 @@ impl Handle {
 
     pub(super) async fn stats(&self) -> Result<Stats, Stopped> {
         self.ask(Command::Stats).await
+    }
+
+    pub(super) async fn served_by_tenant(&self) -> Result<BTreeMap<String, u64>, Stopped> {
+        self.ask(Command::ServedByTenant).await
     }
 
     pub(super) async fn log(&self) -> Result<Log, Stopped> {
@@ -116,6 +121,7 @@ struct Open {
     arrived: Instant,
     last: Instant,
     reason: &'static str,
+    tenant: String,
 }
 
 /// The server and all that is known of it; one task owns it.
@@ -197,6 +203,9 @@ impl Driver {
             Command::Stats(reply) => {
                 let _ = reply.send(self.log.stats());
             }
+            Command::ServedByTenant(reply) => {
+                let _ = reply.send(self.log.served_by_tenant());
+            }
             Command::Log(reply) => {
                 let _ = reply.send(self.log.clone());
             }
@@ -224,6 +233,11 @@ impl Driver {
             return Err(refused);
         }
         self.next += 1;
+        let tenant = arrival
+            .seen
+            .tenant
+            .clone()
+            .unwrap_or_else(|| "anonymous".to_owned());
         let in_flight = self.log.arrived(now, order, arrival.seen, arrival.input);
         let (sender, pieces) = mpsc::unbounded_channel();
         self.open.insert(
@@ -233,6 +247,7 @@ impl Driver {
                 arrived: now,
                 last: now,
                 reason,
+                tenant,
             },
         );
         Ok(Ticket {
@@ -271,7 +286,7 @@ impl Driver {
                 }
                 Kind::Done => {
                     self.metrics.ended(open.reason, at.since(open.arrived));
-                    self.log.served(at, id.0);
+                    self.log.served(at, id.0, std::mem::take(&mut open.tenant));
                     Piece::Done
                 }
             };

@@ -9,11 +9,15 @@ use serde::Serialize;
 
 /// Requests that are remembered.
 pub(super) const ENTRIES_MAX: usize = 65_536;
+/// Tenants that are counted one by one.
+const TENANTS_MAX: usize = 1_024;
 
 /// `/mock/log`.
 #[derive(Clone, Debug, Default, Serialize)]
 pub(super) struct Log {
     stats: Stats,
+    /// Requests served, by tenant; at most [`TENANTS_MAX`], then `other`. One that names none is `anonymous`.
+    served_by_tenant: BTreeMap<String, u64>,
     /// Requests that were forgotten.
     forgotten: u64,
     /// In order of arrival.
@@ -104,8 +108,11 @@ impl Log {
         }
     }
 
-    pub(super) fn served(&mut self, at: Instant, order: u64) {
+    pub(super) fn served(&mut self, at: Instant, order: u64, tenant: String) {
         self.stats.served += 1;
+        let full = self.served_by_tenant.len() >= TENANTS_MAX && !self.served_by_tenant.contains_key(&tenant);
+        let tenant = if full { "other".to_owned() } else { tenant };
+        *self.served_by_tenant.entry(tenant).or_default() += 1;
         self.ended(at, order, State::Served);
     }
 
@@ -120,6 +127,10 @@ impl Log {
 
     pub(super) fn stats(&self) -> Stats {
         self.stats
+    }
+
+    pub(super) fn served_by_tenant(&self) -> BTreeMap<String, u64> {
+        self.served_by_tenant.clone()
     }
 
     fn ended(&mut self, at: Instant, order: u64, state: State) {
@@ -152,7 +163,7 @@ mod tests {
         for order in 0..(ENTRIES_MAX + more) as u64 {
             assert_eq!(log.arrived(Instant::ZERO, order, Seen::default(), 1), order + 1);
         }
-        log.served(Instant::ZERO, 0);
+        log.served(Instant::ZERO, 0, "a".to_owned());
         log.cancelled(Instant::ZERO, more as u64);
         assert_eq!((log.requests.len(), log.forgotten), (ENTRIES_MAX, more as u64));
         assert_eq!(

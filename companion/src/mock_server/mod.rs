@@ -14,6 +14,7 @@ mod metrics;
 #[cfg(test)]
 mod tests;
 
+use std::collections::BTreeMap;
 use std::io::{self, Write};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::time::Duration;
@@ -49,13 +50,13 @@ pub struct Args {
     #[arg(long, value_name = "IP", default_value_t = IpAddr::V4(Ipv4Addr::LOCALHOST))]
     pub host: IpAddr,
     /// Milliseconds that every iteration takes
-    #[arg(long, value_name = "MS", default_value_t = Hardware::default().alpha_ms)]
+    #[arg(long, value_name = "MS", allow_negative_numbers = true, default_value_t = Hardware::default().alpha_ms)]
     pub alpha: f64,
     /// Milliseconds per token processed in an iteration
-    #[arg(long, value_name = "MS", default_value_t = Hardware::default().beta_ms)]
+    #[arg(long, value_name = "MS", allow_negative_numbers = true, default_value_t = Hardware::default().beta_ms)]
     pub beta: f64,
     /// Milliseconds per token resident in the KV cache
-    #[arg(long, value_name = "MS", default_value_t = Hardware::default().gamma_ms)]
+    #[arg(long, value_name = "MS", allow_negative_numbers = true, default_value_t = Hardware::default().gamma_ms)]
     pub gamma: f64,
     /// Sequences in one batch
     #[arg(long, value_name = "N", default_value_t = Hardware::default().seqs_max)]
@@ -70,7 +71,7 @@ pub struct Args {
     #[arg(long, value_name = "N", default_value_t = 64, value_parser = value_parser!(u64).range(1..=1_000_000))]
     pub output_tokens: u64,
     /// Relative standard deviation of an iteration's duration
-    #[arg(long, value_name = "X", default_value_t = 0.0)]
+    #[arg(long, value_name = "X", allow_negative_numbers = true, default_value_t = 0.0)]
     pub noise: f64,
     /// Seed of all that is random
     #[arg(long, value_name = "N", default_value_t = 0)]
@@ -177,6 +178,11 @@ impl Running {
     /// What it has done so far; `None` once it has stopped.
     pub async fn stats(&self) -> Option<Stats> {
         self.driver.as_ref()?.stats().await.ok()
+    }
+
+    /// Requests it has answered in full, by the tenant they named; `None` once it has stopped.
+    pub async fn served_by_tenant(&self) -> Option<BTreeMap<String, u64>> {
+        self.driver.as_ref()?.served_by_tenant().await.ok()
     }
 
     /// Takes no more, and gives what it is answering up to `grace` to end.

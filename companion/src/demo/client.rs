@@ -1,0 +1,180 @@
+//! One request of the demo, from sending it to knowing how it ended.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use reqwest::StatusCode;
+use serde_json::Value;
+use tokio::time::Instant;
+
+/// The largest answer that is read, so that a server gone wild doesn't fill the demo's memory.
+const ANSWER_BYTES_MAX: usize = 16 << 20;
+
+/// How a request ended, as its client sees it.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) enum Ending {
+    /// The whole answer came.
+    Served {
+        outcome: String,
+        ttft: Duration,
+        input: u64,
+        output: u64,
+    },
+    /// The gateway or the server said no.
+    Refused {
+        outcome: String,
+        status: u16,
+        retry_after: Option<Duration>,
+    },
+    /// The answer began and didn't end.
+    Cut { outcome: String, why: String },
+    /// No answer came.
+    Failed { why: String },
+}
+
+/// Sends it and reads the answer to its end.
+pub(super) async fn send(request: reqwest::RequestBuilder) -> Ending {
+    let sent = Instant::now();
+    let response = match request.send().await {
+        Ok(response) => response,
+        Err(error) => return Ending::Failed { why: chain(&error) },
+    };
+    if response.status() == StatusCode::OK {
+        served(response, sent).await
+    } else {
+        refused(response).await
+    }
+}
+
+async fn refused(response: reqwest::Response) -> Ending {
+    let status = response.status().as_u16();
+    let named = outcome(&response);
+    let retry_after = header(&response, "retry-after-ms")
+        .and_then(|ms| ms.parse().ok())
+        .map(Duration::from_millis);
+    let body: Value = response.json().await.unwrap_or_default();
+    // Without the header it wasn't the gateway's filter: a server's error code, or Envoy's bare status.
+    let outcome = named
+        .or_else(|| body["error"]["code"].as_str().map(str::to_owned))
+        .unwrap_or_else(|| format!("http_{status}"));
+    Ending::Refused {
+        outcome,
+        status,
+        retry_after,
+    }
+}
+
+async fn served(mut response: reqwest::Response, sent: Instant) -> Ending {
+    let outcome = outcome(&response).unwrap_or_else(|| "unnamed".to_owned());
+    let (mut ttft, mut stream) = (None, Stream::default());
+    loop {
+        match response.chunk().await {
+            Ok(Some(bytes)) => {
+                ttft.get_or_insert_with(|| sent.elapsed());
+                stream.push(&bytes);
+                if stream.bytes > ANSWER_BYTES_MAX {
+                    return Ending::Cut {
+                        outcome,
+                        why: format!("the answer is over {ANSWER_BYTES_MAX} bytes"),
+                    };
+                }
+            }
+            Ok(None) => break,
+            Err(error) => {
+                return Ending::Cut {
+                    outcome,
+                    why: chain(&error),
+                };
+            }
+        }
+    }
+    match (ttft, stream.usage, stream.done) {
+        (Some(ttft), Some((input, output)), true) => Ending::Served {
+            outcome,
+            ttft,
+            input,
+            output,
+        },
+        (_, None, true) => Ending::Cut {
+            outcome,
+            why: "the stream has no usage".to_owned(),
+        },
+        _ => Ending::Cut {
+            outcome,
+            why: "the stream ended without [DONE]".to_owned(),
+        },
+    }
+}
+
+/// What is kept of an event stream: the line under way, the usage, and whether it is done.
+#[derive(Debug, Default)]
+struct Stream {
+    line: Vec<u8>,
+    bytes: usize,
+    usage: Option<(u64, u64)>,
+    done: bool,
+}
+
+impl Stream {
+    fn push(&mut self, bytes: &Bytes) {
+        self.bytes += bytes.len();
+        for part in bytes.split_inclusive(|b| *b == b'\n') {
+            self.line.extend_from_slice(part);
+            if part.ends_with(b"\n") {
+                self.line_ended();
+                self.line.clear();
+            }
+        }
+    }
+
+    fn line_ended(&mut self) {
+        let Some(data) = self.line.strip_prefix(b"data: ") else {
+            return;
+        };
+        let data = data.trim_ascii_end();
+        if data == b"[DONE]" {
+            self.done = true;
+        } else if let Ok(chunk) = serde_json::from_slice::<Value>(data)
+            && let (Some(input), Some(output)) = (
+                chunk["usage"]["prompt_tokens"].as_u64(),
+                chunk["usage"]["completion_tokens"].as_u64(),
+            )
+        {
+            self.usage = Some((input, output));
+        }
+    }
+}
+
+fn outcome(response: &reqwest::Response) -> Option<String> {
+    header(response, "x-penstock-outcome").map(str::to_owned)
+}
+
+fn header<'a>(response: &'a reqwest::Response, name: &str) -> Option<&'a str> {
+    response.headers().get(name)?.to_str().ok()
+}
+
+/// An error with its causes: reqwest's own text leaves out what matters.
+fn chain(error: &dyn std::error::Error) -> String {
+    let causes = std::iter::successors(Some(error), |e| e.source());
+    causes.map(ToString::to_string).collect::<Vec<_>>().join(": ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_stream_is_read_the_same_however_it_is_split() {
+        let text = b"data: {\"choices\":[]}\n\n: comment\n\ndata: {\"usage\":null}\n\n\
+            data: {\"choices\":[],\"usage\":{\"prompt_tokens\":7,\"completion_tokens\":9}}\r\n\r\ndata: [DONE]\n\n";
+        for at in 0..text.len() {
+            let mut stream = Stream::default();
+            stream.push(&Bytes::from_static(&text[..at]));
+            stream.push(&Bytes::from_static(&text[at..]));
+            assert_eq!((stream.usage, stream.done), (Some((7, 9)), true), "split at {at}");
+        }
+        let mut cut = Stream::default();
+        cut.push(&Bytes::from_static(&text[..text.len() - 4]));
+        assert!(!cut.done);
+    }
+}

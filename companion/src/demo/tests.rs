@@ -1,0 +1,103 @@
+//! The demo's traffic against a simulated server without a gateway: what is sent is what is counted.
+
+use std::time::Duration;
+
+use super::*;
+
+fn args(time: Duration) -> Args {
+    Args {
+        time: Some(time),
+        seed: 5,
+        port: 0,
+        admin_port: 0,
+    }
+}
+
+async fn fast() -> Running {
+    let hardware = Hardware {
+        alpha_ms: 0.2,
+        beta_ms: 0.001,
+        gamma_ms: 0.0,
+        ..Hardware::default()
+    };
+    mock_server::start(mock_server::Settings {
+        hardware,
+        ..mock_server::Settings::default()
+    })
+    .await
+    .unwrap()
+}
+
+#[tokio::test]
+async fn what_was_sent_has_ended_and_the_server_agrees_tenant_by_tenant() {
+    let server = fast().await;
+    let address = server.address().to_string();
+    let site = Site {
+        gateway: address.clone(),
+        companion: address,
+    };
+    let mut signals = Signals::new().unwrap();
+    let scene = play(
+        &site,
+        &args(Duration::from_millis(800)),
+        Screen::Lines,
+        &mut signals,
+    )
+    .await
+    .unwrap();
+    let served = server.served_by_tenant().await.unwrap();
+    for (tenant, tally) in scene.tenants.iter().zip(&scene.tallies) {
+        assert_eq!(tally.sent, tally.ends(), "{}", tenant.name);
+        assert_eq!(
+            tally.served, tally.sent,
+            "{}: {:?}",
+            tenant.name, tally.last_failure
+        );
+        assert_eq!(
+            served.get(tenant.name).copied().unwrap_or(0),
+            tally.served,
+            "{}",
+            tenant.name
+        );
+    }
+    assert!(scene.tallies[0].served > 0);
+    let stats = server.stats().await.unwrap();
+    assert_eq!((stats.in_flight, stats.cancelled, stats.refused), (0, 0, 0));
+}
+
+#[tokio::test]
+async fn a_gateway_that_is_not_there_makes_failures_that_are_counted() {
+    let gone = {
+        let server = fast().await;
+        server.address().to_string()
+    };
+    let site = Site {
+        gateway: gone.clone(),
+        companion: gone,
+    };
+    let mut signals = Signals::new().unwrap();
+    let scene = play(
+        &site,
+        &args(Duration::from_millis(100)),
+        Screen::Lines,
+        &mut signals,
+    )
+    .await
+    .unwrap();
+    let greedy = &scene.tallies[0];
+    assert!(greedy.failed > 0 && greedy.failed == greedy.sent, "{greedy:?}");
+    let clients = vec![("greedy", greedy.clone())];
+    let misfits = Books {
+        clients,
+        ..Books::default()
+    }
+    .misfits();
+    assert!(misfits[0].contains("no request was served"), "{misfits:?}");
+}
+
+#[test]
+fn the_time_is_read_as_people_write_it() {
+    assert_eq!(positive("20s"), Ok(Duration::from_secs(20)));
+    assert_eq!(positive("1m 30s"), Ok(Duration::from_secs(90)));
+    assert!(positive("20").is_err() && positive("0s").is_err() && positive("soon").is_err());
+}
