@@ -183,6 +183,7 @@ proptest! {
         steps in prop::collection::vec((pauses(), inputs()), 1..150),
     ) {
         let mut engine = Engine::new(policy.clone(), seed, START);
+        let mut twin = Engine::new(policy.clone(), seed, START);
         let mut model = Model::new(policy, START);
         let state = EndpointState { ready: true, weight: Decimal::whole(1) };
         let first = (1..=endpoints).map(|id| (0, Some(Input::Endpoint { id: EndpointId(id), state })));
@@ -191,12 +192,16 @@ proptest! {
         for (pause, input) in first.chain(steps) {
             now = Instant::from_nanos(now.as_nanos().saturating_add_signed(pause * 1_000_000));
             let input = input.map(|input| placed(input, now));
-            match input.clone() {
-                Some(input) => engine.handle(now, input),
-                None => engine.handle_timeout(now),
-            }
+            let mut said = [&mut engine, &mut twin].map(|engine| {
+                match input.clone() {
+                    Some(input) => engine.handle(now, input),
+                    None => engine.handle_timeout(now),
+                }
+                std::iter::from_fn(|| engine.poll_effect()).collect::<Vec<_>>()
+            });
+            prop_assert_eq!(&said[0], &said[1], "the same seed and inputs, but other effects");
+            let mut said = Said(std::mem::take(&mut said[0]).into());
             engine.audit().expect("all invariants hold");
-            let mut said = Said(std::iter::from_fn(|| engine.poll_effect()).collect());
             model.step(now, input, &mut said);
             prop_assert_eq!(said.0.front(), None, "the engine said too much");
             prop_assert_eq!(engine.poll_timeout(), model.timeout());
