@@ -4,6 +4,8 @@ use std::io;
 
 use serde_json::json;
 use tempfile::TempDir;
+use tokio::sync::broadcast;
+use tokio::sync::broadcast::error::TryRecvError;
 
 use super::{Args, tenants};
 use crate::mock_server::Running;
@@ -23,6 +25,7 @@ pub enum Error {
 /// A running gateway.
 pub(super) struct Gateway {
     gateway: up::Gateway,
+    events: broadcast::Receiver<up::Event>,
     /// Holds the configuration as long as the gateway runs.
     _folder: TempDir,
 }
@@ -42,8 +45,10 @@ pub(super) async fn start(servers: &[Running], args: &Args) -> Result<Gateway, E
     };
     let mut gateway = up::Gateway::start(options).await?;
     gateway.wait_ready().await?;
+    let events = gateway.events();
     Ok(Gateway {
         gateway,
+        events,
         _folder: folder,
     })
 }
@@ -52,6 +57,25 @@ impl Gateway {
     /// As `up` prints them.
     pub(super) fn addresses(&self) -> up::Addresses {
         self.gateway.addresses()
+    }
+
+    /// The companion that runs now isn't the one that it began with.
+    pub(super) fn companion_restarted(&mut self) -> bool {
+        std::iter::from_fn(|| match self.events.try_recv() {
+            Ok(event) => Some(event),
+            // So many deaths that the oldest were forgotten: the next one is still there.
+            Err(TryRecvError::Lagged(_)) => self.events.try_recv().ok(),
+            Err(TryRecvError::Empty | TryRecvError::Closed) => None,
+        })
+        .any(|event| {
+            matches!(
+                event,
+                up::Event::Died {
+                    part: up::Part::Companion,
+                    ..
+                }
+            )
+        })
     }
 
     pub(super) async fn shutdown(mut self) {

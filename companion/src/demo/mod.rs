@@ -118,7 +118,7 @@ impl Error {
 pub async fn run(args: Args) -> Result<(), Error> {
     let mut signals = Signals::new()?;
     let servers = servers(args.seed).await?;
-    let gateway = tokio::select! {
+    let mut gateway = tokio::select! {
         gateway = gateway::start(&servers, &args) => gateway?,
         // The user changed their mind before it began.
         () = signals.next() => return Ok(()),
@@ -133,7 +133,7 @@ pub async fn run(args: Args) -> Result<(), Error> {
     let screen = Screen::open(TENANTS.len(), servers.len());
     let played = play(&site, &args, screen, &mut signals).await;
     let finished = match played {
-        Ok(scene) => finish(&site, scene, &servers).await,
+        Ok(scene) => finish(&site, scene, &servers, gateway.companion_restarted()).await,
         Err(error) => Err(error),
     };
     gateway.shutdown().await;
@@ -238,7 +238,12 @@ fn look_again(companion: Companion) -> mpsc::Receiver<Option<Pool>> {
 }
 
 /// Compares the books and prints the summary.
-async fn finish(site: &Site, scene: Scene, servers: &[Running]) -> Result<(), Error> {
+async fn finish(
+    site: &Site,
+    scene: Scene,
+    servers: &[Running],
+    companion_restarted: bool,
+) -> Result<(), Error> {
     let companion = Companion::new(format!("http://{}", site.companion))?;
     let books = Books {
         clients: scene
@@ -248,6 +253,7 @@ async fn finish(site: &Site, scene: Scene, servers: &[Running]) -> Result<(), Er
             .zip(scene.tallies.iter().cloned())
             .collect(),
         companion: settled(&companion).await,
+        companion_restarted,
         ..served(servers).await
     };
     let misfits = books.misfits();

@@ -4,7 +4,7 @@ use std::fmt::Write;
 
 use super::books::Books;
 use super::scene::Scene;
-use super::tally::OUTPUT_WEIGHT;
+use super::tally::{OUTPUT_WEIGHT, Tally};
 use super::text::{columns, duration, percent};
 
 const HEADER: [&str; 10] = [
@@ -60,11 +60,22 @@ pub(super) fn write(scene: &Scene, books: &Books, misfits: &[String]) -> String 
         &mut out,
         &format!("servers: {served} served, at most {} at a time", peaks.join(", ")),
     );
-    let sent: u64 = scene.tallies.iter().map(|t| t.sent).sum();
+    let sum = |of: fn(&Tally) -> u64| scene.tallies.iter().map(of).sum::<u64>();
+    let (sent, failed) = (sum(|t| t.sent), sum(|t| t.cut + t.failed));
     if misfits.is_empty() {
+        let agree = if books.companion_restarted {
+            "clients and servers agree (the companion was started again, its counts begin there)"
+        } else {
+            "clients, companion and servers agree"
+        };
+        let failures = if failed > 0 {
+            format!(", {failed} of them failed")
+        } else {
+            String::new()
+        };
         push(
             &mut out,
-            &format!("every one of {sent} requests is accounted for: clients, companion and servers agree"),
+            &format!("every one of {sent} requests is accounted for{failures}: {agree}"),
         );
     }
     out
