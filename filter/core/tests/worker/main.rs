@@ -2,4 +2,6 @@
 
 mod exchange;
 mod harness;
+#[cfg(not(target_arch = "wasm32"))]
+mod repeats;
 mod session;

@@ -1,0 +1,147 @@
+//! Whatever the network loses, the companion hears of every request that left, and who still waits.
+
+use std::{collections::BTreeSet, time::Duration};
+
+use proptest::{collection::vec, prelude::*};
+
+use crate::harness::{Out, Rig};
+use penstock_wire::filter_frame::Event;
+
+#[derive(Clone, Copy, Debug)]
+enum Step {
+    Arrive,
+    /// One of those that wait goes away.
+    Leave(prop::sample::Index),
+    /// So many more frames of the stream reach the companion.
+    Deliver(usize),
+    /// The companion acknowledges all that reached it.
+    Acknowledge,
+    /// The stream ends with all that didn't reach the companion, and the next one opens.
+    Lose,
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    prop_oneof![
+        3 => Just(Step::Arrive),
+        3 => any::<prop::sample::Index>().prop_map(Step::Leave),
+        3 => (0_usize..4).prop_map(Step::Deliver),
+        2 => Just(Step::Acknowledge),
+        1 => Just(Step::Lose),
+    ]
+}
+
+/// The slow, obvious companion.
+#[derive(Default)]
+struct Model {
+    waiting: Vec<u64>,
+    /// In the order they left, not acknowledged.
+    left: Vec<u64>,
+    everyone_who_left: BTreeSet<u64>,
+    heard: BTreeSet<u64>,
+    /// What was sent on this stream, and how much of it arrived.
+    stream: Vec<Event>,
+    delivered: usize,
+}
+
+impl Model {
+    fn sent(&mut self, outs: Vec<Out>) {
+        for out in outs {
+            let Out::Said(seq, event) = out else {
+                panic!("only frames: {out:?}")
+            };
+            self.stream.push(event);
+            assert_eq!(seq, self.stream.len() as u64, "frames are numbered without gaps");
+        }
+    }
+
+    fn cancels(&self, events: &[Event]) -> Vec<u64> {
+        let cancel = |event: &Event| {
+            if let Event::Cancel(cancel) = event {
+                Some(cancel.sequence)
+            } else {
+                None
+            }
+        };
+        events.iter().filter_map(cancel).collect()
+    }
+
+    fn deliver(&mut self, count: usize) {
+        self.delivered = (self.delivered + count).min(self.stream.len());
+        self.heard.extend(self.cancels(&self.stream[..self.delivered]));
+    }
+
+    fn acknowledge(&mut self) -> u64 {
+        let heard = self.cancels(&self.stream[..self.delivered]);
+        self.left.retain(|sequence| !heard.contains(sequence));
+        self.delivered as u64
+    }
+
+    /// A new stream: it must begin with the whole truth, and repeat exactly what wasn't acknowledged.
+    fn reopened(&mut self, outs: Vec<Out>) {
+        self.stream.clear();
+        self.delivered = 0;
+        self.sent(outs);
+        let Some(Event::Hello(hello)) = self.stream.first() else {
+            panic!("Hello first")
+        };
+        let waiting: Vec<u64> = hello.waiting.iter().map(|register| register.sequence).collect();
+        assert_eq!(waiting, self.waiting);
+        assert_eq!(self.cancels(&self.stream), self.left);
+        assert_eq!(self.stream.len(), 1 + self.left.len());
+    }
+}
+
+fn reopen(rig: &mut Rig, model: &mut Model) {
+    rig.worker.handle_closed(rig.now);
+    rig.pass(Duration::from_secs(1));
+    let outs = rig.open();
+    rig.greet(1);
+    model.reopened(outs);
+}
+
+proptest! {
+    #[test]
+    fn nothing_is_lost_and_nothing_acknowledged_is_said_again(steps in vec(step(), 0..60)) {
+        let mut rig = Rig::connected();
+        let mut model = Model::default();
+        reopen(&mut rig, &mut model);
+        for step in steps {
+            match step {
+                Step::Arrive => {
+                    let (sequence, outs) = rig.waiting("p1");
+                    model.waiting.push(sequence);
+                    model.sent(outs);
+                }
+                Step::Leave(which) => {
+                    if !model.waiting.is_empty() {
+                        let sequence = model.waiting.remove(which.index(model.waiting.len()));
+                        model.left.push(sequence);
+                        model.everyone_who_left.insert(sequence);
+                        let outs = rig.log(sequence);
+                        model.sent(outs);
+                    }
+                }
+                Step::Deliver(count) => model.deliver(count),
+                Step::Acknowledge => {
+                    let ack = model.acknowledge();
+                    prop_assert_eq!(rig.command(ack, []), []);
+                }
+                Step::Lose => reopen(&mut rig, &mut model),
+            }
+        }
+        reopen(&mut rig, &mut model);
+        model.deliver(usize::MAX - model.delivered);
+        prop_assert_eq!(model.heard, model.everyone_who_left);
+    }
+
+    #[test]
+    fn no_message_of_the_companion_does_harm(messages in vec(vec(any::<u8>(), 0..40), 0..8)) {
+        let mut rig = Rig::connected();
+        rig.waiting("p1");
+        for message in messages {
+            rig.worker.handle_message(rig.now, &message);
+        }
+        rig.outs();
+        rig.tick();
+    }
+}
