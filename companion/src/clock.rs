@@ -4,7 +4,11 @@ use std::time::Duration;
 
 use penstock_engine::Instant;
 
-/// The engine's time: nanoseconds since this was made, monotonic.
+/// How far the engine's zero lies before the process's start. What a companion takes over from the last one arrived
+/// before it began, and must keep its place and its age; nothing waits for as long as this.
+const PAST: Duration = Duration::from_secs(365 * 24 * 3600);
+
+/// The engine's time, monotonic; at the start of the process it is already [`PAST`].
 #[derive(Clone, Copy, Debug)]
 pub struct Clock(tokio::time::Instant);
 
@@ -18,7 +22,7 @@ impl Clock {
     /// Now.
     #[must_use]
     pub fn now(&self) -> Instant {
-        Instant::ZERO.after(self.0.elapsed())
+        Instant::ZERO.after(PAST.saturating_add(self.0.elapsed()))
     }
 
     /// Since the start.
@@ -30,6 +34,24 @@ impl Clock {
     /// The runtime's name of a moment; `None`: so late that it never comes.
     #[must_use]
     pub fn at(&self, instant: Instant) -> Option<tokio::time::Instant> {
-        self.0.checked_add(Duration::from_nanos(instant.as_nanos()))
+        let since_start = Duration::from_nanos(instant.as_nanos()).saturating_sub(PAST);
+        self.0.checked_add(since_start)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_arrived_before_the_start_keeps_its_age() {
+        let clock = Clock::start();
+        let now = clock.now();
+        let older = now.before(Duration::from_secs(30));
+        assert!(older < now.before(Duration::from_secs(29)));
+        assert_eq!(now.since(older), Duration::from_secs(30));
+        assert_eq!(clock.at(older), Some(clock.0), "what is over is due");
+        let due = clock.at(Instant::ZERO.after(PAST + Duration::from_secs(1)));
+        assert_eq!(due, clock.0.checked_add(Duration::from_secs(1)));
     }
 }
