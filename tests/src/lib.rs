@@ -7,6 +7,7 @@
 pub mod ask;
 pub mod binary;
 pub mod gateway;
+pub mod h2c;
 pub mod metrics;
 pub mod process;
 pub mod python;

@@ -1,0 +1,74 @@
+//! An HTTP/2 client on one connection, and so at one worker of Envoy; it can end a request with trailers.
+
+use std::net::SocketAddr;
+
+use bytes::Bytes;
+use h2::client::{ResponseFuture, SendRequest};
+use http::{HeaderMap, Request, StatusCode};
+use tokio::net::TcpStream;
+use tokio::task::AbortHandle;
+
+use crate::wait::soon;
+
+/// A connection by prior knowledge.
+pub struct H2c {
+    requests: SendRequest<Bytes>,
+    driver: AbortHandle,
+}
+
+impl H2c {
+    /// Connects.
+    ///
+    /// # Panics
+    /// When nobody listens, or doesn't speak HTTP/2.
+    pub async fn connect(address: SocketAddr) -> Self {
+        let socket = TcpStream::connect(address).await.expect("the gateway listens");
+        let (requests, connection) = h2::client::handshake(socket)
+            .await
+            .expect("HTTP/2 by prior knowledge");
+        let driver = tokio::spawn(async move { drop(connection.await) }).abort_handle();
+        Self { requests, driver }
+    }
+
+    /// Sends a POST of JSON in these pieces; its answer is to be awaited with [`H2c::status`].
+    ///
+    /// # Panics
+    /// When the connection is closed.
+    pub async fn post(
+        &mut self,
+        path: &str,
+        pieces: &[Bytes],
+        trailers: Option<HeaderMap>,
+    ) -> ResponseFuture {
+        let request = Request::post(format!("http://gateway{path}"))
+            .header("content-type", "application/json")
+            .body(())
+            .expect("a valid request");
+        let ready = soon("room for a stream", self.requests.clone().ready()).await;
+        let mut requests = ready.expect("an open connection");
+        let (response, mut stream) = requests.send_request(request, false).expect("sent");
+        for (at, piece) in pieces.iter().enumerate() {
+            let last = at + 1 == pieces.len() && trailers.is_none();
+            stream.send_data(piece.clone(), last).expect("sent");
+        }
+        if let Some(trailers) = trailers {
+            stream.send_trailers(trailers).expect("sent");
+        }
+        response
+    }
+
+    /// The status and the headers of an answer.
+    ///
+    /// # Panics
+    /// When none comes.
+    pub async fn status(response: ResponseFuture) -> (StatusCode, HeaderMap) {
+        let response = soon("an answer", response).await.expect("a whole head");
+        (response.status(), response.headers().clone())
+    }
+}
+
+impl Drop for H2c {
+    fn drop(&mut self) {
+        self.driver.abort();
+    }
+}

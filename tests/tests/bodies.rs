@@ -1,0 +1,396 @@
+//! Every shape a request's bytes can have: what is well-formed arrives unchanged, what isn't is refused at once and
+//! nothing else suffers.
+
+use bytes::Bytes;
+use penstock_tests::gateway::{answer, config, pool};
+use penstock_tests::h2c::H2c;
+use penstock_tests::raw::{self, Raw};
+use penstock_tests::{Answer, Ask, Gateway, Upstream, run};
+use serde_json::json;
+use tokio::sync::{Mutex, OnceCell};
+
+const CHAT: &str = "/v1/chat/completions";
+/// `limits.body_bytes` of this file's gateway.
+const BODY_BYTES_MAX: usize = 1 << 20;
+
+struct Fixture {
+    gateway: Gateway,
+    server: Upstream,
+    /// Whoever expects the next call to be its own.
+    turn: Mutex<()>,
+}
+
+impl Fixture {
+    async fn post(&self, body: impl Into<reqwest::Body>, headers: &[(&str, &str)]) -> Answer {
+        let mut request = self.gateway.client().post(self.gateway.url(CHAT)).body(body);
+        for (name, value) in headers {
+            request = request.header(*name, *value);
+        }
+        answer(request.send().await.expect("an answer"))
+            .await
+            .expect("a whole answer")
+    }
+
+    async fn invalid(&self, body: impl Into<reqwest::Body>, headers: &[(&str, &str)]) -> Answer {
+        let answer = self.post(body, headers).await;
+        answer.expect_error(400, "invalid_request", "rejected_invalid");
+        answer
+    }
+
+    /// Sends these pieces on one connection; the request must arrive and is answered.
+    async fn arrives(&self, pieces: Vec<Vec<u8>>) -> Seen {
+        let _turn = self.turn.lock().await;
+        let mut client = Raw::connect(self.gateway.address()).await;
+        for piece in pieces {
+            client.send(piece).await;
+        }
+        let call = self.server.next().await;
+        let seen = Seen {
+            body: call.body.clone(),
+        };
+        call.answer();
+        let answer = client.answer().await;
+        assert_eq!(
+            (answer.status, answer.outcome()),
+            (200, "bypassed"),
+            "{}",
+            answer.text()
+        );
+        seen
+    }
+}
+
+/// What of a call is looked at after its answer.
+struct Seen {
+    body: Bytes,
+}
+
+async fn shared() -> &'static Fixture {
+    static SHARED: OnceCell<Fixture> = OnceCell::const_new();
+    SHARED
+        .get_or_init(|| async {
+            let server = Upstream::scripted().await;
+            let pools = [pool(
+                "p",
+                "'m*'",
+                &[&server],
+                "  stock: {watermark_per_backend: 64}\n",
+            )];
+            let gateway = Gateway::start(&config("limits: {body_bytes: 1MiB}\n", &pools)).await;
+            Fixture {
+                gateway,
+                server,
+                turn: Mutex::new(()),
+            }
+        })
+        .await
+}
+
+/// A chat whose text has characters of every length and escapes that can be torn apart.
+fn tearable() -> Vec<u8> {
+    let text = "h\u{e9}llo \u{20ac} \u{1f6b0}";
+    let body = format!(
+        r#" {{ "messages":[{{"role":"user","content":"{text} \u00e9\ud83d\udeb0\n\\\""}}],"n":1e0, "model" : "m\u002d1" }} "#
+    );
+    body.into_bytes()
+}
+
+#[test]
+fn what_is_no_request_is_400() {
+    run(async {
+        let all = shared().await;
+        let bodies: [&[u8]; 17] = [
+            b"",
+            b"{",
+            b"[]",
+            b"\"x\"",
+            b"null",
+            b"hello",
+            b"{}",
+            br#"{"model":1}"#,
+            br#"{"model":null}"#,
+            br#"{"model":"m","model":"m2"}"#,
+            br#"{"model":"m"} x"#,
+            br#"{"model":"m",}"#,
+            br#"{"model":"m" "messages":[]}"#,
+            br#"{"model":"m","messages":[}"#,
+            br#"{"messages":[{"role":"user","content":"the model is \"model\":\"m\""}]}"#,
+            b"{\"model\":\"m\xff\"}",
+            b"\x00\x01\x02",
+        ];
+        for body in bodies {
+            let answer = all.post(body.to_vec(), &[]).await;
+            let shown = String::from_utf8_lossy(body);
+            assert_eq!(answer.status, 400, "{shown}: {}", answer.text());
+            answer.expect_error(400, "invalid_request", "rejected_invalid");
+        }
+        // It was the request's fault alone.
+        let _turn = all.turn.lock().await;
+        let asked = all.gateway.spawn(Ask::chat("m", "x"));
+        all.server.next().await.answer();
+        assert_eq!(asked.await.expect("answered").status, 200);
+    });
+}
+
+#[test]
+fn text_that_is_no_utf8_is_400() {
+    run(async {
+        let all = shared().await;
+        all.invalid(
+            b"{\"model\":\"m\",\"messages\":[{\"role\":\"user\",\"content\":\"a\xc3(\"}]}".to_vec(),
+            &[],
+        )
+        .await;
+        all.invalid(b"\xff\xfe{\x00".to_vec(), &[]).await;
+    });
+}
+
+#[test]
+fn a_compressed_body_is_400_and_says_what_helps() {
+    run(async {
+        let all = shared().await;
+        let body = json!({"model": "m", "messages": []}).to_string();
+        for encoding in ["gzip", "br", "deflate", "zstd"] {
+            let answer = all.invalid(body.clone(), &[("content-encoding", encoding)]).await;
+            assert!(
+                answer.message().to_lowercase().contains("decompressor"),
+                "{}",
+                answer.message()
+            );
+        }
+    });
+}
+
+#[test]
+fn a_model_of_no_pool_is_404() {
+    run(async {
+        let all = shared().await;
+        let body = json!({"model": "unheard-of", "messages": []}).to_string();
+        let answer = all.post(body, &[]).await;
+        answer.expect_error(404, "model_not_found", "rejected_invalid");
+        assert!(answer.message().contains("unheard-of"), "{}", answer.message());
+
+        let message = Ask::to(
+            "/v1/messages",
+            json!({"model": "unheard-of", "max_tokens": 1, "messages": []}),
+        );
+        let answer = all.gateway.send(message).await;
+        assert_eq!((answer.status, answer.outcome()), (404, "rejected_invalid"));
+        assert_eq!(answer.json()["type"], "error", "{}", answer.text());
+        assert!(answer.json()["error"]["message"].is_string(), "{}", answer.text());
+    });
+}
+
+#[test]
+fn a_body_over_the_limit_is_413_and_at_the_limit_it_passes() {
+    run(async {
+        let all = shared().await;
+        let fill = |bytes: usize| {
+            let frame = r#"{"model":"m","messages":[{"role":"user","content":""}]}"#;
+            frame.replace(
+                r#"content":""#,
+                &format!(r#"content":"{}"#, "x".repeat(bytes - frame.len())),
+            )
+        };
+        // Content-Length alone is enough: not a byte of the body is sent.
+        let mut client = Raw::connect(all.gateway.address()).await;
+        client
+            .send(raw::post(
+                CHAT,
+                &format!("content-length: {}\r\n", BODY_BYTES_MAX + 1),
+            ))
+            .await;
+        client
+            .answer()
+            .await
+            .expect_error(413, "request_too_large", "rejected_invalid");
+
+        let mut client = Raw::connect(all.gateway.address()).await;
+        client
+            .send(raw::post(CHAT, "transfer-encoding: chunked\r\n"))
+            .await;
+        let body = fill(BODY_BYTES_MAX + 1);
+        client
+            .send(format!("{:x}\r\n{body}\r\n0\r\n\r\n", body.len()))
+            .await;
+        client
+            .answer()
+            .await
+            .expect_error(413, "request_too_large", "rejected_invalid");
+
+        let body = fill(BODY_BYTES_MAX);
+        let head = raw::post(CHAT, &format!("content-length: {}\r\n", body.len()));
+        let seen = all
+            .arrives(vec![head.into_bytes(), body.clone().into_bytes()])
+            .await;
+        assert!(
+            seen.body == body.as_bytes(),
+            "{} bytes arrived of {}",
+            seen.body.len(),
+            body.len()
+        );
+    });
+}
+
+#[test]
+fn deep_nesting_is_no_trap() {
+    run(async {
+        let all = shared().await;
+        let nested = |depth: usize| {
+            format!(
+                r#"{{"model":"m","messages":{}{}}}"#,
+                "[".repeat(depth),
+                "]".repeat(depth)
+            )
+            .into_bytes()
+        };
+        let body = nested(60);
+        let head = raw::post(CHAT, &format!("content-length: {}\r\n", body.len()));
+        assert_eq!(
+            all.arrives(vec![head.into_bytes(), body.clone()]).await.body,
+            body
+        );
+
+        // Far beyond what anyone means: refused or passed, but answered, and the next request as well.
+        let _turn = all.turn.lock().await;
+        let body = nested(400_000);
+        let deep = tokio::spawn(all.gateway.client().post(all.gateway.url(CHAT)).body(body).send());
+        let status = tokio::select! {
+            call = all.server.next() => { call.answer(); 200 }
+            response = deep => response.expect("no panic").expect("an answer").status().as_u16(),
+        };
+        assert!([200, 400].contains(&status), "{status}");
+        let asked = all.gateway.spawn(Ask::chat("m", "x"));
+        all.server.next().await.answer();
+        assert_eq!(asked.await.expect("answered").status, 200);
+    });
+}
+
+#[test]
+fn bytes_may_come_in_any_pieces() {
+    run(async {
+        let all = shared().await;
+        let body = tearable();
+        for size in [1, 2, 3, 7, 64] {
+            let mut pieces = vec![raw::post(CHAT, "transfer-encoding: chunked\r\n").into_bytes()];
+            for piece in body.chunks(size) {
+                pieces.push([format!("{:x}\r\n", piece.len()).as_bytes(), piece, b"\r\n"].concat());
+            }
+            pieces.push(b"0\r\n\r\n".to_vec());
+            assert_eq!(all.arrives(pieces).await.body, body, "chunks of {size}");
+
+            let mut whole = raw::post(CHAT, &format!("content-length: {}\r\n", body.len())).into_bytes();
+            whole.extend_from_slice(&body);
+            let pieces = whole.chunks(size).map(<[u8]>::to_vec).collect();
+            assert_eq!(all.arrives(pieces).await.body, body, "pieces of {size}");
+        }
+    });
+}
+
+#[test]
+fn expect_100_continue_is_answered() {
+    run(async {
+        let all = shared().await;
+        let _turn = all.turn.lock().await;
+        let body = tearable();
+        let mut client = Raw::connect(all.gateway.address()).await;
+        client
+            .send(raw::post(
+                CHAT,
+                &format!("content-length: {}\r\nexpect: 100-continue\r\n", body.len()),
+            ))
+            .await;
+        assert_eq!(client.answer().await.status, 100);
+        client.send(&body).await;
+        let call = all.server.next().await;
+        assert_eq!(call.body, body);
+        call.answer();
+        assert_eq!(client.answer().await.status, 200);
+    });
+}
+
+#[test]
+fn a_refusal_says_whether_its_connection_goes_on() {
+    run(async {
+        let all = shared().await;
+        let mut client = Raw::connect(all.gateway.address()).await;
+        for body in ["nope", "{  }", "null"] {
+            client
+                .send(format!("{}{body}", raw::post(CHAT, "content-length: 4\r\n")))
+                .await;
+            let refused = client.answer().await;
+            refused.expect_error(400, "invalid_request", "rejected_invalid");
+            if refused.header("connection") == "close" {
+                assert!(client.closed().await);
+                client = Raw::connect(all.gateway.address()).await;
+            }
+        }
+        let _turn = all.turn.lock().await;
+        let body = tearable();
+        client
+            .send(raw::post(CHAT, &format!("content-length: {}\r\n", body.len())))
+            .await;
+        client.send(&body).await;
+        all.server.next().await.answer();
+        assert_eq!(client.answer().await.status, 200);
+    });
+}
+
+#[test]
+fn what_is_no_http_closes_its_connection_alone() {
+    run(async {
+        let all = shared().await;
+        let mut client = Raw::connect(all.gateway.address()).await;
+        client.send("\x16\x03\x01 this is no HTTP\r\n\r\n").await;
+        assert_eq!(client.answer().await.status, 400);
+        assert!(client.closed().await);
+        all.gateway.ready().await;
+    });
+}
+
+#[test]
+fn http2_requests_with_and_without_trailers_arrive() {
+    run(async {
+        let all = shared().await;
+        let _turn = all.turn.lock().await;
+        let mut client = H2c::connect(all.gateway.address()).await;
+        let body = Bytes::from(tearable());
+        let halves = [body.slice(..body.len() / 2), body.slice(body.len() / 2..)];
+        let mut checksum = http::HeaderMap::new();
+        checksum.insert("x-checksum", http::HeaderValue::from_static("1"));
+        for trailers in [Some(checksum), None] {
+            let answer = client.post(CHAT, &halves, trailers).await;
+            let call = all.server.next().await;
+            assert_eq!(call.body, body);
+            call.answer();
+            let (status, headers) = H2c::status(answer).await;
+            assert_eq!(status, 200);
+            assert_eq!(headers["x-penstock-outcome"], "bypassed");
+        }
+    });
+}
+
+#[test]
+fn invalid_requests_are_counted_under_no_pool() {
+    run(async {
+        let all = shared().await;
+        let count = || async {
+            let page = all.gateway.metrics().await;
+            let outcome = [("pool", "none"), ("outcome", "rejected_invalid")];
+            (
+                page.sum("penstock_arrivals_total", &[("pool", "none")]),
+                page.sum("penstock_requests_total", &outcome),
+            )
+        };
+        all.invalid("{", &[]).await;
+        penstock_tests::until("arrivals and outcomes agree", || async {
+            let (arrivals, outcomes) = count().await;
+            if arrivals >= 1.0 && arrivals == outcomes {
+                Ok(())
+            } else {
+                Err(format!("{arrivals} {outcomes}"))
+            }
+        })
+        .await;
+    });
+}

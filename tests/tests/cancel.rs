@@ -1,0 +1,173 @@
+//! Clients that leave: while queued, while the server thinks, while it answers, and before they have said all.
+
+use penstock_tests::gateway::{config, pool, slots};
+use penstock_tests::raw::{self, Raw};
+use penstock_tests::{Ask, Gateway, Upstream, run, until};
+use tokio::sync::OnceCell;
+
+const POOLS: [&str; 4] = ["queued", "thinking", "streaming", "speaking"];
+
+struct Fixture {
+    gateway: Gateway,
+    servers: Vec<Upstream>,
+}
+
+impl Fixture {
+    fn server(&self, pool: &str) -> &Upstream {
+        let at = POOLS
+            .iter()
+            .position(|name| *name == pool)
+            .expect("a pool of this file");
+        &self.servers[at]
+    }
+
+    async fn outcomes(&self, pool: &str, outcome: &str, count: f64) {
+        until(&format!("{count} {outcome} in {pool}"), || async {
+            let labels = [("pool", pool), ("outcome", outcome)];
+            let seen = self
+                .gateway
+                .metrics()
+                .await
+                .sum("penstock_requests_total", &labels);
+            if seen == count {
+                Ok(())
+            } else {
+                Err(seen.to_string())
+            }
+        })
+        .await;
+    }
+}
+
+async fn shared() -> &'static Fixture {
+    static SHARED: OnceCell<Fixture> = OnceCell::const_new();
+    SHARED
+        .get_or_init(|| async {
+            let mut servers = Vec::new();
+            let mut pools = Vec::new();
+            for name in POOLS {
+                let server = Upstream::scripted().await;
+                pools.push(pool(name, name, &[&server], &slots(1)));
+                servers.push(server);
+            }
+            Fixture {
+                gateway: Gateway::start(&config("", &pools)).await,
+                servers,
+            }
+        })
+        .await
+}
+
+#[test]
+fn who_leaves_the_queue_never_reaches_a_server() {
+    run(async {
+        let all = shared().await;
+        let (gateway, server) = (&all.gateway, all.server("queued"));
+        let held = gateway.spawn(Ask::chat("queued", "held"));
+        let call = server.next().await;
+        let leaves = gateway.spawn(Ask::chat("queued", "leaves"));
+        gateway.waiting("queued", 1).await;
+        let stays = gateway.spawn(Ask::chat("queued", "stays"));
+        gateway.waiting("queued", 2).await;
+        leaves.abort();
+        gateway.waiting("queued", 1).await;
+        call.answer();
+        let next = server.next().await;
+        assert_eq!(next.text(), "stays");
+        next.answer();
+        for asked in [held, stays] {
+            assert_eq!(asked.await.expect("answered").status, 200);
+        }
+        gateway.stock("queued", 0).await;
+        assert_eq!(server.total(), 2);
+        all.outcomes("queued", "cancelled", 1.0).await;
+        let page = gateway.metrics().await;
+        assert_eq!(
+            page.sum("penstock_requests_cancelled_total", &[("pool", "queued")]),
+            1.0
+        );
+        assert_eq!(page.sum("penstock_arrivals_total", &[("pool", "queued")]), 3.0);
+    });
+}
+
+#[test]
+fn who_leaves_before_the_answer_gives_the_place_back() {
+    run(async {
+        let all = shared().await;
+        let (gateway, server) = (&all.gateway, all.server("thinking"));
+        let leaves = gateway.spawn(Ask::chat("thinking", "leaves"));
+        let mut call = server.next().await;
+        let waits = gateway.spawn(Ask::chat("thinking", "waits"));
+        gateway.waiting("thinking", 1).await;
+        leaves.abort();
+        call.gone().await;
+        let next = server.next().await;
+        assert_eq!(next.text(), "waits");
+        next.answer();
+        assert_eq!(waits.await.expect("answered").status, 200);
+        gateway.stock("thinking", 0).await;
+        // It was admitted: that is its outcome, once.
+        all.outcomes("thinking", "bypassed", 1.0).await;
+        all.outcomes("thinking", "dispatched", 1.0).await;
+        all.outcomes("thinking", "cancelled", 0.0).await;
+    });
+}
+
+#[test]
+fn who_leaves_inside_the_answer_gives_the_place_back() {
+    run(async {
+        let all = shared().await;
+        let (gateway, server) = (&all.gateway, all.server("streaming"));
+        let ask = Ask::chat("streaming", "x").streamed().body();
+        let opened = tokio::spawn(
+            gateway
+                .client()
+                .post(gateway.url("/v1/chat/completions"))
+                .json(&ask)
+                .send(),
+        );
+        let events = server.next().await.stream();
+        events.text("one");
+        let mut response = opened.await.expect("no panic").expect("headers");
+        assert!(response.chunk().await.expect("an event").is_some());
+        gateway.stock("streaming", 1).await;
+        drop(response);
+        events.gone().await;
+        gateway.stock("streaming", 0).await;
+        let again = gateway.spawn(Ask::chat("streaming", "again"));
+        server.next().await.answer();
+        assert_eq!(again.await.expect("answered").outcome(), "bypassed");
+    });
+}
+
+#[test]
+fn who_leaves_inside_the_request_was_never_there() {
+    run(async {
+        let all = shared().await;
+        let (gateway, server) = (&all.gateway, all.server("speaking"));
+        for _ in 0..3 {
+            let mut client = Raw::connect(gateway.address()).await;
+            client
+                .send(raw::post("/v1/chat/completions", "content-length: 500\r\n"))
+                .await;
+            client
+                .send("{\"model\":\"speaking\",\"messages\":[{\"role\":\"us")
+                .await;
+        }
+        let asked = gateway.spawn(Ask::chat("speaking", "whole"));
+        let call = server.next().await;
+        assert_eq!(call.text(), "whole");
+        call.answer();
+        assert_eq!(asked.await.expect("answered").status, 200);
+        gateway.stock("speaking", 0).await;
+        gateway.waiting("speaking", 0).await;
+        assert_eq!(
+            gateway
+                .metrics()
+                .await
+                .sum("penstock_arrivals_total", &[("pool", "speaking")]),
+            1.0
+        );
+        assert_eq!(server.total(), 1);
+    });
+}

@@ -1,0 +1,108 @@
+//! The companion dies or freezes while requests wait: they live in Envoy and lose nothing, within limits.
+
+use penstock_tests::gateway::{config, pool, slots};
+use penstock_tests::h2c::H2c;
+use penstock_tests::process::send;
+use penstock_tests::{Ask, Gateway, Upstream, run, until};
+
+#[test]
+fn waiting_requests_outlive_a_killed_companion() {
+    run(async {
+        let server = Upstream::scripted().await;
+        let more = format!("{}  companion_down: {{hold: 30s}}\n", slots(1));
+        let gateway = Gateway::start(&config("", &[pool("p", "'*'", &[&server], &more)])).await;
+        let running = gateway.spawn(Ask::chat("m", "held"));
+        let held = server.next().await;
+        // On one connection, so at one worker: between workers the order is as exact as their clocks' distance.
+        let mut client = H2c::connect(gateway.address()).await;
+        let mut asked = Vec::new();
+        for waiting in 1..=5 {
+            let body = Ask::chat("m", &format!("waits {waiting}")).body().to_string();
+            asked.push(client.post("/v1/chat/completions", &[body.into()], None).await);
+            gateway.waiting("p", waiting).await;
+        }
+        let first = gateway.child(" serve ").await;
+        send(first, libc::SIGKILL);
+        // The next one knows of all of them: five that wait, and one that runs.
+        until("a new companion with the old requests", || async {
+            let children = gateway.process.children();
+            let new = children
+                .iter()
+                .any(|(pid, command)| command.contains(" serve ") && *pid != first);
+            let status = gateway.look("/status").await?.json();
+            let pool = &status["pools"][0];
+            if new && pool["waiting"] == 5 && pool["stock"] == 1 {
+                Ok(())
+            } else {
+                Err(status.to_string())
+            }
+        })
+        .await;
+        held.answer();
+        for waiting in 1..=5 {
+            let call = server.next().await;
+            assert_eq!(call.text(), format!("waits {waiting}"), "the old order holds");
+            assert_eq!(server.in_flight(), 1);
+            call.answer();
+        }
+        assert_eq!(running.await.expect("answered").status, 200);
+        for answer in asked {
+            assert_eq!(H2c::status(answer).await.0, 200);
+        }
+        gateway.stock("p", 0).await;
+        gateway.waiting("p", 0).await;
+        assert_eq!(server.peak(), 1);
+    });
+}
+
+#[test]
+fn without_a_companion_the_gateway_closes_after_hold_and_opens_again() {
+    run(async {
+        let server = Upstream::serving(std::time::Duration::ZERO).await;
+        let more = "  companion_down: {hold: 250ms, then: closed}\n";
+        let gateway = Gateway::start(&config("", &[pool("p", "'*'", &[&server], more)])).await;
+        assert_eq!(gateway.send(Ask::chat("m", "x")).await.status, 200);
+
+        let companion = gateway.child(" serve ").await;
+        freeze(companion).await;
+        let refused = gateway.send(Ask::chat("m", "x")).await;
+        refused.expect_error(503, "gateway_unavailable", "gateway_unavailable");
+        let message = serde_json::json!({"model": "m", "max_tokens": 1, "messages": []});
+        let refused = gateway.send(Ask::to("/v1/messages", message)).await;
+        assert_eq!((refused.status, refused.outcome()), (503, "gateway_unavailable"));
+        assert_eq!(refused.json()["type"], "error", "{}", refused.text());
+        assert_eq!(server.total(), 1);
+
+        send(companion, libc::SIGCONT);
+        until("served again", || async {
+            let answer = gateway.send(Ask::chat("m", "x")).await;
+            if answer.status == 200 {
+                Ok(())
+            } else {
+                Err(answer.text())
+            }
+        })
+        .await;
+        gateway.stock("p", 0).await;
+    });
+}
+
+/// Stops a process, and waits until each of its threads has: one of them could still answer.
+async fn freeze(pid: i32) {
+    send(pid, libc::SIGSTOP);
+    until("every thread is stopped", || async {
+        let tasks = std::fs::read_dir(format!("/proc/{pid}/task")).map_err(|e| e.to_string())?;
+        let states = tasks
+            .flatten()
+            .map(|task| std::fs::read_to_string(task.path().join("stat")).unwrap_or_default());
+        let states: Vec<_> = states
+            .filter_map(|stat| stat.rsplit_once(") ").and_then(|(_, rest)| rest.chars().next()))
+            .collect();
+        if states.iter().all(|state| *state == 'T') {
+            Ok(())
+        } else {
+            Err(format!("{states:?}"))
+        }
+    })
+    .await;
+}
