@@ -8,7 +8,7 @@ use penstock_engine::Instant;
 /// before it began, and must keep its place and its age; nothing waits for as long as this.
 const PAST: Duration = Duration::from_secs(365 * 24 * 3600);
 
-/// The engine's time, monotonic; at the start of the process it is already [`PAST`].
+/// The engine's time, monotonic; its zero lies a year before the process's start.
 #[derive(Clone, Copy, Debug)]
 pub struct Clock(tokio::time::Instant);
 
