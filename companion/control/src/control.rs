@@ -1,6 +1,6 @@
 //! The control itself: one event in, everything that follows from it done, outputs to take.
 //!
-//! Whatever an engine decides becomes a command here; whatever a filter says becomes an engine's input. What a
+//! Whatever a filter says becomes an engine's input here; what an engine decides is in `decisions`. What a
 //! Hello means for the requests on both sides is in `resync`.
 
 use core::time::Duration;
@@ -8,14 +8,15 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use hashbrown::HashMap;
-use penstock_engine::input::{Input, RequestId, Service, Usage};
-use penstock_engine::{Effect, Instant, Outcome};
+use penstock_engine::input::{Input, Service, Usage};
+use penstock_engine::{Instant, Outcome};
 use penstock_wire as wire;
 use wire::command::Kind;
 use wire::filter_frame::Event as Said;
 
-use crate::answer::{self, Answer};
+use crate::answer;
 use crate::convert;
+use crate::decisions::reject;
 use crate::event::{ConnId, Event, Labels, Observation, Output};
 use crate::pool::Pool;
 use crate::register::{Entry, Requests, Stage};
@@ -23,9 +24,6 @@ use crate::session::{Epoch, Session, Stage as SessionStage, Violation};
 use crate::settings::Settings;
 use crate::status::{PoolStatus, SessionStatus, Status};
 use crate::timers::{Timer, Timers};
-
-/// What a client is told to wait when nobody can say.
-const RETRY_AFTER_DEFAULT: Duration = Duration::from_secs(1);
 
 /// Sessions, requests and engines of one companion.
 #[derive(Debug)]
@@ -487,82 +485,6 @@ impl Control {
         self.effects(now, pool);
     }
 
-    fn effects(&mut self, now: Instant, pool: usize) {
-        while let Some(effect) = self.pools[pool].engine.poll_effect() {
-            match effect {
-                Effect::Grant {
-                    id,
-                    endpoints,
-                    outcome,
-                    waited,
-                    ..
-                } => {
-                    let saturation_milli = narrow(self.pools[pool].engine.saturation_milli());
-                    let endpoints: Vec<String> = endpoints
-                        .into_iter()
-                        .map(|it| self.pools[pool].address(it).to_owned())
-                        .collect();
-                    let Some(entry) = self.requests.get_mut(id) else {
-                        continue;
-                    };
-                    let grant = wire::Grant {
-                        sequence: entry.sequence,
-                        pool: entry.labels.pool.to_string(),
-                        endpoints,
-                        outcome: outcome.as_str().to_owned(),
-                        queue_us: micros(waited),
-                        saturation_milli,
-                        target_model: String::new(),
-                    };
-                    entry.stage = Stage::Granted {
-                        grant: Box::new(grant.clone()),
-                        at: now,
-                    };
-                    let (epoch, labels) = (entry.epoch, entry.labels.clone());
-                    let first = grant.endpoints.first().map_or("", String::as_str);
-                    self.decided(&labels, outcome, "", waited, first);
-                    self.say(epoch, Kind::Grant(grant));
-                }
-                Effect::Reject {
-                    id,
-                    outcome,
-                    waited,
-                    retry_after,
-                } => {
-                    self.rejected(pool, id, outcome, waited, retry_after);
-                }
-                Effect::Cancelled { id, waited } => {
-                    if let Some(entry) = self.requests.remove(id) {
-                        let code = wire::names::code::CANCELLED;
-                        self.decided(&entry.labels, Outcome::Cancelled, code, waited, "");
-                    }
-                }
-                Effect::Settled { .. } => {}
-            }
-        }
-    }
-
-    fn rejected(
-        &mut self,
-        pool: usize,
-        id: RequestId,
-        outcome: Outcome,
-        waited: Duration,
-        retry_after: Option<Duration>,
-    ) {
-        let Some(entry) = self.requests.remove(id) else {
-            return;
-        };
-        let of = &self.pools[pool];
-        let saturation = narrow(of.engine.saturation_milli());
-        let Some(answer) = answer::to(outcome, &of.name, &of.policy, of.capacity_status) else {
-            return;
-        };
-        self.decided(&entry.labels, outcome, answer.code, waited, "");
-        let reject = reject(entry.sequence, answer, outcome, waited, retry_after, saturation);
-        self.say(entry.epoch, Kind::Reject(reject));
-    }
-
     /// Queues a command for the stream that speaks for this context; without one it is lost, and resync mends that.
     pub(crate) fn say(&mut self, epoch: Epoch, kind: Kind) {
         let Some(conn) = self.requests.contexts.get(&epoch).and_then(|it| it.conn) else {
@@ -579,24 +501,6 @@ impl Control {
 
     pub(crate) fn observe(&mut self, observation: Observation) {
         self.outputs.push_back(Output::Observe(observation));
-    }
-
-    fn decided(
-        &mut self,
-        labels: &Arc<Labels>,
-        outcome: Outcome,
-        code: &'static str,
-        waited: Duration,
-        endpoint: &str,
-    ) {
-        let labels = labels.clone();
-        self.observe(Observation::Decided {
-            labels,
-            outcome,
-            code,
-            waited,
-            endpoint: endpoint.into(),
-        });
     }
 
     /// Closes a stream; what it has queued goes out first.
@@ -634,37 +538,3 @@ pub(crate) const AT_ESTIMATE: Service = Service::Served(Usage {
     cached: None,
     output: None,
 });
-
-fn reject(
-    sequence: u64,
-    answer: Answer,
-    outcome: Outcome,
-    waited: Duration,
-    retry_after: Option<Duration>,
-    saturation_milli: u32,
-) -> wire::Reject {
-    let again = matches!(answer.status, 429 | 503 | 504);
-    wire::Reject {
-        sequence,
-        status: u32::from(answer.status),
-        code: answer.code.to_owned(),
-        outcome: outcome.as_str().to_owned(),
-        message: answer.message,
-        retry_after_ms: again.then(|| millis(retry_after.unwrap_or(RETRY_AFTER_DEFAULT))),
-        r#final: answer.last_word,
-        queue_us: micros(waited),
-        saturation_milli,
-    }
-}
-
-fn narrow(of: u64) -> u32 {
-    u32::try_from(of).unwrap_or(u32::MAX)
-}
-
-fn micros(of: Duration) -> u64 {
-    u64::try_from(of.as_micros()).unwrap_or(u64::MAX)
-}
-
-fn millis(of: Duration) -> u64 {
-    u64::try_from(of.as_millis()).unwrap_or(u64::MAX)
-}

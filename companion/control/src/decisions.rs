@@ -1,0 +1,150 @@
+//! What the engines decide, as commands to the filters and as observations.
+
+use core::time::Duration;
+use std::sync::Arc;
+
+use penstock_engine::input::RequestId;
+use penstock_engine::{Effect, Instant, Outcome};
+use penstock_wire as wire;
+use wire::command::Kind;
+
+use crate::answer::{self, Answer};
+use crate::control::Control;
+use crate::event::{Labels, Observation};
+use crate::register::Stage;
+
+/// What a client is told to wait when nobody can say.
+const RETRY_AFTER_DEFAULT: Duration = Duration::from_secs(1);
+
+impl Control {
+    /// Does all that an engine has decided.
+    pub(crate) fn effects(&mut self, now: Instant, pool: usize) {
+        while let Some(effect) = self.pools[pool].engine.poll_effect() {
+            match effect {
+                Effect::Grant {
+                    id,
+                    endpoints,
+                    outcome,
+                    waited,
+                    ..
+                } => {
+                    let saturation_milli = narrow(self.pools[pool].engine.saturation_milli());
+                    let endpoints: Vec<String> = endpoints
+                        .into_iter()
+                        .map(|it| self.pools[pool].address(it).to_owned())
+                        .collect();
+                    let Some(entry) = self.requests.get_mut(id) else {
+                        continue;
+                    };
+                    let grant = wire::Grant {
+                        sequence: entry.sequence,
+                        pool: entry.labels.pool.to_string(),
+                        endpoints,
+                        outcome: outcome.as_str().to_owned(),
+                        queue_us: micros(waited),
+                        saturation_milli,
+                        target_model: String::new(),
+                    };
+                    entry.stage = Stage::Granted {
+                        grant: Box::new(grant.clone()),
+                        at: now,
+                    };
+                    let (epoch, labels) = (entry.epoch, entry.labels.clone());
+                    let first = grant.endpoints.first().map_or("", String::as_str);
+                    self.decided(&labels, outcome, "", waited, first);
+                    self.say(epoch, Kind::Grant(grant));
+                }
+                Effect::Reject {
+                    id,
+                    outcome,
+                    waited,
+                    retry_after,
+                } => {
+                    self.rejected(pool, id, outcome, waited, retry_after);
+                }
+                Effect::Cancelled { id, waited } => {
+                    if let Some(entry) = self.requests.remove(id) {
+                        let code = wire::names::code::CANCELLED;
+                        self.decided(&entry.labels, Outcome::Cancelled, code, waited, "");
+                    }
+                }
+                Effect::Settled { .. } => {}
+            }
+        }
+    }
+
+    fn rejected(
+        &mut self,
+        pool: usize,
+        id: RequestId,
+        outcome: Outcome,
+        waited: Duration,
+        retry_after: Option<Duration>,
+    ) {
+        let Some(entry) = self.requests.remove(id) else {
+            return;
+        };
+        let of = &self.pools[pool];
+        let saturation = narrow(of.engine.saturation_milli());
+        let Some(answer) = answer::to(outcome, &of.name, &of.policy, of.capacity_status) else {
+            return;
+        };
+        self.decided(&entry.labels, outcome, answer.code, waited, "");
+        let reject = reject(entry.sequence, answer, outcome, waited, retry_after, saturation);
+        self.say(entry.epoch, Kind::Reject(reject));
+    }
+
+    /// Says to log and metrics how a request left the queue, once for each.
+    pub(crate) fn decided(
+        &mut self,
+        labels: &Arc<Labels>,
+        outcome: Outcome,
+        code: &'static str,
+        waited: Duration,
+        endpoint: &str,
+    ) {
+        let labels = labels.clone();
+        self.observe(Observation::Decided {
+            labels,
+            outcome,
+            code,
+            waited,
+            endpoint: endpoint.into(),
+        });
+    }
+}
+
+/// A rejection as the filter is told it; only those who may come again are told when.
+pub(crate) fn reject(
+    sequence: u64,
+    answer: Answer,
+    outcome: Outcome,
+    waited: Duration,
+    retry_after: Option<Duration>,
+    saturation_milli: u32,
+) -> wire::Reject {
+    let again = matches!(answer.status, 429 | 503 | 504);
+    wire::Reject {
+        sequence,
+        status: u32::from(answer.status),
+        code: answer.code.to_owned(),
+        outcome: outcome.as_str().to_owned(),
+        message: answer.message,
+        retry_after_ms: again.then(|| millis(retry_after.unwrap_or(RETRY_AFTER_DEFAULT))),
+        r#final: answer.last_word,
+        queue_us: micros(waited),
+        saturation_milli,
+    }
+}
+
+fn narrow(of: u64) -> u32 {
+    u32::try_from(of).unwrap_or(u32::MAX)
+}
+
+fn micros(of: Duration) -> u64 {
+    u64::try_from(of.as_micros()).unwrap_or(u64::MAX)
+}
+
+fn millis(of: Duration) -> u64 {
+    u64::try_from(of.as_millis()).unwrap_or(u64::MAX)
+}
