@@ -20,7 +20,7 @@ use hyper::body::{Frame, Incoming};
 use hyper_util::rt::TokioIo;
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
-use tokio::sync::{Mutex, mpsc, oneshot};
+use tokio::sync::{Mutex, Notify, mpsc, oneshot};
 
 use crate::wait::{on_lasting_thread, soon};
 
@@ -31,8 +31,8 @@ type Body = BoxBody<Bytes, std::io::Error>;
 enum Manner {
     /// Hands it to the test.
     Ask,
-    /// Answers after this long.
-    Serve(Duration),
+    /// Answers after this long, but none before so many were in flight at the same time.
+    Serve(Duration, usize),
 }
 
 struct Shared {
@@ -49,6 +49,22 @@ struct Gauge {
     in_flight: AtomicUsize,
     peak: AtomicUsize,
     total: AtomicUsize,
+    arrived: Notify,
+}
+
+impl Gauge {
+    /// Waits until so many have been in flight at the same time.
+    async fn gathered(&self, count: usize) {
+        loop {
+            let arrived = self.arrived.notified();
+            tokio::pin!(arrived);
+            arrived.as_mut().enable();
+            if self.peak.load(Ordering::SeqCst) >= count {
+                return;
+            }
+            arrived.await;
+        }
+    }
 }
 
 /// One request in flight, as long as it is held.
@@ -61,6 +77,7 @@ impl InFlight {
             gauge.total.fetch_add(1, Ordering::SeqCst);
             let now = gauge.in_flight.fetch_add(1, Ordering::SeqCst) + 1;
             gauge.peak.fetch_max(now, Ordering::SeqCst);
+            gauge.arrived.notify_waiters();
         }
         Self(gauges)
     }
@@ -90,15 +107,16 @@ impl Upstream {
 
     /// A server that answers by itself, after `service` each.
     pub async fn serving(service: Duration) -> Self {
-        Self::start(Manner::Serve(service), Arc::default()).await
+        Self::start(Manner::Serve(service, 0), Arc::default()).await
     }
 
-    /// So many of them, which also count what is in flight at all together.
-    pub async fn several(count: usize, service: Duration) -> Vec<Self> {
+    /// So many of them, which also count what is in flight at all together, and answer nothing before `gather`
+    /// requests have been.
+    pub async fn several(count: usize, service: Duration, gather: usize) -> Vec<Self> {
         let together = Arc::<Gauge>::default();
         let mut servers = Vec::with_capacity(count);
         for _ in 0..count {
-            servers.push(Self::start(Manner::Serve(service), together.clone()).await);
+            servers.push(Self::start(Manner::Serve(service, gather), together.clone()).await);
         }
         servers
     }
@@ -221,7 +239,8 @@ async fn serve(request: Request<Incoming>, shared: Arc<Shared>) -> Result<Respon
     };
     match shared.manner {
         Manner::Ask => drop(shared.calls.send(call)),
-        Manner::Serve(service) => {
+        Manner::Serve(service, gather) => {
+            shared.together.gathered(gather).await;
             tokio::time::sleep(service).await;
             call.answer();
         }

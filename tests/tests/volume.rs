@@ -16,12 +16,13 @@ const UPPER: usize = 4;
 #[test]
 fn ten_thousand_requests_stay_within_the_bound_and_add_up() {
     run(async {
-        let servers = Upstream::several(3, Duration::from_micros(500)).await;
+        // Nothing is answered before the bound is reached once; from then on it may not be passed.
+        let servers = Upstream::several(3, Duration::from_micros(500), 3 * UPPER).await;
         let addresses: Vec<_> = servers.iter().map(|s| format!("'{}'", s.address())).collect();
         let pools = format!(
             "- name: p\n  endpoints: {{static: [{}]}}\n\
              \x20 stock: {{watermark_per_backend: 3, lower_bound_per_backend: 3, upper_bound_per_backend: {UPPER}}}\n\
-             \x20 queue: {{total_capacity: 40, flow_capacity: 12}}\n  arbitration: {{flows: {{weights: {{t0: 3}}}}}}\n",
+             \x20 queue: {{total_capacity: 48, flow_capacity: 14}}\n  arbitration: {{flows: {{weights: {{t0: 3}}}}}}\n",
             addresses.join(", ")
         );
         let gateway = Gateway::start(&config("", &[pools])).await;
