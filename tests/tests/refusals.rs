@@ -7,12 +7,13 @@ use tokio::net::TcpListener;
 use tokio::sync::OnceCell;
 use tokio::task::JoinHandle;
 
-const POOLS: [(&str, &str); 6] = [
+const POOLS: [(&str, &str); 7] = [
     ("ttl", "  queue: {ttl: 1s}\n"),
     ("total", "  queue: {total_capacity: 2}\n"),
     ("keep", "  queue: {total_capacity: 1, overflow: reject}\n"),
     ("flow", "  queue: {flow_capacity: 1}\n"),
     ("off", "  queue: {enabled: false}\n  capacity_status: 429\n"),
+    ("deadline", ""),
     ("critical", "  queue: {admit: critical_only}\n"),
 ];
 
@@ -109,6 +110,27 @@ fn who_waits_longer_than_ttl_is_told() {
             ),
             1.0
         );
+    });
+}
+
+#[test]
+fn a_deadline_that_passes_in_the_queue_is_the_last_word() {
+    run(async {
+        let all = shared().await;
+        let (held, call) = all.fill("deadline").await;
+        let ask = Ask::chat("deadline", "late").header("x-penstock-deadline-ms", "50");
+        let answer = all.gateway.send(ask).await;
+        answer.expect_error(504, "deadline_exceeded", "deadline_exceeded");
+        assert_eq!(answer.header("x-should-retry"), "false");
+        // What is no number of milliseconds is no deadline.
+        let ask = Ask::chat("deadline", "patient").header("x-penstock-deadline-ms", "soon");
+        let patient = all.gateway.spawn(ask);
+        all.gateway.waiting("deadline", 1).await;
+        call.answer();
+        all.server("deadline").next().await.answer();
+        for asked in [held, patient] {
+            assert_eq!(asked.await.expect("answered").status, 200);
+        }
     });
 }
 
