@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use clap::Args as ClapArgs;
-use penstock_control::{EndpointSettings, Event, FlowKey, PoolSettings, Settings};
+use penstock_control::{EndpointSettings, Event, PoolSettings, Settings};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
 
@@ -195,12 +195,7 @@ fn settings(config: &Config, sessions_expected: Option<usize>) -> Settings {
                     })
                     .collect(),
                 policy: pool.policy.clone(),
-                flow_key: match pool.flow_key {
-                    config::FlowKey::FairnessId => FlowKey::FairnessId,
-                    config::FlowKey::User => FlowKey::User,
-                    config::FlowKey::Model => FlowKey::Model,
-                    config::FlowKey::None => FlowKey::None,
-                },
+                flow_key: pool.flow_key,
                 capacity_status: pool.capacity_status,
             })
             .collect(),

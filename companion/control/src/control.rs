@@ -257,6 +257,17 @@ impl Control {
         let Some(pool) = self.pools.iter().position(|pool| pool.serves(&from.model)) else {
             return self.no_pool(epoch, from);
         };
+        let runs_at = match &how {
+            Arrival::New | Arrival::Waiting => None,
+            Arrival::Running { grant, .. } => {
+                let address = grant.endpoints.first().map_or("", String::as_str);
+                match self.pools[pool].endpoint(address) {
+                    // It runs where nothing of ours is: nothing to count.
+                    None => return,
+                    known => known,
+                }
+            }
+        };
         let (flow, private) = convert::flow(self.pools[pool].flow_key, from);
         if !private {
             self.pools[pool].show(flow, self.settings.flows_shown);
@@ -292,16 +303,11 @@ impl Control {
                 stage,
             },
         );
-        let input = match how {
-            Arrival::New => Input::Register(request),
-            Arrival::Waiting => Input::Resume(request),
-            Arrival::Running { grant, .. } => {
+        let input = match (how, runs_at) {
+            (Arrival::New, _) => Input::Register(request),
+            (Arrival::Waiting, _) | (Arrival::Running { .. }, None) => Input::Resume(request),
+            (Arrival::Running { grant, .. }, Some(endpoint)) => {
                 let address = grant.endpoints.first().map_or("", String::as_str);
-                let Some(endpoint) = self.pools[pool].endpoint(address) else {
-                    // It runs where nothing of ours is: nothing to count there.
-                    self.requests.remove(id);
-                    return;
-                };
                 self.decided(&labels, Outcome::Dispatched, "", Duration::ZERO, address);
                 Input::Adopt { request, endpoint }
             }

@@ -347,6 +347,25 @@ fn what_runs_is_adopted_above_the_bound_and_what_waits_is_queued_behind_it() {
 }
 
 #[test]
+fn what_runs_elsewhere_is_not_counted() {
+    let mut world = World::new();
+    let elsewhere = wire::Running {
+        endpoint: "127.0.0.9:1".into(),
+        ..runs(1)
+    };
+    world.hello(1, 1, Vec::new(), vec![elsewhere]);
+    assert_eq!(world.take().outcomes, []);
+    assert!(world.control.is_idle());
+    assert_eq!(
+        world.control.status(world.now).pools[0]
+            .snapshot
+            .counters
+            .arrivals,
+        0
+    );
+}
+
+#[test]
 fn what_a_hello_does_not_name_is_cancelled_or_settled_by_its_repeated_end() {
     let mut world = World::established();
     for sequence in 1..=3 {

@@ -4,13 +4,13 @@ use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::str::FromStr;
 
+use penstock_control::FlowKey;
 use penstock_engine::input::Band;
 use penstock_engine::policy as engine;
 use penstock_engine::units::Decimal;
 
 use super::{
-    Address, AddressError, Broken, Config, Endpoint, FlowKey, Health, Identity, Listen, Pool, Source, raw,
-    value,
+    Address, AddressError, Broken, Config, Endpoint, Health, Identity, Listen, Pool, Source, raw, value,
 };
 
 /// Requests a ready endpoint works on at a time, if nothing else is said.

@@ -13,6 +13,7 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use penstock_control::FlowKey;
 use penstock_engine::input::Band;
 use penstock_engine::policy as engine;
 use penstock_engine::units::Decimal;
@@ -134,19 +135,6 @@ pub struct Health {
     pub interval: Duration,
     /// Failures in a row that make it unready.
     pub unhealthy_after: u64,
-}
-
-/// What makes a flow.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum FlowKey {
-    /// The fairness identity.
-    FairnessId,
-    /// The user.
-    User,
-    /// The model asked for.
-    Model,
-    /// One flow for all.
-    None,
 }
 
 /// Text that is no address to listen on: why, and what is allowed.
