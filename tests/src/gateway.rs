@@ -64,6 +64,7 @@ impl Gateway {
         let mut process = Process::start("up", Self::command(&file)).await;
         let url = process.line("gateway http://").await;
         let companion = process.line("dashboard http://").await;
+        process.line("metrics http://").await;
         let address = url
             .trim()
             .trim_end_matches('/')

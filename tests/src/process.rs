@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex};
 use tokio::io::{AsyncBufReadExt, AsyncRead, BufReader};
 use tokio::process::{Child, Command};
 use tokio::sync::Notify;
+use tokio::task::JoinSet;
 
 use crate::wait::{on_lasting_thread, soon};
 
@@ -47,6 +48,7 @@ pub struct Process {
     child: Child,
     pid: i32,
     log: Arc<Log>,
+    readers: JoinSet<()>,
 }
 
 impl Process {
@@ -76,17 +78,19 @@ impl Process {
             .and_then(|id| i32::try_from(id).ok())
             .expect("a started process has an id");
         let log = Arc::new(Log::default());
+        let mut readers = JoinSet::new();
         if let Some(out) = child.stdout.take() {
-            tokio::spawn(collect(out, log.clone()));
+            readers.spawn(collect(out, log.clone()));
         }
         if let Some(err) = child.stderr.take() {
-            tokio::spawn(collect(err, log.clone()));
+            readers.spawn(collect(err, log.clone()));
         }
         Self {
             name: name.to_owned(),
             child,
             pid,
             log,
+            readers,
         }
     }
 
@@ -130,12 +134,17 @@ impl Process {
         }
     }
 
-    /// Waits for its end.
+    /// Waits for its end, and until all that it and its children printed is in the log.
     ///
     /// # Panics
     /// With the log, when it takes too long.
     pub async fn exit(&mut self) -> ExitStatus {
-        match tokio::time::timeout(crate::wait::PATIENCE, self.child.wait()).await {
+        let end = async {
+            let status = self.child.wait().await;
+            while self.readers.join_next().await.is_some() {}
+            status
+        };
+        match tokio::time::timeout(crate::wait::PATIENCE, end).await {
             Ok(status) => status.expect("a child can be waited for"),
             Err(_) => panic!("{} doesn't end:\n{}", self.name, self.tail()),
         }
