@@ -2,7 +2,7 @@
 
 use core::time::Duration;
 
-use penstock_engine::input::{Band, Prompt, Request, Service, Usage};
+use penstock_engine::input::{Band, ClassKey, Prompt, Request, Service, Usage};
 use penstock_engine::units::Tokens;
 use penstock_engine::{Instant, RequestId};
 use penstock_wire as wire;
@@ -17,7 +17,8 @@ pub(crate) fn request(id: RequestId, now: Instant, from: &wire::Register, flow: 
         arrived,
         flow: flow.into(),
         band,
-        class: from.class.as_str().into(),
+        class: ClassKey::Family(from.class.as_str().into()),
+        class_set: 0,
         model: from.model.as_str().into(),
         prompt: Prompt::Bytes(from.prompt_bytes),
         cached: Tokens(0),
@@ -25,7 +26,8 @@ pub(crate) fn request(id: RequestId, now: Instant, from: &wire::Register, flow: 
         max_output: from.max_tokens.map(Tokens),
         body_bytes: from.body_bytes,
         strict: 0,
-        jump: 0,
+        jump: Duration::ZERO,
+        ttft_target: None,
         deadline: from
             .deadline_ms
             .map(|after| arrived.after(Duration::from_millis(after))),

@@ -68,7 +68,8 @@ impl Control {
                         self.decided(&entry.labels, Outcome::Cancelled, code, waited, "");
                     }
                 }
-                Effect::Settled { .. } => {}
+                // A control never asks for traces.
+                Effect::Settled { .. } | Effect::Traced { .. } => {}
             }
         }
     }

@@ -49,6 +49,7 @@ impl Pool {
             let state = EndpointState {
                 ready: endpoint.ready,
                 weight: endpoint.weight,
+                batched_tokens_max: None,
             };
             pool.ids.insert(endpoint.address.as_str().into(), id);
             pool.endpoints.push(Endpoint {

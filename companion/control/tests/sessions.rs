@@ -6,7 +6,7 @@ use std::time::Duration;
 use penstock_control::{
     ConnId, Control, EndpointSettings, Event, FlowKey, Observation, Output, PoolSettings, Settings,
 };
-use penstock_engine::policy::{Admit, CostUnit, Flows, Gate, Overflow, Policy, Queue, TokenWeights};
+use penstock_engine::policy::{Gate, Policy, Queue, StockUnit};
 use penstock_engine::units::Decimal;
 use penstock_engine::{Instant, Outcome};
 use penstock_wire as wire;
@@ -18,30 +18,18 @@ const SERVER: &str = "127.0.0.1:8001";
 fn policy() -> Policy {
     Policy {
         queue: Queue {
-            enabled: true,
             total_capacity: 10,
             total_bytes: 1 << 20,
             flow_capacity: 10,
-            ttl: Duration::from_secs(30),
-            no_endpoint_ttl: Duration::from_secs(60),
-            overflow: Overflow::Displace,
-            admit: Admit::All,
+            ..Queue::default()
         },
-        gate: Gate::Requests {
+        gate: Gate::Bounded {
+            unit: StockUnit::Requests,
             lower: Decimal::whole(1),
             upper: Decimal::whole(1),
             watermark: Decimal::whole(1),
         },
-        flows: Flows {
-            cost: CostUnit::Tokens,
-            weights: BTreeMap::new(),
-            default_weight: 1.0,
-            capacities: BTreeMap::new(),
-        },
-        weights: TokenWeights {
-            input: 1.0,
-            output: 2.0,
-        },
+        ..Policy::default()
     }
 }
 

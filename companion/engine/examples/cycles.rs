@@ -3,12 +3,12 @@
 //!     cargo run --release -p penstock-engine --example cycles
 
 use std::alloc::{GlobalAlloc, Layout, System};
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::VecDeque;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant as Wall};
 
-use penstock_engine::input::{Band, EndpointState, Prompt, Service, Usage};
-use penstock_engine::policy::{Admit, CostUnit, Flows, Gate, Overflow, Queue, TokenWeights};
+use penstock_engine::input::{EndpointState, Prompt, Service, Usage};
+use penstock_engine::policy::{Gate, Queue, StockUnit};
 use penstock_engine::units::{Decimal, Tokens};
 use penstock_engine::{Effect, EndpointId, Engine, Input, Instant, Policy, Request, RequestId};
 
@@ -40,60 +40,37 @@ fn policy() -> Policy {
     let bound = Decimal::whole(IN_FLIGHT / 8);
     Policy {
         queue: Queue {
-            enabled: true,
             total_capacity: u64::MAX,
             total_bytes: u64::MAX,
             flow_capacity: u64::MAX,
             ttl: Duration::from_secs(3_600),
-            no_endpoint_ttl: Duration::from_secs(3_600),
-            overflow: Overflow::Displace,
-            admit: Admit::All,
+            ..Queue::default()
         },
-        gate: Gate::Requests {
+        gate: Gate::Bounded {
+            unit: StockUnit::Requests,
             lower: bound,
             upper: bound,
             watermark: bound,
         },
-        flows: Flows {
-            cost: CostUnit::Tokens,
-            weights: BTreeMap::new(),
-            default_weight: 1.0,
-            capacities: BTreeMap::new(),
-        },
-        weights: TokenWeights {
-            input: 1.0,
-            output: 2.0,
-        },
+        ..Policy::default()
     }
 }
 
 fn request(id: u64, flow: Box<str>) -> Request {
     Request {
-        id: RequestId(id),
-        arrived: Instant::MAX,
         flow,
-        band: Band::Default,
-        class: "".into(),
         model: "meta-llama/Llama-3.1-8B-Instruct".into(),
         prompt: Prompt::Bytes(500 + id % 997 * 4),
-        cached: Tokens(0),
-        expected_output: None,
         max_output: Some(Tokens(512)),
         body_bytes: 2_048,
-        strict: 0,
-        jump: 0,
-        deadline: None,
-        eligible: None,
+        ..Request::new(RequestId(id))
     }
 }
 
 fn measure(flows: u64, waiting: u64, cycles: u64) {
     let mut engine = Engine::new(policy(), 1, Instant::ZERO);
     for id in 1..=8 {
-        let state = EndpointState {
-            ready: true,
-            weight: Decimal::whole(1),
-        };
+        let state = EndpointState::default();
         engine.handle(
             Instant::ZERO,
             Input::Endpoint {

@@ -1,5 +1,6 @@
 //! What an engine decides.
 
+use alloc::boxed::Box;
 use alloc::vec::Vec;
 use core::time::Duration;
 
@@ -129,6 +130,21 @@ pub enum Effect {
         id: RequestId,
         /// Since its first arrival.
         waited: Duration,
+    },
+    /// Follows a grant while [`crate::Engine::trace`] is on: how it came about.
+    Traced {
+        /// Which.
+        id: RequestId,
+        /// Its class by name; empty where no classes are configured.
+        class: Box<str>,
+        /// Its flow.
+        flow: Box<str>,
+        /// What its class was charged.
+        class_cost: Tokens,
+        /// What its flow was charged.
+        flow_cost: Tokens,
+        /// Of every class in its band and tree, in the order of the ring: its deficit after this.
+        deficits: Vec<(Box<str>, u64)>,
     },
     /// A granted request ended: what it was charged in the end.
     Settled {

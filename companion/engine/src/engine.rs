@@ -43,6 +43,7 @@ pub struct Engine {
     pub(crate) drain_rate: DrainRate,
     pub(crate) counters: Counters,
     pub(crate) rng: Rng,
+    traced: bool,
     effects: VecDeque<Effect>,
 }
 
@@ -66,6 +67,7 @@ impl Engine {
             drain_rate: DrainRate::new(now),
             counters: Counters::default(),
             rng: Rng::new(seed),
+            traced: false,
             effects: VecDeque::new(),
         }
     }
@@ -86,6 +88,11 @@ impl Engine {
         self.expire();
         self.dispatch();
         self.drain_rate.advance(self.now, self.is_saturated());
+    }
+
+    /// From now on every grant is followed by [`Effect::Traced`], or isn't.
+    pub const fn trace(&mut self, traced: bool) {
+        self.traced = traced;
     }
 
     /// The next decision to carry out, in the order in which they were made.
@@ -117,6 +124,7 @@ impl Engine {
             Input::Cancel(id) => self.cancel(id),
             Input::Sent { id, endpoint } => self.sent(id, endpoint),
             Input::Completed { id, service } => self.completed(id, service),
+            Input::Settle { .. } | Input::Dispatch { .. } | Input::Evict(_) => {}
             Input::Requeue(id) => self.requeue(id),
             Input::Endpoint { id, state } => self.endpoint(id, state),
             Input::EndpointRemoved(id) => {

@@ -18,12 +18,13 @@ impl Bounds {
     /// Over endpoints that are ready and weigh so much together.
     pub(crate) fn over(gate: Gate, weight: Decimal) -> Self {
         match gate {
-            Gate::Open => Self {
+            Gate::Open | Gate::Manual => Self {
                 lower: u64::MAX,
                 upper: u64::MAX,
                 watermark: Decimal::default(),
             },
-            Gate::Requests {
+            Gate::Bounded {
+                unit: _,
                 lower,
                 upper,
                 watermark,
@@ -39,8 +40,8 @@ impl Bounds {
 /// What one endpoint takes at a time.
 pub(crate) fn endpoint_bound(gate: Gate, weight: Decimal) -> u64 {
     match gate {
-        Gate::Open => u64::MAX,
-        Gate::Requests { upper, .. } => scaled_ceil(upper, weight).max(1),
+        Gate::Open | Gate::Manual => u64::MAX,
+        Gate::Bounded { upper, .. } => scaled_ceil(upper, weight).max(1),
     }
 }
 
@@ -60,7 +61,8 @@ mod tests {
 
     fn gate(watermark: u128, deviation_percent: u128) -> Gate {
         let cent = Decimal::ONE / 100;
-        Gate::Requests {
+        Gate::Bounded {
+            unit: crate::policy::StockUnit::Requests,
             lower: Decimal::from_billionths(watermark * (100 - deviation_percent) * cent),
             upper: Decimal::from_billionths(watermark * (100 + deviation_percent) * cent),
             watermark: Decimal::from_billionths(watermark * Decimal::ONE),

@@ -1,6 +1,7 @@
 //! What an engine is told.
 
 use alloc::boxed::Box;
+use alloc::vec::Vec;
 use core::time::Duration;
 
 use crate::policy::Policy;
@@ -47,8 +48,10 @@ pub struct Request {
     pub flow: Box<str>,
     /// Its band.
     pub band: Band,
-    /// The policy class by name; empty: the default one.
-    pub class: Box<str>,
+    /// Which policy class it asks for.
+    pub class: ClassKey,
+    /// The class set of its model, in [`Policy::classes`]; one that isn't there counts as 0.
+    pub class_set: u16,
     /// The model asked for: ratios and expected outputs are learned per model.
     pub model: Box<str>,
     /// Length of the prompt.
@@ -63,12 +66,55 @@ pub struct Request {
     pub body_bytes: u64,
     /// Strict tier, higher first.
     pub strict: u8,
-    /// Seconds of head start.
-    pub jump: u16,
+    /// Its head start.
+    pub jump: Duration,
     /// The client's deadline for the first token.
     pub deadline: Option<Instant>,
+    /// The target for the first token, from its arrival: orders under [`crate::policy::Order::SloDeadline`].
+    pub ttft_target: Option<Duration>,
     /// Endpoints it may go to; `None`: all of the pool.
     pub eligible: Option<Box<[EndpointId]>>,
+}
+
+impl Request {
+    /// One that arrives now and says nothing of itself.
+    #[must_use]
+    pub fn new(id: RequestId) -> Self {
+        Self {
+            id,
+            arrived: Instant::MAX,
+            flow: Box::default(),
+            band: Band::Default,
+            class: ClassKey::default(),
+            class_set: 0,
+            model: Box::default(),
+            prompt: Prompt::Bytes(0),
+            cached: Tokens(0),
+            expected_output: None,
+            max_output: None,
+            body_bytes: 0,
+            strict: 0,
+            jump: Duration::ZERO,
+            deadline: None,
+            ttft_target: None,
+            eligible: None,
+        }
+    }
+}
+
+/// Which policy class a request asks for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ClassKey {
+    /// The class of this family, by the request's uncached prompt tokens; unknown or empty: of the default family.
+    Family(Box<str>),
+    /// The class of this name; unknown: as if nothing was said.
+    Named(Box<str>),
+}
+
+impl Default for ClassKey {
+    fn default() -> Self {
+        Self::Family(Box::default())
+    }
 }
 
 /// What a server really did for a request.
@@ -98,6 +144,19 @@ pub struct EndpointState {
     pub ready: bool,
     /// Scales its bounds; 1 is [`Decimal::whole`]`(1)`.
     pub weight: Decimal,
+    /// Prompt tokens that it takes into one iteration; `None`: not known.
+    pub batched_tokens_max: Option<u64>,
+}
+
+impl Default for EndpointState {
+    /// Ready, of weight 1.
+    fn default() -> Self {
+        Self {
+            ready: true,
+            weight: Decimal::whole(1),
+            batched_tokens_max: None,
+        }
+    }
 }
 
 /// Everything that can happen to an engine. Unknown ids are no error: what was said twice, or too late, changes nothing.
@@ -129,6 +188,22 @@ pub enum Input {
         id: RequestId,
         /// What came of it.
         service: Service,
+    },
+    /// What a granted request cost is known before it has ended: settled or refunded now, once; its stock stays
+    /// until it is completed. Under [`crate::policy::Gate::Manual`] it ends it.
+    Settle {
+        /// Which.
+        id: RequestId,
+        /// What came of it.
+        service: Service,
+    },
+    /// It isn't the pool's any more, its model was taken out of the configuration: what waits is refused with
+    /// `rejected_invalid`. Of a request that doesn't wait: nothing.
+    Evict(RequestId),
+    /// Under [`crate::policy::Gate::Manual`]: the next one goes, if there is one. Otherwise: nothing.
+    Dispatch {
+        /// Names of classes of which nothing may go now.
+        blocked: Vec<Box<str>>,
     },
     /// A granted request whose grant was lost, or that no server took: uncharged, back to its old place.
     Requeue(RequestId),

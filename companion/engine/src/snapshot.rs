@@ -36,6 +36,8 @@ pub struct Snapshot {
     pub waiting_bytes: u64,
     /// The bands, most critical first.
     pub bands: [BandSnapshot; 3],
+    /// The policy classes in the order of the ring; empty where none are configured.
+    pub classes: Vec<ClassSnapshot>,
     /// Flows that wait, run, or were served lately, by name and band.
     pub flows: Vec<FlowSnapshot>,
     /// Endpoints that are listed or still in use, by id.
@@ -59,6 +61,19 @@ pub struct BandSnapshot {
     pub waiting_cost: Tokens,
     /// Bytes of their bodies.
     pub waiting_bytes: u64,
+}
+
+/// A policy class, over all bands and models.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ClassSnapshot {
+    /// Its name.
+    pub name: Box<str>,
+    /// Tokens granted by a visit.
+    pub quantum: u64,
+    /// The sum of its deficits.
+    pub deficit: u64,
+    /// Requests that wait.
+    pub waiting: u64,
 }
 
 /// A flow, in one band.
@@ -206,6 +221,7 @@ impl Engine {
                     waiting_bytes: waiting.bytes,
                 }
             }),
+            classes: Vec::new(),
             flows: self.flow_snapshots(),
             endpoints: self.endpoint_snapshots(),
             counters: self.counters,

@@ -271,6 +271,7 @@ fn convert_policy(
                 raw::Admit::All => engine::Admit::All,
                 raw::Admit::CriticalOnly => engine::Admit::CriticalOnly,
             },
+            max_rate: None,
         },
         gate: convert_gate(stock, path)?,
         flows: engine::Flows {
@@ -289,8 +290,10 @@ fn convert_policy(
                 .into_iter()
                 .map(|(flow, most)| (flow.into(), most.0))
                 .collect(),
+            ..engine::Flows::default()
         },
         weights: engine::TokenWeights { input, output },
+        ..engine::Policy::default()
     })
 }
 
@@ -325,7 +328,8 @@ fn convert_gate(stock: &raw::Stock, path: &str) -> Result<engine::Gate, Broken> 
                 .into(),
         ));
     }
-    Ok(engine::Gate::Requests {
+    Ok(engine::Gate::Bounded {
+        unit: engine::StockUnit::Requests,
         lower,
         upper,
         watermark: watermark.clamp(lower, upper),

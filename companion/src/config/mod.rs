@@ -240,7 +240,8 @@ mod tests {
         let config = Config::parse(SMALL, "f.yaml").expect("valid");
         assert_eq!(config.listen.gateway.port(), 8080);
         assert_eq!(config.body_bytes, 32 << 20);
-        let engine::Gate::Requests {
+        let engine::Gate::Bounded {
+            unit: _,
             lower,
             upper,
             watermark,

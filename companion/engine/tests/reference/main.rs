@@ -5,8 +5,8 @@ mod model;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use penstock_engine::input::{Band, EndpointState, Prompt, Service, Usage};
-use penstock_engine::policy::{Admit, CostUnit, Flows, Gate, Overflow, Queue, TokenWeights};
+use penstock_engine::input::{Band, ClassKey, EndpointState, Prompt, Service, Usage};
+use penstock_engine::policy::{Admit, CostUnit, Flows, Gate, Overflow, Queue, StockUnit};
 use penstock_engine::units::{Decimal, Tokens};
 use penstock_engine::{EndpointId, Engine, Input, Instant, Policy, Request, RequestId};
 use proptest::prelude::*;
@@ -37,7 +37,8 @@ fn requests() -> impl Strategy<Value = Request> {
         arrived: Instant::from_nanos(when.0),
         flow: who.1.into(),
         band: who.2,
-        class: "".into(),
+        class: ClassKey::default(),
+        class_set: 0,
         model: "m".into(),
         prompt: Prompt::Tokens(Tokens(cost.0)),
         cached: Tokens(cost.1),
@@ -45,7 +46,8 @@ fn requests() -> impl Strategy<Value = Request> {
         max_output: cost.3.map(Tokens),
         body_bytes: bytes,
         strict: 0,
-        jump: 0,
+        jump: Duration::ZERO,
+        ttft_target: None,
         deadline: when.1.map(Instant::from_nanos),
         eligible: eligible.map(Vec::into_boxed_slice),
     })
@@ -55,7 +57,8 @@ fn policies() -> impl Strategy<Value = Policy> {
     let quarter = |quarters: u64| Decimal::from_billionths(u128::from(quarters) * Decimal::ONE / 4);
     let gates = prop_oneof![
         1 => Just(Gate::Open),
-        9 => (0..10_u64, 0..6_u64).prop_map(move |(lower, more)| Gate::Requests {
+        9 => (0..10_u64, 0..6_u64).prop_map(move |(lower, more)| Gate::Bounded {
+        unit: StockUnit::Requests,
             lower: quarter(lower),
             upper: quarter(lower + more),
             watermark: quarter(lower),
@@ -94,6 +97,7 @@ fn policies() -> impl Strategy<Value = Policy> {
                 } else {
                     Admit::All
                 },
+                ..Queue::default()
             },
             gate,
             flows: Flows {
@@ -103,13 +107,10 @@ fn policies() -> impl Strategy<Value = Policy> {
                     CostUnit::Requests
                 },
                 weights,
-                default_weight: 1.0,
                 capacities: BTreeMap::from([("a".into(), capacity + 1)]),
+                ..Flows::default()
             },
-            weights: TokenWeights {
-                input: 1.0,
-                output: 2.0,
-            },
+            ..Policy::default()
         }
     })
 }
@@ -133,6 +134,7 @@ fn inputs() -> impl Strategy<Value = Option<Input>> {
     let state = state.prop_map(|(ready, quarters)| EndpointState {
         ready,
         weight: Decimal::from_billionths(u128::from(quarters) * Decimal::ONE / 4),
+        ..EndpointState::default()
     });
     let input = prop_oneof![
         60 => requests().prop_map(Input::Register),
@@ -185,7 +187,7 @@ proptest! {
         let mut engine = Engine::new(policy.clone(), seed, START);
         let mut twin = Engine::new(policy.clone(), seed, START);
         let mut model = Model::new(policy, START);
-        let state = EndpointState { ready: true, weight: Decimal::whole(1) };
+        let state = EndpointState::default();
         let first = (1..=endpoints).map(|id| (0, Some(Input::Endpoint { id: EndpointId(id), state })));
         let first = first.chain(ready.then_some((0, Some(Input::Ready))));
         let mut now = START;

@@ -185,6 +185,7 @@ impl Model {
                 }
             }
             Input::Completed { id, service } => self.complete(id, service, was_saturated, said),
+            Input::Settle { .. } | Input::Evict(_) | Input::Dispatch { .. } => {}
             Input::Requeue(id) => self.requeue(id, said),
             Input::Endpoint { id, state } => {
                 self.endpoints.insert(id, state);

@@ -5,11 +5,10 @@
     reason = "each test binary includes it and uses a part of it"
 )]
 
-use std::collections::BTreeMap;
 use std::time::Duration;
 
 use penstock_engine::input::{Band, EndpointState, Prompt, Service, Usage};
-use penstock_engine::policy::{Admit, CostUnit, Flows, Gate, Overflow, Queue, TokenWeights};
+use penstock_engine::policy::{CostUnit, Flows, Gate, StockUnit};
 use penstock_engine::units::{Decimal, Tokens};
 use penstock_engine::{Effect, EndpointId, Engine, Input, Instant, Outcome, Policy, Request, RequestId};
 
@@ -22,33 +21,19 @@ pub fn at(seconds: f64) -> Instant {
 /// The contract's defaults, but costs by request: what a test doesn't say shouldn't matter to it.
 pub fn policy() -> Policy {
     Policy {
-        queue: Queue {
-            enabled: true,
-            total_capacity: 1_000,
-            total_bytes: 256 << 20,
-            flow_capacity: 100,
-            ttl: Duration::from_secs(30),
-            no_endpoint_ttl: Duration::from_secs(60),
-            overflow: Overflow::Displace,
-            admit: Admit::All,
-        },
         gate: gate(2, 2),
         flows: Flows {
             cost: CostUnit::Requests,
-            weights: BTreeMap::new(),
-            default_weight: 1.0,
-            capacities: BTreeMap::new(),
+            ..Flows::default()
         },
-        weights: TokenWeights {
-            input: 1.0,
-            output: 2.0,
-        },
+        ..Policy::default()
     }
 }
 
 /// Whole requests per endpoint.
 pub fn gate(lower: u64, upper: u64) -> Gate {
-    Gate::Requests {
+    Gate::Bounded {
+        unit: StockUnit::Requests,
         lower: Decimal::whole(lower),
         upper: Decimal::whole(upper),
         watermark: Decimal::whole(upper),
@@ -57,21 +42,13 @@ pub fn gate(lower: u64, upper: u64) -> Gate {
 
 pub fn request(id: u64, flow: &str, band: Band) -> Request {
     Request {
-        id: RequestId(id),
-        arrived: Instant::MAX,
         flow: flow.into(),
         band,
-        class: "".into(),
         model: "m".into(),
         prompt: Prompt::Tokens(Tokens(100)),
-        cached: Tokens(0),
         expected_output: Some(Tokens(50)),
-        max_output: None,
         body_bytes: 1_000,
-        strict: 0,
-        jump: 0,
-        deadline: None,
-        eligible: None,
+        ..Request::new(RequestId(id))
     }
 }
 
@@ -122,6 +99,7 @@ pub fn short(effect: &Effect) -> Said {
             Said::Rejected(id.0, *outcome)
         }
         Effect::Cancelled { id, .. } => Said::Cancelled(id.0),
+        Effect::Traced { .. } => unreachable!("nothing is traced"),
         Effect::Settled { id, cost, .. } => Said::Settled(id.0, cost.0),
     }
 }
@@ -180,7 +158,7 @@ impl Bench {
     pub fn endpoint(&mut self, id: u32, ready: bool) -> Vec<Said> {
         let state = EndpointState {
             ready,
-            weight: Decimal::whole(1),
+            ..EndpointState::default()
         };
         self.say(Input::Endpoint {
             id: EndpointId(id),

@@ -13,8 +13,8 @@ impl Model {
         let ready = self.endpoints.values().filter(|state| state.ready);
         let weight: u128 = ready.map(|state| state.weight.billionths()).sum();
         match self.policy.gate {
-            Gate::Open => (u64::MAX, u64::MAX),
-            Gate::Requests { lower, upper, .. } => {
+            Gate::Open | Gate::Manual => (u64::MAX, u64::MAX),
+            Gate::Bounded { lower, upper, .. } => {
                 let ceil = |bound: u128| (bound * weight).div_ceil(10_u128.pow(18)) as u64;
                 (ceil(lower.billionths()), ceil(upper.billionths()))
             }
@@ -45,8 +45,8 @@ impl Model {
                 .is_none_or(|eligible| eligible.contains(id))
         };
         let bound = |state: &EndpointState| match self.policy.gate {
-            Gate::Open => u64::MAX,
-            Gate::Requests { upper, .. } => {
+            Gate::Open | Gate::Manual => u64::MAX,
+            Gate::Bounded { upper, .. } => {
                 let bound = (upper.billionths() * state.weight.billionths()).div_ceil(10_u128.pow(18));
                 (bound as u64).max(1)
             }
