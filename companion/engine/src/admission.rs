@@ -11,7 +11,7 @@ use crate::job::{Job, State};
 use crate::limits::BODY_BYTES_MAX;
 use crate::policy::{Admit, Overflow};
 use crate::time::Instant;
-use crate::tree::{Arrival, BANDS, Queued};
+use crate::tree::{Arrival, BANDS, Claim, Queued, score};
 use crate::units::Tokens;
 
 impl Engine {
@@ -108,6 +108,14 @@ impl Engine {
         let endpoints = &self.endpoints;
         let lane = self.tree.lane(request.eligible, |id| endpoints.has_room(id));
         let cost = tally.cost(self.policy.flows.cost, self.policy.weights);
+        let class_cost = tally.prompt.saturating_sub(tally.cached).max(1);
+        let claim = Claim {
+            class_cost,
+            arrived: at,
+            jump: request.jump,
+            deadline: request.deadline,
+            ttft_target: request.ttft_target,
+        };
         let number = self.jobs.insert(Job {
             id: request.id,
             band: request.band,
@@ -115,6 +123,10 @@ impl Engine {
                 flow,
                 lane,
                 cost,
+                class_cost,
+                model: 0,
+                strict: request.strict,
+                score: score(self.policy.order, &claim),
                 bytes: request.body_bytes.min(BODY_BYTES_MAX),
                 arrival,
             },

@@ -57,6 +57,8 @@ pub(crate) struct Charge {
     pub(crate) cost: u64,
     pub(crate) weight: f64,
     pub(crate) unit: CostUnit,
+    /// The model's number.
+    pub(crate) model: u32,
 }
 
 impl Charge {

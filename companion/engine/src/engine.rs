@@ -185,6 +185,7 @@ impl Engine {
             cost: queued.cost,
             weight,
             unit: self.policy.flows.cost,
+            model: queued.model,
         }
     }
 

@@ -6,7 +6,8 @@ use alloc::vec::Vec;
 use crate::audit::{AuditError, holds, same};
 use crate::input::EndpointId;
 
-use super::{BANDS, Node, Queued, Tree, Waiting};
+use super::node::Node;
+use super::{BANDS, Queued, Tree, Waiting};
 
 /// `waiting`: every request that waits. `running`: of each that runs, its flow. `lanes`: of each of both, its lane.
 pub(super) fn tree(

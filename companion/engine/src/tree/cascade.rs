@@ -2,7 +2,7 @@
 
 use crate::cost::Charge;
 
-use super::{ChildId, Head, Node};
+use super::node::{ChildId, Head, Node, Receipt};
 
 /// Children are numbered from 0, most important first, below 64.
 #[derive(Debug, Default)]
@@ -21,7 +21,7 @@ impl Cascade {
 }
 
 impl Node for Cascade {
-    fn enqueue(&mut self, child: ChildId, _head: Head) {
+    fn enqueue(&mut self, child: ChildId, _head: &Head) {
         self.able |= 1 << child;
     }
 
@@ -29,13 +29,23 @@ impl Node for Cascade {
         (self.able != 0).then(|| self.able.trailing_zeros())
     }
 
-    fn charge(&mut self, _child: ChildId, _charge: &Charge) {}
-
-    fn settle(&mut self, _child: ChildId, _charge: &Charge, _real: Option<u64>) {}
+    fn block(&mut self, child: ChildId) {
+        self.able &= !(1 << child);
+    }
 
     fn remove(&mut self, child: ChildId) {
         self.able &= !(1 << child);
     }
+
+    fn serve(&mut self, _child: ChildId, _charge: &Charge) -> Receipt {
+        Receipt::default()
+    }
+
+    fn charge(&mut self, _child: ChildId, _charge: &Charge) -> Receipt {
+        Receipt::default()
+    }
+
+    fn settle(&mut self, _child: ChildId, _charge: &Charge, _receipt: Receipt, _real: Option<u64>) {}
 }
 
 #[cfg(test)]
@@ -46,19 +56,21 @@ mod tests {
     #[test]
     fn the_first_that_can_go_does() {
         let head = Head {
+            class_cost: 1,
             cost: 1,
+            model: 0,
             lane: LaneId::ANY,
             open: true,
             arrival: Arrival::default(),
         };
         let mut cascade = Cascade::default();
         assert_eq!(cascade.pick(), None);
-        cascade.enqueue(2, head);
-        cascade.enqueue(1, head);
+        cascade.enqueue(2, &head);
+        cascade.enqueue(1, &head);
         assert_eq!(cascade.pick(), Some(1));
         cascade.remove(1);
         assert_eq!(cascade.pick(), Some(2));
-        cascade.remove(2);
+        cascade.block(2);
         assert!(cascade.is_empty());
     }
 }

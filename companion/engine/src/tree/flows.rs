@@ -17,9 +17,10 @@ use crate::policy::Flows as Policy;
 use crate::rng;
 use crate::slab::Slab;
 
+use super::Waiting;
+use super::node::ChildId;
 use super::order::Queue;
 use super::tags::Tags;
-use super::{ChildId, Waiting};
 
 /// The flow of those who say nothing of themselves.
 const ANONYMOUS: &str = "anonymous";

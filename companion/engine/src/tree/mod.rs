@@ -9,6 +9,7 @@ mod audit;
 mod cascade;
 mod flows;
 mod lanes;
+mod node;
 mod order;
 mod tags;
 
@@ -27,46 +28,19 @@ pub(crate) use flows::Flow;
 use flows::{Flows, Path};
 pub(crate) use lanes::LaneId;
 use lanes::Lanes;
+use node::{ChildId, Node, Receipt};
 use order::Order;
+pub(crate) use order::{Claim, score};
 use tags::Tags;
 
 /// The bands, most critical first.
 pub(crate) const BANDS: [Band; 3] = [Band::Critical, Band::Default, Band::Sheddable];
-
-/// A child of a node, by the number that the node knows it by.
-pub(crate) type ChildId = u32;
-
-/// What a node has to know of the next request of a child.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Head {
-    pub(crate) cost: u64,
-    /// Where it may go.
-    pub(crate) lane: LaneId,
-    /// The lane is open.
-    pub(crate) open: bool,
-    pub(crate) arrival: Arrival,
-}
 
 /// When a request first came, and which of those that came then.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Arrival {
     pub(crate) at: Instant,
     pub(crate) sequence: u64,
-}
-
-/// What every level of the tree does. A child is enqueued while something of it waits.
-pub(crate) trait Node {
-    /// `child` has this next: it begins to wait, or what it has next has changed.
-    fn enqueue(&mut self, child: ChildId, head: Head);
-    /// The child that goes next, among those that can.
-    fn pick(&self) -> Option<ChildId>;
-    /// A request of `child` goes, or went past the queue. If something of it waits, its owner enqueues it again, or
-    /// removes it, before anything else.
-    fn charge(&mut self, child: ChildId, charge: &Charge);
-    /// What was charged turns out to be `real`; `None`: nothing was served, it is as if never charged.
-    fn settle(&mut self, child: ChildId, charge: &Charge, real: Option<u64>);
-    /// Nothing of `child` waits any more.
-    fn remove(&mut self, child: ChildId);
 }
 
 #[derive(Debug)]
@@ -103,8 +77,17 @@ impl Waiting {
 pub(crate) struct Queued {
     pub(crate) flow: u32,
     pub(crate) lane: LaneId,
+    /// What it costs its flow and its band.
     pub(crate) cost: u64,
+    /// What it costs its class.
+    pub(crate) class_cost: u64,
+    /// Its model, by number.
+    pub(crate) model: u32,
     pub(crate) bytes: u64,
+    /// Higher goes first in its flow;
+    pub(crate) strict: u8,
+    /// then the lower [`order::score`], then by arrival.
+    pub(crate) score: u64,
     pub(crate) arrival: Arrival,
 }
 
@@ -259,7 +242,7 @@ impl Tree {
 
     /// `request`, which waits, goes: it waits no more, is charged on every level, and runs until [`Self::settle`].
     pub(crate) fn dispatch(&mut self, number: u32, request: &Queued, charge: &Charge) {
-        self.charge_path(request.flow, charge);
+        self.serve_path(request.flow, charge);
         self.remove(number, request);
         self.forget_idle(self.flows.get(request.flow).path);
     }
@@ -284,16 +267,32 @@ impl Tree {
         self.tags_mut(path).charge(child, charge);
     }
 
+    fn serve_path(&mut self, flow: u32, charge: &Charge) {
+        let node = self.flows.get_mut(flow);
+        node.in_flight += 1;
+        let (path, child) = (node.path, node.child);
+        self.pool.serve(path.band as ChildId, charge);
+        self.bands[path.band as usize]
+            .classes
+            .serve(path.class as ChildId, charge);
+        self.tags_mut(path).serve(child, charge);
+    }
+
     /// A request of `flow` that was charged runs no more; see [`Node::settle`].
     pub(crate) fn settle(&mut self, flow: u32, charge: &Charge, real: Option<u64>) {
         let node = self.flows.get_mut(flow);
         node.in_flight -= 1;
         let (path, child) = (node.path, node.child);
-        self.pool.settle(path.band as ChildId, charge, real);
-        self.bands[path.band as usize]
-            .classes
-            .settle(path.class as ChildId, charge, real);
-        self.tags_mut(path).settle(child, charge, real);
+        self.pool
+            .settle(path.band as ChildId, charge, Receipt::default(), real);
+        self.bands[path.band as usize].classes.settle(
+            path.class as ChildId,
+            charge,
+            Receipt::default(),
+            real,
+        );
+        self.tags_mut(path)
+            .settle(child, charge, Receipt::default(), real);
         self.tell_up(path);
     }
 
@@ -364,7 +363,7 @@ impl Tree {
         let head = node.queue.head().map(|number| self.order.head_of(number, open));
         let tags = &mut self.bands[path.band as usize].flows[path.class];
         match head {
-            Some(head) => tags.enqueue(child, head),
+            Some(head) => tags.enqueue(child, &head),
             None => tags.remove(child),
         }
         self.tell_up(path);
@@ -375,7 +374,7 @@ impl Tree {
         let band = &mut self.bands[path.band as usize];
         let class = path.class as ChildId;
         match band.flows[path.class].next_head() {
-            Some(head) => band.classes.enqueue(class, head),
+            Some(head) => band.classes.enqueue(class, &head),
             None => band.classes.remove(class),
         }
         let next = band
@@ -383,7 +382,7 @@ impl Tree {
             .pick()
             .and_then(|class| band.flows[class as usize].next_head());
         match next {
-            Some(head) => self.pool.enqueue(path.band as ChildId, head),
+            Some(head) => self.pool.enqueue(path.band as ChildId, &head),
             None => self.pool.remove(path.band as ChildId),
         }
     }

@@ -1,14 +1,69 @@
-//! The order in a flow: first come, first served, by first arrival.
+//! The order in a flow: strict tiers, higher first; in a tier the least score; then by first arrival.
 //!
-//! The same requests stand in a second heap the other way round, for displacement takes the youngest. Both heaps
-//! are links in arenas by request number: a flow's queue is two words, however many flows there are.
+//! The same requests stand in a second heap by arrival, the latest first, for displacement takes the youngest. Both
+//! heaps are links in arenas by request number: a flow's queue is two words, however many flows there are.
 
 use alloc::vec::Vec;
 use core::cmp::Reverse;
+use core::time::Duration;
 
 use crate::heap::{Heaps, Root};
+use crate::policy;
+use crate::time::Instant;
 
-use super::{Arrival, Head, LaneId, Queued};
+use super::node::Head;
+use super::{Arrival, LaneId, Queued};
+
+/// What decides a request's place in its flow, under its strict tier.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Claim {
+    pub(crate) class_cost: u64,
+    pub(crate) arrived: Instant,
+    /// Its head start.
+    pub(crate) jump: Duration,
+    /// The client's own.
+    pub(crate) deadline: Option<Instant>,
+    /// The request's own, from arrival to the first token.
+    pub(crate) ttft_target: Option<Duration>,
+}
+
+/// The least goes first. A head start counts to 292 years, and an arrival to as late.
+pub(crate) fn score(order: policy::Order, claim: &Claim) -> u64 {
+    const HALF: u64 = 1 << 63;
+    match order {
+        policy::Order::Fcfs => {
+            let jump = u64::try_from(claim.jump.as_nanos()).map_or(HALF, |jump| jump.min(HALF));
+            claim.arrived.as_nanos().min(HALF - 1) + HALF - jump
+        }
+        policy::Order::Wspt => {
+            // Of what isn't negative, the bits stand in the order of the numbers.
+            let worth = (1.0 + claim.jump.as_secs_f64()) / claim.class_cost.max(1) as f64;
+            !worth.to_bits()
+        }
+        policy::Order::Edf => claim.deadline.map_or(u64::MAX, Instant::as_nanos),
+        policy::Order::SloDeadline { target } => claim
+            .ttft_target
+            .or(target)
+            .map_or(u64::MAX, |target| claim.arrived.after(target).as_nanos()),
+    }
+}
+
+/// The least goes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+struct Key {
+    tier: Reverse<u8>,
+    score: u64,
+    arrival: Arrival,
+}
+
+/// What the levels above have to know of a request.
+#[derive(Clone, Copy, Debug, Default)]
+struct Facts {
+    class_cost: u64,
+    cost: u64,
+    model: u32,
+    lane: LaneId,
+}
 
 /// What waits in one flow.
 #[derive(Debug, Default)]
@@ -26,9 +81,9 @@ impl Queue {
 
 #[derive(Debug, Default)]
 pub(super) struct Order {
-    first: Heaps<Arrival>,
+    first: Heaps<Key>,
     youngest: Heaps<Reverse<Arrival>>,
-    facts: Vec<(u64, LaneId)>,
+    facts: Vec<Facts>,
 }
 
 impl Order {
@@ -36,10 +91,20 @@ impl Order {
     pub(super) fn insert(&mut self, queue: &mut Queue, number: u32, request: &Queued) -> bool {
         let index = number as usize;
         if index >= self.facts.len() {
-            self.facts.resize(index + 1, (0, LaneId::ANY));
+            self.facts.resize(index + 1, Facts::default());
         }
-        self.facts[index] = (request.cost, request.lane);
-        self.first.insert(&mut queue.first, number, request.arrival);
+        self.facts[index] = Facts {
+            class_cost: request.class_cost,
+            cost: request.cost,
+            model: request.model,
+            lane: request.lane,
+        };
+        let key = Key {
+            tier: Reverse(request.strict),
+            score: request.score,
+            arrival: request.arrival,
+        };
+        self.first.insert(&mut queue.first, number, key);
         self.youngest
             .insert(&mut queue.youngest, number, Reverse(request.arrival));
         queue.head() == Some(number)
@@ -57,14 +122,8 @@ impl Order {
         self.youngest.least(&queue.youngest).map(|(number, _)| number)
     }
 
-    /// Cost, lane and arrival of `number`, which waits.
-    pub(super) fn facts(&self, number: u32) -> (u64, LaneId, Arrival) {
-        let (cost, lane) = self.facts[number as usize];
-        (cost, lane, self.first.key(number))
-    }
-
     pub(super) fn reprice(&mut self, number: u32, cost: u64) {
-        self.facts[number as usize].0 = cost;
+        self.facts[number as usize].cost = cost;
     }
 
     pub(super) fn in_order(&self, queue: &Queue) -> Vec<u32> {
@@ -75,12 +134,14 @@ impl Order {
 
     /// `number`, which waits, as the level above knows it.
     pub(super) fn head_of(&self, number: u32, lane_open: impl Fn(LaneId) -> bool) -> Head {
-        let (cost, lane, arrival) = self.facts(number);
+        let facts = &self.facts[number as usize];
         Head {
-            cost,
-            lane,
-            open: lane_open(lane),
-            arrival,
+            class_cost: facts.class_cost,
+            cost: facts.cost,
+            model: facts.model,
+            lane: facts.lane,
+            open: lane_open(facts.lane),
+            arrival: self.first.key(number).arrival,
         }
     }
 }

@@ -18,7 +18,8 @@ use crate::cost::{Charge, Virtual};
 use crate::heap::{Heaps, Root};
 use crate::slab::Slab;
 
-use super::{Arrival, ChildId, Head, LaneId, Node};
+use super::node::{ChildId, Head, Node, Receipt};
+use super::{Arrival, LaneId};
 
 /// Children whose head waits in one lane.
 #[derive(Debug)]
@@ -77,7 +78,9 @@ impl Tags {
     /// A child that has never been charged; `owner` is its name one level up.
     pub(super) fn add(&mut self, owner: u32, weight: f64) -> ChildId {
         let head = Head {
+            class_cost: 0,
             cost: 0,
+            model: 0,
             lane: LaneId::ANY,
             open: true,
             arrival: Arrival::default(),
@@ -333,7 +336,7 @@ impl Tags {
 }
 
 impl Node for Tags {
-    fn enqueue(&mut self, child: ChildId, head: Head) {
+    fn enqueue(&mut self, child: ChildId, head: &Head) {
         self.wake(child);
         if let Place::In(queue) = self.children[child].place {
             self.leave(child, queue);
@@ -341,7 +344,7 @@ impl Node for Tags {
             let node = &mut self.children[child];
             node.finish = node.finish.max(self.now);
         }
-        self.join(child, head);
+        self.join(child, *head);
     }
 
     fn pick(&self) -> Option<ChildId> {
@@ -350,7 +353,15 @@ impl Node for Tags {
             .and_then(|queue| self.queues[queue].members.least())
     }
 
-    fn charge(&mut self, child: ChildId, charge: &Charge) {
+    fn block(&mut self, child: ChildId) {
+        self.remove(child);
+    }
+
+    fn serve(&mut self, child: ChildId, charge: &Charge) -> Receipt {
+        self.charge(child, charge)
+    }
+
+    fn charge(&mut self, child: ChildId, charge: &Charge) -> Receipt {
         self.wake(child);
         let node = &mut self.children[child];
         if node.place == Place::Out {
@@ -364,9 +375,10 @@ impl Node for Tags {
             self.retag(child, queue);
         }
         self.now = self.now.max(self.finish(child));
+        Receipt::default()
     }
 
-    fn settle(&mut self, child: ChildId, charge: &Charge, real: Option<u64>) {
+    fn settle(&mut self, child: ChildId, charge: &Charge, _receipt: Receipt, real: Option<u64>) {
         let step = real.map_or(Virtual::default(), |real| charge.step_of(real));
         let moved = step - charge.step();
         if moved == Virtual::default() {
