@@ -153,7 +153,7 @@ impl Engine {
         if !self.ready || !open || !first || self.tree.can_go() {
             return false;
         }
-        let endpoints = self.endpoints.choose(self.tree.eligible(queued.lane));
+        let endpoints = self.endpoints.choose(self.tree.eligible(queued.lane), |_| true);
         let Some(&endpoint) = endpoints.first() else {
             return false;
         };

@@ -62,9 +62,9 @@ impl Engine {
             )?;
             match job.state {
                 State::Waiting => waiting.push((number, job.queued)),
-                State::Running { endpoint, .. } => {
+                State::Running { endpoint, load, .. } => {
                     running.push(job.queued.flow);
-                    stock.push(self.endpoints.id(endpoint));
+                    stock.push((self.endpoints.id(endpoint), load));
                 }
             }
         }
@@ -107,7 +107,7 @@ impl Engine {
             "nothing waits while draining",
             !self.draining || waiting.is_empty(),
         )?;
-        stock.sort_unstable();
+        stock.sort_unstable_by_key(|&(id, _)| id);
         self.endpoints.audit(&stock)?;
         self.tree
             .audit(&waiting, &running, |id| self.endpoints.has_room(id))?;

@@ -6,41 +6,32 @@
 
 use alloc::collections::BTreeSet;
 use alloc::vec::Vec;
+use core::time::Duration;
 
 use hashbrown::HashMap;
 
 use crate::audit::{AuditError, holds, same};
-use crate::gate::{Bounds, endpoint_bound};
+use crate::endpoint::{Endpoint, Load, Threshold};
+use crate::gate::{Bounds, Share};
 use crate::input::{EndpointId, EndpointState};
 use crate::limits::{ENDPOINTS_MAX, GRANT_ENDPOINTS_MAX};
 use crate::policy::Gate;
 use crate::rng::Rng;
 use crate::slab::Slab;
-use crate::units::Decimal;
+use crate::time::Instant;
 
-#[derive(Debug)]
-pub(crate) struct Endpoint {
-    pub(crate) id: EndpointId,
-    /// Discovery names it; otherwise it is here only while something runs there.
-    pub(crate) listed: bool,
-    pub(crate) ready: bool,
-    weight: Decimal,
-    pub(crate) stock: u64,
-    pub(crate) bound: u64,
-    tie: u32,
-}
+/// A pool starts for so long after its first endpoint was listed and dispatching began, whichever is later: what is
+/// listed or comes back by then is at its full bound at once.
+const START: Duration = Duration::from_secs(1);
 
-impl Endpoint {
-    pub(crate) const fn has_room(&self) -> bool {
-        self.ready && self.stock < self.bound
-    }
-}
-
-/// An endpoint that has room now and had none, or the other way round.
+/// Something of an endpoint that lanes may look at has changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct RoomChanged {
+pub(crate) struct Changed {
     pub(crate) id: EndpointId,
+    pub(crate) had_room: bool,
     pub(crate) has_room: bool,
+    /// Its uncached prompt tokens in flight, or what thresholds compare them with.
+    pub(crate) prefill: bool,
 }
 
 #[derive(Debug)]
@@ -53,10 +44,12 @@ pub(crate) struct Endpoints {
     bounds: Bounds,
     listed: usize,
     ready: usize,
-    /// Billionths, of those that are ready.
-    ready_weight: u128,
+    /// The sum over those that are ready.
+    share: Share,
     stock: u64,
     draining: u64,
+    first_listed: Option<Instant>,
+    dispatching_since: Option<Instant>,
 }
 
 impl Endpoints {
@@ -66,16 +59,18 @@ impl Endpoints {
             ids: HashMap::new(),
             with_room: BTreeSet::new(),
             gate,
-            bounds: Bounds::over(gate, Decimal::default()),
+            bounds: Bounds::over(gate, Share::default()),
             listed: 0,
             ready: 0,
-            ready_weight: 0,
+            share: Share::default(),
             stock: 0,
             draining: 0,
+            first_listed: None,
+            dispatching_since: None,
         }
     }
 
-    /// What runs on endpoints that are ready.
+    /// What runs on endpoints that are ready, in the unit of the gate.
     pub(crate) const fn stock(&self) -> u64 {
         self.stock
     }
@@ -93,6 +88,14 @@ impl Endpoints {
         self.ready > 0
     }
 
+    pub(crate) const fn ready_count(&self) -> usize {
+        self.ready
+    }
+
+    pub(crate) const fn listed_count(&self) -> usize {
+        self.listed
+    }
+
     pub(crate) fn any_room(&self) -> bool {
         !self.with_room.is_empty()
     }
@@ -105,11 +108,21 @@ impl Endpoints {
         self.get(id).is_some_and(|endpoint| endpoint.listed)
     }
 
+    pub(crate) fn is_ready(&self, id: EndpointId) -> bool {
+        self.get(id).is_some_and(|endpoint| endpoint.ready)
+    }
+
     pub(crate) fn has_room(&self, id: EndpointId) -> bool {
         self.get(id).is_some_and(Endpoint::has_room)
     }
 
-    fn get(&self, id: EndpointId) -> Option<&Endpoint> {
+    /// It has room, and for one of a class with this threshold.
+    pub(crate) fn is_able(&self, id: EndpointId, threshold: Threshold) -> bool {
+        self.get(id)
+            .is_some_and(|endpoint| endpoint.has_room() && endpoint.is_below(threshold))
+    }
+
+    pub(crate) fn get(&self, id: EndpointId) -> Option<&Endpoint> {
         self.ids.get(&id).map(|&number| &self.all[number])
     }
 
@@ -122,73 +135,101 @@ impl Endpoints {
         self.all[number].id
     }
 
+    /// Dispatching begins. Said again it changes nothing.
+    pub(crate) fn begin(&mut self, now: Instant) {
+        self.dispatching_since.get_or_insert(now);
+    }
+
     /// Lists `id`, or changes it. Past [`ENDPOINTS_MAX`] a new one is ignored.
     pub(crate) fn list(
         &mut self,
+        now: Instant,
         id: EndpointId,
         state: EndpointState,
         rng: &mut Rng,
-    ) -> Option<RoomChanged> {
+    ) -> Option<Changed> {
         if !self.is_listed(id) && self.listed >= ENDPOINTS_MAX {
             return None;
         }
+        let first = *self.first_listed.get_or_insert(now);
+        let starting = self
+            .dispatching_since
+            .is_none_or(|since| now <= first.max(since).after(START));
         let number = self.number(id);
-        self.change(number, rng, |endpoint| {
-            endpoint.listed = true;
-            endpoint.ready = state.ready;
-            endpoint.weight = state.weight;
-        })
+        self.change(number, rng, |endpoint| endpoint.list(state, starting))
     }
 
-    pub(crate) fn unlist(&mut self, id: EndpointId, rng: &mut Rng) -> Option<RoomChanged> {
+    pub(crate) fn unlist(&mut self, id: EndpointId, rng: &mut Rng) -> Option<Changed> {
         let number = *self.ids.get(&id)?;
-        let changed = self.change(number, rng, |endpoint| {
-            endpoint.listed = false;
-            endpoint.ready = false;
-        });
+        let changed = self.change(number, rng, Endpoint::unlist);
         self.forget_unused(number);
         changed
+    }
+
+    /// The server of `id` says that so many requests run there, whoever's they are; `None`: it doesn't say any more.
+    pub(crate) fn observe(&mut self, id: EndpointId, running: Option<u64>, rng: &mut Rng) -> Option<Changed> {
+        let number = self.ids.get(&id).copied().filter(|_| self.is_listed(id))?;
+        self.change(number, rng, |endpoint| endpoint.observe(running))
     }
 
     /// One more runs at `id`, known or not. Returns its number, good until [`Self::ended`].
-    pub(crate) fn started(&mut self, id: EndpointId, rng: &mut Rng) -> (u32, Option<RoomChanged>) {
+    pub(crate) fn started(&mut self, id: EndpointId, load: Load, rng: &mut Rng) -> (u32, Option<Changed>) {
         let number = self.number(id);
-        (number, self.change(number, rng, |endpoint| endpoint.stock += 1))
+        (number, self.change(number, rng, |endpoint| endpoint.start(load)))
     }
 
-    /// One of those that were started there has ended.
-    pub(crate) fn ended(&mut self, number: u32, rng: &mut Rng) -> Option<RoomChanged> {
-        let changed = self.change(number, rng, |endpoint| {
-            debug_assert!(endpoint.stock > 0, "invariant: what ends was started");
-            endpoint.stock = endpoint.stock.saturating_sub(1);
-        });
+    /// One that was started there, with `load` or what it was since [`Self::reloaded`] to, doesn't run there any more.
+    /// `served`: because its server has done with it.
+    pub(crate) fn ended(&mut self, number: u32, load: Load, served: bool, rng: &mut Rng) -> Option<Changed> {
+        let changed = self.change(number, rng, |endpoint| endpoint.end(load, served));
         self.forget_unused(number);
         changed
     }
 
+    /// What one that runs there weighs is known better.
+    pub(crate) fn reloaded(&mut self, number: u32, from: Load, to: Load, rng: &mut Rng) -> Option<Changed> {
+        self.change(number, rng, |endpoint| {
+            endpoint.end(from, false);
+            endpoint.start(to);
+        })
+    }
+
     /// A new gate: every bound anew.
-    pub(crate) fn regate(&mut self, gate: Gate, rng: &mut Rng) -> Vec<RoomChanged> {
+    pub(crate) fn regate(&mut self, gate: Gate, rng: &mut Rng) -> Vec<Changed> {
+        // Shares of one gate can't be taken from sums of another, so they all go first.
+        self.share = Share::default();
+        for (_, endpoint) in self.all.iter_mut() {
+            endpoint.share = Share::default();
+        }
         self.gate = gate;
         let numbers: Vec<u32> = self.all.iter().map(|(number, _)| number).collect();
         let changed = numbers
             .into_iter()
             .filter_map(|number| self.change(number, rng, |_| ()))
             .collect();
-        self.rebound();
+        self.bounds = Bounds::over(self.gate, self.share);
         changed
     }
 
-    /// Who takes the next: least stock first, at most [`GRANT_ENDPOINTS_MAX`], each with room; of `eligible`, or of
-    /// all. Empty: nobody can.
-    pub(crate) fn choose(&self, eligible: Option<&[EndpointId]>) -> Vec<EndpointId> {
+    /// Who takes the next: least stock first, at most [`GRANT_ENDPOINTS_MAX`], each with room and allowed by `allows`;
+    /// of `eligible`, or of all. Empty: nobody can.
+    pub(crate) fn choose(
+        &self,
+        eligible: Option<&[EndpointId]>,
+        allows: impl Fn(&Endpoint) -> bool,
+    ) -> Vec<EndpointId> {
         let Some(eligible) = eligible else {
-            let best = self.with_room.iter().take(GRANT_ENDPOINTS_MAX);
-            return best.map(|&(_, _, number)| self.all[number].id).collect();
+            let in_order = self.with_room.iter().map(|&(_, _, number)| &self.all[number]);
+            return in_order
+                .filter(|endpoint| allows(endpoint))
+                .take(GRANT_ENDPOINTS_MAX)
+                .map(|endpoint| endpoint.id)
+                .collect();
         };
         let mut able: Vec<(u64, u32, EndpointId)> = eligible
             .iter()
             .filter_map(|&id| self.get(id))
-            .filter(|endpoint| endpoint.has_room())
+            .filter(|endpoint| endpoint.has_room() && allows(endpoint))
             .map(|endpoint| (endpoint.stock, endpoint.tie, endpoint.id))
             .collect();
         able.sort_unstable();
@@ -198,88 +239,85 @@ impl Endpoints {
             .collect()
     }
 
-    /// Against all that runs, by endpoint and sorted.
-    pub(crate) fn audit(&self, running: &[EndpointId]) -> Result<(), AuditError> {
-        let (mut stock, mut draining, mut listed, mut ready, mut weight) = (0, 0, 0, 0, 0_u128);
+    /// Against all that runs, sorted by endpoint.
+    pub(crate) fn audit(&self, running: &[(EndpointId, Load)]) -> Result<(), AuditError> {
+        let (mut stock, mut draining, mut listed, mut ready, mut in_use) = (0, 0, 0, 0, 0);
+        let mut share = Share::default();
         let mut with_room = BTreeSet::new();
         for (number, endpoint) in self.all.iter() {
             holds(
                 "an endpoint is known by its id",
                 self.ids.get(&endpoint.id) == Some(&number),
             )?;
-            let first = running.partition_point(|&id| id < endpoint.id);
-            let there = running[first..].partition_point(|&id| id == endpoint.id) as u64;
-            same("stock of an endpoint", endpoint.stock, there)?;
+            let first = running.partition_point(|&(id, _)| id < endpoint.id);
+            let there = running[first..].partition_point(|&(id, _)| id == endpoint.id);
+            let loads = running[first..first + there].iter().map(|&(_, load)| load);
+            same("requests of an endpoint", endpoint.requests, there as u64)?;
+            let sum = loads.fold(Load::default(), |sum, load| Load {
+                tokens: sum.tokens + load.tokens,
+                prefill: sum.prefill + load.prefill,
+            });
+            same("tokens of an endpoint", endpoint.running().tokens, sum.tokens)?;
+            same("prefill of an endpoint", endpoint.prefill, sum.prefill)?;
+            same(
+                "stock of an endpoint",
+                endpoint.stock,
+                endpoint.stock_in(self.gate),
+            )?;
             holds("an endpoint is listed or in use", endpoint.listed || there > 0)?;
             holds("only what is listed is ready", endpoint.listed || !endpoint.ready)?;
-            same(
-                "bound of an endpoint",
-                endpoint.bound,
-                endpoint_bound(self.gate, endpoint.weight),
-            )?;
+            let own = Share::of(self.gate, endpoint.weight, endpoint.limits());
+            holds("an endpoint's share is of the gate", endpoint.share == own)?;
+            same("bound of an endpoint", endpoint.bound, own.bound(self.gate))?;
+            in_use += there as u64;
             listed += u64::from(endpoint.listed);
             if endpoint.ready {
-                stock += there;
+                stock += endpoint.stock;
                 ready += 1;
-                weight += endpoint.weight.billionths();
+                share += own;
             } else {
-                draining += there;
+                draining += endpoint.stock;
             }
             if endpoint.has_room() {
                 with_room.insert((endpoint.stock, endpoint.tie, number));
             }
         }
-        same(
-            "stock and draining stock",
-            self.stock + self.draining,
-            running.len() as u64,
-        )?;
+        same("requests that run", in_use, running.len() as u64)?;
         same("stock", self.stock, stock)?;
         same("draining stock", self.draining, draining)?;
         same("endpoints listed", self.listed as u64, listed)?;
         same("endpoints ready", self.ready as u64, ready)?;
-        holds("bounds are over what is ready", self.ready_weight == weight)?;
-        let bounds = Bounds::over(self.gate, Decimal::from_billionths(weight));
+        holds("bounds are over what is ready", self.share == share)?;
+        let bounds = Bounds::over(self.gate, share);
         holds("bounds are of the gate", bounds == self.bounds)?;
         holds("those with room are known", with_room == self.with_room)
     }
 
     fn number(&mut self, id: EndpointId) -> u32 {
-        *self.ids.entry(id).or_insert_with(|| {
-            self.all.insert(Endpoint {
-                id,
-                listed: false,
-                ready: false,
-                weight: Decimal::whole(1),
-                stock: 0,
-                bound: 0,
-                tie: 0,
-            })
-        })
+        *self
+            .ids
+            .entry(id)
+            .or_insert_with(|| self.all.insert(Endpoint::new(id)))
     }
 
     /// The only way to change one: sums and index follow.
-    fn change(
-        &mut self,
-        number: u32,
-        rng: &mut Rng,
-        change: impl FnOnce(&mut Endpoint),
-    ) -> Option<RoomChanged> {
+    fn change(&mut self, number: u32, rng: &mut Rng, change: impl FnOnce(&mut Endpoint)) -> Option<Changed> {
         let endpoint = &mut self.all[number];
         let had_room = endpoint.has_room();
         if had_room {
             self.with_room.remove(&(endpoint.stock, endpoint.tie, number));
         }
-        let (was_listed, was_ready, weight, stock) =
-            (endpoint.listed, endpoint.ready, endpoint.weight, endpoint.stock);
+        let (was_listed, was_ready, stock) = (endpoint.listed, endpoint.ready, endpoint.stock);
+        let (share, busyness) = (endpoint.share, endpoint.busyness());
         change(endpoint);
-        endpoint.bound = endpoint_bound(self.gate, endpoint.weight);
+        endpoint.follow(self.gate);
         endpoint.tie = rng.next_u32();
         let has_room = endpoint.has_room();
         if has_room {
             self.with_room.insert((endpoint.stock, endpoint.tie, number));
         }
         self.listed = self.listed + usize::from(endpoint.listed) - usize::from(was_listed);
+        self.ready = self.ready + usize::from(endpoint.ready) - usize::from(was_ready);
         // Two steps, because a change of readiness moves what runs there from one sum to the other.
         *(if was_ready {
             &mut self.stock
@@ -291,29 +329,27 @@ impl Endpoints {
         } else {
             &mut self.draining
         }) += endpoint.stock;
-        if (was_ready, weight) != (endpoint.ready, endpoint.weight) {
-            self.ready = self.ready + usize::from(endpoint.ready) - usize::from(was_ready);
+        if (was_ready, share) != (endpoint.ready, endpoint.share) {
             if was_ready {
-                self.ready_weight -= weight.billionths();
+                self.share -= share;
             }
             if endpoint.ready {
-                self.ready_weight += endpoint.weight.billionths();
+                self.share += endpoint.share;
             }
-            self.rebound();
+            self.bounds = Bounds::over(self.gate, self.share);
         }
-        (had_room != has_room).then(|| RoomChanged {
-            id: self.all[number].id,
+        let changed = Changed {
+            id: endpoint.id,
+            had_room,
             has_room,
-        })
-    }
-
-    fn rebound(&mut self) {
-        self.bounds = Bounds::over(self.gate, Decimal::from_billionths(self.ready_weight));
+            prefill: busyness != endpoint.busyness(),
+        };
+        (changed.had_room != changed.has_room || changed.prefill).then_some(changed)
     }
 
     fn forget_unused(&mut self, number: u32) {
         let endpoint = &self.all[number];
-        if !endpoint.listed && endpoint.stock == 0 {
+        if !endpoint.listed && endpoint.requests == 0 {
             self.ids.remove(&endpoint.id);
             self.all.remove(number);
         }

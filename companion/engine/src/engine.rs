@@ -13,7 +13,8 @@ use crate::cost::Charge;
 use crate::counters::Counters;
 use crate::drain_rate::DrainRate;
 use crate::effect::{Effect, Outcome};
-use crate::endpoints::{Endpoints, RoomChanged};
+use crate::endpoint::Load;
+use crate::endpoints::{Changed, Endpoints};
 use crate::expiry::{Expiry, Timer, Ttls};
 use crate::input::{Band, EndpointId, EndpointState, Input, RequestId, Service};
 use crate::job::{Job, State};
@@ -133,7 +134,14 @@ impl Engine {
             }
             Input::Policy(policy) => self.repolicy(policy),
             Input::Drain(draining) => self.drain(draining),
-            Input::Ready => self.ready = true,
+            Input::Load { id, running } => {
+                let changed = self.endpoints.observe(id, running, &mut self.rng);
+                self.room_changed(changed);
+            }
+            Input::Ready => {
+                self.ready = true;
+                self.endpoints.begin(self.now);
+            }
         }
     }
 
@@ -156,7 +164,9 @@ impl Engine {
 
     fn grant_waiting(&mut self, number: u32) {
         let job = &self.jobs[number];
-        let endpoints = self.endpoints.choose(self.tree.eligible(job.queued.lane));
+        let endpoints = self
+            .endpoints
+            .choose(self.tree.eligible(job.queued.lane), |_| true);
         let first = *endpoints
             .first()
             .expect("invariant: a lane is open while an endpoint of it has room");
@@ -191,11 +201,13 @@ impl Engine {
 
     /// `number`, charged already, runs at `endpoint` from now on.
     pub(crate) fn run(&mut self, number: u32, endpoint: EndpointId, charge: Charge, outcome: Outcome) {
-        let (endpoint, changed) = self.endpoints.started(endpoint, &mut self.rng);
+        let load = Load::of(&self.jobs[number].tally);
+        let (endpoint, changed) = self.endpoints.started(endpoint, load, &mut self.rng);
         self.room_changed(changed);
         let job = &mut self.jobs[number];
         job.state = State::Running {
             endpoint,
+            load,
             charge,
             outcome,
         };
@@ -220,6 +232,7 @@ impl Engine {
         };
         let State::Running {
             endpoint: at,
+            load,
             charge,
             outcome,
         } = self.jobs[number].state
@@ -227,12 +240,13 @@ impl Engine {
             return;
         };
         if self.endpoints.id(at) != endpoint {
-            let (endpoint, changed) = self.endpoints.started(endpoint, &mut self.rng);
+            let (endpoint, changed) = self.endpoints.started(endpoint, load, &mut self.rng);
             self.room_changed(changed);
-            let changed = self.endpoints.ended(at, &mut self.rng);
+            let changed = self.endpoints.ended(at, load, false, &mut self.rng);
             self.room_changed(changed);
             self.jobs[number].state = State::Running {
                 endpoint,
+                load,
                 charge,
                 outcome,
             };
@@ -243,11 +257,18 @@ impl Engine {
         let Some(&number) = self.ids.get(&id) else {
             return;
         };
-        let State::Running { endpoint, charge, .. } = self.jobs[number].state else {
+        let State::Running {
+            endpoint,
+            load,
+            charge,
+            ..
+        } = self.jobs[number].state
+        else {
             return;
         };
         let job = self.forget(number);
-        let changed = self.endpoints.ended(endpoint, &mut self.rng);
+        let served = matches!(service, Service::Served(_));
+        let changed = self.endpoints.ended(endpoint, load, served, &mut self.rng);
         self.room_changed(changed);
         let cost = match service {
             Service::Nothing => None,
@@ -284,13 +305,14 @@ impl Engine {
         };
         let State::Running {
             endpoint,
+            load,
             charge,
             outcome,
         } = self.jobs[number].state
         else {
             return;
         };
-        let changed = self.endpoints.ended(endpoint, &mut self.rng);
+        let changed = self.endpoints.ended(endpoint, load, false, &mut self.rng);
         self.room_changed(changed);
         let job = &mut self.jobs[number];
         job.state = State::Waiting;
@@ -305,17 +327,17 @@ impl Engine {
     }
 
     fn endpoint(&mut self, id: EndpointId, state: EndpointState) {
-        let changed = self.endpoints.list(id, state, &mut self.rng);
+        let changed = self.endpoints.list(self.now, id, state, &mut self.rng);
         self.endpoints_changed(changed);
     }
 
-    fn endpoints_changed(&mut self, changed: Option<RoomChanged>) {
+    fn endpoints_changed(&mut self, changed: Option<Changed>) {
         self.room_changed(changed);
         self.expiry.set_ready(self.now, self.endpoints.any_ready());
     }
 
-    pub(crate) fn room_changed(&mut self, changed: Option<RoomChanged>) {
-        if let Some(change) = changed {
+    pub(crate) fn room_changed(&mut self, changed: Option<Changed>) {
+        if let Some(change) = changed.filter(|change| change.had_room != change.has_room) {
             self.tree.room_changed(change);
         }
     }
@@ -323,7 +345,7 @@ impl Engine {
     fn repolicy(&mut self, policy: Box<Policy>) {
         self.policy = *policy;
         for change in self.endpoints.regate(self.policy.gate, &mut self.rng) {
-            self.tree.room_changed(change);
+            self.room_changed(Some(change));
         }
         for (number, job) in self.jobs.iter_mut().filter(|(_, job)| job.is_waiting()) {
             let cost = job.tally.cost(self.policy.flows.cost, self.policy.weights);

@@ -1,12 +1,93 @@
 //! How much the servers work on at a time: bounds, in exact decimals, over what is ready.
 //!
-//! A bound of the pool is the ceiling of a sum, not a sum of ceilings: three endpoints at 2.2 are 7, not 9.
-//! One endpoint takes at most the ceiling of its own, and always one: an idle pool serves.
+//! A bound of the pool is the ceiling of a sum, not a sum of ceilings: three endpoints at 2.2 are 7, not 9. The sum
+//! is kept as shares come and go, which is exact because nothing in it was ever rounded. One endpoint takes at most
+//! the ceiling of its own share, and always one: an idle pool serves.
 
-use crate::policy::Gate;
+use core::ops::{AddAssign, SubAssign};
+
+use crate::limits::ENDPOINTS_MAX;
+use crate::policy::{Gate, StockUnit};
 use crate::units::Decimal;
 
-/// The bounds of the pool, in requests; `u64::MAX` where nothing bounds.
+/// Units of a share in one: those of two decimals multiplied.
+const ONE: u128 = Decimal::ONE * Decimal::ONE;
+/// 4e16 of whatever is counted, so that the sum over all endpoints is in range.
+const SHARE_MAX: u128 = u128::MAX / (2 * ENDPOINTS_MAX as u128);
+
+/// What takes from the bounds of one endpoint besides the gate, in requests: in tokens neither changes them, as what
+/// isn't ours, and what is to come, has no known length.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Limits {
+    /// It is starting slowly, at this many.
+    pub(crate) ramp: Option<u64>,
+    /// What runs there and isn't ours.
+    pub(crate) foreign: u64,
+}
+
+/// What one endpoint adds to the bounds, or all of them together.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Share {
+    lower: u128,
+    upper: u128,
+    watermark: u128,
+}
+
+impl Share {
+    /// Of an endpoint of `weight`. Nothing where nothing bounds.
+    pub(crate) fn of(gate: Gate, weight: Decimal, limits: Limits) -> Self {
+        match gate {
+            Gate::Open | Gate::Manual => Self::default(),
+            Gate::Bounded {
+                unit,
+                lower,
+                upper,
+                watermark,
+            } => {
+                let limits = match unit {
+                    StockUnit::Requests => limits,
+                    StockUnit::Tokens => Limits::default(),
+                };
+                let share = |bound: Decimal| {
+                    let full = product(bound, weight).min(SHARE_MAX);
+                    let ramp = limits.ramp.map_or(u128::MAX, units);
+                    full.min(ramp).saturating_sub(units(limits.foreign))
+                };
+                Self {
+                    lower: share(lower),
+                    upper: share(upper),
+                    watermark: share(watermark),
+                }
+            }
+        }
+    }
+
+    /// What one endpoint takes at a time, if this is its share.
+    pub(crate) fn bound(&self, gate: Gate) -> u64 {
+        match gate {
+            Gate::Open | Gate::Manual => u64::MAX,
+            Gate::Bounded { .. } => ceil(self.upper).max(1),
+        }
+    }
+}
+
+impl AddAssign for Share {
+    fn add_assign(&mut self, by: Self) {
+        self.lower += by.lower;
+        self.upper += by.upper;
+        self.watermark += by.watermark;
+    }
+}
+
+impl SubAssign for Share {
+    fn sub_assign(&mut self, by: Self) {
+        self.lower -= by.lower;
+        self.upper -= by.upper;
+        self.watermark -= by.watermark;
+    }
+}
+
+/// The bounds of the pool, in what stock is counted in; `u64::MAX` where nothing bounds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Bounds {
     pub(crate) lower: u64,
@@ -15,43 +96,33 @@ pub(crate) struct Bounds {
 }
 
 impl Bounds {
-    /// Over endpoints that are ready and weigh so much together.
-    pub(crate) fn over(gate: Gate, weight: Decimal) -> Self {
+    /// Of the sum of what is ready.
+    pub(crate) fn over(gate: Gate, sum: Share) -> Self {
         match gate {
             Gate::Open | Gate::Manual => Self {
                 lower: u64::MAX,
                 upper: u64::MAX,
                 watermark: Decimal::default(),
             },
-            Gate::Bounded {
-                unit: _,
-                lower,
-                upper,
-                watermark,
-            } => Self {
-                lower: scaled_ceil(lower, weight),
-                upper: scaled_ceil(upper, weight),
-                watermark: Decimal::from_billionths(product(watermark, weight) / Decimal::ONE),
+            Gate::Bounded { .. } => Self {
+                lower: ceil(sum.lower),
+                upper: ceil(sum.upper),
+                watermark: Decimal::from_billionths(sum.watermark / Decimal::ONE),
             },
         }
     }
 }
 
-/// What one endpoint takes at a time.
-pub(crate) fn endpoint_bound(gate: Gate, weight: Decimal) -> u64 {
-    match gate {
-        Gate::Open | Gate::Manual => u64::MAX,
-        Gate::Bounded { upper, .. } => scaled_ceil(upper, weight).max(1),
-    }
+fn ceil(share: u128) -> u64 {
+    u64::try_from(share.div_ceil(ONE)).unwrap_or(u64::MAX)
 }
 
-fn scaled_ceil(bound: Decimal, weight: Decimal) -> u64 {
-    let whole = product(bound, weight).div_ceil(Decimal::ONE * Decimal::ONE);
-    u64::try_from(whole).unwrap_or(u64::MAX)
+const fn units(whole: u64) -> u128 {
+    (whole as u128).saturating_mul(ONE)
 }
 
-/// In units of 1e-18. Saturates past 3e20, which is more than any pool holds.
-fn product(bound: Decimal, weight: Decimal) -> u128 {
+/// Saturates past 3e20.
+const fn product(bound: Decimal, weight: Decimal) -> u128 {
     bound.billionths().saturating_mul(weight.billionths())
 }
 
@@ -59,25 +130,57 @@ fn product(bound: Decimal, weight: Decimal) -> u128 {
 mod tests {
     use super::*;
 
+    const WHOLE: Decimal = Decimal::whole(1);
+
     fn gate(watermark: u128, deviation_percent: u128) -> Gate {
         let cent = Decimal::ONE / 100;
         Gate::Bounded {
-            unit: crate::policy::StockUnit::Requests,
+            unit: StockUnit::Requests,
             lower: Decimal::from_billionths(watermark * (100 - deviation_percent) * cent),
             upper: Decimal::from_billionths(watermark * (100 + deviation_percent) * cent),
             watermark: Decimal::from_billionths(watermark * Decimal::ONE),
         }
     }
 
+    fn ramp(at: u64) -> Limits {
+        Limits {
+            ramp: Some(at),
+            foreign: 0,
+        }
+    }
+
+    fn foreign(requests: u64) -> Limits {
+        Limits {
+            ramp: None,
+            foreign: requests,
+        }
+    }
+
+    fn bounds(gate: Gate, endpoints: impl IntoIterator<Item = (Decimal, Limits)>) -> Bounds {
+        let mut sum = Share::default();
+        for (weight, limits) in endpoints {
+            sum += Share::of(gate, weight, limits);
+        }
+        Bounds::over(gate, sum)
+    }
+
+    fn alike(gate: Gate, endpoints: u64) -> Bounds {
+        bounds(gate, (0..endpoints).map(|_| (WHOLE, Limits::default())))
+    }
+
+    fn own(gate: Gate, weight: Decimal, limits: Limits) -> u64 {
+        Share::of(gate, weight, limits).bound(gate)
+    }
+
     #[test]
     fn the_default_over_three_endpoints() {
-        let bounds = Bounds::over(gate(2, 10), Decimal::whole(3));
+        let bounds = alike(gate(2, 10), 3);
         assert_eq!(
             (bounds.lower, bounds.upper, bounds.watermark),
             (6, 7, Decimal::whole(6))
         );
-        assert_eq!(endpoint_bound(gate(2, 10), Decimal::whole(1)), 3);
-        assert_eq!(endpoint_bound(gate(2, 10), Decimal::default()), 1);
+        assert_eq!(own(gate(2, 10), WHOLE, Limits::default()), 3);
+        assert_eq!(own(gate(2, 10), Decimal::default(), Limits::default()), 1);
     }
 
     #[test]
@@ -86,7 +189,7 @@ mod tests {
         for watermark in 1..=64_u64 {
             for percent in 1..=99_u64 {
                 for n in 1..=8_u64 {
-                    let bounds = Bounds::over(gate(watermark.into(), percent.into()), Decimal::whole(n));
+                    let bounds = alike(gate(watermark.into(), percent.into()), n);
                     // Hundredths are whole numbers: the ceiling needs no fraction at all.
                     let upper = (n * watermark * (100 + percent)).div_ceil(100);
                     let lower = (n * watermark * (100 - percent)).div_ceil(100);
@@ -108,15 +211,111 @@ mod tests {
     fn binary_fractions_would_let_one_more_go() {
         // 50 x 1.1 is 55; in binary it is 55.00000000000001.
         assert_eq!(libm::ceil(50.0 * (1.0 + 0.1)), 56.0);
-        assert_eq!(Bounds::over(gate(50, 10), Decimal::whole(1)).upper, 55);
+        assert_eq!(alike(gate(50, 10), 1).upper, 55);
+    }
+
+    #[test]
+    fn ramps_weights_and_foreign_load_add_up_exactly() {
+        let tenths = |of: u128| Decimal::from_billionths(of * Decimal::ONE / 10);
+        // 2 x 0.9 and 2 x 1.1; the second starts at 1; the third weighs 0.3: 0.54 and 0.66.
+        let three = [
+            (WHOLE, Limits::default()),
+            (WHOLE, ramp(1)),
+            (tenths(3), Limits::default()),
+        ];
+        let sums = bounds(gate(2, 10), three);
+        assert_eq!((sums.lower, sums.upper), (4, 4), "3.34 and 3.86");
+        assert_eq!(sums.watermark, tenths(36));
+        // In hundredths: 100 endpoints of weight 0.01 to 1 whose limits go round.
+        for watermark in [1_u64, 3, 7, 64] {
+            for percent in [1_u64, 10, 33, 99] {
+                let mut all = alloc::vec::Vec::new();
+                let (mut lower, mut upper) = (0, 0);
+                for cents in 1..=100_u64 {
+                    let limits = Limits {
+                        ramp: [None, Some(1), Some(2), Some(8)][cents as usize % 4],
+                        foreign: cents % 3,
+                    };
+                    let share = |of: u64| {
+                        // In units of 1e-4.
+                        let full = watermark * of * cents;
+                        let ramp = limits.ramp.map_or(u64::MAX, |ramp| ramp * 10_000);
+                        full.min(ramp).saturating_sub(limits.foreign * 10_000)
+                    };
+                    lower += share(100 - percent);
+                    upper += share(100 + percent);
+                    all.push((
+                        Decimal::from_billionths(u128::from(cents) * Decimal::ONE / 100),
+                        limits,
+                    ));
+                    let sums = bounds(gate(watermark.into(), percent.into()), all.iter().rev().copied());
+                    assert_eq!(
+                        (sums.lower, sums.upper),
+                        (lower.div_ceil(10_000), upper.div_ceil(10_000)),
+                        "{watermark} {percent}% up to weight {cents}/100"
+                    );
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn what_was_added_is_taken_away_without_a_trace() {
+        let third = Decimal::from_billionths(333_333_333);
+        let mut sum = Share::default();
+        for at in 1..100 {
+            sum += Share::of(gate(3, 7), third, ramp(at));
+        }
+        for at in 1..100 {
+            sum -= Share::of(gate(3, 7), third, ramp(at));
+        }
+        assert_eq!(sum, Share::default());
+    }
+
+    #[test]
+    fn foreign_load_never_raises_a_bound_and_leaves_one() {
+        assert_eq!(own(gate(4, 10), WHOLE, foreign(0)), 5);
+        assert_eq!(own(gate(4, 10), WHOLE, foreign(1)), 4, "of 4.4 stay 3.4");
+        assert_eq!(own(gate(4, 10), WHOLE, foreign(4)), 1);
+        assert_eq!(own(gate(4, 10), WHOLE, foreign(u64::MAX)), 1);
+        let loaded = [(WHOLE, foreign(1_000)), (WHOLE, Limits::default())];
+        assert_eq!(
+            bounds(gate(4, 10), loaded).upper,
+            5,
+            "one can't take from the other"
+        );
+        let both = Limits {
+            ramp: Some(2),
+            foreign: 1,
+        };
+        assert_eq!(own(gate(4, 10), WHOLE, both), 1);
+    }
+
+    #[test]
+    fn in_tokens_neither_ramp_nor_foreign_load_changes_the_bounds() {
+        let tokens = Gate::Bounded {
+            unit: StockUnit::Tokens,
+            lower: Decimal::whole(900),
+            upper: Decimal::whole(1_100),
+            watermark: Decimal::whole(1_000),
+        };
+        let both = Limits {
+            ramp: Some(1),
+            foreign: 3,
+        };
+        let sums = bounds(tokens, [(WHOLE, both), (WHOLE, Limits::default())]);
+        assert_eq!((sums.lower, sums.upper), (1_800, 2_200));
+        assert_eq!(own(tokens, WHOLE, both), 1_100);
     }
 
     #[test]
     fn weights_scale_and_nothing_overflows() {
         let half = Decimal::from_billionths(Decimal::ONE / 2);
-        assert_eq!(endpoint_bound(gate(4, 10), half), 3);
-        let huge = Decimal::from_billionths(u128::MAX);
-        assert_eq!(Bounds::over(gate(64, 99), huge).upper, u64::MAX);
-        assert_eq!(Bounds::over(Gate::Open, Decimal::default()).lower, u64::MAX);
+        assert_eq!(own(gate(4, 10), half, Limits::default()), 3);
+        let huge = (Decimal::from_billionths(u128::MAX), ramp(u64::MAX));
+        let sums = bounds(gate(64, 99), (0..ENDPOINTS_MAX).map(|_| huge));
+        assert!(sums.upper > u64::MAX / 2, "{}", sums.upper);
+        assert_eq!(bounds(Gate::Open, []).lower, u64::MAX);
+        assert_eq!(own(Gate::Manual, Decimal::default(), Limits::default()), u64::MAX);
     }
 }

@@ -216,6 +216,14 @@ pub enum Input {
     },
     /// An endpoint is no longer listed. What runs there is draining stock.
     EndpointRemoved(EndpointId),
+    /// What the server of an endpoint says of itself: so many requests run there, whoever's they are. What isn't ours
+    /// lowers its bound, if that is counted in requests, until this is said again.
+    Load {
+        /// Which; one that isn't listed: nothing.
+        id: EndpointId,
+        /// Requests; `None`: it doesn't say any more, or it is too long ago.
+        running: Option<u64>,
+    },
     /// A new policy; what waits keeps its place.
     Policy(Box<Policy>),
     /// From now on new requests are refused with `shutting_down` (`true`), or are taken again (`false`).

@@ -4,6 +4,7 @@ use alloc::boxed::Box;
 
 use crate::cost::{Charge, Tally};
 use crate::effect::Outcome;
+use crate::endpoint::Load;
 use crate::expiry::ReadyTime;
 use crate::input::{Band, RequestId, Usage};
 use crate::time::Instant;
@@ -30,6 +31,7 @@ pub(crate) enum State {
     /// Granted and not ended, at this endpoint by its number.
     Running {
         endpoint: u32,
+        load: Load,
         charge: Charge,
         outcome: Outcome,
     },

@@ -9,7 +9,7 @@ use alloc::vec::Vec;
 
 use hashbrown::HashMap;
 
-use crate::endpoints::RoomChanged;
+use crate::endpoints::Changed;
 use crate::input::EndpointId;
 use crate::slab::Slab;
 
@@ -98,7 +98,7 @@ impl Lanes {
     }
 
     /// The lanes that open or close by this.
-    pub(super) fn room_changed(&mut self, change: RoomChanged) -> Vec<LaneId> {
+    pub(super) fn room_changed(&mut self, change: Changed) -> Vec<LaneId> {
         let Some(lanes) = self.by_endpoint.get(&change.id) else {
             return Vec::new();
         };

@@ -18,7 +18,7 @@ use alloc::vec::Vec;
 
 use crate::audit::AuditError;
 use crate::cost::{Charge, Virtual};
-use crate::endpoints::RoomChanged;
+use crate::endpoints::Changed;
 use crate::input::{Band, EndpointId};
 use crate::policy::Flows as Policy;
 use crate::time::Instant;
@@ -184,7 +184,7 @@ impl Tree {
     }
 
     /// An endpoint has room again, or none any more: lanes open and close.
-    pub(crate) fn room_changed(&mut self, change: RoomChanged) {
+    pub(crate) fn room_changed(&mut self, change: Changed) {
         for lane in self.lanes.room_changed(change) {
             for band in BANDS {
                 let node = &mut self.bands[band as usize];

@@ -144,6 +144,7 @@ fn inputs() -> impl Strategy<Value = Option<Input>> {
         8 => (id(), endpoint()).prop_map(|(id, endpoint)| Input::Sent { id, endpoint }),
         12 => (endpoint(), state).prop_map(|(id, state)| Input::Endpoint { id, state }),
         3 => endpoint().prop_map(Input::EndpointRemoved),
+        3 => (endpoint(), prop::option::of(0..6_u64)).prop_map(|(id, running)| Input::Load { id, running }),
         4 => requests().prop_map(Input::Resume),
         4 => (requests(), endpoint()).prop_map(|(request, endpoint)| Input::Adopt { request, endpoint }),
         3 => policies().prop_map(|policy| Input::Policy(Box::new(policy))),

@@ -56,6 +56,17 @@ struct Flow {
     turn: (u64, u64),
 }
 
+/// A listed endpoint.
+#[derive(Clone, Copy, Debug)]
+struct Server {
+    state: EndpointState,
+    /// It starts slowly when it is ready again.
+    slowly: bool,
+    /// Requests at a time, and served since it was so many.
+    ramp: Option<(u64, u64)>,
+    foreign: u64,
+}
+
 pub struct Model {
     pub policy: Policy,
     pub now: Instant,
@@ -64,7 +75,9 @@ pub struct Model {
     pub items: Vec<Item>,
     flows: BTreeMap<FlowKey, Flow>,
     virtual_now: [i128; 3],
-    endpoints: BTreeMap<EndpointId, EndpointState>,
+    endpoints: BTreeMap<EndpointId, Server>,
+    first_listed: Option<Instant>,
+    ready_since: Option<Instant>,
     outages: i128,
     out_since: Option<Instant>,
     sequence: u64,
@@ -94,6 +107,8 @@ impl Model {
             flows: BTreeMap::new(),
             virtual_now: [0; 3],
             endpoints: BTreeMap::new(),
+            first_listed: None,
+            ready_since: None,
             outages: 0,
             out_since: Some(now),
             sequence: 0,
@@ -188,14 +203,23 @@ impl Model {
             Input::Settle { .. } | Input::Evict(_) | Input::Dispatch { .. } => {}
             Input::Requeue(id) => self.requeue(id, said),
             Input::Endpoint { id, state } => {
-                self.endpoints.insert(id, state);
+                self.list(id, state);
                 self.note_outage();
             }
             Input::EndpointRemoved(id) => {
                 self.endpoints.remove(&id);
                 self.note_outage();
             }
-            Input::Policy(policy) => self.policy = *policy,
+            Input::Load { id, running } => {
+                let stock = self.stock_of(id);
+                if let Some(server) = self.endpoints.get_mut(&id) {
+                    server.foreign = running.unwrap_or(0).saturating_sub(stock);
+                }
+            }
+            Input::Policy(policy) => {
+                self.policy = *policy;
+                self.end_slow_starts();
+            }
             Input::Drain(draining) => {
                 self.draining = draining;
                 let mut waiting: Vec<Item> = self.waiting().cloned().collect();
@@ -204,8 +228,36 @@ impl Model {
                     self.refuse_waiting(item.id, Outcome::ShuttingDown, said);
                 }
             }
-            Input::Ready => self.ready = true,
+            Input::Ready => {
+                self.ready = true;
+                self.ready_since.get_or_insert(self.now);
+            }
         }
+    }
+
+    fn list(&mut self, id: EndpointId, state: EndpointState) {
+        let first = *self.first_listed.get_or_insert(self.now);
+        let second = Duration::from_secs(1);
+        let starting = self
+            .ready_since
+            .is_none_or(|since| self.now <= first.max(since).after(second));
+        let before = self.endpoints.get(&id).copied();
+        let mut server = before.unwrap_or(Server {
+            state,
+            slowly: !starting,
+            ramp: None,
+            foreign: 0,
+        });
+        let was_ready = before.is_some_and(|server| server.state.ready);
+        server.state = state;
+        if !state.ready {
+            server.ramp = None;
+        } else if !was_ready {
+            server.ramp = (server.slowly && !starting).then_some((1, 0));
+            server.slowly = true;
+        }
+        self.endpoints.insert(id, server);
+        self.end_slow_starts();
     }
 
     // Arrival.
@@ -437,6 +489,7 @@ impl Model {
         let real = match service {
             Service::Nothing => None,
             Service::Served(usage) => {
+                self.served_at(running.endpoint);
                 if was_saturated {
                     self.completions.push(self.saturated);
                 }
@@ -528,7 +581,7 @@ impl Model {
     }
 
     fn note_outage(&mut self) {
-        let ready = self.endpoints.values().any(|state| state.ready);
+        let ready = self.endpoints.values().any(|server| server.state.ready);
         match self.out_since {
             Some(since) if ready => {
                 self.outages += i128::from(self.now.as_nanos()) - i128::from(since.as_nanos());

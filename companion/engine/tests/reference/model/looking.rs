@@ -2,22 +2,75 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use penstock_engine::input::{Band, EndpointState, Usage};
+use penstock_engine::input::{Band, Usage};
 use penstock_engine::policy::{CostUnit, Gate};
+use penstock_engine::units::Decimal;
 use penstock_engine::{EndpointId, Outcome, RequestId};
 
-use super::{BANDS, FlowKey, Item, Model, Running, step};
+use super::{BANDS, FlowKey, Item, Model, Running, Server, step};
+
+/// Two decimals multiplied are in units of this.
+const ONE: u128 = Decimal::ONE * Decimal::ONE;
+
+/// What it adds to a bound of the pool.
+fn share(server: &Server, bound: Decimal) -> u128 {
+    let full = bound.billionths() * server.state.weight.billionths();
+    let ramp = server
+        .ramp
+        .map_or(u128::MAX, |(bound, _)| u128::from(bound) * ONE);
+    full.min(ramp).saturating_sub(u128::from(server.foreign) * ONE)
+}
 
 impl Model {
     pub(super) fn bounds(&self) -> (u64, u64) {
-        let ready = self.endpoints.values().filter(|state| state.ready);
-        let weight: u128 = ready.map(|state| state.weight.billionths()).sum();
+        let ready = || self.endpoints.values().filter(|server| server.state.ready);
         match self.policy.gate {
             Gate::Open | Gate::Manual => (u64::MAX, u64::MAX),
             Gate::Bounded { lower, upper, .. } => {
-                let ceil = |bound: u128| (bound * weight).div_ceil(10_u128.pow(18)) as u64;
-                (ceil(lower.billionths()), ceil(upper.billionths()))
+                let ceil = |bound: Decimal| {
+                    let sum: u128 = ready().map(|server| share(server, bound)).sum();
+                    sum.div_ceil(ONE) as u64
+                };
+                (ceil(lower), ceil(upper))
             }
+        }
+    }
+
+    /// What one endpoint takes at a time.
+    fn own_bound(&self, server: &Server) -> u64 {
+        match self.policy.gate {
+            Gate::Open | Gate::Manual => u64::MAX,
+            Gate::Bounded { upper, .. } => (share(server, upper).div_ceil(ONE) as u64).max(1),
+        }
+    }
+
+    pub(super) fn served_at(&mut self, id: EndpointId) {
+        if let Some(server) = self.endpoints.get_mut(&id)
+            && let Some((bound, served)) = server.ramp
+        {
+            server.ramp = Some(if served + 1 == bound {
+                (2 * bound, 0)
+            } else {
+                (bound, served + 1)
+            });
+        }
+        self.end_slow_starts();
+    }
+
+    /// Those that hold nothing back any more.
+    pub(super) fn end_slow_starts(&mut self) {
+        let servers = self.endpoints.values().copied().map(|server| {
+            let full = self.own_bound(&Server {
+                ramp: None,
+                foreign: 0,
+                ..server
+            });
+            let bounded = matches!(self.policy.gate, Gate::Bounded { .. });
+            bounded && server.ramp.is_some_and(|(bound, _)| bound < full)
+        });
+        let slow: Vec<bool> = servers.collect();
+        for (server, slow) in self.endpoints.values_mut().zip(slow) {
+            server.ramp = server.ramp.filter(|_| slow);
         }
     }
 
@@ -26,7 +79,7 @@ impl Model {
     }
 
     pub fn stock(&self) -> u64 {
-        let ready = |id: &EndpointId| self.endpoints.get(id).is_some_and(|state| state.ready);
+        let ready = |id: &EndpointId| self.endpoints.get(id).is_some_and(|server| server.state.ready);
         let running = self.items.iter().filter_map(|item| item.running);
         running.filter(|running| ready(&running.endpoint)).count() as u64
     }
@@ -44,19 +97,12 @@ impl Model {
                 .as_ref()
                 .is_none_or(|eligible| eligible.contains(id))
         };
-        let bound = |state: &EndpointState| match self.policy.gate {
-            Gate::Open | Gate::Manual => u64::MAX,
-            Gate::Bounded { upper, .. } => {
-                let bound = (upper.billionths() * state.weight.billionths()).div_ceil(10_u128.pow(18));
-                (bound as u64).max(1)
-            }
-        };
         let ready = self
             .endpoints
             .iter()
-            .filter(|(id, state)| state.ready && allowed(id));
+            .filter(|(id, server)| server.state.ready && allowed(id));
         ready
-            .map(|(&id, state)| (id, self.stock_of(id), bound(state)))
+            .map(|(&id, server)| (id, self.stock_of(id), self.own_bound(server)))
             .filter(|&(_, stock, bound)| stock < bound)
             .map(|(id, stock, _)| (id, stock))
             .collect()

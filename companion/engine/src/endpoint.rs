@@ -1,0 +1,442 @@
+//! One endpoint: what runs there, what it takes, and how it starts slowly.
+//!
+//! It is changed only by [`crate::endpoints`], which keeps sums and order over all of them.
+//!
+//! A slow start: an endpoint that is new or comes back takes one request at a time, twice as many after so many were
+//! served there, and so on until that holds nothing back any more. Its caches are cold, and a server that fails
+//! shows it with one request instead of a boundful.
+
+use core::cmp::Ordering;
+
+use crate::cost::{TOKENS_MAX, Tally};
+use crate::gate::{Limits, Share};
+use crate::input::{EndpointId, EndpointState};
+use crate::policy::{Class, Gate, StockUnit};
+use crate::units::Decimal;
+
+/// What one request weighs on the endpoint where it runs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Load {
+    /// Prompt and expected output.
+    pub(crate) tokens: u64,
+    /// Of the prompt, not cached.
+    pub(crate) prefill: u64,
+}
+
+impl Load {
+    pub(crate) fn of(tally: &Tally) -> Self {
+        let prompt = tally.prompt.min(TOKENS_MAX);
+        Self {
+            tokens: prompt + tally.output.min(TOKENS_MAX),
+            prefill: prompt.saturating_sub(tally.cached),
+        }
+    }
+}
+
+/// From how many uncached prompt tokens in flight on an endpoint takes nothing of a class.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(crate) struct Threshold {
+    /// In tokens,
+    pub(crate) tokens: Option<u64>,
+    /// and as a part of what the endpoint takes into one iteration, where that is known.
+    pub(crate) fraction: Option<f64>,
+}
+
+impl Threshold {
+    pub(crate) const fn of(class: &Class) -> Self {
+        Self {
+            tokens: class.busy_tokens,
+            fraction: class.busy_fraction,
+        }
+    }
+
+    /// It holds nobody back.
+    pub(crate) const fn is_none(&self) -> bool {
+        self.tokens.is_none() && self.fraction.is_none()
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Ramp {
+    /// Requests at a time.
+    bound: u64,
+    /// Served since it was this.
+    served: u64,
+}
+
+#[derive(Debug)]
+pub(crate) struct Endpoint {
+    pub(crate) id: EndpointId,
+    /// Discovery names it; otherwise it is here only while something runs there.
+    pub(crate) listed: bool,
+    pub(crate) ready: bool,
+    pub(crate) weight: Decimal,
+    /// What runs there, in the unit of the gate,
+    pub(crate) stock: u64,
+    /// and what it takes at a time; `u64::MAX`: anything.
+    pub(crate) bound: u64,
+    pub(crate) requests: u64,
+    tokens: u64,
+    pub(crate) prefill: u64,
+    batched_tokens_max: Option<u64>,
+    /// Requests that ran there and weren't ours, when it was last asked.
+    foreign: u64,
+    ramp: Option<Ramp>,
+    /// It starts slowly when it is next ready, unless the pool is just starting.
+    starts_slowly: bool,
+    pub(crate) share: Share,
+    pub(crate) tie: u32,
+}
+
+impl Endpoint {
+    /// Neither listed nor in use.
+    pub(crate) fn new(id: EndpointId) -> Self {
+        Self {
+            id,
+            listed: false,
+            ready: false,
+            weight: Decimal::whole(1),
+            stock: 0,
+            bound: 0,
+            requests: 0,
+            tokens: 0,
+            prefill: 0,
+            batched_tokens_max: None,
+            foreign: 0,
+            ramp: None,
+            starts_slowly: false,
+            share: Share::default(),
+            tie: 0,
+        }
+    }
+
+    pub(crate) fn has_room(&self) -> bool {
+        self.ready && self.stock < self.bound && self.ramp.is_none_or(|ramp| self.requests < ramp.bound)
+    }
+
+    /// It has fewer uncached prompt tokens in flight than this.
+    pub(crate) fn is_below(&self, threshold: Threshold) -> bool {
+        let below_fraction = |fraction: f64| {
+            self.batched_tokens_max.is_none_or(|batched| {
+                // What can't be compared can't come of a valid policy, and holds nobody.
+                let held_by = fraction * batched as f64;
+                !matches!(
+                    (self.prefill as f64).partial_cmp(&held_by),
+                    Some(Ordering::Equal | Ordering::Greater)
+                )
+            })
+        };
+        threshold.tokens.is_none_or(|tokens| self.prefill < tokens)
+            && threshold.fraction.is_none_or(below_fraction)
+    }
+
+    /// What thresholds look at.
+    pub(crate) const fn busyness(&self) -> (u64, Option<u64>) {
+        (self.prefill, self.batched_tokens_max)
+    }
+
+    /// Discovery says so. `starting`: the pool has just begun, and everything in it is taken as warm.
+    pub(crate) fn list(&mut self, state: EndpointState, starting: bool) {
+        if !self.listed {
+            self.starts_slowly = !starting;
+        }
+        if state.ready && !self.ready {
+            let slowly = self.starts_slowly && !starting;
+            self.ramp = slowly.then_some(Ramp { bound: 1, served: 0 });
+            self.starts_slowly = true;
+        }
+        self.listed = true;
+        self.ready = state.ready;
+        self.weight = state.weight;
+        self.batched_tokens_max = state.batched_tokens_max;
+    }
+
+    pub(crate) const fn unlist(&mut self) {
+        self.listed = false;
+        self.ready = false;
+        self.foreign = 0;
+    }
+
+    pub(crate) const fn start(&mut self, load: Load) {
+        self.requests += 1;
+        self.tokens += load.tokens;
+        self.prefill += load.prefill;
+    }
+
+    pub(crate) fn end(&mut self, load: Load, served: bool) {
+        debug_assert!(
+            self.requests > 0 && self.tokens >= load.tokens && self.prefill >= load.prefill,
+            "invariant: what ends was started"
+        );
+        self.requests = self.requests.saturating_sub(1);
+        self.tokens = self.tokens.saturating_sub(load.tokens);
+        self.prefill = self.prefill.saturating_sub(load.prefill);
+        if let Some(ramp) = self.ramp.as_mut().filter(|_| served) {
+            ramp.served += 1;
+            if ramp.served >= ramp.bound {
+                *ramp = Ramp {
+                    bound: ramp.bound.saturating_mul(2),
+                    served: 0,
+                };
+            }
+        }
+    }
+
+    /// Its server says that so many run there, whoever's they are; `None`: it doesn't say.
+    pub(crate) fn observe(&mut self, running: Option<u64>) {
+        self.foreign = running.unwrap_or(0).saturating_sub(self.requests);
+    }
+
+    /// What follows from the rest under this gate, after every change.
+    pub(crate) fn follow(&mut self, gate: Gate) {
+        let full = Share::of(gate, self.weight, Limits::default()).bound(gate);
+        let holds_back = |ramp: &Ramp| match gate {
+            Gate::Open | Gate::Manual => false,
+            // In tokens the bound is as many requests only if each has one.
+            Gate::Bounded { .. } => ramp.bound < full,
+        };
+        self.ramp = self.ramp.filter(|ramp| self.ready && holds_back(ramp));
+        self.share = Share::of(gate, self.weight, self.limits());
+        self.bound = self.share.bound(gate);
+        self.stock = self.stock_in(gate);
+    }
+
+    /// What runs there, in the unit of this gate.
+    pub(crate) const fn stock_in(&self, gate: Gate) -> u64 {
+        match gate {
+            Gate::Bounded {
+                unit: StockUnit::Tokens,
+                ..
+            } => self.tokens,
+            Gate::Bounded {
+                unit: StockUnit::Requests,
+                ..
+            }
+            | Gate::Open
+            | Gate::Manual => self.requests,
+        }
+    }
+
+    /// Its ramp and what isn't ours.
+    pub(crate) fn limits(&self) -> Limits {
+        Limits {
+            ramp: self.ramp.map(|ramp| ramp.bound),
+            foreign: self.foreign,
+        }
+    }
+
+    pub(crate) const fn running(&self) -> Load {
+        Load {
+            tokens: self.tokens,
+            prefill: self.prefill,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn gate(unit: StockUnit, upper: u64) -> Gate {
+        Gate::Bounded {
+            unit,
+            lower: Decimal::whole(upper),
+            upper: Decimal::whole(upper),
+            watermark: Decimal::whole(upper),
+        }
+    }
+
+    fn state(ready: bool) -> EndpointState {
+        EndpointState {
+            ready,
+            ..EndpointState::default()
+        }
+    }
+
+    /// Listed when the pool had long begun.
+    fn new(gate: Gate) -> Endpoint {
+        let mut endpoint = Endpoint::new(EndpointId(1));
+        endpoint.list(state(true), false);
+        endpoint.follow(gate);
+        endpoint
+    }
+
+    /// Fills it up, and lets all of it be served. Returns how many it took.
+    fn boundful(endpoint: &mut Endpoint, gate: Gate, load: Load) -> u64 {
+        let mut taken = 0;
+        while endpoint.has_room() {
+            endpoint.start(load);
+            endpoint.follow(gate);
+            taken += 1;
+        }
+        for _ in 0..taken {
+            endpoint.end(load, true);
+            endpoint.follow(gate);
+        }
+        taken
+    }
+
+    #[test]
+    fn a_slow_start_doubles_up_to_the_bound() {
+        let gate = gate(StockUnit::Requests, 11);
+        let mut endpoint = new(gate);
+        let load = Load::default();
+        let took = [(); 6].map(|()| boundful(&mut endpoint, gate, load));
+        assert_eq!(took, [1, 2, 4, 8, 11, 11]);
+        assert_eq!((endpoint.ramp, endpoint.bound), (None, 11));
+    }
+
+    #[test]
+    fn it_doubles_only_by_what_was_served() {
+        let gate = gate(StockUnit::Requests, 8);
+        let mut endpoint = new(gate);
+        for _ in 0..10 {
+            endpoint.start(Load::default());
+            endpoint.end(Load::default(), false);
+            endpoint.follow(gate);
+        }
+        assert_eq!(endpoint.bound, 1);
+    }
+
+    #[test]
+    fn in_tokens_it_holds_back_requests() {
+        let gate = gate(StockUnit::Tokens, 1_000);
+        let mut endpoint = new(gate);
+        let load = Load {
+            tokens: 300,
+            prefill: 100,
+        };
+        assert_eq!(endpoint.bound, 1_000, "the bound is in tokens");
+        let took = [(); 5].map(|()| boundful(&mut endpoint, gate, load));
+        // 300, 600, 900 are below 1,000: the fourth goes.
+        assert_eq!(took, [1, 2, 4, 4, 4]);
+    }
+
+    #[test]
+    fn who_comes_back_starts_slowly_again() {
+        let gate = gate(StockUnit::Requests, 4);
+        let mut endpoint = Endpoint::new(EndpointId(1));
+        endpoint.list(state(false), true);
+        endpoint.list(state(true), false);
+        endpoint.follow(gate);
+        assert_eq!(
+            endpoint.bound, 4,
+            "listed in time, and never gone: it isn't new and doesn't come back"
+        );
+        endpoint.list(state(true), false);
+        endpoint.follow(gate);
+        assert_eq!(endpoint.bound, 4, "nothing has changed");
+        endpoint.list(state(false), false);
+        endpoint.follow(gate);
+        endpoint.list(state(true), false);
+        endpoint.follow(gate);
+        assert_eq!(endpoint.bound, 1);
+        boundful(&mut endpoint, gate, Load::default());
+        assert_eq!(endpoint.bound, 2);
+        endpoint.list(state(false), false);
+        endpoint.follow(gate);
+        assert_eq!(endpoint.ramp, None);
+        endpoint.list(state(true), false);
+        endpoint.follow(gate);
+        assert_eq!(endpoint.bound, 1, "from the beginning");
+        endpoint.list(state(false), false);
+        endpoint.list(state(true), true);
+        endpoint.follow(gate);
+        assert_eq!(endpoint.bound, 4, "in a pool that just starts nothing does");
+    }
+
+    #[test]
+    fn without_a_gate_nothing_starts_slowly() {
+        for gate in [Gate::Open, Gate::Manual] {
+            let mut endpoint = new(gate);
+            for _ in 0..100 {
+                assert!(endpoint.has_room());
+                endpoint.start(Load::default());
+                endpoint.follow(gate);
+            }
+        }
+    }
+
+    #[test]
+    fn foreign_load_is_what_was_too_much_when_it_was_asked() {
+        let gate = gate(StockUnit::Requests, 4);
+        let mut endpoint = Endpoint::new(EndpointId(1));
+        endpoint.list(state(true), true);
+        endpoint.start(Load::default());
+        endpoint.observe(Some(3));
+        endpoint.follow(gate);
+        assert_eq!(endpoint.bound, 2);
+        endpoint.end(Load::default(), true);
+        endpoint.follow(gate);
+        assert_eq!(endpoint.bound, 2, "an end doesn't make it more");
+        endpoint.observe(Some(100));
+        endpoint.follow(gate);
+        assert_eq!((endpoint.bound, endpoint.has_room()), (1, true));
+        endpoint.observe(Some(0));
+        endpoint.follow(gate);
+        assert_eq!(endpoint.bound, 4);
+        endpoint.observe(Some(2));
+        endpoint.observe(None);
+        endpoint.follow(gate);
+        assert_eq!(endpoint.bound, 4, "nobody knows: nothing is taken");
+    }
+
+    #[test]
+    fn thresholds_hold_from_their_value_on() {
+        let mut endpoint = Endpoint::new(EndpointId(1));
+        let tokens = |tokens| Threshold {
+            tokens: Some(tokens),
+            fraction: None,
+        };
+        let fraction = |fraction| Threshold {
+            tokens: None,
+            fraction: Some(fraction),
+        };
+        endpoint.start(Load {
+            tokens: 500,
+            prefill: 400,
+        });
+        assert!(endpoint.is_below(Threshold::default()));
+        assert!(endpoint.is_below(tokens(401)) && !endpoint.is_below(tokens(400)));
+        assert!(endpoint.is_below(fraction(0.0)), "of a number that isn't known");
+        endpoint.batched_tokens_max = Some(1_000);
+        assert!(endpoint.is_below(fraction(0.41)) && !endpoint.is_below(fraction(0.4)));
+        let both = Threshold {
+            tokens: Some(1_000),
+            fraction: Some(0.4),
+        };
+        assert!(!endpoint.is_below(both), "either holds it");
+        endpoint.end(
+            Load {
+                tokens: 500,
+                prefill: 400,
+            },
+            true,
+        );
+        assert!(!endpoint.is_below(tokens(0)), "nothing is below 0");
+    }
+
+    #[test]
+    fn a_request_weighs_its_prompt_and_output_and_prefills_what_is_not_cached() {
+        let tally = Tally {
+            prompt: 100,
+            cached: 40,
+            output: 10,
+        };
+        let expected = Load {
+            tokens: 110,
+            prefill: 60,
+        };
+        assert_eq!(Load::of(&tally), expected);
+        let endless = Tally {
+            prompt: u64::MAX,
+            cached: u64::MAX,
+            output: u64::MAX,
+        };
+        let expected = Load {
+            tokens: 2 * TOKENS_MAX,
+            prefill: 0,
+        };
+        assert_eq!(Load::of(&endless), expected);
+    }
+}
