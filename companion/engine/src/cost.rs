@@ -23,10 +23,21 @@ const STEP_MAX: f64 = 1.0e27;
 pub(crate) struct Virtual(i128);
 
 impl Virtual {
+    /// Behind everything that can be reached.
+    pub(crate) const FAR: Self = Self(1 << 120);
+
     /// How far a flow of `weight` moves by `cost`; at least one unit, so that nothing is free.
     pub(crate) fn step(cost: u64, weight: f64) -> Self {
         let exact = cost as f64 / weight * ONE;
         Self(libm::rint(exact.clamp(1.0, STEP_MAX)) as i128)
+    }
+
+    /// Where a tally of `cost` at `weight` stands.
+    pub(crate) fn of(cost: u128, weight: f64) -> Self {
+        match cost {
+            0 => Self::default(),
+            cost => Self(libm::rint((cost as f64 / weight * ONE).clamp(1.0, STEP_MAX)) as i128),
+        }
     }
 
     /// In cost per weight, for people.
@@ -59,17 +70,6 @@ pub(crate) struct Charge {
     pub(crate) unit: CostUnit,
     /// The model's number.
     pub(crate) model: u32,
-}
-
-impl Charge {
-    pub(crate) fn step(&self) -> Virtual {
-        Virtual::step(self.cost, self.weight)
-    }
-
-    /// The step, had the cost been `real`.
-    pub(crate) fn step_of(&self, real: u64) -> Virtual {
-        Virtual::step(real, self.weight)
-    }
 }
 
 /// Tokens of one request, estimated or counted.

@@ -102,6 +102,12 @@ impl<K: Ord + Copy + Default> Heaps<K> {
         left.prev = ABSENT;
     }
 
+    /// Gives `member` of the heap of `root` another key.
+    pub(crate) fn rekey(&mut self, root: &mut Root, member: u32, key: K) {
+        self.remove(root, member);
+        self.insert(root, member, key);
+    }
+
     /// The least member and its key.
     pub(crate) fn least(&self, root: &Root) -> Option<(u32, K)> {
         root.least()

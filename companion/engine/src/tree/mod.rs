@@ -12,9 +12,11 @@ mod lanes;
 mod node;
 mod order;
 mod tags;
+mod usage;
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
+use core::time::Duration;
 
 use crate::audit::AuditError;
 use crate::cost::{Charge, Virtual};
@@ -31,7 +33,7 @@ use lanes::Lanes;
 use node::{ChildId, Node, Receipt};
 use order::Order;
 pub(crate) use order::{Claim, score};
-use tags::Tags;
+use tags::{Rule, Tags};
 
 /// The bands, most critical first.
 pub(crate) const BANDS: [Band; 3] = [Band::Critical, Band::Default, Band::Sheddable];
@@ -106,7 +108,7 @@ impl Tree {
     pub(crate) fn new(seed: u64) -> Self {
         let band = || BandNode {
             classes: Cascade::default(),
-            flows: alloc::vec![Tags::default()],
+            flows: alloc::vec![Tags::new(Rule::Wfq, Duration::from_secs(1), Instant::ZERO)],
         };
         Self {
             pool: Cascade::default(),

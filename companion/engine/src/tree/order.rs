@@ -145,3 +145,104 @@ impl Order {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::policy::Order as By;
+
+    const SECOND: u64 = 1_000_000_000;
+
+    fn claim(class_cost: u64, arrived: u64, jump: u64) -> Claim {
+        Claim {
+            class_cost,
+            arrived: Instant::from_nanos(arrived * SECOND),
+            jump: Duration::from_secs(jump),
+            ..Claim::default()
+        }
+    }
+
+    /// Each goes before the next.
+    fn in_order(order: By, claims: &[Claim]) {
+        assert!(
+            claims.is_sorted_by(|a, b| score(order, a) < score(order, b)),
+            "{order:?}: {claims:?}"
+        );
+    }
+
+    #[test]
+    fn first_come_goes_by_arrival_less_its_head_start() {
+        let claims = [
+            claim(1, 5, u64::MAX),
+            claim(1, 0, 90),
+            claim(1, 100, 150),
+            claim(1, 2, 0),
+            claim(1, 13, 10),
+            claim(1, 4, 0),
+        ];
+        in_order(By::Fcfs, &claims);
+    }
+
+    #[test]
+    fn short_ones_go_by_cost_over_their_head_start() {
+        let claims = [
+            claim(1, 9, 1),
+            claim(1, 9, 0),
+            claim(400, 9, 199),
+            claim(3, 0, 0),
+            claim(100, 0, 9),
+            claim(u64::MAX, 0, 0),
+        ];
+        in_order(By::Wspt, &claims);
+        assert_eq!(score(By::Wspt, &claim(0, 0, 0)), score(By::Wspt, &claim(1, 0, 0)));
+    }
+
+    #[test]
+    fn deadlines_and_targets_go_by_when_they_are_and_none_is_last() {
+        let due = |deadline: u64| Claim {
+            deadline: Some(Instant::from_nanos(deadline)),
+            ..claim(1, 7, 1_000)
+        };
+        in_order(By::Edf, &[due(3), due(4), claim(1, 0, 1_000)]);
+        let target = |arrived, millis| Claim {
+            ttft_target: Some(Duration::from_millis(millis)),
+            ..claim(1, arrived, 1_000)
+        };
+        let none = By::SloDeadline { target: None };
+        in_order(none, &[target(3, 100), target(2, 1_200), claim(1, 0, 0)]);
+        let pool = By::SloDeadline {
+            target: Some(Duration::from_secs(1)),
+        };
+        in_order(pool, &[claim(1, 1, 0), target(2, 100), target(1, 1_500)]);
+    }
+
+    #[test]
+    fn tiers_come_before_scores_and_scores_before_arrivals() {
+        let mut order = Order::default();
+        let mut queue = Queue::default();
+        // Tier and score; number and arrival by place.
+        let facts = [(0, 5), (0, 5), (0, 4), (2, 9), (1, 1), (2, 9)];
+        for (number, &(strict, score)) in (0..).zip(&facts) {
+            let request = Queued {
+                flow: 0,
+                lane: LaneId::ANY,
+                cost: 10 + u64::from(number),
+                class_cost: 1,
+                model: 0,
+                bytes: 0,
+                strict,
+                score,
+                arrival: Arrival {
+                    at: Instant::ZERO,
+                    sequence: u64::from(number),
+                },
+            };
+            order.insert(&mut queue, number, &request);
+        }
+        assert_eq!(order.in_order(&queue), [3, 5, 4, 2, 0, 1]);
+        assert_eq!(order.youngest(&queue), Some(5));
+        assert_eq!(order.head_of(3, |_| true).cost, 13);
+        assert!(!order.remove(&mut queue, 5) && order.remove(&mut queue, 3));
+        assert_eq!((queue.head(), order.youngest(&queue)), (Some(4), Some(4)));
+    }
+}

@@ -1,9 +1,14 @@
-//! The tag scheduler: weighted fair queueing by virtual finish times, with self-clocked virtual time V.
+//! The tag scheduler: every child that waits has a tag, the least goes, ties by arrival. What a tag is, is the rule.
 //!
-//! A child has one finish F. It becomes backlogged at S = max(V, F), and only its head has a tag, F + cost/weight:
-//! tags that were fixed when requests came couldn't be corrected when the truth about a cost is known. The
-//! least tag goes, ties by arrival; then F = tag and V = max(V, tag). Golestani, "A self-clocked fair queueing
-//! scheme" (1994), with Zhang's remark that costs known late only need F to move.
+//! - Weighted fair queueing, with self-clocked virtual time V: a child has one finish F; it becomes backlogged at
+//!   S = max(V, F), and only its head has a tag, F + cost/weight: tags that were fixed when requests came couldn't be
+//!   corrected when the truth about a cost is known. Then F = tag and V = max(V, tag). Golestani, "A self-clocked
+//!   fair queueing scheme" (1994), with Zhang's remark that costs known late only need F to move. Round robin is
+//!   this at cost 1.
+//! - Virtual token counters: F is a counter, and the tag; who becomes able is lifted to the least of those who are,
+//!   or to that of who went last. Sheng et al., "Fairness in serving large language models" (2024).
+//! - Usage: the tag is what the child used of its head's model of late, per weight ([`Usage`]).
+//! - First in, first out: no tags.
 //!
 //! Children stand in one heap per lane, and the lanes that are open in a heap of these: a closed lane costs a
 //! pick nothing. While a lane is closed V runs on; what its children would gain by that is taken from all of
@@ -12,14 +17,36 @@
 //! that are passed over again and again: its tag would be V + its cost every time, and V runs on.)
 
 use alloc::collections::BTreeMap;
+use core::time::Duration;
 
-use crate::audit::{AuditError, holds};
 use crate::cost::{Charge, Virtual};
 use crate::heap::{Heaps, Root};
 use crate::slab::Slab;
+use crate::time::Instant;
 
 use super::node::{ChildId, Head, Node, Receipt};
+use super::usage::Usage;
 use super::{Arrival, LaneId};
+
+mod audit;
+#[cfg(test)]
+mod tests;
+
+/// What the tag of a child is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Rule {
+    /// Virtual finish times.
+    #[default]
+    Wfq,
+    /// The same where every request costs one.
+    RoundRobin,
+    /// Nothing: the head that came first.
+    Fifo,
+    /// Cost so far, lifted.
+    Vtc,
+    /// Cost in the window.
+    Usage,
+}
 
 /// Children whose head waits in one lane.
 #[derive(Debug)]
@@ -28,7 +55,7 @@ struct Queue {
     members: Root,
     /// Their finishes and tags count from here.
     origin: Virtual,
-    /// Closed, and accounted for up to this V; `None`: open.
+    /// Closed, and accounted for up to this level; `None`: open.
     closed_at: Option<Virtual>,
     /// Stands in the heap of open queues.
     listed: bool,
@@ -36,11 +63,11 @@ struct Queue {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Place {
-    /// Nothing waits; something runs, or is about to.
+    /// Nothing waits that could go; something waits or runs, or is about to.
     Out,
     /// Backlogged, in this queue; its finish counts from the queue's origin.
     In(u32),
-    /// Nothing waits or runs: forgotten when V reaches its finish.
+    /// Nothing waits or runs: forgotten when that makes no difference.
     Idle,
 }
 
@@ -48,9 +75,12 @@ enum Place {
 struct Child {
     owner: u32,
     weight: f64,
+    /// Stays 0 under [`Rule::Fifo`] and [`Rule::Usage`].
     finish: Virtual,
     place: Place,
-    /// Meaningful while backlogged.
+    /// Under [`Rule::Usage`] goes after all others.
+    last: bool,
+    /// Meaningful in a queue.
     head: Head,
 }
 
@@ -61,9 +91,24 @@ struct Key {
     arrival: Arrival,
 }
 
-#[derive(Debug, Default)]
+/// How V was moved last, kept until somebody starts there: a refund takes it back.
+#[derive(Clone, Copy, Debug)]
+struct Moved {
+    by: ChildId,
+    step: Virtual,
+    from: Virtual,
+    served: Option<ChildId>,
+}
+
+#[derive(Debug)]
 pub(super) struct Tags {
+    rule: Rule,
+    /// V; of counters: the last one's who went, if it is forgotten.
     now: Virtual,
+    /// Of counters: who went last.
+    served: Option<ChildId>,
+    moved: Option<Moved>,
+    usage: Usage,
     children: Slab<Child>,
     heads: Heaps<Key>,
     queues: Slab<Queue>,
@@ -75,6 +120,25 @@ pub(super) struct Tags {
 }
 
 impl Tags {
+    /// `window` is [`Rule::Usage`]'s.
+    pub(super) fn new(rule: Rule, window: Duration, now: Instant) -> Self {
+        Self {
+            rule,
+            now: Virtual::default(),
+            served: None,
+            moved: None,
+            usage: Usage::new(window, now),
+            children: Slab::default(),
+            heads: Heaps::default(),
+            queues: Slab::default(),
+            by_lane: BTreeMap::new(),
+            open: Heaps::default(),
+            next: Root::default(),
+            finishes: Heaps::default(),
+            idle: Root::default(),
+        }
+    }
+
     /// A child that has never been charged; `owner` is its name one level up.
     pub(super) fn add(&mut self, owner: u32, weight: f64) -> ChildId {
         let head = Head {
@@ -90,20 +154,29 @@ impl Tags {
             weight,
             finish: Virtual::default(),
             place: Place::Out,
+            last: false,
             head,
         })
+    }
+
+    /// `child`, which doesn't wait, goes after all others under [`Rule::Usage`].
+    pub(super) fn put_last(&mut self, child: ChildId) {
+        self.children[child].last = true;
     }
 
     pub(super) fn owner(&self, child: ChildId) -> u32 {
         self.children[child].owner
     }
 
-    /// Where its last charge ends.
+    /// Where its last charge ends; under [`Rule::Usage`] what it used of all models, per weight.
     pub(super) fn finish(&self, child: ChildId) -> Virtual {
-        let child = &self.children[child];
-        match child.place {
-            Place::In(queue) => child.finish + self.queues[queue].origin,
-            Place::Out | Place::Idle => child.finish,
+        let node = &self.children[child];
+        if self.rule == Rule::Usage {
+            return Virtual::of(self.usage.of_all(child), node.weight);
+        }
+        match node.place {
+            Place::In(queue) => node.finish + self.queues[queue].origin,
+            Place::Out | Place::Idle => node.finish,
         }
     }
 
@@ -117,26 +190,66 @@ impl Tags {
         self.children[child].weight = weight;
     }
 
-    /// Nothing of `child` waits or runs.
-    pub(super) fn rest(&mut self, child: ChildId) {
-        let node = &mut self.children[child];
-        if node.place == Place::Out {
-            node.place = Place::Idle;
-            self.finishes.insert(&mut self.idle, child, node.finish);
+    /// Brings the window to `now`. Between two seconds nothing changes by it.
+    pub(super) fn advance(&mut self, now: Instant) {
+        self.usage.advance(now);
+        self.expire();
+    }
+
+    /// Another window for [`Rule::Usage`].
+    pub(super) fn resize(&mut self, window: Duration) {
+        self.usage.resize(window);
+        self.expire();
+    }
+
+    fn expire(&mut self) {
+        while let Some((child, model)) = self.usage.expired() {
+            let node = &self.children[child];
+            match node.place {
+                Place::In(queue) if node.head.model == model => self.retag(child, queue),
+                Place::Idle => {
+                    let goes = self.goes_at(child);
+                    self.finishes.rekey(&mut self.idle, child, goes);
+                }
+                Place::In(_) | Place::Out => {}
+            }
         }
     }
 
-    /// One that rests and that V has reached: a new one would start no earlier.
+    /// Nothing of `child` waits or runs.
+    pub(super) fn rest(&mut self, child: ChildId) {
+        if self.children[child].place == Place::Out {
+            self.children[child].place = Place::Idle;
+            let goes = self.goes_at(child);
+            self.finishes.insert(&mut self.idle, child, goes);
+        }
+    }
+
+    /// The level from which on `child`, which rests, may be forgotten.
+    fn goes_at(&self, child: ChildId) -> Virtual {
+        match self.rule {
+            Rule::Wfq | Rule::RoundRobin | Rule::Vtc | Rule::Fifo => self.children[child].finish,
+            Rule::Usage if self.usage.is_empty(child) => Virtual::default(),
+            Rule::Usage => Virtual::FAR,
+        }
+    }
+
+    /// One that rests and whose charges are of no account any more: a new one would start no earlier.
     pub(super) fn forgettable(&self) -> Option<ChildId> {
         self.finishes
             .least(&self.idle)
-            .filter(|&(_, finish)| finish <= self.now)
+            .filter(|&(_, goes)| goes <= self.level())
             .map(|(child, _)| child)
     }
 
-    /// `child` rests.
+    /// `child` was [`Self::forgettable`].
     pub(super) fn forget(&mut self, child: ChildId) {
         self.wake(child);
+        self.moved = None;
+        if self.served == Some(child) {
+            self.served = None;
+            self.now = self.children[child].finish;
+        }
         self.children.remove(child);
     }
 
@@ -151,9 +264,51 @@ impl Tags {
 
     /// No endpoint of `lane` has room any more.
     pub(super) fn close(&mut self, lane: LaneId) {
-        if let Some(&queue) = self.by_lane.get(&lane) {
-            self.queues[queue].closed_at = Some(self.now);
+        if let Some(&queue) = self.by_lane.get(&lane)
+            && self.queues[queue].closed_at.is_none()
+        {
+            self.queues[queue].closed_at = Some(Virtual::default());
             self.list(queue);
+            self.queues[queue].closed_at = Some(self.level());
+        }
+    }
+
+    /// Where who becomes able starts, at least.
+    fn level(&self) -> Virtual {
+        match self.rule {
+            Rule::Wfq | Rule::RoundRobin => self.now,
+            Rule::Vtc => match self.open.least(&self.next) {
+                Some((_, key)) => key.tag,
+                None => self.served.map_or(self.now, |child| self.finish(child)),
+            },
+            Rule::Fifo | Rule::Usage => Virtual::default(),
+        }
+    }
+
+    /// How far `cost` moves a finish.
+    fn step(&self, cost: u64, weight: f64) -> Virtual {
+        match self.rule {
+            Rule::Wfq | Rule::Vtc => Virtual::step(cost, weight),
+            Rule::RoundRobin => Virtual::step(1, weight),
+            Rule::Fifo | Rule::Usage => Virtual::default(),
+        }
+    }
+
+    /// Of a child in a queue, from the queue's origin.
+    fn key(&self, child: ChildId) -> Key {
+        let node = &self.children[child];
+        let tag = match self.rule {
+            Rule::Wfq | Rule::RoundRobin => node.finish + self.step(node.head.cost, node.weight),
+            Rule::Fifo => Virtual::default(),
+            Rule::Vtc => node.finish,
+            Rule::Usage => {
+                let used = Virtual::of(self.usage.of(child, node.head.model), node.weight);
+                if node.last { used + Virtual::FAR } else { used }
+            }
+        };
+        Key {
+            tag,
+            arrival: node.head.arrival,
         }
     }
 
@@ -165,31 +320,35 @@ impl Tags {
         }
     }
 
+    /// Who becomes able, or goes past the queue, has banked nothing.
+    fn lift(&mut self, child: ChildId) {
+        self.wake(child);
+        let level = self.level();
+        let node = &mut self.children[child];
+        if node.finish < level {
+            node.finish = level;
+            self.moved = None;
+        }
+    }
+
     fn join(&mut self, child: ChildId, head: Head) {
+        let level = self.level();
         let queue = *self.by_lane.entry(head.lane).or_insert_with(|| {
             self.queues.insert(Queue {
                 lane: head.lane,
                 members: Root::default(),
                 origin: Virtual::default(),
-                closed_at: (!head.open).then_some(self.now),
+                closed_at: (!head.open).then_some(level),
                 listed: false,
             })
         });
         self.catch_up(queue);
-        let at = &mut self.queues[queue];
         let node = &mut self.children[child];
-        node.finish = node.finish - at.origin;
+        node.finish = node.finish - self.queues[queue].origin;
         node.place = Place::In(queue);
         node.head = head;
-        let tag = node.finish + Virtual::step(head.cost, node.weight);
-        self.heads.insert(
-            &mut at.members,
-            child,
-            Key {
-                tag,
-                arrival: head.arrival,
-            },
-        );
+        let key = self.key(child);
+        self.heads.insert(&mut self.queues[queue].members, child, key);
         self.list(queue);
     }
 
@@ -208,35 +367,32 @@ impl Tags {
         }
     }
 
-    /// Gives `child` its tag anew, after its finish moved.
+    /// Gives `child` its tag anew, after its finish or its head changed.
     fn retag(&mut self, child: ChildId, queue: u32) {
         self.catch_up(queue);
-        let node = &self.children[child];
-        let tag = node.finish + Virtual::step(node.head.cost, node.weight);
-        let members = &mut self.queues[queue].members;
-        self.heads.remove(members, child);
-        self.heads.insert(
-            members,
-            child,
-            Key {
-                tag,
-                arrival: node.head.arrival,
-            },
-        );
-        self.list(queue);
+        let key = self.key(child);
+        if key != self.heads.key(child) {
+            let members = &mut self.queues[queue].members;
+            self.heads.rekey(members, child, key);
+            self.list(queue);
+        }
     }
 
     /// Takes from all in a closed queue what the first of them gained since: see above.
     fn catch_up(&mut self, queue: u32) {
-        let at = &mut self.queues[queue];
-        let Some(since) = at.closed_at.replace(self.now) else {
-            at.closed_at = None;
+        if self.queues[queue].closed_at.is_none() {
             return;
-        };
+        }
+        let level = self.level();
+        let at = &mut self.queues[queue];
+        let since = at.closed_at.replace(level).unwrap_or(level);
         if let Some((_, key)) = self.heads.least(&at.members) {
-            let behind = self.now - (key.tag + at.origin);
-            let gained = self.now - since;
-            at.origin = at.origin + behind.min(gained).max(Virtual::default());
+            let behind = level - (key.tag + at.origin);
+            let shift = behind.min(level - since);
+            if shift > Virtual::default() {
+                at.origin = at.origin + shift;
+                self.moved = None;
+            }
         }
     }
 
@@ -259,92 +415,60 @@ impl Tags {
             self.open.insert(&mut self.next, queue, key);
         }
     }
-}
 
-impl Tags {
-    /// What must hold of `child`, given what waits of it and runs.
-    pub(super) fn audit_child(
-        &self,
-        child: ChildId,
-        owner: u32,
-        weight: f64,
-        head: Option<Head>,
-        rests: bool,
-    ) -> Result<(), AuditError> {
-        let node = &self.children[child];
-        holds("a child knows its owner", node.owner == owner)?;
-        holds("a child has its owner's weight", node.weight == weight)?;
-        match (node.place, head) {
-            (Place::In(queue), Some(head)) => {
-                let tag = node.finish + Virtual::step(head.cost, weight);
-                let key = Key {
-                    tag,
-                    arrival: head.arrival,
-                };
-                holds(
-                    "a child stands in the lane of its head",
-                    self.queues[queue].lane == head.lane,
-                )?;
-                holds(
-                    "a child's tag is of its head",
-                    self.heads.key(child) == key && node.head.cost == head.cost,
-                )
+    /// `child`, which starts no earlier than the level, is charged.
+    fn move_by(&mut self, child: ChildId, charge: &Charge) {
+        let step = self.step(charge.cost, charge.weight);
+        let node = &mut self.children[child];
+        node.finish = node.finish + step;
+        let moved = Moved {
+            by: child,
+            step,
+            from: self.now,
+            served: self.served,
+        };
+        match self.rule {
+            Rule::Wfq | Rule::RoundRobin => {
+                let finish = self.finish(child);
+                self.moved = (finish > self.now).then_some(moved);
+                self.now = self.now.max(finish);
             }
-            (Place::Out, None) => holds("what rests is known to rest", !rests),
-            (Place::Idle, None) => {
-                holds("what works doesn't rest", rests)?;
-                holds("what rests and was reached is forgotten", node.finish > self.now)
+            Rule::Vtc => {
+                self.moved = Some(moved);
+                self.served = Some(child);
             }
-            (Place::In(_) | Place::Out | Place::Idle, _) => {
-                holds("a child is enqueued while it has a head", false)
-            }
+            Rule::Usage => self.usage.charge(child, charge.model, charge.cost),
+            Rule::Fifo => {}
         }
-    }
-
-    /// What must hold of the queues; `open` says which lanes are.
-    pub(super) fn audit(&self, open: impl Fn(LaneId) -> bool) -> Result<(), AuditError> {
-        let mut least: Option<(Key, ChildId)> = None;
-        for (number, queue) in self.queues.iter() {
-            let is_open = open(queue.lane);
-            holds(
-                "a queue is known by its lane",
-                self.by_lane.get(&queue.lane) == Some(&number),
-            )?;
-            holds(
-                "a queue is open while its lane is",
-                queue.closed_at.is_none() == is_open,
-            )?;
-            holds("a queue is listed while it is open", queue.listed == is_open)?;
-            holds("a queue has members", !queue.members.is_empty())?;
-            for child in self.heads.members(&queue.members) {
-                holds(
-                    "a member knows its queue",
-                    self.children[child].place == Place::In(number),
-                )?;
-                let key = self.heads.key(child);
-                let key = Key {
-                    tag: key.tag + queue.origin,
-                    arrival: key.arrival,
-                };
-                if is_open && least.is_none_or(|(other, _)| key < other) {
-                    least = Some((key, child));
-                }
-            }
-        }
-        holds("the least tag goes", self.pick() == least.map(|(_, child)| child))
     }
 }
 
 impl Node for Tags {
     fn enqueue(&mut self, child: ChildId, head: &Head) {
-        self.wake(child);
+        match self.children[child].place {
+            Place::In(queue) if self.queues[queue].lane == head.lane => {
+                self.children[child].head = *head;
+                self.retag(child, queue);
+            }
+            Place::In(queue) => {
+                self.leave(child, queue);
+                self.join(child, *head);
+            }
+            Place::Out | Place::Idle => {
+                self.lift(child);
+                self.join(child, *head);
+            }
+        }
+    }
+
+    fn block(&mut self, child: ChildId) {
+        self.remove(child);
+    }
+
+    fn remove(&mut self, child: ChildId) {
         if let Place::In(queue) = self.children[child].place {
             self.leave(child, queue);
-        } else {
-            let node = &mut self.children[child];
-            node.finish = node.finish.max(self.now);
         }
-        self.join(child, *head);
     }
 
     fn pick(&self) -> Option<ChildId> {
@@ -353,47 +477,44 @@ impl Node for Tags {
             .and_then(|queue| self.queues[queue].members.least())
     }
 
-    fn block(&mut self, child: ChildId) {
-        self.remove(child);
-    }
-
     fn serve(&mut self, child: ChildId, charge: &Charge) -> Receipt {
-        self.charge(child, charge)
+        // Its next tag comes by what follows.
+        self.move_by(child, charge);
+        Receipt::default()
     }
 
     fn charge(&mut self, child: ChildId, charge: &Charge) -> Receipt {
-        self.wake(child);
-        let node = &mut self.children[child];
-        if node.place == Place::Out {
-            node.finish = node.finish.max(self.now);
+        let place = self.children[child].place;
+        if let Place::In(queue) = place {
+            self.catch_up(queue);
+        } else {
+            self.lift(child);
         }
-        node.finish = node.finish + charge.step();
-        // Who is dispatched gets its next tag by what follows; only one that ran elsewhere is charged out of turn.
-        if let Place::In(queue) = node.place
-            && self.queues[queue].closed_at.is_some()
-        {
+        self.move_by(child, charge);
+        if let Place::In(queue) = place {
             self.retag(child, queue);
         }
-        self.now = self.now.max(self.finish(child));
         Receipt::default()
     }
 
     fn settle(&mut self, child: ChildId, charge: &Charge, _receipt: Receipt, real: Option<u64>) {
-        let step = real.map_or(Virtual::default(), |real| charge.step_of(real));
-        let moved = step - charge.step();
-        if moved == Virtual::default() {
-            return;
+        let step = self.step(charge.cost, charge.weight);
+        let moved = real.map_or(Virtual::default(), |real| self.step(real, charge.weight)) - step;
+        if let Some(last) = self.moved.filter(|last| last.by == child) {
+            if real.is_none() && last.step == step {
+                (self.now, self.served) = (last.from, last.served);
+            }
+            self.moved = None;
         }
-        let node = &mut self.children[child];
-        node.finish = node.finish + moved;
-        if let Place::In(queue) = node.place {
-            self.retag(child, queue);
+        if self.rule == Rule::Usage {
+            self.usage.settle(child, charge.model, charge.cost, real);
         }
-    }
-
-    fn remove(&mut self, child: ChildId) {
-        if let Place::In(queue) = self.children[child].place {
-            self.leave(child, queue);
+        if moved != Virtual::default() || self.rule == Rule::Usage {
+            let node = &mut self.children[child];
+            node.finish = node.finish + moved;
+            if let Place::In(queue) = node.place {
+                self.retag(child, queue);
+            }
         }
     }
 }
