@@ -1,0 +1,195 @@
+//! Random policies and inputs from a seed, for tests that run them: small numbers, so that everything meets.
+#![expect(
+    dead_code,
+    unreachable_pub,
+    reason = "each test binary includes it and uses a part of it"
+)]
+
+mod policies;
+
+use std::time::Duration;
+
+use penstock_engine::input::{Band, ClassKey, EndpointState, Prompt, Service, Usage};
+use penstock_engine::units::{Decimal, Tokens};
+use penstock_engine::{EndpointId, Input, Instant, Request, RequestId};
+
+pub use policies::{Worlds, policy};
+
+/// Models and flows that there are.
+pub const NAMES: [&str; 6] = ["", "a", "b", "c", "d", "e"];
+
+/// Seeded numbers (`SplitMix64`).
+#[derive(Clone, Debug)]
+pub struct Dice(u64);
+
+impl Dice {
+    pub const fn new(seed: u64) -> Self {
+        Self(seed)
+    }
+
+    pub const fn roll(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let of = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let of = (of ^ (of >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        of ^ (of >> 31)
+    }
+
+    /// From 0 to `below`, exclusive.
+    pub const fn below(&mut self, below: u64) -> u64 {
+        self.roll() % below
+    }
+
+    /// True so often of a hundred.
+    pub const fn percent(&mut self, of: u64) -> bool {
+        self.below(100) < of
+    }
+
+    pub fn one<T: Clone>(&mut self, of: &[T]) -> T {
+        of[self.below(of.len() as u64) as usize].clone()
+    }
+
+    /// `Some` so often of a hundred.
+    pub fn maybe<T>(&mut self, percent: u64, make: impl FnOnce(&mut Self) -> T) -> Option<T> {
+        self.percent(percent).then(|| make(self))
+    }
+}
+
+pub fn band(dice: &mut Dice) -> Band {
+    dice.one(&[
+        Band::Critical,
+        Band::Default,
+        Band::Default,
+        Band::Sheddable,
+        Band::Sheddable,
+    ])
+}
+
+/// One that arrives at `now`, or a little before.
+pub fn request(dice: &mut Dice, id: RequestId, now: Instant) -> Request {
+    let arrived = if dice.percent(80) {
+        now
+    } else {
+        now.before(Duration::from_secs(dice.below(40)))
+    };
+    let family = dice.one(&["", "chat", "batch", "nobody's"]);
+    let class = match dice.below(4) {
+        0 => ClassKey::Named(dice.one(&["0.chat.long", "0.batch", "1.chat", "nobody's"]).into()),
+        _ => ClassKey::Family(family.into()),
+    };
+    let endpoints = |dice: &mut Dice| {
+        let count = dice.below(4);
+        (0..count).map(|_| endpoint(dice)).collect()
+    };
+    Request {
+        arrived,
+        flow: dice.one(&NAMES).into(),
+        band: band(dice),
+        class,
+        class_set: dice.below(3) as u16,
+        model: dice.one(&["m", "m", "n"]).into(),
+        prompt: Prompt::Tokens(Tokens(1 + dice.below(500))),
+        cached: Tokens(dice.below(200)),
+        expected_output: Some(Tokens(dice.below(100))),
+        max_output: dice.maybe(50, |dice| Tokens(dice.below(100))),
+        body_bytes: dice.below(2_000),
+        strict: dice.maybe(20, |dice| dice.below(3) as u8).unwrap_or(0),
+        jump: Duration::from_secs(dice.maybe(20, |dice| dice.below(5)).unwrap_or(0)),
+        deadline: dice.maybe(10, |dice| now.after(Duration::from_secs(dice.below(60)))),
+        ttft_target: dice.maybe(20, |dice| Duration::from_secs(dice.below(20))),
+        eligible: dice.maybe(35, endpoints),
+        ..Request::new(id)
+    }
+}
+
+pub fn endpoint(dice: &mut Dice) -> EndpointId {
+    EndpointId(1 + dice.below(5) as u32)
+}
+
+pub fn state(dice: &mut Dice) -> EndpointState {
+    EndpointState {
+        ready: dice.percent(70),
+        weight: Decimal::from_billionths(u128::from(dice.one(&[1_u64, 2, 4, 8])) * Decimal::ONE / 4),
+        batched_tokens_max: dice.maybe(50, |dice| 500 + dice.below(1_000)),
+    }
+}
+
+pub fn service(dice: &mut Dice) -> Service {
+    if dice.percent(25) {
+        return Service::Nothing;
+    }
+    let tokens = |dice: &mut Dice| dice.maybe(70, |dice| Tokens(dice.below(600)));
+    Service::Served(Usage {
+        prompt: tokens(dice),
+        cached: tokens(dice),
+        output: tokens(dice),
+    })
+}
+
+/// What happens next; `None`: nothing but time. `id` says whom it concerns: a new one (`true`), or any.
+pub fn input(
+    dice: &mut Dice,
+    now: Instant,
+    worlds: &Worlds,
+    mut id: impl FnMut(&mut Dice, bool) -> RequestId,
+) -> Option<Input> {
+    Some(match dice.below(200) {
+        0..66 => {
+            let id = id(dice, true);
+            Input::Register(request(dice, id, now))
+        }
+        66..110 => Input::Completed {
+            id: id(dice, false),
+            service: service(dice),
+        },
+        110..118 => Input::Settle {
+            id: id(dice, false),
+            service: service(dice),
+        },
+        118..128 => Input::Cancel(id(dice, false)),
+        128..131 => Input::Evict(id(dice, false)),
+        131..139 => Input::Requeue(id(dice, false)),
+        139..147 => Input::Sent {
+            id: id(dice, false),
+            endpoint: endpoint(dice),
+        },
+        147..159 => Input::Endpoint {
+            id: endpoint(dice),
+            state: state(dice),
+        },
+        159..162 => Input::EndpointRemoved(endpoint(dice)),
+        162..166 => {
+            let id = id(dice, true);
+            Input::Resume(request(dice, id, now))
+        }
+        166..170 => {
+            let id = id(dice, true);
+            Input::Adopt {
+                request: request(dice, id, now),
+                endpoint: endpoint(dice),
+            }
+        }
+        170..173 => Input::Policy(Box::new(policy(dice, worlds))),
+        173 => Input::Drain(dice.percent(50)),
+        174..176 => Input::Drain(false),
+        176..179 => Input::Ready,
+        179..190 => Input::Dispatch {
+            blocked: dice
+                .maybe(50, |dice| dice.one(&["0.chat.long", "0.batch", "1.chat"]).into())
+                .into_iter()
+                .collect(),
+        },
+        _ => return None,
+    })
+}
+
+/// To the next step; clocks may jump, back too.
+pub fn later(dice: &mut Dice, now: Instant) -> Instant {
+    let millis = match dice.below(24) {
+        0 => dice.below(20_000) as i64,
+        1 => -(dice.below(5_000) as i64),
+        2 => dice.below(400_000) as i64,
+        3..10 => 0,
+        _ => dice.below(200) as i64,
+    };
+    Instant::from_nanos(now.as_nanos().saturating_add_signed(millis * 1_000_000))
+}
