@@ -1,10 +1,7 @@
 //! Random policies and inputs from a seed, for tests that run them: small numbers, so that everything meets.
-#![expect(
-    dead_code,
-    unreachable_pub,
-    reason = "each test binary includes it and uses a part of it"
-)]
+#![expect(unreachable_pub, reason = "a module of tests")]
 
+mod dice;
 mod policies;
 
 use std::time::Duration;
@@ -13,45 +10,15 @@ use penstock_engine::input::{Band, ClassKey, EndpointState, Prompt, Service, Usa
 use penstock_engine::units::{Decimal, Tokens};
 use penstock_engine::{EndpointId, Input, Instant, Request, RequestId};
 
+pub use dice::Dice;
 pub use policies::{Worlds, policy};
 
 /// Models and flows that there are.
 pub const NAMES: [&str; 6] = ["", "a", "b", "c", "d", "e"];
 
-/// Seeded numbers (`SplitMix64`).
-#[derive(Clone, Debug)]
-pub struct Dice(u64);
-
-impl Dice {
-    pub const fn new(seed: u64) -> Self {
-        Self(seed)
-    }
-
-    pub const fn roll(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let of = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let of = (of ^ (of >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        of ^ (of >> 31)
-    }
-
-    /// From 0 to `below`, exclusive.
-    pub const fn below(&mut self, below: u64) -> u64 {
-        self.roll() % below
-    }
-
-    /// True so often of a hundred.
-    pub const fn percent(&mut self, of: u64) -> bool {
-        self.below(100) < of
-    }
-
-    pub fn one<T: Clone>(&mut self, of: &[T]) -> T {
-        of[self.below(of.len() as u64) as usize].clone()
-    }
-
-    /// `Some` so often of a hundred.
-    pub fn maybe<T>(&mut self, percent: u64, make: impl FnOnce(&mut Self) -> T) -> Option<T> {
-        self.percent(percent).then(|| make(self))
-    }
+/// `Some` so often of a hundred.
+pub fn maybe<T>(dice: &mut Dice, percent: u64, make: impl FnOnce(&mut Dice) -> T) -> Option<T> {
+    dice.percent(percent).then(|| make(dice))
 }
 
 pub fn band(dice: &mut Dice) -> Band {
@@ -90,13 +57,13 @@ pub fn request(dice: &mut Dice, id: RequestId, now: Instant) -> Request {
         prompt: Prompt::Tokens(Tokens(1 + dice.below(500))),
         cached: Tokens(dice.below(200)),
         expected_output: Some(Tokens(dice.below(100))),
-        max_output: dice.maybe(50, |dice| Tokens(dice.below(100))),
+        max_output: maybe(dice, 50, |dice| Tokens(dice.below(100))),
         body_bytes: dice.below(2_000),
-        strict: dice.maybe(20, |dice| dice.below(3) as u8).unwrap_or(0),
-        jump: Duration::from_secs(dice.maybe(20, |dice| dice.below(5)).unwrap_or(0)),
-        deadline: dice.maybe(10, |dice| now.after(Duration::from_secs(dice.below(60)))),
-        ttft_target: dice.maybe(20, |dice| Duration::from_secs(dice.below(20))),
-        eligible: dice.maybe(35, endpoints),
+        strict: maybe(dice, 20, |dice| dice.below(3) as u8).unwrap_or(0),
+        jump: Duration::from_secs(maybe(dice, 20, |dice| dice.below(5)).unwrap_or(0)),
+        deadline: maybe(dice, 10, |dice| now.after(Duration::from_secs(dice.below(60)))),
+        ttft_target: maybe(dice, 20, |dice| Duration::from_secs(dice.below(20))),
+        eligible: maybe(dice, 35, endpoints),
         ..Request::new(id)
     }
 }
@@ -109,7 +76,7 @@ pub fn state(dice: &mut Dice) -> EndpointState {
     EndpointState {
         ready: dice.percent(70),
         weight: Decimal::from_billionths(u128::from(dice.one(&[1_u64, 2, 4, 8])) * Decimal::ONE / 4),
-        batched_tokens_max: dice.maybe(50, |dice| 500 + dice.below(1_000)),
+        batched_tokens_max: maybe(dice, 50, |dice| 500 + dice.below(1_000)),
     }
 }
 
@@ -117,7 +84,7 @@ pub fn service(dice: &mut Dice) -> Service {
     if dice.percent(25) {
         return Service::Nothing;
     }
-    let tokens = |dice: &mut Dice| dice.maybe(70, |dice| Tokens(dice.below(600)));
+    let tokens = |dice: &mut Dice| maybe(dice, 70, |dice| Tokens(dice.below(600)));
     Service::Served(Usage {
         prompt: tokens(dice),
         cached: tokens(dice),
@@ -173,10 +140,11 @@ pub fn input(
         174..176 => Input::Drain(false),
         176..179 => Input::Ready,
         179..190 => Input::Dispatch {
-            blocked: dice
-                .maybe(50, |dice| dice.one(&["0.chat.long", "0.batch", "1.chat"]).into())
-                .into_iter()
-                .collect(),
+            blocked: maybe(dice, 50, |dice| {
+                dice.one(&["0.chat.long", "0.batch", "1.chat"]).into()
+            })
+            .into_iter()
+            .collect(),
         },
         _ => return None,
     })

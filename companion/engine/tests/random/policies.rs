@@ -10,7 +10,7 @@ use penstock_engine::policy::{
 };
 use penstock_engine::units::Decimal;
 
-use super::Dice;
+use super::{Dice, maybe};
 
 /// Which policies are drawn.
 #[derive(Clone, Debug)]
@@ -80,7 +80,7 @@ fn queue(dice: &mut Dice) -> Queue {
         no_endpoint_ttl: Duration::from_secs(1 + dice.below(40)),
         overflow: dice.one(&[Overflow::Displace, Overflow::Reject]),
         admit: dice.one(&[Admit::All, Admit::All, Admit::All, Admit::CriticalOnly]),
-        max_rate: dice.maybe(15, |dice| dice.one(&[0.5, 1.0, 4.0, 20.0])),
+        max_rate: maybe(dice, 15, |dice| dice.one(&[0.5, 1.0, 4.0, 20.0])),
     }
 }
 
@@ -112,8 +112,8 @@ fn bands(dice: &mut Dice) -> Bands {
         [0.5, 2.0, 0.25],
         [1.0, 3.0, 0.0],
     ];
-    let mode = dice.maybe(40, |dice| BandMode::Weighted(dice.one(&weights)));
-    let ceiling = |dice: &mut Dice| dice.maybe(15, |dice| quarters(1 + dice.below(4)));
+    let mode = maybe(dice, 40, |dice| BandMode::Weighted(dice.one(&weights)));
+    let ceiling = |dice: &mut Dice| maybe(dice, 15, |dice| quarters(1 + dice.below(4)));
     Bands {
         mode: mode.unwrap_or_default(),
         ceilings: [ceiling(dice), ceiling(dice), ceiling(dice)],
@@ -126,13 +126,13 @@ fn classes(dice: &mut Dice) -> Vec<ClassSet> {
     }
     let mut class = |family: &str, bucket: Option<&str>, name: &str| {
         let quantum = dice.one(&[1, 64, 100, 512, 2_048]);
-        let limit = |dice: &mut Dice, percent, of| dice.maybe(percent, |dice| 1 + dice.below(of));
+        let limit = |dice: &mut Dice, percent, of| maybe(dice, percent, |dice| 1 + dice.below(of));
         Class {
             family: family.into(),
             bucket: bucket.map(Into::into),
-            order: dice.maybe(30, order),
+            order: maybe(dice, 30, order),
             busy_tokens: limit(dice, 25, 400),
-            busy_fraction: dice.maybe(15, |dice| dice.one(&[0.25, 0.5, 1.0])),
+            busy_fraction: maybe(dice, 15, |dice| dice.one(&[0.25, 0.5, 1.0])),
             requests_per_endpoint: limit(dice, 20, 5),
             prompt_tokens_per_endpoint: limit(dice, 10, 1_000),
             cached_tokens_per_endpoint: limit(dice, 10, 300),
@@ -180,14 +180,14 @@ fn flows(dice: &mut Dice, discipline: Discipline, worlds: &Worlds) -> Flows {
         weights,
         default_weight: dice.one(&[1.0, 1.0, 2.0]),
         capacities: BTreeMap::from([("a".into(), 1 + dice.below(6))]),
-        max_in_flight: dice.maybe(20, |dice| 1 + dice.below(4)),
-        max_in_flight_per_endpoint: dice.maybe(20, |dice| 1 + dice.below(2)),
+        max_in_flight: maybe(dice, 20, |dice| 1 + dice.below(4)),
+        max_in_flight_per_endpoint: maybe(dice, 20, |dice| 1 + dice.below(2)),
         identities_max: if few { 2 } else { 1_000 },
     }
 }
 
 fn order(dice: &mut Dice) -> Order {
-    let target = dice.maybe(50, |dice| Duration::from_secs(dice.below(20)));
+    let target = maybe(dice, 50, |dice| Duration::from_secs(dice.below(20)));
     dice.one(&[
         Order::Fcfs,
         Order::Fcfs,

@@ -15,6 +15,10 @@ enum Place {
         at: EndpointId,
         settled: bool,
     },
+    /// In the call that completes it.
+    Ends {
+        settled: bool,
+    },
 }
 
 #[derive(Clone, Debug)]
@@ -57,7 +61,9 @@ impl Ledger {
         let counters = engine.snapshot().counters;
         let requeued = counters.requeues > self.requeues;
         self.requeues = counters.requeues;
-        let ends = self.take(input.as_ref(), requeued);
+        if let Some(input) = &input {
+            self.take(input, requeued);
+        }
         let mut granted = None;
         for effect in effects {
             if let Effect::Traced { id, .. } = effect {
@@ -87,9 +93,13 @@ impl Ledger {
                 Effect::Traced { .. } => {}
             }
         }
-        if let Some(id) = ends {
-            self.entries.remove(&id);
-        }
+        self.entries.retain(|id, entry| match entry.place {
+            Place::Ends { settled } => {
+                assert!(settled, "{id:?} ended and isn't settled");
+                false
+            }
+            Place::New | Place::Waits | Place::Runs { .. } => true,
+        });
         for (id, entry) in &mut self.entries {
             if entry.place == Place::New {
                 entry.place = Place::Waits;
@@ -100,9 +110,8 @@ impl Ledger {
         self.compare(engine);
     }
 
-    /// Returns who is gone after this, though no effect may say so.
-    fn take(&mut self, input: Option<&Input>, requeued: bool) -> Option<RequestId> {
-        match input? {
+    fn take(&mut self, input: &Input, requeued: bool) {
+        match input {
             Input::Register(request) | Input::Resume(request) => self.arrives(request, Place::New),
             Input::Adopt { request, endpoint } => {
                 let runs = Place::Runs {
@@ -120,17 +129,9 @@ impl Ledger {
                     *at = *endpoint;
                 }
             }
-            Input::Completed { id, .. } => {
-                return self.entries.get(id).filter(|entry| entry.runs()).map(|_| *id);
-            }
-            Input::Settle { id, .. } => {
-                let ends = self.policy.gate == Gate::Manual;
-                return self
-                    .entries
-                    .get(id)
-                    .filter(|entry| ends && entry.runs())
-                    .map(|_| *id);
-            }
+            Input::Completed { id, .. } => self.ends(*id),
+            Input::Settle { id, .. } if self.policy.gate == Gate::Manual => self.ends(*id),
+            Input::Settle { .. } => {}
             Input::Requeue(id) => {
                 let entry = self.entries.get_mut(id).filter(|entry| entry.runs());
                 assert!(!requeued || entry.is_some(), "only what runs is requeued");
@@ -150,7 +151,14 @@ impl Ledger {
             }
             Input::Cancel(_) | Input::Evict(_) | Input::Dispatch { .. } | Input::Drain(_) | Input::Ready => {}
         }
-        None
+    }
+
+    fn ends(&mut self, id: RequestId) {
+        if let Some(place) = self.place_mut(id)
+            && let Place::Runs { settled, .. } = *place
+        {
+            *place = Place::Ends { settled };
+        }
     }
 
     fn arrives(&mut self, request: &Request, place: Place) {
@@ -236,7 +244,7 @@ impl Ledger {
         let asked = matches!(input, Some(Input::Completed { id: of, .. } | Input::Settle { id: of, .. }) if *of == id);
         assert!(asked, "{id:?} is settled and nobody asked");
         match self.place_mut(id) {
-            Some(Place::Runs { settled, .. }) if !*settled => *settled = true,
+            Some(Place::Runs { settled, .. } | Place::Ends { settled }) if !*settled => *settled = true,
             other => panic!("{id:?} is settled: {other:?}"),
         }
     }
@@ -298,7 +306,7 @@ impl Entry {
     const fn runs_at(&self) -> Option<EndpointId> {
         match self.place {
             Place::Runs { at, .. } => Some(at),
-            Place::New | Place::Waits => None,
+            Place::New | Place::Waits | Place::Ends { .. } => None,
         }
     }
 }
