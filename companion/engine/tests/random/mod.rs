@@ -146,6 +146,10 @@ pub fn input(
             .into_iter()
             .collect(),
         },
+        190..195 => Input::Load {
+            id: endpoint(dice),
+            running: maybe(dice, 70, |dice| dice.below(6)),
+        },
         _ => return None,
     })
 }
