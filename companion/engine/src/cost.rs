@@ -65,7 +65,10 @@ impl Sub for Virtual {
 /// What was charged, so that it can be taken back exactly whatever the policy says by then.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Charge {
+    /// What it costs its flow and its band.
     pub(crate) cost: u64,
+    /// What it costs its class.
+    pub(crate) class_cost: u64,
     pub(crate) weight: f64,
     pub(crate) unit: CostUnit,
     /// The model's number.

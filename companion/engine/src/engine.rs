@@ -193,6 +193,7 @@ impl Engine {
         let weight = self.tree.flow_of(queued.flow).weight;
         Charge {
             cost: queued.cost,
+            class_cost: queued.class_cost,
             weight,
             unit: self.policy.flows.cost,
             model: queued.model,

@@ -5,12 +5,18 @@
 //! child is a bit. What can't go is parked under what it waits for, in a lane ([`Lanes`]): it is looked at again
 //! when that changes, not before.
 
+mod agenda;
 mod audit;
 mod cascade;
+#[expect(dead_code, reason = "the levels that use it come with the wiring")]
+mod deficits;
+#[expect(dead_code, reason = "the levels that use it come with the wiring")]
+mod dynamo;
 mod flows;
 mod lanes;
 mod node;
 mod order;
+mod ring;
 mod tags;
 mod usage;
 

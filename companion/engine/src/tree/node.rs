@@ -1,6 +1,7 @@
 //! What every level of the tree does, and what the levels tell each other.
 
 use crate::cost::Charge;
+use crate::time::Instant;
 
 use super::{Arrival, LaneId};
 
@@ -21,6 +22,47 @@ pub(crate) struct Head {
     /// The lane is open.
     pub(crate) open: bool,
     pub(crate) arrival: Arrival,
+}
+
+impl Head {
+    /// Of a child that has nothing.
+    pub(crate) const NONE: Self = Self {
+        class_cost: 0,
+        cost: 0,
+        model: 0,
+        lane: LaneId::ANY,
+        open: true,
+        arrival: Arrival {
+            at: Instant::ZERO,
+            sequence: 0,
+        },
+    };
+}
+
+/// Which of its costs a request has for a node.
+#[expect(dead_code, reason = "constructed with the wiring")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Unit {
+    /// The class's: a snapshot.
+    Class,
+    /// The flow's.
+    Flow,
+}
+
+impl Unit {
+    pub(crate) const fn of(self, head: &Head) -> u64 {
+        match self {
+            Self::Class => head.class_cost,
+            Self::Flow => head.cost,
+        }
+    }
+
+    pub(crate) const fn charged(self, charge: &Charge) -> u64 {
+        match self {
+            Self::Class => charge.class_cost,
+            Self::Flow => charge.cost,
+        }
+    }
 }
 
 /// What a node took for a request, so that it can be given back exactly.
@@ -44,6 +86,9 @@ pub(crate) trait Node {
     fn pick(&self) -> Option<ChildId>;
     /// The head of `child`, which was picked, goes. Its owner enqueues, blocks or removes it before anything else.
     fn serve(&mut self, child: ChildId, charge: &Charge) -> Receipt;
+    /// A pick found nobody able. Nothing, but for a rule that says otherwise.
+    #[expect(dead_code, reason = "called with the wiring")]
+    fn miss(&mut self) {}
     /// A request of `child` went past the queue.
     fn charge(&mut self, child: ChildId, charge: &Charge) -> Receipt;
     /// What was charged turns out to be `real` (in flow cost); `None`: nothing was served, as if never charged.

@@ -1,0 +1,245 @@
+//! Classes as the released dynamo-kv-router 1.6.1 orders them, for those who come from there.
+//!
+//! One class may go on with credit that it has left over. Otherwise, from the cursor on, every able class that
+//! can't afford its head with what it has is granted one quantum, until one can; if none could, all of them are
+//! granted as many whole rounds as the one that needs fewest, and the first from the cursor on that can afford
+//! its head goes. The cursor then stands behind it. Not fair by more than that: credit left over is never taken
+//! back while anything of a class waits, who is granted one depends on where the cursor was, and nothing is refunded.
+//! What goes past the queue isn't counted, and a pick that finds nobody able ends the going on.
+//!
+//! A pick is a search in a bit set, unless nobody can go within one quantum: then all able classes are looked at.
+
+use alloc::vec::Vec;
+
+use crate::audit::{AuditError, holds};
+use crate::cost::Charge;
+
+use super::node::{ChildId, Head, Node, Receipt, Unit};
+
+#[derive(Debug)]
+struct Class {
+    owner: u32,
+    quantum: u64,
+    deficit: u64,
+    head: Head,
+}
+
+impl Class {
+    /// Quanta that are missing for its head.
+    const fn rounds(&self, unit: Unit) -> u64 {
+        unit.of(&self.head)
+            .saturating_sub(self.deficit)
+            .div_ceil(self.quantum)
+    }
+
+    const fn grant(&mut self, rounds: u64) {
+        self.deficit = self.deficit.saturating_add(self.quantum.saturating_mul(rounds));
+    }
+}
+
+/// Classes by number.
+#[derive(Debug, Default)]
+struct Set {
+    words: Vec<u64>,
+}
+
+impl Set {
+    fn grow(&mut self, length: usize) {
+        self.words.resize(length.div_ceil(64), 0);
+    }
+
+    fn assign(&mut self, child: ChildId, is_in: bool) {
+        let word = &mut self.words[child as usize / 64];
+        let bit = 1 << (child % 64);
+        if is_in {
+            *word |= bit;
+        } else {
+            *word &= !bit;
+        }
+    }
+
+    fn contains(&self, child: ChildId) -> bool {
+        self.words[child as usize / 64] >> (child % 64) & 1 == 1
+    }
+
+    /// The first at `from` or after.
+    fn first_from(&self, from: ChildId) -> Option<ChildId> {
+        let mut at = from as usize / 64;
+        let mut word = *self.words.get(at)? & (u64::MAX << (from % 64));
+        while word == 0 {
+            at += 1;
+            word = *self.words.get(at)?;
+        }
+        Some(at as u32 * 64 + word.trailing_zeros())
+    }
+
+    /// All, from `from` to the last and then from the first to `from`.
+    fn around(&self, from: ChildId) -> impl Iterator<Item = ChildId> {
+        let run = move |start, end| {
+            let first = self.first_from(start);
+            core::iter::successors(first, |&at| self.first_from(at + 1)).take_while(move |&at| at < end)
+        };
+        run(from, ChildId::MAX).chain(run(0, from))
+    }
+}
+
+#[derive(Debug)]
+pub(crate) struct Dynamo {
+    unit: Unit,
+    classes: Vec<Class>,
+    /// The place behind the class that went last.
+    cursor: ChildId,
+    /// It went last, and has credit left over.
+    carry: Option<ChildId>,
+    able: Set,
+    /// Able, and one quantum is enough for the head.
+    near: Set,
+}
+
+impl Dynamo {
+    /// Children keep their places, in the order in which they are added.
+    pub(crate) fn new(unit: Unit) -> Self {
+        Self {
+            unit,
+            classes: Vec::new(),
+            cursor: 0,
+            carry: None,
+            able: Set::default(),
+            near: Set::default(),
+        }
+    }
+
+    /// `owner` is its name one level up; a quantum is at least 1.
+    pub(crate) fn add(&mut self, owner: u32, quantum: u64) -> ChildId {
+        let child = self.classes.len() as ChildId;
+        self.classes.push(Class {
+            owner,
+            quantum: quantum.max(1),
+            deficit: 0,
+            head: Head::NONE,
+        });
+        self.able.grow(self.classes.len());
+        self.near.grow(self.classes.len());
+        child
+    }
+
+    pub(crate) fn owner(&self, child: ChildId) -> u32 {
+        self.classes[child as usize].owner
+    }
+
+    /// From its next grant on.
+    pub(crate) fn set_quantum(&mut self, child: ChildId, quantum: u64) {
+        self.classes[child as usize].quantum = quantum.max(1);
+        self.look_at(child);
+    }
+
+    pub(crate) fn deficit(&self, child: ChildId) -> u64 {
+        self.classes[child as usize].deficit
+    }
+
+    /// What goes next.
+    pub(crate) fn next_head(&self) -> Option<Head> {
+        self.pick().map(|child| self.classes[child as usize].head)
+    }
+
+    fn carried(&self) -> Option<ChildId> {
+        self.carry
+            .filter(|&child| self.able.contains(child) && self.classes[child as usize].rounds(self.unit) == 0)
+    }
+
+    /// The first from the cursor on that needs the fewest quanta beyond one, and how many it needs.
+    fn nearest(&self) -> Option<(ChildId, u64)> {
+        if let Some(near) = self.near.around(self.cursor).next() {
+            return Some((near, 1));
+        }
+        self.able
+            .around(self.cursor)
+            .map(|child| (child, self.classes[child as usize].rounds(self.unit)))
+            .min_by_key(|&(_, rounds)| rounds)
+    }
+
+    fn look_at(&mut self, child: ChildId) {
+        let near = self.able.contains(child) && self.classes[child as usize].rounds(self.unit) <= 1;
+        self.near.assign(child, near);
+    }
+
+    fn grant(&mut self, to: impl IntoIterator<Item = ChildId>, rounds: u64) {
+        for child in to {
+            self.classes[child as usize].grant(rounds);
+            self.look_at(child);
+        }
+    }
+
+    /// Every invariant, the slow way.
+    pub(crate) fn audit(&self) -> Result<(), AuditError> {
+        for (child, class) in (0..).zip(&self.classes) {
+            let near = self.able.contains(child) && class.rounds(self.unit) <= 1;
+            holds(
+                "who can go with one quantum is known",
+                self.near.contains(child) == near,
+            )?;
+        }
+        Ok(())
+    }
+}
+
+impl Node for Dynamo {
+    fn enqueue(&mut self, child: ChildId, head: &Head) {
+        self.classes[child as usize].head = *head;
+        self.able.assign(child, true);
+        self.look_at(child);
+    }
+
+    fn block(&mut self, child: ChildId) {
+        self.able.assign(child, false);
+        self.near.assign(child, false);
+    }
+
+    fn remove(&mut self, child: ChildId) {
+        self.block(child);
+        self.classes[child as usize].deficit = 0;
+    }
+
+    fn pick(&self) -> Option<ChildId> {
+        self.carried().or_else(|| Some(self.nearest()?.0))
+    }
+
+    fn miss(&mut self) {
+        self.carry = None;
+    }
+
+    fn serve(&mut self, child: ChildId, _charge: &Charge) -> Receipt {
+        if self.carried() != Some(child) {
+            let (_, rounds) = self.nearest().expect("invariant: who is served was picked");
+            if rounds > 1 {
+                let all: Vec<ChildId> = self.able.around(0).collect();
+                self.grant(all, rounds);
+            } else {
+                let passed: Vec<ChildId> = self
+                    .able
+                    .around(self.cursor)
+                    .take_while(|&other| other != child)
+                    .collect();
+                self.grant(passed, 1);
+                let needed = self.classes[child as usize].rounds(self.unit);
+                self.classes[child as usize].grant(needed);
+            }
+        }
+        self.cursor = (child + 1) % self.classes.len() as ChildId;
+        let class = &mut self.classes[child as usize];
+        let cost = self.unit.of(&class.head);
+        debug_assert!(cost <= class.deficit, "invariant: who is served was picked");
+        class.deficit = class.deficit.saturating_sub(cost);
+        self.carry = (class.deficit > 0).then_some(child);
+        Receipt::default()
+    }
+
+    fn charge(&mut self, _child: ChildId, _charge: &Charge) -> Receipt {
+        Receipt::default()
+    }
+
+    fn settle(&mut self, _child: ChildId, _charge: &Charge, _receipt: Receipt, _real: Option<u64>) {}
+}
+
+#[cfg(test)]
+mod tests;
