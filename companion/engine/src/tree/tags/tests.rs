@@ -62,6 +62,7 @@ impl World {
     fn charge_of(&self, child: ChildId) -> Charge {
         let head = &self.heads[child as usize];
         Charge {
+            class_cost: 1,
             cost: head.cost,
             weight: self.weights[child as usize],
             unit: CostUnit::Tokens,
@@ -219,6 +220,7 @@ fn usage_is_of_the_model_of_the_head() {
     assert_eq!(world.tags.pick(), Some(a), "0 of that model");
     // What is settled of the other model doesn't move it.
     let charge = Charge {
+        class_cost: 1,
         model: 0,
         ..world.charge_of(a)
     };
@@ -370,6 +372,7 @@ fn who_is_of_no_account_any_more_is_forgotten_and_its_memory_returned() {
         // Time passes for the others by what goes.
         let child = world.tags.add(0, 1.0);
         let charge = Charge {
+            class_cost: 1,
             cost: 1_000_000,
             weight: 0.001,
             unit: CostUnit::Tokens,
