@@ -148,7 +148,7 @@ impl Engine {
     fn bypass(&mut self, number: u32) -> bool {
         let queued = self.jobs[number].queued;
         let stock = self.endpoints.stock();
-        let open = stock < self.endpoints.bounds().upper || stock == 0;
+        let open = (stock < self.endpoints.bounds().upper || stock == 0) && self.rate.has(self.now);
         let first = self.tree.flow_of(queued.flow).waiting.requests == 0;
         if !self.ready || !open || !first || self.tree.can_go() {
             return false;
@@ -158,6 +158,7 @@ impl Engine {
             return false;
         };
         let charge = self.charge_for(number);
+        self.rate.take(self.now);
         self.tree.charge(queued.flow, &charge);
         self.run(number, endpoint, charge, Outcome::Bypassed);
         self.push(Effect::Grant {

@@ -111,9 +111,7 @@ impl Engine {
         self.endpoints.audit(&stock)?;
         self.tree
             .audit(&waiting, &running, |id| self.endpoints.has_room(id))?;
-        let bounds = self.endpoints.bounds();
-        let gate_open = self.endpoints.stock() < bounds.lower || self.endpoints.stock() == 0;
-        let could_go = self.ready && gate_open && self.endpoints.any_room() && self.tree.can_go();
+        let could_go = self.may_dispatch() && self.rate.has(self.now) && self.tree.can_go();
         holds("nothing waits that could go", !could_go)
     }
 }

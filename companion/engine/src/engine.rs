@@ -20,6 +20,7 @@ use crate::input::{Band, EndpointId, EndpointState, Input, RequestId, Service};
 use crate::job::{Job, State};
 use crate::learned::Learned;
 use crate::policy::{CostUnit, Policy};
+use crate::rate::Rate;
 use crate::rng::Rng;
 use crate::slab::Slab;
 use crate::time::Instant;
@@ -39,6 +40,7 @@ pub struct Engine {
     pub(crate) arrivals: u64,
     pub(crate) tree: Tree,
     pub(crate) endpoints: Endpoints,
+    pub(crate) rate: Rate,
     pub(crate) expiry: Expiry,
     pub(crate) learned: Learned,
     pub(crate) drain_rate: DrainRate,
@@ -55,6 +57,7 @@ impl Engine {
     pub fn new(policy: Policy, seed: u64, now: Instant) -> Self {
         Self {
             endpoints: Endpoints::new(policy.gate),
+            rate: Rate::new(policy.queue.max_rate, now),
             policy,
             now,
             ready: false,
@@ -105,7 +108,12 @@ impl Engine {
     /// that ran on since.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Instant> {
-        self.expiry.next(self.ttls()).map(|(at, _, _)| at)
+        let expires = self.expiry.next(self.ttls()).map(|(at, _, _)| at);
+        let rate = self
+            .rate
+            .next(self.now)
+            .filter(|_| self.may_dispatch() && self.tree.can_go());
+        expires.into_iter().chain(rate).min()
     }
 
     fn advance(&mut self, now: Instant) {
@@ -147,12 +155,7 @@ impl Engine {
 
     /// Lets go what may go, one after another, while the gate is open.
     fn dispatch(&mut self) {
-        while self.ready && self.tree.waiting_in_all().requests > 0 {
-            let stock = self.endpoints.stock();
-            let open = stock < self.endpoints.bounds().lower || stock == 0;
-            if !open || !self.endpoints.any_room() {
-                return;
-            }
+        while self.tree.waiting_in_all().requests > 0 && self.may_dispatch() && self.rate.has(self.now) {
             self.counters.dequeue_attempts += 1;
             let Some(number) = self.tree.pick() else {
                 return;
@@ -160,6 +163,14 @@ impl Engine {
             self.counters.dequeue_successes += 1;
             self.grant_waiting(number);
         }
+    }
+
+    /// What waits and may go by its own limits may go by those of the servers, at least. What goes in a second isn't
+    /// asked for.
+    pub(crate) fn may_dispatch(&self) -> bool {
+        let stock = self.endpoints.stock();
+        let open = stock < self.endpoints.bounds().lower || stock == 0;
+        self.ready && open && self.endpoints.any_room()
     }
 
     fn grant_waiting(&mut self, number: u32) {
@@ -174,6 +185,7 @@ impl Engine {
         let (queued, deadline) = (job.queued, job.deadline);
         let charge = self.charge_for(number);
         self.expiry.remove(number, queued.arrival, deadline);
+        self.rate.take(self.now);
         self.tree.dispatch(number, &queued, &charge);
         self.run(number, first, charge, Outcome::Dispatched);
         let id = self.jobs[number].id;
@@ -345,6 +357,7 @@ impl Engine {
 
     fn repolicy(&mut self, policy: Box<Policy>) {
         self.policy = *policy;
+        self.rate.set(self.policy.queue.max_rate, self.now);
         for change in self.endpoints.regate(self.policy.gate, &mut self.rng) {
             self.room_changed(Some(change));
         }
