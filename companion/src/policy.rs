@@ -38,9 +38,9 @@ pub fn frame(config: &Config) -> wire::Policy {
             fairness_id: sources(&identity.fairness_id),
             user: sources(&identity.user),
             priority: sources(&identity.priority),
-            class: Vec::new(),
-            strict: Vec::new(),
-            jump: Vec::new(),
+            class: sources(&identity.class),
+            strict: sources(&identity.strict),
+            jump: sources(&identity.jump),
         }),
         pools: config
             .pools
@@ -78,7 +78,9 @@ pub fn plugin_configuration(config: &Config, node: &str) -> Value {
                 "fairness_id": json_sources(&identity.fairness_id),
                 "user": json_sources(&identity.user),
                 "priority": json_sources(&identity.priority),
-                "class": [], "strict": [], "jump": [],
+                "class": json_sources(&identity.class),
+                "strict": json_sources(&identity.strict),
+                "jump": json_sources(&identity.jump),
             },
             "pools": policy.pools.iter().map(|pool| json!({
                 "name": pool.name,
@@ -125,9 +127,9 @@ fn sources(of: &[Source]) -> Vec<wire::Source> {
                 Source::Model(rules) => From::Model(wire::ModelTable {
                     rules: rules
                         .iter()
-                        .map(|(glob, band)| wire::ModelRule {
+                        .map(|(glob, value)| wire::ModelRule {
                             glob: glob.clone(),
-                            value: band_name(*band).into(),
+                            value: value.clone(),
                         })
                         .collect(),
                 }),
@@ -142,9 +144,8 @@ fn json_sources(of: &[Source]) -> Vec<Value> {
             Source::Header(name) => json!({"header": name}),
             Source::Body(name) => json!({"body": name}),
             Source::Metadata(path) => json!({"metadata": path}),
-            Source::Model(rules) => {
-                json!({"model": rules.iter().map(|(glob, band)| (glob.clone(), json!(band_name(*band)))).collect::<serde_json::Map<_, _>>()})
-            }
+            // A list of pairs: the first that matches counts, and an object has no order.
+            Source::Model(rules) => json!({"model": rules}),
         })
         .collect()
 }

@@ -195,7 +195,8 @@ fn settings(config: &Config, sessions_expected: Option<usize>) -> Settings {
                     })
                     .collect(),
                 policy: pool.policy.clone(),
-                flow_key: pool.flow_key,
+                flow_key: pool.flow_key.clone(),
+                class_globs: pool.class_globs.clone(),
                 capacity_status: pool.capacity_status,
             })
             .collect(),

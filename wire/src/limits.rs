@@ -19,6 +19,10 @@ pub const MESSAGE_BYTES_MAX: usize = 4 << 20;
 pub const NAME_BYTES_MAX: usize = 256;
 /// Entries of a list that a client chooses: subset, tolerations.
 pub const LIST_MAX: usize = 64;
+/// The highest strict tier.
+pub const STRICT_MAX: u32 = 15;
+/// The longest head start, in seconds.
+pub const JUMP_S_MAX: u32 = 3_600;
 /// Hashes of a prompt's prefixes.
 pub const PREFIX_HASHES_MAX: usize = 32;
 

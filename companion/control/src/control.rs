@@ -268,21 +268,21 @@ impl Control {
                 }
             }
         };
-        let (flow, private) = convert::flow(self.pools[pool].flow_key, from);
+        let (flow, private) = convert::flow(&self.pools[pool].flow_key, from);
         if !private {
-            self.pools[pool].show(flow, self.settings.flows_shown);
+            self.pools[pool].show(&flow, self.settings.flows_shown);
         }
         let band = convert::band(&from.priority, &self.settings.objectives);
         let labels = Arc::new(Labels {
             pool: self.pools[pool].name.clone(),
             model: from.model.as_str().into(),
-            flow: flow.into(),
+            flow: flow.as_ref().into(),
             private,
             band,
             request_id: from.request_id.as_str().into(),
         });
         let id = self.requests.name();
-        let request = convert::request(id, now, from, flow, band);
+        let request = convert::request(id, now, from, &self.pools[pool], &flow, band);
         let arrived = request.arrived;
         let stage = match &how {
             Arrival::New | Arrival::Waiting => Stage::Waiting,

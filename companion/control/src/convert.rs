@@ -1,48 +1,85 @@
 //! The one place that knows both the wire's requests and the engine's.
 
 use core::time::Duration;
+use std::borrow::Cow;
 
 use penstock_engine::input::{Band, ClassKey, Prompt, Request, Service, Usage};
+use penstock_engine::policy::Order;
 use penstock_engine::units::Tokens;
 use penstock_engine::{Instant, RequestId};
 use penstock_wire as wire;
+use penstock_wire::limits::{JUMP_S_MAX, STRICT_MAX};
 
+use crate::pool::Pool;
 use crate::settings::FlowKey;
+use crate::status::ANONYMOUS;
 
 /// The engine's view of a registration. Its arrival lies as long ago as the filter says.
-pub(crate) fn request(id: RequestId, now: Instant, from: &wire::Register, flow: &str, band: Band) -> Request {
+///
+/// `x-slo-ttft-ms` is a deadline, and orders, where the pool orders by it; elsewhere it says nothing.
+pub(crate) fn request(
+    id: RequestId,
+    now: Instant,
+    from: &wire::Register,
+    pool: &Pool,
+    flow: &str,
+    band: Band,
+) -> Request {
     let arrived = now.before(Duration::from_micros(from.age_us));
+    let ttft_ms = match pool.policy.order {
+        Order::SloDeadline { .. } => from.slo_ttft_ms,
+        Order::Fcfs | Order::Wspt | Order::Edf => None,
+    };
+    let deadline_ms = from.deadline_ms.into_iter().chain(ttft_ms).min();
     Request {
         id,
         arrived,
         flow: flow.into(),
         band,
         class: ClassKey::Family(from.class.as_str().into()),
-        class_set: 0,
+        class_set: pool.class_set(&from.model),
         model: from.model.as_str().into(),
         prompt: Prompt::Bytes(from.prompt_bytes),
         cached: Tokens(0),
         expected_output: None,
         max_output: from.max_tokens.map(Tokens),
         body_bytes: from.body_bytes,
-        strict: 0,
-        jump: Duration::ZERO,
-        ttft_target: None,
-        deadline: from
-            .deadline_ms
-            .map(|after| arrived.after(Duration::from_millis(after))),
+        strict: in_range(from.strict, STRICT_MAX)
+            .and_then(|tier| u8::try_from(tier).ok())
+            .unwrap_or_default(),
+        jump: in_range(from.jump_s, JUMP_S_MAX)
+            .map(|seconds| Duration::from_secs(seconds.into()))
+            .unwrap_or_default(),
+        ttft_target: ttft_ms.map(Duration::from_millis),
+        deadline: deadline_ms.map(|after| arrived.after(Duration::from_millis(after))),
         eligible: None,
     }
 }
 
-/// The flow of a request, and whether it must not be shown.
-pub(crate) fn flow(key: FlowKey, from: &wire::Register) -> (&str, bool) {
-    match key {
-        FlowKey::FairnessId => (&from.fairness_id, from.fairness_id_private),
-        FlowKey::User => (&from.user, true),
-        FlowKey::Model => (&from.model, false),
-        FlowKey::None => ("", false),
+fn in_range(value: Option<u32>, most: u32) -> Option<u32> {
+    value.filter(|value| *value <= most)
+}
+
+/// The flow of a request, and whether it must not be shown. Of several keys the parts are joined with `/`; a part that
+/// says nothing is `anonymous`, unless none of them says anything.
+pub(crate) fn flow<'a>(keys: &[FlowKey], from: &'a wire::Register) -> (Cow<'a, str>, bool) {
+    let part = |key: &FlowKey| match key {
+        FlowKey::FairnessId => (from.fairness_id.as_str(), from.fairness_id_private),
+        FlowKey::User => (from.user.as_str(), true),
+        FlowKey::Model | FlowKey::TargetModel => (from.model.as_str(), false),
+    };
+    if let [key] = keys {
+        let (name, private) = part(key);
+        return (name.into(), private);
     }
+    let parts: Vec<_> = keys.iter().map(part).collect();
+    let private = parts.iter().any(|(_, private)| *private);
+    if parts.iter().all(|(name, _)| name.is_empty()) {
+        return ("".into(), private);
+    }
+    let named = |(name, _): &(&'a str, bool)| if name.is_empty() { ANONYMOUS } else { *name };
+    let joined: Vec<&str> = parts.iter().map(named).collect();
+    (joined.join("/").into(), private)
 }
 
 /// The band a client claims: one of the names, or an objective; anything else is default.

@@ -16,11 +16,12 @@ pub(crate) struct Pool {
     pub(crate) name: Arc<str>,
     pub(crate) engine: Engine,
     pub(crate) policy: Policy,
-    pub(crate) flow_key: FlowKey,
+    pub(crate) flow_key: Vec<FlowKey>,
     pub(crate) capacity_status: u16,
     /// Flows whose identity may be shown: it came from a header, and there was room.
     pub(crate) public_flows: HashSet<Box<str>>,
     globs: Vec<WildMatch>,
+    class_globs: Vec<WildMatch>,
     endpoints: Vec<Endpoint>,
     ids: HashMap<Box<str>, EndpointId>,
 }
@@ -37,7 +38,12 @@ impl Pool {
             name: settings.name.as_str().into(),
             engine: Engine::new(settings.policy.clone(), seed, now),
             policy: settings.policy.clone(),
-            flow_key: settings.flow_key,
+            flow_key: settings.flow_key.clone(),
+            class_globs: settings
+                .class_globs
+                .iter()
+                .map(|glob| WildMatch::new(glob))
+                .collect(),
             capacity_status: settings.capacity_status,
             public_flows: HashSet::new(),
             globs: settings.models.iter().map(|glob| WildMatch::new(glob)).collect(),
@@ -64,6 +70,14 @@ impl Pool {
     /// This pool serves the model.
     pub(crate) fn serves(&self, model: &str) -> bool {
         self.globs.is_empty() || self.globs.iter().any(|glob| glob.matches(model))
+    }
+
+    /// The class set of a model, in the engine's policy: the first is for those that no glob matches.
+    pub(crate) fn class_set(&self, model: &str) -> u16 {
+        let matched = self.class_globs.iter().position(|glob| glob.matches(model));
+        matched
+            .and_then(|at| u16::try_from(at + 1).ok())
+            .unwrap_or_default()
     }
 
     /// Lets a flow be shown, as one of at most `most`.

@@ -39,8 +39,10 @@ pub struct PoolSettings {
     pub endpoints: Vec<EndpointSettings>,
     /// What its engine holds to.
     pub policy: Policy,
-    /// What makes a flow.
-    pub flow_key: FlowKey,
+    /// What makes a flow, in order; empty: one flow for all.
+    pub flow_key: Vec<FlowKey>,
+    /// Models of the policy's class sets after the first: globs, first match.
+    pub class_globs: Vec<String>,
     /// Status of full queues and expired waits.
     pub capacity_status: u16,
 }
@@ -56,7 +58,7 @@ pub struct EndpointSettings {
     pub ready: bool,
 }
 
-/// What makes a flow.
+/// A part of what makes a flow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FlowKey {
     /// The fairness identity.
@@ -65,6 +67,6 @@ pub enum FlowKey {
     User,
     /// The model asked for.
     Model,
-    /// One flow for all.
-    None,
+    /// The model that the server is asked for; the same, as long as nothing rewrites it.
+    TargetModel,
 }

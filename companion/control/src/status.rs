@@ -53,7 +53,7 @@ pub struct PoolStatus {
 }
 
 /// The flow of requests without an identity.
-const ANONYMOUS: &str = "anonymous";
+pub(crate) const ANONYMOUS: &str = "anonymous";
 /// What stands for the flows that aren't shown, one by one.
 const OTHER: &str = "other";
 

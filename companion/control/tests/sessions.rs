@@ -44,7 +44,8 @@ fn settings() -> Settings {
                 ready: true,
             }],
             policy: policy(),
-            flow_key: FlowKey::FairnessId,
+            flow_key: vec![FlowKey::FairnessId],
+            class_globs: Vec::new(),
             capacity_status: 503,
         }],
         policy: wire::Policy {

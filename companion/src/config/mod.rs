@@ -79,6 +79,12 @@ pub struct Identity {
     pub user: Vec<Source>,
     /// How much it matters.
     pub priority: Vec<Source>,
+    /// Which policy class it asks for.
+    pub class: Vec<Source>,
+    /// Its strict tier.
+    pub strict: Vec<Source>,
+    /// Seconds of its head start.
+    pub jump: Vec<Source>,
     /// Priority by the name of an objective.
     pub objectives: Vec<(String, Band)>,
 }
@@ -92,8 +98,8 @@ pub enum Source {
     Body(String),
     /// Dynamic metadata, `namespace/key/...`.
     Metadata(String),
-    /// By the model's name: globs, first match.
-    Model(Vec<(String, Band)>),
+    /// By the model's name: globs and values, first match.
+    Model(Vec<(String, String)>),
 }
 
 /// Servers of the same models behind one queue.
@@ -109,8 +115,10 @@ pub struct Pool {
     pub health: Option<Health>,
     /// What the engine holds to.
     pub policy: engine::Policy,
-    /// What makes a flow.
-    pub flow_key: FlowKey,
+    /// What makes a flow, in order; empty: one flow for all.
+    pub flow_key: Vec<FlowKey>,
+    /// Models of the policy's class sets after the first: globs, first match.
+    pub class_globs: Vec<String>,
     /// How long streams are held while the companion is away.
     pub hold: Duration,
     /// Status of full queues and expired waits: 503 or 429.

@@ -2,12 +2,16 @@
 //!
 //! Nothing here decides; `super` turns it into types that fit together.
 
+mod arbitration;
+
 use std::collections::BTreeMap;
 use std::marker::PhantomData;
 
 use serde::{Deserialize, Deserializer};
 
-use super::value::{Bytes, Count, Exact, Factor, Span, TextOr, Weight};
+pub(super) use self::arbitration::*;
+pub(super) use super::value::Scalar;
+use super::value::{Bytes, Count, Exact, FlowCount, Pairs, Rate, Span, TextOr};
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
@@ -36,6 +40,9 @@ pub(super) struct Identity {
     pub(super) fairness_id: Option<Vec<Source>>,
     pub(super) user: Option<Vec<Source>>,
     pub(super) priority: Option<Vec<Source>>,
+    pub(super) class: Option<Vec<Source>>,
+    pub(super) strict: Vec<Source>,
+    pub(super) jump: Vec<Source>,
     pub(super) objectives: BTreeMap<String, Criticality>,
 }
 
@@ -45,7 +52,7 @@ pub(super) enum Source {
     Header(String),
     Body(String),
     Metadata(String),
-    Model(BTreeMap<String, Criticality>),
+    Model(Pairs<Scalar>),
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
@@ -73,6 +80,8 @@ pub(super) struct Pool {
     pub(super) arbitration: Arbitration,
     #[serde(default)]
     pub(super) usage: Usage,
+    #[serde(default)]
+    pub(super) slo: Slo,
     #[serde(default)]
     pub(super) companion_down: CompanionDown,
     #[serde(default)]
@@ -142,6 +151,7 @@ pub(super) struct Queue {
     pub(super) flow_capacity: Count,
     pub(super) ttl: Span,
     pub(super) no_endpoint_ttl: Span,
+    pub(super) max_rate: Option<Rate>,
     pub(super) overflow: Overflow,
     pub(super) admit: Admit,
 }
@@ -155,6 +165,7 @@ impl Default for Queue {
             flow_capacity: Count(100),
             ttl: span(30_000),
             no_endpoint_ttl: span(60_000),
+            max_rate: None,
             overflow: Overflow::Displace,
             admit: Admit::All,
         }
@@ -202,6 +213,7 @@ impl Default for Stock {
 #[serde(rename_all = "snake_case")]
 pub(super) enum StockUnit {
     Requests,
+    Tokens,
 }
 
 /// `watermark_per_backend`: a whole number of at least 1, or `none`.
@@ -233,96 +245,6 @@ impl<'de> Deserialize<'de> for Watermark {
             }
         }
         deserializer.deserialize_any(Watermarks)
-    }
-}
-
-#[derive(Debug, Default, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub(super) struct Arbitration {
-    pub(super) bands: Bands,
-    pub(super) flows: Flows,
-    pub(super) order: Order,
-}
-
-#[derive(Debug, Default, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub(super) struct Bands {
-    pub(super) mode: BandMode,
-}
-
-#[derive(Clone, Copy, Debug, Default, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub(super) enum BandMode {
-    #[default]
-    Strict,
-}
-
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub(super) struct Flows {
-    pub(super) discipline: Discipline,
-    pub(super) key: FlowKey,
-    pub(super) cost: Cost,
-    pub(super) weights: BTreeMap<String, Weight>,
-    pub(super) default_weight: Weight,
-    pub(super) capacities: BTreeMap<String, Count>,
-}
-
-impl Default for Flows {
-    fn default() -> Self {
-        Self {
-            discipline: Discipline::Wfq,
-            key: FlowKey::FairnessId,
-            cost: Cost::Tokens,
-            weights: BTreeMap::new(),
-            default_weight: Weight(1.0),
-            capacities: BTreeMap::new(),
-        }
-    }
-}
-
-#[derive(Clone, Copy, Debug, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub(super) enum Discipline {
-    Wfq,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub(super) enum FlowKey {
-    FairnessId,
-    User,
-    Model,
-    None,
-}
-
-#[derive(Clone, Copy, Debug, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub(super) enum Cost {
-    Tokens,
-    Requests,
-}
-
-#[derive(Clone, Copy, Debug, Default, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub(super) enum Order {
-    #[default]
-    Fcfs,
-}
-
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub(super) struct Usage {
-    pub(super) input_token_weight: Factor,
-    pub(super) output_token_weight: Factor,
-}
-
-impl Default for Usage {
-    fn default() -> Self {
-        Self {
-            input_token_weight: Factor(1.0),
-            output_token_weight: Factor(2.0),
-        }
     }
 }
 
@@ -394,7 +316,7 @@ pub(super) enum Queued {
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub(super) struct Limits {
-    pub(super) flows: Option<Count>,
+    pub(super) flows: Option<FlowCount>,
     pub(super) body_bytes: Option<Bytes>,
 }
 

@@ -6,6 +6,7 @@ use std::fmt;
 use std::marker::PhantomData;
 use std::time::Duration;
 
+use penstock_engine::limits::FLOWS_MAX;
 use penstock_engine::units::Decimal;
 use serde::de::{self, Deserialize, Deserializer, Visitor};
 
@@ -70,7 +71,7 @@ impl<'de> Deserialize<'de> for Weight {
 }
 
 /// A finite number, 0 or more.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(super) struct Factor(pub(super) f64);
 
 impl<'de> Deserialize<'de> for Factor {
@@ -125,6 +126,188 @@ impl<'de> Deserialize<'de> for Exact {
         let number = f64::deserialize(deserializer)?;
         Self::from_f64(number)
             .ok_or_else(|| de::Error::custom(format!("this is a finite number of at least 0, not {number}")))
+    }
+}
+
+/// Dispatches per second: a finite number above zero.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Rate(pub(super) f64);
+
+impl<'de> Deserialize<'de> for Rate {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let rate = f64::deserialize(deserializer)?;
+        if rate.is_finite() && rate > 0.0 {
+            Ok(Self(rate))
+        } else {
+            Err(de::Error::custom(format!(
+                "a rate is a finite number above 0, in requests per second, not {rate}"
+            )))
+        }
+    }
+}
+
+/// A part of a number that isn't written here, as Dynamo has them: finite, 0 or more, and over 1 too.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Fraction(pub(super) f64);
+
+impl<'de> Deserialize<'de> for Fraction {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        Factor::deserialize(deserializer).map(|it| Self(it.0))
+    }
+}
+
+/// A part of the whole, kept exactly: above 0, at most 1.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Share(pub(super) Decimal);
+
+impl<'de> Deserialize<'de> for Share {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let number = f64::deserialize(deserializer)?;
+        Exact::from_f64(number)
+            .map(|it| it.0)
+            .filter(|part| *part > Decimal::default() && *part <= Decimal::whole(1))
+            .map(Self)
+            .ok_or_else(|| de::Error::custom(format!("this is a number above 0 and at most 1, not {number}")))
+    }
+}
+
+/// Flows with state of their own: a whole number from 1 to the engine's limit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct FlowCount(pub(super) usize);
+
+impl<'de> Deserialize<'de> for FlowCount {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let count = u64::deserialize(deserializer)?;
+        usize::try_from(count)
+            .ok()
+            .filter(|count| (1..=FLOWS_MAX).contains(count))
+            .map(Self)
+            .ok_or_else(|| {
+                de::Error::custom(format!(
+                    "this is a whole number from 1 to {FLOWS_MAX}, not {count}"
+                ))
+            })
+    }
+}
+
+/// A time that a server is given, above zero: `500ms`, or a number of milliseconds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Target(pub(super) Duration);
+
+impl<'de> Deserialize<'de> for Target {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Targets;
+        impl Visitor<'_> for Targets {
+            type Value = Target;
+            fn expecting(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
+                to.write_str("a time above zero, like 500ms, or a number of milliseconds")
+            }
+            fn visit_u64<E: de::Error>(self, millis: u64) -> Result<Target, E> {
+                match millis {
+                    0 => Err(E::invalid_value(de::Unexpected::Unsigned(0), &self)),
+                    millis => Ok(Target(Duration::from_millis(millis))),
+                }
+            }
+            fn visit_i64<E: de::Error>(self, millis: i64) -> Result<Target, E> {
+                match u64::try_from(millis) {
+                    Ok(millis) => self.visit_u64(millis),
+                    Err(_) => Err(E::invalid_value(de::Unexpected::Signed(millis), &self)),
+                }
+            }
+            fn visit_f64<E: de::Error>(self, millis: f64) -> Result<Target, E> {
+                match Duration::try_from_secs_f64(millis / 1_000.0) {
+                    Ok(span) if !span.is_zero() => Ok(Target(span)),
+                    Ok(_) | Err(_) => Err(E::invalid_value(de::Unexpected::Float(millis), &self)),
+                }
+            }
+            fn visit_str<E: de::Error>(self, text: &str) -> Result<Target, E> {
+                match humantime::parse_duration(text.trim()) {
+                    Ok(span) if !span.is_zero() => Ok(Target(span)),
+                    Ok(_) | Err(_) => Err(E::invalid_value(de::Unexpected::Str(text), &self)),
+                }
+            }
+        }
+        deserializer.deserialize_any(Targets)
+    }
+}
+
+/// A word or a number, as it was written.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Scalar(pub(super) String);
+
+impl<'de> Deserialize<'de> for Scalar {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Scalars;
+        impl Visitor<'_> for Scalars {
+            type Value = Scalar;
+            fn expecting(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
+                to.write_str("a word or a whole number")
+            }
+            fn visit_u64<E: de::Error>(self, number: u64) -> Result<Scalar, E> {
+                Ok(Scalar(number.to_string()))
+            }
+            fn visit_str<E: de::Error>(self, text: &str) -> Result<Scalar, E> {
+                Ok(Scalar(text.to_owned()))
+            }
+        }
+        deserializer.deserialize_any(Scalars)
+    }
+}
+
+/// A mapping in the order it was written: its first entry that matches counts.
+#[derive(Clone, Debug)]
+pub(super) struct Pairs<T>(pub(super) Vec<(String, T)>);
+
+impl<T> Default for Pairs<T> {
+    fn default() -> Self {
+        Self(Vec::new())
+    }
+}
+
+impl<'de, T: Deserialize<'de>> Deserialize<'de> for Pairs<T> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Entries<T>(PhantomData<T>);
+        impl<'de, T: Deserialize<'de>> Visitor<'de> for Entries<T> {
+            type Value = Pairs<T>;
+            fn expecting(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
+                to.write_str("a mapping")
+            }
+            fn visit_map<A: de::MapAccess<'de>>(self, mut map: A) -> Result<Pairs<T>, A::Error> {
+                let mut pairs = Vec::new();
+                while let Some(pair) = map.next_entry()? {
+                    pairs.push(pair);
+                }
+                Ok(Pairs(pairs))
+            }
+        }
+        deserializer.deserialize_map(Entries(PhantomData))
+    }
+}
+
+/// One word, or a list of them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct OneOrMany<T>(pub(super) Vec<T>);
+
+impl<'de, T: Deserialize<'de>> Deserialize<'de> for OneOrMany<T> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Words<T>(PhantomData<T>);
+        impl<'de, T: Deserialize<'de>> Visitor<'de> for Words<T> {
+            type Value = OneOrMany<T>;
+            fn expecting(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
+                to.write_str("one word or a list of them")
+            }
+            fn visit_str<E: de::Error>(self, text: &str) -> Result<OneOrMany<T>, E> {
+                T::deserialize(de::value::StrDeserializer::new(text)).map(|one| OneOrMany(vec![one]))
+            }
+            fn visit_seq<A: de::SeqAccess<'de>>(self, mut list: A) -> Result<OneOrMany<T>, A::Error> {
+                let mut many = Vec::new();
+                while let Some(one) = list.next_element()? {
+                    many.push(one);
+                }
+                Ok(OneOrMany(many))
+            }
+        }
+        deserializer.deserialize_any(Words(PhantomData))
     }
 }
 

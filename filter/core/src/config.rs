@@ -8,7 +8,7 @@ use core::fmt;
 use penstock_wire as wire;
 use serde::{
     Deserialize, Deserializer,
-    de::{MapAccess, Visitor},
+    de::{MapAccess, SeqAccess, Visitor},
 };
 
 /// A plugin configuration.
@@ -125,7 +125,7 @@ impl<'de> Deserialize<'de> for RawModelTable {
             type Value = RawModelTable;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("an object of model globs and values")
+                f.write_str("an object of model globs and values, or a list of such pairs")
             }
 
             fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<RawModelTable, A::Error> {
@@ -135,8 +135,16 @@ impl<'de> Deserialize<'de> for RawModelTable {
                 }
                 Ok(RawModelTable(rules))
             }
+
+            fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<RawModelTable, A::Error> {
+                let mut rules = Vec::new();
+                while let Some((glob, value)) = list.next_element()? {
+                    rules.push(wire::ModelRule { glob, value });
+                }
+                Ok(RawModelTable(rules))
+            }
         }
-        deserializer.deserialize_map(Rules)
+        deserializer.deserialize_any(Rules)
     }
 }
 
@@ -223,7 +231,8 @@ mod tests {
         "digest": "d1", "body_bytes_max": 33554432,
         "routes": [{"path": "/v1/chat/completions", "api": "chat_completions"}, {"path": "/v1/messages", "api": "messages"}],
         "identity": {"fairness_id": [{"header": "X-A"}, {"body": "user"}, {"metadata": "a/b"},
-                                     {"model": {"chat-*": "critical", "*": "default"}}]},
+                                     {"model": {"chat-*": "critical", "*": "default"}}],
+                     "class": [{"model": [["z*", "slow"], ["*", "fast"]]}]},
         "pools": [{"name": "chat", "models": ["m*"], "hold_ms": 5000, "then": "closed", "ttl_ms": 30000,
                    "no_endpoint_ttl_ms": 60000, "capacity_status": 503}]}}"#;
 
@@ -242,6 +251,13 @@ mod tests {
         };
         assert_eq!(table.rules[0].glob, "chat-*");
         assert_eq!(table.rules[1].value, "default");
+        let Some(Of::Model(table)) = &identity.class[0].from else {
+            panic!("a table")
+        };
+        assert_eq!(
+            (table.rules[0].glob.as_str(), table.rules[1].value.as_str()),
+            ("z*", "fast")
+        );
     }
 
     #[test]

@@ -6,7 +6,10 @@
 
 use std::sync::Arc;
 
-use penstock_wire::{Register, limits::NAME_BYTES_MAX};
+use penstock_wire::{
+    Register,
+    limits::{JUMP_S_MAX, NAME_BYTES_MAX, STRICT_MAX},
+};
 use wildmatch::WildMatch;
 
 use crate::{
@@ -92,7 +95,8 @@ impl Claims {
         }
     }
 
-    /// Decides each, now that the body is known, and writes them into `register`.
+    /// Decides each, now that the body is known, and writes them into `register`. A strict tier or a head start that
+    /// is no whole number, or out of its range, counts as none.
     pub fn settle(&self, body: &Body, register: &mut Register) {
         let (fairness_id, private) = settle(&self.fairness_id, body).unwrap_or_default();
         register.fairness_id = fairness_id;
@@ -101,8 +105,12 @@ impl Claims {
         register.user = text(&self.user).unwrap_or_default();
         register.priority = text(&self.priority).unwrap_or_default();
         register.class = text(&self.class).unwrap_or_default();
-        register.strict = text(&self.strict).and_then(|value| value.parse().ok());
-        register.jump_s = text(&self.jump).and_then(|value| value.parse().ok());
+        let number = |list: &[Candidate], most: u32| {
+            let value: u32 = text(list)?.parse().ok()?;
+            (value <= most).then_some(value)
+        };
+        register.strict = number(&self.strict, STRICT_MAX);
+        register.jump_s = number(&self.jump, JUMP_S_MAX);
     }
 }
 

@@ -1,0 +1,227 @@
+//! What one pool's engine holds to: the queue, the gate, and who goes next.
+
+use penstock_control::FlowKey;
+use penstock_engine::policy as engine;
+use penstock_engine::units::Decimal;
+
+use super::classes::{self, ClassSets};
+use crate::config::{Broken, raw};
+
+/// Requests a ready endpoint works on at a time, if nothing else is said.
+const DEFAULT_WATERMARK: u64 = 2;
+/// Weights of weighted bands, if nothing else is said.
+const DEFAULT_BAND_WEIGHTS: [f64; 3] = [70.0, 20.0, 10.0];
+
+/// The parts of a pool that make its policy, as they are written.
+pub(super) struct Parts {
+    pub(super) queue: raw::Queue,
+    pub(super) stock: raw::Stock,
+    pub(super) arbitration: raw::Arbitration,
+    pub(super) usage: raw::Usage,
+    pub(super) slo: raw::Slo,
+}
+
+/// A pool's policy, and what of it isn't the engine's.
+pub(super) struct Converted {
+    pub(super) policy: engine::Policy,
+    pub(super) flow_key: Vec<FlowKey>,
+    pub(super) class_globs: Vec<String>,
+}
+
+/// Checks a pool's policy; `path` is the pool's. `identities_max` is `limits.flows`.
+pub(super) fn convert(raw: Parts, identities_max: usize, path: &str) -> Result<Converted, Broken> {
+    let (input, output) = (raw.usage.input_token_weight.0, raw.usage.output_token_weight.0);
+    if input == 0.0 && output == 0.0 {
+        return Err(Broken(
+            format!("{path}.usage"),
+            "the two token weights can't both be 0".into(),
+        ));
+    }
+    let arbitration = raw.arbitration;
+    let within = format!("{path}.arbitration");
+    let class_mode = match arbitration.classes.mode {
+        raw::ClassMode::Exact => engine::ClassMode::Exact,
+        raw::ClassMode::Dynamo => engine::ClassMode::Dynamo,
+    };
+    let flow_key = convert_key(&arbitration.flows.key.0, &within)?;
+    let ClassSets { sets, globs } = classes::convert(arbitration.classes, &format!("{within}.classes"))?;
+    Ok(Converted {
+        policy: engine::Policy {
+            queue: convert_queue(&raw.queue),
+            gate: convert_gate(&raw.stock, path)?,
+            bands: convert_bands(&arbitration.bands, &within)?,
+            per_model: arbitration.per_model,
+            class_mode,
+            classes: sets,
+            flows: convert_flows(arbitration.flows, identities_max),
+            order: convert_order(arbitration.order, &raw.slo, path)?,
+            weights: engine::TokenWeights { input, output },
+            usage_window: raw.usage.window.0,
+        },
+        flow_key,
+        class_globs: globs,
+    })
+}
+
+fn convert_queue(raw: &raw::Queue) -> engine::Queue {
+    engine::Queue {
+        enabled: raw.enabled,
+        total_capacity: raw.total_capacity,
+        total_bytes: raw.total_bytes.0,
+        flow_capacity: raw.flow_capacity.0,
+        ttl: raw.ttl.0,
+        no_endpoint_ttl: raw.no_endpoint_ttl.0,
+        overflow: match raw.overflow {
+            raw::Overflow::Displace => engine::Overflow::Displace,
+            raw::Overflow::Reject => engine::Overflow::Reject,
+        },
+        admit: match raw.admit {
+            raw::Admit::All => engine::Admit::All,
+            raw::Admit::CriticalOnly => engine::Admit::CriticalOnly,
+        },
+        max_rate: raw.max_rate.map(|it| it.0),
+    }
+}
+
+/// lower = watermark*(1-deviation), upper = watermark*(1+deviation), or the two as given; exact.
+fn convert_gate(stock: &raw::Stock, path: &str) -> Result<engine::Gate, Broken> {
+    let unit = match stock.unit {
+        raw::StockUnit::Requests => engine::StockUnit::Requests,
+        raw::StockUnit::Tokens => engine::StockUnit::Tokens,
+    };
+    let watermark = match (stock.watermark_per_backend, unit) {
+        (Some(raw::Watermark::None), _) => return Ok(engine::Gate::Open),
+        (Some(raw::Watermark::Fixed(watermark)), _) => watermark,
+        (None, engine::StockUnit::Requests) => DEFAULT_WATERMARK,
+        (None, engine::StockUnit::Tokens) => {
+            return Err(Broken(
+                format!("{path}.stock.unit"),
+                "tokens need a watermark_per_backend: a whole number of tokens that one server works on"
+                    .into(),
+            ));
+        }
+    };
+    let deviation = stock.deviation.0.billionths();
+    if deviation == 0 || deviation >= Decimal::ONE {
+        return Err(Broken(
+            format!("{path}.stock.deviation"),
+            "a deviation is above 0 and below 1".into(),
+        ));
+    }
+    let scaled = |by: u128| Decimal::from_billionths(u128::from(watermark) * by);
+    let lower = stock
+        .lower_bound_per_backend
+        .map_or(scaled(Decimal::ONE - deviation), |it| it.0);
+    let upper = stock
+        .upper_bound_per_backend
+        .map_or(scaled(Decimal::ONE + deviation), |it| it.0);
+    let watermark = Decimal::whole(watermark);
+    let given = stock.watermark_per_backend.is_some();
+    if lower > upper || given && !(lower..=upper).contains(&watermark) {
+        return Err(Broken(
+            format!("{path}.stock"),
+            "0 <= lower_bound_per_backend <= watermark_per_backend <= upper_bound_per_backend is needed"
+                .into(),
+        ));
+    }
+    Ok(engine::Gate::Bounded {
+        unit,
+        lower,
+        upper,
+        watermark: watermark.clamp(lower, upper),
+    })
+}
+
+fn convert_bands(raw: &raw::Bands, path: &str) -> Result<engine::Bands, Broken> {
+    let weights = raw.weights.map_or(DEFAULT_BAND_WEIGHTS, |it| {
+        [it.critical.0, it.default.0, it.sheddable.0]
+    });
+    if weights.iter().all(|weight| *weight == 0.0) {
+        return Err(Broken(
+            format!("{path}.bands.weights"),
+            "the weights can't all be 0; a band that isn't named has 0".into(),
+        ));
+    }
+    let ceiling = &raw.ceiling;
+    Ok(engine::Bands {
+        mode: match raw.mode {
+            raw::BandMode::Strict => engine::BandMode::Strict,
+            raw::BandMode::Weighted => engine::BandMode::Weighted(weights),
+        },
+        ceilings: [ceiling.critical, ceiling.default, ceiling.sheddable].map(|it| it.map(|it| it.0)),
+    })
+}
+
+fn convert_flows(raw: raw::Flows, identities_max: usize) -> engine::Flows {
+    engine::Flows {
+        discipline: match raw.discipline {
+            raw::Discipline::Wfq => engine::Discipline::Wfq,
+            raw::Discipline::Usage => engine::Discipline::Usage,
+            raw::Discipline::Vtc => engine::Discipline::Vtc,
+            raw::Discipline::Drr => engine::Discipline::Drr,
+            raw::Discipline::RoundRobin => engine::Discipline::RoundRobin,
+            raw::Discipline::Fifo => engine::Discipline::Fifo,
+        },
+        cost: match raw.cost {
+            raw::Cost::Tokens => engine::CostUnit::Tokens,
+            raw::Cost::Requests => engine::CostUnit::Requests,
+        },
+        weights: raw
+            .weights
+            .into_iter()
+            .map(|(flow, weight)| (flow.into(), weight.0))
+            .collect(),
+        default_weight: raw.default_weight.0,
+        capacities: raw
+            .capacities
+            .into_iter()
+            .map(|(flow, most)| (flow.into(), most.0))
+            .collect(),
+        max_in_flight: raw.max_in_flight.map(|it| it.0),
+        max_in_flight_per_endpoint: raw.max_in_flight_per_endpoint.map(|it| it.0),
+        identities_max,
+    }
+}
+
+/// One flow for all is an empty list.
+fn convert_key(raw: &[raw::FlowKey], path: &str) -> Result<Vec<FlowKey>, Broken> {
+    let broken = |why: &str| Err(Broken(format!("{path}.flows.key"), why.into()));
+    if raw.is_empty() {
+        return broken("at least one of fairness_id, user, model, target_model is needed, or none alone");
+    }
+    if raw == [raw::FlowKey::None] {
+        return Ok(Vec::new());
+    }
+    let mut keys = Vec::with_capacity(raw.len());
+    for key in raw {
+        let key = match key {
+            raw::FlowKey::FairnessId => FlowKey::FairnessId,
+            raw::FlowKey::User => FlowKey::User,
+            raw::FlowKey::Model => FlowKey::Model,
+            raw::FlowKey::TargetModel => FlowKey::TargetModel,
+            raw::FlowKey::None => return broken("none stands alone"),
+        };
+        if keys.contains(&key) {
+            return broken("each stands here once");
+        }
+        keys.push(key);
+    }
+    Ok(keys)
+}
+
+fn convert_order(raw: raw::Order, slo: &raw::Slo, path: &str) -> Result<engine::Order, Broken> {
+    if slo.target_ttft.is_some() != slo.target_itl.is_some() {
+        return Err(Broken(
+            format!("{path}.slo"),
+            "target_ttft and target_itl are given both, or neither".into(),
+        ));
+    }
+    Ok(match raw {
+        raw::Order::Fcfs => engine::Order::Fcfs,
+        raw::Order::Wspt => engine::Order::Wspt,
+        raw::Order::Edf => engine::Order::Edf,
+        raw::Order::SloDeadline => engine::Order::SloDeadline {
+            target: slo.target_ttft.map(|it| it.0),
+        },
+    })
+}
