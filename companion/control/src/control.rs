@@ -325,8 +325,11 @@ impl Control {
             request_id: from.request_id.as_str().into(),
         });
         let answer = answer::unknown_model(&from.model);
-        self.observe(Observation::Arrived(labels.clone()));
-        self.decided(&labels, Outcome::RejectedInvalid, answer.code, Duration::ZERO, "");
+        // Asked again, because the answer was lost, it is answered again.
+        if self.requests.count(epoch, from.sequence) {
+            self.observe(Observation::Arrived(labels.clone()));
+            self.decided(&labels, Outcome::RejectedInvalid, answer.code, Duration::ZERO, "");
+        }
         let reject = reject(
             from.sequence,
             answer,
@@ -431,9 +434,14 @@ impl Control {
 
     /// The filter answered by itself.
     fn refused(&mut self, now: Instant, epoch: Epoch, from: &wire::Refused) {
-        if from.registered {
-            // It left our queue: counted there, as cancelled.
-            return self.cancel(now, epoch, from.sequence);
+        if self.requests.find(epoch, from.sequence).is_some() {
+            // It leaves our queue: counted there, as cancelled, or as granted before.
+            self.cancel(now, epoch, from.sequence);
+            self.requests.count(epoch, from.sequence);
+            return;
+        }
+        if !self.requests.count(epoch, from.sequence) {
+            return;
         }
         let pool = match from.model.as_str() {
             "" => None,

@@ -63,7 +63,7 @@ impl Control {
                     self.rejected(pool, id, outcome, waited, retry_after);
                 }
                 Effect::Cancelled { id, waited } => {
-                    if let Some(entry) = self.requests.remove(id) {
+                    if let Some(entry) = self.requests.close(id) {
                         let code = wire::names::code::CANCELLED;
                         self.decided(&entry.labels, Outcome::Cancelled, code, waited, "");
                     }
@@ -82,7 +82,7 @@ impl Control {
         waited: Duration,
         retry_after: Option<Duration>,
     ) {
-        let Some(entry) = self.requests.remove(id) else {
+        let Some(entry) = self.requests.close(id) else {
             return;
         };
         let of = &self.pools[pool];

@@ -6,6 +6,7 @@
 mod answer;
 mod control;
 mod convert;
+mod counted;
 mod decisions;
 mod event;
 mod pool;

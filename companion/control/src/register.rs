@@ -80,6 +80,20 @@ impl Requests {
         Some(entry)
     }
 
+    /// Forgets a request that ended here, and of whose end its filter may yet speak: remembers that it is counted.
+    pub(crate) fn close(&mut self, id: RequestId) -> Option<Entry> {
+        let entry = self.remove(id)?;
+        self.count(entry.epoch, entry.sequence);
+        Some(entry)
+    }
+
+    /// `true`: this request of a filter isn't counted yet, as far as it is remembered. From now on it is.
+    pub(crate) fn count(&mut self, epoch: Epoch, sequence: u64) -> bool {
+        self.contexts
+            .get_mut(&epoch)
+            .is_none_or(|context| context.counted.insert(sequence))
+    }
+
     /// The requests of a root context, in the order they were named.
     pub(crate) fn of(&self, epoch: Epoch) -> Vec<RequestId> {
         let Some(context) = self.contexts.get(&epoch) else {

@@ -16,6 +16,7 @@ use penstock_wire as wire;
 use wire::command::Kind;
 
 use crate::control::{AT_ESTIMATE, Arrival, Control};
+use crate::counted::Counted;
 use crate::event::{ConnId, Observation};
 use crate::register::{Entry, Stage};
 use crate::session::{Context, Epoch, Stage as SessionStage};
@@ -63,6 +64,7 @@ impl Control {
             orphaned: None,
             requests: HashMap::new(),
             absent: Vec::new(),
+            counted: Counted::default(),
         });
         context.conn = Some(conn);
         context.stream = hello.stream;
@@ -230,7 +232,7 @@ impl Control {
             return;
         };
         for id in core::mem::take(&mut context.absent) {
-            if let Some(entry) = self.requests.remove(id) {
+            if let Some(entry) = self.requests.close(id) {
                 self.decide(
                     now,
                     entry.pool,

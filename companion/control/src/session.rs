@@ -3,6 +3,8 @@
 use penstock_engine::{Instant, RequestId};
 use penstock_wire as wire;
 
+use crate::counted::Counted;
+
 /// 128 random bits that name a root context of a filter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct Epoch(pub(crate) u128);
@@ -153,6 +155,8 @@ pub(crate) struct Context {
     pub(crate) requests: hashbrown::HashMap<u64, RequestId>,
     /// Granted ones that its last Hello didn't name: released unless their end is repeated at once.
     pub(crate) absent: Vec<RequestId>,
+    /// Those that have an outcome, of which it may speak again.
+    pub(crate) counted: Counted,
 }
 
 #[cfg(test)]
