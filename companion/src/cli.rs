@@ -8,7 +8,7 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand};
 use tracing_subscriber::EnvFilter;
 
-use crate::{config, demo, envoy_config, filter_module, mock_server, serve, up};
+use crate::{config, demo, envoy_config, filter_module, mock_server, replay, serve, up};
 
 /// Bad usage or configuration.
 pub const EXIT_USAGE: u8 = 2;
@@ -59,6 +59,8 @@ enum Command {
     EnvoyConfig(envoy_config::Args),
     /// Write the filter's wasm module to a file.
     Filter(filter_module::Args),
+    /// Run the engine over a script of operations.
+    Replay(replay::Args),
     /// Run an OpenAI-compatible server that batches like vLLM.
     MockServer(mock_server::Args),
 }
@@ -123,6 +125,14 @@ async fn run(cli: Cli) -> ExitCode {
                 ExitCode::SUCCESS
             }
             Err(error) => failed(&error.to_string(), EXIT_USAGE),
+        },
+        Command::Replay(args) => match replay::run(&args) {
+            // As a compiler would: what a line is wrong in begins with its place.
+            Err(error @ replay::Error::Line { .. }) => {
+                eprintln!("{error}");
+                ExitCode::from(error.exit_code())
+            }
+            result => ended(result, replay::Error::exit_code),
         },
         Command::MockServer(args) => ended(mock_server::run(args).await, mock_server::Error::exit_code),
     }

@@ -15,6 +15,7 @@ pub mod metrics;
 pub mod mock_server;
 pub mod observe;
 pub mod policy;
+pub mod replay;
 pub mod serve;
 pub mod status;
 pub mod up;

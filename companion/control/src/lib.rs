@@ -17,6 +17,7 @@ mod settings;
 mod status;
 mod timers;
 
+pub use answer::code_of;
 pub use control::Control;
 pub use event::{ConnId, Event, Labels, Observation, Output};
 pub use settings::{EndpointSettings, FlowKey, PoolSettings, Settings};

@@ -1,0 +1,136 @@
+//! `penstock replay`: the engine over a script of operations, one JSON line each, without a clock, a network or a
+//! server.
+//!
+//! Reads and answers line by line, so that a script may be as long as it likes. Without `--gate` the script says
+//! when something goes; with it the pool's own gate decides, and timers run at their time between operations.
+
+mod answer;
+mod ops;
+mod run;
+
+use std::fs::File;
+use std::io::{self, BufRead, BufReader, BufWriter, Read};
+use std::path::{Path, PathBuf};
+
+use crate::cli::EXIT_USAGE;
+use crate::config::{self, Config};
+use run::{Run, Stop};
+
+/// Bytes of a line.
+const LINE_BYTES_MAX: u64 = 1 << 20;
+
+/// What `penstock replay` is told.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Example:\n  penstock replay --policy penstock.yaml ops.jsonl")]
+pub struct Args {
+    /// The configuration; its first pool is the one that is run.
+    #[arg(long, value_name = "FILE")]
+    policy: PathBuf,
+    /// The operations, one JSON object a line.
+    #[arg(value_name = "OPS.jsonl")]
+    ops: PathBuf,
+    /// The pool's own gate decides when something goes, and its timers run.
+    #[arg(long)]
+    gate: bool,
+}
+
+/// Why a replay ended early.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The policy can't be used.
+    #[error(transparent)]
+    Policy(#[from] config::Error),
+    /// The script can't be opened.
+    #[error("{}: {source}", path.display())]
+    Open {
+        /// Which file.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// A line of the script is wrong. What was answered before is out.
+    #[error("{}:{line}: {why}", path.display())]
+    Line {
+        /// Which file.
+        path: PathBuf,
+        /// From 1.
+        line: u64,
+        /// What is wrong, and what is allowed.
+        why: String,
+    },
+    /// The script can't be read on.
+    #[error("{}: {source}", path.display())]
+    Read {
+        /// Which file.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// An answer can't be written.
+    #[error("can't write the answers: {0}")]
+    Output(io::Error),
+}
+
+impl Error {
+    /// 2 for what its user must change, 1 for what failed.
+    #[must_use]
+    pub const fn exit_code(&self) -> u8 {
+        match self {
+            Self::Policy(_) | Self::Open { .. } | Self::Line { .. } => EXIT_USAGE,
+            Self::Read { .. } | Self::Output(_) => 1,
+        }
+    }
+}
+
+/// Runs the script and answers on stdout.
+///
+/// # Errors
+/// When a file can't be used, a line is wrong, or nobody takes the answers.
+pub fn run(args: &Args) -> Result<(), Error> {
+    let config = Config::read(&args.policy)?;
+    let pool = config.pools.into_iter().next();
+    let pool = pool.expect("invariant: a configuration has a pool");
+    let script = File::open(&args.ops).map_err(|source| Error::Open {
+        path: args.ops.clone(),
+        source,
+    })?;
+    let out = BufWriter::with_capacity(1 << 16, io::stdout().lock());
+    let mut run = Run::new(pool, args.gate, out);
+    let done = lines(&mut run, &args.ops, script);
+    let flushed = run.flush().map_err(Error::Output);
+    done.and(flushed)
+}
+
+fn lines<W: io::Write>(run: &mut Run<W>, path: &Path, script: impl Read) -> Result<(), Error> {
+    let mut script = BufReader::with_capacity(1 << 16, script);
+    let mut line = Vec::new();
+    for number in 1.. {
+        line.clear();
+        let read = script.by_ref().take(LINE_BYTES_MAX).read_until(b'\n', &mut line);
+        let read = read.map_err(|source| Error::Read {
+            path: path.into(),
+            source,
+        })?;
+        if read == 0 {
+            return Ok(());
+        }
+        let done = if line.len() as u64 == LINE_BYTES_MAX {
+            Err(Stop::Line(format!("a line has less than {LINE_BYTES_MAX} bytes")))
+        } else {
+            run.line(&line)
+        };
+        done.map_err(|stop| match stop {
+            Stop::Line(why) => Error::Line {
+                path: path.into(),
+                line: number,
+                why,
+            },
+            Stop::Output(error) => Error::Output(error),
+        })?;
+        // Who writes the script as it goes, through a pipe, sees each answer.
+        if script.buffer().is_empty() {
+            run.flush().map_err(Error::Output)?;
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,537 @@
+//! One line of a script, read strictly into an operation that can't be wrong by itself.
+//!
+//! What is said twice, isn't known, has another type or lies outside its range is an error that says what is
+//! allowed. Whether a class or an id is known, and whether time goes back, is for the run to judge. Times are taken
+//! from the decimals as written, not through binary fractions.
+
+use std::borrow::Cow;
+
+use penstock_engine::input::Band;
+use penstock_engine::time::Instant;
+use serde::de::{Error as _, IgnoredAny};
+use serde::{Deserialize, Deserializer};
+use serde_json::value::RawValue;
+
+/// More tokens than anything has; what the engine counts with exactly.
+pub(super) const TOKENS_MAX: u64 = 1 << 40;
+/// More endpoints than a script may make ready.
+pub(super) const ENDPOINTS_MAX: u32 = 10_000;
+/// The highest strict tier, as for requests.
+pub(super) const STRICT_MAX: u8 = 15;
+
+/// An operation and its time.
+#[derive(Debug)]
+pub(super) struct Line<'a> {
+    /// When.
+    pub(super) t: Time<'a>,
+    /// What.
+    pub(super) op: Op<'a>,
+}
+
+/// What a script asks for.
+#[derive(Debug)]
+pub(super) enum Op<'a> {
+    /// A request arrives.
+    Enqueue(Box<Enqueue<'a>>),
+    /// The next one goes, but nothing of these classes.
+    Dispatch(Vec<Cow<'a, str>>),
+    /// What a request really cost is known.
+    Settle {
+        /// Whose.
+        id: Cow<'a, str>,
+        /// Of its prompt.
+        tokens: u64,
+        /// Of the answer.
+        output: u64,
+    },
+    /// Nothing was served.
+    Refund(Cow<'a, str>),
+    /// The client leaves.
+    Cancel(Cow<'a, str>),
+    /// What has waited too long goes.
+    Expire,
+    /// The server is done with it.
+    Complete(Cow<'a, str>),
+    /// So many endpoints are ready.
+    Endpoints(u32),
+}
+
+impl<'a> Line<'a> {
+    /// Reads a line.
+    ///
+    /// # Errors
+    /// Why it can't be one.
+    pub(super) fn read(line: &'a [u8]) -> Result<Self, String> {
+        // What is a sequence would do for a struct.
+        if line.iter().find(|byte| !byte.is_ascii_whitespace()) != Some(&b'{') {
+            return Err("not a JSON object; an operation is {\"op\": ..., \"t\": ..., ...}".into());
+        }
+        let Which { op } = fields(line)?;
+        let (t, op) = match &*op {
+            "enqueue" => {
+                let it: Enqueue<'_> = fields(line)?;
+                (it.t, Op::Enqueue(Box::new(it)))
+            }
+            "dispatch" => {
+                let it: Dispatch<'_> = fields(line)?;
+                (it.t, Op::Dispatch(it.blocked))
+            }
+            "settle" => {
+                let it: Settle<'_> = fields(line)?;
+                let (tokens, output) = (it.tokens.0, it.output.0);
+                (
+                    it.t,
+                    Op::Settle {
+                        id: it.id,
+                        tokens,
+                        output,
+                    },
+                )
+            }
+            "refund" => named(line, Op::Refund)?,
+            "cancel" => named(line, Op::Cancel)?,
+            "complete" => named(line, Op::Complete)?,
+            "expire" => (fields::<Expire<'_>>(line)?.t, Op::Expire),
+            "endpoints" => {
+                let it: Endpoints<'_> = fields(line)?;
+                (it.t, Op::Endpoints(it.ready.0))
+            }
+            other => {
+                return Err(format!(
+                    "`{other}` is no operation; there are enqueue, dispatch, settle, refund, cancel, expire, and \
+                     with --gate complete and endpoints"
+                ));
+            }
+        };
+        Ok(Self { t, op })
+    }
+}
+
+/// The fields of `line` as a `T`; an error names the field.
+fn fields<'a, T: Deserialize<'a>>(line: &'a [u8]) -> Result<T, String> {
+    serde_json::from_slice(line).map_err(|error| {
+        let message = error.to_string();
+        let message = message.split(" at line 1 ").next().unwrap_or_default();
+        if !error.is_data() {
+            return format!("{message} (column {})", error.column());
+        }
+        // Once more, slowly, to learn where.
+        let deserializer = &mut serde_json::Deserializer::from_slice(line);
+        let path = match serde_path_to_error::deserialize::<_, T>(deserializer) {
+            Err(error) => error.path().to_string(),
+            Ok(_) => String::new(),
+        };
+        match &*path {
+            "" | "." | "?" => message.to_owned(),
+            path => format!("{path}: {message}"),
+        }
+    })
+}
+
+fn named<'a>(line: &'a [u8], op: impl FnOnce(Cow<'a, str>) -> Op<'a>) -> Result<(Time<'a>, Op<'a>), String> {
+    let it: Named<'_> = fields(line)?;
+    Ok((it.t, op(it.id)))
+}
+
+#[derive(Deserialize)]
+struct Which<'a> {
+    #[serde(borrow)]
+    op: Cow<'a, str>,
+}
+
+/// A request.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Enqueue<'a> {
+    #[serde(rename = "op")]
+    _op: IgnoredAny,
+    #[serde(borrow)]
+    t: Time<'a>,
+    /// Its name.
+    #[serde(borrow)]
+    pub(super) id: Cow<'a, str>,
+    /// Whose.
+    #[serde(borrow, default = "default_flow")]
+    pub(super) flow: Cow<'a, str>,
+    #[serde(default)]
+    band: BandName,
+    /// Its class by name.
+    #[serde(borrow, default)]
+    pub(super) class: Option<Cow<'a, str>>,
+    #[serde(default)]
+    tokens: Count,
+    #[serde(default)]
+    cached: Count,
+    #[serde(default)]
+    output: Count,
+    #[serde(default)]
+    strict: Strict,
+    #[serde(default)]
+    jump: Seconds,
+    #[serde(default)]
+    deadline: Option<Seconds>,
+}
+
+impl Enqueue<'_> {
+    /// Its band.
+    pub(super) const fn band(&self) -> Band {
+        match self.band {
+            BandName::Critical => Band::Critical,
+            BandName::Default => Band::Default,
+            BandName::Sheddable => Band::Sheddable,
+        }
+    }
+
+    /// Of its prompt.
+    pub(super) const fn tokens(&self) -> u64 {
+        self.tokens.0
+    }
+
+    /// Of these, cached ones; may be more.
+    pub(super) const fn cached(&self) -> u64 {
+        self.cached.0
+    }
+
+    /// Expected of the answer.
+    pub(super) const fn output(&self) -> u64 {
+        self.output.0
+    }
+
+    /// Its tier.
+    pub(super) const fn strict(&self) -> u8 {
+        self.strict.0
+    }
+
+    /// Nanoseconds of head start; a negative one is none.
+    pub(super) fn jump(&self) -> u64 {
+        saturating(self.jump.0)
+    }
+
+    /// When it must have gone; before zero counts as zero.
+    pub(super) fn deadline(&self) -> Option<Instant> {
+        self.deadline
+            .as_ref()
+            .map(|at| Instant::from_nanos(saturating(at.0)))
+    }
+}
+
+fn saturating(nanos: i128) -> u64 {
+    u64::try_from(nanos.max(0)).unwrap_or(u64::MAX)
+}
+
+const fn default_flow() -> Cow<'static, str> {
+    Cow::Borrowed("f")
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Dispatch<'a> {
+    #[serde(rename = "op")]
+    _op: IgnoredAny,
+    #[serde(borrow)]
+    t: Time<'a>,
+    #[serde(borrow, default)]
+    blocked: Vec<Cow<'a, str>>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Settle<'a> {
+    #[serde(rename = "op")]
+    _op: IgnoredAny,
+    #[serde(borrow)]
+    t: Time<'a>,
+    #[serde(borrow)]
+    id: Cow<'a, str>,
+    #[serde(default)]
+    tokens: Count,
+    #[serde(default)]
+    output: Count,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Named<'a> {
+    #[serde(rename = "op")]
+    _op: IgnoredAny,
+    #[serde(borrow)]
+    t: Time<'a>,
+    #[serde(borrow)]
+    id: Cow<'a, str>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Expire<'a> {
+    #[serde(rename = "op")]
+    _op: IgnoredAny,
+    #[serde(borrow)]
+    t: Time<'a>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Endpoints<'a> {
+    #[serde(rename = "op")]
+    _op: IgnoredAny,
+    #[serde(borrow)]
+    t: Time<'a>,
+    ready: Ready,
+}
+
+#[derive(Clone, Copy, Debug, Default, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum BandName {
+    Critical,
+    #[default]
+    Default,
+    Sheddable,
+}
+
+/// Tokens.
+#[derive(Debug, Default)]
+struct Count(u64);
+
+impl<'de> Deserialize<'de> for Count {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        match u64::deserialize(deserializer)? {
+            count @ 0..=TOKENS_MAX => Ok(Self(count)),
+            count => Err(D::Error::custom(format!(
+                "{count} isn't one of 0 to {TOKENS_MAX}"
+            ))),
+        }
+    }
+}
+
+#[derive(Debug, Default)]
+struct Strict(u8);
+
+impl<'de> Deserialize<'de> for Strict {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        match u8::deserialize(deserializer)? {
+            tier @ 0..=STRICT_MAX => Ok(Self(tier)),
+            tier => Err(D::Error::custom(format!("{tier} isn't one of 0 to {STRICT_MAX}"))),
+        }
+    }
+}
+
+struct Ready(u32);
+
+impl<'de> Deserialize<'de> for Ready {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        match u32::deserialize(deserializer)? {
+            ready @ 0..=ENDPOINTS_MAX => Ok(Self(ready)),
+            ready => Err(D::Error::custom(format!(
+                "{ready} isn't one of 0 to {ENDPOINTS_MAX}"
+            ))),
+        }
+    }
+}
+
+/// A number of seconds, in nanoseconds.
+#[derive(Debug, Default)]
+struct Seconds(i128);
+
+impl<'de> Deserialize<'de> for Seconds {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let written = <&RawValue>::deserialize(deserializer)?;
+        nanos(written.get())
+            .map(Self)
+            .ok_or_else(|| D::Error::custom(format!("{written} is no number of seconds, like 1.5")))
+    }
+}
+
+/// When an operation happens, and how that was written.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Time<'a> {
+    /// For the engine.
+    pub(super) at: Instant,
+    /// For answers.
+    pub(super) written: &'a RawValue,
+}
+
+impl<'de: 'a, 'a> Deserialize<'de> for Time<'a> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let written = <&RawValue>::deserialize(deserializer)?;
+        let nanos = nanos(written.get()).and_then(|nanos| u64::try_from(nanos).ok());
+        let at = nanos.filter(|&nanos| nanos < u64::MAX).map(Instant::from_nanos);
+        let at = at.ok_or_else(|| {
+            D::Error::custom(format!(
+                "{written} is no time; write seconds, from 0 to 18000000000"
+            ))
+        })?;
+        Ok(Self { at, written })
+    }
+}
+
+/// A JSON number of seconds in nanoseconds, rounded to the nearest; `None`: not a number, or none that anyone means.
+fn nanos(written: &str) -> Option<i128> {
+    let (negative, unsigned) = match written.strip_prefix('-') {
+        Some(rest) => (true, rest),
+        None => (false, written),
+    };
+    if !unsigned.starts_with(|first: char| first.is_ascii_digit()) {
+        return None;
+    }
+    let (mantissa, exponent) = match unsigned.split_once(['e', 'E']) {
+        Some((mantissa, exponent)) => (mantissa, exponent.parse::<i32>().ok()?),
+        None => (unsigned, 0),
+    };
+    let (whole, fraction) = mantissa.split_once('.').unwrap_or((mantissa, ""));
+    let append = |digits: i128, digit: u8| digits.checked_mul(10)?.checked_add(i128::from(digit - b'0'));
+    let mut digits = whole.bytes().try_fold(0, append)?;
+    let mut places = i64::from(exponent) + 9;
+    for digit in fraction.bytes() {
+        // What is too fine to matter is left away.
+        let Some(more) = append(digits, digit) else {
+            break;
+        };
+        digits = more;
+        places -= 1;
+    }
+    let scale = |by: u64| u32::try_from(by).ok().and_then(|by| 10_i128.checked_pow(by));
+    let size = match (digits, u64::try_from(places)) {
+        (0, _) => 0,
+        (_, Ok(up)) => digits.checked_mul(scale(up)?)?,
+        (_, Err(_)) => {
+            scale(places.unsigned_abs()).map_or(0, |by| digits / by + i128::from(digits % by >= by / 2))
+        }
+    };
+    Some(if negative { -size } else { size })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(line: &str) -> Result<Line<'_>, String> {
+        Line::read(line.as_bytes())
+    }
+
+    fn refused(line: &str) -> String {
+        read(line).expect_err(line)
+    }
+
+    #[test]
+    fn seconds_are_taken_as_written() {
+        let cases = [
+            ("0", 0),
+            ("-0.0", 0),
+            ("1.0", 1_000_000_000),
+            ("0.1", 100_000_000),
+            ("1763700000.000000001", 1_763_700_000_000_000_001),
+            ("0.30000000000000004", 300_000_000),
+            ("0.0000000005", 1),
+            ("0.00000000049999999999999999999999999999999999999999", 0),
+            ("1e3", 1_000_000_000_000),
+            ("2.5E-3", 2_500_000),
+            ("1e-400", 0),
+            ("0e400", 0),
+            ("-1.5", -1_500_000_000),
+        ];
+        for (written, expected) in cases {
+            assert_eq!(nanos(written), Some(expected), "{written}");
+        }
+        for written in ["null", "\"1\"", "true", "[1]", "1e400", "1e99999999999", "-"] {
+            assert_eq!(nanos(written), None, "{written}");
+        }
+    }
+
+    #[test]
+    fn what_is_absent_has_its_default() {
+        let line = read(r#"{"op":"enqueue","t":1.5,"id":"a"}"#).expect("valid");
+        assert_eq!(line.t.at, Instant::from_nanos(1_500_000_000));
+        assert_eq!(line.t.written.get(), "1.5");
+        let Op::Enqueue(request) = line.op else {
+            panic!("an enqueue");
+        };
+        assert_eq!((&*request.id, &*request.flow), ("a", "f"));
+        assert_eq!((request.band(), request.class.as_deref()), (Band::Default, None));
+        assert_eq!((request.tokens(), request.cached(), request.output()), (0, 0, 0));
+        assert_eq!(
+            (request.strict(), request.jump(), request.deadline()),
+            (0, 0, None)
+        );
+    }
+
+    #[test]
+    fn every_field_is_read() {
+        let line = r#" { "t": 2, "id": "\u00e4", "op": "enqueue", "flow": "acme", "band": "sheddable", "class": "c", "tokens": 512,
+            "cached": 600, "output": 64, "strict": 15, "jump": -3.5, "deadline": 7.25 } "#;
+        let Op::Enqueue(request) = read(line).expect("valid").op else {
+            panic!("an enqueue");
+        };
+        assert_eq!((&*request.id, &*request.flow), ("ä", "acme"));
+        assert_eq!(
+            (request.band(), request.class.as_deref()),
+            (Band::Sheddable, Some("c"))
+        );
+        assert_eq!(
+            (request.tokens(), request.cached(), request.output()),
+            (512, 600, 64)
+        );
+        assert_eq!((request.strict(), request.jump()), (15, 0));
+        assert_eq!(request.deadline(), Some(Instant::from_nanos(7_250_000_000)));
+    }
+
+    #[test]
+    fn what_is_wrong_is_refused_by_name() {
+        let cases = [
+            ("", "not a JSON object"),
+            ("  ", "not a JSON object"),
+            ("nonsense", "not a JSON object"),
+            (r#"["expire",1]"#, "not a JSON object"),
+            (r#"{"op":"expire","t":1"#, "column"),
+            (r#"{"op":"expire","t":1} x"#, "trailing"),
+            (r#"{"op":"expire","t":NaN}"#, "column"),
+            (r#"{"t":1}"#, "`op`"),
+            (r#"{"op":1,"t":1}"#, "op:"),
+            (r#"{"op":"leap","t":1}"#, "`leap` is no operation"),
+            (r#"{"op":"expire"}"#, "`t`"),
+            (r#"{"op":"expire","t":null}"#, "t: null"),
+            (r#"{"op":"expire","t":"1"}"#, "t: \"1\""),
+            (r#"{"op":"expire","t":-0.5}"#, "t: -0.5"),
+            (r#"{"op":"expire","t":1e11}"#, "t: 1e11"),
+            (r#"{"op":"expire","t":1,"t":2}"#, "duplicate"),
+            (r#"{"op":"expire","t":1,"id":"a"}"#, "unknown field `id`"),
+            (r#"{"op":"cancel","t":1}"#, "`id`"),
+            (r#"{"op":"cancel","t":1,"id":7}"#, "id:"),
+            (r#"{"op":"refund","t":1,"id":null}"#, "id:"),
+            (r#"{"op":"enqueue","t":1,"id":"a","colour":1}"#, "`colour`"),
+            (r#"{"op":"enqueue","t":1,"id":"a","tokens":-1}"#, "tokens:"),
+            (r#"{"op":"enqueue","t":1,"id":"a","tokens":1.5}"#, "tokens:"),
+            (r#"{"op":"enqueue","t":1,"id":"a","tokens":"1"}"#, "tokens:"),
+            (r#"{"op":"enqueue","t":1,"id":"a","tokens":null}"#, "tokens:"),
+            (
+                r#"{"op":"enqueue","t":1,"id":"a","tokens":1099511627777}"#,
+                "tokens:",
+            ),
+            (r#"{"op":"enqueue","t":1,"id":"a","cached":-1}"#, "cached:"),
+            (
+                r#"{"op":"enqueue","t":1,"id":"a","output":1e400}"#,
+                "out of range",
+            ),
+            (r#"{"op":"enqueue","t":1,"id":"a","strict":16}"#, "strict: 16"),
+            (r#"{"op":"enqueue","t":1,"id":"a","strict":-1}"#, "strict:"),
+            (r#"{"op":"enqueue","t":1,"id":"a","jump":"1"}"#, "jump:"),
+            (r#"{"op":"enqueue","t":1,"id":"a","jump":1e400}"#, "jump:"),
+            (r#"{"op":"enqueue","t":1,"id":"a","deadline":true}"#, "deadline:"),
+            (r#"{"op":"enqueue","t":1,"id":"a","band":"gold"}"#, "band"),
+            (r#"{"op":"enqueue","t":1,"id":"a","flow":null}"#, "flow:"),
+            (r#"{"op":"enqueue","t":1,"id":"a","class":7}"#, "class:"),
+            (r#"{"op":"dispatch","t":1,"blocked":"c"}"#, "blocked:"),
+            (r#"{"op":"dispatch","t":1,"blocked":[1]}"#, "blocked[0]:"),
+            (r#"{"op":"settle","t":1,"id":"a","cached":1}"#, "`cached`"),
+            (r#"{"op":"settle","t":1,"id":"a","output":-1}"#, "output:"),
+            (r#"{"op":"endpoints","t":1}"#, "`ready`"),
+            (r#"{"op":"endpoints","t":1,"ready":-1}"#, "ready:"),
+            (r#"{"op":"endpoints","t":1,"ready":10001}"#, "ready:"),
+        ];
+        for (line, why) in cases {
+            let message = refused(line);
+            assert!(message.contains(why), "{line}: {message}");
+            assert!(!message.contains("line 1"), "{line}: {message}");
+        }
+        assert!(Line::read(b"{\"op\":\"cancel\",\"t\":1,\"id\":\"\xff\"}").is_err());
+    }
+}
