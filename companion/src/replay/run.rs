@@ -8,7 +8,7 @@ use std::io::{self, Write};
 use std::rc::Rc;
 use std::time::Duration;
 
-use penstock_control::{FlowKey, code_of};
+use penstock_control::code_of;
 use penstock_engine::input::{
     ClassKey, EndpointId, EndpointState, Prompt, Request, RequestId, Service, Usage,
 };
@@ -40,7 +40,7 @@ impl From<io::Error> for Stop {
 /// One pool under a script.
 pub(super) struct Run<W> {
     policy: Policy,
-    /// Nothing is told of flows: all are one.
+    /// By the policy all requests are one flow.
     flowless: bool,
     gate: bool,
     /// `None` until the first operation, whose time is when everything begins.
@@ -70,7 +70,7 @@ impl<W: Write> Run<W> {
         Self {
             classes: classes.collect(),
             endpoints: Endpoints::new(configured.collect()),
-            flowless: matches!(pool.flow_key, FlowKey::None),
+            flowless: pool.flow_key.is_empty(),
             policy,
             gate,
             engine: None,
