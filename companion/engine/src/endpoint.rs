@@ -90,8 +90,8 @@ pub(crate) struct Endpoint {
 
 impl Endpoint {
     /// Neither listed nor in use.
-    pub(crate) fn new(id: EndpointId) -> Self {
-        Self {
+    pub(crate) fn new(id: EndpointId, gate: Gate) -> Self {
+        let mut endpoint = Self {
             id,
             listed: false,
             ready: false,
@@ -107,7 +107,9 @@ impl Endpoint {
             starts_slowly: false,
             share: Share::default(),
             tie: 0,
-        }
+        };
+        endpoint.rebound(gate);
+        endpoint
     }
 
     pub(crate) fn has_room(&self) -> bool {
@@ -187,8 +189,13 @@ impl Endpoint {
         self.foreign = running.unwrap_or(0).saturating_sub(self.requests);
     }
 
-    /// What follows from the rest under this gate, after every change.
-    pub(crate) fn follow(&mut self, gate: Gate) {
+    /// What its share and its bound follow from, besides the gate.
+    pub(crate) fn terms(&self) -> (bool, Decimal, Limits) {
+        (self.ready, self.weight, self.limits())
+    }
+
+    /// Share and bound under this gate; after every change of it or of [`Self::terms`].
+    pub(crate) fn rebound(&mut self, gate: Gate) {
         let full = Share::of(gate, self.weight, Limits::default()).bound(gate);
         let holds_back = |ramp: &Ramp| match gate {
             Gate::Open | Gate::Manual => false,
@@ -198,6 +205,10 @@ impl Endpoint {
         self.ramp = self.ramp.filter(|ramp| self.ready && holds_back(ramp));
         self.share = Share::of(gate, self.weight, self.limits());
         self.bound = self.share.bound(gate);
+    }
+
+    /// Stock under this gate, after every change.
+    pub(crate) const fn recount(&mut self, gate: Gate) {
         self.stock = self.stock_in(gate);
     }
 
@@ -237,6 +248,11 @@ impl Endpoint {
 mod tests {
     use super::*;
 
+    fn follow(endpoint: &mut Endpoint, gate: Gate) {
+        endpoint.rebound(gate);
+        endpoint.recount(gate);
+    }
+
     fn gate(unit: StockUnit, upper: u64) -> Gate {
         Gate::Bounded {
             unit,
@@ -255,9 +271,9 @@ mod tests {
 
     /// Listed when the pool had long begun.
     fn new(gate: Gate) -> Endpoint {
-        let mut endpoint = Endpoint::new(EndpointId(1));
+        let mut endpoint = Endpoint::new(EndpointId(1), Gate::Open);
         endpoint.list(state(true), false);
-        endpoint.follow(gate);
+        follow(&mut endpoint, gate);
         endpoint
     }
 
@@ -266,12 +282,12 @@ mod tests {
         let mut taken = 0;
         while endpoint.has_room() {
             endpoint.start(load);
-            endpoint.follow(gate);
+            follow(endpoint, gate);
             taken += 1;
         }
         for _ in 0..taken {
             endpoint.end(load, true);
-            endpoint.follow(gate);
+            follow(endpoint, gate);
         }
         taken
     }
@@ -293,7 +309,7 @@ mod tests {
         for _ in 0..10 {
             endpoint.start(Load::default());
             endpoint.end(Load::default(), false);
-            endpoint.follow(gate);
+            follow(&mut endpoint, gate);
         }
         assert_eq!(endpoint.bound, 1);
     }
@@ -315,33 +331,33 @@ mod tests {
     #[test]
     fn who_comes_back_starts_slowly_again() {
         let gate = gate(StockUnit::Requests, 4);
-        let mut endpoint = Endpoint::new(EndpointId(1));
+        let mut endpoint = Endpoint::new(EndpointId(1), Gate::Open);
         endpoint.list(state(false), true);
         endpoint.list(state(true), false);
-        endpoint.follow(gate);
+        follow(&mut endpoint, gate);
         assert_eq!(
             endpoint.bound, 4,
             "listed in time, and never gone: it isn't new and doesn't come back"
         );
         endpoint.list(state(true), false);
-        endpoint.follow(gate);
+        follow(&mut endpoint, gate);
         assert_eq!(endpoint.bound, 4, "nothing has changed");
         endpoint.list(state(false), false);
-        endpoint.follow(gate);
+        follow(&mut endpoint, gate);
         endpoint.list(state(true), false);
-        endpoint.follow(gate);
+        follow(&mut endpoint, gate);
         assert_eq!(endpoint.bound, 1);
         boundful(&mut endpoint, gate, Load::default());
         assert_eq!(endpoint.bound, 2);
         endpoint.list(state(false), false);
-        endpoint.follow(gate);
+        follow(&mut endpoint, gate);
         assert_eq!(endpoint.ramp, None);
         endpoint.list(state(true), false);
-        endpoint.follow(gate);
+        follow(&mut endpoint, gate);
         assert_eq!(endpoint.bound, 1, "from the beginning");
         endpoint.list(state(false), false);
         endpoint.list(state(true), true);
-        endpoint.follow(gate);
+        follow(&mut endpoint, gate);
         assert_eq!(endpoint.bound, 4, "in a pool that just starts nothing does");
     }
 
@@ -352,7 +368,7 @@ mod tests {
             for _ in 0..100 {
                 assert!(endpoint.has_room());
                 endpoint.start(Load::default());
-                endpoint.follow(gate);
+                follow(&mut endpoint, gate);
             }
         }
     }
@@ -360,30 +376,30 @@ mod tests {
     #[test]
     fn foreign_load_is_what_was_too_much_when_it_was_asked() {
         let gate = gate(StockUnit::Requests, 4);
-        let mut endpoint = Endpoint::new(EndpointId(1));
+        let mut endpoint = Endpoint::new(EndpointId(1), Gate::Open);
         endpoint.list(state(true), true);
         endpoint.start(Load::default());
         endpoint.observe(Some(3));
-        endpoint.follow(gate);
+        follow(&mut endpoint, gate);
         assert_eq!(endpoint.bound, 2);
         endpoint.end(Load::default(), true);
-        endpoint.follow(gate);
+        follow(&mut endpoint, gate);
         assert_eq!(endpoint.bound, 2, "an end doesn't make it more");
         endpoint.observe(Some(100));
-        endpoint.follow(gate);
+        follow(&mut endpoint, gate);
         assert_eq!((endpoint.bound, endpoint.has_room()), (1, true));
         endpoint.observe(Some(0));
-        endpoint.follow(gate);
+        follow(&mut endpoint, gate);
         assert_eq!(endpoint.bound, 4);
         endpoint.observe(Some(2));
         endpoint.observe(None);
-        endpoint.follow(gate);
+        follow(&mut endpoint, gate);
         assert_eq!(endpoint.bound, 4, "nobody knows: nothing is taken");
     }
 
     #[test]
     fn thresholds_hold_from_their_value_on() {
-        let mut endpoint = Endpoint::new(EndpointId(1));
+        let mut endpoint = Endpoint::new(EndpointId(1), Gate::Open);
         let tokens = |tokens| Threshold {
             tokens: Some(tokens),
             fraction: None,

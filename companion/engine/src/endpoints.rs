@@ -4,7 +4,6 @@
 //! isn't ready, or isn't listed any more, is draining: shown, and gates nothing. The index holds just those that
 //! have room, so a choice looks at no other; a tie falls to a number drawn anew at each change.
 
-use alloc::collections::BTreeSet;
 use alloc::vec::Vec;
 use core::time::Duration;
 
@@ -17,6 +16,7 @@ use crate::input::{EndpointId, EndpointState};
 use crate::limits::{ENDPOINTS_MAX, GRANT_ENDPOINTS_MAX};
 use crate::policy::Gate;
 use crate::rng::Rng;
+use crate::room::Room;
 use crate::slab::Slab;
 use crate::time::Instant;
 
@@ -38,8 +38,7 @@ pub(crate) struct Changed {
 pub(crate) struct Endpoints {
     all: Slab<Endpoint>,
     ids: HashMap<EndpointId, u32>,
-    /// Those with room, least stock first, then by tie.
-    with_room: BTreeSet<(u64, u32, u32)>,
+    with_room: Room,
     gate: Gate,
     bounds: Bounds,
     listed: usize,
@@ -57,7 +56,7 @@ impl Endpoints {
         Self {
             all: Slab::default(),
             ids: HashMap::new(),
-            with_room: BTreeSet::new(),
+            with_room: Room::default(),
             gate,
             bounds: Bounds::over(gate, Share::default()),
             listed: 0,
@@ -205,7 +204,7 @@ impl Endpoints {
         let numbers: Vec<u32> = self.all.iter().map(|(number, _)| number).collect();
         let changed = numbers
             .into_iter()
-            .filter_map(|number| self.change(number, rng, |_| ()))
+            .filter_map(|number| self.change(number, rng, |endpoint| endpoint.rebound(gate)))
             .collect();
         self.bounds = Bounds::over(self.gate, self.share);
         changed
@@ -219,12 +218,9 @@ impl Endpoints {
         allows: impl Fn(&Endpoint) -> bool,
     ) -> Vec<EndpointId> {
         let Some(eligible) = eligible else {
-            let in_order = self.with_room.iter().map(|&(_, _, number)| &self.all[number]);
-            return in_order
-                .filter(|endpoint| allows(endpoint))
-                .take(GRANT_ENDPOINTS_MAX)
-                .map(|endpoint| endpoint.id)
-                .collect();
+            let allows = |number| allows(&self.all[number]);
+            let first = self.with_room.first(GRANT_ENDPOINTS_MAX, allows);
+            return first.into_iter().map(|number| self.id(number)).collect();
         };
         let mut able: Vec<(u64, u32, EndpointId)> = eligible
             .iter()
@@ -243,7 +239,6 @@ impl Endpoints {
     pub(crate) fn audit(&self, running: &[(EndpointId, Load)]) -> Result<(), AuditError> {
         let (mut stock, mut draining, mut listed, mut ready, mut in_use) = (0, 0, 0, 0, 0);
         let mut share = Share::default();
-        let mut with_room = BTreeSet::new();
         for (number, endpoint) in self.all.iter() {
             holds(
                 "an endpoint is known by its id",
@@ -278,9 +273,6 @@ impl Endpoints {
             } else {
                 draining += endpoint.stock;
             }
-            if endpoint.has_room() {
-                with_room.insert((endpoint.stock, endpoint.tie, number));
-            }
         }
         same("requests that run", in_use, running.len() as u64)?;
         same("stock", self.stock, stock)?;
@@ -290,31 +282,36 @@ impl Endpoints {
         holds("bounds are over what is ready", self.share == share)?;
         let bounds = Bounds::over(self.gate, share);
         holds("bounds are of the gate", bounds == self.bounds)?;
-        holds("those with room are known", with_room == self.with_room)
+        let with_room = self.all.iter().filter(|(_, endpoint)| endpoint.has_room());
+        let with_room = with_room.map(|(number, endpoint)| (number, endpoint.stock, endpoint.tie));
+        holds("those with room are known", self.with_room.holds(with_room))
     }
 
     fn number(&mut self, id: EndpointId) -> u32 {
         *self
             .ids
             .entry(id)
-            .or_insert_with(|| self.all.insert(Endpoint::new(id)))
+            .or_insert_with(|| self.all.insert(Endpoint::new(id, self.gate)))
     }
 
     /// The only way to change one: sums and index follow.
     fn change(&mut self, number: u32, rng: &mut Rng, change: impl FnOnce(&mut Endpoint)) -> Option<Changed> {
         let endpoint = &mut self.all[number];
         let had_room = endpoint.has_room();
-        if had_room {
-            self.with_room.remove(&(endpoint.stock, endpoint.tie, number));
-        }
         let (was_listed, was_ready, stock) = (endpoint.listed, endpoint.ready, endpoint.stock);
         let (share, busyness) = (endpoint.share, endpoint.busyness());
+        let terms = endpoint.terms();
         change(endpoint);
-        endpoint.follow(self.gate);
+        if terms != endpoint.terms() {
+            endpoint.rebound(self.gate);
+        }
+        endpoint.recount(self.gate);
         endpoint.tie = rng.next_u32();
         let has_room = endpoint.has_room();
         if has_room {
-            self.with_room.insert((endpoint.stock, endpoint.tie, number));
+            self.with_room.set(number, endpoint.stock, endpoint.tie);
+        } else {
+            self.with_room.remove(number);
         }
         self.listed = self.listed + usize::from(endpoint.listed) - usize::from(was_listed);
         self.ready = self.ready + usize::from(endpoint.ready) - usize::from(was_ready);

@@ -25,6 +25,7 @@ pub mod limits;
 pub mod policy;
 mod rate;
 mod rng;
+mod room;
 mod slab;
 pub mod snapshot;
 pub mod time;
