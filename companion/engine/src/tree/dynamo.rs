@@ -242,4 +242,79 @@ impl Node for Dynamo {
 }
 
 #[cfg(test)]
-mod tests;
+mod tests {
+    use super::*;
+
+    fn head(cost: u64) -> Head {
+        Head {
+            class_cost: cost,
+            ..Head::NONE
+        }
+    }
+
+    fn charge(cost: u64) -> Charge {
+        Charge {
+            cost,
+            class_cost: cost,
+            weight: 1.0,
+            unit: crate::policy::CostUnit::Tokens,
+            model: 0,
+        }
+    }
+
+    #[test]
+    fn a_pick_that_finds_nobody_ends_the_going_on() {
+        let first_two = |miss: bool| {
+            let mut node = Dynamo::new(Unit::Class);
+            for owner in 0..2 {
+                let child = node.add(owner, 10);
+                node.enqueue(child, &head(5));
+            }
+            node.serve(0, &charge(5));
+            node.enqueue(0, &head(5));
+            if miss {
+                node.miss();
+            }
+            node.audit().expect("audit");
+            [node.deficit(0), u64::from(node.pick().expect("both are able"))]
+        };
+        assert_eq!(first_two(false), [5, 0], "credit is left over");
+        assert_eq!(first_two(true), [5, 1], "and stays, but isn't used at once");
+    }
+
+    #[test]
+    fn sets_of_any_size_are_walked_once_around() {
+        for length in [1_u32, 63, 64, 65, 1_024] {
+            let mut set = Set::default();
+            set.grow(length as usize);
+            for child in (0..length).filter(|child| child % 3 == 0) {
+                set.assign(child, true);
+            }
+            for from in 0..length {
+                let found: Vec<u32> = set.around(from).collect();
+                let expected: Vec<u32> = (from..length)
+                    .chain(0..from)
+                    .filter(|child| child % 3 == 0)
+                    .collect();
+                assert_eq!(found, expected, "{length} from {from}");
+            }
+        }
+    }
+
+    #[test]
+    fn what_goes_past_the_queue_is_not_counted() {
+        let mut node = Dynamo::new(Unit::Class);
+        let child = node.add(7, 1);
+        node.set_quantum(child, 10);
+        node.enqueue(child, &head(25));
+        let receipt = node.charge(child, &charge(25));
+        node.settle(child, &charge(25), receipt, None);
+        assert_eq!((node.owner(child), node.deficit(child)), (7, 0));
+        assert_eq!(node.next_head(), Some(head(25)));
+        node.serve(child, &charge(25));
+        node.block(child);
+        assert_eq!((node.pick(), node.deficit(child)), (None, 5));
+        node.remove(child);
+        assert_eq!(node.deficit(child), 0);
+    }
+}
