@@ -27,7 +27,7 @@ const FRACTION: u32 = 20;
 /// More than any deficit is without refunds.
 const DEFICIT_MAX: u64 = 1 << 62;
 /// Laps count from 0 again at this. Tests come there.
-const LAPS: u64 = if cfg!(test) { 1 << 10 } else { 1 << 62 };
+const LAPS: u64 = if cfg!(test) { 1 << 5 } else { 1 << 62 };
 
 /// What a visit grants, in the unit of the costs; not 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
