@@ -1,6 +1,6 @@
 //! How fast the engine decides: register + grant + complete on one core, and the memory of what waits.
 //!
-//!     cargo run --release -p penstock-engine --example cycles
+//!     cargo run --release -p penstock-engine --example cycles [FLOWS WAITING CYCLES]
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::collections::VecDeque;
@@ -128,6 +128,13 @@ fn measure(flows: u64, waiting: u64, cycles: u64) {
 }
 
 fn main() {
+    let given: Vec<u64> = std::env::args()
+        .skip(1)
+        .filter_map(|arg| arg.parse().ok())
+        .collect();
+    if let [flows, waiting, cycles] = given[..] {
+        return measure(flows, waiting, cycles);
+    }
     for (flows, waiting) in [
         (10, 1_000),
         (1_000, 0),

@@ -28,15 +28,25 @@ impl Virtual {
 
     /// How far a flow of `weight` moves by `cost`; at least one unit, so that nothing is free.
     pub(crate) fn step(cost: u64, weight: f64) -> Self {
-        let exact = cost as f64 / weight * ONE;
-        Self(libm::rint(exact.clamp(1.0, STEP_MAX)) as i128)
+        Self::rounded(cost as f64 / weight * ONE)
     }
 
     /// Where a tally of `cost` at `weight` stands.
     pub(crate) fn of(cost: u128, weight: f64) -> Self {
         match cost {
             0 => Self::default(),
-            cost => Self(libm::rint((cost as f64 / weight * ONE).clamp(1.0, STEP_MAX)) as i128),
+            cost => Self::rounded(cost as f64 / weight * ONE),
+        }
+    }
+
+    /// To the nearest unit, of two to the even one; at least 1.
+    fn rounded(exact: f64) -> Self {
+        // From here on a float has no fraction; below, what it has is rounded off by adding this.
+        const WHOLE: f64 = (1_u64 << 52) as f64;
+        if exact < WHOLE {
+            Self(i128::from((exact.max(1.0) + WHOLE - WHOLE) as i64))
+        } else {
+            Self(exact.min(STEP_MAX) as i128)
         }
     }
 

@@ -1,42 +1,64 @@
-//! Heaps that take anything out: pairing heaps over one arena, so that a member costs 12 bytes of links beside
-//! its key, nothing is allocated by joining or leaving, and many heaps share the arena.
+//! Heaps that take anything out: over one arena, so that a member costs 12 bytes of links beside its key, nothing is
+//! allocated by joining or leaving, and many heaps share the arena.
+//!
+//! A heap is a run and a rest. The run is a sorted list: who belongs at one of its ends joins and leaves in O(1),
+//! which is all that mostly happens where keys are times. Who belongs within goes to the rest, a pairing heap:
+//! joining is O(1), leaving O(log n) amortised (Fredman et al., "The pairing heap", 1986): one departure may visit
+//! every direct child of its place, which is the price of paying nothing at joining.
 //!
 //! Members are named by small numbers that the owner hands out; a member is in one heap of an arena at most.
-//! Joining is O(1), leaving O(log n) amortised (Fredman et al., "The pairing heap", 1986): one departure may
-//! visit every direct child of its place, which is the price of paying nothing at joining.
 
 use alloc::vec::Vec;
 
 const NONE: u32 = u32::MAX;
 const ABSENT: u32 = u32::MAX - 1;
+/// In place of a first child: of the run.
+const RUN: u32 = u32::MAX - 2;
 
 /// One heap of an arena; empty at first.
 #[derive(Debug)]
-pub(crate) struct Root(u32);
+pub(crate) struct Root {
+    least: u32,
+    /// The run's ends.
+    first: u32,
+    last: u32,
+    /// The least of the rest.
+    rest: u32,
+}
 
 impl Default for Root {
     fn default() -> Self {
-        Self(NONE)
+        Self {
+            least: NONE,
+            first: NONE,
+            last: NONE,
+            rest: NONE,
+        }
     }
 }
 
 impl Root {
     /// The member with the least key.
     pub(crate) const fn least(&self) -> Option<u32> {
-        if self.0 == NONE { None } else { Some(self.0) }
+        if self.least == NONE {
+            None
+        } else {
+            Some(self.least)
+        }
     }
 
     pub(crate) const fn is_empty(&self) -> bool {
-        self.0 == NONE
+        self.least == NONE
     }
 }
 
 #[derive(Clone, Copy, Debug)]
 struct Link<K> {
     key: K,
+    /// [`RUN`] in the run.
     child: u32,
     next: u32,
-    /// The left sibling, or the parent of a first child; [`NONE`] at a root, [`ABSENT`] outside of all heaps.
+    /// The left neighbour, or the parent of a first child; [`NONE`] at a root, [`ABSENT`] outside of all heaps.
     prev: u32,
 }
 
@@ -69,37 +91,57 @@ impl<K: Ord + Copy + Default> Heaps<K> {
             self.links[index].prev, ABSENT,
             "invariant: a member is in one heap at most"
         );
-        self.links[index] = Link {
-            key,
-            child: NONE,
-            next: NONE,
-            prev: NONE,
-        };
-        root.0 = self.meld(root.0, member);
+        if root.first == NONE {
+            (root.first, root.last) = (member, member);
+            self.links[index] = run(key, NONE, NONE);
+        } else if self.links[root.last as usize].key <= key {
+            self.links[root.last as usize].next = member;
+            self.links[index] = run(key, root.last, NONE);
+            root.last = member;
+        } else if key < self.links[root.first as usize].key {
+            self.links[root.first as usize].prev = member;
+            self.links[index] = run(key, NONE, root.first);
+            root.first = member;
+        } else {
+            self.links[index] = Link {
+                key,
+                child: NONE,
+                next: NONE,
+                prev: NONE,
+            };
+            root.rest = self.meld(root.rest, member);
+        }
+        if root.least == NONE || key < self.links[root.least as usize].key {
+            root.least = member;
+        }
     }
 
     /// Takes `member` out of the heap of `root`, in which it is.
     pub(crate) fn remove(&mut self, root: &mut Root, member: u32) {
         let link = self.links[member as usize];
         debug_assert_ne!(link.prev, ABSENT, "invariant: only a member leaves");
-        let orphans = self.pair(link.child);
-        if root.0 == member {
-            root.0 = orphans;
+        if link.child == RUN {
+            self.unchain(root, link.prev, link.next);
         } else {
-            if self.links[link.prev as usize].child == member {
-                self.links[link.prev as usize].child = link.next;
+            let orphans = self.pair(link.child);
+            if root.rest == member {
+                root.rest = orphans;
             } else {
-                self.links[link.prev as usize].next = link.next;
+                if self.links[link.prev as usize].child == member {
+                    self.links[link.prev as usize].child = link.next;
+                } else {
+                    self.links[link.prev as usize].next = link.next;
+                }
+                if link.next != NONE {
+                    self.links[link.next as usize].prev = link.prev;
+                }
+                root.rest = self.meld(root.rest, orphans);
             }
-            if link.next != NONE {
-                self.links[link.next as usize].prev = link.prev;
-            }
-            root.0 = self.meld(root.0, orphans);
         }
-        let left = &mut self.links[member as usize];
-        left.child = NONE;
-        left.next = NONE;
-        left.prev = ABSENT;
+        self.links[member as usize].prev = ABSENT;
+        if root.least == member {
+            root.least = self.lesser(root.first, root.rest);
+        }
     }
 
     /// Gives `member` of the heap of `root` another key.
@@ -122,13 +164,35 @@ impl<K: Ord + Copy + Default> Heaps<K> {
     /// Every member of `root`, in no order that means anything.
     pub(crate) fn members(&self, root: &Root) -> Vec<u32> {
         let mut found = Vec::new();
-        let mut open: Vec<u32> = root.least().into_iter().collect();
+        let mut open: Vec<u32> = [root.first, root.rest].into();
+        open.retain(|&member| member != NONE);
         while let Some(member) = open.pop() {
             found.push(member);
             let link = &self.links[member as usize];
-            open.extend([link.child, link.next].into_iter().filter(|&other| other != NONE));
+            open.extend([link.child, link.next].into_iter().filter(|&other| other < RUN));
         }
         found
+    }
+
+    /// Takes out of the run who is between these.
+    fn unchain(&mut self, root: &mut Root, prev: u32, next: u32) {
+        match prev {
+            NONE => root.first = next,
+            prev => self.links[prev as usize].next = next,
+        }
+        match next {
+            NONE => root.last = prev,
+            next => self.links[next as usize].prev = prev,
+        }
+    }
+
+    /// Of two that may be missing.
+    fn lesser(&self, a: u32, b: u32) -> u32 {
+        if a == NONE || (b != NONE && self.links[b as usize].key < self.links[a as usize].key) {
+            b
+        } else {
+            a
+        }
     }
 
     /// Joins two trees; neither root has siblings.
@@ -184,6 +248,16 @@ impl<K: Ord + Copy + Default> Heaps<K> {
         let link = &mut self.links[member as usize];
         link.next = NONE;
         link.prev = NONE;
+    }
+}
+
+/// A link of the run.
+const fn run<K>(key: K, prev: u32, next: u32) -> Link<K> {
+    Link {
+        key,
+        child: RUN,
+        next,
+        prev,
     }
 }
 

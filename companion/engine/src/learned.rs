@@ -125,16 +125,27 @@ struct Median {
 impl Median {
     fn push(&mut self, value: u64) {
         let value = u32::try_from(value).unwrap_or(u32::MAX);
+        // Counting all of them is faster than a search whose every turn is a guess.
+        let below = |sorted: &[u32], value| -> usize {
+            let count: u32 = sorted.iter().map(|&other| u32::from(other < value)).sum();
+            count as usize
+        };
+        let to = below(&self.sorted, value);
         if self.ring.len() < OUTPUTS_KEPT {
             self.ring.push(value);
-        } else {
-            let old = core::mem::replace(&mut self.ring[self.oldest], value);
-            self.oldest = (self.oldest + 1) % OUTPUTS_KEPT;
-            self.sorted
-                .remove(self.sorted.partition_point(|&other| other < old));
+            self.sorted.insert(to, value);
+            return;
         }
-        self.sorted
-            .insert(self.sorted.partition_point(|&other| other < value), value);
+        let old = core::mem::replace(&mut self.ring[self.oldest], value);
+        self.oldest = (self.oldest + 1) % OUTPUTS_KEPT;
+        let from = below(&self.sorted, old);
+        if from < to {
+            self.sorted.copy_within(from + 1..to, from);
+            self.sorted[to - 1] = value;
+        } else {
+            self.sorted.copy_within(to..from, to + 1);
+            self.sorted[to] = value;
+        }
     }
 
     /// Of an even number: halfway between the two in the middle, rounded down.
@@ -154,6 +165,8 @@ struct Table<V> {
     hasher: DefaultHashBuilder,
     hand: usize,
     max: usize,
+    /// Who was asked for last: mostly the same is asked for again.
+    last: usize,
 }
 
 #[derive(Debug)]
@@ -172,29 +185,48 @@ impl<V: Default> Table<V> {
             hasher: DefaultHashBuilder::default(),
             hand: 0,
             max,
+            last: 0,
         }
     }
 
     fn get(&self, name: &str) -> Option<&V> {
-        let hash = hash_of(&self.hasher, name);
-        let found = self
-            .index
-            .find(hash, |&at| &*self.entries[at as usize].name == name)?;
-        Some(&self.entries[*found as usize].value)
+        let at = self.find(name).or_else(|| self.search(name, self.hash(name)))?;
+        Some(&self.entries[at].value)
     }
 
     fn entry(&mut self, name: &str) -> &mut V {
-        let hash = hash_of(&self.hasher, name);
-        let found = self
-            .index
-            .find(hash, |&at| &*self.entries[at as usize].name == name)
-            .copied();
-        let at = found.unwrap_or_else(|| self.add(name, hash)) as usize;
-        self.entries[at].used = true;
-        &mut self.entries[at].value
+        let at = self.find(name).unwrap_or_else(|| {
+            let hash = self.hash(name);
+            let found = self.search(name, hash);
+            found.unwrap_or_else(|| self.add(name, hash))
+        });
+        self.last = at;
+        let entry = &mut self.entries[at];
+        entry.used = true;
+        &mut entry.value
     }
 
-    fn add(&mut self, name: &str, hash: u64) -> u32 {
+    /// Where it is, if it was asked for last.
+    fn find(&self, name: &str) -> Option<usize> {
+        let same = self
+            .entries
+            .get(self.last)
+            .is_some_and(|entry| &*entry.name == name);
+        same.then_some(self.last)
+    }
+
+    fn search(&self, name: &str, hash: u64) -> Option<usize> {
+        let found = self
+            .index
+            .find(hash, |&at| &*self.entries[at as usize].name == name)?;
+        Some(*found as usize)
+    }
+
+    fn hash(&self, name: &str) -> u64 {
+        hash_of(&self.hasher, name)
+    }
+
+    fn add(&mut self, name: &str, hash: u64) -> usize {
         let entry = Entry {
             name: name.into(),
             value: V::default(),
@@ -216,10 +248,11 @@ impl<V: Default> Table<V> {
             self.entries[at] = entry;
             at
         };
-        let at = u32::try_from(at).expect("invariant: tables have limits far below 2^32");
+        let number = u32::try_from(at).expect("invariant: tables have limits far below 2^32");
         let (entries, hasher) = (&self.entries, &self.hasher);
-        self.index
-            .insert_unique(hash, at, |&other| hash_of(hasher, &entries[other as usize].name));
+        self.index.insert_unique(hash, number, |&other| {
+            hash_of(hasher, &entries[other as usize].name)
+        });
         at
     }
 }
@@ -256,6 +289,19 @@ mod tests {
             (median.ring.len(), median.sorted.len()),
             (OUTPUTS_KEPT, OUTPUTS_KEPT)
         );
+    }
+
+    #[test]
+    fn a_median_is_that_of_what_it_keeps() {
+        let mut median = Median::default();
+        let mut lot = 1_u32;
+        for _ in 0..1_000 {
+            lot = lot.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+            median.push(u64::from(lot >> 26));
+            let mut kept = median.ring.clone();
+            kept.sort_unstable();
+            assert_eq!(kept, median.sorted);
+        }
     }
 
     #[test]

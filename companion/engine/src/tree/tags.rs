@@ -17,6 +17,7 @@
 //! that are passed over again and again: its tag would be V + its cost every time, and V runs on.)
 
 use alloc::collections::BTreeMap;
+use core::cmp::Ordering;
 use core::time::Duration;
 
 use crate::cost::{Charge, Virtual};
@@ -48,6 +49,9 @@ pub(crate) enum Rule {
     Usage,
 }
 
+/// The queue of [`LaneId::ANY`], which is never closed.
+const ANY: u32 = 0;
+
 /// Children whose head waits in one lane.
 #[derive(Debug)]
 struct Queue {
@@ -59,6 +63,18 @@ struct Queue {
     closed_at: Option<Virtual>,
     /// Stands in the heap of open queues.
     listed: bool,
+}
+
+impl Queue {
+    fn new(lane: LaneId, closed_at: Option<Virtual>) -> Self {
+        Self {
+            lane,
+            members: Root::default(),
+            origin: Virtual::default(),
+            closed_at,
+            listed: false,
+        }
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -85,10 +101,29 @@ struct Child {
 }
 
 /// The least goes.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Key {
     tag: Virtual,
     arrival: Arrival,
+}
+
+impl Ord for Key {
+    fn cmp(&self, other: &Self) -> Ordering {
+        self.tag
+            .cmp(&other.tag)
+            .then_with(|| self.arrival.cmp(&other.arrival))
+    }
+}
+
+impl PartialOrd for Key {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+
+    /// What heaps ask all the time: mostly the tags decide.
+    fn lt(&self, other: &Self) -> bool {
+        self.tag < other.tag || (self.tag == other.tag && self.arrival < other.arrival)
+    }
 }
 
 /// How V was moved last, kept until somebody starts there: a refund takes it back.
@@ -111,7 +146,9 @@ pub(super) struct Tags {
     usage: Usage,
     children: Slab<Child>,
     heads: Heaps<Key>,
+    /// [`ANY`] always; the others while they have members.
     queues: Slab<Queue>,
+    /// All but [`ANY`].
     by_lane: BTreeMap<LaneId, u32>,
     open: Heaps<Key>,
     next: Root,
@@ -122,6 +159,8 @@ pub(super) struct Tags {
 impl Tags {
     /// `window` is [`Rule::Usage`]'s.
     pub(super) fn new(rule: Rule, window: Duration, now: Instant) -> Self {
+        let mut queues = Slab::default();
+        queues.insert(Queue::new(LaneId::ANY, None));
         Self {
             rule,
             now: Virtual::default(),
@@ -130,7 +169,7 @@ impl Tags {
             usage: Usage::new(window, now),
             children: Slab::default(),
             heads: Heaps::default(),
-            queues: Slab::default(),
+            queues,
             by_lane: BTreeMap::new(),
             open: Heaps::default(),
             next: Root::default(),
@@ -332,16 +371,14 @@ impl Tags {
     }
 
     fn join(&mut self, child: ChildId, head: Head) {
-        let level = self.level();
-        let queue = *self.by_lane.entry(head.lane).or_insert_with(|| {
-            self.queues.insert(Queue {
-                lane: head.lane,
-                members: Root::default(),
-                origin: Virtual::default(),
-                closed_at: (!head.open).then_some(level),
-                listed: false,
-            })
-        });
+        let queue = if head.lane == LaneId::ANY {
+            ANY
+        } else {
+            let closed_at = (!head.open).then(|| self.level());
+            let queues = &mut self.queues;
+            let new = || queues.insert(Queue::new(head.lane, closed_at));
+            *self.by_lane.entry(head.lane).or_insert_with(new)
+        };
         self.catch_up(queue);
         let node = &mut self.children[child];
         node.finish = node.finish - self.queues[queue].origin;
@@ -361,7 +398,7 @@ impl Tags {
         node.finish = node.finish + at.origin;
         node.place = Place::Out;
         self.list(queue);
-        if self.queues[queue].members.is_empty() {
+        if queue != ANY && self.queues[queue].members.is_empty() {
             let gone = self.queues.remove(queue);
             self.by_lane.remove(&gone.lane);
         }

@@ -4,7 +4,7 @@ use crate::audit::{AuditError, holds};
 use crate::tree::LaneId;
 use crate::tree::node::{ChildId, Head, Node};
 
-use super::{Key, Place, Rule, Tags};
+use super::{ANY, Key, Place, Rule, Tags};
 
 impl Tags {
     /// What must hold of `child`, given what is enqueued of it, and whether nothing of it waits or runs.
@@ -52,16 +52,21 @@ impl Tags {
         let mut least: Option<(Key, ChildId)> = None;
         for (number, queue) in self.queues.iter() {
             let is_open = open(queue.lane);
+            let known = self.by_lane.get(&queue.lane) == Some(&number);
             holds(
                 "a queue is known by its lane",
-                self.by_lane.get(&queue.lane) == Some(&number),
+                known != (number == ANY && queue.lane == LaneId::ANY),
             )?;
             holds(
                 "a queue is open while its lane is",
                 queue.closed_at.is_none() == is_open,
             )?;
-            holds("a queue is listed while it is open", queue.listed == is_open)?;
-            holds("a queue has members", !queue.members.is_empty())?;
+            let is_empty = queue.members.is_empty();
+            holds("a queue has members", number == ANY || !is_empty)?;
+            holds(
+                "a queue is listed while it is open",
+                queue.listed == (is_open && !is_empty),
+            )?;
             for child in self.heads.members(&queue.members) {
                 holds(
                     "a member knows its queue",

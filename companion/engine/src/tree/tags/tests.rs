@@ -385,7 +385,7 @@ fn who_is_of_no_account_any_more_is_forgotten_and_its_memory_returned() {
         world.tags.rest(child);
         world.tags.advance(at(1_000));
         assert_eq!(forget(&mut world), 0, "{rule:?}");
-        assert!(world.tags.queues.len() == 0 && world.tags.by_lane.is_empty());
+        assert!(world.tags.queues.len() == 1 && world.tags.by_lane.is_empty());
     }
 }
 
