@@ -11,7 +11,7 @@ use crate::job::{Job, State};
 use crate::limits::BODY_BYTES_MAX;
 use crate::policy::{Admit, Overflow};
 use crate::time::Instant;
-use crate::tree::{Arrival, BANDS, Claim, Queued, score};
+use crate::tree::{Arrival, BANDS, Claim, LaneId, Queued, score};
 use crate::units::Tokens;
 
 impl Engine {
@@ -38,9 +38,9 @@ impl Engine {
         let number = match self.ids.get(&request.id) {
             Some(&number) if self.jobs[number].is_waiting() => {
                 let job = &self.jobs[number];
-                let (queued, deadline) = (job.queued, job.deadline);
-                self.expiry.remove(number, queued.arrival, deadline);
-                self.tree.remove(number, &queued);
+                self.expiry
+                    .remove(number, job.queued.arrival, job.deadline());
+                self.tree.remove(number, &job.queued, &self.endpoints);
                 number
             }
             Some(_) => return,
@@ -50,8 +50,9 @@ impl Engine {
             }
         };
         let charge = self.charge_for(number);
-        self.tree.charge(self.jobs[number].queued.flow, &charge);
-        self.run(number, endpoint, charge, Outcome::Dispatched);
+        let flow = self.jobs[number].queued.flow;
+        let receipts = self.tree.charge(flow, &charge, endpoint, &self.endpoints);
+        self.run(number, endpoint, charge, receipts, Outcome::Dispatched);
     }
 
     /// Takes a newcomer in, unless it can't be helped whatever the load. It doesn't wait yet.
@@ -92,46 +93,56 @@ impl Engine {
             sequence: self.arrivals,
         };
         self.arrivals += 1;
-        let flow = self.tree.flow(request.flow, request.band, &self.policy.flows);
+        let prompt = self.learned.prompt_tokens(&request.model, request.prompt);
+        let cached = request.cached.0.min(prompt);
+        let model = self.tree.model(&request.model);
+        let class = self
+            .tree
+            .classify(request.class_set, &request.class, prompt - cached);
+        let flow = self
+            .tree
+            .flow(request.flow, request.band, model, class, &self.policy.flows);
         let expected = request.expected_output.map_or_else(
             || {
-                self.learned
-                    .output_tokens(&self.tree.flow_of(flow).name, &request.model)
+                let name = &self.tree.identity_of(flow).name;
+                self.learned.output_tokens(name, &request.model)
             },
             |of| of.0,
         );
         let tally = Tally {
-            prompt: self.learned.prompt_tokens(&request.model, request.prompt),
+            prompt,
             cached: request.cached.0,
             output: expected.min(request.max_output.unwrap_or(Tokens(TOKENS_MAX)).0),
         };
-        let endpoints = &self.endpoints;
-        let lane = self.tree.lane(request.eligible, |id| endpoints.has_room(id));
-        let cost = tally.cost(self.policy.flows.cost, self.policy.weights);
-        let class_cost = tally.prompt.saturating_sub(tally.cached).max(1);
         let claim = Claim {
-            class_cost,
+            class_cost: (prompt - cached).max(1),
             arrived: at,
             jump: request.jump,
             deadline: request.deadline,
             ttft_target: request.ttft_target,
         };
+        let order = self.tree.classes().get(class).order(self.policy.order);
         let number = self.jobs.insert(Job {
             id: request.id,
             band: request.band,
+            class_set: request.class_set,
+            class_key: request.class,
             queued: Queued {
                 flow,
-                lane,
-                cost,
-                class_cost,
-                model: 0,
-                strict: request.strict,
-                score: score(self.policy.order, &claim),
+                class,
+                lane: self.tree.lane(class, request.eligible, &self.endpoints),
+                model,
+                cost: tally.cost(self.policy.flows.cost, self.policy.weights),
+                class_cost: claim.class_cost,
+                prompt,
+                cached,
                 bytes: request.body_bytes.min(BODY_BYTES_MAX),
+                strict: request.strict,
+                score: score(order, &claim),
                 arrival,
             },
+            claim,
             starts: self.expiry.ready_time(at),
-            deadline: request.deadline,
             tally,
             prompt_bytes: match request.prompt {
                 Prompt::Bytes(bytes) => bytes,
@@ -147,20 +158,31 @@ impl Engine {
     /// Lets `number` go at once if it may: there is room for it, and nothing waits that it could overtake.
     fn bypass(&mut self, number: u32) -> bool {
         let queued = self.jobs[number].queued;
+        let upper = self.endpoints.bounds().upper;
         let stock = self.endpoints.stock();
-        let open = (stock < self.endpoints.bounds().upper || stock == 0) && self.rate.has(self.now);
-        let first = self.tree.flow_of(queued.flow).waiting.requests == 0;
-        if !self.ready || !open || !first || self.tree.can_go() {
+        let open = self.ready && !self.is_manual() && (stock < upper || stock == 0);
+        let first = self.tree.flow_of(queued.flow).waiting == 0;
+        if !open || !first || self.tree.is_at_limit(queued.flow) || !self.rate.has(self.now) {
             return false;
         }
-        let endpoints = self.endpoints.choose(self.tree.eligible(queued.lane), |_| true);
+        self.cap(upper);
+        if self.tree.is_over(self.jobs[number].band) || self.tree.can_go() {
+            return false;
+        }
+        let endpoints = self
+            .endpoints
+            .choose(self.tree.eligible(queued.lane), |endpoint| {
+                self.tree.takes(&queued, endpoint)
+            });
         let Some(&endpoint) = endpoints.first() else {
             return false;
         };
-        let charge = self.charge_for(number);
         self.rate.take(self.now);
-        self.tree.charge(queued.flow, &charge);
-        self.run(number, endpoint, charge, Outcome::Bypassed);
+        let charge = self.charge_for(number);
+        let receipts = self
+            .tree
+            .charge(queued.flow, &charge, endpoint, &self.endpoints);
+        self.run(number, endpoint, charge, receipts, Outcome::Bypassed);
         self.push(Effect::Grant {
             id: self.jobs[number].id,
             endpoints,
@@ -168,7 +190,25 @@ impl Engine {
             waited: core::time::Duration::ZERO,
             cost: Tokens(charge.cost),
         });
+        if self.traced {
+            self.push_trace(number);
+        }
         true
+    }
+
+    /// Endpoints of `lane` that are ready; if none is, those that are listed; at least 1.
+    fn eligible_count(&self, lane: LaneId) -> u64 {
+        let (ready, listed) = match self.tree.eligible(lane) {
+            None => (self.endpoints.ready_count(), self.endpoints.listed_count()),
+            Some(eligible) => {
+                let count = |is: &dyn Fn(EndpointId) -> bool| eligible.iter().filter(|&&id| is(id)).count();
+                (
+                    count(&|id| self.endpoints.is_ready(id)),
+                    count(&|id| self.endpoints.is_listed(id)),
+                )
+            }
+        };
+        (if ready > 0 { ready } else { listed }).max(1) as u64
     }
 
     /// Makes room for `number` if it may have it.
@@ -186,11 +226,16 @@ impl Engine {
         if ends <= self.now {
             return Err(outcome_of(timer));
         }
-        let flow = self.tree.flow_of(job.queued.flow);
-        if flow.waiting.requests >= flow.capacity.unwrap_or(queue.flow_capacity) {
+        let waiting = self.tree.in_band(job.queued.flow).waiting.requests;
+        let capacity = self.tree.identity_of(job.queued.flow).capacity;
+        if waiting >= capacity.unwrap_or(queue.flow_capacity) {
             return Err(Outcome::RejectedFlowCapacity);
         }
-        let full = match flow.waiting.requests {
+        let class = self.tree.classes().get(job.queued.class);
+        if class.is_limited() && !class.has_room(self.eligible_count(job.queued.lane)) {
+            return Err(Outcome::RejectedClassCapacity);
+        }
+        let full = match waiting {
             0 => Outcome::RejectedTooManyFlows,
             _ => Outcome::RejectedQueueFull,
         };

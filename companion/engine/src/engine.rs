@@ -1,7 +1,8 @@
 //! The engine: what happens, when it happens, and in which order that is decided.
 //!
 //! Every call does the same: brings time forward, lets what is due by then expire, takes the input in, and lets
-//! go whatever may go now. Nothing else causes a decision. Admission is in [`crate::admission`].
+//! go whatever may go now. Nothing else causes a decision. Admission is in [`crate::admission`], what becomes of
+//! those that go in [`crate::running`], and another policy in [`crate::changing`].
 
 use alloc::boxed::Box;
 use alloc::collections::VecDeque;
@@ -9,23 +10,21 @@ use alloc::vec::Vec;
 
 use hashbrown::HashMap;
 
-use crate::cost::Charge;
 use crate::counters::Counters;
 use crate::drain_rate::DrainRate;
 use crate::effect::{Effect, Outcome};
-use crate::endpoint::Load;
 use crate::endpoints::{Changed, Endpoints};
 use crate::expiry::{Expiry, Timer, Ttls};
-use crate::input::{Band, EndpointId, EndpointState, Input, RequestId, Service};
-use crate::job::{Job, State};
+use crate::input::{Band, EndpointId, EndpointState, Input, RequestId};
+use crate::job::Job;
 use crate::learned::Learned;
-use crate::policy::{CostUnit, Policy};
+use crate::policy::{Gate, Policy};
 use crate::rate::Rate;
 use crate::rng::Rng;
 use crate::slab::Slab;
 use crate::time::Instant;
 use crate::tree::{BANDS, Tree};
-use crate::units::Tokens;
+use crate::units::{Decimal, Tokens};
 
 /// The decisions of one pool.
 #[derive(Debug)]
@@ -46,7 +45,7 @@ pub struct Engine {
     pub(crate) drain_rate: DrainRate,
     pub(crate) counters: Counters,
     pub(crate) rng: Rng,
-    traced: bool,
+    pub(crate) traced: bool,
     effects: VecDeque<Effect>,
 }
 
@@ -58,6 +57,7 @@ impl Engine {
         Self {
             endpoints: Endpoints::new(policy.gate),
             rate: Rate::new(policy.queue.max_rate, now),
+            tree: Tree::new(&policy, seed, now),
             policy,
             now,
             ready: false,
@@ -65,7 +65,6 @@ impl Engine {
             jobs: Slab::default(),
             ids: HashMap::new(),
             arrivals: 0,
-            tree: Tree::new(seed),
             expiry: Expiry::new(now),
             learned: Learned::new(),
             drain_rate: DrainRate::new(now),
@@ -79,10 +78,14 @@ impl Engine {
     /// Something happened at `now`. A time before one already told counts as that one, and is counted.
     pub fn handle(&mut self, now: Instant, input: Input) {
         self.advance(now);
-        self.expire();
+        if !self.is_manual() {
+            self.expire();
+        }
         self.take_in(input);
-        self.expire();
-        self.dispatch();
+        if !self.is_manual() {
+            self.expire();
+            self.dispatch();
+        }
         self.drain_rate.advance(self.now, self.is_saturated());
     }
 
@@ -90,7 +93,9 @@ impl Engine {
     pub fn handle_timeout(&mut self, now: Instant) {
         self.advance(now);
         self.expire();
-        self.dispatch();
+        if !self.is_manual() {
+            self.dispatch();
+        }
         self.drain_rate.advance(self.now, self.is_saturated());
     }
 
@@ -109,11 +114,11 @@ impl Engine {
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Instant> {
         let expires = self.expiry.next(self.ttls()).map(|(at, _, _)| at);
-        let rate = self
+        let token = self
             .rate
             .next(self.now)
-            .filter(|_| self.may_dispatch() && self.tree.can_go());
-        expires.into_iter().chain(rate).min()
+            .filter(|_| self.is_open() && self.tree.can_go());
+        expires.into_iter().chain(token).min()
     }
 
     fn advance(&mut self, now: Instant) {
@@ -122,6 +127,7 @@ impl Engine {
         } else {
             self.now = now;
         }
+        self.tree.advance(self.now);
         self.drain_rate.advance(self.now, self.is_saturated());
     }
 
@@ -133,7 +139,13 @@ impl Engine {
             Input::Cancel(id) => self.cancel(id),
             Input::Sent { id, endpoint } => self.sent(id, endpoint),
             Input::Completed { id, service } => self.completed(id, service),
-            Input::Settle { .. } | Input::Dispatch { .. } | Input::Evict(_) => {}
+            Input::Settle { id, service } => self.settle(id, service),
+            Input::Evict(id) => {
+                if let Some(number) = self.waiting_number(id) {
+                    self.refuse_waiting(number, Outcome::RejectedInvalid);
+                }
+            }
+            Input::Dispatch { blocked } => self.dispatch_one(&blocked),
             Input::Requeue(id) => self.requeue(id),
             Input::Endpoint { id, state } => self.endpoint(id, state),
             Input::EndpointRemoved(id) => {
@@ -144,7 +156,7 @@ impl Engine {
             Input::Drain(draining) => self.drain(draining),
             Input::Load { id, running } => {
                 let changed = self.endpoints.observe(id, running, &mut self.rng);
-                self.room_changed(changed);
+                self.endpoint_changed(changed);
             }
             Input::Ready => {
                 self.ready = true;
@@ -153,78 +165,75 @@ impl Engine {
         }
     }
 
+    /// Nothing goes by itself.
+    pub(crate) fn is_manual(&self) -> bool {
+        self.policy.gate == Gate::Manual
+    }
+
+    /// What waits may go, as far as that is for the gate to say.
+    pub(crate) fn is_open(&self) -> bool {
+        let stock = self.endpoints.stock();
+        let open = stock < self.endpoints.bounds().lower || stock == 0;
+        self.ready && !self.is_manual() && open && self.endpoints.any_room()
+    }
+
     /// Lets go what may go, one after another, while the gate is open.
     fn dispatch(&mut self) {
-        while self.tree.waiting_in_all().requests > 0 && self.may_dispatch() && self.rate.has(self.now) {
+        while self.tree.waiting_in_all().requests > 0 && self.is_open() {
+            self.cap(self.endpoints.bounds().lower);
+            if !self.rate.has(self.now) {
+                return;
+            }
             self.counters.dequeue_attempts += 1;
             let Some(number) = self.tree.pick() else {
                 return;
             };
             self.counters.dequeue_successes += 1;
+            self.rate.take(self.now);
             self.grant_waiting(number);
         }
     }
 
-    /// What waits and may go by its own limits may go by those of the servers, at least. What goes in a second isn't
-    /// asked for.
-    pub(crate) fn may_dispatch(&self) -> bool {
-        let stock = self.endpoints.stock();
-        let open = stock < self.endpoints.bounds().lower || stock == 0;
-        self.ready && open && self.endpoints.any_room()
-    }
-
-    fn grant_waiting(&mut self, number: u32) {
-        let job = &self.jobs[number];
-        let endpoints = self
-            .endpoints
-            .choose(self.tree.eligible(job.queued.lane), |_| true);
-        let first = *endpoints
-            .first()
-            .expect("invariant: a lane is open while an endpoint of it has room");
-        let waited = self.now.since(job.queued.arrival.at);
-        let (queued, deadline) = (job.queued, job.deadline);
-        let charge = self.charge_for(number);
-        self.expiry.remove(number, queued.arrival, deadline);
-        self.rate.take(self.now);
-        self.tree.dispatch(number, &queued, &charge);
-        self.run(number, first, charge, Outcome::Dispatched);
-        let id = self.jobs[number].id;
-        let cost = Tokens(charge.cost);
-        self.effects.push_back(Effect::Grant {
-            id,
-            endpoints,
-            outcome: Outcome::Dispatched,
-            waited,
-            cost,
-        });
-    }
-
-    /// What `number` is charged if it goes now.
-    pub(crate) fn charge_for(&self, number: u32) -> Charge {
-        let queued = &self.jobs[number].queued;
-        let weight = self.tree.flow_of(queued.flow).weight;
-        Charge {
-            cost: queued.cost,
-            class_cost: queued.class_cost,
-            weight,
-            unit: self.policy.flows.cost,
-            model: queued.model,
+    fn dispatch_one(&mut self, blocked: &[Box<str>]) {
+        if !self.is_manual() || !self.ready || !self.endpoints.any_room() {
+            return;
+        }
+        self.tree.hold_classes(blocked);
+        self.counters.dequeue_attempts += 1;
+        let picked = self.tree.pick();
+        if let Some(number) = picked {
+            self.counters.dequeue_successes += 1;
+            self.grant_waiting(number);
+        }
+        self.tree.hold_classes(&[]);
+        if self.traced
+            && let Some(number) = picked
+        {
+            self.push_trace(number);
         }
     }
 
-    /// `number`, charged already, runs at `endpoint` from now on.
-    pub(crate) fn run(&mut self, number: u32, endpoint: EndpointId, charge: Charge, outcome: Outcome) {
-        let load = Load::of(&self.jobs[number].tally);
-        let (endpoint, changed) = self.endpoints.started(endpoint, load, &mut self.rng);
-        self.room_changed(changed);
-        let job = &mut self.jobs[number];
-        job.state = State::Running {
-            endpoint,
-            load,
-            charge,
-            outcome,
+    /// Holds the bands to their ceilings under `bound`.
+    pub(crate) fn cap(&mut self, bound: u64) {
+        let (stock, ceilings) = (self.endpoints.stock(), self.policy.bands.ceilings);
+        self.tree
+            .cap(|band| ceilings[band as usize].is_some_and(|ceiling| is_over(stock, bound, ceiling)));
+    }
+
+    /// How `number`, just granted, came about.
+    pub(crate) fn push_trace(&mut self, number: u32) {
+        let job = &self.jobs[number];
+        let queued = &job.queued;
+        let flow_cost = job.running().map_or(queued.cost, |running| running.charge.cost);
+        let effect = Effect::Traced {
+            id: job.id,
+            class: self.tree.classes().get(queued.class).name().into(),
+            flow: self.tree.identity_of(queued.flow).name.clone(),
+            class_cost: Tokens(queued.class_cost),
+            flow_cost: Tokens(flow_cost),
+            deficits: self.tree.deficits(queued.flow),
         };
-        self.counters.count(job.band, outcome);
+        self.push(effect);
     }
 
     fn cancel(&mut self, id: RequestId) {
@@ -239,134 +248,20 @@ impl Engine {
         });
     }
 
-    fn sent(&mut self, id: RequestId, endpoint: EndpointId) {
-        let Some(&number) = self.ids.get(&id) else {
-            return;
-        };
-        let State::Running {
-            endpoint: at,
-            load,
-            charge,
-            outcome,
-        } = self.jobs[number].state
-        else {
-            return;
-        };
-        if self.endpoints.id(at) != endpoint {
-            let (endpoint, changed) = self.endpoints.started(endpoint, load, &mut self.rng);
-            self.room_changed(changed);
-            let changed = self.endpoints.ended(at, load, false, &mut self.rng);
-            self.room_changed(changed);
-            self.jobs[number].state = State::Running {
-                endpoint,
-                load,
-                charge,
-                outcome,
-            };
-        }
-    }
-
-    fn completed(&mut self, id: RequestId, service: Service) {
-        let Some(&number) = self.ids.get(&id) else {
-            return;
-        };
-        let State::Running {
-            endpoint,
-            load,
-            charge,
-            ..
-        } = self.jobs[number].state
-        else {
-            return;
-        };
-        let job = self.forget(number);
-        let served = matches!(service, Service::Served(_));
-        let changed = self.endpoints.ended(endpoint, load, served, &mut self.rng);
-        self.room_changed(changed);
-        let cost = match service {
-            Service::Nothing => None,
-            Service::Served(usage) => {
-                self.drain_rate.completed();
-                let flow = &*self.tree.flow_of(job.queued.flow).name;
-                if let Some(tokens) = usage.prompt {
-                    self.learned.prompt_was(&job.model, job.prompt_bytes, tokens.0);
-                }
-                if let Some(tokens) = usage.output {
-                    self.learned.output_was(flow, &job.model, tokens.0);
-                }
-                let real = match charge.unit {
-                    CostUnit::Requests => charge.cost,
-                    CostUnit::Tokens => job.used(usage).cost(charge.unit, self.policy.weights),
-                };
-                self.learned.served(flow, job.band as usize, real);
-                Some(real)
-            }
-        };
-        self.tree.settle(job.queued.flow, &charge, cost);
-        self.tree.release_flow(job.queued.flow);
-        self.tree.release_lane(job.queued.lane);
-        self.push(Effect::Settled {
-            id,
-            band: job.band,
-            cost: Tokens(cost.unwrap_or(0)),
-        });
-    }
-
-    fn requeue(&mut self, id: RequestId) {
-        let Some(&number) = self.ids.get(&id) else {
-            return;
-        };
-        let State::Running {
-            endpoint,
-            load,
-            charge,
-            outcome,
-        } = self.jobs[number].state
-        else {
-            return;
-        };
-        let changed = self.endpoints.ended(endpoint, load, false, &mut self.rng);
-        self.room_changed(changed);
-        let job = &mut self.jobs[number];
-        job.state = State::Waiting;
-        job.queued.cost = job.tally.cost(self.policy.flows.cost, self.policy.weights);
-        self.tree.settle(job.queued.flow, &charge, None);
-        self.counters.take_back(job.band, outcome);
-        self.counters.requeues += 1;
-        self.wait(number);
-        if self.draining {
-            self.refuse_waiting(number, Outcome::ShuttingDown);
-        }
-    }
-
     fn endpoint(&mut self, id: EndpointId, state: EndpointState) {
         let changed = self.endpoints.list(self.now, id, state, &mut self.rng);
         self.endpoints_changed(changed);
     }
 
     fn endpoints_changed(&mut self, changed: Option<Changed>) {
-        self.room_changed(changed);
+        self.endpoint_changed(changed);
         self.expiry.set_ready(self.now, self.endpoints.any_ready());
     }
 
-    pub(crate) fn room_changed(&mut self, changed: Option<Changed>) {
-        if let Some(change) = changed.filter(|change| change.had_room != change.has_room) {
-            self.tree.room_changed(change);
+    pub(crate) fn endpoint_changed(&mut self, changed: Option<Changed>) {
+        if let Some(change) = changed {
+            self.tree.endpoint_changed(change.id, &self.endpoints);
         }
-    }
-
-    fn repolicy(&mut self, policy: Box<Policy>) {
-        self.policy = *policy;
-        self.rate.set(self.policy.queue.max_rate, self.now);
-        for change in self.endpoints.regate(self.policy.gate, &mut self.rng) {
-            self.room_changed(Some(change));
-        }
-        for (number, job) in self.jobs.iter_mut().filter(|(_, job)| job.is_waiting()) {
-            let cost = job.tally.cost(self.policy.flows.cost, self.policy.weights);
-            self.tree.reprice(number, job.queued.flow, job.queued.cost, cost);
-            job.queued.cost = cost;
-        }
-        self.tree.reweigh(&self.policy.flows);
     }
 
     fn drain(&mut self, draining: bool) {
@@ -406,9 +301,9 @@ impl Engine {
     /// `number` waits from now on.
     pub(crate) fn wait(&mut self, number: u32) {
         let job = &self.jobs[number];
-        self.tree.enqueue(number, &job.queued);
+        self.tree.enqueue(number, &job.queued, &self.endpoints);
         self.expiry
-            .insert(number, job.starts, job.queued.arrival, job.deadline);
+            .insert(number, job.starts, job.queued.arrival, job.deadline());
     }
 
     /// `number`, which waits, is gone from everywhere.
@@ -421,12 +316,12 @@ impl Engine {
 
     fn unqueue(&mut self, number: u32) -> Job {
         let job = self.forget(number);
-        self.expiry.remove(number, job.queued.arrival, job.deadline);
-        self.tree.remove(number, &job.queued);
+        self.expiry.remove(number, job.queued.arrival, job.deadline());
+        self.tree.remove(number, &job.queued, &self.endpoints);
         job
     }
 
-    fn forget(&mut self, number: u32) -> Job {
+    pub(crate) fn forget(&mut self, number: u32) -> Job {
         let job = self.jobs.remove(number);
         self.ids.remove(&job.id);
         job
@@ -457,7 +352,7 @@ impl Engine {
     }
 
     /// Something waits, or would have to though servers are there.
-    fn is_saturated(&self) -> bool {
+    pub(crate) fn is_saturated(&self) -> bool {
         let full = self.endpoints.any_ready() && self.endpoints.stock() >= self.endpoints.bounds().upper;
         full || self.tree.waiting_in_all().requests > 0
     }
@@ -469,4 +364,16 @@ pub(crate) const fn outcome_of(timer: Timer) -> Outcome {
         Timer::Ttl => Outcome::ExpiredTtl,
         Timer::NoEndpointTtl => Outcome::NoEndpoints,
     }
+}
+
+/// Whether a band may not go with this `stock` under this `bound`. With nothing in stock it always may; else below
+/// its part of the bound, and so that a place stays free where there is more than one.
+pub(crate) fn is_over(stock: u64, bound: u64, ceiling: Decimal) -> bool {
+    let whole = ceiling.billionths() >= Decimal::ONE;
+    if stock == 0 || bound == u64::MAX || whole {
+        return false;
+    }
+    let below = u128::from(stock) * Decimal::ONE < ceiling.billionths() * u128::from(bound);
+    let leaves_one = bound <= 1 || stock + 1 < bound;
+    !(below && leaves_one)
 }

@@ -6,17 +6,21 @@ use crate::cost::{Charge, Tally};
 use crate::effect::Outcome;
 use crate::endpoint::Load;
 use crate::expiry::ReadyTime;
-use crate::input::{Band, RequestId, Usage};
+use crate::input::{Band, ClassKey, RequestId, Usage};
 use crate::time::Instant;
-use crate::tree::Queued;
+use crate::tree::{Claim, Queued, Receipts};
 
 #[derive(Debug)]
 pub(crate) struct Job {
     pub(crate) id: RequestId,
     pub(crate) band: Band,
+    /// The class set of its model, and what it asked for of it.
+    pub(crate) class_set: u16,
+    pub(crate) class_key: ClassKey,
     pub(crate) queued: Queued,
+    /// What decides its place in its flow.
+    pub(crate) claim: Claim,
     pub(crate) starts: ReadyTime,
-    pub(crate) deadline: Option<Instant>,
     /// As estimated when it came.
     pub(crate) tally: Tally,
     /// Of the prompt; 0 where it came counted.
@@ -28,18 +32,37 @@ pub(crate) struct Job {
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum State {
     Waiting,
-    /// Granted and not ended, at this endpoint by its number.
-    Running {
-        endpoint: u32,
-        load: Load,
-        charge: Charge,
-        outcome: Outcome,
-    },
+    Running(Running),
+}
+
+/// Granted and not ended.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Running {
+    /// Where, by its number.
+    pub(crate) endpoint: u32,
+    pub(crate) load: Load,
+    pub(crate) charge: Charge,
+    pub(crate) receipts: Receipts,
+    pub(crate) outcome: Outcome,
+    /// What it cost, known before it has ended; 0: nothing.
+    pub(crate) settled: Option<u64>,
 }
 
 impl Job {
     pub(crate) const fn is_waiting(&self) -> bool {
         matches!(self.state, State::Waiting)
+    }
+
+    /// As it runs.
+    pub(crate) const fn running(&self) -> Option<Running> {
+        match self.state {
+            State::Waiting => None,
+            State::Running(running) => Some(running),
+        }
+    }
+
+    pub(crate) const fn deadline(&self) -> Option<Instant> {
+        self.claim.deadline
     }
 
     /// What it took: what the server said, and the estimate where it said nothing.

@@ -8,6 +8,7 @@ extern crate alloc;
 
 mod admission;
 pub mod audit;
+mod changing;
 mod cost;
 pub mod counters;
 mod drain_rate;
@@ -26,6 +27,7 @@ pub mod policy;
 mod rate;
 mod rng;
 mod room;
+mod running;
 mod slab;
 pub mod snapshot;
 pub mod time;

@@ -16,6 +16,10 @@ pub const CLASSES_MAX: usize = 1_024;
 pub const HISTORIES_MAX: usize = 4_096;
 /// Models whose prompts and answers are remembered.
 pub const MODELS_MAX: usize = 256;
+/// Models with a number of their own; past it they share [`MODELS_SHARED`].
+pub const MODELS_NUMBERED_MAX: usize = 4_096;
+/// Numbers that further models share, by seeded hash.
+pub const MODELS_SHARED: usize = 64;
 /// Answers that a median is taken over.
 pub const OUTPUTS_KEPT: usize = 128;
 /// The longest Retry-After, in seconds.

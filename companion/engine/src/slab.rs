@@ -38,6 +38,10 @@ impl<T> Slab<T> {
         value
     }
 
+    pub(crate) fn get(&self, number: u32) -> Option<&T> {
+        self.places.get(number as usize)?.as_ref()
+    }
+
     pub(crate) const fn len(&self) -> usize {
         self.places.len() - self.free.len()
     }

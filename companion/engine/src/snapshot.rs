@@ -171,7 +171,7 @@ impl Engine {
             let mut finish = self.tree.finish(flow);
             self.tree.in_order(flow).into_iter().map(move |number| {
                 let queued = &self.jobs[number].queued;
-                finish = finish + Virtual::step(queued.cost, self.tree.flow_of(flow).weight);
+                finish = finish + Virtual::step(queued.cost, self.tree.identity_of(flow).weight);
                 (finish, queued.arrival, number)
             })
         };
@@ -221,7 +221,7 @@ impl Engine {
                     waiting_bytes: waiting.bytes,
                 }
             }),
-            classes: Vec::new(),
+            classes: self.class_snapshots(),
             flows: self.flow_snapshots(),
             endpoints: self.endpoint_snapshots(),
             counters: self.counters,
@@ -230,21 +230,42 @@ impl Engine {
         }
     }
 
+    fn class_snapshots(&self) -> Vec<ClassSnapshot> {
+        let named = self.tree.classes().iter();
+        let named = named.filter(|(_, class)| class.policy.is_some());
+        let snapshots = named.map(|(number, class)| ClassSnapshot {
+            name: class.name().into(),
+            quantum: class.quantum(),
+            deficit: self.tree.deficit(number),
+            waiting: class.waiting.requests,
+        });
+        snapshots.collect()
+    }
+
     fn flow_snapshots(&self) -> Vec<FlowSnapshot> {
         let served = |name: &str, band: Band| {
             self.learned
                 .flow(name)
                 .map_or(0, |flow| flow.served[band as usize])
         };
-        let present = self.tree.flows().map(|(flow, finish)| FlowSnapshot {
-            key: flow.name.clone(),
-            band: flow.path.band,
-            waiting: flow.waiting.requests,
-            waiting_cost: Tokens(flow.waiting.cost),
-            in_flight: flow.in_flight,
-            served_tokens: Tokens(served(&flow.name, flow.path.band)),
-            weight: flow.weight,
-            finish: finish.as_f64(),
+        let in_bands = self
+            .tree
+            .identities()
+            .flat_map(|identity| BANDS.map(|band| (identity, band)));
+        let present = in_bands.filter_map(|(identity, band)| {
+            let flows = || self.tree.flows_in(identity, band);
+            let there = &identity.bands[band as usize];
+            let finish = flows().map(|flow| self.tree.finish(flow)).max()?;
+            Some(FlowSnapshot {
+                key: identity.name.clone(),
+                band,
+                waiting: there.waiting.requests,
+                waiting_cost: Tokens(there.waiting.cost),
+                in_flight: flows().map(|flow| self.tree.flow_of(flow).in_flight).sum(),
+                served_tokens: Tokens(served(&identity.name, band)),
+                weight: identity.weight,
+                finish: finish.as_f64(),
+            })
         });
         let remembered = self.learned.flows().flat_map(|(name, flow)| {
             let bands = BANDS.into_iter().filter(|&band| flow.served[band as usize] > 0);

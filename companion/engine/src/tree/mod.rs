@@ -1,51 +1,56 @@
-//! Who goes next: pool -> band -> class -> flow -> order, each level choosing among its own children.
+//! Who goes next: pool -> band -> (model) -> class -> flow -> order, each level choosing among its own children.
 //!
-//! Every level answers the one contract of [`Node`], so a level's rule can be another without its neighbours
-//! knowing. This file only walks: down to pick, up to tell each level what changed below it. A level with one
-//! child is a bit. What can't go is parked under what it waits for, in a lane ([`Lanes`]): it is looked at again
-//! when that changes, not before.
+//! Every level answers the one contract of [`node::Node`], so a level's rule can be another without its neighbours
+//! knowing. This file keeps what waits and runs; [`walk`] goes down to pick and up to tell each level what changed
+//! below it. A level with one child is a bit. What can't go is parked under what it waits for: in a lane
+//! ([`Lanes`]), or blocked with its identity, and is looked at again when that changes, not before.
 
 mod agenda;
 mod audit;
 mod cascade;
-#[cfg_attr(
-    not(test),
-    expect(dead_code, reason = "the levels that use it come with the wiring")
-)]
+mod classes;
 mod deficits;
-#[cfg_attr(
-    not(test),
-    expect(dead_code, reason = "the levels that use it come with the wiring")
-)]
 mod dynamo;
 mod flows;
+mod identities;
 mod lanes;
+mod level;
+mod models;
 mod node;
 mod order;
+mod reshape;
 mod ring;
+mod shape;
 mod tags;
 mod usage;
+mod walk;
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
-use core::time::Duration;
 
-use crate::audit::AuditError;
+use hashbrown::HashMap;
+
 use crate::cost::{Charge, Virtual};
-use crate::endpoints::Changed;
-use crate::input::{Band, EndpointId};
-use crate::policy::Flows as Policy;
+use crate::endpoint::Endpoint;
+use crate::endpoints::Endpoints;
+use crate::input::{Band, ClassKey, EndpointId};
+use crate::policy::{Flows as FlowsPolicy, Policy};
+use crate::slab::Slab;
 use crate::time::Instant;
 
-use cascade::Cascade;
-pub(crate) use flows::Flow;
-use flows::{Flows, Path};
+pub(crate) use classes::Classes;
+use flows::{Flow, Flows};
+use identities::Identities;
+pub(crate) use identities::{Identity, InBand};
 pub(crate) use lanes::LaneId;
 use lanes::Lanes;
+use level::{Bands, Level, Models as ModelTrees, Ring};
+use models::Models;
 use node::{ChildId, Node, Receipt};
 use order::Order;
 pub(crate) use order::{Claim, score};
-use tags::{Rule, Tags};
+pub(crate) use reshape::Change;
+use shape::Shape;
 
 /// The bands, most critical first.
 pub(crate) const BANDS: [Band; 3] = [Band::Critical, Band::Default, Band::Sheddable];
@@ -57,14 +62,7 @@ pub(crate) struct Arrival {
     pub(crate) sequence: u64,
 }
 
-#[derive(Debug)]
-struct BandNode {
-    classes: Cascade,
-    /// One class, until more are configured.
-    flows: Vec<Tags>,
-}
-
-/// What waits in one band.
+/// What waits somewhere.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Waiting {
     pub(crate) requests: u64,
@@ -90,13 +88,19 @@ impl Waiting {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Queued {
     pub(crate) flow: u32,
+    pub(crate) class: u32,
+    /// Of its class and its own endpoints; it holds it.
     pub(crate) lane: LaneId,
+    /// Its model, by number.
+    pub(crate) model: u32,
     /// What it costs its flow and its band.
     pub(crate) cost: u64,
     /// What it costs its class.
     pub(crate) class_cost: u64,
-    /// Its model, by number.
-    pub(crate) model: u32,
+    /// Tokens,
+    pub(crate) prompt: u64,
+    /// and of these the cached ones.
+    pub(crate) cached: u64,
     pub(crate) bytes: u64,
     /// Higher goes first in its flow;
     pub(crate) strict: u8,
@@ -105,42 +109,118 @@ pub(crate) struct Queued {
     pub(crate) arrival: Arrival,
 }
 
+/// What every level took for a request that runs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Receipts {
+    band: Receipt,
+    model: Receipt,
+    class: Receipt,
+    flow: Receipt,
+    /// Of the levels above the flows: they may have been built anew since.
+    epoch: u64,
+}
+
+/// Flows of one band, model and class.
+#[derive(Debug)]
+struct Leaf {
+    tree: u32,
+    class: u32,
+    level: Level,
+    waiting: u64,
+}
+
+/// What is of one model, or all, in one band.
+#[derive(Debug)]
+struct Model {
+    band: Band,
+    /// By number; 0 where all models share.
+    model: u32,
+    /// In the band's ring of models, if there is one.
+    child: ChildId,
+    ring: Ring,
+    /// By class; [`NONE`] until something comes.
+    leaves: Vec<u32>,
+    flows: u64,
+    waiting: u64,
+}
+
+const NONE: u32 = u32::MAX;
+
+#[derive(Debug)]
+struct BandNode {
+    /// By model.
+    trees: HashMap<u32, u32>,
+    models: ModelTrees,
+    waiting: Waiting,
+    /// Over its ceiling.
+    over: bool,
+}
+
+impl BandNode {
+    fn new(shape: &Shape) -> Self {
+        Self {
+            trees: HashMap::new(),
+            models: ModelTrees::new(shape),
+            waiting: Waiting::default(),
+            over: false,
+        }
+    }
+}
+
 #[derive(Debug)]
 pub(crate) struct Tree {
-    pool: Cascade,
+    shape: Shape,
+    pool: Bands,
     bands: [BandNode; 3],
-    waiting: [Waiting; 3],
+    trees: Slab<Model>,
+    leaves: Slab<Leaf>,
+    classes: Classes,
+    /// Classes of which nothing may go now, by number.
+    held: Vec<u32>,
     flows: Flows,
+    identities: Identities,
     order: Order,
     lanes: Lanes,
+    models: Models,
     preemptions: u64,
+    epoch: u64,
+    now: Instant,
 }
 
 impl Tree {
-    pub(crate) fn new(seed: u64) -> Self {
-        let band = || BandNode {
-            classes: Cascade::default(),
-            flows: alloc::vec![Tags::new(Rule::Wfq, Duration::from_secs(1), Instant::ZERO)],
-        };
+    pub(crate) fn new(policy: &Policy, seed: u64, now: Instant) -> Self {
+        let shape = Shape::of(policy);
         Self {
-            pool: Cascade::default(),
-            bands: [band(), band(), band()],
-            waiting: [Waiting::default(); 3],
-            flows: Flows::new(seed),
+            pool: Bands::new(&shape),
+            bands: [(); 3].map(|()| BandNode::new(&shape)),
+            trees: Slab::default(),
+            leaves: Slab::default(),
+            classes: Classes::new(&policy.classes),
+            held: Vec::new(),
+            flows: Flows::default(),
+            identities: Identities::new(seed),
             order: Order::default(),
             lanes: Lanes::default(),
+            models: Models::new(seed),
             preemptions: 0,
+            epoch: 0,
+            shape,
+            now,
         }
     }
 
     /// What waits in `band`.
     pub(crate) const fn waiting(&self, band: Band) -> Waiting {
-        self.waiting[band as usize]
+        self.bands[band as usize].waiting
     }
 
     /// What waits at all.
     pub(crate) const fn waiting_in_all(&self) -> Waiting {
-        let [a, b, c] = self.waiting;
+        let [a, b, c] = [
+            self.bands[0].waiting,
+            self.bands[1].waiting,
+            self.bands[2].waiting,
+        ];
         Waiting {
             requests: a.requests + b.requests + c.requests,
             bytes: a.bytes + b.bytes + c.bytes,
@@ -148,44 +228,103 @@ impl Tree {
         }
     }
 
-    /// The flow of this identity, made if it isn't there. It stays until [`Self::release_flow`] finds it unused.
-    pub(crate) fn flow(&mut self, name: Box<str>, band: Band, policy: &Policy) -> u32 {
-        let path = Path { band, class: 0 };
-        let tags = &mut self.bands[band as usize].flows[path.class];
-        self.flows.get_or_add(name, path, tags, policy)
+    pub(crate) const fn classes(&self) -> &Classes {
+        &self.classes
+    }
+
+    /// The number of the model of this name.
+    pub(crate) fn model(&mut self, name: &str) -> u32 {
+        self.models.number(name)
+    }
+
+    /// The class of a request of the model of `set` that has so many prompt tokens, not cached.
+    pub(crate) fn classify(&self, set: u16, key: &ClassKey, uncached: u64) -> u32 {
+        self.classes.classify(set, key, uncached)
+    }
+
+    /// The flow of this identity there, made if it isn't there. It stays until [`Self::release_flow`] finds it
+    /// unused.
+    pub(crate) fn flow(
+        &mut self,
+        name: Box<str>,
+        band: Band,
+        model: u32,
+        class: u32,
+        policy: &FlowsPolicy,
+    ) -> u32 {
+        let identity = self.identities.get_or_add(name, policy);
+        let leaf = self.leaf(band, model, class);
+        self.flow_at(identity, leaf)
+    }
+
+    fn flow_at(&mut self, identity: u32, leaf: u32) -> u32 {
+        if let Some(flow) = self.identities.get(identity).flow(leaf) {
+            return flow;
+        }
+        let flow = self.flows.insert(Flow::new(identity, leaf, ChildId::MAX));
+        let node = self.identities.get(identity);
+        let anonymous = &*node.name == identities::ANONYMOUS;
+        let at = &mut self.leaves[leaf];
+        self.flows[flow].child = at.level.add(flow, node.weight, anonymous, &self.shape);
+        let tree = &mut self.trees[at.tree];
+        tree.flows += 1;
+        self.identities.joined(identity, tree.band, leaf, flow);
+        flow
     }
 
     pub(crate) fn flow_of(&self, flow: u32) -> &Flow {
-        self.flows.get(flow)
+        &self.flows[flow]
     }
 
-    pub(crate) fn flows(&self) -> impl Iterator<Item = (&Flow, Virtual)> {
-        self.flows
-            .iter()
-            .map(|(_, flow)| (flow, self.tags(flow.path).finish(flow.child)))
+    pub(crate) fn identity_of(&self, flow: u32) -> &Identity {
+        self.identities.get(self.flows[flow].identity)
     }
 
-    /// Where the last charge of `flow` ends in virtual time.
+    pub(crate) fn band_of(&self, flow: u32) -> Band {
+        self.trees[self.leaves[self.flows[flow].leaf].tree].band
+    }
+
+    /// What the identity of `flow` has in the band of `flow`.
+    pub(crate) fn in_band(&self, flow: u32) -> &InBand {
+        &self.identity_of(flow).bands[self.band_of(flow) as usize]
+    }
+
+    pub(crate) fn identities(&self) -> impl Iterator<Item = &Identity> {
+        self.identities.iter().map(|(_, identity)| identity)
+    }
+
+    /// The flows of `identity` in `band`, by number.
+    pub(crate) fn flows_in<'a>(&'a self, identity: &'a Identity, band: Band) -> impl Iterator<Item = u32> + 'a {
+        let flows = identity.flows.iter().map(|&(_, flow)| flow);
+        flows.filter(move |&flow| self.band_of(flow) == band)
+    }
+
+    /// Where the last charge of `flow` ends in virtual time; zero where its discipline has none.
     pub(crate) fn finish(&self, flow: u32) -> Virtual {
-        let flow = self.flows.get(flow);
-        self.tags(flow.path).finish(flow.child)
+        let flow = &self.flows[flow];
+        self.leaves[flow.leaf].level.finish(flow.child)
     }
 
     /// The flows of `band`, by number.
     pub(crate) fn flow_numbers(&self, band: Band) -> impl Iterator<Item = u32> {
-        self.flows
-            .iter()
-            .filter(move |(_, flow)| flow.path.band == band)
-            .map(|(number, _)| number)
+        let flows = self.flows.iter().map(|(number, _)| number);
+        flows.filter(move |&flow| self.band_of(flow) == band)
     }
 
-    /// The lane of those who may go to `eligible` only. Held until [`Self::release_lane`].
+    /// The requests of `flow` that wait, in the order in which they go.
+    pub(crate) fn in_order(&self, flow: u32) -> Vec<u32> {
+        self.order.in_order(&self.flows[flow].queue)
+    }
+
+    /// The lane of those of `class` who may go to `eligible` only. Held until [`Self::release_lane`].
     pub(crate) fn lane(
         &mut self,
+        class: u32,
         eligible: Option<Box<[EndpointId]>>,
-        room: impl Fn(EndpointId) -> bool,
+        endpoints: &Endpoints,
     ) -> LaneId {
-        eligible.map_or(LaneId::ANY, |eligible| self.lanes.hold(eligible, room))
+        let threshold = self.classes.get(class).threshold;
+        self.lanes.hold(threshold, eligible, endpoints)
     }
 
     pub(crate) fn release_lane(&mut self, lane: LaneId) {
@@ -197,225 +336,226 @@ impl Tree {
         self.lanes.eligible(lane)
     }
 
-    /// An endpoint has room again, or none any more: lanes open and close.
-    pub(crate) fn room_changed(&mut self, change: Changed) {
-        for lane in self.lanes.room_changed(change) {
-            for band in BANDS {
-                let node = &mut self.bands[band as usize];
-                for tags in &mut node.flows {
-                    match change.has_room {
-                        true => tags.open(lane),
-                        false => tags.close(lane),
-                    }
-                }
-                for class in 0..node.flows.len() {
-                    self.tell_up(Path { band, class });
-                }
-            }
-        }
+    /// Whether `request` could go to `endpoint` now, as far as that is for the two and its flow to say.
+    pub(crate) fn takes(&self, request: &Queued, endpoint: &Endpoint) -> bool {
+        let full = self.shape.max_in_flight_per_endpoint.is_some_and(|most| {
+            self.identity_of(request.flow)
+                .full_at(most)
+                .any(|id| id == endpoint.id)
+        });
+        !full && self.lanes.takes(request.lane, endpoint)
+    }
+
+    /// Whether the identity of `flow` runs as much as it may.
+    pub(crate) fn is_at_limit(&self, flow: u32) -> bool {
+        let most = self.shape.max_in_flight;
+        most.is_some_and(|most| self.identity_of(flow).in_flight >= most)
     }
 
     /// `request` waits from now on.
-    pub(crate) fn enqueue(&mut self, number: u32, request: &Queued) {
-        let flow = self.flows.get_mut(request.flow);
-        let path = flow.path;
-        flow.waiting.add(request);
-        self.waiting[path.band as usize].add(request);
-        let new_head = self.order.insert(&mut flow.queue, number, request);
-        self.flows.joined_victims(request.flow);
-        if new_head {
-            self.head_changed(request.flow);
+    pub(crate) fn enqueue(&mut self, number: u32, request: &Queued, endpoints: &Endpoints) {
+        if self.insert(number, request) {
+            self.head_changed(request.flow, endpoints);
         }
     }
 
     /// `request` waits no more; it isn't charged by this.
-    pub(crate) fn remove(&mut self, number: u32, request: &Queued) {
-        let flow = self.flows.get_mut(request.flow);
-        let path = flow.path;
-        flow.waiting.take(request);
-        self.waiting[path.band as usize].take(request);
-        let was_head = self.order.remove(&mut flow.queue, number);
-        self.flows.left_victims(request.flow);
-        if was_head {
-            self.head_changed(request.flow);
+    pub(crate) fn remove(&mut self, number: u32, request: &Queued, endpoints: &Endpoints) {
+        if self.take_out(number, request) {
+            self.head_changed(request.flow, endpoints);
         }
     }
 
-    /// Whether anything that waits could go now, were the gate open.
-    pub(crate) const fn can_go(&self) -> bool {
-        !self.pool.is_empty()
+    /// Into every sum and its flow's queue; whether it is next there.
+    fn insert(&mut self, number: u32, request: &Queued) -> bool {
+        let flow = &mut self.flows[request.flow];
+        let leaf = &mut self.leaves[flow.leaf];
+        let tree = &mut self.trees[leaf.tree];
+        flow.waiting += 1;
+        leaf.waiting += 1;
+        tree.waiting += 1;
+        self.bands[tree.band as usize].waiting.add(request);
+        self.classes.get_mut(leaf.class).waiting.add(request);
+        let identity = self.identities.get_mut(flow.identity);
+        identity.bands[tree.band as usize].waiting.add(request);
+        self.identities.waiting_changed(flow.identity, tree.band);
+        self.order.insert(&mut flow.queue, number, request)
     }
 
-    /// The request that goes next.
-    pub(crate) fn pick(&self) -> Option<u32> {
-        let band = &self.bands[self.pool.pick()? as usize];
-        let tags = &band.flows[band.classes.pick()? as usize];
-        let flow = self.flows.get(tags.owner(tags.pick()?));
-        flow.queue.head()
+    /// Out of every sum and its flow's queue; whether it was next there.
+    fn take_out(&mut self, number: u32, request: &Queued) -> bool {
+        let flow = &mut self.flows[request.flow];
+        let leaf = &mut self.leaves[flow.leaf];
+        let tree = &mut self.trees[leaf.tree];
+        flow.waiting -= 1;
+        leaf.waiting -= 1;
+        tree.waiting -= 1;
+        self.bands[tree.band as usize].waiting.take(request);
+        self.classes.get_mut(leaf.class).waiting.take(request);
+        let identity = self.identities.get_mut(flow.identity);
+        identity.bands[tree.band as usize].waiting.take(request);
+        self.identities.waiting_changed(flow.identity, tree.band);
+        self.order.remove(&mut flow.queue, number)
     }
 
-    /// `request`, which waits, goes: it waits no more, is charged on every level, and runs until [`Self::settle`].
-    pub(crate) fn dispatch(&mut self, number: u32, request: &Queued, charge: &Charge) {
-        self.serve_path(request.flow, charge);
-        self.remove(number, request);
-        self.forget_idle(self.flows.get(request.flow).path);
+    /// `request`, which waits and was picked, goes to `endpoint`: it waits no more, is charged on every level, and
+    /// runs until [`Self::ended`].
+    pub(crate) fn dispatch(
+        &mut self,
+        number: u32,
+        request: &Queued,
+        charge: &Charge,
+        endpoint: EndpointId,
+        endpoints: &Endpoints,
+    ) -> Receipts {
+        let receipts = self.serve_path(request.flow, charge);
+        self.flows[request.flow].in_flight += 1;
+        let turned = self.count_started(self.flows[request.flow].identity, endpoint);
+        self.remove(number, request, endpoints);
+        if turned {
+            self.limits_changed(self.flows[request.flow].identity, endpoints);
+        }
+        self.forget_idle(self.flows[request.flow].leaf);
+        receipts
     }
 
     /// The same for one that doesn't wait.
-    pub(crate) fn charge(&mut self, flow: u32, charge: &Charge) {
-        self.charge_path(flow, charge);
-        if self.flows.get(flow).waiting.requests > 0 {
-            self.head_changed(flow);
+    pub(crate) fn charge(
+        &mut self,
+        flow: u32,
+        charge: &Charge,
+        endpoint: EndpointId,
+        endpoints: &Endpoints,
+    ) -> Receipts {
+        let receipts = self.charge_path(flow, charge);
+        self.flows[flow].in_flight += 1;
+        let turned = self.count_started(self.flows[flow].identity, endpoint);
+        if self.flows[flow].waiting > 0 {
+            self.head_changed(flow, endpoints);
+        } else {
+            self.tell_up(self.flows[flow].leaf);
         }
-        self.forget_idle(self.flows.get(flow).path);
+        if turned {
+            self.limits_changed(self.flows[flow].identity, endpoints);
+        }
+        self.forget_idle(self.flows[flow].leaf);
+        receipts
     }
 
-    fn charge_path(&mut self, flow: u32, charge: &Charge) {
-        let node = self.flows.get_mut(flow);
+    /// A request of `flow` that was charged turns out to cost `real`; see [`Node::settle`].
+    pub(crate) fn settle(&mut self, flow: u32, charge: &Charge, receipts: &Receipts, real: Option<u64>) {
+        self.settle_path(flow, charge, receipts, real);
+        self.tell_up(self.flows[flow].leaf);
+    }
+
+    /// A request of `flow` runs at `endpoint` no more. [`Self::release_flow`] follows, or it waits again.
+    pub(crate) fn ended(&mut self, flow: u32, endpoint: EndpointId, endpoints: &Endpoints) {
+        self.flows[flow].in_flight -= 1;
+        let identity = self.flows[flow].identity;
+        if self.count_ended(identity, endpoint) {
+            self.limits_changed(identity, endpoints);
+        }
+    }
+
+    /// A request of `flow` runs at another endpoint than was said.
+    pub(crate) fn moved(&mut self, flow: u32, from: EndpointId, to: EndpointId, endpoints: &Endpoints) {
+        let identity = self.flows[flow].identity;
+        let left = self.count_ended(identity, from);
+        if self.count_started(identity, to) || left {
+            self.limits_changed(identity, endpoints);
+        }
+    }
+
+    /// Whether a limit turned by that.
+    fn count_started(&mut self, identity: u32, endpoint: EndpointId) -> bool {
+        let node = self.identities.get_mut(identity);
         node.in_flight += 1;
-        let (path, child) = (node.path, node.child);
-        self.pool.charge(path.band as ChildId, charge);
-        self.bands[path.band as usize]
-            .classes
-            .charge(path.class as ChildId, charge);
-        self.tags_mut(path).charge(child, charge);
+        let mut turned = self.shape.max_in_flight == Some(node.in_flight);
+        if let Some(most) = self.shape.max_in_flight_per_endpoint {
+            let found = node.in_flight_at.binary_search_by_key(&endpoint, |&(id, _)| id);
+            let at = found.unwrap_or_else(|at| {
+                node.in_flight_at.insert(at, (endpoint, 0));
+                at
+            });
+            node.in_flight_at[at].1 += 1;
+            turned |= node.in_flight_at[at].1 == most;
+        }
+        turned
     }
 
-    fn serve_path(&mut self, flow: u32, charge: &Charge) {
-        let node = self.flows.get_mut(flow);
-        node.in_flight += 1;
-        let (path, child) = (node.path, node.child);
-        self.pool.serve(path.band as ChildId, charge);
-        self.bands[path.band as usize]
-            .classes
-            .serve(path.class as ChildId, charge);
-        self.tags_mut(path).serve(child, charge);
-    }
-
-    /// A request of `flow` that was charged runs no more; see [`Node::settle`].
-    pub(crate) fn settle(&mut self, flow: u32, charge: &Charge, real: Option<u64>) {
-        let node = self.flows.get_mut(flow);
+    fn count_ended(&mut self, identity: u32, endpoint: EndpointId) -> bool {
+        let node = self.identities.get_mut(identity);
+        let mut turned = self.shape.max_in_flight == Some(node.in_flight);
         node.in_flight -= 1;
-        let (path, child) = (node.path, node.child);
-        self.pool
-            .settle(path.band as ChildId, charge, Receipt::default(), real);
-        self.bands[path.band as usize].classes.settle(
-            path.class as ChildId,
-            charge,
-            Receipt::default(),
-            real,
-        );
-        self.tags_mut(path)
-            .settle(child, charge, Receipt::default(), real);
-        self.tell_up(path);
-    }
-
-    /// Forgets `flow` if nothing of it waits or runs, at once or when virtual time has passed its finish.
-    pub(crate) fn release_flow(&mut self, flow: u32) {
-        let node = self.flows.get(flow);
-        if node.waiting.requests == 0 && node.in_flight == 0 {
-            let (path, child) = (node.path, node.child);
-            self.tags_mut(path).rest(child);
-            self.forget_idle(path);
-        }
-    }
-
-    /// Who is displaced first in `band`: the youngest of the flow that was least recently preempted.
-    pub(crate) fn victim(&self, band: Band) -> Option<u32> {
-        let flow = self.flows.victim(band)?;
-        self.order.youngest(&self.flows.get(flow).queue)
-    }
-
-    /// `flow` was preempted: the others of its band come before it next time.
-    pub(crate) fn preempted(&mut self, flow: u32) {
-        self.preemptions += 1;
-        self.flows.preempted(flow, self.preemptions);
-    }
-
-    /// `number`, which waits, costs `cost` from now on, where it did `old`. [`Self::reweigh`] follows.
-    pub(crate) fn reprice(&mut self, number: u32, flow: u32, old: u64, cost: u64) {
-        self.order.reprice(number, cost);
-        let flow = self.flows.get_mut(flow);
-        let band = &mut self.waiting[flow.path.band as usize];
-        flow.waiting.cost = flow.waiting.cost - old + cost;
-        band.cost = band.cost - old + cost;
-    }
-
-    /// New weights, capacities and costs: every tag anew.
-    pub(crate) fn reweigh(&mut self, policy: &Policy) {
-        self.flows.apply(policy);
-        let flows: Vec<u32> = self.flows.iter().map(|(number, _)| number).collect();
-        for flow in flows {
-            let node = self.flows.get(flow);
-            let (path, child, weight) = (node.path, node.child, node.weight);
-            let waits = node.waiting.requests > 0;
-            self.tags_mut(path).weigh(child, weight);
-            if waits {
-                self.head_changed(flow);
+        if let Some(most) = self.shape.max_in_flight_per_endpoint
+            && let Ok(at) = node.in_flight_at.binary_search_by_key(&endpoint, |&(id, _)| id)
+        {
+            turned |= node.in_flight_at[at].1 == most;
+            node.in_flight_at[at].1 -= 1;
+            if node.in_flight_at[at].1 == 0 {
+                node.in_flight_at.remove(at);
             }
         }
+        turned
     }
 
-    /// The requests of `flow` that wait, in the order in which they go.
-    pub(crate) fn in_order(&self, flow: u32) -> Vec<u32> {
-        self.order.in_order(&self.flows.get(flow).queue)
-    }
-
-    fn tags(&self, path: Path) -> &Tags {
-        &self.bands[path.band as usize].flows[path.class]
-    }
-
-    fn tags_mut(&mut self, path: Path) -> &mut Tags {
-        &mut self.bands[path.band as usize].flows[path.class]
-    }
-
-    /// `flow` has another next request, or none.
-    fn head_changed(&mut self, flow: u32) {
-        let node = self.flows.get(flow);
-        let (path, child) = (node.path, node.child);
-        let open = |lane| self.lanes.is_open(lane);
-        let head = node.queue.head().map(|number| self.order.head_of(number, open));
-        let tags = &mut self.bands[path.band as usize].flows[path.class];
-        match head {
-            Some(head) => tags.enqueue(child, &head),
-            None => tags.remove(child),
-        }
-        self.tell_up(path);
-    }
-
-    /// Whether a class can go has perhaps changed: so has, perhaps, whether its band can.
-    fn tell_up(&mut self, path: Path) {
-        let band = &mut self.bands[path.band as usize];
-        let class = path.class as ChildId;
-        match band.flows[path.class].next_head() {
-            Some(head) => band.classes.enqueue(class, &head),
-            None => band.classes.remove(class),
-        }
-        let next = band
-            .classes
-            .pick()
-            .and_then(|class| band.flows[class as usize].next_head());
-        match next {
-            Some(head) => self.pool.enqueue(path.band as ChildId, &head),
-            None => self.pool.remove(path.band as ChildId),
+    /// Forgets `flow` if nothing of it waits or runs, at once or when nothing is owed any more.
+    pub(crate) fn release_flow(&mut self, flow: u32) {
+        let node = &self.flows[flow];
+        if node.waiting == 0 && node.in_flight == 0 {
+            let (leaf, child) = (node.leaf, node.child);
+            self.leaves[leaf].level.rest(child);
+            self.forget_idle(leaf);
         }
     }
 
-    fn forget_idle(&mut self, path: Path) {
-        let tags = &mut self.bands[path.band as usize].flows[path.class];
-        while let Some(child) = tags.forgettable() {
-            self.flows.remove(tags.owner(child));
-            tags.forget(child);
+    /// Whether `leaf` is gone by that.
+    fn forget_idle(&mut self, leaf: u32) -> bool {
+        while let Some(child) = self.leaves[leaf].level.forgettable() {
+            let flow = self.leaves[leaf].level.owner(child);
+            self.leaves[leaf].level.forget(child);
+            if self.forget(flow) {
+                return true;
+            }
         }
+        false
     }
 
-    /// The whole tree against all requests that wait, by number, and the flows of those that run, once for each.
-    pub(crate) fn audit(
-        &self,
-        waiting: &[(u32, Queued)],
-        running: &[u32],
-        room: impl Fn(EndpointId) -> bool,
-    ) -> Result<(), AuditError> {
-        audit::tree(self, waiting, running, room)
+    /// `flow` is no more; whether its leaf is no more, either.
+    fn forget(&mut self, flow: u32) -> bool {
+        let gone = self.flows.remove(flow);
+        let at = self.leaves[gone.leaf].tree;
+        let tree = &mut self.trees[at];
+        tree.flows -= 1;
+        let (band, empty) = (tree.band, tree.flows == 0);
+        self.identities.left(gone.identity, band, gone.leaf);
+        if !empty || !self.shape.per_model {
+            return false;
+        }
+        let tree = self.trees.remove(at);
+        for leaf in tree.leaves.into_iter().filter(|&leaf| leaf != NONE) {
+            self.leaves.remove(leaf);
+        }
+        let node = &mut self.bands[band as usize];
+        node.trees.remove(&tree.model);
+        node.models.forget(tree.child);
+        true
+    }
+
+    /// Who is displaced first in `band`: the youngest of the identity that was least recently preempted.
+    pub(crate) fn victim(&self, band: Band) -> Option<u32> {
+        let identity = self.identities.get(self.identities.victim(band)?);
+        let youngest = self
+            .flows_in(identity, band)
+            .filter_map(|flow| self.order.youngest(&self.flows[flow].queue));
+        youngest.max_by_key(|&number| self.order.head_of(number, |_| true).arrival)
+    }
+
+    /// The identity of `flow` was preempted: the others of its band come before it next time.
+    pub(crate) fn preempted(&mut self, flow: u32) {
+        self.preemptions += 1;
+        let band = self.band_of(flow);
+        self.identities
+            .preempted(self.flows[flow].identity, band, self.preemptions);
     }
 }

@@ -40,7 +40,6 @@ impl Head {
 }
 
 /// Which of its costs a request has for a node.
-#[cfg_attr(not(test), expect(dead_code, reason = "constructed with the wiring"))]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Unit {
     /// The class's: a snapshot.
@@ -87,7 +86,7 @@ pub(crate) trait Node {
     /// The head of `child`, which was picked, goes. Its owner enqueues, blocks or removes it before anything else.
     fn serve(&mut self, child: ChildId, charge: &Charge) -> Receipt;
     /// A pick found nobody able. Nothing, but for a rule that says otherwise.
-    #[cfg_attr(not(test), expect(dead_code, reason = "called with the wiring"))]
+    #[expect(dead_code, reason = "called with the wiring")]
     fn miss(&mut self) {}
     /// A request of `child` went past the queue.
     fn charge(&mut self, child: ChildId, charge: &Charge) -> Receipt;

@@ -1,0 +1,55 @@
+//! Another policy: what waits keeps its place as far as there is such a place, and what runs runs on.
+
+use alloc::boxed::Box;
+use alloc::vec::Vec;
+
+use crate::engine::Engine;
+use crate::job::State;
+use crate::policy::Policy;
+use crate::tree::score;
+
+impl Engine {
+    pub(crate) fn repolicy(&mut self, policy: Box<Policy>) {
+        self.policy = *policy;
+        self.rate.set(self.policy.queue.max_rate, self.now);
+        for change in self.endpoints.regate(self.policy.gate, &mut self.rng) {
+            self.endpoint_changed(Some(change));
+        }
+        let mut numbers: Vec<u32> = self.jobs.iter().map(|(number, _)| number).collect();
+        numbers.sort_unstable_by_key(|&number| self.jobs[number].queued.arrival);
+        for &number in numbers.iter().filter(|&&number| self.jobs[number].is_waiting()) {
+            self.tree.lift(number, &self.jobs[number].queued);
+        }
+        let mut change = self.tree.begin_change(&self.policy);
+        for number in numbers {
+            let job = &mut self.jobs[number];
+            let from = job.queued.flow;
+            self.tree.place(
+                &mut job.queued,
+                job.band,
+                job.class_set,
+                &job.class_key,
+                &self.endpoints,
+                &mut change,
+            );
+            let order = self.tree.classes().get(job.queued.class).order(self.policy.order);
+            job.queued.score = score(order, &job.claim);
+            match &mut job.state {
+                State::Waiting => {
+                    job.queued.cost = job.tally.cost(self.policy.flows.cost, self.policy.weights);
+                    self.tree.put_back(number, &job.queued);
+                }
+                State::Running(running) => {
+                    let endpoint = self.endpoints.id(running.endpoint);
+                    self.tree.rerun(
+                        (from, job.queued.flow),
+                        endpoint,
+                        &running.charge,
+                        &mut running.receipts,
+                    );
+                }
+            }
+        }
+        self.tree.end_change(change, &self.endpoints);
+    }
+}

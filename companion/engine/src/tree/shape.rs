@@ -1,0 +1,38 @@
+//! What of a policy makes the tree what it is.
+
+use core::time::Duration;
+
+use crate::time::Instant;
+use crate::policy::{Bands, ClassMode, CostUnit, Discipline, Policy};
+
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Shape {
+    pub(super) bands: Bands,
+    pub(super) per_model: bool,
+    pub(super) class_mode: ClassMode,
+    pub(super) discipline: Discipline,
+    pub(super) cost: CostUnit,
+    pub(super) window: Duration,
+    pub(super) max_in_flight: Option<u64>,
+    pub(super) max_in_flight_per_endpoint: Option<u64>,
+}
+
+impl Shape {
+    pub(super) fn of(policy: &Policy) -> Self {
+        Self {
+            bands: policy.bands.clone(),
+            per_model: policy.per_model,
+            class_mode: policy.class_mode,
+            discipline: policy.flows.discipline,
+            cost: policy.flows.cost,
+            window: policy.usage_window,
+            max_in_flight: policy.flows.max_in_flight,
+            max_in_flight_per_endpoint: policy.flows.max_in_flight_per_endpoint,
+        }
+    }
+
+    /// Whether anything changes by it that time goes on.
+    pub(super) fn slides(&self, from: Instant, to: Instant) -> bool {
+        self.discipline == Discipline::Usage && from != to
+    }
+}
