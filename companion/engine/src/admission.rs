@@ -38,8 +38,7 @@ impl Engine {
         let number = match self.ids.get(&request.id) {
             Some(&number) if self.jobs[number].is_waiting() => {
                 let job = &self.jobs[number];
-                self.expiry
-                    .remove(number, job.queued.arrival, job.deadline());
+                self.expiry.remove(number, job.queued.arrival, job.deadline());
                 self.tree.remove(number, &job.queued, &self.endpoints);
                 number
             }
@@ -179,9 +178,7 @@ impl Engine {
         };
         self.rate.take(self.now);
         let charge = self.charge_for(number);
-        let receipts = self
-            .tree
-            .charge(queued.flow, &charge, endpoint, &self.endpoints);
+        let receipts = self.tree.charge(queued.flow, &charge, endpoint, &self.endpoints);
         self.run(number, endpoint, charge, receipts, Outcome::Bypassed);
         self.push(Effect::Grant {
             id: self.jobs[number].id,

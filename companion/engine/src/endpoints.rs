@@ -10,7 +10,7 @@ use core::time::Duration;
 use hashbrown::HashMap;
 
 use crate::audit::{AuditError, holds, same};
-use crate::endpoint::{Endpoint, Load, Threshold};
+use crate::endpoint::{Endpoint, Load};
 use crate::gate::{Bounds, Share};
 use crate::input::{EndpointId, EndpointState};
 use crate::limits::{ENDPOINTS_MAX, GRANT_ENDPOINTS_MAX};
@@ -109,16 +109,6 @@ impl Endpoints {
 
     pub(crate) fn is_ready(&self, id: EndpointId) -> bool {
         self.get(id).is_some_and(|endpoint| endpoint.ready)
-    }
-
-    pub(crate) fn has_room(&self, id: EndpointId) -> bool {
-        self.get(id).is_some_and(Endpoint::has_room)
-    }
-
-    /// It has room, and for one of a class with this threshold.
-    pub(crate) fn is_able(&self, id: EndpointId, threshold: Threshold) -> bool {
-        self.get(id)
-            .is_some_and(|endpoint| endpoint.has_room() && endpoint.is_below(threshold))
     }
 
     pub(crate) fn get(&self, id: EndpointId) -> Option<&Endpoint> {

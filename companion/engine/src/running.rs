@@ -171,7 +171,9 @@ impl Engine {
             self.drain_rate.completed();
         }
         let flow = self.jobs[number].queued.flow;
-        let cost = running.settled.unwrap_or_else(|| self.settle_cost(number, &running, service));
+        let cost = running
+            .settled
+            .unwrap_or_else(|| self.settle_cost(number, &running, service));
         let job = self.forget(number);
         self.tree.ended(flow, at, &self.endpoints);
         self.tree.release_flow(flow);

@@ -24,7 +24,11 @@ impl Tree {
         self.audit_lanes(waiting, endpoints)
     }
 
-    fn audit_flows(&self, waiting: &[(u32, Queued)], running: &[(u32, EndpointId)]) -> Result<(), AuditError> {
+    fn audit_flows(
+        &self,
+        waiting: &[(u32, Queued)],
+        running: &[(u32, EndpointId)],
+    ) -> Result<(), AuditError> {
         let mut queued: BTreeMap<u32, Vec<(u32, Queued)>> = BTreeMap::new();
         for &(number, request) in waiting {
             queued.entry(request.flow).or_default().push((number, request));
@@ -42,24 +46,35 @@ impl Tree {
             let leaf = &self.leaves[flow.leaf];
             let band = self.band_of(number);
             let mut of_flow = queued.remove(&number).unwrap_or_default();
-            of_flow.sort_unstable_by_key(|(_, request)| (u8::MAX - request.strict, request.score, request.arrival));
+            of_flow.sort_unstable_by_key(|(_, request)| {
+                (u8::MAX - request.strict, request.score, request.arrival)
+            });
             for (_, request) in &of_flow {
                 holds("a request knows its class", request.class == leaf.class)?;
                 bands[band as usize].add(request);
-                of_identities.entry((flow.identity, band)).or_default().add(request);
+                of_identities
+                    .entry((flow.identity, band))
+                    .or_default()
+                    .add(request);
                 of_classes.entry(leaf.class).or_default().add(request);
             }
             *leaves.entry(flow.leaf).or_default() += of_flow.len() as u64;
             *trees.entry(leaf.tree).or_default() += 1;
             same("waiting in a flow", flow.waiting, of_flow.len() as u64)?;
             let order: Vec<u32> = of_flow.iter().map(|&(number, _)| number).collect();
-            holds("a flow holds its requests, in order", order == self.in_order(number))?;
+            holds(
+                "a flow holds its requests, in order",
+                order == self.in_order(number),
+            )?;
             let youngest = of_flow.iter().max_by_key(|(_, request)| request.arrival);
             holds(
                 "the youngest is the last to come",
                 youngest.map(|&(number, _)| number) == self.order.youngest(&flow.queue),
             )?;
-            holds("first and head are one", order.first().copied() == flow.queue.head())?;
+            holds(
+                "first and head are one",
+                order.first().copied() == flow.queue.head(),
+            )?;
             let there = in_flight.remove(&number).unwrap_or(0);
             same("in flight of a flow", flow.in_flight, there)?;
             self.audit_standing(number, of_flow.first().map(|(_, request)| request))?;
@@ -69,7 +84,10 @@ impl Tree {
             queued.is_empty() && in_flight.is_empty(),
         )?;
         for band in BANDS {
-            holds("a band's sums are those of its flows", bands[band as usize] == self.waiting(band))?;
+            holds(
+                "a band's sums are those of its flows",
+                bands[band as usize] == self.waiting(band),
+            )?;
         }
         for (number, identity) in self.identities.iter() {
             for band in BANDS {
@@ -83,10 +101,18 @@ impl Tree {
             holds("a class's sums are those of its flows", class.waiting == found)?;
         }
         for (number, leaf) in self.leaves.iter() {
-            same("waiting in a leaf", leaf.waiting, leaves.get(&number).copied().unwrap_or(0))?;
+            same(
+                "waiting in a leaf",
+                leaf.waiting,
+                leaves.get(&number).copied().unwrap_or(0),
+            )?;
         }
         for (number, tree) in self.trees.iter() {
-            same("flows of a tree", tree.flows, trees.get(&number).copied().unwrap_or(0))?;
+            same(
+                "flows of a tree",
+                tree.flows,
+                trees.get(&number).copied().unwrap_or(0),
+            )?;
         }
         Ok(())
     }
@@ -131,7 +157,10 @@ impl Tree {
             )?;
             for &(leaf, flow) in &identity.flows {
                 let node = &self.flows[flow];
-                holds("an identity knows its flows", (node.identity, node.leaf) == (number, leaf))?;
+                holds(
+                    "an identity knows its flows",
+                    (node.identity, node.leaf) == (number, leaf),
+                )?;
             }
         }
         for band in BANDS {
@@ -155,12 +184,17 @@ impl Tree {
         for (number, leaf) in self.leaves.iter() {
             leaf.level.audit(|lane| self.lanes.is_open(lane))?;
             let tree = &self.trees[leaf.tree];
-            holds("a leaf is of its tree", tree.leaves[leaf.class as usize] == number)?;
+            holds(
+                "a leaf is of its tree",
+                tree.leaves[leaf.class as usize] == number,
+            )?;
         }
         for (_, tree) in self.trees.iter() {
             tree.ring.audit()?;
             let leaves = tree.leaves.iter().filter(|&&leaf| leaf != NONE);
-            let able = leaves.clone().any(|&leaf| self.leaves[leaf].level.pick().is_some());
+            let able = leaves
+                .clone()
+                .any(|&leaf| self.leaves[leaf].level.pick().is_some());
             holds(
                 "some class can go while a leaf of it can",
                 !self.held.is_empty() || tree.ring.pick().is_some() == able,

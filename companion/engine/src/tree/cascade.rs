@@ -10,16 +10,6 @@ pub(super) struct Cascade {
     able: u64,
 }
 
-impl Cascade {
-    pub(super) const fn is_empty(&self) -> bool {
-        self.able == 0
-    }
-
-    pub(super) const fn has(&self, child: ChildId) -> bool {
-        self.able & (1 << child) != 0
-    }
-}
-
 impl Node for Cascade {
     fn enqueue(&mut self, child: ChildId, _head: &Head) {
         self.able |= 1 << child;
@@ -71,6 +61,6 @@ mod tests {
         cascade.remove(1);
         assert_eq!(cascade.pick(), Some(2));
         cascade.block(2);
-        assert!(cascade.is_empty());
+        assert_eq!(cascade.pick(), None);
     }
 }

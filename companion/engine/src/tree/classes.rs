@@ -82,8 +82,9 @@ impl ClassNode {
         let Some(class) = &self.policy else {
             return true;
         };
-        let below =
-            |waiting: u64, limit: Option<u64>| limit.is_none_or(|limit| waiting < limit.saturating_mul(endpoints));
+        let below = |waiting: u64, limit: Option<u64>| {
+            limit.is_none_or(|limit| waiting < limit.saturating_mul(endpoints))
+        };
         below(self.waiting.requests, class.requests_per_endpoint)
             && below(self.waiting.prompt, class.prompt_tokens_per_endpoint)
             && below(self.waiting.cached, class.cached_tokens_per_endpoint)
@@ -165,11 +166,7 @@ impl Classes {
         let first_family = policy.classes.first().map(|class| class.family.clone());
         let mut set = Set {
             first,
-            default_family: policy
-                .default_family
-                .clone()
-                .or(first_family)
-                .unwrap_or_default(),
+            default_family: policy.default_family.clone().or(first_family).unwrap_or_default(),
             families: BTreeMap::new(),
             names: BTreeMap::new(),
             buckets,
@@ -228,7 +225,9 @@ impl Classes {
     /// The one of the same name as `other`.
     pub(super) fn like(&self, other: &ClassNode) -> Option<u32> {
         let same = |class: &&ClassNode| class.name() == other.name();
-        self.iter().find(|(_, class)| same(class)).map(|(number, _)| number)
+        self.iter()
+            .find(|(_, class)| same(class))
+            .map(|(number, _)| number)
     }
 
     /// Whether these are the same classes in the same ring, whatever else is said of them.

@@ -36,10 +36,6 @@ impl InBand {
     pub(super) const fn turn(&self) -> (u64, u64) {
         self.turn
     }
-
-    pub(super) const fn flows(&self) -> u32 {
-        self.flows
-    }
 }
 
 #[derive(Debug)]

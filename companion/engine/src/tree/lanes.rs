@@ -67,9 +67,7 @@ impl Key {
     }
 
     fn takes(&self, endpoint: &Endpoint) -> bool {
-        endpoint.has_room()
-            && self.names(endpoint.id)
-            && endpoint.is_below(self.threshold.threshold())
+        endpoint.has_room() && self.names(endpoint.id) && endpoint.is_below(self.threshold.threshold())
     }
 
     /// Those of its endpoints that take one now.
@@ -137,12 +135,7 @@ impl Lanes {
     }
 
     /// The lane of those of `lane` without `excluded`, which is sorted and not empty.
-    pub(super) fn without(
-        &mut self,
-        lane: LaneId,
-        excluded: &[EndpointId],
-        endpoints: &Endpoints,
-    ) -> LaneId {
+    pub(super) fn without(&mut self, lane: LaneId, excluded: &[EndpointId], endpoints: &Endpoints) -> LaneId {
         let base = self.get(lane).map(|lane| lane.key.clone()).unwrap_or_default();
         let key = Key {
             excluded: excluded.into(),
@@ -152,12 +145,7 @@ impl Lanes {
     }
 
     /// The lane of the same endpoints under another threshold. `lane` is still held.
-    pub(super) fn under(
-        &mut self,
-        lane: LaneId,
-        threshold: Threshold,
-        endpoints: &Endpoints,
-    ) -> LaneId {
+    pub(super) fn under(&mut self, lane: LaneId, threshold: Threshold, endpoints: &Endpoints) -> LaneId {
         let eligible = self.get(lane).and_then(|lane| lane.key.eligible.clone());
         self.hold(threshold, eligible, endpoints)
     }

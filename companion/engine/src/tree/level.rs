@@ -111,7 +111,9 @@ impl Bands {
                     return false;
                 }
                 for (band, weight) in (0..).zip(weights) {
-                    weighted.ring.set_quantum(band, quantum(BAND_TOKENS, weight, shape));
+                    weighted
+                        .ring
+                        .set_quantum(band, quantum(BAND_TOKENS, weight, shape));
                 }
                 true
             }

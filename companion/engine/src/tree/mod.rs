@@ -46,10 +46,9 @@ pub(crate) use lanes::LaneId;
 use lanes::Lanes;
 use level::{Bands, Level, Models as ModelTrees, Ring};
 use models::Models;
-use node::{ChildId, Node, Receipt};
+use node::{ChildId, Receipt};
 use order::Order;
 pub(crate) use order::{Claim, score};
-pub(crate) use reshape::Change;
 use shape::Shape;
 
 /// The bands, most critical first.
@@ -294,7 +293,11 @@ impl Tree {
     }
 
     /// The flows of `identity` in `band`, by number.
-    pub(crate) fn flows_in<'a>(&'a self, identity: &'a Identity, band: Band) -> impl Iterator<Item = u32> + 'a {
+    pub(crate) fn flows_in<'a>(
+        &'a self,
+        identity: &'a Identity,
+        band: Band,
+    ) -> impl Iterator<Item = u32> + 'a {
         let flows = identity.flows.iter().map(|&(_, flow)| flow);
         flows.filter(move |&flow| self.band_of(flow) == band)
     }
@@ -442,7 +445,7 @@ impl Tree {
         receipts
     }
 
-    /// A request of `flow` that was charged turns out to cost `real`; see [`Node::settle`].
+    /// A request of `flow` that was charged turns out to cost `real`; see [`node::Node::settle`].
     pub(crate) fn settle(&mut self, flow: u32, charge: &Charge, receipts: &Receipts, real: Option<u64>) {
         self.settle_path(flow, charge, receipts, real);
         self.tell_up(self.flows[flow].leaf);

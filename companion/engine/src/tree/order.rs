@@ -122,10 +122,6 @@ impl Order {
         self.youngest.least(&queue.youngest).map(|(number, _)| number)
     }
 
-    pub(super) fn reprice(&mut self, number: u32, cost: u64) {
-        self.facts[number as usize].cost = cost;
-    }
-
     pub(super) fn in_order(&self, queue: &Queue) -> Vec<u32> {
         let mut numbers = self.first.members(&queue.first);
         numbers.sort_unstable_by_key(|&number| self.first.key(number));
@@ -227,6 +223,9 @@ mod tests {
                 flow: 0,
                 lane: LaneId::ANY,
                 cost: 10 + u64::from(number),
+                class: 0,
+                prompt: 0,
+                cached: 0,
                 class_cost: 1,
                 model: 0,
                 bytes: 0,

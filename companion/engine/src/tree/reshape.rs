@@ -12,7 +12,6 @@ use crate::policy::Policy;
 
 use super::classes::Classes;
 use super::level::{Bands, Models, Ring};
-use super::node::Node;
 use super::shape::Shape;
 use super::{BANDS, LaneId, NONE, Queued, Receipts, Tree};
 
@@ -72,7 +71,9 @@ impl Tree {
         }
         for (_, flow) in self.flows.iter() {
             let weight = self.identities.get(flow.identity).weight;
-            self.leaves[flow.leaf].level.weigh(flow.child, weight, &self.shape);
+            self.leaves[flow.leaf]
+                .level
+                .weigh(flow.child, weight, &self.shape);
         }
         change
     }
@@ -81,10 +82,7 @@ impl Tree {
         if !same_ring {
             self.epoch += 1;
         }
-        let numbers: Vec<Option<u32>> = old
-            .iter()
-            .map(|(_, class)| self.classes.like(class))
-            .collect();
+        let numbers: Vec<Option<u32>> = old.iter().map(|(_, class)| self.classes.like(class)).collect();
         for (_, tree) in self.trees.iter_mut() {
             if same_ring {
                 tree.ring.reweigh(&self.classes);

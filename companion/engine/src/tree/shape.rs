@@ -2,8 +2,8 @@
 
 use core::time::Duration;
 
-use crate::time::Instant;
 use crate::policy::{Bands, ClassMode, CostUnit, Discipline, Policy};
+use crate::time::Instant;
 
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Shape {

@@ -53,13 +53,7 @@ impl Tree {
         }
     }
 
-    pub(super) fn settle_path(
-        &mut self,
-        flow: u32,
-        charge: &Charge,
-        receipts: &Receipts,
-        real: Option<u64>,
-    ) {
+    pub(super) fn settle_path(&mut self, flow: u32, charge: &Charge, receipts: &Receipts, real: Option<u64>) {
         let node = &self.flows[flow];
         let leaf = &mut self.leaves[node.leaf];
         let tree = &mut self.trees[leaf.tree];
@@ -146,7 +140,7 @@ impl Tree {
     }
 
     /// The next request of `flow` stands there, and nowhere else.
-    fn stand(&mut self, flow: u32, lane: Option<(LaneId, bool)>) {
+    pub(super) fn stand(&mut self, flow: u32, lane: Option<(LaneId, bool)>) {
         let node = &mut self.flows[flow];
         let (leaf, old) = (node.leaf, node.standing);
         let held = node.holds.then_some(old).flatten();
