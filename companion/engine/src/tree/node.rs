@@ -86,7 +86,6 @@ pub(crate) trait Node {
     /// The head of `child`, which was picked, goes. Its owner enqueues, blocks or removes it before anything else.
     fn serve(&mut self, child: ChildId, charge: &Charge) -> Receipt;
     /// A pick found nobody able. Nothing, but for a rule that says otherwise.
-    #[expect(dead_code, reason = "called with the wiring")]
     fn miss(&mut self) {}
     /// A request of `child` went past the queue.
     fn charge(&mut self, child: ChildId, charge: &Charge) -> Receipt;
