@@ -12,9 +12,9 @@ test *args:
 check:
     bash .ci/run
 
-# Measures, and writes docs/bench/results.json. Needs wrk.
+# Measures, and writes docs/bench: all, or engine, shares or gateway (which needs wrk).
 bench *what:
-    cargo bench --package penstock-tests --bench gateway -- {{ what }}
+    bash tests/benches/run {{ what }}
 
 # Writes the generated protocol code anew.
 proto:

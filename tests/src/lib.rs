@@ -6,6 +6,7 @@
 
 pub mod ask;
 pub mod binary;
+pub mod figures;
 pub mod gateway;
 pub mod h2c;
 pub mod metrics;

@@ -1,13 +1,13 @@
 //! A scripted model server: it hands every request to the test and answers when told to, or by itself at once.
 //!
 //! A slot is held exactly as long as a test wants. It counts what is in flight from a request's arrival to the end
-//! of its answer, and the peak of that.
+//! of its answer, and the peak of that; one that answers by itself keeps what arrived.
 
 use std::convert::Infallible;
 use std::net::SocketAddr;
 use std::pin::Pin;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex as Locked};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -20,19 +20,26 @@ use hyper::body::{Frame, Incoming};
 use hyper_util::rt::TokioIo;
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
-use tokio::sync::{Mutex, Notify, mpsc, oneshot};
+use tokio::sync::{Mutex, Notify, Semaphore, mpsc, oneshot};
+use tokio::time::Instant;
 
-use crate::wait::{on_lasting_thread, soon};
+use crate::wait::{on_lasting_thread, soon, until};
 
 type Body = BoxBody<Bytes, std::io::Error>;
 
+/// Events of an answer that is streamed by itself.
+const PIECES: u32 = 10;
+
 /// What a server does with a request.
-#[derive(Clone, Copy)]
+#[derive(Clone)]
 enum Manner {
     /// Hands it to the test.
     Ask,
     /// Answers after this long, but none before so many were in flight at the same time.
     Serve(Duration, usize),
+    /// Streams an answer that takes this long, a few percent more or less, from its first event to its last; there
+    /// are so many places, and who finds none waits for one.
+    Stream(Duration, Arc<Semaphore>),
 }
 
 struct Shared {
@@ -50,9 +57,17 @@ struct Gauge {
     peak: AtomicUsize,
     total: AtomicUsize,
     arrived: Notify,
+    texts: Locked<Vec<String>>,
 }
 
 impl Gauge {
+    /// Keeps what a request says; how many were kept before.
+    fn keep(&self, call: &Call) -> usize {
+        let mut texts = self.texts.lock().expect("no one panics with it");
+        texts.push(call.text());
+        texts.len()
+    }
+
     /// Waits until so many have been in flight at the same time.
     async fn gathered(&self, count: usize) {
         loop {
@@ -121,6 +136,17 @@ impl Upstream {
         servers
     }
 
+    /// So many that stream their answers, each with places of its own; they count together as well.
+    pub async fn streaming(count: usize, service: Duration, places: usize) -> Vec<Self> {
+        let together = Arc::<Gauge>::default();
+        let mut servers = Vec::with_capacity(count);
+        for _ in 0..count {
+            let manner = Manner::Stream(service, Arc::new(Semaphore::new(places)));
+            servers.push(Self::start(manner, together.clone()).await);
+        }
+        servers
+    }
+
     async fn start(manner: Manner, together: Arc<Gauge>) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
         let address = listener.local_addr().expect("a bound socket has an address");
@@ -171,6 +197,31 @@ impl Upstream {
     #[must_use]
     pub fn total(&self) -> usize {
         self.shared.own.total.load(Ordering::SeqCst)
+    }
+
+    /// Waits until so many have arrived at all servers that count together.
+    ///
+    /// # Panics
+    /// When they don't.
+    pub async fn arrived_together(&self, count: usize) {
+        until(&format!("{count} at the servers"), || async {
+            let total = self.shared.together.total.load(Ordering::SeqCst);
+            if total >= count {
+                Ok(())
+            } else {
+                Err(total.to_string())
+            }
+        })
+        .await;
+    }
+
+    /// What those said that have arrived so far at all servers that count together, in their order; takes it out.
+    ///
+    /// # Panics
+    /// When the server did.
+    pub fn texts_together(&self) -> Vec<String> {
+        let mut texts = self.shared.together.texts.lock().expect("no one panics with it");
+        std::mem::take(&mut texts)
     }
 
     /// What its health check says from now on.
@@ -237,16 +288,40 @@ async fn serve(request: Request<Incoming>, shared: Arc<Shared>) -> Result<Respon
         in_flight,
         reply,
     };
-    match shared.manner {
+    match &shared.manner {
         Manner::Ask => drop(shared.calls.send(call)),
         Manner::Serve(service, gather) => {
-            shared.together.gathered(gather).await;
-            tokio::time::sleep(service).await;
+            shared.together.keep(&call);
+            shared.together.gathered(*gather).await;
+            tokio::time::sleep(*service).await;
             call.answer();
+        }
+        Manner::Stream(service, places) => {
+            let number = shared.together.keep(&call);
+            tokio::spawn(stream(call, stretched(*service, number), places.clone()));
         }
     }
     told.await
         .map_err(|_| std::io::Error::other("the test dropped the request"))?
+}
+
+/// Between 90 and 110 percent: servers that all take the same time fall into step.
+fn stretched(service: Duration, number: usize) -> Duration {
+    let percent = u32::try_from(number * 7 % 21).unwrap_or_default() + 90;
+    service * percent / 100
+}
+
+/// Answers when there is a place, and holds it until the answer has ended.
+async fn stream(call: Call, service: Duration, places: Arc<Semaphore>) {
+    let place = places.acquire_owned().await;
+    let (events, begin) = (call.stream(), Instant::now());
+    for piece in 1..=PIECES {
+        events.text("word ");
+        tokio::time::sleep_until(begin + service * piece / PIECES).await;
+    }
+    // The place is free before the client can know.
+    drop(place);
+    events.finish(8, 4);
 }
 
 fn plain(status: StatusCode, text: &'static str) -> Response<Body> {

@@ -1,6 +1,7 @@
 //! Figures out of rounds: medians with their spread, ratios, and the file they are kept in.
 
-use serde_json::{Value, json};
+use penstock_tests::figures::{keep, machine, spread};
+use serde_json::json;
 
 use crate::load::Load;
 use crate::subject::Cpu;
@@ -61,33 +62,6 @@ pub(crate) fn write(names: &[&str], rounds: &[Vec<Round>], idle: Option<[f64; 2]
         println!("idle: companion {companion:.3} %, Envoy {envoy:.3} % of a core");
         gateway["idle_cpu_percent"] = json!({"companion": companion, "envoy": envoy});
     }
-    let file = penstock_tests::binary::workspace().join("docs/bench/results.json");
-    std::fs::create_dir_all(file.parent().expect("a file lies in a folder")).expect("create docs/bench");
-    let known = std::fs::read(&file)
-        .ok()
-        .and_then(|bytes| serde_json::from_slice(&bytes).ok());
-    let mut results: Value = known.unwrap_or_else(|| json!({}));
-    results["gateway"] = gateway;
-    let text = serde_json::to_string_pretty(&results).expect("values are JSON");
-    std::fs::write(&file, text + "\n").expect("write the results");
-}
-
-/// Median, least and most, to three digits after the point.
-fn spread(mut values: Vec<f64>) -> Value {
-    values.sort_by(f64::total_cmp);
-    let round = |v: f64| (v * 1e3).round() / 1e3;
-    let median = values.get(values.len() / 2).copied().unwrap_or_default();
-    let (least, most) = (values.first().copied(), values.last().copied());
-    json!({"median": round(median), "min": least.map(round), "max": most.map(round)})
-}
-
-/// The processor and how many there are of it, as the system says.
-fn machine() -> String {
-    let info = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
-    let model = info
-        .lines()
-        .find_map(|l| l.strip_prefix("model name"))
-        .unwrap_or_default();
-    let cores = std::thread::available_parallelism().map_or(1, usize::from);
-    format!("{cores} x {}", model.trim_start_matches(['\t', ' ', ':']))
+    let results = penstock_tests::binary::workspace().join("docs/bench/results.json");
+    keep(&results, "gateway", gateway);
 }

@@ -1,0 +1,31 @@
+//! The engine's classes without the engine around them: what compares with a queue that is nothing else.
+
+use crate::tree::Classes;
+
+use super::{Item, Subject, quantum};
+
+pub(crate) struct Alone(Classes);
+
+impl Subject for Alone {
+    type Request = Item;
+
+    const NAME: &'static str = "Penstock, classes alone";
+
+    fn new(classes: usize) -> Self {
+        Self(Classes::new((0..classes).map(quantum)))
+    }
+
+    fn prepare(&self, item: Item) -> Item {
+        item
+    }
+
+    fn enqueue(&mut self, item: Item) {
+        self.0.enqueue(item.id, item.class, item.cost);
+    }
+
+    fn pick(&mut self) -> u64 {
+        self.0.pick().expect("something waits")
+    }
+
+    fn ended(&mut self, _id: u64) {}
+}
