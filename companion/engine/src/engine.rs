@@ -186,6 +186,7 @@ impl Engine {
             }
             self.counters.dequeue_attempts += 1;
             let Some(number) = self.tree.pick() else {
+                self.tree.miss();
                 return;
             };
             self.counters.dequeue_successes += 1;
@@ -204,6 +205,8 @@ impl Engine {
         if let Some(number) = picked {
             self.counters.dequeue_successes += 1;
             self.grant_waiting(number);
+        } else {
+            self.tree.miss();
         }
         self.tree.hold_classes(&[]);
         if self.traced

@@ -18,7 +18,6 @@ use super::node::{ChildId, Head, Node, Receipt, Unit};
 
 #[derive(Debug)]
 struct Class {
-    owner: u32,
     quantum: u64,
     deficit: u64,
     head: Head,
@@ -109,11 +108,10 @@ impl Dynamo {
         }
     }
 
-    /// `owner` is its name one level up; a quantum is at least 1.
-    pub(crate) fn add(&mut self, owner: u32, quantum: u64) -> ChildId {
+    /// A quantum is at least 1.
+    pub(crate) fn add(&mut self, quantum: u64) -> ChildId {
         let child = self.classes.len() as ChildId;
         self.classes.push(Class {
-            owner,
             quantum: quantum.max(1),
             deficit: 0,
             head: Head::NONE,
@@ -121,10 +119,6 @@ impl Dynamo {
         self.able.grow(self.classes.len());
         self.near.grow(self.classes.len());
         child
-    }
-
-    pub(crate) fn owner(&self, child: ChildId) -> u32 {
-        self.classes[child as usize].owner
     }
 
     /// From its next grant on.
@@ -135,11 +129,6 @@ impl Dynamo {
 
     pub(crate) fn deficit(&self, child: ChildId) -> u64 {
         self.classes[child as usize].deficit
-    }
-
-    /// What goes next.
-    pub(crate) fn next_head(&self) -> Option<Head> {
-        self.pick().map(|child| self.classes[child as usize].head)
     }
 
     fn carried(&self) -> Option<ChildId> {
@@ -266,8 +255,8 @@ mod tests {
     fn a_pick_that_finds_nobody_ends_the_going_on() {
         let first_two = |miss: bool| {
             let mut node = Dynamo::new(Unit::Class);
-            for owner in 0..2 {
-                let child = node.add(owner, 10);
+            for _ in 0..2 {
+                let child = node.add(10);
                 node.enqueue(child, &head(5));
             }
             node.serve(0, &charge(5));
@@ -304,13 +293,13 @@ mod tests {
     #[test]
     fn what_goes_past_the_queue_is_not_counted() {
         let mut node = Dynamo::new(Unit::Class);
-        let child = node.add(7, 1);
+        let child = node.add(1);
         node.set_quantum(child, 10);
         node.enqueue(child, &head(25));
         let receipt = node.charge(child, &charge(25));
         node.settle(child, &charge(25), receipt, None);
-        assert_eq!((node.owner(child), node.deficit(child)), (7, 0));
-        assert_eq!(node.next_head(), Some(head(25)));
+        assert_eq!(node.deficit(child), 0);
+        assert_eq!(node.pick(), Some(child));
         node.serve(child, &charge(25));
         node.block(child);
         assert_eq!((node.pick(), node.deficit(child)), (None, 5));

@@ -60,6 +60,12 @@ macro_rules! hand_on {
                 }
             }
 
+            fn miss(&mut self) {
+                match self {
+                    $(Self::$variant(node) => node.miss(),)+
+                }
+            }
+
             fn charge(&mut self, child: ChildId, charge: &Charge) -> Receipt {
                 match self {
                     $(Self::$variant(node) => node.charge(child, charge),)+
@@ -203,8 +209,8 @@ impl Ring {
             }
             ClassMode::Dynamo => {
                 let mut ring = Dynamo::new(Unit::Class);
-                for (number, class) in classes.iter() {
-                    ring.add(number, class.quantum());
+                for (_, class) in classes.iter() {
+                    ring.add(class.quantum());
                 }
                 Self::Dynamo(ring)
             }

@@ -499,6 +499,7 @@ impl Node for Tags {
     }
 
     fn block(&mut self, child: ChildId) {
+        self.wake(child);
         self.remove(child);
     }
 

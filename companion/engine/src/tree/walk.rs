@@ -6,6 +6,7 @@ use alloc::vec::Vec;
 use crate::cost::Charge;
 use crate::endpoints::Endpoints;
 use crate::input::{Band, EndpointId};
+use crate::policy::ClassMode;
 use crate::time::Instant;
 
 use super::level::{Level, Ring};
@@ -25,6 +26,15 @@ impl Tree {
         let leaf = &self.leaves[tree.leaves[tree.ring.pick()? as usize]];
         let flow = &self.flows[leaf.level.owner(leaf.level.pick()?)];
         flow.queue.head()
+    }
+
+    /// A pick found nobody: the rules that care are told.
+    pub(crate) fn miss(&mut self) {
+        if self.shape.class_mode == ClassMode::Dynamo {
+            for (_, tree) in self.trees.iter_mut().filter(|(_, tree)| tree.waiting > 0) {
+                tree.ring.miss();
+            }
+        }
     }
 
     pub(super) fn serve_path(&mut self, flow: u32, charge: &Charge) -> Receipts {
