@@ -3,7 +3,10 @@
 //! Counters and histograms live here and are moved by the observer; gauges are set from a snapshot when somebody
 //! scrapes, so that they are never old.
 
+use std::collections::BTreeSet;
+
 use penstock_control::Status;
+use penstock_engine::snapshot::FlowSnapshot;
 use penstock_engine::units::Decimal;
 use prometheus::{
     Encoder, GaugeVec, HistogramOpts, HistogramVec, IntCounterVec, IntGaugeVec, Opts, Registry, TextEncoder,
@@ -70,6 +73,7 @@ struct Gauges {
     saturation: GaugeVec,
     ready_endpoints: IntGaugeVec,
     active_flows: IntGaugeVec,
+    class_deficit_tokens: IntGaugeVec,
     sessions: IntGaugeVec,
     clock_backwards: IntGaugeVec,
     dequeue_attempts: IntGaugeVec,
@@ -266,7 +270,16 @@ impl Metrics {
                     "Endpoints that may be given requests.",
                     &["pool"],
                 )?,
-                active_flows: make.gauge("active_flows", "Flows with state of their own.", &["pool"])?,
+                active_flows: make.gauge(
+                    "active_flows",
+                    "Flows that wait, or have something in flight.",
+                    &["pool"],
+                )?,
+                class_deficit_tokens: make.gauge(
+                    "class_deficit_tokens",
+                    "What a policy class may send before its next turn, over bands and models.",
+                    &["pool", "class"],
+                )?,
                 sessions: make.gauge("sessions", "Filters with an open stream.", &[])?,
                 clock_backwards: make.gauge(
                     "clock_backwards_total",
@@ -307,6 +320,7 @@ impl Gauges {
         self.sessions.with_label_values(&none).set(int(open));
         self.queue_length.reset();
         self.stock_level.reset();
+        self.class_deficit_tokens.reset();
         for pool in &status.pools {
             let of = &[pool.name.as_ref()];
             let now = &pool.snapshot;
@@ -329,7 +343,14 @@ impl Gauges {
                 .iter()
                 .filter(|it| it.ready)
                 .count()));
-            self.active_flows.with_label_values(of).set(int(now.flows.len()));
+            self.active_flows
+                .with_label_values(of)
+                .set(int(active_flows(&now.flows)));
+            for class in &now.classes {
+                self.class_deficit_tokens
+                    .with_label_values(&[of[0], &class.name])
+                    .set(int(class.deficit));
+            }
             self.clock_backwards
                 .with_label_values(of)
                 .set(int(now.counters.clock_backwards));
@@ -352,6 +373,12 @@ impl Gauges {
             }
         }
     }
+}
+
+/// Identities that wait or have something in flight, in whatever band.
+fn active_flows(flows: &[FlowSnapshot]) -> usize {
+    let active = flows.iter().filter(|flow| flow.waiting > 0 || flow.in_flight > 0);
+    active.map(|flow| &flow.key).collect::<BTreeSet<_>>().len()
 }
 
 /// A decimal as the nearest float.

@@ -153,3 +153,39 @@ fn json_sources(of: &[Source]) -> Vec<Value> {
 fn millis(of: std::time::Duration) -> u64 {
     u64::try_from(of.as_millis()).unwrap_or(u64::MAX)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_filter_is_told_where_classes_tiers_and_head_starts_are_read() {
+        use wire::source::From;
+        let text = "identity: {strict: [{header: X-Tier}], jump: [{model: {'z*': 30, '*': 5}}]}
+pools: [{name: a, endpoints: {static: ['127.0.0.1:8001']}}]";
+        let config = Config::parse(text, "f.yaml").expect("valid");
+        let identity = frame(&config).identity.expect("present");
+        let from = |source: &wire::Source| source.from.clone();
+        assert_eq!(
+            identity.class.iter().filter_map(from).collect::<Vec<_>>(),
+            [
+                From::Header("x-penstock-class".into()),
+                From::Header("x-dynamo-meta-policy-class".into())
+            ]
+        );
+        assert_eq!(
+            identity.strict.iter().filter_map(from).collect::<Vec<_>>(),
+            [From::Header("x-tier".into())]
+        );
+        let Some(From::Model(table)) = &identity.jump[0].from else {
+            panic!("a table")
+        };
+        let rules: Vec<_> = table.rules.iter().map(|it| (&*it.glob, &*it.value)).collect();
+        assert_eq!(rules, [("z*", "30"), ("*", "5")]);
+        let plugin = plugin_configuration(&config, "edge");
+        let identity = &plugin["policy"]["identity"];
+        assert_eq!(identity["jump"], json!([{"model": [["z*", "30"], ["*", "5"]]}]));
+        assert_eq!(identity["strict"], json!([{"header": "x-tier"}]));
+        assert_eq!(identity["class"][0], json!({"header": "x-penstock-class"}));
+    }
+}

@@ -47,7 +47,12 @@ fn pool(pool: &PoolStatus) -> Value {
             "name": band_name(band.band),
             "waiting": band.waiting,
         })).collect::<Vec<_>>(),
-        "classes": [],
+        "classes": now.classes.iter().map(|class| json!({
+            "name": class.name,
+            "quantum": class.quantum,
+            "deficit": class.deficit,
+            "waiting": class.waiting,
+        })).collect::<Vec<_>>(),
         "flows": flows.into_iter().take(FLOWS_SHOWN).map(|flow| json!({
             "key": pool.shown(&flow.key),
             "band": band_name(flow.band),
@@ -70,4 +75,63 @@ fn pool(pool: &PoolStatus) -> Value {
         "model": [],
         "advice": [],
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use penstock_control::PoolStatus;
+    use penstock_engine::policy::{Class, ClassSet, Policy};
+    use penstock_engine::snapshot::ClassSnapshot;
+    use penstock_engine::{Engine, Instant};
+
+    use crate::metrics::Metrics;
+
+    use super::*;
+
+    /// A pool with a class that has a deficit, as its engine would show it.
+    fn status() -> Status {
+        let classes = vec![ClassSet {
+            classes: vec![Class::new("cached", 2_048)],
+            ..ClassSet::default()
+        }];
+        let policy = Policy {
+            classes,
+            ..Policy::default()
+        };
+        let mut snapshot = Engine::new(policy, 1, Instant::ZERO).snapshot();
+        snapshot.classes = vec![ClassSnapshot {
+            name: "cached".into(),
+            quantum: 2_048,
+            deficit: 512,
+            waiting: 3,
+        }];
+        Status {
+            sessions: Vec::new(),
+            pools: vec![PoolStatus {
+                name: Arc::from("chat"),
+                addresses: Vec::new(),
+                public_flows: Default::default(),
+                snapshot,
+            }],
+            started: true,
+            draining: false,
+            requests: 0,
+        }
+    }
+
+    #[test]
+    fn classes_are_shown_with_their_deficits() {
+        let status = status();
+        let document = document(&status, Duration::ZERO);
+        let class = json!([{"name": "cached", "quantum": 2_048, "deficit": 512, "waiting": 3}]);
+        assert_eq!(document["pools"][0]["classes"], class);
+        assert_eq!(document["pools"][0]["watermark"], json!(0.0));
+        let text = Metrics::new().expect("distinct").render(&status).expect("text");
+        let text = String::from_utf8(text).expect("text");
+        let line = r#"penstock_class_deficit_tokens{class="cached",pool="chat"} 512"#;
+        assert!(text.contains(line), "{text}");
+        assert!(text.contains(r#"penstock_active_flows{pool="chat"} 0"#), "{text}");
+    }
 }

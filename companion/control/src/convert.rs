@@ -129,7 +129,109 @@ pub(crate) fn output_tokens(from: &wire::Completed) -> Option<u64> {
 
 #[cfg(test)]
 mod tests {
+    use penstock_engine::Policy;
+
     use super::*;
+    use crate::settings::PoolSettings;
+
+    fn pool(order: Order) -> Pool {
+        let settings = PoolSettings {
+            name: "chat".into(),
+            models: Vec::new(),
+            endpoints: Vec::new(),
+            policy: Policy {
+                order,
+                ..Policy::default()
+            },
+            flow_key: Vec::new(),
+            class_globs: vec!["qwen*".into(), "*".into()],
+            capacity_status: 503,
+        };
+        Pool::new(&settings, 1, Instant::ZERO)
+    }
+
+    fn asked(pool: &Pool, from: &wire::Register) -> Request {
+        let now = Instant::ZERO.after(Duration::from_secs(10));
+        request(RequestId(1), now, from, pool, "f", Band::Default)
+    }
+
+    #[test]
+    fn claims_reach_the_engine_and_those_out_of_range_do_not() {
+        let pool = pool(Order::Fcfs);
+        let said = |strict, jump_s| wire::Register {
+            class: "batch".into(),
+            model: "qwen-7b".into(),
+            strict: Some(strict),
+            jump_s: Some(jump_s),
+            ..Default::default()
+        };
+        let request = asked(&pool, &said(15, 3_600));
+        assert_eq!(request.class, ClassKey::Family("batch".into()));
+        assert_eq!(
+            (request.class_set, request.strict, request.jump),
+            (1, 15, Duration::from_secs(3_600))
+        );
+        let request = asked(&pool, &said(16, 3_601));
+        assert_eq!((request.strict, request.jump), (0, Duration::ZERO));
+        let other = wire::Register {
+            model: "llama".into(),
+            ..Default::default()
+        };
+        assert_eq!(asked(&pool, &other).class_set, 2);
+    }
+
+    #[test]
+    fn a_target_is_a_deadline_where_the_pool_orders_by_it() {
+        let said = |deadline_ms, slo_ttft_ms| wire::Register {
+            age_us: 1_000_000,
+            deadline_ms,
+            slo_ttft_ms,
+            ..Default::default()
+        };
+        let after = |pool: &Pool, deadline, target| {
+            let request = asked(pool, &said(deadline, target));
+            let deadline = request.deadline.map(|at| at.since(request.arrived).as_millis());
+            (deadline, request.ttft_target.map(|it| it.as_millis()))
+        };
+        let elsewhere = pool(Order::Edf);
+        assert_eq!(after(&elsewhere, None, Some(500)), (None, None));
+        assert_eq!(after(&elsewhere, Some(900), Some(500)), (Some(900), None));
+        let here = pool(Order::SloDeadline { target: None });
+        assert_eq!(after(&here, None, Some(500)), (Some(500), Some(500)));
+        assert_eq!(after(&here, Some(900), Some(500)), (Some(500), Some(500)));
+        assert_eq!(after(&here, Some(400), Some(500)), (Some(400), Some(500)));
+        assert_eq!(after(&here, Some(400), None), (Some(400), None));
+    }
+
+    #[test]
+    fn several_keys_are_joined() {
+        use FlowKey::{FairnessId, Model, TargetModel, User};
+        let said = |fairness_id: &str, user: &str| wire::Register {
+            fairness_id: fairness_id.into(),
+            user: user.into(),
+            model: "m".into(),
+            ..Default::default()
+        };
+        let flow_of = |keys: &[FlowKey], said: &wire::Register| {
+            let (name, private) = flow(keys, said);
+            (name.into_owned(), private)
+        };
+        assert_eq!(flow_of(&[], &said("a", "u")), (String::new(), false));
+        assert_eq!(flow_of(&[FairnessId], &said("", "u")), (String::new(), false));
+        assert_eq!(
+            flow_of(&[FairnessId, Model], &said("a", "u")),
+            ("a/m".into(), false)
+        );
+        assert_eq!(
+            flow_of(&[TargetModel, User], &said("a", "u")),
+            ("m/u".into(), true)
+        );
+        assert_eq!(
+            flow_of(&[FairnessId, Model], &said("", "u")),
+            ("anonymous/m".into(), false)
+        );
+        assert_eq!(flow_of(&[FairnessId, User], &said("", "")), (String::new(), true));
+    }
 
     #[test]
     fn claims_become_bands() {

@@ -4,6 +4,7 @@
 //! file, the line, the key's path and what is allowed there. What fits together across keys is checked in `convert`.
 
 mod convert;
+mod locate;
 mod raw;
 mod value;
 
@@ -161,7 +162,7 @@ pub enum Error {
         /// Why.
         source: std::io::Error,
     },
-    /// The document is wrong at a line.
+    /// The document is wrong at a line: in itself, or where keys don't fit together.
     #[error("{file}:{line}: {key}: {message}")]
     Document {
         /// Which file.
@@ -169,16 +170,6 @@ pub enum Error {
         /// From 1.
         line: u64,
         /// `pools[0].queue.ttl`
-        key: String,
-        /// What is wrong and what is allowed.
-        message: String,
-    },
-    /// Keys that don't fit together.
-    #[error("{file}: {key}: {message}")]
-    Rule {
-        /// Which file.
-        file: String,
-        /// `pools[0].stock`
         key: String,
         /// What is wrong and what is allowed.
         message: String,
@@ -225,8 +216,9 @@ impl Config {
                 message: error.to_string(),
             }
         })?;
-        Self::try_from(document).map_err(|Broken(key, message)| Error::Rule {
+        Self::try_from(document).map_err(|Broken(key, message)| Error::Document {
             file: file.to_owned(),
+            line: locate::line(text, &key),
             key,
             message,
         })

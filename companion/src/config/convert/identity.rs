@@ -106,3 +106,57 @@ impl From<raw::Criticality> for Band {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use crate::config::{Config, Identity, Source};
+
+    fn parse(identity: &str) -> Result<Identity, String> {
+        let text =
+            format!("identity: {identity}\npools: [{{name: a, endpoints: {{static: ['127.0.0.1:8001']}}}}]");
+        Config::parse(&text, "f.yaml")
+            .map(|config| config.identity)
+            .map_err(|why| why.to_string())
+    }
+
+    #[test]
+    fn classes_have_headers_and_tiers_must_be_asked_for() {
+        let header = |name: &str| Source::Header(name.into());
+        let identity = parse("{}").expect("valid");
+        let classes = [header("x-penstock-class"), header("x-dynamo-meta-policy-class")];
+        assert_eq!(identity.class, classes);
+        assert!(identity.strict.is_empty() && identity.jump.is_empty());
+        let identity = parse("{strict: [{header: X-Tier}], jump: [{model: {'z*': 30, '*': 5}}], class: []}");
+        let identity = identity.expect("valid");
+        assert_eq!(identity.strict, [header("x-tier")]);
+        let rules = [("z*", "30"), ("*", "5")].map(|(glob, value)| (glob.into(), value.into()));
+        assert_eq!(identity.jump, [Source::Model(rules.into())]);
+        assert!(identity.class.is_empty());
+    }
+
+    #[test]
+    fn tables_say_what_is_allowed() {
+        for (identity, key, word) in [
+            (
+                "{strict: [{model: {'*': 16}}]}",
+                "identity.strict[0].model.*",
+                "0 to 15",
+            ),
+            (
+                "{jump: [{model: {'*': 3601}}]}",
+                "identity.jump[0].model.*",
+                "0 to 3600",
+            ),
+            (
+                "{priority: [{model: {'*': urgent}}]}",
+                "identity.priority[0].model.*",
+                "sheddable",
+            ),
+            ("{class: [{header: ''}]}", "identity.class[0]", "1 to 256"),
+        ] {
+            let message = parse(identity).expect_err(identity);
+            assert!(message.starts_with(&format!("f.yaml:1: {key}: ")), "{message}");
+            assert!(message.contains(word), "{message}");
+        }
+    }
+}

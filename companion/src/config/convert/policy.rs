@@ -225,3 +225,273 @@ fn convert_order(raw: raw::Order, slo: &raw::Slo, path: &str) -> Result<engine::
         },
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use core::time::Duration;
+
+    use penstock_control::FlowKey;
+    use penstock_engine::policy::{
+        BandMode, Bands, CostUnit, Discipline, Flows, Gate, Order, StockUnit, TokenWeights,
+    };
+    use penstock_engine::units::Decimal;
+
+    use crate::config::{Config, Pool};
+
+    /// A document of one pool with `keys`, each line from the fourth on.
+    fn parse(keys: &str) -> Result<Pool, String> {
+        let indented: String = keys.lines().map(|line| format!("  {line}\n")).collect();
+        let text = format!("pools:\n- name: a\n  endpoints: {{static: ['127.0.0.1:8001']}}\n{indented}");
+        Config::parse(&text, "f.yaml")
+            .map(|mut config| config.pools.remove(0))
+            .map_err(|why| why.to_string())
+    }
+
+    fn valid(keys: &str) -> Pool {
+        parse(keys).unwrap_or_else(|why| panic!("{keys}: {why}"))
+    }
+
+    #[test]
+    fn defaults_are_the_engines() {
+        let pool = valid("");
+        assert_eq!(pool.policy, penstock_engine::Policy::default());
+        assert_eq!(pool.flow_key, [FlowKey::FairnessId]);
+        assert!(pool.class_globs.is_empty());
+    }
+
+    #[test]
+    fn every_key_reaches_the_engine() {
+        let pool = valid(
+            "queue: {max_rate: 2.5}
+stock: {unit: tokens, watermark_per_backend: 20000, deviation: 0.25}
+usage: {window: 90s, input_token_weight: 0.5, output_token_weight: 4, store: memory}
+slo: {target_ttft: 500ms, target_itl: 50}
+arbitration:
+  per_model: true
+  bands: {mode: weighted, weights: {critical: 7, default: 0.25}, ceiling: {default: 0.9, sheddable: 0.5}}
+  flows: {discipline: usage, key: [fairness_id, target_model], cost: requests, weights: {acme: 3}, default_weight: 2,
+          capacities: {acme: 7}, max_in_flight: 9, max_in_flight_per_endpoint: 4}
+  order: slo_deadline",
+        );
+        let policy = pool.policy;
+        assert_eq!(policy.queue.max_rate, Some(2.5));
+        assert_eq!(
+            policy.gate,
+            Gate::Bounded {
+                unit: StockUnit::Tokens,
+                lower: Decimal::whole(15_000),
+                upper: Decimal::whole(25_000),
+                watermark: Decimal::whole(20_000),
+            }
+        );
+        assert_eq!(policy.usage_window, Duration::from_secs(90));
+        let weights = TokenWeights {
+            input: 0.5,
+            output: 4.0,
+        };
+        assert_eq!(policy.weights, weights);
+        assert!(policy.per_model);
+        let tenths = |of: u128| Some(Decimal::from_billionths(of * Decimal::ONE / 10));
+        let bands = Bands {
+            mode: BandMode::Weighted([7.0, 0.25, 0.0]),
+            ceilings: [None, tenths(9), tenths(5)],
+        };
+        assert_eq!(policy.bands, bands);
+        let flows = Flows {
+            discipline: Discipline::Usage,
+            cost: CostUnit::Requests,
+            weights: [("acme".into(), 3.0)].into(),
+            default_weight: 2.0,
+            capacities: [("acme".into(), 7)].into(),
+            max_in_flight: Some(9),
+            max_in_flight_per_endpoint: Some(4),
+            ..Flows::default()
+        };
+        assert_eq!(policy.flows, flows);
+        assert_eq!(pool.flow_key, [FlowKey::FairnessId, FlowKey::TargetModel]);
+        let target = Some(Duration::from_millis(500));
+        assert_eq!(policy.order, Order::SloDeadline { target });
+    }
+
+    #[test]
+    fn words_are_the_contracts() {
+        let disciplines = ["wfq", "usage", "vtc", "drr", "round_robin", "fifo"];
+        for (word, discipline) in disciplines.into_iter().zip(Discipline::ALL) {
+            let pool = valid(&format!("arbitration: {{flows: {{discipline: {word}}}}}"));
+            assert_eq!(pool.policy.flows.discipline, discipline);
+        }
+        let target = None;
+        for (word, order) in [
+            ("fcfs", Order::Fcfs),
+            ("wspt", Order::Wspt),
+            ("edf", Order::Edf),
+            ("slo_deadline", Order::SloDeadline { target }),
+        ] {
+            assert_eq!(
+                valid(&format!("arbitration: {{order: {word}}}")).policy.order,
+                order
+            );
+        }
+        assert!(valid("arbitration: {flows: {key: none}}").flow_key.is_empty());
+        assert_eq!(
+            valid("arbitration: {flows: {key: user}}").flow_key,
+            [FlowKey::User]
+        );
+        let weighted = valid("arbitration: {bands: {mode: weighted}}").policy.bands.mode;
+        assert_eq!(weighted, BandMode::Weighted([70.0, 20.0, 10.0]));
+        let nulls = "queue: {max_rate: null}\nslo: {target_ttft: null, target_itl: null}\narbitration:
+  classes: {mode: exact, default_policy_family: null, uncached_isl_buckets: [], policy_classes: []}
+  flows: {max_in_flight: null, max_in_flight_per_endpoint: null}";
+        assert_eq!(valid(nulls).policy, penstock_engine::Policy::default());
+    }
+
+    #[test]
+    fn what_is_out_of_range_names_line_path_and_what_is_allowed() {
+        let flows = |it: &str| format!("\narbitration:\n  flows: {{{it}}}");
+        let bands = |it: &str| format!("\narbitration:\n  bands: {{{it}}}");
+        let cases = [
+            (
+                "\nqueue:\n  max_rate: 0".to_owned(),
+                6,
+                "queue.max_rate",
+                "above 0",
+            ),
+            (
+                "\nqueue:\n  max_rate: .inf".to_owned(),
+                6,
+                "queue.max_rate",
+                "finite",
+            ),
+            (
+                "\nusage:\n  window: 0s".to_owned(),
+                6,
+                "usage.window",
+                "above zero",
+            ),
+            (
+                "\nusage:\n  store: {redb: /tmp/u}".to_owned(),
+                6,
+                "usage.store",
+                "memory only",
+            ),
+            (
+                "\nusage:\n  store: redis".to_owned(),
+                6,
+                "usage.store",
+                "memory only",
+            ),
+            (
+                "\nstock:\n  unit: tokens".to_owned(),
+                6,
+                "stock.unit",
+                "watermark_per_backend",
+            ),
+            ("\nstock:\n  unit: bytes".to_owned(), 6, "stock.unit", "tokens"),
+            ("\nslo: {target_ttft: 5}".to_owned(), 5, "slo", "both, or neither"),
+            (
+                "\nslo: {target_ttft: 0, target_itl: 5}".to_owned(),
+                5,
+                "slo.target_ttft",
+                "above zero",
+            ),
+            (
+                "\nslo: {target_ttft: -1.5, target_itl: 5}".to_owned(),
+                5,
+                "slo.target_ttft",
+                "above zero",
+            ),
+            (
+                flows("default_weight: 0"),
+                6,
+                "arbitration.flows.default_weight",
+                "above 0",
+            ),
+            (
+                flows("weights: {a: -1}"),
+                6,
+                "arbitration.flows.weights.a",
+                "above 0",
+            ),
+            (
+                flows("weights: {a: .nan}"),
+                6,
+                "arbitration.flows.weights.a",
+                "above 0",
+            ),
+            (
+                flows("capacities: {a: 0}"),
+                6,
+                "arbitration.flows.capacities.a",
+                "at least 1",
+            ),
+            (
+                flows("max_in_flight: 0"),
+                6,
+                "arbitration.flows.max_in_flight",
+                "at least 1",
+            ),
+            (
+                flows("max_in_flight_per_endpoint: 0"),
+                6,
+                "arbitration.flows.max_in_flight_per",
+                "at least 1",
+            ),
+            (
+                flows("discipline: lottery"),
+                6,
+                "arbitration.flows.discipline",
+                "round_robin",
+            ),
+            (flows("key: []"), 6, "arbitration.flows.key", "none alone"),
+            (flows("key: [user, none]"), 6, "arbitration.flows.key", "alone"),
+            (flows("key: [user, user]"), 6, "arbitration.flows.key", "once"),
+            (flows("key: tenant"), 6, "arbitration.flows.key", "fairness_id"),
+            (flows("cost: bytes"), 6, "arbitration.flows.cost", "requests"),
+            (flows("colour: red"), 6, "arbitration.flows", "colour"),
+            (
+                bands("mode: weighted, weights: {critical: 0}"),
+                6,
+                "arbitration.bands.weights",
+                "all be 0",
+            ),
+            (
+                bands("weights: {critical: -1}"),
+                6,
+                "arbitration.bands.weights.critical",
+                "at least 0",
+            ),
+            (
+                bands("weights: {batch: 1}"),
+                6,
+                "arbitration.bands.weights",
+                "sheddable",
+            ),
+            (
+                bands("ceiling: {sheddable: 1.01}"),
+                6,
+                "arbitration.bands.ceiling.sheddable",
+                "at most 1",
+            ),
+            (
+                bands("ceiling: {critical: 0}"),
+                6,
+                "arbitration.bands.ceiling.critical",
+                "above 0",
+            ),
+            (
+                "\narbitration:\n  order: lcfs".to_owned(),
+                6,
+                "arbitration.order",
+                "slo_deadline",
+            ),
+        ];
+        for (keys, line, key, word) in cases {
+            let message = parse(&keys).expect_err(&keys);
+            assert!(
+                message.starts_with(&format!("f.yaml:{line}: pools[0].{key}")),
+                "{keys}: {message}"
+            );
+            assert!(message.contains(word), "{keys}: {message}");
+        }
+    }
+}

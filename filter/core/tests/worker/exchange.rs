@@ -170,6 +170,25 @@ fn identities_fall_back_to_body_and_model() {
 }
 
 #[test]
+fn tiers_and_head_starts_out_of_range_count_as_none() {
+    let mut rig = Rig::connected();
+    let mut said = |strict: &'static str, jump: &'static str| {
+        let sequence = rig.held(&[("x-strict", strict), ("x-jump", jump), ("x-class", "batch")]);
+        rig.body(sequence, r#"{"model":"g1"}"#, true);
+        let [Out::Said(_, Event::Register(said))] = &rig.outs()[..] else {
+            panic!("a register")
+        };
+        assert_eq!(said.class, "batch");
+        (said.strict, said.jump_s)
+    };
+    assert_eq!(said("15", "3600"), (Some(15), Some(3_600)));
+    assert_eq!(said("16", "3601"), (None, None));
+    assert_eq!(said("0", "0"), (Some(0), Some(0)));
+    assert_eq!(said("-1", "1.5"), (None, None));
+    assert_eq!(said("high", "99999999999999999999"), (None, None));
+}
+
+#[test]
 fn a_reject_is_told_in_the_clients_shape() {
     let mut rig = Rig::connected();
     let (sequence, _) = rig.waiting("m1");
