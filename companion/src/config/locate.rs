@@ -97,7 +97,9 @@ impl<'de> Visitor<'de> for Seek<'_> {
             return Ok(());
         };
         for _ in 0..index {
-            list.next_element::<IgnoredAny>()?;
+            if list.next_element::<IgnoredAny>()?.is_none() {
+                return Ok(());
+            }
         }
         list.next_element_seed(self.enter(after))?;
         while list.next_element::<IgnoredAny>()?.is_some() {}
@@ -130,7 +132,7 @@ mod tests {
             ("pools[1].queue.max_rate", 5),
             ("pools[1].models.qwen2.5*.x[1]", 9),
             ("pools[1].models.qwen2.5*.y.z", 8),
-            ("pools[7].name", 2),
+            ("pools[7].name", 1),
             ("stock", 1),
         ];
         for (path, at) in cases {
