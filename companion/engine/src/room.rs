@@ -165,7 +165,7 @@ mod tests {
         let mut slow: BTreeMap<u32, (u64, u32)> = BTreeMap::new();
         for _ in 0..20_000 {
             let number = rng.next_u32() % 40;
-            if rng.next_u32() % 3 == 0 {
+            if rng.next_u32().is_multiple_of(3) {
                 room.remove(number);
                 slow.remove(&number);
             } else {
@@ -182,7 +182,7 @@ mod tests {
             sorted.sort_unstable();
             // From everybody to hardly anybody allowed.
             let every = 1 + rng.next_u32() % 12;
-            let allows = |number: u32| number % every == 0;
+            let allows = |number: u32| number.is_multiple_of(every);
             let expected: Vec<u32> = sorted
                 .iter()
                 .map(|&(_, _, number)| number)

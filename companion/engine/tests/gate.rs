@@ -4,10 +4,10 @@ mod support;
 
 use std::time::Duration;
 
-use penstock_engine::input::{Band, EndpointState, Prompt, Service};
-use penstock_engine::policy::{Gate, StockUnit};
+use penstock_engine::input::{Band, ClassKey, EndpointState, Prompt, Service, Usage};
+use penstock_engine::policy::{Class, ClassSet, Gate, StockUnit};
 use penstock_engine::units::{Decimal, Tokens};
-use penstock_engine::{EndpointId, Input, Policy, RequestId};
+use penstock_engine::{EndpointId, Input, Policy, Request, RequestId};
 
 use Band::Default;
 use Said::{Bypassed, Dispatched, Settled};
@@ -222,6 +222,43 @@ fn stock_in_tokens_counts_prompt_and_expected_output() {
     bench.complete(4);
     assert_eq!(bench.engine.stock(), 100_050);
     assert_eq!(bench.complete(5), [Settled(5, 1), Dispatched(6, 1)]);
+}
+
+#[test]
+fn stock_in_tokens_is_settled_like_any_cost() {
+    let mut bench = Bench::new(with_gate(tokens(300, 300)), 1);
+    for id in 1..=2 {
+        assert_eq!(bench.register(id, "f", Default), [Bypassed(id, 1)]);
+    }
+    assert_eq!(bench.register(3, "f", Default), []);
+    let settle = |output| Input::Settle {
+        id: RequestId(1),
+        service: Service::Served(Usage {
+            output: Some(Tokens(output)),
+            ..Usage::default()
+        }),
+    };
+    assert_eq!(
+        bench.say(settle(10)),
+        [Dispatched(3, 1)],
+        "40 fewer, and all of it still runs"
+    );
+    assert_eq!(bench.engine.stock(), 410);
+    assert_eq!(bench.say(settle(500)), [], "once");
+    assert_eq!(bench.engine.stock(), 410);
+    bench.complete(1);
+    assert_eq!(bench.engine.stock(), 300);
+    // Nothing was served: what it weighs is unknown still, and it runs on.
+    bench.say(Input::Settle {
+        id: RequestId(2),
+        service: Service::Nothing,
+    });
+    assert_eq!(bench.engine.stock(), 300);
+    bench.say(Input::Requeue(RequestId(3)));
+    assert_eq!(bench.engine.stock(), 300, "went again, at its estimate");
+    bench.complete(2);
+    bench.complete(3);
+    assert_eq!(bench.engine.stock(), 0);
 }
 
 #[test]
@@ -479,4 +516,85 @@ fn max_rate_in_an_open_gate_holds_as_well() {
     assert_eq!(bench.register(1, "f", Default), [Bypassed(1, 1)]);
     assert_eq!(bench.register(2, "f", Default), []);
     assert_eq!(bench.at(1.0).wait(), [Dispatched(2, 1)]);
+}
+
+/// Two classes: `long`, with a threshold, and `short`.
+fn with_threshold(tokens: Option<u64>, fraction: Option<f64>) -> Policy {
+    let long = Class {
+        busy_tokens: tokens,
+        busy_fraction: fraction,
+        ..Class::new("long", 1_000)
+    };
+    let set = ClassSet {
+        classes: vec![long, Class::new("short", 1_000)],
+        ..ClassSet::default()
+    };
+    Policy {
+        classes: vec![set],
+        ..with_gate(gate(10, 10))
+    }
+}
+
+fn of_class(class: &str, id: u64) -> Request {
+    let mut request = request(id, class, Default);
+    request.class = ClassKey::Family(class.into());
+    request
+}
+
+#[test]
+fn a_class_goes_while_an_endpoint_is_below_its_threshold() {
+    let mut bench = Bench::new(with_threshold(Some(150), None), 2);
+    // 100 uncached prompt tokens each: 0 and 100 are below 150, 200 isn't.
+    for id in 1..=4 {
+        let said = bench.say(Input::Register(of_class("long", id)));
+        assert!(matches!(said[..], [Bypassed(_, 1 | 2)]), "{said:?}");
+    }
+    assert_eq!(bench.say(Input::Register(of_class("long", 5))), []);
+    let mut cached = of_class("short", 6);
+    cached.cached = Tokens(90);
+    let said = bench.say(Input::Register(cached));
+    let [Bypassed(6, there)] = said[..] else {
+        panic!("what waits is held by its own threshold: {said:?}")
+    };
+    let on = |bench: &Bench, id| endpoint_stock(bench, id);
+    assert_eq!((on(&bench, there), on(&bench, 3 - there)), (3, 2));
+    // Wherever one ends, 100 or 110 are left there, and that is below 150.
+    let said = bench.complete(1);
+    assert!(matches!(said[..], [Settled(1, 1), Dispatched(5, _)]), "{said:?}");
+    assert_eq!(bench.say(Input::Register(of_class("long", 7))), []);
+    // Another threshold opens it at once.
+    let said = bench.say(Input::Policy(Box::new(with_threshold(Some(1_000), None))));
+    assert!(matches!(said[..], [Dispatched(7, _)]), "{said:?}");
+}
+
+#[test]
+fn a_threshold_is_a_part_of_what_the_endpoint_takes_at_once_where_that_is_known() {
+    let mut bench = Bench::new(with_threshold(None, Some(0.1)), 1);
+    for id in 1..=3 {
+        assert_eq!(
+            bench.say(Input::Register(of_class("long", id))),
+            [Bypassed(id, 1)],
+            "it isn't known"
+        );
+    }
+    let known = |of| Input::Endpoint {
+        id: EndpointId(1),
+        state: EndpointState {
+            batched_tokens_max: Some(of),
+            ..EndpointState::default()
+        },
+    };
+    bench.say(known(3_000));
+    assert_eq!(
+        bench.say(Input::Register(of_class("long", 4))),
+        [],
+        "300 aren't below 300"
+    );
+    assert_eq!(
+        bench.say(known(3_010)),
+        [Dispatched(4, 1)],
+        "but they are below 301"
+    );
+    assert_eq!(bench.say(Input::Register(of_class("long", 5))), []);
+    assert_eq!(bench.complete(1), [Settled(1, 1), Dispatched(5, 1)]);
 }
