@@ -273,6 +273,9 @@ impl Tree {
             .filter_map(|name| self.classes.by_name(name))
             .collect();
         let before = core::mem::replace(&mut self.held, held);
+        if before.is_empty() && self.held.is_empty() {
+            return;
+        }
         let concerned: Vec<u32> = self
             .leaves
             .iter()
