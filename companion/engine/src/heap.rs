@@ -46,10 +46,6 @@ impl Root {
             Some(self.least)
         }
     }
-
-    pub(crate) const fn is_empty(&self) -> bool {
-        self.least == NONE
-    }
 }
 
 #[derive(Clone, Copy, Debug)]

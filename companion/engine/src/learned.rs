@@ -125,11 +125,7 @@ struct Median {
 impl Median {
     fn push(&mut self, value: u64) {
         let value = u32::try_from(value).unwrap_or(u32::MAX);
-        // Counting all of them is faster than a search whose every turn is a guess.
-        let below = |sorted: &[u32], value| -> usize {
-            let count: u32 = sorted.iter().map(|&other| u32::from(other < value)).sum();
-            count as usize
-        };
+        let below = |sorted: &[u32], value| sorted.partition_point(|&other| other < value);
         let to = below(&self.sorted, value);
         if self.ring.len() < OUTPUTS_KEPT {
             self.ring.push(value);

@@ -24,6 +24,7 @@ mod job;
 mod learned;
 pub mod limits;
 pub mod policy;
+mod ranks;
 mod rate;
 mod rng;
 mod room;

@@ -22,6 +22,7 @@ use core::time::Duration;
 
 use crate::cost::{Charge, Virtual};
 use crate::heap::{Heaps, Root};
+use crate::ranks::{Places, Ranks};
 use crate::slab::Slab;
 use crate::time::Instant;
 
@@ -56,7 +57,7 @@ const ANY: u32 = 0;
 #[derive(Debug)]
 struct Queue {
     lane: LaneId,
-    members: Root,
+    members: Ranks<Key>,
     /// Their finishes and tags count from here.
     origin: Virtual,
     /// Closed, and accounted for up to this level; `None`: open.
@@ -69,7 +70,7 @@ impl Queue {
     fn new(lane: LaneId, closed_at: Option<Virtual>) -> Self {
         Self {
             lane,
-            members: Root::default(),
+            members: Ranks::default(),
             origin: Virtual::default(),
             closed_at,
             listed: false,
@@ -145,7 +146,7 @@ pub(super) struct Tags {
     moved: Option<Moved>,
     usage: Usage,
     children: Slab<Child>,
-    heads: Heaps<Key>,
+    places: Places,
     /// [`ANY`] always; the others while they have members.
     queues: Slab<Queue>,
     /// All but [`ANY`].
@@ -168,7 +169,7 @@ impl Tags {
             moved: None,
             usage: Usage::new(window, now),
             children: Slab::default(),
-            heads: Heaps::default(),
+            places: Places::default(),
             queues,
             by_lane: BTreeMap::new(),
             open: Heaps::default(),
@@ -385,7 +386,7 @@ impl Tags {
         node.place = Place::In(queue);
         node.head = head;
         let key = self.key(child);
-        self.heads.insert(&mut self.queues[queue].members, child, key);
+        self.queues[queue].members.insert(&mut self.places, child, key);
         self.list(queue);
     }
 
@@ -394,7 +395,7 @@ impl Tags {
         self.catch_up(queue);
         let at = &mut self.queues[queue];
         let node = &mut self.children[child];
-        self.heads.remove(&mut at.members, child);
+        at.members.remove(&mut self.places, child);
         node.finish = node.finish + at.origin;
         node.place = Place::Out;
         self.list(queue);
@@ -408,9 +409,9 @@ impl Tags {
     fn retag(&mut self, child: ChildId, queue: u32) {
         self.catch_up(queue);
         let key = self.key(child);
-        if key != self.heads.key(child) {
-            let members = &mut self.queues[queue].members;
-            self.heads.rekey(members, child, key);
+        let members = &mut self.queues[queue].members;
+        if key != members.key(&self.places, child) {
+            members.rekey(&mut self.places, child, key);
             self.list(queue);
         }
     }
@@ -423,7 +424,7 @@ impl Tags {
         let level = self.level();
         let at = &mut self.queues[queue];
         let since = at.closed_at.replace(level).unwrap_or(level);
-        if let Some((_, key)) = self.heads.least(&at.members) {
+        if let Some((_, key)) = at.members.least() {
             let behind = level - (key.tag + at.origin);
             let shift = behind.min(level - since);
             if shift > Virtual::default() {
@@ -436,7 +437,7 @@ impl Tags {
     /// Puts a queue where it belongs among the open ones, after anything about it changed.
     fn list(&mut self, queue: u32) {
         let at = &mut self.queues[queue];
-        let least = self.heads.least(&at.members).filter(|_| at.closed_at.is_none());
+        let least = at.members.least().filter(|_| at.closed_at.is_none());
         let key = least.map(|(_, key)| Key {
             tag: key.tag + at.origin,
             arrival: key.arrival,
@@ -513,6 +514,7 @@ impl Node for Tags {
         self.next
             .least()
             .and_then(|queue| self.queues[queue].members.least())
+            .map(|(child, _)| child)
     }
 
     fn serve(&mut self, child: ChildId, charge: &Charge) -> Receipt {

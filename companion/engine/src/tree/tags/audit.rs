@@ -27,7 +27,7 @@ impl Tags {
                 )?;
                 holds(
                     "a child's tag is of its head",
-                    self.heads.key(child) == self.key(child)
+                    self.queues[queue].members.key(&self.places, child) == self.key(child)
                         && (node.head.cost, node.head.model, node.head.arrival)
                             == (head.cost, head.model, head.arrival),
                 )
@@ -67,12 +67,12 @@ impl Tags {
                 "a queue is listed while it is open",
                 queue.listed == (is_open && !is_empty),
             )?;
-            for child in self.heads.members(&queue.members) {
+            for child in queue.members.members() {
                 holds(
                     "a member knows its queue",
                     self.children[child].place == Place::In(number),
                 )?;
-                let key = self.heads.key(child);
+                let key = queue.members.key(&self.places, child);
                 let key = Key {
                     tag: key.tag + queue.origin,
                     arrival: key.arrival,
