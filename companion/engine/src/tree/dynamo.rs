@@ -20,15 +20,19 @@ use super::node::{ChildId, Head, Node, Receipt, Unit};
 struct Class {
     quantum: u64,
     deficit: u64,
-    head: Head,
+    /// Of its head.
+    cost: u64,
 }
 
 impl Class {
+    /// Credit that is missing for its head.
+    const fn missing(&self) -> u64 {
+        self.cost.saturating_sub(self.deficit)
+    }
+
     /// Quanta that are missing for its head.
-    const fn rounds(&self, unit: Unit) -> u64 {
-        unit.of(&self.head)
-            .saturating_sub(self.deficit)
-            .div_ceil(self.quantum)
+    const fn rounds(&self) -> u64 {
+        self.missing().div_ceil(self.quantum)
     }
 
     const fn grant(&mut self, rounds: u64) {
@@ -61,24 +65,26 @@ impl Set {
         self.words[child as usize / 64] >> (child % 64) & 1 == 1
     }
 
-    /// The first at `from` or after.
-    fn first_from(&self, from: ChildId) -> Option<ChildId> {
-        let mut at = from as usize / 64;
-        let mut word = *self.words.get(at)? & (u64::MAX << (from % 64));
-        while word == 0 {
-            at += 1;
-            word = *self.words.get(at)?;
-        }
-        Some(at as u32 * 64 + word.trailing_zeros())
+    /// All from `from` on that come before `end`.
+    fn between(&self, from: ChildId, end: ChildId) -> impl Iterator<Item = ChildId> {
+        let words = (0..).zip(&self.words).skip(from as usize / 64);
+        words
+            .flat_map(move |(at, &word)| {
+                let before = if at == from / 64 {
+                    (1 << (from % 64)) - 1
+                } else {
+                    0
+                };
+                let rest = |&word: &u64| Some(word & (word - 1)).filter(|&word| word != 0);
+                let first = Some(word & !before).filter(|&word| word != 0);
+                core::iter::successors(first, rest).map(move |word| at * 64 + word.trailing_zeros())
+            })
+            .take_while(move |&child| child < end)
     }
 
     /// All, from `from` to the last and then from the first to `from`.
     fn around(&self, from: ChildId) -> impl Iterator<Item = ChildId> {
-        let run = move |start, end| {
-            let first = self.first_from(start);
-            core::iter::successors(first, |&at| self.first_from(at + 1)).take_while(move |&at| at < end)
-        };
-        run(from, ChildId::MAX).chain(run(0, from))
+        self.between(from, ChildId::MAX).chain(self.between(0, from))
     }
 }
 
@@ -114,7 +120,7 @@ impl Dynamo {
         self.classes.push(Class {
             quantum: quantum.max(1),
             deficit: 0,
-            head: Head::NONE,
+            cost: 0,
         });
         self.able.grow(self.classes.len());
         self.near.grow(self.classes.len());
@@ -133,7 +139,7 @@ impl Dynamo {
 
     fn carried(&self) -> Option<ChildId> {
         self.carry
-            .filter(|&child| self.able.contains(child) && self.classes[child as usize].rounds(self.unit) == 0)
+            .filter(|&child| self.able.contains(child) && self.classes[child as usize].missing() == 0)
     }
 
     /// The first from the cursor on that needs the fewest quanta beyond one, and how many it needs.
@@ -141,28 +147,43 @@ impl Dynamo {
         if let Some(near) = self.near.around(self.cursor).next() {
             return Some((near, 1));
         }
-        self.able
-            .around(self.cursor)
-            .map(|child| (child, self.classes[child as usize].rounds(self.unit)))
-            .min_by_key(|&(_, rounds)| rounds)
+        let mut least = None;
+        // What is less than this is better; a division only where something is, which is rare.
+        let mut rounds = u64::MAX;
+        for child in self.able.around(self.cursor) {
+            let class = &self.classes[child as usize];
+            if class.missing() <= class.quantum.saturating_mul(rounds - 1) {
+                rounds = class.rounds();
+                least = Some((child, rounds));
+            }
+        }
+        least
+    }
+
+    fn is_near(&self, child: ChildId) -> bool {
+        let class = &self.classes[child as usize];
+        self.able.contains(child) && class.missing() <= class.quantum
     }
 
     fn look_at(&mut self, child: ChildId) {
-        let near = self.able.contains(child) && self.classes[child as usize].rounds(self.unit) <= 1;
-        self.near.assign(child, near);
+        self.near.assign(child, self.is_near(child));
     }
 
-    fn grant(&mut self, to: impl IntoIterator<Item = ChildId>, rounds: u64) {
-        for child in to {
-            self.classes[child as usize].grant(rounds);
-            self.look_at(child);
+    /// To all that are able, from one place on and before another.
+    fn grant(&mut self, from: ChildId, end: ChildId, rounds: u64) {
+        for child in self.able.between(from, end) {
+            let class = &mut self.classes[child as usize];
+            class.grant(rounds);
+            if class.missing() <= class.quantum {
+                self.near.assign(child, true);
+            }
         }
     }
 
     /// Every invariant, the slow way.
     pub(crate) fn audit(&self) -> Result<(), AuditError> {
         for (child, class) in (0..).zip(&self.classes) {
-            let near = self.able.contains(child) && class.rounds(self.unit) <= 1;
+            let near = self.able.contains(child) && class.rounds() <= 1;
             holds(
                 "who can go with one quantum is known",
                 self.near.contains(child) == near,
@@ -174,7 +195,7 @@ impl Dynamo {
 
 impl Node for Dynamo {
     fn enqueue(&mut self, child: ChildId, head: &Head) {
-        self.classes[child as usize].head = *head;
+        self.classes[child as usize].cost = self.unit.of(head);
         self.able.assign(child, true);
         self.look_at(child);
     }
@@ -201,24 +222,23 @@ impl Node for Dynamo {
         if self.carried() != Some(child) {
             let (_, rounds) = self.nearest().expect("invariant: who is served was picked");
             if rounds > 1 {
-                let all: Vec<ChildId> = self.able.around(0).collect();
-                self.grant(all, rounds);
+                self.grant(0, ChildId::MAX, rounds);
             } else {
-                let passed: Vec<ChildId> = self
-                    .able
-                    .around(self.cursor)
-                    .take_while(|&other| other != child)
-                    .collect();
-                self.grant(passed, 1);
-                let needed = self.classes[child as usize].rounds(self.unit);
-                self.classes[child as usize].grant(needed);
+                // Those that were passed over on the way.
+                if child < self.cursor {
+                    self.grant(self.cursor, ChildId::MAX, 1);
+                    self.grant(0, child, 1);
+                } else {
+                    self.grant(self.cursor, child, 1);
+                }
+                let class = &mut self.classes[child as usize];
+                class.grant(class.rounds());
             }
         }
         self.cursor = (child + 1) % self.classes.len() as ChildId;
         let class = &mut self.classes[child as usize];
-        let cost = self.unit.of(&class.head);
-        debug_assert!(cost <= class.deficit, "invariant: who is served was picked");
-        class.deficit = class.deficit.saturating_sub(cost);
+        debug_assert!(class.cost <= class.deficit, "invariant: who is served was picked");
+        class.deficit = class.deficit.saturating_sub(class.cost);
         self.carry = (class.deficit > 0).then_some(child);
         Receipt::default()
     }
