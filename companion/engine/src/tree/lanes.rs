@@ -253,6 +253,11 @@ impl Lanes {
         of_leaf.map(|&(_, flow)| flow).collect()
     }
 
+    /// Everybody is in [`LaneId::ANY`].
+    pub(super) fn is_empty(&self) -> bool {
+        self.by_key.is_empty()
+    }
+
     /// `id` is as `endpoint` says now, or gone: the lanes that open or close by this.
     pub(super) fn refresh(&mut self, id: EndpointId, endpoint: Option<&Endpoint>) -> Vec<LaneId> {
         let mut turned = Vec::new();

@@ -187,6 +187,9 @@ impl Tree {
 
     /// An endpoint has changed: lanes open and close.
     pub(crate) fn endpoint_changed(&mut self, id: EndpointId, endpoints: &Endpoints) {
+        if self.lanes.is_empty() {
+            return;
+        }
         for lane in self.lanes.refresh(id, endpoints.get(id)) {
             let open = self.lanes.is_open(lane);
             for leaf in self.lanes.leaves(lane) {
