@@ -1,5 +1,7 @@
 //! The levels of the tree as they can be: each rule behind the one contract of [`Node`].
 
+use alloc::boxed::Box;
+
 use crate::audit::{AuditError, holds};
 use crate::cost::{Charge, Virtual};
 use crate::policy::{BandMode, ClassMode, CostUnit, Discipline};
@@ -249,7 +251,7 @@ impl Ring {
 /// The flows of one leaf.
 #[derive(Debug)]
 pub(super) enum Level {
-    Tags(Tags),
+    Tags(Box<Tags>),
     Ring(Turns),
 }
 
@@ -275,12 +277,12 @@ impl Level {
                 });
             }
         };
-        Self::Tags(Tags::new(rule, shape.window, now))
+        Self::Tags(Box::new(Tags::new(rule, shape.window, now)))
     }
 
     fn node(&mut self) -> &mut dyn Node {
         match self {
-            Self::Tags(tags) => tags,
+            Self::Tags(tags) => &mut **tags,
             Self::Ring(turns) => &mut turns.ring,
         }
     }
