@@ -260,6 +260,17 @@ mod tests {
     }
 
     #[test]
+    fn the_page_shows_the_defaults() {
+        let page = include_str!("../../../../docs/configuration.md");
+        let block = page
+            .split("```")
+            .find_map(|it| it.strip_prefix("yaml\n"))
+            .expect("a block");
+        let pool = Config::parse(block, "page").expect("valid").pools.remove(0);
+        assert_eq!(pool.policy, penstock_engine::Policy::default());
+    }
+
+    #[test]
     fn every_key_reaches_the_engine() {
         let pool = valid(
             "queue: {max_rate: 2.5}
