@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use penstock_control::{Labels, Observation};
 use penstock_engine::Outcome;
+use penstock_wire::names::code;
 
 use crate::metrics::{Metrics, OTHER};
 use crate::policy::band_name;
@@ -93,6 +94,13 @@ impl Observer {
                 self.metrics
                     .arrivals
                     .with_label_values(&[&labels.pool, model, model])
+                    .inc();
+            }
+            Observation::BadDeadline(labels) => {
+                let model = self.models.value(&labels.model);
+                self.metrics
+                    .push_errors
+                    .with_label_values(&[&labels.pool, model, model, code::BAD_DEADLINE])
                     .inc();
             }
             Observation::Decided {

@@ -188,6 +188,11 @@ pub struct Register {
     pub requeues: u32,
     #[prost(bytes = "vec", tag = "25")]
     pub requeue_token: ::prost::alloc::vec::Vec<u8>,
+    /// A client's deadline, or its target for the first token, was no whole number of at least 1 and is ignored.
+    #[prost(bool, tag = "26")]
+    pub bad_deadline: bool,
+    #[prost(bool, tag = "27")]
+    pub bad_slo_ttft: bool,
 }
 /// The client of a request that waits has gone. Terminal: repeated until acknowledged.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]

@@ -46,6 +46,8 @@ pub mod code {
     pub const DEADLINE_UNMEETABLE: &str = "deadline_unmeetable";
     /// The client's deadline passed.
     pub const DEADLINE_EXCEEDED: &str = "deadline_exceeded";
+    /// A deadline that is no time: ignored and counted, never answered.
+    pub const BAD_DEADLINE: &str = "bad_deadline";
     /// The client left.
     pub const CANCELLED: &str = "cancelled";
     /// No endpoint ready, or none fits.

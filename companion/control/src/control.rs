@@ -292,6 +292,9 @@ impl Control {
             },
         };
         self.observe(Observation::Arrived(labels.clone()));
+        if convert::bad_deadline(from, &self.pools[pool]) {
+            self.observe(Observation::BadDeadline(labels.clone()));
+        }
         self.requests.insert(
             id,
             Entry {

@@ -26,10 +26,7 @@ pub(crate) fn request(
     band: Band,
 ) -> Request {
     let arrived = now.before(Duration::from_micros(from.age_us));
-    let ttft_ms = match pool.policy.order {
-        Order::SloDeadline { .. } => from.slo_ttft_ms,
-        Order::Fcfs | Order::Wspt | Order::Edf => None,
-    };
+    let ttft_ms = from.slo_ttft_ms.filter(|_| has_targets(pool));
     let deadline_ms = from.deadline_ms.into_iter().chain(ttft_ms).min();
     Request {
         id,
@@ -53,6 +50,19 @@ pub(crate) fn request(
         ttft_target: ttft_ms.map(Duration::from_millis),
         deadline: deadline_ms.map(|after| arrived.after(Duration::from_millis(after))),
         eligible: None,
+    }
+}
+
+/// Of what a client says of its time, something that counts here is no time.
+pub(crate) fn bad_deadline(from: &wire::Register, pool: &Pool) -> bool {
+    from.bad_deadline || from.bad_slo_ttft && has_targets(pool)
+}
+
+/// The pool orders by a target for the first token.
+const fn has_targets(pool: &Pool) -> bool {
+    match pool.policy.order {
+        Order::SloDeadline { .. } => true,
+        Order::Fcfs | Order::Wspt | Order::Edf => false,
     }
 }
 
@@ -201,6 +211,11 @@ mod tests {
         assert_eq!(after(&here, Some(900), Some(500)), (Some(500), Some(500)));
         assert_eq!(after(&here, Some(400), Some(500)), (Some(400), Some(500)));
         assert_eq!(after(&here, Some(400), None), (Some(400), None));
+        let bad = wire::Register {
+            bad_slo_ttft: true,
+            ..Default::default()
+        };
+        assert!(bad_deadline(&bad, &here) && !bad_deadline(&bad, &elsewhere));
     }
 
     #[test]

@@ -84,6 +84,8 @@ pub enum Observation {
     },
     /// A request came.
     Arrived(Arc<Labels>),
+    /// Its client's deadline, or target for the first token where that counts, is no time and is ignored.
+    BadDeadline(Arc<Labels>),
     /// A request left the queue, or never entered it.
     Decided {
         /// Whose.

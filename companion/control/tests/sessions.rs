@@ -123,6 +123,7 @@ impl World {
                 Output::Close(conn, _) => taken.closed.push(conn.0),
                 Output::Observe(Observation::Decided { outcome, .. }) => taken.outcomes.push(outcome),
                 Output::Observe(Observation::Arrived(_)) => taken.arrived += 1,
+                Output::Observe(Observation::BadDeadline(_)) => taken.bad_deadlines += 1,
                 Output::Observe(Observation::Refused { outcome, .. }) => taken.refused.push(outcome),
                 Output::Observe(_) => {}
             }
@@ -154,6 +155,7 @@ struct Taken {
     outcomes: Vec<Outcome>,
     arrived: usize,
     refused: Vec<Box<str>>,
+    bad_deadlines: usize,
 }
 
 impl Taken {
@@ -283,6 +285,21 @@ fn one_goes_the_next_waits_until_it_has_ended() {
     world.say(1, completed(2));
     assert!(world.control.is_idle());
     assert_eq!((world.stock(), world.waiting()), (0, 0));
+}
+
+#[test]
+fn a_deadline_that_is_no_time_is_counted_and_the_request_goes() {
+    let mut world = World::established();
+    let bad = wire::Register {
+        bad_deadline: true,
+        // Of no meaning in a pool that doesn't order by it.
+        bad_slo_ttft: true,
+        ..register(1)
+    };
+    world.say(1, Said::Register(bad));
+    let taken = world.take();
+    assert_eq!(taken.outcomes, [Outcome::Bypassed]);
+    assert_eq!(taken.bad_deadlines, 1);
 }
 
 #[test]

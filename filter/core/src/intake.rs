@@ -16,12 +16,15 @@ use crate::{
 
 /// What the headers claim. The rest is filled in from the body.
 pub(crate) fn read_claims(sequence: u64, api: Api, headers: Headers<'_>, host: &impl Properties) -> Register {
-    let number = |name| {
-        headers
-            .text(name, 20)
-            .and_then(|value| value.parse::<u64>().ok())
-            .filter(|value| *value > 0)
+    let millis = |name| {
+        let text = headers.get(name).map(<[u8]>::trim_ascii);
+        let number = text
+            .and_then(|value| core::str::from_utf8(value).ok()?.parse::<u64>().ok())
+            .filter(|value| *value > 0);
+        (number, text.is_some() && number.is_none())
     };
+    let (deadline_ms, bad_deadline) = millis(names::DEADLINE_HEADER);
+    let (slo_ttft_ms, bad_slo_ttft) = millis(names::SLO_TTFT_HEADER);
     let client = host
         .property(&["source", "address"])
         .and_then(|address| bounded(&address, NAME_BYTES_MAX));
@@ -37,8 +40,10 @@ pub(crate) fn read_claims(sequence: u64, api: Api, headers: Headers<'_>, host: &
             .text(names::PIN_HEADER, LIST_ENTRY_BYTES_MAX)
             .unwrap_or_default(),
         tolerations: headers.list(names::TOLERATE_HEADER, LIST_MAX, LIST_ENTRY_BYTES_MAX),
-        deadline_ms: number(names::DEADLINE_HEADER),
-        slo_ttft_ms: number(names::SLO_TTFT_HEADER),
+        deadline_ms,
+        bad_deadline,
+        slo_ttft_ms,
+        bad_slo_ttft,
         ..Register::default()
     }
 }

@@ -149,6 +149,7 @@ fn what_the_client_claims_is_registered_and_removed() {
         pin: "1.1.1.1:1".into(),
         tolerations: vec!["spot".into()],
         deadline_ms: Some(1_500),
+        bad_slo_ttft: true,
         ..register(sequence, "g1")
     };
     assert_eq!(rig.outs(), [Out::Said(2, Event::Register(expected))]);
@@ -186,6 +187,23 @@ fn tiers_and_head_starts_out_of_range_count_as_none() {
     assert_eq!(said("0", "0"), (Some(0), Some(0)));
     assert_eq!(said("-1", "1.5"), (None, None));
     assert_eq!(said("high", "99999999999999999999"), (None, None));
+}
+
+#[test]
+fn a_deadline_is_a_whole_number_of_at_least_one() {
+    let mut rig = Rig::connected();
+    let mut said = |deadline: &'static str| {
+        let sequence = rig.held(&[("x-penstock-deadline-ms", deadline)]);
+        rig.body(sequence, r#"{"model":"g1"}"#, true);
+        let [Out::Said(_, Event::Register(said))] = &rig.outs()[..] else {
+            panic!("a register")
+        };
+        (said.deadline_ms, said.bad_deadline)
+    };
+    assert_eq!(said(" 1 "), (Some(1), false));
+    for bad in ["0", "-5", "1.5", "5s", "", "184467440737095516160"] {
+        assert_eq!(said(bad), (None, true), "{bad}");
+    }
 }
 
 #[test]
