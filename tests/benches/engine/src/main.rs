@@ -62,8 +62,8 @@ fn main() {
     let given = |name: &str| arguments.iter().any(|a| a == name);
     if given("--profile") {
         let classes = usize::try_from(number("--profile", 64)).unwrap_or(64);
-        let sample = pick::measure::<pick::Alone>(classes, plan.batches);
-        println!("{sample:?}");
+        println!("{:?}", pick::measure::<pick::Alone>(classes, plan.batches));
+        println!("{:?}", pick::measure::<pick::Whole>(classes, plan.batches));
         return;
     }
     if given("--profile-flows") {
