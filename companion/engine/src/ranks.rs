@@ -108,18 +108,22 @@ impl<K: Ord + Copy> Ranks<K> {
         loop {
             let first = place * BELOW + 1;
             let end = (first + BELOW).min(self.entries.len());
-            let mut least = (place, entry);
-            for (at, &other) in (first..end).zip(self.entries.get(first..end).unwrap_or_default()) {
-                if other.key < least.1.key {
-                    least = (at, other);
+            let Some(below) = self.entries.get(first..end) else {
+                break;
+            };
+            let (mut least, mut key) = (place, &entry.key);
+            for (at, other) in (first..).zip(below) {
+                if other.key < *key {
+                    (least, key) = (at, &other.key);
                 }
             }
-            self.put(places, place, least.1);
-            if least.0 == place {
-                return;
+            if least == place {
+                break;
             }
-            place = least.0;
+            self.put(places, place, self.entries[least]);
+            place = least;
         }
+        self.put(places, place, entry);
     }
 
     fn put(&mut self, places: &mut Places, place: usize, entry: Entry<K>) {
