@@ -159,7 +159,6 @@ impl Measured {
 }
 
 #[test]
-#[ignore = "until every part of the engine is wired"]
 fn nobody_gets_more_than_the_bound() {
     for case in Case::all() {
         for seed in 0..2 {
@@ -203,7 +202,6 @@ fn nobody_gets_more_than_the_bound() {
 }
 
 #[test]
-#[ignore = "until every part of the engine is wired"]
 fn fifo_goes_by_arrival() {
     for case in Case::all()
         .into_iter()
@@ -270,7 +268,6 @@ fn who_is_underestimated_tenfold_gains_no_more_than_the_bound() {
 
 /// Two classes of equal quanta, and one that tries to get more by what arrives in its visits, or before them.
 #[test]
-#[ignore = "until every part of the engine is wired"]
 fn strict_arrivals_around_visits_gain_nothing() {
     for cheap in [false, true] {
         let case = Case {

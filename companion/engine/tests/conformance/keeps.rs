@@ -48,34 +48,37 @@ fn whoever_can_go_goes() {
 
 /// While others always have more, everybody who waits goes before long, a newcomer as well.
 #[test]
-#[ignore = "until every part of the engine is wired"]
 fn nobody_starves() {
-    const SOON: usize = 400;
+    // A visit of a heavy flow is 3,072 tokens, 24 requests; the least of all has it once in a hundred.
+    const SOON: usize = 4_000;
     for case in Case::all() {
         let mut dice = Dice::new(2);
         let mut load = loaded(&case, 4, &mut dice, 6);
-        let mut last: BTreeMap<Place, usize> = BTreeMap::new();
+        let places = case.places();
+        let mut last: BTreeMap<Place, usize> = places.iter().map(|place| (place.clone(), 0)).collect();
         let mut seen = 0;
-        for step in 0..1_500 {
+        let newcomer = Place::of("newcomer");
+        while load.gone.len() < SOON + 500 {
             load.complete();
             while seen < load.gone.len() {
                 let place = load.gone[seen].ask.place.clone();
                 seen += 1;
-                if place.flow != "newcomer" {
+                if place != newcomer {
                     load.ask(some(&mut dice, &place));
                 }
-                last.insert(place, seen);
+                let ago = seen - last.insert(place.clone(), seen).unwrap_or(seen);
+                assert!(ago <= SOON, "{place:?} waited for {ago} others: {case:?}");
+                if seen == 500 {
+                    load.ask(some(&mut dice, &newcomer));
+                }
             }
-            for place in case.places() {
-                let ago = seen - last.get(&place).copied().unwrap_or(0);
-                assert!(ago <= SOON, "{place:?} waits for {ago} others: {case:?}");
-            }
-            let newcomer = Place::of("newcomer");
-            if step == 600 {
-                load.ask(some(&mut dice, &newcomer));
-            }
-            let waits = step >= 600 + SOON && !last.contains_key(&newcomer);
-            assert!(!waits, "the newcomer waits: {case:?}");
+        }
+        for place in places.iter().chain([&newcomer]) {
+            let ago = last.get(place).map(|at| seen - at);
+            assert!(
+                ago.is_some_and(|ago| ago <= SOON),
+                "{place:?} waits for {ago:?} others: {case:?}"
+            );
         }
     }
 }
@@ -238,7 +241,6 @@ const LEVELS: [fn(&mut Place); 4] = [
 /// `b` can't go for 600 dispatches of `a`; when it can, it isn't ahead of `a` by more than what goes while both wait.
 /// The window of `usage` remembers what it got, and arrival what `fifo` looks at: they are meant to.
 #[test]
-#[ignore = "until every part of the engine is wired"]
 fn who_was_held_banked_nothing() {
     for case in Case::all() {
         if matches!(case.discipline, Discipline::Usage | Discipline::Fifo) {

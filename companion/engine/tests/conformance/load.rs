@@ -150,6 +150,8 @@ pub(crate) struct Gone {
 pub(crate) struct Load {
     pub(crate) bench: Bench,
     asks: Vec<Ask>,
+    /// Inputs: an audit takes time proportional to what waits.
+    said: u64,
     pub(crate) running: VecDeque<u64>,
     pub(crate) gone: Vec<Gone>,
     /// Settled cost.
@@ -161,6 +163,7 @@ impl Load {
         Self {
             bench: Bench::new(policy, endpoints),
             asks: Vec::new(),
+            said: 0,
             running: VecDeque::new(),
             gone: Vec::new(),
             served: BTreeMap::new(),
@@ -199,7 +202,12 @@ impl Load {
     }
 
     pub(crate) fn say(&mut self, input: Input) {
-        for effect in self.bench.effects(input) {
+        self.bench.engine.handle(self.bench.now, input);
+        self.said += 1;
+        if self.said.is_multiple_of(64) {
+            self.bench.engine.audit().expect("all invariants hold");
+        }
+        while let Some(effect) = self.bench.engine.poll_effect() {
             match effect {
                 Effect::Grant { id, cost, .. } => {
                     self.running.push_back(id.0);

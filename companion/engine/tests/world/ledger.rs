@@ -36,11 +36,14 @@ pub(crate) struct Ledger {
     endpoints: BTreeMap<EndpointId, EndpointState>,
     /// Grants since the rate was set, and when that was.
     granted: (u64, Instant),
+    /// Some share an identity with others, or did.
+    shared: bool,
 }
 
 impl Ledger {
     pub(crate) fn new(policy: Policy) -> Self {
         Self {
+            shared: has_few(&policy),
             policy,
             latest: Instant::ZERO,
             arrivals: 0,
@@ -147,6 +150,7 @@ impl Ledger {
             }
             Input::Policy(policy) => {
                 self.policy = (**policy).clone();
+                self.shared |= has_few(policy);
                 self.granted = (0, self.latest);
             }
             Input::Load { .. }
@@ -201,7 +205,13 @@ impl Ledger {
             settled,
         };
         self.granted.0 += 1;
-        if let Some(rate) = self.policy.queue.max_rate {
+        // A script lets go whom it wants.
+        if let Some(rate) = self
+            .policy
+            .queue
+            .max_rate
+            .filter(|_| self.policy.gate != Gate::Manual)
+        {
             let elapsed = self.latest.since(self.granted.1).as_secs_f64();
             let most = rate.max(1.0) + rate * elapsed + 1e-6;
             assert!(self.granted.0 as f64 <= most, "{} of {most}", self.granted.0);
@@ -231,7 +241,7 @@ impl Ledger {
             "over {}",
             engine.upper()
         );
-        if self.policy.flows.identities_max < super::random::NAMES.len() {
+        if self.shared {
             return;
         }
         let of_flow = || {
@@ -310,6 +320,10 @@ impl Ledger {
             say(now, Some(Input::EndpointRemoved(id)), &mut self);
         }
     }
+}
+
+fn has_few(policy: &Policy) -> bool {
+    policy.flows.identities_max < super::random::NAMES.len()
 }
 
 impl Entry {

@@ -120,25 +120,21 @@ fn share(of: u64) {
 }
 
 #[test]
-#[ignore = "until every part of the engine is wired"]
 fn a_million_operations_first_quarter() {
     share(0);
 }
 
 #[test]
-#[ignore = "until every part of the engine is wired"]
 fn a_million_operations_second_quarter() {
     share(1);
 }
 
 #[test]
-#[ignore = "until every part of the engine is wired"]
 fn a_million_operations_third_quarter() {
     share(2);
 }
 
 #[test]
-#[ignore = "until every part of the engine is wired"]
 fn a_million_operations_last_quarter() {
     share(3);
 }

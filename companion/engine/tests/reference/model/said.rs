@@ -55,7 +55,7 @@ impl Said {
             panic!("{id:?} is granted, but the engine says {effect:?}");
         };
         let endpoints = endpoints.clone();
-        let mut able = model.with_room(model.item(id));
+        let mut able = model.endpoints_for(model.item(id));
         assert_eq!(endpoints.len(), able.len().min(3));
         for endpoint in &endpoints {
             let least = able.values().copied().min();

@@ -1,0 +1,217 @@
+//! Endpoints: bounds, room, slow starts, outages.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use penstock_engine::EndpointId;
+use penstock_engine::input::EndpointState;
+use penstock_engine::policy::{Gate, StockUnit};
+use penstock_engine::units::Decimal;
+
+use super::{Item, Model, Running, Server};
+
+/// Two decimals multiplied are in units of this.
+const ONE: u128 = Decimal::ONE * Decimal::ONE;
+
+impl Model {
+    pub(super) fn list(&mut self, id: EndpointId, state: EndpointState) {
+        let first = *self.first_listed.get_or_insert(self.now);
+        let second = Duration::from_secs(1);
+        let starting = self
+            .ready_since
+            .is_none_or(|since| self.now <= first.max(since).after(second));
+        let before = self.endpoints.get(&id).copied();
+        let mut server = before.unwrap_or(Server {
+            state,
+            slowly: !starting,
+            ramp: None,
+            foreign: 0,
+        });
+        let was_ready = before.is_some_and(|server| server.state.ready);
+        server.state = state;
+        if !state.ready {
+            server.ramp = None;
+        } else if !was_ready {
+            server.ramp = (server.slowly && !starting).then_some((1, 0));
+            server.slowly = true;
+        }
+        self.endpoints.insert(id, server);
+        self.end_slow_starts();
+    }
+
+    pub(super) fn in_tokens(&self) -> bool {
+        match self.policy.gate {
+            Gate::Bounded { unit, .. } => unit == StockUnit::Tokens,
+            Gate::Open | Gate::Manual => false,
+        }
+    }
+
+    /// What it adds to a bound of the pool.
+    fn share(&self, server: &Server, bound: Decimal) -> u128 {
+        let full = bound.billionths() * server.state.weight.billionths();
+        if self.in_tokens() {
+            return full;
+        }
+        let ramp = server
+            .ramp
+            .map_or(u128::MAX, |(bound, _)| u128::from(bound) * ONE);
+        full.min(ramp).saturating_sub(u128::from(server.foreign) * ONE)
+    }
+
+    pub(super) fn bounds(&self) -> (u64, u64) {
+        let ready = || self.endpoints.values().filter(|server| server.state.ready);
+        match self.policy.gate {
+            Gate::Open | Gate::Manual => (u64::MAX, u64::MAX),
+            Gate::Bounded { lower, upper, .. } => {
+                let ceil = |bound: Decimal| {
+                    let sum: u128 = ready().map(|server| self.share(server, bound)).sum();
+                    sum.div_ceil(ONE) as u64
+                };
+                (ceil(lower), ceil(upper))
+            }
+        }
+    }
+
+    /// What one endpoint takes at a time.
+    fn own_bound(&self, server: &Server) -> u64 {
+        match self.policy.gate {
+            Gate::Open | Gate::Manual => u64::MAX,
+            Gate::Bounded { upper, .. } => (self.share(server, upper).div_ceil(ONE) as u64).max(1),
+        }
+    }
+
+    pub(super) fn served_at(&mut self, id: EndpointId) {
+        if let Some(server) = self.endpoints.get_mut(&id)
+            && let Some((bound, served)) = server.ramp
+        {
+            server.ramp = Some(if served + 1 == bound {
+                (2 * bound, 0)
+            } else {
+                (bound, served + 1)
+            });
+        }
+        self.end_slow_starts();
+    }
+
+    /// Those that hold nothing back any more.
+    pub(super) fn end_slow_starts(&mut self) {
+        let servers = self.endpoints.values().copied().map(|server| {
+            let full = self.own_bound(&Server {
+                ramp: None,
+                foreign: 0,
+                ..server
+            });
+            let bounded = matches!(self.policy.gate, Gate::Bounded { .. });
+            bounded && server.ramp.is_some_and(|(bound, _)| bound < full)
+        });
+        let slow: Vec<bool> = servers.collect();
+        for (server, slow) in self.endpoints.values_mut().zip(slow) {
+            server.ramp = server.ramp.filter(|_| slow);
+        }
+    }
+
+    pub(super) fn note_outage(&mut self) {
+        let ready = self.endpoints.values().any(|server| server.state.ready);
+        match self.out_since {
+            Some(since) if ready => {
+                self.outages += i128::from(self.now.as_nanos()) - i128::from(since.as_nanos());
+                self.out_since = None;
+            }
+            None if !ready => self.out_since = Some(self.now),
+            _ => {}
+        }
+        self.notice();
+    }
+
+    /// What runs there.
+    pub(super) fn runs_at(&self, id: EndpointId) -> impl Iterator<Item = (&Item, &Running)> {
+        let running = self
+            .items
+            .iter()
+            .filter_map(|item| Some((item, item.running.as_ref()?)));
+        running.filter(move |(_, running)| running.endpoint == id)
+    }
+
+    pub(super) fn stock_of(&self, id: EndpointId) -> u64 {
+        if self.in_tokens() {
+            self.runs_at(id).map(|(_, running)| running.tokens).sum()
+        } else {
+            self.runs_at(id).count() as u64
+        }
+    }
+
+    pub fn stock(&self) -> u64 {
+        let ready = self.endpoints.iter().filter(|(_, server)| server.state.ready);
+        ready.map(|(&id, _)| self.stock_of(id)).sum()
+    }
+
+    pub(super) fn gate_open(&self, bound: u64) -> bool {
+        self.stock() < bound || self.stock() == 0
+    }
+
+    pub(super) fn is_auto(&self) -> bool {
+        self.policy.gate != Gate::Manual
+    }
+
+    /// Those that have room for anything at all.
+    fn with_room(&self) -> BTreeMap<EndpointId, u64> {
+        let ready = self.endpoints.iter().filter(|(_, server)| server.state.ready);
+        let room = ready.filter(|&(&id, server)| {
+            let running = self.runs_at(id).count() as u64;
+            self.stock_of(id) < self.own_bound(server) && server.ramp.is_none_or(|(bound, _)| running < bound)
+        });
+        room.map(|(&id, _)| (id, self.stock_of(id))).collect()
+    }
+
+    pub(super) fn may_dispatch(&self) -> bool {
+        self.ready && self.gate_open(self.bounds().0) && !self.with_room().is_empty()
+    }
+
+    /// Uncached prompt tokens in flight there.
+    fn prefill(&self, id: EndpointId) -> u64 {
+        self.runs_at(id).map(|(_, running)| running.prefill).sum()
+    }
+
+    /// It takes nothing more of that class.
+    fn is_busy(&self, id: EndpointId, server: &Server, class: usize) -> bool {
+        let Some(class) = self.classes.get(class) else {
+            return false;
+        };
+        let prefill = self.prefill(id);
+        let fraction = class.busy_fraction.zip(server.state.batched_tokens_max);
+        class.busy_tokens.is_some_and(|tokens| prefill >= tokens)
+            || fraction.is_some_and(|(part, most)| prefill as f64 >= part * most as f64)
+    }
+
+    /// Where its identity runs as much as it may.
+    pub(super) fn excluded(&self, name: &str) -> Vec<EndpointId> {
+        let Some(most) = self.policy.flows.max_in_flight_per_endpoint else {
+            return Vec::new();
+        };
+        let mut there: BTreeMap<EndpointId, u64> = BTreeMap::new();
+        for item in self.items.iter().filter(|item| *item.name == *name) {
+            if let Some(running) = item.running {
+                *there.entry(running.endpoint).or_default() += 1;
+            }
+        }
+        there
+            .into_iter()
+            .filter(|&(_, count)| count >= most)
+            .map(|(id, _)| id)
+            .collect()
+    }
+
+    /// Those that take it now, with their stock.
+    pub(super) fn endpoints_for(&self, item: &Item) -> BTreeMap<EndpointId, u64> {
+        let excluded = self.excluded(&item.name);
+        let mut room = self.with_room();
+        room.retain(|id, _| {
+            let eligible = item
+                .eligible
+                .as_ref()
+                .is_none_or(|eligible| eligible.contains(id));
+            eligible && !excluded.contains(id) && !self.is_busy(*id, &self.endpoints[id], item.class)
+        });
+        room
+    }
+}
