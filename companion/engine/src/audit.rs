@@ -60,7 +60,7 @@ impl Engine {
                 "a request is known by its id",
                 self.ids.get(&job.id) == Some(&number),
             )?;
-            match job.state {
+            match &job.state {
                 State::Waiting => waiting.push((number, job.queued)),
                 State::Running(at) => {
                     let endpoint = self.endpoints.id(at.endpoint);

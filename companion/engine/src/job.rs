@@ -29,10 +29,11 @@ pub(crate) struct Job {
     pub(crate) state: State,
 }
 
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(crate) enum State {
     Waiting,
-    Running(Running),
+    /// Apart, because most that are here wait.
+    Running(Box<Running>),
 }
 
 /// Granted and not ended.
@@ -54,10 +55,10 @@ impl Job {
     }
 
     /// As it runs.
-    pub(crate) const fn running(&self) -> Option<Running> {
-        match self.state {
+    pub(crate) fn running(&self) -> Option<Running> {
+        match &self.state {
             State::Waiting => None,
-            State::Running(running) => Some(running),
+            State::Running(running) => Some(**running),
         }
     }
 

@@ -1,5 +1,7 @@
 //! What goes: how it is granted, where it runs, what it cost, and how it ends.
 
+use alloc::boxed::Box;
+
 use crate::cost::Charge;
 use crate::effect::{Effect, Outcome};
 use crate::endpoint::Load;
@@ -67,14 +69,14 @@ impl Engine {
         let (endpoint, changed) = self.endpoints.started(endpoint, load, &mut self.rng);
         self.endpoint_changed(changed);
         let job = &mut self.jobs[number];
-        job.state = State::Running(Running {
+        job.state = State::Running(Box::new(Running {
             endpoint,
             load,
             charge,
             receipts,
             outcome,
             settled: None,
-        });
+        }));
         self.counters.count(job.band, outcome);
     }
 
@@ -100,7 +102,7 @@ impl Engine {
         let flow = self.jobs[number].queued.flow;
         self.tree.moved(flow, from, endpoint, &self.endpoints);
         running.endpoint = at;
-        self.jobs[number].state = State::Running(running);
+        self.jobs[number].state = State::Running(Box::new(running));
     }
 
     pub(crate) fn settle(&mut self, id: RequestId, service: Service) {
@@ -128,7 +130,7 @@ impl Engine {
             running.load = load;
         }
         running.settled = Some(cost);
-        self.jobs[number].state = State::Running(running);
+        self.jobs[number].state = State::Running(Box::new(running));
     }
 
     /// What `number` cost, 0 if nothing was served: its levels are told, and what can be learned of it is.
