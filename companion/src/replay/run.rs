@@ -59,6 +59,10 @@ impl<W: Write> Run<W> {
         let mut policy = pool.policy;
         if !gate {
             policy.gate = Gate::Manual;
+            // What servers work on holds nobody back: whose head may not go is said by `blocked`.
+            for class in policy.classes.iter_mut().flat_map(|set| &mut set.classes) {
+                (class.busy_tokens, class.busy_fraction) = (None, None);
+            }
         }
         let sets = (0..).zip(&policy.classes);
         let classes =
@@ -184,19 +188,26 @@ impl<W: Write> Run<W> {
     fn class_set(&self, name: Option<&str>) -> Result<u16, Stop> {
         match name {
             None => Ok(0),
-            Some(ONLY_CLASS) if self.classes.is_empty() => Ok(0),
-            Some(name) => self
-                .classes
-                .get(name)
-                .copied()
-                .ok_or_else(|| self.unknown_class("class", name)),
+            Some(name) => match self.classes.get(name) {
+                Some(&set) => Ok(set),
+                None if name == ONLY_CLASS && self.classless() => Ok(0),
+                None => Err(self.unknown_class("class", name)),
+            },
         }
+    }
+
+    /// A request that names no model is in no class.
+    fn classless(&self) -> bool {
+        self.policy
+            .classes
+            .first()
+            .is_none_or(|set| set.classes.is_empty())
     }
 
     fn unknown_class(&self, key: &str, name: &str) -> Stop {
         let mut names: Vec<&str> = self.classes.keys().map(|name| &**name).collect();
         names.sort_unstable();
-        if names.is_empty() {
+        if self.classless() {
             names.push(ONLY_CLASS);
         }
         let names = names.join(", ");

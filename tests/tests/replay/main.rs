@@ -215,3 +215,36 @@ fn who_leaves_is_not_dispatched() {
     "#;
     assert_eq!(order(&replay("", script).done()), ["b", "a", "null"]);
 }
+
+#[test]
+fn a_flows_own_limit_holds_it_and_what_servers_work_on_holds_nobody() {
+    let policy = "arbitration: {flows: {max_in_flight: 1}, classes: {policy_classes: [{name: c, quantum: 1, prefill_busy_threshold: 10}]}}";
+    let script = r#"
+        {"op":"enqueue","t":0,"id":"a1","flow":"a","tokens":100}
+        {"op":"enqueue","t":0,"id":"a2","flow":"a","tokens":100}
+        {"op":"enqueue","t":0,"id":"b1","flow":"b","tokens":500}
+        {"op":"dispatch","t":0}
+        {"op":"dispatch","t":0}
+        {"op":"dispatch","t":0}
+        {"op":"settle","t":1,"id":"a1","tokens":100,"output":1}
+        {"op":"dispatch","t":1}
+    "#;
+    assert_eq!(order(&replay(policy, script).done()), ["a1", "b1", "null", "a2"]);
+}
+
+#[test]
+fn a_class_of_some_model_is_reached_by_its_name() {
+    let policy = "arbitration: {classes: {models: {'x*': {policy_classes: [{name: c, quantum: 5}]}}}}";
+    let script = r#"
+        {"op":"enqueue","t":0,"id":"a"}
+        {"op":"enqueue","t":0,"id":"b","class":"c"}
+        {"op":"enqueue","t":0,"id":"d","class":"default"}
+        {"op":"dispatch","t":0}
+        {"op":"dispatch","t":0,"blocked":["c"]}
+        {"op":"dispatch","t":0,"blocked":["c"]}
+        {"op":"dispatch","t":0}
+    "#;
+    let answered = replay(policy, script).done();
+    assert_eq!(order(&answered), ["a", "d", "null", "b"]);
+    assert!(answered[3].contains(r#""class":"c""#), "{}", answered[3]);
+}
