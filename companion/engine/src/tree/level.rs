@@ -93,6 +93,11 @@ pub(super) enum Bands {
 hand_on!(Bands: Strict | Weighted);
 
 impl Bands {
+    /// What its children have next is nothing to it, but that they have something.
+    pub(super) const fn is_plain(&self) -> bool {
+        matches!(self, Self::Strict(_))
+    }
+
     pub(super) fn new(shape: &Shape) -> Self {
         match shape.bands.mode {
             BandMode::Strict => Self::Strict(Cascade::default()),
@@ -197,6 +202,11 @@ pub(super) enum Ring {
 hand_on!(Ring: One | Exact | Dynamo);
 
 impl Ring {
+    /// What its children have next is nothing to it, but that they have something.
+    pub(super) const fn is_plain(&self) -> bool {
+        matches!(self, Self::One(_))
+    }
+
     pub(super) fn new(classes: &Classes, shape: &Shape) -> Self {
         if !classes.are_configured() {
             return Self::One(Cascade::default());
@@ -454,6 +464,11 @@ pub(super) enum Models {
 }
 
 impl Models {
+    /// What its children have next is nothing to it, but that they have something.
+    pub(super) const fn is_plain(&self) -> bool {
+        matches!(self, Self::One { .. })
+    }
+
     pub(super) fn new(shape: &Shape) -> Self {
         if shape.per_model {
             Self::Each(Deficits::joining(Unit::Flow))

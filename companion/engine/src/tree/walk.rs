@@ -10,7 +10,7 @@ use crate::policy::ClassMode;
 use crate::time::Instant;
 
 use super::level::{Level, Ring};
-use super::node::{ChildId, Node};
+use super::node::{ChildId, Head, Node};
 use super::{BANDS, LaneId, Leaf, Model, NONE, Receipts, Tree};
 
 impl Tree {
@@ -219,14 +219,23 @@ impl Tree {
         let node = &self.leaves[leaf];
         let tree = &mut self.trees[node.tree];
         let held = !self.held.is_empty() && self.held.contains(&node.class);
-        match node.level.next_head().filter(|_| !held) {
+        let next = if tree.ring.is_plain() {
+            node.level.pick().map(|_| Head::NONE)
+        } else {
+            node.level.next_head()
+        };
+        match next.filter(|_| !held) {
             Some(head) => tree.ring.enqueue(node.class, &head),
             None if node.waiting > 0 => tree.ring.block(node.class),
             None => tree.ring.remove(node.class),
         }
         let band = &mut self.bands[tree.band as usize];
-        let next = tree.ring.pick();
-        let head = next.and_then(|class| self.leaves[tree.leaves[class as usize]].level.next_head());
+        let head = tree.ring.pick().and_then(|class| {
+            if band.models.is_plain() {
+                return Some(Head::NONE);
+            }
+            self.leaves[tree.leaves[class as usize]].level.next_head()
+        });
         match head {
             Some(head) => band.models.enqueue(tree.child, &head),
             None if tree.waiting > 0 => band.models.block(tree.child),
@@ -239,8 +248,10 @@ impl Tree {
     /// The same of a band.
     pub(super) fn tell_pool(&mut self, band: Band) {
         let node = &self.bands[band as usize];
-        let next = node.models.next().filter(|_| !node.over);
-        let head = next.and_then(|tree| {
+        let head = node.models.next().filter(|_| !node.over).and_then(|tree| {
+            if self.pool.is_plain() {
+                return Some(Head::NONE);
+            }
             let tree = &self.trees[tree];
             let leaf = tree.leaves[tree.ring.pick()? as usize];
             self.leaves[leaf].level.next_head()
