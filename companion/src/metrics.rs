@@ -6,6 +6,7 @@
 use std::collections::BTreeSet;
 
 use penstock_control::Status;
+use penstock_engine::policy::Discipline;
 use penstock_engine::snapshot::FlowSnapshot;
 use penstock_engine::units::Decimal;
 use prometheus::{
@@ -74,6 +75,7 @@ struct Gauges {
     ready_endpoints: IntGaugeVec,
     active_flows: IntGaugeVec,
     class_deficit_tokens: IntGaugeVec,
+    usage_window_tokens: GaugeVec,
     sessions: IntGaugeVec,
     clock_backwards: IntGaugeVec,
     dequeue_attempts: IntGaugeVec,
@@ -275,6 +277,11 @@ impl Metrics {
                     "Flows that wait, or have something in flight.",
                     &["pool"],
                 )?,
+                usage_window_tokens: make.float(
+                    "usage_window_tokens",
+                    "Weighted tokens of all flows in the sliding window and in flight, where the discipline is usage.",
+                    &["pool"],
+                )?,
                 class_deficit_tokens: make.gauge(
                     "class_deficit_tokens",
                     "What a policy class may send before its next turn, over bands and models.",
@@ -346,6 +353,13 @@ impl Gauges {
             self.active_flows
                 .with_label_values(of)
                 .set(int(active_flows(&now.flows)));
+            if pool.discipline == Discipline::Usage {
+                // What is first to go there is who used least per weight.
+                let used = now.flows.iter().map(|flow| flow.finish * flow.weight);
+                self.usage_window_tokens
+                    .with_label_values(of)
+                    .set(used.sum::<f64>().round());
+            }
             for class in &now.classes {
                 self.class_deficit_tokens
                     .with_label_values(&[of[0], &class.name])

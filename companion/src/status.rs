@@ -82,8 +82,10 @@ mod tests {
     use std::sync::Arc;
 
     use penstock_control::PoolStatus;
-    use penstock_engine::policy::{Class, ClassSet, Policy};
-    use penstock_engine::snapshot::ClassSnapshot;
+    use penstock_engine::input::Band;
+    use penstock_engine::policy::{Class, ClassSet, Discipline, Policy};
+    use penstock_engine::snapshot::{ClassSnapshot, FlowSnapshot};
+    use penstock_engine::units::Tokens;
     use penstock_engine::{Engine, Instant};
 
     use crate::metrics::Metrics;
@@ -107,12 +109,24 @@ mod tests {
             deficit: 512,
             waiting: 3,
         }];
+        let used = |key: &str, weight, finish, waiting| FlowSnapshot {
+            key: key.into(),
+            band: Band::Default,
+            waiting,
+            waiting_cost: Tokens(0),
+            in_flight: 0,
+            served_tokens: Tokens(0),
+            weight,
+            finish,
+        };
+        snapshot.flows = vec![used("a", 2.0, 150.0, 1), used("b", 1.0, 40.0, 0)];
         Status {
             sessions: Vec::new(),
             pools: vec![PoolStatus {
                 name: Arc::from("chat"),
                 addresses: Vec::new(),
                 public_flows: Default::default(),
+                discipline: Discipline::Usage,
                 snapshot,
             }],
             started: true,
@@ -132,6 +146,11 @@ mod tests {
         let text = String::from_utf8(text).expect("text");
         let line = r#"penstock_class_deficit_tokens{class="cached",pool="chat"} 512"#;
         assert!(text.contains(line), "{text}");
-        assert!(text.contains(r#"penstock_active_flows{pool="chat"} 0"#), "{text}");
+        for line in [
+            r#"penstock_active_flows{pool="chat"} 1"#,
+            r#"penstock_usage_window_tokens{pool="chat"} 340"#,
+        ] {
+            assert!(text.contains(line), "{text}");
+        }
     }
 }

@@ -171,6 +171,7 @@ impl Control {
                 name: pool.name.clone(),
                 addresses: pool.addresses(),
                 public_flows: pool.public_flows.clone(),
+                discipline: pool.policy.flows.discipline,
                 snapshot: pool.engine.snapshot(),
             })
             .collect();

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use hashbrown::HashSet;
 use penstock_engine::input::EndpointId;
+use penstock_engine::policy::Discipline;
 use penstock_engine::snapshot::Snapshot;
 
 /// Everything at one moment.
@@ -48,6 +49,8 @@ pub struct PoolStatus {
     pub addresses: Vec<Box<str>>,
     /// Flows whose identity may be shown.
     pub public_flows: HashSet<Box<str>>,
+    /// By which rule its flows share.
+    pub discipline: Discipline,
     /// What its engine shows.
     pub snapshot: Snapshot,
 }
