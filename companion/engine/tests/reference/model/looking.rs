@@ -80,6 +80,13 @@ impl Model {
         for node in gone {
             self.nodes.remove(&node);
         }
+        let tree = &leaf.0;
+        if self.policy.per_model && !self.nodes.iter().any(|((other, _), _)| other == tree) {
+            // A model of which nothing is left is forgotten altogether.
+            self.class_rings.remove(tree);
+            self.flow_rings.retain(|(other, _), _| other != tree);
+            self.tags.retain(|(other, _), _| other != tree);
+        }
     }
 
     /// The deficits of every class over all bands and models, in the order of the ring.
