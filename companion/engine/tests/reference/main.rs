@@ -173,7 +173,7 @@ const EXACT: [Discipline; 5] = [
 ];
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(96))]
+    #![proptest_config(ProptestConfig::with_cases(512))]
 
     #[test]
     fn same_inputs_same_effects(seed in any::<u64>().no_shrink(), steps in steps()) {

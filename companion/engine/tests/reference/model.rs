@@ -166,8 +166,7 @@ impl Model {
         };
         if let BandMode::Weighted(_) = model.policy.bands.mode {
             let bands = BANDS.map(|band| (band, model.band_quantum(band)));
-            let with_turn = bands.into_iter().filter(|&(_, quantum)| quantum > 0);
-            model.band_ring = Some(Ring::fixed(with_turn));
+            model.band_ring = Some(Ring::fixed(bands));
         }
         model.rate.0 = model.rate_capacity();
         model

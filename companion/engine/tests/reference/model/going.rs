@@ -223,13 +223,14 @@ impl Model {
     pub(super) fn next(&self) -> Option<RequestId> {
         let next = |band: &Band| self.next_of_band(*band);
         // Of strict bands none has a turn; of weighted ones those without go when no other can.
+        let has_turn = |band: &Band| self.band_quantum(*band) > 0;
         let without_turn = || {
             BANDS
                 .into_iter()
-                .find(|&band| self.band_quantum(band) == 0 && next(&band).is_some())
+                .find(|band| !has_turn(band) && next(band).is_some())
         };
-        let ring = self.band_ring.clone();
-        let with_turn = ring.and_then(|mut ring| ring.pick(|band| next(band).map(|item| self.cost(&item))));
+        let cost = |band: &Band| next(band).filter(|_| has_turn(band)).map(|item| self.cost(&item));
+        let with_turn = self.band_ring.clone().and_then(|mut ring| ring.pick(cost));
         let band = with_turn.or_else(without_turn)?;
         next(&band).map(|item| item.id)
     }
@@ -240,9 +241,10 @@ impl Model {
         let (leaf, tree) = (self.leaf(item), self.tree(item));
         let (cost, class_cost) = (self.cost(item), self.class_cost(item));
         let mut taken = [Taken::default(); 4];
-        let has_turn = still.band_quantum(item.band) > 0;
-        if let Some(ring) = self.band_ring.as_mut().filter(|_| has_turn) {
-            ring.pick(|band| still.next_of_band(*band).map(|item| still.cost(&item)));
+        let has_turn = |band: Band| still.band_quantum(band) > 0;
+        if let Some(ring) = self.band_ring.as_mut().filter(|_| has_turn(item.band)) {
+            let next = |band: Band| still.next_of_band(band).filter(|_| has_turn(band));
+            ring.pick(|band| next(*band).map(|item| still.cost(&item)));
             taken[0] = ring.take(&item.band, cost);
         }
         if let Some(ring) = self.model_rings.get_mut(&item.band) {
