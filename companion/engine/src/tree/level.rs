@@ -103,16 +103,13 @@ impl Bands {
             BandMode::Strict => Self::Strict(Cascade::default()),
             BandMode::Weighted(weights) => {
                 let mut ring = Deficits::fixed(Unit::Flow);
-                let mut turns = [None; 3];
-                for ((band, weight), turn) in (0..).zip(weights).zip(&mut turns) {
-                    if weight > 0.0 {
-                        *turn = Some(ring.add(band, quantum(BAND_TOKENS, weight, shape)));
-                    }
+                for (band, weight) in (0..).zip(weights) {
+                    ring.add(band, quantum(BAND_TOKENS, weight, shape));
                 }
                 Self::Weighted(Weighted {
                     ring,
                     last: Cascade::default(),
-                    turns,
+                    has_turns: weights.map(|weight| weight > 0.0),
                 })
             }
         }
@@ -123,15 +120,13 @@ impl Bands {
         match (self, shape.bands.mode) {
             (Self::Strict(_), BandMode::Strict) => true,
             (Self::Weighted(weighted), BandMode::Weighted(weights)) => {
-                if weighted.turns.map(|turn| turn.is_some()) != weights.map(|weight| weight > 0.0) {
+                if weighted.has_turns != weights.map(|weight| weight > 0.0) {
                     return false;
                 }
-                for (turn, weight) in weighted.turns.into_iter().zip(weights) {
-                    if let Some(turn) = turn {
-                        weighted
-                            .ring
-                            .set_quantum(turn, quantum(BAND_TOKENS, weight, shape));
-                    }
+                for (band, weight) in (0..).zip(weights) {
+                    weighted
+                        .ring
+                        .set_quantum(band, quantum(BAND_TOKENS, weight, shape));
                 }
                 true
             }
@@ -152,54 +147,46 @@ impl Bands {
 pub(super) struct Weighted {
     ring: Deficits,
     last: Cascade,
-    /// By band: its number in the ring.
-    turns: [Option<ChildId>; 3],
+    has_turns: [bool; 3],
 }
 
 impl Weighted {
-    /// Where `band` is, and its number there.
-    fn of(&mut self, band: ChildId) -> (&mut dyn Node, ChildId) {
-        match self.turns[band as usize] {
-            Some(turn) => (&mut self.ring, turn),
-            None => (&mut self.last, band),
+    fn of(&mut self, band: ChildId) -> &mut dyn Node {
+        if self.has_turns[band as usize] {
+            &mut self.ring
+        } else {
+            &mut self.last
         }
     }
 }
 
 impl Node for Weighted {
     fn enqueue(&mut self, child: ChildId, head: &Head) {
-        let (node, child) = self.of(child);
-        node.enqueue(child, head);
+        self.of(child).enqueue(child, head);
     }
 
     fn block(&mut self, child: ChildId) {
-        let (node, child) = self.of(child);
-        node.block(child);
+        self.of(child).block(child);
     }
 
     fn remove(&mut self, child: ChildId) {
-        let (node, child) = self.of(child);
-        node.remove(child);
+        self.of(child).remove(child);
     }
 
     fn pick(&self) -> Option<ChildId> {
-        let turn = self.ring.pick().map(|turn| self.ring.owner(turn));
-        turn.or_else(|| self.last.pick())
+        self.ring.pick().or_else(|| self.last.pick())
     }
 
     fn serve(&mut self, child: ChildId, charge: &Charge) -> Receipt {
-        let (node, child) = self.of(child);
-        node.serve(child, charge)
+        self.of(child).serve(child, charge)
     }
 
     fn charge(&mut self, child: ChildId, charge: &Charge) -> Receipt {
-        let (node, child) = self.of(child);
-        node.charge(child, charge)
+        self.of(child).charge(child, charge)
     }
 
     fn settle(&mut self, child: ChildId, charge: &Charge, receipt: Receipt, real: Option<u64>) {
-        let (node, child) = self.of(child);
-        node.settle(child, charge, receipt, real);
+        self.of(child).settle(child, charge, receipt, real);
     }
 }
 
