@@ -6,9 +6,10 @@ mod random;
 mod model;
 
 use std::mem::discriminant;
+use std::time::Duration;
 
 use penstock_engine::input::{EndpointState, Service};
-use penstock_engine::policy::{Discipline, Gate, Policy};
+use penstock_engine::policy::{Admit, Discipline, Gate, Policy};
 use penstock_engine::{EndpointId, Engine, Input, Instant, RequestId};
 use proptest::prelude::*;
 
@@ -37,6 +38,15 @@ fn worlds(disciplines: &[Discipline]) -> Worlds {
 
 fn drawn(dice: &mut Dice, worlds: &Worlds, without: Without) -> Policy {
     let mut policy = policy(dice, worlds);
+    if dice.percent(70) {
+        // Long queues: it is who goes next that matters there.
+        policy.queue.enabled = true;
+        policy.queue.admit = Admit::All;
+        policy.queue.total_capacity = 60;
+        policy.queue.total_bytes = 1 << 30;
+        policy.queue.flow_capacity = 20;
+        policy.queue.ttl = Duration::from_secs(10_000);
+    }
     if without == Without::Lanes {
         for class in policy.classes.iter_mut().flat_map(|set| &mut set.classes) {
             class.busy_tokens = None;
@@ -152,7 +162,14 @@ fn run(disciplines: &[Discipline], without: Without, seed: u64, steps: &[u64]) -
     for &step in steps {
         let mut dice = Dice::new(step);
         now = later(&mut dice, now);
-        let next = input(&mut dice, now, &worlds, |dice, _| RequestId(dice.below(60)));
+        let live: Vec<RequestId> = pair.model.items.iter().map(|item| item.id).collect();
+        let next = input(&mut dice, now, &worlds, |dice, new| {
+            if new || live.is_empty() || dice.percent(10) {
+                RequestId(dice.below(1_000))
+            } else {
+                dice.one(&live)
+            }
+        });
         let next = next.and_then(|input| tamed(input, &pair.model.policy, without));
         pair.say(now, next)?;
     }
@@ -160,7 +177,7 @@ fn run(disciplines: &[Discipline], without: Without, seed: u64, steps: &[u64]) -
 }
 
 fn steps() -> impl Strategy<Value = Vec<u64>> {
-    prop::collection::vec(any::<u64>().no_shrink(), 1..100)
+    prop::collection::vec(any::<u64>().no_shrink(), 1..200)
 }
 
 /// Those whose virtual time, or none, depends on nothing but the order of steps.
