@@ -115,7 +115,7 @@ pub(crate) fn to(outcome: Outcome, pool: &str, policy: &Policy, capacity_status:
     })
 }
 
-/// The code of [`to`], for who has nobody to answer.
+/// The code of `to`, for who has nobody to answer.
 #[must_use]
 pub fn code_of(outcome: Outcome) -> Option<&'static str> {
     to(outcome, "", &Policy::default(), 503).map(|answer| answer.code)
