@@ -258,9 +258,7 @@ fn quantile(sorted: &[u64], of_thousand: usize) -> f64 {
 pub(crate) fn measure(case: Case, cycles: u64) -> Sample {
     let mut world = World::new(case);
     world.fill(IN_FLIGHT);
-    let before = memory::bytes();
-    world.fill(case.waiting);
-    let bytes = memory::bytes() - before;
+    let bytes = memory::growth(|| world.fill(case.waiting));
     world.cycles(WARM_UP);
     let count = cycles.div_ceil(BATCH) * BATCH;
     let took = world.cycles(count);
