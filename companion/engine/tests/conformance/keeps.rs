@@ -289,6 +289,11 @@ fn lead_after_being_held(case: &Case, a: &Place, b: &Place) -> f64 {
         id: second,
         state: state(true),
     });
+    // From here on they compete for the same places.
+    load.say(Input::Endpoint {
+        id: EndpointId(1),
+        state: state(false),
+    });
     let mut most = 0.0_f64;
     for _ in 0..400 {
         load.complete();
