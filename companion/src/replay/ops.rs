@@ -288,18 +288,26 @@ enum BandName {
     Sheddable,
 }
 
+/// A whole number from 0 to `max`.
+fn up_to<'de, D, T>(max: T, deserializer: D) -> Result<T, D::Error>
+where
+    D: Deserializer<'de>,
+    T: Copy + Into<u64> + TryFrom<u64>,
+{
+    let written = u64::deserialize(deserializer)?;
+    T::try_from(written)
+        .ok()
+        .filter(|_| written <= max.into())
+        .ok_or_else(|| D::Error::custom(format!("{written} isn't one of 0 to {}", max.into())))
+}
+
 /// Tokens.
 #[derive(Debug, Default)]
 struct Count(u64);
 
 impl<'de> Deserialize<'de> for Count {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        match u64::deserialize(deserializer)? {
-            count @ 0..=TOKENS_MAX => Ok(Self(count)),
-            count => Err(D::Error::custom(format!(
-                "{count} isn't one of 0 to {TOKENS_MAX}"
-            ))),
-        }
+        up_to(TOKENS_MAX, deserializer).map(Self)
     }
 }
 
@@ -308,10 +316,7 @@ struct Strict(u8);
 
 impl<'de> Deserialize<'de> for Strict {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        match u8::deserialize(deserializer)? {
-            tier @ 0..=STRICT_MAX => Ok(Self(tier)),
-            tier => Err(D::Error::custom(format!("{tier} isn't one of 0 to {STRICT_MAX}"))),
-        }
+        up_to(STRICT_MAX, deserializer).map(Self)
     }
 }
 
@@ -319,12 +324,7 @@ struct Ready(u32);
 
 impl<'de> Deserialize<'de> for Ready {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        match u32::deserialize(deserializer)? {
-            ready @ 0..=ENDPOINTS_MAX => Ok(Self(ready)),
-            ready => Err(D::Error::custom(format!(
-                "{ready} isn't one of 0 to {ENDPOINTS_MAX}"
-            ))),
-        }
+        up_to(ENDPOINTS_MAX, deserializer).map(Self)
     }
 }
 
