@@ -258,15 +258,17 @@ impl Control {
         let Some(pool) = self.pools.iter().position(|pool| pool.serves(&from.model)) else {
             return self.no_pool(epoch, from);
         };
-        let runs_at = match &how {
-            Arrival::New | Arrival::Waiting => None,
-            Arrival::Running { grant, .. } => {
+        let is_new = matches!(how, Arrival::New);
+        let (stage, runs_at) = match how {
+            Arrival::New | Arrival::Waiting => (Stage::Waiting, None),
+            Arrival::Running { grant, age } => {
                 let address = grant.endpoints.first().map_or("", String::as_str);
-                match self.pools[pool].endpoint(address) {
+                let Some(endpoint) = self.pools[pool].endpoint(address) else {
                     // It runs where nothing of ours is: nothing to count.
-                    None => return,
-                    known => known,
-                }
+                    return;
+                };
+                let at = now.before(age);
+                (Stage::Granted { grant, at }, Some(endpoint))
             }
         };
         let (flow, private) = convert::flow(&self.pools[pool].flow_key, from);
@@ -285,13 +287,6 @@ impl Control {
         let id = self.requests.name();
         let request = convert::request(id, now, from, &self.pools[pool], &flow, band);
         let arrived = request.arrived;
-        let stage = match &how {
-            Arrival::New | Arrival::Waiting => Stage::Waiting,
-            Arrival::Running { grant, age } => Stage::Granted {
-                grant: grant.clone(),
-                at: now.before(*age),
-            },
-        };
         self.observe(Observation::Arrived(labels.clone()));
         if convert::bad_deadline(from, &self.pools[pool]) {
             self.observe(Observation::BadDeadline(labels.clone()));
@@ -307,14 +302,14 @@ impl Control {
                 stage,
             },
         );
-        let input = match (how, runs_at) {
-            (Arrival::New, _) => Input::Register(request),
-            (Arrival::Waiting, _) | (Arrival::Running { .. }, None) => Input::Resume(request),
-            (Arrival::Running { grant, .. }, Some(endpoint)) => {
-                let address = grant.endpoints.first().map_or("", String::as_str);
-                self.decided(&labels, Outcome::Dispatched, "", Duration::ZERO, address);
+        let input = match runs_at {
+            Some(endpoint) => {
+                let address = self.pools[pool].address(endpoint).to_owned();
+                self.decided(&labels, Outcome::Dispatched, "", Duration::ZERO, &address);
                 Input::Adopt { request, endpoint }
             }
+            None if is_new => Input::Register(request),
+            None => Input::Resume(request),
         };
         self.decide(now, pool, input);
     }
