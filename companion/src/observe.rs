@@ -103,6 +103,7 @@ impl Observer {
                     .with_label_values(&[&labels.pool, model, model, code::BAD_DEADLINE])
                     .inc();
             }
+            Observation::PriorityLowered(_) | Observation::Requeued(_) => {}
             Observation::Decided {
                 labels,
                 outcome,

@@ -41,6 +41,7 @@ pub fn frame(config: &Config) -> wire::Policy {
             class: sources(&identity.class),
             strict: sources(&identity.strict),
             jump: sources(&identity.jump),
+            trust: None,
         }),
         pools: config
             .pools
@@ -53,6 +54,9 @@ pub fn frame(config: &Config) -> wire::Policy {
                 ttl_ms: millis(pool.policy.queue.ttl),
                 no_endpoint_ttl_ms: millis(pool.policy.queue.no_endpoint_ttl),
                 capacity_status: u32::from(pool.capacity_status),
+                endpoints: pool.endpoints.iter().map(|it| it.address.to_string()).collect(),
+                open_bound: None,
+                open_in_tokens: false,
             })
             .collect(),
     };

@@ -198,6 +198,7 @@ fn settings(config: &Config, sessions_expected: Option<usize>) -> Settings {
                 flow_key: pool.flow_key.clone(),
                 class_globs: pool.class_globs.clone(),
                 capacity_status: pool.capacity_status,
+                requeues: 3,
             })
             .collect(),
         policy: policy::frame(config),

@@ -98,6 +98,9 @@ pub struct Hello {
     pub waiting: ::prost::alloc::vec::Vec<Register>,
     #[prost(message, repeated, tag = "11")]
     pub running: ::prost::alloc::vec::Vec<Running>,
+    /// 64 random bits that name the Envoy process, the same for all its workers; 0: not known. Since version 2.
+    #[prost(fixed64, tag = "12")]
+    pub envoy: u64,
 }
 /// A request that was granted, as its filter knows it.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
@@ -183,16 +186,31 @@ pub struct Register {
     /// Chained hashes of the prompt at byte offsets 256\*2^(k/2), at most 32.
     #[prost(fixed64, repeated, tag = "23")]
     pub prefix_hashes: ::prost::alloc::vec::Vec<u64>,
-    /// How often it was queued again, and the token that proves it.
+    /// How often it was queued again.
     #[prost(uint32, tag = "24")]
     pub requeues: u32,
-    #[prost(bytes = "vec", tag = "25")]
-    pub requeue_token: ::prost::alloc::vec::Vec<u8>,
     /// A client's deadline, or its target for the first token, was no whole number of at least 1 and is ignored.
     #[prost(bool, tag = "26")]
     pub bad_deadline: bool,
     #[prost(bool, tag = "27")]
     pub bad_slo_ttft: bool,
+    /// Its client isn't trusted: of its claims the filter has left out all but priority and identities, and these
+    /// aren't to be taken at their word. Since version 2.
+    #[prost(bool, tag = "28")]
+    pub untrusted: bool,
+    /// The request that this one is, entered again because no server took it; absent: it is nobody else. Since version 2.
+    #[prost(message, optional, tag = "29")]
+    pub origin: ::core::option::Option<Origin>,
+}
+/// A request by its name.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct Origin {
+    #[prost(fixed64, tag = "1")]
+    pub epoch_hi: u64,
+    #[prost(fixed64, tag = "2")]
+    pub epoch_lo: u64,
+    #[prost(uint64, tag = "3")]
+    pub sequence: u64,
 }
 /// The client of a request that waits has gone. Terminal: repeated until acknowledged.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
@@ -311,6 +329,26 @@ pub struct Identity {
     pub strict: ::prost::alloc::vec::Vec<Source>,
     #[prost(message, repeated, tag = "6")]
     pub jump: ::prost::alloc::vec::Vec<Source>,
+    /// Whose claims count; absent: everybody's. Since version 2.
+    #[prost(message, optional, tag = "7")]
+    pub trust: ::core::option::Option<Trust>,
+}
+/// Whose claims count: everybody's, or those of clients in one of the networks.
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct Trust {
+    #[prost(bool, tag = "1")]
+    pub all: bool,
+    #[prost(message, repeated, tag = "2")]
+    pub networks: ::prost::alloc::vec::Vec<Network>,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct Network {
+    /// 4 or 16 bytes.
+    #[prost(bytes = "vec", tag = "1")]
+    pub address: ::prost::alloc::vec::Vec<u8>,
+    /// Leading bits that count.
+    #[prost(uint32, tag = "2")]
+    pub prefix: u32,
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct Source {
@@ -365,14 +403,26 @@ pub struct Pool {
     pub no_endpoint_ttl_ms: u64,
     #[prost(uint32, tag = "7")]
     pub capacity_status: u32,
+    /// Its servers, for a start without a companion. Since version 2.
+    #[prost(string, repeated, tag = "8")]
+    pub endpoints: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+    /// As in `Endpoints`, for a start without a companion. Since version 2.
+    #[prost(uint64, optional, tag = "9")]
+    pub open_bound: ::core::option::Option<u64>,
+    /// The bound counts tokens of prompt and expected output, not requests. Since version 2.
+    #[prost(bool, tag = "10")]
+    pub open_in_tokens: bool,
 }
-/// The endpoints of a pool that are ready, for what passes through ungated.
+/// The endpoints of a pool that are ready, for what passes through ungated, and for when no companion answers.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Endpoints {
     #[prost(string, tag = "1")]
     pub pool: ::prost::alloc::string::String,
     #[prost(string, repeated, tag = "2")]
     pub ready: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+    /// What this Envoy may have in flight in the pool while no companion answers; absent: any number. Since version 2.
+    #[prost(uint64, optional, tag = "3")]
+    pub open_bound: ::core::option::Option<u64>,
 }
 /// The request may go.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
@@ -395,6 +445,9 @@ pub struct Grant {
     /// Replaces the body's model; empty: it stays.
     #[prost(string, tag = "7")]
     pub target_model: ::prost::alloc::string::String,
+    /// If none of the endpoints takes it, it may be queued again. Since version 2.
+    #[prost(bool, tag = "8")]
+    pub requeue: bool,
 }
 /// The request may not go: what to answer.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]

@@ -5,7 +5,7 @@ use core::time::Duration;
 /// The oldest version of the session that this build speaks.
 pub const VERSION_MIN: u32 = 1;
 /// The newest version of the session that this build speaks.
-pub const VERSION_MAX: u32 = 1;
+pub const VERSION_MAX: u32 = 2;
 
 /// Requests in one part of a Hello.
 pub const HELLO_PART_REQUESTS: usize = 256;

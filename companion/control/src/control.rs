@@ -74,6 +74,7 @@ impl Control {
             }
             Event::Frame(conn, frame) => self.frame(now, conn, *frame),
             Event::Closed(conn) => self.closed(now, conn, "the stream ended"),
+            Event::HandOver => {}
             Event::EndpointReady { pool, address, ready } => self.endpoint_ready(now, pool, &address, ready),
             Event::Drain(on) => {
                 self.draining = on;
@@ -472,6 +473,7 @@ impl Control {
         let command = Kind::Endpoints(wire::Endpoints {
             pool: of.name.to_string(),
             ready: of.ready(),
+            open_bound: None,
         });
         self.effects(now, pool);
         let mut open: Vec<Epoch> = self.requests.contexts.keys().copied().collect();

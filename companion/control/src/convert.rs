@@ -156,6 +156,7 @@ mod tests {
             flow_key: Vec::new(),
             class_globs: vec!["qwen*".into(), "*".into()],
             capacity_status: 503,
+            requeues: 3,
         };
         Pool::new(&settings, 1, Instant::ZERO)
     }

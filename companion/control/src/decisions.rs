@@ -44,6 +44,7 @@ impl Control {
                         queue_us: micros(waited),
                         saturation_milli,
                         target_model: String::new(),
+                        requeue: false,
                     };
                     entry.stage = Stage::Granted {
                         grant: Box::new(grant.clone()),

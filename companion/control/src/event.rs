@@ -31,6 +31,8 @@ pub enum Event {
     },
     /// Refuse everything new and all that waits (`true`), or take requests again (`false`).
     Drain(bool),
+    /// Another companion takes over: every session is told Bye and closed, nothing is granted from here on.
+    HandOver,
 }
 
 /// What a control says.
@@ -86,6 +88,10 @@ pub enum Observation {
     Arrived(Arc<Labels>),
     /// Its client's deadline, or target for the first token where that counts, is no time and is ignored.
     BadDeadline(Arc<Labels>),
+    /// Its client isn't trusted and claimed a higher priority than it gets.
+    PriorityLowered(Arc<Labels>),
+    /// No server took it: it waits again. Its outcome stays that of its first admission.
+    Requeued(Arc<Labels>),
     /// A request left the queue, or never entered it.
     Decided {
         /// Whose.

@@ -109,6 +109,7 @@ impl Control {
             let endpoints = wire::Endpoints {
                 pool: of.name.to_string(),
                 ready: of.ready(),
+                open_bound: None,
             };
             self.say(epoch, Kind::Endpoints(endpoints));
         }

@@ -45,6 +45,8 @@ pub struct PoolSettings {
     pub class_globs: Vec<String>,
     /// Status of full queues and expired waits.
     pub capacity_status: u16,
+    /// How often a request may be queued again after no server took it.
+    pub requeues: u32,
 }
 
 /// One endpoint.

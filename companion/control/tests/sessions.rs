@@ -47,6 +47,7 @@ fn settings() -> Settings {
             flow_key: vec![FlowKey::FairnessId],
             class_globs: Vec::new(),
             capacity_status: 503,
+            requeues: 3,
         }],
         policy: wire::Policy {
             digest: "d1".into(),
@@ -195,7 +196,7 @@ fn hello(stream: u32, waiting: Vec<wire::Register>, running: Vec<wire::Running>)
         epoch_lo: 2,
         stream,
         version_min: 1,
-        version_max: 1,
+        version_max: 2,
         node: "envoy".into(),
         last: true,
         waiting,
@@ -256,13 +257,14 @@ fn a_hello_is_answered_with_all_a_filter_needs() {
     assert_eq!(
         taken.commands,
         [
-            (1, Kind::HelloAck(wire::HelloAck { version: 1, term: 7 })),
+            (1, Kind::HelloAck(wire::HelloAck { version: 2, term: 7 })),
             (1, Kind::Policy(settings().policy)),
             (
                 1,
                 Kind::Endpoints(wire::Endpoints {
                     pool: "chat".into(),
-                    ready: vec![SERVER.into()]
+                    ready: vec![SERVER.into()],
+                    open_bound: None,
                 })
             ),
         ]

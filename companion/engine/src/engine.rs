@@ -147,6 +147,7 @@ impl Engine {
             }
             Input::Dispatch { blocked } => self.dispatch_one(&blocked),
             Input::Requeue(id) => self.requeue(id),
+            Input::Failed { .. } | Input::Suspend(_) | Input::Continue(_) => {}
             Input::Endpoint { id, state } => self.endpoint(id, state),
             Input::EndpointRemoved(id) => {
                 let changed = self.endpoints.unlist(id, &mut self.rng);

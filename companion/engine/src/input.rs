@@ -207,6 +207,19 @@ pub enum Input {
     },
     /// A granted request whose grant was lost, or that no server took: uncharged, back to its old place.
     Requeue(RequestId),
+    /// A granted request failed at this endpoint before a response came: two that do within 10 s mark it down, for
+    /// [`Policy::down`]. The request itself isn't touched.
+    Failed {
+        /// Which.
+        id: RequestId,
+        /// Where.
+        endpoint: EndpointId,
+    },
+    /// The owner has lost sight of a request that waits: it keeps its place and everything that goes with it, but can't
+    /// go, and holds nobody back. Of a request that doesn't wait: nothing.
+    Suspend(RequestId),
+    /// A suspended request may go again, from its old place. Of any other: nothing.
+    Continue(RequestId),
     /// An endpoint appears or changes.
     Endpoint {
         /// Which.

@@ -35,6 +35,8 @@ pub struct Policy {
     pub weights: TokenWeights,
     /// How far back [`Discipline::Usage`] looks; above 0.
     pub usage_window: Duration,
+    /// For how long an endpoint is marked down that failed requests.
+    pub down: Down,
 }
 
 impl Default for Policy {
@@ -50,6 +52,25 @@ impl Default for Policy {
             order: Order::Fcfs,
             weights: TokenWeights::default(),
             usage_window: Duration::from_secs(300),
+            down: Down::default(),
+        }
+    }
+}
+
+/// For how long an endpoint that failed requests is marked down: `first`, then twice as long each time, at most `max`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Down {
+    /// Above 0.
+    pub first: Duration,
+    /// Not below `first`.
+    pub max: Duration,
+}
+
+impl Default for Down {
+    fn default() -> Self {
+        Self {
+            first: Duration::from_secs(1),
+            max: Duration::from_secs(30),
         }
     }
 }

@@ -3,7 +3,7 @@
 //! It holds what a cold start without a companion needs: the companion's cluster and the policy. A later Policy frame of
 //! the companion replaces the policy. Unknown keys are errors.
 
-use core::fmt;
+use core::{fmt, net::IpAddr};
 
 use penstock_wire as wire;
 use serde::{
@@ -18,6 +18,11 @@ pub struct Config {
     pub companion: String,
     /// What this Envoy is called in /status.
     pub node: String,
+    /// This Envoy's listener where a request enters again that no server took, as the endpoint header names it; `None`:
+    /// there is none.
+    pub requeue: Option<String>,
+    /// This is that listener's own filter.
+    pub reenters: bool,
     /// The policy until the companion sends another.
     pub policy: wire::Policy,
 }
@@ -32,6 +37,8 @@ impl Config {
         Ok(Self {
             companion: raw.companion,
             node: raw.node,
+            requeue: raw.requeue,
+            reenters: raw.reenters,
             policy: raw.policy.into(),
         })
     }
@@ -43,6 +50,10 @@ struct RawConfig {
     companion: String,
     #[serde(default)]
     node: String,
+    #[serde(default)]
+    requeue: Option<String>,
+    #[serde(default)]
+    reenters: bool,
     policy: RawPolicy,
 }
 
@@ -84,6 +95,39 @@ struct RawIdentity {
     class: Vec<RawSource>,
     strict: Vec<RawSource>,
     jump: Vec<RawSource>,
+    trust: Option<RawTrust>,
+}
+
+/// `"all"`, or networks as `address/prefix`; none trusts nobody.
+#[derive(Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum RawTrust {
+    All,
+    Networks(Vec<Network>),
+}
+
+/// A network as `address/prefix`.
+struct Network(wire::Network);
+
+impl<'de> Deserialize<'de> for Network {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        network(&text).map(Self).ok_or_else(|| {
+            serde::de::Error::custom(format!(
+                "`{text}` is no network: write address/prefix, like 10.0.0.0/8"
+            ))
+        })
+    }
+}
+
+fn network(text: &str) -> Option<wire::Network> {
+    let (address, prefix) = text.split_once('/')?;
+    let (address, bits) = match address.parse().ok()? {
+        IpAddr::V4(it) => (it.octets().to_vec(), 32),
+        IpAddr::V6(it) => (it.octets().to_vec(), 128),
+    };
+    let prefix = prefix.parse().ok().filter(|prefix| *prefix <= bits)?;
+    Some(wire::Network { address, prefix })
 }
 
 #[derive(Deserialize)]
@@ -109,6 +153,12 @@ struct RawPool {
     ttl_ms: u64,
     no_endpoint_ttl_ms: u64,
     capacity_status: u32,
+    #[serde(default)]
+    endpoints: Vec<String>,
+    #[serde(default)]
+    open_bound: Option<u64>,
+    #[serde(default)]
+    open_in_tokens: bool,
 }
 
 #[derive(Clone, Copy, Deserialize)]
@@ -186,6 +236,16 @@ impl From<RawIdentity> for wire::Identity {
             class: sources(raw.class),
             strict: sources(raw.strict),
             jump: sources(raw.jump),
+            trust: raw.trust.map(|trust| match trust {
+                RawTrust::All => wire::Trust {
+                    all: true,
+                    networks: Vec::new(),
+                },
+                RawTrust::Networks(networks) => wire::Trust {
+                    all: false,
+                    networks: networks.into_iter().map(|Network(it)| it).collect(),
+                },
+            }),
         }
     }
 }
@@ -217,6 +277,9 @@ impl From<RawPool> for wire::Pool {
             ttl_ms: raw.ttl_ms,
             no_endpoint_ttl_ms: raw.no_endpoint_ttl_ms,
             capacity_status: raw.capacity_status,
+            endpoints: raw.endpoints,
+            open_bound: raw.open_bound,
+            open_in_tokens: raw.open_in_tokens,
         }
     }
 }
@@ -227,14 +290,16 @@ mod tests {
     #[cfg(target_arch = "wasm32")]
     use wasm_bindgen_test::wasm_bindgen_test as test;
 
-    const FULL: &str = r#"{"companion": "penstock_companion", "node": "edge", "policy": {
+    const FULL: &str = r#"{"companion": "penstock_companion", "node": "edge", "requeue": "127.0.0.1:9", "policy": {
         "digest": "d1", "body_bytes_max": 33554432,
         "routes": [{"path": "/v1/chat/completions", "api": "chat_completions"}, {"path": "/v1/messages", "api": "messages"}],
         "identity": {"fairness_id": [{"header": "X-A"}, {"body": "user"}, {"metadata": "a/b"},
                                      {"model": {"chat-*": "critical", "*": "default"}}],
-                     "class": [{"model": [["z*", "slow"], ["*", "fast"]]}]},
+                     "class": [{"model": [["z*", "slow"], ["*", "fast"]]}],
+                     "trust": {"networks": ["10.0.0.0/8", "fd00::/64"]}},
         "pools": [{"name": "chat", "models": ["m*"], "hold_ms": 5000, "then": "closed", "ttl_ms": 30000,
-                   "no_endpoint_ttl_ms": 60000, "capacity_status": 503}]}}"#;
+                   "no_endpoint_ttl_ms": 60000, "capacity_status": 503,
+                   "endpoints": ["127.0.0.1:1"], "open_bound": 7}]}}"#;
 
     #[test]
     fn a_full_configuration_is_read() {
@@ -244,7 +309,15 @@ mod tests {
         assert_eq!(config.node, "edge");
         assert_eq!(config.policy.routes[1].api(), wire::Api::Messages);
         assert_eq!(config.policy.pools[0].then(), wire::Fallback::Closed);
+        assert_eq!(
+            (config.requeue.as_deref(), config.reenters),
+            (Some("127.0.0.1:9"), false)
+        );
+        assert_eq!(config.policy.pools[0].open_bound, Some(7));
         let identity = config.policy.identity.unwrap();
+        let networks = &identity.trust.as_ref().unwrap().networks;
+        let prefixes: Vec<_> = networks.iter().map(|it| (it.address.len(), it.prefix)).collect();
+        assert_eq!(prefixes, [(4, 8), (16, 64)]);
         assert_eq!(identity.fairness_id[0].from, Some(Of::Header("x-a".into())));
         let Some(Of::Model(table)) = &identity.fairness_id[3].from else {
             panic!("a table")
@@ -267,6 +340,8 @@ mod tests {
             ("\"closed\"", "\"ajar\"", "ajar"),
             ("\"header\"", "\"cookie\"", "cookie"),
             ("\"hold_ms\"", "\"hold\"", "hold"),
+            ("10.0.0.0/8", "10.0.0.0/33", "10.0.0.0/33"),
+            ("fd00::/64", "fd00", "address/prefix"),
             ("\"companion\"", "\"node\"", "companion"),
         ] {
             let error = Config::parse(FULL.replacen(from, to, 1).as_bytes())

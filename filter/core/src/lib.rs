@@ -25,6 +25,7 @@
 
 pub mod answer;
 pub mod body;
+pub mod commons;
 pub mod config;
 pub mod effect;
 mod ends;

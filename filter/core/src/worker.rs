@@ -131,7 +131,7 @@ impl Worker {
                 Some(command::Kind::Grant(grant)) => self.handle_grant(now, grant),
                 Some(command::Kind::Reject(reject)) => self.handle_reject(&reject),
                 Some(command::Kind::Policy(policy)) => self.handle_policy(&policy),
-                Some(command::Kind::Endpoints(Endpoints { pool, ready })) => {
+                Some(command::Kind::Endpoints(Endpoints { pool, ready, .. })) => {
                     self.ready.insert(pool, ready);
                 }
                 // The session has taken these; what a later version says is passed over.

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use penstock_engine::Policy;
 use penstock_engine::policy::{
-    Admit, BandMode, Bands, Bucket, Class, ClassMode, ClassSet, CostUnit, Discipline, Flows, Gate, Order,
-    Overflow, Queue, StockUnit, TokenWeights,
+    Admit, BandMode, Bands, Bucket, Class, ClassMode, ClassSet, CostUnit, Discipline, Down, Flows, Gate,
+    Order, Overflow, Queue, StockUnit, TokenWeights,
 };
 use penstock_engine::units::Decimal;
 
@@ -47,6 +47,7 @@ pub fn policy(dice: &mut Dice, worlds: &Worlds) -> Policy {
     let discipline = dice.one(&worlds.disciplines);
     let dynamo = worlds.dynamo && dice.percent(10);
     Policy {
+        down: Down::default(),
         queue: queue(dice),
         gate: gate(dice, worlds),
         bands: bands(dice),

@@ -198,6 +198,7 @@ impl Model {
 
     fn take(&mut self, input: Input, was_saturated: bool, said: &mut Said) {
         match input {
+            Input::Failed { .. } | Input::Suspend(_) | Input::Continue(_) => {}
             Input::Register(request) => self.register(request, said),
             Input::Resume(request) => {
                 if let Some(item) = self.arrive(request, said) {

@@ -47,6 +47,7 @@ pub(super) fn convert(raw: Parts, identities_max: usize, path: &str) -> Result<C
     let ClassSets { sets, globs } = classes::convert(arbitration.classes, &format!("{within}.classes"))?;
     Ok(Converted {
         policy: engine::Policy {
+            down: engine::Down::default(),
             queue: convert_queue(&raw.queue),
             gate: convert_gate(&raw.stock, path)?,
             bands: convert_bands(&arbitration.bands, &within)?,

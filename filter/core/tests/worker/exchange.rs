@@ -480,6 +480,7 @@ fn other_paths_pass_in_turn_over_the_ready_endpoints() {
         Kind::Endpoints(Endpoints {
             pool: "chat".into(),
             ready: ready.iter().map(ToString::to_string).collect(),
+            open_bound: None,
         })
     };
     rig.command(1, [ready(&["a:1", "b:2"])]);

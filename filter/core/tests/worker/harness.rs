@@ -214,6 +214,7 @@ pub(crate) fn grant(sequence: u64) -> Grant {
         queue_us: 12_345,
         saturation_milli: 420,
         target_model: String::new(),
+        requeue: false,
     }
 }
 

@@ -18,7 +18,7 @@ fn hello(stream: u32) -> Hello {
         epoch_lo: 2,
         stream,
         version_min: 1,
-        version_max: 1,
+        version_max: 2,
         policy_digest: "d0".into(),
         node: "n".into(),
         last: true,
