@@ -115,6 +115,7 @@ impl Ledger {
 
     fn take(&mut self, input: &Input, requeued: bool) {
         match input {
+            Input::Failed { .. } | Input::Suspend(_) | Input::Continue(_) => {}
             Input::Register(request) | Input::Resume(request) => self.arrives(request, Place::New),
             Input::Adopt { request, endpoint } => {
                 let runs = Place::Runs {
