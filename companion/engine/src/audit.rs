@@ -109,7 +109,7 @@ impl Engine {
             !self.draining || waiting.is_empty(),
         )?;
         stock.sort_unstable_by_key(|&(id, _)| id);
-        self.endpoints.audit(&stock)?;
+        self.endpoints.audit(self.now, &stock)?;
         self.tree.audit(&waiting, &running, &self.endpoints)?;
         let could_go = self.is_open() && self.rate.has(self.now) && self.tree.can_go();
         holds("nothing waits that could go", !could_go)

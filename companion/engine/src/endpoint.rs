@@ -9,9 +9,11 @@
 use core::cmp::Ordering;
 
 use crate::cost::{TOKENS_MAX, Tally};
+use crate::down::Failures;
 use crate::gate::{Limits, Share};
-use crate::input::{EndpointId, EndpointState};
-use crate::policy::{Class, Gate, StockUnit};
+use crate::input::{EndpointId, EndpointState, RequestId};
+use crate::policy::{Class, Down, Gate, StockUnit};
+use crate::time::Instant;
 use crate::units::Decimal;
 
 /// What one request weighs on the endpoint where it runs.
@@ -69,7 +71,11 @@ pub(crate) struct Endpoint {
     pub(crate) id: EndpointId,
     /// Discovery names it; otherwise it is here only while something runs there.
     pub(crate) listed: bool,
+    /// Its health check passes.
+    pub(crate) healthy: bool,
+    /// Listed, healthy, and not marked down.
     pub(crate) ready: bool,
+    pub(crate) failures: Failures,
     pub(crate) weight: Decimal,
     /// What runs there, in the unit of the gate,
     pub(crate) stock: u64,
@@ -94,7 +100,9 @@ impl Endpoint {
         let mut endpoint = Self {
             id,
             listed: false,
+            healthy: false,
             ready: false,
+            failures: Failures::NONE,
             weight: Decimal::whole(1),
             stock: 0,
             bound: 0,
@@ -142,21 +150,43 @@ impl Endpoint {
         if !self.listed {
             self.starts_slowly = !starting;
         }
-        if state.ready && !self.ready {
+        self.listed = true;
+        self.healthy = state.ready;
+        self.weight = state.weight;
+        self.batched_tokens_max = state.batched_tokens_max;
+        self.look(starting);
+    }
+
+    fn look(&mut self, starting: bool) {
+        let ready = self.healthy && self.failures.down().is_none();
+        if ready && !self.ready {
             let slowly = self.starts_slowly && !starting;
             self.ramp = slowly.then_some(Ramp { bound: 1, served: 0 });
             self.starts_slowly = true;
         }
-        self.listed = true;
-        self.ready = state.ready;
-        self.weight = state.weight;
-        self.batched_tokens_max = state.batched_tokens_max;
+        self.ready = ready;
     }
 
     pub(crate) const fn unlist(&mut self) {
         self.listed = false;
+        self.healthy = false;
         self.ready = false;
+        self.failures = Failures::NONE;
         self.foreign = 0;
+    }
+
+    /// `id` failed there before a response: it may be marked down by that, unless it is the `last`.
+    pub(crate) fn fail(&mut self, now: Instant, id: RequestId, policy: Down, last: bool) {
+        if self.failures.fail(now, id) && !last {
+            self.failures.mark(now, policy);
+            self.look(false);
+        }
+    }
+
+    /// It isn't marked down any more, and starts slowly.
+    pub(crate) fn back(&mut self) {
+        self.failures.back();
+        self.look(false);
     }
 
     pub(crate) const fn start(&mut self, load: Load) {
@@ -173,6 +203,9 @@ impl Endpoint {
         self.requests = self.requests.saturating_sub(1);
         self.tokens = self.tokens.saturating_sub(load.tokens);
         self.prefill = self.prefill.saturating_sub(load.prefill);
+        if served {
+            self.failures.served();
+        }
         if let Some(ramp) = self.ramp.as_mut().filter(|_| served) {
             ramp.served += 1;
             if ramp.served >= ramp.bound {

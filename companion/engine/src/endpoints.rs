@@ -3,6 +3,9 @@
 //! Stock is what was granted and hasn't ended, counted here and never scraped. What runs on an endpoint that
 //! isn't ready, or isn't listed any more, is draining: shown, and gates nothing. The index holds just those that
 //! have room, so a choice looks at no other; a tie falls to a number drawn anew at each change.
+//!
+//! While any endpoint is listed and healthy one is ready: the last isn't marked down, and when the last goes for another
+//! reason, who is marked down and due first is back at once.
 
 use alloc::vec::Vec;
 use core::time::Duration;
@@ -10,11 +13,12 @@ use core::time::Duration;
 use hashbrown::HashMap;
 
 use crate::audit::{AuditError, holds, same};
+use crate::down::Resting;
 use crate::endpoint::{Endpoint, Load};
 use crate::gate::{Bounds, Share};
-use crate::input::{EndpointId, EndpointState};
+use crate::input::{EndpointId, EndpointState, RequestId};
 use crate::limits::{ENDPOINTS_MAX, GRANT_ENDPOINTS_MAX};
-use crate::policy::Gate;
+use crate::policy::{Down, Gate};
 use crate::rng::Rng;
 use crate::room::Room;
 use crate::slab::Slab;
@@ -39,6 +43,7 @@ pub(crate) struct Endpoints {
     all: Slab<Endpoint>,
     ids: HashMap<EndpointId, u32>,
     with_room: Room,
+    resting: Resting,
     gate: Gate,
     bounds: Bounds,
     listed: usize,
@@ -57,6 +62,7 @@ impl Endpoints {
             all: Slab::default(),
             ids: HashMap::new(),
             with_room: Room::default(),
+            resting: Resting::default(),
             gate,
             bounds: Bounds::over(gate, Share::default()),
             listed: 0,
@@ -155,6 +161,46 @@ impl Endpoints {
         changed
     }
 
+    /// `request` failed at `id` before a response. Nothing, unless `id` is ready.
+    pub(crate) fn failed(
+        &mut self,
+        now: Instant,
+        id: EndpointId,
+        request: RequestId,
+        policy: Down,
+        rng: &mut Rng,
+    ) -> Option<Changed> {
+        let number = self.ids.get(&id).copied().filter(|_| self.is_ready(id))?;
+        let last = self.ready == 1;
+        self.change(number, rng, |endpoint| {
+            endpoint.fail(now, request, policy, last);
+        })
+    }
+
+    /// When the first of those that are marked down is due.
+    pub(crate) fn next_back(&self) -> Option<Instant> {
+        self.resting.first().map(|(until, _)| until)
+    }
+
+    /// The first of those that are marked down is back, if it is due by `now`.
+    pub(crate) fn back(&mut self, now: Instant, rng: &mut Rng) -> Option<Option<Changed>> {
+        let (_, id) = self.resting.first().filter(|&(until, _)| until <= now)?;
+        let number = self.ids[&id];
+        Some(self.change(number, rng, Endpoint::back))
+    }
+
+    /// With none ready, the first of the healthy ones that are marked down is back, before it is due. After every
+    /// change of who is listed and healthy.
+    pub(crate) fn rescue(&mut self, rng: &mut Rng) -> Option<Changed> {
+        if self.any_ready() {
+            return None;
+        }
+        let is_healthy = |id| self.get(id).is_some_and(|endpoint| endpoint.healthy);
+        let first = self.resting.iter().find(|&(_, id)| is_healthy(id));
+        let number = self.ids[&first?.1];
+        self.change(number, rng, Endpoint::back)
+    }
+
     /// The server of `id` says that so many requests run there, whoever's they are; `None`: it doesn't say any more.
     pub(crate) fn observe(&mut self, id: EndpointId, running: Option<u64>, rng: &mut Rng) -> Option<Changed> {
         let number = self.ids.get(&id).copied().filter(|_| self.is_listed(id))?;
@@ -226,7 +272,8 @@ impl Endpoints {
     }
 
     /// Against all that runs, sorted by endpoint.
-    pub(crate) fn audit(&self, running: &[(EndpointId, Load)]) -> Result<(), AuditError> {
+    pub(crate) fn audit(&self, now: Instant, running: &[(EndpointId, Load)]) -> Result<(), AuditError> {
+        self.audit_down(now)?;
         let (mut stock, mut draining, mut listed, mut ready, mut in_use) = (0, 0, 0, 0, 0);
         let mut share = Share::default();
         for (number, endpoint) in self.all.iter() {
@@ -250,7 +297,6 @@ impl Endpoints {
                 endpoint.stock_in(self.gate),
             )?;
             holds("an endpoint is listed or in use", endpoint.listed || there > 0)?;
-            holds("only what is listed is ready", endpoint.listed || !endpoint.ready)?;
             let own = Share::of(self.gate, endpoint.weight, endpoint.limits());
             holds("an endpoint's share is of the gate", endpoint.share == own)?;
             same("bound of an endpoint", endpoint.bound, own.bound(self.gate))?;
@@ -277,6 +323,34 @@ impl Endpoints {
         holds("those with room are known", self.with_room.holds(with_room))
     }
 
+    fn audit_down(&self, now: Instant) -> Result<(), AuditError> {
+        for endpoint in self.iter() {
+            holds(
+                "only what is listed is healthy or marked down",
+                endpoint.listed || !(endpoint.healthy || endpoint.failures.down().is_some()),
+            )?;
+            holds(
+                "ready is what is healthy and not marked down",
+                endpoint.ready == (endpoint.healthy && endpoint.failures.down().is_none()),
+            )?;
+            holds(
+                "the last ready endpoint is never marked down",
+                self.ready > 0 || !endpoint.healthy,
+            )?;
+        }
+        let down = |endpoint: &Endpoint| Some((endpoint.failures.down()?, endpoint.id));
+        let mut resting: Vec<(Instant, EndpointId)> = self.iter().filter_map(down).collect();
+        resting.sort_unstable();
+        holds(
+            "who is marked down is known by when it is back",
+            self.resting.iter().eq(resting),
+        )?;
+        holds(
+            "nobody is marked down for longer than was said",
+            self.next_back().is_none_or(|until| until > now),
+        )
+    }
+
     fn number(&mut self, id: EndpointId) -> u32 {
         *self
             .ids
@@ -290,8 +364,9 @@ impl Endpoints {
         let had_room = endpoint.has_room();
         let (was_listed, was_ready, stock) = (endpoint.listed, endpoint.ready, endpoint.stock);
         let (share, busyness) = (endpoint.share, endpoint.busyness());
-        let terms = endpoint.terms();
+        let (terms, down) = (endpoint.terms(), endpoint.failures.down());
         change(endpoint);
+        self.resting.set(endpoint.id, down, endpoint.failures.down());
         if terms != endpoint.terms() {
             endpoint.rebound(self.gate);
         }

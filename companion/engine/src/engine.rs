@@ -118,7 +118,8 @@ impl Engine {
             .rate
             .next(self.now)
             .filter(|_| self.is_open() && self.tree.can_go());
-        expires.into_iter().chain(token).min()
+        let back = self.endpoints.next_back();
+        expires.into_iter().chain(token).chain(back).min()
     }
 
     fn advance(&mut self, now: Instant) {
@@ -129,6 +130,9 @@ impl Engine {
         }
         self.tree.advance(self.now);
         self.drain_rate.advance(self.now, self.is_saturated());
+        while let Some(changed) = self.endpoints.back(self.now, &mut self.rng) {
+            self.endpoint_changed(changed);
+        }
     }
 
     fn take_in(&mut self, input: Input) {
@@ -147,11 +151,18 @@ impl Engine {
             }
             Input::Dispatch { blocked } => self.dispatch_one(&blocked),
             Input::Requeue(id) => self.requeue(id),
-            Input::Failed { .. } | Input::Suspend(_) | Input::Continue(_) => {}
+            Input::Suspend(_) | Input::Continue(_) => {}
             Input::Endpoint { id, state } => self.endpoint(id, state),
             Input::EndpointRemoved(id) => {
                 let changed = self.endpoints.unlist(id, &mut self.rng);
                 self.endpoints_changed(changed);
+            }
+            Input::Failed { id, endpoint } => {
+                let policy = self.policy.down;
+                let changed = self
+                    .endpoints
+                    .failed(self.now, endpoint, id, policy, &mut self.rng);
+                self.endpoint_changed(changed);
             }
             Input::Policy(policy) => self.repolicy(policy),
             Input::Drain(draining) => self.drain(draining),
@@ -259,6 +270,8 @@ impl Engine {
 
     fn endpoints_changed(&mut self, changed: Option<Changed>) {
         self.endpoint_changed(changed);
+        let rescued = self.endpoints.rescue(&mut self.rng);
+        self.endpoint_changed(rescued);
         self.expiry.set_ready(self.now, self.endpoints.any_ready());
     }
 

@@ -207,8 +207,9 @@ pub enum Input {
     },
     /// A granted request whose grant was lost, or that no server took: uncharged, back to its old place.
     Requeue(RequestId),
-    /// A granted request failed at this endpoint before a response came: two that do within 10 s mark it down, for
-    /// [`Policy::down`]. The request itself isn't touched.
+    /// A request failed at this endpoint before a response came: two different ones that do within 10 s mark it down, for
+    /// [`Policy::down`]; when it is back one is enough, until something is served there. The last that is ready isn't
+    /// marked down. The request itself isn't touched, and needn't be known here.
     Failed {
         /// Which.
         id: RequestId,

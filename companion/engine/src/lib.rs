@@ -11,6 +11,7 @@ pub mod audit;
 mod changing;
 mod cost;
 pub mod counters;
+mod down;
 mod drain_rate;
 pub mod effect;
 mod endpoint;

@@ -8,6 +8,7 @@ use crate::cost::Virtual;
 use crate::counters::Counters;
 use crate::engine::Engine;
 use crate::input::{Band, EndpointId, RequestId};
+use crate::time::Instant;
 use crate::tree::BANDS;
 use crate::units::{Decimal, Tokens};
 
@@ -104,8 +105,10 @@ pub struct EndpointSnapshot {
     pub id: EndpointId,
     /// Discovery names it.
     pub listed: bool,
-    /// It may be given requests.
+    /// It may be given requests: listed, healthy, and not marked down.
     pub ready: bool,
+    /// Marked down until then, for requests failed there.
+    pub down: Option<Instant>,
     /// Granted there and not ended.
     pub stock: u64,
     /// What it takes at a time; `u64::MAX`: anything.
@@ -292,6 +295,7 @@ impl Engine {
             id: endpoint.id,
             listed: endpoint.listed,
             ready: endpoint.ready,
+            down: endpoint.failures.down(),
             stock: endpoint.stock,
             bound: endpoint.bound,
         });

@@ -99,7 +99,7 @@ pub fn input(
     worlds: &Worlds,
     mut id: impl FnMut(&mut Dice, bool) -> RequestId,
 ) -> Option<Input> {
-    Some(match dice.below(200) {
+    Some(match dice.below(236) {
         0..66 => {
             let id = id(dice, true);
             Input::Register(request(dice, id, now))
@@ -150,6 +150,12 @@ pub fn input(
             id: endpoint(dice),
             running: maybe(dice, 70, |dice| dice.below(6)),
         },
+        195..207 => Input::Failed {
+            id: id(dice, false),
+            endpoint: endpoint(dice),
+        },
+        207..219 => Input::Suspend(id(dice, false)),
+        219..231 => Input::Continue(id(dice, false)),
         _ => return None,
     })
 }

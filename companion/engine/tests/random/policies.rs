@@ -47,7 +47,6 @@ pub fn policy(dice: &mut Dice, worlds: &Worlds) -> Policy {
     let discipline = dice.one(&worlds.disciplines);
     let dynamo = worlds.dynamo && dice.percent(10);
     Policy {
-        down: Down::default(),
         queue: queue(dice),
         gate: gate(dice, worlds),
         bands: bands(dice),
@@ -68,6 +67,10 @@ pub fn policy(dice: &mut Dice, worlds: &Worlds) -> Policy {
             },
         ]),
         usage_window: Duration::from_secs(dice.one(&[5, 60, 300, 600])),
+        down: Down {
+            first: Duration::from_secs(dice.one(&[1, 5])),
+            max: Duration::from_secs(dice.one(&[5, 30])),
+        },
     }
 }
 

@@ -78,11 +78,18 @@ pub struct Running {
 #[derive(Clone, Copy, Debug)]
 struct Server {
     state: EndpointState,
+    /// Healthy, and not marked down.
+    ready: bool,
     /// It starts slowly when it is ready again.
     slowly: bool,
     /// Requests at a time, and served since it was so many.
     ramp: Option<(u64, u64)>,
     foreign: u64,
+    down: Option<Instant>,
+    /// Back from that, and nothing was served there since.
+    probed: bool,
+    /// How often that was since something was served there.
+    times: u32,
 }
 
 /// What one flow used of one model.
@@ -113,6 +120,8 @@ pub struct Model {
     nodes: BTreeSet<(Leaf, Box<str>)>,
     turns: BTreeMap<(Band, Box<str>), (u64, u64)>,
     endpoints: BTreeMap<EndpointId, Server>,
+    /// What failed where, of those that were ready and not probed, since they were last marked down.
+    failed: Vec<(EndpointId, RequestId, Instant)>,
     first_listed: Option<Instant>,
     ready_since: Option<Instant>,
     /// Of the bucket of `max_rate`, in 1e-18, as of when.
@@ -149,6 +158,7 @@ impl Model {
             nodes: BTreeSet::new(),
             turns: BTreeMap::new(),
             endpoints: BTreeMap::new(),
+            failed: Vec::new(),
             first_listed: None,
             ready_since: None,
             rate: (0, now),
@@ -180,6 +190,7 @@ impl Model {
         let was_saturated = self.is_saturated();
         self.now = now;
         self.forget_used();
+        self.bring_back();
         let manual = |model: &Self| model.policy.gate == Gate::Manual;
         if !manual(self) || input.is_none() {
             self.expire(said);
@@ -198,7 +209,6 @@ impl Model {
 
     fn take(&mut self, input: Input, was_saturated: bool, said: &mut Said) {
         match input {
-            Input::Failed { .. } | Input::Suspend(_) | Input::Continue(_) => {}
             Input::Register(request) => self.register(request, said),
             Input::Resume(request) => {
                 if let Some(item) = self.arrive(request, said) {
@@ -248,8 +258,11 @@ impl Model {
             }
             Input::EndpointRemoved(id) => {
                 self.endpoints.remove(&id);
+                self.failed.retain(|failed| failed.0 != id);
                 self.note_outage();
             }
+            Input::Failed { id, endpoint } => self.fail(id, endpoint),
+            Input::Suspend(_) | Input::Continue(_) => {}
             Input::Load { id, running } => {
                 let stock = self.runs_at(id).count() as u64;
                 if let Some(server) = self.endpoints.get_mut(&id) {

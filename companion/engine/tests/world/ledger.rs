@@ -1,9 +1,10 @@
 //! What may not happen, whatever the policy: kept from the inputs and effects alone.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use penstock_engine::input::EndpointState;
 use penstock_engine::policy::{Gate, StockUnit};
+use penstock_engine::snapshot::EndpointSnapshot;
 use penstock_engine::{Effect, EndpointId, Engine, Input, Instant, Outcome, Policy, Request, RequestId};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,6 +35,10 @@ pub(crate) struct Ledger {
     requeues: u64,
     entries: BTreeMap<RequestId, Entry>,
     endpoints: BTreeMap<EndpointId, EndpointState>,
+    /// Where something failed since it was listed.
+    failures: BTreeSet<EndpointId>,
+    /// Marked down, as the engine says.
+    down: BTreeSet<EndpointId>,
     /// Grants since the rate was set, and when that was.
     granted: (u64, Instant),
     /// Some share an identity with others, or did.
@@ -50,6 +55,8 @@ impl Ledger {
             requeues: 0,
             entries: BTreeMap::new(),
             endpoints: BTreeMap::new(),
+            failures: BTreeSet::new(),
+            down: BTreeSet::new(),
             granted: (0, Instant::ZERO),
         }
     }
@@ -61,12 +68,14 @@ impl Ledger {
     /// `input` was said, and these are all the effects of it.
     pub(crate) fn step(&mut self, now: Instant, input: Option<Input>, effects: &[Effect], engine: &Engine) {
         self.latest = self.latest.max(now);
-        let counters = engine.snapshot().counters;
+        let snapshot = engine.snapshot();
+        let counters = snapshot.counters;
         let requeued = counters.requeues > self.requeues;
         self.requeues = counters.requeues;
         if let Some(input) = &input {
             self.take(input, requeued);
         }
+        self.look_at_down(&snapshot.endpoints);
         let mut granted = None;
         for effect in effects {
             if let Effect::Traced { id, .. } = effect {
@@ -115,7 +124,6 @@ impl Ledger {
 
     fn take(&mut self, input: &Input, requeued: bool) {
         match input {
-            Input::Failed { .. } | Input::Suspend(_) | Input::Continue(_) => {}
             Input::Register(request) | Input::Resume(request) => self.arrives(request, Place::New),
             Input::Adopt { request, endpoint } => {
                 let runs = Place::Runs {
@@ -148,12 +156,17 @@ impl Ledger {
             }
             Input::EndpointRemoved(id) => {
                 self.endpoints.remove(id);
+                self.failures.remove(id);
             }
             Input::Policy(policy) => {
                 self.policy = (**policy).clone();
                 self.shared |= has_few(policy);
                 self.granted = (0, self.latest);
             }
+            Input::Failed { endpoint, .. } => {
+                self.failures.insert(*endpoint);
+            }
+            Input::Suspend(_) | Input::Continue(_) => {}
             Input::Load { .. }
             | Input::Cancel(_)
             | Input::Evict(_)
@@ -278,7 +291,24 @@ impl Ledger {
     }
 
     fn is_ready(&self, id: EndpointId) -> bool {
+        self.is_healthy(id) && !self.down.contains(&id)
+    }
+
+    fn is_healthy(&self, id: EndpointId) -> bool {
         self.endpoints.get(&id).is_some_and(|state| state.ready)
+    }
+
+    /// Only who failed is marked down, for a time, and never the last that is healthy.
+    fn look_at_down(&mut self, endpoints: &[EndpointSnapshot]) {
+        let down = endpoints.iter().filter(|endpoint| endpoint.down.is_some());
+        self.down = down.clone().map(|endpoint| endpoint.id).collect();
+        assert!(self.down.is_subset(&self.failures), "nothing failed there");
+        assert!(down.clone().all(|endpoint| endpoint.down > Some(self.latest)));
+        let healthy = || self.endpoints.keys().filter(|&&id| self.is_healthy(id));
+        assert!(
+            healthy().count() == 0 || healthy().any(|&id| self.is_ready(id)),
+            "all are marked down"
+        );
     }
 
     fn compare(&mut self, engine: &Engine) {

@@ -132,7 +132,8 @@ impl Model {
         let expires = self.timers().into_iter().map(|timer| timer.0);
         let could_go = self.is_auto() && self.may_dispatch() && self.next().is_some();
         let rate = self.next_rate().filter(|_| could_go);
-        expires.chain(rate).min()
+        let back = self.endpoints.values().filter_map(|server| server.down);
+        expires.chain(rate).chain(back).min()
     }
 
     pub(super) fn ttl_end(&self, item: &Item) -> (Instant, Outcome) {

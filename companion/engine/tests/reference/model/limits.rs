@@ -75,7 +75,7 @@ impl Model {
                 .is_none_or(|eligible| eligible.contains(id))
         };
         let of_it = || self.endpoints.iter().filter(|(id, _)| eligible(id));
-        let ready = of_it().filter(|(_, server)| server.state.ready).count() as u64;
+        let ready = of_it().filter(|(_, server)| server.ready).count() as u64;
         let listed = of_it().count() as u64;
         let endpoints = if ready > 0 { ready } else { listed.max(1) };
         let there = || self.waiting().filter(|other| other.class == item.class);

@@ -3,15 +3,35 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use penstock_engine::EndpointId;
 use penstock_engine::input::EndpointState;
 use penstock_engine::policy::{Gate, StockUnit};
 use penstock_engine::units::Decimal;
+use penstock_engine::{EndpointId, RequestId};
 
 use super::{Item, Model, Running, Server};
 
 /// Two decimals multiplied are in units of this.
 const ONE: u128 = Decimal::ONE * Decimal::ONE;
+
+impl Server {
+    /// It is ready from now on, or isn't.
+    fn turn(&mut self, starting: bool) {
+        let ready = self.state.ready && self.down.is_none();
+        if !ready {
+            self.ramp = None;
+        } else if !self.ready {
+            self.ramp = (self.slowly && !starting).then_some((1, 0));
+            self.slowly = true;
+        }
+        self.ready = ready;
+    }
+
+    fn come_back(&mut self) {
+        self.down = None;
+        self.probed = true;
+        self.turn(false);
+    }
+}
 
 impl Model {
     pub(super) fn list(&mut self, id: EndpointId, state: EndpointState) {
@@ -23,20 +43,59 @@ impl Model {
         let before = self.endpoints.get(&id).copied();
         let mut server = before.unwrap_or(Server {
             state,
+            ready: false,
             slowly: !starting,
             ramp: None,
             foreign: 0,
+            down: None,
+            probed: false,
+            times: 0,
         });
-        let was_ready = before.is_some_and(|server| server.state.ready);
         server.state = state;
-        if !state.ready {
-            server.ramp = None;
-        } else if !was_ready {
-            server.ramp = (server.slowly && !starting).then_some((1, 0));
-            server.slowly = true;
-        }
+        server.turn(starting);
         self.endpoints.insert(id, server);
         self.end_slow_starts();
+    }
+
+    /// Two different ones within 10 s, or one after it was down.
+    pub(super) fn fail(&mut self, id: RequestId, endpoint: EndpointId) {
+        let Some(mut server) = self
+            .endpoints
+            .get(&endpoint)
+            .copied()
+            .filter(|server| server.ready)
+        else {
+            return;
+        };
+        if !server.probed {
+            self.failed.push((endpoint, id, self.now));
+        }
+        let others = self.failed.iter().filter(|of| of.0 == endpoint && of.1 != id);
+        let lately = others
+            .filter(|of| self.now.since(of.2) <= Duration::from_secs(10))
+            .count();
+        let last = self.endpoints.values().filter(|server| server.ready).count() == 1;
+        if (server.probed || lately > 0) && !last {
+            let down = self.policy.down;
+            let rest = (0..server.times).fold(down.first, |rest, _| (rest * 2).min(down.max));
+            server.times += 1;
+            server.down = Some(self.now.after(rest));
+            server.turn(false);
+            self.failed.retain(|failed| failed.0 != endpoint);
+            self.endpoints.insert(endpoint, server);
+        }
+        self.notice();
+    }
+
+    /// Who was down for long enough.
+    pub(super) fn bring_back(&mut self) {
+        for server in self.endpoints.values_mut() {
+            if server.down.is_some_and(|until| until <= self.now) {
+                server.come_back();
+            }
+        }
+        self.end_slow_starts();
+        self.notice();
     }
 
     pub(super) fn in_tokens(&self) -> bool {
@@ -59,7 +118,7 @@ impl Model {
     }
 
     pub(super) fn bounds(&self) -> (u64, u64) {
-        let ready = || self.endpoints.values().filter(|server| server.state.ready);
+        let ready = || self.endpoints.values().filter(|server| server.ready);
         match self.policy.gate {
             Gate::Open | Gate::Manual => (u64::MAX, u64::MAX),
             Gate::Bounded { lower, upper, .. } => {
@@ -81,13 +140,15 @@ impl Model {
     }
 
     pub(super) fn served_at(&mut self, id: EndpointId) {
-        if let Some(server) = self.endpoints.get_mut(&id)
-            && let Some((bound, served)) = server.ramp
-        {
-            server.ramp = Some(if served + 1 == bound {
-                (2 * bound, 0)
-            } else {
-                (bound, served + 1)
+        if let Some(server) = self.endpoints.get_mut(&id) {
+            server.times = 0;
+            server.probed &= server.down.is_some();
+            server.ramp = server.ramp.map(|(bound, served)| {
+                if served + 1 == bound {
+                    (2 * bound, 0)
+                } else {
+                    (bound, served + 1)
+                }
             });
         }
         self.end_slow_starts();
@@ -111,7 +172,14 @@ impl Model {
     }
 
     pub(super) fn note_outage(&mut self) {
-        let ready = self.endpoints.values().any(|server| server.state.ready);
+        if !self.endpoints.values().any(|server| server.ready) {
+            let healthy = self.endpoints.iter_mut().filter(|(_, server)| server.state.ready);
+            if let Some((_, first)) = healthy.min_by_key(|(id, server)| (server.down, **id)) {
+                first.come_back();
+                self.end_slow_starts();
+            }
+        }
+        let ready = self.endpoints.values().any(|server| server.ready);
         match self.out_since {
             Some(since) if ready => {
                 self.outages += i128::from(self.now.as_nanos()) - i128::from(since.as_nanos());
@@ -141,7 +209,7 @@ impl Model {
     }
 
     pub fn stock(&self) -> u64 {
-        let ready = self.endpoints.iter().filter(|(_, server)| server.state.ready);
+        let ready = self.endpoints.iter().filter(|(_, server)| server.ready);
         ready.map(|(&id, _)| self.stock_of(id)).sum()
     }
 
@@ -155,7 +223,7 @@ impl Model {
 
     /// Those that have room for anything at all.
     fn with_room(&self) -> BTreeMap<EndpointId, u64> {
-        let ready = self.endpoints.iter().filter(|(_, server)| server.state.ready);
+        let ready = self.endpoints.iter().filter(|(_, server)| server.ready);
         let room = ready.filter(|&(&id, server)| {
             let running = self.runs_at(id).count() as u64;
             self.stock_of(id) < self.own_bound(server) && server.ramp.is_none_or(|(bound, _)| running < bound)
