@@ -1,0 +1,162 @@
+//! An answer on its way out: what the client is told beside it, and what the companion is told of it.
+
+use penstock_wire::{Api, Cancel, filter_frame::Event, names};
+
+use super::{Worker, for_slices};
+use crate::{
+    answer::{Answer, Standing},
+    effect::Responded,
+    ends::NoAnswer,
+    exchange::{self, Begun, Going, Phase, Upstream},
+    headers::Headers,
+    hygiene::{self, Edit},
+    identity::Properties,
+    response::{Format, ResponseScanner},
+    time::Instant,
+};
+
+impl Worker {
+    /// An answer's headers are in, a server's or Envoy's own. `sequence`: none for what passes through.
+    pub fn handle_response_headers(
+        &mut self,
+        now: Instant,
+        sequence: Option<u64>,
+        headers: Headers<'_>,
+        end: bool,
+        host: &impl Properties,
+    ) -> Responded {
+        let Some(exchange) = sequence.and_then(|sequence| self.exchanges.get_mut(&sequence)) else {
+            return Responded {
+                edits: hygiene::response(headers),
+                body: None,
+            };
+        };
+        let sequence = exchange.register.sequence;
+        let api = exchange.register.api();
+        let Phase::Running(going) = &mut exchange.phase else {
+            return Responded::default();
+        };
+        let status = headers
+            .text(":status", 3)
+            .and_then(|status| status.parse().ok())
+            .unwrap_or(0);
+        // A server's error is the server's to explain; only where no server answered Envoy's words are replaced.
+        let details = if status >= 400 {
+            exchange::details(host)
+        } else {
+            String::new()
+        };
+        if status >= 400 && !details.starts_with("via_upstream") {
+            return no_answer(going, status, &details, api, end);
+        }
+        let format = Format::of(headers.get("content-type"), headers.get("content-encoding"));
+        let begun = Begun {
+            endpoint: exchange::address(host).unwrap_or_else(|| going.endpoint.clone()),
+            status,
+            attempts: exchange::attempts(host),
+            scanner: ResponseScanner::new(if status < 400 { format } else { Format::Opaque }),
+            ended: end,
+        };
+        let mut edits = report(&going.standing);
+        edits.push(Edit::Set(names::SERVED_HEADER, begun.endpoint.clone()));
+        let started = going.started(now, sequence, &begun);
+        going.upstream = Upstream::Begun(Box::new(begun));
+        self.session.tell(now, Event::Started(started));
+        Responded { edits, body: None }
+    }
+
+    /// Bytes of an answer's body are there, `size` of them, read by `read(start, length)`.
+    pub fn handle_response_body(
+        &mut self,
+        now: Instant,
+        sequence: u64,
+        size: usize,
+        end: bool,
+        read: impl FnMut(usize, usize) -> Option<Vec<u8>>,
+    ) {
+        let Some(begun) = self.begun(sequence) else { return };
+        begun.ended |= end;
+        if size > 0 {
+            begun.scanner.arrived(now);
+        }
+        if begun.scanner.reads() {
+            for_slices(0, size, read, |slice| {
+                begun.scanner.feed(slice);
+                true
+            });
+        }
+    }
+
+    /// An answer's body is over, by trailers.
+    pub fn handle_response_end(&mut self, sequence: u64) {
+        if let Some(begun) = self.begun(sequence) {
+            begun.ended = true;
+        }
+    }
+
+    fn begun(&mut self, sequence: u64) -> Option<&mut Begun> {
+        match &mut self.exchanges.get_mut(&sequence)?.phase {
+            Phase::Running(going) => match &mut going.upstream {
+                Upstream::Begun(begun) => Some(begun),
+                Upstream::Awaited | Upstream::Absent { .. } | Upstream::Ended { .. } => None,
+            },
+            Phase::Collecting(_) | Phase::Waiting { .. } | Phase::Answered => None,
+        }
+    }
+
+    /// The HTTP stream is over, whatever ended it.
+    pub fn handle_log(&mut self, now: Instant, sequence: u64, host: &impl Properties) {
+        let Some(exchange) = self.exchanges.remove(&sequence) else {
+            return;
+        };
+        match exchange.phase {
+            Phase::Waiting { told: true } => self
+                .session
+                .tell_terminal(now, Event::Cancel(Cancel { sequence })),
+            Phase::Running(going) => {
+                let completed = going.completed(sequence, host);
+                self.session.tell_terminal(now, Event::Completed(completed));
+            }
+            Phase::Collecting(_) | Phase::Waiting { told: false } | Phase::Answered => {}
+        }
+    }
+}
+
+fn report(standing: &Standing) -> Vec<Edit> {
+    standing
+        .headers()
+        .into_iter()
+        .map(|(name, value)| Edit::Set(name, value))
+        .collect()
+}
+
+/// Envoy answers a granted request by itself: in the contract's words where it has some.
+fn no_answer(going: &mut Going, status: u32, details: &str, api: Api, end: bool) -> Responded {
+    let mut edits = report(&going.standing);
+    edits.push(Edit::Remove(names::SERVED_HEADER));
+    let Some(why) = NoAnswer::of(details) else {
+        going.upstream = Upstream::Ended { status };
+        return Responded { edits, body: None };
+    };
+    let failure = why.failure();
+    going.upstream = Upstream::Absent {
+        why,
+        status: failure.status,
+    };
+    let Answer {
+        status,
+        headers,
+        body,
+    } = failure.answer(api, None);
+    edits.push(Edit::Set(":status", status.to_string()));
+    if end {
+        // No body comes that could be replaced.
+        return Responded { edits, body: None };
+    }
+    edits.push(Edit::Set("content-length", body.len().to_string()));
+    edits.extend(headers.into_iter().map(|(name, value)| Edit::Set(name, value)));
+    Responded {
+        edits,
+        body: Some(body),
+    }
+}

@@ -1,0 +1,211 @@
+//! A request on its way in: from its headers over its body to its place among those that wait, or to its refusal.
+
+use std::sync::Arc;
+
+use penstock_wire::{
+    Api, Refused,
+    filter_frame::Event,
+    names::{self, code, outcome},
+};
+
+use super::{Worker, for_slices};
+use crate::{
+    answer::{Answer, Failure, Standing},
+    body::BodyScanner,
+    effect::Headed,
+    exchange::{Collecting, Exchange, Phase},
+    headers::Headers,
+    hygiene::{self, Edit},
+    identity::{Claims, Properties},
+    intake::{describe, invalid, read_claims, refuse_by_headers, too_large},
+    limits::RETRY_AFTER_MS,
+    patience::overdue,
+    time::Instant,
+};
+
+impl Worker {
+    /// A request's headers are in. `end`: it has no body.
+    pub fn handle_request_headers(
+        &mut self,
+        now: Instant,
+        context: u32,
+        headers: Headers<'_>,
+        end: bool,
+        host: &impl Properties,
+    ) -> Headed {
+        let method = headers.get(":method").unwrap_or_default();
+        let path = headers.get(":path").unwrap_or_default();
+        let Some(api) = self.plan.route(method, path) else {
+            return self.pass(headers);
+        };
+        self.last_sequence = self.last_sequence.saturating_add(1);
+        let sequence = self.last_sequence;
+        let collecting = Collecting {
+            scanner: BodyScanner::new(Arc::clone(&self.plan.body_keys)),
+            claims: Claims::gather(&self.plan.sources, headers, host),
+            scanned: 0,
+        };
+        let exchange = Exchange {
+            context,
+            arrived: now,
+            plan: Arc::clone(&self.plan),
+            pool: None,
+            register: read_claims(sequence, api, headers, host),
+            phase: Phase::Collecting(Box::new(collecting)),
+        };
+        self.exchanges.insert(sequence, exchange);
+        let refusal = refuse_by_headers(headers, end, self.plan.body_bytes_max);
+        match refusal {
+            Some(failure) => {
+                let answer = self.refuse(now, sequence, &failure, outcome::REJECTED_INVALID);
+                Headed::Answered(sequence, answer)
+            }
+            None => Headed::Held(sequence, hygiene::request(headers, true)),
+        }
+    }
+
+    /// To the first pool, in turn over its ready endpoints.
+    fn pass(&mut self, headers: Headers<'_>) -> Headed {
+        let mut edits = hygiene::request(headers, false);
+        let Some(pool) = self.plan.first_pool() else {
+            return Headed::Pass(edits);
+        };
+        edits.push(Edit::Set(names::POOL_HEADER, pool.name.clone()));
+        // Before the companion's first word Envoy's own balancing serves.
+        let Some(ready) = self.ready.get(&pool.name) else {
+            return Headed::Pass(edits);
+        };
+        self.turn = self.turn.wrapping_add(1);
+        let Some(endpoint) = self
+            .turn
+            .checked_rem(ready.len())
+            .and_then(|turn| ready.get(turn))
+        else {
+            let failure = Failure::new(
+                503,
+                code::NO_ENDPOINTS,
+                format!(
+                    "The pool \"{}\" has no ready endpoint: check that its model servers are up.",
+                    pool.name
+                ),
+            );
+            return Headed::Nowhere(
+                failure
+                    .retry_after_ms(RETRY_AFTER_MS)
+                    .answer(Api::Unspecified, None),
+            );
+        };
+        edits.push(Edit::Set(names::ENDPOINT_HEADER, endpoint.clone()));
+        Headed::Pass(edits)
+    }
+
+    /// More of a request's body is there: `size` bytes since its beginning, read by `read(start, length)`. Returns the
+    /// answer, if there is one now.
+    pub fn handle_request_body(
+        &mut self,
+        now: Instant,
+        sequence: u64,
+        size: usize,
+        end: bool,
+        read: impl FnMut(usize, usize) -> Option<Vec<u8>>,
+    ) -> Option<Answer> {
+        let exchange = self.exchanges.get_mut(&sequence)?;
+        let Phase::Collecting(collecting) = &mut exchange.phase else {
+            return None;
+        };
+        let limit = exchange.plan.body_bytes_max;
+        if u64::try_from(size).unwrap_or(u64::MAX) > limit {
+            return Some(self.refuse(now, sequence, &too_large(limit), outcome::REJECTED_INVALID));
+        }
+        let mut scanned = Ok(());
+        let scanner = &mut collecting.scanner;
+        for_slices(collecting.scanned, size, read, |slice| {
+            scanned = scanner.feed(slice);
+            scanned.is_ok()
+        });
+        collecting.scanned = size;
+        if let Err(error) = scanned {
+            return Some(self.refuse(now, sequence, &invalid(error), outcome::REJECTED_INVALID));
+        }
+        if end {
+            self.handle_request_end(now, sequence)
+        } else {
+            None
+        }
+    }
+
+    /// A request's body is over, by its last byte or by trailers. Returns the answer, if there is one now.
+    pub fn handle_request_end(&mut self, now: Instant, sequence: u64) -> Option<Answer> {
+        let exchange = self.exchanges.get_mut(&sequence)?;
+        let phase = core::mem::replace(&mut exchange.phase, Phase::Waiting { told: false });
+        let Phase::Collecting(collecting) = phase else {
+            exchange.phase = phase;
+            return None;
+        };
+        let Collecting {
+            scanner,
+            claims,
+            scanned,
+        } = *collecting;
+        let body = match scanner.finish() {
+            Ok(body) => body,
+            Err(error) => {
+                return Some(self.refuse(now, sequence, &invalid(error), outcome::REJECTED_INVALID));
+            }
+        };
+        claims.settle(&body, &mut exchange.register);
+        describe(body, scanned, &mut exchange.register);
+        let Ok(pool) = exchange.plan.pool(&exchange.register.model) else {
+            let message = format!(
+                "No pool serves the model \"{}\": check the name, or add it to `models` of a pool.",
+                exchange.register.model
+            );
+            let failure = Failure::new(404, code::MODEL_NOT_FOUND, message);
+            return Some(self.refuse(now, sequence, &failure, outcome::REJECTED_INVALID));
+        };
+        exchange.pool = pool;
+        if let Some((failure, outcome)) = overdue(now, exchange, self.session.away_since(), &self.ready) {
+            return Some(self.refuse(now, sequence, &failure, outcome));
+        }
+        if self.session.is_linked() {
+            exchange.phase = Phase::Waiting { told: true };
+            let register = exchange.register(now);
+            self.session.tell(now, Event::Register(register));
+        }
+        None
+    }
+
+    /// Answers a request by the filter's own word, and tells the companion.
+    pub(super) fn refuse(&mut self, now: Instant, sequence: u64, failure: &Failure, outcome: &str) -> Answer {
+        let exchange = self.exchanges.get_mut(&sequence);
+        let Some(exchange) = exchange else {
+            return failure.answer(Api::Unspecified, None);
+        };
+        let phase = core::mem::replace(&mut exchange.phase, Phase::Answered);
+        let (registered, queue_us) = match phase {
+            Phase::Waiting { told } => (told, now.micros_since(exchange.arrived)),
+            Phase::Collecting(_) | Phase::Running(_) | Phase::Answered => (false, 0),
+        };
+        let saturation = exchange
+            .pool
+            .as_ref()
+            .and_then(|pool| self.saturation_milli.get(&pool.name));
+        let standing = Standing {
+            outcome: outcome.to_owned(),
+            queue_us,
+            saturation_milli: saturation.copied().unwrap_or(0),
+        };
+        let refused = Refused {
+            sequence,
+            code: failure.code.clone(),
+            outcome: outcome.to_owned(),
+            status: failure.status,
+            model: exchange.register.model.clone(),
+            request_id: exchange.register.request_id.clone(),
+            registered,
+        };
+        let answer = failure.answer(exchange.register.api(), Some(&standing));
+        self.session.tell_terminal(now, Event::Refused(refused));
+        answer
+    }
+}
