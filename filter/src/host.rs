@@ -6,7 +6,9 @@
 
 use core::ptr::null_mut;
 
-use penstock_filter_core::{headers, identity::Properties, session::Epoch, time::Instant};
+use penstock_filter_core::{
+    commons::Commons, headers, identity::Properties, process::Draw, session::Epoch, time::Instant,
+};
 
 /// Which buffer, in the ABI's numbers.
 #[derive(Clone, Copy)]
@@ -68,6 +70,20 @@ mod abi {
             data: *mut *mut u8,
             size: *mut usize,
         ) -> u32;
+        pub(super) fn proxy_get_shared_data(
+            key: *const u8,
+            key_size: usize,
+            data: *mut *mut u8,
+            size: *mut usize,
+            number: *mut u32,
+        ) -> u32;
+        pub(super) fn proxy_set_shared_data(
+            key: *const u8,
+            key_size: usize,
+            value: *const u8,
+            value_size: usize,
+            number: u32,
+        ) -> u32;
         pub(super) fn proxy_continue_stream(kind: u32) -> u32;
         pub(super) fn proxy_send_local_response(
             status: u32,
@@ -120,13 +136,21 @@ pub(crate) fn now() -> Instant {
     Instant::from_nanos(nanos)
 }
 
-/// Fresh random bits for an epoch; none if the host has none to give.
-pub(crate) fn draw_epoch() -> Option<Epoch> {
-    let mut bits = [0_u64; 2];
-    // SAFETY: the host writes 16 bytes, which any u64 may hold.
-    let status = unsafe { abi::random_get(bits.as_mut_ptr().cast(), 16) };
-    let [hi, lo] = bits;
-    (status == 0).then_some(Epoch { hi, lo })
+/// Fresh random bits; none if the host has none to give.
+pub(crate) fn draw() -> Option<Draw> {
+    let mut bits = [0_u64; 5];
+    // SAFETY: the host writes as many bytes as `bits` has, which any u64 may hold.
+    let status = unsafe { abi::random_get(bits.as_mut_ptr().cast(), size_of_val(&bits)) };
+    let [hi, lo, envoy, key @ ..] = bits;
+    let [left, right] = key.map(u64::to_le_bytes);
+    let mut key = [0; 16];
+    let halves = left.into_iter().chain(right);
+    key.iter_mut().zip(halves).for_each(|(to, from)| *to = from);
+    (status == 0).then_some(Draw {
+        epoch: Epoch { hi, lo },
+        envoy,
+        key,
+    })
 }
 
 /// A whole header map, for `Headers::new`.
@@ -216,6 +240,36 @@ pub(crate) fn close(token: u32) {
 pub(crate) fn cut(token: u32) {
     // SAFETY: takes a number.
     unsafe { abi::proxy_grpc_cancel(token) };
+}
+
+/// Shared data of all VMs with our `vm_id`. Envoy has no "set if there is none" of its own; but it compares the number
+/// only with that of a value that is there, so a number that no value has sets just what is absent.
+#[derive(Debug)]
+pub(crate) struct SharedData;
+
+impl Commons for SharedData {
+    fn get(&self, key: &str) -> Option<(Vec<u8>, u32)> {
+        let mut number = 0;
+        // SAFETY: all places outlive the call.
+        let value = owned(|data, size| unsafe {
+            abi::proxy_get_shared_data(key.as_ptr(), key.len(), data, size, &raw mut number)
+        })?;
+        Some((value, number))
+    }
+
+    fn set(&self, key: &str, value: &[u8], replaces: Option<u32>) -> bool {
+        const ANY: u32 = 0;
+        const NO_VALUES: u32 = u32::MAX;
+        let number = match replaces {
+            None => ANY,
+            Some(0) => NO_VALUES,
+            Some(number) => number,
+        };
+        // SAFETY: the host copies key and value before it returns.
+        unsafe {
+            abi::proxy_set_shared_data(key.as_ptr(), key.len(), value.as_ptr(), value.len(), number) == 0
+        }
+    }
 }
 
 /// The properties of the HTTP stream that is spoken of.

@@ -4,7 +4,7 @@ use std::rc::Rc;
 
 use penstock_filter_core::{
     answer::{Answer, Failure},
-    effect::{Headed, Responded},
+    effect::{Bodied, Headed, Responded},
     headers::Headers,
 };
 use penstock_wire::{Api, names::code};
@@ -41,6 +41,17 @@ impl Http {
 fn answer(answer: &Answer) -> Action {
     host::respond(answer.status, &answer.headers, &answer.body);
     Action::Pause
+}
+
+fn go_on(bodied: Option<Bodied>) -> Action {
+    match bodied {
+        None | Some(Bodied::Held) => Action::Pause,
+        Some(Bodied::Answered(refusal)) => answer(&refusal),
+        Some(Bodied::Goes(edits)) => {
+            edit(Map::Request, &edits);
+            Action::Continue
+        }
+    }
 }
 
 impl Context for Http {}
@@ -83,20 +94,15 @@ impl HttpContext for Http {
             return Action::Continue;
         };
         let read = |start, length| host::buffer(Buffer::RequestBody, start, length);
-        let refusal = shared
-            .with(|worker| worker.handle_request_body(host::now(), sequence, size, end, read))
-            .flatten();
-        refusal.map_or(Action::Pause, |refusal| answer(&refusal))
+        let bodied = shared.with(|worker| worker.handle_request_body(host::now(), sequence, size, end, read));
+        go_on(bodied)
     }
 
     fn on_http_request_trailers(&mut self, _: usize) -> Action {
         let (Some(shared), Some(sequence)) = (&self.shared, self.sequence) else {
             return Action::Continue;
         };
-        let refusal = shared
-            .with(|worker| worker.handle_request_end(host::now(), sequence))
-            .flatten();
-        refusal.map_or(Action::Pause, |refusal| answer(&refusal))
+        go_on(shared.with(|worker| worker.handle_request_end(host::now(), sequence)))
     }
 
     fn on_http_response_headers(&mut self, _: usize, end: bool) -> Action {

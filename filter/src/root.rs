@@ -137,10 +137,15 @@ impl Root {
     fn configure(&self, size: usize) -> Result<Shared, String> {
         let json = host::buffer(Buffer::PluginConfiguration, 0, size).unwrap_or_default();
         let config = Config::parse(&json).map_err(|error| format!("plugin configuration: {error}"))?;
-        let epoch = host::draw_epoch().ok_or("the host gives no random bits")?;
+        let draw = host::draw().ok_or("the host gives no random bits")?;
         Ok(Shared {
             context: self.context,
-            worker: RefCell::new(Worker::new(host::now(), epoch, &config)),
+            worker: RefCell::new(Worker::new(
+                host::now(),
+                &draw,
+                &config,
+                Box::new(host::SharedData),
+            )),
             companion: config.companion,
             token: Cell::new(None),
             tick_ms: Cell::new(0),

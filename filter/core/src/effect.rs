@@ -36,6 +36,17 @@ pub enum Headed {
     Answered(u64, Answer),
 }
 
+/// What becomes of a request of whose body there is more.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Bodied {
+    /// It is held.
+    Held,
+    /// It is answered.
+    Answered(Answer),
+    /// It goes on at once, with these changes to its headers.
+    Goes(Vec<Edit>),
+}
+
 /// What becomes of an answer whose headers are in.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Responded {

@@ -38,6 +38,7 @@ mod json;
 pub mod limits;
 mod patience;
 pub mod plan;
+pub mod process;
 mod reader;
 pub mod response;
 pub mod session;

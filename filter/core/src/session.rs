@@ -66,6 +66,8 @@ struct Kept {
 #[derive(Debug)]
 pub(crate) struct Session {
     epoch: Epoch,
+    /// Which Envoy this is; 0: not known.
+    envoy: u64,
     node: String,
     link: Link,
     stream: u32,
@@ -88,9 +90,10 @@ pub(crate) struct Session {
 }
 
 impl Session {
-    pub(crate) fn new(now: Instant, epoch: Epoch, node: String) -> Self {
+    pub(crate) fn new(now: Instant, epoch: Epoch, envoy: u64, node: String) -> Self {
         Self {
             epoch,
+            envoy,
             node,
             link: Link::Closed { retry_at: now },
             stream: 0,
@@ -197,6 +200,7 @@ impl Session {
             version_max: VERSION_MAX,
             policy_digest: digest.to_owned(),
             node: self.node.clone(),
+            envoy: self.envoy,
             ..Hello::default()
         };
         let mut parts = Vec::new();

@@ -16,8 +16,11 @@ use penstock_wire::{
     self as wire, Cancel, Endpoints, Grant, Reject, command, filter_frame::Event, limits::BEAT, names,
 };
 
+use prost::Message;
+
 use crate::{
     answer::{Failure, Standing},
+    commons::Commons,
     config::Config,
     effect::Effect,
     exchange::{Exchange, Going, Phase},
@@ -25,7 +28,8 @@ use crate::{
     limits::{ENFORCE, SLICE_BYTES, TICK_MIN},
     patience::overdue,
     plan::Plan,
-    session::{Epoch, Session},
+    process::{Draw, Process},
+    session::Session,
     time::Instant,
 };
 
@@ -33,6 +37,9 @@ use crate::{
 #[derive(Debug)]
 pub struct Worker {
     session: Session,
+    commons: Box<dyn Commons>,
+    /// Where the commons keep the policy in force.
+    policy_key: String,
     plan: Arc<Plan>,
     exchanges: BTreeMap<u64, Exchange>,
     last_sequence: u64,
@@ -44,12 +51,19 @@ pub struct Worker {
 }
 
 impl Worker {
-    /// A worker that opens its session at the next tick.
+    /// A worker that opens its session at the next tick. It starts with the policy that its Envoy had last, else with
+    /// its configuration's.
     #[must_use]
-    pub fn new(now: Instant, epoch: Epoch, config: &Config) -> Self {
+    pub fn new(now: Instant, draw: &Draw, config: &Config, commons: Box<dyn Commons>) -> Self {
+        let process = Process::join(&*commons, draw);
+        let policy_key = format!("penstock/policy/{}", config.companion);
+        let kept = commons.get(&policy_key);
+        let kept = kept.and_then(|(kept, _)| wire::Policy::decode(kept.as_slice()).ok());
         Self {
-            session: Session::new(now, epoch, config.node.clone()),
-            plan: Arc::new(Plan::new(&config.policy)),
+            session: Session::new(now, draw.epoch, process.id, config.node.clone()),
+            commons,
+            policy_key,
+            plan: Arc::new(Plan::new(kept.as_ref().unwrap_or(&config.policy))),
             exchanges: BTreeMap::new(),
             last_sequence: 0,
             ready: BTreeMap::new(),
@@ -136,6 +150,8 @@ impl Worker {
 
     fn handle_policy(&mut self, policy: &wire::Policy) {
         self.plan = Arc::new(Plan::new(policy));
+        // For who starts while no companion answers.
+        self.commons.set(&self.policy_key, &policy.encode_to_vec(), None);
         let pools = &policy.pools;
         self.ready
             .retain(|name, _| pools.iter().any(|pool| pool.name == *name));

@@ -12,7 +12,7 @@ use super::{Worker, for_slices};
 use crate::{
     answer::{Answer, Failure, Standing},
     body::BodyScanner,
-    effect::Headed,
+    effect::{Bodied, Headed},
     exchange::{Collecting, Exchange, Phase},
     headers::Headers,
     hygiene::{self, Edit},
@@ -99,8 +99,7 @@ impl Worker {
         Headed::Pass(edits)
     }
 
-    /// More of a request's body is there: `size` bytes since its beginning, read by `read(start, length)`. Returns the
-    /// answer, if there is one now.
+    /// More of a request's body is there: `size` bytes since its beginning, read by `read(start, length)`.
     pub fn handle_request_body(
         &mut self,
         now: Instant,
@@ -108,14 +107,21 @@ impl Worker {
         size: usize,
         end: bool,
         read: impl FnMut(usize, usize) -> Option<Vec<u8>>,
-    ) -> Option<Answer> {
-        let exchange = self.exchanges.get_mut(&sequence)?;
+    ) -> Bodied {
+        let Some(exchange) = self.exchanges.get_mut(&sequence) else {
+            return Bodied::Held;
+        };
         let Phase::Collecting(collecting) = &mut exchange.phase else {
-            return None;
+            return Bodied::Held;
         };
         let limit = exchange.plan.body_bytes_max;
         if u64::try_from(size).unwrap_or(u64::MAX) > limit {
-            return Some(self.refuse(now, sequence, &too_large(limit), outcome::REJECTED_INVALID));
+            return Bodied::Answered(self.refuse(
+                now,
+                sequence,
+                &too_large(limit),
+                outcome::REJECTED_INVALID,
+            ));
         }
         let mut scanned = Ok(());
         let scanner = &mut collecting.scanner;
@@ -125,22 +131,24 @@ impl Worker {
         });
         collecting.scanned = size;
         if let Err(error) = scanned {
-            return Some(self.refuse(now, sequence, &invalid(error), outcome::REJECTED_INVALID));
+            return Bodied::Answered(self.refuse(now, sequence, &invalid(error), outcome::REJECTED_INVALID));
         }
         if end {
             self.handle_request_end(now, sequence)
         } else {
-            None
+            Bodied::Held
         }
     }
 
-    /// A request's body is over, by its last byte or by trailers. Returns the answer, if there is one now.
-    pub fn handle_request_end(&mut self, now: Instant, sequence: u64) -> Option<Answer> {
-        let exchange = self.exchanges.get_mut(&sequence)?;
+    /// A request's body is over, by its last byte or by trailers.
+    pub fn handle_request_end(&mut self, now: Instant, sequence: u64) -> Bodied {
+        let Some(exchange) = self.exchanges.get_mut(&sequence) else {
+            return Bodied::Held;
+        };
         let phase = core::mem::replace(&mut exchange.phase, Phase::Waiting { told: false });
         let Phase::Collecting(collecting) = phase else {
             exchange.phase = phase;
-            return None;
+            return Bodied::Held;
         };
         let Collecting {
             scanner,
@@ -150,7 +158,12 @@ impl Worker {
         let body = match scanner.finish() {
             Ok(body) => body,
             Err(error) => {
-                return Some(self.refuse(now, sequence, &invalid(error), outcome::REJECTED_INVALID));
+                return Bodied::Answered(self.refuse(
+                    now,
+                    sequence,
+                    &invalid(error),
+                    outcome::REJECTED_INVALID,
+                ));
             }
         };
         claims.settle(&body, &mut exchange.register);
@@ -161,18 +174,18 @@ impl Worker {
                 exchange.register.model
             );
             let failure = Failure::new(404, code::MODEL_NOT_FOUND, message);
-            return Some(self.refuse(now, sequence, &failure, outcome::REJECTED_INVALID));
+            return Bodied::Answered(self.refuse(now, sequence, &failure, outcome::REJECTED_INVALID));
         };
         exchange.pool = pool;
         if let Some((failure, outcome)) = overdue(now, exchange, self.session.away_since(), &self.ready) {
-            return Some(self.refuse(now, sequence, &failure, outcome));
+            return Bodied::Answered(self.refuse(now, sequence, &failure, outcome));
         }
         if self.session.is_linked() {
             exchange.phase = Phase::Waiting { told: true };
             let register = exchange.register(now);
             self.session.tell(now, Event::Register(register));
         }
-        None
+        Bodied::Held
     }
 
     /// Answers a request by the filter's own word, and tells the companion.

@@ -5,7 +5,7 @@ use std::time::Duration;
 use crate::harness::{Out, Rig, grant, register};
 use penstock_filter_core::{
     answer::Answer,
-    effect::{Headed, Responded},
+    effect::{Bodied, Headed, Responded},
     hygiene::Edit,
 };
 use penstock_wire::{
@@ -316,7 +316,7 @@ fn trailers_end_a_body() {
     let sequence = rig.held(&[]);
     assert_eq!(rig.body(sequence, r#"{"model":"m1"}"#, false), None);
     assert_eq!(rig.outs(), []);
-    assert_eq!(rig.worker.handle_request_end(rig.now, sequence), None);
+    assert_eq!(rig.worker.handle_request_end(rig.now, sequence), Bodied::Held);
     assert_eq!(
         rig.outs(),
         [Out::Said(2, Event::Register(register(sequence, "m1")))]

@@ -1,13 +1,20 @@
 //! A worker without a host: its clock, its stream and its HTTP streams are the test's.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::{
+    cell::{Cell, RefCell},
+    collections::BTreeMap,
+    rc::Rc,
+    time::Duration,
+};
 
 use penstock_filter_core::{
     answer::Answer,
+    commons::Commons,
     config::Config,
-    effect::{Effect, Headed, Responded},
+    effect::{Bodied, Effect, Headed, Responded},
     headers::{Headers, serialize},
     identity::Properties,
+    process::Draw,
     session::{Epoch, Order},
     time::Instant,
     worker::Worker,
@@ -59,15 +66,60 @@ pub(crate) struct Rig {
     contexts: u32,
 }
 
+/// What the workers of one Envoy share: a map, as Envoy keeps it.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Shared(Rc<RefCell<Map>>, Rc<Cell<u32>>);
+
+type Map = BTreeMap<String, (Vec<u8>, u32)>;
+
+impl Commons for Shared {
+    fn get(&self, key: &str) -> Option<(Vec<u8>, u32)> {
+        self.0.borrow().get(key).cloned()
+    }
+
+    fn set(&self, key: &str, value: &[u8], replaces: Option<u32>) -> bool {
+        let mut map = self.0.borrow_mut();
+        let number = map.get(key).map_or(0, |(_, number)| *number);
+        if replaces.is_some_and(|replaces| replaces != number) {
+            return false;
+        }
+        self.1.set(self.1.get() + 1);
+        map.insert(key.to_owned(), (value.to_vec(), self.1.get()));
+        true
+    }
+}
+
+/// Of the first root context; `lo` of the epoch counts the others.
+pub(crate) fn draw(lo: u64) -> Draw {
+    Draw {
+        epoch: Epoch { hi: 1, lo },
+        envoy: 70 + lo,
+        key: [7; 16],
+    }
+}
+
+/// `CONFIG` with one key's value, or several keys, replaced.
+pub(crate) fn config(from: &str, to: &str) -> Config {
+    assert!(CONFIG.contains(from), "{from}");
+    Config::parse(CONFIG.replace(from, to).as_bytes()).expect("the configuration is right")
+}
+
 impl Rig {
     /// A worker that was just configured.
     pub(crate) fn new() -> Self {
+        Self::with(2, &config("", ""), &Shared::default())
+    }
+
+    /// The same in an Envoy that has others.
+    pub(crate) fn with(epoch_lo: u64, config: &Config, shared: &Shared) -> Self {
+        Self::on(epoch_lo, config, Box::new(shared.clone()))
+    }
+
+    pub(crate) fn on(epoch_lo: u64, config: &Config, commons: Box<dyn Commons>) -> Self {
         let now = Instant::from_nanos(1_000_000_000_000);
-        let config = Config::parse(CONFIG.as_bytes()).expect("the configuration is right");
-        let epoch = Epoch { hi: 1, lo: 2 };
         let host = Host(BTreeMap::from([("source.address", b"10.0.0.9:555".to_vec())]));
         Self {
-            worker: Worker::new(now, epoch, &config),
+            worker: Worker::new(now, &draw(epoch_lo), config, commons),
             host,
             now,
             said: 0,
@@ -165,8 +217,14 @@ impl Rig {
     pub(crate) fn body(&mut self, sequence: u64, body: &str, end: bool) -> Option<Answer> {
         let read =
             |start: usize, length: usize| body.as_bytes().get(start..start + length).map(<[u8]>::to_vec);
-        self.worker
+        match self
+            .worker
             .handle_request_body(self.now, sequence, body.len(), end, read)
+        {
+            Bodied::Held => None,
+            Bodied::Answered(answer) => Some(answer),
+            Bodied::Goes(edits) => panic!("goes: {edits:?}"),
+        }
     }
 
     /// A request that waits, and what that made the worker say.

@@ -21,6 +21,7 @@ fn hello(stream: u32) -> Hello {
         version_max: 2,
         policy_digest: "d0".into(),
         node: "n".into(),
+        envoy: 72,
         last: true,
         ..Hello::default()
     }

@@ -1,0 +1,52 @@
+//! How an Envoy process knows itself: an id that all its workers say, and a key that all of them sign with.
+//!
+//! Both are random and drawn once, by the worker that asks first; they live in the commons as long as the process. Where
+//! the commons don't keep them the process is nobody: it says no id, and signs nothing that another worker would have to
+//! read.
+
+use crate::{commons::Commons, session::Epoch};
+
+/// 128 bits that only this Envoy knows.
+pub type Key = [u8; 16];
+
+/// The random bits that a root context needs, drawn by its host.
+#[derive(Clone, Copy, Debug)]
+pub struct Draw {
+    /// Names the root context.
+    pub epoch: Epoch,
+    /// Names the Envoy, if nobody drew before.
+    pub envoy: u64,
+    /// The Envoy's key, if nobody drew before.
+    pub key: Key,
+}
+
+/// The key of the commons under which both lie: the id in 8 bytes, little endian, then the key.
+const KEPT: &str = "penstock/process";
+
+/// What this Envoy is known by.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Process {
+    /// Never 0, but for an Envoy that isn't known.
+    pub(crate) id: u64,
+}
+
+impl Process {
+    /// Takes on what the first worker drew, or is the first.
+    pub(crate) fn join(commons: &dyn Commons, draw: &Draw) -> Self {
+        if let Some(known) = Self::known(commons) {
+            return known;
+        }
+        let drawn = [&draw.envoy.max(1).to_le_bytes()[..], &draw.key].concat();
+        // Whoever was first, what lies there now is what counts.
+        commons.set(KEPT, &drawn, Some(0));
+        Self::known(commons).unwrap_or_default()
+    }
+
+    fn known(commons: &dyn Commons) -> Option<Self> {
+        let (kept, _) = commons.get(KEPT)?;
+        let (id, _key) = kept.split_first_chunk()?;
+        Some(Self {
+            id: u64::from_le_bytes(*id),
+        })
+    }
+}

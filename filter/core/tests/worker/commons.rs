@@ -1,0 +1,108 @@
+//! What workers of one Envoy share: who it is, and the policy in force.
+
+use crate::harness::{Out, Rig, Shared, config};
+use penstock_filter_core::{commons::Commons, effect::Headed};
+use penstock_wire::{Hello, Policy, Route, command::Kind, filter_frame::Event};
+use prost::Message;
+#[cfg(target_arch = "wasm32")]
+use wasm_bindgen_test::wasm_bindgen_test as test;
+
+fn hello(rig: &mut Rig) -> Hello {
+    match &rig.open()[..] {
+        [Out::Said(1, Event::Hello(hello))] => hello.clone(),
+        said => panic!("one Hello: {said:?}"),
+    }
+}
+
+#[test]
+fn all_workers_of_an_envoy_say_the_id_that_the_first_drew() {
+    let shared = Shared::default();
+    let config = config("", "");
+    let ids: Vec<u64> = [5, 6, 7]
+        .map(|epoch| hello(&mut Rig::with(epoch, &config, &shared)).envoy)
+        .into();
+    assert_eq!(ids, [75, 75, 75]);
+    assert_eq!(hello(&mut Rig::with(8, &config, &Shared::default())).envoy, 78);
+}
+
+/// Commons in which somebody else is always a moment faster.
+#[derive(Debug)]
+struct Raced(Shared);
+
+impl Commons for Raced {
+    fn get(&self, key: &str) -> Option<(Vec<u8>, u32)> {
+        self.0.get(key)
+    }
+
+    fn set(&self, key: &str, value: &[u8], replaces: Option<u32>) -> bool {
+        let other = [9_u64.to_le_bytes().as_slice(), &[1; 16]].concat();
+        self.0.set(key, &other, Some(0));
+        self.0.set(key, value, replaces)
+    }
+}
+
+#[test]
+fn of_two_that_draw_at_once_one_counts() {
+    let mut rig = Rig::on(5, &config("", ""), Box::new(Raced(Shared::default())));
+    assert_eq!(hello(&mut rig).envoy, 9);
+}
+
+/// A host without shared data.
+#[derive(Debug)]
+struct Nothing;
+
+impl Commons for Nothing {
+    fn get(&self, _: &str) -> Option<(Vec<u8>, u32)> {
+        None
+    }
+
+    fn set(&self, _: &str, _: &[u8], _: Option<u32>) -> bool {
+        false
+    }
+}
+
+#[test]
+fn without_commons_an_envoy_is_nobody() {
+    let mut rig = Rig::on(5, &config("", ""), Box::new(Nothing));
+    assert_eq!(hello(&mut rig).envoy, 0);
+    rig.greet(1);
+    let running = rig.running("m1");
+    assert_eq!(rig.log(running).len(), 1);
+}
+
+#[test]
+fn a_new_worker_starts_with_the_policy_in_force() {
+    let shared = Shared::default();
+    let first = config("", "");
+    let mut rig = Rig::with(5, &first, &shared);
+    rig.open();
+    rig.greet(1);
+    let policy = Policy {
+        digest: "d1".into(),
+        body_bytes_max: 10,
+        routes: vec![Route {
+            path: "/other".into(),
+            api: penstock_wire::Api::Completions.into(),
+        }],
+        ..Policy::default()
+    };
+    rig.command(0, [Kind::Policy(policy.clone())]);
+
+    let mut next = Rig::with(6, &first, &shared);
+    assert!(matches!(next.headers(&[], false), Headed::Pass(_)));
+    assert!(matches!(
+        next.headers(&[(":path", "/other")], false),
+        Headed::Held(1, _)
+    ));
+    assert_eq!(hello(&mut next).policy_digest, "d1");
+
+    // Of another companion it is no business, and what can't be read is none.
+    let other = config(r#""companion": "c""#, r#""companion": "d""#);
+    assert_eq!(hello(&mut Rig::with(7, &other, &shared)).policy_digest, "d0");
+    assert_eq!(
+        shared.get("penstock/policy/c").map(|(kept, _)| kept),
+        Some(policy.encode_to_vec())
+    );
+    shared.set("penstock/policy/c", b"\xff", None);
+    assert_eq!(hello(&mut Rig::with(8, &first, &shared)).policy_digest, "d0");
+}
