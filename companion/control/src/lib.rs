@@ -4,6 +4,7 @@
 //! socket, no clock and no runtime; one task owns it, so nothing in it is shared or locked.
 
 mod answer;
+mod audit;
 mod control;
 mod convert;
 mod counted;
@@ -18,6 +19,7 @@ mod status;
 mod timers;
 
 pub use answer::code_of;
+pub use audit::AuditError;
 pub use control::Control;
 pub use event::{ConnId, Event, Labels, Observation, Output};
 pub use settings::{EndpointSettings, FlowKey, PoolSettings, Settings};

@@ -104,6 +104,11 @@ impl Requests {
         ids
     }
 
+    /// All that haven't ended, in no order.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (&RequestId, &Entry)> {
+        self.entries.iter()
+    }
+
     /// How many haven't ended.
     pub(crate) fn len(&self) -> usize {
         self.entries.len()

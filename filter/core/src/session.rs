@@ -115,6 +115,11 @@ impl Session {
         self.orders.pop_front()
     }
 
+    /// Terminal events that are still to be acknowledged.
+    pub(crate) fn unacknowledged(&self) -> usize {
+        self.kept.len()
+    }
+
     /// Since when no companion answers; none: one does.
     pub(crate) fn away_since(&self) -> Option<Instant> {
         self.away_since

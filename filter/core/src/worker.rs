@@ -80,6 +80,18 @@ impl Worker {
             .or_else(|| self.session.poll_order().map(Effect::Session))
     }
 
+    /// HTTP streams that aren't over.
+    #[must_use]
+    pub fn exchanges(&self) -> usize {
+        self.exchanges.len()
+    }
+
+    /// Terminal events that the companion hasn't acknowledged.
+    #[must_use]
+    pub fn unacknowledged(&self) -> usize {
+        self.session.unacknowledged()
+    }
+
     /// How long the host may wait before the next `handle_tick`.
     #[must_use]
     pub fn tick_period(&self, now: Instant) -> Duration {
