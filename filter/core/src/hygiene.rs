@@ -1,5 +1,7 @@
 //! Which headers don't pass: what only the gateway may say to a server, and what only it may say to a client.
 
+use std::{borrow::Cow, sync::Arc};
+
 use penstock_wire::names;
 
 use crate::headers::Headers;
@@ -8,7 +10,7 @@ use crate::headers::Headers;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Edit {
     /// All headers of this name go.
-    Remove(&'static str),
+    Remove(Cow<'static, str>),
     /// One header of this name stays, with this value.
     Set(&'static str, String),
 }
@@ -38,6 +40,12 @@ pub fn request(headers: Headers<'_>, queued: bool) -> Vec<Edit> {
     present(headers, CLAIMS.into_iter().chain(coding))
 }
 
+/// The removals of what only a client that is trusted may say: the headers of these names.
+pub(crate) fn privileges<'a>(headers: Headers<'a>, names: &'a [Arc<str>]) -> impl Iterator<Item = Edit> + 'a {
+    let present = names.iter().filter(move |name| headers.get(name).is_some());
+    present.map(|name| Edit::Remove(Cow::Owned(name.as_ref().to_owned())))
+}
+
 /// The removals from a server's answer, where nothing is set in their place.
 #[must_use]
 pub fn response(headers: Headers<'_>) -> Vec<Edit> {
@@ -48,6 +56,6 @@ fn present(headers: Headers<'_>, names: impl IntoIterator<Item = &'static str>) 
     names
         .into_iter()
         .filter(|name| headers.get(name).is_some())
-        .map(Edit::Remove)
+        .map(|name| Edit::Remove(Cow::Borrowed(name)))
         .collect()
 }

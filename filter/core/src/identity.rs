@@ -2,7 +2,8 @@
 //!
 //! Headers and metadata are there when the headers are, body and model only at the body's end. So each list is walked
 //! twice: `Claims::gather` stops at the first value that is there at once and remembers the later ones before it,
-//! `Claims::settle` decides. Claims are passed on as they stand; whether a client is trusted is the companion's to judge.
+//! `Claims::settle` decides. Of a client that isn't trusted, class, tier and head start aren't even asked for; the rest is
+//! passed on as it stands, for the companion to judge.
 
 use std::sync::Arc;
 
@@ -83,15 +84,16 @@ pub struct Claims {
 impl Claims {
     /// Reads what is there with the headers.
     #[must_use]
-    pub fn gather(sources: &Sources, headers: Headers<'_>, host: &impl Properties) -> Self {
+    pub fn gather(sources: &Sources, trusted: bool, headers: Headers<'_>, host: &impl Properties) -> Self {
         let list = |sources: &[Source]| gather(sources, headers, host);
+        let privilege = |sources: &[Source]| if trusted { list(sources) } else { Vec::new() };
         Self {
             fairness_id: list(&sources.fairness_id),
             user: list(&sources.user),
             priority: list(&sources.priority),
-            class: list(&sources.class),
-            strict: list(&sources.strict),
-            jump: list(&sources.jump),
+            class: privilege(&sources.class),
+            strict: privilege(&sources.strict),
+            jump: privilege(&sources.jump),
         }
     }
 

@@ -14,8 +14,22 @@ use crate::{
     limits::{LIST_ENTRY_BYTES_MAX, REQUEST_ID_BYTES_MAX},
 };
 
-/// What the headers claim. The rest is filled in from the body.
-pub(crate) fn read_claims(sequence: u64, api: Api, headers: Headers<'_>, host: &impl Properties) -> Register {
+/// The client's address as Envoy saw it, without its port; empty: it has none.
+pub(crate) fn client(host: &impl Properties) -> String {
+    let address = host
+        .property(&["source", "address"])
+        .and_then(|address| bounded(&address, NAME_BYTES_MAX));
+    address.map(without_port).unwrap_or_default()
+}
+
+/// What the headers claim, of a client that isn't trusted only what anybody may. The rest is filled in from the body.
+pub(crate) fn read_claims(
+    sequence: u64,
+    api: Api,
+    client: String,
+    trusted: bool,
+    headers: Headers<'_>,
+) -> Register {
     let millis = |name| {
         let text = headers.get(name).map(<[u8]>::trim_ascii);
         let number = text
@@ -25,21 +39,22 @@ pub(crate) fn read_claims(sequence: u64, api: Api, headers: Headers<'_>, host: &
     };
     let (deadline_ms, bad_deadline) = millis(names::DEADLINE_HEADER);
     let (slo_ttft_ms, bad_slo_ttft) = millis(names::SLO_TTFT_HEADER);
-    let client = host
-        .property(&["source", "address"])
-        .and_then(|address| bounded(&address, NAME_BYTES_MAX));
+    let list = |name| {
+        let entries = if trusted { LIST_MAX } else { 0 };
+        headers.list(name, entries, LIST_ENTRY_BYTES_MAX)
+    };
+    let pin = headers.text(names::PIN_HEADER, LIST_ENTRY_BYTES_MAX);
     Register {
         sequence,
         request_id: headers
             .text("x-request-id", REQUEST_ID_BYTES_MAX)
             .unwrap_or_default(),
         api: api.into(),
-        client: client.map(without_port).unwrap_or_default(),
-        subset: headers.list(names::SUBSET_HEADER, LIST_MAX, LIST_ENTRY_BYTES_MAX),
-        pin: headers
-            .text(names::PIN_HEADER, LIST_ENTRY_BYTES_MAX)
-            .unwrap_or_default(),
-        tolerations: headers.list(names::TOLERATE_HEADER, LIST_MAX, LIST_ENTRY_BYTES_MAX),
+        client,
+        untrusted: !trusted,
+        subset: list(names::SUBSET_HEADER),
+        pin: pin.filter(|_| trusted).unwrap_or_default(),
+        tolerations: list(names::TOLERATE_HEADER),
         deadline_ms,
         bad_deadline,
         slo_ttft_ms,

@@ -12,6 +12,7 @@ use wildmatch::WildMatch;
 use crate::{
     identity::{Rule, Source, Sources},
     limits::{BODY_KEYS_MAX, POLICY_LIST_MAX},
+    trust::Trust,
 };
 
 /// What is in force for a request.
@@ -25,6 +26,10 @@ pub struct Plan {
     pub body_keys: Arc<[String]>,
     /// Where identities are read.
     pub sources: Sources,
+    /// Whose claims count.
+    pub trust: Trust,
+    /// The headers with claims that only who is trusted may make: a class, a tier, a head start.
+    pub privileges: Arc<[Arc<str>]>,
     routes: Vec<(String, Api)>,
     pools: Vec<Arc<PoolPlan>>,
 }
@@ -82,6 +87,8 @@ impl Plan {
             jump: compile(&identity.jump, &mut keys),
         };
         Self {
+            privileges: privileges(&sources),
+            trust: Trust::new(identity.trust.as_ref()),
             digest: policy.digest.clone(),
             body_bytes_max: policy.body_bytes_max,
             body_keys: keys.into(),
@@ -140,6 +147,21 @@ impl Plan {
 /// No pool serves a request's model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NoPool;
+
+/// The headers of these sources; a pseudo-header no request can do without.
+fn privileges(sources: &Sources) -> Arc<[Arc<str>]> {
+    let lists = [&sources.class, &sources.strict, &sources.jump];
+    let mut names: Vec<Arc<str>> = Vec::new();
+    for source in lists.into_iter().flatten() {
+        if let Source::Header(name) = source
+            && !name.starts_with(':')
+            && !names.iter().any(|known| **known == **name)
+        {
+            names.push(name.as_str().into());
+        }
+    }
+    names.into()
+}
 
 fn compile(sources: &[wire::Source], keys: &mut Vec<String>) -> Vec<Source> {
     use wire::source::From as Of;

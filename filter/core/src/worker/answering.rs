@@ -133,7 +133,7 @@ fn report(standing: &Standing) -> Vec<Edit> {
 /// Envoy answers a granted request by itself: in the contract's words where it has some.
 fn no_answer(going: &mut Going, status: u32, details: &str, api: Api, end: bool) -> Responded {
     let mut edits = report(&going.standing);
-    edits.push(Edit::Remove(names::SERVED_HEADER));
+    edits.push(Edit::Remove(names::SERVED_HEADER.into()));
     let Some(why) = NoAnswer::of(details) else {
         going.upstream = Upstream::Ended { status };
         return Responded { edits, body: None };

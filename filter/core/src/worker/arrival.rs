@@ -17,7 +17,7 @@ use crate::{
     headers::Headers,
     hygiene::{self, Edit},
     identity::{Claims, Properties},
-    intake::{describe, invalid, read_claims, refuse_by_headers, too_large},
+    intake::{client, describe, invalid, read_claims, refuse_by_headers, too_large},
     limits::RETRY_AFTER_MS,
     patience::overdue,
     time::Instant,
@@ -36,13 +36,15 @@ impl Worker {
         let method = headers.get(":method").unwrap_or_default();
         let path = headers.get(":path").unwrap_or_default();
         let Some(api) = self.plan.route(method, path) else {
-            return self.pass(headers);
+            return self.pass(headers, host);
         };
+        let client = client(host);
+        let trusted = self.plan.trust.covers(&client);
         self.last_sequence = self.last_sequence.saturating_add(1);
         let sequence = self.last_sequence;
         let collecting = Collecting {
             scanner: BodyScanner::new(Arc::clone(&self.plan.body_keys)),
-            claims: Claims::gather(&self.plan.sources, headers, host),
+            claims: Claims::gather(&self.plan.sources, trusted, headers, host),
             scanned: 0,
         };
         let exchange = Exchange {
@@ -50,7 +52,7 @@ impl Worker {
             arrived: now,
             plan: Arc::clone(&self.plan),
             pool: None,
-            register: read_claims(sequence, api, headers, host),
+            register: read_claims(sequence, api, client, trusted, headers),
             phase: Phase::Collecting(Box::new(collecting)),
         };
         self.exchanges.insert(sequence, exchange);
@@ -60,13 +62,24 @@ impl Worker {
                 let answer = self.refuse(now, sequence, &failure, outcome::REJECTED_INVALID);
                 Headed::Answered(sequence, answer)
             }
-            None => Headed::Held(sequence, hygiene::request(headers, true)),
+            None => {
+                let mut edits = hygiene::request(headers, true);
+                if !trusted {
+                    edits.extend(hygiene::privileges(headers, &self.plan.privileges));
+                }
+                Headed::Held(sequence, edits)
+            }
         }
     }
 
     /// To the first pool, in turn over its ready endpoints.
-    fn pass(&mut self, headers: Headers<'_>) -> Headed {
+    fn pass(&mut self, headers: Headers<'_>, host: &impl Properties) -> Headed {
         let mut edits = hygiene::request(headers, false);
+        let mut privileges = hygiene::privileges(headers, &self.plan.privileges).peekable();
+        // Whose they are is asked for only if there are some.
+        if privileges.peek().is_some() && !self.plan.trust.covers(&client(host)) {
+            edits.extend(privileges);
+        }
         let Some(pool) = self.plan.first_pool() else {
             return Headed::Pass(edits);
         };

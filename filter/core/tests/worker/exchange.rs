@@ -127,7 +127,7 @@ fn what_the_client_claims_is_registered_and_removed() {
         "x-penstock-tolerate",
         "accept-encoding",
     ];
-    assert_eq!(edits, removed.map(Edit::Remove));
+    assert_eq!(edits, removed.map(|name| Edit::Remove(name.into())));
     assert_eq!(
         rig.body(
             sequence,
@@ -473,7 +473,7 @@ fn other_paths_pass_in_turn_over_the_ready_endpoints() {
     let pool = set("x-penstock-pool", "chat");
     assert_eq!(
         pass(&mut rig),
-        Headed::Pass(vec![Edit::Remove("x-penstock-pool"), pool.clone()])
+        Headed::Pass(vec![Edit::Remove("x-penstock-pool".into()), pool.clone()])
     );
 
     let ready = |ready: &[&str]| {

@@ -6,3 +6,4 @@ mod harness;
 #[cfg(not(target_arch = "wasm32"))]
 mod repeats;
 mod session;
+mod trust;
