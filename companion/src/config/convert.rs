@@ -11,7 +11,10 @@ use std::str::FromStr;
 use penstock_engine::limits::FLOWS_MAX;
 use penstock_engine::units::Decimal;
 
-use super::{Address, AddressError, Broken, Config, Endpoint, Health, Listen, Pool, raw, value};
+use super::{
+    Address, AddressError, Admin, Broken, Config, Down, Endpoint, Exposed, Health, Listen, Pool, Queued, Then,
+    Tls, raw, value,
+};
 
 impl TryFrom<raw::Document> for Config {
     type Error = Broken;
@@ -36,10 +39,21 @@ impl TryFrom<raw::Document> for Config {
             }
             pools.push(convert_pool(pool, flows, &path)?);
         }
-        Ok(Self {
+        let trust_is_given = raw.identity.trust.is_some();
+        let config = Self {
             listen: convert_listen(raw.listen)?,
+            tls: raw.tls.map(|it| Tls {
+                cert: it.cert,
+                key: it.key,
+                client_ca: it.client_ca,
+            }),
+            admin: convert_admin(raw.admin)?,
             identity: identity::convert(raw.identity)?,
             pools,
+            queued: match raw.shutdown.queued {
+                raw::Queued::Reject => Queued::Reject,
+                raw::Queued::HandOver => Queued::HandOver,
+            },
             drain: raw.shutdown.drain.0,
             startup_wait: raw
                 .startup_wait
@@ -47,7 +61,12 @@ impl TryFrom<raw::Document> for Config {
             body_bytes: raw.limits.body_bytes.map_or(32 << 20, |it| it.0),
             flows,
             metric_flows: to_usize(raw.metrics.flows, 1_000),
-        })
+        };
+        config
+            .gateway_is_protected(trust_is_given)
+            .and_then(|()| config.grpc_is_protected())
+            .map_err(|Exposed { key, message }| Broken(key.into(), message))?;
+        Ok(config)
     }
 }
 
@@ -57,7 +76,8 @@ fn to_usize(count: Option<value::Count>, default: usize) -> usize {
 
 fn convert_listen(raw: raw::Listen) -> Result<Listen, Broken> {
     Ok(Listen {
-        gateway: loopback("listen.gateway", raw.gateway.as_deref(), "127.0.0.1:8080")?,
+        gateway: socket(raw.gateway.as_deref().unwrap_or("127.0.0.1:8080"))
+            .map_err(|why| Broken("listen.gateway".into(), why.to_string()))?,
         envoy_admin: loopback("listen.envoy_admin", raw.envoy_admin.as_deref(), "127.0.0.1:9901")?,
         grpc: address("listen.grpc", raw.grpc.as_deref(), "127.0.0.1:9190")?,
         http: address("listen.http", raw.http.as_deref(), "127.0.0.1:9191")?,
@@ -80,29 +100,52 @@ impl FromStr for Address {
             Some(_) => Err(AddressError(format!(
                 "`{text}`: the path of a unix socket starts with /"
             ))),
-            None => on_loopback(text).map(Self::Tcp),
+            None => socket(text).map(Self::Tcp),
         }
     }
 }
 
+/// Envoy's admin interface has no authentication.
 fn loopback(key: &str, written: Option<&str>, default: &str) -> Result<SocketAddr, Broken> {
-    on_loopback(written.unwrap_or(default)).map_err(|why| Broken(key.into(), why.to_string()))
-}
-
-/// What a client claims isn't checked yet, and nothing is encrypted: both need the loopback interface.
-fn on_loopback(text: &str) -> Result<SocketAddr, AddressError> {
-    let address: SocketAddr = text.parse().map_err(|_| {
-        AddressError(format!(
-            "`{text}` is no address; write ip:port, like 127.0.0.1:8080"
-        ))
-    })?;
+    let text = written.unwrap_or(default);
+    let address = socket(text).map_err(|why| Broken(key.into(), why.to_string()))?;
     if address.ip().is_loopback() {
         Ok(address)
     } else {
-        Err(AddressError(format!(
-            "`{text}` isn't a loopback address; this version serves on loopback only"
-        )))
+        Err(Broken(
+            key.into(),
+            format!("`{text}` isn't a loopback address, and nothing protects Envoy's admin interface"),
+        ))
     }
+}
+
+fn socket(text: &str) -> Result<SocketAddr, AddressError> {
+    text.parse().map_err(|_| {
+        AddressError(format!(
+            "`{text}` is no address; write ip:port, like 127.0.0.1:8080"
+        ))
+    })
+}
+
+fn convert_admin(raw: raw::Admin) -> Result<Admin, Broken> {
+    let hosts = raw.hosts.into_iter().enumerate().map(|(at, host)| {
+        let named = (1..=253).contains(&host.len())
+            && host
+                .bytes()
+                .all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.'));
+        if named {
+            Ok(host.to_ascii_lowercase())
+        } else {
+            Err(Broken(
+                format!("admin.hosts[{at}]"),
+                format!("`{host}`: this is a host's name without a port, like penstock.example"),
+            ))
+        }
+    });
+    Ok(Admin {
+        hosts: hosts.collect::<Result<_, _>>()?,
+        token_file: raw.token_file,
+    })
 }
 
 fn convert_pool(raw: raw::Pool, flows: usize, path: &str) -> Result<Pool, Broken> {
@@ -121,6 +164,17 @@ fn convert_pool(raw: raw::Pool, flows: usize, path: &str) -> Result<Pool, Broken
             ),
         ));
     }
+    let down = Down {
+        first: raw.down.first.0,
+        max: raw.down.max.0,
+    };
+    if down.first > down.max {
+        return Err(Broken(
+            format!("{path}.down"),
+            "first is at most max: it doubles until it is that long".into(),
+        ));
+    }
+    let requeues = raw.queue.requeues.0;
     let parts = policy::Parts {
         queue: raw.queue,
         stock: raw.stock,
@@ -143,7 +197,13 @@ fn convert_pool(raw: raw::Pool, flows: usize, path: &str) -> Result<Pool, Broken
         policy,
         flow_key,
         class_globs,
+        requeues,
+        down,
         hold: raw.companion_down.hold.0,
+        then: match raw.companion_down.then {
+            raw::Then::Open => Then::Open,
+            raw::Then::Closed => Then::Closed,
+        },
         capacity_status: raw.capacity_status.0,
         name: raw.name,
         models: raw.models,

@@ -4,6 +4,7 @@
 //! file, the line, the key's path and what is allowed there. What fits together across keys is checked in `convert`.
 
 mod convert;
+mod exposure;
 mod locate;
 mod raw;
 mod value;
@@ -14,6 +15,7 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use ipnet::IpNet;
 use penstock_control::FlowKey;
 use penstock_engine::input::Band;
 use penstock_engine::policy as engine;
@@ -24,10 +26,16 @@ use penstock_engine::units::Decimal;
 pub struct Config {
     /// Where everything listens.
     pub listen: Listen,
+    /// Who may speak gRPC; `None`: whoever reaches it.
+    pub tls: Option<Tls>,
+    /// Who may change something over HTTP.
+    pub admin: Admin,
     /// Where a request's identity is read.
     pub identity: Identity,
     /// At least one; names are unique.
     pub pools: Vec<Pool>,
+    /// What becomes of what waits at SIGTERM.
+    pub queued: Queued,
     /// How long running requests may take to end after SIGTERM.
     pub drain: Duration,
     /// A starting companion waits at most this long for the sessions it knows of.
@@ -51,6 +59,35 @@ pub struct Listen {
     pub grpc: Address,
     /// The companion's HTTP side.
     pub http: Address,
+}
+
+/// Mutual TLS on gRPC: PEM files.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Tls {
+    /// The certificate of both ends, and what leads to its authority.
+    pub cert: PathBuf,
+    /// Its private key.
+    pub key: PathBuf,
+    /// The authority that signed the certificates that are let in.
+    pub client_ca: PathBuf,
+}
+
+/// Who may change something over HTTP.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Admin {
+    /// Holds the token; `None`: whoever is on this machine needs none.
+    pub token_file: Option<PathBuf>,
+    /// Names that this companion is asked for by, besides localhost and its addresses; in lower case.
+    pub hosts: Vec<String>,
+}
+
+/// What becomes of what waits at SIGTERM.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Queued {
+    /// It is answered 503.
+    Reject,
+    /// Its streams stay paused in Envoy, for the next companion.
+    HandOver,
 }
 
 /// A TCP address or the path of a unix socket.
@@ -88,6 +125,17 @@ pub struct Identity {
     pub jump: Vec<Source>,
     /// Priority by the name of an objective.
     pub objectives: Vec<(String, Band)>,
+    /// Whose claims count.
+    pub trust: Trust,
+}
+
+/// Whose claims count: clients by their address, as Envoy sees it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Trust {
+    /// Everybody's.
+    All,
+    /// Those of clients in one of these networks; none: nobody's.
+    Networks(Vec<IpNet>),
 }
 
 /// One place to read an identity.
@@ -120,10 +168,34 @@ pub struct Pool {
     pub flow_key: Vec<FlowKey>,
     /// Models of the policy's class sets after the first: globs, first match.
     pub class_globs: Vec<String>,
+    /// How often a request whose servers all failed is queued again.
+    pub requeues: u32,
+    /// How long an endpoint that failed requests is left alone.
+    pub down: Down,
     /// How long streams are held while the companion is away.
     pub hold: Duration,
+    /// What happens to them after that.
+    pub then: Then,
     /// Status of full queues and expired waits: 503 or 429.
     pub capacity_status: u16,
+}
+
+/// How long an endpoint that failed requests is left alone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Down {
+    /// The first time; doubles each time after.
+    pub first: Duration,
+    /// The longest; not below `first`.
+    pub max: Duration,
+}
+
+/// What happens when no companion answers for longer than `hold`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Then {
+    /// Requests go within this Envoy's part of the last known bounds.
+    Open,
+    /// They are answered 503.
+    Closed,
 }
 
 /// One model server.
@@ -174,6 +246,14 @@ pub enum Error {
         /// What is wrong and what is allowed.
         message: String,
     },
+}
+
+/// Where something would be reached that nothing protects there: the key, why, and what is allowed.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{key}: {message}")]
+pub struct Exposed {
+    key: &'static str,
+    message: String,
 }
 
 /// A rule across keys that was broken: the key's path, and what is allowed.
@@ -277,7 +357,6 @@ mod tests {
         assert!(stock("lower_bound_per_backend: 5").contains("pools[0].stock: 0 <="));
         assert!(refused("pools: []").contains("at least one pool"));
         assert!(refused("listen: {gateway: 0.0.0.0:80}\n").contains("pools"));
-        assert!(refused(&format!("listen: {{gateway: '0.0.0.0:80'}}\n{SMALL}")).contains("loopback"));
         let twice = SMALL.replace(
             "['127.0.0.1:8001']",
             "['127.0.0.1:8001', {address: '127.0.0.1:8001'}]",

@@ -6,17 +6,20 @@ mod arbitration;
 
 use std::collections::BTreeMap;
 use std::marker::PhantomData;
+use std::path::PathBuf;
 
 use serde::{Deserialize, Deserializer};
 
 pub(super) use self::arbitration::*;
 pub(super) use super::value::Scalar;
-use super::value::{Bytes, Count, Exact, FlowCount, Pairs, Rate, Span, TextOr};
+use super::value::{Bytes, Count, Exact, FlowCount, Pairs, Rate, Span, TextOr, Trusted, Whole};
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub(super) struct Document {
     pub(super) listen: Listen,
+    pub(super) tls: Option<Tls>,
+    pub(super) admin: Admin,
     pub(super) identity: Identity,
     pub(super) pools: Vec<Pool>,
     pub(super) shutdown: Shutdown,
@@ -34,6 +37,21 @@ pub(super) struct Listen {
     pub(super) http: Option<String>,
 }
 
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Tls {
+    pub(super) cert: PathBuf,
+    pub(super) key: PathBuf,
+    pub(super) client_ca: PathBuf,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(super) struct Admin {
+    pub(super) token_file: Option<PathBuf>,
+    pub(super) hosts: Vec<String>,
+}
+
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub(super) struct Identity {
@@ -44,6 +62,7 @@ pub(super) struct Identity {
     pub(super) strict: Vec<Source>,
     pub(super) jump: Vec<Source>,
     pub(super) objectives: BTreeMap<String, Criticality>,
+    pub(super) trust: Option<Trusted>,
 }
 
 #[derive(Clone, Debug, Deserialize)]
@@ -72,6 +91,8 @@ pub(super) struct Pool {
     pub(super) endpoints: Endpoints,
     #[serde(default)]
     pub(super) health: Health,
+    #[serde(default)]
+    pub(super) down: Down,
     #[serde(default)]
     pub(super) queue: Queue,
     #[serde(default)]
@@ -144,6 +165,22 @@ impl Default for Health {
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields, default)]
+pub(super) struct Down {
+    pub(super) first: Span,
+    pub(super) max: Span,
+}
+
+impl Default for Down {
+    fn default() -> Self {
+        Self {
+            first: span(1_000),
+            max: span(30_000),
+        }
+    }
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields, default)]
 pub(super) struct Queue {
     pub(super) enabled: bool,
     pub(super) total_capacity: u64,
@@ -152,6 +189,7 @@ pub(super) struct Queue {
     pub(super) ttl: Span,
     pub(super) no_endpoint_ttl: Span,
     pub(super) max_rate: Option<Rate>,
+    pub(super) requeues: Whole,
     pub(super) overflow: Overflow,
     pub(super) admit: Admit,
 }
@@ -166,6 +204,7 @@ impl Default for Queue {
             ttl: span(30_000),
             no_endpoint_ttl: span(60_000),
             max_rate: None,
+            requeues: Whole(3),
             overflow: Overflow::Displace,
             admit: Admit::All,
         }
@@ -267,6 +306,7 @@ impl Default for CompanionDown {
 #[derive(Clone, Copy, Debug, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum Then {
+    Open,
     Closed,
 }
 
@@ -311,6 +351,7 @@ impl Default for Shutdown {
 #[serde(rename_all = "snake_case")]
 pub(super) enum Queued {
     Reject,
+    HandOver,
 }
 
 #[derive(Debug, Default, Deserialize)]

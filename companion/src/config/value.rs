@@ -6,6 +6,7 @@ use std::fmt;
 use std::marker::PhantomData;
 use std::time::Duration;
 
+use ipnet::IpNet;
 use penstock_engine::limits::FLOWS_MAX;
 use penstock_engine::units::Decimal;
 use serde::de::{self, Deserialize, Deserializer, Visitor};
@@ -97,6 +98,80 @@ impl<'de> Deserialize<'de> for Count {
             0 => Err(de::Error::custom("this is a whole number of at least 1, not 0")),
             count => Ok(Self(count)),
         }
+    }
+}
+
+/// A whole number from 0 to 1000: how often something is tried again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Whole(pub(super) u32);
+
+impl Whole {
+    const MOST: u32 = 1_000;
+}
+
+impl<'de> Deserialize<'de> for Whole {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let count = u64::deserialize(deserializer)?;
+        u32::try_from(count)
+            .ok()
+            .filter(|count| *count <= Self::MOST)
+            .map(Self)
+            .ok_or_else(|| {
+                de::Error::custom(format!(
+                    "this is a whole number from 0 to {}, not {count}",
+                    Self::MOST
+                ))
+            })
+    }
+}
+
+/// Whose claims count: `all`, `none`, or a list of networks.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Trusted {
+    All,
+    Networks(Vec<Network>),
+}
+
+/// A network, written `10.0.0.0/8` or `fd00::/8`; bits past its prefix don't count.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Network(pub(super) IpNet);
+
+impl<'de> Deserialize<'de> for Network {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        match text.trim().parse::<IpNet>() {
+            Ok(network) => Ok(Self(network.trunc())),
+            Err(_) => Err(de::Error::custom(format!(
+                "`{text}` is no network; write one like 10.0.0.0/8, 192.0.2.7/32 or fd00::/8"
+            ))),
+        }
+    }
+}
+
+impl<'de> Deserialize<'de> for Trusted {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Words;
+        impl<'de> Visitor<'de> for Words {
+            type Value = Trusted;
+            fn expecting(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
+                to.write_str("all, none, or a list of networks like [10.0.0.0/8, fd00::/8]")
+            }
+            fn visit_str<E: de::Error>(self, text: &str) -> Result<Trusted, E> {
+                match text {
+                    "all" => Ok(Trusted::All),
+                    "none" => Ok(Trusted::Networks(Vec::new())),
+                    other => Err(E::invalid_value(de::Unexpected::Str(other), &self)),
+                }
+            }
+            fn visit_seq<A: de::SeqAccess<'de>>(self, mut list: A) -> Result<Trusted, A::Error> {
+                let mut networks = Vec::new();
+                while let Some(network) = list.next_element()? {
+                    networks.push(network);
+                }
+                Ok(Trusted::Networks(networks))
+            }
+        }
+        deserializer.deserialize_any(Words)
     }
 }
 

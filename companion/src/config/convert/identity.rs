@@ -3,7 +3,7 @@
 use penstock_engine::input::Band;
 use penstock_wire::limits::{JUMP_S_MAX, NAME_BYTES_MAX, STRICT_MAX};
 
-use crate::config::{Broken, Identity, Source, raw};
+use crate::config::{Broken, Identity, Source, Trust, raw, value};
 
 /// Checks `identity`, and fills in what it doesn't say.
 pub(super) fn convert(raw: raw::Identity) -> Result<Identity, Broken> {
@@ -45,6 +45,12 @@ pub(super) fn convert(raw: raw::Identity) -> Result<Identity, Broken> {
             .into_iter()
             .map(|(name, band)| (name, band.into()))
             .collect(),
+        trust: match raw.trust {
+            None | Some(value::Trusted::All) => Trust::All,
+            Some(value::Trusted::Networks(networks)) => {
+                Trust::Networks(networks.into_iter().map(|it| it.0).collect())
+            }
+        },
     })
 }
 
@@ -109,7 +115,7 @@ impl From<raw::Criticality> for Band {
 
 #[cfg(test)]
 mod tests {
-    use crate::config::{Config, Identity, Source};
+    use crate::config::{Config, Identity, Source, Trust};
 
     fn parse(identity: &str) -> Result<Identity, String> {
         let text =
@@ -158,5 +164,29 @@ mod tests {
             assert!(message.starts_with(&format!("f.yaml:1: {key}: ")), "{message}");
             assert!(message.contains(word), "{message}");
         }
+    }
+
+    #[test]
+    fn trust_is_a_word_or_networks() {
+        let trust = |it: &str| parse(&format!("{{trust: {it}}}")).map(|it| it.trust);
+        assert_eq!(parse("{}").expect("valid").trust, Trust::All);
+        assert_eq!(trust("all"), Ok(Trust::All));
+        assert_eq!(trust("none"), Ok(Trust::Networks(Vec::new())));
+        let networks = ["10.0.0.0/8", "fd00::/8"].map(|it| it.parse().expect("a network"));
+        assert_eq!(
+            trust("[10.1.2.3/8, 'fd00::/8']"),
+            Ok(Trust::Networks(networks.into()))
+        );
+        for wrong in ["[10.0.0.0/33]", "[10.0.0.0]", "['']"] {
+            let message = trust(wrong).expect_err(wrong);
+            assert!(message.starts_with("f.yaml:1: identity.trust[0]: "), "{message}");
+            assert!(message.contains("10.0.0.0/8"), "{message}");
+        }
+        let message = trust("some").expect_err("no such word");
+        assert!(message.starts_with("f.yaml:1: identity.trust: "), "{message}");
+        assert!(
+            message.contains("all, none, or a list of networks"),
+            "{message}"
+        );
     }
 }
