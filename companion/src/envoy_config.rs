@@ -16,12 +16,6 @@ use crate::{
     filter_module, policy,
 };
 
-const _: () = assert!(
-    matches!(policy::COMPANION_CLUSTER.as_bytes(), b"penstock_companion")
-        && matches!(bootstrap::COMPANION_CLUSTER.as_bytes(), b"penstock_companion"),
-    "the filter opens its session on the cluster that the bootstrap has"
-);
-
 /// Flags of `penstock envoy-config`.
 #[derive(Clone, Debug, clap::Args)]
 #[command(

@@ -2,15 +2,16 @@
 //! hands it at a cold start, before any companion has spoken.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
+use std::net::IpAddr;
 
 use penstock_engine::input::Band;
+use penstock_engine::policy::{Gate, StockUnit};
+use penstock_engine::units::Decimal;
+use penstock_envoy::bootstrap::COMPANION_CLUSTER;
 use penstock_wire as wire;
 use serde_json::{Value, json};
 
-use crate::config::{Config, Source};
-
-/// Name of the companion's cluster in Envoy's configuration.
-pub const COMPANION_CLUSTER: &str = "penstock_companion";
+use crate::config::{Config, Pool, Source, Then, Trust};
 
 /// The request paths that are queued.
 const ROUTES: [(&str, wire::Api); 5] = [
@@ -41,7 +42,7 @@ pub fn frame(config: &Config) -> wire::Policy {
             class: sources(&identity.class),
             strict: sources(&identity.strict),
             jump: sources(&identity.jump),
-            trust: None,
+            trust: Some(trust(&identity.trust)),
         }),
         pools: config
             .pools
@@ -50,13 +51,17 @@ pub fn frame(config: &Config) -> wire::Policy {
                 name: pool.name.clone(),
                 models: pool.models.clone(),
                 hold_ms: millis(pool.hold),
-                then: wire::Fallback::Closed.into(),
+                then: match pool.then {
+                    Then::Open => wire::Fallback::Open,
+                    Then::Closed => wire::Fallback::Closed,
+                }
+                .into(),
                 ttl_ms: millis(pool.policy.queue.ttl),
                 no_endpoint_ttl_ms: millis(pool.policy.queue.no_endpoint_ttl),
                 capacity_status: u32::from(pool.capacity_status),
                 endpoints: pool.endpoints.iter().map(|it| it.address.to_string()).collect(),
-                open_bound: None,
-                open_in_tokens: false,
+                open_bound: open_bound(pool),
+                open_in_tokens: in_tokens(pool),
             })
             .collect(),
     };
@@ -85,18 +90,76 @@ pub fn plugin_configuration(config: &Config, node: &str) -> Value {
                 "class": json_sources(&identity.class),
                 "strict": json_sources(&identity.strict),
                 "jump": json_sources(&identity.jump),
+                "trust": match &identity.trust {
+                    Trust::All => json!("all"),
+                    Trust::Networks(networks) => json!({
+                        "networks": networks.iter().map(ToString::to_string).collect::<Vec<_>>(),
+                    }),
+                },
             },
             "pools": policy.pools.iter().map(|pool| json!({
                 "name": pool.name,
                 "models": pool.models,
                 "hold_ms": pool.hold_ms,
-                "then": "closed",
+                "then": match pool.then() {
+                    wire::Fallback::Open => "open",
+                    wire::Fallback::Closed => "closed",
+                },
                 "ttl_ms": pool.ttl_ms,
                 "no_endpoint_ttl_ms": pool.no_endpoint_ttl_ms,
                 "capacity_status": pool.capacity_status,
+                "endpoints": pool.endpoints,
+                "open_bound": pool.open_bound,
+                "open_in_tokens": pool.open_in_tokens,
             })).collect::<Vec<_>>(),
         },
     })
+}
+
+fn trust(of: &Trust) -> wire::Trust {
+    let network = |of: &ipnet::IpNet| wire::Network {
+        address: match of.network() {
+            IpAddr::V4(address) => address.octets().to_vec(),
+            IpAddr::V6(address) => address.octets().to_vec(),
+        },
+        prefix: u32::from(of.prefix_len()),
+    };
+    match of {
+        Trust::All => wire::Trust {
+            all: true,
+            networks: Vec::new(),
+        },
+        Trust::Networks(networks) => wire::Trust {
+            all: false,
+            networks: networks.iter().map(network).collect(),
+        },
+    }
+}
+
+/// What an Envoy may have in flight that has never heard of a companion: the bounds of all endpoints, as if there were
+/// no other Envoy. At least 1; `None`: nothing bounds.
+fn open_bound(pool: &Pool) -> Option<u64> {
+    match pool.policy.gate {
+        Gate::Open | Gate::Manual => None,
+        Gate::Bounded { upper, .. } => {
+            let share = |weight: Decimal| upper.billionths().saturating_mul(weight.billionths());
+            let sum = pool.endpoints.iter().fold(0, |sum: u128, endpoint| {
+                sum.saturating_add(share(endpoint.weight))
+            });
+            let whole = sum.div_ceil(Decimal::ONE * Decimal::ONE);
+            Some(u64::try_from(whole).unwrap_or(u64::MAX).max(1))
+        }
+    }
+}
+
+const fn in_tokens(pool: &Pool) -> bool {
+    match pool.policy.gate {
+        Gate::Open | Gate::Manual => false,
+        Gate::Bounded { unit, .. } => match unit {
+            StockUnit::Requests => false,
+            StockUnit::Tokens => true,
+        },
+    }
 }
 
 /// A band as clients and configuration write it.
@@ -191,5 +254,53 @@ pools: [{name: a, endpoints: {static: ['127.0.0.1:8001']}}]";
         assert_eq!(identity["jump"], json!([{"model": [["z*", "30"], ["*", "5"]]}]));
         assert_eq!(identity["strict"], json!([{"header": "x-tier"}]));
         assert_eq!(identity["class"][0], json!({"header": "x-penstock-class"}));
+    }
+
+    #[test]
+    fn the_filter_is_told_whom_to_trust_and_what_goes_without_a_companion() {
+        let text = "identity: {trust: [10.0.0.0/8, 'fd00::/8']}
+pools:
+- {name: a, endpoints: {static: ['127.0.0.1:1', {address: '[::1]:2', weight: 2.5}]}, companion_down: {then: open}}
+- {name: b, endpoints: {static: ['127.0.0.1:3']}, stock: {unit: tokens, watermark_per_backend: 100}}
+- {name: c, endpoints: {static: ['127.0.0.1:4']}, stock: {watermark_per_backend: none}}";
+        let config = Config::parse(text, "f.yaml").expect("valid");
+        let policy = frame(&config);
+        let trust = policy.identity.and_then(|it| it.trust).expect("said");
+        let networks: Vec<_> = trust
+            .networks
+            .iter()
+            .map(|it| (it.address.len(), it.address[0], it.prefix))
+            .collect();
+        assert_eq!((trust.all, networks), (false, vec![(4, 10, 8), (16, 0xfd, 8)]));
+        let pools: Vec<_> = policy
+            .pools
+            .iter()
+            .map(|it| (it.then(), it.endpoints.len(), it.open_bound, it.open_in_tokens))
+            .collect();
+        use wire::Fallback::{Closed, Open};
+        assert_eq!(
+            pools,
+            [
+                (Open, 2, Some(8), false),
+                (Closed, 1, Some(110), true),
+                (Closed, 1, None, false)
+            ],
+            "3.5 times 2.2 of the first pool, rounded up"
+        );
+        let plugin = plugin_configuration(&config, "edge");
+        let policy = &plugin["policy"];
+        let networks = json!({"networks": ["10.0.0.0/8", "fd00::/8"]});
+        assert_eq!(policy["identity"]["trust"], networks);
+        let pool = &policy["pools"][0];
+        assert_eq!(pool["endpoints"], json!(["127.0.0.1:1", "[::1]:2"]));
+        assert_eq!((&pool["then"], &pool["open_bound"]), (&json!("open"), &json!(8)));
+        let small = "pools: [{name: a, endpoints: {static: ['127.0.0.1:8001']}}]";
+        let config = Config::parse(small, "f.yaml").expect("valid");
+        let everybody = frame(&config).identity.and_then(|it| it.trust).expect("said");
+        assert!(everybody.all && everybody.networks.is_empty());
+        assert_eq!(
+            plugin_configuration(&config, "edge")["policy"]["identity"]["trust"],
+            "all"
+        );
     }
 }

@@ -48,6 +48,9 @@ pub enum Error {
     /// The configuration can't be used.
     #[error(transparent)]
     Config(#[from] config::Error),
+    /// An address of a flag would be reached by others.
+    #[error(transparent)]
+    Exposed(#[from] config::Exposed),
     /// An address can't be listened on.
     #[error(transparent)]
     Listen(#[from] listener::Error),
@@ -73,7 +76,7 @@ impl Error {
     #[must_use]
     pub const fn exit_code(&self) -> u8 {
         match self {
-            Self::Config(_) => 2,
+            Self::Config(_) | Self::Exposed(_) => 2,
             Self::Listen(_)
             | Self::Metrics(_)
             | Self::Health(_)
@@ -92,6 +95,7 @@ pub async fn run(args: Args) -> Result<(), Error> {
     let mut config = Config::read(&args.config)?;
     config.listen.grpc = args.grpc.unwrap_or(config.listen.grpc);
     config.listen.http = args.http.unwrap_or(config.listen.http);
+    config.grpc_is_protected()?;
     let grpc = Listener::open(&config.listen.grpc, "listen.grpc").await?;
     let http = Listener::open(&config.listen.http, "listen.http").await?;
     let mut signals = Signals::new().map_err(Error::Signal)?;
@@ -198,7 +202,7 @@ fn settings(config: &Config, sessions_expected: Option<usize>) -> Settings {
                 flow_key: pool.flow_key.clone(),
                 class_globs: pool.class_globs.clone(),
                 capacity_status: pool.capacity_status,
-                requeues: 3,
+                requeues: pool.requeues,
             })
             .collect(),
         policy: policy::frame(config),

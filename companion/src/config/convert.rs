@@ -12,8 +12,8 @@ use penstock_engine::limits::FLOWS_MAX;
 use penstock_engine::units::Decimal;
 
 use super::{
-    Address, AddressError, Admin, Broken, Config, Down, Endpoint, Exposed, Health, Listen, Pool, Queued, Then,
-    Tls, raw, value,
+    Address, AddressError, Admin, Broken, Config, Endpoint, Exposed, Health, Listen, Pool, Queued, Then, Tls,
+    raw, value,
 };
 
 impl TryFrom<raw::Document> for Config {
@@ -164,18 +164,9 @@ fn convert_pool(raw: raw::Pool, flows: usize, path: &str) -> Result<Pool, Broken
             ),
         ));
     }
-    let down = Down {
-        first: raw.down.first.0,
-        max: raw.down.max.0,
-    };
-    if down.first > down.max {
-        return Err(Broken(
-            format!("{path}.down"),
-            "first is at most max: it doubles until it is that long".into(),
-        ));
-    }
     let requeues = raw.queue.requeues.0;
     let parts = policy::Parts {
+        down: raw.down,
         queue: raw.queue,
         stock: raw.stock,
         arbitration: raw.arbitration,
@@ -198,7 +189,6 @@ fn convert_pool(raw: raw::Pool, flows: usize, path: &str) -> Result<Pool, Broken
         flow_key,
         class_globs,
         requeues,
-        down,
         hold: raw.companion_down.hold.0,
         then: match raw.companion_down.then {
             raw::Then::Open => Then::Open,

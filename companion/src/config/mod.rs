@@ -170,23 +170,12 @@ pub struct Pool {
     pub class_globs: Vec<String>,
     /// How often a request whose servers all failed is queued again.
     pub requeues: u32,
-    /// How long an endpoint that failed requests is left alone.
-    pub down: Down,
     /// How long streams are held while the companion is away.
     pub hold: Duration,
     /// What happens to them after that.
     pub then: Then,
     /// Status of full queues and expired waits: 503 or 429.
     pub capacity_status: u16,
-}
-
-/// How long an endpoint that failed requests is left alone.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Down {
-    /// The first time; doubles each time after.
-    pub first: Duration,
-    /// The longest; not below `first`.
-    pub max: Duration,
 }
 
 /// What happens when no companion answers for longer than `hold`.

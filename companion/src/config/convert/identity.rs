@@ -184,9 +184,6 @@ mod tests {
         }
         let message = trust("some").expect_err("no such word");
         assert!(message.starts_with("f.yaml:1: identity.trust: "), "{message}");
-        assert!(
-            message.contains("all, none, or a list of networks"),
-            "{message}"
-        );
+        assert!(message.contains("all, none, or a list of networks"), "{message}");
     }
 }

@@ -14,6 +14,7 @@ const DEFAULT_BAND_WEIGHTS: [f64; 3] = [70.0, 20.0, 10.0];
 
 /// The parts of a pool that make its policy, as they are written.
 pub(super) struct Parts {
+    pub(super) down: raw::Down,
     pub(super) queue: raw::Queue,
     pub(super) stock: raw::Stock,
     pub(super) arbitration: raw::Arbitration,
@@ -47,7 +48,7 @@ pub(super) fn convert(raw: Parts, identities_max: usize, path: &str) -> Result<C
     let ClassSets { sets, globs } = classes::convert(arbitration.classes, &format!("{within}.classes"))?;
     Ok(Converted {
         policy: engine::Policy {
-            down: engine::Down::default(),
+            down: convert_down(&raw.down, path)?,
             queue: convert_queue(&raw.queue),
             gate: convert_gate(&raw.stock, path)?,
             bands: convert_bands(&arbitration.bands, &within)?,
@@ -62,6 +63,20 @@ pub(super) fn convert(raw: Parts, identities_max: usize, path: &str) -> Result<C
         flow_key,
         class_globs: globs,
     })
+}
+
+fn convert_down(raw: &raw::Down, path: &str) -> Result<engine::Down, Broken> {
+    let down = engine::Down {
+        first: raw.first.0,
+        max: raw.max.0,
+    };
+    if down.first > down.max {
+        return Err(Broken(
+            format!("{path}.down"),
+            "first is at most max: it doubles until it is that long".into(),
+        ));
+    }
+    Ok(down)
 }
 
 fn convert_queue(raw: &raw::Queue) -> engine::Queue {
@@ -233,11 +248,11 @@ mod tests {
 
     use penstock_control::FlowKey;
     use penstock_engine::policy::{
-        BandMode, Bands, CostUnit, Discipline, Flows, Gate, Order, StockUnit, TokenWeights,
+        BandMode, Bands, CostUnit, Discipline, Down, Flows, Gate, Order, StockUnit, TokenWeights,
     };
     use penstock_engine::units::Decimal;
 
-    use crate::config::{Config, Pool};
+    use crate::config::{Config, Pool, Then};
 
     /// A document of one pool with `keys`, each line from the fourth on.
     fn parse(keys: &str) -> Result<Pool, String> {
@@ -274,7 +289,9 @@ mod tests {
     #[test]
     fn every_key_reaches_the_engine() {
         let pool = valid(
-            "queue: {max_rate: 2.5}
+            "queue: {max_rate: 2.5, requeues: 5}
+down: {first: 250ms, max: 8s}
+companion_down: {hold: 2s, then: open}
 stock: {unit: tokens, watermark_per_backend: 20000, deviation: 0.25}
 usage: {window: 90s, input_token_weight: 0.5, output_token_weight: 4, store: memory}
 slo: {target_ttft: 500ms, target_itl: 50}
@@ -323,6 +340,13 @@ arbitration:
         assert_eq!(pool.flow_key, [FlowKey::FairnessId, FlowKey::TargetModel]);
         let target = Some(Duration::from_millis(500));
         assert_eq!(policy.order, Order::SloDeadline { target });
+        let down = Down {
+            first: Duration::from_millis(250),
+            max: Duration::from_secs(8),
+        };
+        assert_eq!(policy.down, down);
+        assert_eq!(pool.requeues, 5);
+        assert_eq!((pool.hold, pool.then), (Duration::from_secs(2), Then::Open));
     }
 
     #[test]
@@ -397,6 +421,20 @@ arbitration:
                 6,
                 "stock.unit",
                 "watermark_per_backend",
+            ),
+            ("\ndown: {first: 40s}".to_owned(), 5, "down", "at most max"),
+            ("\ndown:\n  first: 0s".to_owned(), 6, "down.first", "above zero"),
+            (
+                "\nqueue:\n  requeues: 1001".to_owned(),
+                6,
+                "queue.requeues",
+                "0 to 1000",
+            ),
+            (
+                "\ncompanion_down:\n  then: ajar".to_owned(),
+                6,
+                "companion_down.then",
+                "open",
             ),
             ("\nstock:\n  unit: bytes".to_owned(), 6, "stock.unit", "tokens"),
             ("\nslo: {target_ttft: 5}".to_owned(), 5, "slo", "both, or neither"),
