@@ -45,7 +45,14 @@ const ARROWS: &[Arrow] = &[
     Arrow {
         name: "penstock-filter-core",
         workspace: &["penstock-wire"],
-        outside: Some(&["serde", "serde_json", "hashbrown", "prost", "wildmatch"]),
+        outside: Some(&[
+            "serde",
+            "serde_json",
+            "hashbrown",
+            "prost",
+            "siphasher",
+            "wildmatch",
+        ]),
         never: &["proxy-wasm", "tokio", "tonic"],
     },
     Arrow {

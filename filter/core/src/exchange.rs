@@ -15,7 +15,9 @@ use crate::{
     limits::HOLD_DEFAULT,
     plan::{Plan, PoolPlan},
     response::{ResponseScanner, Told},
+    session::Epoch,
     time::Instant,
+    token::Token,
 };
 
 /// A request on a queued path.
@@ -75,6 +77,8 @@ pub(crate) enum Upstream {
     Absent { why: NoAnswer, status: u32 },
     /// Envoy answered by itself, for another reason.
     Ended { status: u32 },
+    /// It entered again, and who it is since answers: nothing of the answer is ours to report.
+    Reentered { status: u32 },
     /// A server answers.
     Begun(Box<Begun>),
 }
@@ -95,6 +99,17 @@ impl Exchange {
         Register {
             age_us: now.micros_since(self.arrived),
             ..self.register.clone()
+        }
+    }
+
+    /// What proves it where it enters again.
+    pub(crate) fn token(&self, epoch: Epoch) -> Token {
+        Token {
+            epoch,
+            sequence: self.register.sequence,
+            requeues: self.register.requeues.saturating_add(1),
+            arrived: self.arrived,
+            client: self.register.client.clone(),
         }
     }
 
@@ -119,19 +134,20 @@ impl Going {
         }
     }
 
-    /// Its entry in a Hello.
-    pub(crate) fn running(&self, now: Instant, register: Register) -> Running {
+    /// Its entry in a Hello; none: another speaks for it.
+    pub(crate) fn running(&self, now: Instant, register: Register) -> Option<Running> {
         let begun = match &self.upstream {
             Upstream::Begun(begun) => Some(begun),
             Upstream::Awaited | Upstream::Absent { .. } | Upstream::Ended { .. } => None,
+            Upstream::Reentered { .. } => return None,
         };
-        Running {
+        Some(Running {
             register: Some(register),
             pool: self.pool.clone(),
             endpoint: begun.map_or(&self.endpoint, |begun| &begun.endpoint).clone(),
             age_us: now.micros_since(self.granted),
             started: begun.is_some(),
-        }
+        })
     }
 
     /// A server's response headers are in.
@@ -176,6 +192,8 @@ impl Going {
                 };
             }
             Upstream::Absent { why, status } => (status, why.end()),
+            // Whatever became of it then: of its own list nobody took it.
+            Upstream::Reentered { status } => (status, End::Unavailable),
             Upstream::Ended { status } => (status, ends::unfinished(&details(host), false)),
             Upstream::Awaited => (0, ends::unfinished(&details(host), false)),
         };

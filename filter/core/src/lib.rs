@@ -43,6 +43,7 @@ mod reader;
 pub mod response;
 pub mod session;
 pub mod time;
+mod token;
 pub mod trust;
 pub mod usage;
 pub mod worker;

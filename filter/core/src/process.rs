@@ -28,6 +28,7 @@ const KEPT: &str = "penstock/process";
 pub(crate) struct Process {
     /// Never 0, but for an Envoy that isn't known.
     pub(crate) id: u64,
+    pub(crate) key: Option<Key>,
 }
 
 impl Process {
@@ -44,9 +45,10 @@ impl Process {
 
     fn known(commons: &dyn Commons) -> Option<Self> {
         let (kept, _) = commons.get(KEPT)?;
-        let (id, _key) = kept.split_first_chunk()?;
+        let (id, key) = kept.split_first_chunk()?;
         Some(Self {
             id: u64::from_le_bytes(*id),
+            key: Some(key.try_into().ok()?),
         })
     }
 }

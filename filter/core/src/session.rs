@@ -115,6 +115,10 @@ impl Session {
         self.orders.pop_front()
     }
 
+    pub(crate) fn epoch(&self) -> Epoch {
+        self.epoch
+    }
+
     /// Terminal events that are still to be acknowledged.
     pub(crate) fn unacknowledged(&self) -> usize {
         self.kept.len()

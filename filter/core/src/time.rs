@@ -15,6 +15,12 @@ impl Instant {
         Self(nanos)
     }
 
+    /// Nanoseconds after the clock's zero.
+    #[must_use]
+    pub const fn as_nanos(self) -> u64 {
+        self.0
+    }
+
     /// The time from `earlier` to here; zero if `earlier` is later.
     #[must_use]
     pub const fn since(self, earlier: Self) -> Duration {

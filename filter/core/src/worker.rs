@@ -28,7 +28,7 @@ use crate::{
     limits::{ENFORCE, SLICE_BYTES, TICK_MIN},
     patience::overdue,
     plan::Plan,
-    process::{Draw, Process},
+    process::{Draw, Key, Process},
     session::Session,
     time::Instant,
 };
@@ -40,6 +40,12 @@ pub struct Worker {
     commons: Box<dyn Commons>,
     /// Where the commons keep the policy in force.
     policy_key: String,
+    /// What this Envoy signs with.
+    key: Option<Key>,
+    /// Where a request enters again, as the endpoint header names it.
+    requeue: Option<String>,
+    /// Only what enters again is let in here.
+    reenters: bool,
     plan: Arc<Plan>,
     exchanges: BTreeMap<u64, Exchange>,
     last_sequence: u64,
@@ -63,6 +69,9 @@ impl Worker {
             session: Session::new(now, draw.epoch, process.id, config.node.clone()),
             commons,
             policy_key,
+            key: process.key,
+            requeue: config.requeue.clone(),
+            reenters: config.reenters,
             plan: Arc::new(Plan::new(kept.as_ref().unwrap_or(&config.policy))),
             exchanges: BTreeMap::new(),
             last_sequence: 0,
@@ -121,7 +130,7 @@ impl Worker {
                     *told = true;
                     waiting.push(register);
                 }
-                Phase::Running(going) => running.push(going.running(now, register)),
+                Phase::Running(going) => running.extend(going.running(now, register)),
                 Phase::Collecting(_) | Phase::Answered => {}
             }
         }
@@ -191,7 +200,14 @@ impl Worker {
         };
         let mut edits = vec![Edit::Set(names::POOL_HEADER, grant.pool.clone())];
         if !grant.endpoints.is_empty() {
-            edits.push(Edit::Set(names::ENDPOINT_HEADER, grant.endpoints.join(",")));
+            let again = (self.requeue.as_ref().zip(self.key.as_ref())).filter(|_| grant.requeue);
+            let last = again.map(|(listener, _)| listener);
+            let list: Vec<&str> = grant.endpoints.iter().chain(last).map(String::as_str).collect();
+            edits.push(Edit::Set(names::ENDPOINT_HEADER, list.join(",")));
+            if let Some((_, key)) = again {
+                let token = exchange.token(self.session.epoch()).mint(key);
+                edits.push(Edit::Set(names::REQUEUE_HEADER, token));
+            }
         }
         self.saturation_milli
             .insert(grant.pool.clone(), grant.saturation_milli);

@@ -49,9 +49,14 @@ impl Worker {
         if status >= 400 && !details.starts_with("via_upstream") {
             return no_answer(going, status, &details, api, end);
         }
+        let address = exchange::address(host);
+        if address.is_some() && address == self.requeue {
+            going.upstream = Upstream::Reentered { status };
+            return Responded::default();
+        }
         let format = Format::of(headers.get("content-type"), headers.get("content-encoding"));
         let begun = Begun {
-            endpoint: exchange::address(host).unwrap_or_else(|| going.endpoint.clone()),
+            endpoint: address.unwrap_or_else(|| going.endpoint.clone()),
             status,
             attempts: exchange::attempts(host),
             scanner: ResponseScanner::new(if status < 400 { format } else { Format::Opaque }),
@@ -98,7 +103,10 @@ impl Worker {
         match &mut self.exchanges.get_mut(&sequence)?.phase {
             Phase::Running(going) => match &mut going.upstream {
                 Upstream::Begun(begun) => Some(begun),
-                Upstream::Awaited | Upstream::Absent { .. } | Upstream::Ended { .. } => None,
+                Upstream::Awaited
+                | Upstream::Absent { .. }
+                | Upstream::Ended { .. }
+                | Upstream::Reentered { .. } => None,
             },
             Phase::Collecting(_) | Phase::Waiting { .. } | Phase::Answered => None,
         }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use penstock_wire::{
-    Api, Refused,
+    Api, Origin, Refused,
     filter_frame::Event,
     names::{self, code, outcome},
 };
@@ -21,6 +21,7 @@ use crate::{
     limits::RETRY_AFTER_MS,
     patience::overdue,
     time::Instant,
+    token::Token,
 };
 
 impl Worker {
@@ -35,19 +36,29 @@ impl Worker {
     ) -> Headed {
         let method = headers.get(":method").unwrap_or_default();
         let path = headers.get(":path").unwrap_or_default();
-        let Some(api) = self.plan.route(method, path) else {
+        let api = self.plan.route(method, path);
+        let again = self.reenters.then(|| {
+            let token = headers.get(names::REQUEUE_HEADER).zip(self.key.as_ref());
+            token.and_then(|(text, key)| Token::verify(text, key))
+        });
+        if let Some(None) = again {
+            return self.refuse_stranger(now, context, api.unwrap_or_default(), headers);
+        }
+        let again = again.flatten();
+        let Some(api) = api else {
             return self.pass(headers, host);
         };
-        let client = client(host);
+        let client = again
+            .as_ref()
+            .map_or_else(|| client(host), |token| token.client.clone());
         let trusted = self.plan.trust.covers(&client);
-        self.last_sequence = self.last_sequence.saturating_add(1);
-        let sequence = self.last_sequence;
+        let sequence = self.next_sequence();
         let collecting = Collecting {
             scanner: BodyScanner::new(Arc::clone(&self.plan.body_keys)),
             claims: Claims::gather(&self.plan.sources, trusted, headers, host),
             scanned: 0,
         };
-        let exchange = Exchange {
+        let mut exchange = Exchange {
             context,
             arrived: now,
             plan: Arc::clone(&self.plan),
@@ -55,6 +66,15 @@ impl Worker {
             register: read_claims(sequence, api, client, trusted, headers),
             phase: Phase::Collecting(Box::new(collecting)),
         };
+        if let Some(token) = again {
+            exchange.arrived = token.arrived;
+            exchange.register.requeues = token.requeues;
+            exchange.register.origin = Some(Origin {
+                epoch_hi: token.epoch.hi,
+                epoch_lo: token.epoch.lo,
+                sequence: token.sequence,
+            });
+        }
         self.exchanges.insert(sequence, exchange);
         let refusal = refuse_by_headers(headers, end, self.plan.body_bytes_max);
         match refusal {
@@ -70,6 +90,30 @@ impl Worker {
                 Headed::Held(sequence, edits)
             }
         }
+    }
+
+    fn next_sequence(&mut self) -> u64 {
+        self.last_sequence = self.last_sequence.saturating_add(1);
+        self.last_sequence
+    }
+
+    /// Who comes where requests enter again, and didn't leave from here.
+    fn refuse_stranger(&mut self, now: Instant, context: u32, api: Api, headers: Headers<'_>) -> Headed {
+        let sequence = self.next_sequence();
+        let exchange = Exchange {
+            context,
+            arrived: now,
+            plan: Arc::clone(&self.plan),
+            pool: None,
+            register: read_claims(sequence, api, String::new(), false, headers),
+            phase: Phase::Answered,
+        };
+        self.exchanges.insert(sequence, exchange);
+        let message =
+            "Only requests that this gateway queues again are let in here: send to its own address.";
+        let failure = Failure::new(403, code::INVALID_REQUEST, message).last();
+        let answer = self.refuse(now, sequence, &failure, outcome::REJECTED_INVALID);
+        Headed::Answered(sequence, answer)
     }
 
     /// To the first pool, in turn over its ready endpoints.
@@ -231,7 +275,10 @@ impl Worker {
             registered,
         };
         let answer = failure.answer(exchange.register.api(), Some(&standing));
-        self.session.tell_terminal(now, Event::Refused(refused));
+        // Who entered again was counted when it was let in; unless it holds a place, there is nothing to say of it.
+        if registered || exchange.register.origin.is_none() {
+            self.session.tell_terminal(now, Event::Refused(refused));
+        }
         answer
     }
 }

@@ -1,6 +1,6 @@
 //! What workers of one Envoy share: who it is, and the policy in force.
 
-use crate::harness::{Out, Rig, Shared, config};
+use crate::harness::{Nothing, Out, Rig, Shared, config};
 use penstock_filter_core::{commons::Commons, effect::Headed};
 use penstock_wire::{Hello, Policy, Route, command::Kind, filter_frame::Event};
 use prost::Message;
@@ -45,20 +45,6 @@ impl Commons for Raced {
 fn of_two_that_draw_at_once_one_counts() {
     let mut rig = Rig::on(5, &config("", ""), Box::new(Raced(Shared::default())));
     assert_eq!(hello(&mut rig).envoy, 9);
-}
-
-/// A host without shared data.
-#[derive(Debug)]
-struct Nothing;
-
-impl Commons for Nothing {
-    fn get(&self, _: &str) -> Option<(Vec<u8>, u32)> {
-        None
-    }
-
-    fn set(&self, _: &str, _: &[u8], _: Option<u32>) -> bool {
-        false
-    }
 }
 
 #[test]

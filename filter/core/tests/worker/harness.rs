@@ -89,6 +89,20 @@ impl Commons for Shared {
     }
 }
 
+/// A host without shared data.
+#[derive(Debug)]
+pub(crate) struct Nothing;
+
+impl Commons for Nothing {
+    fn get(&self, _: &str) -> Option<(Vec<u8>, u32)> {
+        None
+    }
+
+    fn set(&self, _: &str, _: &[u8], _: Option<u32>) -> bool {
+        false
+    }
+}
+
 /// Of the first root context; `lo` of the epoch counts the others.
 pub(crate) fn draw(lo: u64) -> Draw {
     Draw {

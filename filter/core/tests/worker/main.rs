@@ -5,5 +5,6 @@ mod exchange;
 mod harness;
 #[cfg(not(target_arch = "wasm32"))]
 mod repeats;
+mod requeue;
 mod session;
 mod trust;

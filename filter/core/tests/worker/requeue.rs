@@ -1,0 +1,324 @@
+//! Queued again: the way out over this Envoy's own listener, who is let in there, and whose answer the client gets.
+
+use std::time::Duration;
+
+use crate::harness::{Out, Rig, Shared, config, grant, register};
+use penstock_filter_core::{
+    effect::{Headed, Responded},
+    hygiene::Edit,
+};
+use penstock_wire::{Completed, End, Grant, Origin, Refused, Register, command::Kind, filter_frame::Event};
+#[cfg(target_arch = "wasm32")]
+use wasm_bindgen_test::wasm_bindgen_test as test;
+
+const LISTENER: &str = "envoy://penstock-requeue/";
+const NODE: &str = r#""node": "n""#;
+
+fn connected(epoch: u64, keys: &str, shared: &Shared) -> Rig {
+    let config = config(NODE, &format!(r#""node": "n", {keys}"#));
+    let mut rig = Rig::with(epoch, &config, shared);
+    rig.open();
+    rig.greet(2);
+    rig
+}
+
+/// The worker of the gateway's listener.
+fn gateway(epoch: u64, shared: &Shared) -> Rig {
+    connected(epoch, &format!(r#""requeue": "{LISTENER}""#), shared)
+}
+
+/// The worker of the listener where requests enter again.
+fn again(epoch: u64, shared: &Shared) -> Rig {
+    connected(
+        epoch,
+        &format!(r#""requeue": "{LISTENER}", "reenters": true"#),
+        shared,
+    )
+}
+
+fn may_requeue(sequence: u64) -> Grant {
+    Grant {
+        requeue: true,
+        ..grant(sequence)
+    }
+}
+
+/// A granted request's token.
+fn granted(rig: &mut Rig, sequence: u64) -> String {
+    let outs = rig.command(0, [Kind::Grant(may_requeue(sequence))]);
+    let [Out::Resume(_, edits)] = &outs[..] else {
+        panic!("{outs:?}")
+    };
+    let before = format!(
+        r#"[Set("x-penstock-pool", "chat"), Set("x-gateway-destination-endpoint", "1.1.1.1:1,2.2.2.2:2,{LISTENER}"), Set("x-penstock-requeue", ""#
+    );
+    let token = edits.strip_prefix(&before).expect(edits);
+    token.strip_suffix(r#"")]"#).expect(edits).to_owned()
+}
+
+/// A request that enters again: its number.
+fn entered(rig: &mut Rig, token: &str) -> u64 {
+    let list = format!("1.1.1.1:1,2.2.2.2:2,{LISTENER}");
+    let headers = [
+        ("x-penstock-requeue", token),
+        ("x-gateway-destination-endpoint", &list),
+    ];
+    let Headed::Held(sequence, edits) = rig.headers(&headers, false) else {
+        panic!("held")
+    };
+    let removed = ["x-gateway-destination-endpoint", "x-penstock-requeue"];
+    assert_eq!(edits, removed.map(|name| Edit::Remove(name.into())));
+    assert_eq!(rig.body(sequence, r#"{"model":"m1"}"#, true), None);
+    sequence
+}
+
+fn origin(epoch_lo: u64, sequence: u64) -> Option<Origin> {
+    Some(Origin {
+        epoch_hi: 1,
+        epoch_lo,
+        sequence,
+    })
+}
+
+#[test]
+fn who_may_be_queued_again_takes_its_way_back_along() {
+    let shared = Shared::default();
+    let mut first = gateway(5, &shared);
+    let (sequence, _) = first.waiting("m1");
+    let token = granted(&mut first, sequence);
+
+    // At another worker of this Envoy, behind an address of its own.
+    let mut second = again(6, &shared);
+    second.host.0.insert("source.address", b"192.0.2.2:0".to_vec());
+    second.pass(Duration::from_millis(30));
+    let entered = entered(&mut second, &token);
+    let expected = Register {
+        age_us: 30_000,
+        requeues: 1,
+        origin: origin(5, sequence),
+        ..register(entered, "m1")
+    };
+    assert_eq!(second.outs(), [Out::Said(2, Event::Register(expected))]);
+}
+
+#[test]
+fn a_second_time_follows_the_first() {
+    let shared = Shared::default();
+    let mut first = gateway(5, &shared);
+    let (a, _) = first.waiting("m1");
+    let token = granted(&mut first, a);
+    let mut second = again(6, &shared);
+    second.pass(Duration::from_millis(30));
+    let b = entered(&mut second, &token);
+    second.outs();
+    let token = granted(&mut second, b);
+    second.pass(Duration::from_millis(40));
+    let c = entered(&mut second, &token);
+    let expected = Register {
+        age_us: 70_000,
+        requeues: 2,
+        origin: origin(6, b),
+        ..register(c, "m1")
+    };
+    assert_eq!(second.outs(), [Out::Said(3, Event::Register(expected))]);
+    // Its last grant may be one without a way back.
+    let edits =
+        r#"[Set("x-penstock-pool", "chat"), Set("x-gateway-destination-endpoint", "1.1.1.1:1,2.2.2.2:2")]"#;
+    let outs = second.command(0, [Kind::Grant(grant(c))]);
+    assert!(
+        matches!(&outs[..], [Out::Resume(_, said)] if said == edits),
+        "{outs:?}"
+    );
+}
+
+#[test]
+fn without_a_listener_or_a_key_or_a_list_there_is_no_way_back() {
+    let plain =
+        r#"[Set("x-penstock-pool", "chat"), Set("x-gateway-destination-endpoint", "1.1.1.1:1,2.2.2.2:2")]"#;
+    let mut no_listener = Rig::connected();
+    let keyless = config(NODE, &format!(r#""node": "n", "requeue": "{LISTENER}""#));
+    let mut keyless = Rig::on(5, &keyless, Box::new(crate::harness::Nothing));
+    keyless.open();
+    keyless.greet(2);
+    for rig in [&mut no_listener, &mut keyless] {
+        let (sequence, _) = rig.waiting("m1");
+        let outs = rig.command(0, [Kind::Grant(may_requeue(sequence))]);
+        assert!(
+            matches!(&outs[..], [Out::Resume(_, said)] if said == plain),
+            "{outs:?}"
+        );
+    }
+    let mut rig = gateway(5, &Shared::default());
+    let (sequence, _) = rig.waiting("m1");
+    let nowhere = Grant {
+        endpoints: Vec::new(),
+        ..may_requeue(sequence)
+    };
+    let outs = rig.command(0, [Kind::Grant(nowhere)]);
+    let pool = r#"[Set("x-penstock-pool", "chat")]"#;
+    assert!(
+        matches!(&outs[..], [Out::Resume(_, said)] if said == pool),
+        "{outs:?}"
+    );
+}
+
+#[test]
+fn strangers_are_turned_away() {
+    let mut elsewhere = gateway(5, &Shared::default());
+    // The key is the same in all tests: this Envoy's is another's.
+    let shared = Shared::default();
+    {
+        use penstock_filter_core::commons::Commons;
+        let other = [9_u64.to_le_bytes().as_slice(), &[1; 16]].concat();
+        assert!(shared.set("penstock/process", &other, Some(0)));
+    }
+    let (sequence, _) = elsewhere.waiting("m1");
+    let foreign = granted(&mut elsewhere, sequence);
+    let spoiled = format!("{}0", &foreign[1..]);
+    let none: [(&str, &str); 0] = [];
+    for headers in [
+        &none[..],
+        &[("x-penstock-requeue", foreign.as_str())],
+        &[("x-penstock-requeue", spoiled.as_str())],
+        &[("x-penstock-requeue", "")],
+        &[("x-penstock-requeue", "token"), (":path", "/v1/models")],
+        &[(":method", "GET"), (":path", "/v1/models")],
+    ] {
+        let mut rig = again(6, &shared);
+        let Headed::Answered(sequence, answer) = rig.headers(headers, true) else {
+            panic!("answered: {headers:?}")
+        };
+        assert_eq!(answer.status, 403);
+        let body: serde_json::Value = serde_json::from_slice(&answer.body).expect("JSON");
+        assert_eq!(body["error"]["code"], "invalid_request");
+        assert_eq!(body["error"]["type"], "invalid_request_error");
+        let refused = Refused {
+            sequence,
+            code: "invalid_request".into(),
+            outcome: "rejected_invalid".into(),
+            status: 403,
+            request_id: "id-1".into(),
+            ..Refused::default()
+        };
+        assert_eq!(rig.outs(), [Out::Said(2, Event::Refused(refused))], "{headers:?}");
+        assert_eq!(rig.log(sequence), []);
+    }
+}
+
+#[test]
+fn a_token_is_worth_nothing_where_nobody_enters_again() {
+    let shared = Shared::default();
+    let mut rig = gateway(5, &shared);
+    let (sequence, _) = rig.waiting("m1");
+    let token = granted(&mut rig, sequence);
+    let sequence = rig.held(&[("x-penstock-requeue", &token)]);
+    rig.body(sequence, r#"{"model":"m1"}"#, true);
+    let said = rig.outs();
+    assert_eq!(said, [Out::Said(3, Event::Register(register(sequence, "m1")))]);
+}
+
+#[test]
+fn trust_is_the_first_clients() {
+    let shared = Shared::default();
+    let mut first = gateway(5, &shared);
+    let (sequence, _) = first.waiting("m1");
+    let token = granted(&mut first, sequence);
+    for (network, untrusted) in [("10.0.0.0/8", false), ("192.0.2.0/24", true)] {
+        let keys = format!(r#""trust": {{"networks": ["{network}"]}}, "fairness_id""#);
+        let node = r#""node": "n", "reenters": true"#;
+        let text = crate::harness::CONFIG
+            .replacen(r#""fairness_id""#, &keys, 1)
+            .replacen(NODE, node, 1);
+        let config = penstock_filter_core::config::Config::parse(text.as_bytes()).expect("right");
+        let mut second = Rig::with(6, &config, &shared);
+        second.open();
+        second.host.0.insert("source.address", b"192.0.2.2:0".to_vec());
+        entered(&mut second, &token);
+        let [Out::Said(_, Event::Register(said))] = &second.outs()[..] else {
+            panic!("a register")
+        };
+        assert_eq!((said.client.as_str(), said.untrusted), ("10.0.0.9", untrusted));
+    }
+}
+
+#[test]
+fn the_answer_of_who_entered_again_is_passed_on_as_it_is() {
+    let mut rig = gateway(5, &Shared::default());
+    let (sequence, _) = rig.waiting("m1");
+    granted(&mut rig, sequence);
+    rig.host
+        .0
+        .insert("upstream.address", LISTENER.as_bytes().to_vec());
+    rig.host
+        .0
+        .insert("upstream.request_attempt_count", 3_u64.to_le_bytes().to_vec());
+    rig.host
+        .0
+        .insert("response.code_details", b"via_upstream".to_vec());
+    let answer = [
+        (":status", "503"),
+        ("x-penstock-outcome", "dispatched"),
+        ("x-gateway-destination-endpoint-served", "3.3.3.3:3"),
+    ];
+    assert_eq!(rig.response(sequence, &answer, false), Responded::default());
+    rig.response_body(sequence, r#"{"usage":{"prompt_tokens":7}}"#, true);
+    assert_eq!(rig.outs(), []);
+
+    // A new stream says nothing of it but its end.
+    rig.worker.handle_closed(rig.now);
+    rig.pass(Duration::from_millis(50));
+    let [Out::Said(1, Event::Hello(hello))] = &rig.open()[..] else {
+        panic!("Hello")
+    };
+    assert_eq!((hello.waiting.len(), hello.running.len()), (0, 0));
+    let completed = Completed {
+        sequence,
+        endpoint: LISTENER.into(),
+        status: 503,
+        attempts: 3,
+        end: End::Unavailable.into(),
+        ..Completed::default()
+    };
+    assert_eq!(rig.log(sequence), [Out::Said(2, Event::Completed(completed))]);
+}
+
+#[test]
+fn a_client_that_leaves_who_entered_again_is_told_of_twice() {
+    let shared = Shared::default();
+    let mut first = gateway(5, &shared);
+    let (a, _) = first.waiting("m1");
+    let token = granted(&mut first, a);
+    let mut second = again(6, &shared);
+    let b = entered(&mut second, &token);
+    second.outs();
+    let [Out::Said(3, Event::Cancel(cancel))] = &second.log(b)[..] else {
+        panic!("cancelled")
+    };
+    assert_eq!(cancel.sequence, b);
+    first
+        .host
+        .0
+        .insert("response.code_details", b"downstream_remote_disconnect".to_vec());
+    let [Out::Said(3, Event::Completed(completed))] = &first.log(a)[..] else {
+        panic!("completed")
+    };
+    assert_eq!(completed.end(), End::ClientLeft);
+}
+
+#[test]
+fn who_was_let_in_once_isnt_counted_as_refused() {
+    let shared = Shared::default();
+    let mut first = gateway(5, &shared);
+    let (a, _) = first.waiting("m1");
+    let token = granted(&mut first, a);
+    let config = config(NODE, r#""node": "n", "reenters": true"#);
+    let mut second = Rig::with(6, &config, &shared);
+    second.pass(Duration::from_secs(5));
+    let sequence = second.held(&[("x-penstock-requeue", &token)]);
+    let answer = second
+        .body(sequence, r#"{"model":"m1"}"#, true)
+        .expect("an answer");
+    assert_eq!(answer.status, 503);
+    assert_eq!(second.log(sequence), []);
+    assert_eq!(second.open().len(), 1);
+}
