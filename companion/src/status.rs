@@ -128,9 +128,13 @@ mod tests {
                 public_flows: Default::default(),
                 discipline: Discipline::Usage,
                 snapshot,
+                orphaned_stock: 0,
+                orphaned_waiting: 0,
             }],
             started: true,
             draining: false,
+            handed_over: false,
+            envoys: 0,
             requests: 0,
         }
     }

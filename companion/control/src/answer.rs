@@ -131,6 +131,16 @@ pub(crate) fn unknown_model(model: &str) -> Answer {
     }
 }
 
+/// Nobody is there to be answered: the stream that this request came by, before it entered again, is over.
+pub(crate) fn gone() -> Answer {
+    Answer {
+        status: 499,
+        code: code::CANCELLED,
+        message: "The client of this request has gone.".to_owned(),
+        last_word: true,
+    }
+}
+
 /// A duration as the configuration writes it.
 fn written(of: Duration) -> String {
     if of.subsec_millis() == 0 {

@@ -1,17 +1,19 @@
-//! The whole state, looked at the slow way: for tests and simulations.
+//! The whole state, looked at the slow way: for tests and the simulated world.
 
 use std::sync::Arc;
 
 use penstock_engine as engine;
+use thiserror::Error;
 
 use crate::control::Control;
-use crate::register::Stage;
+use crate::limits::{CONTEXTS_MAX, COUNTED_MAX, MOVED_MAX, REQUESTS_MAX, TRAIL_MAX};
+use crate::register::{Name, Stage};
 use crate::session::{Epoch, Stage as SessionStage};
 
-/// What doesn't hold. Always a defect of the control or of an engine, never of what it was told.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+/// What doesn't hold. Always a defect of the control or of an engine, never of what they were told.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum AuditError {
-    /// In a pool's engine.
+    /// An engine's own state doesn't hold.
     #[error("pool {pool}: {source}")]
     Engine {
         /// Its name.
@@ -19,7 +21,17 @@ pub enum AuditError {
         /// What its engine found.
         source: engine::AuditError,
     },
-    /// Between sessions, requests and engines.
+    /// Two counts of the same things differ.
+    #[error("{what}: {here} here, {there} there; please report this with the events that led to it")]
+    Count {
+        /// Of what.
+        what: &'static str,
+        /// One count.
+        here: u64,
+        /// The other.
+        there: u64,
+    },
+    /// A statement about the state is false.
     #[error("it should hold that {what}; please report this with the events that led to it")]
     Broken {
         /// The statement.
@@ -35,65 +47,160 @@ fn holds(what: &'static str, holds: bool) -> Result<(), AuditError> {
     }
 }
 
+fn same(what: &'static str, here: usize, there: u64) -> Result<(), AuditError> {
+    let here = u64::try_from(here).unwrap_or(u64::MAX);
+    if here == there {
+        Ok(())
+    } else {
+        Err(AuditError::Count { what, here, there })
+    }
+}
+
 impl Control {
-    /// Checks every invariant of the whole state, in time proportional to it.
+    /// Checks every invariant of sessions, requests and engines, in time proportional to the whole.
     ///
     /// # Errors
     /// The first that doesn't hold.
     pub fn audit(&self) -> Result<(), AuditError> {
-        for (number, pool) in self.pools.iter().enumerate() {
-            pool.engine.audit().map_err(|source| AuditError::Engine {
-                pool: pool.name.clone(),
+        self.audit_engines()?;
+        self.audit_contexts()?;
+        self.audit_moved()?;
+        self.audit_sessions()
+    }
+
+    fn audit_engines(&self) -> Result<(), AuditError> {
+        for (pool, of) in self.pools.iter().enumerate() {
+            of.engine.audit().map_err(|source| AuditError::Engine {
+                pool: of.name.clone(),
                 source,
             })?;
-            let here = || self.requests.iter().filter(|(_, entry)| entry.pool == number);
-            let waiting = here()
-                .filter(|(_, entry)| matches!(entry.stage, Stage::Waiting))
-                .count();
-            holds(
-                "who waits here waits in an engine, and the other way round",
-                waiting as u64 == pool.engine.waiting(),
-            )?;
-            let flows = pool.engine.snapshot().flows;
-            let in_flight: u64 = flows.iter().map(|flow| flow.in_flight).sum();
-            holds(
-                "who is granted here runs in an engine, and the other way round",
-                (here().count() - waiting) as u64 == in_flight,
-            )?;
-        }
-        for (id, entry) in self.requests.iter() {
-            let context = self.requests.contexts.get(&entry.epoch);
-            holds(
-                "a request's root context knows it",
-                context.is_some_and(|it| it.requests.get(&entry.sequence) == Some(id)),
-            )?;
-        }
-        let known: usize = self.requests.contexts.values().map(|it| it.requests.len()).sum();
-        holds(
-            "a root context knows only what there is",
-            known == self.requests.len(),
-        )?;
-        for (epoch, context) in &self.requests.contexts {
-            let spoken_for = context.conn.is_some_and(|conn| {
-                self.sessions
-                    .get(&conn)
-                    .is_some_and(|it| matches!(it.stage, SessionStage::Established(of) if of == *epoch))
-            });
-            holds(
-                "a root context is spoken for by an established stream, or is orphaned",
-                spoken_for != context.orphaned.is_some(),
+            let snapshot = of.engine.snapshot();
+            let entries = || self.requests.entries().filter(|(_, entry)| entry.pool == pool);
+            let waiting = entries().filter(|(_, entry)| entry.waits()).count();
+            let granted = entries().count() - waiting;
+            same("requests that wait", waiting, snapshot.waiting)?;
+            same(
+                "requests in stock",
+                granted,
+                snapshot.stock + snapshot.draining_stock,
             )?;
         }
         Ok(())
     }
 
+    fn audit_contexts(&self) -> Result<(), AuditError> {
+        let contexts = &self.requests.contexts;
+        let named: usize = contexts.values().map(|it| it.requests.len()).sum();
+        same(
+            "requests of all filters",
+            named,
+            u64::try_from(self.requests.len()).unwrap_or(u64::MAX),
+        )?;
+        holds("sessions have a limit", contexts.len() <= CONTEXTS_MAX)?;
+        for (epoch, context) in contexts {
+            let mut own = context
+                .requests
+                .iter()
+                .map(|(&sequence, &id)| (sequence, self.requests.get(id)));
+            holds(
+                "a filter's name and its request name each other",
+                own.all(|(sequence, entry)| {
+                    entry.is_some_and(|entry| entry.name.epoch == *epoch && entry.name.sequence == sequence)
+                }),
+            )?;
+            holds(
+                "a filter's requests have a limit",
+                context.requests.len() <= REQUESTS_MAX,
+            )?;
+            let speaks = context.conn.and_then(|conn| self.sessions.get(&conn));
+            holds(
+                "a stream speaks for a filter, or it is orphaned",
+                match (speaks, context.orphaned) {
+                    (Some(session), None) => {
+                        matches!(session.stage, SessionStage::Established(of) if of == *epoch)
+                    }
+                    (None, Some(_)) => context.conn.is_none(),
+                    _ => false,
+                },
+            )?;
+            holds(
+                "what is awaited the end of is granted",
+                context.absent.iter().all(|id| {
+                    self.requests.get(*id).is_none_or(|entry| {
+                        matches!(entry.stage, Stage::Granted { .. }) && entry.name.epoch == *epoch
+                    })
+                }),
+            )?;
+            holds(
+                "those that ended are remembered whole, and up to a limit",
+                context.counted.audit().is_some_and(|count| count <= COUNTED_MAX),
+            )?;
+            let of_envoy = contexts.values().filter(|it| it.envoy == context.envoy).count();
+            same(
+                "sessions of an Envoy",
+                of_envoy,
+                u64::try_from(self.envoys.contexts_of(context.envoy)).unwrap_or(u64::MAX),
+            )?;
+        }
+        let mut envoys: Vec<_> = contexts.values().map(|it| it.envoy).collect();
+        envoys.sort_unstable();
+        envoys.dedup();
+        same(
+            "Envoys",
+            envoys.len(),
+            u64::try_from(self.envoys.len()).unwrap_or(u64::MAX),
+        )
+    }
+
+    fn audit_moved(&self) -> Result<(), AuditError> {
+        for (name, id) in self.requests.all_moved() {
+            holds(
+                "a name that is moved is nobody's",
+                self.requests.find(name).is_none(),
+            )?;
+            let lives = self
+                .requests
+                .get(id)
+                .is_some_and(|entry| entry.trail.contains(&name));
+            holds(
+                "a moved name is kept for a request that lives, or a filter that may speak of it",
+                lives || self.requests.contexts.contains_key(&name.epoch),
+            )?;
+            holds(
+                "moved names have a limit",
+                self.requests.moved_of(name.epoch) <= MOVED_MAX,
+            )?;
+        }
+        for (id, entry) in self.requests.entries() {
+            holds(
+                "a request's former names stand for it",
+                entry.trail.len() <= TRAIL_MAX
+                    && entry
+                        .trail
+                        .iter()
+                        .all(|name| self.requests.moved(*name) == Some(id)),
+            )?;
+        }
+        Ok(())
+    }
+
+    fn audit_sessions(&self) -> Result<(), AuditError> {
+        for (conn, session) in &self.sessions {
+            if let SessionStage::Established(epoch) = session.stage {
+                let context = self.requests.contexts.get(&epoch);
+                holds(
+                    "an established stream speaks for its filter",
+                    context.is_some_and(|context| context.conn == Some(*conn)),
+                )?;
+            }
+        }
+        Ok(())
+    }
     /// Whether this request of the root context with this epoch is granted here; `None`: it isn't known.
     #[must_use]
     pub fn is_granted(&self, epoch: u128, sequence: u64) -> Option<bool> {
-        let id = self.requests.find(Epoch(epoch), sequence)?;
-        Some(match self.requests.get(id)?.stage {
-            Stage::Waiting => false,
-            Stage::Granted { .. } => true,
-        })
+        let epoch = Epoch(epoch);
+        let id = self.requests.find(Name { epoch, sequence })?;
+        Some(!self.requests.get(id)?.waits())
     }
 }

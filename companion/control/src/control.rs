@@ -1,28 +1,26 @@
 //! The control itself: one event in, everything that follows from it done, outputs to take.
 //!
-//! Whatever a filter says becomes an engine's input here; what an engine decides is in `decisions`. What a
-//! Hello means for the requests on both sides is in `resync`.
+//! What a filter says becomes an engine's input: a request's arrival in `intake`, its way to its end in `course`, its
+//! second arrival in `requeue`. What the engines decide is in `decisions`. What a Hello means for the requests on both
+//! sides is in `resync`, and what the end of a stream means in `orphans`.
 
-use core::time::Duration;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
 use hashbrown::HashMap;
-use penstock_engine::input::{Input, Service, Usage};
-use penstock_engine::{Instant, Outcome};
+use penstock_engine::Instant;
+use penstock_engine::input::Input;
 use penstock_wire as wire;
 use wire::command::Kind;
 use wire::filter_frame::Event as Said;
 
-use crate::answer;
-use crate::convert;
-use crate::decisions::reject;
-use crate::event::{ConnId, Event, Labels, Observation, Output};
+use crate::envoys::Envoys;
+use crate::event::{ConnId, Event, Observation, Output};
+use crate::intake::Arrival;
 use crate::pool::Pool;
-use crate::register::{Entry, Requests, Stage};
+use crate::register::{Name, Requests};
 use crate::session::{Epoch, Session, Stage as SessionStage, Violation};
 use crate::settings::Settings;
-use crate::status::{PoolStatus, SessionStatus, Status};
 use crate::timers::{Timer, Timers};
 
 /// Sessions, requests and engines of one companion.
@@ -32,12 +30,16 @@ pub struct Control {
     pub(crate) pools: Vec<Pool>,
     pub(crate) requests: Requests,
     pub(crate) sessions: HashMap<ConnId, Session>,
+    pub(crate) envoys: Envoys,
     pub(crate) timers: Timers,
-    no_pool: Arc<str>,
-    outputs: VecDeque<Output>,
+    /// The pool's name of a request that has none.
+    pub(crate) no_pool: Arc<str>,
+    pub(crate) outputs: VecDeque<Output>,
     dirty: VecDeque<ConnId>,
-    started: bool,
-    draining: bool,
+    pub(crate) started: bool,
+    pub(crate) draining: bool,
+    /// Another companion has taken over.
+    pub(crate) handed_over: bool,
 }
 
 impl Control {
@@ -50,22 +52,34 @@ impl Control {
             .collect();
         let mut timers = Timers::default();
         timers.set(now.after(settings.startup_wait), Timer::Startup);
-        Self {
+        let mut control = Self {
             pools,
             timers,
             settings,
             requests: Requests::default(),
             sessions: HashMap::new(),
+            envoys: Envoys::default(),
             no_pool: "none".into(),
             outputs: VecDeque::new(),
             dirty: VecDeque::new(),
             started: false,
             draining: false,
-        }
+            handed_over: false,
+        };
+        control.tell_endpoints(None);
+        control
     }
 
     /// Takes one event and does all that follows from it.
     pub fn handle(&mut self, now: Instant, event: Event) {
+        if self.handed_over {
+            // Whatever it is, it is the other companion's.
+            if let Event::Opened(conn) = event {
+                self.outputs
+                    .push_back(Output::Close(conn, "another companion takes over"));
+            }
+            return;
+        }
         match event {
             Event::Opened(conn) => {
                 self.sessions.insert(conn, Session::new(now));
@@ -74,7 +88,7 @@ impl Control {
             }
             Event::Frame(conn, frame) => self.frame(now, conn, *frame),
             Event::Closed(conn) => self.closed(now, conn, "the stream ended"),
-            Event::HandOver => {}
+            Event::HandOver => self.hand_over(),
             Event::EndpointReady { pool, address, ready } => self.endpoint_ready(now, pool, &address, ready),
             Event::Drain(on) => {
                 self.draining = on;
@@ -83,11 +97,15 @@ impl Control {
                 }
             }
         }
+        self.look();
     }
 
     /// When [`Control::handle_timeout`] is due; `None`: never, as things stand.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Instant> {
+        if self.handed_over {
+            return None;
+        }
         self.pools
             .iter()
             .filter_map(|pool| pool.engine.poll_timeout())
@@ -97,6 +115,9 @@ impl Control {
 
     /// Does what is due.
     pub fn handle_timeout(&mut self, now: Instant) {
+        if self.handed_over {
+            return;
+        }
         while let Some(timer) = self.timers.pop(now) {
             match timer {
                 Timer::Startup => self.start(now),
@@ -108,6 +129,14 @@ impl Control {
             self.pools[pool].engine.handle_timeout(now);
             self.effects(now, pool);
         }
+        self.look();
+    }
+
+    /// An endpoint may be marked down, or back, with anything that happens.
+    fn look(&mut self) {
+        if !self.pools.iter().all(Pool::is_as_seen) {
+            self.tell_endpoints(None);
+        }
     }
 
     /// The next thing to do for the shell. Frames come last, so that all that was decided in between shares one.
@@ -116,7 +145,7 @@ impl Control {
             return Some(output);
         }
         while let Some(conn) = self.dirty.pop_front() {
-            if let Some(frame) = self.sessions.get_mut(&conn).and_then(Session::frame) {
+            if let Some(frame) = self.next_frame(conn) {
                 return Some(Output::Send(conn, Box::new(frame)));
             }
         }
@@ -129,70 +158,11 @@ impl Control {
         self.requests.len() == 0
     }
 
-    /// A look at the whole.
-    #[must_use]
-    pub fn status(&self, now: Instant) -> Status {
-        let mut sessions: Vec<SessionStatus> = self
-            .requests
-            .contexts
-            .iter()
-            .map(|(epoch, context)| {
-                let waiting = context
-                    .requests
-                    .values()
-                    .filter(|id| {
-                        matches!(
-                            self.requests.get(**id),
-                            Some(Entry {
-                                stage: Stage::Waiting,
-                                ..
-                            })
-                        )
-                    })
-                    .count();
-                let seen = context
-                    .conn
-                    .and_then(|conn| self.sessions.get(&conn))
-                    .map(|it| it.last_seen);
-                SessionStatus {
-                    id: format!("{:016x}", epoch.0 >> 64),
-                    node: context.node.clone(),
-                    open: context.conn.is_some(),
-                    waiting,
-                    running: context.requests.len() - waiting,
-                    last_seen: now.since(seen.or(context.orphaned).unwrap_or(now)),
-                }
-            })
-            .collect();
-        sessions.sort_by(|a, b| (&a.node, &a.id).cmp(&(&b.node, &b.id)));
-        let pools = self
-            .pools
-            .iter()
-            .map(|pool| PoolStatus {
-                name: pool.name.clone(),
-                addresses: pool.addresses(),
-                public_flows: pool.public_flows.clone(),
-                discipline: pool.policy.flows.discipline,
-                snapshot: pool.engine.snapshot(),
-            })
-            .collect();
-        Status {
-            sessions,
-            pools,
-            started: self.started,
-            draining: self.draining,
-            requests: self.requests.len(),
-        }
-    }
-
     fn frame(&mut self, now: Instant, conn: ConnId, frame: wire::FilterFrame) {
         let Some(session) = self.sessions.get_mut(&conn) else {
             return;
         };
-        if matches!(session.stage, SessionStage::Over) {
-            return;
-        }
-        if let Err(violation) = session.number(now, frame.seq) {
+        if let Err(violation) = session.number(now, frame.seq, frame.ack) {
             return self.violated(now, conn, violation);
         }
         let Some(said) = frame.event else {
@@ -204,45 +174,33 @@ impl Control {
             (SessionStage::Established(_), Said::Hello(_)) => self.violated(now, conn, Violation::Parts),
             (SessionStage::Established(epoch), said) => {
                 let epoch = *epoch;
+                if let Some(context) = self.requests.contexts.get_mut(&epoch) {
+                    context.counted.acknowledged(frame.ack);
+                }
                 self.said(now, conn, epoch, said);
             }
-            (SessionStage::Over, _) => {}
         }
     }
 
     fn said(&mut self, now: Instant, conn: ConnId, epoch: Epoch, said: Said) {
-        let acknowledge = match said {
-            Said::Hello(_) => false,
-            Said::Register(register) => {
-                self.register(now, epoch, &register, Arrival::New);
-                false
-            }
-            Said::Cancel(cancel) => {
-                self.cancel(now, epoch, cancel.sequence);
-                false
-            }
-            Said::Started(started) => {
-                self.sent(now, epoch, started.sequence, &started.endpoint);
-                false
-            }
-            Said::Completed(completed) => {
-                self.completed(now, epoch, &completed);
-                false
-            }
-            Said::Refused(refused) => {
-                self.refused(now, epoch, &refused);
-                false
-            }
+        let named = |sequence| Name { epoch, sequence };
+        let mut acknowledge = false;
+        match said {
+            Said::Hello(_) => {}
+            Said::Register(register) => self.register(now, epoch, &register, Arrival::New),
+            Said::Cancel(cancel) => self.cancel(now, named(cancel.sequence)),
+            Said::Started(started) => self.begun(now, named(started.sequence), &started),
+            Said::Completed(completed) => self.completed(now, named(completed.sequence), &completed),
+            Said::Refused(refused) => self.refused(now, named(refused.sequence), &refused),
             Said::Beat(_) => {
                 self.release_absent(now, epoch);
-                true
+                acknowledge = true;
             }
             Said::Bye(_) => {
-                self.end(now, conn, "bye");
                 self.release(now, epoch);
-                false
+                self.end(now, conn, "bye");
             }
-        };
+        }
         if let Some(session) = self.sessions.get_mut(&conn)
             && (acknowledge || session.owes_ack())
             && session.acknowledge()
@@ -251,235 +209,36 @@ impl Control {
         }
     }
 
-    /// A request asks to go.
-    pub(crate) fn register(&mut self, now: Instant, epoch: Epoch, from: &wire::Register, how: Arrival) {
-        if self.requests.find(epoch, from.sequence).is_some() {
-            return;
-        }
-        let Some(pool) = self.pools.iter().position(|pool| pool.serves(&from.model)) else {
-            return self.no_pool(epoch, from);
-        };
-        let is_new = matches!(how, Arrival::New);
-        let (stage, runs_at) = match how {
-            Arrival::New | Arrival::Waiting => (Stage::Waiting, None),
-            Arrival::Running { grant, age } => {
-                let address = grant.endpoints.first().map_or("", String::as_str);
-                let Some(endpoint) = self.pools[pool].endpoint(address) else {
-                    // It runs where nothing of ours is: nothing to count.
-                    return;
-                };
-                let at = now.before(age);
-                (Stage::Granted { grant, at }, Some(endpoint))
-            }
-        };
-        let (flow, private) = convert::flow(&self.pools[pool].flow_key, from);
-        if !private {
-            self.pools[pool].show(&flow, self.settings.flows_shown);
-        }
-        let band = convert::band(&from.priority, &self.settings.objectives);
-        let labels = Arc::new(Labels {
-            pool: self.pools[pool].name.clone(),
-            model: from.model.as_str().into(),
-            flow: flow.as_ref().into(),
-            private,
-            band,
-            request_id: from.request_id.as_str().into(),
-        });
-        let id = self.requests.name();
-        let request = convert::request(id, now, from, &self.pools[pool], &flow, band);
-        let arrived = request.arrived;
-        self.observe(Observation::Arrived(labels.clone()));
-        if convert::bad_deadline(from, &self.pools[pool]) {
-            self.observe(Observation::BadDeadline(labels.clone()));
-        }
-        self.requests.insert(
-            id,
-            Entry {
-                epoch,
-                sequence: from.sequence,
-                pool,
-                labels: labels.clone(),
-                arrived,
-                stage,
-            },
-        );
-        let input = match runs_at {
-            Some(endpoint) => {
-                let address = self.pools[pool].address(endpoint).to_owned();
-                self.decided(&labels, Outcome::Dispatched, "", Duration::ZERO, &address);
-                Input::Adopt { request, endpoint }
-            }
-            None if is_new => Input::Register(request),
-            None => Input::Resume(request),
-        };
-        self.decide(now, pool, input);
-    }
-
-    fn no_pool(&mut self, epoch: Epoch, from: &wire::Register) {
-        let labels = Arc::new(Labels {
-            pool: self.no_pool.clone(),
-            model: from.model.as_str().into(),
-            flow: from.fairness_id.as_str().into(),
-            private: from.fairness_id_private,
-            band: convert::band(&from.priority, &self.settings.objectives),
-            request_id: from.request_id.as_str().into(),
-        });
-        let answer = answer::unknown_model(&from.model);
-        // Asked again, because the answer was lost, it is answered again.
-        if self.requests.count(epoch, from.sequence) {
-            self.observe(Observation::Arrived(labels.clone()));
-            self.decided(&labels, Outcome::RejectedInvalid, answer.code, Duration::ZERO, "");
-        }
-        let reject = reject(
-            from.sequence,
-            answer,
-            Outcome::RejectedInvalid,
-            Duration::ZERO,
-            None,
-            0,
-        );
-        self.say(epoch, Kind::Reject(reject));
-    }
-
-    fn cancel(&mut self, now: Instant, epoch: Epoch, sequence: u64) {
-        let Some(id) = self.requests.find(epoch, sequence) else {
-            return;
-        };
-        let Some(entry) = self.requests.get(id) else {
-            return;
-        };
-        let (pool, waiting) = (entry.pool, matches!(entry.stage, Stage::Waiting));
-        if waiting {
-            self.decide(now, pool, Input::Cancel(id));
-        } else {
-            // The grant crossed the cancel: it was never sent.
-            self.requests.remove(id);
-            self.decide(
-                now,
-                pool,
-                Input::Completed {
-                    id,
-                    service: Service::Nothing,
-                },
-            );
-        }
-    }
-
-    fn sent(&mut self, now: Instant, epoch: Epoch, sequence: u64, address: &str) {
-        let Some(id) = self.requests.find(epoch, sequence) else {
-            return;
-        };
-        let Some(Entry {
-            pool,
-            labels,
-            stage: Stage::Granted { grant, .. },
-            ..
-        }) = self.requests.get(id)
-        else {
-            return;
-        };
-        let pool = *pool;
-        let misrouted = !address.is_empty() && !grant.endpoints.iter().any(|granted| granted == address);
-        if misrouted {
-            let labels = labels.clone();
-            self.observe(Observation::Misrouted {
-                labels,
-                endpoint: address.into(),
-            });
-        }
-        if let Some(endpoint) = self.pools[pool].endpoint(address) {
-            self.decide(now, pool, Input::Sent { id, endpoint });
-        }
-    }
-
-    fn completed(&mut self, now: Instant, epoch: Epoch, from: &wire::Completed) {
-        self.sent(now, epoch, from.sequence, &from.endpoint);
-        let Some(id) = self.requests.find(epoch, from.sequence) else {
-            return;
-        };
-        let Some(entry) = self.requests.remove(id) else {
-            return;
-        };
-        if matches!(entry.stage, Stage::Waiting) {
-            // It was granted by nobody we know of; what it waits for here is over.
-            return self.decide(now, entry.pool, Input::Cancel(id));
-        }
-        let output_tokens = convert::output_tokens(from);
-        let ttft = from.first_byte_us.and_then(|first| entry.since_arrival(first));
-        let itl = match (from.first_byte_us, from.last_byte_us, output_tokens) {
-            (Some(first), Some(last), Some(tokens)) if tokens > 1 && last > first => {
-                Some(Duration::from_micros((last - first) / (tokens - 1)))
-            }
-            _ => None,
-        };
-        self.observe(Observation::Completed {
-            labels: entry.labels.clone(),
-            endpoint: from.endpoint.as_str().into(),
-            status: u16::try_from(from.status).unwrap_or(0),
-            ttft,
-            itl,
-            duration: now.since(entry.arrived),
-            prompt_tokens: from.prompt_tokens,
-            output_tokens,
-        });
-        self.decide(
-            now,
-            entry.pool,
-            Input::Completed {
-                id,
-                service: convert::service(from),
-            },
-        );
-    }
-
-    /// The filter answered by itself.
-    fn refused(&mut self, now: Instant, epoch: Epoch, from: &wire::Refused) {
-        if self.requests.find(epoch, from.sequence).is_some() {
-            // It leaves our queue: counted there, as cancelled, or as granted before.
-            self.cancel(now, epoch, from.sequence);
-            self.requests.count(epoch, from.sequence);
-            return;
-        }
-        if !self.requests.count(epoch, from.sequence) {
-            return;
-        }
-        let pool = match from.model.as_str() {
-            "" => None,
-            model => self.pools.iter().find(|pool| pool.serves(model)),
-        };
-        let labels = Arc::new(Labels {
-            pool: pool.map_or(&self.no_pool, |pool| &pool.name).clone(),
-            model: from.model.as_str().into(),
-            flow: "".into(),
-            private: false,
-            band: penstock_engine::input::Band::Default,
-            request_id: from.request_id.as_str().into(),
-        });
-        self.observe(Observation::Arrived(labels.clone()));
-        self.observe(Observation::Refused {
-            labels,
-            outcome: from.outcome.as_str().into(),
-            code: from.code.as_str().into(),
-        });
-    }
-
     fn endpoint_ready(&mut self, now: Instant, pool: usize, address: &str, ready: bool) {
         let Some(of) = self.pools.get_mut(pool) else {
             return;
         };
-        if !of.set_ready(now, address, ready) {
-            return;
+        if of.set_ready(now, address, ready) {
+            self.effects(now, pool);
+            self.tell_endpoints(None);
         }
-        let command = Kind::Endpoints(wire::Endpoints {
-            pool: of.name.to_string(),
-            ready: of.ready(),
-            open_bound: None,
-        });
-        self.effects(now, pool);
-        let mut open: Vec<Epoch> = self.requests.contexts.keys().copied().collect();
-        open.sort_unstable();
-        for epoch in open {
-            self.say(epoch, command.clone());
+    }
+
+    /// Tells every session of the endpoints where that has changed, and `newcomer` in any case.
+    pub(crate) fn tell_endpoints(&mut self, newcomer: Option<Epoch>) {
+        let mut all: Option<Vec<Epoch>> = None;
+        for pool in 0..self.pools.len() {
+            let changed = self.pools[pool].look(self.envoys.len());
+            let command = || Kind::Endpoints(self.pools[pool].endpoints());
+            if changed {
+                let command = command();
+                let all = all.get_or_insert_with(|| {
+                    let mut open: Vec<Epoch> = self.requests.contexts.keys().copied().collect();
+                    open.sort_unstable();
+                    open
+                });
+                for epoch in all.clone() {
+                    self.say(epoch, command.clone());
+                }
+            } else if let Some(newcomer) = newcomer {
+                let command = command();
+                self.say(newcomer, command);
+            }
         }
     }
 
@@ -520,36 +279,26 @@ impl Control {
 
     /// Closes a stream; what it has queued goes out first.
     pub(crate) fn end(&mut self, now: Instant, conn: ConnId, why: &'static str) {
-        if let Some(frame) = self.sessions.get_mut(&conn).and_then(Session::frame) {
+        if let Some(frame) = self.next_frame(conn) {
             self.outputs.push_back(Output::Send(conn, Box::new(frame)));
         }
         self.closed(now, conn, why);
         self.outputs.push_back(Output::Close(conn, why));
     }
 
+    fn next_frame(&mut self, conn: ConnId) -> Option<wire::CompanionFrame> {
+        let session = self.sessions.get_mut(&conn)?;
+        let frame = session.frame()?;
+        if let SessionStage::Established(epoch) = session.stage
+            && let Some(context) = self.requests.contexts.get_mut(&epoch)
+            && context.conn == Some(conn)
+        {
+            context.counted.sent(frame.seq);
+        }
+        Some(frame)
+    }
+
     fn violated(&mut self, now: Instant, conn: ConnId, violation: Violation) {
         self.end(now, conn, violation.as_str());
     }
 }
-
-/// How a request comes in.
-pub(crate) enum Arrival {
-    /// It has just arrived.
-    New,
-    /// It waited at a filter, for another companion or over another stream.
-    Waiting,
-    /// It runs already, granted by another companion.
-    Running {
-        /// As that companion must have said it.
-        grant: Box<wire::Grant>,
-        /// Since it was granted.
-        age: Duration,
-    },
-}
-
-/// Served, and nobody counted.
-pub(crate) const AT_ESTIMATE: Service = Service::Served(Usage {
-    prompt: None,
-    cached: None,
-    output: None,
-});

@@ -33,27 +33,7 @@ impl Control {
                         .into_iter()
                         .map(|it| self.pools[pool].address(it).to_owned())
                         .collect();
-                    let Some(entry) = self.requests.get_mut(id) else {
-                        continue;
-                    };
-                    let grant = wire::Grant {
-                        sequence: entry.sequence,
-                        pool: entry.labels.pool.to_string(),
-                        endpoints,
-                        outcome: outcome.as_str().to_owned(),
-                        queue_us: micros(waited),
-                        saturation_milli,
-                        target_model: String::new(),
-                        requeue: false,
-                    };
-                    entry.stage = Stage::Granted {
-                        grant: Box::new(grant.clone()),
-                        at: now,
-                    };
-                    let (epoch, labels) = (entry.epoch, entry.labels.clone());
-                    let first = grant.endpoints.first().map_or("", String::as_str);
-                    self.decided(&labels, outcome, "", waited, first);
-                    self.say(epoch, Kind::Grant(grant));
+                    self.granted(now, pool, id, endpoints, outcome, waited, saturation_milli);
                 }
                 Effect::Reject {
                     id,
@@ -64,7 +44,9 @@ impl Control {
                     self.rejected(pool, id, outcome, waited, retry_after);
                 }
                 Effect::Cancelled { id, waited } => {
-                    if let Some(entry) = self.requests.close(id) {
+                    if let Some(entry) = self.requests.close(id)
+                        && entry.admitted.is_none()
+                    {
                         let code = wire::names::code::CANCELLED;
                         self.decided(&entry.labels, Outcome::Cancelled, code, waited, "");
                     }
@@ -73,6 +55,52 @@ impl Control {
                 Effect::Settled { .. } | Effect::Traced { .. } => {}
             }
         }
+    }
+
+    #[expect(clippy::too_many_arguments, reason = "the parts of one effect")]
+    fn granted(
+        &mut self,
+        now: Instant,
+        pool: usize,
+        id: RequestId,
+        endpoints: Vec<String>,
+        outcome: Outcome,
+        waited: Duration,
+        saturation_milli: u32,
+    ) {
+        let requeues = self.pools[pool].requeues;
+        let Some(entry) = self.requests.get(id) else {
+            return;
+        };
+        let context = self.requests.contexts.get(&entry.name.epoch);
+        let enters_again = context.is_some_and(|context| context.version >= 2);
+        let Some(entry) = self.requests.get_mut(id) else {
+            return;
+        };
+        let first_time = entry.admitted.is_none();
+        // Let go again, it keeps the outcome it was let go with at first.
+        let outcome = *entry.admitted.get_or_insert(outcome);
+        let grant = wire::Grant {
+            sequence: entry.name.sequence,
+            pool: entry.labels.pool.to_string(),
+            endpoints,
+            outcome: outcome.as_str().to_owned(),
+            queue_us: micros(waited),
+            saturation_milli,
+            target_model: String::new(),
+            requeue: enters_again && entry.requeues < requeues,
+        };
+        entry.stage = Stage::Granted {
+            grant: Box::new(grant.clone()),
+            at: now,
+            failed: 0,
+        };
+        let (epoch, labels) = (entry.name.epoch, entry.labels.clone());
+        if first_time {
+            let first = grant.endpoints.first().map_or("", String::as_str);
+            self.decided(&labels, outcome, "", waited, first);
+        }
+        self.say(epoch, Kind::Grant(grant));
     }
 
     fn rejected(
@@ -91,9 +119,13 @@ impl Control {
         let Some(answer) = answer::to(outcome, &of.name, &of.policy, of.capacity_status) else {
             return;
         };
-        self.decided(&entry.labels, outcome, answer.code, waited, "");
-        let reject = reject(entry.sequence, answer, outcome, waited, retry_after, saturation);
-        self.say(entry.epoch, Kind::Reject(reject));
+        if entry.admitted.is_none() {
+            self.decided(&entry.labels, outcome, answer.code, waited, "");
+        }
+        let outcome = entry.admitted.unwrap_or(outcome).as_str();
+        let sequence = entry.name.sequence;
+        let reject = reject(sequence, answer, outcome, waited, retry_after, saturation);
+        self.turn_down(entry.name, reject);
     }
 
     /// Says to log and metrics how a request left the queue, once for each.
@@ -120,7 +152,7 @@ impl Control {
 pub(crate) fn reject(
     sequence: u64,
     answer: Answer,
-    outcome: Outcome,
+    outcome: &str,
     waited: Duration,
     retry_after: Option<Duration>,
     saturation_milli: u32,
@@ -130,7 +162,7 @@ pub(crate) fn reject(
         sequence,
         status: u32::from(answer.status),
         code: answer.code.to_owned(),
-        outcome: outcome.as_str().to_owned(),
+        outcome: outcome.to_owned(),
         message: answer.message,
         retry_after_ms: again.then(|| millis(retry_after.unwrap_or(RETRY_AFTER_DEFAULT))),
         r#final: answer.last_word,

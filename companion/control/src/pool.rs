@@ -6,6 +6,7 @@ use hashbrown::{HashMap, HashSet};
 use penstock_engine::Engine;
 use penstock_engine::input::{EndpointId, EndpointState, Input};
 use penstock_engine::{Instant, Policy};
+use penstock_wire as wire;
 use wildmatch::WildMatch;
 
 use crate::settings::{FlowKey, PoolSettings};
@@ -18,18 +19,25 @@ pub(crate) struct Pool {
     pub(crate) policy: Policy,
     pub(crate) flow_key: Vec<FlowKey>,
     pub(crate) capacity_status: u16,
+    /// How often a request may be queued again.
+    pub(crate) requeues: u32,
     /// Flows whose identity may be shown: it came from a header, and there was room.
     pub(crate) public_flows: HashSet<Box<str>>,
     globs: Vec<WildMatch>,
     class_globs: Vec<WildMatch>,
     endpoints: Vec<Endpoint>,
     ids: HashMap<Box<str>, EndpointId>,
+    /// As the filters were told it.
+    open_bound: Option<u64>,
+    seen_ready: usize,
 }
 
 #[derive(Debug)]
 struct Endpoint {
     address: Box<str>,
     state: EndpointState,
+    /// As the filters were told it: healthy, and not marked down.
+    ready: bool,
 }
 
 impl Pool {
@@ -45,6 +53,9 @@ impl Pool {
                 .map(|glob| WildMatch::new(glob))
                 .collect(),
             capacity_status: settings.capacity_status,
+            requeues: settings.requeues,
+            open_bound: None,
+            seen_ready: 0,
             public_flows: HashSet::new(),
             globs: settings.models.iter().map(|glob| WildMatch::new(glob)).collect(),
             endpoints: Vec::with_capacity(settings.endpoints.len()),
@@ -61,6 +72,7 @@ impl Pool {
             pool.endpoints.push(Endpoint {
                 address: endpoint.address.as_str().into(),
                 state,
+                ready: false,
             });
             pool.engine.handle(now, Input::Endpoint { id, state });
         }
@@ -130,12 +142,41 @@ impl Pool {
         self.endpoints.iter().map(|it| it.address.clone()).collect()
     }
 
-    /// Addresses of the ready endpoints, in the order of the configuration.
-    pub(crate) fn ready(&self) -> Vec<String> {
-        self.endpoints
-            .iter()
-            .filter(|it| it.state.ready)
-            .map(|it| it.address.to_string())
-            .collect()
+    /// The endpoints, in the order of the configuration.
+    pub(crate) fn ids(&self) -> impl Iterator<Item = EndpointId> + use<> {
+        (0..self.endpoints.len()).map_while(|at| u32::try_from(at).ok().map(EndpointId))
+    }
+
+    /// Looks which endpoints are ready and what `envoys` Envoys may have in flight without a companion, each of them.
+    /// `true`: that has changed.
+    pub(crate) fn look(&mut self, envoys: usize) -> bool {
+        let mut changed = false;
+        for (id, endpoint) in (0..).map(EndpointId).zip(&mut self.endpoints) {
+            let ready = self.engine.is_ready(id);
+            changed |= core::mem::replace(&mut endpoint.ready, ready) != ready;
+        }
+        self.seen_ready = self.engine.ready_count();
+        let envoys = u64::try_from(envoys).unwrap_or(u64::MAX).max(1);
+        let bound = self.full_bound().map(|bound| (bound / envoys).max(1));
+        changed | (core::mem::replace(&mut self.open_bound, bound) != bound)
+    }
+
+    fn full_bound(&self) -> Option<u64> {
+        None
+    }
+
+    /// Whether so many endpoints were ready at the last look as are now.
+    pub(crate) fn is_as_seen(&self) -> bool {
+        self.engine.ready_count() == self.seen_ready
+    }
+
+    /// What was seen at the last look, as the filters are told it.
+    pub(crate) fn endpoints(&self) -> wire::Endpoints {
+        let ready = self.endpoints.iter().filter(|it| it.ready);
+        wire::Endpoints {
+            pool: self.name.to_string(),
+            ready: ready.map(|it| it.address.to_string()).collect(),
+            open_bound: self.open_bound,
+        }
     }
 }

@@ -1,25 +1,50 @@
 //! The requests that haven't ended: whose they are, how far they are, and under which name each side knows them.
+//!
+//! A filter's name of a request may change: one that no server took enters again, and is then another's. The name it
+//! had is *moved*, as long as its filter may speak of it: it stands for the request that took its place.
 
 use core::time::Duration;
 use std::sync::Arc;
 
 use hashbrown::HashMap;
-use penstock_engine::{Instant, RequestId};
+use penstock_engine::{Instant, Outcome, RequestId};
 use penstock_wire as wire;
 
 use crate::event::Labels;
+use crate::limits::{MOVED_MAX, TRAIL_MAX};
 use crate::session::{Context, Epoch};
+
+/// A request as its filter names it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) struct Name {
+    pub(crate) epoch: Epoch,
+    pub(crate) sequence: u64,
+}
+
+impl From<&wire::Origin> for Name {
+    fn from(origin: &wire::Origin) -> Self {
+        Self {
+            epoch: Epoch::new(origin.epoch_hi, origin.epoch_lo),
+            sequence: origin.sequence,
+        }
+    }
+}
 
 /// One request.
 #[derive(Debug)]
 pub(crate) struct Entry {
-    pub(crate) epoch: Epoch,
-    pub(crate) sequence: u64,
+    pub(crate) name: Name,
     /// Index of its pool.
     pub(crate) pool: usize,
     pub(crate) labels: Arc<Labels>,
     pub(crate) arrived: Instant,
     pub(crate) stage: Stage,
+    /// How it was let go the first time, which is its outcome whatever comes after; `None`: it has none yet.
+    pub(crate) admitted: Option<Outcome>,
+    /// How often it was queued again.
+    pub(crate) requeues: u32,
+    /// The names it had before.
+    pub(crate) trail: Vec<Name>,
 }
 
 /// How far a request is.
@@ -33,6 +58,8 @@ pub(crate) enum Stage {
         grant: Box<wire::Grant>,
         /// Since when.
         at: Instant,
+        /// So many endpoints at the head of the list are known to have failed it.
+        failed: usize,
     },
 }
 
@@ -41,6 +68,7 @@ pub(crate) enum Stage {
 pub(crate) struct Requests {
     pub(crate) contexts: HashMap<Epoch, Context>,
     entries: HashMap<RequestId, Entry>,
+    moved: HashMap<Epoch, HashMap<u64, RequestId>>,
     named: u64,
 }
 
@@ -52,8 +80,8 @@ impl Requests {
     }
 
     pub(crate) fn insert(&mut self, id: RequestId, entry: Entry) {
-        if let Some(context) = self.contexts.get_mut(&entry.epoch) {
-            context.requests.insert(entry.sequence, id);
+        if let Some(context) = self.contexts.get_mut(&entry.name.epoch) {
+            context.requests.insert(entry.name.sequence, id);
         }
         self.entries.insert(id, entry);
     }
@@ -66,32 +94,124 @@ impl Requests {
         self.entries.get_mut(&id)
     }
 
-    /// The name of a filter's request.
-    pub(crate) fn find(&self, epoch: Epoch, sequence: u64) -> Option<RequestId> {
-        self.contexts.get(&epoch)?.requests.get(&sequence).copied()
+    /// A filter's request that hasn't ended.
+    pub(crate) fn find(&self, name: Name) -> Option<RequestId> {
+        self.contexts
+            .get(&name.epoch)?
+            .requests
+            .get(&name.sequence)
+            .copied()
     }
 
-    /// Forgets a request that has ended.
-    pub(crate) fn remove(&mut self, id: RequestId) -> Option<Entry> {
+    /// Forgets a request that has ended, and remembers that it has: its filter may yet speak of it.
+    pub(crate) fn close(&mut self, id: RequestId) -> Option<Entry> {
         let entry = self.entries.remove(&id)?;
-        if let Some(context) = self.contexts.get_mut(&entry.epoch) {
-            context.requests.remove(&entry.sequence);
+        if let Some(context) = self.contexts.get_mut(&entry.name.epoch) {
+            context.requests.remove(&entry.name.sequence);
+            context.counted.insert(entry.name.sequence);
+        }
+        // Whoever has no session any more won't speak of them; if it comes back, what they stood for has ended.
+        for before in &entry.trail {
+            if !self.contexts.contains_key(&before.epoch) {
+                self.forget(*before);
+            }
         }
         Some(entry)
     }
 
-    /// Forgets a request that ended here, and of whose end its filter may yet speak: remembers that it is counted.
-    pub(crate) fn close(&mut self, id: RequestId) -> Option<Entry> {
-        let entry = self.remove(id)?;
-        self.count(entry.epoch, entry.sequence);
-        Some(entry)
+    /// `true`: this request of a filter has no outcome yet, as far as is remembered. From now on it has.
+    pub(crate) fn count(&mut self, name: Name) -> bool {
+        self.contexts
+            .get_mut(&name.epoch)
+            .is_none_or(|context| context.counted.insert(name.sequence))
     }
 
-    /// `true`: this request of a filter isn't counted yet, as far as it is remembered. From now on it is.
-    pub(crate) fn count(&mut self, epoch: Epoch, sequence: u64) -> bool {
+    /// It has ended here, as far as is remembered.
+    pub(crate) fn has_ended(&self, name: Name) -> bool {
         self.contexts
-            .get_mut(&epoch)
-            .is_none_or(|context| context.counted.insert(sequence))
+            .get(&name.epoch)
+            .is_some_and(|context| context.counted.contains(name.sequence))
+    }
+
+    /// A request goes by another name from now on; the one it had is moved.
+    pub(crate) fn rename(&mut self, id: RequestId, to: Name) {
+        let Some(entry) = self.entries.get_mut(&id) else {
+            return;
+        };
+        let from = core::mem::replace(&mut entry.name, to);
+        if let Some(context) = self.contexts.get_mut(&from.epoch) {
+            context.requests.remove(&from.sequence);
+            context.absent.retain(|absent| *absent != id);
+        }
+        if let Some(context) = self.contexts.get_mut(&to.epoch) {
+            context.requests.insert(to.sequence, id);
+        }
+        self.forget(to);
+        self.link(from, id);
+    }
+
+    /// A name stands for this request, which took its place.
+    pub(crate) fn link(&mut self, name: Name, id: RequestId) {
+        let Some(entry) = self.entries.get_mut(&id) else {
+            return;
+        };
+        let moved = self.moved.entry(name.epoch).or_default();
+        if entry.trail.len() < TRAIL_MAX && moved.len() < MOVED_MAX {
+            entry.trail.push(name);
+            moved.insert(name.sequence, id);
+        }
+        if moved.is_empty() {
+            self.moved.remove(&name.epoch);
+        }
+    }
+
+    /// What a name stands for that is moved; that may have ended.
+    pub(crate) fn moved(&self, name: Name) -> Option<RequestId> {
+        self.moved.get(&name.epoch)?.get(&name.sequence).copied()
+    }
+
+    /// A name that is moved won't be spoken of any more. `true`: it was.
+    pub(crate) fn forget(&mut self, name: Name) -> bool {
+        let Some(moved) = self.moved.get_mut(&name.epoch) else {
+            return false;
+        };
+        let id = moved.remove(&name.sequence);
+        if moved.is_empty() {
+            self.moved.remove(&name.epoch);
+        }
+        if let Some(entry) = id.and_then(|id| self.entries.get_mut(&id)) {
+            entry.trail.retain(|before| *before != name);
+        }
+        id.is_some()
+    }
+
+    /// Forgets the moved names of a root context that `keep` doesn't want.
+    pub(crate) fn forget_moved(&mut self, epoch: Epoch, keep: impl Fn(&Self, u64, RequestId) -> bool) {
+        let Some(moved) = self.moved.get(&epoch) else {
+            return;
+        };
+        let gone: Vec<u64> = moved
+            .iter()
+            .filter(|(sequence, id)| !keep(self, **sequence, **id))
+            .map(|(sequence, _)| *sequence)
+            .collect();
+        for sequence in gone {
+            self.forget(Name { epoch, sequence });
+        }
+    }
+
+    /// How many names of a root context are moved.
+    pub(crate) fn moved_of(&self, epoch: Epoch) -> usize {
+        self.moved.get(&epoch).map_or(0, HashMap::len)
+    }
+
+    /// All names that are moved, and what they stand for.
+    pub(crate) fn all_moved(&self) -> impl Iterator<Item = (Name, RequestId)> + '_ {
+        self.moved.iter().flat_map(|(&epoch, names)| {
+            names
+                .iter()
+                .map(move |(&sequence, &id)| (Name { epoch, sequence }, id))
+        })
     }
 
     /// The requests of a root context, in the order they were named.
@@ -104,9 +224,16 @@ impl Requests {
         ids
     }
 
-    /// All that haven't ended, in no order.
-    pub(crate) fn iter(&self) -> impl Iterator<Item = (&RequestId, &Entry)> {
-        self.entries.iter()
+    /// Those of a root context that wait, in the order they were named.
+    pub(crate) fn waiting_of(&self, epoch: Epoch) -> Vec<RequestId> {
+        let mut ids = self.of(epoch);
+        ids.retain(|id| self.get(*id).is_some_and(Entry::waits));
+        ids
+    }
+
+    /// All of them, in no order.
+    pub(crate) fn entries(&self) -> impl Iterator<Item = (RequestId, &Entry)> {
+        self.entries.iter().map(|(&id, entry)| (id, entry))
     }
 
     /// How many haven't ended.
@@ -115,7 +242,21 @@ impl Requests {
     }
 }
 
+impl Stage {
+    /// In stock, by the grant of another companion.
+    pub(crate) fn adopted(grant: Box<wire::Grant>, at: Instant) -> Self {
+        // What failed it before isn't known, nor when.
+        let failed = grant.endpoints.len();
+        Self::Granted { grant, at, failed }
+    }
+}
+
 impl Entry {
+    /// It is in the engine's queue.
+    pub(crate) const fn waits(&self) -> bool {
+        matches!(self.stage, Stage::Waiting)
+    }
+
     /// From its arrival to `after_us` behind its grant; `None` while it waits.
     pub(crate) fn since_arrival(&self, after_us: u64) -> Option<Duration> {
         match &self.stage {

@@ -1,74 +1,73 @@
-//! Sessions begin and end: what a Hello means for the requests on both sides, and what becomes of the requests of
-//! a session that ended.
+//! What a Hello means for the requests on both sides.
 //!
 //! | the filter says | not known here | queued here | granted here |
 //! |---|---|---|---|
 //! | waiting | enqueue at its first arrival | keep | the grant was lost: say it again, or requeue if its endpoint has gone |
 //! | running | adopt | adopt | keep |
 //! | absent | | cancel | release, unless its end is repeated before the next beat |
+//!
+//! What was refused here and still waits there is refused again. What is moved is another's by now: it is left alone.
 
 use core::time::Duration;
 
 use hashbrown::{HashMap, HashSet};
-use penstock_engine::Instant;
 use penstock_engine::input::{Input, RequestId};
+use penstock_engine::{Instant, Outcome};
 use penstock_wire as wire;
+use prost::Message;
 use wire::command::Kind;
 
-use crate::control::{AT_ESTIMATE, Arrival, Control};
+use crate::control::Control;
+use crate::convert;
 use crate::counted::Counted;
+use crate::course::AT_ESTIMATE;
+use crate::envoys::Envoy;
 use crate::event::{ConnId, Observation};
-use crate::register::{Entry, Stage};
-use crate::session::{Context, Epoch, Stage as SessionStage};
-use crate::timers::Timer;
+use crate::intake::Arrival;
+use crate::limits::CONTEXTS_MAX;
+use crate::register::{Entry, Name, Stage};
+use crate::session::{Context, Epoch, Greeting, Stage as SessionStage};
+use crate::trust;
+
+/// A filter's place has been taken by a later stream of its own.
+const LATER: &str = "a later stream speaks for this filter";
 
 impl Control {
     /// Takes a part of a Hello; with the last one the session is established.
     pub(crate) fn hello(&mut self, now: Instant, conn: ConnId, mut hello: wire::Hello) {
+        let bytes = hello.encoded_len();
         let Some(session) = self.sessions.get_mut(&conn) else {
             return;
         };
-        match session.part(&mut hello) {
+        match session.part(&mut hello, bytes) {
             Err(violation) => return self.end(now, conn, violation.as_str()),
             Ok(false) => return,
             Ok(true) => {}
         }
-        let version = hello.version_max.min(wire::limits::VERSION_MAX);
-        if version < hello.version_min.max(wire::limits::VERSION_MIN) {
+        let Some(version) = common_version(&hello) else {
             session.push(Kind::HelloAck(wire::HelloAck {
                 version: 0,
                 term: self.settings.term,
             }));
             return self.end(now, conn, "no version of the protocol is common");
+        };
+        let epoch = Epoch::new(hello.epoch_hi, hello.epoch_lo);
+        match self.requests.contexts.get(&epoch) {
+            Some(context) if context.stream >= hello.stream => return self.end(now, conn, LATER),
+            Some(_) => {}
+            None if self.requests.contexts.len() >= CONTEXTS_MAX => {
+                return self.end(now, conn, "there are more sessions than a companion may have");
+            }
+            None => {}
         }
-        let epoch = Epoch(u128::from(hello.epoch_hi) << 64 | u128::from(hello.epoch_lo));
+        let Some(session) = self.sessions.get_mut(&conn) else {
+            return;
+        };
         let greeting = match core::mem::replace(&mut session.stage, SessionStage::Established(epoch)) {
             SessionStage::Greeting(greeting) => greeting,
-            SessionStage::Established(_) | SessionStage::Over => return,
+            SessionStage::Established(_) => return,
         };
-        let older = match self.requests.contexts.get(&epoch) {
-            Some(context) if context.stream >= hello.stream => {
-                session.stage = SessionStage::Over;
-                return self.end(now, conn, "a later stream speaks for this filter");
-            }
-            Some(context) => context.conn,
-            None => None,
-        };
-        if let Some(older) = older {
-            self.end(now, older, "a later stream speaks for this filter");
-        }
-        let context = self.requests.contexts.entry(epoch).or_insert_with(|| Context {
-            conn: None,
-            stream: 0,
-            node: hello.node.as_str().into(),
-            orphaned: None,
-            requests: HashMap::new(),
-            absent: Vec::new(),
-            counted: Counted::default(),
-        });
-        context.conn = Some(conn);
-        context.stream = hello.stream;
-        context.orphaned = None;
+        self.speak_for(now, conn, epoch, version, &hello);
         self.observe(Observation::SessionOpened {
             conn,
             node: hello.node.as_str().into(),
@@ -76,63 +75,68 @@ impl Control {
             running: greeting.running.len(),
         });
         self.greet(epoch, version, &hello.policy_digest);
-        self.resync(now, epoch, greeting.waiting, greeting.running);
-        let open = self
-            .requests
-            .contexts
-            .values()
-            .filter(|it| it.conn.is_some())
-            .count();
-        if self
-            .settings
-            .sessions_expected
-            .is_some_and(|expected| open >= expected)
-        {
+        self.resync(now, epoch, *greeting);
+        let open = self.requests.contexts.values();
+        let open = open.filter(|it| it.conn.is_some()).count();
+        let expected = self.settings.sessions_expected;
+        if expected.is_some_and(|expected| open >= expected) {
             self.start(now);
+        }
+    }
+
+    /// The stream speaks for the root context from now on, and none before it.
+    fn speak_for(&mut self, now: Instant, conn: ConnId, epoch: Epoch, version: u32, hello: &wire::Hello) {
+        let envoy = Envoy::of(hello.envoy, epoch);
+        self.envoys.joined(envoy);
+        let context = self.requests.contexts.entry(epoch).or_insert_with(|| {
+            self.envoys.joined(envoy);
+            Context {
+                conn: None,
+                stream: 0,
+                version,
+                node: hello.node.as_str().into(),
+                envoy,
+                orphaned: None,
+                requests: HashMap::new(),
+                absent: Vec::new(),
+                counted: Counted::default(),
+            }
+        });
+        // Each counts once: it has just joined as what it says it is now.
+        self.envoys.left(core::mem::replace(&mut context.envoy, envoy));
+        context.counted.restart();
+        context.stream = hello.stream;
+        context.version = version;
+        context.orphaned = None;
+        // What it said the last time is overtaken.
+        context.absent.clear();
+        let older = context.conn.replace(conn);
+        if let Some(older) = older {
+            self.end(now, older, LATER);
         }
     }
 
     /// What every session is told first.
     fn greet(&mut self, epoch: Epoch, version: u32, digest: &str) {
-        self.say(
-            epoch,
-            Kind::HelloAck(wire::HelloAck {
-                version,
-                term: self.settings.term,
-            }),
-        );
+        let term = self.settings.term;
+        self.say(epoch, Kind::HelloAck(wire::HelloAck { version, term }));
         if digest != self.settings.policy.digest {
             self.say(epoch, Kind::Policy(self.settings.policy.clone()));
         }
-        for pool in 0..self.pools.len() {
-            let of = &self.pools[pool];
-            let endpoints = wire::Endpoints {
-                pool: of.name.to_string(),
-                ready: of.ready(),
-                open_bound: None,
-            };
-            self.say(epoch, Kind::Endpoints(endpoints));
-        }
+        self.tell_endpoints(Some(epoch));
     }
 
-    fn resync(
-        &mut self,
-        now: Instant,
-        epoch: Epoch,
-        waiting: Vec<wire::Register>,
-        running: Vec<wire::Running>,
-    ) {
-        let named: HashSet<u64> = waiting
-            .iter()
-            .map(|it| it.sequence)
-            .chain(
-                running
-                    .iter()
-                    .filter_map(|it| it.register.as_ref())
-                    .map(|it| it.sequence),
-            )
-            .collect();
-        self.settle_absent(now, epoch, &named);
+    fn resync(&mut self, now: Instant, epoch: Epoch, greeting: Greeting) {
+        let Greeting { waiting, running, .. } = greeting;
+        let runs = running.iter().filter_map(|it| it.register.as_ref());
+        let running_names: HashSet<u64> = runs.map(|it| it.sequence).collect();
+        let waiting_names: HashSet<u64> = waiting.iter().map(|it| it.sequence).collect();
+        // What waits isn't moved, whatever was thought of it.
+        self.requests
+            .forget_moved(epoch, |_, sequence, _| running_names.contains(&sequence));
+        self.settle_absent(now, epoch, |sequence| {
+            running_names.contains(&sequence) || waiting_names.contains(&sequence)
+        });
         for running in running {
             let Some(register) = &running.register else {
                 continue;
@@ -140,7 +144,8 @@ impl Control {
             self.still_runs(now, epoch, register, &running);
         }
         for register in waiting {
-            match self.requests.find(epoch, register.sequence) {
+            let sequence = register.sequence;
+            match self.requests.find(Name { epoch, sequence }) {
                 None => self.register(now, epoch, &register, Arrival::Waiting),
                 Some(id) => self.still_waits(now, epoch, id),
             }
@@ -148,75 +153,97 @@ impl Control {
     }
 
     /// What the filter no longer knows: queued ones left, granted ones have ended and their end may be repeated.
-    fn settle_absent(&mut self, now: Instant, epoch: Epoch, named: &HashSet<u64>) {
-        for id in self.requests.of(epoch) {
-            let Some(Entry {
-                sequence,
-                pool,
-                stage,
-                ..
-            }) = self.requests.get(id)
-            else {
+    fn settle_absent(&mut self, now: Instant, epoch: Epoch, is_named: impl Fn(u64) -> bool) {
+        // The last first: what leaves lets nothing go that leaves as well.
+        for id in self.requests.of(epoch).into_iter().rev() {
+            let Some(entry) = self.requests.get(id) else {
                 continue;
             };
-            if named.contains(sequence) {
+            if is_named(entry.name.sequence) {
                 continue;
             }
-            match stage {
-                Stage::Waiting => {
-                    let pool = *pool;
-                    self.decide(now, pool, Input::Cancel(id));
-                }
-                Stage::Granted { .. } => {
-                    if let Some(context) = self.requests.contexts.get_mut(&epoch) {
-                        context.absent.push(id);
-                    }
-                }
+            if entry.waits() {
+                let pool = entry.pool;
+                self.decide(now, pool, Input::Cancel(id));
+            } else if let Some(context) = self.requests.contexts.get_mut(&epoch) {
+                context.absent.push(id);
             }
         }
     }
 
     fn still_runs(&mut self, now: Instant, epoch: Epoch, register: &wire::Register, running: &wire::Running) {
-        if let Some(id) = self.requests.find(epoch, register.sequence) {
-            match self.requests.get(id) {
-                Some(Entry {
-                    stage: Stage::Granted { .. },
-                    ..
-                }) => return,
-                // Granted by another companion while it was queued here: it leaves this queue and is adopted.
-                Some(Entry { pool, .. }) => {
-                    let pool = *pool;
-                    self.decide(now, pool, Input::Cancel(id));
-                }
-                None => return,
+        let name = Name {
+            epoch,
+            sequence: register.sequence,
+        };
+        if self.requests.moved(name).is_some() {
+            if let Some(origin) = &register.origin {
+                self.link_through(now, name, origin.into());
             }
+            return;
         }
         let grant = Box::new(wire::Grant {
             sequence: register.sequence,
             pool: running.pool.clone(),
             endpoints: vec![running.endpoint.clone()],
-            outcome: penstock_engine::Outcome::Dispatched.as_str().to_owned(),
+            outcome: Outcome::Dispatched.as_str().to_owned(),
             ..Default::default()
         });
         let age = Duration::from_micros(running.age_us);
-        self.register(now, epoch, register, Arrival::Running { grant, age });
+        let Some(id) = self.requests.find(name) else {
+            return self.register(now, epoch, register, Arrival::Running { grant, age });
+        };
+        if self.requests.get(id).is_some_and(Entry::waits) {
+            self.adopt_waiting(now, id, register, grant, age);
+        }
+    }
+
+    /// Granted by another companion while it was queued here: it leaves the queue and runs, as the same request.
+    pub(crate) fn adopt_waiting(
+        &mut self,
+        now: Instant,
+        id: RequestId,
+        register: &wire::Register,
+        grant: Box<wire::Grant>,
+        age: Duration,
+    ) {
+        let address = grant.endpoints.first().cloned().unwrap_or_default();
+        let Some(entry) = self.requests.get_mut(id) else {
+            return;
+        };
+        let (pool, labels) = (entry.pool, entry.labels.clone());
+        let first_time = entry.admitted.replace(Outcome::Dispatched).is_none();
+        let endpoint = self.pools[pool].endpoint(&address);
+        if endpoint.is_some() {
+            entry.stage = Stage::adopted(grant, now.before(age));
+            entry.requeues = register.requeues;
+        }
+        let waited = now.before(age).since(entry.arrived);
+        let epoch = entry.name.epoch;
+        if first_time {
+            self.decided(&labels, Outcome::Dispatched, "", waited, &address);
+        }
+        let Some(endpoint) = endpoint else {
+            // It runs where nothing of ours is: it only leaves.
+            return self.decide(now, pool, Input::Cancel(id));
+        };
+        let version = self.requests.contexts.get(&epoch).map_or(0, |it| it.version);
+        let (from, _) = trust::counted(register, version, &self.settings.policy);
+        let flow = convert::flow(&self.pools[pool].flow_key, &from).0;
+        let request = convert::request(id, now, &from, &self.pools[pool], &flow, labels.band);
+        self.decide(now, pool, Input::Adopt { request, endpoint });
     }
 
     fn still_waits(&mut self, now: Instant, epoch: Epoch, id: RequestId) {
-        let Some(Entry {
-            pool,
-            stage: Stage::Granted { grant, .. },
-            ..
-        }) = self.requests.get(id)
-        else {
+        let Some(Entry { pool, stage, .. }) = self.requests.get(id) else {
             return;
         };
         let pool = *pool;
-        let there = grant
-            .endpoints
-            .iter()
-            .any(|address| self.pools[pool].endpoint(address).is_some());
-        if there {
+        let Stage::Granted { grant, .. } = stage else {
+            return self.decide(now, pool, Input::Continue(id));
+        };
+        let listed = |address: &String| self.pools[pool].endpoint(address).is_some();
+        if grant.endpoints.iter().any(listed) {
             let grant = grant.as_ref().clone();
             self.say(epoch, Kind::Grant(grant));
         } else {
@@ -233,87 +260,13 @@ impl Control {
             return;
         };
         for id in core::mem::take(&mut context.absent) {
-            if let Some(entry) = self.requests.close(id) {
-                self.decide(
-                    now,
-                    entry.pool,
-                    Input::Completed {
-                        id,
-                        service: AT_ESTIMATE,
-                    },
-                );
-            }
+            self.settle(now, id, AT_ESTIMATE);
         }
     }
+}
 
-    /// A stream is over. What it spoke for is orphaned, unless another stream speaks for it already.
-    pub(crate) fn closed(&mut self, now: Instant, conn: ConnId, why: &'static str) {
-        let Some(session) = self.sessions.remove(&conn) else {
-            return;
-        };
-        let SessionStage::Established(epoch) = session.stage else {
-            return;
-        };
-        let Some(context) = self.requests.contexts.get_mut(&epoch) else {
-            return;
-        };
-        if context.conn == Some(conn) {
-            context.conn = None;
-            context.orphaned = Some(now);
-            self.timers
-                .set(now.after(wire::limits::SESSION_GRACE), Timer::Grace(epoch));
-        }
-        self.observe(Observation::SessionClosed { conn, why });
-    }
-
-    /// A stream that may be silent for too long.
-    pub(crate) fn silence(&mut self, now: Instant, conn: ConnId) {
-        let Some(session) = self.sessions.get(&conn) else {
-            return;
-        };
-        let due = session.last_seen.after(wire::limits::SILENCE);
-        if due > now {
-            self.timers.set(due, Timer::Silence(conn));
-        } else {
-            self.end(now, conn, "no frame for 10s");
-        }
-    }
-
-    /// A root context that may be orphaned for too long.
-    pub(crate) fn grace(&mut self, now: Instant, epoch: Epoch) {
-        let over = self
-            .requests
-            .contexts
-            .get(&epoch)
-            .and_then(|context| context.orphaned)
-            .is_some_and(|since| since.after(wire::limits::SESSION_GRACE) <= now);
-        if over {
-            self.release(now, epoch);
-        }
-    }
-
-    /// A root context has gone for good: what it had queued is cancelled, what it had running is settled.
-    pub(crate) fn release(&mut self, now: Instant, epoch: Epoch) {
-        for id in self.requests.of(epoch) {
-            let Some(Entry { pool, stage, .. }) = self.requests.get(id) else {
-                continue;
-            };
-            let pool = *pool;
-            match stage {
-                Stage::Waiting => self.decide(now, pool, Input::Cancel(id)),
-                Stage::Granted { .. } => {
-                    self.requests.remove(id);
-                    self.decide(
-                        now,
-                        pool,
-                        Input::Completed {
-                            id,
-                            service: AT_ESTIMATE,
-                        },
-                    );
-                }
-            }
-        }
-        self.requests.contexts.remove(&epoch);
-    }
+/// The newest version that both sides speak.
+fn common_version(hello: &wire::Hello) -> Option<u32> {
+    let version = hello.version_max.min(wire::limits::VERSION_MAX);
+    (version >= hello.version_min.max(wire::limits::VERSION_MIN)).then_some(version)
 }

@@ -3,10 +3,14 @@
 use core::time::Duration;
 use std::sync::Arc;
 
-use hashbrown::HashSet;
+use hashbrown::{HashMap, HashSet};
+use penstock_engine::Instant;
 use penstock_engine::input::EndpointId;
 use penstock_engine::policy::Discipline;
 use penstock_engine::snapshot::Snapshot;
+
+use crate::control::Control;
+use crate::envoys::Envoy;
 
 /// Everything at one moment.
 #[derive(Clone, Debug)]
@@ -19,6 +23,10 @@ pub struct Status {
     pub started: bool,
     /// New requests are refused.
     pub draining: bool,
+    /// Another companion has taken over.
+    pub handed_over: bool,
+    /// Envoys that have a session, orphaned ones included.
+    pub envoys: usize,
     /// Requests that haven't ended.
     pub requests: usize,
 }
@@ -28,14 +36,20 @@ pub struct Status {
 pub struct SessionStatus {
     /// The first half of its epoch, in hex.
     pub id: String,
-    /// Which Envoy.
+    /// How its operator calls its Envoy.
     pub node: Box<str>,
+    /// Which Envoy process, in hex; empty: it doesn't say.
+    pub envoy: String,
     /// A stream speaks for it; else it is orphaned.
     pub open: bool,
     /// Its requests in a queue.
     pub waiting: usize,
     /// Its requests in stock.
     pub running: usize,
+    /// Its requests that go on under another name, because no server took them.
+    pub moved: usize,
+    /// Frames of it that were handled and not acknowledged yet.
+    pub unacked: u64,
     /// Since its last frame.
     pub last_seen: Duration,
 }
@@ -53,12 +67,76 @@ pub struct PoolStatus {
     pub discipline: Discipline,
     /// What its engine shows.
     pub snapshot: Snapshot,
+    /// Of the requests that run, those of orphaned sessions.
+    pub orphaned_stock: u64,
+    /// Of the requests that wait, those of orphaned sessions: they can't go.
+    pub orphaned_waiting: u64,
 }
 
 /// The flow of requests without an identity.
 pub(crate) const ANONYMOUS: &str = "anonymous";
 /// What stands for the flows that aren't shown, one by one.
 const OTHER: &str = "other";
+
+impl Control {
+    /// A look at the whole.
+    #[must_use]
+    pub fn status(&self, now: Instant) -> Status {
+        let contexts = &self.requests.contexts;
+        let mut waiting: HashMap<_, usize> = HashMap::with_capacity(contexts.len());
+        let mut orphaned = vec![(0, 0); self.pools.len()];
+        for (_, entry) in self.requests.entries() {
+            *waiting.entry(entry.name.epoch).or_default() += usize::from(entry.waits());
+            if contexts.get(&entry.name.epoch).is_none_or(|it| it.conn.is_none()) {
+                let (stock, queued) = &mut orphaned[entry.pool];
+                *stock += u64::from(!entry.waits());
+                *queued += u64::from(entry.waits());
+            }
+        }
+        let mut sessions: Vec<SessionStatus> = contexts
+            .iter()
+            .map(|(epoch, context)| {
+                let waiting = waiting.get(epoch).copied().unwrap_or_default();
+                let session = context.conn.and_then(|conn| self.sessions.get(&conn));
+                let seen = session.map(|it| it.last_seen).or(context.orphaned);
+                SessionStatus {
+                    id: format!("{:016x}", epoch.0 >> 64),
+                    node: context.node.clone(),
+                    envoy: match context.envoy {
+                        Envoy::Named(named) => format!("{named:016x}"),
+                        Envoy::Unnamed(_) => String::new(),
+                    },
+                    open: context.conn.is_some(),
+                    waiting,
+                    running: context.requests.len() - waiting,
+                    moved: self.requests.moved_of(*epoch),
+                    unacked: session.map_or(0, |it| it.unacked()),
+                    last_seen: now.since(seen.unwrap_or(now)),
+                }
+            })
+            .collect();
+        sessions.sort_by(|a, b| (&a.node, &a.id).cmp(&(&b.node, &b.id)));
+        let pools = self.pools.iter().zip(orphaned);
+        let pools = pools.map(|(pool, (orphaned_stock, orphaned_waiting))| PoolStatus {
+            name: pool.name.clone(),
+            addresses: pool.addresses(),
+            public_flows: pool.public_flows.clone(),
+            discipline: pool.policy.flows.discipline,
+            snapshot: pool.engine.snapshot(),
+            orphaned_stock,
+            orphaned_waiting,
+        });
+        Status {
+            sessions,
+            pools: pools.collect(),
+            started: self.started,
+            draining: self.draining,
+            handed_over: self.handed_over,
+            envoys: self.envoys.len(),
+            requests: self.requests.len(),
+        }
+    }
+}
 
 impl PoolStatus {
     /// The address of an endpoint; empty for one that never was.

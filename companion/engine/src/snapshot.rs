@@ -31,8 +31,6 @@ pub struct Snapshot {
     pub saturation_milli: u64,
     /// Requests that wait.
     pub waiting: u64,
-    /// Of these, suspended: see [`crate::Input::Suspend`].
-    pub suspended: u64,
     /// What they will be charged.
     pub waiting_cost: Tokens,
     /// Bytes of their bodies.
@@ -120,8 +118,7 @@ pub struct EndpointSnapshot {
 /// Where a waiting request stands.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Position {
-    /// Requests that would go before it if nothing else came or ended otherwise than estimated, and none were
-    /// suspended.
+    /// Requests that would go before it if nothing else came or ended otherwise than estimated.
     pub ahead: u64,
     /// Since its first arrival.
     pub waited: Duration,
@@ -136,6 +133,18 @@ impl Engine {
     #[must_use]
     pub const fn stock(&self) -> u64 {
         self.endpoints.stock()
+    }
+
+    /// It may be given requests: listed, healthy, and not marked down.
+    #[must_use]
+    pub fn is_ready(&self, endpoint: EndpointId) -> bool {
+        self.endpoints.is_ready(endpoint)
+    }
+
+    /// Endpoints that are ready.
+    #[must_use]
+    pub const fn ready_count(&self) -> usize {
+        self.endpoints.ready_count()
     }
 
     /// Requests that wait.
@@ -154,13 +163,6 @@ impl Engine {
     #[must_use]
     pub const fn lower(&self) -> u64 {
         self.endpoints.bounds().lower
-    }
-
-    /// What [`Self::upper`] is with every ready endpoint at its full bound: none starting slowly, none with load that
-    /// isn't ours. In what stock is counted in; `None` where nothing bounds.
-    #[must_use]
-    pub fn full_upper(&self) -> Option<u64> {
-        self.endpoints.full_upper()
     }
 
     /// The larger of stock / upper and waiting / total_capacity, in thousandths. With no bound to divide by it is
@@ -223,7 +225,6 @@ impl Engine {
             draining_stock: self.endpoints.draining(),
             saturation_milli: self.saturation_milli(),
             waiting: waiting.requests,
-            suspended: self.tree.suspended(),
             waiting_cost: Tokens(waiting.cost),
             waiting_bytes: waiting.bytes,
             bands: BANDS.map(|band| {

@@ -40,10 +40,7 @@ impl Model {
             Some(item) => {
                 self.items.retain(|item| item.id != id);
                 self.notice();
-                self.items.push(Item {
-                    suspended: false,
-                    ..item
-                });
+                self.items.push(item);
             }
             None => {
                 self.arrivals += 1;
@@ -110,7 +107,6 @@ impl Model {
             eligible: request
                 .eligible
                 .map(|eligible| eligible.iter().copied().collect()),
-            suspended: false,
             running: None,
         };
         self.sequence += 1;
@@ -166,9 +162,9 @@ impl Model {
     }
 
     fn may_bypass(&self, item: &Item) -> bool {
-        let mut waiting = self.active();
+        let mut waiting = self.waiting();
         let first = !self
-            .active()
+            .waiting()
             .any(|other| self.leaf(other) == self.leaf(item) && other.name == item.name);
         let others_can =
             waiting.any(|other| self.is_head(other) && self.can_go_below(other, self.bounds().1));
