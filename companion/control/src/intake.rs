@@ -68,10 +68,10 @@ impl Control {
         if count >= REQUESTS_MAX {
             let of = &self.pools[pool];
             let outcome = Outcome::RejectedQueueFull;
-            return match answer::to(outcome, &of.name, &of.policy, of.capacity_status) {
-                Some(answer) => self.refuse(name, &from, answer, outcome),
-                None => {}
-            };
+            if let Some(answer) = answer::to(outcome, &of.name, &of.policy, of.capacity_status) {
+                self.refuse(name, &from, answer, outcome);
+            }
+            return;
         }
         let is_new = matches!(how, Arrival::New);
         let (stage, runs_at) = match how {

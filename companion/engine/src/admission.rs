@@ -40,6 +40,7 @@ impl Engine {
                 let job = &self.jobs[number];
                 self.expiry.remove(number, job.queued.arrival, job.deadline());
                 self.tree.remove(number, &job.queued, &self.endpoints);
+                self.jobs[number].queued.suspended = false;
                 number
             }
             Some(_) => return,
@@ -136,6 +137,7 @@ impl Engine {
                 prompt,
                 cached,
                 bytes: request.body_bytes.min(BODY_BYTES_MAX),
+                suspended: false,
                 strict: request.strict,
                 score: score(order, &claim),
                 arrival,
@@ -160,7 +162,7 @@ impl Engine {
         let upper = self.endpoints.bounds().upper;
         let stock = self.endpoints.stock();
         let open = self.ready && !self.is_manual() && (stock < upper || stock == 0);
-        let first = self.tree.flow_of(queued.flow).waiting == 0;
+        let first = self.tree.is_passable(queued.flow);
         if !open || !first || self.tree.is_at_limit(queued.flow) || !self.rate.has(self.now) {
             return false;
         }

@@ -15,7 +15,7 @@ use hashbrown::HashMap;
 use crate::audit::{AuditError, holds, same};
 use crate::down::Resting;
 use crate::endpoint::{Endpoint, Load};
-use crate::gate::{Bounds, Share};
+use crate::gate::{Bounds, Limits, Share};
 use crate::input::{EndpointId, EndpointState, RequestId};
 use crate::limits::{ENDPOINTS_MAX, GRANT_ENDPOINTS_MAX};
 use crate::policy::{Down, Gate};
@@ -87,6 +87,19 @@ impl Endpoints {
 
     pub(crate) const fn bounds(&self) -> &Bounds {
         &self.bounds
+    }
+
+    /// The upper one without ramps and foreign load; `None` where nothing bounds.
+    pub(crate) fn full_upper(&self) -> Option<u64> {
+        let ready = self.iter().filter(|endpoint| endpoint.ready);
+        let mut full = Share::default();
+        for endpoint in ready {
+            full += Share::of(self.gate, endpoint.weight, Limits::default());
+        }
+        match self.gate {
+            Gate::Open | Gate::Manual => None,
+            Gate::Bounded { .. } => Some(Bounds::over(self.gate, full).upper),
+        }
     }
 
     pub(crate) const fn any_ready(&self) -> bool {

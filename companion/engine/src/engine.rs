@@ -151,7 +151,8 @@ impl Engine {
             }
             Input::Dispatch { blocked } => self.dispatch_one(&blocked),
             Input::Requeue(id) => self.requeue(id),
-            Input::Suspend(_) | Input::Continue(_) => {}
+            Input::Suspend(id) => self.suspend(id, true),
+            Input::Continue(id) => self.suspend(id, false),
             Input::Endpoint { id, state } => self.endpoint(id, state),
             Input::EndpointRemoved(id) => {
                 let changed = self.endpoints.unlist(id, &mut self.rng);
@@ -191,7 +192,7 @@ impl Engine {
 
     /// Lets go what may go, one after another, while the gate is open.
     fn dispatch(&mut self) {
-        while self.tree.waiting_in_all().requests > 0 && self.is_open() {
+        while self.tree.any_active() && self.is_open() {
             self.cap(self.endpoints.bounds().lower);
             if !self.rate.has(self.now) {
                 return;
@@ -261,6 +262,17 @@ impl Engine {
             id,
             waited: self.now.since(job.queued.arrival.at),
         });
+    }
+
+    fn suspend(&mut self, id: RequestId, suspended: bool) {
+        let Some(number) = self.waiting_number(id) else {
+            return;
+        };
+        let queued = &mut self.jobs[number].queued;
+        if queued.suspended != suspended {
+            queued.suspended = suspended;
+            self.tree.suspend(number, queued, &self.endpoints);
+        }
     }
 
     fn endpoint(&mut self, id: EndpointId, state: EndpointState) {
@@ -368,10 +380,10 @@ impl Engine {
         self.effects.push_back(effect);
     }
 
-    /// Something waits, or would have to though servers are there.
+    /// Something waits that could go some time, or would have to wait though servers are there.
     pub(crate) fn is_saturated(&self) -> bool {
         let full = self.endpoints.any_ready() && self.endpoints.stock() >= self.endpoints.bounds().upper;
-        full || self.tree.waiting_in_all().requests > 0
+        full || self.tree.any_active()
     }
 }
 

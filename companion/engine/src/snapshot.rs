@@ -31,6 +31,8 @@ pub struct Snapshot {
     pub saturation_milli: u64,
     /// Requests that wait.
     pub waiting: u64,
+    /// Of these, suspended: see [`crate::Input::Suspend`].
+    pub suspended: u64,
     /// What they will be charged.
     pub waiting_cost: Tokens,
     /// Bytes of their bodies.
@@ -118,7 +120,8 @@ pub struct EndpointSnapshot {
 /// Where a waiting request stands.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Position {
-    /// Requests that would go before it if nothing else came or ended otherwise than estimated.
+    /// Requests that would go before it if nothing else came or ended otherwise than estimated, and none were
+    /// suspended.
     pub ahead: u64,
     /// Since its first arrival.
     pub waited: Duration,
@@ -163,6 +166,13 @@ impl Engine {
     #[must_use]
     pub const fn lower(&self) -> u64 {
         self.endpoints.bounds().lower
+    }
+
+    /// What [`Self::upper`] is with every ready endpoint at its full bound: none starting slowly, none with load that
+    /// isn't ours. In what stock is counted in; `None` where nothing bounds.
+    #[must_use]
+    pub fn full_upper(&self) -> Option<u64> {
+        self.endpoints.full_upper()
     }
 
     /// The larger of stock / upper and waiting / total_capacity, in thousandths. With no bound to divide by it is
@@ -225,6 +235,7 @@ impl Engine {
             draining_stock: self.endpoints.draining(),
             saturation_milli: self.saturation_milli(),
             waiting: waiting.requests,
+            suspended: self.tree.suspended(),
             waiting_cost: Tokens(waiting.cost),
             waiting_bytes: waiting.bytes,
             bands: BANDS.map(|band| {

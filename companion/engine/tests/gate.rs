@@ -161,6 +161,44 @@ fn the_first_second_begins_when_dispatching_does() {
 }
 
 #[test]
+fn the_full_bound_knows_no_slow_starts_and_no_foreign_load() {
+    let mut bench = Bench::new(with_gate(gate(4, 4)), 0);
+    assert_eq!(bench.engine.full_upper(), Some(0));
+    bench.endpoint(1, true);
+    bench.at(60.0).endpoint(2, true);
+    bench.say(Input::Load {
+        id: EndpointId(1),
+        running: Some(3),
+    });
+    assert_eq!((bench.engine.upper(), bench.engine.full_upper()), (2, Some(8)));
+    let state = EndpointState {
+        weight: penstock_engine::units::Decimal::from_billionths(250_000_000),
+        ..EndpointState::default()
+    };
+    let id = EndpointId(3);
+    bench.say(Input::Endpoint { id, state });
+    bench.endpoint(4, false);
+    assert_eq!(bench.engine.full_upper(), Some(9), "4 isn't ready");
+    for request in 1..=2 {
+        bench.say(Input::Failed {
+            id: RequestId(request),
+            endpoint: EndpointId(1),
+        });
+    }
+    assert_eq!(bench.engine.full_upper(), Some(5), "nor is what is marked down");
+    bench.say(Input::Policy(Box::new(with_gate(tokens(300, 400)))));
+    assert_eq!(
+        bench.engine.full_upper(),
+        Some(500),
+        "in what stock is counted in"
+    );
+    for gate in [Gate::Open, Gate::Manual] {
+        bench.say(Input::Policy(Box::new(with_gate(gate))));
+        assert_eq!(bench.engine.full_upper(), None);
+    }
+}
+
+#[test]
 fn what_failed_does_not_speed_up_a_slow_start() {
     let mut bench = Bench::new(with_gate(gate(4, 4)), 0);
     bench.endpoint(1, true);

@@ -71,14 +71,23 @@ impl Tree {
                 "the youngest is the last to come",
                 youngest.map(|&(number, _)| number) == self.order.youngest(&flow.queue),
             )?;
+            let (suspended, active): (Vec<_>, Vec<_>) =
+                of_flow.iter().partition(|(_, request)| request.suspended);
+            let mut kept = self.order.suspended(&flow.queue);
+            kept.sort_unstable();
+            let mut found: Vec<u32> = suspended.iter().map(|&&(number, _)| number).collect();
+            found.sort_unstable();
+            holds("a flow knows who is suspended", kept == found)?;
             holds(
-                "first and head are one",
-                order.first().copied() == flow.queue.head(),
+                "the first that isn't suspended and the head are one",
+                active.first().map(|&&(number, _)| number) == flow.queue.head(),
             )?;
             let there = in_flight.remove(&number).unwrap_or(0);
             same("in flight of a flow", flow.in_flight, there)?;
-            self.audit_standing(number, of_flow.first().map(|(_, request)| request))?;
+            self.audit_standing(number, active.first().map(|(_, request)| request))?;
         }
+        let suspended = waiting.iter().filter(|(_, request)| request.suspended);
+        same("suspended", self.suspended, suspended.count() as u64)?;
         holds(
             "everything that waits or runs is of a flow that is there",
             queued.is_empty() && in_flight.is_empty(),

@@ -21,6 +21,7 @@ mod order;
 mod reshape;
 mod ring;
 mod shape;
+mod suspended;
 mod tags;
 mod usage;
 mod walk;
@@ -101,6 +102,8 @@ pub(crate) struct Queued {
     /// and of these the cached ones.
     pub(crate) cached: u64,
     pub(crate) bytes: u64,
+    /// It can't go, whatever may, and holds nobody back.
+    pub(crate) suspended: bool,
     /// Higher goes first in its flow;
     pub(crate) strict: u8,
     /// then the lower [`order::score`], then by arrival.
@@ -181,6 +184,8 @@ pub(crate) struct Tree {
     order: Order,
     lanes: Lanes,
     models: Models,
+    /// Requests that wait and are.
+    suspended: u64,
     preemptions: u64,
     epoch: u64,
     now: Instant,
@@ -201,6 +206,7 @@ impl Tree {
             order: Order::default(),
             lanes: Lanes::default(),
             models: Models::new(seed),
+            suspended: 0,
             preemptions: 0,
             epoch: 0,
             shape,
@@ -314,7 +320,7 @@ impl Tree {
         flows.filter(move |&flow| self.band_of(flow) == band)
     }
 
-    /// The requests of `flow` that wait, in the order in which they go.
+    /// The requests of `flow` that wait, in the order in which they go were none suspended.
     pub(crate) fn in_order(&self, flow: u32) -> Vec<u32> {
         self.order.in_order(&self.flows[flow].queue)
     }
@@ -364,7 +370,7 @@ impl Tree {
 
     /// `request` waits no more; it isn't charged by this.
     pub(crate) fn remove(&mut self, number: u32, request: &Queued, endpoints: &Endpoints) {
-        if self.take_out(number, request) {
+        if self.take_out(number, request) || self.flows[request.flow].waiting == 0 {
             self.head_changed(request.flow, endpoints);
         }
     }
@@ -382,6 +388,7 @@ impl Tree {
         let identity = self.identities.get_mut(flow.identity);
         identity.bands[tree.band as usize].waiting.add(request);
         self.identities.waiting_changed(flow.identity, tree.band);
+        self.suspended += u64::from(request.suspended);
         self.order.insert(&mut flow.queue, number, request)
     }
 
@@ -398,7 +405,8 @@ impl Tree {
         let identity = self.identities.get_mut(flow.identity);
         identity.bands[tree.band as usize].waiting.take(request);
         self.identities.waiting_changed(flow.identity, tree.band);
-        self.order.remove(&mut flow.queue, number)
+        self.suspended -= u64::from(request.suspended);
+        self.order.remove(&mut flow.queue, number, request.suspended)
     }
 
     /// `request`, which waits and was picked, goes to `endpoint`: it waits no more, is charged on every level, and

@@ -1,7 +1,8 @@
 //! The order in a flow: strict tiers, higher first; in a tier the least score; then by first arrival.
 //!
-//! The same requests stand in a second heap by arrival, the latest first, for displacement takes the youngest. Both
-//! heaps are links in arenas by request number: a flow's queue is two words, however many flows there are.
+//! The same requests stand in a second heap by arrival, the latest first, for displacement takes the youngest. Those
+//! that are suspended stand in a third instead of the first: they are nobody's next, and keep their keys. All heaps are
+//! links in arenas by request number: a flow's queue is three roots, however many flows there are.
 
 use alloc::vec::Vec;
 use core::cmp::Reverse;
@@ -69,13 +70,23 @@ struct Facts {
 #[derive(Debug, Default)]
 pub(crate) struct Queue {
     first: Root,
+    /// In the arena of `first`.
+    suspended: Root,
     youngest: Root,
 }
 
 impl Queue {
-    /// The request that goes next.
+    /// The request that goes next: of those that aren't suspended.
     pub(super) const fn head(&self) -> Option<u32> {
         self.first.least()
+    }
+
+    const fn of(&mut self, suspended: bool) -> &mut Root {
+        if suspended {
+            &mut self.suspended
+        } else {
+            &mut self.first
+        }
     }
 }
 
@@ -104,26 +115,42 @@ impl Order {
             score: request.score,
             arrival: request.arrival,
         };
-        self.first.insert(&mut queue.first, number, key);
+        self.first.insert(queue.of(request.suspended), number, key);
         self.youngest
             .insert(&mut queue.youngest, number, Reverse(request.arrival));
         queue.head() == Some(number)
     }
 
     /// Whether `number` was next in its flow.
-    pub(super) fn remove(&mut self, queue: &mut Queue, number: u32) -> bool {
+    pub(super) fn remove(&mut self, queue: &mut Queue, number: u32, suspended: bool) -> bool {
         let was_head = queue.head() == Some(number);
-        self.first.remove(&mut queue.first, number);
+        self.first.remove(queue.of(suspended), number);
         self.youngest.remove(&mut queue.youngest, number);
         was_head
+    }
+
+    /// `number` is suspended from now on, or isn't any more; whether another is next in its flow by that.
+    pub(super) fn suspend(&mut self, queue: &mut Queue, number: u32, suspended: bool) -> bool {
+        let head = queue.head();
+        let key = self.first.key(number);
+        self.first.remove(queue.of(!suspended), number);
+        self.first.insert(queue.of(suspended), number, key);
+        head != queue.head()
     }
 
     pub(super) fn youngest(&self, queue: &Queue) -> Option<u32> {
         self.youngest.least(&queue.youngest).map(|(number, _)| number)
     }
 
+    /// Those that are suspended, in no order that means anything.
+    pub(super) fn suspended(&self, queue: &Queue) -> Vec<u32> {
+        self.first.members(&queue.suspended)
+    }
+
+    /// All, as they would go were none suspended.
     pub(super) fn in_order(&self, queue: &Queue) -> Vec<u32> {
         let mut numbers = self.first.members(&queue.first);
+        numbers.extend(self.suspended(queue));
         numbers.sort_unstable_by_key(|&number| self.first.key(number));
         numbers
     }
@@ -230,6 +257,7 @@ mod tests {
                 model: 0,
                 bytes: 0,
                 strict,
+                suspended: false,
                 score,
                 arrival: Arrival {
                     at: Instant::ZERO,
@@ -241,7 +269,12 @@ mod tests {
         assert_eq!(order.in_order(&queue), [3, 5, 4, 2, 0, 1]);
         assert_eq!(order.youngest(&queue), Some(5));
         assert_eq!(order.head_of(3, |_| true).cost, 13);
-        assert!(!order.remove(&mut queue, 5) && order.remove(&mut queue, 3));
+        assert!(!order.remove(&mut queue, 5, false) && order.remove(&mut queue, 3, false));
         assert_eq!((queue.head(), order.youngest(&queue)), (Some(4), Some(4)));
+        assert!(!order.suspend(&mut queue, 0, true) && order.suspend(&mut queue, 4, true));
+        assert_eq!((queue.head(), order.youngest(&queue)), (Some(2), Some(4)));
+        assert_eq!(order.in_order(&queue), [4, 2, 0, 1], "they keep their places");
+        assert!(!order.remove(&mut queue, 0, true) && order.suspend(&mut queue, 4, false));
+        assert_eq!((queue.head(), order.suspended(&queue)), (Some(4), Vec::new()));
     }
 }

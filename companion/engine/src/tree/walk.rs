@@ -124,14 +124,15 @@ impl Tree {
         self.stand(flow, lane);
         let node = &self.flows[flow];
         let level = &mut self.leaves[node.leaf].level;
-        match (next, head, lane) {
-            (Some(_), Some(mut head), Some((lane, _))) => {
+        match (head, lane) {
+            (Some(mut head), Some((lane, _))) => {
                 head.lane = lane;
                 head.open = self.lanes.is_open(lane);
                 level.stand(node.child, &head);
             }
-            (Some(_), _, _) => level.block(node.child),
-            (None, _, _) => level.remove(node.child),
+            // At its limit, or all of it is suspended.
+            (Some(_) | None, _) if node.waiting > 0 => level.block(node.child),
+            (Some(_) | None, _) => level.remove(node.child),
         }
         self.tell_up(node.leaf);
     }

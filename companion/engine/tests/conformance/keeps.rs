@@ -242,6 +242,16 @@ const LEVELS: [fn(&mut Place); 4] = [
 /// The window of `usage` remembers what it got, and arrival what `fifo` looks at: they are meant to.
 #[test]
 fn who_was_held_banked_nothing() {
+    nothing_is_banked(lead_after_being_held);
+}
+
+/// The same for who was suspended: all that `b` had, and its share of nothing.
+#[test]
+fn who_was_suspended_banked_nothing() {
+    nothing_is_banked(lead_after_being_suspended);
+}
+
+fn nothing_is_banked(lead: impl Fn(&Case, &Place, &Place) -> f64) {
     for case in Case::all() {
         if matches!(case.discipline, Discipline::Usage | Discipline::Fifo) {
             continue;
@@ -250,7 +260,7 @@ fn who_was_held_banked_nothing() {
         for (level, _) in LEVELS.iter().zip(there).filter(|&(_, there)| there) {
             let (a, mut b) = (Place::of("a"), Place::of("a"));
             level(&mut b);
-            let lead = lead_after_being_held(&case, &a, &b);
+            let lead = lead(&case, &a, &b);
             // Quanta differ between classes, and weights between bands; a turn of each is below this.
             let turn = match case.unit {
                 CostUnit::Tokens => 2.0 * 2_048.0,
@@ -260,6 +270,29 @@ fn who_was_held_banked_nothing() {
             assert!(lead <= turn, "{lead} ahead of {turn}: {case:?} {b:?}");
         }
     }
+}
+
+fn lead_after_being_suspended(case: &Case, a: &Place, b: &Place) -> f64 {
+    let mut dice = Dice::new(8);
+    let mut load = Load::new(case.policy(4), 1);
+    load.bench.now = penstock_engine::Instant::from_nanos(SECOND);
+    for _ in 0..1_400 {
+        load.ask(some(&mut dice, a));
+    }
+    let waits: Vec<u64> = (0..1_400)
+        .map(|_| {
+            let id = load.ask(some(&mut dice, b));
+            load.say(Input::Suspend(RequestId(id)));
+            id
+        })
+        .collect();
+    while load.gone.len() < 600 {
+        load.complete();
+    }
+    for id in waits {
+        load.say(Input::Continue(RequestId(id)));
+    }
+    most_of_lead(case, &mut load, a, b)
 }
 
 /// What `b` got more than `a`, at most, by what each is due.
@@ -284,7 +317,6 @@ fn lead_after_being_held(case: &Case, a: &Place, b: &Place) -> f64 {
     while load.gone.len() < 600 {
         load.complete();
     }
-    assert_eq!(load.charged(0, |place| place == b), 0);
     load.say(Input::Endpoint {
         id: second,
         state: state(true),
@@ -294,6 +326,13 @@ fn lead_after_being_held(case: &Case, a: &Place, b: &Place) -> f64 {
         id: EndpointId(1),
         state: state(false),
     });
+    most_of_lead(case, &mut load, a, b)
+}
+
+/// From the 600th on, before which `b` got nothing.
+fn most_of_lead(case: &Case, load: &mut Load, a: &Place, b: &Place) -> f64 {
+    let before = load.gone[..600].iter();
+    assert_eq!(before.filter(|gone| gone.ask.place == *b).count(), 0);
     let mut most = 0.0_f64;
     for _ in 0..400 {
         load.complete();

@@ -98,6 +98,17 @@ fn tamed(input: Input, policy: &Policy, without: Without) -> Option<Input> {
             request.eligible = None;
             Input::Resume(request)
         }
+        (
+            Without::Lanes,
+            Input::Adopt {
+                mut request,
+                endpoint,
+            },
+        ) => {
+            // It may be requeued.
+            request.eligible = None;
+            Input::Adopt { request, endpoint }
+        }
         (_, input) => input,
     })
 }
@@ -126,6 +137,11 @@ impl Pair {
         prop_assert_eq!(engine.poll_timeout(), model.timeout());
         prop_assert_eq!(engine.stock(), model.stock());
         let snapshot = engine.snapshot();
+        prop_assert_eq!(
+            snapshot.waiting - snapshot.suspended,
+            model.active().count() as u64
+        );
+        prop_assert_eq!(engine.full_upper(), model.full_upper());
         prop_assert_eq!(snapshot.bands.map(|band| band.waiting), model.waiting_by_band());
         prop_assert_eq!(snapshot.counters.arrivals, model.arrivals);
         prop_assert_eq!(

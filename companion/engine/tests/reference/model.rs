@@ -55,6 +55,7 @@ pub struct Item {
     ttft_target: Option<Duration>,
     deadline: Option<Instant>,
     eligible: Option<BTreeSet<EndpointId>>,
+    suspended: bool,
     pub running: Option<Running>,
 }
 
@@ -262,7 +263,8 @@ impl Model {
                 self.note_outage();
             }
             Input::Failed { id, endpoint } => self.fail(id, endpoint),
-            Input::Suspend(_) | Input::Continue(_) => {}
+            Input::Suspend(id) => self.suspend(id, true),
+            Input::Continue(id) => self.suspend(id, false),
             Input::Load { id, running } => {
                 let stock = self.runs_at(id).count() as u64;
                 if let Some(server) = self.endpoints.get_mut(&id) {

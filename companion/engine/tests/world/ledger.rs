@@ -12,6 +12,7 @@ enum Place {
     /// In the call that brings it.
     New,
     Waits,
+    Suspended,
     Runs {
         at: EndpointId,
         settled: bool,
@@ -98,7 +99,8 @@ impl Ledger {
                 }
                 Effect::Cancelled { id, .. } => {
                     let entry = self.entries.remove(id).expect("who leaves is there");
-                    assert_eq!(entry.place, Place::Waits, "only who waits leaves");
+                    let waits = matches!(entry.place, Place::Waits | Place::Suspended);
+                    assert!(waits, "only who waits leaves");
                     assert!(matches!(input, Some(Input::Cancel(of)) if of == *id));
                 }
                 Effect::Settled { id, .. } => self.settled(*id, input.as_ref()),
@@ -110,7 +112,7 @@ impl Ledger {
                 assert!(settled, "{id:?} ended and isn't settled");
                 false
             }
-            Place::New | Place::Waits | Place::Runs { .. } => true,
+            Place::New | Place::Waits | Place::Suspended | Place::Runs { .. } => true,
         });
         for (id, entry) in &mut self.entries {
             if entry.place == Place::New {
@@ -166,13 +168,20 @@ impl Ledger {
             Input::Failed { endpoint, .. } => {
                 self.failures.insert(*endpoint);
             }
-            Input::Suspend(_) | Input::Continue(_) => {}
+            Input::Suspend(id) => self.suspend(*id, Place::Waits, Place::Suspended),
+            Input::Continue(id) => self.suspend(*id, Place::Suspended, Place::Waits),
             Input::Load { .. }
             | Input::Cancel(_)
             | Input::Evict(_)
             | Input::Dispatch { .. }
             | Input::Drain(_)
             | Input::Ready => {}
+        }
+    }
+
+    fn suspend(&mut self, id: RequestId, from: Place, to: Place) {
+        if let Some(place) = self.place_mut(id).filter(|place| **place == from) {
+            *place = to;
         }
     }
 
@@ -199,6 +208,7 @@ impl Ledger {
     fn grant(&mut self, id: RequestId, endpoints: &[EndpointId], outcome: Outcome, engine: &Engine) {
         let entry = &self.entries[&id];
         assert!(!entry.runs(), "{id:?} is granted twice");
+        assert_ne!(entry.place, Place::Suspended, "{id:?} can't go");
         let place = match outcome {
             Outcome::Bypassed => Place::New,
             _ => entry.place,
@@ -316,6 +326,8 @@ impl Ledger {
         // One that waited and was adopted runs, and no effect says so.
         let waiting = || self.entries.values().filter(|entry| !entry.runs());
         assert_eq!(snapshot.waiting, waiting().count() as u64, "waiting");
+        let suspended = waiting().filter(|entry| entry.place == Place::Suspended);
+        assert_eq!(snapshot.suspended, suspended.count() as u64, "suspended");
         for band in snapshot.bands {
             let of_band = waiting().filter(|entry| entry.request.band == band.band);
             assert_eq!(band.waiting, of_band.count() as u64, "waiting in {:?}", band.band);
@@ -365,7 +377,7 @@ impl Entry {
     const fn runs_at(&self) -> Option<EndpointId> {
         match self.place {
             Place::Runs { at, .. } => Some(at),
-            Place::New | Place::Waits | Place::Ends { .. } => None,
+            Place::New | Place::Waits | Place::Suspended | Place::Ends { .. } => None,
         }
     }
 }

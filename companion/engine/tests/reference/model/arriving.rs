@@ -40,7 +40,10 @@ impl Model {
             Some(item) => {
                 self.items.retain(|item| item.id != id);
                 self.notice();
-                self.items.push(item);
+                self.items.push(Item {
+                    suspended: false,
+                    ..item
+                });
             }
             None => {
                 self.arrivals += 1;
@@ -107,6 +110,7 @@ impl Model {
             eligible: request
                 .eligible
                 .map(|eligible| eligible.iter().copied().collect()),
+            suspended: false,
             running: None,
         };
         self.sequence += 1;
@@ -162,9 +166,9 @@ impl Model {
     }
 
     fn may_bypass(&self, item: &Item) -> bool {
-        let mut waiting = self.waiting();
+        let mut waiting = self.active();
         let first = !self
-            .waiting()
+            .active()
             .any(|other| self.leaf(other) == self.leaf(item) && other.name == item.name);
         let others_can =
             waiting.any(|other| self.is_head(other) && self.can_go_below(other, self.bounds().1));

@@ -115,7 +115,8 @@ impl Model {
             let there = those(&|item| self.leaf(item) == leaf);
             names.extend(there.iter().map(|item| item.name.clone()));
             for name in names {
-                let waits = there.iter().any(|item| item.name == name) && !self.is_at_limit(&name);
+                let waits =
+                    there.iter().any(|item| item.name == name && !item.suspended) && !self.is_at_limit(&name);
                 let tags = self.tags.get_mut(&leaf).expect("just seen");
                 tags.set_backlogged(&name, waits);
             }
@@ -148,16 +149,16 @@ impl Model {
 
     pub(super) fn is_head(&self, item: &Item) -> bool {
         let of_flow = self
-            .waiting()
+            .active()
             .filter(|other| other.name == item.name && self.leaf(other) == self.leaf(item));
-        let head = of_flow.min_by_key(|other| self.place(other)).expect("it waits");
-        head.id == item.id
+        let head = of_flow.min_by_key(|other| self.place(other));
+        head.is_some_and(|head| head.id == item.id)
     }
 
     /// The head of that flow, if it can go.
     fn head(&self, leaf: &Leaf, name: &str) -> Option<&Item> {
         let of_flow = self
-            .waiting()
+            .active()
             .filter(|item| *item.name == *name && self.leaf(item) == *leaf);
         of_flow
             .min_by_key(|item| self.place(item))

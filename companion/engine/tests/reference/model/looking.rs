@@ -13,6 +13,19 @@ impl Model {
         self.items.iter().filter(|item| item.running.is_none())
     }
 
+    /// Those that may go some time.
+    pub fn active(&self) -> impl Iterator<Item = &Item> {
+        self.waiting().filter(|item| !item.suspended)
+    }
+
+    pub(super) fn suspend(&mut self, id: RequestId, suspended: bool) {
+        let found = self.items.iter_mut().find(|item| item.id == id);
+        if let Some(item) = found.filter(|item| item.running.is_none()) {
+            item.suspended = suspended;
+        }
+        self.notice();
+    }
+
     pub(super) fn cost(&self, item: &Item) -> u64 {
         match self.policy.flows.cost {
             CostUnit::Requests => 1,
@@ -34,7 +47,7 @@ impl Model {
     }
 
     pub(super) fn is_saturated(&self) -> bool {
-        self.waiting().next().is_some() || (self.out_since.is_none() && self.stock() >= self.bounds().1)
+        self.active().next().is_some() || (self.out_since.is_none() && self.stock() >= self.bounds().1)
     }
 
     pub(super) fn find(&self, id: RequestId) -> Option<&Item> {

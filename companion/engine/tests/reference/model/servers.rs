@@ -131,6 +131,15 @@ impl Model {
         }
     }
 
+    pub fn full_upper(&self) -> Option<u64> {
+        let Gate::Bounded { upper, .. } = self.policy.gate else {
+            return None;
+        };
+        let ready = self.endpoints.values().filter(|server| server.ready);
+        let full = ready.map(|server| upper.billionths() * server.state.weight.billionths());
+        Some(full.sum::<u128>().div_ceil(ONE) as u64)
+    }
+
     /// What one endpoint takes at a time.
     fn own_bound(&self, server: &Server) -> u64 {
         match self.policy.gate {
