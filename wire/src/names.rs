@@ -72,12 +72,16 @@ pub mod code {
 
 /// Outcomes that the filter decides by itself.
 pub mod outcome {
+    /// Let go without the companion, which is away.
+    pub const DISPATCHED: &str = "dispatched";
     /// Malformed, too large, or for no pool.
     pub const REJECTED_INVALID: &str = "rejected_invalid";
     /// The companion is away.
     pub const GATEWAY_UNAVAILABLE: &str = "gateway_unavailable";
     /// Waited longer than ttl while the companion was away.
     pub const EXPIRED_TTL: &str = "expired_ttl";
+    /// None of the endpoints that the request allows is known to be ready, and the companion is away.
+    pub const NO_ENDPOINTS: &str = "no_endpoints";
     /// The client's deadline passed while the companion was away.
     pub const DEADLINE_EXCEEDED: &str = "deadline_exceeded";
     /// Something failed that can't.

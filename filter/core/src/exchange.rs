@@ -11,8 +11,9 @@ use crate::{
     answer::Standing,
     body::BodyScanner,
     ends::{self, NoAnswer},
+    flight::Load,
     identity::{Claims, Properties},
-    limits::HOLD_DEFAULT,
+    limits::{HOLD_DEFAULT, OPEN_OUTPUT_TOKENS, OPEN_TOKEN_BYTES},
     plan::{Plan, PoolPlan},
     response::{ResponseScanner, Told},
     session::Epoch,
@@ -66,6 +67,8 @@ pub(crate) struct Going {
     pub(crate) endpoint: String,
     pub(crate) standing: Standing,
     pub(crate) upstream: Upstream,
+    /// What it counts as in its pool.
+    pub(crate) load: Load,
 }
 
 /// What came back.
@@ -113,6 +116,20 @@ impl Exchange {
         }
     }
 
+    /// What it counts as while it runs: by the estimate that the engine starts with.
+    pub(crate) fn load(&self) -> Load {
+        // Who entered again is counted where its first stream is, as long as that lasts.
+        if self.register.origin.is_some() {
+            return Load::default();
+        }
+        let prompt = self.register.prompt_bytes.div_ceil(OPEN_TOKEN_BYTES);
+        let output = OPEN_OUTPUT_TOKENS.min(self.register.max_tokens.unwrap_or(u64::MAX));
+        Load {
+            requests: 1,
+            tokens: prompt.saturating_add(output),
+        }
+    }
+
     /// How long it waits for a companion that went away.
     pub(crate) fn hold(&self) -> Duration {
         self.pool.as_ref().map_or(HOLD_DEFAULT, |pool| pool.hold)
@@ -120,8 +137,9 @@ impl Exchange {
 }
 
 impl Going {
-    pub(crate) fn new(now: Instant, grant: Grant) -> Self {
+    pub(crate) fn new(now: Instant, grant: Grant, load: Load) -> Self {
         Self {
+            load,
             granted: now,
             pool: grant.pool,
             endpoint: grant.endpoints.into_iter().next().unwrap_or_default(),

@@ -30,6 +30,7 @@ pub mod config;
 pub mod effect;
 mod ends;
 mod exchange;
+mod flight;
 pub mod headers;
 pub mod hygiene;
 pub mod identity;

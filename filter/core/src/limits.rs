@@ -32,7 +32,19 @@ pub const RETRY_AFTER_MS: u64 = 1_000;
 pub const HOLD_DEFAULT: Duration = Duration::from_secs(5);
 /// How long they may wait in all when no pool says it.
 pub const TTL_DEFAULT: Duration = Duration::from_secs(30);
+/// A worker that didn't renew its word on what it has in flight for this long is dead.
+pub const FLIGHT_EXPIRES: Duration = Duration::from_secs(10);
+/// How often a worker tries to write its word while others write theirs.
+pub const FLIGHT_TRIES: usize = 64;
+/// Endpoints that a request which goes without the companion may try.
+pub const OPEN_ENDPOINTS: usize = 3;
+/// What a request which goes without the companion is expected to generate, unless its client allows less.
+pub const OPEN_OUTPUT_TOKENS: u64 = 256;
+/// Bytes of text that count as one token there.
+pub const OPEN_TOKEN_BYTES: u64 = 4;
 
+const _: () = assert!(wire::BEAT.as_millis() * 3 < FLIGHT_EXPIRES.as_millis());
+const _: () = assert!(OPEN_TOKEN_BYTES > 0);
 const _: () = assert!(JSON_DEPTH_MAX < u128::BITS);
 const _: () = assert!(KEY_BYTES_MAX <= wire::NAME_BYTES_MAX);
 const _: () = assert!(TICK_MIN.as_millis() <= wire::BACKOFF_MIN.as_millis());

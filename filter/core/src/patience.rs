@@ -10,16 +10,30 @@ use crate::{
     exchange::Exchange,
     limits::{RETRY_AFTER_MS, TTL_DEFAULT},
     time::Instant,
+    worker::Ready,
 };
 
-/// Why a request waits no longer, if its companion has been away since then.
-pub(crate) fn overdue(
+/// What becomes of a request that waits.
+#[derive(Debug)]
+pub(crate) enum Verdict {
+    /// It waits on.
+    Waits,
+    /// It goes without the companion, if there is room.
+    Goes,
+    /// It is refused, with this outcome.
+    Fails(Failure, &'static str),
+}
+
+/// What becomes of a request if its companion has been away since then; `None`: it isn't.
+pub(crate) fn judge(
     now: Instant,
     exchange: &Exchange,
     away_since: Option<Instant>,
-    ready: &BTreeMap<String, Vec<String>>,
-) -> Option<(Failure, &'static str)> {
-    let away_since = away_since?;
+    ready: &BTreeMap<String, Ready>,
+) -> Verdict {
+    let Some(away_since) = away_since else {
+        return Verdict::Waits;
+    };
     let age = now.since(exchange.arrived);
     if let Some(deadline_ms) = exchange.register.deadline_ms
         && age >= Duration::from_millis(deadline_ms)
@@ -31,9 +45,9 @@ pub(crate) fn overdue(
         let failure = Failure::new(504, code::DEADLINE_EXCEEDED, message)
             .retry_after_ms(RETRY_AFTER_MS)
             .last();
-        return Some((failure, outcome::DEADLINE_EXCEEDED));
+        return Verdict::Fails(failure, outcome::DEADLINE_EXCEEDED);
     }
-    let none_ready = |pool: &str| ready.get(pool).is_some_and(Vec::is_empty);
+    let none_ready = |pool: &str| ready.get(pool).is_some_and(|ready| ready.endpoints.is_empty());
     let ttl = exchange.pool.as_ref().map_or(TTL_DEFAULT, |pool| {
         if none_ready(&pool.name) {
             pool.no_endpoint_ttl
@@ -45,15 +59,18 @@ pub(crate) fn overdue(
         let status = exchange.pool.as_ref().map_or(503, |pool| pool.capacity_status);
         let message = format!("Request timed out after {} in queue", spoken(ttl));
         let failure = Failure::new(status, code::QUEUE_TIMEOUT, message).retry_after_ms(RETRY_AFTER_MS);
-        return Some((failure, outcome::EXPIRED_TTL));
+        return Verdict::Fails(failure, outcome::EXPIRED_TTL);
     }
-    if now.since(away_since) >= exchange.hold() {
+    if now.since(away_since) < exchange.hold() {
+        Verdict::Waits
+    } else if exchange.pool.as_ref().is_some_and(|pool| pool.opens) {
+        Verdict::Goes
+    } else {
         let message =
             "The gateway's queue is unreachable: check that Penstock's companion runs, then try again.";
         let failure = Failure::new(503, code::GATEWAY_UNAVAILABLE, message).retry_after_ms(RETRY_AFTER_MS);
-        return Some((failure, outcome::GATEWAY_UNAVAILABLE));
+        Verdict::Fails(failure, outcome::GATEWAY_UNAVAILABLE)
     }
-    None
 }
 
 /// A duration as the configuration writes it.

@@ -47,6 +47,14 @@ pub struct PoolPlan {
     pub no_endpoint_ttl: Duration,
     /// The status of an expired wait.
     pub capacity_status: u32,
+    /// Its requests go without the companion when they have waited for it long enough.
+    pub opens: bool,
+    /// Its servers, as far as the policy names them.
+    pub endpoints: Vec<String>,
+    /// What this Envoy may have in flight in it then, until the companion has said something newer; `None`: any number.
+    pub open_bound: Option<u64>,
+    /// That bound counts tokens, not requests.
+    pub open_in_tokens: bool,
     models: Vec<WildMatch>,
 }
 
@@ -57,6 +65,10 @@ impl PoolPlan {
             hold: Duration::from_millis(pool.hold_ms),
             ttl: Duration::from_millis(pool.ttl_ms),
             no_endpoint_ttl: Duration::from_millis(pool.no_endpoint_ttl_ms),
+            opens: pool.then() == wire::Fallback::Open,
+            endpoints: pool.endpoints.iter().take(POLICY_LIST_MAX).cloned().collect(),
+            open_bound: pool.open_bound,
+            open_in_tokens: pool.open_in_tokens,
             capacity_status: if pool.capacity_status == 429 { 429 } else { 503 },
             models: pool
                 .models
@@ -135,6 +147,11 @@ impl Plan {
             .cloned()
             .map(Some)
             .ok_or(NoPool)
+    }
+
+    /// The pools whose requests go without the companion when it is away for long.
+    pub fn open_pools(&self) -> impl Iterator<Item = &PoolPlan> {
+        self.pools.iter().map(Arc::as_ref).filter(|pool| pool.opens)
     }
 
     /// The pool of what passes through.

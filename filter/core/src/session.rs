@@ -84,6 +84,10 @@ pub(crate) struct Session {
     beat_at: Instant,
     /// Since when no companion answers; none: one does.
     away_since: Option<Instant>,
+    /// Some went without the companion while it had heard this stream's Hello, perhaps, and hadn't answered.
+    untold: bool,
+    /// It was told anew because of such.
+    retold: bool,
     /// The last thing the operator was told since then.
     complaint: Option<&'static str>,
     orders: VecDeque<Order>,
@@ -106,6 +110,8 @@ impl Session {
             backoff: BACKOFF_MIN,
             beat_at: now,
             away_since: Some(now),
+            untold: false,
+            retold: false,
             complaint: None,
             orders: VecDeque::new(),
         }
@@ -179,6 +185,7 @@ impl Session {
         running: Vec<Running>,
     ) {
         self.link = Link::Greeted;
+        self.untold = false;
         self.stream = self.stream.saturating_add(1);
         self.sent = 0;
         self.handled = 0;
@@ -305,10 +312,31 @@ impl Session {
             self.break_off(now, "this companion is older than the last one");
         } else {
             self.term = ack.term;
-            self.link = Link::Ready;
             self.backoff = BACKOFF_MIN;
-            self.away_since = None;
             self.complaint = None;
+            self.retold = self.untold && !self.retold;
+            if self.retold {
+                // It answers, but to what is no longer true: the next Hello says what runs. Till then all waits again.
+                self.away_since = Some(now);
+                self.link = Link::Broken { retry_at: now };
+            } else {
+                self.away_since = None;
+                self.link = Link::Ready;
+            }
+        }
+    }
+
+    /// A request goes without the companion. `told`: it may know of it, as one that waits.
+    pub(crate) fn goes_without(&mut self, now: Instant, told: bool) {
+        match self.link {
+            // What it was told isn't true any more, and mustn't be acted on.
+            Link::Greeted if told => {
+                let retry_at = self.lose(now);
+                self.link = Link::Broken { retry_at };
+            }
+            Link::Greeted => self.untold = true,
+            // The next Hello says it.
+            Link::Opening | Link::Ready | Link::Broken { .. } | Link::Closed { .. } => {}
         }
     }
 

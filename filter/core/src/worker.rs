@@ -5,6 +5,7 @@
 
 mod answering;
 mod arrival;
+mod opening;
 
 use core::time::Duration;
 use std::{
@@ -12,10 +13,9 @@ use std::{
     sync::Arc,
 };
 
-use penstock_wire::{
-    self as wire, Cancel, Endpoints, Grant, Reject, command, filter_frame::Event, limits::BEAT, names,
-};
+use penstock_wire::{self as wire, Cancel, Grant, Reject, command, filter_frame::Event, limits::BEAT, names};
 
+use opening::Flights;
 use prost::Message;
 
 use crate::{
@@ -26,7 +26,6 @@ use crate::{
     exchange::{Exchange, Going, Phase},
     hygiene::Edit,
     limits::{ENFORCE, SLICE_BYTES, TICK_MIN},
-    patience::overdue,
     plan::Plan,
     process::{Draw, Key, Process},
     session::Session,
@@ -49,11 +48,20 @@ pub struct Worker {
     plan: Arc<Plan>,
     exchanges: BTreeMap<u64, Exchange>,
     last_sequence: u64,
-    /// The ready endpoints of each pool that the companion spoke of.
-    ready: BTreeMap<String, Vec<String>>,
+    /// Of each pool that the companion spoke of.
+    ready: BTreeMap<String, Ready>,
+    flights: Flights,
     turn: usize,
     saturation_milli: BTreeMap<String, u32>,
     effects: VecDeque<Effect>,
+}
+
+/// What the companion said last of a pool's endpoints.
+#[derive(Debug)]
+pub(crate) struct Ready {
+    pub(crate) endpoints: Vec<String>,
+    /// What this Envoy may have in flight without a companion; `None`: it didn't say.
+    pub(crate) open_bound: Option<u64>,
 }
 
 impl Worker {
@@ -76,7 +84,9 @@ impl Worker {
             exchanges: BTreeMap::new(),
             last_sequence: 0,
             ready: BTreeMap::new(),
-            turn: 0,
+            flights: Flights::new(now),
+            // Not every worker's first.
+            turn: usize::try_from(draw.epoch.lo & 0xffff).unwrap_or(0),
             saturation_milli: BTreeMap::new(),
             effects: VecDeque::new(),
         }
@@ -116,6 +126,7 @@ impl Worker {
     /// Time has passed: beats, opens, and answers what has waited too long for a companion that is away.
     pub fn handle_tick(&mut self, now: Instant) {
         self.session.handle_tick(now);
+        self.keep_word(now);
         self.enforce(now);
     }
 
@@ -141,11 +152,13 @@ impl Worker {
     /// The stream that was ordered can't be opened.
     pub fn handle_open_failed(&mut self, now: Instant) {
         self.session.handle_open_failed(now);
+        self.keep_word(now);
     }
 
     /// The stream has ended.
     pub fn handle_closed(&mut self, now: Instant) {
         self.session.handle_closed(now);
+        self.keep_word(now);
     }
 
     /// The host shuts this context down.
@@ -160,13 +173,15 @@ impl Worker {
                 Some(command::Kind::Grant(grant)) => self.handle_grant(now, grant),
                 Some(command::Kind::Reject(reject)) => self.handle_reject(&reject),
                 Some(command::Kind::Policy(policy)) => self.handle_policy(&policy),
-                Some(command::Kind::Endpoints(Endpoints { pool, ready, .. })) => {
+                Some(command::Kind::Endpoints(said)) => {
+                    let (pool, ready) = Ready::new(said);
                     self.ready.insert(pool, ready);
                 }
                 // The session has taken these; what a later version says is passed over.
                 Some(command::Kind::HelloAck(_) | command::Kind::Bye(_)) | None => {}
             }
         }
+        self.keep_word(now);
     }
 
     fn handle_policy(&mut self, policy: &wire::Policy) {
@@ -211,7 +226,9 @@ impl Worker {
         }
         self.saturation_milli
             .insert(grant.pool.clone(), grant.saturation_milli);
-        exchange.phase = Phase::Running(Box::new(Going::new(now, grant)));
+        let going = Going::new(now, grant, exchange.load());
+        self.flights.begin(&going);
+        exchange.phase = Phase::Running(Box::new(going));
         self.effects.push_back(Effect::Resume {
             context: exchange.context,
             edits,
@@ -240,26 +257,6 @@ impl Worker {
             context: exchange.context,
             answer,
         });
-    }
-
-    /// While no companion answers, its deadlines are ours.
-    fn enforce(&mut self, now: Instant) {
-        let Some(away_since) = self.session.away_since() else {
-            return;
-        };
-        let late: Vec<_> = self
-            .exchanges
-            .iter()
-            .filter(|(_, exchange)| matches!(exchange.phase, Phase::Waiting { .. }))
-            .filter_map(|(sequence, exchange)| {
-                let (failure, outcome) = overdue(now, exchange, Some(away_since), &self.ready)?;
-                Some((*sequence, exchange.context, failure, outcome))
-            })
-            .collect();
-        for (sequence, context, failure, outcome) in late {
-            let answer = self.refuse(now, sequence, &failure, outcome);
-            self.effects.push_back(Effect::Answer { context, answer });
-        }
     }
 }
 

@@ -122,6 +122,7 @@ impl Worker {
                 .session
                 .tell_terminal(now, Event::Cancel(Cancel { sequence })),
             Phase::Running(going) => {
+                self.land(now, &going);
                 let completed = going.completed(sequence, host);
                 self.session.tell_terminal(now, Event::Completed(completed));
             }

@@ -19,7 +19,7 @@ use crate::{
     identity::{Claims, Properties},
     intake::{client, describe, invalid, read_claims, refuse_by_headers, too_large},
     limits::RETRY_AFTER_MS,
-    patience::overdue,
+    patience::{Verdict, judge},
     time::Instant,
     token::Token,
 };
@@ -135,8 +135,8 @@ impl Worker {
         self.turn = self.turn.wrapping_add(1);
         let Some(endpoint) = self
             .turn
-            .checked_rem(ready.len())
-            .and_then(|turn| ready.get(turn))
+            .checked_rem(ready.endpoints.len())
+            .and_then(|turn| ready.endpoints.get(turn))
         else {
             let failure = Failure::new(
                 503,
@@ -234,8 +234,16 @@ impl Worker {
             return Bodied::Answered(self.refuse(now, sequence, &failure, outcome::REJECTED_INVALID));
         };
         exchange.pool = pool;
-        if let Some((failure, outcome)) = overdue(now, exchange, self.session.away_since(), &self.ready) {
-            return Bodied::Answered(self.refuse(now, sequence, &failure, outcome));
+        match judge(now, exchange, self.session.away_since(), &self.ready) {
+            Verdict::Waits => {}
+            verdict => {
+                return match self.settle(now, sequence, 0, verdict) {
+                    Ok(edits) => Bodied::Goes(edits),
+                    Err((failure, outcome)) => {
+                        Bodied::Answered(self.refuse(now, sequence, &failure, outcome))
+                    }
+                };
+            }
         }
         if self.session.is_linked() {
             exchange.phase = Phase::Waiting { told: true };

@@ -3,6 +3,7 @@
 mod commons;
 mod exchange;
 mod harness;
+mod open;
 #[cfg(not(target_arch = "wasm32"))]
 mod repeats;
 mod requeue;

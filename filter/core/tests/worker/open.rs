@@ -1,0 +1,459 @@
+//! `then: open`: who goes without the companion, where to, and never more than this Envoy may over all its workers.
+
+use std::{cell::Cell, rc::Rc, time::Duration};
+
+use crate::harness::{CONFIG, Out, Rig, Shared, grant};
+use penstock_filter_core::{
+    answer::Answer,
+    commons::Commons,
+    config::Config,
+    effect::{Bodied, Headed},
+    hygiene::Edit,
+};
+use penstock_wire::{
+    Completed, Endpoints, Hello, HelloAck, Policy, Pool, Refused, Route, Running, command::Kind,
+    filter_frame::Event,
+};
+#[cfg(target_arch = "wasm32")]
+use wasm_bindgen_test::wasm_bindgen_test as test;
+
+const HOLD: Duration = Duration::from_secs(5);
+
+/// The pool `chat` opens, with these keys.
+fn config(keys: &str) -> Config {
+    let closed = r#""hold_ms": 5000, "then": "closed""#;
+    assert!(CONFIG.contains(closed));
+    let text = CONFIG.replacen(closed, &format!(r#""hold_ms": 5000, "then": "open"{keys}"#), 1);
+    Config::parse(text.as_bytes()).expect("the configuration is right")
+}
+
+fn endpoints(bound: Option<u64>) -> Kind {
+    Kind::Endpoints(Endpoints {
+        pool: "chat".into(),
+        ready: ["a:1", "b:1", "c:1", "d:1"].map(String::from).into(),
+        open_bound: bound,
+    })
+}
+
+/// A worker whose companion has said this bound, and was lost just now.
+fn lost(epoch: u64, shared: &Shared, bound: Option<u64>) -> Rig {
+    let mut rig = connected(epoch, shared, bound);
+    rig.worker.handle_closed(rig.now);
+    rig
+}
+
+fn connected(epoch: u64, shared: &Shared, bound: Option<u64>) -> Rig {
+    let mut rig = Rig::with(epoch, &config(""), shared);
+    rig.open();
+    rig.greet(2);
+    rig.command(1, [endpoints(bound)]);
+    rig
+}
+
+/// The same, long ago.
+fn open(epoch: u64, shared: &Shared, bound: Option<u64>) -> Rig {
+    let mut rig = lost(epoch, shared, bound);
+    rig.pass(HOLD);
+    rig
+}
+
+/// A newcomer: whether it goes, and its number.
+fn comes(rig: &mut Rig) -> (u64, Bodied) {
+    comes_with(rig, &[])
+}
+
+fn comes_with(rig: &mut Rig, headers: &[(&str, &str)]) -> (u64, Bodied) {
+    let sequence = rig.held(headers);
+    let body = br#"{"model":"m1"}"#;
+    let read = |start: usize, length: usize| body.get(start..start + length).map(<[u8]>::to_vec);
+    let bodied = rig
+        .worker
+        .handle_request_body(rig.now, sequence, body.len(), true, read);
+    (sequence, bodied)
+}
+
+fn goes(rig: &mut Rig) -> Option<u64> {
+    match comes(rig) {
+        (sequence, Bodied::Goes(_)) => Some(sequence),
+        (_, Bodied::Answered(_)) => None,
+        (_, Bodied::Held) => panic!("held"),
+    }
+}
+
+fn to(endpoints: &str) -> Vec<Edit> {
+    vec![
+        Edit::Set("x-penstock-pool", "chat".into()),
+        Edit::Set("x-gateway-destination-endpoint", endpoints.into()),
+    ]
+}
+
+fn code(answer: &Answer) -> String {
+    let json: serde_json::Value = serde_json::from_slice(&answer.body).expect("JSON");
+    json["error"]["code"].as_str().expect("a code").to_owned()
+}
+
+#[test]
+fn after_hold_those_that_wait_go_in_order_as_far_as_there_is_room() {
+    let mut rig = lost(0, &Shared::default(), Some(2));
+    for _ in 0..3 {
+        rig.waiting("m1");
+    }
+    let (patient, _) = rig.waiting("p1");
+    rig.pass(HOLD - Duration::from_millis(1));
+    rig.tick();
+    rig.worker.handle_open_failed(rig.now);
+    rig.pass(Duration::from_millis(1));
+    let outs = rig.tick();
+    let [
+        Out::Resume(101, first),
+        Out::Resume(102, second),
+        Out::Answer(103, third),
+        ..,
+    ] = &outs[..]
+    else {
+        panic!("{outs:?}")
+    };
+    assert_eq!(*first, format!("{:?}", to("b:1,c:1,d:1")));
+    assert_eq!(*second, format!("{:?}", to("c:1,d:1,a:1")));
+    assert_eq!((third.status, code(third).as_str()), (503, "gateway_unavailable"));
+    for header in [
+        ("retry-after", "1"),
+        ("x-penstock-outcome", "gateway_unavailable"),
+        ("x-penstock-queue-ms", "5000"),
+    ] {
+        let (name, value) = (header.0, header.1.to_owned());
+        assert!(third.headers.contains(&(name, value)), "{:?}", third.headers);
+    }
+    // The answer says how long it really waited.
+    let responded = rig.response(1, &[(":status", "200")], true);
+    for edit in [
+        Edit::Set("x-penstock-outcome", "dispatched".into()),
+        Edit::Set("x-penstock-queue-ms", "5000".into()),
+    ] {
+        assert!(responded.edits.contains(&edit), "{:?}", responded.edits);
+    }
+    rig.worker.handle_open_failed(rig.now);
+    assert_eq!(rig.log(patient), []);
+}
+
+#[test]
+fn newcomers_go_at_once_or_not_at_all() {
+    let mut rig = open(0, &Shared::default(), Some(2));
+    assert_eq!(comes(&mut rig).1, Bodied::Goes(to("b:1,c:1,d:1")));
+    assert_eq!(comes(&mut rig).1, Bodied::Goes(to("c:1,d:1,a:1")));
+    let (_, Bodied::Answered(answer)) = comes(&mut rig) else {
+        panic!("answered")
+    };
+    assert_eq!(
+        (answer.status, code(&answer).as_str()),
+        (503, "gateway_unavailable")
+    );
+    assert_eq!(rig.outs(), []);
+    // Who ends makes room.
+    rig.log(1);
+    assert!(goes(&mut rig).is_some());
+    assert_eq!(goes(&mut rig), None);
+    // Their ends, the refusal and who still runs: all of it is told when there is somebody to tell.
+    let said = rig.open();
+    let [
+        Out::Said(1, Event::Hello(hello)),
+        Out::Said(2, Event::Refused(Refused { sequence: 3, .. })),
+        Out::Said(3, Event::Completed(Completed { sequence: 1, .. })),
+        Out::Said(4, Event::Refused(Refused { sequence: 5, .. })),
+    ] = &said[..]
+    else {
+        panic!("{said:?}")
+    };
+    assert_eq!(hello.waiting, []);
+    let running: Vec<_> = hello
+        .running
+        .iter()
+        .map(
+            |Running {
+                 register,
+                 pool,
+                 endpoint,
+                 ..
+             }| {
+                let sequence = register.as_ref().map(|register| register.sequence);
+                (sequence, pool.as_str(), endpoint.as_str())
+            },
+        )
+        .collect();
+    assert_eq!(running, [(Some(2), "chat", "c:1"), (Some(4), "chat", "a:1")]);
+}
+
+#[test]
+fn without_a_bound_all_go_and_a_pin_is_kept_to() {
+    let mut rig = open(0, &Shared::default(), None);
+    for _ in 0..100 {
+        assert!(goes(&mut rig).is_some());
+    }
+    let pin = [("x-penstock-endpoint", "d:1")];
+    assert_eq!(comes_with(&mut rig, &pin).1, Bodied::Goes(to("d:1")));
+    let elsewhere = [("x-gateway-destination-endpoint-subset", "z:1")];
+    let (_, Bodied::Answered(answer)) = comes_with(&mut rig, &elsewhere) else {
+        panic!("answered")
+    };
+    assert_eq!((answer.status, code(&answer).as_str()), (503, "no_endpoints"));
+}
+
+#[test]
+fn the_bound_is_all_workers() {
+    let shared = Shared::default();
+    let (mut one, mut two) = (open(1, &shared, Some(3)), open(2, &shared, Some(3)));
+    let first = goes(&mut one).expect("goes");
+    assert!(goes(&mut two).is_some());
+    assert!(goes(&mut one).is_some());
+    assert_eq!((goes(&mut one), goes(&mut two)), (None, None));
+    one.log(first);
+    assert!(goes(&mut two).is_some());
+    assert_eq!((goes(&mut one), goes(&mut two)), (None, None));
+}
+
+#[test]
+fn what_the_companion_granted_counts_too() {
+    let shared = Shared::default();
+    let mut busy = connected(1, &shared, Some(3));
+    busy.running("m1");
+    let ends = busy.running("m1");
+    busy.worker.handle_closed(busy.now);
+    let mut other = open(2, &shared, Some(3));
+    assert!(goes(&mut other).is_some());
+    assert_eq!(goes(&mut other), None);
+    busy.log(ends);
+    assert!(goes(&mut other).is_some());
+    assert_eq!(goes(&mut other), None);
+}
+
+#[test]
+fn while_the_companion_answers_the_word_is_renewed_with_each_beat() {
+    let shared = Shared::default();
+    let mut busy = connected(1, &shared, Some(3));
+    busy.running("m1");
+    let mut other = open(2, &shared, Some(3));
+    busy.pass(Duration::from_secs(1));
+    busy.tick();
+    assert!(goes(&mut other).is_some() && goes(&mut other).is_some());
+    assert_eq!(goes(&mut other), None);
+    for _ in 0..60 {
+        busy.pass(Duration::from_secs(1));
+        busy.tick();
+    }
+    other.now = busy.now;
+    other.tick();
+    assert_eq!(goes(&mut other), None);
+}
+
+#[test]
+fn a_dead_workers_word_expires() {
+    let shared = Shared::default();
+    let mut dead = open(1, &shared, Some(1));
+    assert!(goes(&mut dead).is_some());
+    drop(dead);
+    let mut other = open(2, &shared, Some(1));
+    other.pass(Duration::from_millis(9_999));
+    assert_eq!(goes(&mut other), None);
+    other.pass(Duration::from_millis(1));
+    assert!(goes(&mut other).is_some());
+    // It renews its own as long as it lives, however long the companion is away.
+    let mut third = lost(3, &shared, Some(1));
+    third.now = other.now;
+    for _ in 0..300 {
+        other.pass(Duration::from_millis(50));
+        other.tick();
+        other.worker.handle_open_failed(other.now);
+    }
+    third.now = other.now;
+    assert_eq!(goes(&mut third), None);
+}
+
+#[test]
+fn tokens_bound_a_pool_that_counts_them() {
+    let config = config(r#", "open_bound": 700, "open_in_tokens": true, "endpoints": ["s:1"]"#);
+    let mut rig = Rig::with(1, &config, &Shared::default());
+    rig.pass(HOLD);
+    // 256 each: their prompts are empty.
+    assert_eq!(comes(&mut rig).1, Bodied::Goes(to("s:1")));
+    assert!(goes(&mut rig).is_some());
+    assert_eq!(goes(&mut rig), None);
+}
+
+#[test]
+fn at_a_cold_start_the_policy_in_the_commons_names_servers_and_bound() {
+    let shared = Shared::default();
+    let policy = Policy {
+        digest: "d7".into(),
+        body_bytes_max: 1_000,
+        routes: vec![Route {
+            path: "/v1/chat/completions".into(),
+            api: penstock_wire::Api::ChatCompletions.into(),
+        }],
+        pools: vec![Pool {
+            name: "chat".into(),
+            hold_ms: 1_000,
+            then: penstock_wire::Fallback::Open.into(),
+            ttl_ms: 30_000,
+            no_endpoint_ttl_ms: 60_000,
+            capacity_status: 503,
+            endpoints: vec!["s:1".into()],
+            open_bound: Some(1),
+            ..Pool::default()
+        }],
+        ..Policy::default()
+    };
+    let mut first = connected(1, &shared, None);
+    first.command(1, [Kind::Policy(policy)]);
+    let mut rig = Rig::with(2, &config(""), &shared);
+    rig.pass(Duration::from_millis(999));
+    let (sequence, _) = rig.waiting("m1");
+    rig.pass(Duration::from_millis(1));
+    let outs = rig.tick();
+    let edits = format!("{:?}", to("s:1"));
+    assert_eq!(outs, [Out::Resume(101, edits), Out::Open]);
+    assert_eq!(goes(&mut rig), None);
+    rig.worker.handle_open_failed(rig.now);
+    rig.log(sequence);
+    assert!(goes(&mut rig).is_some());
+}
+
+#[test]
+fn where_no_server_is_known_envoy_chooses() {
+    let mut rig = Rig::with(1, &config(""), &Shared::default());
+    rig.pass(HOLD);
+    let edits = vec![Edit::Set("x-penstock-pool", "chat".into())];
+    assert_eq!(comes(&mut rig).1, Bodied::Goes(edits));
+}
+
+fn hello(rig: &mut Rig) -> Hello {
+    match rig.open().first() {
+        Some(Out::Said(1, Event::Hello(hello))) => hello.clone(),
+        said => panic!("Hello: {said:?}"),
+    }
+}
+
+#[test]
+fn what_was_told_to_wait_and_goes_is_told_anew() {
+    let mut rig = lost(0, &Shared::default(), None);
+    rig.waiting("m1");
+    rig.pass(HOLD - Duration::from_millis(1));
+    assert_eq!(hello(&mut rig).waiting.len(), 1);
+    rig.pass(Duration::from_millis(1));
+    let outs = rig.tick();
+    assert!(matches!(&outs[..], [Out::Resume(101, _)]), "{outs:?}");
+    assert_eq!(rig.tick(), [Out::Cut]);
+    rig.pass(Duration::from_secs(1));
+    let hello = hello(&mut rig);
+    assert_eq!((hello.waiting.len(), hello.running.len()), (0, 1));
+}
+
+#[test]
+fn who_goes_before_the_companion_answers_is_told_when_it_does() {
+    let mut rig = open(0, &Shared::default(), None);
+    assert_eq!(hello(&mut rig).running.len(), 0);
+    // A frozen companion takes the Hello and says nothing.
+    let (first, bodied) = comes(&mut rig);
+    assert!(matches!(bodied, Bodied::Goes(_)));
+    assert_eq!(rig.outs(), []);
+    let ack = || Kind::HelloAck(HelloAck { version: 2, term: 2 });
+    assert_eq!(rig.command(0, [ack(), Kind::Grant(grant(first))]), []);
+    // It is there again: nobody goes without it any more, and it hears who runs.
+    assert_eq!(rig.waiting("m1").1, []);
+    assert_eq!(rig.tick(), [Out::Cut]);
+    let again = hello(&mut rig);
+    assert_eq!((again.waiting.len(), again.running.len()), (1, 1));
+    assert_eq!(rig.command(0, [ack()]), []);
+    let (sequence, said) = rig.waiting("m1");
+    assert!(
+        matches!(&said[..], [Out::Said(2, Event::Register(said))] if said.sequence == sequence),
+        "{said:?}"
+    );
+}
+
+#[test]
+fn without_hold_telling_anew_ends() {
+    let text = CONFIG.replacen(
+        r#""hold_ms": 5000, "then": "closed""#,
+        r#""hold_ms": 0, "then": "open""#,
+        1,
+    );
+    let config = Config::parse(text.as_bytes()).expect("right");
+    let mut rig = Rig::with(1, &config, &Shared::default());
+    let ack = || Kind::HelloAck(HelloAck { version: 2, term: 1 });
+    for _ in 0..2 {
+        rig.open();
+        assert!(goes(&mut rig).is_some());
+        assert_eq!(rig.command(0, [ack()]), []);
+        let cut = rig.tick();
+        if cut.is_empty() {
+            break;
+        }
+        assert_eq!(cut, [Out::Cut]);
+    }
+    // The second answer counts, whoever went meanwhile.
+    assert_eq!(rig.waiting("m1").1.len(), 1);
+}
+
+/// Commons that count how often they are asked.
+#[derive(Debug)]
+struct Counted(Shared, Rc<Cell<u32>>);
+
+impl Commons for Counted {
+    fn get(&self, key: &str) -> Option<(Vec<u8>, u32)> {
+        self.1.set(self.1.get() + 1);
+        self.0.get(key)
+    }
+
+    fn set(&self, key: &str, value: &[u8], replaces: Option<u32>) -> bool {
+        self.1.set(self.1.get() + 1);
+        self.0.set(key, value, replaces)
+    }
+}
+
+#[test]
+fn while_the_companion_answers_words_cost_a_beat_and_nothing_else() {
+    let closed = Config::parse(CONFIG.as_bytes()).expect("right");
+    for (config, a_beat) in [(closed, 0), (config(""), 2)] {
+        let calls = Rc::new(Cell::new(0));
+        let mut rig = Rig::on(
+            1,
+            &config,
+            Box::new(Counted(Shared::default(), Rc::clone(&calls))),
+        );
+        rig.open();
+        rig.greet(2);
+        let configured = calls.replace(0);
+        assert!(configured <= 4, "{configured}");
+        let running: Vec<u64> = (0..50).map(|_| rig.running("m1")).collect();
+        assert_eq!(calls.get(), 0);
+        rig.pass(Duration::from_secs(1));
+        rig.tick();
+        assert_eq!(calls.replace(0), a_beat);
+        for sequence in running {
+            rig.log(sequence);
+        }
+        assert_eq!(calls.get(), 0);
+        // One word to take the last back, then none while nothing is in flight.
+        for after in [a_beat, 0, 0] {
+            rig.pass(Duration::from_secs(1));
+            rig.tick();
+            assert_eq!(calls.replace(0), after);
+        }
+    }
+}
+
+#[test]
+fn a_later_policy_may_close_again() {
+    let mut rig = open(0, &Shared::default(), None);
+    assert!(goes(&mut rig).is_some());
+    let mut rig = connected(0, &Shared::default(), None);
+    let closed = Config::parse(CONFIG.as_bytes()).expect("right").policy;
+    rig.command(1, [Kind::Policy(closed)]);
+    rig.worker.handle_closed(rig.now);
+    rig.pass(HOLD);
+    let Headed::Held(sequence, _) = rig.headers(&[], false) else {
+        panic!("held")
+    };
+    let answer = rig.body(sequence, r#"{"model":"m1"}"#, true).expect("an answer");
+    assert_eq!(code(&answer), "gateway_unavailable");
+}
