@@ -1,0 +1,391 @@
+//! A control, its filters' frame numbers, and a clock that the test moves. After every event the whole is audited.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use penstock_control::{
+    ConnId, Control, EndpointSettings, Event, FlowKey, Observation, Output, PoolSettings, Settings,
+};
+use penstock_engine::policy::{Gate, Policy, Queue, StockUnit};
+use penstock_engine::units::Decimal;
+use penstock_engine::{Instant, Outcome};
+use penstock_wire as wire;
+use wire::command::Kind;
+use wire::filter_frame::Event as Said;
+
+pub(crate) const SERVER: &str = "127.0.0.1:8001";
+pub(crate) const SECOND: &str = "127.0.0.1:8002";
+pub(crate) const THIRD: &str = "127.0.0.1:8003";
+/// The gateway's own listener, where a request enters again.
+pub(crate) const AGAIN: &str = "127.0.0.1:9999";
+
+pub(crate) fn policy() -> Policy {
+    Policy {
+        queue: Queue {
+            total_capacity: 10,
+            total_bytes: 1 << 20,
+            flow_capacity: 10,
+            ..Queue::default()
+        },
+        gate: Gate::Bounded {
+            unit: StockUnit::Requests,
+            lower: Decimal::whole(1),
+            upper: Decimal::whole(1),
+            watermark: Decimal::whole(1),
+        },
+        ..Policy::default()
+    }
+}
+
+/// One pool of one server, which takes one request at a time.
+pub(crate) fn settings() -> Settings {
+    settings_of(&[SERVER])
+}
+
+/// The same with these servers.
+pub(crate) fn settings_of(servers: &[&str]) -> Settings {
+    let endpoint = |address: &&str| EndpointSettings {
+        address: (*address).into(),
+        weight: Decimal::whole(1),
+        ready: true,
+    };
+    Settings {
+        pools: vec![PoolSettings {
+            name: "chat".into(),
+            models: vec!["llama-*".into()],
+            endpoints: servers.iter().map(endpoint).collect(),
+            policy: policy(),
+            flow_key: vec![FlowKey::FairnessId],
+            class_globs: Vec::new(),
+            capacity_status: 503,
+            requeues: 3,
+        }],
+        policy: wire::Policy {
+            digest: "d1".into(),
+            ..Default::default()
+        },
+        objectives: Vec::new(),
+        sessions_expected: Some(1),
+        startup_wait: Duration::from_secs(2),
+        flows_shown: 10,
+        term: 7,
+        seed: 1,
+    }
+}
+
+/// Which filter says Hello, and how.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Filter {
+    pub(crate) epoch: u64,
+    pub(crate) stream: u32,
+    pub(crate) envoy: u64,
+    pub(crate) version: u32,
+}
+
+/// A filter of version 2, its stream the first, of the Envoy that all are of unless it is said.
+pub(crate) const fn filter(epoch: u64) -> Filter {
+    Filter {
+        epoch,
+        stream: 1,
+        envoy: 77,
+        version: 2,
+    }
+}
+
+pub(crate) struct World {
+    pub(crate) control: Control,
+    pub(crate) now: Instant,
+    seq: BTreeMap<u64, u64>,
+    acks: BTreeMap<u64, u64>,
+}
+
+impl World {
+    pub(crate) fn new() -> Self {
+        Self::with(settings())
+    }
+
+    pub(crate) fn with(settings: Settings) -> Self {
+        Self {
+            control: Control::new(settings, Instant::ZERO),
+            now: Instant::ZERO,
+            seq: BTreeMap::new(),
+            acks: BTreeMap::new(),
+        }
+    }
+
+    /// With a session on stream 1, greeted, and nothing left to take.
+    pub(crate) fn established() -> Self {
+        let mut world = Self::new();
+        world.hello(1, 1, Vec::new(), Vec::new());
+        world.take();
+        world
+    }
+
+    pub(crate) fn handle(&mut self, event: Event) {
+        self.control.handle(self.now, event);
+        self.audit();
+    }
+
+    pub(crate) fn audit(&self) {
+        if let Err(error) = self.control.audit() {
+            panic!("{error}");
+        }
+    }
+
+    pub(crate) fn open(&mut self, conn: u64) {
+        self.handle(Event::Opened(ConnId(conn)));
+    }
+
+    pub(crate) fn close(&mut self, conn: u64) {
+        self.handle(Event::Closed(ConnId(conn)));
+    }
+
+    /// The next frame on this stream, which acknowledges all that was taken from it.
+    pub(crate) fn say(&mut self, conn: u64, said: Said) {
+        let seq = self.seq.entry(conn).or_default();
+        *seq += 1;
+        let frame = wire::FilterFrame {
+            seq: *seq,
+            ack: self.acks.get(&conn).copied().unwrap_or_default(),
+            event: Some(said),
+        };
+        self.handle(Event::Frame(ConnId(conn), Box::new(frame)));
+    }
+
+    pub(crate) fn hello(
+        &mut self,
+        conn: u64,
+        stream: u32,
+        waiting: Vec<wire::Register>,
+        running: Vec<wire::Running>,
+    ) {
+        let filter = Filter {
+            stream,
+            envoy: 0,
+            ..filter(2)
+        };
+        self.greet(conn, filter, waiting, running);
+    }
+
+    pub(crate) fn greet(
+        &mut self,
+        conn: u64,
+        filter: Filter,
+        waiting: Vec<wire::Register>,
+        running: Vec<wire::Running>,
+    ) {
+        self.open(conn);
+        self.say(conn, Said::Hello(hello(filter, waiting, running)));
+    }
+
+    /// Lets time pass, with all timers on the way.
+    pub(crate) fn pass(&mut self, by: Duration) {
+        let until = self.now.after(by);
+        while let Some(due) = self.control.poll_timeout().filter(|due| *due <= until) {
+            self.now = self.now.max(due);
+            self.control.handle_timeout(self.now);
+            self.audit();
+        }
+        self.now = until;
+    }
+
+    /// Lets time pass while these streams beat.
+    pub(crate) fn pass_beating(&mut self, seconds: u64, conns: &[u64]) {
+        for _ in 0..seconds {
+            self.pass(Duration::from_secs(1));
+            for conn in conns {
+                self.say(*conn, Said::Beat(wire::Beat {}));
+            }
+        }
+    }
+
+    /// Everything that came out: commands by stream, and the rest.
+    pub(crate) fn take(&mut self) -> Taken {
+        let mut taken = Taken::default();
+        while let Some(output) = self.control.poll_output() {
+            match output {
+                Output::Send(conn, frame) => {
+                    self.acks.insert(conn.0, frame.seq);
+                    let kinds = frame.commands.into_iter().filter_map(|it| it.kind);
+                    taken.commands.extend(kinds.map(|kind| (conn.0, kind)));
+                }
+                Output::Close(conn, _) => taken.closed.push(conn.0),
+                Output::Observe(observation) => taken.observe(observation),
+            }
+        }
+        taken
+    }
+
+    pub(crate) fn stock(&self) -> u64 {
+        self.control.status(self.now).pools[0].snapshot.stock
+    }
+
+    pub(crate) fn waiting(&self) -> u64 {
+        self.control.status(self.now).pools[0].snapshot.waiting
+    }
+}
+
+#[derive(Debug, Default, PartialEq)]
+pub(crate) struct Taken {
+    pub(crate) commands: Vec<(u64, Kind)>,
+    pub(crate) closed: Vec<u64>,
+    pub(crate) outcomes: Vec<Outcome>,
+    pub(crate) arrived: usize,
+    pub(crate) refused: Vec<Box<str>>,
+    pub(crate) bad_deadlines: usize,
+    pub(crate) lowered: usize,
+    pub(crate) requeued: usize,
+    pub(crate) misrouted: usize,
+}
+
+impl Taken {
+    fn observe(&mut self, observation: Observation) {
+        match observation {
+            Observation::Decided { outcome, .. } => self.outcomes.push(outcome),
+            Observation::Arrived(_) => self.arrived += 1,
+            Observation::BadDeadline(_) => self.bad_deadlines += 1,
+            Observation::PriorityLowered(_) => self.lowered += 1,
+            Observation::Requeued(_) => self.requeued += 1,
+            Observation::Misrouted { .. } => self.misrouted += 1,
+            Observation::Refused { outcome, .. } => self.refused.push(outcome),
+            Observation::SessionOpened { .. }
+            | Observation::SessionClosed { .. }
+            | Observation::Completed { .. } => {}
+        }
+    }
+
+    /// Arrivals, outcomes of ours, and outcomes of the filter's own.
+    pub(crate) fn counts(&self) -> (usize, usize, usize) {
+        (self.arrived, self.outcomes.len(), self.refused.len())
+    }
+
+    pub(crate) fn grants(&self) -> Vec<(u64, &wire::Grant)> {
+        let grants = self.commands.iter().filter_map(|(conn, kind)| match kind {
+            Kind::Grant(grant) => Some((*conn, grant)),
+            Kind::HelloAck(_) | Kind::Policy(_) | Kind::Reject(_) | Kind::Endpoints(_) | Kind::Bye(_) => None,
+        });
+        grants.collect()
+    }
+
+    pub(crate) fn granted(&self) -> Vec<u64> {
+        self.grants().iter().map(|(_, grant)| grant.sequence).collect()
+    }
+
+    pub(crate) fn endpoints(&self) -> Vec<(u64, &wire::Endpoints)> {
+        let endpoints = self.commands.iter().filter_map(|(conn, kind)| match kind {
+            Kind::Endpoints(endpoints) => Some((*conn, endpoints)),
+            Kind::HelloAck(_) | Kind::Policy(_) | Kind::Reject(_) | Kind::Grant(_) | Kind::Bye(_) => None,
+        });
+        endpoints.collect()
+    }
+
+    pub(crate) fn rejects(&self) -> Vec<&wire::Reject> {
+        let rejects = self.commands.iter().filter_map(|(_, kind)| match kind {
+            Kind::Reject(reject) => Some(reject),
+            Kind::HelloAck(_) | Kind::Policy(_) | Kind::Grant(_) | Kind::Endpoints(_) | Kind::Bye(_) => None,
+        });
+        rejects.collect()
+    }
+
+    pub(crate) fn rejected(&self) -> Vec<(u64, &str, u32)> {
+        let rejects = self.rejects().into_iter();
+        rejects
+            .map(|it| (it.sequence, it.code.as_str(), it.status))
+            .collect()
+    }
+}
+
+pub(crate) fn hello(
+    filter: Filter,
+    waiting: Vec<wire::Register>,
+    running: Vec<wire::Running>,
+) -> wire::Hello {
+    wire::Hello {
+        epoch_hi: 1,
+        epoch_lo: filter.epoch,
+        stream: filter.stream,
+        version_min: 1,
+        version_max: filter.version,
+        node: "envoy".into(),
+        last: true,
+        waiting,
+        running,
+        envoy: filter.envoy,
+        ..Default::default()
+    }
+}
+
+pub(crate) fn register(sequence: u64) -> wire::Register {
+    wire::Register {
+        sequence,
+        model: "llama-8b".into(),
+        prompt_bytes: 400,
+        fairness_id: "acme".into(),
+        ..Default::default()
+    }
+}
+
+/// The same request, entered again, that was this one of that filter.
+pub(crate) fn again(sequence: u64, epoch: u64, before: u64) -> wire::Register {
+    wire::Register {
+        requeues: 1,
+        origin: Some(wire::Origin {
+            epoch_hi: 1,
+            epoch_lo: epoch,
+            sequence: before,
+        }),
+        ..register(sequence)
+    }
+}
+
+pub(crate) fn runs(sequence: u64) -> wire::Running {
+    runs_as(register(sequence), SERVER)
+}
+
+pub(crate) fn runs_as(register: wire::Register, endpoint: &str) -> wire::Running {
+    wire::Running {
+        register: Some(register),
+        pool: "chat".into(),
+        endpoint: endpoint.into(),
+        age_us: 5,
+        started: true,
+    }
+}
+
+pub(crate) fn completed(sequence: u64) -> Said {
+    completed_at(sequence, SERVER)
+}
+
+pub(crate) fn completed_at(sequence: u64, endpoint: &str) -> Said {
+    Said::Completed(wire::Completed {
+        sequence,
+        endpoint: endpoint.into(),
+        status: 200,
+        end: wire::End::Served.into(),
+        prompt_tokens: Some(100),
+        output_tokens: Some(10),
+        ..Default::default()
+    })
+}
+
+pub(crate) fn started(sequence: u64, endpoint: &str, attempts: u32) -> Said {
+    Said::Started(wire::Started {
+        sequence,
+        endpoint: endpoint.into(),
+        status: 200,
+        attempts,
+        after_us: 1,
+    })
+}
+
+pub(crate) fn refused(sequence: u64, registered: bool) -> Said {
+    Said::Refused(wire::Refused {
+        sequence,
+        code: "gateway_unavailable".into(),
+        outcome: "gateway_unavailable".into(),
+        status: 503,
+        model: "llama-8b".into(),
+        registered,
+        ..Default::default()
+    })
+}

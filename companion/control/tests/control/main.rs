@@ -1,0 +1,12 @@
+//! Exact outputs: given this event at that time, these frames and observations, and nothing more.
+
+mod counts;
+mod failures;
+mod harness;
+mod orphans;
+mod requeue;
+mod restart;
+mod resync;
+mod sessions;
+mod trust;
+mod versions;

@@ -1,0 +1,188 @@
+//! Streams end: what they spoke for is orphaned, released, or another companion's.
+
+use std::time::Duration;
+
+use penstock_control::{ConnId, Event, Settings};
+use penstock_engine::Outcome;
+use penstock_wire as wire;
+use wire::command::Kind;
+use wire::filter_frame::Event as Said;
+
+use crate::harness::*;
+
+#[test]
+fn an_orphaned_session_keeps_its_stock_for_the_grace() {
+    let mut world = World::established();
+    world.say(1, Said::Register(register(1)));
+    world.say(1, Said::Register(register(2)));
+    world.take();
+    world.close(1);
+    world.pass(Duration::from_millis(4_999));
+    assert_eq!((world.stock(), world.waiting()), (1, 1));
+    world.pass(Duration::from_millis(1));
+    assert_eq!((world.stock(), world.waiting()), (0, 0));
+    assert!(world.control.is_idle());
+    assert!(world.control.status(world.now).sessions.is_empty());
+}
+
+#[test]
+fn bye_releases_at_once() {
+    let mut world = World::established();
+    world.say(1, Said::Register(register(1)));
+    world.say(1, Said::Bye(wire::Bye {}));
+    assert_eq!(world.stock(), 0);
+    assert_eq!(world.take().closed, [1]);
+}
+
+#[test]
+fn what_is_queued_for_nobody_holds_nobody_back_and_keeps_its_place() {
+    let mut world = World::new();
+    for conn in [1, 2] {
+        world.greet(conn, filter(conn), Vec::new(), Vec::new());
+    }
+    world.say(1, Said::Register(register(1)));
+    for (at, conn) in [(2, 1), (3, 2), (4, 1), (5, 2)] {
+        world.pass(Duration::from_millis(1));
+        world.say(conn, Said::Register(register(at)));
+    }
+    world.take();
+    world.close(1);
+    let status = world.control.status(world.now);
+    let pool = &status.pools[0];
+    assert_eq!(
+        (pool.orphaned_stock, pool.orphaned_waiting, world.waiting()),
+        (1, 2, 4)
+    );
+    // Its running one can't end without it, so that the other's could go: it comes back.
+    let back = |stream| Filter { stream, ..filter(1) };
+    world.greet(3, back(2), vec![register(2), register(4)], vec![runs(1)]);
+    assert_eq!(world.take().counts(), (0, 0, 0));
+    world.say(3, completed(1));
+    assert_eq!(world.take().granted(), [2], "the first to have come");
+    world.close(3);
+    world.greet(4, back(3), vec![register(4)], Vec::new());
+    world.say(4, completed(2));
+    world.close(4);
+    // The place that gets free while it is away is another's.
+    let taken = world.take();
+    assert_eq!(taken.granted(), [3]);
+    world.say(2, completed(3));
+    assert_eq!(world.take().granted(), [5], "the fourth is passed by");
+    world.greet(5, back(4), vec![register(4)], Vec::new());
+    world.say(2, completed(5));
+    assert_eq!(world.take().granted(), [4]);
+}
+
+#[test]
+fn what_a_hello_no_longer_names_of_the_held_back_is_cancelled() {
+    let mut world = World::established();
+    for sequence in 1..=3 {
+        world.say(1, Said::Register(register(sequence)));
+    }
+    world.take();
+    world.close(1);
+    world.hello(2, 2, vec![register(3)], vec![runs(1)]);
+    assert_eq!(world.take().outcomes, [Outcome::Cancelled]);
+    world.say(2, completed(1));
+    assert_eq!(world.take().granted(), [3]);
+}
+
+#[test]
+fn one_that_another_companion_granted_leaves_the_queue_as_the_same_request() {
+    for elsewhere in [false, true] {
+        let mut world = World::established();
+        world.say(1, Said::Register(register(1)));
+        world.say(1, Said::Register(register(2)));
+        assert_eq!(world.take().counts(), (2, 1, 0));
+        world.close(1);
+        let address = if elsewhere { "10.0.0.1:1" } else { SERVER };
+        world.hello(2, 2, Vec::new(), vec![runs(1), runs_as(register(2), address)]);
+        let taken = world.take();
+        assert_eq!(taken.counts(), (0, 1, 0));
+        assert_eq!(taken.outcomes, [Outcome::Dispatched]);
+        let stock = if elsewhere { 1 } else { 2 };
+        assert_eq!((world.stock(), world.waiting()), (stock, 0));
+        for sequence in [1, 2] {
+            world.say(2, completed_at(sequence, address));
+        }
+        assert!(world.control.is_idle());
+        assert_eq!(world.stock(), 0);
+    }
+}
+
+#[test]
+fn what_ran_out_of_time_meanwhile_is_told_when_it_asks_again() {
+    let mut world = World::with(Settings { ..settings() });
+    world.greet(1, filter(1), Vec::new(), Vec::new());
+    world.say(1, Said::Register(register(1)));
+    let soon = wire::Register {
+        deadline_ms: Some(1_000),
+        ..register(2)
+    };
+    world.say(1, Said::Register(soon.clone()));
+    world.take();
+    world.close(1);
+    world.pass(Duration::from_secs(2));
+    assert_eq!(world.take().outcomes, [Outcome::DeadlineExceeded]);
+    let back = |stream| Filter { stream, ..filter(1) };
+    for stream in [2, 3] {
+        world.greet(stream.into(), back(stream), vec![soon.clone()], vec![runs(1)]);
+        let taken = world.take();
+        assert_eq!(taken.rejected(), [(2, "deadline_exceeded", 504)]);
+        assert_eq!(taken.counts(), (0, 0, 0), "it has its outcome");
+        world.close(stream.into());
+    }
+}
+
+#[test]
+fn a_bye_lets_nothing_go_that_leaves_with_it() {
+    let mut world = World::established();
+    for sequence in 1..=3 {
+        world.say(1, Said::Register(register(sequence)));
+    }
+    world.take();
+    world.say(1, Said::Bye(wire::Bye {}));
+    let taken = world.take();
+    assert_eq!(taken.granted(), [] as [u64; 0]);
+    assert_eq!(taken.outcomes, [Outcome::Cancelled; 2]);
+    assert!(world.control.is_idle());
+}
+
+#[test]
+fn handed_over_everybody_is_told_and_nothing_goes_any_more() {
+    let mut world = World::new();
+    world.greet(1, filter(1), Vec::new(), Vec::new());
+    world.say(1, Said::Register(register(1)));
+    world.say(1, Said::Register(register(2)));
+    world.greet(2, filter(2), Vec::new(), Vec::new());
+    world.open(3);
+    world.take();
+    world.control.handle(world.now, Event::HandOver);
+    let taken = world.take();
+    let bye = || Kind::Bye(wire::Bye {});
+    assert_eq!(taken.commands, [(1, bye()), (2, bye()), (3, bye())]);
+    assert_eq!((taken.closed, taken.outcomes), (vec![1, 2, 3], vec![]));
+    assert!(world.control.status(world.now).handed_over);
+    assert_eq!(world.control.poll_timeout(), None);
+    let now = world.now;
+    for conn in [1, 2] {
+        world.control.handle(now, Event::Closed(ConnId(conn)));
+    }
+    world.control.handle(now, Event::Opened(ConnId(4)));
+    world.control.handle_timeout(now.after(Duration::from_secs(60)));
+    let taken = world.take();
+    assert_eq!(
+        (taken.commands, taken.closed, taken.outcomes),
+        (vec![], vec![4], vec![])
+    );
+}
+
+#[test]
+fn grants_that_were_decided_before_the_hand_over_go_out_with_it() {
+    let mut world = World::established();
+    world.say(1, Said::Register(register(1)));
+    world.control.handle(world.now, Event::HandOver);
+    let taken = world.take();
+    assert_eq!(taken.granted(), [1]);
+    assert_eq!(taken.commands.last(), Some(&(1, Kind::Bye(wire::Bye {}))));
+}

@@ -1,0 +1,80 @@
+//! What a Hello means for the requests on both sides.
+
+use penstock_engine::Outcome;
+use penstock_wire as wire;
+use wire::filter_frame::Event as Said;
+
+use crate::harness::*;
+
+#[test]
+fn a_lost_grant_is_said_again() {
+    let mut world = World::established();
+    world.say(1, Said::Register(register(1)));
+    assert_eq!(world.take().granted(), [1]);
+    world.close(1);
+    world.hello(2, 2, vec![register(1)], Vec::new());
+    let taken = world.take();
+    assert_eq!(taken.granted(), [1]);
+    assert_eq!(taken.outcomes, [], "its outcome was counted before");
+    assert_eq!(world.stock(), 1);
+}
+
+#[test]
+fn what_runs_is_adopted_above_the_bound_and_what_waits_is_queued_behind_it() {
+    let mut world = World::new();
+    world.hello(1, 1, vec![register(3)], vec![runs(1), runs(2)]);
+    let taken = world.take();
+    assert_eq!(taken.granted(), [] as [u64; 0]);
+    assert_eq!(taken.outcomes, [Outcome::Dispatched, Outcome::Dispatched]);
+    assert_eq!((world.stock(), world.waiting()), (2, 1));
+    world.say(1, completed(1));
+    assert_eq!(world.take().granted(), [] as [u64; 0], "still at the bound");
+    world.say(1, completed(2));
+    assert_eq!(world.take().granted(), [3]);
+}
+
+#[test]
+fn what_runs_elsewhere_is_not_counted() {
+    let mut world = World::new();
+    let elsewhere = wire::Running {
+        endpoint: "127.0.0.9:1".into(),
+        ..runs(1)
+    };
+    world.hello(1, 1, Vec::new(), vec![elsewhere]);
+    assert_eq!(world.take().outcomes, []);
+    assert!(world.control.is_idle());
+    assert_eq!(
+        world.control.status(world.now).pools[0]
+            .snapshot
+            .counters
+            .arrivals,
+        0
+    );
+}
+
+#[test]
+fn what_a_hello_does_not_name_is_cancelled_or_settled_by_its_repeated_end() {
+    let mut world = World::established();
+    for sequence in 1..=3 {
+        world.say(1, Said::Register(register(sequence)));
+    }
+    world.take();
+    world.close(1);
+    world.hello(2, 2, vec![register(3)], Vec::new());
+    assert_eq!(
+        world.take().outcomes,
+        [Outcome::Cancelled],
+        "the second, which waited"
+    );
+    world.say(2, completed(1));
+    assert_eq!(world.take().granted(), [3], "the repeated end frees the place");
+    world.close(2);
+    world.hello(3, 3, Vec::new(), Vec::new());
+    assert_eq!(world.stock(), 1);
+    world.say(3, Said::Beat(wire::Beat {}));
+    assert_eq!(
+        world.stock(),
+        0,
+        "no end was repeated: released with the first beat"
+    );
+}

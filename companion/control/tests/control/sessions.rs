@@ -1,0 +1,215 @@
+//! Sessions and the plain course of requests: given this event at that time, these frames and nothing more.
+
+use std::time::Duration;
+
+use penstock_control::{ConnId, Event, Settings};
+use penstock_engine::Outcome;
+use penstock_wire as wire;
+use wire::command::Kind;
+use wire::filter_frame::Event as Said;
+
+use crate::harness::*;
+
+#[test]
+fn a_hello_is_answered_with_all_a_filter_needs() {
+    let mut world = World::new();
+    world.hello(1, 1, Vec::new(), Vec::new());
+    let taken = world.take();
+    assert_eq!(
+        taken.commands,
+        [
+            (1, Kind::HelloAck(wire::HelloAck { version: 2, term: 7 })),
+            (1, Kind::Policy(settings().policy)),
+            (
+                1,
+                Kind::Endpoints(wire::Endpoints {
+                    pool: "chat".into(),
+                    ready: vec![SERVER.into()],
+                    open_bound: None,
+                })
+            ),
+        ]
+    );
+}
+
+#[test]
+fn one_goes_the_next_waits_until_it_has_ended() {
+    let mut world = World::established();
+    world.say(1, Said::Register(register(1)));
+    world.say(1, Said::Register(register(2)));
+    let taken = world.take();
+    assert_eq!(taken.granted(), [1]);
+    assert_eq!(taken.outcomes, [Outcome::Bypassed]);
+    assert_eq!((world.stock(), world.waiting()), (1, 1));
+    world.say(1, completed(1));
+    let taken = world.take();
+    assert_eq!(taken.granted(), [2]);
+    assert_eq!(taken.outcomes, [Outcome::Dispatched]);
+    world.say(1, completed(2));
+    assert!(world.control.is_idle());
+    assert_eq!((world.stock(), world.waiting()), (0, 0));
+}
+
+#[test]
+fn a_deadline_that_is_no_time_is_counted_and_the_request_goes() {
+    let mut world = World::established();
+    let bad = wire::Register {
+        bad_deadline: true,
+        // Of no meaning in a pool that doesn't order by it.
+        bad_slo_ttft: true,
+        ..register(1)
+    };
+    world.say(1, Said::Register(bad));
+    let taken = world.take();
+    assert_eq!(taken.outcomes, [Outcome::Bypassed]);
+    assert_eq!(taken.bad_deadlines, 1);
+}
+
+#[test]
+fn said_twice_changes_nothing() {
+    let mut world = World::established();
+    for _ in 0..2 {
+        world.say(1, Said::Register(register(1)));
+    }
+    assert_eq!(world.take().granted(), [1]);
+    for _ in 0..2 {
+        world.say(1, completed(1));
+        world.say(1, Said::Cancel(wire::Cancel { sequence: 9 }));
+    }
+    assert_eq!(world.stock(), 0);
+    assert_eq!(world.take(), Taken::default());
+}
+
+#[test]
+fn a_model_that_no_pool_serves_is_not_found() {
+    let mut world = World::established();
+    world.say(
+        1,
+        Said::Register(wire::Register {
+            model: "gpt-9".into(),
+            ..register(1)
+        }),
+    );
+    let taken = world.take();
+    assert_eq!(taken.rejected(), [(1, "model_not_found", 404)]);
+    assert_eq!(taken.outcomes, [Outcome::RejectedInvalid]);
+}
+
+#[test]
+fn a_cancelled_request_never_goes_and_one_that_crossed_its_grant_is_refunded() {
+    let mut world = World::established();
+    world.say(1, Said::Register(register(1)));
+    world.say(1, Said::Register(register(2)));
+    world.say(1, Said::Cancel(wire::Cancel { sequence: 2 }));
+    world.say(1, Said::Cancel(wire::Cancel { sequence: 1 }));
+    let taken = world.take();
+    assert_eq!(taken.granted(), [1]);
+    assert_eq!(taken.outcomes, [Outcome::Bypassed, Outcome::Cancelled]);
+    assert_eq!((world.stock(), world.waiting()), (0, 0));
+    assert!(world.control.is_idle());
+}
+
+#[test]
+fn silence_ends_a_session_and_beats_keep_it() {
+    let mut world = World::established();
+    for _ in 0..12 {
+        world.pass(Duration::from_secs(1));
+        world.say(1, Said::Beat(wire::Beat {}));
+    }
+    assert_eq!(world.take().closed, [] as [u64; 0]);
+    world.pass(Duration::from_secs(11));
+    assert_eq!(world.take().closed, [1]);
+}
+
+#[test]
+fn a_later_stream_ends_the_older_and_an_older_one_is_not_heard() {
+    let mut world = World::established();
+    world.hello(2, 3, Vec::new(), Vec::new());
+    assert_eq!(world.take().closed, [1]);
+    world.hello(3, 2, Vec::new(), Vec::new());
+    assert_eq!(world.take().closed, [3]);
+    world.say(2, Said::Register(register(1)));
+    assert_eq!(world.take().granted(), [1]);
+}
+
+#[test]
+fn what_the_protocol_does_not_have_closes_the_stream() {
+    let mut world = World::new();
+    world.open(1);
+    world.say(1, Said::Beat(wire::Beat {}));
+    world.open(2);
+    let gap = wire::FilterFrame {
+        seq: 2,
+        ack: 0,
+        event: Some(Said::Hello(hello(filter(2), Vec::new(), Vec::new()))),
+    };
+    world.handle(Event::Frame(ConnId(2), Box::new(gap)));
+    world.open(3);
+    world.handle(Event::Frame(
+        ConnId(3),
+        Box::new(wire::FilterFrame {
+            seq: 1,
+            ack: 0,
+            event: None,
+        }),
+    ));
+    assert_eq!(world.take().closed, [1, 2, 3]);
+}
+
+#[test]
+fn a_drain_answers_what_waits_and_lets_what_runs_finish() {
+    let mut world = World::established();
+    world.say(1, Said::Register(register(1)));
+    world.say(1, Said::Register(register(2)));
+    world.take();
+    world.handle(Event::Drain(true));
+    assert_eq!(world.take().rejected(), [(2, "shutting_down", 503)]);
+    world.say(1, Said::Register(register(3)));
+    assert_eq!(world.take().rejected(), [(3, "shutting_down", 503)]);
+    assert!(!world.control.is_idle());
+    world.say(1, completed(1));
+    assert!(world.control.is_idle());
+}
+
+#[test]
+fn dispatch_begins_with_the_expected_sessions_or_after_the_wait() {
+    let settings = Settings {
+        sessions_expected: Some(2),
+        ..settings()
+    };
+    let mut world = World::with(settings);
+    world.hello(1, 1, Vec::new(), Vec::new());
+    world.take();
+    world.say(1, Said::Register(register(1)));
+    assert_eq!(world.take().granted(), [] as [u64; 0]);
+    world.pass(Duration::from_secs(2));
+    assert_eq!(world.take().granted(), [1]);
+}
+
+#[test]
+fn a_time_out_is_answered_in_the_contracts_words() {
+    let mut world = World::established();
+    world.say(1, Said::Register(register(1)));
+    world.say(1, Said::Register(register(2)));
+    world.take();
+    for _ in 0..31 {
+        world.pass(Duration::from_secs(1));
+        world.say(1, Said::Beat(wire::Beat {}));
+    }
+    let taken = world.take();
+    assert_eq!(taken.outcomes, [Outcome::ExpiredTtl]);
+    let Some((_, Kind::Reject(reject))) = taken
+        .commands
+        .iter()
+        .find(|(_, kind)| matches!(kind, Kind::Reject(_)))
+    else {
+        panic!("rejected")
+    };
+    assert_eq!(reject.message, "Request timed out after 30s in queue");
+    assert_eq!((reject.status, reject.code.as_str()), (503, "queue_timeout"));
+    assert!(
+        reject
+            .retry_after_ms
+            .is_some_and(|wait| (1_000..=120_000).contains(&wait))
+    );
+}

@@ -1,0 +1,123 @@
+//! What clients claim: where they may go, and what of it counts from those who aren't trusted.
+
+use penstock_control::Settings;
+use penstock_engine::input::Band;
+use penstock_wire as wire;
+use wire::filter_frame::Event as Said;
+
+use crate::harness::*;
+
+fn world() -> World {
+    let mut world = World::with(settings_of(&[SERVER, SECOND, THIRD]));
+    world.greet(1, filter(1), Vec::new(), Vec::new());
+    world.take();
+    world
+}
+
+fn said(subset: &[&str], pin: &str) -> wire::Register {
+    wire::Register {
+        subset: subset.iter().map(ToString::to_string).collect(),
+        pin: pin.into(),
+        ..register(1)
+    }
+}
+
+#[test]
+fn a_request_goes_where_it_may() {
+    for (subset, pin, expected) in [
+        (&[][..], SECOND, vec![SECOND]),
+        (&[THIRD, "10.0.0.1:1"][..], "", vec![THIRD]),
+        (&[THIRD, SECOND][..], SECOND, vec![SECOND]),
+    ] {
+        let mut world = world();
+        world.say(1, Said::Register(said(subset, pin)));
+        assert_eq!(world.take().grants()[0].1.endpoints, expected);
+    }
+}
+
+#[test]
+fn who_may_go_nowhere_is_told_at_once() {
+    for (subset, pin) in [(&["10.0.0.1:1"][..], ""), (&[][..], "x"), (&[THIRD][..], SECOND)] {
+        let mut world = world();
+        world.say(1, Said::Register(said(subset, pin)));
+        assert_eq!(world.take().rejected(), [(1, "no_endpoints", 503)]);
+        assert!(world.control.is_idle());
+    }
+}
+
+#[test]
+fn from_who_is_not_trusted_priority_only_lowers_and_nothing_else_counts() {
+    let mut world = World::with(Settings {
+        objectives: vec![("gold".into(), Band::Critical)],
+        ..settings_of(&[SERVER])
+    });
+    world.greet(1, filter(1), Vec::new(), Vec::new());
+    world.take();
+    world.say(1, Said::Register(register(1)));
+    for (sequence, priority, lowered) in [(2, "critical", 1), (3, "GOLD", 0), (4, "gold", 1), (5, "low", 0)] {
+        world.say(
+            1,
+            Said::Register(wire::Register {
+                sequence,
+                priority: priority.into(),
+                client: "10.0.0.1".into(),
+                fairness_id: format!("t{sequence}"),
+                untrusted: true,
+                ..said(&["10.0.0.1:1"], "x")
+            }),
+        );
+        let taken = world.take();
+        assert_eq!(
+            (taken.lowered, taken.rejected()),
+            (lowered + usize::from(sequence == 1), vec![])
+        );
+    }
+    let status = world.control.status(world.now);
+    let bands: Vec<u64> = status.pools[0]
+        .snapshot
+        .bands
+        .iter()
+        .map(|it| it.waiting)
+        .collect();
+    assert_eq!(bands, [0, 3, 1]);
+    let flows = status.pools[0].snapshot.flows.iter();
+    let foreign = flows.filter(|it| it.waiting > 0);
+    for flow in foreign {
+        let (address, number) = flow.key.split_once('/').expect("ADDRESS/NN");
+        assert_eq!((address, number.len()), ("10.0.0.1", 2), "{}", flow.key);
+    }
+}
+
+#[test]
+fn a_filter_of_version_1_does_not_judge_so_the_companion_does() {
+    let mut settings = settings_of(&[SERVER]);
+    settings.policy.identity = Some(wire::Identity {
+        trust: Some(wire::Trust {
+            all: false,
+            networks: vec![wire::Network {
+                address: vec![10, 0, 0, 0],
+                prefix: 8,
+            }],
+        }),
+        ..Default::default()
+    });
+    let mut world = World::with(settings);
+    let old = Filter {
+        version: 1,
+        envoy: 0,
+        ..filter(1)
+    };
+    world.greet(1, old, Vec::new(), Vec::new());
+    for (sequence, client, lowered) in [(1, "10.1.1.1", 0), (2, "11.1.1.1", 1)] {
+        world.take();
+        world.say(
+            1,
+            Said::Register(wire::Register {
+                priority: "critical".into(),
+                client: client.into(),
+                ..register(sequence)
+            }),
+        );
+        assert_eq!(world.take().lowered, lowered, "{client}");
+    }
+}
