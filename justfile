@@ -16,6 +16,10 @@ check:
 bench *what:
     bash tests/benches/run {{ what }}
 
+# Worlds of random seeds, in which everything goes wrong, until one fails or the time is over: just soak --for 4h
+soak *args:
+    cargo run --package penstock-sim --example soak -- {{ args }}
+
 # Writes the generated protocol code anew.
 proto:
     PENSTOCK_REGENERATE=1 cargo test --package penstock-tests --test generated
