@@ -25,6 +25,7 @@ enum Message {
     Event(Event),
     Status(oneshot::Sender<Status>),
     Idle(oneshot::Sender<()>),
+    End,
 }
 
 /// Talks to the driver. Cheap to clone.
@@ -72,6 +73,14 @@ impl Handle {
         self.0.send(Message::Idle(reply)).await.map_err(|_| Gone)?;
         answer.await.map_err(|_| Gone)
     }
+
+    /// The companion ends: every stream is closed behind what was said on it, and none is opened any more.
+    ///
+    /// # Errors
+    /// When the driver has ended.
+    pub async fn end(&self) -> Result<(), Gone> {
+        self.0.send(Message::End).await.map_err(|_| Gone)
+    }
 }
 
 struct Driver {
@@ -80,6 +89,7 @@ struct Driver {
     observer: Observer,
     conns: HashMap<ConnId, mpsc::Sender<CompanionFrame>>,
     idle: Vec<oneshot::Sender<()>>,
+    ending: bool,
 }
 
 /// Starts the driver. It ends when the last handle is dropped.
@@ -92,6 +102,7 @@ pub fn spawn(settings: Settings, clock: Clock, observer: Observer) -> (Handle, t
         observer,
         conns: HashMap::new(),
         idle: Vec::new(),
+        ending: false,
     };
     (Handle(inbox), tokio::spawn(driver.run(messages)))
 }
@@ -127,6 +138,8 @@ impl Driver {
     fn take(&mut self, message: Message) {
         let now = self.clock.now();
         match message {
+            // The end of `frames` closes it.
+            Message::Open(_, _) if self.ending => {}
             Message::Open(conn, frames) => {
                 self.conns.insert(conn, frames);
                 self.control.handle(now, Event::Opened(conn));
@@ -142,6 +155,10 @@ impl Driver {
                 let _ = reply.send(self.control.status(now));
             }
             Message::Idle(reply) => self.idle.push(reply),
+            Message::End => {
+                self.control.handle(now, Event::HandOver);
+                self.ending = true;
+            }
         }
     }
 
@@ -150,11 +167,14 @@ impl Driver {
             match output {
                 Output::Send(conn, frame) => self.send(conn, *frame),
                 Output::Close(conn, why) => {
-                    tracing::warn!(conn = conn.0, why, "session closed");
+                    tracing::debug!(conn = conn.0, why, "stream closed");
                     self.conns.remove(&conn);
                 }
                 Output::Observe(observation) => self.observer.observe(observation),
             }
+        }
+        if self.ending {
+            self.conns.clear();
         }
         if !self.idle.is_empty() && self.control.is_idle() {
             for reply in self.idle.drain(..) {

@@ -1,23 +1,30 @@
-//! The HTTP side: health, metrics, status and the dashboard. It looks, and changes nothing.
+//! The HTTP side: health, metrics, status, the dashboard, and the order to drain. Whoever may ask for what is in `admin`.
 
-use std::net::{IpAddr, SocketAddr};
+pub mod admin;
+
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
-use axum::extract::{Query, Request, State};
-use axum::http::{StatusCode, header};
-use axum::middleware::{self, Next};
+use axum::body::Bytes;
+use axum::extract::{Query, State};
+use axum::http::{HeaderMap, StatusCode, header};
+use axum::middleware;
 use axum::response::{Html, IntoResponse, Response};
-use axum::routing::get;
-use penstock_control::Status;
+use axum::routing::{get, post};
+use penstock_control::{Event, Status};
 use serde::Deserialize;
+use tokio::sync::watch;
+
+use self::admin::{Admin, Peer};
 
 use crate::clock::Clock;
 use crate::driver::Handle;
 use crate::listener::Listener;
 use crate::metrics::{Metrics, thousandths};
-use crate::status;
+use crate::serve::Life;
+use crate::status::{self, Shown};
 
 /// A probe of Envoy's listener that takes longer has failed.
 const PROBE: Duration = Duration::from_millis(500);
@@ -35,6 +42,10 @@ pub struct App {
     pub sessions_expected: Option<usize>,
     /// Envoy's listener, which must be open; `None`: nobody said.
     pub gateway: Option<SocketAddr>,
+    /// Who may ask for what.
+    pub admin: Arc<Admin>,
+    /// How far the companion's life has come.
+    pub life: watch::Receiver<Life>,
 }
 
 /// Serves HTTP until `shutdown` ends.
@@ -46,14 +57,20 @@ pub async fn serve(
     app: App,
     shutdown: impl Future<Output = ()> + Send + 'static,
 ) -> std::io::Result<()> {
+    let admin = app.admin.clone();
+    let changes = Router::new()
+        .route("/drain", post(drain))
+        .layer(middleware::from_fn_with_state(admin.clone(), admin::may_change));
     let router = Router::new()
         .route("/", get(dashboard))
         .route("/livez", get(|| async { "ok\n" }))
         .route("/readyz", get(readyz))
         .route("/metrics", get(metrics))
         .route("/status", get(status_document))
-        .layer(middleware::from_fn(host_is_ours))
-        .with_state(Arc::new(app));
+        .merge(changes)
+        .layer(middleware::from_fn_with_state(admin, admin::host_is_ours))
+        .with_state(Arc::new(app))
+        .into_make_service_with_connect_info::<Peer>();
     match listener {
         Listener::Tcp(listener) => {
             axum::serve(listener, router)
@@ -65,34 +82,6 @@ pub async fn serve(
                 .with_graceful_shutdown(shutdown)
                 .await
         }
-    }
-}
-
-/// A page of somebody else must not read this through its visitor's browser.
-async fn host_is_ours(request: Request, next: Next) -> Response {
-    let host = request
-        .headers()
-        .get(header::HOST)
-        .map_or(Ok("localhost"), |it| it.to_str());
-    let ours = host.is_ok_and(|host| {
-        let name = host.rsplit_once(':').map_or(host, |(name, port)| {
-            if port.bytes().all(|byte| byte.is_ascii_digit()) {
-                name
-            } else {
-                host
-            }
-        });
-        let name = name.trim_start_matches('[').trim_end_matches(']');
-        name.eq_ignore_ascii_case("localhost") || name.parse::<IpAddr>().is_ok_and(|it| it.is_loopback())
-    });
-    if ours {
-        next.run(request).await
-    } else {
-        (
-            StatusCode::FORBIDDEN,
-            "403: this Host isn't ours; ask for localhost or 127.0.0.1\n",
-        )
-            .into_response()
     }
 }
 
@@ -182,9 +171,51 @@ async fn metrics(State(app): State<Arc<App>>) -> Response {
     }
 }
 
-async fn status_document(State(app): State<Arc<App>>) -> Response {
+async fn status_document(State(app): State<Arc<App>>, headers: HeaderMap) -> Response {
+    let shown = if app.admin.has_token(&headers) {
+        Shown::Everything
+    } else {
+        Shown::Public
+    };
     match app.status().await {
-        Ok(status) => axum::Json(status::document(&status, app.clock.uptime())).into_response(),
+        Ok(status) => axum::Json(status::document(
+            &status,
+            app.clock.now(),
+            app.clock.uptime(),
+            shown,
+        ))
+        .into_response(),
         Err(why) => (StatusCode::SERVICE_UNAVAILABLE, why).into_response(),
+    }
+}
+
+/// `{"off": true}`
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+struct DrainOrder {
+    off: bool,
+}
+
+async fn drain(State(app): State<Arc<App>>, body: Bytes) -> Response {
+    let order = match &*body {
+        [] => Ok(DrainOrder::default()),
+        json => serde_json::from_slice::<DrainOrder>(json),
+    };
+    let on = match order {
+        Ok(order) => !order.off,
+        Err(why) => {
+            let why = format!("400: this takes {{}} or {{\"off\": true}}: {why}\n");
+            return (StatusCode::BAD_REQUEST, why).into_response();
+        }
+    };
+    if *app.life.borrow() != Life::Serving {
+        return (StatusCode::CONFLICT, "409: the companion is shutting down\n").into_response();
+    }
+    match app.driver.tell(Event::Drain(on)).await {
+        Ok(()) => {
+            tracing::info!(on, "told to drain");
+            axum::Json(serde_json::json!({"draining": on})).into_response()
+        }
+        Err(gone) => (StatusCode::SERVICE_UNAVAILABLE, gone.to_string()).into_response(),
     }
 }

@@ -18,4 +18,5 @@ pub mod policy;
 pub mod replay;
 pub mod serve;
 pub mod status;
+pub mod tls;
 pub mod up;

@@ -1,11 +1,17 @@
 //! Opens what the companion listens on, and says clearly when it can't.
 
+use std::fs::Permissions;
 use std::io;
-use std::path::PathBuf;
+use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
+use std::path::{Path, PathBuf};
 
+use socket2::{Domain, SockAddr, Socket, Type};
 use tokio::net::{TcpListener, UnixListener};
 
 use crate::config::Address;
+
+/// Connections that wait to be accepted.
+const BACKLOG: i32 = 1_024;
 
 /// An open listener. A unix socket's file is removed on drop.
 #[derive(Debug)]
@@ -16,14 +22,20 @@ pub enum Listener {
     Unix(UnixListener, SocketFile),
 }
 
-/// Removes the file of a unix socket.
+/// The file of a unix socket: removed on drop, unless it is somebody else's by then.
 #[derive(Debug)]
-pub struct SocketFile(PathBuf);
+pub struct SocketFile {
+    path: PathBuf,
+    /// Device and number of the file.
+    identity: Option<(u64, u64)>,
+}
 
 impl Drop for SocketFile {
     fn drop(&mut self) {
-        // Someone else has removed it when this fails.
-        let _ = std::fs::remove_file(&self.0);
+        if self.identity.is_some() && identity(&self.path) == self.identity {
+            // Someone else has removed it when this fails.
+            let _ = std::fs::remove_file(&self.path);
+        }
     }
 }
 
@@ -45,13 +57,7 @@ impl Listener {
     pub async fn open(address: &Address, key: &'static str) -> Result<Self, Error> {
         let opened = match address {
             Address::Tcp(socket) => TcpListener::bind(socket).await.map(Self::Tcp),
-            Address::Unix(path) => {
-                // A socket that nobody answers on was left by a process that was killed.
-                if path.exists() && std::os::unix::net::UnixStream::connect(path).is_err() {
-                    let _ = std::fs::remove_file(path);
-                }
-                UnixListener::bind(path).map(|it| Self::Unix(it, SocketFile(path.clone())))
-            }
+            Address::Unix(path) => unix(path),
         };
         opened.map_err(|source| Error {
             address: address.clone(),
@@ -62,5 +68,83 @@ impl Listener {
             },
             source,
         })
+    }
+}
+
+/// A unix socket for this user alone.
+fn unix(path: &Path) -> io::Result<Listener> {
+    remove_stale(path);
+    let socket = Socket::new(Domain::UNIX, Type::STREAM, None)?;
+    socket.set_nonblocking(true)?;
+    socket.bind(&SockAddr::unix(path)?)?;
+    let file = SocketFile {
+        path: path.into(),
+        identity: identity(path),
+    };
+    // Nobody can connect before it listens: at no time is it open to others.
+    std::fs::set_permissions(path, Permissions::from_mode(0o600))?;
+    socket.listen(BACKLOG)?;
+    let listener = UnixListener::from_std(std::os::unix::net::UnixListener::from(socket))?;
+    Ok(Listener::Unix(listener, file))
+}
+
+/// A socket that nobody answers on was left by a process that was killed. Any other file is left alone.
+fn remove_stale(path: &Path) {
+    let is_socket = std::fs::symlink_metadata(path).is_ok_and(|it| it.file_type().is_socket());
+    if is_socket
+        && std::os::unix::net::UnixStream::connect(path)
+            .is_err_and(|why| why.kind() == io::ErrorKind::ConnectionRefused)
+    {
+        // When this fails, the bind that follows says why.
+        let _ = std::fs::remove_file(path);
+    }
+}
+
+fn identity(path: &Path) -> Option<(u64, u64)> {
+    let file = std::fs::symlink_metadata(path).ok()?;
+    Some((file.dev(), file.ino()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    async fn open(path: &Path) -> Result<Listener, Error> {
+        Listener::open(&Address::Unix(path.into()), "listen.http").await
+    }
+
+    #[tokio::test]
+    async fn a_socket_is_its_users_alone_and_goes_with_its_listener() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("p.sock");
+        let listener = open(&path).await.expect("open");
+        let mode = std::fs::metadata(&path).expect("there").permissions().mode();
+        assert_eq!(mode & 0o777, 0o600);
+        let taken = open(&path).await.expect_err("in use").to_string();
+        assert!(
+            taken.contains("listen.http") && taken.contains("choose another"),
+            "{taken}"
+        );
+        assert!(std::os::unix::net::UnixStream::connect(&path).is_ok());
+        drop(listener);
+        assert!(!path.exists());
+    }
+
+    #[tokio::test]
+    async fn what_a_killed_process_left_is_replaced_and_other_files_are_not() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("p.sock");
+        drop(std::os::unix::net::UnixListener::bind(&path).expect("bound"));
+        assert!(path.exists(), "std leaves the file");
+        let listener = open(&path).await.expect("replaced");
+        // Another one in its place isn't removed.
+        std::fs::remove_file(&path).expect("removed");
+        let other = open(&path).await.expect("open");
+        drop(listener);
+        assert!(path.exists());
+        drop(other);
+        std::fs::write(&path, "somebody's").expect("written");
+        open(&path).await.expect_err("no socket");
+        assert_eq!(std::fs::read_to_string(&path).expect("still there"), "somebody's");
     }
 }

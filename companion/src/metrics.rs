@@ -47,6 +47,8 @@ pub struct Metrics {
     pub(crate) cancelled: IntCounterVec,
     pub(crate) push_errors: IntCounterVec,
     pub(crate) preemptions: IntCounterVec,
+    pub(crate) requeues: IntCounterVec,
+    pub(crate) priority_lowered: IntCounterVec,
     pub(crate) misrouted: IntCounterVec,
     pub(crate) resyncs: IntCounterVec,
     pub(crate) responses: IntCounterVec,
@@ -174,12 +176,26 @@ impl Metrics {
                 "Waiting requests whose place a more critical one took, by their band.",
                 &with(&["band"]),
             )?,
+            requeues: make.counter(
+                "requeues_total",
+                "Granted requests that no server took and that wait again.",
+                &REQUEST,
+            )?,
+            priority_lowered: make.counter(
+                "priority_lowered_total",
+                "Requests whose client claimed a higher priority than it may have.",
+                &REQUEST,
+            )?,
             misrouted: make.counter(
                 "misrouted_total",
                 "Requests that Envoy sent to another endpoint than was granted.",
                 &["pool"],
             )?,
-            resyncs: make.counter("resyncs_total", "Sessions that said Hello.", &[])?,
+            resyncs: make.counter(
+                "resyncs_total",
+                "Times that a filter said which requests it has: at its start, and whenever it came back.",
+                &[],
+            )?,
             responses: make.counter(
                 "responses_total",
                 "Answers to granted requests, by the endpoint and the class of the status.",

@@ -103,7 +103,25 @@ impl Observer {
                     .with_label_values(&[&labels.pool, model, model, code::BAD_DEADLINE])
                     .inc();
             }
-            Observation::PriorityLowered(_) | Observation::Requeued(_) => {}
+            Observation::PriorityLowered(labels) => {
+                let model = self.models.value(&labels.model);
+                self.metrics
+                    .priority_lowered
+                    .with_label_values(&[&labels.pool, model, model])
+                    .inc();
+            }
+            Observation::Requeued(labels) => {
+                let model = self.models.value(&labels.model);
+                self.metrics
+                    .requeues
+                    .with_label_values(&[&labels.pool, model, model])
+                    .inc();
+                tracing::debug!(
+                    pool = %labels.pool,
+                    request_id = labels.request_id,
+                    "no server took it: it waits again"
+                );
+            }
             Observation::Decided {
                 labels,
                 outcome,

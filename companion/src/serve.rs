@@ -11,15 +11,27 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
 
 use crate::clock::Clock;
-use crate::config::{self, Address, Config};
+use crate::config::{self, Address, Config, Queued};
 use crate::driver::{self, Handle};
+use crate::http::admin::Admin;
 use crate::listener::{self, Listener};
 use crate::metrics::Metrics;
 use crate::observe::Observer;
-use crate::{grpc, health, http, policy};
+use crate::{grpc, health, http, policy, tls};
 
-/// Answers that were decided still have to reach their filters.
-const FLUSH: Duration = Duration::from_millis(200);
+/// Peers that don't read keep the process no longer than this.
+const FLUSH_MAX: Duration = Duration::from_secs(1);
+
+/// How far a companion's life has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Life {
+    /// It takes requests.
+    Serving,
+    /// It was told to end: what runs may finish.
+    Draining,
+    /// Streams are closed behind what was said on them.
+    Ending,
+}
 
 /// Flags of `penstock serve`.
 #[derive(Clone, Debug, ClapArgs)]
@@ -51,6 +63,12 @@ pub enum Error {
     /// An address of a flag would be reached by others.
     #[error(transparent)]
     Exposed(#[from] config::Exposed),
+    /// The certificates can't be used.
+    #[error(transparent)]
+    Tls(#[from] tls::Error),
+    /// The admin token can't be used.
+    #[error(transparent)]
+    Admin(#[from] http::admin::Error),
     /// An address can't be listened on.
     #[error(transparent)]
     Listen(#[from] listener::Error),
@@ -76,7 +94,7 @@ impl Error {
     #[must_use]
     pub const fn exit_code(&self) -> u8 {
         match self {
-            Self::Config(_) | Self::Exposed(_) => 2,
+            Self::Config(_) | Self::Exposed(_) | Self::Tls(_) | Self::Admin(_) => 2,
             Self::Listen(_)
             | Self::Metrics(_)
             | Self::Health(_)
@@ -87,7 +105,11 @@ impl Error {
     }
 }
 
-/// Serves until SIGTERM or SIGINT: then refuses what is new, answers what waits, and lets what runs finish.
+/// Serves until SIGTERM or SIGINT.
+///
+/// SIGTERM refuses what is new, answers what waits and lets what runs finish; or, as `shutdown.queued` says, leaves all
+/// of it to the next companion. SIGINT always refuses: who ends a companion by hand has no other one ready. `penstock up`
+/// ends its companion so, for its Envoy ends too.
 ///
 /// # Errors
 /// When it can't start, or a listener fails.
@@ -96,6 +118,8 @@ pub async fn run(args: Args) -> Result<(), Error> {
     config.listen.grpc = args.grpc.unwrap_or(config.listen.grpc);
     config.listen.http = args.http.unwrap_or(config.listen.http);
     config.grpc_is_protected()?;
+    let tls = config.tls.as_ref().map(tls::server).transpose()?;
+    let admin = Arc::new(Admin::new(&config.admin)?);
     let grpc = Listener::open(&config.listen.grpc, "listen.grpc").await?;
     let http = Listener::open(&config.listen.http, "listen.http").await?;
     let mut signals = Signals::new().map_err(Error::Signal)?;
@@ -106,25 +130,50 @@ pub async fn run(args: Args) -> Result<(), Error> {
     let (driver, _running) = driver::spawn(settings(&config, args.expect_sessions), clock, observer);
     health::spawn(&config, &driver)?;
 
-    let (stop, stopped) = watch::channel(false);
+    let (life, lives) = watch::channel(Life::Serving);
     let app = http::App {
         driver: driver.clone(),
         metrics,
         clock,
         sessions_expected: args.expect_sessions,
         gateway: args.envoy_gateway,
+        admin,
+        life: lives.clone(),
     };
-    tracing::info!(grpc = %config.listen.grpc, http = %config.listen.http, pools = config.pools.len(), "serving");
-    let mut grpc = tokio::spawn(grpc::serve(grpc, driver.clone(), until(stopped.clone())));
-    let mut http = tokio::spawn(http::serve(http, app, until(stopped)));
-    tokio::select! {
-        () = signals.terminated() => {}
+    tracing::info!(
+        grpc = %config.listen.grpc,
+        mutual_tls = tls.is_some(),
+        http = %config.listen.http,
+        pools = config.pools.len(),
+        "serving"
+    );
+    let mut grpc = tokio::spawn(grpc::serve(grpc, tls, driver.clone(), ending(lives.clone())));
+    let mut http = tokio::spawn(http::serve(http, app, ending(lives)));
+    let told = tokio::select! {
+        told = signals.told() => told,
         ended = &mut grpc => return ended.map_or(Ok(()), |it| it.map_err(Error::Grpc)),
         ended = &mut http => return ended.map_or(Ok(()), |it| it.map_err(Error::Http)),
+    };
+    // Nobody listens any more when these fail.
+    let _ = life.send(Life::Draining);
+    match (told, config.queued) {
+        (Told::Terminate, Queued::HandOver) => {
+            tracing::info!("handing over: what waits and what runs is left to the next companion");
+        }
+        (Told::Terminate, Queued::Reject) | (Told::Interrupt, _) => {
+            drain(&driver, &mut signals, config.drain).await;
+        }
     }
-    drain(&driver, &mut signals, config.drain).await;
-    // What fails from here on fails because nobody needs it any more.
-    let _ = stop.send(true);
+    let _ = driver.end().await;
+    let _ = life.send(Life::Ending);
+    let flushed = async {
+        // What fails from here on fails because nobody needs it any more.
+        let _ = grpc.await;
+        let _ = http.await;
+    };
+    if tokio::time::timeout(FLUSH_MAX, flushed).await.is_err() {
+        tracing::warn!("a peer doesn't read; not waiting for it");
+    }
     Ok(())
 }
 
@@ -139,14 +188,20 @@ async fn drain(driver: &Handle, signals: &mut Signals, most: Duration) {
     tokio::select! {
         _ = driver.idle() => tracing::info!("all requests have ended"),
         () = tokio::time::sleep(most) => tracing::warn!("some requests still run; shutdown.drain is over"),
-        () = signals.terminated() => tracing::warn!("told twice: not waiting for what still runs"),
+        _ = signals.told() => tracing::warn!("told twice: not waiting for what still runs"),
     }
-    tokio::time::sleep(FLUSH).await;
 }
 
-async fn until(mut stopped: watch::Receiver<bool>) {
+async fn ending(mut life: watch::Receiver<Life>) {
     // An error means that the sender has gone, which is an end as well.
-    let _ = stopped.wait_for(|it| *it).await;
+    let _ = life.wait_for(|it| *it == Life::Ending).await;
+}
+
+/// What a companion is told by a signal.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Told {
+    Terminate,
+    Interrupt,
 }
 
 /// The signals that end the companion. SIGHUP doesn't: it is logged.
@@ -165,11 +220,11 @@ impl Signals {
         })
     }
 
-    async fn terminated(&mut self) {
+    async fn told(&mut self) -> Told {
         loop {
             tokio::select! {
-                _ = self.terminate.recv() => return,
-                _ = self.interrupt.recv() => return,
+                _ = self.terminate.recv() => return Told::Terminate,
+                _ = self.interrupt.recv() => return Told::Interrupt,
                 _ = self.hang_up.recv() => {
                     tracing::warn!("SIGHUP: this version reads its configuration at start only; restart it");
                 }

@@ -3,6 +3,8 @@
 use std::time::Duration;
 
 use penstock_control::{PoolStatus, Status};
+use penstock_engine::Instant;
+use penstock_engine::snapshot::EndpointSnapshot;
 use serde_json::{Value, json};
 
 use crate::metrics::{decimal, thousandths};
@@ -11,9 +13,18 @@ use crate::policy::band_name;
 /// Flows shown; the rest is left out, the most loaded come first.
 const FLOWS_SHOWN: usize = 1_000;
 
-/// Everything at one moment, as JSON.
+/// What of the flows' identities is shown.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Shown {
+    /// Those that came in a header, up to the limit.
+    Public,
+    /// All: whoever asks has the admin token.
+    Everything,
+}
+
+/// Everything at one moment, `now`, as JSON.
 #[must_use]
-pub fn document(status: &Status, uptime: Duration) -> Value {
+pub fn document(status: &Status, now: Instant, uptime: Duration, shown: Shown) -> Value {
     json!({
         "version": env!("CARGO_PKG_VERSION"),
         "uptime_s": uptime.as_secs(),
@@ -26,11 +37,11 @@ pub fn document(status: &Status, uptime: Duration) -> Value {
             "running": session.running,
             "last_seen_ms": u64::try_from(session.last_seen.as_millis()).unwrap_or(u64::MAX),
         })).collect::<Vec<_>>(),
-        "pools": status.pools.iter().map(pool).collect::<Vec<_>>(),
+        "pools": status.pools.iter().map(|it| pool(it, now, shown)).collect::<Vec<_>>(),
     })
 }
 
-fn pool(pool: &PoolStatus) -> Value {
+fn pool(pool: &PoolStatus, at: Instant, shown: Shown) -> Value {
     let now = &pool.snapshot;
     let mut flows: Vec<_> = now.flows.iter().collect();
     flows.sort_by(|a, b| (b.waiting, b.in_flight, &a.key).cmp(&(a.waiting, a.in_flight, &b.key)));
@@ -54,7 +65,10 @@ fn pool(pool: &PoolStatus) -> Value {
             "waiting": class.waiting,
         })).collect::<Vec<_>>(),
         "flows": flows.into_iter().take(FLOWS_SHOWN).map(|flow| json!({
-            "key": pool.shown(&flow.key),
+            "key": match shown {
+                Shown::Everything if !flow.key.is_empty() => &flow.key,
+                Shown::Everything | Shown::Public => pool.shown(&flow.key),
+            },
             "band": band_name(flow.band),
             "waiting": flow.waiting,
             "in_flight": flow.in_flight,
@@ -66,7 +80,7 @@ fn pool(pool: &PoolStatus) -> Value {
             "address": pool.address(endpoint.id),
             "variant": Value::Null,
             "ready": endpoint.ready,
-            "why": if endpoint.ready { "ready" } else { "its health check fails" },
+            "why": why(endpoint, at),
             "stock": endpoint.stock,
             "bound": endpoint.bound,
             "queue": Value::Null,
@@ -77,16 +91,30 @@ fn pool(pool: &PoolStatus) -> Value {
     })
 }
 
+/// Why an endpoint is given requests, or isn't.
+fn why(of: &EndpointSnapshot, at: Instant) -> String {
+    match of.down {
+        _ if of.ready => "ready".into(),
+        _ if !of.listed => "it is no longer listed; what runs there may finish".into(),
+        Some(until) => format!(
+            "requests failed there; it is tried again in {:.1}s",
+            until.since(at).as_secs_f64()
+        ),
+        None => "its health check fails".into(),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use std::sync::Arc;
 
     use penstock_control::PoolStatus;
+    use penstock_engine::Engine;
     use penstock_engine::input::Band;
+    use penstock_engine::input::EndpointId;
     use penstock_engine::policy::{Class, ClassSet, Discipline, Policy};
     use penstock_engine::snapshot::{ClassSnapshot, FlowSnapshot};
     use penstock_engine::units::Tokens;
-    use penstock_engine::{Engine, Instant};
 
     use crate::metrics::Metrics;
 
@@ -142,7 +170,7 @@ mod tests {
     #[test]
     fn classes_are_shown_with_their_deficits() {
         let status = status();
-        let document = document(&status, Duration::ZERO);
+        let document = document(&status, Instant::ZERO, Duration::ZERO, Shown::Public);
         let class = json!([{"name": "cached", "quantum": 2_048, "deficit": 512, "waiting": 3}]);
         assert_eq!(document["pools"][0]["classes"], class);
         assert_eq!(document["pools"][0]["watermark"], json!(0.0));
@@ -156,5 +184,44 @@ mod tests {
         ] {
             assert!(text.contains(line), "{text}");
         }
+    }
+
+    #[test]
+    fn private_flows_are_shown_to_who_has_the_token() {
+        let mut status = status();
+        status.pools[0].public_flows.insert("a".into());
+        let keys = |shown| {
+            let document = document(&status, Instant::ZERO, Duration::ZERO, shown);
+            let flows = document["pools"][0]["flows"].as_array().cloned().expect("a list");
+            flows.iter().map(|it| it["key"].clone()).collect::<Vec<_>>()
+        };
+        assert_eq!(keys(Shown::Public), ["a", "other"]);
+        assert_eq!(keys(Shown::Everything), ["a", "b"]);
+    }
+
+    #[test]
+    fn an_endpoint_says_why_it_is_left_alone() {
+        let at = Instant::ZERO.after(Duration::from_secs(10));
+        let endpoint = EndpointSnapshot {
+            id: EndpointId(0),
+            listed: true,
+            ready: false,
+            down: None,
+            stock: 0,
+            bound: 1,
+        };
+        assert_eq!(why(&endpoint, at), "its health check fails");
+        let down = EndpointSnapshot {
+            down: Some(at.after(Duration::from_millis(1_500))),
+            ..endpoint
+        };
+        assert_eq!(why(&down, at), "requests failed there; it is tried again in 1.5s");
+        let back = EndpointSnapshot { ready: true, ..down };
+        assert_eq!(why(&back, at), "ready");
+        let gone = EndpointSnapshot {
+            listed: false,
+            ..endpoint
+        };
+        assert!(why(&gone, at).contains("no longer listed"));
     }
 }

@@ -13,8 +13,9 @@ use futures_util::{Stream, StreamExt};
 use generated::arbiter_server::{Arbiter, ArbiterServer};
 use penstock_control::{ConnId, Event};
 use penstock_wire::{CompanionFrame, FilterFrame, limits};
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, oneshot};
 use tokio_stream::wrappers::{ReceiverStream, TcpListenerStream, UnixListenerStream};
+use tonic::transport::ServerTlsConfig;
 use tonic::{Request, Response, Status, Streaming};
 
 use crate::driver::{FRAMES, Handle};
@@ -28,12 +29,13 @@ struct Service {
     conns: Arc<AtomicU64>,
 }
 
-/// Serves gRPC until `shutdown` ends.
+/// Serves gRPC until `shutdown` ends, and then until all streams have: what was said before their end is out by then.
 ///
 /// # Errors
 /// When the transport fails.
 pub async fn serve(
     listener: Listener,
+    tls: Option<ServerTlsConfig>,
     driver: Handle,
     shutdown: impl Future<Output = ()>,
 ) -> Result<(), tonic::transport::Error> {
@@ -44,7 +46,11 @@ pub async fn serve(
     .max_decoding_message_size(limits::MESSAGE_BYTES_MAX);
     let (health, health_service) = tonic_health::server::health_reporter();
     health.set_serving::<ArbiterServer<Service>>().await;
-    let router = tonic::transport::Server::builder()
+    let mut server = tonic::transport::Server::builder();
+    if let Some(tls) = tls {
+        server = server.tls_config(tls)?;
+    }
+    let router = server
         .initial_stream_window_size(WINDOW_BYTES)
         .initial_connection_window_size(WINDOW_BYTES)
         .http2_keepalive_interval(Some(Duration::from_secs(5)))
@@ -82,15 +88,31 @@ impl Arbiter for Service {
         let (frames, outgoing) = mpsc::channel(FRAMES);
         let gone = |_| Status::unavailable("the companion is shutting down");
         self.driver.open(conn, frames).await.map_err(gone)?;
-        tokio::spawn(read(conn, request.into_inner(), self.driver.clone()));
-        Ok(Response::new(Box::pin(ReceiverStream::new(outgoing).map(Ok))))
+        // Dropped with the stream of answers: when that is over, so is the session.
+        let (answers, over) = oneshot::channel::<()>();
+        tokio::spawn(read(conn, request.into_inner(), self.driver.clone(), over));
+        let outgoing = ReceiverStream::new(outgoing).map(move |frame| {
+            let _held = &answers;
+            Ok(frame)
+        });
+        Ok(Response::new(Box::pin(outgoing)))
     }
 }
 
-/// Hands in what comes on a stream, until it ends.
-async fn read(conn: ConnId, mut incoming: Streaming<FilterFrame>, driver: Handle) {
+/// Hands in what comes on a stream, until it ends or its answers do.
+async fn read(
+    conn: ConnId,
+    mut incoming: Streaming<FilterFrame>,
+    driver: Handle,
+    mut over: oneshot::Receiver<()>,
+) {
     loop {
-        match incoming.message().await {
+        let message = tokio::select! {
+            biased;
+            message = incoming.message() => message,
+            _ = &mut over => break,
+        };
+        match message {
             Ok(Some(frame)) => {
                 if driver.tell(Event::Frame(conn, Box::new(frame))).await.is_err() {
                     return;

@@ -204,12 +204,13 @@ impl Process {
         match self {
             Self::Envoy(envoy) => envoy.stop(PATIENCE).await,
             Self::Companion(mut child) => {
-                child::signal(&child, libc::SIGTERM);
+                // Not SIGTERM, at which it may leave what waits to another companion: Envoy ends with this one.
+                child::signal(&child, libc::SIGINT);
                 let most = drain.saturating_add(PATIENCE);
                 tokio::select! {
                     _ = time::timeout(most, child.wait()) => {}
                     () = ended(orders, End::Now) => {
-                        child::signal(&child, libc::SIGTERM);
+                        child::signal(&child, libc::SIGINT);
                         // Killed by the drop if this is too short.
                         let _ = time::timeout(PATIENCE, child.wait()).await;
                     }
