@@ -1,4 +1,4 @@
-//! The Envoy bootstrap: one listener with Penstock's filter, one cluster a pool, one for the companion.
+//! The Envoy bootstrap: two listeners with Penstock's filter, one cluster a pool, one for the companion.
 //!
 //! [`Settings`] in, a JSON document out, printed as YAML for people. The document is built from values, never
 //! from text, so that no name of a pool can change its shape.
@@ -8,6 +8,8 @@
 //!   filter sets, and the last one answers 503.
 //! - A path means the same to the filter and to the server: Envoy normalises it before either sees it.
 //! - Envoy's own limits lie outside the filter's, so that the filter's answer comes first.
+//! - A request that no server of its list took can enter again: the second listener is inside Envoy, has no socket,
+//!   and is reached by nothing but the last place of a granted list.
 //!
 //! It refuses nothing: settings are typed, and `envoy --mode validate` ([`crate::run::validate`]) has the last word.
 
@@ -24,6 +26,19 @@ use crate::limits;
 
 /// The name of the companion's cluster, which the plugin configuration must name.
 pub const COMPANION_CLUSTER: &str = "penstock_companion";
+
+/// The listener where a request enters again that no server took, as an endpoint list names it.
+///
+/// It is Envoy's own spelling of the host's address, `envoy://` + the listener's name + `/` + no endpoint id: a list's
+/// entries are looked up by that string, and `upstream.address` of the stream that went there says it too.
+pub const REQUEUE_HOST: &str = "envoy://penstock-requeue/";
+
+/// The listener behind [`REQUEUE_HOST`].
+const REQUEUE_LISTENER: &str = "penstock-requeue";
+
+/// Plugin configurations in one Envoy, one a listener. Each has a root context, and so a session with the companion, on
+/// every worker and on the main thread.
+pub const PLUGINS: u32 = 2;
 
 /// What differs from one gateway to another.
 #[derive(Clone, Debug)]
@@ -48,7 +63,8 @@ pub struct Settings {
     pub connections_max: u64,
     /// The wasm module, a path as Envoy will see it.
     pub filter: PathBuf,
-    /// The filter's configuration, handed over as JSON text.
+    /// The filter's configuration, handed over as JSON text. What tells one listener from the other (`requeue`,
+    /// `reenters`) is put in here.
     pub plugin: Value,
 }
 
@@ -85,8 +101,15 @@ pub fn document(settings: &Settings) -> Value {
     json!({
         "node": { "id": settings.node, "cluster": "penstock" },
         "admin": { "address": socket(settings.admin) },
+        // Without it no internal listener is opened.
+        "bootstrap_extensions": [{
+            "name": "envoy.bootstrap.internal_listener",
+            "typed_config": {
+                "@type": "type.googleapis.com/envoy.extensions.bootstrap.internal_listener.v3.InternalListener",
+            },
+        }],
         "static_resources": {
-            "listeners": [listener::gateway(settings)],
+            "listeners": [listener::gateway(settings), listener::requeue(settings)],
             "clusters": clusters,
         },
         "overload_manager": overload(settings),
@@ -281,6 +304,45 @@ mod tests {
     }
 
     #[test]
+    fn who_enters_again_comes_from_inside_and_may_wait_as_long_again() {
+        let document = document(&settings());
+        let listener = look(&document, "/static_resources/listeners/1");
+        assert_eq!(listener["internal_listener"], json!({}));
+        assert_eq!(
+            REQUEUE_HOST,
+            format!("envoy://{}/", listener["name"].as_str().expect("named"))
+        );
+        assert!(listener.get("address").is_none(), "no socket: {listener}");
+        let manager = look(listener, "/filter_chains/0/filters/0/typed_config");
+        assert_eq!(
+            manager["use_remote_address"], false,
+            "the client's address is the last of x-forwarded-for"
+        );
+        let plugin = look(manager, "/http_filters/0/typed_config/config/configuration/value");
+        let plugin: Value = serde_json::from_str(plugin.as_str().expect("text")).expect("JSON");
+        assert_eq!(
+            plugin,
+            json!({ "companion": COMPANION_CLUSTER, "requeue": REQUEUE_HOST, "reenters": true })
+        );
+        let gateway = look(&document, &format!("{MANAGER}/route_config"));
+        assert_eq!(
+            &manager["route_config"], gateway,
+            "the same routes, for the same grants"
+        );
+        let idle: Vec<_> = gateway["virtual_hosts"][0]["routes"]
+            .as_array()
+            .expect("a list")
+            .iter()
+            .filter_map(|route| route["route"]["idle_timeout"].as_str())
+            .collect();
+        assert_eq!(
+            idle,
+            ["311s"; 2 * 3],
+            "lists of one to three servers, of two pools"
+        );
+    }
+
+    #[test]
     fn the_filter_comes_first_and_the_last_route_leads_nowhere() {
         let document = document(&settings());
         let filter = look(
@@ -290,14 +352,14 @@ mod tests {
         assert_eq!(filter["allow_on_headers_stop_iteration"], true);
         assert_eq!(
             filter["configuration"]["value"],
-            r#"{"companion":"penstock_companion"}"#
+            r#"{"companion":"penstock_companion","requeue":"envoy://penstock-requeue/"}"#
         );
         let routes = look(
             &document,
             &format!("{MANAGER}/route_config/virtual_hosts/0/routes"),
         );
         let routes = routes.as_array().expect("a list");
-        assert_eq!(routes.len(), 2 * 4 + 1);
+        assert_eq!(routes.len(), 2 * 8 + 1);
         let (last, pools) = routes.split_last().expect("not empty");
         assert!(
             pools

@@ -38,7 +38,9 @@ pub const KEEPALIVE_INTERVAL_S: u32 = 5;
 /// Unanswered probes that end a connection.
 pub const KEEPALIVE_PROBES: u32 = 3;
 
-/// Times that Envoy tries again after the first, at most: a grant names up to three endpoints.
+/// Model servers that a grant's list names, at most; one more place may lead back into this Envoy.
+pub const LIST_MAX: u32 = 3;
+/// Times that Envoy tries again after the first what it spreads round robin.
 pub const RETRIES: u32 = 2;
 /// The first pause before a retry: the next server of the list is another machine, waiting helps nobody.
 pub const RETRY_PAUSE: Duration = Duration::from_millis(1);

@@ -22,6 +22,17 @@ use tokio::{
     sync::mpsc,
 };
 
+/// What the filter does where a request enters again: a list of its own (the client's next one) and the pool's header.
+const REENTERS: &str = r#"
+function envoy_on_request(handle)
+  local headers = handle:headers()
+  local first, rest = headers:get("x-next"):match("([^;]*);?(.*)")
+  headers:replace("x-penstock-pool", "chat")
+  headers:replace("x-gateway-destination-endpoint", first)
+  headers:replace("x-next", rest)
+end
+"#;
+
 /// The smallest module that Envoy loads as a filter: a memory, an allocator, and the ABI's version.
 const MODULE: &[u8] = &[
     0x00, 0x61, 0x73, 0x6d, 0x01, 0x00, 0x00, 0x00, 0x01, 0x09, 0x02, 0x60, 0x00, 0x00, 0x60, 0x01, 0x7f,
@@ -190,11 +201,25 @@ impl Gateway {
             }],
         );
         let mut document = bootstrap::document(&settings);
-        let filters = document
-            .pointer_mut("/static_resources/listeners/0/filter_chains/0/filters/0/typed_config/http_filters")
-            .and_then(Value::as_array_mut)
-            .expect("a list of filters");
-        assert_eq!(filters.remove(0)["name"], "penstock");
+        for listener in ["0", "1"] {
+            let filters = document
+                .pointer_mut(&format!(
+                    "/static_resources/listeners/{listener}/filter_chains/0/filters/0/typed_config/http_filters"
+                ))
+                .and_then(Value::as_array_mut)
+                .expect("a list of filters");
+            assert_eq!(filters.remove(0)["name"], "penstock");
+            if listener == "1" {
+                let script = json!({
+                    "@type": "type.googleapis.com/envoy.extensions.filters.http.lua.v3.Lua",
+                    "default_source_code": { "inline_string": REENTERS },
+                });
+                filters.insert(
+                    0,
+                    json!({ "name": "envoy.filters.http.lua", "typed_config": script }),
+                );
+            }
+        }
         let file: PathBuf = dir.path().join("envoy.json");
         std::fs::write(&file, document.to_string()).expect("written");
         let binary = tokio::task::spawn_blocking(|| envoy().path)
@@ -228,9 +253,18 @@ impl Gateway {
 
     async fn granted(&self, list: &[SocketAddr]) -> (String, String) {
         let list: Vec<String> = list.iter().map(SocketAddr::to_string).collect();
-        let list = format!("x-gateway-destination-endpoint: {}", list.join(","));
-        self.get("/v1/chat/completions", &["x-penstock-pool: chat".into(), list])
-            .await
+        self.listed(&list.join(","), "").await
+    }
+
+    /// With the lists that it gets where it enters again, `;` between.
+    async fn listed(&self, list: &str, next: &str) -> (String, String) {
+        let headers = [
+            "x-penstock-pool: chat".into(),
+            "x-request-id: mine".into(),
+            format!("x-gateway-destination-endpoint: {list}"),
+            format!("x-next: {next}"),
+        ];
+        self.get("/v1/chat/completions", &headers).await
     }
 }
 
@@ -272,6 +306,56 @@ async fn a_granted_request_goes_down_its_list_and_nowhere_else() {
     }
     assert_eq!((drained(&mut cut), drained(&mut served)), (3, 0));
     gateway.envoy.stop(Duration::from_secs(10)).await;
+}
+
+#[tokio::test]
+async fn a_list_may_end_in_this_envoy() {
+    let again = bootstrap::REQUEUE_HOST;
+    let dead = free();
+    let (cuts, mut cut) = server(true).await;
+    let (serves, mut served) = server(false).await;
+    let gateway = Gateway::start(vec![dead, cuts, serves]).await;
+
+    // The list: its answer's status, attempts at the server that cuts, answers of the one that serves.
+    for (list, next, expected) in [
+        (format!("{dead},{again}"), format!("{serves}"), ("200", 0, 1)),
+        (
+            format!("{dead},{cuts},{cuts},{again}"),
+            format!("{serves}"),
+            ("200", 2, 1),
+        ),
+        (
+            format!("{cuts},{again}"),
+            format!("{dead},{again};{cuts},{dead},{again};{serves}"),
+            ("200", 2, 1),
+        ),
+        (format!("{cuts},{again}"), format!("{cuts},{cuts}"), ("502", 3, 0)),
+        (format!("{cuts},{again}"), format!("{dead}"), ("503", 1, 0)),
+        // Who answered isn't left for the rest of the list.
+        (format!("{serves},{again}"), String::new(), ("200", 0, 1)),
+    ] {
+        let (status, answer) = gateway.listed(&list, &next).await;
+        assert_eq!(
+            (status.as_str(), drained(&mut cut), drained(&mut served)),
+            expected,
+            "{list} then {next}: {answer}"
+        );
+        assert_eq!(answer.matches("x-request-id: mine\r\n").count(), 1, "{answer}");
+    }
+    // The answer is the last one's, in the same words as without another entry.
+    let (_, answer) = gateway
+        .listed(&format!("{dead},{again}"), &format!("{cuts}"))
+        .await;
+    assert!(answer.contains("\"code\":\"upstream_reset\""), "{answer}");
+    drained(&mut cut);
+
+    // What passes ungated is spread over servers: one of three is dead, and the way back isn't one of them.
+    for _ in 0..12 {
+        let (status, answer) = gateway.get("/v1/models", &["x-penstock-pool: chat".into()]).await;
+        assert_eq!(status, "200", "{answer}");
+        assert!(answer.ends_with(&serves.to_string()), "{answer}");
+    }
+    assert_eq!(drained(&mut served), 12);
 }
 
 #[tokio::test]

@@ -1,17 +1,21 @@
 //! Where Envoy connects to: one cluster a pool, and the companion's.
 //!
 //! A pool's cluster only looks up the endpoint that the grant's header names and walks its list on retry. It has
-//! no health checks and no limits of its own, since readiness and bounds are the companion's decisions.
+//! no health checks and no limits of its own, since readiness and bounds are the companion's decisions. Beside its
+//! servers it has one more host, this Envoy's listener for requests that no server took: only a list can name it.
 
 use penstock_wire::names::ENDPOINT_HEADER;
 use serde_json::{Value, json};
 
-use super::{Address, COMPANION_CLUSTER, Pool, seconds, socket};
+use super::{Address, COMPANION_CLUSTER, Pool, REQUEUE_LISTENER, seconds, socket};
 use crate::limits;
 
 const HTTP_OPTIONS: &str = "envoy.extensions.upstreams.http.v3.HttpProtocolOptions";
 
 const LISTED_ONLY: &str = "penstock-listed-only";
+
+/// What tells a pool's model servers from the listener for those that none took.
+const SERVER: &str = "penstock-server";
 
 /// The name of a pool's cluster.
 pub(super) fn name(pool: &Pool) -> String {
@@ -19,11 +23,16 @@ pub(super) fn name(pool: &Pool) -> String {
 }
 
 pub(super) fn pool(pool: &Pool) -> Value {
+    let mut hosts: Vec<Value> = pool.endpoints.iter().map(|&at| server(socket(at))).collect();
+    // No socket and no other worker: Envoy hands the bytes over in memory, and nothing outside can connect.
+    hosts.push(host(
+        json!({ "envoy_internal_address": { "server_listener_name": REQUEUE_LISTENER } }),
+    ));
     json!({
         "name": name(pool),
         "type": "STATIC",
         "connect_timeout": seconds(limits::CONNECT_TIMEOUT),
-        "load_assignment": assignment(&name(pool), pool.endpoints.iter().map(|&at| socket(at)).collect()),
+        "load_assignment": assignment(&name(pool), hosts),
         "load_balancing_policy": { "policies": [{ "typed_extension_config": {
             "name": "envoy.load_balancing_policies.override_host",
             "typed_config": {
@@ -55,7 +64,7 @@ pub(super) fn companion(at: &Address) -> Value {
         "name": COMPANION_CLUSTER,
         "type": "STATIC",
         "connect_timeout": seconds(limits::CONNECT_TIMEOUT),
-        "load_assignment": assignment(COMPANION_CLUSTER, vec![address]),
+        "load_assignment": assignment(COMPANION_CLUSTER, vec![host(address)]),
         "circuit_breakers": raised(),
         "typed_extension_protocol_options": { HTTP_OPTIONS: {
             "@type": format!("type.googleapis.com/{HTTP_OPTIONS}"),
@@ -72,7 +81,7 @@ pub(super) fn listed_only() -> Value {
     json!({ "filter_metadata": { "envoy.lb": { LISTED_ONLY: "true" } } })
 }
 
-/// What picks a host when the list doesn't: round robin, but no host at all for a route that is
+/// What picks a host when the list doesn't: round robin over the model servers, but no host at all for a route that is
 /// [`listed_only`]. That is a subset by a key that no host has.
 fn fallback() -> Value {
     let round_robin = json!({ "typed_extension_config": {
@@ -85,19 +94,26 @@ fn fallback() -> Value {
         "name": "envoy.load_balancing_policies.subset",
         "typed_config": {
             "@type": "type.googleapis.com/envoy.extensions.load_balancing_policies.subset.v3.Subset",
-            "fallback_policy": "ANY_ENDPOINT",
+            "fallback_policy": "DEFAULT_SUBSET",
+            "default_subset": { SERVER: "true" },
             "subset_selectors": [{ "keys": [LISTED_ONLY], "fallback_policy": "NO_FALLBACK" }],
             "subset_lb_policy": { "policies": [round_robin] },
         },
     } })
 }
 
-fn assignment(cluster: &str, addresses: Vec<Value>) -> Value {
-    let endpoints: Vec<Value> = addresses
-        .into_iter()
-        .map(|at| json!({ "endpoint": { "address": at } }))
-        .collect();
-    json!({ "cluster_name": cluster, "endpoints": [{ "lb_endpoints": endpoints }] })
+fn host(at: Value) -> Value {
+    json!({ "endpoint": { "address": at } })
+}
+
+fn server(at: Value) -> Value {
+    let mut host = host(at);
+    host["metadata"] = json!({ "filter_metadata": { "envoy.lb": { SERVER: "true" } } });
+    host
+}
+
+fn assignment(cluster: &str, hosts: Vec<Value>) -> Value {
+    json!({ "cluster_name": cluster, "endpoints": [{ "lb_endpoints": hosts }] })
 }
 
 fn raised() -> Value {

@@ -7,11 +7,14 @@
 //! a host past the end of the list would break a bound, a pin or a subset. So the number of retries is the
 //! length of the list less one, by a route for each length, and the cluster picks nothing for such a route
 //! besides. Only what the filter lets pass ungated, with a pool and no list, is spread round robin.
+//!
+//! The last place of a list may be this Envoy's own listener for requests that no server took ([`REQUEUE_HOST`]): to
+//! the router it is one more host, tried by the same retries, and the body is sent there again.
 
 use penstock_wire::names::{ENDPOINT_HEADER, POOL_HEADER};
 use serde_json::{Value, json};
 
-use super::{Pool, Settings, body_limit, clusters, replies, seconds};
+use super::{Pool, REQUEUE_HOST, Settings, body_limit, clusters, replies, seconds};
 use crate::limits;
 
 /// A retry is for what no model server has begun to answer: the connection wasn't made, the stream was refused, or
@@ -21,7 +24,11 @@ use crate::limits;
 const RETRY_ON: &str = "connect-failure,refused-stream,reset";
 
 pub(super) fn config(settings: &Settings) -> Value {
-    let mut routes: Vec<Value> = settings.pools.iter().flat_map(of_pool).collect();
+    let mut routes: Vec<Value> = settings
+        .pools
+        .iter()
+        .flat_map(|pool| of_pool(settings, pool))
+        .collect();
     routes.push(replies::no_pool());
     json!({
         "name": "penstock",
@@ -34,29 +41,38 @@ pub(super) fn config(settings: &Settings) -> Value {
     })
 }
 
-fn of_pool(pool: &Pool) -> [Value; 4] {
-    let list = |matches: Value, retries: u32| {
-        let mut header = matches;
-        header["name"] = ENDPOINT_HEADER.into();
-        let mut route = route(pool, Some(header), retries);
+fn of_pool(settings: &Settings, pool: &Pool) -> Vec<Value> {
+    let listed = |conditions: &[Value], retries: u32| {
+        let mut conditions = conditions.to_vec();
+        for condition in &mut conditions {
+            condition["name"] = ENDPOINT_HEADER.into();
+        }
+        let mut route = route(pool, conditions, retries);
         route["route"]["metadata_match"] = clusters::listed_only();
         route
     };
-    [
-        list(
-            json!({ "string_match": { "contains": "," }, "invert_match": true, "treat_missing_header_as_empty": false }),
-            0,
-        ),
-        list(
-            json!({ "string_match": { "safe_regex": { "regex": "[^,]*,[^,]*" } } }),
-            1,
-        ),
-        list(json!({ "present_match": true }), limits::RETRIES),
-        route(pool, None, limits::RETRIES),
-    ]
+    let list = |length: u32, requeued: bool| {
+        let retries = length.saturating_sub(1);
+        let pattern = format!("[^,]*(,[^,]*){{{retries}}}");
+        let mut conditions = vec![json!({ "string_match": { "safe_regex": { "regex": pattern } } })];
+        if requeued {
+            conditions.push(json!({ "string_match": { "suffix": format!(",{REQUEUE_HOST}") } }));
+        }
+        let mut route = listed(&conditions, retries);
+        if requeued {
+            // While the request waits again this stream stands still, and the server's silence comes on top.
+            route["route"]["idle_timeout"] = seconds(settings.stream_idle_timeout.saturating_mul(2)).into();
+        }
+        route
+    };
+    let requeued = (2..=limits::LIST_MAX.saturating_add(1)).map(|length| list(length, true));
+    let plain = (1..=limits::LIST_MAX).map(|length| list(length, false));
+    let longer = listed(&[json!({ "present_match": true })], limits::LIST_MAX);
+    let ungated = route(pool, vec![], limits::RETRIES);
+    requeued.chain(plain).chain([longer, ungated]).collect()
 }
 
-fn route(pool: &Pool, list: Option<Value>, retries: u32) -> Value {
+fn route(pool: &Pool, list: Vec<Value>, retries: u32) -> Value {
     let mut headers = vec![json!({ "name": POOL_HEADER, "string_match": { "exact": pool.name } })];
     headers.extend(list);
     json!({
