@@ -46,7 +46,8 @@ pub struct Args {
     /// Where HTTP is served, instead of listen.http.
     #[arg(long, value_name = "ADDR")]
     pub http: Option<Address>,
-    /// Sessions of Envoy without which /readyz is 503: its workers and its main thread. Set by `penstock up`.
+    /// Sessions of Envoy without which /readyz is 503: each listener's, on its workers and its main thread. Set by
+    /// `penstock up`.
     #[arg(long, hide = true, value_name = "N")]
     pub expect_sessions: Option<usize>,
     /// Envoy's listener, without which /readyz is 503. Set by `penstock up`.

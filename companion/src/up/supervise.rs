@@ -13,7 +13,7 @@ use std::{
     time::Duration,
 };
 
-use penstock_envoy::{child, run::Envoy};
+use penstock_envoy::{bootstrap, child, run::Envoy};
 use tokio::{
     process::{Child, Command},
     sync::{broadcast, watch},
@@ -226,6 +226,11 @@ async fn ended(orders: &mut watch::Receiver<Orders>, end: End) {
     let _ = orders.wait_for(|orders| orders.end >= end).await;
 }
 
+/// Sessions of an Envoy: one for each of the filter's plugin configurations, on each worker and on the main thread.
+fn sessions(workers: u32) -> u32 {
+    workers.saturating_add(1).saturating_mul(bootstrap::PLUGINS)
+}
+
 fn companion(plan: &Plan, flags: &[String]) -> Command {
     let mut command = Command::new(this_program());
     command
@@ -237,11 +242,7 @@ fn companion(plan: &Plan, flags: &[String]) -> Command {
         .args(["--grpc", &plan.listen.grpc.to_string()])
         .args(["--http", &plan.listen.http.to_string()])
         .args(["--envoy-gateway", &plan.listen.gateway.to_string()])
-        // Each worker's session, and the main thread's.
-        .args([
-            "--expect-sessions",
-            &plan.envoy.workers.saturating_add(1).to_string(),
-        ])
+        .args(["--expect-sessions", &sessions(plan.envoy.workers).to_string()])
         .stdin(Stdio::null())
         .stdout(Stdio::null());
     command
