@@ -2,6 +2,7 @@
 //! only what may not happen: an outcome twice or none, a grant after the end, stock over its bounds.
 //!
 //! A world that fails prints its seed; `PENSTOCK_WORLD=<seed>` runs that one alone, step by step.
+//! `PENSTOCK_MILLION=<n>` runs the n-th million instead of the first, which is 0.
 
 #[path = "../random/mod.rs"]
 mod random;
@@ -106,7 +107,9 @@ fn share(of: u64) {
         }
         return;
     }
-    for number in (of..OPERATIONS / STEPS).step_by(SHARES as usize) {
+    let million: u64 = std::env::var("PENSTOCK_MILLION").map_or(0, |n| n.parse().expect("a number"));
+    let first = million * (OPERATIONS / STEPS);
+    for number in (first + of..first + OPERATIONS / STEPS).step_by(SHARES as usize) {
         let seed = Dice::new(number).roll();
         let digest = run(seed, false);
         if number % 50 == of {
