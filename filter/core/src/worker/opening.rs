@@ -92,7 +92,7 @@ impl Worker {
                 },
             )
             .collect();
-        due.sort_by_key(|(arrived, sequence, ..)| (*arrived, *sequence));
+        due.sort_unstable_by_key(|(arrived, sequence, ..)| (*arrived, *sequence));
         for (arrived, sequence, context, verdict) in due {
             let effect = match self.settle(now, sequence, now.micros_since(arrived), verdict) {
                 Ok(edits) => Effect::Resume { context, edits },

@@ -5,6 +5,8 @@ mod exchange;
 mod harness;
 mod open;
 #[cfg(not(target_arch = "wasm32"))]
+mod places;
+#[cfg(not(target_arch = "wasm32"))]
 mod repeats;
 mod requeue;
 mod session;

@@ -51,7 +51,7 @@ fn connected(epoch: u64, shared: &Shared, bound: Option<u64>) -> Rig {
 }
 
 /// The same, long ago.
-fn open(epoch: u64, shared: &Shared, bound: Option<u64>) -> Rig {
+pub(crate) fn open(epoch: u64, shared: &Shared, bound: Option<u64>) -> Rig {
     let mut rig = lost(epoch, shared, bound);
     rig.pass(HOLD);
     rig
@@ -72,7 +72,8 @@ fn comes_with(rig: &mut Rig, headers: &[(&str, &str)]) -> (u64, Bodied) {
     (sequence, bodied)
 }
 
-fn goes(rig: &mut Rig) -> Option<u64> {
+/// A newcomer that goes: its number.
+pub(crate) fn goes(rig: &mut Rig) -> Option<u64> {
     match comes(rig) {
         (sequence, Bodied::Goes(_)) => Some(sequence),
         (_, Bodied::Answered(_)) => None,
@@ -440,6 +441,19 @@ fn while_the_companion_answers_words_cost_a_beat_and_nothing_else() {
             assert_eq!(calls.replace(0), after);
         }
     }
+}
+
+#[test]
+fn a_companion_of_version_1_names_no_bound_and_the_policys_counts() {
+    let config = config(r#", "open_bound": 1"#);
+    let mut rig = Rig::with(1, &config, &Shared::default());
+    rig.open();
+    rig.greet(1);
+    rig.command(1, [endpoints(None)]);
+    rig.worker.handle_closed(rig.now);
+    rig.pass(HOLD);
+    assert_eq!(comes(&mut rig).1, Bodied::Goes(to("c:1,d:1,a:1")));
+    assert_eq!(goes(&mut rig), None);
 }
 
 #[test]
