@@ -45,7 +45,8 @@ impl Control {
             return;
         };
         let (version, envoy, count) = (context.version, context.envoy, context.requests.len());
-        if context.requests.contains_key(&name.sequence) || self.said_before(name) {
+        let known = context.requests.contains_key(&name.sequence) || self.requests.moved(name).is_some();
+        if known || self.said_before(name) {
             return;
         }
         let origin = from

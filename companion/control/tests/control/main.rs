@@ -4,6 +4,7 @@ mod counts;
 mod failures;
 mod harness;
 mod orphans;
+mod random;
 mod requeue;
 mod restart;
 mod resync;

@@ -1,0 +1,212 @@
+//! Filters that say anything in any order, and networks that cut anywhere: whatever happens, everything agrees after
+//! every event, what arrived has one outcome or waits, and in the end nothing is left.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use penstock_control::{Event, Settings};
+use penstock_wire as wire;
+use wire::filter_frame::Event as Said;
+
+use crate::harness::*;
+
+/// Names are few, so that they meet.
+const SEQUENCES: u64 = 12;
+const EPOCHS: u64 = 4;
+const EVENTS: usize = 400;
+const RUNS: u64 = 300;
+
+/// Numbers that follow from a seed.
+struct Dice(u64);
+
+impl Dice {
+    fn below(&mut self, bound: u64) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        (self.0 >> 16) % bound
+    }
+
+    fn one_in(&mut self, of: u64) -> bool {
+        self.below(of) == 0
+    }
+
+    fn address(&mut self) -> String {
+        [SERVER, SECOND, THIRD, AGAIN, "", "10.0.0.1:1"][usize::try_from(self.below(6)).expect("small")]
+            .into()
+    }
+
+    fn register(&mut self) -> wire::Register {
+        let sequence = 1 + self.below(SEQUENCES);
+        let mut register = if self.one_in(3) {
+            let (epoch, before) = (self.below(EPOCHS), 1 + self.below(SEQUENCES));
+            again(sequence, epoch, before)
+        } else {
+            register(sequence)
+        };
+        register.requeues = u32::try_from(self.below(5)).expect("small");
+        register.age_us = self.below(2_000_000);
+        register.untrusted = self.one_in(5);
+        if self.one_in(5) {
+            register.priority = "critical".into();
+        }
+        if self.one_in(8) {
+            register.pin = self.address();
+        }
+        if self.one_in(8) {
+            register.subset = vec![self.address(), self.address()];
+        }
+        if self.one_in(8) {
+            register.deadline_ms = Some(1 + self.below(5_000));
+        }
+        if self.one_in(10) {
+            register.model = "gpt-9".into();
+        }
+        register
+    }
+
+    fn hello(&mut self, filter: Filter) -> wire::Hello {
+        let waiting = (0..self.below(5)).map(|_| self.register()).collect();
+        let running = (0..self.below(5)).map(|_| {
+            let register = self.register();
+            let address = self.address();
+            runs_as(register, &address)
+        });
+        let running = running.collect();
+        hello(filter, waiting, running)
+    }
+
+    fn said(&mut self) -> Said {
+        let sequence = 1 + self.below(SEQUENCES);
+        let attempts = u32::try_from(self.below(4)).expect("small");
+        match self.below(12) {
+            0..=3 => Said::Register(self.register()),
+            4 => Said::Cancel(wire::Cancel { sequence }),
+            5 => started(sequence, &self.address(), attempts),
+            6..=8 => Said::Completed(wire::Completed {
+                sequence,
+                endpoint: self.address(),
+                status: 200,
+                attempts,
+                end: i32::try_from(self.below(6)).expect("small"),
+                ..Default::default()
+            }),
+            9 => refused(sequence, self.one_in(2)),
+            _ => Said::Beat(wire::Beat {}),
+        }
+    }
+}
+
+/// What came and what became of it, over all that was taken.
+#[derive(Default)]
+struct Books {
+    arrived: usize,
+    ended: usize,
+    granted: usize,
+    requeued: usize,
+}
+
+impl Books {
+    fn take(&mut self, world: &mut World) {
+        let taken = world.take();
+        let (arrived, decided, refused) = taken.counts();
+        self.arrived += arrived;
+        self.ended += decided + refused;
+        self.granted += taken.granted().len();
+        self.requeued += taken.requeued;
+    }
+}
+
+fn run(seed: u64) -> Books {
+    let mut dice = Dice(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
+    let mut world = World::with(Settings {
+        sessions_expected: Some(2),
+        ..settings_of(&[SERVER, SECOND, THIRD])
+    });
+    let mut books = Books::default();
+    let (mut conns, mut streams) = (0, BTreeMap::<u64, u32>::new());
+    let mut open: Vec<u64> = Vec::new();
+    for _ in 0..EVENTS {
+        match dice.below(20) {
+            0..=2 => {
+                conns += 1;
+                let epoch = dice.below(EPOCHS);
+                let stream = streams.entry(epoch).or_default();
+                *stream += u32::try_from(dice.below(3)).expect("small");
+                let filter = Filter {
+                    epoch,
+                    stream: *stream,
+                    envoy: dice.below(2),
+                    version: 1 + u32::try_from(dice.below(2)).expect("small"),
+                };
+                world.open(conns);
+                world.say(conns, Said::Hello(dice.hello(filter)));
+                open.push(conns);
+            }
+            3 if !open.is_empty() => {
+                let at = usize::try_from(dice.below(open.len() as u64)).expect("small");
+                world.close(open.swap_remove(at));
+            }
+            4 => world.pass(Duration::from_millis(dice.below(3_000))),
+            5 => {
+                let address = dice.address();
+                let ready = dice.one_in(2);
+                world.handle(Event::EndpointReady {
+                    pool: 0,
+                    address,
+                    ready,
+                });
+            }
+            6 if dice.one_in(5) => world.handle(Event::Drain(dice.one_in(3))),
+            7 if dice.one_in(5) && !open.is_empty() => world.say(open[0], Said::Bye(wire::Bye {})),
+            _ if !open.is_empty() => {
+                let at = usize::try_from(dice.below(open.len() as u64)).expect("small");
+                let said = dice.said();
+                world.say(open[at], said);
+            }
+            _ => {}
+        }
+        if dice.one_in(3) {
+            books.take(&mut world);
+        }
+    }
+    for conn in open {
+        world.close(conn);
+    }
+    world.pass(Duration::from_secs(20));
+    books.take(&mut world);
+    let status = world.control.status(world.now);
+    assert!(
+        world.control.is_idle(),
+        "seed {seed}: {} requests are left",
+        status.requests
+    );
+    assert!(status.sessions.is_empty() && status.envoys == 0, "seed {seed}");
+    let snapshot = &status.pools[0].snapshot;
+    assert_eq!(
+        (snapshot.stock, snapshot.draining_stock, snapshot.waiting),
+        (0, 0, 0),
+        "seed {seed}"
+    );
+    assert_eq!(books.arrived, books.ended, "seed {seed}: arrivals and outcomes");
+    books
+}
+
+#[test]
+fn whatever_is_said_everything_agrees_and_nothing_is_left() {
+    let mut all = Books::default();
+    for seed in 1..=RUNS {
+        let books = run(seed);
+        all.arrived += books.arrived;
+        all.granted += books.granted;
+        all.requeued += books.requeued;
+    }
+    // It is about something.
+    assert!(
+        all.arrived > 10_000 && all.granted > 1_000 && all.requeued > 100,
+        "{} arrived, {} granted, {} requeued",
+        all.arrived,
+        all.granted,
+        all.requeued
+    );
+}
