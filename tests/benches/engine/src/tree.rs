@@ -48,6 +48,7 @@ pub(crate) struct Queued {
     cost: u64,
     class_cost: u64,
     model: u32,
+    suspended: bool,
     strict: u8,
     score: u64,
     arrival: Arrival,
@@ -94,6 +95,7 @@ impl Classes {
             cost,
             class_cost: cost,
             model: 0,
+            suspended: false,
             strict: 0,
             score: id,
             arrival: Arrival {
@@ -121,7 +123,7 @@ impl Classes {
             model: head.model,
         };
         self.deficits.serve(child, &charge);
-        self.order.remove(&mut self.queues[class], number);
+        self.order.remove(&mut self.queues[class], number, false);
         self.free.push(number);
         match self.queues[class].head() {
             Some(next) => self.deficits.enqueue(child, &self.order.head_of(next, |_| true)),
