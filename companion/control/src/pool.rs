@@ -157,12 +157,8 @@ impl Pool {
         }
         self.seen_ready = self.engine.ready_count();
         let envoys = u64::try_from(envoys).unwrap_or(u64::MAX).max(1);
-        let bound = self.full_bound().map(|bound| (bound / envoys).max(1));
+        let bound = self.engine.full_bound().map(|bound| (bound / envoys).max(1));
         changed | (core::mem::replace(&mut self.open_bound, bound) != bound)
-    }
-
-    fn full_bound(&self) -> Option<u64> {
-        None
     }
 
     /// Whether so many endpoints were ready at the last look as are now.

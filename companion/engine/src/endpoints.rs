@@ -134,6 +134,19 @@ impl Endpoints {
         self.ids.get(&id).map(|&number| &self.all[number])
     }
 
+    /// What the ready ones take together at full strength, in what stock is counted in: no slow start, and nothing that
+    /// isn't ours. `None` where nothing bounds.
+    pub(crate) fn full_bound(&self) -> Option<u64> {
+        let mut sum = Share::default();
+        for endpoint in self.iter().filter(|endpoint| endpoint.ready) {
+            sum += Share::of(self.gate, endpoint.weight, Limits::default());
+        }
+        match self.gate {
+            Gate::Open | Gate::Manual => None,
+            Gate::Bounded { .. } => Some(Bounds::over(self.gate, sum).upper),
+        }
+    }
+
     pub(crate) fn iter(&self) -> impl Iterator<Item = &Endpoint> {
         self.all.iter().map(|(_, endpoint)| endpoint)
     }

@@ -144,6 +144,13 @@ impl Engine {
         self.endpoints.is_ready(endpoint)
     }
 
+    /// What the ready endpoints take together at full strength, in what stock is counted in: no slow start, and nothing
+    /// that isn't ours. `None` where nothing bounds.
+    #[must_use]
+    pub fn full_bound(&self) -> Option<u64> {
+        self.endpoints.full_bound()
+    }
+
     /// Endpoints that are ready.
     #[must_use]
     pub const fn ready_count(&self) -> usize {

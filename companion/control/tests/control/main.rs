@@ -1,6 +1,7 @@
 //! Exact outputs: given this event at that time, these frames and observations, and nothing more.
 
 mod counts;
+mod envoys;
 mod failures;
 mod harness;
 mod orphans;

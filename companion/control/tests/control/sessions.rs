@@ -25,7 +25,7 @@ fn a_hello_is_answered_with_all_a_filter_needs() {
                 Kind::Endpoints(wire::Endpoints {
                     pool: "chat".into(),
                     ready: vec![SERVER.into()],
-                    open_bound: None,
+                    open_bound: Some(1),
                 })
             ),
         ]

@@ -1,0 +1,106 @@
+//! What an Envoy may have in flight while no companion answers: a share of the whole, said whenever it changes.
+
+use std::time::Duration;
+
+use penstock_control::{Event, Settings};
+use penstock_engine::policy::{Gate, StockUnit};
+use penstock_engine::units::Decimal;
+use penstock_wire as wire;
+use wire::filter_frame::Event as Said;
+
+use crate::harness::*;
+
+/// Two servers of 5 each.
+fn settings_of_ten() -> Settings {
+    let mut settings = settings_of(&[SERVER, SECOND]);
+    settings.pools[0].policy.gate = Gate::Bounded {
+        unit: StockUnit::Requests,
+        lower: Decimal::whole(4),
+        upper: Decimal::whole(5),
+        watermark: Decimal::whole(5),
+    };
+    settings
+}
+
+const fn of_envoy(epoch: u64, envoy: u64) -> Filter {
+    Filter {
+        envoy,
+        ..filter(epoch)
+    }
+}
+
+/// Who was told which bound, over how many servers.
+fn told(world: &mut World) -> Vec<(u64, Option<u64>, usize)> {
+    let taken = world.take();
+    let endpoints = taken.endpoints().into_iter();
+    let mut told: Vec<_> = endpoints
+        .map(|(conn, it)| (conn, it.open_bound, it.ready.len()))
+        .collect();
+    told.sort_unstable();
+    told
+}
+
+#[test]
+fn the_bound_is_shared_by_the_envoys() {
+    let mut world = World::with(settings_of_ten());
+    world.greet(1, of_envoy(1, 8), Vec::new(), Vec::new());
+    assert_eq!(told(&mut world), [(1, Some(10), 2)]);
+    world.greet(2, of_envoy(2, 8), Vec::new(), Vec::new());
+    assert_eq!(
+        told(&mut world),
+        [(2, Some(10), 2)],
+        "another worker of the same Envoy"
+    );
+    world.greet(3, of_envoy(3, 9), Vec::new(), Vec::new());
+    assert_eq!(
+        told(&mut world),
+        [(1, Some(5), 2), (2, Some(5), 2), (3, Some(5), 2)]
+    );
+    let down = Event::EndpointReady {
+        pool: 0,
+        address: SECOND.into(),
+        ready: false,
+    };
+    world.handle(down.clone());
+    assert_eq!(
+        told(&mut world),
+        [(1, Some(2), 1), (2, Some(2), 1), (3, Some(2), 1)]
+    );
+    world.handle(down);
+    assert_eq!(told(&mut world), [], "no news");
+    // An Envoy counts until its last session is released.
+    world.say(1, Said::Bye(wire::Bye {}));
+    assert_eq!(told(&mut world), []);
+    world.close(2);
+    world.pass(Duration::from_millis(4_999));
+    assert_eq!(told(&mut world), []);
+    world.pass(Duration::from_millis(1));
+    assert_eq!(told(&mut world), [(3, Some(5), 1)]);
+}
+
+#[test]
+fn each_of_many_may_have_one() {
+    let mut world = World::with(settings_of_ten());
+    for conn in 1..=11 {
+        world.greet(conn, of_envoy(conn, conn), Vec::new(), Vec::new());
+    }
+    assert_eq!(told(&mut world).last(), Some(&(11, Some(1), 2)));
+}
+
+#[test]
+fn a_filter_that_does_not_say_which_envoy_it_is_counts_as_one() {
+    let mut world = World::with(settings_of_ten());
+    for conn in [1, 2] {
+        world.greet(conn, of_envoy(conn, 0), Vec::new(), Vec::new());
+    }
+    assert_eq!(told(&mut world).last(), Some(&(2, Some(5), 2)));
+}
+
+#[test]
+fn without_bounds_there_is_none() {
+    let mut settings = settings_of_ten();
+    settings.pools[0].policy.gate = Gate::Open;
+    let mut world = World::with(settings);
+    world.greet(1, of_envoy(1, 8), Vec::new(), Vec::new());
+    assert_eq!(told(&mut world), [(1, None, 2)]);
+}
