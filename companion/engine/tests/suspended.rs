@@ -245,6 +245,26 @@ fn what_is_requeued_is_above_the_limits_of_its_flow_and_of_the_pool() {
 }
 
 #[test]
+fn what_is_requeued_and_may_go_nowhere_any_more_waits_for_that_to_come_back() {
+    let mut bench = Bench::new(policy(), 2);
+    bench.say(Input::Register(only(request(1, "f", Default), &[2])));
+    bench.say(Input::Register(only(request(2, "f", Default), &[2])));
+    bench.say(Input::EndpointRemoved(EndpointId(2)));
+    for id in 1..=2 {
+        assert_eq!(bench.say(Input::Requeue(RequestId(id))), []);
+        assert_eq!(bench.say(Input::Requeue(RequestId(id))), [], "once");
+    }
+    assert_eq!(counts(&bench), (2, 0));
+    assert_eq!(bench.engine.snapshot().counters.requeues, 2);
+    assert_eq!(bench.register(3, "g", Default), [Bypassed(3, 1)]);
+    // New at its address: one at a time.
+    assert_eq!(bench.at(10.0).endpoint(2, true), [Dispatched(1, 2)]);
+    bench.say(Input::EndpointRemoved(EndpointId(2)));
+    assert_eq!(bench.at(30.0).wait(), [Rejected(2, O::ExpiredTtl)]);
+    assert_eq!(bench.complete(1), [Settled(1, 1)]);
+}
+
+#[test]
 fn what_is_requeued_too_late_is_refused_as_if_it_had_waited() {
     let mut bench = busy_with(|policy| policy.queue.ttl = Duration::from_secs(5));
     assert_eq!(
