@@ -131,6 +131,18 @@ pub(crate) fn unknown_model(model: &str) -> Answer {
     }
 }
 
+/// Its filter says more of it than the protocol lets it.
+pub(crate) fn too_long() -> Answer {
+    Answer {
+        status: 400,
+        code: code::INVALID_REQUEST,
+        message:
+            "A name that this request gives is longer than the gateway takes. Shorten its identity headers."
+                .to_owned(),
+        last_word: true,
+    }
+}
+
 /// Nobody is there to be answered: the stream that this request came by, before it entered again, is over.
 pub(crate) fn gone() -> Answer {
     Answer {

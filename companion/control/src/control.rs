@@ -17,6 +17,7 @@ use wire::filter_frame::Event as Said;
 use crate::envoys::Envoys;
 use crate::event::{ConnId, Event, Observation, Output};
 use crate::intake::Arrival;
+use crate::limits::STREAMS_MAX;
 use crate::pool::Pool;
 use crate::register::{Name, Requests};
 use crate::session::{Epoch, Session, Stage as SessionStage, Violation};
@@ -81,6 +82,12 @@ impl Control {
             return;
         }
         match event {
+            Event::Opened(conn) if self.sessions.len() >= STREAMS_MAX => {
+                self.outputs.push_back(Output::Close(
+                    conn,
+                    "there are more streams than a companion may have",
+                ));
+            }
             Event::Opened(conn) => {
                 self.sessions.insert(conn, Session::new(now));
                 self.timers

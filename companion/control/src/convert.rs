@@ -8,7 +8,7 @@ use penstock_engine::policy::Order;
 use penstock_engine::units::Tokens;
 use penstock_engine::{Instant, RequestId};
 use penstock_wire as wire;
-use penstock_wire::limits::{JUMP_S_MAX, STRICT_MAX};
+use penstock_wire::limits::{JUMP_S_MAX, LIST_MAX, NAME_BYTES_MAX, PREFIX_HASHES_MAX, STRICT_MAX};
 
 use crate::pool::Pool;
 use crate::settings::FlowKey;
@@ -51,6 +51,27 @@ pub(crate) fn request(
         deadline: deadline_ms.map(|after| arrived.after(Duration::from_millis(after))),
         eligible: None,
     }
+}
+
+/// No name and no list is longer than the protocol says.
+pub(crate) fn is_bounded(from: &wire::Register) -> bool {
+    let names = [
+        &from.request_id,
+        &from.model,
+        &from.fairness_id,
+        &from.user,
+        &from.priority,
+        &from.class,
+        &from.client,
+        &from.pin,
+    ];
+    let listed = from.subset.iter().chain(&from.tolerations);
+    names
+        .into_iter()
+        .chain(listed)
+        .all(|name| name.len() <= NAME_BYTES_MAX)
+        && from.subset.len().max(from.tolerations.len()) <= LIST_MAX
+        && from.prefix_hashes.len() <= PREFIX_HASHES_MAX
 }
 
 /// Of what a client says of its time, something that counts here is no time.

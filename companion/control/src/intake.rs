@@ -13,7 +13,7 @@ use crate::control::Control;
 use crate::convert;
 use crate::decisions::reject;
 use crate::event::{Labels, Observation};
-use crate::limits::REQUESTS_MAX;
+use crate::limits::{REQUESTS_IN_ALL_MAX, REQUESTS_MAX};
 use crate::register::{Entry, Name, Stage};
 use crate::session::Epoch;
 use crate::trust;
@@ -57,6 +57,10 @@ impl Control {
         let Some((origin, how)) = self.reenter(now, name, from, origin, how) else {
             return;
         };
+        if !convert::is_bounded(from) {
+            let nameless = wire::Register::default();
+            return self.refuse(name, &nameless, answer::too_long(), Outcome::RejectedInvalid);
+        }
         let (from, trusted) = trust::counted(from, version, &self.settings.policy);
         let Some(pool) = self.pools.iter().position(|pool| pool.serves(&from.model)) else {
             return self.refuse(
@@ -66,7 +70,7 @@ impl Control {
                 Outcome::RejectedInvalid,
             );
         };
-        if count >= REQUESTS_MAX {
+        if count >= REQUESTS_MAX || self.requests.len() >= REQUESTS_IN_ALL_MAX {
             let of = &self.pools[pool];
             let outcome = Outcome::RejectedQueueFull;
             if let Some(answer) = answer::to(outcome, &of.name, &of.policy, of.capacity_status) {
@@ -83,7 +87,10 @@ impl Control {
                     // It runs where nothing of ours is: nothing to count.
                     return;
                 };
-                (Stage::adopted(grant, now.before(age)), Some(endpoint))
+                (
+                    Stage::adopted(grant, &self.pools[pool].name, now.before(age)),
+                    Some(endpoint),
+                )
             }
         };
         let labels = self.labels(pool, &from, trusted);

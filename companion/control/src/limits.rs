@@ -4,10 +4,16 @@ use core::time::Duration;
 
 use penstock_wire::limits::{HELLO_PART_REQUESTS, UNACKED_EVENTS_MAX};
 
+/// Streams at a time, those that haven't said Hello included.
+pub(crate) const STREAMS_MAX: usize = 8_192;
 /// Root contexts at a time, the orphaned ones included.
 pub(crate) const CONTEXTS_MAX: usize = 4_096;
+/// Characters of what an Envoy is called.
+pub(crate) const NODE_CHARS_MAX: usize = 256;
 /// Requests of one root context that haven't ended, and so those that its Hello names.
 pub(crate) const REQUESTS_MAX: usize = 65_536;
+/// Requests of all root contexts together.
+pub(crate) const REQUESTS_IN_ALL_MAX: usize = 1 << 20;
 /// Bytes of one Hello, all parts together.
 pub(crate) const HELLO_BYTES_MAX: usize = 64 << 20;
 /// Ended requests that a root context is remembered by, however well it acknowledges.

@@ -244,7 +244,8 @@ impl Requests {
 
 impl Stage {
     /// In stock, by the grant of another companion.
-    pub(crate) fn adopted(grant: Box<wire::Grant>, at: Instant) -> Self {
+    pub(crate) fn adopted(mut grant: Box<wire::Grant>, pool: &str, at: Instant) -> Self {
+        grant.pool = pool.to_owned();
         // What failed it before isn't known, nor when.
         let failed = grant.endpoints.len();
         Self::Granted { grant, at, failed }

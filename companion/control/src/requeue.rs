@@ -104,7 +104,7 @@ impl Control {
                     return self.settle(now, id, Service::Nothing);
                 };
                 if let Some(entry) = self.requests.get_mut(id) {
-                    entry.stage = Stage::adopted(grant, now.before(age));
+                    entry.stage = Stage::adopted(grant, &self.pools[pool].name, now.before(age));
                     entry.requeues = from.requeues;
                 }
                 self.decide(now, pool, Input::Sent { id, endpoint });

@@ -24,7 +24,7 @@ use crate::course::AT_ESTIMATE;
 use crate::envoys::Envoy;
 use crate::event::{ConnId, Observation};
 use crate::intake::Arrival;
-use crate::limits::CONTEXTS_MAX;
+use crate::limits::{CONTEXTS_MAX, NODE_CHARS_MAX};
 use crate::register::{Entry, Name, Stage};
 use crate::session::{Context, Epoch, Greeting, Stage as SessionStage};
 use crate::trust;
@@ -87,6 +87,7 @@ impl Control {
     /// The stream speaks for the root context from now on, and none before it.
     fn speak_for(&mut self, now: Instant, conn: ConnId, epoch: Epoch, version: u32, hello: &wire::Hello) {
         let envoy = Envoy::of(hello.envoy, epoch);
+        let node: String = hello.node.chars().take(NODE_CHARS_MAX).collect();
         self.envoys.joined(envoy);
         let context = self.requests.contexts.entry(epoch).or_insert_with(|| {
             self.envoys.joined(envoy);
@@ -94,7 +95,7 @@ impl Control {
                 conn: None,
                 stream: 0,
                 version,
-                node: hello.node.as_str().into(),
+                node: node.as_str().into(),
                 envoy,
                 orphaned: None,
                 requests: HashMap::new(),
@@ -184,7 +185,6 @@ impl Control {
         }
         let grant = Box::new(wire::Grant {
             sequence: register.sequence,
-            pool: running.pool.clone(),
             endpoints: vec![running.endpoint.clone()],
             outcome: Outcome::Dispatched.as_str().to_owned(),
             ..Default::default()
@@ -215,7 +215,7 @@ impl Control {
         let first_time = entry.admitted.replace(Outcome::Dispatched).is_none();
         let endpoint = self.pools[pool].endpoint(&address);
         if endpoint.is_some() {
-            entry.stage = Stage::adopted(grant, now.before(age));
+            entry.stage = Stage::adopted(grant, &labels.pool, now.before(age));
             entry.requeues = register.requeues;
         }
         let waited = now.before(age).since(entry.arrived);

@@ -213,3 +213,26 @@ fn a_time_out_is_answered_in_the_contracts_words() {
             .is_some_and(|wait| (1_000..=120_000).contains(&wait))
     );
 }
+
+#[test]
+fn a_name_that_is_too_long_is_refused_and_not_kept() {
+    let long = "x".repeat(wire::limits::NAME_BYTES_MAX + 1);
+    let named = |model: &str, fairness_id: &str, subset: usize| wire::Register {
+        model: model.into(),
+        fairness_id: fairness_id.into(),
+        subset: vec![SERVER.into(); subset],
+        ..register(1)
+    };
+    for said in [
+        named(&long, "a", 0),
+        named("llama-8b", &long, 0),
+        named("llama-8b", "a", wire::limits::LIST_MAX + 1),
+    ] {
+        let mut world = World::established();
+        world.say(1, Said::Register(said));
+        let taken = world.take();
+        assert_eq!(taken.rejected(), [(1, "invalid_request", 400)]);
+        assert_eq!(taken.counts(), (1, 1, 0));
+        assert!(world.control.is_idle());
+    }
+}
