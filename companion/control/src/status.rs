@@ -93,8 +93,10 @@ impl Control {
                 *queued += u64::from(entry.waits());
             }
         }
-        let mut sessions: Vec<SessionStatus> = contexts
-            .iter()
+        let mut in_order: Vec<_> = contexts.iter().collect();
+        in_order.sort_unstable_by(|(a, of_a), (b, of_b)| (&of_a.node, a).cmp(&(&of_b.node, b)));
+        let sessions = in_order
+            .into_iter()
             .map(|(epoch, context)| {
                 let waiting = waiting.get(epoch).copied().unwrap_or_default();
                 let session = context.conn.and_then(|conn| self.sessions.get(&conn));
@@ -115,7 +117,6 @@ impl Control {
                 }
             })
             .collect();
-        sessions.sort_by(|a, b| (&a.node, &a.id).cmp(&(&b.node, &b.id)));
         let pools = self.pools.iter().zip(orphaned);
         let pools = pools.map(|(pool, (orphaned_stock, orphaned_waiting))| PoolStatus {
             name: pool.name.clone(),
