@@ -60,6 +60,8 @@ pub(crate) enum Stage {
         at: Instant,
         /// So many endpoints at the head of the list are known to have failed it.
         failed: usize,
+        /// It is known to have gone elsewhere.
+        misrouted: bool,
     },
 }
 
@@ -248,7 +250,12 @@ impl Stage {
         grant.pool = pool.to_owned();
         // What failed it before isn't known, nor when.
         let failed = grant.endpoints.len();
-        Self::Granted { grant, at, failed }
+        Self::Granted {
+            grant,
+            at,
+            failed,
+            misrouted: false,
+        }
     }
 }
 
