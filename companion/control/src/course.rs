@@ -84,7 +84,13 @@ impl Control {
             self.passed_over(now, id, passed_over);
         }
         match place {
-            None => self.misrouted(id, address),
+            None => {
+                let labels = self.requests.get(id).map(|entry| entry.labels.clone());
+                if let Some(labels) = labels {
+                    let endpoint = address.into();
+                    self.observe(Observation::Misrouted { labels, endpoint });
+                }
+            }
             Some(place) if attempts == place + 1 => self.failed(now, id, place),
             Some(_) => {}
         }
@@ -95,23 +101,6 @@ impl Control {
             self.envoys.uses(envoy, pool, endpoint);
         }
         self.decide(now, pool, Input::Sent { id, endpoint });
-    }
-
-    /// Its Envoy sent it to another endpoint than it was granted: counted once.
-    fn misrouted(&mut self, id: RequestId, address: &str) {
-        let Some(Entry {
-            labels,
-            stage: Stage::Granted { misrouted, .. },
-            ..
-        }) = self.requests.get_mut(id)
-        else {
-            return;
-        };
-        let labels = labels.clone();
-        if !core::mem::replace(misrouted, true) {
-            let endpoint = address.into();
-            self.observe(Observation::Misrouted { labels, endpoint });
-        }
     }
 
     fn envoy_of(&self, id: RequestId) -> Option<crate::envoys::Envoy> {

@@ -60,8 +60,6 @@ pub(crate) enum Stage {
         at: Instant,
         /// So many endpoints at the head of the list are known to have failed it.
         failed: usize,
-        /// It is known to have gone elsewhere.
-        misrouted: bool,
     },
 }
 
@@ -250,12 +248,7 @@ impl Stage {
         grant.pool = pool.to_owned();
         // What failed it before isn't known, nor when.
         let failed = grant.endpoints.len();
-        Self::Granted {
-            grant,
-            at,
-            failed,
-            misrouted: false,
-        }
+        Self::Granted { grant, at, failed }
     }
 }
 

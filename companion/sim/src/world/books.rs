@@ -3,8 +3,12 @@
 use penstock_engine::policy::{Gate, StockUnit};
 
 use super::World;
-use super::agenda::MILLI;
+use super::agenda::{MILLI, Nanos};
 use super::faults::Kind;
+use super::http::Http;
+
+/// A worker's word on what it has in flight is renewed with each beat, and that by a tick, which may come a little late.
+const WORD_AGE_MAX: Nanos = 1_500 * MILLI;
 
 impl World {
     /// Something doesn't hold; the first time is what counts.
@@ -18,7 +22,10 @@ impl World {
 
     /// A stream was resumed just now.
     pub(super) fn check_resumed(&mut self, id: u64) {
-        if !self.by_companion {
+        if self.by_companion {
+            let envoy = self.https.get(&id).map_or(0, |it| it.envoy);
+            self.envoys[envoy].granted_at = self.now;
+        } else {
             self.tally.opened += 1;
             self.check_open(id);
         }
@@ -68,23 +75,26 @@ impl World {
         }
     }
 
-    /// While no companion answers, an Envoy has no more in flight than its share.
+    /// What an Envoy's filters let go by themselves is never more than its share; nor is all that it has in flight, where
+    /// no companion has let anything go for longer than a worker's word may be old.
     fn check_open(&mut self, id: u64) {
         let Some(http) = self.https.get(&id) else {
             return;
         };
         let pool = self.clients[http.client as usize].pool;
-        let Some(bound) = self.open_bounds[pool] else {
+        let Some(bound) = self.open_bounds[pool].filter(|_| !self.jumped && http.parent.is_none()) else {
             return;
         };
-        let in_flight = self.https.values().filter(|it| {
+        let calm = self.now.saturating_sub(self.envoys[http.envoy].granted_at) > WORD_AGE_MAX;
+        let counts = |it: &Http| {
             it.envoy == http.envoy
                 && it.resumed
-                && it.child.is_none()
+                && it.parent.is_none()
+                && (calm || it.life == 0)
                 && self.clients[it.client as usize].pool == pool
                 && self.roots.get(&it.root).is_some_and(|root| !root.dead)
-        });
-        let in_flight = in_flight.count() as u64;
+        };
+        let in_flight = self.https.values().filter(|it| counts(it)).count() as u64;
         if in_flight > bound {
             self.broken(|| {
                 format!("http {id} is the {in_flight}th in flight of an Envoy that may have {bound}")
@@ -121,7 +131,7 @@ impl World {
         let counted = |job: &super::servers::Job| {
             self.https
                 .get(&job.http)
-                .is_some_and(|it| it.life == life && !it.excused)
+                .is_some_and(|it| it.life == life && it.life > 0 && !it.excused)
         };
         let here = self
             .jobs

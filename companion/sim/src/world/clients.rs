@@ -145,6 +145,14 @@ impl World {
             let pairs = pairs.clone();
             return self.broken(|| format!("client {number} hears {outcomes} outcomes: {pairs:?}"));
         }
+        if let Some(outcome) = header(pairs, names::OUTCOME_HEADER) {
+            match self.tally.outcomes.get_mut(outcome) {
+                Some(count) => *count += 1,
+                None => {
+                    self.tally.outcomes.insert(outcome.to_owned(), 1);
+                }
+            }
+        }
         let client = &mut self.clients[number as usize];
         if client.status.replace(status).is_some() || client.end.is_some() {
             self.broken(|| format!("client {number} is answered a second time"));

@@ -65,6 +65,8 @@ pub(super) struct Envoy {
     pub(super) ahead: Nanos,
     /// A host that isn't in its clusters, though it should be.
     pub(super) blind: Option<String>,
+    /// When a companion last let something of it go.
+    pub(super) granted_at: Nanos,
     /// Times that it lit up.
     pub(super) lives: u64,
 }
@@ -105,6 +107,7 @@ impl Envoy {
             shared: Shared::default(),
             ahead: 0,
             blind: None,
+            granted_at: 0,
             lives: 0,
         }
     }

@@ -26,6 +26,8 @@ pub struct Tally {
     pub shared_keys_max: u64,
     /// How requests ended for their clients.
     pub ends: BTreeMap<String, u64>,
+    /// Outcomes, as clients were told them.
+    pub outcomes: BTreeMap<String, u64>,
     /// Faults by their kind.
     pub faults: BTreeMap<&'static str, u64>,
 }
@@ -44,6 +46,9 @@ impl Tally {
         self.shared_keys_max = self.shared_keys_max.max(other.shared_keys_max);
         for (name, count) in &other.ends {
             *self.ends.entry(name.clone()).or_default() += count;
+        }
+        for (name, count) in &other.outcomes {
+            *self.outcomes.entry(name.clone()).or_default() += count;
         }
         for (name, count) in &other.faults {
             *self.faults.entry(name).or_default() += count;
@@ -65,6 +70,10 @@ impl fmt::Display for Tally {
         )?;
         write!(f, "ends:")?;
         for (name, count) in &self.ends {
+            write!(f, " {name} {count}")?;
+        }
+        write!(f, "\noutcomes:")?;
+        for (name, count) in &self.outcomes {
             write!(f, " {name} {count}")?;
         }
         write!(f, "\nfaults: {}", self.faults.values().sum::<u64>())?;

@@ -62,7 +62,7 @@ fn quarters(of: u64) -> Decimal {
 
 impl Setting {
     pub(super) fn draw(seed: u64, dice: &mut Dice) -> Self {
-        let pools: Vec<PoolSetting> = (0..dice.between(1, 2)).map(|number| pool(number, dice)).collect();
+        let mut pools: Vec<PoolSetting> = (0..dice.between(1, 2)).map(|number| pool(number, dice)).collect();
         let span = dice.one(&[5, 20, 20, 60, 120]) * SECOND;
         let requests = dice.between(200, 600);
         let interval = span / requests;
@@ -70,10 +70,15 @@ impl Setting {
             .iter()
             .map(|it| it.servers.len() as u64 * it.server_bound.unwrap_or(4))
             .sum();
-        let load_percent = dice.one(&[30, 80, 110, 200, 400]);
+        let load_percent = dice.one(&[30, 60, 80, 110, 200]);
         let service = (slots * interval * load_percent / 100).clamp(MILLI, 20 * SECOND);
+        for pool in &mut pools {
+            // Most queues are such that most of what waits goes in the end.
+            let ttl = Duration::from_nanos(service * dice.one(&[2, 10, 40, 40]));
+            pool.policy.queue.ttl = ttl.clamp(Duration::from_millis(500), Duration::from_secs(120));
+        }
         let delay = dice.one(&[50 * MICRO, 300 * MICRO, 2 * MILLI, 30 * MILLI]);
-        let share = dice.one(&[0, 15, 40, 100]);
+        let share = dice.one(&[0, 15, 15, 40, 40, 100, 100]);
         let faults: Vec<Kind> = Kind::ALL.into_iter().filter(|_| dice.percent(share)).collect();
         let stalls = faults.contains(&Kind::Stall);
         Self {
@@ -90,7 +95,7 @@ impl Setting {
             leavers_percent: dice.one(&[0, 3, 20]),
             slow_bodies_percent: dice.one(&[0, 5, 30]),
             oddities_percent: dice.one(&[0, 3]),
-            fault_interval: span / dice.one(&[2, 6, 20]),
+            fault_interval: span / dice.one(&[3, 10, 40]),
             faults,
             pools,
             seed,
@@ -217,7 +222,6 @@ fn pool(number: u64, dice: &mut Dice) -> PoolSetting {
                 enabled: !dice.percent(3),
                 total_capacity: dice.one(&[5, 20, 1_000, 1_000]),
                 flow_capacity: dice.one(&[2, 10, 100, 100]),
-                ttl: second * dice.one(&[1, 5, 30, 30]),
                 no_endpoint_ttl: second * dice.one(&[2, 10, 60]),
                 overflow: dice.one(&[Overflow::Displace, Overflow::Reject]),
                 max_rate: dice.percent(5).then_some(30.0),
