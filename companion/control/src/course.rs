@@ -59,7 +59,7 @@ impl Control {
         let Some(entry) = self.requests.get(id) else {
             return;
         };
-        let Stage::Granted { grant, .. } = &entry.stage else {
+        let Stage::Granted { grant, misrouted, .. } = &entry.stage else {
             return;
         };
         if address.is_empty() {
@@ -75,6 +75,7 @@ impl Control {
                 let all = grant.endpoints.len();
                 return self.failed(now, id, all);
             }
+            _ if *misrouted => 0,
             None => grant.endpoints.len(),
             // One that Envoy's cluster doesn't have is passed over without an attempt.
             Some(place) if attempts == 1 => place,
@@ -84,13 +85,7 @@ impl Control {
             self.passed_over(now, id, passed_over);
         }
         match place {
-            None => {
-                let labels = self.requests.get(id).map(|entry| entry.labels.clone());
-                if let Some(labels) = labels {
-                    let endpoint = address.into();
-                    self.observe(Observation::Misrouted { labels, endpoint });
-                }
-            }
+            None => self.misrouted(id, address),
             Some(place) if attempts == place + 1 => self.failed(now, id, place),
             Some(_) => {}
         }
@@ -101,6 +96,23 @@ impl Control {
             self.envoys.uses(envoy, pool, endpoint);
         }
         self.decide(now, pool, Input::Sent { id, endpoint });
+    }
+
+    /// Its Envoy sent it to another endpoint than it was granted: counted once.
+    fn misrouted(&mut self, id: RequestId, address: &str) {
+        let Some(Entry {
+            labels,
+            stage: Stage::Granted { misrouted, .. },
+            ..
+        }) = self.requests.get_mut(id)
+        else {
+            return;
+        };
+        let labels = labels.clone();
+        if !core::mem::replace(misrouted, true) {
+            let endpoint = address.into();
+            self.observe(Observation::Misrouted { labels, endpoint });
+        }
     }
 
     fn envoy_of(&self, id: RequestId) -> Option<crate::envoys::Envoy> {

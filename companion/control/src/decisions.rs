@@ -94,6 +94,7 @@ impl Control {
             grant: Box::new(grant.clone()),
             at: now,
             failed: 0,
+            misrouted: false,
         };
         let (epoch, labels) = (entry.name.epoch, entry.labels.clone());
         if first_time {

@@ -60,6 +60,9 @@ pub(crate) enum Stage {
         at: Instant,
         /// So many endpoints at the head of the list are known to have failed it.
         failed: usize,
+        /// Of its way nothing is to be learnt any more: it is known to have gone elsewhere, or another companion granted
+        /// it, whose list isn't known.
+        misrouted: bool,
     },
 }
 
@@ -248,7 +251,12 @@ impl Stage {
         grant.pool = pool.to_owned();
         // What failed it before isn't known, nor when.
         let failed = grant.endpoints.len();
-        Self::Granted { grant, at, failed }
+        Self::Granted {
+            grant,
+            at,
+            failed,
+            misrouted: true,
+        }
     }
 }
 
