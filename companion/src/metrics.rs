@@ -70,6 +70,8 @@ struct Gauges {
     queue_bytes: IntGaugeVec,
     stock_level: IntGaugeVec,
     draining_stock: IntGaugeVec,
+    orphaned_stock: IntGaugeVec,
+    unacked_events: IntGaugeVec,
     upper_bound: IntGaugeVec,
     lower_bound: IntGaugeVec,
     watermark: GaugeVec,
@@ -263,6 +265,16 @@ impl Metrics {
                     "Requests that still run on endpoints that aren't ready.",
                     &["pool"],
                 )?,
+                orphaned_stock: make.gauge(
+                    "orphaned_stock",
+                    "Requests that run and whose session is lost; released after its grace.",
+                    &["pool"],
+                )?,
+                unacked_events: make.gauge(
+                    "unacked_events",
+                    "Frames of filters that were handled and aren't acknowledged yet.",
+                    &[],
+                )?,
                 upper_bound: make.gauge(
                     "upper_bound",
                     "Below this stock a newcomer bypasses the queue.",
@@ -341,6 +353,8 @@ impl Gauges {
         let open = status.sessions.iter().filter(|it| it.open).count();
         let none: [&str; 0] = [];
         self.sessions.with_label_values(&none).set(int(open));
+        let unacked: u64 = status.sessions.iter().map(|it| it.unacked).sum();
+        self.unacked_events.with_label_values(&none).set(int(unacked));
         self.queue_length.reset();
         self.stock_level.reset();
         self.class_deficit_tokens.reset();
@@ -356,6 +370,9 @@ impl Gauges {
             self.draining_stock
                 .with_label_values(of)
                 .set(int(now.draining_stock));
+            self.orphaned_stock
+                .with_label_values(of)
+                .set(int(pool.orphaned_stock));
             self.queue_bytes.with_label_values(of).set(int(now.waiting_bytes));
             #[expect(clippy::cast_precision_loss, reason = "a gauge is a float")]
             self.queue_cost_tokens

@@ -84,10 +84,31 @@ impl Observer {
             } => {
                 let none: [&str; 0] = [];
                 self.metrics.resyncs.with_label_values(&none).inc();
-                tracing::info!(conn = conn.0, node, waiting, running, "session opened");
+                tracing::info!(
+                    conn = conn.0,
+                    node,
+                    "session opened: its filter has {waiting} waiting and {running} running"
+                );
             }
             Observation::SessionClosed { conn, why } => {
                 tracing::info!(conn = conn.0, why, "session ended");
+            }
+            Observation::SessionOrphaned {
+                conn,
+                waiting,
+                running,
+            } => {
+                let grace = penstock_wire::limits::SESSION_GRACE;
+                tracing::warn!(
+                    conn = conn.0,
+                    "session lost: {waiting} waiting and {running} running keep their places for {grace:?}"
+                );
+            }
+            Observation::EndpointDown { pool, endpoint } => {
+                tracing::warn!(pool = %pool, endpoint, "marked down: requests failed there");
+            }
+            Observation::EndpointBack { pool, endpoint } => {
+                tracing::info!(pool = %pool, endpoint, "no longer marked down: it is tried again");
             }
             Observation::Arrived(labels) => {
                 let model = self.models.value(&labels.model);

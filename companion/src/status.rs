@@ -32,6 +32,7 @@ pub fn document(status: &Status, now: Instant, uptime: Duration, shown: Shown) -
         "sessions": status.sessions.iter().map(|session| json!({
             "id": session.id,
             "worker": session.node,
+            "envoy": session.envoy,
             "open": session.open,
             "waiting": session.waiting,
             "running": session.running,
@@ -50,6 +51,7 @@ fn pool(pool: &PoolStatus, at: Instant, shown: Shown) -> Value {
         "saturation": thousandths(now.saturation_milli),
         "stock": now.stock,
         "draining_stock": now.draining_stock,
+        "orphaned_stock": pool.orphaned_stock,
         "lower": now.lower,
         "upper": now.upper,
         "watermark": decimal(now.watermark),

@@ -231,6 +231,15 @@ impl Control {
         let mut all: Option<Vec<Epoch>> = None;
         for pool in 0..self.pools.len() {
             let changed = self.pools[pool].look(self.envoys.len());
+            for (endpoint, down) in self.pools[pool].take_marked() {
+                let of = &self.pools[pool];
+                let (pool, endpoint) = (of.name.clone(), of.address(endpoint).into());
+                self.observe(if down {
+                    Observation::EndpointDown { pool, endpoint }
+                } else {
+                    Observation::EndpointBack { pool, endpoint }
+                });
+            }
             let command = || Kind::Endpoints(self.pools[pool].endpoints());
             if changed {
                 let command = command();

@@ -84,6 +84,30 @@ pub enum Observation {
         /// Why.
         why: &'static str,
     },
+    /// It ended without Bye, and no other stream speaks for its filter: what that has keeps its place and its stock for
+    /// [`wire::limits::SESSION_GRACE`].
+    SessionOrphaned {
+        /// Its stream.
+        conn: ConnId,
+        /// Requests of its filter that wait.
+        waiting: usize,
+        /// And that run.
+        running: usize,
+    },
+    /// An endpoint is marked down: requests failed there.
+    EndpointDown {
+        /// The pool's name.
+        pool: Arc<str>,
+        /// Its address.
+        endpoint: Box<str>,
+    },
+    /// An endpoint that was marked down is tried again.
+    EndpointBack {
+        /// The pool's name.
+        pool: Arc<str>,
+        /// Its address.
+        endpoint: Box<str>,
+    },
     /// A request came.
     Arrived(Arc<Labels>),
     /// Its client's deadline, or target for the first token where that counts, is no time and is ignored.

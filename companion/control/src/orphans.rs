@@ -34,8 +34,15 @@ impl Control {
         context.orphaned = Some(now);
         self.timers
             .set(now.after(wire::limits::SESSION_GRACE), Timer::Grace(epoch));
+        let held = self.requests.of(epoch).len();
+        let waiting = self.requests.waiting_of(epoch);
+        self.observe(Observation::SessionOrphaned {
+            conn,
+            waiting: waiting.len(),
+            running: held.saturating_sub(waiting.len()),
+        });
         // The last first: one that is held back lets nothing go that is held back as well.
-        for id in self.requests.waiting_of(epoch).into_iter().rev() {
+        for id in waiting.into_iter().rev() {
             if let Some(entry) = self.requests.get(id) {
                 let pool = entry.pool;
                 self.decide(now, pool, Input::Suspend(id));

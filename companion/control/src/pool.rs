@@ -30,6 +30,8 @@ pub(crate) struct Pool {
     /// As the filters were told it.
     open_bound: Option<u64>,
     seen_ready: usize,
+    /// Endpoints that were marked down (`true`) or are tried again, since somebody asked.
+    marked: Vec<(EndpointId, bool)>,
 }
 
 #[derive(Debug)]
@@ -38,6 +40,8 @@ struct Endpoint {
     state: EndpointState,
     /// As the filters were told it: healthy, and not marked down.
     ready: bool,
+    /// Healthy, and marked down.
+    down: bool,
 }
 
 impl Pool {
@@ -56,6 +60,7 @@ impl Pool {
             requeues: settings.requeues,
             open_bound: None,
             seen_ready: 0,
+            marked: Vec::new(),
             public_flows: HashSet::new(),
             globs: settings.models.iter().map(|glob| WildMatch::new(glob)).collect(),
             endpoints: Vec::with_capacity(settings.endpoints.len()),
@@ -73,6 +78,7 @@ impl Pool {
                 address: endpoint.address.as_str().into(),
                 state,
                 ready: false,
+                down: false,
             });
             pool.engine.handle(now, Input::Endpoint { id, state });
         }
@@ -154,11 +160,20 @@ impl Pool {
         for (id, endpoint) in (0..).map(EndpointId).zip(&mut self.endpoints) {
             let ready = self.engine.is_ready(id);
             changed |= core::mem::replace(&mut endpoint.ready, ready) != ready;
+            let down = endpoint.state.ready && !ready;
+            if core::mem::replace(&mut endpoint.down, down) != down && endpoint.state.ready {
+                self.marked.push((id, down));
+            }
         }
         self.seen_ready = self.engine.ready_count();
         let envoys = u64::try_from(envoys).unwrap_or(u64::MAX).max(1);
         let bound = self.engine.full_bound().map(|bound| (bound / envoys).max(1));
         changed | (core::mem::replace(&mut self.open_bound, bound) != bound)
+    }
+
+    /// What the looks have found since the last call: endpoints that were marked down (`true`) or are tried again.
+    pub(crate) fn take_marked(&mut self) -> Vec<(EndpointId, bool)> {
+        core::mem::take(&mut self.marked)
     }
 
     /// Whether so many endpoints were ready at the last look as are now.

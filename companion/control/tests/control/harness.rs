@@ -236,6 +236,10 @@ pub(crate) struct Taken {
     pub(crate) lowered: usize,
     pub(crate) requeued: usize,
     pub(crate) misrouted: usize,
+    /// Requests that wait and run, of sessions that were lost.
+    pub(crate) orphaned: Vec<(usize, usize)>,
+    /// Endpoints that were marked down (`true`), or are tried again.
+    pub(crate) marked: Vec<(Box<str>, bool)>,
 }
 
 impl Taken {
@@ -248,6 +252,9 @@ impl Taken {
             Observation::Requeued(_) => self.requeued += 1,
             Observation::Misrouted { .. } => self.misrouted += 1,
             Observation::Refused { outcome, .. } => self.refused.push(outcome),
+            Observation::SessionOrphaned { waiting, running, .. } => self.orphaned.push((waiting, running)),
+            Observation::EndpointDown { endpoint, .. } => self.marked.push((endpoint, true)),
+            Observation::EndpointBack { endpoint, .. } => self.marked.push((endpoint, false)),
             Observation::SessionOpened { .. }
             | Observation::SessionClosed { .. }
             | Observation::Completed { .. } => {}
