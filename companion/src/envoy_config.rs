@@ -4,10 +4,10 @@
 //! holds what Envoy must know before the companion speaks. It has to be rendered again when pools, endpoints,
 //! addresses or the body limit change; the rest of the policy reaches the filter by the companion.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use penstock_envoy::{
-    bootstrap::{self, Address, Pool, Settings},
+    bootstrap::{self, Address, Pool, Settings, Tls},
     find, limits,
 };
 
@@ -102,6 +102,11 @@ pub fn settings(config: &Config, node: &str, filter: PathBuf) -> Settings {
             config::Address::Tcp(address) => Address::Tcp(*address),
             config::Address::Unix(path) => Address::Unix(path.clone()),
         },
+        tls: config.tls.as_ref().map(|tls| Tls {
+            cert: absolute(&tls.cert),
+            key: absolute(&tls.key),
+            ca: absolute(&tls.client_ca),
+        }),
         pools: config
             .pools
             .iter()
@@ -119,6 +124,11 @@ pub fn settings(config: &Config, node: &str, filter: PathBuf) -> Settings {
     }
 }
 
+/// Envoy may run in another folder.
+fn absolute(path: &Path) -> PathBuf {
+    std::path::absolute(path).unwrap_or_else(|_| path.to_owned())
+}
+
 #[cfg(test)]
 mod tests {
     use std::time::Duration;
@@ -128,6 +138,7 @@ mod tests {
     const TWO: &str = "
 limits: {body_bytes: 1MiB}
 listen: {grpc: 'unix:/run/penstock.sock'}
+tls: {cert: /etc/c.pem, key: /etc/k.pem, client_ca: a.pem}
 pools:
 - {name: a, models: ['a*'], endpoints: {static: ['127.0.0.1:1', '[::1]:2']}, queue: {ttl: 90s, no_endpoint_ttl: 5s}}
 - {name: b, endpoints: {static: ['127.0.0.1:3']}, queue: {ttl: 1s, no_endpoint_ttl: 10s}, companion_down: {hold: 95s}}
@@ -138,6 +149,12 @@ pools:
         let config = Config::parse(TWO, "f.yaml").expect("valid");
         let settings = settings(&config, "n", PathBuf::from("/f.wasm"));
         assert_eq!(settings.companion, Address::Unix("/run/penstock.sock".into()));
+        let tls = settings.tls.expect("given");
+        assert_eq!(
+            (tls.cert, tls.key),
+            ("/etc/c.pem".into(), PathBuf::from("/etc/k.pem"))
+        );
+        assert!(tls.ca.is_absolute() && tls.ca.ends_with("a.pem"), "{:?}", tls.ca);
         assert_eq!(settings.body_bytes_max, 1 << 20);
         // Of b: 10 s in the queue, 95 s without a companion, a minute.
         assert_eq!(settings.stream_idle_timeout, Duration::from_secs(10 + 95 + 60));

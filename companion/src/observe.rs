@@ -321,3 +321,70 @@ const fn code_class(status: u16) -> &'static str {
 fn millis(of: Duration) -> u64 {
     u64::try_from(of.as_millis()).unwrap_or(u64::MAX)
 }
+
+#[cfg(test)]
+mod tests {
+    use penstock_control::Status;
+    use penstock_engine::input::Band;
+
+    use super::*;
+
+    fn labels() -> Arc<Labels> {
+        Arc::new(Labels {
+            pool: "chat".into(),
+            model: "m".into(),
+            flow: "acme".into(),
+            private: false,
+            band: Band::Default,
+            request_id: "r".into(),
+        })
+    }
+
+    fn page(metrics: &Metrics) -> String {
+        let status = Status {
+            sessions: Vec::new(),
+            pools: Vec::new(),
+            started: true,
+            draining: false,
+            handed_over: false,
+            envoys: 0,
+            requests: 0,
+        };
+        String::from_utf8(metrics.render(&status).expect("text")).expect("text")
+    }
+
+    #[test]
+    fn what_went_wrong_is_counted_under_its_name() {
+        let metrics = Arc::new(Metrics::new().expect("distinct"));
+        let mut observer = Observer::new(metrics.clone(), 10);
+        observer.observe(Observation::Requeued(labels()));
+        observer.observe(Observation::Requeued(labels()));
+        observer.observe(Observation::PriorityLowered(labels()));
+        observer.observe(Observation::Misrouted {
+            labels: labels(),
+            endpoint: "127.0.0.1:1".into(),
+        });
+        observer.observe(Observation::SessionOpened {
+            conn: penstock_control::ConnId(1),
+            node: "n".into(),
+            waiting: 0,
+            running: 0,
+        });
+        let page = page(&metrics);
+        let of = r#"{model="m",pool="chat",target_model="m"}"#;
+        for line in [
+            format!("penstock_requeues_total{of} 2"),
+            format!("penstock_priority_lowered_total{of} 1"),
+            r#"penstock_misrouted_total{pool="chat"} 1"#.to_owned(),
+            "penstock_resyncs_total 1".to_owned(),
+            "penstock_unacked_events 0".to_owned(),
+            "penstock_sessions 0".to_owned(),
+        ] {
+            assert!(page.lines().any(|it| it == line), "{line} isn't in\n{page}");
+        }
+        for name in ["requeues_total", "priority_lowered_total", "unacked_events"] {
+            let help = format!("# HELP penstock_{name} ");
+            assert!(page.contains(&help), "{name} has no help in\n{page}");
+        }
+    }
+}

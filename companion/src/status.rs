@@ -158,7 +158,7 @@ mod tests {
                 public_flows: Default::default(),
                 discipline: Discipline::Usage,
                 snapshot,
-                orphaned_stock: 0,
+                orphaned_stock: 2,
                 orphaned_waiting: 0,
             }],
             started: true,
@@ -183,6 +183,9 @@ mod tests {
         for line in [
             r#"penstock_active_flows{pool="chat"} 1"#,
             r#"penstock_usage_window_tokens{pool="chat"} 340"#,
+            r#"penstock_orphaned_stock{pool="chat"} 2"#,
+            r#"penstock_draining_stock{pool="chat"} 0"#,
+            r#"penstock_unacked_events 0"#,
         ] {
             assert!(text.contains(line), "{text}");
         }

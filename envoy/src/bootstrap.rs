@@ -51,6 +51,8 @@ pub struct Settings {
     pub admin: SocketAddr,
     /// The companion's gRPC side.
     pub companion: Address,
+    /// How it is spoken to; `None`: in the clear.
+    pub tls: Option<Tls>,
     /// In the order of the policy.
     pub pools: Vec<Pool>,
     /// The filter's limit on a request's body, in bytes; Envoy's is set above it.
@@ -86,6 +88,17 @@ pub enum Address {
     Unix(PathBuf),
 }
 
+/// Mutual TLS to the companion: PEM files, as Envoy will see them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Tls {
+    /// What Envoy shows.
+    pub cert: PathBuf,
+    /// Its key.
+    pub key: PathBuf,
+    /// Who must have signed what the companion shows.
+    pub ca: PathBuf,
+}
+
 /// How long a stream may stand still: `wait_max`, the longest `max(ttl, no_endpoint_ttl)` of any pool, then
 /// `hold`, the longest time it waits for an absent companion, then a minute of grace.
 pub fn stream_idle_timeout(wait_max: Duration, hold: Duration) -> Duration {
@@ -97,7 +110,7 @@ pub fn stream_idle_timeout(wait_max: Duration, hold: Duration) -> Duration {
 /// The bootstrap as Envoy's JSON.
 pub fn document(settings: &Settings) -> Value {
     let mut clusters: Vec<Value> = settings.pools.iter().map(clusters::pool).collect();
-    clusters.push(clusters::companion(&settings.companion));
+    clusters.push(clusters::companion(settings));
     json!({
         "node": { "id": settings.node, "cluster": "penstock" },
         "admin": { "address": socket(settings.admin) },
@@ -205,6 +218,7 @@ mod tests {
             gateway: at("127.0.0.1:8080"),
             admin: at("127.0.0.1:9901"),
             companion: Address::Tcp(at("127.0.0.1:9190")),
+            tls: None,
             pools: vec![
                 Pool {
                     name: "a".into(),
@@ -340,6 +354,32 @@ mod tests {
             ["311s"; 2 * 3],
             "lists of one to three servers, of two pools"
         );
+    }
+
+    #[test]
+    fn the_companion_is_spoken_to_in_the_clear_unless_there_are_certificates() {
+        const CLUSTER: &str = "/static_resources/clusters/2";
+        assert_eq!(
+            document(&settings()).pointer(&format!("{CLUSTER}/transport_socket")),
+            None
+        );
+        let tls = Tls {
+            cert: "/c.pem".into(),
+            key: "/k.pem".into(),
+            ca: "/a.pem".into(),
+        };
+        let document = document(&Settings {
+            tls: Some(tls),
+            ..settings()
+        });
+        let context = look(
+            &document,
+            &format!("{CLUSTER}/transport_socket/typed_config/common_tls_context"),
+        );
+        let shown = &context["tls_certificates"][0];
+        assert_eq!(shown["certificate_chain"]["filename"], "/c.pem");
+        assert_eq!(shown["private_key"]["filename"], "/k.pem");
+        assert_eq!(context["validation_context"]["trusted_ca"]["filename"], "/a.pem");
     }
 
     #[test]

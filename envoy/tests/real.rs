@@ -55,6 +55,7 @@ fn settings(dir: &Path, pools: Vec<Pool>) -> Settings {
         gateway: free(),
         admin: free(),
         companion: Address::Tcp(free()),
+        tls: None,
         pools,
         body_bytes_max: 1 << 20,
         stream_idle_timeout: bootstrap::stream_idle_timeout(Duration::from_secs(60), Duration::from_secs(5)),

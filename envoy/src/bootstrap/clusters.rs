@@ -7,7 +7,7 @@
 use penstock_wire::names::ENDPOINT_HEADER;
 use serde_json::{Value, json};
 
-use super::{Address, COMPANION_CLUSTER, Pool, REQUEUE_LISTENER, seconds, socket};
+use super::{Address, COMPANION_CLUSTER, Pool, REQUEUE_LISTENER, Settings, Tls, seconds, socket};
 use crate::limits;
 
 const HTTP_OPTIONS: &str = "envoy.extensions.upstreams.http.v3.HttpProtocolOptions";
@@ -55,12 +55,12 @@ pub(super) fn pool(pool: &Pool) -> Value {
     })
 }
 
-pub(super) fn companion(at: &Address) -> Value {
-    let address = match at {
+pub(super) fn companion(settings: &Settings) -> Value {
+    let address = match &settings.companion {
         Address::Tcp(at) => socket(*at),
         Address::Unix(path) => json!({ "pipe": { "path": path } }),
     };
-    json!({
+    let mut cluster = json!({
         "name": COMPANION_CLUSTER,
         "type": "STATIC",
         "connect_timeout": seconds(limits::CONNECT_TIMEOUT),
@@ -73,6 +73,33 @@ pub(super) fn companion(at: &Address) -> Value {
                 "timeout": seconds(limits::COMPANION_KEEPALIVE),
             } } },
         } },
+    });
+    if let Some(tls) = &settings.tls {
+        cluster["transport_socket"] = mutual(tls);
+    }
+    cluster
+}
+
+/// Both ends are ours and new, so nothing older than TLS 1.3. Any certificate of the authority will do: it signs for
+/// nobody else.
+fn mutual(tls: &Tls) -> Value {
+    json!({
+        "name": "envoy.transport_sockets.tls",
+        "typed_config": {
+            "@type": "type.googleapis.com/envoy.extensions.transport_sockets.tls.v3.UpstreamTlsContext",
+            "common_tls_context": {
+                "tls_params": {
+                    "tls_minimum_protocol_version": "TLSv1_3",
+                    "tls_maximum_protocol_version": "TLSv1_3",
+                },
+                "alpn_protocols": ["h2"],
+                "tls_certificates": [{
+                    "certificate_chain": { "filename": tls.cert },
+                    "private_key": { "filename": tls.key },
+                }],
+                "validation_context": { "trusted_ca": { "filename": tls.ca } },
+            },
+        },
     })
 }
 

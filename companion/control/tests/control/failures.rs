@@ -57,10 +57,13 @@ fn what_two_requests_went_past_is_marked_down_and_comes_back() {
         let told: Vec<_> = taken.endpoints().iter().map(|(_, it)| it.ready.clone()).collect();
         let expected: Vec<Vec<String>> = if down { vec![vec![SECOND.into()]] } else { vec![] };
         assert_eq!(told, expected);
+        let marked: Vec<_> = expected.iter().map(|_| (SERVER.into(), true)).collect();
+        assert_eq!(taken.marked, marked);
         world.say(1, completed_at(sequence, SECOND));
     }
     world.pass(Duration::from_secs(1));
     let taken = world.take();
+    assert_eq!(taken.marked, [(SERVER.into(), false)]);
     assert_eq!(taken.endpoints()[0].1.ready, [SERVER, SECOND]);
 }
 

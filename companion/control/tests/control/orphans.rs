@@ -17,6 +17,7 @@ fn an_orphaned_session_keeps_its_stock_for_the_grace() {
     world.say(1, Said::Register(register(2)));
     world.take();
     world.close(1);
+    assert_eq!(world.take().orphaned, [(1, 1)]);
     world.pass(Duration::from_millis(4_999));
     assert_eq!((world.stock(), world.waiting()), (1, 1));
     world.pass(Duration::from_millis(1));
@@ -31,7 +32,8 @@ fn bye_releases_at_once() {
     world.say(1, Said::Register(register(1)));
     world.say(1, Said::Bye(wire::Bye {}));
     assert_eq!(world.stock(), 0);
-    assert_eq!(world.take().closed, [1]);
+    let taken = world.take();
+    assert_eq!((taken.closed, taken.orphaned), (vec![1], vec![]));
 }
 
 #[test]
