@@ -10,6 +10,7 @@ use tokio::task::JoinHandle;
 
 use crate::ask::{Answer, Ask};
 use crate::metrics::Metrics;
+use crate::pages::Pages;
 use crate::process::Process;
 use crate::wait::until;
 use crate::{Upstream, binary};
@@ -47,7 +48,7 @@ pub struct Gateway {
     /// The process of `penstock up`.
     pub process: Process,
     address: SocketAddr,
-    companion: String,
+    pages: Pages,
     client: reqwest::Client,
     _folder: TempDir,
 }
@@ -73,7 +74,7 @@ impl Gateway {
         let gateway = Self {
             process,
             address,
-            companion: format!("http://{}", companion.trim().trim_end_matches('/')),
+            pages: Pages::at(format!("http://{}", companion.trim().trim_end_matches('/'))),
             client: client(),
             _folder: folder,
         };
@@ -116,7 +117,7 @@ impl Gateway {
     /// The base of the companion's pages.
     #[must_use]
     pub fn companion(&self) -> &str {
-        &self.companion
+        self.pages.base()
     }
 
     /// A page of the companion.
@@ -124,13 +125,7 @@ impl Gateway {
     /// # Errors
     /// When it doesn't answer.
     pub async fn look(&self, path: &str) -> Result<Answer, String> {
-        let response = self
-            .client
-            .get(format!("{}{path}", self.companion))
-            .send()
-            .await
-            .map_err(|e| e.to_string())?;
-        answer(response).await.map_err(|e| e.to_string())
+        self.pages.look(path).await
     }
 
     /// The document of `/status`.
@@ -138,7 +133,7 @@ impl Gateway {
     /// # Panics
     /// When it isn't there.
     pub async fn status(&self) -> Value {
-        self.look("/status").await.expect("/status answers").json()
+        self.pages.status().await
     }
 
     /// What `/status` says of a pool.
@@ -146,12 +141,7 @@ impl Gateway {
     /// # Panics
     /// When it says nothing.
     pub async fn pool(&self, name: &str) -> Value {
-        let status = self.status().await;
-        let pools = status["pools"].as_array().cloned().unwrap_or_default();
-        pools
-            .into_iter()
-            .find(|p| p["name"] == name)
-            .unwrap_or_else(|| panic!("no pool {name} in {status}"))
+        self.pages.pool(name).await.unwrap_or_else(|e| panic!("{e}"))
     }
 
     /// The page of metrics.
@@ -159,33 +149,17 @@ impl Gateway {
     /// # Panics
     /// When it isn't there.
     pub async fn metrics(&self) -> Metrics {
-        Metrics::parse(&self.look("/metrics").await.expect("/metrics answers").text())
+        self.pages.metrics().await
     }
 
     /// Waits until so many requests wait in a pool.
     pub async fn waiting(&self, pool: &str, count: u64) {
-        until(&format!("{count} waiting in {pool}"), || async {
-            let seen = self.pool(pool).await;
-            if seen["waiting"] == count {
-                Ok(())
-            } else {
-                Err(seen.to_string())
-            }
-        })
-        .await;
+        self.pages.waiting(pool, count).await;
     }
 
     /// Waits until so many requests run in a pool.
     pub async fn stock(&self, pool: &str, count: u64) {
-        until(&format!("stock {count} in {pool}"), || async {
-            let seen = self.pool(pool).await;
-            if seen["stock"] == count {
-                Ok(())
-            } else {
-                Err(seen.to_string())
-            }
-        })
-        .await;
+        self.pages.stock(pool, count).await;
     }
 
     /// Sends a request and waits for the whole answer.

@@ -8,6 +8,7 @@ use http::{HeaderMap, Request, StatusCode};
 use tokio::net::TcpStream;
 use tokio::task::AbortHandle;
 
+use crate::ask::{Answer, Ask};
 use crate::wait::soon;
 
 /// A connection by prior knowledge.
@@ -55,6 +56,44 @@ impl H2c {
             stream.send_trailers(trailers).expect("sent");
         }
         response
+    }
+
+    /// Sends what is asked, whole; its answer is to be awaited with [`H2c::answer`].
+    ///
+    /// # Panics
+    /// When the connection is closed.
+    pub async fn ask(&mut self, ask: &Ask) -> ResponseFuture {
+        let mut request = Request::post(format!("http://gateway{}", ask.path));
+        request = request.header("content-type", "application/json");
+        for (name, value) in &ask.headers {
+            request = request.header(name, value);
+        }
+        let request = request.body(()).expect("a valid request");
+        let ready = soon("room for a stream", self.requests.clone().ready()).await;
+        let mut requests = ready.expect("an open connection");
+        let (response, mut stream) = requests.send_request(request, false).expect("sent");
+        let body = ask.body.to_string().into();
+        stream.send_data(body, true).expect("sent");
+        response
+    }
+
+    /// A whole answer.
+    ///
+    /// # Errors
+    /// When the stream ends without one.
+    pub async fn answer(response: ResponseFuture) -> Result<Answer, h2::Error> {
+        let (head, mut stream) = soon("an answer", response).await?.into_parts();
+        let mut body = Vec::new();
+        while let Some(piece) = soon("the rest of an answer", stream.data()).await {
+            let piece = piece?;
+            stream.flow_control().release_capacity(piece.len())?;
+            body.extend_from_slice(&piece);
+        }
+        Ok(Answer {
+            status: head.status.as_u16(),
+            headers: head.headers,
+            body: body.into(),
+        })
     }
 
     /// The status and the headers of an answer.

@@ -6,10 +6,13 @@
 
 pub mod ask;
 pub mod binary;
+pub mod companion;
+pub mod envoy;
 pub mod figures;
 pub mod gateway;
 pub mod h2c;
 pub mod metrics;
+pub mod pages;
 pub mod process;
 pub mod python;
 pub mod raw;
@@ -17,6 +20,8 @@ pub mod upstream;
 pub mod wait;
 
 pub use ask::{Answer, Ask};
+pub use companion::Companion;
+pub use envoy::Envoy;
 pub use gateway::Gateway;
 pub use process::Process;
 pub use upstream::{Call, Upstream};

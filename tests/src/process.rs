@@ -9,7 +9,7 @@ use tokio::process::{Child, Command};
 use tokio::sync::Notify;
 use tokio::task::JoinSet;
 
-use crate::wait::{on_lasting_thread, soon};
+use crate::wait::{on_lasting_thread, soon, until};
 
 /// Lines of output that are kept, the last ones.
 const LOG_LINES_MAX: usize = 20_000;
@@ -204,6 +204,41 @@ pub fn send(pid: i32, signal: i32) {
     // SAFETY: kill takes two integers; the process is this test's own and hasn't been waited for.
     unsafe {
         libc::kill(pid, signal);
+    }
+}
+
+/// Stops a process, and waits until each of its threads has: one of them could still answer.
+pub async fn freeze(pid: i32) {
+    send(pid, libc::SIGSTOP);
+    until("every thread is stopped", || async {
+        let tasks = std::fs::read_dir(format!("/proc/{pid}/task")).map_err(|e| e.to_string())?;
+        let states = tasks
+            .flatten()
+            .map(|task| std::fs::read_to_string(task.path().join("stat")).unwrap_or_default());
+        let states: Vec<_> = states
+            .filter_map(|stat| stat.rsplit_once(") ").and_then(|(_, rest)| rest.chars().next()))
+            .collect();
+        if states.iter().all(|state| *state == 'T') {
+            Ok(())
+        } else {
+            Err(format!("{states:?}"))
+        }
+    })
+    .await;
+}
+
+/// Lets this process, and those it starts from now on, open as many files as the system allows.
+pub fn raise_open_files() {
+    let mut limit = libc::rlimit {
+        rlim_cur: 0,
+        rlim_max: 0,
+    };
+    // SAFETY: both calls read or write the one struct that they are given.
+    unsafe {
+        if libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit) == 0 {
+            limit.rlim_cur = limit.rlim_max;
+            libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit);
+        }
     }
 }
 

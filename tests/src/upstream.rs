@@ -20,7 +20,7 @@ use hyper::body::{Frame, Incoming};
 use hyper_util::rt::TokioIo;
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
-use tokio::sync::{Mutex, Notify, Semaphore, mpsc, oneshot};
+use tokio::sync::{Mutex, Notify, Semaphore, mpsc, oneshot, watch};
 use tokio::time::Instant;
 
 use crate::wait::{on_lasting_thread, soon, until};
@@ -37,6 +37,8 @@ enum Manner {
     Ask,
     /// Answers after this long, but none before so many were in flight at the same time.
     Serve(Duration, usize),
+    /// Answers after this long, but nothing while the gate is closed.
+    Gated(Duration, watch::Receiver<bool>),
     /// Streams an answer that takes this long, a few percent more or less, from its first event to its last; there
     /// are so many places, and who finds none waits for one.
     Stream(Duration, Arc<Semaphore>),
@@ -106,6 +108,21 @@ impl Drop for InFlight {
     }
 }
 
+/// What keeps the servers of [`Upstream::gated`] from answering.
+pub struct Gate(watch::Sender<bool>);
+
+impl Gate {
+    /// Lets them answer.
+    pub fn open(&self) {
+        self.0.send_replace(true);
+    }
+
+    /// Holds everything that isn't answered yet, and what comes.
+    pub fn close(&self) {
+        self.0.send_replace(false);
+    }
+}
+
 /// A running server.
 pub struct Upstream {
     address: SocketAddr,
@@ -123,6 +140,18 @@ impl Upstream {
     /// A server that answers by itself, after `service` each.
     pub async fn serving(service: Duration) -> Self {
         Self::start(Manner::Serve(service, 0), Arc::default()).await
+    }
+
+    /// So many that answer by themselves as long as their gate is open, which is closed at first; they count together.
+    pub async fn gated(count: usize, service: Duration) -> (Vec<Self>, Gate) {
+        let (gate, through) = watch::channel(false);
+        let together = Arc::<Gauge>::default();
+        let mut servers = Vec::with_capacity(count);
+        for _ in 0..count {
+            let manner = Manner::Gated(service, through.clone());
+            servers.push(Self::start(manner, together.clone()).await);
+        }
+        (servers, Gate(gate))
     }
 
     /// So many of them, which also count what is in flight at all together, and answer nothing before `gather`
@@ -293,6 +322,14 @@ async fn serve(request: Request<Incoming>, shared: Arc<Shared>) -> Result<Respon
         Manner::Serve(service, gather) => {
             shared.together.keep(&call);
             shared.together.gathered(*gather).await;
+            tokio::time::sleep(*service).await;
+            call.answer();
+        }
+        Manner::Gated(service, gate) => {
+            shared.together.keep(&call);
+            let mut gate = gate.clone();
+            // An error means that the gate has gone with its test.
+            let _gone = gate.wait_for(|open| *open).await.map(|_| ());
             tokio::time::sleep(*service).await;
             call.answer();
         }

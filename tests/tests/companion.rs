@@ -2,7 +2,7 @@
 
 use penstock_tests::gateway::{config, pool, slots};
 use penstock_tests::h2c::H2c;
-use penstock_tests::process::send;
+use penstock_tests::process::{freeze, send};
 use penstock_tests::{Ask, Gateway, Upstream, run, until};
 
 #[test]
@@ -85,24 +85,4 @@ fn without_a_companion_the_gateway_closes_after_hold_and_opens_again() {
         .await;
         gateway.stock("p", 0).await;
     });
-}
-
-/// Stops a process, and waits until each of its threads has: one of them could still answer.
-async fn freeze(pid: i32) {
-    send(pid, libc::SIGSTOP);
-    until("every thread is stopped", || async {
-        let tasks = std::fs::read_dir(format!("/proc/{pid}/task")).map_err(|e| e.to_string())?;
-        let states = tasks
-            .flatten()
-            .map(|task| std::fs::read_to_string(task.path().join("stat")).unwrap_or_default());
-        let states: Vec<_> = states
-            .filter_map(|stat| stat.rsplit_once(") ").and_then(|(_, rest)| rest.chars().next()))
-            .collect();
-        if states.iter().all(|state| *state == 'T') {
-            Ok(())
-        } else {
-            Err(format!("{states:?}"))
-        }
-    })
-    .await;
 }

@@ -1,0 +1,194 @@
+//! An Envoy alone, from the bootstrap that `penstock envoy-config` prints, for a [`Companion`] that comes and goes.
+//!
+//! Its gateway's listener comes from a file, as from a control plane, so that a test can change it while it serves.
+
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+
+use serde_json::{Value, json};
+use tempfile::TempDir;
+use tokio::process::Command;
+
+use crate::pages::Pages;
+use crate::process::Process;
+use crate::wait::{soon, until};
+use crate::{Companion, binary};
+
+/// Worker threads of each; every one opens a session, and the main thread another.
+pub const WORKERS: usize = 2;
+/// Sessions of one Envoy with one plugin configuration.
+pub const SESSIONS: usize = WORKERS + 1;
+
+/// Where the filter stands in a listener.
+const FILTER: &str = "/filter_chains/0/filters/0/typed_config/http_filters/0/typed_config/config";
+
+/// A running Envoy.
+pub struct Envoy {
+    /// Its process.
+    pub process: Process,
+    gateway: SocketAddr,
+    listener: Value,
+    changes: usize,
+    folder: TempDir,
+}
+
+impl Envoy {
+    /// Starts one with this name, and waits until its sessions are open.
+    ///
+    /// # Panics
+    /// With its log, when it doesn't come up.
+    pub async fn start(companion: &Companion, node: &str) -> Self {
+        Self::with_filter(companion, node, None).await
+    }
+
+    /// The same, with another module as its filter.
+    ///
+    /// # Panics
+    /// With its log, when it doesn't come up.
+    pub async fn with_filter(companion: &Companion, node: &str, module: Option<&Path>) -> Self {
+        let envoy = Self::alone(companion, node, module, |_| ()).await;
+        companion.sessions(node, SESSIONS).await;
+        envoy
+    }
+
+    /// The same, with a changed first plugin configuration, and without waiting for sessions: there may be no companion.
+    ///
+    /// # Panics
+    /// With its log, when it doesn't come up.
+    pub async fn alone(
+        companion: &Companion,
+        node: &str,
+        module: Option<&Path>,
+        edit: impl FnOnce(&mut Value),
+    ) -> Self {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let mut bootstrap = bootstrap(companion.config(), node, module).await;
+        let listeners = bootstrap["static_resources"]["listeners"]
+            .as_array_mut()
+            .expect("a list");
+        let at = listeners.iter().position(|it| it["name"] == "penstock-gateway");
+        let mut listener = listeners.remove(at.expect("the gateway's listener"));
+        change_plugin(&mut listener, edit);
+        bootstrap["dynamic_resources"] = json!({
+            "lds_config": {
+                "resource_api_version": "V3",
+                "path_config_source": {"path": folder.path().join("lds.json")},
+            },
+        });
+        let mut envoy = Self {
+            process: launch(folder.path(), &bootstrap).await,
+            gateway: ([127, 0, 0, 1], 0).into(),
+            listener,
+            changes: 0,
+            folder,
+        };
+        envoy.publish();
+        envoy.gateway = envoy.listens().await;
+        envoy
+    }
+
+    /// Where clients connect.
+    #[must_use]
+    pub fn gateway(&self) -> SocketAddr {
+        self.gateway
+    }
+
+    /// The address of a path.
+    #[must_use]
+    pub fn url(&self, path: &str) -> String {
+        format!("http://{}{path}", self.gateway)
+    }
+
+    /// Changes the plugin configuration of the listener: a new root context in the same VM.
+    pub fn reconfigure(&mut self, edit: impl FnOnce(&mut Value)) {
+        change_plugin(&mut self.listener, edit);
+        self.publish();
+    }
+
+    /// Changes the VM's configuration: a new VM under the same id, and so with the same shared data.
+    pub fn reload(&mut self) {
+        let vm = self.listener.pointer_mut(&format!("{FILTER}/vm_config"));
+        let change = json!({
+            "@type": "type.googleapis.com/google.protobuf.StringValue",
+            "value": format!("change {}", self.changes),
+        });
+        vm.expect("the filter's VM")["configuration"] = change;
+        self.publish();
+    }
+
+    /// Writes the listener as a whole file that takes the old one's place.
+    fn publish(&mut self) {
+        self.changes += 1;
+        let mut listener = json!({"@type": "type.googleapis.com/envoy.config.listener.v3.Listener"});
+        for (key, value) in self.listener.as_object().expect("a listener") {
+            listener[key] = value.clone();
+        }
+        let document = json!({"version_info": self.changes.to_string(), "resources": [listener]});
+        let new = self.folder.path().join("lds.new");
+        std::fs::write(&new, document.to_string()).expect("write a file");
+        std::fs::rename(&new, self.folder.path().join("lds.json")).expect("rename a file");
+    }
+
+    async fn listens(&self) -> SocketAddr {
+        let path = self.folder.path().join("admin");
+        let what = "Envoy's gateway listens";
+        until(what, || async {
+            let admin = std::fs::read_to_string(&path).map_err(|e| format!("{e}\n{}", self.process.tail()))?;
+            let pages = Pages::at(format!("http://{}", admin.trim()));
+            let ready = pages.look("/ready").await?;
+            let listeners = pages.look("/listeners?format=json").await?.json();
+            let all = listeners["listener_statuses"]
+                .as_array()
+                .cloned()
+                .unwrap_or_default();
+            let ours = all.iter().find(|it| it["name"] == "penstock-gateway");
+            let port = ours.and_then(|it| it["local_address"]["socket_address"]["port_value"].as_u64());
+            match port.and_then(|it| u16::try_from(it).ok()) {
+                Some(port) if ready.status == 200 => Ok(([127, 0, 0, 1], port).into()),
+                _ => Err(format!("{} {listeners}\n{}", ready.text(), self.process.tail())),
+            }
+        })
+        .await
+    }
+}
+
+fn change_plugin(listener: &mut Value, edit: impl FnOnce(&mut Value)) {
+    let place = listener.pointer_mut(&format!("{FILTER}/configuration/value"));
+    let place = place.expect("the plugin configuration");
+    let text = place.as_str().expect("it is text");
+    let mut plugin = serde_json::from_str(text).expect("it is JSON");
+    edit(&mut plugin);
+    *place = plugin.to_string().into();
+}
+
+/// What `penstock envoy-config` prints, with an admin interface wherever there is room.
+async fn bootstrap(config: &Path, node: &str, module: Option<&Path>) -> Value {
+    let mut command = Command::new(binary::penstock());
+    command.arg("envoy-config").arg("--config").arg(config);
+    command.args(["--node", node]).current_dir(binary::workspace());
+    if let Some(module) = module {
+        command.arg("--filter").arg(module);
+    }
+    let printed = soon("a bootstrap", command.output()).await.expect("penstock runs");
+    let said = String::from_utf8_lossy(&printed.stderr);
+    assert!(printed.status.success(), "{said}");
+    let text = String::from_utf8(printed.stdout).expect("text");
+    serde_saphyr::from_str(&text).unwrap_or_else(|e| panic!("{e}\n{text}"))
+}
+
+async fn launch(folder: &Path, bootstrap: &Value) -> Process {
+    let file = folder.join("bootstrap.json");
+    std::fs::write(&file, bootstrap.to_string()).expect("write a file");
+    let binary = tokio::task::spawn_blocking(find).await.expect("no panic");
+    let mut command = Command::new(binary);
+    command.arg("--config-path").arg(file);
+    command.arg("--admin-address-path").arg(folder.join("admin"));
+    command.args(["--concurrency", &WORKERS.to_string()]);
+    command.args(["--disable-hot-restart", "--log-level", "warning"]);
+    Process::start("envoy", command).await
+}
+
+fn find() -> PathBuf {
+    let found = penstock_envoy::find::Search::here().find();
+    found.expect("an Envoy").path
+}

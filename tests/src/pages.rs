@@ -1,0 +1,135 @@
+//! The companion's pages, as a test looks at them: over TCP or a unix socket.
+
+use std::path::Path;
+
+use serde_json::Value;
+
+use crate::ask::Answer;
+use crate::gateway::answer;
+use crate::metrics::Metrics;
+use crate::wait::until;
+
+/// Where a companion is asked.
+pub struct Pages {
+    client: reqwest::Client,
+    base: String,
+}
+
+impl Pages {
+    /// Those at a base address such as `http://127.0.0.1:9191`.
+    ///
+    /// # Panics
+    /// When no client can be built.
+    #[must_use]
+    pub fn at(base: String) -> Self {
+        let client = reqwest::Client::builder().no_proxy().build();
+        Self {
+            client: client.expect("a client can be built"),
+            base,
+        }
+    }
+
+    /// Those behind a unix socket.
+    ///
+    /// # Panics
+    /// When no client can be built.
+    #[must_use]
+    pub fn behind(socket: &Path) -> Self {
+        // Kept connections would outlive a companion that is killed and started again.
+        let client = reqwest::Client::builder()
+            .no_proxy()
+            .unix_socket(socket)
+            .pool_max_idle_per_host(0)
+            .build();
+        Self {
+            client: client.expect("a client can be built"),
+            base: "http://localhost".to_owned(),
+        }
+    }
+
+    /// Their base address.
+    #[must_use]
+    pub fn base(&self) -> &str {
+        &self.base
+    }
+
+    /// A page.
+    ///
+    /// # Errors
+    /// When it doesn't answer.
+    pub async fn look(&self, path: &str) -> Result<Answer, String> {
+        let response = self
+            .client
+            .get(format!("{}{path}", self.base))
+            .send()
+            .await
+            .map_err(|e| e.to_string())?;
+        answer(response).await.map_err(|e| e.to_string())
+    }
+
+    /// The document of `/status`.
+    ///
+    /// # Panics
+    /// When it isn't there.
+    pub async fn status(&self) -> Value {
+        self.look("/status").await.expect("/status answers").json()
+    }
+
+    /// What `/status` says of a pool.
+    ///
+    /// # Errors
+    /// What it says instead.
+    pub async fn pool(&self, name: &str) -> Result<Value, String> {
+        let status = self.look("/status").await?.json();
+        let pools = status["pools"].as_array().cloned().unwrap_or_default();
+        pools
+            .into_iter()
+            .find(|p| p["name"] == name)
+            .ok_or_else(|| format!("no pool {name} in {status}"))
+    }
+
+    /// The page of metrics.
+    ///
+    /// # Panics
+    /// When it isn't there.
+    pub async fn metrics(&self) -> Metrics {
+        Metrics::parse(&self.look("/metrics").await.expect("/metrics answers").text())
+    }
+
+    /// Waits until so many requests wait in a pool.
+    pub async fn waiting(&self, pool: &str, count: u64) {
+        self.number(pool, "waiting", count).await;
+    }
+
+    /// Waits until so many requests run in a pool.
+    pub async fn stock(&self, pool: &str, count: u64) {
+        self.number(pool, "stock", count).await;
+    }
+
+    async fn number(&self, pool: &str, key: &str, count: u64) {
+        until(&format!("{key} {count} in {pool}"), || async {
+            let seen = self.pool(pool).await?;
+            if seen[key] == count {
+                Ok(())
+            } else {
+                Err(seen.to_string())
+            }
+        })
+        .await;
+    }
+
+    /// Waits until so many sessions of Envoys with this name are open, neither more nor fewer.
+    pub async fn sessions(&self, node: &str, count: usize) {
+        until(&format!("{count} sessions of {node}"), || async {
+            let seen = self.look("/status").await?.json();
+            let all = seen["sessions"].as_array().cloned().unwrap_or_default();
+            let open = all.iter().filter(|it| it["worker"] == node && it["open"] == true);
+            if open.count() == count {
+                Ok(())
+            } else {
+                Err(seen["sessions"].to_string())
+            }
+        })
+        .await;
+    }
+}
