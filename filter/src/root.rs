@@ -2,11 +2,19 @@
 
 use std::{
     cell::{Cell, RefCell},
+    collections::VecDeque,
     rc::Rc,
 };
 
 use penstock_filter_core::{
-    config::Config, effect::Effect, hygiene::Edit, session::Order, time::Instant, worker::Worker,
+    answer::Answer,
+    config::Config,
+    effect::Effect,
+    hygiene::Edit,
+    limits::{MOVE_ON, STREAMS_MOVED_MAX},
+    session::Order,
+    time::Instant,
+    worker::Worker,
 };
 use penstock_wire::{METHOD, SERVICE};
 use proxy_wasm::{
@@ -27,41 +35,61 @@ pub(crate) struct Shared {
     worker: RefCell<Worker>,
     token: Cell<Option<u32>>,
     tick_ms: Cell<u32>,
+    /// Streams that are to go on, in the order of the worker's decisions.
+    moves: RefCell<VecDeque<(u32, Move)>>,
+}
+
+/// How a paused stream goes on.
+enum Move {
+    Resume(Vec<Edit>),
+    Answer(Answer),
 }
 
 impl Shared {
-    /// Runs `f` on the worker, then does what the worker asks for. None: the worker is at work already, which the host
-    /// rules out by never calling back from inside a host call.
+    /// Runs `f` on the worker, then does what the worker asks for on the session. None: the worker is at work already,
+    /// which the host rules out by never calling back from inside a host call.
     pub(crate) fn with<T>(&self, f: impl FnOnce(&mut Worker) -> T) -> Option<T> {
         let value = f(&mut *self.worker.try_borrow_mut().ok()?);
-        self.apply();
-        Some(value)
-    }
-
-    fn apply(&self) {
-        let mut elsewhere = false;
         while let Some(effect) = self.next_effect() {
             match effect {
                 Effect::Session(order) => self.obey(order),
-                Effect::Resume { context, edits } => {
-                    elsewhere = true;
-                    if host::speak_of(context) {
+                Effect::Resume { context, edits } => self.put_off(context, Move::Resume(edits)),
+                Effect::Answer { context, answer } => self.put_off(context, Move::Answer(answer)),
+            }
+        }
+        Some(value)
+    }
+
+    fn put_off(&self, context: u32, what: Move) {
+        if let Ok(mut moves) = self.moves.try_borrow_mut() {
+            moves.push_back((context, what));
+        }
+    }
+
+    /// Moves the streams that wait for it, as many as one callback may; the next tick goes on. Only the root's own
+    /// callbacks do: the host carries each move out when the callback is over, and calls back from inside of it.
+    fn move_streams(&self) {
+        let mut moved = 0;
+        while moved < STREAMS_MOVED_MAX
+            && let Some((context, what)) = self.next_move()
+        {
+            // A stream that has gone needs nothing.
+            if host::speak_of(context) {
+                moved += 1;
+                match what {
+                    Move::Resume(edits) => {
                         edit(Map::Request, &edits);
                         host::resume_request();
                     }
-                }
-                Effect::Answer { context, answer } => {
-                    elsewhere = true;
-                    if host::speak_of(context) {
-                        host::respond(answer.status, &answer.headers, &answer.body);
-                    }
+                    Move::Answer(answer) => host::respond(answer.status, &answer.headers, &answer.body),
                 }
             }
         }
-        if elsewhere {
-            // Only the root's own callbacks move other streams.
-            host::speak_of(self.context);
-        }
+        host::speak_of(self.context);
+    }
+
+    fn next_move(&self) -> Option<(u32, Move)> {
+        self.moves.try_borrow_mut().ok()?.pop_front()
     }
 
     fn next_effect(&self) -> Option<Effect> {
@@ -103,7 +131,13 @@ impl Shared {
         let Ok(worker) = self.worker.try_borrow() else {
             return;
         };
-        let period = u32::try_from(worker.tick_period(now).as_millis()).unwrap_or(u32::MAX);
+        let all_moved = self.moves.try_borrow().is_ok_and(|moves| moves.is_empty());
+        let period = if all_moved {
+            worker.tick_period(now)
+        } else {
+            MOVE_ON
+        };
+        let period = u32::try_from(period.as_millis()).unwrap_or(u32::MAX);
         if self.tick_ms.replace(period) != period {
             host::set_tick_period(period);
         }
@@ -149,6 +183,7 @@ impl Root {
             companion: config.companion,
             token: Cell::new(None),
             tick_ms: Cell::new(0),
+            moves: RefCell::default(),
         })
     }
 
@@ -156,6 +191,7 @@ impl Root {
         if let Some(shared) = &self.shared {
             let now = host::now();
             shared.with(|worker| f(worker, now));
+            shared.move_streams();
             shared.set_tick(now);
         }
     }

@@ -26,6 +26,12 @@ pub const POLICY_LIST_MAX: usize = 10_000;
 pub const ENFORCE: Duration = Duration::from_millis(50);
 /// The least time between two ticks.
 pub const TICK_MIN: Duration = Duration::from_millis(10);
+/// Paused streams that one callback of the host resumes or answers. The host carries out what a callback asked for when
+/// it is over, and each of these calls back into the module, at whose end the next is carried out: inside of it, on the
+/// same stack. Some hundreds overflow it, and that is a trap.
+pub const STREAMS_MOVED_MAX: usize = 32;
+/// The time to the tick that moves the next ones.
+pub const MOVE_ON: Duration = Duration::from_millis(1);
 /// What a refused client is told to wait when the companion, who would know better, is away.
 pub const RETRY_AFTER_MS: u64 = 1_000;
 /// How long requests wait for the companion when no pool says it.
