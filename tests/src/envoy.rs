@@ -1,4 +1,4 @@
-//! An Envoy alone, from the bootstrap that `penstock envoy-config` prints, for a [`Companion`] that comes and goes.
+//! An Envoy alone, from the bootstrap that `penstock envoy-config` prints, for a companion that comes and goes.
 //!
 //! Its gateway's listener comes from a file, as from a control plane, so that a test can change it while it serves.
 
@@ -133,7 +133,8 @@ impl Envoy {
         let path = self.folder.path().join("admin");
         let what = "Envoy's gateway listens";
         until(what, || async {
-            let admin = std::fs::read_to_string(&path).map_err(|e| format!("{e}\n{}", self.process.tail()))?;
+            let admin =
+                std::fs::read_to_string(&path).map_err(|e| format!("{e}\n{}", self.process.tail()))?;
             let pages = Pages::at(format!("http://{}", admin.trim()));
             let ready = pages.look("/ready").await?;
             let listeners = pages.look("/listeners?format=json").await?.json();
@@ -169,7 +170,9 @@ async fn bootstrap(config: &Path, node: &str, module: Option<&Path>) -> Value {
     if let Some(module) = module {
         command.arg("--filter").arg(module);
     }
-    let printed = soon("a bootstrap", command.output()).await.expect("penstock runs");
+    let printed = soon("a bootstrap", command.output())
+        .await
+        .expect("penstock runs");
     let said = String::from_utf8_lossy(&printed.stderr);
     assert!(printed.status.success(), "{said}");
     let text = String::from_utf8(printed.stdout).expect("text");
