@@ -5,6 +5,7 @@
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
+use penstock_envoy::bootstrap::PLUGINS;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 use tokio::process::Command;
@@ -14,10 +15,12 @@ use crate::process::Process;
 use crate::wait::{soon, until};
 use crate::{Companion, binary};
 
-/// Worker threads of each; every one opens a session, and the main thread another.
+/// Worker threads of each.
 pub const WORKERS: usize = 2;
-/// Sessions of one Envoy with one plugin configuration.
+/// Sessions of one plugin configuration: every worker has one, and the main thread another.
 pub const SESSIONS: usize = WORKERS + 1;
+/// Sessions of one Envoy: of the gateway's listener, and of that inside Envoy.
+pub const SESSIONS_IN_ALL: usize = SESSIONS * PLUGINS as usize;
 
 /// Where the filter stands in a listener.
 const FILTER: &str = "/filter_chains/0/filters/0/typed_config/http_filters/0/typed_config/config";
@@ -47,7 +50,7 @@ impl Envoy {
     /// With its log, when it doesn't come up.
     pub async fn with_filter(companion: &Companion, node: &str, module: Option<&Path>) -> Self {
         let envoy = Self::alone(companion, node, module, |_| ()).await;
-        companion.sessions(node, SESSIONS).await;
+        companion.sessions(node, SESSIONS_IN_ALL).await;
         envoy
     }
 
@@ -129,6 +132,31 @@ impl Envoy {
         std::fs::rename(&new, self.folder.path().join("lds.json")).expect("rename a file");
     }
 
+    /// Waits until the last change is in force on every worker; what was there before is on its way out.
+    pub async fn changed(&self) {
+        until("the changed listener", || async {
+            let page = self.admin()?.look("/stats?filter=listener_manager").await?.text();
+            let number = |name: &str| {
+                let line = page.lines().find_map(|it| it.strip_prefix(name));
+                line.and_then(|it| it.trim_start_matches(": ").trim().parse::<usize>().ok())
+            };
+            let changes = number("listener_manager.listener_in_place_updated");
+            let leaving = number("listener_manager.total_filter_chains_draining");
+            if changes == Some(self.changes - 1) && leaving > Some(0) {
+                Ok(())
+            } else {
+                Err(page)
+            }
+        })
+        .await;
+    }
+
+    fn admin(&self) -> Result<Pages, String> {
+        let path = self.folder.path().join("admin");
+        let address = std::fs::read_to_string(path).map_err(|e| format!("{e}\n{}", self.process.tail()))?;
+        Ok(Pages::at(format!("http://{}", address.trim())))
+    }
+
     async fn listens(&self) -> SocketAddr {
         let path = self.folder.path().join("admin");
         let what = "Envoy's gateway listens";
@@ -188,6 +216,8 @@ async fn launch(folder: &Path, bootstrap: &Value) -> Process {
     command.arg("--admin-address-path").arg(folder.join("admin"));
     command.args(["--concurrency", &WORKERS.to_string()]);
     command.args(["--disable-hot-restart", "--log-level", "warning"]);
+    // A listener that was changed is done with soon: each of its connections closes behind its next answer.
+    command.args(["--drain-time-s", "5", "--drain-strategy", "immediate"]);
     Process::start("envoy", command).await
 }
 

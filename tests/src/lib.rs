@@ -7,11 +7,13 @@
 pub mod ask;
 pub mod binary;
 pub mod companion;
+pub mod crowd;
 pub mod envoy;
 pub mod figures;
 pub mod gateway;
 pub mod h2c;
 pub mod metrics;
+pub mod module;
 pub mod pages;
 pub mod process;
 pub mod python;
@@ -21,6 +23,7 @@ pub mod wait;
 
 pub use ask::{Answer, Ask};
 pub use companion::Companion;
+pub use crowd::Crowd;
 pub use envoy::Envoy;
 pub use gateway::Gateway;
 pub use process::Process;

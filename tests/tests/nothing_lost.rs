@@ -1,14 +1,12 @@
-//! A thousand requests wait while the companion is killed, frozen, or told to end: they live in Envoy, and what is
-//! promised about them is counted at the servers.
+//! A thousand requests wait while the companion is killed, frozen, told to end, or gone for good: they live in Envoy, and
+//! what is promised about them is counted at the servers.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-use h2::client::ResponseFuture;
 use penstock_tests::gateway::pool;
-use penstock_tests::h2c::H2c;
 use penstock_tests::upstream::Gate;
-use penstock_tests::{Answer, Ask, Companion, Envoy, Upstream, run, until};
+use penstock_tests::{Answer, Companion, Crowd, Envoy, Upstream, run, until};
 
 const FLOWS: usize = 10;
 const EACH: usize = 100;
@@ -17,6 +15,8 @@ const SERVERS: usize = 2;
 /// In flight at one server.
 const SLOTS: usize = 4;
 const BOUND: usize = SERVERS * SLOTS;
+/// Longer than any test here keeps the companion away.
+const LONG: &str = "  companion_down: {hold: 60s}\n";
 
 /// One pool with all servers. Of a flow one goes at a time, so that the order at the servers is the order of grants.
 fn pools(servers: &[Upstream], more: &str) -> Vec<String> {
@@ -29,124 +29,100 @@ fn pools(servers: &[Upstream], more: &str) -> Vec<String> {
     vec![pool("p", "'*'", &servers, &keys)]
 }
 
-/// Requests that were sent, by what they say.
-struct Asked {
-    answers: Vec<(String, ResponseFuture)>,
-    /// One a flow, and so each at one worker: between workers the order is as exact as their clocks' distance.
-    clients: Vec<H2c>,
-}
-
-impl Asked {
-    /// Fills the servers, then lets [`WAITING`] requests of [`FLOWS`] flows wait; in a flow they arrive by their numbers.
-    async fn fill(companion: &Companion, envoy: &Envoy) -> Self {
-        let mut asked = Self {
-            answers: Vec::new(),
-            clients: Vec::new(),
-        };
-        let mut first = H2c::connect(envoy.gateway()).await;
-        for number in 0..BOUND {
-            let text = format!("held {number}");
-            let ask = Ask::chat("m", &text).tenant(&text);
-            asked.answers.push((text, first.ask(&ask).await));
-        }
-        asked.clients.push(first);
-        companion.stock("p", BOUND as u64).await;
-        for _ in 0..FLOWS {
-            asked.clients.push(H2c::connect(envoy.gateway()).await);
-        }
-        // The next of a flow is sent when the one before it waits: bodies of one connection may overtake each other.
-        for number in 0..EACH {
-            for (flow, client) in asked.clients.iter_mut().skip(1).enumerate() {
-                let text = format!("flow-{flow} {number}");
-                let ask = Ask::chat("m", &text).tenant(&format!("flow-{flow}"));
-                asked.answers.push((text, client.ask(&ask).await));
-            }
-            companion.waiting("p", (FLOWS * (number + 1)) as u64).await;
-        }
-        asked
-    }
-
-    /// All answers.
-    async fn answers(&mut self) -> Vec<(String, Answer)> {
-        let mut answers = Vec::new();
-        for (text, response) in self.answers.drain(..) {
-            let answer = H2c::answer(response).await;
-            answers.push((text.clone(), answer.unwrap_or_else(|e| panic!("{text}: {e}"))));
-        }
-        answers
-    }
-}
-
-/// Every request came to a server exactly once, those of a flow by their numbers, and never too many together.
-fn expect_all_served(servers: &[Upstream], answers: &[(String, Answer)]) {
-    for (text, answer) in answers {
-        assert_eq!(answer.status, 200, "{text}: {}", answer.text());
-    }
-    let mut by_flow = BTreeMap::<String, Vec<usize>>::new();
-    for text in servers[0].texts_together() {
-        let (flow, number) = text.split_once(' ').expect("two words");
-        by_flow
-            .entry(flow.to_owned())
-            .or_default()
-            .push(number.parse().expect("a number"));
-    }
-    let mut held = by_flow.remove("held").expect("they came");
-    held.sort_unstable();
-    assert_eq!(held, (0..BOUND).collect::<Vec<_>>());
-    assert_eq!(by_flow.len(), FLOWS);
-    for (flow, numbers) in by_flow {
-        assert_eq!(numbers, (0..EACH).collect::<Vec<_>>(), "{flow}");
-    }
-    assert_eq!(
-        servers[0].peak_together(),
-        BOUND,
-        "the bound is reached and not passed"
-    );
-    for server in servers {
-        assert!(server.peak() <= SLOTS, "{} at one server", server.peak());
-    }
-}
-
-async fn expect_rest(companion: &Companion) {
-    companion.stock("p", 0).await;
-    companion.waiting("p", 0).await;
-}
-
 /// A companion, an Envoy, servers that answer nothing yet, and a thousand that wait.
-async fn scene(head: &str, more: &str) -> (Companion, Envoy, Vec<Upstream>, Gate, Asked) {
-    let (servers, gate) = Upstream::gated(SERVERS, Duration::from_millis(1)).await;
-    let companion = Companion::start(head, &pools(&servers, more)).await;
-    let envoy = Envoy::start(&companion, "envoy").await;
-    let asked = Asked::fill(&companion, &envoy).await;
-    (companion, envoy, servers, gate, asked)
+struct Scene {
+    companion: Companion,
+    _envoy: Envoy,
+    servers: Vec<Upstream>,
+    gate: Gate,
+    crowd: Crowd,
+}
+
+impl Scene {
+    async fn set(head: &str, more: &str) -> Self {
+        let (servers, gate) = Upstream::gated(SERVERS, Duration::from_millis(1)).await;
+        let companion = Companion::start(head, &pools(&servers, more)).await;
+        let envoy = Envoy::start(&companion, "envoy").await;
+        let mut crowd = Crowd::default();
+        crowd.join(&envoy, 1 + FLOWS).await;
+        crowd.fill(&companion, "p", BOUND).await;
+        let flows: Vec<_> = (1..=FLOWS).collect();
+        crowd.queue(&companion, "p", &flows, EACH).await;
+        Self {
+            companion,
+            _envoy: envoy,
+            servers,
+            gate,
+            crowd,
+        }
+    }
+
+    /// Every request came to a server exactly once, those of a flow by their numbers, and never too many together.
+    async fn expect_all_served(&self, answers: &[(String, Answer)]) {
+        for (text, answer) in answers {
+            assert_eq!(answer.status, 200, "{text}: {}", answer.text());
+        }
+        let mut by_flow = BTreeMap::<String, Vec<usize>>::new();
+        for text in self.servers[0].texts_together() {
+            let (flow, number) = text.split_once(' ').expect("two words");
+            let numbers = by_flow.entry(flow.to_owned()).or_default();
+            numbers.push(number.parse().expect("a number"));
+        }
+        let mut held = by_flow.remove("held").expect("they came");
+        held.sort_unstable();
+        assert_eq!(held, (0..BOUND).collect::<Vec<_>>());
+        assert_eq!(by_flow.len(), FLOWS);
+        for (flow, numbers) in by_flow {
+            assert_eq!(numbers, (0..EACH).collect::<Vec<_>>(), "{flow}");
+        }
+        self.expect_bound();
+        self.companion.stock("p", 0).await;
+        self.companion.waiting("p", 0).await;
+    }
+
+    fn expect_bound(&self) {
+        assert_eq!(
+            self.servers[0].peak_together(),
+            BOUND,
+            "the bound is reached and not passed"
+        );
+        for server in &self.servers {
+            assert!(server.peak() <= SLOTS, "{} at one server", server.peak());
+        }
+    }
+}
+
+/// Waits until so many requests are at the servers.
+async fn at_servers(servers: &[Upstream], count: usize) {
+    until(&format!("{count} at the servers"), || async {
+        let seen: usize = servers.iter().map(Upstream::in_flight).sum();
+        if seen == count {
+            Ok(())
+        } else {
+            Err(seen.to_string())
+        }
+    })
+    .await;
 }
 
 #[test]
 fn a_thousand_outlive_a_killed_companion() {
     run(async {
-        let (mut companion, _envoy, servers, gate, mut asked) =
-            scene("", "  companion_down: {hold: 30s}\n").await;
-        companion.kill().await;
+        let mut scene = Scene::set("", LONG).await;
+        scene.companion.kill().await;
         let killed = Instant::now();
         // What runs ends while nobody counts it.
-        gate.open();
-        until("the servers are idle", || async {
-            match servers.iter().map(Upstream::in_flight).sum() {
-                0 => Ok(()),
-                busy => Err(format!("{busy}")),
-            }
-        })
-        .await;
+        scene.gate.open();
+        at_servers(&scene.servers, 0).await;
         let away = killed.elapsed();
-        companion.again().await;
-        let answers = asked.answers().await;
+        scene.companion.again().await;
+        let answers = scene.crowd.answers().await;
+        let took = killed.elapsed();
         println!(
-            "figure: kill -9 with {WAITING} waiting, started again after {away:?}: last 200 after {:?}",
-            killed.elapsed()
+            "figure: kill -9 with {WAITING} waiting, started again after {away:?}: last 200 after {took:?}"
         );
-        expect_all_served(&servers, &answers);
-        expect_rest(&companion).await;
-        let page = companion.metrics().await;
+        scene.expect_all_served(&answers).await;
+        let page = scene.companion.metrics().await;
         let dispatched = page.sum("penstock_requests_total", &[("outcome", "dispatched")]);
         assert_eq!(dispatched, WAITING as f64, "the second one dispatched them");
     });
@@ -155,72 +131,183 @@ fn a_thousand_outlive_a_killed_companion() {
 #[test]
 fn what_runs_is_known_to_the_next_companion() {
     run(async {
-        let (mut companion, _envoy, servers, gate, mut asked) =
-            scene("", "  companion_down: {hold: 30s}\n").await;
-        companion.kill().await;
-        companion.again().await;
-        companion.waiting("p", WAITING as u64).await;
-        companion.stock("p", BOUND as u64).await;
+        let mut scene = Scene::set("", LONG).await;
+        scene.companion.kill().await;
+        scene.companion.again().await;
+        scene.companion.waiting("p", WAITING as u64).await;
+        scene.companion.stock("p", BOUND as u64).await;
         // Again, and nobody waits for it to know: the servers still hold all that they may.
-        companion.kill().await;
-        companion.again().await;
-        gate.open();
-        expect_all_served(&servers, &asked.answers().await);
-        expect_rest(&companion).await;
+        scene.companion.kill().await;
+        scene.companion.again().await;
+        scene.gate.open();
+        let answers = scene.crowd.answers().await;
+        scene.expect_all_served(&answers).await;
     });
 }
 
 #[test]
 fn a_thousand_outlive_a_frozen_companion() {
     run(async {
-        let (companion, _envoy, servers, gate, mut asked) =
-            scene("", "  companion_down: {hold: 30s}\n").await;
-        companion.freeze().await;
-        let frozen = Instant::now();
-        gate.open();
+        let mut scene = Scene::set("", LONG).await;
+        scene.companion.freeze().await;
+        scene.gate.open();
         // The fault itself: longer than the connection's keep-alive and a session's grace.
         tokio::time::sleep(Duration::from_secs(8)).await;
-        companion.signal(libc::SIGCONT);
-        let answers = asked.answers().await;
-        println!(
-            "figure: SIGSTOP for 8 s with {WAITING} waiting: last 200 {:?} after SIGCONT",
-            frozen.elapsed() - Duration::from_secs(8)
-        );
-        expect_all_served(&servers, &answers);
-        expect_rest(&companion).await;
+        scene.companion.signal(libc::SIGCONT);
+        let thawed = Instant::now();
+        let answers = scene.crowd.answers().await;
+        let took = thawed.elapsed();
+        println!("figure: SIGSTOP for 8 s with {WAITING} waiting: last 200 {took:?} after SIGCONT");
+        scene.expect_all_served(&answers).await;
     });
 }
 
 #[test]
 fn told_to_end_it_refuses_who_waits_and_lets_finish_who_runs() {
     run(async {
-        let (mut companion, envoy, servers, gate, mut asked) = scene("", "").await;
-        let running: Vec<_> = asked.answers.drain(..BOUND).collect();
-        companion.signal(libc::SIGTERM);
+        let mut scene = Scene::set("", "").await;
+        let mut running = scene.crowd.split(BOUND);
+        scene.companion.signal(libc::SIGTERM);
         let told = Instant::now();
-        for (text, answer) in asked.answers().await {
-            assert_eq!(
-                (answer.status, &*answer.code()),
-                (503, "shutting_down"),
-                "{text}: {}",
-                answer.text()
-            );
+        let answers = scene.crowd.answers().await;
+        let took = told.elapsed();
+        println!("figure: SIGTERM, reject: {WAITING} answered within {took:?}");
+        for (_, answer) in answers {
+            answer.expect_error(503, "shutting_down", "shutting_down");
         }
-        println!(
-            "figure: SIGTERM, reject: {WAITING} answered within {:?}",
-            told.elapsed()
-        );
-        let mut client = H2c::connect(envoy.gateway()).await;
-        let late = client.ask(&Ask::chat("m", "late 0")).await;
-        let late = H2c::answer(late).await.expect("an answer");
-        late.expect_error(503, "shutting_down", "shutting_down");
-        assert_eq!(servers[0].texts_together().len(), BOUND);
-        gate.open();
-        for (text, response) in running {
-            let answer = H2c::answer(response).await.expect("a whole answer");
+        scene.crowd.ask(0, "m", "late", "late 0").await;
+        for (_, answer) in scene.crowd.answers().await {
+            answer.expect_error(503, "shutting_down", "shutting_down");
+        }
+        scene.gate.open();
+        for (text, answer) in running.answers().await {
             assert_eq!(answer.status, 200, "{text}: {}", answer.text());
         }
-        assert_eq!(companion.exit().await.code(), Some(0));
-        assert!(servers[0].texts_together().is_empty());
+        assert_eq!(scene.companion.exit().await.code(), Some(0));
+        assert_eq!(scene.servers[0].texts_together().len(), BOUND);
+    });
+}
+
+#[test]
+fn told_to_hand_over_it_leaves_all_to_the_next() {
+    run(async {
+        let mut scene = Scene::set("shutdown: {queued: hand_over}\n", LONG).await;
+        scene.companion.signal(libc::SIGTERM);
+        let told = Instant::now();
+        assert_eq!(scene.companion.exit().await.code(), Some(0));
+        let ended = told.elapsed();
+        assert_eq!(
+            scene.servers.iter().map(Upstream::in_flight).sum::<usize>(),
+            BOUND,
+            "nothing was cut"
+        );
+        scene.gate.open();
+        scene.companion.again().await;
+        let answers = scene.crowd.answers().await;
+        let took = told.elapsed();
+        println!(
+            "figure: SIGTERM, hand_over: it ended after {ended:?}, last of {WAITING} 200 after {took:?}"
+        );
+        scene.expect_all_served(&answers).await;
+    });
+}
+
+#[test]
+fn without_a_next_companion_who_waits_is_refused_after_hold() {
+    run(async {
+        let mut scene = Scene::set("", "  companion_down: {hold: 1s, then: closed}\n").await;
+        let mut running = scene.crowd.split(BOUND);
+        scene.companion.kill().await;
+        for (_, answer) in scene.crowd.answers().await {
+            answer.expect_error(503, "gateway_unavailable", "gateway_unavailable");
+        }
+        scene.gate.open();
+        for (text, answer) in running.answers().await {
+            assert_eq!(answer.status, 200, "{text}: {}", answer.text());
+        }
+        assert_eq!(scene.servers[0].texts_together().len(), BOUND);
+    });
+}
+
+/// So many requests at once to an Envoy whose pool is open.
+async fn rush(crowd: &mut Crowd, requests: usize) -> (usize, usize) {
+    for number in 0..requests {
+        let client = number % FLOWS;
+        crowd.ask(client, "m", "rush", &format!("rush {number}")).await;
+    }
+    let (mut served, mut refused) = (0, 0);
+    for (text, answer) in crowd.answers().await {
+        match answer.status {
+            200 => served += 1,
+            _ => {
+                answer.expect_error(503, "gateway_unavailable", "gateway_unavailable");
+                refused += 1;
+            }
+        }
+        assert!(text.starts_with("rush"));
+    }
+    (served, refused)
+}
+
+#[test]
+fn without_a_companion_an_open_pool_keeps_to_its_bound() {
+    run(async {
+        const RUSH: usize = 200;
+        let (servers, gate) = Upstream::gated(SERVERS, Duration::from_millis(1)).await;
+        let open = "  companion_down: {hold: 250ms, then: open}\n";
+        let mut companion = Companion::start("", &pools(&servers, open)).await;
+        let one = Envoy::start(&companion, "one").await;
+        let mut crowd = Crowd::default();
+        crowd.join(&one, FLOWS).await;
+        companion.kill().await;
+        // All places taken, over both workers of this Envoy and none of them above its part.
+        let filling = async {
+            at_servers(&servers, BOUND).await;
+            gate.open();
+        };
+        let ((served, refused), ()) = tokio::join!(rush(&mut crowd, RUSH), filling);
+        assert_eq!(served + refused, RUSH);
+        assert!(
+            served >= BOUND && refused > 0,
+            "{served} served, {refused} refused"
+        );
+        assert_eq!(servers[0].peak_together(), BOUND);
+        assert_eq!(servers[0].texts_together().len(), served);
+
+        // Two Envoys have half of it each.
+        gate.close();
+        companion.again().await;
+        companion
+            .sessions("one", penstock_tests::envoy::SESSIONS_IN_ALL)
+            .await;
+        let two = Envoy::start(&companion, "two").await;
+        let mut other = Crowd::default();
+        other.join(&two, FLOWS).await;
+        crowd.ask(0, "m", "one", "one 0").await;
+        other.ask(0, "m", "two", "two 0").await;
+        companion.stock("p", 2).await;
+        gate.open();
+        for crowd in [&mut crowd, &mut other] {
+            assert_eq!(crowd.answers().await[0].1.status, 200);
+        }
+        gate.close();
+        companion.kill().await;
+        let filling = async {
+            at_servers(&servers, BOUND / 2).await;
+            gate.open();
+        };
+        let ((served, refused), ()) = tokio::join!(rush(&mut crowd, RUSH), filling);
+        assert!(
+            served >= BOUND / 2 && refused > 0,
+            "{served} served, {refused} refused"
+        );
+        let (served, refused) = rush(&mut other, RUSH).await;
+        println!("figure: open, the second of two Envoys: {served} of {RUSH} served, {refused} refused");
+        assert_eq!(servers[0].peak_together(), BOUND);
+        companion.again().await;
+        companion
+            .sessions("one", penstock_tests::envoy::SESSIONS_IN_ALL)
+            .await;
+        companion.stock("p", 0).await;
     });
 }
