@@ -69,13 +69,9 @@ impl Shared {
     /// Moves the streams that wait for it, as many as one callback may; the next tick goes on. Only the root's own
     /// callbacks do: the host carries each move out when the callback is over, and calls back from inside of it.
     fn move_streams(&self) {
-        let mut moved = 0;
-        while moved < STREAMS_MOVED_MAX
-            && let Some((context, what)) = self.next_move()
-        {
+        for (context, what) in (0..STREAMS_MOVED_MAX).map_while(|_| self.next_move()) {
             // A stream that has gone needs nothing.
             if host::speak_of(context) {
-                moved += 1;
                 match what {
                     Move::Resume(edits) => {
                         edit(Map::Request, &edits);
