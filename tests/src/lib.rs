@@ -18,6 +18,7 @@ pub mod pages;
 pub mod process;
 pub mod python;
 pub mod raw;
+pub mod refusing;
 pub mod upstream;
 pub mod wait;
 
@@ -27,5 +28,6 @@ pub use crowd::Crowd;
 pub use envoy::Envoy;
 pub use gateway::Gateway;
 pub use process::Process;
+pub use refusing::Refusing;
 pub use upstream::{Call, Upstream};
 pub use wait::{run, until};

@@ -176,8 +176,17 @@ impl Upstream {
         servers
     }
 
+    /// A server that hands every request to the test, on a listener that is there.
+    pub(crate) async fn scripted_on(listener: TcpListener) -> Self {
+        Self::on(listener, Manner::Ask, Arc::default()).await
+    }
+
     async fn start(manner: Manner, together: Arc<Gauge>) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+        Self::on(listener, manner, together).await
+    }
+
+    async fn on(listener: TcpListener, manner: Manner, together: Arc<Gauge>) -> Self {
         let address = listener.local_addr().expect("a bound socket has an address");
         let (calls, received) = mpsc::unbounded_channel();
         let shared = Arc::new(Shared {

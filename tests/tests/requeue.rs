@@ -1,0 +1,422 @@
+//! Model servers that fail a request: they refuse it, cut it before an answer or inside one, or never answer. What
+//! becomes of it is counted at the servers.
+
+use std::net::SocketAddr;
+
+use penstock_tests::gateway::config;
+use penstock_tests::raw::Raw;
+use penstock_tests::{Answer, Ask, Call, Gateway, Refusing, Upstream, run, until};
+use serde_json::Value;
+use tokio::task::JoinHandle;
+
+/// A pool whose servers nobody asks how they are, with `slots` requests at a time at each; what failed stays marked down
+/// for the length of a test.
+fn pool(name: &str, servers: &[SocketAddr], slots: u32, more: &str) -> String {
+    let addresses: Vec<_> = servers.iter().map(|at| format!("'{at}'")).collect();
+    let down = if more.contains("down:") {
+        ""
+    } else {
+        "  down: {first: 10m, max: 10m}\n"
+    };
+    format!(
+        "- name: {name}\n  models: [{name}]\n  endpoints: {{static: [{}]}}\n  health: {{path: null}}\n{down}  stock: \
+         {{lower_bound_per_backend: {slots}, upper_bound_per_backend: {slots}, watermark_per_backend: {slots}}}\n{more}",
+        addresses.join(", ")
+    )
+}
+
+async fn gateway(pool: String) -> Gateway {
+    Gateway::start(&config("", &[pool])).await
+}
+
+async fn endpoint(gateway: &Gateway, pool: &str, at: SocketAddr) -> Value {
+    let pool = gateway.pool(pool).await;
+    let endpoints = pool["endpoints"].as_array().cloned().unwrap_or_default();
+    endpoints
+        .into_iter()
+        .find(|it| it["address"] == at.to_string())
+        .unwrap_or_else(|| panic!("{at} isn't in {pool}"))
+}
+
+/// Waits until all is over in the pool, and checks that each request was counted once: so many arrivals, admissions and
+/// requests queued again.
+async fn expect_books(gateway: &Gateway, pool: &str, requests: f64, requeues: f64) {
+    gateway.stock(pool, 0).await;
+    gateway.waiting(pool, 0).await;
+    let page = gateway.metrics().await;
+    let labels = [("pool", pool)];
+    let admitted: f64 = ["bypassed", "dispatched"]
+        .map(|outcome| page.sum("penstock_requests_total", &[("pool", pool), ("outcome", outcome)]))
+        .iter()
+        .sum();
+    assert_eq!(
+        [
+            page.sum("penstock_arrivals_total", &labels),
+            page.sum("penstock_requests_total", &labels),
+            admitted,
+            page.sum("penstock_requeues_total", &labels),
+        ],
+        [requests, requests, requests, requeues],
+        "arrivals, outcomes, admissions, requeues"
+    );
+}
+
+/// Both places of a server are taken.
+async fn fill(gateway: &Gateway, pool: &str, server: &Upstream) -> (Vec<JoinHandle<Answer>>, [Call; 2]) {
+    let ask = || {
+        let pinned = Ask::chat(pool, "held").header("x-penstock-endpoint", &server.address().to_string());
+        gateway.spawn(pinned)
+    };
+    let asked = vec![ask(), ask()];
+    (asked, [server.next().await, server.next().await])
+}
+
+fn expect_once(answer: &Answer) {
+    for name in [
+        "x-penstock-outcome",
+        "x-penstock-queue-ms",
+        "x-penstock-saturation",
+        "x-request-id",
+    ] {
+        let values: Vec<_> = answer.headers.get_all(name).iter().collect();
+        assert_eq!(values.len(), 1, "{name}: {values:?}");
+    }
+    assert!(
+        !format!("{:?}", answer.headers).contains("envoy://"),
+        "the way back is nobody's business: {:?}",
+        answer.headers
+    );
+    assert!(answer.headers.get("x-penstock-requeue").is_none());
+}
+
+#[test]
+fn one_of_several_refuses_and_no_client_notices() {
+    run(async {
+        let dead = Refusing::new();
+        let alive = Upstream::serving(std::time::Duration::ZERO).await;
+        let servers = [dead.address(), alive.address()];
+        let gateway = gateway(pool("several", &servers, 2, "")).await;
+        let mut sent = 0;
+        let marked = loop {
+            let answer = gateway.send(Ask::chat("several", "x")).await;
+            sent += 1;
+            assert_eq!(answer.status, 200, "{}", answer.text());
+            expect_once(&answer);
+            assert_eq!(
+                answer.header("x-gateway-destination-endpoint-served"),
+                alive.address().to_string()
+            );
+            let seen = endpoint(&gateway, "several", dead.address()).await;
+            if seen["ready"] == false {
+                break seen;
+            }
+            assert!(sent < 200, "never marked down: {seen}");
+        };
+        assert!(
+            marked["why"]
+                .as_str()
+                .unwrap_or_default()
+                .contains("requests failed there"),
+            "{marked}"
+        );
+        assert!(sent >= 2, "one request alone marks nothing down");
+        assert_eq!(alive.total(), sent);
+        let sent = u32::try_from(sent).expect("few").into();
+        expect_books(&gateway, "several", sent, 0.0).await;
+        assert_eq!(
+            endpoint(&gateway, "several", alive.address()).await["ready"],
+            true
+        );
+    });
+}
+
+#[test]
+fn all_refuse() {
+    run(async {
+        let dead = [Refusing::new(), Refusing::new()];
+        let servers = [dead[0].address(), dead[1].address()];
+        let gateway = gateway(pool("none", &servers, 2, "  queue: {requeues: 2}\n")).await;
+        for sent in [1.0, 2.0, 3.0] {
+            let answer = gateway.send(Ask::chat("none", "x")).await;
+            answer.expect_error(503, "upstream_unavailable", "bypassed");
+            expect_once(&answer);
+            expect_books(&gateway, "none", sent, 2.0 * sent).await;
+        }
+        let pool = gateway.pool("none").await;
+        let ready = pool["endpoints"]
+            .as_array()
+            .expect("endpoints")
+            .iter()
+            .filter(|it| it["ready"] == true)
+            .count();
+        assert_eq!(ready, 1, "the last one is never marked down: {pool}");
+    });
+}
+
+#[test]
+fn a_server_that_cuts_gets_the_whole_request_again() {
+    run(async {
+        let server = Upstream::scripted().await;
+        let gateway = gateway(pool("cuts", &[server.address()], 2, "")).await;
+        // Once more than it is queued again: used up.
+        let said = "lorem ipsum ".repeat(200_000);
+        let asked = gateway.spawn(Ask::chat("cuts", &said).header("x-request-id", "mine"));
+        for attempt in 0..4 {
+            let call = server.next().await;
+            assert_eq!(call.text(), said, "attempt {attempt}");
+            assert_eq!(call.header("x-request-id"), "mine");
+            assert_eq!(
+                call.header("x-penstock-requeue").is_empty(),
+                attempt == 3,
+                "{:?}",
+                call.headers
+            );
+            assert!(
+                call.header("x-gateway-destination-endpoint")
+                    .starts_with(&server.address().to_string()),
+                "{:?}",
+                call.headers
+            );
+            call.cut();
+        }
+        let answer = asked.await.expect("answered");
+        answer.expect_error(502, "upstream_reset", "bypassed");
+        expect_once(&answer);
+        assert_eq!(answer.header("x-request-id"), "mine");
+        expect_books(&gateway, "cuts", 1.0, 3.0).await;
+
+        // It recovers before that.
+        let asked = gateway.spawn(Ask::chat("cuts", "again"));
+        for _ in 0..3 {
+            server.next().await.cut();
+        }
+        server.next().await.answer();
+        let answer = asked.await.expect("answered");
+        assert_eq!(answer.status, 200, "{}", answer.text());
+        assert_eq!(answer.json()["choices"][0]["message"]["content"], "hello");
+        assert_eq!(answer.outcome(), "bypassed");
+        assert_eq!(
+            answer.header("x-gateway-destination-endpoint-served"),
+            server.address().to_string()
+        );
+        expect_once(&answer);
+        expect_books(&gateway, "cuts", 2.0, 6.0).await;
+        assert_eq!(server.total(), 8);
+        let labels = [("pool", "cuts"), ("code_class", "2xx")];
+        until("its answer is counted", || async {
+            let page = gateway.metrics().await;
+            let seen = page.sum("penstock_responses_total", &labels);
+            if seen == 1.0 {
+                Ok(())
+            } else {
+                Err(seen.to_string())
+            }
+        })
+        .await;
+    });
+}
+
+#[test]
+fn what_was_cut_inside_its_answer_is_not_sent_again() {
+    run(async {
+        let server = Upstream::scripted().await;
+        let gateway = gateway(pool("middle", &[server.address()], 2, "")).await;
+        // Cut before an answer first: also where it entered again.
+        for cuts in 0..2 {
+            let asked = gateway.open(Ask::chat("middle", "x").streamed());
+            let serve = async {
+                for _ in 0..cuts {
+                    server.next().await.cut();
+                }
+                let events = server.next().await.stream();
+                events.text("one");
+                events
+            };
+            let (response, events) = tokio::join!(asked, serve);
+            let mut response = response.expect("an answer begins");
+            assert_eq!(response.status(), 200);
+            let first = response.chunk().await.expect("a chunk").expect("not the end");
+            assert!(String::from_utf8_lossy(&first).contains("one"));
+            events.cut();
+            assert!(response.chunk().await.is_err(), "the client sees the cut");
+        }
+        assert_eq!(server.total(), 3);
+        expect_books(&gateway, "middle", 2.0, 1.0).await;
+        assert_eq!(server.total(), 3);
+    });
+}
+
+#[test]
+fn who_leaves_a_server_that_hangs_gives_the_place_back() {
+    run(async {
+        let server = Upstream::scripted().await;
+        let gateway = gateway(pool("hangs", &[server.address()], 1, "")).await;
+        // The first attempt hangs; then the one after it entered again; then it waits to be sent again.
+        for cuts in 0..2 {
+            let leaves = gateway.spawn(Ask::chat("hangs", "leaves"));
+            for _ in 0..cuts {
+                server.next().await.cut();
+            }
+            let mut call = server.next().await;
+            let waits = gateway.spawn(Ask::chat("hangs", "waits"));
+            gateway.waiting("hangs", 1).await;
+            leaves.abort();
+            call.gone().await;
+            let next = server.next().await;
+            assert_eq!(next.text(), "waits");
+            next.answer();
+            assert_eq!(waits.await.expect("answered").status, 200);
+            gateway.stock("hangs", 0).await;
+        }
+        expect_books(&gateway, "hangs", 4.0, 1.0).await;
+        assert_eq!(server.total(), 5);
+    });
+}
+
+#[test]
+fn who_is_queued_again_keeps_its_place() {
+    run(async {
+        let (bad, good) = (Upstream::scripted().await, Upstream::scripted().await);
+        let servers = [bad.address(), good.address()];
+        let gateway = gateway(pool("order", &servers, 2, "")).await;
+        let (mut asked, [one, other]) = fill(&gateway, "order", &good).await;
+        for number in 0..2 {
+            asked.push(gateway.spawn(Ask::chat("order", &format!("early {number}"))));
+            gateway.stock("order", number + 3).await;
+        }
+        let mut failing = [bad.next().await, bad.next().await];
+        failing.sort_by_key(|call| call.text());
+        let names = failing.each_ref().map(|call| call.text());
+        for number in 0..2 {
+            asked.push(gateway.spawn(Ask::chat("order", &format!("late {number}"))));
+            gateway.waiting("order", number + 1).await;
+        }
+        // The first to fail goes there once more: nothing speaks against that server yet but one request.
+        let [first, second] = failing;
+        first.cut();
+        let first = bad.next().await;
+        assert_eq!(first.text(), names[0]);
+        second.cut();
+        gateway.waiting("order", 3).await;
+        first.cut();
+        gateway.waiting("order", 4).await;
+        assert_eq!(endpoint(&gateway, "order", bad.address()).await["ready"], false);
+        // By their arrival, all of them: who failed comes before who came late.
+        one.answer();
+        for name in [&names[0], &names[1], "late 0", "late 1"] {
+            let call = good.next().await;
+            assert_eq!(call.text(), name);
+            call.answer();
+        }
+        other.answer();
+        for asked in asked {
+            let answer = asked.await.expect("answered");
+            assert_eq!(answer.status, 200, "{}", answer.text());
+            expect_once(&answer);
+        }
+        expect_books(&gateway, "order", 6.0, 3.0).await;
+        assert_eq!((bad.total(), good.total()), (3, 6));
+    });
+}
+
+#[test]
+fn a_server_that_comes_back_gets_them_in_order() {
+    run(async {
+        let (absent, busy) = (Refusing::new(), Upstream::scripted().await);
+        let servers = [absent.address(), busy.address()];
+        let more = "  queue: {requeues: 1000}\n  down: {first: 200ms, max: 400ms}\n";
+        let gateway = gateway(pool("returns", &servers, 2, more)).await;
+        let (mut asked, held) = fill(&gateway, "returns", &busy).await;
+        let requeues = || async {
+            let page = gateway.metrics().await;
+            page.sum("penstock_requeues_total", &[("pool", "returns")])
+        };
+        for number in 0..3 {
+            asked.push(gateway.spawn(Ask::chat("returns", &format!("late {number}"))));
+            until("it arrives", || async {
+                let page = gateway.metrics().await;
+                let seen = page.sum("penstock_arrivals_total", &[("pool", "returns")]);
+                let all = f64::from(number + 3);
+                if seen == all {
+                    Ok(())
+                } else {
+                    Err(seen.to_string())
+                }
+            })
+            .await;
+        }
+        gateway.waiting("returns", 3).await;
+        // It is tried now and then, and what was tried there is queued again.
+        until("a request queued again", || async {
+            let seen = requeues().await;
+            if seen >= 3.0 {
+                Ok(())
+            } else {
+                Err(seen.to_string())
+            }
+        })
+        .await;
+        let back = absent.up().await;
+        for number in 0..3 {
+            let call = back.next().await;
+            assert_eq!(call.text(), format!("late {number}"));
+            call.answer();
+        }
+        for call in held {
+            call.answer();
+        }
+        for asked in asked {
+            let answer = asked.await.expect("answered");
+            assert_eq!(answer.status, 200, "{}", answer.text());
+            expect_once(&answer);
+        }
+        let queued_again = requeues().await;
+        expect_books(&gateway, "returns", 5.0, queued_again).await;
+        assert_eq!((back.total(), busy.total()), (3, 2));
+    });
+}
+
+#[test]
+fn a_token_is_worth_nothing_outside() {
+    run(async {
+        let server = Upstream::scripted().await;
+        let gateway = gateway(pool("forged", &[server.address()], 2, "")).await;
+        let asked = gateway.spawn(Ask::chat("forged", "genuine"));
+        let call = server.next().await;
+        let genuine = call.header("x-penstock-requeue").to_owned();
+        let list = call.header("x-gateway-destination-endpoint").to_owned();
+        assert!(genuine.len() > 64 && list.contains(','), "{:?}", call.headers);
+        call.answer();
+        assert_eq!(asked.await.expect("answered").status, 200);
+        let (_, way_back) = list.split_once(',').expect("two places");
+        let mut claims = String::new();
+        for token in ["AAAA", &genuine] {
+            for list in [way_back, &list] {
+                claims = format!(
+                    "x-penstock-requeue: {token}\r\nx-gateway-destination-endpoint: {list}\r\nx-penstock-pool: forged\r\n"
+                );
+                let asked = gateway.spawn(
+                    Ask::chat("forged", "forged")
+                        .header("x-penstock-requeue", token)
+                        .header("x-gateway-destination-endpoint", list),
+                );
+                let call = server.next().await;
+                assert_ne!(call.header("x-penstock-requeue"), token);
+                assert_eq!(call.headers.get_all("x-penstock-requeue").iter().count(), 1);
+                call.answer();
+                let answer = asked.await.expect("answered");
+                assert_eq!((answer.status, answer.outcome()), (200, "bypassed"));
+            }
+        }
+        expect_books(&gateway, "forged", 5.0, 0.0).await;
+        // Ungated paths lead to servers as well, and to nothing else.
+        let mut raw = Raw::connect(gateway.address()).await;
+        raw.send(format!("GET /v1/models HTTP/1.1\r\nhost: x\r\n{claims}\r\n"))
+            .await;
+        let call = server.next().await;
+        assert_eq!(call.header("x-penstock-requeue"), "");
+        assert!(!call.header("x-gateway-destination-endpoint").contains("envoy"));
+        call.respond(200, &[], "{}");
+        assert_eq!(raw.answer().await.status, 200);
+    });
+}
