@@ -4,6 +4,7 @@ mod counts;
 mod envoys;
 mod failures;
 mod harness;
+mod limits;
 mod orphans;
 mod random;
 mod requeue;
