@@ -75,6 +75,38 @@ impl World {
         }
     }
 
+    /// A companion lets this one go: with what it knows to be at the servers, adopted ones too, it is within the bound.
+    pub(super) fn check_bound(&mut self, id: u64) {
+        let life = self.companion.life;
+        let Some(http) = self.https.get(&id).filter(|it| it.held != life) else {
+            return;
+        };
+        let pool = self.clients[http.client as usize].pool;
+        let Some(bound) = self.setting.pools[pool].pool_bound.filter(|_| self.is_still()) else {
+            return;
+        };
+        let held = self.https.values().filter(|it| {
+            it.held == life && it.job.is_some() && self.clients[it.client as usize].pool == pool
+        });
+        let held = held.count() as u64;
+        if held >= bound {
+            self.broken(|| format!("http {id} is let go, though {held} run where {bound} may"));
+        }
+    }
+
+    /// Endpoints are what they were from the beginning.
+    fn is_still(&self) -> bool {
+        let moves = [
+            Kind::Flap,
+            Kind::Refuse,
+            Kind::Reset,
+            Kind::BreakOff,
+            Kind::Hang,
+            Kind::Misroute,
+        ];
+        !moves.iter().any(|kind| self.setting.faults.contains(kind))
+    }
+
     /// What an Envoy's filters let go by themselves is never more than its share; nor is all that it has in flight, where
     /// no companion has let anything go for longer than a worker's word may be old.
     fn check_open(&mut self, id: u64) {
@@ -148,16 +180,7 @@ impl World {
             let bound = setting.server_bound;
             return self.broken(|| format!("{here} are at a server that takes {bound:?}"));
         }
-        let moves = [
-            Kind::Flap,
-            Kind::Refuse,
-            Kind::Reset,
-            Kind::BreakOff,
-            Kind::Hang,
-            Kind::Misroute,
-        ];
-        let still = !moves.iter().any(|kind| self.setting.faults.contains(kind));
-        if still && setting.pool_bound.is_some_and(|bound| there > bound) {
+        if self.is_still() && setting.pool_bound.is_some_and(|bound| there > bound) {
             let bound = setting.pool_bound;
             self.broken(|| format!("{there} are at the servers of a pool that takes {bound:?}"));
         }

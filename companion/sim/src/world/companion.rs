@@ -13,6 +13,7 @@ use penstock_wire::limits::SESSION_GRACE;
 
 use super::World;
 use super::agenda::{Due, MILLI, Nanos, SECOND};
+use super::envoy::Root;
 
 /// What one companion's life said of one pool.
 #[derive(Clone, Copy, Debug, Default)]
@@ -26,6 +27,7 @@ pub(super) struct Books {
 #[derive(Debug, Default)]
 struct Heard {
     registered: Vec<(u64, u64)>,
+    running: Vec<(u64, u64)>,
     ended: Vec<(u64, u64)>,
 }
 
@@ -130,6 +132,11 @@ impl World {
                 http.known = life;
             }
         }
+        for at in heard.running {
+            if let Some(http) = self.http_of(at).and_then(|id| self.https.get_mut(&id)) {
+                http.held = life;
+            }
+        }
         if !self.companion.inbox.is_empty() && !self.companion.looks {
             self.companion.looks = true;
             self.agenda.put(self.now, Due::Inbox(life));
@@ -148,7 +155,11 @@ impl World {
                         heard
                             .registered
                             .extend(hello.waiting.iter().map(|it| (root, it.sequence)));
-                        if let Some(root) = self.roots.get_mut(&root).filter(|_| hello.last) {
+                        let running = hello.running.iter().filter_map(|it| it.register.as_ref());
+                        heard.running.extend(running.map(|it| (root, it.sequence)));
+                        let later = |it: &Root| it.spoken_for.is_none_or(|last| last < conn.0);
+                        let of = self.roots.get_mut(&root);
+                        if let Some(root) = of.filter(|it| hello.last && later(it)) {
                             root.spoken_for = Some(conn.0);
                             root.orphaned = None;
                         }
@@ -221,6 +232,7 @@ impl World {
     fn excuse(&mut self, root: u64) {
         for http in self.https.values_mut().filter(|it| it.root == root) {
             http.excused |= http.resumed;
+            http.held = 0;
         }
     }
 
@@ -256,8 +268,12 @@ impl World {
                     format!("request {sequence} of root {root} was granted after its end was heard")
                 });
             }
-            if let Some(http) = self.http_of((root, sequence)) {
-                self.check_order(http);
+            if let Some(id) = self.http_of((root, sequence)) {
+                self.check_order(id);
+                self.check_bound(id);
+                if let Some(http) = self.https.get_mut(&id) {
+                    http.held = self.companion.life;
+                }
             }
         }
         self.companion.batches += 1;

@@ -37,8 +37,10 @@ pub(super) struct Http {
     pub(super) life: u64,
     /// Its companion has released it, though it runs.
     pub(super) excused: bool,
-    /// Which companion knows it.
+    /// Which companion knows it,
     pub(super) known: u64,
+    /// and which one counts it as running.
+    pub(super) held: u64,
     /// The companion can't know how early it came.
     pub(super) unsure: bool,
     /// The filter's local reply is on its way.
@@ -139,6 +141,7 @@ impl World {
             life: 0,
             excused: false,
             known: 0,
+            held: 0,
             unsure: self.companion.frozen,
             replied: false,
             reply: vec![(":status".to_owned(), "503".to_owned())],
