@@ -31,6 +31,36 @@ impl World {
         }
     }
 
+    /// So much later than it happens the companion may hear of something, when nothing holds it up.
+    pub(super) fn slack(&self) -> Nanos {
+        self.setting.delay_max + self.setting.batch + MILLI
+    }
+
+    /// The companion lets a request go: it is somebody's whose filter it hears, and it has heard all filters it waits for.
+    pub(super) fn check_let_go(&mut self, request: &str) {
+        let Some(number) = request.strip_prefix('r').and_then(|it| it.parse::<u64>().ok()) else {
+            return;
+        };
+        // What runs already is only adopted.
+        let last = self.https.values().rfind(|it| it.client == number);
+        let Some(last) = last.filter(|it| !it.resumed) else {
+            return;
+        };
+        if self.roots.get(&last.root).is_some_and(|it| it.orphaned.is_some()) {
+            self.broken(|| format!("client {number} is let go, though no stream speaks for its filter"));
+        }
+        let open = self.companion.spoke;
+        let expected = self.setting.sessions_expected();
+        let since = self
+            .companion_now()
+            .as_nanos()
+            .saturating_sub(self.companion.booted);
+        let waited = u128::from(since) >= self.setting.startup_wait.as_nanos();
+        if !waited && !self.jumped && expected.is_none_or(|expected| open < expected) {
+            self.broken(|| format!("client {number} is let go, though only {open} filters have spoken"));
+        }
+    }
+
     /// A stream is granted: nobody of its own flow and session waits who came clearly before it.
     pub(super) fn check_order(&mut self, id: u64) {
         let Some(http) = self.https.get(&id) else {
@@ -47,7 +77,7 @@ impl World {
         let Some(root) = self.roots.get(&http.root) else {
             return;
         };
-        let slack = self.setting.delay_max + self.setting.batch + MILLI;
+        let slack = self.slack();
         let of = |number: u64| {
             let client = &self.clients[number as usize];
             (client.pool, client.flow, client.band, client.model)
@@ -250,6 +280,9 @@ impl World {
             let (exchanges, unacknowledged) = (root.worker.exchanges(), root.worker.unacknowledged());
             if exchanges > 0 || !root.https.is_empty() {
                 wrong.push(format!("root {id} keeps {exchanges} exchanges"));
+            }
+            if !root.owed.is_empty() {
+                wrong.push(format!("root {id} owes the ends of {:?}", root.owed));
             }
             if unacknowledged > 0 {
                 wrong.push(format!("root {id} keeps {unacknowledged} events"));

@@ -6,13 +6,13 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use penstock_control::{ConnId, Control, Event, Observation, Output};
-use penstock_engine::Instant;
+use penstock_engine::{Instant, Outcome};
 use penstock_wire::command::Kind;
 use penstock_wire::filter_frame::Event as Said;
 use penstock_wire::limits::SESSION_GRACE;
 
 use super::World;
-use super::agenda::{Due, MILLI, Nanos, SECOND};
+use super::agenda::{Due, MICRO, MILLI, Nanos, SECOND};
 use super::envoy::Root;
 
 /// What one companion's life said of one pool.
@@ -26,8 +26,10 @@ pub(super) struct Books {
 /// What a companion heard in one batch, by root context and sequence: it may have decided on others before that.
 #[derive(Debug, Default)]
 struct Heard {
-    registered: Vec<(u64, u64)>,
+    /// With their ages.
+    registered: Vec<((u64, u64), u64)>,
     running: Vec<(u64, u64)>,
+    closed: Vec<ConnId>,
     ended: Vec<(u64, u64)>,
 }
 
@@ -48,6 +50,10 @@ pub(super) struct Companion {
     looks: bool,
     timer: Option<(Nanos, u64)>,
     timers: u64,
+    /// The most filters that spoke to it at a time.
+    pub(super) spoke: usize,
+    /// When it started, by its clock.
+    pub(super) booted: Nanos,
     /// Its clock runs ahead of the world's by so much.
     pub(super) ahead: Nanos,
     batches: u64,
@@ -69,6 +75,7 @@ impl World {
             // A machine's clock survives its processes.
             ahead: self.companion.ahead,
             timers: self.companion.timers,
+            booted: self.now + self.companion.ahead,
             ..Companion::default()
         };
         let servers = &self.servers;
@@ -122,14 +129,22 @@ impl World {
             self.companion_takes(event, &mut heard);
         }
         self.carry_out();
+        for conn in heard.closed {
+            self.orphan(conn);
+        }
         for (root, sequence) in heard.ended {
             if let Some(root) = self.roots.get_mut(&root) {
+                root.owed.remove(&sequence);
                 root.ended.insert(sequence);
             }
         }
-        for at in heard.registered {
-            if let Some(http) = self.http_of(at).and_then(|id| self.https.get_mut(&id)) {
+        let slack = self.slack();
+        for (at, age_us) in heard.registered {
+            let said = self.now.saturating_sub(age_us.saturating_mul(MICRO));
+            let http = self.http_of(at).and_then(|id| self.https.get_mut(&id));
+            if let Some(http) = http.filter(|it| it.known != life) {
                 http.known = life;
+                http.unsure = said > http.arrived + slack;
             }
         }
         for at in heard.running {
@@ -154,7 +169,7 @@ impl World {
                     (Some(Said::Hello(hello)), Some(root)) => {
                         heard
                             .registered
-                            .extend(hello.waiting.iter().map(|it| (root, it.sequence)));
+                            .extend(hello.waiting.iter().map(|it| ((root, it.sequence), it.age_us)));
                         let running = hello.running.iter().filter_map(|it| it.register.as_ref());
                         heard.running.extend(running.map(|it| (root, it.sequence)));
                         let later = |it: &Root| it.spoken_for.is_none_or(|last| last < conn.0);
@@ -162,9 +177,13 @@ impl World {
                         if let Some(root) = of.filter(|it| hello.last && later(it)) {
                             root.spoken_for = Some(conn.0);
                             root.orphaned = None;
+                            let open = self.roots.values().filter(|it| it.spoken_for.is_some());
+                            self.companion.spoke = self.companion.spoke.max(open.count());
                         }
                     }
-                    (Some(Said::Register(it)), Some(root)) => heard.registered.push((root, it.sequence)),
+                    (Some(Said::Register(it)), Some(root)) => {
+                        heard.registered.push(((root, it.sequence), it.age_us))
+                    }
                     (Some(Said::Cancel(it)), Some(root)) => heard.ended.push((root, it.sequence)),
                     (Some(Said::Completed(it)), Some(root)) => heard.ended.push((root, it.sequence)),
                     (Some(Said::Refused(it)), Some(root)) => heard.ended.push((root, it.sequence)),
@@ -172,7 +191,7 @@ impl World {
                     _ => {}
                 }
             }
-            Event::Closed(conn) => self.orphan(*conn),
+            Event::Closed(conn) => heard.closed.push(*conn),
             _ => {}
         }
         if let Some(control) = &mut self.companion.control {
@@ -233,6 +252,7 @@ impl World {
         for http in self.https.values_mut().filter(|it| it.root == root) {
             http.excused |= http.resumed;
             http.held = 0;
+            http.known = 0;
         }
     }
 
@@ -284,6 +304,14 @@ impl World {
     }
 
     fn observe(&mut self, observation: &Observation) {
+        if let Observation::Decided {
+            labels,
+            outcome: Outcome::Bypassed | Outcome::Dispatched,
+            ..
+        } = observation
+        {
+            self.check_let_go(&labels.request_id);
+        }
         let (labels, arrived, left, requeued) = match observation {
             Observation::Arrived(labels) => (labels, 1, 0, 0),
             Observation::Decided { labels, .. } | Observation::Refused { labels, .. } => (labels, 0, 1, 0),

@@ -92,6 +92,8 @@ pub(super) struct Root {
     pub(super) spoken_for: Option<u64>,
     /// Since when, by the companion's clock, it knows none.
     pub(super) orphaned: Option<CompanionTime>,
+    /// Requests that are over, of whose end no companion has heard.
+    pub(super) owed: BTreeSet<u64>,
     /// Requests whose end the companion has heard.
     pub(super) ended: BTreeSet<u64>,
 }
@@ -189,6 +191,7 @@ impl World {
             timer: 0,
             spoken_for: None,
             orphaned: None,
+            owed: BTreeSet::new(),
             ended: BTreeSet::new(),
         };
         self.note(|| {

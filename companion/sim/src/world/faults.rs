@@ -164,7 +164,6 @@ impl World {
             Kind::Freeze => {
                 let mean = self.dice.one(&[50 * MILLI, 2 * SECOND, 8 * SECOND]);
                 let by = self.dice.around(mean);
-                self.unsure();
                 self.freeze_companion(by);
             }
             Kind::Drain => self.drain_companion(),
@@ -294,16 +293,6 @@ impl World {
         of.listed = ready;
         let (pool, address) = (of.pool, of.address.clone());
         self.tell_companion(Event::EndpointReady { pool, address, ready });
-    }
-
-    /// When messages may take longer than ever, arrival orders are the companion's guess.
-    fn unsure(&mut self) {
-        let since = self
-            .now
-            .saturating_sub(self.setting.delay_max + self.setting.batch);
-        for http in self.https.values_mut() {
-            http.unsure |= !http.whole || http.arrived >= since;
-        }
     }
 
     /// No more faults; what is wrong gets well.

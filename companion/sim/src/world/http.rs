@@ -41,7 +41,7 @@ pub(super) struct Http {
     pub(super) known: u64,
     /// and which one counts it as running.
     pub(super) held: u64,
-    /// The companion can't know how early it came.
+    /// It came earlier than the companion can know.
     pub(super) unsure: bool,
     /// The filter's local reply is on its way.
     pub(super) replied: bool,
@@ -142,7 +142,7 @@ impl World {
             excused: false,
             known: 0,
             held: 0,
-            unsure: self.companion.frozen,
+            unsure: false,
             replied: false,
             reply: vec![(":status".to_owned(), "503".to_owned())],
             hosts: Vec::new(),
@@ -429,6 +429,13 @@ impl World {
         }
         if http.parent.is_none() {
             self.client_gone(http.client);
+        }
+        // Whatever the filter has promised of it, it must say of its end.
+        if (http.resumed || http.known > 0 && !http.replied)
+            && let Some(root) = self.roots.get_mut(&http.root).filter(|it| !it.dead)
+            && !root.ended.contains(&http.sequence)
+        {
+            root.owed.insert(http.sequence);
         }
         let facts = Facts {
             address: &http.address,

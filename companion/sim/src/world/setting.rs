@@ -143,6 +143,13 @@ impl Setting {
         }
     }
 
+    /// As many sessions as there are when all is well; none: nobody knows.
+    pub(super) fn sessions_expected(&self) -> Option<usize> {
+        self.seed
+            .is_multiple_of(2)
+            .then_some(self.envoys * self.workers * 2)
+    }
+
     /// What a companion of that term is made with. `ready`: of each pool's servers.
     pub(super) fn settings(&self, term: u64, policy: u64, ready: &dyn Fn(&str) -> bool) -> Settings {
         let pools = self.pools.iter().map(|pool| PoolSettings {
