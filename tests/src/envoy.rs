@@ -132,16 +132,25 @@ impl Envoy {
         std::fs::rename(&new, self.folder.path().join("lds.json")).expect("rename a file");
     }
 
+    /// Waits until so many requests of clients are in Envoy.
+    pub async fn active(&self, count: usize) {
+        until(&format!("{count} requests in Envoy"), || async {
+            let page = self.stats("http.penstock.downstream_rq_active").await?;
+            if number(&page, "http.penstock.downstream_rq_active") == Some(count) {
+                Ok(())
+            } else {
+                Err(page)
+            }
+        })
+        .await;
+    }
+
     /// Waits until the last change is in force on every worker; what was there before is on its way out.
     pub async fn changed(&self) {
         until("the changed listener", || async {
-            let page = self.admin()?.look("/stats?filter=listener_manager").await?.text();
-            let number = |name: &str| {
-                let line = page.lines().find_map(|it| it.strip_prefix(name));
-                line.and_then(|it| it.trim_start_matches(": ").trim().parse::<usize>().ok())
-            };
-            let changes = number("listener_manager.listener_in_place_updated");
-            let leaving = number("listener_manager.total_filter_chains_draining");
+            let page = self.stats("listener_manager").await?;
+            let changes = number(&page, "listener_manager.listener_in_place_updated");
+            let leaving = number(&page, "listener_manager.total_filter_chains_draining");
             if changes == Some(self.changes - 1) && leaving > Some(0) {
                 Ok(())
             } else {
@@ -149,6 +158,11 @@ impl Envoy {
             }
         })
         .await;
+    }
+
+    async fn stats(&self, filter: &str) -> Result<String, String> {
+        let page = self.admin()?.look(&format!("/stats?filter={filter}")).await?;
+        Ok(page.text())
     }
 
     fn admin(&self) -> Result<Pages, String> {
@@ -179,6 +193,11 @@ impl Envoy {
         })
         .await
     }
+}
+
+fn number(page: &str, name: &str) -> Option<usize> {
+    let mut lines = page.lines().filter_map(|it| it.split_once(": "));
+    lines.find(|(key, _)| *key == name)?.1.trim().parse().ok()
 }
 
 fn change_plugin(listener: &mut Value, edit: impl FnOnce(&mut Value)) {

@@ -69,6 +69,57 @@ fn three_thousand_leave_at_once() {
 }
 
 #[test]
+fn who_leaves_while_the_companion_is_away_is_gone_when_it_comes_back() {
+    run(async {
+        const LEAVE: usize = 600;
+        const CLIENTS: usize = 6;
+        let (servers, gate) = Upstream::gated(1, Duration::ZERO).await;
+        let more = "  companion_down: {hold: 60s}\n";
+        let mut companion = Companion::start("", &pools(&servers, 4, more)).await;
+        let envoy = Envoy::start(&companion, "envoy").await;
+        for dies in [false, true] {
+            gate.close();
+            let (mut stay, mut leave) = (Crowd::default(), Crowd::default());
+            stay.join(&envoy, 2).await;
+            leave.join(&envoy, CLIENTS).await;
+            stay.fill(&companion, "p", 4).await;
+            for number in 0..LEAVE {
+                let client = number % CLIENTS;
+                leave
+                    .ask(client, "p", "leaves", &format!("leaves {number}"))
+                    .await;
+            }
+            companion.waiting("p", LEAVE as u64).await;
+            stay.queue(&companion, "p", &[0, 1], 5).await;
+            if dies {
+                companion.kill().await;
+            } else {
+                companion.freeze().await;
+            }
+            // Places become free, and those whose turn it would be leave; the companion hears of both at the same time.
+            gate.open();
+            envoy.active(LEAVE + 10).await;
+            leave.leave();
+            envoy.active(10).await;
+            if dies {
+                companion.again().await;
+            } else {
+                companion.signal(libc::SIGCONT);
+            }
+            for (text, answer) in stay.answers().await {
+                assert_eq!(answer.status, 200, "{text}: {}", answer.text());
+            }
+            companion.stock("p", 0).await;
+            companion.waiting("p", 0).await;
+            let texts = servers[0].texts_together();
+            assert_eq!(texts.len(), 4 + 10, "{texts:?}");
+            assert!(!texts.iter().any(|it| it.starts_with("leaves")), "{texts:?}");
+        }
+        assert_eq!(servers[0].peak(), 4);
+    });
+}
+
+#[test]
 fn twenty_changed_listeners_admit_no_more_than_one() {
     run(async {
         const CHANGES: usize = 20;
