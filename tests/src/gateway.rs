@@ -18,6 +18,10 @@ use crate::{Upstream, binary};
 /// Listeners on ports that nobody else has.
 const LISTEN: &str = "listen: {gateway: '127.0.0.1:0', envoy_admin: '127.0.0.1:0', grpc: '127.0.0.1:0', http: '127.0.0.1:0'}\n";
 
+/// The same but for gRPC, to be continued with `, grpc: ADDRESS}`.
+pub const LISTEN_BUT_GRPC: &str =
+    "listen: {gateway: '127.0.0.1:0', envoy_admin: '127.0.0.1:0', http: '127.0.0.1:0'";
+
 /// One pool of a configuration: `models` decide that a request is its, `more` are further keys of the pool, each
 /// line indented by two blanks.
 #[must_use]

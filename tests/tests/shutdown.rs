@@ -6,64 +6,72 @@ use penstock_tests::{Ask, Gateway, Upstream, run};
 
 #[test]
 fn queued_are_refused_running_finish_and_all_processes_end() {
-    run(async {
-        let server = Upstream::scripted().await;
-        let mut gateway = Gateway::start(&config("", &[pool("p", "'*'", &[&server], &slots(1))])).await;
-        let ask = Ask::chat("m", "running").streamed().body();
-        let opened = tokio::spawn(
-            gateway
-                .client()
-                .post(gateway.url("/v1/chat/completions"))
-                .json(&ask)
-                .send(),
-        );
-        let events = server.next().await.stream();
-        events.text("one");
-        let mut running = opened.await.expect("no panic").expect("headers");
-        assert!(running.chunk().await.expect("an event").is_some());
-        let queued: Vec<_> = (0..3)
-            .map(|n| gateway.spawn(Ask::chat("m", &format!("queued {n}"))))
-            .collect();
-        gateway.waiting("p", 3).await;
-        let family = descendants(gateway.process.pid());
-        assert!(family.len() >= 2, "the companion and Envoy: {family:?}");
+    run(ends_with_all_its_processes(""));
+}
 
-        gateway.process.signal(libc::SIGTERM);
-        for answer in queued {
-            answer
-                .await
-                .expect("answered")
-                .expect_error(503, "shutting_down", "shutting_down");
-        }
+/// Envoy ends with its companion, so nothing that waits could be left to another one.
+#[test]
+fn a_gateway_that_ends_hands_nothing_over() {
+    run(ends_with_all_its_processes("shutdown: {queued: hand_over}\n"));
+}
+
+async fn ends_with_all_its_processes(head: &str) {
+    let server = Upstream::scripted().await;
+    let mut gateway = Gateway::start(&config(head, &[pool("p", "'*'", &[&server], &slots(1))])).await;
+    let ask = Ask::chat("m", "running").streamed().body();
+    let opened = tokio::spawn(
         gateway
-            .send(Ask::chat("m", "new"))
+            .client()
+            .post(gateway.url("/v1/chat/completions"))
+            .json(&ask)
+            .send(),
+    );
+    let events = server.next().await.stream();
+    events.text("one");
+    let mut running = opened.await.expect("no panic").expect("headers");
+    assert!(running.chunk().await.expect("an event").is_some());
+    let queued: Vec<_> = (0..3)
+        .map(|n| gateway.spawn(Ask::chat("m", &format!("queued {n}"))))
+        .collect();
+    gateway.waiting("p", 3).await;
+    let family = descendants(gateway.process.pid());
+    assert!(family.len() >= 2, "the companion and Envoy: {family:?}");
+
+    gateway.process.signal(libc::SIGTERM);
+    for answer in queued {
+        answer
             .await
+            .expect("answered")
             .expect_error(503, "shutting_down", "shutting_down");
-        events.text("two");
-        events.finish(3, 2);
-        let mut rest = String::new();
-        while let Some(chunk) = running.chunk().await.expect("the running answer isn't cut") {
-            rest.push_str(&String::from_utf8_lossy(&chunk));
-        }
+    }
+    gateway
+        .send(Ask::chat("m", "new"))
+        .await
+        .expect_error(503, "shutting_down", "shutting_down");
+    events.text("two");
+    events.finish(3, 2);
+    let mut rest = String::new();
+    while let Some(chunk) = running.chunk().await.expect("the running answer isn't cut") {
+        rest.push_str(&String::from_utf8_lossy(&chunk));
+    }
+    assert!(
+        rest.contains("two") && rest.ends_with("data: [DONE]\n\n"),
+        "{rest}"
+    );
+    assert_eq!(
+        gateway.process.exit().await.code(),
+        Some(0),
+        "{}",
+        gateway.process.tail()
+    );
+    assert_eq!(server.total(), 1);
+    for pid in family {
         assert!(
-            rest.contains("two") && rest.ends_with("data: [DONE]\n\n"),
-            "{rest}"
-        );
-        assert_eq!(
-            gateway.process.exit().await.code(),
-            Some(0),
-            "{}",
+            !running_process(pid),
+            "{pid} is left behind\n{}",
             gateway.process.tail()
         );
-        assert_eq!(server.total(), 1);
-        for pid in family {
-            assert!(
-                !running_process(pid),
-                "{pid} is left behind\n{}",
-                gateway.process.tail()
-            );
-        }
-    });
+    }
 }
 
 #[test]

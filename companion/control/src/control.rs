@@ -76,8 +76,7 @@ impl Control {
         if self.handed_over {
             // Whatever it is, it is the other companion's.
             if let Event::Opened(conn) = event {
-                self.outputs
-                    .push_back(Output::Close(conn, "another companion takes over"));
+                self.outputs.push_back(Output::Close(conn, "this companion ends"));
             }
             return;
         }

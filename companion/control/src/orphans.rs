@@ -110,7 +110,7 @@ impl Control {
             if let Some(frame) = session.frame() {
                 self.outputs.push_back(Output::Send(conn, Box::new(frame)));
             }
-            let why = "another companion takes over";
+            let why = "this companion ends";
             self.observe(Observation::SessionClosed { conn, why });
             self.outputs.push_back(Output::Close(conn, why));
         }

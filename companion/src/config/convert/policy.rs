@@ -278,12 +278,19 @@ mod tests {
     #[test]
     fn the_page_shows_the_defaults() {
         let page = include_str!("../../../../docs/configuration.md");
-        let block = page
+        let blocks: Vec<_> = page
             .split("```")
-            .find_map(|it| it.strip_prefix("yaml\n"))
-            .expect("a block");
-        let pool = Config::parse(block, "page").expect("valid").pools.remove(0);
-        assert_eq!(pool.policy, penstock_engine::Policy::default());
+            .filter_map(|it| it.strip_prefix("yaml\n"))
+            .filter(|it| it.contains("endpoints:"))
+            .collect();
+        assert_eq!(blocks.len(), 3, "who goes next, failures, who is let in");
+        let least = "pools: [{name: chat, endpoints: {static: ['127.0.0.1:8001']}}]";
+        let defaults = format!("{:?}", Config::parse(least, "least").expect("valid"));
+        for block in blocks {
+            let config = Config::parse(block, "page").expect("valid");
+            assert_eq!(config.pools[0].policy, penstock_engine::Policy::default());
+            assert_eq!(format!("{config:?}"), defaults);
+        }
     }
 
     #[test]
