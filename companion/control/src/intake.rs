@@ -45,9 +45,14 @@ impl Control {
             return;
         };
         let (version, envoy, count) = (context.version, context.envoy, context.requests.len());
-        let known = context.requests.contains_key(&name.sequence) || self.requests.moved(name).is_some();
-        if known || self.said_before(name) {
+        if context.requests.contains_key(&name.sequence) || self.requests.moved(name).is_some() {
             return;
+        }
+        let runs = matches!(how, Arrival::Running { .. });
+        // What was refused here may have been let go meanwhile, by its filter itself: it runs, with the outcome it has.
+        let has_outcome = self.requests.has_ended(name);
+        if has_outcome && !runs {
+            return self.say_again(name);
         }
         let origin = from
             .origin
@@ -57,6 +62,8 @@ impl Control {
         let Some((origin, how)) = self.reenter(now, name, from, origin, how) else {
             return;
         };
+        let ended = origin.is_some_and(|origin| self.requests.has_ended(origin));
+        let (origin, has_outcome) = (origin.filter(|_| !ended), has_outcome || ended);
         if !convert::is_bounded(from) {
             let nameless = wire::Register::default();
             return self.refuse(name, &nameless, answer::too_long(), Outcome::RejectedInvalid);
@@ -98,7 +105,9 @@ impl Control {
         let flow = convert::flow(&self.pools[pool].flow_key, &from).0;
         let mut request = convert::request(id, now, &from, &self.pools[pool], &flow, labels.band);
         request.eligible = self.eligible(now, envoy, pool, &from);
-        self.observe(Observation::Arrived(labels.clone()));
+        if !has_outcome {
+            self.observe(Observation::Arrived(labels.clone()));
+        }
         if labels.band != convert::band(&from.priority, &self.settings.objectives) {
             self.observe(Observation::PriorityLowered(labels.clone()));
         }
@@ -121,8 +130,10 @@ impl Control {
         }
         let input = match runs_at {
             Some(endpoint) => {
-                let address = self.pools[pool].address(endpoint).to_owned();
-                self.decided(&labels, Outcome::Dispatched, "", Duration::ZERO, &address);
+                if !has_outcome {
+                    let address = self.pools[pool].address(endpoint).to_owned();
+                    self.decided(&labels, Outcome::Dispatched, "", Duration::ZERO, &address);
+                }
                 Input::Adopt { request, endpoint }
             }
             None if is_new => Input::Register(request),
@@ -132,16 +143,12 @@ impl Control {
     }
 
     /// It has ended here, and its filter hasn't heard that: what it was told is said again.
-    fn said_before(&mut self, name: Name) -> bool {
-        let Some(context) = self.requests.contexts.get(&name.epoch) else {
-            return false;
-        };
-        if let Some(said) = context.counted.said(name.sequence) {
+    fn say_again(&mut self, name: Name) {
+        let context = self.requests.contexts.get(&name.epoch);
+        if let Some(said) = context.and_then(|context| context.counted.said(name.sequence)) {
             let said = said.clone();
             self.say(name.epoch, Kind::Reject(said));
-            return true;
         }
-        context.counted.contains(name.sequence)
     }
 
     /// Whose request it is. Its flow is shown if there is room.

@@ -6,7 +6,7 @@
 //! | running | adopt | adopt | keep |
 //! | absent | | cancel | release, unless its end is repeated before the next beat |
 //!
-//! What was refused here and still waits there is refused again. What is moved is another's by now: it is left alone.
+//! What was refused here and still waits there is refused again; if it runs there, it is adopted, and has its outcome. What is moved is another's by now: it is left alone.
 
 use core::time::Duration;
 

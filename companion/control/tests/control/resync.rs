@@ -1,5 +1,6 @@
 //! What a Hello means for the requests on both sides.
 
+use penstock_control::Event;
 use penstock_engine::Outcome;
 use penstock_wire as wire;
 use wire::filter_frame::Event as Said;
@@ -77,4 +78,24 @@ fn what_a_hello_does_not_name_is_cancelled_or_settled_by_its_repeated_end() {
         0,
         "no end was repeated: released with the first beat"
     );
+}
+
+#[test]
+fn what_was_refused_here_and_let_go_by_its_filter_runs_with_the_outcome_it_has() {
+    let mut world = World::established();
+    world.say(1, Said::Register(register(1)));
+    world.say(1, Said::Register(register(2)));
+    world.take();
+    world.handle(Event::Drain(true));
+    assert_eq!(world.take().rejected(), [(2, "shutting_down", 503)]);
+    world.close(1);
+    world.hello(2, 2, Vec::new(), vec![runs(1), runs(2)]);
+    let taken = world.take();
+    assert_eq!((taken.rejected(), taken.counts()), (vec![], (0, 0, 0)));
+    assert_eq!(world.stock(), 2);
+    for sequence in [1, 2] {
+        world.say(2, completed(sequence));
+    }
+    assert!(world.control.is_idle());
+    assert_eq!(world.take().counts(), (0, 0, 0));
 }
