@@ -193,8 +193,16 @@ impl Control {
         let Some(id) = self.requests.find(name) else {
             return self.register(now, epoch, register, Arrival::Running { grant, age });
         };
-        if self.requests.get(id).is_some_and(Entry::waits) {
-            self.adopt_waiting(now, id, register, grant, age);
+        let Some(entry) = self.requests.get(id) else {
+            return;
+        };
+        if entry.waits() {
+            return self.adopt_waiting(now, id, register, grant, age);
+        }
+        // Where it runs may have been said on a stream that was lost.
+        let pool = entry.pool;
+        if let Some(endpoint) = self.pools[pool].endpoint(&running.endpoint) {
+            self.decide(now, pool, Input::Sent { id, endpoint });
         }
     }
 

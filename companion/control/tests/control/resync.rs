@@ -99,3 +99,28 @@ fn what_was_refused_here_and_let_go_by_its_filter_runs_with_the_outcome_it_has()
     assert!(world.control.is_idle());
     assert_eq!(world.take().counts(), (0, 0, 0));
 }
+
+#[test]
+fn where_it_runs_is_heard_again_with_the_hello() {
+    let mut world = World::with(settings_of(&[SERVER, SECOND]));
+    world.greet(1, filter(1), Vec::new(), Vec::new());
+    world.say(1, Said::Register(register(1)));
+    let first = world.take().grants()[0].1.endpoints[0].clone();
+    let other = if first == SERVER { SECOND } else { SERVER };
+    // That it went to the second of its list is lost with the stream.
+    world.close(1);
+    let back = Filter {
+        stream: 2,
+        ..filter(1)
+    };
+    world.greet(2, back, Vec::new(), vec![runs_as(register(1), other)]);
+    let status = world.control.status(world.now);
+    let stock: Vec<(&str, u64)> = status.pools[0]
+        .snapshot
+        .endpoints
+        .iter()
+        .map(|it| (status.pools[0].address(it.id), it.stock))
+        .collect();
+    assert!(stock.contains(&(other, 1)) && stock.contains(&(first.as_str(), 0)));
+    assert_eq!(world.take().counts(), (0, 0, 0));
+}
