@@ -110,7 +110,7 @@ impl App {
 
     async fn ready(&self, query: &ReadyQuery) -> Result<(), String> {
         let status = self.status().await?;
-        if status.draining {
+        if status.draining || *self.life.borrow() != Life::Serving {
             return Err("shutting down".into());
         }
         let open = status.sessions.iter().filter(|it| it.open).count();

@@ -336,6 +336,15 @@ impl Metrics {
         })
     }
 
+    /// Shows at 0 what hasn't gone wrong in a pool yet, so that rules over it have something to look at.
+    pub fn expect(&self, pool: &str) {
+        self.misrouted.with_label_values(&[pool]);
+        for counter in [&self.requeues, &self.priority_lowered] {
+            // Of no model in particular: an empty label is none.
+            counter.with_label_values(&[pool, "", ""]);
+        }
+    }
+
     /// The text format, with the gauges of this moment.
     ///
     /// # Errors

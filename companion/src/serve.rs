@@ -127,6 +127,9 @@ pub async fn run(args: Args) -> Result<(), Error> {
 
     let clock = Clock::start();
     let metrics = Arc::new(Metrics::new()?);
+    for pool in &config.pools {
+        metrics.expect(&pool.name);
+    }
     let observer = Observer::new(metrics.clone(), config.metric_flows);
     let (driver, _running) = driver::spawn(settings(&config, args.expect_sessions), clock, observer);
     health::spawn(&config, &driver)?;

@@ -184,8 +184,13 @@ fn certificates_that_cannot_be_used_are_named() {
 
 /// `penstock serve`, which is expected not to.
 async fn serve(file: &Path) -> (Option<i32>, String) {
+    serve_with(file, &[]).await
+}
+
+async fn serve_with(file: &Path, flags: &[&str]) -> (Option<i32>, String) {
     let mut command = Command::new(binary::penstock());
-    command.arg("serve").arg("--config").arg(file).kill_on_drop(true);
+    command.arg("serve").arg("--config").arg(file).args(flags);
+    command.kill_on_drop(true);
     let output = penstock_tests::wait::soon("penstock ends", command.output())
         .await
         .expect("penstock starts");
@@ -214,6 +219,13 @@ fn what_others_would_reach_is_refused_with_its_line() {
                 "{head}: {said}"
             );
         }
+        std::fs::write(&file, pools).expect("write a file");
+        let (code, said) = serve_with(&file, &["--grpc", "0.0.0.0:0"]).await;
+        assert_eq!(code, Some(2), "{said}");
+        assert!(
+            said.contains("listen.grpc") && said.contains("client_ca"),
+            "{said}"
+        );
         std::fs::write(&file, format!("admin: {{token_file: no/such/token}}\n{pools}"))
             .expect("write a file");
         let (code, said) = serve(&file).await;
@@ -411,5 +423,45 @@ fn identities_from_bodies_are_shown_to_who_has_the_token() {
             "{}",
             gateway.process.tail()
         );
+    });
+}
+
+#[test]
+fn who_is_not_trusted_gets_no_more_than_the_default_and_it_is_counted() {
+    run(async {
+        for (trust, band, lowered) in [("none", "default", 1), ("[127.0.0.0/8]", "critical", 0)] {
+            let server = Upstream::scripted().await;
+            let head = format!("identity: {{trust: {trust}}}\n");
+            let gateway = Gateway::start(&config(&head, &[pool("p", "'*'", &[&server], &slots(1))])).await;
+            let page = gateway.look("/metrics").await.expect("answered").text();
+            for name in [
+                "requeues_total",
+                "priority_lowered_total",
+                "resyncs_total",
+                "unacked_events",
+                "orphaned_stock",
+                "draining_stock",
+                "misrouted_total",
+                "sessions",
+            ] {
+                assert!(
+                    page.contains(&format!("# HELP penstock_{name} ")),
+                    "{name}:\n{page}"
+                );
+            }
+            let ask = Ask::chat("m", "x").header("x-penstock-priority", "critical");
+            let asked = gateway.spawn(ask);
+            let call = server.next().await;
+            gateway.stock("p", 1).await;
+            let flows = gateway.pool("p").await["flows"].clone();
+            assert_eq!(flows[0]["band"], band, "{trust}: {flows}");
+            let counted = gateway
+                .metrics()
+                .await
+                .sum("penstock_priority_lowered_total", &[]);
+            assert_eq!(counted, f64::from(lowered), "{trust}");
+            call.answer();
+            assert_eq!(asked.await.expect("answered").status, 200);
+        }
     });
 }
