@@ -61,6 +61,18 @@ impl World {
         }
     }
 
+    /// A filter said Bye: nothing of it is left.
+    pub(super) fn check_released(&mut self, root: u64) {
+        let (Some(of), Some(control)) = (self.epochs.get(&root), &self.companion.control) else {
+            return;
+        };
+        let id = format!("{:016x}", of >> 64);
+        let status = control.status(self.companion_now());
+        if !status.handed_over && status.sessions.iter().any(|it| it.id == id) {
+            self.broken(|| format!("root {root} said Bye, and its session is still there"));
+        }
+    }
+
     /// A stream is granted: nobody of its own flow and session waits who came clearly before it.
     pub(super) fn check_order(&mut self, id: u64) {
         let Some(http) = self.https.get(&id) else {

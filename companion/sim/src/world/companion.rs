@@ -50,6 +50,8 @@ pub(super) struct Companion {
     looks: bool,
     timer: Option<(Nanos, u64)>,
     timers: u64,
+    /// By root context, there or gone, the stream that speaks for it.
+    speakers: BTreeMap<u64, u64>,
     /// The most filters that spoke to it at a time.
     pub(super) spoke: usize,
     /// When it started, by its clock.
@@ -167,6 +169,10 @@ impl World {
                 let root = self.stream_roots.get(&conn.0).copied();
                 match (&frame.event, root) {
                     (Some(Said::Hello(hello)), Some(root)) => {
+                        if hello.last {
+                            self.companion.speakers.insert(root, conn.0);
+                            self.companion.spoke = self.companion.spoke.max(self.companion.speakers.len());
+                        }
                         heard
                             .registered
                             .extend(hello.waiting.iter().map(|it| ((root, it.sequence), it.age_us)));
@@ -177,8 +183,6 @@ impl World {
                         if let Some(root) = of.filter(|it| hello.last && later(it)) {
                             root.spoken_for = Some(conn.0);
                             root.orphaned = None;
-                            let open = self.roots.values().filter(|it| it.spoken_for.is_some());
-                            self.companion.spoke = self.companion.spoke.max(open.count());
                         }
                     }
                     (Some(Said::Register(it)), Some(root)) => {
@@ -199,6 +203,7 @@ impl World {
         }
         if let Some(root) = bye {
             self.excuse(root);
+            self.check_released(root);
         }
     }
 
@@ -211,6 +216,7 @@ impl World {
     fn orphan(&mut self, conn: ConnId) {
         let now = self.companion_now();
         let root = self.stream_roots.get(&conn.0);
+        self.companion.speakers.retain(|_, speaker| *speaker != conn.0);
         let Some(root) = root.and_then(|root| self.roots.get_mut(root)) else {
             return;
         };

@@ -200,6 +200,7 @@ impl World {
                 epoch.hi
             )
         });
+        self.epochs.insert(id, root.epoch);
         self.roots.insert(id, root);
         self.settle_root(id);
         id

@@ -51,6 +51,8 @@ struct World {
     envoys: Vec<Envoy>,
     roots: BTreeMap<u64, Root>,
     roots_begun: u64,
+    /// Of every root context that ever was.
+    epochs: BTreeMap<u64, u128>,
     streams: BTreeMap<u64, Stream>,
     /// Whose each stream is or was.
     stream_roots: BTreeMap<u64, u64>,
@@ -124,6 +126,7 @@ impl World {
             companion: Companion::default(),
             roots: BTreeMap::new(),
             roots_begun: 0,
+            epochs: BTreeMap::new(),
             streams: BTreeMap::new(),
             stream_roots: BTreeMap::new(),
             streams_opened: 0,
