@@ -163,6 +163,22 @@ fn without_a_listener_or_a_key_or_a_list_there_is_no_way_back() {
 }
 
 #[test]
+fn a_companion_of_version_1_lets_nobody_enter_again() {
+    let config = config(NODE, &format!(r#""node": "n", "requeue": "{LISTENER}""#));
+    let mut rig = Rig::with(5, &config, &Shared::default());
+    rig.open();
+    assert_eq!(rig.greet(1), []);
+    let (sequence, _) = rig.waiting("m1");
+    let plain =
+        r#"[Set("x-penstock-pool", "chat"), Set("x-gateway-destination-endpoint", "1.1.1.1:1,2.2.2.2:2")]"#;
+    let outs = rig.command(2, [Kind::Grant(grant(sequence))]);
+    assert!(
+        matches!(&outs[..], [Out::Resume(_, said)] if said == plain),
+        "{outs:?}"
+    );
+}
+
+#[test]
 fn strangers_are_turned_away() {
     let mut elsewhere = gateway(5, &Shared::default());
     // The key is the same in all tests: this Envoy's is another's.
