@@ -41,12 +41,17 @@ impl World {
         let Some(number) = request.strip_prefix('r').and_then(|it| it.parse::<u64>().ok()) else {
             return;
         };
-        // What runs already is only adopted.
-        let last = self.https.values().rfind(|it| it.client == number);
-        let Some(last) = last.filter(|it| !it.resumed) else {
+        // What runs already, under one name or another, is only adopted.
+        let of = || self.https.values().filter(|it| it.client == number);
+        if of().next().is_none() || of().any(|it| it.resumed) {
             return;
+        }
+        let orphaned = |it: &Http| {
+            self.roots
+                .get(&it.root)
+                .is_some_and(|root| root.orphaned.is_some())
         };
-        if self.roots.get(&last.root).is_some_and(|it| it.orphaned.is_some()) {
+        if of().any(orphaned) {
             self.broken(|| format!("client {number} is let go, though no stream speaks for its filter"));
         }
         let open = self.companion.spoke;

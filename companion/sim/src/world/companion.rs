@@ -191,7 +191,10 @@ impl World {
                     (Some(Said::Cancel(it)), Some(root)) => heard.ended.push((root, it.sequence)),
                     (Some(Said::Completed(it)), Some(root)) => heard.ended.push((root, it.sequence)),
                     (Some(Said::Refused(it)), Some(root)) => heard.ended.push((root, it.sequence)),
-                    (Some(Said::Bye(_)), Some(root)) => bye = Some(root),
+                    (Some(Said::Bye(_)), Some(root)) => {
+                        // A companion that has given the stream up doesn't listen to it any more.
+                        bye = (self.companion.speakers.get(&root) == Some(&conn.0)).then_some(root);
+                    }
                     _ => {}
                 }
             }
