@@ -23,8 +23,18 @@ impl World {
     /// A stream was resumed just now.
     pub(super) fn check_resumed(&mut self, id: u64) {
         if self.by_companion {
-            let envoy = self.https.get(&id).map_or(0, |it| it.envoy);
+            let (root, envoy) = self.https.get(&id).map_or((0, 0), |it| (it.root, it.envoy));
             self.envoys[envoy].granted_at = self.now;
+            let term = self.companion.term;
+            let last = self
+                .roots
+                .get_mut(&root)
+                .map(|it| core::mem::replace(&mut it.term, term));
+            if last.is_some_and(|last| last > term) {
+                self.broken(|| {
+                    format!("root {root} takes the word of companion {term} after that of {last:?}")
+                });
+            }
         } else {
             self.tally.opened += 1;
             self.check_open(id);

@@ -39,6 +39,8 @@ pub(super) struct Companion {
     pub(super) control: Option<Control>,
     /// Counts the processes.
     pub(super) life: u64,
+    /// What it says it is; rises with each life, but for one that shouldn't be.
+    pub(super) term: u64,
     /// Nobody answers where it was: not even a refusal.
     pub(super) vanished: bool,
     /// It takes no streams any more.
@@ -67,8 +69,8 @@ impl World {
         Instant::from_nanos(self.now + self.companion.ahead)
     }
 
-    /// A new companion starts.
-    pub(super) fn boot(&mut self) {
+    /// A new companion starts. `elder`: one that filters have heard a later one than.
+    pub(super) fn boot(&mut self, elder: bool) {
         if self.companion.control.is_some() {
             return;
         }
@@ -82,7 +84,8 @@ impl World {
         };
         let servers = &self.servers;
         let ready = |address: &str| servers.iter().any(|it| it.address == address && it.listed);
-        let settings = self.setting.settings(self.companion.life, self.policy, &ready);
+        self.companion.term = if elder { 1 } else { self.companion.life + 1 };
+        let settings = self.setting.settings(self.companion.term, self.policy, &ready);
         let now = self.companion_now();
         self.companion.control = Some(Control::new(settings, now));
         for root in self.roots.values_mut() {

@@ -92,6 +92,8 @@ pub(super) struct Root {
     pub(super) spoken_for: Option<u64>,
     /// Since when, by the companion's clock, it knows none.
     pub(super) orphaned: Option<CompanionTime>,
+    /// Of the latest companion whose word it took.
+    pub(super) term: u64,
     /// Requests that are over, of whose end no companion has heard.
     pub(super) owed: BTreeSet<u64>,
     /// Requests whose end the companion has heard.
@@ -191,6 +193,7 @@ impl World {
             timer: 0,
             spoken_for: None,
             orphaned: None,
+            term: 0,
             owed: BTreeSet::new(),
             ended: BTreeSet::new(),
         };

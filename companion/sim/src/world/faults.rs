@@ -21,6 +21,8 @@ pub(super) enum Kind {
     Drain,
     /// SIGTERM, `hand_over`.
     HandOver,
+    /// An older companion answers in the place of the last one.
+    Elder,
     /// A stream is reset; both ends hear of it.
     Cut,
     /// Only the companion does.
@@ -54,12 +56,13 @@ pub(super) enum Kind {
 }
 
 impl Kind {
-    pub(super) const ALL: [Self; 24] = [
+    pub(super) const ALL: [Self; 25] = [
         Self::Kill,
         Self::Vanish,
         Self::Freeze,
         Self::Drain,
         Self::HandOver,
+        Self::Elder,
         Self::Cut,
         Self::HalfFilter,
         Self::HalfCompanion,
@@ -88,6 +91,7 @@ impl Kind {
             Self::Freeze => "companion frozen",
             Self::Drain => "companion told to go, reject",
             Self::HandOver => "companion told to go, hand over",
+            Self::Elder => "older companion answers",
             Self::Cut => "stream cut",
             Self::HalfFilter => "stream half open at the filter",
             Self::HalfCompanion => "stream half open at the companion",
@@ -126,6 +130,8 @@ pub(super) enum Fault {
     Endpoint(usize),
     /// A host that this Envoy doesn't know.
     Blind(usize),
+    /// An older companion.
+    Elder,
 }
 
 impl World {
@@ -168,6 +174,11 @@ impl World {
             }
             Kind::Drain => self.drain_companion(),
             Kind::HandOver => self.hand_over(),
+            Kind::Elder => {
+                self.kill_companion(false);
+                self.boot(true);
+                self.heal_later(Fault::Elder, 2 * SECOND);
+            }
             Kind::Cut => {
                 if let Some(id) = streams() {
                     let (filter, companion) = (self.delay(), self.delay());
@@ -281,6 +292,12 @@ impl World {
             Fault::Server(server) => self.set_mode(server, Mode::Well),
             Fault::Endpoint(server) => self.list(server, true),
             Fault::Blind(envoy) => self.envoys[envoy].blind = None,
+            Fault::Elder => {
+                if self.companion.control.is_some() && self.companion.term <= 1 {
+                    self.kill_companion(false);
+                }
+                self.boot(false);
+            }
         }
     }
 
@@ -308,6 +325,6 @@ impl World {
         }
         let life = self.companion.life;
         self.thaw_companion(life);
-        self.boot();
+        self.heal(Fault::Elder);
     }
 }

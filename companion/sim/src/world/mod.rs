@@ -174,7 +174,7 @@ impl World {
             let late = self.dice.around(3 * SECOND);
             self.agenda.put(self.now + late, Due::Boot);
         } else {
-            self.boot();
+            self.boot(false);
         }
         for envoy in 0..self.envoys.len() {
             self.light(envoy);
@@ -225,7 +225,7 @@ impl World {
             Due::Down(stream, what) => self.arrived_down(stream, what),
             Due::Inbox(life) => self.companion_looks(life),
             Due::Timer(life, number) => self.companion_timer(life, number),
-            Due::Boot => self.boot(),
+            Due::Boot => self.boot(false),
             Due::Quit(life) => self.quit_companion(life),
             Due::Thaw(life) => self.thaw_companion(life),
             Due::Revive(envoy, vm) => self.revive(envoy as usize, vm),
