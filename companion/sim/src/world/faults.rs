@@ -265,6 +265,9 @@ impl World {
         } else {
             self.dice.around(5 * SECOND)
         };
+        if !ahead {
+            self.jumped_back += by;
+        }
         if self.dice.percent(50) {
             self.jump_companion(ahead, by);
         } else {

@@ -69,8 +69,10 @@ struct World {
     open_bounds: Vec<Option<u64>>,
     /// A root context is hearing the companion's word.
     by_companion: bool,
-    /// A clock jumped.
+    /// A clock jumped,
     jumped: bool,
+    /// and back by so much in all: a deadline may be that much later.
+    jumped_back: Nanos,
     /// No more faults.
     healing: bool,
     tally: Tally,
@@ -138,6 +140,7 @@ impl World {
             policy: 1,
             by_companion: false,
             jumped: false,
+            jumped_back: 0,
             healing: false,
             tally: Tally::default(),
             traced,
@@ -156,9 +159,9 @@ impl World {
         self.begin();
         self.go_on(|it| it.clients.len() as u64 >= it.setting.requests, Nanos::MAX)?;
         self.heal_all();
-        let calm = self.now + CALM_MAX;
+        let calm = self.now + CALM_MAX + self.jumped_back;
         self.go_on(Self::all_ended, calm)?;
-        let rest = self.now + REST;
+        let rest = self.now + REST + self.jumped_back;
         self.go_on(|it| it.now >= rest, rest)?;
         self.check_rest();
         self.tally.worlds = 1;

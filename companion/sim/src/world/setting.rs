@@ -95,7 +95,7 @@ impl Setting {
             leavers_percent: dice.one(&[0, 3, 20]),
             slow_bodies_percent: dice.one(&[0, 5, 30]),
             oddities_percent: dice.one(&[0, 3]),
-            fault_interval: span / dice.one(&[3, 10, 40]),
+            fault_interval: span / dice.one(&[3, 10, 40, 200]),
             faults,
             pools,
             seed,
