@@ -2,11 +2,13 @@
 //! becomes of it is counted at the servers.
 
 use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
 
 use penstock_tests::gateway::config;
 use penstock_tests::raw::Raw;
 use penstock_tests::{Answer, Ask, Call, Gateway, Refusing, Upstream, run, until};
-use serde_json::Value;
+use serde_json::{Value, json};
 use tokio::task::JoinHandle;
 
 /// A pool whose servers nobody asks how they are, with `slots` requests at a time at each; what failed stays marked down
@@ -93,7 +95,7 @@ fn expect_once(answer: &Answer) {
 fn one_of_several_refuses_and_no_client_notices() {
     run(async {
         let dead = Refusing::new();
-        let alive = Upstream::serving(std::time::Duration::ZERO).await;
+        let alive = Upstream::serving(Duration::ZERO).await;
         let servers = [dead.address(), alive.address()];
         let gateway = gateway(pool("several", &servers, 2, "")).await;
         let mut sent = 0;
@@ -142,6 +144,15 @@ fn all_refuse() {
             expect_once(&answer);
             expect_books(&gateway, "none", sent, 2.0 * sent).await;
         }
+        let ask = json!({"model": "none", "max_tokens": 8, "messages": [{"role": "user", "content": "x"}]});
+        let answer = gateway.send(Ask::to("/v1/messages", ask)).await;
+        assert_eq!((answer.status, answer.outcome()), (503, "bypassed"));
+        assert_eq!(
+            answer.json()["type"],
+            "error",
+            "Anthropic's envelope: {}",
+            answer.text()
+        );
         let pool = gateway.pool("none").await;
         let ready = pool["endpoints"]
             .as_array()
@@ -213,6 +224,49 @@ fn a_server_that_cuts_gets_the_whole_request_again() {
             }
         })
         .await;
+    });
+}
+
+#[test]
+fn a_crowd_loses_nobody_to_a_server_that_fails_everyone() {
+    const CROWD: u32 = 200;
+    run(async {
+        let bad = Arc::new(Upstream::scripted().await);
+        let good = Upstream::serving(Duration::from_millis(5)).await;
+        let servers = [bad.address(), good.address()];
+        // It is tried again and again while they pass. Who is alone there goes back there until a second one has failed
+        // or the good server has a place, so the number of tries decides nothing here.
+        let more = "  down: {first: 50ms, max: 100ms}\n  queue: {requeues: 1000}\n";
+        let gateway = gateway(pool("crowd", &servers, 2, more)).await;
+        let cutting = {
+            let bad = Arc::clone(&bad);
+            tokio::spawn(async move {
+                loop {
+                    bad.next().await.cut();
+                }
+            })
+        };
+        let asked: Vec<_> = (0..CROWD)
+            .map(|number| gateway.spawn(Ask::chat("crowd", "x").tenant(&format!("tenant {}", number % 7))))
+            .collect();
+        for asked in asked {
+            let answer = asked.await.expect("answered");
+            assert_eq!(answer.status, 200, "{}", answer.text());
+            assert_eq!(
+                answer.header("x-gateway-destination-endpoint-served"),
+                good.address().to_string()
+            );
+            expect_once(&answer);
+        }
+        cutting.abort();
+        let page = gateway.metrics().await;
+        let requeues = page.sum("penstock_requeues_total", &[("pool", "crowd")]);
+        expect_books(&gateway, "crowd", CROWD.into(), requeues).await;
+        assert_eq!(good.total(), CROWD as usize, "each was answered once");
+        println!(
+            "{} attempts at the bad server, {requeues} queued again",
+            bad.total()
+        );
     });
 }
 
@@ -357,11 +411,16 @@ fn a_server_that_comes_back_gets_them_in_order() {
         })
         .await;
         let back = absent.up().await;
-        for number in 0..3 {
+        // One at a time there, then two: these are on their way together.
+        let mut texts = Vec::new();
+        for _ in 0..3 {
             let call = back.next().await;
-            assert_eq!(call.text(), format!("late {number}"));
+            texts.push(call.text());
             call.answer();
         }
+        assert_eq!(texts[0], "late 0");
+        texts.sort();
+        assert_eq!(texts, ["late 0", "late 1", "late 2"]);
         for call in held {
             call.answer();
         }
