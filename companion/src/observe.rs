@@ -345,6 +345,7 @@ mod tests {
             sessions: Vec::new(),
             pools: Vec::new(),
             started: true,
+            gathered: true,
             draining: false,
             handed_over: false,
             envoys: 0,

@@ -162,6 +162,7 @@ mod tests {
                 orphaned_waiting: 0,
             }],
             started: true,
+            gathered: true,
             draining: false,
             handed_over: false,
             envoys: 0,

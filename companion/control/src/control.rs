@@ -38,6 +38,8 @@ pub struct Control {
     pub(crate) outputs: VecDeque<Output>,
     dirty: VecDeque<ConnId>,
     pub(crate) started: bool,
+    /// All expected sessions were open at the same time once.
+    pub(crate) gathered: bool,
     pub(crate) draining: bool,
     /// Another companion has taken over.
     pub(crate) handed_over: bool,
@@ -64,6 +66,7 @@ impl Control {
             outputs: VecDeque::new(),
             dirty: VecDeque::new(),
             started: false,
+            gathered: false,
             draining: false,
             handed_over: false,
         };

@@ -80,6 +80,7 @@ impl Control {
         let open = open.filter(|it| it.conn.is_some()).count();
         let expected = self.settings.sessions_expected;
         if expected.is_some_and(|expected| open >= expected) {
+            self.gathered = true;
             self.start(now);
         }
     }

@@ -21,6 +21,8 @@ pub struct Status {
     pub pools: Vec<PoolStatus>,
     /// Dispatch has begun.
     pub started: bool,
+    /// All expected sessions were open at the same time once; `false` too when their number isn't known.
+    pub gathered: bool,
     /// New requests are refused.
     pub draining: bool,
     /// Another companion has taken over.
@@ -131,6 +133,7 @@ impl Control {
             sessions,
             pools: pools.collect(),
             started: self.started,
+            gathered: self.gathered,
             draining: self.draining,
             handed_over: self.handed_over,
             envoys: self.envoys.len(),

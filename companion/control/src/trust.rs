@@ -3,13 +3,13 @@
 //! Its priority only lowers, its identities fall into a few flows of its own address, and all else it claims is as if
 //! it hadn't. A filter of version 1 judges nobody; for those the policy's networks are asked here.
 
-use core::net::IpAddr;
+use core::net::{IpAddr, Ipv6Addr};
 use std::borrow::Cow;
 
 use penstock_engine::input::Band;
 use penstock_wire as wire;
 
-/// Flows that one address may have.
+/// Flows that one address may have, or one /64 of IPv6.
 const FLOWS_PER_ADDRESS: u64 = 64;
 /// An address that nobody knows.
 const UNKNOWN: &str = "unknown";
@@ -51,8 +51,17 @@ fn flow_of_address(client: &str, identity: &str) -> String {
     if identity.is_empty() {
         return String::new();
     }
-    let address = if client.is_empty() { UNKNOWN } else { client };
-    format!("{address}/{:02}", hash(identity) % FLOWS_PER_ADDRESS)
+    let flow = hash(identity) % FLOWS_PER_ADDRESS;
+    match client.parse().map(|it: IpAddr| it.to_canonical()) {
+        Ok(IpAddr::V4(address)) => format!("{address}/{flow:02}"),
+        // One customer has a whole network of the lower half, and so as many addresses as it likes.
+        Ok(IpAddr::V6(address)) => {
+            let network = Ipv6Addr::from_bits(address.to_bits() >> 64 << 64);
+            format!("{network}/{flow:02}")
+        }
+        Err(_) if client.is_empty() => format!("{UNKNOWN}/{flow:02}"),
+        Err(_) => format!("{client}/{flow:02}"),
+    }
 }
 
 /// The same for the same text in every run and build: FNV-1a, its upper bits folded in. Who knows it can choose which of
@@ -94,6 +103,16 @@ fn is_in(network: &wire::Network, client: IpAddr) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn who_has_a_network_has_the_flows_of_one_address() {
+        let of = |client: &str| flow_of_address(client, "acme");
+        assert_eq!(of("2001:db8:1:2:aaaa::1"), of("2001:db8:1:2:bbbb::7"));
+        assert_ne!(of("2001:db8:1:2::1"), of("2001:db8:1:3::1"));
+        assert_eq!(of("::ffff:10.1.2.3"), of("10.1.2.3"));
+        assert_ne!(of("10.1.2.3"), of("10.1.2.4"));
+        assert!(of("").starts_with("unknown/"), "{}", of(""));
+    }
 
     fn claims() -> wire::Register {
         wire::Register {
@@ -153,7 +172,7 @@ mod tests {
             .map(|id| flow_of_address("::1", &format!("t{id}")))
             .collect();
         assert_eq!(flows.len() as u64, FLOWS_PER_ADDRESS);
-        assert_eq!(flows.first().map(String::as_str), Some("::1/00"));
+        assert_eq!(flows.first().map(String::as_str), Some("::/00"));
         assert_eq!(flow_of_address("::1", ""), "");
         assert!(flow_of_address("", "a").starts_with("unknown/"));
     }

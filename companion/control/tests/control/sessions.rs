@@ -236,3 +236,18 @@ fn a_name_that_is_too_long_is_refused_and_not_kept() {
         assert!(world.control.is_idle());
     }
 }
+
+#[test]
+fn all_that_are_expected_must_have_been_there_at_the_same_time() {
+    let mut world = World::with(Settings {
+        sessions_expected: Some(2),
+        ..settings()
+    });
+    let gathered = |world: &World| world.control.status(world.now).gathered;
+    world.greet(1, filter(1), Vec::new(), Vec::new());
+    assert!(!gathered(&world));
+    world.greet(2, filter(2), Vec::new(), Vec::new());
+    assert!(gathered(&world));
+    world.control.handle(world.now, Event::Closed(ConnId(2)));
+    assert!(gathered(&world), "from there on it is known that they come");
+}
