@@ -4,6 +4,7 @@ use penstock_engine::policy::{Gate, StockUnit};
 
 use super::World;
 use super::agenda::{MILLI, Nanos};
+use super::clients::Client;
 use super::faults::Kind;
 use super::http::Http;
 
@@ -22,10 +23,9 @@ impl World {
 
     /// A stream was resumed just now.
     pub(super) fn check_resumed(&mut self, id: u64) {
-        if self.by_companion {
+        if let Some((_, term)) = self.by_companion {
             let (root, envoy) = self.https.get(&id).map_or((0, 0), |it| (it.root, it.envoy));
             self.envoys[envoy].granted_at = self.now;
-            let term = self.companion.term;
             let last = self
                 .roots
                 .get_mut(&root)
@@ -73,6 +73,24 @@ impl World {
         let waited = u128::from(since) >= self.setting.startup_wait.as_nanos();
         if !waited && !self.jumped && expected.is_none_or(|expected| open < expected) {
             self.broken(|| format!("client {number} is let go, though only {open} filters have spoken"));
+        }
+    }
+
+    /// A companion counts one arrival and one outcome of a request, however often it hears of it.
+    pub(super) fn check_once(&mut self, request: &str, arrived: bool, decided: bool) {
+        let Some(number) = request.strip_prefix('r').and_then(|it| it.parse::<usize>().ok()) else {
+            return;
+        };
+        let life = self.companion.life;
+        // One that entered again may be taken for two by a companion that hears of its second name first.
+        let one = |it: &&mut Client| it.released != life && it.roots.len() == 1;
+        let Some(client) = self.clients.get_mut(number).filter(one) else {
+            return;
+        };
+        let twice = arrived && core::mem::replace(&mut client.arrived, life) == life
+            || decided && core::mem::replace(&mut client.decided, life) == life;
+        if twice {
+            self.broken(|| format!("client {number} is counted twice"));
         }
     }
 

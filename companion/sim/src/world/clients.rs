@@ -30,6 +30,13 @@ pub(super) struct Client {
     /// The status of an answer that has begun.
     status: Option<u16>,
     pub(super) http: u64,
+    /// Every root context that it came by.
+    pub(super) roots: Vec<u64>,
+    /// Which companion it has arrived at and left the queue of, counted there.
+    pub(super) arrived: u64,
+    pub(super) decided: u64,
+    /// Which companion has released a root context of its own: what comes back is another request to it.
+    pub(super) released: u64,
 }
 
 const PRIORITIES: [&str; 3] = ["critical", "default", "sheddable"];
@@ -60,6 +67,10 @@ impl World {
             end: None,
             status: None,
             http: 0,
+            roots: Vec::new(),
+            arrived: 0,
+            decided: 0,
+            released: 0,
         });
         self.tally.requests += 1;
         let lit: Vec<usize> = (0..self.envoys.len())

@@ -261,6 +261,10 @@ impl World {
 
     /// What this companion granted to that root context it has released: it may run beside what is granted next.
     fn excuse(&mut self, root: u64) {
+        let life = self.companion.life;
+        for client in self.clients.iter_mut().filter(|it| it.roots.contains(&root)) {
+            client.released = life;
+        }
         for http in self.https.values_mut().filter(|it| it.root == root) {
             http.excused |= http.resumed;
             http.held = 0;
@@ -331,6 +335,7 @@ impl World {
             _ => return,
         };
         self.note(|| format!("companion observes {observation:?}"));
+        self.check_once(&labels.request_id, arrived > 0, left > 0);
         let books = self.companion.books.entry(labels.pool.to_string()).or_default();
         books.arrived += arrived;
         books.left += left;

@@ -293,9 +293,10 @@ impl World {
 
     pub(super) fn root_hears(&mut self, root: u64, stream: u64, message: &[u8]) {
         if self.roots.get(&root).is_some_and(|it| it.stream == Some(stream)) {
-            self.by_companion = true;
+            let from = self.streams.get(&stream);
+            self.by_companion = from.map(|it| (it.life, it.term));
             self.with(root, |worker, now| worker.handle_message(now, message));
-            self.by_companion = false;
+            self.by_companion = None;
             self.settle_root(root);
         }
     }

@@ -126,6 +126,7 @@ impl World {
         self.https_begun += 1;
         let id = self.https_begun;
         let envoy = self.roots.get(&root).map_or(0, |it| it.envoy);
+        self.clients[client as usize].roots.push(root);
         let mut http = Http {
             root,
             envoy,
@@ -221,7 +222,7 @@ impl World {
     /// The filter resumes a stream.
     pub(super) fn resumed(&mut self, root: u64, id: u64, edits: &[Edit]) {
         self.note(|| format!("root {root} resumes http {id}: {edits:?}"));
-        let life = if self.by_companion { self.companion.life } else { 0 };
+        let life = self.by_companion.map_or(0, |(life, _)| life);
         let Some(http) = self.https.get_mut(&id) else {
             return self.broken(|| format!("http {id} was resumed after its end"));
         };

@@ -67,8 +67,8 @@ struct World {
     policy: u64,
     /// By pool, the most that an Envoy was ever told it may have in flight by itself; none: no bound.
     open_bounds: Vec<Option<u64>>,
-    /// A root context is hearing the companion's word.
-    by_companion: bool,
+    /// The companion whose word a root context is hearing, by its life and its term.
+    by_companion: Option<(u64, u64)>,
     /// A clock jumped,
     jumped: bool,
     /// and back by so much in all: a deadline may be that much later.
@@ -138,7 +138,7 @@ impl World {
             jobs_begun: 0,
             clients: Vec::new(),
             policy: 1,
-            by_companion: false,
+            by_companion: None,
             jumped: false,
             jumped_back: 0,
             healing: false,

@@ -33,6 +33,8 @@ pub(super) struct Stream {
     pub(super) root: u64,
     /// The companion's life that it leads to.
     pub(super) life: u64,
+    /// And what it says it is.
+    pub(super) term: u64,
     /// The filter has it.
     pub(super) at_filter: bool,
     /// The companion has it, or will have.
@@ -62,6 +64,7 @@ impl World {
             Stream {
                 root,
                 life,
+                term: self.companion.term,
                 at_filter: true,
                 at_companion: lives,
                 up_last: self.now,
