@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use penstock_wire::{
-    Api, Origin, Refused,
+    Api, Cancel, Origin, Refused,
     filter_frame::Event,
     names::{self, code, outcome},
 };
@@ -283,9 +283,13 @@ impl Worker {
             registered,
         };
         let answer = failure.answer(exchange.register.api(), Some(&standing));
-        // Who entered again was counted when it was let in; unless it holds a place, there is nothing to say of it.
-        if registered || exchange.register.origin.is_none() {
+        if exchange.register.origin.is_none() {
             self.session.tell_terminal(now, Event::Refused(refused));
+        } else if registered {
+            // Who entered again was counted when it was let in: it only leaves its place, and whoever doesn't know it,
+            // another companion, has nothing to count.
+            self.session
+                .tell_terminal(now, Event::Cancel(Cancel { sequence }));
         }
         answer
     }
