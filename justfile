@@ -20,6 +20,11 @@ bench *what:
 soak *args:
     cargo run --package penstock-sim --example soak -- {{ args }}
 
+# Hostile input for everything that reads what others wrote: one target or all, for so many seconds each; `keep` adds
+# what was found to the corpora. Needs a nightly toolchain.
+fuzz target="all" seconds="60":
+    bash tests/fuzz/run {{ target }} {{ seconds }}
+
 # Writes the generated protocol code anew.
 proto:
     PENSTOCK_REGENERATE=1 cargo test --package penstock-tests --test generated

@@ -237,7 +237,9 @@ impl Signals {
     }
 }
 
-fn settings(config: &Config, sessions_expected: Option<usize>) -> Settings {
+/// What a control holds to under this configuration.
+#[must_use]
+pub fn settings(config: &Config, sessions_expected: Option<usize>) -> Settings {
     let since_epoch = std::time::SystemTime::now()
         .duration_since(std::time::UNIX_EPOCH)
         .unwrap_or_default();

@@ -94,7 +94,15 @@ const ARROWS: &[Arrow] = &[
     },
     Arrow {
         name: "penstock-tests",
-        workspace: &["penstock-wire", "penstock-envoy"],
+        // The corpora of `tests/fuzz` are run on what they were made for.
+        workspace: &[
+            "penstock",
+            "penstock-control",
+            "penstock-engine",
+            "penstock-envoy",
+            "penstock-filter-core",
+            "penstock-wire",
+        ],
         outside: None,
         never: &["proxy-wasm"],
     },

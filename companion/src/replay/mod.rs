@@ -13,7 +13,7 @@ use std::io::{self, BufRead, BufReader, BufWriter, Read};
 use std::path::{Path, PathBuf};
 
 use crate::cli::EXIT_USAGE;
-use crate::config::{self, Config};
+use crate::config::{self, Config, Pool};
 use run::{Run, Stop};
 
 /// Bytes of a line.
@@ -90,13 +90,27 @@ pub fn run(args: &Args) -> Result<(), Error> {
     let config = Config::read(&args.policy)?;
     let pool = config.pools.into_iter().next();
     let pool = pool.expect("invariant: a configuration has a pool");
-    let script = File::open(&args.ops).map_err(|source| Error::Open {
+    let file = File::open(&args.ops).map_err(|source| Error::Open {
         path: args.ops.clone(),
         source,
     })?;
     let out = BufWriter::with_capacity(1 << 16, io::stdout().lock());
-    let mut run = Run::new(pool, args.gate, out);
-    let done = lines(&mut run, &args.ops, script);
+    script(pool, args.gate, &args.ops, file, out)
+}
+
+/// Runs a script on a pool and answers on `out`; `path` names the script in errors.
+///
+/// # Errors
+/// When a line is wrong, the script can't be read, or nobody takes the answers.
+pub fn script(
+    pool: Pool,
+    gate: bool,
+    path: &Path,
+    script: impl Read,
+    out: impl io::Write,
+) -> Result<(), Error> {
+    let mut run = Run::new(pool, gate, out);
+    let done = lines(&mut run, path, script);
     let flushed = run.flush().map_err(Error::Output);
     done.and(flushed)
 }
