@@ -64,6 +64,19 @@ impl Envoy {
         module: Option<&Path>,
         edit: impl FnOnce(&mut Value),
     ) -> Self {
+        Self::listening(companion, node, module, |listener| change_plugin(listener, edit)).await
+    }
+
+    /// The same, with any change to the gateway's listener.
+    ///
+    /// # Panics
+    /// With its log, when it doesn't come up.
+    pub async fn listening(
+        companion: &Companion,
+        node: &str,
+        module: Option<&Path>,
+        edit: impl FnOnce(&mut Value),
+    ) -> Self {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let mut bootstrap = bootstrap(companion.config(), node, module).await;
         let listeners = bootstrap["static_resources"]["listeners"]
@@ -71,7 +84,7 @@ impl Envoy {
             .expect("a list");
         let at = listeners.iter().position(|it| it["name"] == "penstock-gateway");
         let mut listener = listeners.remove(at.expect("the gateway's listener"));
-        change_plugin(&mut listener, edit);
+        edit(&mut listener);
         bootstrap["dynamic_resources"] = json!({
             "lds_config": {
                 "resource_api_version": "V3",

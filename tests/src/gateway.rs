@@ -63,10 +63,20 @@ impl Gateway {
     /// # Panics
     /// With its log, when it doesn't come up.
     pub async fn start(config: &str) -> Self {
+        Self::with_log(config, "info").await
+    }
+
+    /// The same, with what `penstock --log` takes.
+    ///
+    /// # Panics
+    /// As [`Gateway::start`].
+    pub async fn with_log(config: &str, log: &str) -> Self {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let file = folder.path().join("penstock.yaml");
         std::fs::write(&file, config).expect("write the configuration");
-        let mut process = Process::start("up", Self::command(&file)).await;
+        let mut command = Self::command(&file);
+        command.env("PENSTOCK_LOG", log);
+        let mut process = Process::start("up", command).await;
         let url = process.line("gateway http://").await;
         let companion = process.line("dashboard http://").await;
         process.line("metrics http://").await;
