@@ -3,7 +3,7 @@
 
 use penstock_tests::gateway::{config, pool, slots};
 use penstock_tests::raw::{Raw, post};
-use penstock_tests::{Answer, Ask, Companion, Envoy, Gateway, Upstream, envoy, run, until};
+use penstock_tests::{Answer, Ask, Companion, Envoy, Gateway, Upstream, run, until};
 use serde_json::json;
 
 /// Connections of one client, each with half a request.
@@ -198,7 +198,6 @@ fn a_body_that_comes_too_slowly_is_408_and_holds_no_place() {
             *time.expect("a time limit for requests") = json!("0.3s");
         })
         .await;
-        companion.sessions("slow", envoy::SESSIONS).await;
         for (path, at) in [
             ("/v1/chat/completions", "/error/code"),
             ("/v1/messages", "/error/message"),
