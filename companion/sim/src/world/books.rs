@@ -111,7 +111,9 @@ impl World {
         let Some(http) = self.https.get(&id) else {
             return;
         };
-        if self.jumped || http.parent.is_some() || http.resumed {
+        // A grant that was lost is said again whoever came in between.
+        let again = http.held == self.companion.life;
+        if self.jumped || http.parent.is_some() || http.resumed || again {
             return;
         }
         // Past the limit of identities several flows share one, and a flow may change from one to the other.

@@ -266,7 +266,8 @@ impl World {
             client.released = life;
         }
         for http in self.https.values_mut().filter(|it| it.root == root) {
-            http.excused |= http.resumed;
+            // Its grant may still be on its way.
+            http.excused |= http.resumed || http.held == life;
             http.held = 0;
             http.known = 0;
         }
