@@ -1,5 +1,6 @@
 //! Who is let in: certificates on gRPC, sockets of one user, names and tokens on the HTTP side.
 
+use std::io::ErrorKind;
 use std::net::SocketAddr;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -123,10 +124,16 @@ fn only_a_certificate_of_the_authority_opens_a_session() {
         assert_eq!(frame[3], 4, "SETTINGS: {frame:?}");
         for shown in [None, Some(&others)] {
             let refused = greeted(ours.client(shown), at).await.expect_err("not let in");
-            let why = refused.to_string();
+            // The alert, or a connection that is gone before it was read.
+            let kinds = [
+                ErrorKind::InvalidData,
+                ErrorKind::ConnectionReset,
+                ErrorKind::BrokenPipe,
+                ErrorKind::UnexpectedEof,
+            ];
             assert!(
-                why.contains("alert") || why.contains("reset"),
-                "refused for its certificate: {why}"
+                kinds.contains(&refused.kind()),
+                "refused for its certificate: {refused:?}"
             );
         }
         let mut plain = tokio::net::TcpStream::connect(at).await.expect("open");
