@@ -29,6 +29,10 @@ function envoy_on_request(handle)
   local first, rest = headers:get("x-next"):match("([^;]*);?(.*)")
   headers:replace("x-penstock-pool", "chat")
   headers:replace("x-gateway-destination-endpoint", first)
+  headers:remove("x-penstock-route")
+  if first:find("envoy://", 1, true) then
+    headers:replace("x-penstock-route", first)
+  end
   headers:replace("x-next", rest)
 end
 "#;
@@ -259,12 +263,15 @@ impl Gateway {
 
     /// With the lists that it gets where it enters again, `;` between.
     async fn listed(&self, list: &str, next: &str) -> (String, String) {
-        let headers = [
+        let mut headers = vec![
             "x-penstock-pool: chat".into(),
             "x-request-id: mine".into(),
             format!("x-gateway-destination-endpoint: {list}"),
             format!("x-next: {next}"),
         ];
+        if list.contains("envoy://") {
+            headers.push(format!("x-penstock-route: {list}"));
+        }
         self.get("/v1/chat/completions", &headers).await
     }
 }

@@ -443,8 +443,12 @@ fn a_token_is_worth_nothing_outside() {
         let asked = gateway.spawn(Ask::chat("forged", "genuine"));
         let call = server.next().await;
         let genuine = call.header("x-penstock-requeue").to_owned();
-        let list = call.header("x-gateway-destination-endpoint").to_owned();
+        let list = call.header("x-penstock-route").to_owned();
         assert!(genuine.len() > 64 && list.contains(','), "{:?}", call.headers);
+        assert_eq!(
+            call.header("x-gateway-destination-endpoint"),
+            server.address().to_string()
+        );
         call.answer();
         assert_eq!(asked.await.expect("answered").status, 200);
         let (_, way_back) = list.split_once(',').expect("two places");
@@ -452,11 +456,12 @@ fn a_token_is_worth_nothing_outside() {
         for token in ["AAAA", &genuine] {
             for list in [way_back, &list] {
                 claims = format!(
-                    "x-penstock-requeue: {token}\r\nx-gateway-destination-endpoint: {list}\r\nx-penstock-pool: forged\r\n"
+                    "x-penstock-requeue: {token}\r\nx-gateway-destination-endpoint: {list}\r\nx-penstock-route: {list}\r\nx-penstock-pool: forged\r\n"
                 );
                 let asked = gateway.spawn(
                     Ask::chat("forged", "forged")
                         .header("x-penstock-requeue", token)
+                        .header("x-penstock-route", list)
                         .header("x-gateway-destination-endpoint", list),
                 );
                 let call = server.next().await;
@@ -475,6 +480,7 @@ fn a_token_is_worth_nothing_outside() {
         let call = server.next().await;
         assert_eq!(call.header("x-penstock-requeue"), "");
         assert!(!call.header("x-gateway-destination-endpoint").contains("envoy"));
+        assert_eq!(call.header("x-penstock-route"), "");
         call.respond(200, &[], "{}");
         assert_eq!(raw.answer().await.status, 200);
     });

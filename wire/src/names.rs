@@ -2,6 +2,9 @@
 
 /// Request header with the endpoints to try, in order; only the filter sets it.
 pub const ENDPOINT_HEADER: &str = "x-gateway-destination-endpoint";
+/// Request header for Envoy's own eyes: the same endpoints, then the listener where a request enters again that none
+/// of them took; only the filter sets it, and only then.
+pub const ROUTE_HEADER: &str = "x-penstock-route";
 /// Request header that chooses the pool's cluster; only the filter sets it.
 pub const POOL_HEADER: &str = "x-penstock-pool";
 /// Request header: an allow-list of endpoints, `ip:port,...`.

@@ -4,7 +4,7 @@
 //! no health checks and no limits of its own, since readiness and bounds are the companion's decisions. Beside its
 //! servers it has one more host, this Envoy's listener for requests that no server took: only a list can name it.
 
-use penstock_wire::names::ENDPOINT_HEADER;
+use penstock_wire::names::{ENDPOINT_HEADER, ROUTE_HEADER};
 use serde_json::{Value, json};
 
 use super::{Address, COMPANION_CLUSTER, Pool, REQUEUE_LISTENER, Settings, Tls, seconds, socket};
@@ -37,7 +37,7 @@ pub(super) fn pool(pool: &Pool) -> Value {
             "name": "envoy.load_balancing_policies.override_host",
             "typed_config": {
                 "@type": "type.googleapis.com/envoy.extensions.load_balancing_policies.override_host.v3.OverrideHost",
-                "override_host_sources": [{ "header": ENDPOINT_HEADER }],
+                "override_host_sources": [{ "header": ROUTE_HEADER }, { "header": ENDPOINT_HEADER }],
                 "fallback_policy": { "policies": [fallback()] },
             },
         } }] },

@@ -8,13 +8,14 @@
 //! length of the list less one, by a route for each length, and the cluster picks nothing for such a route
 //! besides. Only what the filter lets pass ungated, with a pool and no list, is spread round robin.
 //!
-//! The last place of a list may be this Envoy's own listener for requests that no server took ([`REQUEUE_HOST`]): to
-//! the router it is one more host, tried by the same retries, and the body is sent there again.
+//! A list may lead on to this Envoy's own listener for requests that no server took ([`super::REQUEUE_HOST`]): to the
+//! router it is one more host, tried by the same retries, and the body is sent there again. That list stands in a
+//! header of its own, so that a server reads only servers in the one that is meant for it.
 
-use penstock_wire::names::{ENDPOINT_HEADER, POOL_HEADER};
+use penstock_wire::names::{ENDPOINT_HEADER, POOL_HEADER, ROUTE_HEADER};
 use serde_json::{Value, json};
 
-use super::{Pool, REQUEUE_HOST, Settings, body_limit, clusters, replies, seconds};
+use super::{Pool, Settings, body_limit, clusters, replies, seconds};
 use crate::limits;
 
 /// A retry is for what no model server has begun to answer: the connection wasn't made, the stream was refused, or
@@ -42,23 +43,18 @@ pub(super) fn config(settings: &Settings) -> Value {
 }
 
 fn of_pool(settings: &Settings, pool: &Pool) -> Vec<Value> {
-    let listed = |conditions: &[Value], retries: u32| {
-        let mut conditions = conditions.to_vec();
-        for condition in &mut conditions {
-            condition["name"] = ENDPOINT_HEADER.into();
-        }
-        let mut route = route(pool, conditions, retries);
+    let listed = |header: &str, mut condition: Value, retries: u32| {
+        condition["name"] = header.into();
+        let mut route = route(pool, Some(condition), retries);
         route["route"]["metadata_match"] = clusters::listed_only();
         route
     };
     let list = |length: u32, requeued: bool| {
         let retries = length.saturating_sub(1);
         let pattern = format!("[^,]*(,[^,]*){{{retries}}}");
-        let mut conditions = vec![json!({ "string_match": { "safe_regex": { "regex": pattern } } })];
-        if requeued {
-            conditions.push(json!({ "string_match": { "suffix": format!(",{REQUEUE_HOST}") } }));
-        }
-        let mut route = listed(&conditions, retries);
+        let condition = json!({ "string_match": { "safe_regex": { "regex": pattern } } });
+        let header = if requeued { ROUTE_HEADER } else { ENDPOINT_HEADER };
+        let mut route = listed(header, condition, retries);
         if requeued {
             // While the request waits again this stream stands still, and the server's silence comes on top.
             route["route"]["idle_timeout"] = seconds(settings.stream_idle_timeout.saturating_mul(2)).into();
@@ -67,12 +63,16 @@ fn of_pool(settings: &Settings, pool: &Pool) -> Vec<Value> {
     };
     let requeued = (2..=limits::LIST_MAX.saturating_add(1)).map(|length| list(length, true));
     let plain = (1..=limits::LIST_MAX).map(|length| list(length, false));
-    let longer = listed(&[json!({ "present_match": true })], limits::LIST_MAX);
-    let ungated = route(pool, vec![], limits::RETRIES);
+    let longer = listed(
+        ENDPOINT_HEADER,
+        json!({ "present_match": true }),
+        limits::LIST_MAX,
+    );
+    let ungated = route(pool, None, limits::RETRIES);
     requeued.chain(plain).chain([longer, ungated]).collect()
 }
 
-fn route(pool: &Pool, list: Vec<Value>, retries: u32) -> Value {
+fn route(pool: &Pool, list: Option<Value>, retries: u32) -> Value {
     let mut headers = vec![json!({ "name": POOL_HEADER, "string_match": { "exact": pool.name } })];
     headers.extend(list);
     json!({

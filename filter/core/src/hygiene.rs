@@ -16,10 +16,11 @@ pub enum Edit {
 }
 
 /// A client's claims: read by the filter, never passed to a server, on any path.
-const CLAIMS: [&str; 6] = [
+const CLAIMS: [&str; 7] = [
     names::ENDPOINT_HEADER,
     names::POOL_HEADER,
     names::REQUEUE_HEADER,
+    names::ROUTE_HEADER,
     names::SUBSET_HEADER,
     names::PIN_HEADER,
     names::TOLERATE_HEADER,

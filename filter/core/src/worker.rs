@@ -216,9 +216,10 @@ impl Worker {
         let mut edits = vec![Edit::Set(names::POOL_HEADER, grant.pool.clone())];
         if !grant.endpoints.is_empty() {
             let again = (self.requeue.as_ref().zip(self.key.as_ref())).filter(|_| grant.requeue);
-            let last = again.map(|(listener, _)| listener);
-            let list: Vec<&str> = grant.endpoints.iter().chain(last).map(String::as_str).collect();
-            edits.push(Edit::Set(names::ENDPOINT_HEADER, list.join(",")));
+            let list = grant.endpoints.join(",");
+            let route = again.map(|(listener, _)| format!("{list},{listener}"));
+            edits.push(Edit::Set(names::ENDPOINT_HEADER, list));
+            edits.extend(route.map(|route| Edit::Set(names::ROUTE_HEADER, route)));
             if let Some((_, key)) = again {
                 let token = exchange.token(self.session.epoch()).mint(key);
                 edits.push(Edit::Set(names::REQUEUE_HEADER, token));

@@ -247,6 +247,7 @@ fn header(name: &str, value: &str) {
     let trusted = [
         names::POOL_HEADER,
         names::ENDPOINT_HEADER,
+        names::ROUTE_HEADER,
         names::OUTCOME_HEADER,
         names::SERVED_HEADER,
     ];

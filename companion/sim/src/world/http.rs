@@ -233,7 +233,9 @@ impl World {
         http.resumed = true;
         http.life = life;
         apply(&mut http.headers, edits);
-        let hosts = header(&http.headers, names::ENDPOINT_HEADER).unwrap_or_default();
+        let hosts = header(&http.headers, names::ROUTE_HEADER)
+            .or_else(|| header(&http.headers, names::ENDPOINT_HEADER))
+            .unwrap_or_default();
         http.hosts = hosts
             .split(',')
             .filter(|it| !it.is_empty())

@@ -50,7 +50,7 @@ fn granted(rig: &mut Rig, sequence: u64) -> String {
         panic!("{outs:?}")
     };
     let before = format!(
-        r#"[Set("x-penstock-pool", "chat"), Set("x-gateway-destination-endpoint", "1.1.1.1:1,2.2.2.2:2,{LISTENER}"), Set("x-penstock-requeue", ""#
+        r#"[Set("x-penstock-pool", "chat"), Set("x-gateway-destination-endpoint", "1.1.1.1:1,2.2.2.2:2"), Set("x-penstock-route", "1.1.1.1:1,2.2.2.2:2,{LISTENER}"), Set("x-penstock-requeue", ""#
     );
     let token = edits.strip_prefix(&before).expect(edits);
     token.strip_suffix(r#"")]"#).expect(edits).to_owned()
@@ -61,12 +61,17 @@ fn entered(rig: &mut Rig, token: &str) -> u64 {
     let list = format!("1.1.1.1:1,2.2.2.2:2,{LISTENER}");
     let headers = [
         ("x-penstock-requeue", token),
-        ("x-gateway-destination-endpoint", &list),
+        ("x-gateway-destination-endpoint", "1.1.1.1:1,2.2.2.2:2"),
+        ("x-penstock-route", &list),
     ];
     let Headed::Held(sequence, edits) = rig.headers(&headers, false) else {
         panic!("held")
     };
-    let removed = ["x-gateway-destination-endpoint", "x-penstock-requeue"];
+    let removed = [
+        "x-gateway-destination-endpoint",
+        "x-penstock-requeue",
+        "x-penstock-route",
+    ];
     assert_eq!(edits, removed.map(|name| Edit::Remove(name.into())));
     assert_eq!(rig.body(sequence, r#"{"model":"m1"}"#, true), None);
     sequence

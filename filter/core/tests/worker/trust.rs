@@ -6,13 +6,14 @@ use penstock_wire::{Register, filter_frame::Event};
 #[cfg(target_arch = "wasm32")]
 use wasm_bindgen_test::wasm_bindgen_test as test;
 
-const CLAIMS: [(&str, &str); 12] = [
+const CLAIMS: [(&str, &str); 13] = [
     ("x-tenant", "acme"),
     ("x-priority", "critical"),
     ("x-class", "batch"),
     ("x-strict", "3"),
     ("x-jump", "60"),
     ("x-gateway-destination-endpoint", "6.6.6.6:6"),
+    ("x-penstock-route", "6.6.6.6:6"),
     ("x-gateway-destination-endpoint-subset", "1.1.1.1:1"),
     ("x-penstock-pool", "evil"),
     ("x-penstock-endpoint", "1.1.1.1:1"),
@@ -48,10 +49,11 @@ fn said(rig: &mut Rig) -> (Vec<Edit>, Register) {
 }
 
 /// In the order of the rules.
-const ALWAYS: [&str; 6] = [
+const ALWAYS: [&str; 7] = [
     "x-gateway-destination-endpoint",
     "x-penstock-pool",
     "x-penstock-requeue",
+    "x-penstock-route",
     "x-gateway-destination-endpoint-subset",
     "x-penstock-endpoint",
     "x-penstock-tolerate",
