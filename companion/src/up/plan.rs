@@ -28,6 +28,8 @@ pub(super) struct Plan {
     pub envoy: Launch,
     /// What the model servers are called, and where they are.
     pub servers: Vec<(String, SocketAddr)>,
+    /// Holds the addresses.
+    _ports: Ports,
     /// Holds the files; they go with it.
     _folder: TempDir,
 }
@@ -57,7 +59,7 @@ impl Plan {
                 (config, file, servers)
             }
         };
-        settle(&mut config.listen, options)?;
+        let ports = settle(&mut config.listen, options)?;
 
         let filter = folder.path().join(filter_module::file_name());
         filter_module::write_to(&filter)?;
@@ -87,6 +89,7 @@ impl Plan {
             drain: config.drain,
             envoy,
             servers,
+            _ports: ports,
             _folder: folder,
         })
     }
@@ -94,7 +97,7 @@ impl Plan {
 
 /// Flags over the file, and a free port for 0. Without a file nobody named the addresses that no flag names: any will
 /// do, the usual ones if they are free, unless `--port` hints at another gateway on this machine.
-fn settle(listen: &mut Listen, options: &Options) -> Result<(), Error> {
+fn settle(listen: &mut Listen, options: &Options) -> Result<Ports, Error> {
     let mut ports = Ports::default();
     let from_file = options.config.is_some();
     let mut settle = |address: &mut SocketAddr, flag: Option<u16>, key, remedy| {
@@ -124,7 +127,7 @@ fn settle(listen: &mut Listen, options: &Options) -> Result<(), Error> {
             settle(address, None, key, "that key")?;
         }
     }
-    Ok(())
+    Ok(ports)
 }
 
 fn of_config(config: &Config) -> Vec<(String, SocketAddr)> {
