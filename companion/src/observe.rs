@@ -157,6 +157,8 @@ impl Observer {
                 outcome,
                 code,
             } => self.refused(&labels, &outcome, &code),
+            // Nothing keeps it yet.
+            Observation::Learned { .. } => {}
             Observation::Misrouted { labels, endpoint } => {
                 self.metrics.misrouted.with_label_values(&[&labels.pool]).inc();
                 tracing::warn!(pool = %labels.pool, request_id = labels.request_id, endpoint, "went to another endpoint than was granted");

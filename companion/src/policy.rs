@@ -141,7 +141,7 @@ fn trust(of: &Trust) -> wire::Trust {
 fn open_bound(pool: &Pool) -> Option<u64> {
     match pool.policy.gate {
         Gate::Open | Gate::Manual => None,
-        Gate::Bounded { upper, .. } => {
+        Gate::Auto { initial: upper } | Gate::Bounded { upper, .. } => {
             let share = |weight: Decimal| upper.billionths().saturating_mul(weight.billionths());
             let sum = pool.endpoints.iter().fold(0, |sum: u128, endpoint| {
                 sum.saturating_add(share(endpoint.weight))
@@ -154,7 +154,7 @@ fn open_bound(pool: &Pool) -> Option<u64> {
 
 const fn in_tokens(pool: &Pool) -> bool {
     match pool.policy.gate {
-        Gate::Open | Gate::Manual => false,
+        Gate::Auto { .. } | Gate::Open | Gate::Manual => false,
         Gate::Bounded { unit, .. } => match unit {
             StockUnit::Requests => false,
             StockUnit::Tokens => true,

@@ -257,6 +257,8 @@ pub fn settings(config: &Config, sessions_expected: Option<usize>) -> Settings {
                         address: endpoint.address.to_string(),
                         weight: endpoint.weight,
                         ready: pool.health.is_none(),
+                        variant: "default".into(),
+                        max_batch: 256,
                     })
                     .collect(),
                 policy: pool.policy.clone(),
@@ -264,6 +266,8 @@ pub fn settings(config: &Config, sessions_expected: Option<usize>) -> Settings {
                 class_globs: pool.class_globs.clone(),
                 capacity_status: pool.capacity_status,
                 requeues: pool.requeues,
+                slo: penstock_model::slo::Policy::default(),
+                kept: Vec::new(),
             })
             .collect(),
         policy: policy::frame(config),

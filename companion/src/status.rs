@@ -158,6 +158,8 @@ mod tests {
                 public_flows: Default::default(),
                 discipline: Discipline::Usage,
                 snapshot,
+                model: None,
+                servers: Vec::new(),
                 orphaned_stock: 2,
                 orphaned_waiting: 0,
             }],

@@ -99,6 +99,8 @@ impl Control {
             Event::Closed(conn) => self.closed(now, conn, "the stream ended"),
             Event::HandOver => self.hand_over(),
             Event::EndpointReady { pool, address, ready } => self.endpoint_ready(now, pool, &address, ready),
+            // Nothing yet follows from it.
+            Event::Scraped { .. } => {}
             Event::Drain(on) => {
                 self.draining = on;
                 for pool in 0..self.pools.len() {

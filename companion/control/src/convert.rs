@@ -178,6 +178,8 @@ mod tests {
             class_globs: vec!["qwen*".into(), "*".into()],
             capacity_status: 503,
             requeues: 3,
+            slo: penstock_model::slo::Policy::default(),
+            kept: Vec::new(),
         };
         Pool::new(&settings, 1, Instant::ZERO)
     }

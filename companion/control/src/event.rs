@@ -7,6 +7,8 @@ use penstock_engine::Outcome;
 use penstock_engine::input::Band;
 use penstock_wire as wire;
 
+use crate::autopilot::{Kept, Scraped};
+
 /// One gRPC stream, as the shell names it. Never used twice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ConnId(pub u64);
@@ -28,6 +30,15 @@ pub enum Event {
         address: String,
         /// It passes its health check.
         ready: bool,
+    },
+    /// What a server says of itself; `None`: it hasn't for too long.
+    Scraped {
+        /// Index into [`crate::Settings::pools`].
+        pool: usize,
+        /// `ip:port`; unknown ones are ignored.
+        address: String,
+        /// What it says.
+        scraped: Option<Scraped>,
     },
     /// Refuse everything new and all that waits (`true`), or take requests again (`false`).
     Drain(bool),
@@ -144,6 +155,15 @@ pub enum Observation {
         labels: Arc<Labels>,
         /// Where Envoy sent it.
         endpoint: Box<str>,
+    },
+    /// A variant's parameters are known better: worth keeping.
+    Learned {
+        /// The pool's name.
+        pool: Arc<str>,
+        /// Which variant.
+        variant: String,
+        /// What is known.
+        kept: Kept,
     },
     /// A granted request has ended.
     Completed {

@@ -5,6 +5,7 @@
 
 mod answer;
 mod audit;
+mod autopilot;
 mod control;
 mod convert;
 mod counted;
@@ -27,7 +28,11 @@ mod trust;
 
 pub use answer::code_of;
 pub use audit::AuditError;
+pub use autopilot::{
+    Autopilot, AutopilotEndpoint, AutopilotSettings, AutopilotStatus, Granted, Kept, Scraped, Served, Totals,
+    VariantStatus,
+};
 pub use control::Control;
 pub use event::{ConnId, Event, Labels, Observation, Output};
 pub use settings::{EndpointSettings, FlowKey, PoolSettings, Settings};
-pub use status::{PoolStatus, SessionStatus, Status};
+pub use status::{PoolStatus, ServerStatus, SessionStatus, Status};

@@ -7,6 +7,8 @@ use penstock_engine::input::Band;
 use penstock_engine::units::Decimal;
 use penstock_wire as wire;
 
+use crate::autopilot::Kept;
+
 /// Everything a control holds to.
 #[derive(Clone, Debug)]
 pub struct Settings {
@@ -47,6 +49,10 @@ pub struct PoolSettings {
     pub capacity_status: u16,
     /// How often a request may be queued again after no server took it.
     pub requeues: u32,
+    /// Its targets.
+    pub slo: penstock_model::slo::Policy,
+    /// What earlier lives have learned of its servers, by variant.
+    pub kept: Vec<(String, Kept)>,
 }
 
 /// One endpoint.
@@ -58,6 +64,10 @@ pub struct EndpointSettings {
     pub weight: Decimal,
     /// Ready from the start: nothing checks its health.
     pub ready: bool,
+    /// Servers of one variant share their model.
+    pub variant: String,
+    /// Requests in one batch of its server.
+    pub max_batch: u64,
 }
 
 /// A part of what makes a flow.

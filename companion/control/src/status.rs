@@ -9,6 +9,7 @@ use penstock_engine::input::EndpointId;
 use penstock_engine::policy::Discipline;
 use penstock_engine::snapshot::Snapshot;
 
+use crate::autopilot::{AutopilotStatus, Scraped};
 use crate::control::Control;
 use crate::envoys::Envoy;
 
@@ -69,10 +70,25 @@ pub struct PoolStatus {
     pub discipline: Discipline,
     /// What its engine shows.
     pub snapshot: Snapshot,
+    /// What is known of its servers; `None`: nothing looks.
+    pub model: Option<AutopilotStatus>,
+    /// By the endpoint's number: its variant, and what its server last said of itself.
+    pub servers: Vec<ServerStatus>,
     /// Of the requests that run, those of orphaned sessions.
     pub orphaned_stock: u64,
     /// Of the requests that wait, those of orphaned sessions: they can't go.
     pub orphaned_waiting: u64,
+}
+
+/// The server of an endpoint.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct ServerStatus {
+    /// Its variant.
+    pub variant: String,
+    /// What it last said of itself, if that isn't too old.
+    pub scraped: Option<Scraped>,
+    /// Requests there that aren't ours, as of then.
+    pub foreign: u64,
 }
 
 /// The flow of requests without an identity.
@@ -126,6 +142,8 @@ impl Control {
             public_flows: pool.public_flows.clone(),
             discipline: pool.policy.flows.discipline,
             snapshot: pool.engine.snapshot(),
+            model: None,
+            servers: Vec::new(),
             orphaned_stock,
             orphaned_waiting,
         });

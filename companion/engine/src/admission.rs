@@ -182,12 +182,16 @@ impl Engine {
         let charge = self.charge_for(number);
         let receipts = self.tree.charge(queued.flow, &charge, endpoint, &self.endpoints);
         self.run(number, endpoint, charge, receipts, Outcome::Bypassed);
+        let tally = self.jobs[number].tally;
         self.push(Effect::Grant {
             id: self.jobs[number].id,
             endpoints,
             outcome: Outcome::Bypassed,
             waited: core::time::Duration::ZERO,
             cost: Tokens(charge.cost),
+            prompt: Tokens(tally.prompt),
+            cached: Tokens(tally.cached.min(tally.prompt)),
+            output: Tokens(tally.output),
         });
         if self.traced {
             self.push_trace(number);

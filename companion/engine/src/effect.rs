@@ -112,6 +112,12 @@ pub enum Effect {
         waited: Duration,
         /// What it was charged.
         cost: Tokens,
+        /// Its prompt, as far as it is known or estimated,
+        prompt: Tokens,
+        /// of this, what a server holds already,
+        cached: Tokens,
+        /// and its output as it is expected.
+        output: Tokens,
     },
     /// The request doesn't go.
     Reject {

@@ -233,7 +233,7 @@ impl Endpoint {
         let holds_back = |ramp: &Ramp| match gate {
             Gate::Open | Gate::Manual => false,
             // In tokens the bound is as many requests only if each has one.
-            Gate::Bounded { .. } => ramp.bound < full,
+            Gate::Auto { .. } | Gate::Bounded { .. } => ramp.bound < full,
         };
         self.ramp = self.ramp.filter(|ramp| self.ready && holds_back(ramp));
         self.share = Share::of(gate, self.weight, self.limits());
@@ -256,6 +256,7 @@ impl Endpoint {
                 unit: StockUnit::Requests,
                 ..
             }
+            | Gate::Auto { .. }
             | Gate::Open
             | Gate::Manual => self.requests,
         }

@@ -98,7 +98,7 @@ impl Endpoints {
         }
         match self.gate {
             Gate::Open | Gate::Manual => None,
-            Gate::Bounded { .. } => Some(Bounds::over(self.gate, full).upper),
+            Gate::Auto { .. } | Gate::Bounded { .. } => Some(Bounds::over(self.gate, full).upper),
         }
     }
 
@@ -143,7 +143,7 @@ impl Endpoints {
         }
         match self.gate {
             Gate::Open | Gate::Manual => None,
-            Gate::Bounded { .. } => Some(Bounds::over(self.gate, sum).upper),
+            Gate::Auto { .. } | Gate::Bounded { .. } => Some(Bounds::over(self.gate, sum).upper),
         }
     }
 

@@ -171,6 +171,8 @@ impl Engine {
                 let changed = self.endpoints.observe(id, running, &mut self.rng);
                 self.endpoint_changed(changed);
             }
+            // Nothing yet follows from one.
+            Input::Budget { .. } => {}
             Input::Ready => {
                 self.ready = true;
                 self.endpoints.begin(self.now);

@@ -38,6 +38,16 @@ impl Share {
     pub(crate) fn of(gate: Gate, weight: Decimal, limits: Limits) -> Self {
         match gate {
             Gate::Open | Gate::Manual => Self::default(),
+            Gate::Auto { initial } => Self::of(
+                Gate::Bounded {
+                    unit: StockUnit::Requests,
+                    lower: initial,
+                    upper: initial,
+                    watermark: initial,
+                },
+                weight,
+                limits,
+            ),
             Gate::Bounded {
                 unit,
                 lower,
@@ -66,7 +76,7 @@ impl Share {
     pub(crate) fn bound(&self, gate: Gate) -> u64 {
         match gate {
             Gate::Open | Gate::Manual => u64::MAX,
-            Gate::Bounded { .. } => ceil(self.upper).max(1),
+            Gate::Auto { .. } | Gate::Bounded { .. } => ceil(self.upper).max(1),
         }
     }
 }
@@ -104,7 +114,7 @@ impl Bounds {
                 upper: u64::MAX,
                 watermark: Decimal::default(),
             },
-            Gate::Bounded { .. } => Self {
+            Gate::Auto { .. } | Gate::Bounded { .. } => Self {
                 lower: ceil(sum.lower),
                 upper: ceil(sum.upper),
                 watermark: Decimal::from_billionths(sum.watermark / Decimal::ONE),

@@ -4,6 +4,7 @@ use alloc::boxed::Box;
 use alloc::vec::Vec;
 use core::time::Duration;
 
+use crate::budget::Budget;
 use crate::policy::Policy;
 use crate::time::Instant;
 use crate::units::{Decimal, Tokens};
@@ -237,6 +238,13 @@ pub enum Input {
         id: EndpointId,
         /// Requests; `None`: it doesn't say any more, or it is too long ago.
         running: Option<u64>,
+    },
+    /// What an endpoint takes under [`crate::policy::Gate::Auto`], until this is said again.
+    Budget {
+        /// Which; one that isn't listed: nothing.
+        id: EndpointId,
+        /// `None`: nothing is known of it.
+        budget: Option<Budget>,
     },
     /// A new policy; what waits keeps its place.
     Policy(Box<Policy>),

@@ -8,6 +8,7 @@ extern crate alloc;
 
 mod admission;
 pub mod audit;
+mod budget;
 mod changing;
 mod cost;
 pub mod counters;
@@ -37,6 +38,7 @@ mod tree;
 pub mod units;
 
 pub use audit::AuditError;
+pub use budget::Budget;
 pub use effect::{Effect, Outcome};
 pub use engine::Engine;
 pub use input::{EndpointId, Input, Request, RequestId};

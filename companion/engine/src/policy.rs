@@ -37,6 +37,8 @@ pub struct Policy {
     pub usage_window: Duration,
     /// For how long an endpoint is marked down that failed requests.
     pub down: Down,
+    /// A newcomer that is predicted to miss its deadline is refused at once.
+    pub reject_unmeetable: bool,
 }
 
 impl Default for Policy {
@@ -53,6 +55,7 @@ impl Default for Policy {
             weights: TokenWeights::default(),
             usage_window: Duration::from_secs(300),
             down: Down::default(),
+            reject_unmeetable: false,
         }
     }
 }
@@ -141,6 +144,11 @@ pub enum Gate {
     /// Nothing goes, and nothing expires, by itself: [`crate::Input::Dispatch`] lets one go, whatever its endpoints
     /// work on, and [`crate::Engine::handle_timeout`] expires. For scripts.
     Manual,
+    /// The predicted iteration of each endpoint, as its [`crate::Budget`] says; before it has one, `initial` requests.
+    Auto {
+        /// Requests of an endpoint of weight 1 that has no budget; at least 1.
+        initial: Decimal,
+    },
     /// Per ready endpoint of weight 1; `lower <= upper`.
     Bounded {
         /// What stock is counted in.

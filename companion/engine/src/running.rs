@@ -32,12 +32,16 @@ impl Engine {
             .tree
             .dispatch(number, &queued, &charge, first, &self.endpoints);
         self.run(number, first, charge, receipts, Outcome::Dispatched);
+        let tally = self.jobs[number].tally;
         self.push(Effect::Grant {
             id: self.jobs[number].id,
             endpoints,
             outcome: Outcome::Dispatched,
             waited,
             cost: Tokens(charge.cost),
+            prompt: Tokens(tally.prompt),
+            cached: Tokens(tally.cached.min(tally.prompt)),
+            output: Tokens(tally.output),
         });
         if self.traced && !self.is_manual() {
             self.push_trace(number);

@@ -17,7 +17,7 @@ pub struct Parameters {
 }
 
 /// What is asked of a server; an average request.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Traffic {
     /// Requests per second; 0 or more.
     pub rate: f64,

@@ -48,6 +48,8 @@ pub(crate) fn settings_of(servers: &[&str]) -> Settings {
         address: (*address).into(),
         weight: Decimal::whole(1),
         ready: true,
+        variant: "default".into(),
+        max_batch: 256,
     };
     Settings {
         pools: vec![PoolSettings {
@@ -59,6 +61,8 @@ pub(crate) fn settings_of(servers: &[&str]) -> Settings {
             class_globs: Vec::new(),
             capacity_status: 503,
             requeues: 3,
+            slo: penstock_model::slo::Policy::default(),
+            kept: Vec::new(),
         }],
         policy: wire::Policy {
             digest: "d1".into(),
@@ -245,6 +249,7 @@ pub(crate) struct Taken {
 impl Taken {
     fn observe(&mut self, observation: Observation) {
         match observation {
+            penstock_control::Observation::Learned { .. } => {}
             Observation::Decided { outcome, .. } => self.outcomes.push(outcome),
             Observation::Arrived(_) => self.arrived += 1,
             Observation::BadDeadline(_) => self.bad_deadlines += 1,

@@ -71,6 +71,7 @@ pub fn policy(dice: &mut Dice, worlds: &Worlds) -> Policy {
             first: Duration::from_secs(dice.one(&[1, 5])),
             max: Duration::from_secs(dice.one(&[5, 30])),
         },
+        reject_unmeetable: false,
     }
 }
 

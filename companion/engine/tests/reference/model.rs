@@ -292,6 +292,7 @@ impl Model {
                     self.refuse_waiting(item.id, Outcome::ShuttingDown, said);
                 }
             }
+            Input::Budget { .. } => {}
             Input::Ready => {
                 self.ready = true;
                 self.ready_since.get_or_insert(self.now);

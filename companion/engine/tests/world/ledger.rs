@@ -171,6 +171,7 @@ impl Ledger {
             Input::Suspend(id) => self.suspend(*id, Place::Waits, Place::Suspended),
             Input::Continue(id) => self.suspend(*id, Place::Suspended, Place::Waits),
             Input::Load { .. }
+            | Input::Budget { .. }
             | Input::Cancel(_)
             | Input::Evict(_)
             | Input::Dispatch { .. }
@@ -252,6 +253,7 @@ impl Ledger {
                 unit: StockUnit::Requests,
                 ..
             }
+            | Gate::Auto { .. }
             | Gate::Open
             | Gate::Manual => true,
         }

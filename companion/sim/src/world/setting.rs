@@ -162,6 +162,8 @@ impl Setting {
                     address: address.clone(),
                     weight: Decimal::whole(1),
                     ready: ready(address),
+                    variant: "default".into(),
+                    max_batch: 256,
                 })
                 .collect(),
             policy: pool.policy.clone(),
@@ -169,6 +171,8 @@ impl Setting {
             class_globs: Vec::new(),
             capacity_status: 503,
             requeues: pool.requeues,
+            slo: penstock_model::slo::Policy::default(),
+            kept: Vec::new(),
         });
         Settings {
             pools: pools.collect(),

@@ -59,6 +59,7 @@ pub(super) fn convert(raw: Parts, identities_max: usize, path: &str) -> Result<C
             order: convert_order(arbitration.order, &raw.slo, path)?,
             weights: engine::TokenWeights { input, output },
             usage_window: raw.usage.window.0,
+            reject_unmeetable: false,
         },
         flow_key,
         class_globs: globs,

@@ -51,10 +51,17 @@ impl Said {
         cost: u64,
     ) -> EndpointId {
         let effect = self.0.pop_front();
-        let Some(Effect::Grant { endpoints, .. }) = &effect else {
+        let Some(Effect::Grant {
+            endpoints,
+            prompt,
+            cached,
+            output,
+            ..
+        }) = &effect
+        else {
             panic!("{id:?} is granted, but the engine says {effect:?}");
         };
-        let endpoints = endpoints.clone();
+        let (endpoints, prompt, cached, output) = (endpoints.clone(), prompt, cached, output);
         let mut able = model.endpoints_for(model.item(id));
         assert_eq!(endpoints.len(), able.len().min(3));
         for endpoint in &endpoints {
@@ -73,7 +80,10 @@ impl Said {
                 endpoints,
                 outcome,
                 waited,
-                cost
+                cost,
+                prompt: *prompt,
+                cached: *cached,
+                output: *output,
             })
         );
         first

@@ -101,7 +101,7 @@ impl Model {
     pub(super) fn in_tokens(&self) -> bool {
         match self.policy.gate {
             Gate::Bounded { unit, .. } => unit == StockUnit::Tokens,
-            Gate::Open | Gate::Manual => false,
+            Gate::Auto { .. } | Gate::Open | Gate::Manual => false,
         }
     }
 
@@ -121,6 +121,7 @@ impl Model {
         let ready = || self.endpoints.values().filter(|server| server.ready);
         match self.policy.gate {
             Gate::Open | Gate::Manual => (u64::MAX, u64::MAX),
+            Gate::Auto { .. } => unreachable!("no world has it"),
             Gate::Bounded { lower, upper, .. } => {
                 let ceil = |bound: Decimal| {
                     let sum: u128 = ready().map(|server| self.share(server, bound)).sum();
@@ -144,6 +145,7 @@ impl Model {
     fn own_bound(&self, server: &Server) -> u64 {
         match self.policy.gate {
             Gate::Open | Gate::Manual => u64::MAX,
+            Gate::Auto { .. } => unreachable!("no world has it"),
             Gate::Bounded { upper, .. } => (self.share(server, upper).div_ceil(ONE) as u64).max(1),
         }
     }

@@ -1,0 +1,1 @@
+//! Learning from windows alone: the Kalman filter's steps, its restarts and its states.
