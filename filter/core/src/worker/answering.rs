@@ -52,7 +52,13 @@ impl Worker {
         let address = exchange::address(host);
         if address.is_some() && address == self.requeue {
             going.upstream = Upstream::Reentered { status };
-            return Responded::default();
+            // The exchange that it became says what the client is told; it can't if its VM has trapped meanwhile.
+            let mut edits = Vec::new();
+            if headers.get(names::OUTCOME_HEADER).is_none() {
+                edits = report(&going.standing);
+                edits.push(Edit::Remove(names::SERVED_HEADER.into()));
+            }
+            return Responded { edits, body: None };
         }
         let format = Format::of(headers.get("content-type"), headers.get("content-encoding"));
         let begun = Begun {

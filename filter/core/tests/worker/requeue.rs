@@ -304,6 +304,33 @@ fn the_answer_of_who_entered_again_is_passed_on_as_it_is() {
 }
 
 #[test]
+fn an_answer_that_no_filter_has_seen_is_told_by_the_first_exchange() {
+    let mut rig = gateway(5, &Shared::default());
+    let (sequence, _) = rig.waiting("m1");
+    granted(&mut rig, sequence);
+    rig.host
+        .0
+        .insert("upstream.address", LISTENER.as_bytes().to_vec());
+    rig.host
+        .0
+        .insert("response.code_details", b"via_upstream".to_vec());
+    // The VM behind the listener has trapped: Envoy answers for it.
+    let answer = [
+        (":status", "503"),
+        ("x-gateway-destination-endpoint-served", "3.3.3.3:3"),
+    ];
+    let edits = rig.response(sequence, &answer, true).edits;
+    assert!(
+        matches!(
+            &edits[..],
+            [Edit::Set("x-penstock-outcome", outcome), Edit::Set(..), Edit::Set(..), Edit::Remove(served)]
+                if outcome == "dispatched" && &**served == "x-gateway-destination-endpoint-served"
+        ),
+        "{edits:?}"
+    );
+}
+
+#[test]
 fn a_client_that_leaves_who_entered_again_is_told_of_twice() {
     let shared = Shared::default();
     let mut first = gateway(5, &shared);
