@@ -17,7 +17,7 @@ use wire::filter_frame::Event as Said;
 use crate::envoys::Envoys;
 use crate::event::{ConnId, Event, Observation, Output};
 use crate::intake::Arrival;
-use crate::limits::STREAMS_MAX;
+use crate::limits::{SLEPT_MIN, STREAMS_MAX};
 use crate::pool::Pool;
 use crate::register::{Name, Requests};
 use crate::session::{Epoch, Session, Stage as SessionStage, Violation};
@@ -33,6 +33,8 @@ pub struct Control {
     pub(crate) sessions: HashMap<ConnId, Session>,
     pub(crate) envoys: Envoys,
     pub(crate) timers: Timers,
+    /// When it was last told anything.
+    awake: Instant,
     /// The pool's name of a request that has none.
     pub(crate) no_pool: Arc<str>,
     pub(crate) outputs: VecDeque<Output>,
@@ -58,6 +60,7 @@ impl Control {
         let mut control = Self {
             pools,
             timers,
+            awake: now,
             settings,
             requests: Requests::default(),
             sessions: HashMap::new(),
@@ -83,6 +86,7 @@ impl Control {
             }
             return;
         }
+        self.wake(now);
         match event {
             Event::Opened(conn) if self.sessions.len() >= STREAMS_MAX => {
                 self.outputs.push_back(Output::Close(
@@ -129,6 +133,7 @@ impl Control {
         if self.handed_over {
             return;
         }
+        self.wake(now);
         while let Some(timer) = self.timers.pop(now) {
             match timer {
                 Timer::Startup => self.start(now),
@@ -141,6 +146,15 @@ impl Control {
             self.effects(now, pool);
         }
         self.look();
+    }
+
+    /// Nobody was heard while nothing ran here, so nobody was silent: what is said may wait in the inbox.
+    fn wake(&mut self, now: Instant) {
+        let awake = self.awake;
+        self.awake = awake.max(now);
+        if self.timers.next().is_some_and(|due| now.since(due) >= SLEPT_MIN) {
+            self.slept(now.since(awake));
+        }
     }
 
     /// An endpoint may be marked down, or back, with anything that happens.

@@ -2,7 +2,7 @@
 
 use core::time::Duration;
 
-use penstock_wire::limits::{HELLO_PART_REQUESTS, UNACKED_EVENTS_MAX};
+use penstock_wire::limits::{HELLO_PART_REQUESTS, SILENCE, UNACKED_EVENTS_MAX};
 
 /// Streams at a time, those that haven't said Hello included.
 pub(crate) const STREAMS_MAX: usize = 8_192;
@@ -26,10 +26,13 @@ pub(crate) const MARKS_MAX: usize = 1_024;
 pub(crate) const MOVED_MAX: usize = 65_536;
 /// Requests that one request has been before.
 pub(crate) const TRAIL_MAX: usize = 16;
+/// A deadline that is found to be over for this long was missed because nothing ran here: it slept.
+pub(crate) const SLEPT_MIN: Duration = Duration::from_secs(1);
 /// For how long an endpoint that an Envoy passed over isn't granted to it; then it is tried again.
 pub(crate) const AVOIDED_FOR: Duration = Duration::from_secs(60);
 
 const _: () = assert!(COUNTED_MIN < COUNTED_MAX);
+const _: () = assert!(SLEPT_MIN.as_millis() * 2 < SILENCE.as_millis());
 const _: () = assert!(HELLO_PART_REQUESTS < REQUESTS_MAX);
 // Whoever fills the queue of a context can be told what became of it, once per request.
 const _: () = assert!(REQUESTS_MAX <= COUNTED_MAX);

@@ -3,6 +3,8 @@
 //! What an orphaned session has running stays in stock; what it has queued keeps its place but can't go, for nobody
 //! could be told. Its next Hello continues it, the end of the grace or a Bye ends it.
 
+use core::time::Duration;
+
 use penstock_engine::Instant;
 use penstock_engine::input::Input;
 use penstock_wire as wire;
@@ -66,11 +68,24 @@ impl Control {
     /// A root context that may be orphaned for too long.
     pub(crate) fn grace(&mut self, now: Instant, epoch: Epoch) {
         let context = self.requests.contexts.get(&epoch);
-        let over = context
-            .and_then(|context| context.orphaned)
-            .is_some_and(|since| since.after(wire::limits::SESSION_GRACE) <= now);
-        if over {
+        let Some(since) = context.and_then(|context| context.orphaned) else {
+            return;
+        };
+        let due = since.after(wire::limits::SESSION_GRACE);
+        if due > now {
+            self.timers.set(due, Timer::Grace(epoch));
+        } else {
             self.release(now, epoch);
+        }
+    }
+
+    /// Time that counts for nobody's silence.
+    pub(crate) fn slept(&mut self, time: Duration) {
+        for session in self.sessions.values_mut() {
+            session.last_seen = session.last_seen.after(time);
+        }
+        for context in self.requests.contexts.values_mut() {
+            context.orphaned = context.orphaned.map(|since| since.after(time));
         }
     }
 

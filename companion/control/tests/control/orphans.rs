@@ -188,3 +188,35 @@ fn grants_that_were_decided_before_the_hand_over_go_out_with_it() {
     assert_eq!(taken.granted(), [1]);
     assert_eq!(taken.commands.last(), Some(&(1, Kind::Bye(wire::Bye {}))));
 }
+
+#[test]
+fn time_that_the_companion_slept_is_nobodys_silence() {
+    let mut world = World::established();
+    world.say(1, Said::Register(register(1)));
+    world.say(1, Said::Register(register(2)));
+    world.take();
+    // Frozen for a minute: its timers run before what waits in its inbox.
+    world.now = world.now.after(Duration::from_secs(60));
+    world.control.handle_timeout(world.now);
+    let taken = world.take();
+    assert_eq!(
+        (taken.closed, taken.orphaned, taken.outcomes),
+        (vec![], vec![], vec![Outcome::ExpiredTtl]),
+        "a client's time runs on, the session's doesn't"
+    );
+    // Its filter gave up on the stream meanwhile, and says what it hasn't heard of.
+    world.hello(2, 2, vec![register(2)], vec![runs(1)]);
+    let taken = world.take();
+    assert_eq!(taken.counts(), (0, 0, 0), "both are known");
+    assert_eq!(world.stock(), 1);
+    world.close(2);
+    world.now = world.now.after(Duration::from_secs(60));
+    world.control.handle_timeout(world.now);
+    assert_eq!(
+        world.stock(),
+        1,
+        "the grace is for the filter, which may be there"
+    );
+    world.pass(Duration::from_secs(5));
+    assert_eq!(world.stock(), 0);
+}
