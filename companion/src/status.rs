@@ -217,6 +217,7 @@ mod tests {
             down: None,
             stock: 0,
             bound: 1,
+            foreign: 0,
         };
         assert_eq!(why(&endpoint, at), "its health check fails");
         let down = EndpointSnapshot {

@@ -14,6 +14,7 @@ use penstock_wire as wire;
 use wire::command::Kind;
 use wire::filter_frame::Event as Said;
 
+use crate::autopilot::Scraped;
 use crate::envoys::Envoys;
 use crate::event::{ConnId, Event, Observation, Output};
 use crate::intake::Arrival;
@@ -103,8 +104,11 @@ impl Control {
             Event::Closed(conn) => self.closed(now, conn, "the stream ended"),
             Event::HandOver => self.hand_over(),
             Event::EndpointReady { pool, address, ready } => self.endpoint_ready(now, pool, &address, ready),
-            // Nothing yet follows from it.
-            Event::Scraped { .. } => {}
+            Event::Scraped {
+                pool,
+                address,
+                scraped,
+            } => self.scraped(now, pool, &address, scraped),
             Event::Drain(on) => {
                 self.draining = on;
                 for pool in 0..self.pools.len() {
@@ -242,6 +246,17 @@ impl Control {
             self.effects(now, pool);
             self.tell_endpoints(None);
         }
+    }
+
+    fn scraped(&mut self, now: Instant, pool: usize, address: &str, scraped: Option<Scraped>) {
+        let Some(of) = self.pools.get_mut(pool) else {
+            return;
+        };
+        let Some(id) = of.take_scraped(address, scraped) else {
+            return;
+        };
+        let running = scraped.and_then(|it| it.running);
+        self.decide(now, pool, Input::Load { id, running });
     }
 
     /// Tells every session of the endpoints where that has changed, and `newcomer` in any case.

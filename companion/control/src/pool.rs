@@ -5,11 +5,14 @@ use std::sync::Arc;
 use hashbrown::{HashMap, HashSet};
 use penstock_engine::Engine;
 use penstock_engine::input::{EndpointId, EndpointState, Input};
+use penstock_engine::snapshot::Snapshot;
 use penstock_engine::{Instant, Policy};
 use penstock_wire as wire;
 use wildmatch::WildMatch;
 
+use crate::autopilot::Scraped;
 use crate::settings::{FlowKey, PoolSettings};
+use crate::status::ServerStatus;
 
 /// A pool and what decides for it.
 #[derive(Debug)]
@@ -42,6 +45,9 @@ struct Endpoint {
     ready: bool,
     /// Healthy, and marked down.
     down: bool,
+    variant: Box<str>,
+    /// What its server last said of itself; `None`: nothing, or too long ago.
+    scraped: Option<Scraped>,
 }
 
 impl Pool {
@@ -79,6 +85,8 @@ impl Pool {
                 state,
                 ready: false,
                 down: false,
+                variant: endpoint.variant.as_str().into(),
+                scraped: None,
             });
             pool.engine.handle(now, Input::Endpoint { id, state });
         }
@@ -141,6 +149,36 @@ impl Pool {
             },
         );
         true
+    }
+
+    /// Takes what a server says of itself; the endpoint, unless it isn't one of this pool.
+    pub(crate) fn take_scraped(&mut self, address: &str, scraped: Option<Scraped>) -> Option<EndpointId> {
+        let id = self.endpoint(address)?;
+        let endpoint = self.endpoints.get_mut(usize::try_from(id.0).ok()?)?;
+        endpoint.scraped = scraped;
+        Some(id)
+    }
+
+    /// The servers by their endpoints' numbers, with the requests that aren't ours as `snapshot` has them.
+    pub(crate) fn servers(&self, snapshot: &Snapshot) -> Vec<ServerStatus> {
+        let mut servers: Vec<ServerStatus> = self
+            .endpoints
+            .iter()
+            .map(|endpoint| ServerStatus {
+                variant: endpoint.variant.to_string(),
+                scraped: endpoint.scraped,
+                foreign: 0,
+            })
+            .collect();
+        for endpoint in &snapshot.endpoints {
+            let server = usize::try_from(endpoint.id.0)
+                .ok()
+                .and_then(|at| servers.get_mut(at));
+            if let Some(server) = server {
+                server.foreign = endpoint.foreign;
+            }
+        }
+        servers
     }
 
     /// Addresses by the endpoint's number.

@@ -136,16 +136,19 @@ impl Control {
             })
             .collect();
         let pools = self.pools.iter().zip(orphaned);
-        let pools = pools.map(|(pool, (orphaned_stock, orphaned_waiting))| PoolStatus {
-            name: pool.name.clone(),
-            addresses: pool.addresses(),
-            public_flows: pool.public_flows.clone(),
-            discipline: pool.policy.flows.discipline,
-            snapshot: pool.engine.snapshot(),
-            model: None,
-            servers: Vec::new(),
-            orphaned_stock,
-            orphaned_waiting,
+        let pools = pools.map(|(pool, (orphaned_stock, orphaned_waiting))| {
+            let snapshot = pool.engine.snapshot();
+            PoolStatus {
+                name: pool.name.clone(),
+                addresses: pool.addresses(),
+                public_flows: pool.public_flows.clone(),
+                discipline: pool.policy.flows.discipline,
+                servers: pool.servers(&snapshot),
+                snapshot,
+                model: None,
+                orphaned_stock,
+                orphaned_waiting,
+            }
         });
         Status {
             sessions,

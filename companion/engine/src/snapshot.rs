@@ -115,6 +115,8 @@ pub struct EndpointSnapshot {
     pub stock: u64,
     /// What it takes at a time; `u64::MAX`: anything.
     pub bound: u64,
+    /// Requests there that weren't ours when its server was last asked; lowers the bound.
+    pub foreign: u64,
 }
 
 /// Where a waiting request stands.
@@ -328,6 +330,7 @@ impl Engine {
             down: endpoint.failures.down(),
             stock: endpoint.stock,
             bound: endpoint.bound,
+            foreign: endpoint.limits().foreign,
         });
         let mut endpoints: Vec<EndpointSnapshot> = plain.collect();
         endpoints.sort_unstable_by_key(|endpoint| endpoint.id);

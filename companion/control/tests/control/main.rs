@@ -10,6 +10,7 @@ mod random;
 mod requeue;
 mod restart;
 mod resync;
+mod scraped;
 mod sessions;
 mod trust;
 mod versions;

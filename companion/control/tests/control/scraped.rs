@@ -1,0 +1,110 @@
+//! What servers say of themselves: requests that aren't ours take room, for as long as it is said.
+
+use penstock_control::{Event, PoolStatus, Scraped, ServerStatus};
+use penstock_engine::policy::{Gate, StockUnit};
+use penstock_engine::units::Decimal;
+use penstock_wire as wire;
+use wire::filter_frame::Event as Said;
+
+use crate::harness::*;
+
+/// One server that takes three requests at a time, and a session on stream 1.
+fn world() -> World {
+    let mut settings = settings();
+    settings.pools[0].policy.gate = Gate::Bounded {
+        unit: StockUnit::Requests,
+        lower: Decimal::whole(3),
+        upper: Decimal::whole(3),
+        watermark: Decimal::whole(3),
+    };
+    let mut world = World::with(settings);
+    world.greet(1, filter(1), Vec::new(), Vec::new());
+    world.take();
+    world
+}
+
+fn scraped(running: u64) -> Scraped {
+    Scraped {
+        running: Some(running),
+        ..Scraped::default()
+    }
+}
+
+fn says(world: &mut World, address: &str, scraped: Option<Scraped>) {
+    world.handle(Event::Scraped {
+        pool: 0,
+        address: address.into(),
+        scraped,
+    });
+}
+
+fn pool(world: &World) -> PoolStatus {
+    world.control.status(world.now).pools[0].clone()
+}
+
+fn granted(world: &mut World) -> Vec<u64> {
+    world.take().granted()
+}
+
+#[test]
+fn what_is_not_ours_takes_room_and_gives_it_back_when_it_is_gone() {
+    let mut world = world();
+    says(&mut world, SERVER, Some(scraped(2)));
+    for sequence in 1..=3 {
+        world.say(1, Said::Register(register(sequence)));
+    }
+    assert_eq!(
+        granted(&mut world),
+        [1],
+        "two of three places are taken by others"
+    );
+    assert_eq!(
+        pool(&world).servers,
+        [ServerStatus {
+            variant: "default".into(),
+            scraped: Some(scraped(2)),
+            foreign: 2,
+        }]
+    );
+    assert_eq!(pool(&world).snapshot.endpoints[0].bound, 1);
+
+    // One of these is ours.
+    says(&mut world, SERVER, Some(scraped(2)));
+    assert_eq!(granted(&mut world), [2]);
+    assert_eq!(pool(&world).servers[0].foreign, 1);
+
+    says(&mut world, SERVER, None);
+    assert_eq!(granted(&mut world), [3], "who says nothing takes nothing");
+    let server = &pool(&world).servers[0];
+    assert_eq!((server.scraped, server.foreign), (None, 0));
+}
+
+#[test]
+fn one_always_goes_whatever_a_server_says() {
+    let mut world = world();
+    says(&mut world, SERVER, Some(scraped(u64::MAX)));
+    world.say(1, Said::Register(register(1)));
+    assert_eq!(granted(&mut world), [1]);
+}
+
+#[test]
+fn what_a_page_does_not_say_changes_nothing() {
+    let mut world = world();
+    says(&mut world, SERVER, Some(Scraped::default()));
+    assert_eq!(pool(&world).servers[0].scraped, Some(Scraped::default()));
+    assert_eq!(pool(&world).snapshot.endpoints[0].bound, 3);
+}
+
+#[test]
+fn servers_that_are_not_listed_are_nobody() {
+    let mut world = world();
+    let before = pool(&world).servers;
+    says(&mut world, SECOND, Some(scraped(9)));
+    world.handle(Event::Scraped {
+        pool: 1,
+        address: SERVER.into(),
+        scraped: Some(scraped(9)),
+    });
+    assert_eq!(pool(&world).servers, before);
+    assert_eq!(pool(&world).snapshot.endpoints[0].bound, 3);
+}
