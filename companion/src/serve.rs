@@ -257,8 +257,8 @@ pub fn settings(config: &Config, sessions_expected: Option<usize>) -> Settings {
                         address: endpoint.address.to_string(),
                         weight: endpoint.weight,
                         ready: pool.health.is_none(),
-                        variant: "default".into(),
-                        max_batch: 256,
+                        variant: endpoint.variant.clone(),
+                        max_batch: endpoint.max_batch,
                     })
                     .collect(),
                 policy: pool.policy.clone(),
@@ -266,7 +266,7 @@ pub fn settings(config: &Config, sessions_expected: Option<usize>) -> Settings {
                 class_globs: pool.class_globs.clone(),
                 capacity_status: pool.capacity_status,
                 requeues: pool.requeues,
-                slo: penstock_model::slo::Policy::default(),
+                slo: pool.slo,
                 kept: Vec::new(),
             })
             .collect(),

@@ -1,19 +1,20 @@
 //! From the document to the types of the program: what fits together across keys is checked here.
 
 mod classes;
+mod gate;
 mod identity;
 mod policy;
+mod servers;
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::str::FromStr;
 
 use penstock_engine::limits::FLOWS_MAX;
-use penstock_engine::units::Decimal;
 
 use super::{
-    Address, AddressError, Admin, Broken, Config, Endpoint, Exposed, Health, Listen, Pool, Queued, Then, Tls,
-    raw, value,
+    Address, AddressError, Admin, Broken, Config, Exposed, Health, Listen, Pool, Queued, Then, Tls, raw,
+    value,
 };
 
 impl TryFrom<raw::Document> for Config {
@@ -148,14 +149,16 @@ fn convert_admin(raw: raw::Admin) -> Result<Admin, Broken> {
     })
 }
 
+/// A name that stands in labels, paths and files: 1 to 63 letters, digits, `-`, `_` or `.`.
+fn is_name(text: &str) -> bool {
+    (1..=63).contains(&text.len())
+        && text
+            .bytes()
+            .all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.'))
+}
+
 fn convert_pool(raw: raw::Pool, flows: usize, path: &str) -> Result<Pool, Broken> {
-    let valid = |it: &str| {
-        (1..=63).contains(&it.len())
-            && it
-                .bytes()
-                .all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.'))
-    };
-    if !valid(&raw.name) {
+    if !is_name(&raw.name) {
         return Err(Broken(
             format!("{path}.name"),
             format!(
@@ -165,6 +168,7 @@ fn convert_pool(raw: raw::Pool, flows: usize, path: &str) -> Result<Pool, Broken
         ));
     }
     let requeues = raw.queue.requeues.0;
+    let slo = servers::slo(&raw.slo, path)?;
     let parts = policy::Parts {
         down: raw.down,
         queue: raw.queue,
@@ -172,6 +176,7 @@ fn convert_pool(raw: raw::Pool, flows: usize, path: &str) -> Result<Pool, Broken
         arbitration: raw.arbitration,
         usage: raw.usage,
         slo: raw.slo,
+        reject_unmeetable: raw.reject_unmeetable,
     };
     let policy::Converted {
         policy,
@@ -179,13 +184,15 @@ fn convert_pool(raw: raw::Pool, flows: usize, path: &str) -> Result<Pool, Broken
         class_globs,
     } = policy::convert(parts, flows, path)?;
     Ok(Pool {
-        endpoints: convert_endpoints(raw.endpoints, path)?,
+        endpoints: servers::endpoints(raw.endpoints, path)?,
         health: raw.health.path.map(|path| Health {
             path,
             interval: raw.health.interval.0,
             unhealthy_after: raw.health.unhealthy_after.0,
         }),
+        scrape: servers::scrape(raw.scrape, path)?,
         policy,
+        slo,
         flow_key,
         class_globs,
         requeues,
@@ -198,35 +205,4 @@ fn convert_pool(raw: raw::Pool, flows: usize, path: &str) -> Result<Pool, Broken
         name: raw.name,
         models: raw.models,
     })
-}
-
-fn convert_endpoints(raw: raw::Endpoints, path: &str) -> Result<Vec<Endpoint>, Broken> {
-    if raw.fixed.is_empty() {
-        return Err(Broken(
-            format!("{path}.endpoints.static"),
-            "at least one address is needed".into(),
-        ));
-    }
-    let mut seen = BTreeSet::new();
-    raw.fixed
-        .into_iter()
-        .enumerate()
-        .map(|(at, raw::EndpointEntry(endpoint))| {
-            let key = format!("{path}.endpoints.static[{at}]");
-            let address: SocketAddr = endpoint.address.parse().map_err(|_| {
-                Broken(
-                    key.clone(),
-                    format!("`{}` is no address; write ip:port", endpoint.address),
-                )
-            })?;
-            if !seen.insert(address) {
-                return Err(Broken(key, format!("`{address}` is listed twice")));
-            }
-            let weight = endpoint.weight.map_or(Decimal::whole(1), |it| it.0);
-            if weight == Decimal::default() {
-                return Err(Broken(format!("{key}.weight"), "a weight is above 0".into()));
-            }
-            Ok(Endpoint { address, weight })
-        })
-        .collect()
 }

@@ -162,8 +162,12 @@ pub struct Pool {
     pub endpoints: Vec<Endpoint>,
     /// `None`: not checked, always healthy.
     pub health: Option<Health>,
+    /// What is read from their metrics; `None`: nothing.
+    pub scrape: Option<Scrape>,
     /// What the engine holds to.
     pub policy: engine::Policy,
+    /// What the servers owe.
+    pub slo: penstock_model::slo::Policy,
     /// What makes a flow, in order; empty: one flow for all.
     pub flow_key: Vec<FlowKey>,
     /// Models of the policy's class sets after the first: globs, first match.
@@ -194,6 +198,10 @@ pub struct Endpoint {
     pub address: SocketAddr,
     /// Scales its bounds.
     pub weight: Decimal,
+    /// Servers of one variant share their model.
+    pub variant: String,
+    /// Requests in one batch; at least 1.
+    pub max_batch: u64,
 }
 
 /// How an endpoint's health is asked.
@@ -205,6 +213,17 @@ pub struct Health {
     pub interval: Duration,
     /// Failures in a row that make it unready.
     pub unhealthy_after: u64,
+}
+
+/// How servers are asked what they do.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Scrape {
+    /// Path of their metrics.
+    pub path: String,
+    /// Between two.
+    pub interval: Duration,
+    /// What was read counts no longer than this; at least `interval`.
+    pub stale_after: Duration,
 }
 
 /// Text that is no address to listen on: why, and what is allowed.

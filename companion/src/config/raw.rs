@@ -94,6 +94,8 @@ pub(super) struct Pool {
     #[serde(default)]
     pub(super) down: Down,
     #[serde(default)]
+    pub(super) scrape: Scrape,
+    #[serde(default)]
     pub(super) queue: Queue,
     #[serde(default)]
     pub(super) stock: Stock,
@@ -105,6 +107,8 @@ pub(super) struct Pool {
     pub(super) slo: Slo,
     #[serde(default)]
     pub(super) companion_down: CompanionDown,
+    #[serde(default)]
+    pub(super) reject_unmeetable: bool,
     #[serde(default)]
     pub(super) capacity_status: CapacityStatus,
 }
@@ -126,6 +130,10 @@ pub(super) struct Endpoint {
     pub(super) address: String,
     #[serde(default)]
     pub(super) weight: Option<Exact>,
+    #[serde(default)]
+    pub(super) variant: Option<String>,
+    #[serde(default)]
+    pub(super) max_batch: Option<Count>,
 }
 
 impl From<String> for Endpoint {
@@ -133,6 +141,8 @@ impl From<String> for Endpoint {
         Self {
             address,
             weight: None,
+            variant: None,
+            max_batch: None,
         }
     }
 }
@@ -175,6 +185,24 @@ impl Default for Down {
         Self {
             first: span(1_000),
             max: span(30_000),
+        }
+    }
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(super) struct Scrape {
+    pub(super) path: Option<String>,
+    pub(super) interval: Span,
+    pub(super) stale_after: Option<Span>,
+}
+
+impl Default for Scrape {
+    fn default() -> Self {
+        Self {
+            path: Some("/metrics".into()),
+            interval: span(1_000),
+            stale_after: None,
         }
     }
 }
@@ -233,6 +261,7 @@ pub(super) struct Stock {
     pub(super) deviation: Exact,
     pub(super) lower_bound_per_backend: Option<Exact>,
     pub(super) upper_bound_per_backend: Option<Exact>,
+    pub(super) auto_initial: Count,
 }
 
 impl Default for Stock {
@@ -244,6 +273,7 @@ impl Default for Stock {
             deviation: Exact(Decimal::from_billionths(Decimal::ONE / 10)),
             lower_bound_per_backend: None,
             upper_bound_per_backend: None,
+            auto_initial: Count(8),
         }
     }
 }
@@ -255,10 +285,11 @@ pub(super) enum StockUnit {
     Tokens,
 }
 
-/// `watermark_per_backend`: a whole number of at least 1, or `none`.
+/// `watermark_per_backend`: a whole number of at least 1, `auto`, or `none`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Watermark {
     Fixed(u64),
+    Auto,
     None,
 }
 
@@ -268,7 +299,7 @@ impl<'de> Deserialize<'de> for Watermark {
         impl serde::de::Visitor<'_> for Watermarks {
             type Value = Watermark;
             fn expecting(&self, to: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-                to.write_str("a whole number of at least 1, or none")
+                to.write_str("a whole number of at least 1, auto, or none")
             }
             fn visit_u64<E: serde::de::Error>(self, watermark: u64) -> Result<Watermark, E> {
                 match watermark {
@@ -278,6 +309,7 @@ impl<'de> Deserialize<'de> for Watermark {
             }
             fn visit_str<E: serde::de::Error>(self, text: &str) -> Result<Watermark, E> {
                 match text {
+                    "auto" => Ok(Watermark::Auto),
                     "none" => Ok(Watermark::None),
                     other => Err(E::invalid_value(serde::de::Unexpected::Str(other), &self)),
                 }

@@ -306,6 +306,25 @@ impl<'de> Deserialize<'de> for Target {
     }
 }
 
+/// How many times alpha an iteration may take: a finite number above 1. 0 is the default.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Multiplier(pub(super) f64);
+
+impl<'de> Deserialize<'de> for Multiplier {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let multiplier = f64::deserialize(deserializer)?;
+        if multiplier == 0.0 {
+            Ok(Self(penstock_model::slo::Policy::default().multiplier))
+        } else if multiplier.is_finite() && multiplier > 1.0 {
+            Ok(Self(multiplier))
+        } else {
+            Err(de::Error::custom(format!(
+                "this is a finite number above 1, or 0 for the default, not {multiplier}"
+            )))
+        }
+    }
+}
+
 /// A word or a number, as it was written.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Scalar(pub(super) String);

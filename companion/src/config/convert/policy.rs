@@ -2,13 +2,11 @@
 
 use penstock_control::FlowKey;
 use penstock_engine::policy as engine;
-use penstock_engine::units::Decimal;
 
 use super::classes::{self, ClassSets};
+use super::gate;
 use crate::config::{Broken, raw};
 
-/// Requests a ready endpoint works on at a time, if nothing else is said.
-const DEFAULT_WATERMARK: u64 = 2;
 /// Weights of weighted bands, if nothing else is said.
 const DEFAULT_BAND_WEIGHTS: [f64; 3] = [70.0, 20.0, 10.0];
 
@@ -20,6 +18,7 @@ pub(super) struct Parts {
     pub(super) arbitration: raw::Arbitration,
     pub(super) usage: raw::Usage,
     pub(super) slo: raw::Slo,
+    pub(super) reject_unmeetable: bool,
 }
 
 /// A pool's policy, and what of it isn't the engine's.
@@ -50,16 +49,16 @@ pub(super) fn convert(raw: Parts, identities_max: usize, path: &str) -> Result<C
         policy: engine::Policy {
             down: convert_down(&raw.down, path)?,
             queue: convert_queue(&raw.queue),
-            gate: convert_gate(&raw.stock, path)?,
+            gate: gate::convert(&raw.stock, path)?,
             bands: convert_bands(&arbitration.bands, &within)?,
             per_model: arbitration.per_model,
             class_mode,
             classes: sets,
             flows: convert_flows(arbitration.flows, identities_max),
-            order: convert_order(arbitration.order, &raw.slo, path)?,
+            order: convert_order(arbitration.order, &raw.slo),
             weights: engine::TokenWeights { input, output },
             usage_window: raw.usage.window.0,
-            reject_unmeetable: false,
+            reject_unmeetable: raw.reject_unmeetable,
         },
         flow_key,
         class_globs: globs,
@@ -98,55 +97,6 @@ fn convert_queue(raw: &raw::Queue) -> engine::Queue {
         },
         max_rate: raw.max_rate.map(|it| it.0),
     }
-}
-
-/// lower = watermark*(1-deviation), upper = watermark*(1+deviation), or the two as given; exact.
-fn convert_gate(stock: &raw::Stock, path: &str) -> Result<engine::Gate, Broken> {
-    let unit = match stock.unit {
-        raw::StockUnit::Requests => engine::StockUnit::Requests,
-        raw::StockUnit::Tokens => engine::StockUnit::Tokens,
-    };
-    let watermark = match (stock.watermark_per_backend, unit) {
-        (Some(raw::Watermark::None), _) => return Ok(engine::Gate::Open),
-        (Some(raw::Watermark::Fixed(watermark)), _) => watermark,
-        (None, engine::StockUnit::Requests) => DEFAULT_WATERMARK,
-        (None, engine::StockUnit::Tokens) => {
-            return Err(Broken(
-                format!("{path}.stock.unit"),
-                "tokens need a watermark_per_backend: a whole number of tokens that one server works on"
-                    .into(),
-            ));
-        }
-    };
-    let deviation = stock.deviation.0.billionths();
-    if deviation == 0 || deviation >= Decimal::ONE {
-        return Err(Broken(
-            format!("{path}.stock.deviation"),
-            "a deviation is above 0 and below 1".into(),
-        ));
-    }
-    let scaled = |by: u128| Decimal::from_billionths(u128::from(watermark) * by);
-    let lower = stock
-        .lower_bound_per_backend
-        .map_or(scaled(Decimal::ONE - deviation), |it| it.0);
-    let upper = stock
-        .upper_bound_per_backend
-        .map_or(scaled(Decimal::ONE + deviation), |it| it.0);
-    let watermark = Decimal::whole(watermark);
-    let given = stock.watermark_per_backend.is_some();
-    if lower > upper || given && !(lower..=upper).contains(&watermark) {
-        return Err(Broken(
-            format!("{path}.stock"),
-            "0 <= lower_bound_per_backend <= watermark_per_backend <= upper_bound_per_backend is needed"
-                .into(),
-        ));
-    }
-    Ok(engine::Gate::Bounded {
-        unit,
-        lower,
-        upper,
-        watermark: watermark.clamp(lower, upper),
-    })
 }
 
 fn convert_bands(raw: &raw::Bands, path: &str) -> Result<engine::Bands, Broken> {
@@ -226,21 +176,18 @@ fn convert_key(raw: &[raw::FlowKey], path: &str) -> Result<Vec<FlowKey>, Broken>
     Ok(keys)
 }
 
-fn convert_order(raw: raw::Order, slo: &raw::Slo, path: &str) -> Result<engine::Order, Broken> {
-    if slo.target_ttft.is_some() != slo.target_itl.is_some() {
-        return Err(Broken(
-            format!("{path}.slo"),
-            "target_ttft and target_itl are given both, or neither".into(),
-        ));
-    }
-    Ok(match raw {
+const fn convert_order(raw: raw::Order, slo: &raw::Slo) -> engine::Order {
+    match raw {
         raw::Order::Fcfs => engine::Order::Fcfs,
         raw::Order::Wspt => engine::Order::Wspt,
         raw::Order::Edf => engine::Order::Edf,
         raw::Order::SloDeadline => engine::Order::SloDeadline {
-            target: slo.target_ttft.map(|it| it.0),
+            target: match slo.target_ttft {
+                Some(target) => Some(target.0),
+                None => None,
+            },
         },
-    })
+    }
 }
 
 #[cfg(test)]
@@ -284,7 +231,11 @@ mod tests {
             .filter_map(|it| it.strip_prefix("yaml\n"))
             .filter(|it| it.contains("endpoints:"))
             .collect();
-        assert_eq!(blocks.len(), 3, "who goes next, failures, who is let in");
+        assert_eq!(
+            blocks.len(),
+            4,
+            "who goes next, the servers' model, failures, who is let in"
+        );
         let least = "pools: [{name: chat, endpoints: {static: ['127.0.0.1:8001']}}]";
         let defaults = format!("{:?}", Config::parse(least, "least").expect("valid"));
         for block in blocks {
@@ -298,6 +249,7 @@ mod tests {
     fn every_key_reaches_the_engine() {
         let pool = valid(
             "queue: {max_rate: 2.5, requeues: 5}
+reject_unmeetable: true
 down: {first: 250ms, max: 8s}
 companion_down: {hold: 2s, then: open}
 stock: {unit: tokens, watermark_per_backend: 20000, deviation: 0.25}
@@ -312,6 +264,7 @@ arbitration:
         );
         let policy = pool.policy;
         assert_eq!(policy.queue.max_rate, Some(2.5));
+        assert!(policy.reject_unmeetable);
         assert_eq!(
             policy.gate,
             Gate::Bounded {
@@ -424,12 +377,6 @@ arbitration:
                 "usage.store",
                 "memory only",
             ),
-            (
-                "\nstock:\n  unit: tokens".to_owned(),
-                6,
-                "stock.unit",
-                "watermark_per_backend",
-            ),
             ("\ndown: {first: 40s}".to_owned(), 5, "down", "at most max"),
             ("\ndown:\n  first: 0s".to_owned(), 6, "down.first", "above zero"),
             (
@@ -443,20 +390,6 @@ arbitration:
                 6,
                 "companion_down.then",
                 "open",
-            ),
-            ("\nstock:\n  unit: bytes".to_owned(), 6, "stock.unit", "tokens"),
-            ("\nslo: {target_ttft: 5}".to_owned(), 5, "slo", "both, or neither"),
-            (
-                "\nslo: {target_ttft: 0, target_itl: 5}".to_owned(),
-                5,
-                "slo.target_ttft",
-                "above zero",
-            ),
-            (
-                "\nslo: {target_ttft: -1.5, target_itl: 5}".to_owned(),
-                5,
-                "slo.target_ttft",
-                "above zero",
             ),
             (
                 flows("default_weight: 0"),

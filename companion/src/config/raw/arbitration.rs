@@ -8,7 +8,9 @@ use std::collections::BTreeMap;
 use serde::de::IgnoredAny;
 use serde::{Deserialize, Deserializer};
 
-use crate::config::value::{Count, Factor, Fraction, OneOrMany, Pairs, Share, Span, Target, Weight};
+use crate::config::value::{
+    Count, Factor, Fraction, Multiplier, OneOrMany, Pairs, Share, Span, Target, Weight,
+};
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
@@ -229,9 +231,20 @@ impl<'de> Deserialize<'de> for Store {
 }
 
 /// What the model servers owe; both targets or neither.
-#[derive(Debug, Default, Deserialize)]
+#[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub(in crate::config) struct Slo {
+    pub(in crate::config) slo_multiplier: Multiplier,
     pub(in crate::config) target_ttft: Option<Target>,
     pub(in crate::config) target_itl: Option<Target>,
+}
+
+impl Default for Slo {
+    fn default() -> Self {
+        Self {
+            slo_multiplier: Multiplier(penstock_model::slo::Policy::default().multiplier),
+            target_ttft: None,
+            target_itl: None,
+        }
+    }
 }
