@@ -3,6 +3,7 @@
 //! Pure: time is an argument, randomness is seeded, nothing here waits or does input and output. The mock server
 //! drives the same [`Server`] by a real clock.
 
+pub mod closed_loop;
 pub mod limits;
 pub mod server;
 pub mod world;

@@ -216,11 +216,27 @@ struct Sequence {
     computed: u64,
     /// Tokens being processed in the iteration under way; 0: passed over in it.
     chunk: u64,
+    /// Tokens that it decodes in an iteration, on the average.
+    pace: f64,
+    /// What that leaves over from iteration to iteration.
+    credit: f64,
+    /// Of `chunk`, tokens that are decoded beyond the one that is due.
+    extra: u64,
 }
 
 impl Sequence {
     fn missing(&self) -> u64 {
         self.input + self.generated - self.computed
+    }
+
+    fn decodes(&self) -> bool {
+        self.generated > 0 && self.missing() == 1
+    }
+
+    /// Tokens that it decodes in the next iteration, at its own pace.
+    fn due(&self) -> u64 {
+        let left = self.output - self.generated;
+        ((self.credit + self.pace).floor() as u64).min(left)
     }
 }
 
@@ -240,6 +256,7 @@ enum Phase {
 #[derive(Clone, Debug)]
 pub struct Server {
     hardware: Hardware,
+    request_noise: f64,
     rng: ChaCha8Rng,
     phase: Phase,
     /// In order of admission: the last is the youngest.
@@ -260,6 +277,7 @@ impl Server {
         hardware.check()?;
         Ok(Self {
             hardware,
+            request_noise: 0.0,
             rng: ChaCha8Rng::seed_from_u64(seed),
             phase: Phase::Idle,
             running: Vec::new(),
@@ -268,6 +286,25 @@ impl Server {
             events: VecDeque::new(),
             totals: Totals::default(),
         })
+    }
+
+    /// From now on jobs decode at a pace of their own, as they do where some tokens are guessed: a few in one iteration, or
+    /// none in another. A job's time between tokens is that of the iterations times a log-normal factor of mean 1 and
+    /// this relative standard deviation; 0: none.
+    #[must_use]
+    pub fn with_request_noise(mut self, sigma: f64) -> Self {
+        self.request_noise = sigma;
+        self
+    }
+
+    /// The server is another one from the next iteration on; what it holds, it keeps.
+    ///
+    /// # Errors
+    /// A value of `hardware` is out of its range; nothing has changed.
+    pub fn become_hardware(&mut self, hardware: Hardware) -> Result<(), HardwareError> {
+        hardware.check()?;
+        self.hardware = hardware;
+        Ok(())
     }
 
     /// A job arrives. It takes part from the first iteration that starts at `now` or later.
@@ -287,6 +324,12 @@ impl Server {
             return Err(Refused::Full);
         }
         let (id, output) = (job.id, job.output);
+        // Half a token of credit: what is rounded at the end of a job is right on the average.
+        let (pace, credit) = if self.request_noise > 0.0 {
+            (1.0 / self.factor(self.request_noise), 0.5)
+        } else {
+            (1.0, 0.0)
+        };
         self.waiting.push_back(Sequence {
             id,
             arrived: now,
@@ -295,6 +338,9 @@ impl Server {
             generated: 0,
             computed: 0,
             chunk: 0,
+            pace,
+            credit,
+            extra: 0,
         });
         self.totals.submitted += 1;
         if self.phase == Phase::Idle {
@@ -371,6 +417,15 @@ impl Server {
         let (events, totals, kv_tokens) = (&mut self.events, &mut self.totals, &mut self.kv_tokens);
         self.running.retain_mut(|s| {
             s.computed += std::mem::take(&mut s.chunk);
+            for _ in 0..std::mem::take(&mut s.extra) {
+                events.push_back(Event {
+                    at,
+                    id: s.id,
+                    kind: Kind::Token,
+                });
+                s.generated += 1;
+                totals.output_tokens += 1;
+            }
             if s.missing() > 0 {
                 return true;
             }
@@ -425,9 +480,21 @@ impl Server {
         let mut preempted = false;
         let mut next = 0;
         while next < self.running.len() {
-            let chunk = self.running[next].missing().min(*budget);
+            let sequence = &self.running[next];
+            let decodes = sequence.decodes();
+            let wanted = if decodes {
+                sequence.due()
+            } else {
+                sequence.missing()
+            };
+            let chunk = wanted.min(*budget);
             if self.kv_tokens + chunk <= self.hardware.kv_tokens {
-                self.running[next].chunk = chunk;
+                let sequence = &mut self.running[next];
+                if decodes {
+                    sequence.credit += sequence.pace - chunk as f64;
+                    sequence.extra = chunk.saturating_sub(1);
+                }
+                sequence.chunk = chunk;
                 self.kv_tokens += chunk;
                 *budget -= chunk;
                 next += 1;
@@ -467,12 +534,15 @@ impl Server {
         Duration::from_nanos((nanos.round() as u64).max(1))
     }
 
-    /// A log-normal factor with mean 1, so that noise doesn't change what a server can do.
     fn noise(&mut self) -> f64 {
-        let sigma = self.hardware.noise;
-        if sigma == 0.0 {
-            return 1.0;
+        match self.hardware.noise {
+            0.0 => 1.0,
+            sigma => self.factor(sigma),
         }
+    }
+
+    /// A log-normal factor with mean 1, so that noise doesn't change what a server can do.
+    fn factor(&mut self, sigma: f64) -> f64 {
         // Box-Muller; 1 - u keeps the logarithm off zero.
         let (u, v): (f64, f64) = (self.rng.random(), self.rng.random());
         let normal = (-2.0 * (1.0 - u).ln()).sqrt() * (std::f64::consts::TAU * v).cos();
