@@ -59,6 +59,34 @@ impl Parameters {
         self.beta_ms * (i + o) / (o + 1.0) + self.gamma_ms * (i + o / 2.0)
     }
 
+    /// What a request's own prompt adds to its time to the first token, in milliseconds.
+    #[must_use]
+    pub fn own_prefill_ms(&self, traffic: &Traffic) -> f64 {
+        (self.beta_ms + self.gamma_ms) * traffic.input
+    }
+
+    /// What a request's own tokens add to its mean time between tokens, in milliseconds.
+    #[must_use]
+    pub fn own_decode_ms(&self, traffic: &Traffic) -> f64 {
+        self.beta_ms + self.gamma_ms * (traffic.input + (traffic.output + 1.0) / 2.0)
+    }
+
+    /// Whether they say anything: finite, alpha above 0, beta and gamma not below.
+    #[must_use]
+    pub fn is_valid(&self) -> bool {
+        let Self {
+            alpha_ms,
+            beta_ms,
+            gamma_ms,
+        } = *self;
+        alpha_ms.is_finite()
+            && beta_ms.is_finite()
+            && gamma_ms.is_finite()
+            && alpha_ms > 0.0
+            && beta_ms >= 0.0
+            && gamma_ms >= 0.0
+    }
+
     /// Duration of an iteration with `in_flight` requests of this traffic, in milliseconds.
     #[must_use]
     pub fn iteration_ms(&self, traffic: &Traffic, in_flight: f64) -> f64 {
@@ -68,16 +96,17 @@ impl Parameters {
     /// Where the server settles; unstable traffic has no steady state rather than a number.
     #[must_use]
     pub fn solve(&self, traffic: &Traffic) -> Operation {
-        let (i, o) = (traffic.input, traffic.output);
         let delta_ms = self.delta_ms(traffic);
-        let iterations_per_ms = traffic.rate / 1_000.0 * (o + 1.0);
+        let iterations_per_ms = traffic.rate / 1_000.0 * (traffic.output + 1.0);
         let rho = iterations_per_ms * delta_ms;
+        // Beyond what a number holds there is no steady state either.
+        let rho = if rho.is_nan() { f64::INFINITY } else { rho };
         let steady = (rho < 1.0).then(|| {
             let iteration_ms = self.alpha_ms / (1.0 - rho);
             Steady {
                 iteration_ms,
-                ttft_ms: iteration_ms + (self.beta_ms + self.gamma_ms) * i,
-                itl_ms: iteration_ms + self.beta_ms + self.gamma_ms * (i + (o + 1.0) / 2.0),
+                ttft_ms: iteration_ms + self.own_prefill_ms(traffic),
+                itl_ms: iteration_ms + self.own_decode_ms(traffic),
                 in_flight: iterations_per_ms * iteration_ms,
             }
         });

@@ -56,14 +56,38 @@ pub struct Slo {
     pub source: Source,
 }
 
-/// Targets at `multiplier` times alpha, for one variant.
+/// Targets at `multiplier` times alpha, for one variant: where its iterations take so long, by the model. What a real
+/// server shows then is the first of them times the variant's bias.
 #[must_use]
-pub fn inferred(_parameters: &Parameters, _traffic: &Traffic, _multiplier: f64) -> Targets {
-    Targets::default()
+pub fn inferred(parameters: &Parameters, traffic: &Traffic, multiplier: f64) -> Targets {
+    let iteration_ms = multiplier * parameters.alpha_ms;
+    Targets {
+        ttft_ms: Some(iteration_ms + parameters.own_prefill_ms(traffic)),
+        itl_ms: Some(iteration_ms + parameters.own_decode_ms(traffic)),
+    }
 }
 
-/// Of what was observed, `None` unless both are above 0.
+/// Of what was observed, `None` unless both are above 0: room to breathe, and no more than anybody waits.
 #[must_use]
-pub fn observed(_ttft_ms: f64, _itl_ms: f64) -> Option<Targets> {
-    None
+pub fn observed(ttft_ms: f64, itl_ms: f64) -> Option<Targets> {
+    (ttft_ms > 0.0 && itl_ms > 0.0).then(|| Targets {
+        ttft_ms: Some((HEADROOM * ttft_ms).min(TTFT_MS_MAX)),
+        itl_ms: Some((HEADROOM * itl_ms).min(ITL_MS_MAX)),
+    })
 }
+
+/// The larger of either.
+#[must_use]
+pub fn maximum(one: Targets, other: Targets) -> Targets {
+    // `None` is the least of all options.
+    let larger = |a: Option<f64>, b: Option<f64>| if a > b { a } else { b };
+    Targets {
+        ttft_ms: larger(one.ttft_ms, other.ttft_ms),
+        itl_ms: larger(one.itl_ms, other.itl_ms),
+    }
+}
+
+/// How much worse than what was observed is still on target.
+const HEADROOM: f64 = 1.5;
+const TTFT_MS_MAX: f64 = 10_000.0;
+const ITL_MS_MAX: f64 = 500.0;

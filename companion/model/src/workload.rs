@@ -17,6 +17,26 @@ pub struct Observed {
 
 /// All of `windows` together: rates add, the rest is weighted by them. Nothing busy: all zero.
 #[must_use]
-pub fn together(_windows: &[Observed]) -> Observed {
-    Observed::default()
+pub fn together(windows: &[Observed]) -> Observed {
+    let mut sum = Observed::default();
+    for window in windows {
+        let rate = window.traffic.rate;
+        if !(rate > 0.0 && rate.is_finite()) {
+            continue;
+        }
+        sum.traffic.rate += rate;
+        sum.traffic.input += rate * window.traffic.input;
+        sum.traffic.output += rate * window.traffic.output;
+        sum.ttft_ms += rate * window.ttft_ms;
+        sum.itl_ms += rate * window.itl_ms;
+        sum.busy += window.busy.max(1);
+    }
+    if sum.busy > 0 {
+        let rate = sum.traffic.rate;
+        sum.traffic.input /= rate;
+        sum.traffic.output /= rate;
+        sum.ttft_ms /= rate;
+        sum.itl_ms /= rate;
+    }
+    sum
 }
