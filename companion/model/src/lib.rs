@@ -6,9 +6,12 @@
 pub mod analysis;
 pub mod bootstrap;
 pub mod closed_form;
+pub mod fit;
 pub mod kalman;
 pub mod learner;
 pub mod ledger;
+pub mod limits;
+pub mod reservoir;
 pub mod sizing;
 pub mod slo;
 pub mod windows;

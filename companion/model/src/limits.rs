@@ -1,0 +1,14 @@
+//! Every limit of the model, and how they relate.
+
+/// Requests that a ledger follows at one endpoint.
+pub const RUNNING_MAX: usize = 4_096;
+/// Requests that have ended there and may still overlap one that runs.
+pub const ENDED_MAX: usize = 2_048;
+/// The most tokens that any request may have.
+pub const TOKENS_MAX: f64 = 1e9;
+/// Observations kept of each quarter octave of the load.
+pub const BUCKET: usize = 64;
+/// Quarter octaves of the load: up to 2^14 tokens in an iteration; the last holds all above.
+pub const BUCKETS: usize = 57;
+/// Requests of a variant after which an observation is too old.
+pub const AGE_MAX: u64 = 3_000;

@@ -1,0 +1,346 @@
+//! A little world in virtual time: servers that batch by iteration, clients, a gate that predicts with what the learner
+//! says, and the learner, which sees what a gateway would.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use penstock_model::learner::{Fit, Learner, State};
+use penstock_model::ledger::{End, Ledger};
+use penstock_model::{Parameters, Targets, closed_form::Traffic};
+use rand::{RngExt, SeedableRng};
+use rand_chacha::ChaCha8Rng;
+
+/// What clients send: log-normal sizes.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Mix {
+    pub(crate) name: &'static str,
+    /// Prompt and output in the mean, and how often; the shares add to 1.
+    pub(crate) parts: &'static [(f64, f64, f64)],
+    /// Of the logarithm of a size.
+    pub(crate) spread: f64,
+}
+
+pub(crate) const CHAT: Mix = Mix {
+    name: "chat",
+    parts: &[(512.0, 128.0, 1.0)],
+    spread: 0.6,
+};
+pub(crate) const LONG: Mix = Mix {
+    name: "long",
+    parts: &[(8_000.0, 150.0, 1.0)],
+    spread: 0.4,
+};
+pub(crate) const CODE: Mix = Mix {
+    name: "code",
+    parts: &[(2_000.0, 300.0, 1.0)],
+    spread: 0.8,
+};
+pub(crate) const MIXED: Mix = Mix {
+    name: "mixed",
+    parts: &[(512.0, 128.0, 0.6), (8_000.0, 150.0, 0.1), (2_000.0, 300.0, 0.3)],
+    spread: 0.6,
+};
+
+impl Mix {
+    pub(crate) fn traffic(&self) -> Traffic {
+        let mean = |size: fn(&(f64, f64, f64)) -> f64| {
+            self.parts.iter().map(|part| size(part) * part.2).sum::<f64>()
+        };
+        Traffic {
+            rate: 0.0,
+            input: mean(|p| p.0),
+            output: mean(|p| p.1),
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Settings {
+    pub(crate) truth: Parameters,
+    pub(crate) mix: Mix,
+    /// Relative, of what a request's times are reported with.
+    pub(crate) noise: f64,
+    /// Endpoints of the one variant.
+    pub(crate) endpoints: usize,
+    /// What is offered, as a part of what they can do within their targets.
+    pub(crate) load: f64,
+    /// Sizes don't vary.
+    pub(crate) probes: bool,
+    pub(crate) seed: u64,
+    /// Requests in flight at an endpoint of which nothing is known.
+    pub(crate) initial: usize,
+    /// Instead of Poisson arrivals: always so many in flight at each endpoint.
+    pub(crate) constant: Option<usize>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Job {
+    id: u64,
+    input: f64,
+    output: u64,
+    estimate: f64,
+}
+
+#[derive(Debug, Default)]
+struct Endpoint {
+    ledger: Ledger,
+    waiting: VecDeque<Job>,
+    /// With the tokens that are out.
+    running: Vec<(Job, u64)>,
+    ends_ms: Option<f64>,
+    /// The jobs whose prompts the iteration computes are the last ones.
+    probing: bool,
+}
+
+impl Endpoint {
+    fn jobs(&self) -> impl Iterator<Item = &Job> {
+        self.waiting.iter().chain(self.running.iter().map(|(job, _)| job))
+    }
+
+    fn begin(&mut self, now_ms: f64, truth: &Parameters) {
+        let mut budget = 8_192.0 - self.running.len() as f64;
+        let mut tokens = self.running.len() as f64;
+        while let Some(job) = self.waiting.front() {
+            if self.running.len() >= 1_024 || job.input.min(8_000.0) > budget {
+                break;
+            }
+            budget -= job.input.min(8_000.0);
+            tokens += job.input;
+            let job = self.waiting.pop_front().expect("just seen");
+            self.running.push((job, 0));
+        }
+        let resident: f64 = self
+            .running
+            .iter()
+            .map(|(job, out)| job.input + *out as f64)
+            .sum();
+        self.ends_ms = (!self.running.is_empty())
+            .then_some(now_ms + truth.alpha_ms + truth.beta_ms * tokens + truth.gamma_ms * resident);
+    }
+}
+
+pub(crate) struct World {
+    pub(crate) settings: Settings,
+    pub(crate) learner: Learner,
+    pub(crate) last_fit: Option<Fit>,
+    pub(crate) now_ms: f64,
+    pub(crate) served: u64,
+    /// Of the last window.
+    pub(crate) states: Vec<State>,
+    rng: ChaCha8Rng,
+    endpoints: Vec<Endpoint>,
+    queue: VecDeque<Job>,
+    times: BTreeMap<u64, (f64, f64)>,
+    next_id: u64,
+    arrival_ms: f64,
+    window: u64,
+    mean_output: f64,
+    mean_input: f64,
+}
+
+/// (n*, lambda*) for targets at three times alpha.
+pub(crate) fn sizing(p: &Parameters, traffic: &Traffic) -> (f64, f64) {
+    let n = 2.0 * p.alpha_ms / p.delta_ms(traffic);
+    (
+        n,
+        1_000.0 * n / ((traffic.output + 1.0) * p.iteration_ms(traffic, n)),
+    )
+}
+
+impl World {
+    pub(crate) fn new(settings: Settings) -> Self {
+        Self {
+            settings,
+            learner: Learner::new(None),
+            last_fit: None,
+            now_ms: 0.0,
+            served: 0,
+            states: Vec::new(),
+            rng: ChaCha8Rng::seed_from_u64(settings.seed),
+            endpoints: (0..settings.endpoints).map(|_| Endpoint::default()).collect(),
+            queue: VecDeque::new(),
+            times: BTreeMap::new(),
+            next_id: 0,
+            arrival_ms: 0.0,
+            window: 0,
+            mean_output: settings.mix.traffic().output,
+            mean_input: settings.mix.traffic().input,
+        }
+    }
+
+    fn normal(&mut self) -> f64 {
+        let (u, v): (f64, f64) = (self.rng.random(), self.rng.random());
+        (-2.0 * (1.0 - u).ln()).sqrt() * (std::f64::consts::TAU * v).cos()
+    }
+
+    fn size(&mut self, mean: f64) -> f64 {
+        let s = self.settings.mix.spread;
+        (mean * (s * self.normal() - s * s / 2.0).exp())
+            .round()
+            .clamp(1.0, 16_000.0)
+    }
+
+    fn arrive(&mut self) {
+        let mut lot: f64 = self.rng.random();
+        let parts = self.settings.mix.parts;
+        let part = parts
+            .iter()
+            .find(|part| {
+                lot -= part.2;
+                lot < 0.0
+            })
+            .unwrap_or(&parts[0]);
+        let input = self.size(part.0);
+        let output = self.size(part.1) as u64;
+        let estimate = (input * (1.0 + 0.05 * self.normal())).max(1.0);
+        self.queue.push_back(Job {
+            id: self.next_id,
+            input,
+            output,
+            estimate,
+        });
+        self.next_id += 1;
+    }
+
+    fn fits(&self, endpoint: &Endpoint, job: &Job) -> Option<f64> {
+        let count = endpoint.jobs().count();
+        if let Some(constant) = self.settings.constant {
+            return (count < constant).then_some(count as f64);
+        }
+        let Some(p) = self.learner.parameters() else {
+            let most = if endpoint.probing {
+                self.settings.initial / 2
+            } else {
+                self.settings.initial
+            };
+            return (count < most).then_some(count as f64);
+        };
+        let o = self.mean_output.max(1.0);
+        let prompts: f64 = endpoint.jobs().map(|j| j.estimate).sum::<f64>() + job.estimate;
+        let c = count as f64 + 1.0;
+        let iteration = p.alpha_ms + p.beta_ms * (c + prompts / o) + p.gamma_ms * (prompts + c * o / 2.0);
+        let slo = 3.0 * p.alpha_ms + p.beta_ms + p.gamma_ms * (self.mean_input + o / 2.0);
+        let budget = 0.9 * slo * if endpoint.probing { 0.5 } else { 1.0 };
+        (count == 0 || (iteration <= budget && c <= 256.0)).then_some(iteration)
+    }
+
+    fn dispatch(&mut self) {
+        while let Some(job) = self.queue.front().copied() {
+            let best = (0..self.endpoints.len())
+                .filter_map(|e| Some((e, self.fits(&self.endpoints[e], &job)?)))
+                .min_by(|a, b| a.1.total_cmp(&b.1));
+            let Some((e, _)) = best else { return };
+            self.queue.pop_front();
+            let predicted = self.learner.parameters().map(|p| {
+                let endpoint = &self.endpoints[e];
+                let c = endpoint.running.len() as f64;
+                let m: f64 = endpoint.jobs().map(|j| j.estimate + self.mean_output / 2.0).sum();
+                let pr: f64 = endpoint.jobs().map(|j| j.estimate).sum::<f64>() / self.mean_output;
+                p.alpha_ms + p.beta_ms * (c + pr) + p.gamma_ms * m + (p.beta_ms + p.gamma_ms) * job.estimate
+            });
+            let (now, expected) = (self.now_ms, self.mean_output);
+            let endpoint = &mut self.endpoints[e];
+            endpoint
+                .ledger
+                .dispatched(now, job.id, job.estimate, 0.0, expected, predicted);
+            endpoint.waiting.push_back(job);
+            self.times.insert(job.id, (now, 0.0));
+            if endpoint.ends_ms.is_none() {
+                endpoint.begin(now, &self.settings.truth);
+            }
+        }
+    }
+
+    fn iterate(&mut self, e: usize) {
+        let now = self.now_ms;
+        let mut done = Vec::new();
+        let times = &mut self.times;
+        self.endpoints[e].running.retain_mut(|(job, out)| {
+            *out += 1;
+            if *out == 1 {
+                times.get_mut(&job.id).expect("dispatched").1 = now;
+            }
+            if *out >= job.output {
+                done.push(*job);
+            }
+            *out < job.output
+        });
+        for job in done {
+            self.served += 1;
+            let (dispatched, first) = self.times.remove(&job.id).expect("dispatched");
+            self.mean_output += 0.01 * (job.output as f64 - self.mean_output);
+            self.mean_input += 0.01 * (job.input - self.mean_input);
+            let (a, b) = (self.normal(), self.normal());
+            let noise = self.settings.noise;
+            let _ = a;
+            let decoding = (now - first) * (1.0 + noise * b).max(0.1);
+            let end = End {
+                first_ms: Some(first.max(dispatched)),
+                last_ms: Some(first + decoding),
+                streamed: true,
+                input: Some(job.input),
+                output: Some(job.output as f64),
+            };
+            if let Some(seen) = self.endpoints[e].ledger.ended(now, job.id, &end) {
+                self.learner.observe(&seen);
+                crate::saw(self, &seen);
+            }
+        }
+        let truth = self.settings.truth;
+        self.endpoints[e].begin(now, &truth);
+        self.dispatch();
+    }
+
+    /// Until so many more were served.
+    pub(crate) fn serve(&mut self, requests: u64) {
+        let until = self.served + requests;
+        let capacity = sizing(&self.settings.truth, &self.settings.mix.traffic()).1;
+        let rate = self.settings.load * capacity * self.settings.endpoints as f64 / 1_000.0;
+        while self.served < until {
+            if let Some(constant) = self.settings.constant {
+                while self.queue.len() < constant {
+                    self.arrive();
+                }
+                self.dispatch();
+            }
+            let iteration = (0..self.endpoints.len())
+                .filter_map(|e| Some((e, self.endpoints[e].ends_ms?)))
+                .min_by(|a, b| a.1.total_cmp(&b.1));
+            let window_ms = (self.window + 1) as f64 * 10_000.0;
+            let arrival_ms = if self.settings.constant.is_some() || self.queue.len() > 500 {
+                f64::INFINITY
+            } else {
+                self.arrival_ms
+            };
+            let iteration_ms = iteration.map_or(f64::INFINITY, |(_, at)| at);
+            if window_ms <= arrival_ms && window_ms <= iteration_ms {
+                self.now_ms = window_ms;
+                self.end_window();
+            } else if arrival_ms <= iteration_ms {
+                self.now_ms = arrival_ms.max(self.now_ms);
+                self.arrive();
+                let u: f64 = self.rng.random();
+                self.arrival_ms = self.now_ms - (1.0 - u).ln() / rate;
+                self.dispatch();
+            } else if let Some((e, at)) = iteration {
+                self.now_ms = at;
+                self.iterate(e);
+            }
+        }
+    }
+
+    fn end_window(&mut self) {
+        self.window += 1;
+        let traffic = Traffic {
+            rate: 1.0,
+            input: self.mean_input,
+            output: self.mean_output,
+        };
+        self.last_fit = self.learner.fit(self.now_ms, &traffic, &Targets::default());
+        self.states.push(self.learner.state());
+        let (window, count) = (self.window, self.endpoints.len() as u64);
+        for (e, endpoint) in self.endpoints.iter_mut().enumerate() {
+            endpoint.probing = self.settings.probes && window % 10 == 5 && (window / 10) % count == e as u64;
+        }
+        self.dispatch();
+    }
+}
