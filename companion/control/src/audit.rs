@@ -86,6 +86,24 @@ impl Control {
             // Stock may be counted in tokens; what is in flight is always requests.
             let in_flight = snapshot.flows.iter().map(|flow| flow.in_flight).sum();
             same("requests in flight", granted, in_flight)?;
+            let known = of.autopilot.in_flight();
+            let mut granted_here = known.map(|id| {
+                let entry = self.requests.get(id);
+                entry.is_some_and(|entry| entry.pool == pool && !entry.waits())
+            });
+            holds(
+                "what an autopilot takes to be in flight is granted",
+                granted_here.all(core::convert::identity),
+            )?;
+            same(
+                "requests that an autopilot takes to be in flight",
+                of.autopilot.in_flight().count(),
+                in_flight,
+            )?;
+            holds(
+                "an autopilot's endpoints add up to what it takes to be in flight",
+                of.autopilot.audit(),
+            )?;
         }
         Ok(())
     }

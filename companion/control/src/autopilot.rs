@@ -1,206 +1,299 @@
 //! The model of one pool's servers at work: what the engine's grants and the servers' answers say of them, learned, and
 //! said back to the engine as budgets.
 //!
-//! It speaks the engine's words and the model's, and no protocol, so whoever has an engine can fly it.
+//! It speaks the engine's words and the model's, and no protocol, so whoever has an engine can fly it. Every call but
+//! [`Autopilot::handle_timeout`] takes constant time; what is learned and said follows once a window, and no window
+//! runs while nothing happens.
+
+mod gauge;
+mod server;
+mod tally;
+mod variant;
+mod words;
 
 use core::time::Duration;
 use std::collections::VecDeque;
 
+use hashbrown::HashMap;
 use penstock_engine::input::{EndpointId, Input};
-use penstock_engine::{Instant, RequestId};
-use penstock_model::learner::State;
+use penstock_engine::{Budget, Instant, RequestId};
+use penstock_model::Targets;
+use penstock_model::analysis::analyze;
+use penstock_model::ledger::End;
 use penstock_model::slo::{Policy as SloPolicy, Slo, Source};
-use penstock_model::{Parameters, Targets};
+use penstock_model::workload::Observed;
 
-/// What an autopilot is made with.
-#[derive(Clone, Debug)]
-pub struct AutopilotSettings {
-    /// The pool's endpoints.
-    pub endpoints: Vec<AutopilotEndpoint>,
-    /// The pool's targets.
-    pub slo: SloPolicy,
-    /// The engine gates by budgets: without that nothing is probed.
-    pub gates: bool,
-    /// How long what waits may wait, which is in how long a backlog has to be served.
-    pub ttl: Duration,
-    /// A window of everything that is averaged; above 0.
-    pub window: Duration,
-    /// What earlier lives have learned, by variant.
-    pub kept: Vec<(String, Kept)>,
-}
+use gauge::{Gauge, Limits};
+use server::{Flight, Server};
+use tally::count;
+use variant::Variant;
 
-/// One endpoint.
-#[derive(Clone, Debug, PartialEq)]
-pub struct AutopilotEndpoint {
-    /// Which.
-    pub id: EndpointId,
-    /// Servers of one variant share their parameters.
-    pub variant: String,
-    /// Requests in one batch.
-    pub max_batch: u64,
-}
+pub use words::{
+    AutopilotEndpoint, AutopilotSettings, AutopilotStatus, Granted, Kept, Scraped, Served, Totals,
+    VariantStatus,
+};
 
-/// What is kept of a variant across lives.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Kept {
-    /// Its parameters when they were last known.
-    pub parameters: Parameters,
-    /// Observed over predicted time to the first token.
-    pub ttft_bias: f64,
-}
-
-/// A request that was granted.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Granted {
-    /// Where it was sent.
-    pub endpoint: EndpointId,
-    /// Its prompt, known or estimated,
-    pub prompt: u64,
-    /// of this, what a server holds already,
-    pub cached: u64,
-    /// and its output as it is expected.
-    pub output: u64,
-}
-
-/// How a granted request was served.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Served {
-    /// From the grant to the first byte of the answer.
-    pub first: Option<Duration>,
-    /// From the grant to the last.
-    pub last: Option<Duration>,
-    /// Its answer came token by token.
-    pub streamed: bool,
-    /// Prompt tokens, as the server says.
-    pub prompt: Option<u64>,
-    /// Of these, from its cache.
-    pub cached: Option<u64>,
-    /// Output tokens; `None`: nobody counted.
-    pub output: Option<u64>,
-}
-
-/// What a server says of itself.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Scraped {
-    /// Requests that run there, whoever's.
-    pub running: Option<u64>,
-    /// Requests that wait there.
-    pub waiting: Option<u64>,
-    /// Part of its cache that is used, 0 to 1.
-    pub kv_used: Option<f64>,
-    /// Tokens that its cache holds.
-    pub kv_tokens: Option<u64>,
-    /// Totals since it started, for windows.
-    pub totals: Option<Totals>,
-}
-
-/// A server's counters.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Totals {
-    /// Requests that got a first token.
-    pub requests: u64,
-    /// Prompt tokens.
-    pub prompt_tokens: u64,
-    /// Output tokens.
-    pub output_tokens: u64,
-    /// Seconds to all first tokens.
-    pub ttft_s: f64,
-    /// Times between tokens.
-    pub itl_count: u64,
-    /// Their sum in seconds.
-    pub itl_s: f64,
-}
-
-/// A variant at this moment.
-#[derive(Clone, Debug, PartialEq)]
-pub struct VariantStatus {
-    /// Its name.
-    pub name: String,
-    /// How far its model is.
-    pub state: State,
-    /// The parameters that are acted on; `None`: there are none.
-    pub parameters: Option<Parameters>,
-    /// Observed over predicted time to the first token.
-    pub ttft_bias: f64,
-    /// Normalised innovation squared of the last window; `None`: there was none.
-    pub nis: Option<f64>,
-    /// Condition number of what was observed.
-    pub condition: Option<f64>,
-    /// n* of one server.
-    pub n_star: Option<f64>,
-    /// lambda* of one server, requests per second; `None`: it can't be analysed.
-    pub lambda_star: Option<f64>,
-    /// lambda* of all that are ready; 0 if it can't be analysed.
-    pub capacity: f64,
-    /// Requests per second that fall to it.
-    pub demand: f64,
-    /// demand / capacity; 0 if it can't be analysed.
-    pub utilization: f64,
-    /// Replicas that its demand needs; `None`: no decision.
-    pub desired: Option<u64>,
-    /// Those that are ready.
-    pub current: u64,
-    /// Those that are listed and not ready.
-    pub pending: u64,
-}
-
-/// An autopilot at this moment.
-#[derive(Clone, Debug, PartialEq)]
-pub struct AutopilotStatus {
-    /// The targets in force.
-    pub slo: Slo,
-    /// By name.
-    pub variants: Vec<VariantStatus>,
-    /// lambda* of all variants together.
-    pub capacity: f64,
-    /// Requests per second that are offered, the backlog's part included.
-    pub demand: f64,
-}
+/// One endpoint in one window of so many runs at half of what it may, so that more than one load is seen.
+const PROBED_EVERY: u64 = 10;
+/// The same, while a variant isn't known: there is nothing to lose yet.
+const PROBED_EVERY_UNSURE: u64 = 2;
 
 /// What one pool's servers were seen to do, and what follows.
 #[derive(Debug)]
 pub struct Autopilot {
+    slo_policy: SloPolicy,
+    gates: bool,
+    ttl: Duration,
+    window: Duration,
+    began: Instant,
+    /// In the order of the settings.
+    servers: Vec<Server>,
+    numbers: HashMap<EndpointId, usize>,
+    /// By name.
+    variants: Vec<Variant>,
+    flights: HashMap<RequestId, Flight>,
+    /// Since when the window runs; `None`: nothing happens.
+    window_since: Option<Instant>,
+    arrivals: u64,
+    /// Windows that are over.
+    turn: u64,
+    slo: Slo,
+    /// Requests per second that are offered.
+    demand: f64,
+    learned: Vec<(String, Kept)>,
     inputs: VecDeque<Input>,
 }
 
 impl Autopilot {
-    /// One that has seen nothing.
+    /// One that has seen nothing. Its endpoints are ready until it hears otherwise.
     #[must_use]
-    pub fn new(_settings: AutopilotSettings, _now: Instant) -> Self {
-        Self {
+    pub fn new(settings: AutopilotSettings, now: Instant) -> Self {
+        let mut names: Vec<String> = settings.endpoints.iter().map(|it| it.variant.clone()).collect();
+        names.sort_unstable();
+        names.dedup();
+        let servers: Vec<Server> = settings
+            .endpoints
+            .iter()
+            .filter_map(|it| {
+                let variant = names.binary_search(&it.variant).ok()?;
+                Some(Server::new(it.id, variant, it.max_batch))
+            })
+            .collect();
+        let kept = |name: &str| {
+            settings
+                .kept
+                .iter()
+                .find(|(of, _)| of == name)
+                .map(|(_, kept)| *kept)
+        };
+        let variants = names.into_iter().map(|name| {
+            let kept = kept(&name);
+            Variant::new(name, kept)
+        });
+        let mut autopilot = Self {
+            slo_policy: settings.slo,
+            gates: settings.gates,
+            ttl: settings.ttl,
+            window: settings.window,
+            began: now,
+            numbers: servers
+                .iter()
+                .enumerate()
+                .map(|(number, it)| (it.id, number))
+                .collect(),
+            variants: variants.collect(),
+            servers,
+            flights: HashMap::new(),
+            window_since: None,
+            arrivals: 0,
+            turn: 0,
+            slo: Slo {
+                targets: Targets::default(),
+                source: Source::None,
+            },
+            demand: 0.0,
+            learned: Vec::new(),
             inputs: VecDeque::new(),
-        }
+        };
+        autopilot.analyse();
+        autopilot.steer();
+        autopilot
     }
 
     /// A request came that counts as load: any but invalid ones and those that the policy refuses.
-    pub fn arrived(&mut self, _now: Instant) {}
+    pub fn arrived(&mut self, now: Instant) {
+        self.touch(now);
+        self.arrivals = self.arrivals.saturating_add(1);
+    }
+
+    /// The last one that came was refused by the policy: it was no load.
+    pub fn refused(&mut self) {
+        self.arrivals = self.arrivals.saturating_sub(1);
+    }
 
     /// The engine let it go.
-    pub fn granted(&mut self, _now: Instant, _id: RequestId, _granted: Granted) {}
+    pub fn granted(&mut self, now: Instant, id: RequestId, granted: Granted) {
+        self.dropped(now, id);
+        self.touch(now);
+        let Some(&number) = self.numbers.get(&granted.endpoint) else {
+            return;
+        };
+        let flight = Flight::new(number, now, &granted);
+        let server = &mut self.servers[number];
+        let guess = self.variants[server.variant].guess();
+        let ttft_ms = guess.map(|it| server.first_token_ms(&it, &flight));
+        let cached = flight.prompt - flight.uncached;
+        server
+            .ledger
+            .dispatched(millis(now), id.0, flight.uncached, cached, flight.output, ttft_ms);
+        server.tally.granted += 1;
+        server.add(&flight);
+        self.flights.insert(id, flight);
+    }
 
-    /// It went to another endpoint than it was granted.
-    pub fn moved(&mut self, _now: Instant, _id: RequestId, _endpoint: EndpointId) {}
+    /// It runs already, and was granted by another: since when it decodes isn't known. It is load, and its own times say
+    /// nothing.
+    pub fn adopted(&mut self, now: Instant, id: RequestId, granted: Granted) {
+        self.dropped(now, id);
+        self.touch(now);
+        let Some(&number) = self.numbers.get(&granted.endpoint) else {
+            return;
+        };
+        let mut flight = Flight::new(number, now, &granted);
+        flight.whole = false;
+        let server = &mut self.servers[number];
+        server
+            .ledger
+            .dispatched(millis(now), id.0, 0.0, flight.prompt, flight.output, Some(0.0));
+        server.add(&flight);
+        self.flights.insert(id, flight);
+    }
+
+    /// It went to another endpoint than it was granted. Since when isn't known, so it is load there and no more.
+    pub fn moved(&mut self, now: Instant, id: RequestId, endpoint: EndpointId) {
+        let (Some(flight), Some(&number)) = (self.flights.get_mut(&id), self.numbers.get(&endpoint)) else {
+            return;
+        };
+        if flight.server == number {
+            return;
+        }
+        let before = core::mem::replace(&mut flight.server, number);
+        flight.whole = false;
+        let flight = *flight;
+        let cached = flight.prompt - flight.uncached;
+        let server = &mut self.servers[before];
+        server.ledger.dropped(millis(now), id.0);
+        server.remove(&flight);
+        let server = &mut self.servers[number];
+        server
+            .ledger
+            .dispatched(millis(now), id.0, flight.uncached, cached, flight.output, None);
+        server.add(&flight);
+    }
 
     /// It was served.
-    pub fn served(&mut self, _now: Instant, _id: RequestId, _served: Served) {}
+    pub fn served(&mut self, now: Instant, id: RequestId, served: Served) {
+        let Some(flight) = self.flights.remove(&id) else {
+            return;
+        };
+        self.touch(now);
+        let server = &mut self.servers[flight.server];
+        server.remove(&flight);
+        let input = served.prompt.map(|prompt| {
+            let prompt = count(prompt);
+            (prompt - served.cached.map_or(flight.prompt - flight.uncached, count)).max(0.0)
+        });
+        let output = served.output.map(count);
+        let streamed = served.streamed && flight.whole;
+        let (first, last) = (served.first.filter(|_| streamed), served.last);
+        let end = End {
+            first_ms: first.map(|after| millis(flight.granted_at.after(after))),
+            last_ms: last.map(|after| millis(flight.granted_at.after(after))),
+            streamed,
+            input,
+            output,
+        };
+        let observation = server
+            .ledger
+            .ended(millis(now), id.0, &end)
+            .filter(|_| flight.whole);
+        let itl_ms = match (first, last, output) {
+            (Some(first), Some(last), Some(output)) if output > 1.0 && last > first => {
+                Some((last - first).as_secs_f64() * 1_000.0 / (output - 1.0))
+            }
+            _ => None,
+        };
+        let ttft_ms = first.map(|first| first.as_secs_f64() * 1_000.0);
+        server.tally.served(
+            input.unwrap_or(flight.uncached),
+            output.unwrap_or(flight.output),
+            ttft_ms,
+            itl_ms,
+        );
+        if let Some(observation) = observation {
+            self.variants[server.variant].learner.observe(&observation);
+        }
+    }
 
     /// It was granted, and isn't served there, or nobody knows: it waits again, its client left, its server failed.
-    pub fn dropped(&mut self, _now: Instant, _id: RequestId) {}
+    pub fn dropped(&mut self, now: Instant, id: RequestId) {
+        let Some(flight) = self.flights.remove(&id) else {
+            return;
+        };
+        self.touch(now);
+        let server = &mut self.servers[flight.server];
+        server.remove(&flight);
+        server.ledger.dropped(millis(now), id.0);
+    }
 
     /// An endpoint is ready, or isn't.
-    pub fn ready(&mut self, _now: Instant, _id: EndpointId, _ready: bool) {}
+    pub fn ready(&mut self, now: Instant, id: EndpointId, ready: bool) {
+        if let Some(&number) = self.numbers.get(&id) {
+            self.servers[number].set_ready(now, now.since(self.began), ready);
+        }
+    }
 
     /// A server says of itself; `None`: it doesn't any more.
-    pub fn scraped(&mut self, _now: Instant, _id: EndpointId, _scraped: Option<Scraped>) {}
+    pub fn scraped(&mut self, now: Instant, id: EndpointId, scraped: Option<Scraped>) {
+        let Some(&number) = self.numbers.get(&id) else {
+            return;
+        };
+        if self.servers[number].scraped(scraped.as_ref()) {
+            self.touch(now);
+        }
+    }
 
     /// When [`Self::handle_timeout`] is due.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Instant> {
-        None
+        self.window_since.map(|since| since.after(self.window))
     }
 
     /// Closes windows that are over, and learns from them. `backlog`: requests that wait.
-    pub fn handle_timeout(&mut self, _now: Instant, _backlog: u64) {}
+    pub fn handle_timeout(&mut self, now: Instant, backlog: u64) {
+        let Some(since) = self.window_since.filter(|since| since.after(self.window) <= now) else {
+            return;
+        };
+        let over = now.since(since);
+        let arrivals = core::mem::take(&mut self.arrivals);
+        self.demand = per_second(arrivals, over) + per_second(backlog, self.ttl);
+        let windows: Vec<Option<Observed>> = self.servers.iter_mut().map(|it| it.close(over)).collect();
+        let is_idle =
+            arrivals == 0 && backlog == 0 && self.flights.is_empty() && windows.iter().all(Option::is_none);
+        for number in 0..self.variants.len() {
+            let own = self.windows_of(number, now, &windows);
+            self.variants[number].close(millis(now), own, &self.slo_policy);
+        }
+        self.turn += 1;
+        self.analyse();
+        self.steer();
+        for variant in &mut self.variants {
+            if let Some(kept) = variant.keep(now) {
+                self.learned.push((variant.name.clone(), kept));
+            }
+        }
+        self.window_since = (!is_idle).then_some(now);
+    }
 
     /// The next thing to tell the engine.
     pub fn poll_input(&mut self) -> Option<Input> {
@@ -209,20 +302,181 @@ impl Autopilot {
 
     /// What is worth keeping: variants whose parameters have changed since the last call.
     pub fn take_kept(&mut self) -> Vec<(String, Kept)> {
-        Vec::new()
+        core::mem::take(&mut self.learned)
     }
 
     /// A look at it.
     #[must_use]
     pub fn status(&self) -> AutopilotStatus {
+        let variants: Vec<VariantStatus> = (0..self.variants.len())
+            .map(|number| {
+                let (current, pending) = self.replicas(number);
+                self.variants[number].status(current, pending)
+            })
+            .collect();
         AutopilotStatus {
-            slo: Slo {
-                targets: Targets::default(),
-                source: Source::None,
-            },
-            variants: Vec::new(),
-            capacity: 0.0,
-            demand: 0.0,
+            slo: self.slo,
+            capacity: variants.iter().map(|it| it.capacity).sum(),
+            variants,
+            demand: self.demand,
         }
     }
+
+    /// Requests that it takes to be in flight, in no order.
+    pub(crate) fn in_flight(&self) -> impl Iterator<Item = RequestId> {
+        self.flights.keys().copied()
+    }
+
+    /// What is kept of each endpoint agrees with what is in flight there.
+    pub(crate) fn audit(&self) -> bool {
+        self.servers.iter().enumerate().all(|(number, server)| {
+            let there = self
+                .flights
+                .values()
+                .filter(|flight| flight.server == number)
+                .count();
+            usize::try_from(server.in_flight()) == Ok(there)
+        })
+    }
+
+    /// Something happens: a window runs from now on.
+    fn touch(&mut self, now: Instant) {
+        self.window_since.get_or_insert(now);
+    }
+
+    /// What a variant's endpoints did in a window. Those that have just come up aren't like the others, and count only
+    /// where there are none.
+    fn windows_of(&self, variant: usize, now: Instant, windows: &[Option<Observed>]) -> Vec<Observed> {
+        let own = || {
+            let all = self.servers.iter().zip(windows);
+            all.filter(|(server, _)| server.variant == variant)
+        };
+        let settled: Vec<Observed> = own()
+            .filter(|(server, _)| !server.is_young(now))
+            .filter_map(|(_, window)| *window)
+            .collect();
+        if settled.is_empty() {
+            own().filter_map(|(_, window)| *window).collect()
+        } else {
+            settled
+        }
+    }
+
+    /// A variant's endpoints: those that are ready, and those that aren't.
+    fn replicas(&self, variant: usize) -> (u64, u64) {
+        let own = self.servers.iter().filter(|it| it.variant == variant);
+        own.fold((0, 0), |(ready, pending), it| {
+            if it.ready {
+                (ready + 1, pending)
+            } else {
+                (ready, pending + 1)
+            }
+        })
+    }
+
+    fn analyse(&mut self) {
+        let asked: Vec<_> = (0..self.variants.len())
+            .map(|number| {
+                let own = self.servers.iter().filter(|it| it.variant == number);
+                let max_batch = own.map(|it| it.max_batch).min().unwrap_or(1);
+                let (current, pending) = self.replicas(number);
+                self.variants[number].asked(max_batch, current, pending)
+            })
+            .collect();
+        let analysis = analyze(&self.slo_policy, Some(self.demand), &asked);
+        self.slo = analysis.slo;
+        let mut results = analysis.variants.into_iter();
+        for variant in &mut self.variants {
+            variant.analysed(results.next());
+        }
+    }
+
+    /// What the targets allow; `None`: there are none that the gate may go by.
+    fn limits(&self) -> Option<Limits> {
+        if let Some(targets) = &self.slo_policy.explicit {
+            return Some(Limits::explicit(targets));
+        }
+        let alphas = self
+            .variants
+            .iter()
+            .filter_map(|it| it.parameters())
+            .map(|it| it.alpha_ms);
+        let greatest_ms = alphas.reduce(f64::max)?;
+        Some(Limits::inferred(greatest_ms * self.slo_policy.multiplier))
+    }
+
+    /// Says every endpoint's budget where that has changed.
+    fn steer(&mut self) {
+        let limits = self.limits();
+        let probed = self.probed();
+        for number in 0..self.servers.len() {
+            let budget = self.budget(number, limits, probed == Some(number));
+            let server = &mut self.servers[number];
+            if server.budget != budget {
+                server.budget = budget;
+                self.inputs.push_back(Input::Budget {
+                    id: server.id,
+                    budget,
+                });
+            }
+        }
+    }
+
+    /// The endpoint that is probed in the window that begins.
+    fn probed(&self) -> Option<usize> {
+        if !self.gates {
+            return None;
+        }
+        let is_busy = |server: &&(usize, &Server)| server.1.ready && server.1.observed.is_some();
+        let servers: Vec<(usize, &Server)> = self.servers.iter().enumerate().collect();
+        let busy: Vec<usize> = servers
+            .iter()
+            .filter(is_busy)
+            .map(|(number, _)| *number)
+            .collect();
+        let unsure: Vec<usize> = busy
+            .iter()
+            .copied()
+            .filter(|number| !self.variants[self.servers[*number].variant].is_sure())
+            .collect();
+        let (of, every) = if unsure.is_empty() {
+            (busy, PROBED_EVERY)
+        } else {
+            (unsure, PROBED_EVERY_UNSURE)
+        };
+        if of.is_empty() || !self.turn.is_multiple_of(every) {
+            return None;
+        }
+        let turn = usize::try_from(self.turn / every).unwrap_or(0);
+        of.get(turn % of.len()).copied()
+    }
+
+    fn budget(&self, number: usize, limits: Option<Limits>, probed: bool) -> Option<Budget> {
+        let server = &self.servers[number];
+        let variant = &self.variants[server.variant];
+        match (variant.parameters(), limits) {
+            (Some(parameters), Some(limits)) => {
+                let gauge = Gauge {
+                    parameters,
+                    ttft_bias: variant.learner.ttft_bias(),
+                    traffic: variant.traffic(),
+                    limits,
+                    max_batch: server.max_batch,
+                    kv_tokens: server.kv_tokens,
+                    probed,
+                };
+                Some(gauge.budget())
+            }
+            (None, _) | (_, None) => (probed && server.peak > 1).then(|| gauge::count_only(server.peak / 2)),
+        }
+    }
+}
+
+fn millis(of: Instant) -> f64 {
+    count(of.as_nanos()) / 1e6
+}
+
+fn per_second(of: u64, over: Duration) -> f64 {
+    let seconds = over.as_secs_f64();
+    if seconds > 0.0 { count(of) / seconds } else { 0.0 }
 }

@@ -15,6 +15,7 @@ use wire::command::Kind;
 use wire::filter_frame::Event as Said;
 
 use crate::autopilot::Scraped;
+use crate::convert;
 use crate::envoys::Envoys;
 use crate::event::{ConnId, Event, Observation, Output};
 use crate::intake::Arrival;
@@ -127,7 +128,8 @@ impl Control {
         }
         self.pools
             .iter()
-            .filter_map(|pool| pool.engine.poll_timeout())
+            .flat_map(|pool| [pool.engine.poll_timeout(), pool.autopilot.poll_timeout()])
+            .flatten()
             .chain(self.timers.next())
             .min()
     }
@@ -148,6 +150,7 @@ impl Control {
         for pool in 0..self.pools.len() {
             self.pools[pool].engine.handle_timeout(now);
             self.effects(now, pool);
+            self.steer(now, pool);
         }
         self.look();
     }
@@ -158,6 +161,30 @@ impl Control {
         self.awake = awake.max(now);
         if self.timers.next().is_some_and(|due| now.since(due) >= SLEPT_MIN) {
             self.slept(now.since(awake));
+        }
+    }
+
+    /// Lets a pool's autopilot learn, and tells its engine what follows.
+    fn steer(&mut self, now: Instant, pool: usize) {
+        let of = &mut self.pools[pool];
+        if of.autopilot.poll_timeout().is_none_or(|due| due > now) {
+            return;
+        }
+        let backlog = of.engine.waiting();
+        of.autopilot.handle_timeout(now, backlog);
+        let (name, learned) = (of.name.clone(), of.autopilot.take_kept());
+        for (variant, kept) in learned {
+            let pool = name.clone();
+            self.observe(Observation::Learned { pool, variant, kept });
+        }
+        let mut is_new = false;
+        while let Some(input) = self.pools[pool].autopilot.poll_input() {
+            self.decide(now, pool, input);
+            is_new = true;
+        }
+        if is_new {
+            // What the filters may have in flight by themselves follows from it.
+            self.tell_endpoints(None);
         }
     }
 
@@ -252,7 +279,7 @@ impl Control {
         let Some(of) = self.pools.get_mut(pool) else {
             return;
         };
-        let Some(id) = of.take_scraped(address, scraped) else {
+        let Some(id) = of.take_scraped(now, address, scraped) else {
             return;
         };
         let running = scraped.and_then(|it| it.running);
@@ -304,7 +331,42 @@ impl Control {
 
     /// Tells an engine, and does what it decides.
     pub(crate) fn decide(&mut self, now: Instant, pool: usize, input: Input) {
-        self.pools[pool].engine.handle(now, input);
+        let of = &mut self.pools[pool];
+        let adopted = match &input {
+            // Where it has been it isn't any more, whatever comes after.
+            Input::Requeue(id) | Input::Completed { id, .. } => {
+                of.autopilot.dropped(now, *id);
+                None
+            }
+            Input::Sent { id, endpoint } => {
+                of.autopilot.moved(now, *id, *endpoint);
+                None
+            }
+            Input::Adopt { request, endpoint } => Some((request.id, *endpoint)),
+            Input::Register(_)
+            | Input::Resume(_)
+            | Input::Cancel(_)
+            | Input::Settle { .. }
+            | Input::Evict(_)
+            | Input::Dispatch { .. }
+            | Input::Failed { .. }
+            | Input::Suspend(_)
+            | Input::Continue(_)
+            | Input::Endpoint { .. }
+            | Input::EndpointRemoved(_)
+            | Input::Load { .. }
+            | Input::Budget { .. }
+            | Input::Policy(_)
+            | Input::Drain(_)
+            | Input::Ready => None,
+        };
+        of.engine.handle(now, input);
+        if let Some((id, endpoint)) = adopted
+            && let Some(expected) = of.engine.expected(id)
+        {
+            of.autopilot
+                .adopted(now, id, convert::granted(endpoint, &expected));
+        }
         self.effects(now, pool);
     }
 

@@ -3,13 +3,14 @@
 use core::time::Duration;
 use std::borrow::Cow;
 
-use penstock_engine::input::{Band, ClassKey, Prompt, Request, Service, Usage};
+use penstock_engine::input::{Band, ClassKey, EndpointId, Prompt, Request, Service, Usage};
 use penstock_engine::policy::Order;
 use penstock_engine::units::Tokens;
 use penstock_engine::{Instant, RequestId};
 use penstock_wire as wire;
 use penstock_wire::limits::{JUMP_S_MAX, LIST_MAX, NAME_BYTES_MAX, PREFIX_HASHES_MAX, STRICT_MAX};
 
+use crate::autopilot::{Granted, Served};
 use crate::pool::Pool;
 use crate::settings::FlowKey;
 use crate::status::ANONYMOUS;
@@ -150,6 +151,36 @@ pub(crate) fn service(from: &wire::Completed) -> Service {
             ..counted
         }),
     }
+}
+
+/// What was granted where, as it is expected to be.
+pub(crate) fn granted(endpoint: EndpointId, expected: &Usage) -> Granted {
+    let tokens = |of: Option<Tokens>| of.unwrap_or_default().0;
+    Granted {
+        endpoint,
+        prompt: tokens(expected.prompt),
+        cached: tokens(expected.cached),
+        output: tokens(expected.output),
+    }
+}
+
+/// What an end says of how the request was served; `None`: it says nothing that could be learnt from.
+pub(crate) fn served(from: &wire::Completed) -> Option<Served> {
+    let whole = match from.end() {
+        wire::End::Unspecified | wire::End::Served => from.status < 400,
+        wire::End::Unavailable
+        | wire::End::ResetBeforeAnswer
+        | wire::End::ClientLeft
+        | wire::End::ResetInsideAnswer => false,
+    };
+    whole.then(|| Served {
+        first: from.first_byte_us.map(Duration::from_micros),
+        last: from.last_byte_us.map(Duration::from_micros),
+        streamed: from.output_chunks > 1,
+        prompt: from.prompt_tokens,
+        cached: from.cached_tokens,
+        output: output_tokens(from),
+    })
 }
 
 /// As the server counted, else the stream's events; `None`: nobody counted.

@@ -198,6 +198,9 @@ impl Control {
         } else {
             convert::service(from)
         };
+        if let (Service::Served(_), Some(served)) = (service, convert::served(from)) {
+            self.pools[entry.pool].autopilot.served(now, id, served);
+        }
         let output_tokens = convert::output_tokens(from);
         let ttft = from.first_byte_us.and_then(|first| entry.since_arrival(first));
         let itl = match (from.first_byte_us, from.last_byte_us, output_tokens) {

@@ -3,13 +3,14 @@
 use core::time::Duration;
 use std::sync::Arc;
 
-use penstock_engine::input::RequestId;
+use penstock_engine::input::{RequestId, Usage};
 use penstock_engine::{Effect, Instant, Outcome};
 use penstock_wire as wire;
 use wire::command::Kind;
 
 use crate::answer::{self, Answer};
 use crate::control::Control;
+use crate::convert;
 use crate::event::{Labels, Observation};
 use crate::register::Stage;
 
@@ -26,8 +27,22 @@ impl Control {
                     endpoints,
                     outcome,
                     waited,
-                    ..
+                    prompt,
+                    cached,
+                    output,
+                    cost: _,
                 } => {
+                    if let Some(&first) = endpoints.first()
+                        && self.requests.get(id).is_some()
+                    {
+                        let expected = Usage {
+                            prompt: Some(prompt),
+                            cached: Some(cached),
+                            output: Some(output),
+                        };
+                        let granted = convert::granted(first, &expected);
+                        self.pools[pool].autopilot.granted(now, id, granted);
+                    }
                     let saturation_milli = narrow(self.pools[pool].engine.saturation_milli());
                     let endpoints: Vec<String> = endpoints
                         .into_iter()
@@ -121,6 +136,9 @@ impl Control {
             return;
         };
         if entry.admitted.is_none() {
+            if matches!(outcome, Outcome::RejectedPolicy | Outcome::RejectedInvalid) {
+                self.pools[pool].autopilot.refused();
+            }
             self.decided(&entry.labels, outcome, answer.code, waited, "");
         }
         let outcome = entry.admitted.unwrap_or(outcome).as_str();

@@ -78,7 +78,8 @@ impl Control {
             );
         };
         if count >= REQUESTS_MAX || self.requests.len() >= REQUESTS_IN_ALL_MAX {
-            let of = &self.pools[pool];
+            let of = &mut self.pools[pool];
+            of.autopilot.arrived(now);
             let outcome = Outcome::RejectedQueueFull;
             if let Some(answer) = answer::to(outcome, &of.name, &of.policy, of.capacity_status) {
                 self.refuse(name, &from, answer, outcome);
@@ -136,7 +137,13 @@ impl Control {
                 }
                 Input::Adopt { request, endpoint }
             }
-            None if is_new => Input::Register(request),
+            None if is_new => {
+                // Known twice, it came once.
+                if !has_outcome {
+                    self.pools[pool].autopilot.arrived(now);
+                }
+                Input::Register(request)
+            }
             None => Input::Resume(request),
         };
         self.decide(now, pool, input);

@@ -30,6 +30,8 @@ pub(crate) const TRAIL_MAX: usize = 16;
 pub(crate) const SLEPT_MIN: Duration = Duration::from_secs(1);
 /// For how long an endpoint that an Envoy passed over isn't granted to it; then it is tried again.
 pub(crate) const AVOIDED_FOR: Duration = Duration::from_secs(60);
+/// Over so long a pool's servers are averaged; once in it their model is learned anew.
+pub(crate) const WINDOW: Duration = Duration::from_secs(10);
 
 const _: () = assert!(COUNTED_MIN < COUNTED_MAX);
 const _: () = assert!(SLEPT_MIN.as_millis() * 2 < SILENCE.as_millis());

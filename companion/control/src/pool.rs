@@ -5,12 +5,14 @@ use std::sync::Arc;
 use hashbrown::{HashMap, HashSet};
 use penstock_engine::Engine;
 use penstock_engine::input::{EndpointId, EndpointState, Input};
+use penstock_engine::policy::Gate;
 use penstock_engine::snapshot::Snapshot;
 use penstock_engine::{Instant, Policy};
 use penstock_wire as wire;
 use wildmatch::WildMatch;
 
-use crate::autopilot::Scraped;
+use crate::autopilot::{Autopilot, AutopilotEndpoint, AutopilotSettings, Scraped};
+use crate::limits::WINDOW;
 use crate::settings::{FlowKey, PoolSettings};
 use crate::status::ServerStatus;
 
@@ -19,6 +21,8 @@ use crate::status::ServerStatus;
 pub(crate) struct Pool {
     pub(crate) name: Arc<str>,
     pub(crate) engine: Engine,
+    /// What its servers are seen to do.
+    pub(crate) autopilot: Autopilot,
     pub(crate) policy: Policy,
     pub(crate) flow_key: Vec<FlowKey>,
     pub(crate) capacity_status: u16,
@@ -55,6 +59,7 @@ impl Pool {
         let mut pool = Self {
             name: settings.name.as_str().into(),
             engine: Engine::new(settings.policy.clone(), seed, now),
+            autopilot: Autopilot::new(autopilot_settings(settings), now),
             policy: settings.policy.clone(),
             flow_key: settings.flow_key.clone(),
             class_globs: settings
@@ -89,6 +94,10 @@ impl Pool {
                 scraped: None,
             });
             pool.engine.handle(now, Input::Endpoint { id, state });
+            pool.autopilot.ready(now, id, endpoint.ready);
+        }
+        while let Some(input) = pool.autopilot.poll_input() {
+            pool.engine.handle(now, input);
         }
         pool
     }
@@ -141,6 +150,7 @@ impl Pool {
             return false;
         }
         endpoint.state.ready = ready;
+        self.autopilot.ready(now, id, ready);
         self.engine.handle(
             now,
             Input::Endpoint {
@@ -152,10 +162,16 @@ impl Pool {
     }
 
     /// Takes what a server says of itself; the endpoint, unless it isn't one of this pool.
-    pub(crate) fn take_scraped(&mut self, address: &str, scraped: Option<Scraped>) -> Option<EndpointId> {
+    pub(crate) fn take_scraped(
+        &mut self,
+        now: Instant,
+        address: &str,
+        scraped: Option<Scraped>,
+    ) -> Option<EndpointId> {
         let id = self.endpoint(address)?;
         let endpoint = self.endpoints.get_mut(usize::try_from(id.0).ok()?)?;
         endpoint.scraped = scraped;
+        self.autopilot.scraped(now, id, scraped);
         Some(id)
     }
 
@@ -227,5 +243,23 @@ impl Pool {
             ready: ready.map(|it| it.address.to_string()).collect(),
             open_bound: self.open_bound,
         }
+    }
+}
+
+fn autopilot_settings(settings: &PoolSettings) -> AutopilotSettings {
+    let endpoints = (0..).map(EndpointId).zip(&settings.endpoints);
+    AutopilotSettings {
+        endpoints: endpoints
+            .map(|(id, endpoint)| AutopilotEndpoint {
+                id,
+                variant: endpoint.variant.clone(),
+                max_batch: endpoint.max_batch,
+            })
+            .collect(),
+        slo: settings.slo,
+        gates: matches!(settings.policy.gate, Gate::Auto { .. }),
+        ttl: settings.policy.queue.ttl,
+        window: WINDOW,
+        kept: settings.kept.clone(),
     }
 }

@@ -145,7 +145,7 @@ impl Control {
                 discipline: pool.policy.flows.discipline,
                 servers: pool.servers(&snapshot),
                 snapshot,
-                model: None,
+                model: Some(pool.autopilot.status()),
                 orphaned_stock,
                 orphaned_waiting,
             }

@@ -7,7 +7,7 @@ use core::time::Duration;
 use crate::cost::Virtual;
 use crate::counters::Counters;
 use crate::engine::Engine;
-use crate::input::{Band, EndpointId, RequestId};
+use crate::input::{Band, EndpointId, RequestId, Usage};
 use crate::time::Instant;
 use crate::tree::BANDS;
 use crate::units::{Decimal, Tokens};
@@ -227,6 +227,17 @@ impl Engine {
             waited,
             estimate: self.drain_rate.wait(ahead),
             tag: tag.as_f64(),
+        })
+    }
+
+    /// What a request that runs is expected to be, in all parts; `None` if it doesn't run.
+    #[must_use]
+    pub fn expected(&self, id: RequestId) -> Option<Usage> {
+        let job = &self.jobs[*self.ids.get(&id)?];
+        (!job.is_waiting()).then_some(Usage {
+            prompt: Some(Tokens(job.tally.prompt)),
+            cached: Some(Tokens(job.tally.cached.min(job.tally.prompt))),
+            output: Some(Tokens(job.tally.output)),
         })
     }
 

@@ -1,0 +1,166 @@
+//! Servers of one kind: what is learned of them together, and what of that is worth keeping.
+
+use core::time::Duration;
+
+use penstock_engine::Instant;
+use penstock_model::analysis::{self, Error, VariantAnalysis};
+use penstock_model::learner::{Fit, Learner, State};
+use penstock_model::slo::{self, Policy as SloPolicy};
+use penstock_model::workload::{Observed, together};
+use penstock_model::{Parameters, Targets, Traffic};
+
+use super::gauge::ASSUMED;
+use super::words::{Kept, VariantStatus};
+
+/// Parameters are kept again after this, at the earliest,
+const KEPT_FOR: Duration = Duration::from_secs(60);
+/// and if one of them has changed by this part.
+const KEPT_WITHIN: f64 = 0.01;
+
+/// A variant.
+#[derive(Debug)]
+pub(super) struct Variant {
+    pub(super) name: String,
+    pub(super) learner: Learner,
+    fit: Option<Fit>,
+    /// Its endpoints in the last window.
+    windows: Vec<Observed>,
+    /// Requests like the mean of the last window that had some.
+    traffic: Option<Traffic>,
+    analysis: Option<VariantAnalysis>,
+    kept: Option<Kept>,
+    kept_at: Option<Instant>,
+}
+
+impl Variant {
+    pub(super) fn new(name: String, kept: Option<Kept>) -> Self {
+        Self {
+            name,
+            learner: Learner::new(kept.map(|kept| (kept.parameters, kept.ttft_bias))),
+            fit: None,
+            windows: Vec::new(),
+            traffic: None,
+            analysis: None,
+            kept,
+            kept_at: None,
+        }
+    }
+
+    /// The parameters to act on.
+    pub(super) fn parameters(&self) -> Option<Parameters> {
+        self.learner.parameters()
+    }
+
+    /// Its parameters are known, and what is seen agrees.
+    pub(super) fn is_sure(&self) -> bool {
+        matches!(self.learner.state(), State::Converged)
+    }
+
+    /// The best guess at its parameters, for predictions at the load it is at.
+    pub(super) fn guess(&self) -> Option<Parameters> {
+        self.parameters().or(self.fit.map(|fit| fit.parameters))
+    }
+
+    /// Requests like the mean of those seen lately.
+    pub(super) fn traffic(&self) -> Traffic {
+        self.traffic.unwrap_or(ASSUMED)
+    }
+
+    /// A window is over.
+    pub(super) fn close(&mut self, now_ms: f64, windows: Vec<Observed>, policy: &SloPolicy) {
+        let observed = together(&windows);
+        self.windows = windows;
+        if observed.traffic.rate <= 0.0 {
+            return;
+        }
+        let traffic = observed.traffic;
+        self.traffic = Some(traffic);
+        let inferred = |parameters: &Parameters| slo::inferred(parameters, &traffic, policy.multiplier);
+        let targets = policy
+            .explicit
+            .or_else(|| self.fit.map(|fit| inferred(&fit.parameters)))
+            .or_else(|| self.parameters().map(|it| inferred(&it)));
+        self.fit = match targets {
+            Some(targets) => self.learner.fit(now_ms, &traffic, &targets),
+            // What is asked for follows from what is found.
+            None => {
+                let found = self.learner.fit(now_ms, &traffic, &Targets::default());
+                found.and_then(|found| self.learner.fit(now_ms, &traffic, &inferred(&found.parameters)))
+            }
+        };
+    }
+
+    /// As the analysis wants it.
+    pub(super) fn asked(&self, max_batch: u64, replicas: u64, pending: u64) -> analysis::Variant {
+        analysis::Variant {
+            name: self.name.clone(),
+            replicas,
+            pending,
+            max_batch: Some(super::tally::count(max_batch)),
+            parameters: self.parameters(),
+            ttft_bias: self.learner.ttft_bias(),
+            windows: self.windows.clone(),
+        }
+    }
+
+    pub(super) fn analysed(&mut self, analysis: Option<VariantAnalysis>) {
+        self.analysis = analysis;
+    }
+
+    /// What is worth keeping, if that has changed.
+    pub(super) fn keep(&mut self, now: Instant) -> Option<Kept> {
+        if !self.is_sure() || self.kept_at.is_some_and(|at| now.since(at) < KEPT_FOR) {
+            return None;
+        }
+        let kept = Kept {
+            parameters: self.parameters()?,
+            ttft_bias: self.learner.ttft_bias(),
+        };
+        if self.kept.is_some_and(|before| is_near(&before, &kept)) {
+            return None;
+        }
+        self.kept = Some(kept);
+        self.kept_at = Some(now);
+        Some(kept)
+    }
+
+    pub(super) fn status(&self, current: u64, pending: u64) -> VariantStatus {
+        let analysis = self.analysis.as_ref().filter(|it| it.error.is_none());
+        let error = self.analysis.as_ref().and_then(|it| it.error);
+        let idle = self.windows.iter().all(|window| window.traffic.rate <= 0.0);
+        VariantStatus {
+            name: self.name.clone(),
+            state: match error {
+                _ if idle => State::NoTraffic,
+                Some(Error::Infeasible) => State::Infeasible,
+                _ => self.learner.state(),
+            },
+            parameters: self.parameters(),
+            ttft_bias: self.learner.ttft_bias(),
+            nis: None,
+            condition: self.fit.map(|fit| fit.condition),
+            n_star: analysis.and_then(|it| it.n_star),
+            lambda_star: analysis.map(|it| it.lambda_star),
+            capacity: analysis.map_or(0.0, |it| it.capacity),
+            demand: analysis.map_or(0.0, |it| it.demand),
+            utilization: analysis.map_or(0.0, |it| it.utilization),
+            desired: analysis.and_then(|it| it.required),
+            current,
+            pending,
+        }
+    }
+}
+
+/// Both say the same, nearly.
+fn is_near(one: &Kept, other: &Kept) -> bool {
+    let parts = |of: &Kept| {
+        [
+            of.parameters.alpha_ms,
+            of.parameters.beta_ms,
+            of.parameters.gamma_ms,
+            of.ttft_bias,
+        ]
+    };
+    let mut pairs = parts(one).into_iter().zip(parts(other));
+    pairs.all(|(one, other)| (one - other).abs() <= KEPT_WITHIN * one.abs())
+}
