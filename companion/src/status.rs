@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use penstock_control::{PoolStatus, Status};
+use penstock_control::{PoolStatus, Status, VariantStatus};
 use penstock_engine::Instant;
 use penstock_engine::snapshot::EndpointSnapshot;
 use serde_json::{Value, json};
@@ -78,18 +78,53 @@ fn pool(pool: &PoolStatus, at: Instant, shown: Shown) -> Value {
             "weight": flow.weight,
             "finish": flow.finish,
         })).collect::<Vec<_>>(),
-        "endpoints": now.endpoints.iter().map(|endpoint| json!({
-            "address": pool.address(endpoint.id),
-            "variant": Value::Null,
-            "ready": endpoint.ready,
-            "why": why(endpoint, at),
-            "stock": endpoint.stock,
-            "bound": endpoint.bound,
-            "queue": Value::Null,
-            "kv": Value::Null,
-        })).collect::<Vec<_>>(),
-        "model": [],
+        "endpoints": now.endpoints.iter().map(|it| endpoint(pool, it, at)).collect::<Vec<_>>(),
+        "slo": pool.model.as_ref().map(|it| json!({
+            "ttft_ms": it.slo.targets.ttft_ms,
+            "itl_ms": it.slo.targets.itl_ms,
+            "source": it.slo.source.as_str(),
+        })),
+        "model": pool.model.iter().flat_map(|it| &it.variants).map(variant).collect::<Vec<_>>(),
         "advice": [],
+    })
+}
+
+/// `queue` and `kv` are the server's own words: requests that wait there, and the part of its cache in use.
+fn endpoint(pool: &PoolStatus, now: &EndpointSnapshot, at: Instant) -> Value {
+    let server = pool.server(now.id);
+    let scraped = server.and_then(|it| it.scraped);
+    json!({
+        "address": pool.address(now.id),
+        "variant": server.map(|it| &it.variant),
+        "ready": now.ready,
+        "why": why(now, at),
+        "stock": now.stock,
+        "bound": now.bound,
+        "foreign": scraped.map(|_| now.foreign),
+        "queue": scraped.and_then(|it| it.waiting),
+        "kv": scraped.and_then(|it| it.kv_used),
+    })
+}
+
+/// What isn't known is null.
+fn variant(now: &VariantStatus) -> Value {
+    json!({
+        "variant": now.name,
+        "state": now.state.as_str(),
+        "alpha": now.parameters.map(|it| it.alpha_ms),
+        "beta": now.parameters.map(|it| it.beta_ms),
+        "gamma": now.parameters.map(|it| it.gamma_ms),
+        "ttft_bias": now.ttft_bias,
+        "nis": now.nis,
+        "condition": now.condition,
+        "n_star": now.n_star,
+        "lambda_star": now.lambda_star,
+        "capacity": now.capacity,
+        "demand": now.demand,
+        "utilization": now.utilization,
+        "desired_replicas": now.desired,
+        "current_replicas": now.current,
+        "pending_replicas": now.pending,
     })
 }
 
@@ -110,13 +145,17 @@ fn why(of: &EndpointSnapshot, at: Instant) -> String {
 mod tests {
     use std::sync::Arc;
 
-    use penstock_control::PoolStatus;
+    use penstock_control::{AutopilotStatus, PoolStatus, Scraped, ServerStatus};
     use penstock_engine::Engine;
     use penstock_engine::input::Band;
     use penstock_engine::input::EndpointId;
     use penstock_engine::policy::{Class, ClassSet, Discipline, Policy};
     use penstock_engine::snapshot::{ClassSnapshot, FlowSnapshot};
     use penstock_engine::units::Tokens;
+
+    use penstock_model::learner::State;
+    use penstock_model::slo::{Slo, Source};
+    use penstock_model::{Parameters, Targets};
 
     use crate::metrics::Metrics;
 
@@ -192,6 +231,189 @@ mod tests {
         ] {
             assert!(text.contains(line), "{text}");
         }
+    }
+
+    fn h100() -> VariantStatus {
+        VariantStatus {
+            name: "h100".into(),
+            state: State::Converged,
+            parameters: Some(Parameters {
+                alpha_ms: 8.0,
+                beta_ms: 0.05,
+                gamma_ms: 0.0005,
+            }),
+            ttft_bias: 1.25,
+            nis: Some(1.5),
+            condition: Some(40.0),
+            n_star: Some(29.5),
+            lambda_star: Some(9.25),
+            capacity: 18.5,
+            demand: 37.0,
+            utilization: 2.0,
+            desired: Some(4),
+            current: 2,
+            pending: 0,
+        }
+    }
+
+    /// Of a variant that nobody has asked anything.
+    fn idle() -> VariantStatus {
+        VariantStatus {
+            name: "l4".into(),
+            state: State::NoTraffic,
+            parameters: None,
+            ttft_bias: 1.0,
+            nis: None,
+            condition: None,
+            n_star: None,
+            lambda_star: None,
+            capacity: 0.0,
+            demand: 0.0,
+            utilization: 0.0,
+            desired: None,
+            current: 1,
+            pending: 1,
+        }
+    }
+
+    fn with_model(slo: Slo, variants: Vec<VariantStatus>) -> Status {
+        let mut status = status();
+        let pool = &mut status.pools[0];
+        pool.model = Some(AutopilotStatus {
+            slo,
+            variants,
+            capacity: 18.5,
+            demand: 37.0,
+        });
+        pool.addresses = vec!["127.0.0.1:1".into(), "127.0.0.1:2".into()];
+        pool.servers = vec![
+            ServerStatus {
+                variant: "h100".into(),
+                scraped: Some(Scraped {
+                    waiting: Some(7),
+                    kv_used: Some(0.25),
+                    ..Scraped::default()
+                }),
+                foreign: 3,
+            },
+            ServerStatus {
+                variant: "l4".into(),
+                ..ServerStatus::default()
+            },
+        ];
+        pool.snapshot.endpoints = (0..2)
+            .map(|id| EndpointSnapshot {
+                id: EndpointId(id),
+                listed: true,
+                ready: true,
+                down: None,
+                stock: 1,
+                bound: 8,
+                foreign: 3 * u64::from(id == 0),
+            })
+            .collect();
+        status
+    }
+
+    const EXPLICIT: Slo = Slo {
+        targets: Targets {
+            ttft_ms: Some(500.0),
+            itl_ms: Some(50.0),
+        },
+        source: Source::Explicit,
+    };
+
+    fn page(metrics: &Metrics, status: &Status) -> String {
+        String::from_utf8(metrics.render(status).expect("text")).expect("text")
+    }
+
+    #[test]
+    fn the_model_is_shown_variant_by_variant() {
+        let status = with_model(EXPLICIT, vec![h100(), idle()]);
+        let document = document(&status, Instant::ZERO, Duration::ZERO, Shown::Public);
+        let pool = &document["pools"][0];
+        let known = json!({
+            "variant": "h100", "state": "converged", "alpha": 8.0, "beta": 0.05, "gamma": 0.0005, "ttft_bias": 1.25,
+            "nis": 1.5, "condition": 40.0, "n_star": 29.5, "lambda_star": 9.25, "capacity": 18.5, "demand": 37.0,
+            "utilization": 2.0, "desired_replicas": 4, "current_replicas": 2, "pending_replicas": 0,
+        });
+        assert_eq!(pool["model"][0], known);
+        assert_eq!(pool["model"][1]["state"], "no_traffic");
+        for key in ["alpha", "n_star", "lambda_star", "desired_replicas", "nis"] {
+            assert!(pool["model"][1][key].is_null(), "{key}");
+        }
+        let slo = json!({"ttft_ms": 500.0, "itl_ms": 50.0, "source": "explicit"});
+        assert_eq!(pool["slo"], slo);
+        let kinds: Vec<_> = pool["endpoints"]
+            .as_array()
+            .into_iter()
+            .flatten()
+            .map(|it| json!([it["variant"], it["queue"], it["kv"], it["foreign"]]))
+            .collect();
+        let expected = [json!(["h100", 7, 0.25, 3]), json!(["l4", null, null, null])];
+        assert_eq!(kinds, expected);
+    }
+
+    #[test]
+    fn every_metric_of_the_model_has_its_name_and_what_is_not_known_has_none() {
+        let metrics = Metrics::new().expect("distinct");
+        let text = page(&metrics, &with_model(EXPLICIT, vec![h100(), idle()]));
+        let of = r#"{pool="chat",variant="h100"}"#;
+        for (name, value) in [
+            ("model_alpha_ms", "8"),
+            ("model_beta_ms", "0.05"),
+            ("model_gamma_ms", "0.0005"),
+            ("model_nis", "1.5"),
+            ("model_condition_number", "40"),
+            ("model_ttft_bias", "1.25"),
+            ("capacity_requests_per_second", "9.25"),
+            ("concurrency_limit", "29.5"),
+            ("capacity_total", "18.5"),
+            ("demand_total", "37"),
+            ("utilization", "2"),
+            ("desired_replicas", "4"),
+            ("current_replicas", "2"),
+            ("pending_replicas", "0"),
+        ] {
+            let line = format!("penstock_{name}{of} {value}");
+            assert!(text.lines().any(|it| it == line), "{line} isn't in\n{text}");
+        }
+        for line in [
+            r#"penstock_model_state{pool="chat",state="converged",variant="h100"} 1"#,
+            r#"penstock_model_state{pool="chat",state="learning",variant="h100"} 0"#,
+            r#"penstock_model_state{pool="chat",state="no_traffic",variant="l4"} 1"#,
+            r#"penstock_slo_ttft_seconds{pool="chat"} 0.5"#,
+            r#"penstock_slo_itl_seconds{pool="chat"} 0.05"#,
+            r#"penstock_slo_source{pool="chat",source="explicit"} 1"#,
+            r#"penstock_slo_source{pool="chat",source="model"} 0"#,
+            r#"penstock_foreign_load{endpoint="127.0.0.1:1",pool="chat"} 3"#,
+            r#"penstock_capacity_total{pool="chat",variant="l4"} 0"#,
+            r#"penstock_current_replicas{pool="chat",variant="l4"} 1"#,
+        ] {
+            assert!(text.lines().any(|it| it == line), "{line} isn't in\n{text}");
+        }
+        for absent in [
+            r#"model_alpha_ms{pool="chat",variant="l4"}"#,
+            r#"desired_replicas{pool="chat",variant="l4"}"#,
+            r#"foreign_load{endpoint="127.0.0.1:2""#,
+        ] {
+            assert!(!text.contains(absent), "{absent} is in\n{text}");
+        }
+    }
+
+    #[test]
+    fn a_decision_that_is_no_longer_one_leaves_the_page() {
+        let metrics = Metrics::new().expect("distinct");
+        assert!(page(&metrics, &with_model(EXPLICIT, vec![h100()])).contains("penstock_desired_replicas{"));
+        let none = Slo {
+            targets: Targets::default(),
+            source: Source::None,
+        };
+        let text = page(&metrics, &with_model(none, vec![idle()]));
+        for absent in ["desired_replicas", "slo_ttft_seconds", "model_alpha_ms", "h100"] {
+            assert!(!text.contains(absent), "{absent} is in\n{text}");
+        }
+        assert!(text.contains(r#"penstock_slo_source{pool="chat",source="none"} 1"#));
     }
 
     #[test]

@@ -173,6 +173,12 @@ impl PoolStatus {
             .map_or("", |it| it)
     }
 
+    /// The server of an endpoint of this pool; of an unknown one, none.
+    #[must_use]
+    pub fn server(&self, id: EndpointId) -> Option<&ServerStatus> {
+        self.servers.get(usize::try_from(id.0).ok()?)
+    }
+
     /// A flow as it may be shown: private ones, and those past the limit, are `other`.
     #[must_use]
     pub fn shown<'a>(&self, flow: &'a str) -> &'a str {

@@ -35,6 +35,9 @@ pub enum Source {
 }
 
 impl Source {
+    /// All of them.
+    pub const ALL: [Self; 4] = [Self::Explicit, Self::Model, Self::Observed, Self::None];
+
     /// Its name in metrics and answers.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
