@@ -213,10 +213,7 @@ impl Autopilot {
             input,
             output,
         };
-        let observation = server
-            .ledger
-            .ended(millis(now), id.0, &end)
-            .filter(|_| flight.whole);
+        server.ledger.ended(millis(now), id.0, &end);
         let itl_ms = match (first, last, output) {
             (Some(first), Some(last), Some(output)) if output > 1.0 && last > first => {
                 Some((last - first).as_secs_f64() * 1_000.0 / (output - 1.0))
@@ -230,7 +227,7 @@ impl Autopilot {
             ttft_ms,
             itl_ms,
         );
-        if let Some(observation) = observation {
+        while let Some(observation) = server.ledger.poll() {
             self.variants[server.variant].learner.observe(&observation);
         }
     }

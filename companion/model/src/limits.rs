@@ -2,8 +2,10 @@
 
 /// Requests that a ledger follows at one endpoint.
 pub const RUNNING_MAX: usize = 4_096;
-/// Requests that have ended there and may still overlap one that runs.
-pub const ENDED_MAX: usize = 2_048;
+/// Requests that have ended there and overlap one that isn't settled.
+pub const PAST_MAX: usize = 4_096;
+/// For so many times those that run at its end, others end before a request is settled though some still run.
+pub const PATIENCE: u64 = 2;
 /// The most tokens that any request may have.
 pub const TOKENS_MAX: f64 = 1e9;
 /// Observations kept of each quarter octave of the load.

@@ -6,10 +6,10 @@ use penstock_model::Parameters;
 use penstock_model::ledger::Observation;
 use world::{CHAT, CODE, LONG, MIXED, Settings, World, sizing};
 
-pub(crate) fn saw(world: &World, seen: &Observation) {
+pub(crate) fn saw(world: &World, seen: &Observation, (itl_ms, batch, resident): (f64, f64, f64)) {
     if let (Ok(_), Some(d)) = (std::env::var("DUMP"), seen.decode) {
         println!(
-            "OBS {} {} {} {} {}",
+            "OBS {} {} {} {} {} {itl_ms} {batch} {resident}",
             world.served, d.itl_ms, d.batch, d.resident, seen.output
         );
     }

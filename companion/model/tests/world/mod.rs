@@ -86,6 +86,8 @@ struct Endpoint {
     waiting: VecDeque<Job>,
     /// With the tokens that are out.
     running: Vec<(Job, u64)>,
+    /// What each had to share its decodes with, really.
+    pub(crate) truth: BTreeMap<u64, (f64, f64)>,
     ends_ms: Option<f64>,
     /// The jobs whose prompts the iteration computes are the last ones.
     probing: bool,
@@ -113,6 +115,10 @@ impl Endpoint {
             .iter()
             .map(|(job, out)| job.input + *out as f64)
             .sum();
+        for (job, _) in self.running.iter().filter(|(_, out)| *out > 0) {
+            let sums = self.truth.entry(job.id).or_default();
+            *sums = (sums.0 + tokens, sums.1 + resident);
+        }
         self.ends_ms = (!self.running.is_empty())
             .then_some(now_ms + truth.alpha_ms + truth.beta_ms * tokens + truth.gamma_ms * resident);
     }
@@ -131,6 +137,7 @@ pub(crate) struct World {
     queue: VecDeque<Job>,
     times: BTreeMap<u64, (f64, f64)>,
     next_id: u64,
+    truths: BTreeMap<u64, (f64, f64, f64)>,
     arrival_ms: f64,
     window: u64,
     mean_output: f64,
@@ -160,6 +167,7 @@ impl World {
             queue: VecDeque::new(),
             times: BTreeMap::new(),
             next_id: 0,
+            truths: BTreeMap::new(),
             arrival_ms: 0.0,
             window: 0,
             mean_output: settings.mix.traffic().output,
@@ -280,9 +288,17 @@ impl World {
                 input: Some(job.input),
                 output: Some(job.output as f64),
             };
-            if let Some(seen) = self.endpoints[e].ledger.ended(now, job.id, &end) {
+            let (c, m) = self.endpoints[e].truth.remove(&job.id).unwrap_or_default();
+            let gaps = (job.output - 1) as f64;
+            self.truths.insert(
+                (first + decoding).to_bits(),
+                ((now - first) / gaps, c / gaps, m / gaps),
+            );
+            self.endpoints[e].ledger.ended(now, job.id, &end);
+            while let Some(seen) = self.endpoints[e].ledger.poll() {
                 self.learner.observe(&seen);
-                crate::saw(self, &seen);
+                let truth = self.truths.remove(&seen.at_ms.to_bits()).unwrap_or_default();
+                crate::saw(self, &seen, truth);
             }
         }
         let truth = self.settings.truth;
