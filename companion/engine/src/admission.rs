@@ -3,8 +3,11 @@
 //! Limits are checked in the order in which their causes are told: first what is the request's own, then what is
 //! its flow's, then what is the pool's. One that ran or waited already, elsewhere, is above all limits.
 
+use alloc::vec::Vec;
+
 use crate::cost::{TOKENS_MAX, Tally};
 use crate::effect::{Effect, Outcome};
+use crate::endpoint::Load;
 use crate::engine::{Engine, outcome_of};
 use crate::input::{Band, EndpointId, Prompt, Request};
 use crate::job::{Job, State};
@@ -16,10 +19,20 @@ use crate::units::Tokens;
 
 impl Engine {
     pub(crate) fn register(&mut self, request: Request) {
+        if self.is_auto() {
+            // Who waits and fits goes first; who doesn't has its endpoints set aside.
+            self.dispatch();
+        }
         let Some(number) = self.arrive(request) else {
             return;
         };
-        if self.bypass(number) {
+        let endpoints = self.bypass(number);
+        if self.is_unmeetable(number, endpoints.is_none()) {
+            self.turn_away(number, Outcome::RejectedUnmeetable);
+            return;
+        }
+        if let Some(endpoints) = endpoints {
+            self.grant_newcomer(number, endpoints);
             return;
         }
         match self.may_wait(number) {
@@ -156,28 +169,36 @@ impl Engine {
         number
     }
 
-    /// Lets `number` go at once if it may: there is room for it, and nothing waits that it could overtake.
-    fn bypass(&mut self, number: u32) -> bool {
+    /// Where `number` goes at once, if it may: there is room for it, and nothing waits that it could overtake.
+    fn bypass(&mut self, number: u32) -> Option<Vec<EndpointId>> {
         let queued = self.jobs[number].queued;
         let upper = self.endpoints.bounds().upper;
-        let stock = self.endpoints.stock();
-        let open = self.ready && !self.is_manual() && (stock < upper || stock == 0);
+        let open = self.ready && !self.is_manual() && self.is_below(upper);
         let first = self.tree.is_passable(queued.flow);
         if !open || !first || self.tree.is_at_limit(queued.flow) || !self.rate.has(self.now) {
-            return false;
+            return None;
         }
         self.cap(upper);
         if self.tree.is_over(self.jobs[number].band) || self.tree.can_go() {
-            return false;
+            return None;
         }
-        let endpoints = self
-            .endpoints
-            .choose(self.tree.eligible(queued.lane), |endpoint| {
-                self.tree.takes(&queued, endpoint)
-            });
-        let Some(&endpoint) = endpoints.first() else {
-            return false;
+        let endpoints = if self.is_auto() {
+            self.choose_fitting(number)
+        } else {
+            self.endpoints
+                .choose(self.tree.eligible(queued.lane), |endpoint| {
+                    self.tree.takes(&queued, endpoint)
+                })
         };
+        (!endpoints.is_empty()).then_some(endpoints)
+    }
+
+    /// Lets `number` go past the queue, to the first of `endpoints`.
+    fn grant_newcomer(&mut self, number: u32, endpoints: Vec<EndpointId>) {
+        let queued = self.jobs[number].queued;
+        let endpoint = *endpoints
+            .first()
+            .expect("invariant: who bypasses has somewhere to go");
         self.rate.take(self.now);
         let charge = self.charge_for(number);
         let receipts = self.tree.charge(queued.flow, &charge, endpoint, &self.endpoints);
@@ -196,7 +217,28 @@ impl Engine {
         if self.traced {
             self.push_trace(number);
         }
-        true
+    }
+
+    /// Whether `number`, a newcomer, is predicted to miss its deadline and is to be told so: by what would wait before
+    /// it if it `waits`, and by its first token once it goes. Of neither nothing may be known: that is no time.
+    fn is_unmeetable(&self, number: u32, waits: bool) -> bool {
+        if !self.policy.reject_unmeetable {
+            return false;
+        }
+        let job = &self.jobs[number];
+        let Some(deadline) = job.deadline() else {
+            return false;
+        };
+        let wait = if waits {
+            let ahead = self.tree.waiting_before(job.band);
+            self.drain_rate.prediction(ahead, self.expected_rate())
+        } else {
+            None
+        };
+        let eligible = self.tree.eligible(job.queued.lane);
+        let first = self.endpoints.first_token(eligible, &Load::of(&job.tally));
+        let predicted = wait.unwrap_or_default().saturating_add(first.unwrap_or_default());
+        self.now.after(predicted) > deadline
     }
 
     /// Endpoints of `lane` that are ready; if none is, those that are listed; at least 1.

@@ -111,7 +111,11 @@ impl Engine {
         stock.sort_unstable_by_key(|&(id, _)| id);
         self.endpoints.audit(self.now, &stock)?;
         self.tree.audit(&waiting, &running, &self.endpoints)?;
-        let could_go = self.is_open() && self.rate.has(self.now) && self.tree.can_go();
+        let next = self
+            .tree
+            .pick()
+            .filter(|_| self.is_open() && self.rate.has(self.now));
+        let could_go = next.is_some_and(|number| !self.is_auto() || !self.choose_fitting(number).is_empty());
         holds("nothing waits that could go", !could_go)
     }
 }

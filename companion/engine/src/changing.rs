@@ -10,6 +10,7 @@ use crate::tree::score;
 
 impl Engine {
     pub(crate) fn repolicy(&mut self, policy: Box<Policy>) {
+        self.release_held();
         self.policy = *policy;
         self.rate.set(self.policy.queue.max_rate, self.now);
         for change in self.endpoints.regate(self.policy.gate, &mut self.rng) {

@@ -53,8 +53,30 @@ impl DrainRate {
         }
     }
 
-    /// How long one with `ahead` before it waits, from 1 s to the limit.
-    pub(crate) fn wait(&self, ahead: u64) -> Duration {
+    /// Something was served while the pool was saturated.
+    pub(crate) const fn is_measured(&self) -> bool {
+        self.count > 0
+    }
+
+    /// How long one with `ahead` before it waits, from 1 s to the limit. `expected`: completions per second, as a model
+    /// of the servers says, for where nothing was measured.
+    pub(crate) fn wait(&self, ahead: u64, expected: Option<f64>) -> Duration {
+        let wait = match expected.filter(|_| !self.is_measured()) {
+            Some(rate) => over(ahead, rate),
+            None => self.measured(ahead),
+        };
+        wait.clamp(Duration::from_secs(1), Duration::from_secs(RETRY_AFTER_MAX_S))
+    }
+
+    /// The same without limits; `None`: nothing was measured, and nothing is expected.
+    pub(crate) fn prediction(&self, ahead: u64, expected: Option<f64>) -> Option<Duration> {
+        if self.is_measured() {
+            return Some(self.measured(ahead));
+        }
+        expected.map(|rate| over(ahead, rate))
+    }
+
+    fn measured(&self, ahead: u64) -> Duration {
         let (drained, since) = match self.count {
             0 => (1, 0),
             few if few < KEPT => (few, 0),
@@ -63,16 +85,20 @@ impl DrainRate {
         let span = u128::from(self.elapsed.saturating_sub(since));
         let wait = span.saturating_mul(ahead.into()) / drained as u128;
         Duration::from_nanos(u64::try_from(wait).unwrap_or(u64::MAX))
-            .clamp(Duration::from_secs(1), Duration::from_secs(RETRY_AFTER_MAX_S))
     }
 
     /// The same, up to a tenth more by lot within the limit: who are refused together don't come back together.
-    pub(crate) fn retry_after(&self, ahead: u64, rng: &mut Rng) -> Duration {
-        let wait = self.wait(ahead);
+    pub(crate) fn retry_after(&self, ahead: u64, expected: Option<f64>, rng: &mut Rng) -> Duration {
+        let wait = self.wait(ahead, expected);
         let lot = u64::from(rng.next_u32() >> 16);
         let jitter = wait / 10 * u32::from(lot as u16) / 65_536;
         (wait + jitter).min(Duration::from_secs(RETRY_AFTER_MAX_S))
     }
+}
+
+/// What isn't finite can't come of a valid rate; the cast takes it to a bound.
+fn over(ahead: u64, rate: f64) -> Duration {
+    Duration::from_nanos((ahead as f64 / rate * 1e9) as u64)
 }
 
 #[cfg(test)]
@@ -97,7 +123,7 @@ mod tests {
     fn position_over_rate_of_saturated_time() {
         let mut rng = Rng::new(1);
         let mut rate = DrainRate::new(at(0));
-        between(rate.retry_after(1_000, &mut rng), 1);
+        between(rate.retry_after(1_000, None, &mut rng), 1);
         rate.advance(at(100), true);
         for second in 101..=110 {
             rate.advance(at(second), true);
@@ -105,14 +131,14 @@ mod tests {
             rate.completed();
         }
         // Two a second: the 100 s before, and an hour of idling after, don't count.
-        between(rate.retry_after(20, &mut rng), 10);
+        between(rate.retry_after(20, None, &mut rng), 10);
         rate.advance(at(110), false);
         rate.completed();
         rate.advance(at(3_710), true);
-        between(rate.retry_after(20, &mut rng), 10);
-        between(rate.retry_after(1, &mut rng), 1);
+        between(rate.retry_after(20, None, &mut rng), 10);
+        between(rate.retry_after(1, None, &mut rng), 1);
         assert_eq!(
-            rate.retry_after(u64::MAX, &mut rng),
+            rate.retry_after(u64::MAX, None, &mut rng),
             Duration::from_secs(RETRY_AFTER_MAX_S)
         );
     }
@@ -130,6 +156,6 @@ mod tests {
             rate.advance(at(10_000 + second), true);
             rate.completed();
         }
-        between(rate.retry_after(63, &mut rng), 62);
+        between(rate.retry_after(63, None, &mut rng), 62);
     }
 }

@@ -7,7 +7,9 @@
 //! shows it with one request instead of a boundful.
 
 use core::cmp::Ordering;
+use core::time::Duration;
 
+use crate::budget::{Budget, InFlight, Rank};
 use crate::cost::{TOKENS_MAX, Tally};
 use crate::down::Failures;
 use crate::gate::{Limits, Share};
@@ -21,6 +23,8 @@ use crate::units::Decimal;
 pub(crate) struct Load {
     /// Prompt and expected output.
     pub(crate) tokens: u64,
+    /// Of these, the output.
+    pub(crate) output: u64,
     /// Of the prompt, not cached.
     pub(crate) prefill: u64,
 }
@@ -28,10 +32,16 @@ pub(crate) struct Load {
 impl Load {
     pub(crate) fn of(tally: &Tally) -> Self {
         let prompt = tally.prompt.min(TOKENS_MAX);
+        let output = tally.output.min(TOKENS_MAX);
         Self {
-            tokens: prompt + tally.output.min(TOKENS_MAX),
+            tokens: prompt + output,
+            output,
             prefill: prompt.saturating_sub(tally.cached),
         }
+    }
+
+    pub(crate) const fn prompt(&self) -> u64 {
+        self.tokens - self.output
     }
 }
 
@@ -79,10 +89,17 @@ pub(crate) struct Endpoint {
     pub(crate) weight: Decimal,
     /// What runs there, in the unit of the gate,
     pub(crate) stock: u64,
-    /// and what it takes at a time; `u64::MAX`: anything.
+    /// and what it takes at a time, as far as that is counted; `u64::MAX`: anything.
     pub(crate) bound: u64,
+    /// The same as it would be at full strength.
+    full: u64,
+    /// What a model of its server says; it counts under [`Gate::Auto`].
+    budget: Option<Budget>,
+    /// Set aside for one that goes next and doesn't fit yet: nobody else goes there.
+    pub(crate) held: bool,
     pub(crate) requests: u64,
     tokens: u64,
+    output: u64,
     pub(crate) prefill: u64,
     batched_tokens_max: Option<u64>,
     /// Requests that ran there and weren't ours, when it was last asked.
@@ -106,8 +123,12 @@ impl Endpoint {
             weight: Decimal::whole(1),
             stock: 0,
             bound: 0,
+            full: 0,
+            budget: None,
+            held: false,
             requests: 0,
             tokens: 0,
+            output: 0,
             prefill: 0,
             batched_tokens_max: None,
             foreign: 0,
@@ -120,8 +141,43 @@ impl Endpoint {
         endpoint
     }
 
+    /// It takes one more, whatever that is, or, under a budget, one that fits.
     pub(crate) fn has_room(&self) -> bool {
-        self.ready && self.stock < self.bound && self.ramp.is_none_or(|ramp| self.requests < ramp.bound)
+        self.ready
+            && self.stock < self.bound
+            && !self.held
+            && self.ramp.is_none_or(|ramp| self.requests < ramp.bound)
+    }
+
+    /// Where it stands with `more`, if it takes that, under [`Gate::Auto`] and having room.
+    pub(crate) fn rank(&self, more: &Load) -> Option<Rank> {
+        match &self.budget {
+            Some(budget) => budget.rank(&self.in_flight(), more, self.tie),
+            None => Some(Rank {
+                used: (self.requests.saturating_add(self.foreign) as f64 + 1.0) / self.full as f64,
+                iteration_ms: 0.0,
+                tie: self.tie,
+            }),
+        }
+    }
+
+    /// Until the first token of `more`, were it to go there; `None`: nobody knows.
+    pub(crate) fn first_token(&self, more: &Load) -> Option<Duration> {
+        let budget = self.budget.as_ref()?;
+        Some(budget.first_token(&self.in_flight(), more))
+    }
+
+    /// Requests per second that it serves, as its model says.
+    pub(crate) fn rate(&self) -> Option<f64> {
+        self.budget.as_ref()?.rate
+    }
+
+    fn in_flight(&self) -> InFlight {
+        InFlight {
+            requests: self.requests,
+            foreign: self.foreign,
+            load: self.running(),
+        }
     }
 
     /// It has fewer uncached prompt tokens in flight than this.
@@ -173,6 +229,7 @@ impl Endpoint {
         self.ready = false;
         self.failures = Failures::NONE;
         self.foreign = 0;
+        self.budget = None;
     }
 
     /// `id` failed there before a response: it may be marked down by that, unless it is the `last`.
@@ -192,16 +249,21 @@ impl Endpoint {
     pub(crate) const fn start(&mut self, load: Load) {
         self.requests += 1;
         self.tokens += load.tokens;
+        self.output += load.output;
         self.prefill += load.prefill;
     }
 
     pub(crate) fn end(&mut self, load: Load, served: bool) {
         debug_assert!(
-            self.requests > 0 && self.tokens >= load.tokens && self.prefill >= load.prefill,
+            self.requests > 0
+                && self.tokens >= load.tokens
+                && self.output >= load.output
+                && self.prefill >= load.prefill,
             "invariant: what ends was started"
         );
         self.requests = self.requests.saturating_sub(1);
         self.tokens = self.tokens.saturating_sub(load.tokens);
+        self.output = self.output.saturating_sub(load.output);
         self.prefill = self.prefill.saturating_sub(load.prefill);
         if served {
             self.failures.served();
@@ -222,22 +284,59 @@ impl Endpoint {
         self.foreign = running.unwrap_or(0).saturating_sub(self.requests);
     }
 
-    /// What its share and its bound follow from, besides the gate.
+    /// What its server's model says it takes, from now on.
+    pub(crate) fn allow(&mut self, budget: Option<Budget>, gate: Gate) {
+        self.budget = budget;
+        self.rebound(gate);
+    }
+
+    /// What its share and its bound follow from, besides the gate and its budget.
     pub(crate) fn terms(&self) -> (bool, Decimal, Limits) {
         (self.ready, self.weight, self.limits())
     }
 
     /// Share and bound under this gate; after every change of it or of [`Self::terms`].
     pub(crate) fn rebound(&mut self, gate: Gate) {
-        let full = Share::of(gate, self.weight, Limits::default()).bound(gate);
+        self.full = self.share_within(gate, Limits::default()).bound(gate);
+        let full = self.full;
         let holds_back = |ramp: &Ramp| match gate {
             Gate::Open | Gate::Manual => false,
             // In tokens the bound is as many requests only if each has one.
             Gate::Auto { .. } | Gate::Bounded { .. } => ramp.bound < full,
         };
         self.ramp = self.ramp.filter(|ramp| self.ready && holds_back(ramp));
-        self.share = Share::of(gate, self.weight, self.limits());
-        self.bound = self.share.bound(gate);
+        self.share = self.share_within(gate, self.limits());
+        self.bound = self.bound_in(gate);
+    }
+
+    /// What it adds to the bounds within `limits`: under a budget what that says is typical, which the weight doesn't
+    /// scale, as it is of this very server.
+    pub(crate) fn share_within(&self, gate: Gate, limits: Limits) -> Share {
+        match self.budget_in(gate) {
+            Some(budget) => {
+                let initial = Decimal::whole(budget.typical);
+                Share::of(Gate::Auto { initial }, Decimal::whole(1), limits)
+            }
+            None => Share::of(gate, self.weight, limits),
+        }
+    }
+
+    /// What it takes at a time, as far as that is counted.
+    pub(crate) fn bound_in(&self, gate: Gate) -> u64 {
+        match self.budget_in(gate) {
+            Some(budget) => budget
+                .requests_max
+                .map_or(u64::MAX, |most| most.saturating_sub(self.foreign).max(1)),
+            None => self.share.bound(gate),
+        }
+    }
+
+    /// What gates it instead of a count.
+    fn budget_in(&self, gate: Gate) -> Option<&Budget> {
+        match gate {
+            Gate::Auto { .. } => self.budget.as_ref(),
+            Gate::Open | Gate::Manual | Gate::Bounded { .. } => None,
+        }
     }
 
     /// Stock under this gate, after every change.
@@ -273,6 +372,7 @@ impl Endpoint {
     pub(crate) const fn running(&self) -> Load {
         Load {
             tokens: self.tokens,
+            output: self.output,
             prefill: self.prefill,
         }
     }
@@ -354,6 +454,7 @@ mod tests {
         let mut endpoint = new(gate);
         let load = Load {
             tokens: 300,
+            output: 0,
             prefill: 100,
         };
         assert_eq!(endpoint.bound, 1_000, "the bound is in tokens");
@@ -444,6 +545,7 @@ mod tests {
         };
         endpoint.start(Load {
             tokens: 500,
+            output: 0,
             prefill: 400,
         });
         assert!(endpoint.is_below(Threshold::default()));
@@ -459,6 +561,7 @@ mod tests {
         endpoint.end(
             Load {
                 tokens: 500,
+                output: 0,
                 prefill: 400,
             },
             true,
@@ -475,6 +578,7 @@ mod tests {
         };
         let expected = Load {
             tokens: 110,
+            output: 10,
             prefill: 60,
         };
         assert_eq!(Load::of(&tally), expected);
@@ -485,6 +589,7 @@ mod tests {
         };
         let expected = Load {
             tokens: 2 * TOKENS_MAX,
+            output: TOKENS_MAX,
             prefill: 0,
         };
         assert_eq!(Load::of(&endless), expected);

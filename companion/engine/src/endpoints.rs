@@ -13,6 +13,7 @@ use core::time::Duration;
 use hashbrown::HashMap;
 
 use crate::audit::{AuditError, holds, same};
+use crate::budget::{Budget, Rank};
 use crate::down::Resting;
 use crate::endpoint::{Endpoint, Load};
 use crate::gate::{Bounds, Limits, Share};
@@ -44,6 +45,8 @@ pub(crate) struct Endpoints {
     ids: HashMap<EndpointId, u32>,
     with_room: Room,
     resting: Resting,
+    /// Those that are set aside.
+    held: Vec<EndpointId>,
     gate: Gate,
     bounds: Bounds,
     listed: usize,
@@ -63,6 +66,7 @@ impl Endpoints {
             ids: HashMap::new(),
             with_room: Room::default(),
             resting: Resting::default(),
+            held: Vec::new(),
             gate,
             bounds: Bounds::over(gate, Share::default()),
             listed: 0,
@@ -94,7 +98,7 @@ impl Endpoints {
         let ready = self.iter().filter(|endpoint| endpoint.ready);
         let mut full = Share::default();
         for endpoint in ready {
-            full += Share::of(self.gate, endpoint.weight, Limits::default());
+            full += endpoint.share_within(self.gate, Limits::default());
         }
         match self.gate {
             Gate::Open | Gate::Manual => None,
@@ -139,7 +143,7 @@ impl Endpoints {
     pub(crate) fn full_bound(&self) -> Option<u64> {
         let mut sum = Share::default();
         for endpoint in self.iter().filter(|endpoint| endpoint.ready) {
-            sum += Share::of(self.gate, endpoint.weight, Limits::default());
+            sum += endpoint.share_within(self.gate, Limits::default());
         }
         match self.gate {
             Gate::Open | Gate::Manual => None,
@@ -233,6 +237,74 @@ impl Endpoints {
         self.change(number, rng, |endpoint| endpoint.observe(running))
     }
 
+    /// What a model of the server of `id` says it takes; `None`: nothing.
+    pub(crate) fn allow(&mut self, id: EndpointId, budget: Option<Budget>, rng: &mut Rng) -> Option<Changed> {
+        let number = self.ids.get(&id).copied().filter(|_| self.is_listed(id))?;
+        let gate = self.gate;
+        self.change(number, rng, |endpoint| endpoint.allow(budget, gate))
+    }
+
+    /// How many are ready, have room, and aren't set aside.
+    pub(crate) fn room_count(&self) -> usize {
+        self.with_room.len()
+    }
+
+    /// `id` is set aside: nothing goes there until [`Self::release`].
+    pub(crate) fn hold(&mut self, id: EndpointId) -> Option<Changed> {
+        let &number = self.ids.get(&id)?;
+        self.held.push(id);
+        self.set_held(number, true)
+    }
+
+    /// One of those that are set aside isn't any more; `None`: there is none.
+    pub(crate) fn release(&mut self) -> Option<Option<Changed>> {
+        let id = self.held.pop()?;
+        let number = self.ids.get(&id).copied();
+        Some(number.and_then(|number| self.set_held(number, false)))
+    }
+
+    /// Nothing else of it changes, so that its place among equals stays, too.
+    fn set_held(&mut self, number: u32, held: bool) -> Option<Changed> {
+        let endpoint = &mut self.all[number];
+        let had_room = endpoint.has_room();
+        endpoint.held = held;
+        let has_room = endpoint.has_room();
+        if has_room {
+            self.with_room.set(number, endpoint.stock, endpoint.tie);
+        } else {
+            self.with_room.remove(number);
+        }
+        let changed = Changed {
+            id: endpoint.id,
+            had_room,
+            has_room,
+            prefill: false,
+        };
+        (had_room != has_room).then_some(changed)
+    }
+
+    /// Requests per second that those that are ready serve, as far as models of them say; `None`: none does.
+    pub(crate) fn rate(&self) -> Option<f64> {
+        let rates = self.iter().filter(|endpoint| endpoint.ready);
+        let rate: f64 = rates.filter_map(Endpoint::rate).sum();
+        (rate > 0.0).then_some(rate)
+    }
+
+    /// Until the first token of `more`, at the best of those of `eligible`, or of all, that are ready; `None`: one of
+    /// these can't say.
+    pub(crate) fn first_token(&self, eligible: Option<&[EndpointId]>, more: &Load) -> Option<Duration> {
+        let first = |endpoint: &Endpoint| endpoint.first_token(more);
+        let ready = |endpoint: &&Endpoint| endpoint.ready;
+        let least = |all: Option<Vec<Duration>>| all?.into_iter().min();
+        match eligible {
+            None => least(self.iter().filter(ready).map(first).collect()),
+            Some(eligible) => {
+                let those = eligible.iter().filter_map(|&id| self.get(id));
+                least(those.filter(ready).map(first).collect())
+            }
+        }
+    }
+
     /// One more runs at `id`, known or not. Returns its number, good until [`Self::ended`].
     pub(crate) fn started(&mut self, id: EndpointId, load: Load, rng: &mut Rng) -> (u32, Option<Changed>) {
         let number = self.number(id);
@@ -297,6 +369,35 @@ impl Endpoints {
             .collect()
     }
 
+    /// Who takes `more` under [`Gate::Auto`]: the least used of its budget first, else as [`Self::choose`].
+    pub(crate) fn choose_fitting(
+        &self,
+        eligible: Option<&[EndpointId]>,
+        more: &Load,
+        allows: impl Fn(&Endpoint) -> bool,
+    ) -> Vec<EndpointId> {
+        let mut best: [Option<(Rank, EndpointId)>; GRANT_ENDPOINTS_MAX] = [None; GRANT_ENDPOINTS_MAX];
+        let mut look = |endpoint: &Endpoint| {
+            let able = Some(endpoint).filter(|endpoint| endpoint.has_room() && allows(endpoint));
+            let mut next = able.and_then(|endpoint| Some((endpoint.rank(more)?, endpoint.id)));
+            // Each goes where it belongs and pushes the rest on.
+            for place in &mut best {
+                let Some((rank, _)) = &next else { return };
+                if place.is_none_or(|(other, _)| rank.order(&other).is_lt()) {
+                    next = core::mem::replace(place, next);
+                }
+            }
+        };
+        match eligible {
+            Some(eligible) => eligible.iter().filter_map(|&id| self.get(id)).for_each(&mut look),
+            None => self
+                .with_room
+                .numbers()
+                .for_each(|number| look(&self.all[number])),
+        }
+        best.into_iter().flatten().map(|(_, id)| id).collect()
+    }
+
     /// Against all that runs, sorted by endpoint.
     pub(crate) fn audit(&self, now: Instant, running: &[(EndpointId, Load)]) -> Result<(), AuditError> {
         self.audit_down(now)?;
@@ -313,9 +414,11 @@ impl Endpoints {
             same("requests of an endpoint", endpoint.requests, there as u64)?;
             let sum = loads.fold(Load::default(), |sum, load| Load {
                 tokens: sum.tokens + load.tokens,
+                output: sum.output + load.output,
                 prefill: sum.prefill + load.prefill,
             });
             same("tokens of an endpoint", endpoint.running().tokens, sum.tokens)?;
+            same("output of an endpoint", endpoint.running().output, sum.output)?;
             same("prefill of an endpoint", endpoint.prefill, sum.prefill)?;
             same(
                 "stock of an endpoint",
@@ -323,9 +426,17 @@ impl Endpoints {
                 endpoint.stock_in(self.gate),
             )?;
             holds("an endpoint is listed or in use", endpoint.listed || there > 0)?;
-            let own = Share::of(self.gate, endpoint.weight, endpoint.limits());
+            let own = endpoint.share_within(self.gate, endpoint.limits());
             holds("an endpoint's share is of the gate", endpoint.share == own)?;
-            same("bound of an endpoint", endpoint.bound, own.bound(self.gate))?;
+            same(
+                "bound of an endpoint",
+                endpoint.bound,
+                endpoint.bound_in(self.gate),
+            )?;
+            holds(
+                "who is set aside is known",
+                !endpoint.held || self.held.contains(&endpoint.id),
+            )?;
             in_use += there as u64;
             listed += u64::from(endpoint.listed);
             if endpoint.ready {

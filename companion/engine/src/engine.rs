@@ -13,6 +13,7 @@ use hashbrown::HashMap;
 use crate::counters::Counters;
 use crate::drain_rate::DrainRate;
 use crate::effect::{Effect, Outcome};
+use crate::endpoint::{Endpoint, Load};
 use crate::endpoints::{Changed, Endpoints};
 use crate::expiry::{Expiry, Timer, Ttls};
 use crate::input::{Band, EndpointId, EndpointState, Input, RequestId};
@@ -23,7 +24,7 @@ use crate::rate::Rate;
 use crate::rng::Rng;
 use crate::slab::Slab;
 use crate::time::Instant;
-use crate::tree::{BANDS, Tree};
+use crate::tree::Tree;
 use crate::units::{Decimal, Tokens};
 
 /// The decisions of one pool.
@@ -171,8 +172,10 @@ impl Engine {
                 let changed = self.endpoints.observe(id, running, &mut self.rng);
                 self.endpoint_changed(changed);
             }
-            // Nothing yet follows from one.
-            Input::Budget { .. } => {}
+            Input::Budget { id, budget } => {
+                let changed = self.endpoints.allow(id, budget, &mut self.rng);
+                self.endpoint_changed(changed);
+            }
             Input::Ready => {
                 self.ready = true;
                 self.endpoints.begin(self.now);
@@ -185,15 +188,31 @@ impl Engine {
         self.policy.gate == Gate::Manual
     }
 
+    /// Every endpoint says for itself what it takes.
+    pub(crate) const fn is_auto(&self) -> bool {
+        matches!(self.policy.gate, Gate::Auto { .. })
+    }
+
     /// What waits may go, as far as that is for the gate to say.
     pub(crate) fn is_open(&self) -> bool {
+        self.ready
+            && !self.is_manual()
+            && self.is_below(self.endpoints.bounds().lower)
+            && self.endpoints.any_room()
+    }
+
+    /// Stock is below `bound`, if there is one for the whole pool.
+    pub(crate) fn is_below(&self, bound: u64) -> bool {
         let stock = self.endpoints.stock();
-        let open = stock < self.endpoints.bounds().lower || stock == 0;
-        self.ready && !self.is_manual() && open && self.endpoints.any_room()
+        stock < bound || stock == 0 || self.is_auto()
     }
 
     /// Lets go what may go, one after another, while the gate is open.
-    fn dispatch(&mut self) {
+    pub(crate) fn dispatch(&mut self) {
+        if self.is_auto() {
+            self.dispatch_fitting();
+            return;
+        }
         while self.tree.any_active() && self.is_open() {
             self.cap(self.endpoints.bounds().lower);
             if !self.rate.has(self.now) {
@@ -207,6 +226,54 @@ impl Engine {
             self.counters.dequeue_successes += 1;
             self.rate.take(self.now);
             self.grant_waiting(number);
+        }
+    }
+
+    /// The same where the next one has to fit: if it doesn't, its endpoints are set aside for it, and others go as far
+    /// as they don't need these. Who is set aside stays so until the next time.
+    fn dispatch_fitting(&mut self) {
+        self.release_held();
+        while self.tree.any_active() && self.is_open() {
+            self.cap(self.endpoints.bounds().lower);
+            if !self.rate.has(self.now) {
+                return;
+            }
+            self.counters.dequeue_attempts += 1;
+            let Some(number) = self.tree.pick() else {
+                self.tree.miss();
+                return;
+            };
+            let endpoints = self.choose_fitting(number);
+            if endpoints.is_empty() {
+                let able = self.tree.able(self.jobs[number].queued.flow);
+                let Some(able) = able.filter(|able| able.len() < self.endpoints.room_count()) else {
+                    return;
+                };
+                for id in able {
+                    let changed = self.endpoints.hold(id);
+                    self.endpoint_changed(changed);
+                }
+                continue;
+            }
+            self.counters.dequeue_successes += 1;
+            self.rate.take(self.now);
+            self.grant_waiting_to(number, endpoints);
+        }
+    }
+
+    /// Who takes `number` now, if it fits.
+    pub(crate) fn choose_fitting(&self, number: u32) -> Vec<EndpointId> {
+        let job = &self.jobs[number];
+        let eligible = self.tree.eligible(job.queued.lane);
+        let takes = |endpoint: &Endpoint| self.tree.takes(&job.queued, endpoint);
+        self.endpoints
+            .choose_fitting(eligible, &Load::of(&job.tally), takes)
+    }
+
+    /// Nobody is set aside any more.
+    pub(crate) fn release_held(&mut self) {
+        while let Some(changed) = self.endpoints.release() {
+            self.endpoint_changed(changed);
         }
     }
 
@@ -367,15 +434,23 @@ impl Engine {
     /// Tells a client that its request doesn't go; nothing of it is kept any more.
     pub(crate) fn refuse(&mut self, id: RequestId, band: Band, arrived: Instant, outcome: Outcome) {
         self.counters.count(band, outcome);
-        let before = BANDS.into_iter().filter(|&other| other <= band);
-        let ahead = before.map(|other| self.tree.waiting(other).requests).sum();
-        let retry_after = Some(self.drain_rate.retry_after(ahead, &mut self.rng));
+        let ahead = self.tree.waiting_before(band);
+        let expected = self.expected_rate();
+        let retry_after = Some(self.drain_rate.retry_after(ahead, expected, &mut self.rng));
         self.push(Effect::Reject {
             id,
             outcome,
             waited: self.now.since(arrived),
             retry_after,
         });
+    }
+
+    /// Completions per second as models of the servers say, where nothing was measured.
+    pub(crate) fn expected_rate(&self) -> Option<f64> {
+        if self.drain_rate.is_measured() {
+            return None;
+        }
+        self.endpoints.rate()
     }
 
     pub(crate) fn push(&mut self, effect: Effect) {

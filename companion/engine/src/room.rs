@@ -30,6 +30,15 @@ impl Room {
         self.heap.is_empty()
     }
 
+    pub(crate) fn len(&self) -> usize {
+        self.heap.len()
+    }
+
+    /// All of them, in no order.
+    pub(crate) fn numbers(&self) -> impl Iterator<Item = u32> {
+        self.heap.iter().map(|&key| number(key))
+    }
+
     /// `number` has room, and this stock and tie.
     pub(crate) fn set(&mut self, number: u32, stock: u64, tie: u32) {
         let at = number as usize;

@@ -1,6 +1,7 @@
 //! What goes: how it is granted, where it runs, what it cost, and how it ends.
 
 use alloc::boxed::Box;
+use alloc::vec::Vec;
 
 use crate::cost::Charge;
 use crate::effect::{Effect, Outcome};
@@ -15,13 +16,19 @@ use crate::units::Tokens;
 impl Engine {
     /// Lets go of `number`, which waits and can.
     pub(crate) fn grant_waiting(&mut self, number: u32) {
-        let job = &self.jobs[number];
-        let queued = job.queued;
+        let queued = &self.jobs[number].queued;
         let endpoints = self
             .endpoints
             .choose(self.tree.eligible(queued.lane), |endpoint| {
-                self.tree.takes(&queued, endpoint)
+                self.tree.takes(queued, endpoint)
             });
+        self.grant_waiting_to(number, endpoints);
+    }
+
+    /// The same, to these.
+    pub(crate) fn grant_waiting_to(&mut self, number: u32, endpoints: Vec<EndpointId>) {
+        let job = &self.jobs[number];
+        let queued = job.queued;
         let first = *endpoints
             .first()
             .expect("invariant: a lane is open while an endpoint of it takes one");

@@ -225,7 +225,7 @@ impl Engine {
         Some(Position {
             ahead,
             waited,
-            estimate: self.drain_rate.wait(ahead),
+            estimate: self.drain_rate.wait(ahead, self.expected_rate()),
             tag: tag.as_f64(),
         })
     }
@@ -340,7 +340,7 @@ impl Engine {
             ready: endpoint.ready,
             down: endpoint.failures.down(),
             stock: endpoint.stock,
-            bound: endpoint.bound,
+            bound: endpoint.share.bound(self.policy.gate),
             foreign: endpoint.limits().foreign,
         });
         let mut endpoints: Vec<EndpointSnapshot> = plain.collect();

@@ -210,6 +210,11 @@ impl Lanes {
         self.get(lane)?.key.eligible.as_deref()
     }
 
+    /// Those of its endpoints that take one now; `None`: all that have room.
+    pub(super) fn able(&self, lane: LaneId) -> Option<Vec<EndpointId>> {
+        Some(self.get(lane)?.able.iter().copied().collect())
+    }
+
     pub(super) fn is_open(&self, lane: LaneId) -> bool {
         self.get(lane).is_none_or(|lane| !lane.able.is_empty())
     }

@@ -233,6 +233,12 @@ impl Tree {
         }
     }
 
+    /// Requests that wait and are no less critical than `band`.
+    pub(crate) fn waiting_before(&self, band: Band) -> u64 {
+        let before = BANDS.into_iter().filter(|&other| other <= band);
+        before.map(|other| self.waiting(other).requests).sum()
+    }
+
     pub(crate) const fn classes(&self) -> &Classes {
         &self.classes
     }
@@ -353,6 +359,11 @@ impl Tree {
                 .any(|id| id == endpoint.id)
         });
         !full && self.lanes.takes(request.lane, endpoint)
+    }
+
+    /// Who takes the next request of `flow`, as far as that isn't for its size to say; `None`: all that have room.
+    pub(crate) fn able(&self, flow: u32) -> Option<Vec<EndpointId>> {
+        self.lanes.able(self.flows[flow].standing?)
     }
 
     /// Whether the identity of `flow` runs as much as it may.
