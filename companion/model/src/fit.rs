@@ -27,7 +27,7 @@ const GAPS: f64 = 16.0;
 pub struct Solution {
     /// alpha, beta, gamma.
     pub theta: Vector3<f64>,
-    /// Their covariance; of one that is held at 0, 0.
+    /// Their covariance, as if none was held at 0.
     pub covariance: Matrix3<f64>,
     /// Standard deviation of a request's relative residual, robustly.
     pub deviation: f64,
@@ -53,7 +53,11 @@ impl Solution {
     pub fn half_width(&self, value: f64, gradient: &Vector3<f64>) -> f64 {
         let variance = (gradient.transpose() * self.covariance * gradient)[0];
         let half = 1.96 * variance.max(0.0).sqrt() / value.abs();
-        if half.is_nan() { f64::INFINITY } else { half }
+        if variance.is_finite() && value.is_finite() && half.is_finite() {
+            half
+        } else {
+            f64::INFINITY
+        }
     }
 
     /// How far one observation is from what is expected, in standard deviations of one that is new.
@@ -233,7 +237,8 @@ impl Normal {
         } else {
             f64::INFINITY
         };
-        let inverse = self.inverse(&theta.map(|value| value > 0.0))?;
+        // One that is held at 0 is no surer than what was seen makes it: one operating point can't tell it from others.
+        let inverse = self.inverse(&Vector3::repeat(true))?;
         let mut meat = Matrix3::zeros();
         for ((sample, expected), weight) in samples.iter().zip(expected).zip(weights) {
             let x = regressors(sample).component_div(&self.scale) / *expected;
