@@ -38,6 +38,9 @@ const PROBED_EVERY: u64 = 10;
 /// The same, while a variant isn't known: there is nothing to lose yet.
 const PROBED_EVERY_UNSURE: u64 = 2;
 
+/// Until the first token of one whose prompt was computed before it was heard of.
+const PREFILLED_MS: f64 = 1e-3;
+
 /// What one pool's servers were seen to do, and what follows.
 #[derive(Debug)]
 pub struct Autopilot {
@@ -162,9 +165,14 @@ impl Autopilot {
         let mut flight = Flight::new(number, now, &granted);
         flight.whole = false;
         let server = &mut self.servers[number];
-        server
-            .ledger
-            .dispatched(millis(now), id.0, 0.0, flight.prompt, flight.output, Some(0.0));
+        server.ledger.dispatched(
+            millis(now),
+            id.0,
+            0.0,
+            flight.prompt,
+            flight.output,
+            Some(PREFILLED_MS),
+        );
         server.add(&flight);
         self.flights.insert(id, flight);
     }
@@ -199,10 +207,8 @@ impl Autopilot {
         self.touch(now);
         let server = &mut self.servers[flight.server];
         server.remove(&flight);
-        let input = served.prompt.map(|prompt| {
-            let prompt = count(prompt);
-            (prompt - served.cached.map_or(flight.prompt - flight.uncached, count)).max(0.0)
-        });
+        let cached = served.cached.map_or(flight.prompt - flight.uncached, count);
+        let input = served.prompt.map(|prompt| (count(prompt) - cached).max(0.0));
         let output = served.output.map(count);
         let streamed = served.streamed && flight.whole;
         let (first, last) = (served.first.filter(|_| streamed), served.last);
@@ -223,12 +229,13 @@ impl Autopilot {
         let ttft_ms = first.map(|first| first.as_secs_f64() * 1_000.0);
         server.tally.served(
             input.unwrap_or(flight.uncached),
+            cached,
             output.unwrap_or(flight.output),
             ttft_ms,
             itl_ms,
         );
         while let Some(observation) = server.ledger.poll() {
-            self.variants[server.variant].learner.observe(&observation);
+            self.variants[server.variant].observe(&observation);
         }
     }
 
@@ -279,7 +286,8 @@ impl Autopilot {
             arrivals == 0 && backlog == 0 && self.flights.is_empty() && windows.iter().all(Option::is_none);
         for number in 0..self.variants.len() {
             let own = self.windows_of(number, now, &windows);
-            self.variants[number].close(millis(now), own, &self.slo_policy);
+            let cached = self.cached_of(number, &windows);
+            self.variants[number].close(millis(now), own, cached, &self.slo_policy);
         }
         self.turn += 1;
         self.analyse();
@@ -324,7 +332,7 @@ impl Autopilot {
         self.flights.keys().copied()
     }
 
-    /// What is kept of each endpoint agrees with what is in flight there.
+    /// What is kept of each endpoint agrees with what is in flight there; a ledger follows no more, and up to a limit.
     pub(crate) fn audit(&self) -> bool {
         self.servers.iter().enumerate().all(|(number, server)| {
             let there = self
@@ -332,7 +340,7 @@ impl Autopilot {
                 .values()
                 .filter(|flight| flight.server == number)
                 .count();
-            usize::try_from(server.in_flight()) == Ok(there)
+            usize::try_from(server.in_flight()) == Ok(there) && server.ledger.running() <= there
         })
     }
 
@@ -359,6 +367,20 @@ impl Autopilot {
         }
     }
 
+    /// Mean prompt tokens in the caches of a variant's endpoints, weighted as their windows are.
+    fn cached_of(&self, variant: usize, windows: &[Option<Observed>]) -> f64 {
+        let own = self
+            .servers
+            .iter()
+            .zip(windows)
+            .filter(|(server, _)| server.variant == variant);
+        let rates = own.filter_map(|(server, window)| Some((window.as_ref()?.traffic.rate, server.cached)));
+        let (rate, sum) = rates.fold((0.0, 0.0), |(all, sum), (rate, cached)| {
+            (all + rate, sum + rate * cached)
+        });
+        if rate > 0.0 { sum / rate } else { 0.0 }
+    }
+
     /// A variant's endpoints: those that are ready, and those that aren't.
     fn replicas(&self, variant: usize) -> (u64, u64) {
         let own = self.servers.iter().filter(|it| it.variant == variant);
@@ -381,7 +403,10 @@ impl Autopilot {
             })
             .collect();
         let analysis = analyze(&self.slo_policy, Some(self.demand), &asked);
-        self.slo = analysis.slo;
+        if analysis.slo.source != Source::None {
+            // A lull takes no target away.
+            self.slo = analysis.slo;
+        }
         let mut results = analysis.variants.into_iter();
         for variant in &mut self.variants {
             variant.analysed(results.next());
@@ -455,8 +480,9 @@ impl Autopilot {
             (Some(parameters), Some(limits)) => {
                 let gauge = Gauge {
                     parameters,
-                    ttft_bias: variant.learner.ttft_bias(),
+                    ttft_bias: variant.ttft_bias(),
                     traffic: variant.traffic(),
+                    cached: server.cached,
                     limits,
                     max_batch: server.max_batch,
                     kv_tokens: server.kv_tokens,

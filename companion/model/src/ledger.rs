@@ -134,6 +134,12 @@ impl Ledger {
         });
     }
 
+    /// Requests that run there, as far as they are followed.
+    #[must_use]
+    pub fn running(&self) -> usize {
+        self.running.len()
+    }
+
     /// `id` has ended there. What it says comes from [`Self::poll`], now or when others have ended. Times that make no
     /// sense are as if it had been dropped.
     pub fn ended(&mut self, now_ms: f64, id: u64, end: &End) {

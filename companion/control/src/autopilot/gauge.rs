@@ -6,6 +6,8 @@
 use penstock_engine::Budget;
 use penstock_model::{Parameters, Targets, Traffic};
 
+use super::tally::count;
+
 /// The part of a limit that is used.
 const USED: f64 = 0.9;
 /// What requests are taken to be like before any was seen.
@@ -50,8 +52,10 @@ impl Limits {
 pub(super) struct Gauge {
     pub(super) parameters: Parameters,
     pub(super) ttft_bias: f64,
-    /// Requests like the mean.
+    /// Requests like the mean,
     pub(super) traffic: Traffic,
+    /// and prompt tokens of them that are in the cache already: nothing is computed for them, and they are resident.
+    pub(super) cached: f64,
     pub(super) limits: Limits,
     pub(super) max_batch: u64,
     pub(super) kv_tokens: Option<u64>,
@@ -71,16 +75,16 @@ impl Gauge {
         let first_token_ms_max = self.limits.first_token_ms * USED / self.ttft_bias;
         let kv_tokens_max = self.kv_tokens.map(|tokens| tokens / 10 * 9);
         let (i, o) = (self.traffic.input.max(0.0), self.traffic.output.max(1.0));
-        let each_ms = beta_ms * (1.0 + i / o) + gamma_ms * (i + o / 2.0);
+        let each_ms = beta_ms * (1.0 + i / o) + gamma_ms * (i + self.cached + o / 2.0);
         let iteration_ms = iteration_ms_max.min(first_token_ms_max - (beta_ms + gamma_ms) * i);
         let mut fits = REQUESTS_MAX;
         if each_ms > 0.0 {
             fits = fits.min((iteration_ms - alpha_ms) / each_ms);
         }
         if let Some(tokens) = kv_tokens_max {
-            fits = fits.min(super::tally::count(tokens) / (i + o));
+            fits = fits.min(count(tokens) / (i + self.cached + o));
         }
-        fits = fits.min(super::tally::count(self.max_batch)).max(1.0);
+        fits = fits.min(count(self.max_batch)).max(1.0);
         let mut requests_max = self.max_batch;
         if self.probed {
             fits = (fits / 2.0).max(1.0);
@@ -144,6 +148,7 @@ mod tests {
             input: 512.0,
             output: 128.0,
         },
+        cached: 0.0,
         limits: Limits {
             iteration_ms: 50.0,
             first_token_ms: 500.0,
@@ -164,7 +169,7 @@ mod tests {
         let budget = GAUGE.budget();
         assert_eq!(budget.iteration_ms_max, 45.0);
         assert_eq!(budget.first_token_ms_max, 360.0);
-        let typical = super::super::tally::count(budget.typical);
+        let typical = count(budget.typical);
         assert!(iteration_ms(&budget, typical) <= 45.0 && iteration_ms(&budget, typical + 1.0) > 45.0);
         assert_eq!((budget.requests_max, budget.kv_tokens_max), (Some(256), None));
         let rate = budget.rate.expect("there is traffic");
@@ -185,7 +190,7 @@ mod tests {
         let left_ms = 75.0 * 0.9 / 1.25 - 512.0 * 0.0505;
         assert!(left_ms < 45.0);
         let budget = first.budget();
-        assert!(iteration_ms(&budget, super::super::tally::count(budget.typical)) <= left_ms);
+        assert!(iteration_ms(&budget, count(budget.typical)) <= left_ms);
         assert!(typical(first) < typical(GAUGE));
         assert_eq!(
             typical(Gauge {

@@ -66,6 +66,8 @@ pub(super) struct Server {
     /// The last window that had averages.
     pub(super) observed: Option<Observed>,
     pub(super) kv_tokens: Option<u64>,
+    /// Mean prompt tokens that were in its cache, when some were last served.
+    pub(super) cached: f64,
     /// The most that was in flight in the last window.
     pub(super) peak: u64,
     /// Its budget as it was last said.
@@ -90,6 +92,7 @@ impl Server {
             tally: Tally::default(),
             observed: None,
             kv_tokens: None,
+            cached: 0.0,
             peak: 0,
             budget: None,
             load: Load::default(),
@@ -172,6 +175,7 @@ impl Server {
         };
         self.totals_before = self.totals;
         let tally = core::mem::take(&mut self.tally);
+        self.cached = tally.cached().unwrap_or(self.cached);
         self.peak = core::mem::replace(&mut self.peak_so_far, self.load.requests);
         let observed = match tally.observed(over, self.observed.as_ref()) {
             // What ours don't say, because none of them came token by token, the server may.

@@ -15,6 +15,7 @@ pub(super) struct Tally {
     pub(super) granted: u64,
     served: Mean,
     input: f64,
+    cached: f64,
     output: f64,
     ttft: Mean,
     itl: Mean,
@@ -43,10 +44,19 @@ impl Mean {
 }
 
 impl Tally {
-    /// A request was served: tokens computed and put out, times where they are known, in milliseconds.
-    pub(super) fn served(&mut self, input: f64, output: f64, ttft_ms: Option<f64>, itl_ms: Option<f64>) {
+    /// A request was served: tokens computed, found in the cache and put out, times where they are known, in
+    /// milliseconds.
+    pub(super) fn served(
+        &mut self,
+        input: f64,
+        cached: f64,
+        output: f64,
+        ttft_ms: Option<f64>,
+        itl_ms: Option<f64>,
+    ) {
         self.served.add(0.0);
         self.input += input;
+        self.cached += cached;
         self.output += output;
         if let Some(ttft_ms) = ttft_ms {
             self.ttft.add(ttft_ms);
@@ -54,6 +64,11 @@ impl Tally {
         if let Some(itl_ms) = itl_ms {
             self.itl.add(itl_ms);
         }
+    }
+
+    /// Mean prompt tokens that were found in the cache; `None`: nothing was served.
+    pub(super) fn cached(&self) -> Option<f64> {
+        (self.served.count > 0.0).then(|| self.cached / self.served.count)
     }
 
     /// Nothing happened.
@@ -148,9 +163,9 @@ mod tests {
             "nobody knows yet how large they are"
         );
         for _ in 0..9 {
-            tally.served(100.0, 50.0, Some(40.0), Some(10.0));
+            tally.served(100.0, 10.0, 50.0, Some(40.0), Some(10.0));
         }
-        tally.served(200.0, 150.0, None, None);
+        tally.served(200.0, 0.0, 150.0, None, None);
         let observed = tally.observed(WINDOW, None).expect("averages");
         assert_eq!(
             observed.traffic,
@@ -164,6 +179,7 @@ mod tests {
             (observed.ttft_ms, observed.itl_ms, observed.busy),
             (40.0, 10.0, 1)
         );
+        assert_eq!(tally.cached(), Some(9.0));
     }
 
     #[test]
@@ -185,7 +201,7 @@ mod tests {
         let observed = tally.observed(WINDOW, Some(&before)).expect("averages");
         assert_eq!((observed.traffic.rate, observed.traffic.input), (1.0, 100.0));
         let mut tally = Tally::default();
-        tally.served(7.0, 3.0, None, None);
+        tally.served(7.0, 0.0, 3.0, None, None);
         let observed = tally.observed(WINDOW, Some(&before)).expect("averages");
         assert_eq!(
             (observed.traffic.input, observed.ttft_ms, observed.itl_ms),

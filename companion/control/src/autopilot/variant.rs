@@ -5,9 +5,10 @@ use core::time::Duration;
 use penstock_engine::Instant;
 use penstock_model::analysis::{self, Error, VariantAnalysis};
 use penstock_model::learner::{Fit, Learner, State};
-use penstock_model::slo::{self, Policy as SloPolicy};
+use penstock_model::ledger::Observation;
+use penstock_model::slo::Policy as SloPolicy;
 use penstock_model::workload::{Observed, together};
-use penstock_model::{Parameters, Targets, Traffic};
+use penstock_model::{Parameters, Traffic};
 
 use super::gauge::ASSUMED;
 use super::words::{Kept, VariantStatus};
@@ -21,12 +22,16 @@ const KEPT_WITHIN: f64 = 0.01;
 #[derive(Debug)]
 pub(super) struct Variant {
     pub(super) name: String,
-    pub(super) learner: Learner,
+    learner: Learner,
+    /// Something was observed since the last fit.
+    is_new: bool,
     fit: Option<Fit>,
     /// Its endpoints in the last window.
     windows: Vec<Observed>,
     /// Requests like the mean of the last window that had some.
     traffic: Option<Traffic>,
+    /// Mean prompt tokens that are in a server's cache already.
+    cached: f64,
     analysis: Option<VariantAnalysis>,
     kept: Option<Kept>,
     kept_at: Option<Instant>,
@@ -37,9 +42,11 @@ impl Variant {
         Self {
             name,
             learner: Learner::new(kept.map(|kept| (kept.parameters, kept.ttft_bias))),
+            is_new: false,
             fit: None,
             windows: Vec::new(),
             traffic: None,
+            cached: 0.0,
             analysis: None,
             kept,
             kept_at: None,
@@ -61,33 +68,37 @@ impl Variant {
         self.parameters().or(self.fit.map(|fit| fit.parameters))
     }
 
+    /// Observed over predicted time to the first token.
+    pub(super) const fn ttft_bias(&self) -> f64 {
+        self.learner.ttft_bias()
+    }
+
     /// Requests like the mean of those seen lately.
     pub(super) fn traffic(&self) -> Traffic {
         self.traffic.unwrap_or(ASSUMED)
     }
 
-    /// A window is over.
-    pub(super) fn close(&mut self, now_ms: f64, windows: Vec<Observed>, policy: &SloPolicy) {
+    /// A window is over: what its endpoints did, and the mean of prompt tokens that were in their caches.
+    pub(super) fn close(&mut self, now_ms: f64, windows: Vec<Observed>, cached: f64, policy: &SloPolicy) {
         let observed = together(&windows);
+        self.cached = cached;
         self.windows = windows;
         if observed.traffic.rate <= 0.0 {
             return;
         }
         let traffic = observed.traffic;
         self.traffic = Some(traffic);
-        let inferred = |parameters: &Parameters| slo::inferred(parameters, &traffic, policy.multiplier);
-        let targets = policy
-            .explicit
-            .or_else(|| self.fit.map(|fit| inferred(&fit.parameters)))
-            .or_else(|| self.parameters().map(|it| inferred(&it)));
-        self.fit = match targets {
-            Some(targets) => self.learner.fit(now_ms, &traffic, &targets),
-            // What is asked for follows from what is found.
-            None => {
-                let found = self.learner.fit(now_ms, &traffic, &Targets::default());
-                found.and_then(|found| self.learner.fit(now_ms, &traffic, &inferred(&found.parameters)))
-            }
-        };
+        if core::mem::take(&mut self.is_new) {
+            // Without targets n* is asked for at a multiple of alpha, as targets that are inferred are.
+            let targets = policy.explicit.unwrap_or_default();
+            self.fit = self.learner.fit(now_ms, &traffic, &targets);
+        }
+    }
+
+    /// A request has ended that says something.
+    pub(super) fn observe(&mut self, observation: &Observation) {
+        self.is_new = true;
+        self.learner.observe(observation);
     }
 
     /// As the analysis wants it.
@@ -97,9 +108,23 @@ impl Variant {
             replicas,
             pending,
             max_batch: Some(super::tally::count(max_batch)),
-            parameters: self.parameters(),
-            ttft_bias: self.learner.ttft_bias(),
+            parameters: self.parameters().map(|it| self.with_cache(&it)),
+            ttft_bias: self.ttft_bias(),
             windows: self.windows.clone(),
+        }
+    }
+
+    /// The same for requests whose prompts are partly cached: the closed forms know one length of a prompt, that which is
+    /// computed, so what is resident beside it is put on the cost of what is.
+    fn with_cache(&self, parameters: &Parameters) -> Parameters {
+        let Traffic { input, output, .. } = self.traffic();
+        let own = input + output / 2.0;
+        if own <= 0.0 {
+            return *parameters;
+        }
+        Parameters {
+            gamma_ms: parameters.gamma_ms * (own + self.cached) / own,
+            ..*parameters
         }
     }
 
@@ -114,7 +139,7 @@ impl Variant {
         }
         let kept = Kept {
             parameters: self.parameters()?,
-            ttft_bias: self.learner.ttft_bias(),
+            ttft_bias: self.ttft_bias(),
         };
         if self.kept.is_some_and(|before| is_near(&before, &kept)) {
             return None;
@@ -136,7 +161,7 @@ impl Variant {
                 _ => self.learner.state(),
             },
             parameters: self.parameters(),
-            ttft_bias: self.learner.ttft_bias(),
+            ttft_bias: self.ttft_bias(),
             nis: None,
             condition: self.fit.map(|fit| fit.condition),
             n_star: analysis.and_then(|it| it.n_star),
