@@ -13,11 +13,11 @@ pub const DEFAULTS: Parameters = Parameters {
 /// Parameters that explain this window; `None` if there are none, or they aren't stable under the very load they come
 /// from.
 ///
-/// Two numbers can't give three, so an iteration is taken to be nearly all alpha. Of a loaded server that is too much,
+/// Several endpoints together are taken as one of them, each with the same part of the load. Two numbers can't give three, so an iteration is taken to be nearly all alpha. Of a loaded server that is too much,
 /// which is why its own load has to be stable under what comes out.
 #[must_use]
 pub fn bootstrap(window: &Observed) -> Option<Parameters> {
-    let traffic = &window.traffic;
+    let traffic = &window.per_server();
     let (i, o) = (traffic.input, traffic.output);
     let alpha_ms = ALPHA_OF_ITL * window.itl_ms;
     let per_token_ms = (window.ttft_ms - alpha_ms) / i;

@@ -15,6 +15,17 @@ pub struct Observed {
     pub busy: usize,
 }
 
+impl Observed {
+    /// The traffic of one endpoint, if all that were busy had the same part of it.
+    #[must_use]
+    pub fn per_server(&self) -> Traffic {
+        Traffic {
+            rate: self.traffic.rate / self.busy.max(1) as f64,
+            ..self.traffic
+        }
+    }
+}
+
 /// All of `windows` together: rates add, the rest is weighted by them. Nothing busy: all zero.
 #[must_use]
 pub fn together(windows: &[Observed]) -> Observed {
