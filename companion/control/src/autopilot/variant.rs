@@ -7,6 +7,7 @@ use penstock_model::analysis::{self, Error, VariantAnalysis};
 use penstock_model::learner::{Fit, Learner, State};
 use penstock_model::ledger::Observation;
 use penstock_model::slo::Policy as SloPolicy;
+use penstock_model::windows::Windows;
 use penstock_model::workload::{Observed, together};
 use penstock_model::{Parameters, Traffic};
 
@@ -23,6 +24,12 @@ const KEPT_WITHIN: f64 = 0.01;
 pub(super) struct Variant {
     pub(super) name: String,
     learner: Learner,
+    /// What is learned of windows alone: shown beside it, and acted on where no request came token by token.
+    filter: Windows,
+    /// What that was when it was last known.
+    filtered: Option<Parameters>,
+    /// A request came token by token.
+    streams: bool,
     /// Something was observed since the last fit.
     is_new: bool,
     fit: Option<Fit>,
@@ -42,6 +49,9 @@ impl Variant {
         Self {
             name,
             learner: Learner::new(kept.map(|kept| (kept.parameters, kept.ttft_bias))),
+            filter: Windows::new(None),
+            filtered: None,
+            streams: false,
             is_new: false,
             fit: None,
             windows: Vec::new(),
@@ -55,12 +65,20 @@ impl Variant {
 
     /// The parameters to act on.
     pub(super) fn parameters(&self) -> Option<Parameters> {
-        self.learner.parameters()
+        self.learner.parameters().or(self.filtered)
     }
 
     /// Its parameters are known, and what is seen agrees.
     pub(super) fn is_sure(&self) -> bool {
-        matches!(self.learner.state(), State::Converged)
+        matches!(self.state(), State::Converged | State::Infeasible)
+    }
+
+    fn state(&self) -> State {
+        if self.streams {
+            self.learner.state()
+        } else {
+            self.filter.state()
+        }
     }
 
     /// The best guess at its parameters, for predictions at the load it is at.
@@ -88,6 +106,10 @@ impl Variant {
         }
         let traffic = observed.traffic;
         self.traffic = Some(traffic);
+        self.filter.observe(&observed);
+        if !self.streams && self.filter.state() == State::Converged {
+            self.filtered = self.filter.parameters();
+        }
         if core::mem::take(&mut self.is_new) {
             // Without targets n* is asked for at a multiple of alpha, as targets that are inferred are.
             let targets = policy.explicit.unwrap_or_default();
@@ -98,6 +120,10 @@ impl Variant {
     /// A request has ended that says something.
     pub(super) fn observe(&mut self, observation: &Observation) {
         self.is_new = true;
+        if observation.decode.is_some() {
+            self.streams = true;
+            self.filtered = None;
+        }
         self.learner.observe(observation);
     }
 
@@ -158,12 +184,15 @@ impl Variant {
             state: match error {
                 _ if idle => State::NoTraffic,
                 Some(Error::Infeasible) => State::Infeasible,
-                _ => self.learner.state(),
+                _ => self.state(),
             },
             parameters: self.parameters(),
             ttft_bias: self.ttft_bias(),
-            nis: None,
-            condition: self.fit.map(|fit| fit.condition),
+            nis: self.filter.nis(),
+            condition: self
+                .fit
+                .map(|fit| fit.condition)
+                .or_else(|| self.filter.condition()),
             n_star: analysis.and_then(|it| it.n_star),
             lambda_star: analysis.map(|it| it.lambda_star),
             capacity: analysis.map_or(0.0, |it| it.capacity),

@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use penstock_control::{Granted, Scraped, Served, Totals};
 use penstock_engine::input::EndpointId;
-use penstock_model::Targets;
 use penstock_model::learner::State;
 use penstock_model::slo::{Policy, Source};
+use penstock_model::{Targets, Traffic};
 
 use crate::truth::{TRUE, WINDOW, World, known, near, settings};
 
@@ -203,4 +203,49 @@ fn what_was_not_seen_whole_teaches_nothing() {
     world.pass(WINDOW);
     let found = world.variant("default").parameters.expect("they are known");
     assert!(near(found.alpha_ms, 8.0, 0.05), "{found:?}");
+}
+
+#[test]
+fn servers_whose_requests_never_stream_are_known_by_their_windows() {
+    let mut world = World::new(settings(&["default"]));
+    let (input, output) = (500.0, 100.0);
+    let mut totals = Totals::default();
+    let mut ms = (0.0, 0.0);
+    for at in 0..40_u32 {
+        let requests = u64::from(4 + at * 7 % 13);
+        let traffic = Traffic {
+            rate: requests as f64 / 10.0,
+            input: input + f64::from(at * 11 % 7 * 60),
+            output,
+        };
+        let steady = TRUE.solve(&traffic).steady.expect("it is stable");
+        totals.requests += requests;
+        totals.prompt_tokens += requests * traffic.input as u64;
+        totals.output_tokens += requests * 100;
+        totals.itl_count += requests * 99;
+        ms.0 += steady.ttft_ms * requests as f64;
+        ms.1 += steady.itl_ms * 99.0 * requests as f64;
+        (totals.ttft_s, totals.itl_s) = (ms.0 / 1e3, ms.1 / 1e3);
+        let scraped = Scraped {
+            totals: Some(totals),
+            ..Scraped::default()
+        };
+        world.autopilot.scraped(world.now, EndpointId(0), Some(scraped));
+        if world.autopilot.poll_timeout().is_some() {
+            world.close();
+        }
+    }
+    let status = world.variant("default");
+    assert!(status.nis.is_some(), "{status:?}");
+    assert_eq!(status.state, State::Converged, "{status:?}");
+    let found = status.parameters.expect("they are known");
+    assert!(near(found.alpha_ms, TRUE.alpha_ms, 0.1), "{found:?}");
+    assert!(world.budgets[0].is_some_and(|it| it.iteration_ms_max.is_finite()));
+    world.traffic(0, &TRUE, 1_000);
+    world.close();
+    let found = world
+        .variant("default")
+        .parameters
+        .expect("single requests know better");
+    assert!(near(found.alpha_ms, TRUE.alpha_ms, 0.02), "{found:?}");
 }

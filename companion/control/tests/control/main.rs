@@ -1,5 +1,6 @@
 //! Exact outputs: given this event at that time, these frames and observations, and nothing more.
 
+mod autopilot;
 mod counts;
 mod envoys;
 mod failures;

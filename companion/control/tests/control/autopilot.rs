@@ -1,0 +1,141 @@
+//! The way from the filters' words to a pool's autopilot, and from its budgets to what is granted.
+
+use std::time::Duration;
+
+use penstock_control::{Observation, Output};
+use penstock_engine::policy::Gate;
+use penstock_engine::units::Decimal;
+use penstock_model::learner::State;
+use penstock_wire as wire;
+use wire::filter_frame::Event as Said;
+
+use super::harness::{SECOND, SERVER, World, filter, register, runs_as, settings_of};
+
+const ALPHA_MS: f64 = 4.0;
+const BETA_MS: f64 = 0.5;
+
+/// Under `auto`, with a session.
+fn world(servers: &[&str]) -> World {
+    let mut settings = settings_of(servers);
+    settings.pools[0].policy.gate = Gate::Auto {
+        initial: Decimal::whole(8),
+    };
+    settings.pools[0].policy.queue.total_capacity = 1_000;
+    settings.pools[0].policy.queue.flow_capacity = 1_000;
+    let mut world = World::with(settings);
+    world.greet(1, filter(1), Vec::new(), Vec::new());
+    world.take();
+    world
+}
+
+/// So many at once, served by a server that holds nothing and reads prompts for nothing; what was granted is served.
+fn round(world: &mut World, first: u64, n: u64, output: u64) -> u64 {
+    for sequence in first..first + n {
+        world.say(1, Said::Register(register(sequence)));
+    }
+    let granted = world.take().granted();
+    let itl_ms = ALPHA_MS + BETA_MS * granted.len() as f64;
+    let us = |ms: f64| (ms * 1e3) as u64;
+    let last_ms = itl_ms * output as f64;
+    world.pass(Duration::from_micros(us(last_ms)));
+    world.say(1, Said::Beat(wire::Beat {}));
+    for sequence in &granted {
+        let completed = wire::Completed {
+            sequence: *sequence,
+            endpoint: SERVER.into(),
+            status: 200,
+            attempts: 1,
+            end: wire::End::Served.into(),
+            first_byte_us: Some(us(itl_ms)),
+            last_byte_us: Some(us(last_ms)),
+            prompt_tokens: Some(100),
+            cached_tokens: Some(99),
+            output_tokens: Some(output),
+            output_chunks: output,
+        };
+        world.say(1, Said::Completed(completed));
+    }
+    granted.len() as u64
+}
+
+#[test]
+fn what_filters_tell_of_ends_becomes_a_model_and_the_gate_follows_it() {
+    let mut world = world(&[SERVER]);
+    let status = world.control.status(world.now).pools.swap_remove(0);
+    assert_eq!(status.snapshot.upper, 8);
+    let (mut sequence, mut learned) = (1, Vec::new());
+    for at in 0..400 {
+        let n = 1 + at * 3 % 8;
+        round(&mut world, sequence, n, 20 + at % 7 * 5);
+        sequence += n;
+        while let Some(output) = world.control.poll_output() {
+            if let Output::Observe(Observation::Learned { pool, variant, kept }) = output {
+                assert_eq!((&*pool, variant.as_str()), ("chat", "default"));
+                learned.push(kept);
+            }
+        }
+        if !learned.is_empty() {
+            break;
+        }
+    }
+    world.pass_beating(1, &[1]);
+    let status = world.control.status(world.now).pools.swap_remove(0);
+    let model = status.model.expect("a pool's servers are looked at");
+    let variant = &model.variants[0];
+    assert_eq!(variant.state, State::Converged, "{variant:?}");
+    let found = variant.parameters.expect("they are known");
+    assert!((found.alpha_ms - ALPHA_MS).abs() < 0.4, "{found:?}");
+    assert!(learned.len() == 1 && (learned[0].parameters.alpha_ms - ALPHA_MS).abs() < 0.4);
+    assert!(
+        status.snapshot.upper > 8,
+        "its gate is what it takes now: {}",
+        status.snapshot.upper
+    );
+}
+
+#[test]
+fn what_the_policy_refuses_is_no_load_and_what_waits_is() {
+    let mut settings = settings_of(&[SERVER]);
+    settings.pools[0].policy.queue.total_capacity = 0;
+    let mut world = World::with(settings);
+    world.greet(1, filter(1), Vec::new(), Vec::new());
+    world.say(1, Said::Register(register(1)));
+    for sequence in 2..10 {
+        world.say(1, Said::Register(register(sequence)));
+    }
+    assert_eq!(world.take().rejected().len(), 8);
+    world.pass_beating(10, &[1]);
+    let model = world.control.status(world.now).pools.swap_remove(0).model;
+    assert!((model.expect("it is looked at").demand - 0.1).abs() < 0.02);
+}
+
+#[test]
+fn what_another_companion_granted_is_load_until_it_ends() {
+    let mut world = World::with(settings_of(&[SERVER, SECOND]));
+    let running = vec![runs_as(register(1), SERVER), runs_as(register(2), SECOND)];
+    world.greet(1, filter(1), Vec::new(), running);
+    // It is known to run elsewhere in the end.
+    let ended = |sequence, endpoint: &str| {
+        Said::Completed(wire::Completed {
+            sequence,
+            endpoint: endpoint.into(),
+            status: 200,
+            end: wire::End::Served.into(),
+            output_chunks: 9,
+            ..Default::default()
+        })
+    };
+    world.say(1, ended(1, SECOND));
+    world.close(1);
+    world.pass(wire::limits::SESSION_GRACE);
+    assert_eq!(world.stock(), 0);
+    world.pass(Duration::from_secs(40));
+    let model = world.control.status(world.now).pools.swap_remove(0).model;
+    let variant = &model.expect("it is looked at").variants[0];
+    assert_eq!((variant.state, variant.current), (State::NoTraffic, 2));
+    assert_eq!(
+        world.control.poll_timeout(),
+        None,
+        "nothing runs while nothing happens"
+    );
+}
