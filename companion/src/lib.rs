@@ -16,6 +16,7 @@ pub mod mock_server;
 pub mod observe;
 pub mod policy;
 pub mod replay;
+pub mod scrape;
 pub mod serve;
 pub mod status;
 pub mod tls;

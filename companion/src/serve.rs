@@ -17,7 +17,7 @@ use crate::http::admin::Admin;
 use crate::listener::{self, Listener};
 use crate::metrics::Metrics;
 use crate::observe::Observer;
-use crate::{grpc, health, http, policy, tls};
+use crate::{grpc, health, http, policy, scrape, tls};
 
 /// Peers that don't read keep the process no longer than this.
 const FLUSH_MAX: Duration = Duration::from_secs(1);
@@ -76,8 +76,8 @@ pub enum Error {
     /// The metrics clash: a defect.
     #[error("metrics: {0}")]
     Metrics(#[from] prometheus::Error),
-    /// No HTTP client for health checks.
-    #[error("health checks: {0}")]
+    /// No HTTP client for health checks and metrics.
+    #[error("health checks and metrics of servers: {0}")]
     Health(#[from] reqwest::Error),
     /// A signal can't be waited for.
     #[error("signals: {0}")]
@@ -133,6 +133,7 @@ pub async fn run(args: Args) -> Result<(), Error> {
     let observer = Observer::new(metrics.clone(), config.metric_flows);
     let (driver, _running) = driver::spawn(settings(&config, args.expect_sessions), clock, observer);
     health::spawn(&config, &driver)?;
+    scrape::spawn(&config, &driver)?;
 
     let (life, lives) = watch::channel(Life::Serving);
     let app = http::App {
