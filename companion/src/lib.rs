@@ -19,5 +19,6 @@ pub mod replay;
 pub mod scrape;
 pub mod serve;
 pub mod status;
+pub mod store;
 pub mod tls;
 pub mod up;
