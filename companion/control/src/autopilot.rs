@@ -288,6 +288,10 @@ impl Autopilot {
             let own = self.windows_of(number, now, &windows);
             let cached = self.cached_of(number, &windows);
             self.variants[number].close(millis(now), own, cached, &self.slo_policy);
+            if let Some(ms) = self.variants[number].prompt_ms() {
+                let of_it = self.servers.iter_mut().filter(|it| it.variant == number);
+                of_it.for_each(|it| it.ledger.learned(ms));
+            }
         }
         self.turn += 1;
         self.analyse();

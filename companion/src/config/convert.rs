@@ -157,7 +157,7 @@ fn is_name(text: &str) -> bool {
             .all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.'))
 }
 
-fn convert_pool(mut raw: raw::Pool, flows: usize, path: &str) -> Result<Pool, Broken> {
+fn convert_pool(raw: raw::Pool, flows: usize, path: &str) -> Result<Pool, Broken> {
     if !is_name(&raw.name) {
         return Err(Broken(
             format!("{path}.name"),
@@ -169,10 +169,6 @@ fn convert_pool(mut raw: raw::Pool, flows: usize, path: &str) -> Result<Pool, Br
     }
     let requeues = raw.queue.requeues.0;
     let slo = servers::slo(&raw.slo, path)?;
-    let store = match std::mem::take(&mut raw.usage.store) {
-        raw::Store::Memory => None,
-        raw::Store::Redb(path) => Some(path),
-    };
     let parts = policy::Parts {
         down: raw.down,
         queue: raw.queue,
@@ -200,7 +196,6 @@ fn convert_pool(mut raw: raw::Pool, flows: usize, path: &str) -> Result<Pool, Br
         flow_key,
         class_globs,
         requeues,
-        store,
         hold: raw.companion_down.hold.0,
         then: match raw.companion_down.then {
             raw::Then::Open => Then::Open,

@@ -91,6 +91,11 @@ impl Variant {
         self.learner.ttft_bias()
     }
 
+    /// What a prompt token adds to an iteration, in milliseconds.
+    pub(super) fn prompt_ms(&self) -> Option<f64> {
+        self.learner.prompt_ms()
+    }
+
     /// Requests like the mean of those seen lately.
     pub(super) fn traffic(&self) -> Traffic {
         self.traffic.unwrap_or(ASSUMED)

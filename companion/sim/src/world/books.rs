@@ -292,11 +292,10 @@ impl World {
             }
             let in_requests = matches!(
                 setting.policy.gate,
-                Gate::Auto { .. }
-                    | Gate::Bounded {
-                        unit: StockUnit::Requests,
-                        ..
-                    }
+                Gate::Bounded {
+                    unit: StockUnit::Requests,
+                    ..
+                }
             );
             let stock = pool.snapshot.stock + pool.snapshot.draining_stock;
             let granted = status.requests as u64;
