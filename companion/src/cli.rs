@@ -8,7 +8,7 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand};
 use tracing_subscriber::EnvFilter;
 
-use crate::{config, demo, envoy_config, filter_module, mock_server, replay, serve, up};
+use crate::{config, demo, envoy_config, filter_module, mock_server, model_cli, replay, serve, up};
 
 /// Bad usage or configuration.
 pub const EXIT_USAGE: u8 = 2;
@@ -61,6 +61,8 @@ enum Command {
     Filter(filter_module::Args),
     /// Run the engine over a script of operations.
     Replay(replay::Args),
+    /// The queueing model: what a server does under a load, what it can take, and what was learned of it.
+    Model(model_cli::Args),
     /// Run an OpenAI-compatible server that batches like vLLM.
     MockServer(mock_server::Args),
 }
@@ -133,6 +135,13 @@ async fn run(cli: Cli) -> ExitCode {
                 ExitCode::from(error.exit_code())
             }
             result => ended(result, replay::Error::exit_code),
+        },
+        Command::Model(args) => match model_cli::run(&args) {
+            Err(error) if error.has_place() => {
+                eprintln!("{error}");
+                ExitCode::from(error.exit_code())
+            }
+            result => ended(result, model_cli::Error::exit_code),
         },
         Command::MockServer(args) => ended(mock_server::run(args).await, mock_server::Error::exit_code),
     }

@@ -157,6 +157,11 @@ fn is_name(text: &str) -> bool {
             .all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.'))
 }
 
+/// A pool's `slo` by itself.
+pub(super) fn slo(raw: &raw::Slo) -> Result<penstock_model::slo::Policy, Broken> {
+    servers::slo(raw, "")
+}
+
 fn convert_pool(raw: raw::Pool, flows: usize, path: &str) -> Result<Pool, Broken> {
     if !is_name(&raw.name) {
         return Err(Broken(

@@ -20,6 +20,7 @@ use penstock_control::FlowKey;
 use penstock_engine::input::Band;
 use penstock_engine::policy as engine;
 use penstock_engine::units::Decimal;
+use serde::de::{Deserialize, Deserializer, Error as _};
 
 /// Everything that `penstock serve` holds to.
 #[derive(Clone, Debug)]
@@ -266,6 +267,19 @@ pub struct Exposed {
 
 /// A rule across keys that was broken: the key's path, and what is allowed.
 struct Broken(String, String);
+
+/// A pool's `slo` in a document of another kind.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct SloKeys(pub(crate) penstock_model::slo::Policy);
+
+impl<'de> Deserialize<'de> for SloKeys {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let raw = raw::Slo::deserialize(deserializer)?;
+        convert::slo(&raw)
+            .map(Self)
+            .map_err(|Broken(_, why)| D::Error::custom(why))
+    }
+}
 
 impl Config {
     /// Reads and checks a file.

@@ -9,15 +9,13 @@ mod ops;
 mod run;
 
 use std::fs::File;
-use std::io::{self, BufRead, BufReader, BufWriter, Read};
+use std::io::{self, BufWriter, Read};
 use std::path::{Path, PathBuf};
 
 use crate::cli::EXIT_USAGE;
 use crate::config::{self, Config, Pool};
+use crate::jsonl::{LINE_BYTES_MAX, Lines, is_cut};
 use run::{Run, Stop};
-
-/// Bytes of a line.
-const LINE_BYTES_MAX: u64 = 1 << 20;
 
 /// What `penstock replay` is told.
 #[derive(Debug, clap::Args)]
@@ -116,22 +114,19 @@ pub fn script(
 }
 
 fn lines<W: io::Write>(run: &mut Run<W>, path: &Path, script: impl Read) -> Result<(), Error> {
-    let mut script = BufReader::with_capacity(1 << 16, script);
-    let mut line = Vec::new();
-    for number in 1.. {
-        line.clear();
-        let read = script.by_ref().take(LINE_BYTES_MAX).read_until(b'\n', &mut line);
-        let read = read.map_err(|source| Error::Read {
+    let mut script = Lines::new(script);
+    loop {
+        let next = script.next().map_err(|source| Error::Read {
             path: path.into(),
             source,
         })?;
-        if read == 0 {
+        let Some((number, line)) = next else {
             return Ok(());
-        }
-        let done = if line.len() as u64 == LINE_BYTES_MAX {
+        };
+        let done = if is_cut(line) {
             Err(Stop::Line(format!("a line has less than {LINE_BYTES_MAX} bytes")))
         } else {
-            run.line(&line)
+            run.line(line)
         };
         done.map_err(|stop| match stop {
             Stop::Line(why) => Error::Line {
@@ -142,9 +137,8 @@ fn lines<W: io::Write>(run: &mut Run<W>, path: &Path, script: impl Read) -> Resu
             Stop::Output(error) => Error::Output(error),
         })?;
         // Who writes the script as it goes, through a pipe, sees each answer.
-        if script.buffer().is_empty() {
+        if script.is_drained() {
             run.flush().map_err(Error::Output)?;
         }
     }
-    Ok(())
 }

@@ -12,6 +12,8 @@ use serde::de::{Error as _, IgnoredAny};
 use serde::{Deserialize, Deserializer};
 use serde_json::value::RawValue;
 
+use crate::jsonl::{fields, is_object};
+
 /// More tokens than anything has; what the engine counts with exactly.
 pub(super) const TOKENS_MAX: u64 = 1 << 40;
 /// More endpoints than a script may make ready.
@@ -62,8 +64,7 @@ impl<'a> Line<'a> {
     /// # Errors
     /// Why it can't be one.
     pub(super) fn read(line: &'a [u8]) -> Result<Self, String> {
-        // What is a sequence would do for a struct.
-        if line.iter().find(|byte| !byte.is_ascii_whitespace()) != Some(&b'{') {
+        if !is_object(line) {
             return Err("not a JSON object; an operation is {\"op\": ..., \"t\": ..., ...}".into());
         }
         let Which { op } = fields(line)?;
@@ -105,27 +106,6 @@ impl<'a> Line<'a> {
         };
         Ok(Self { t, op })
     }
-}
-
-/// The fields of `line` as a `T`; an error names the field.
-fn fields<'a, T: Deserialize<'a>>(line: &'a [u8]) -> Result<T, String> {
-    serde_json::from_slice(line).map_err(|error| {
-        let message = error.to_string();
-        let message = message.split(" at line 1 ").next().unwrap_or_default();
-        if !error.is_data() {
-            return format!("{message} (column {})", error.column());
-        }
-        // Once more, slowly, to learn where.
-        let deserializer = &mut serde_json::Deserializer::from_slice(line);
-        let path = match serde_path_to_error::deserialize::<_, T>(deserializer) {
-            Err(error) => error.path().to_string(),
-            Ok(_) => String::new(),
-        };
-        match &*path {
-            "" | "." | "?" => message.to_owned(),
-            path => format!("{path}: {message}"),
-        }
-    })
 }
 
 fn named<'a>(line: &'a [u8], op: impl FnOnce(Cow<'a, str>) -> Op<'a>) -> Result<(Time<'a>, Op<'a>), String> {

@@ -1,0 +1,215 @@
+//! Numbers as they come in, from flags and from files: types that can't hold a value out of their range.
+//!
+//! None is infinite or no number, and none is so large that a product of four of them could become either.
+
+use std::fmt;
+use std::str::FromStr;
+
+use penstock_model::Parameters;
+use serde::de::{Deserialize, Deserializer, Error as _};
+
+/// More than anything is.
+const MOST: f64 = 1e30;
+/// More seconds than any clock shows, in either direction from its zero; in milliseconds still exact to one.
+const SECONDS_MOST: f64 = 1e12;
+
+/// A number out of its range: what was given, and what is allowed.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub(super) struct OutOfRange(String);
+
+macro_rules! ranged {
+    ($name:ident, $what:literal, $holds:expr) => {
+        impl TryFrom<f64> for $name {
+            type Error = OutOfRange;
+            fn try_from(number: f64) -> Result<Self, OutOfRange> {
+                let holds: fn(f64) -> bool = $holds;
+                if holds(number) {
+                    Ok(Self(number))
+                } else {
+                    Err(OutOfRange(format!(
+                        concat!("this is ", $what, ", not {:?}"),
+                        number
+                    )))
+                }
+            }
+        }
+
+        impl FromStr for $name {
+            type Err = OutOfRange;
+            fn from_str(text: &str) -> Result<Self, OutOfRange> {
+                parse(text, $what)?.try_into()
+            }
+        }
+
+        impl<'de> Deserialize<'de> for $name {
+            fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+                f64::deserialize(deserializer)?
+                    .try_into()
+                    .map_err(|error: OutOfRange| D::Error::custom(error))
+            }
+        }
+    };
+}
+
+fn parse(text: &str, what: &str) -> Result<f64, OutOfRange> {
+    text.trim()
+        .parse()
+        .map_err(|_| OutOfRange(format!("this is {what}, not `{text}`")))
+}
+
+/// A finite number above 0.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Above0(pub(super) f64);
+ranged!(Above0, "a number above 0 and up to 1e30", |it| it > 0.0
+    && it <= MOST);
+
+/// A finite number, 0 or more.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(super) struct AtLeast0(pub(super) f64);
+ranged!(AtLeast0, "a number from 0 to 1e30", |it| (0.0..=MOST)
+    .contains(&it));
+
+/// Above 1; 0 stands for the default.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Multiplier(f64);
+ranged!(
+    Multiplier,
+    "a number above 1 and up to 1e30, or 0 for the default of 3",
+    |it| it == 0.0 || it > 1.0 && it <= MOST
+);
+
+impl Multiplier {
+    pub(super) fn value(self) -> f64 {
+        if self.0 == 0.0 {
+            penstock_model::slo::Policy::default().multiplier
+        } else {
+            self.0
+        }
+    }
+}
+
+/// Requests in one batch: a whole number of at least 1.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Batch(pub(super) f64);
+ranged!(Batch, "a whole number from 1 to 1e12", |it| it.fract() == 0.0
+    && (1.0..=1e12).contains(&it));
+
+/// A moment, in seconds of any clock.
+#[derive(Clone, Copy, Debug, PartialEq, PartialOrd)]
+pub(super) struct Seconds(f64);
+ranged!(Seconds, "a number of seconds from -1e12 to 1e12", |it| it.abs()
+    <= SECONDS_MOST);
+
+impl Seconds {
+    pub(super) fn ms(self) -> f64 {
+        self.0 * 1_000.0
+    }
+}
+
+impl fmt::Display for Seconds {
+    fn fmt(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(to)
+    }
+}
+
+/// alpha, beta and gamma in milliseconds: a list of three in files, `8,0.05,0.0005` in flags.
+#[derive(Clone, Copy, Debug, PartialEq, serde::Deserialize)]
+pub(super) struct Three(Above0, AtLeast0, AtLeast0);
+
+impl Three {
+    pub(super) const fn parameters(self) -> Parameters {
+        Parameters {
+            alpha_ms: self.0.0,
+            beta_ms: self.1.0,
+            gamma_ms: self.2.0,
+        }
+    }
+}
+
+impl FromStr for Three {
+    type Err = OutOfRange;
+    fn from_str(text: &str) -> Result<Self, OutOfRange> {
+        let parts: Vec<&str> = text.split(',').collect();
+        let [alpha, beta, gamma] = *parts else {
+            let why = format!("these are three numbers like 8,0.05,0.0005, not `{text}`");
+            return Err(OutOfRange(why));
+        };
+        let named = |name: &'static str| move |error: OutOfRange| OutOfRange(format!("{name}: {error}"));
+        Ok(Self(
+            alpha.parse().map_err(named("alpha"))?,
+            beta.parse().map_err(named("beta"))?,
+            gamma.parse().map_err(named("gamma"))?,
+        ))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn reads<T: FromStr + for<'de> Deserialize<'de>>(text: &str) -> bool {
+        let from_json = serde_json::from_str::<T>(text).is_ok();
+        assert_eq!(from_json, text.parse::<T>().is_ok(), "{text}");
+        from_json
+    }
+
+    #[test]
+    fn ranges_hold_in_flags_and_in_files() {
+        for text in ["1e-300", "0.05", "8", "1e30"] {
+            assert!(reads::<Above0>(text) && reads::<AtLeast0>(text), "{text}");
+        }
+        for text in ["-1", "1.1e30", "1e400", "nan", "inf", "x", ""] {
+            assert!(!reads::<Above0>(text) && !reads::<AtLeast0>(text), "{text}");
+        }
+        assert!(reads::<AtLeast0>("0") && !reads::<Above0>("0"));
+        for (text, allowed) in [
+            ("1", true),
+            ("256", true),
+            ("0", false),
+            ("1.5", false),
+            ("-2", false),
+        ] {
+            assert_eq!(reads::<Batch>(text), allowed, "{text}");
+        }
+        for (text, allowed) in [
+            ("0", true),
+            ("1.01", true),
+            ("1", false),
+            ("0.5", false),
+            ("-1", false),
+        ] {
+            assert_eq!(reads::<Multiplier>(text), allowed, "{text}");
+        }
+        assert!(reads::<Seconds>("-1.5") && reads::<Seconds>("1795262073.25") && !reads::<Seconds>("1e13"));
+    }
+
+    #[test]
+    fn no_multiplier_is_three() {
+        let of = |text: &str| text.parse::<Multiplier>().map(Multiplier::value);
+        assert_eq!(of("0"), Ok(3.0));
+        assert_eq!(of("2"), Ok(2.0));
+    }
+
+    #[test]
+    fn parameters_are_three_numbers() {
+        let three: Three = "8, .05,0".parse().expect("three");
+        let parameters = Parameters {
+            alpha_ms: 8.0,
+            beta_ms: 0.05,
+            gamma_ms: 0.0,
+        };
+        assert_eq!(three.parameters(), parameters);
+        assert_eq!(
+            serde_json::from_str::<Three>("[8, 0.05, 0]").expect("three"),
+            three
+        );
+        for text in ["", "8,1", "8,1,1,1", "0,1,1", "8,-1,1", "8,1,nan"] {
+            assert!(text.parse::<Three>().is_err(), "{text}");
+            assert!(
+                serde_json::from_str::<Three>(&format!("[{text}]")).is_err(),
+                "{text}"
+            );
+        }
+    }
+}
