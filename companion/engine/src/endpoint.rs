@@ -223,13 +223,13 @@ impl Endpoint {
         self.ready = ready;
     }
 
-    pub(crate) const fn unlist(&mut self) {
+    pub(crate) fn unlist(&mut self, gate: Gate) {
         self.listed = false;
         self.healthy = false;
         self.ready = false;
         self.failures = Failures::NONE;
         self.foreign = 0;
-        self.budget = None;
+        self.allow(None, gate);
     }
 
     /// `id` failed there before a response: it may be marked down by that, unless it is the `last`.

@@ -186,7 +186,8 @@ impl Endpoints {
 
     pub(crate) fn unlist(&mut self, id: EndpointId, rng: &mut Rng) -> Option<Changed> {
         let number = *self.ids.get(&id)?;
-        let changed = self.change(number, rng, Endpoint::unlist);
+        let gate = self.gate;
+        let changed = self.change(number, rng, |endpoint| endpoint.unlist(gate));
         self.forget_unused(number);
         changed
     }

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use penstock_engine::input::{Band, ClassKey, EndpointState, Prompt, Service, Usage};
 use penstock_engine::units::{Decimal, Tokens};
-use penstock_engine::{EndpointId, Input, Instant, Request, RequestId};
+use penstock_engine::{Budget, EndpointId, Input, Instant, Request, RequestId};
 
 pub use dice::Dice;
 pub use policies::{Worlds, policy};
@@ -80,6 +80,29 @@ pub fn state(dice: &mut Dice) -> EndpointState {
     }
 }
 
+/// Of numbers that floats hold exactly, so that whoever adds them up in another order finds the same.
+pub fn budget(dice: &mut Dice) -> Budget {
+    let often_endless = |dice: &mut Dice, of: &[f64]| {
+        if dice.percent(40) {
+            f64::INFINITY
+        } else {
+            dice.one(of)
+        }
+    };
+    Budget {
+        alpha_ms: dice.one(&[1.0, 8.0]),
+        beta_ms: dice.one(&[0.0, 0.25, 1.0]),
+        gamma_ms: dice.one(&[0.0, 0.015625, 0.125]),
+        iteration_ms_max: often_endless(dice, &[8.0, 20.0, 64.0, 200.0]),
+        first_token_ms_max: often_endless(dice, &[16.0, 64.0, 256.0]),
+        ttft_bias: dice.one(&[1.0, 1.5, 8.0]),
+        kv_tokens_max: maybe(dice, 40, |dice| dice.one(&[300, 800, 2_000])),
+        requests_max: maybe(dice, 40, |dice| 1 + dice.below(6)),
+        typical: 1 + dice.below(8),
+        rate: maybe(dice, 60, |dice| dice.one(&[0.125, 0.5, 4.0])),
+    }
+}
+
 pub fn service(dice: &mut Dice) -> Service {
     if dice.percent(25) {
         return Service::Nothing;
@@ -99,7 +122,7 @@ pub fn input(
     worlds: &Worlds,
     mut id: impl FnMut(&mut Dice, bool) -> RequestId,
 ) -> Option<Input> {
-    Some(match dice.below(236) {
+    Some(match dice.below(252) {
         0..66 => {
             let id = id(dice, true);
             Input::Register(request(dice, id, now))
@@ -156,6 +179,10 @@ pub fn input(
         },
         207..219 => Input::Suspend(id(dice, false)),
         219..231 => Input::Continue(id(dice, false)),
+        231..247 => Input::Budget {
+            id: endpoint(dice),
+            budget: maybe(dice, 80, budget),
+        },
         _ => return None,
     })
 }

@@ -20,6 +20,8 @@ pub struct Worlds {
     pub dynamo: bool,
     /// Some have [`Gate::Manual`].
     pub manual: bool,
+    /// Some follow budgets.
+    pub auto: bool,
     /// Some count stock in tokens.
     pub stock_in_tokens: bool,
     /// Some have fewer identities than there are.
@@ -33,6 +35,7 @@ impl Worlds {
             disciplines: Discipline::ALL.to_vec(),
             dynamo: true,
             manual: true,
+            auto: true,
             stock_in_tokens: true,
             identities: true,
         }
@@ -71,7 +74,7 @@ pub fn policy(dice: &mut Dice, worlds: &Worlds) -> Policy {
             first: Duration::from_secs(dice.one(&[1, 5])),
             max: Duration::from_secs(dice.one(&[5, 30])),
         },
-        reject_unmeetable: false,
+        reject_unmeetable: dice.percent(20),
     }
 }
 
@@ -101,6 +104,9 @@ fn gate(dice: &mut Dice, worlds: &Worlds) -> Gate {
     match dice.below(16) {
         0 => Gate::Open,
         1 if worlds.manual => Gate::Manual,
+        2..7 if worlds.auto => Gate::Auto {
+            initial: quarters(4 + dice.below(16)),
+        },
         _ => Gate::Bounded {
             unit,
             lower: quarters(lower * each),

@@ -8,6 +8,7 @@
 #![expect(unreachable_pub, reason = "a module of one test")]
 
 mod arriving;
+mod budgets;
 mod ending;
 mod going;
 mod limits;
@@ -22,7 +23,7 @@ use std::time::Duration;
 
 use penstock_engine::input::{Band, EndpointState};
 use penstock_engine::policy::{BandMode, Class, CostUnit, Discipline, Gate};
-use penstock_engine::{Effect, EndpointId, Input, Instant, Outcome, Policy, RequestId};
+use penstock_engine::{Budget, Effect, EndpointId, Input, Instant, Outcome, Policy, RequestId};
 
 use ring::{Ring, Taken};
 pub use said::Said;
@@ -70,6 +71,7 @@ pub struct Running {
     settled: Option<u64>,
     /// Tokens of its stock, and of these what is prefilled.
     tokens: u64,
+    output: u64,
     prefill: u64,
     /// In the rings of bands, models, classes and flows.
     taken: [Taken; 4],
@@ -86,6 +88,7 @@ struct Server {
     /// Requests at a time, and served since it was so many.
     ramp: Option<(u64, u64)>,
     foreign: u64,
+    budget: Option<Budget>,
     down: Option<Instant>,
     /// Back from that, and nothing was served there since.
     probed: bool,
@@ -136,6 +139,8 @@ pub struct Model {
     pub outcomes: BTreeMap<(Band, Outcome), u64>,
     saturated: u64,
     completions: Vec<u64>,
+    /// Endpoints where only who doesn't fit there yet goes.
+    aside: BTreeSet<EndpointId>,
     /// Classes of which nothing may go in this step.
     held: Vec<Box<str>>,
 }
@@ -172,6 +177,7 @@ impl Model {
             outcomes: BTreeMap::new(),
             saturated: 0,
             completions: Vec::new(),
+            aside: BTreeSet::new(),
             held: Vec::new(),
             policy,
         };
@@ -202,7 +208,17 @@ impl Model {
                 self.expire(said);
             }
         }
-        while !manual(self) && self.may_dispatch() && self.has_rate() {
+        if !manual(self) {
+            self.dispatch_all(said);
+        }
+    }
+
+    fn dispatch_all(&mut self, said: &mut Said) {
+        if self.by_budget() {
+            self.dispatch_fitting(said);
+            return;
+        }
+        while self.may_dispatch() && self.has_rate() {
             let Some(id) = self.next() else { break };
             self.dispatch(id, said);
         }
@@ -274,6 +290,7 @@ impl Model {
             Input::Policy(policy) => {
                 self.fill_rate();
                 let had_rate = self.policy.queue.max_rate.is_some();
+                self.set_free();
                 self.policy = *policy;
                 let capacity = self.rate_capacity();
                 self.rate.0 = if had_rate {
@@ -292,7 +309,12 @@ impl Model {
                     self.refuse_waiting(item.id, Outcome::ShuttingDown, said);
                 }
             }
-            Input::Budget { .. } => {}
+            Input::Budget { id, budget } => {
+                if let Some(server) = self.endpoints.get_mut(&id) {
+                    server.budget = budget;
+                }
+                self.end_slow_starts();
+            }
             Input::Ready => {
                 self.ready = true;
                 self.ready_since.get_or_insert(self.now);

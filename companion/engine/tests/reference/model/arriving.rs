@@ -11,10 +11,20 @@ use super::{Item, Model};
 
 impl Model {
     pub(super) fn register(&mut self, request: Request, said: &mut Said) {
+        if self.by_budget() {
+            self.dispatch_fitting(said);
+        }
         let Some(item) = self.arrive(request, said) else {
             return;
         };
-        if self.may_bypass(&item) {
+        let bypasses = self.may_bypass(&item);
+        if self.is_unmeetable(&item, !bypasses) {
+            self.release(&item);
+            let outcome = Outcome::RejectedUnmeetable;
+            self.refuse(item.id, item.band, item.arrived, outcome, said);
+            return;
+        }
+        if bypasses {
             let id = item.id;
             self.items.push(item);
             let cost = self.cost(self.item(id));
@@ -174,7 +184,8 @@ impl Model {
             waiting.any(|other| self.is_head(other) && self.can_go_below(other, self.bounds().1));
         let over = self.is_over_ceiling(item.band, self.bounds().1);
         let open = self.ready && self.gate_open(self.bounds().1) && self.has_rate();
-        open && first && !others_can && !over && self.can_run(item) && self.is_auto()
+        let fits = !self.by_budget() || !self.fitting(item).is_empty();
+        open && first && !others_can && !over && self.can_run(item) && fits && self.goes_by_itself()
     }
 
     fn may_wait(&mut self, item: &Item, said: &mut Said) -> Result<(), Outcome> {

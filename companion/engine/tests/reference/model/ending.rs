@@ -55,7 +55,8 @@ impl Model {
         if let Service::Served(usage) = service {
             let tokens = |of: Option<Tokens>, estimate| of.map_or(estimate, |tokens| tokens.0);
             let prompt = tokens(usage.prompt, item.prompt);
-            running.tokens = prompt + tokens(usage.output, item.output);
+            running.output = tokens(usage.output, item.output);
+            running.tokens = prompt + running.output;
             running.prefill = prompt.saturating_sub(tokens(usage.cached, item.cached));
         }
         running.settled = Some(real.unwrap_or(0));
@@ -130,7 +131,7 @@ impl Model {
 
     pub fn timeout(&self) -> Option<Instant> {
         let expires = self.timers().into_iter().map(|timer| timer.0);
-        let could_go = self.is_auto() && self.may_dispatch() && self.next().is_some();
+        let could_go = self.goes_by_itself() && self.may_dispatch() && self.next().is_some();
         let rate = self.next_rate().filter(|_| could_go);
         let back = self.endpoints.values().filter_map(|server| server.down);
         expires.chain(rate).chain(back).min()
@@ -182,12 +183,10 @@ impl Model {
         said: &mut Said,
     ) {
         self.count(band, outcome);
-        let ahead = self.waiting().filter(|item| item.band <= band).count() as u128;
-        let last = &self.completions[self.completions.len().saturating_sub(64)..];
-        let since = if self.completions.len() < 64 { 0 } else { last[0] };
-        let wait = u128::from(self.saturated - since) * ahead / last.len().max(1) as u128;
-        let wait = u64::try_from(wait)
-            .unwrap_or(u64::MAX)
+        let ahead = self.waiting().filter(|item| item.band <= band).count() as u64;
+        let wait = self
+            .predicted_wait(ahead)
+            .unwrap_or_else(|| self.measured_wait(ahead))
             .clamp(1_000_000_000, 120_000_000_000);
         said.refused(id, outcome, self.now.since(arrived), Duration::from_nanos(wait));
     }

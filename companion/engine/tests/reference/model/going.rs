@@ -336,6 +336,7 @@ impl Model {
             outcome,
             settled: None,
             tokens: item.prompt + item.output,
+            output: item.output,
             prefill: item.prompt.saturating_sub(item.cached),
             taken,
         });

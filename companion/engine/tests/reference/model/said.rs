@@ -7,6 +7,7 @@ use penstock_engine::units::Tokens;
 use penstock_engine::{Effect, EndpointId, Outcome, RequestId};
 
 use super::Model;
+use super::budgets::Use;
 
 /// What the engine said about one input, still to be accounted for.
 pub struct Said(pub VecDeque<Effect>);
@@ -62,10 +63,11 @@ impl Said {
             panic!("{id:?} is granted, but the engine says {effect:?}");
         };
         let (endpoints, prompt, cached, output) = (endpoints.clone(), prompt, cached, output);
-        let mut able = model.endpoints_for(model.item(id));
+        let mut able = model.choices(id);
         assert_eq!(endpoints.len(), able.len().min(3));
         for endpoint in &endpoints {
-            let least = able.values().copied().min();
+            let order = |a: &Use, b: &Use| a.0.total_cmp(&b.0).then(a.1.total_cmp(&b.1));
+            let least = able.values().copied().min_by(order);
             assert_eq!(
                 able.remove(endpoint),
                 least,

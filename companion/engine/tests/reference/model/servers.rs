@@ -47,6 +47,7 @@ impl Model {
             slowly: !starting,
             ramp: None,
             foreign: 0,
+            budget: None,
             down: None,
             probed: false,
             times: 0,
@@ -107,7 +108,10 @@ impl Model {
 
     /// What it adds to a bound of the pool.
     fn share(&self, server: &Server, bound: Decimal) -> u128 {
-        let full = bound.billionths() * server.state.weight.billionths();
+        let full = match self.budget_of(server) {
+            Some(budget) => u128::from(budget.typical) * ONE,
+            None => bound.billionths() * server.state.weight.billionths(),
+        };
         if self.in_tokens() {
             return full;
         }
@@ -121,8 +125,11 @@ impl Model {
         let ready = || self.endpoints.values().filter(|server| server.ready);
         match self.policy.gate {
             Gate::Open | Gate::Manual => (u64::MAX, u64::MAX),
-            Gate::Auto { .. } => unreachable!("no world has it"),
-            Gate::Bounded { lower, upper, .. } => {
+            Gate::Auto { initial: lower } | Gate::Bounded { lower, .. } => {
+                let upper = match self.policy.gate {
+                    Gate::Bounded { upper, .. } => upper,
+                    Gate::Auto { .. } | Gate::Open | Gate::Manual => lower,
+                };
                 let ceil = |bound: Decimal| {
                     let sum: u128 = ready().map(|server| self.share(server, bound)).sum();
                     sum.div_ceil(ONE) as u64
@@ -133,20 +140,28 @@ impl Model {
     }
 
     pub fn full_upper(&self) -> Option<u64> {
-        let Gate::Bounded { upper, .. } = self.policy.gate else {
+        let (Gate::Bounded { upper, .. } | Gate::Auto { initial: upper }) = self.policy.gate else {
             return None;
         };
         let ready = self.endpoints.values().filter(|server| server.ready);
-        let full = ready.map(|server| upper.billionths() * server.state.weight.billionths());
+        let full = ready.map(|server| {
+            let strong = Server {
+                ramp: None,
+                foreign: 0,
+                ..*server
+            };
+            self.share(&strong, upper)
+        });
         Some(full.sum::<u128>().div_ceil(ONE) as u64)
     }
 
     /// What one endpoint takes at a time.
-    fn own_bound(&self, server: &Server) -> u64 {
+    pub(super) fn own_bound(&self, server: &Server) -> u64 {
         match self.policy.gate {
             Gate::Open | Gate::Manual => u64::MAX,
-            Gate::Auto { .. } => unreachable!("no world has it"),
-            Gate::Bounded { upper, .. } => (self.share(server, upper).div_ceil(ONE) as u64).max(1),
+            Gate::Auto { initial: upper } | Gate::Bounded { upper, .. } => {
+                (self.share(server, upper).div_ceil(ONE) as u64).max(1)
+            }
         }
     }
 
@@ -173,7 +188,7 @@ impl Model {
                 foreign: 0,
                 ..server
             });
-            let bounded = matches!(self.policy.gate, Gate::Bounded { .. });
+            let bounded = matches!(self.policy.gate, Gate::Bounded { .. } | Gate::Auto { .. });
             bounded && server.ramp.is_some_and(|(bound, _)| bound < full)
         });
         let slow: Vec<bool> = servers.collect();
@@ -225,19 +240,25 @@ impl Model {
     }
 
     pub(super) fn gate_open(&self, bound: u64) -> bool {
-        self.stock() < bound || self.stock() == 0
+        self.by_budget() || self.stock() < bound || self.stock() == 0
     }
 
-    pub(super) fn is_auto(&self) -> bool {
+    pub(super) fn goes_by_itself(&self) -> bool {
         self.policy.gate != Gate::Manual
     }
 
     /// Those that have room for anything at all.
-    fn with_room(&self) -> BTreeMap<EndpointId, u64> {
+    pub(super) fn with_room(&self) -> BTreeMap<EndpointId, u64> {
         let ready = self.endpoints.iter().filter(|(_, server)| server.ready);
         let room = ready.filter(|&(&id, server)| {
             let running = self.runs_at(id).count() as u64;
-            self.stock_of(id) < self.own_bound(server) && server.ramp.is_none_or(|(bound, _)| running < bound)
+            let counted = match self.budget_of(server) {
+                Some(budget) => budget
+                    .requests_max
+                    .is_none_or(|most| running == 0 || running + server.foreign < most),
+                None => self.stock_of(id) < self.own_bound(server),
+            };
+            counted && !self.aside.contains(&id) && server.ramp.is_none_or(|(bound, _)| running < bound)
         });
         room.map(|(&id, _)| (id, self.stock_of(id))).collect()
     }

@@ -1,0 +1,183 @@
+//! The gate by budgets: what each endpoint is predicted to need with one request more.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use penstock_engine::policy::Gate;
+use penstock_engine::{Budget, EndpointId, RequestId};
+
+use super::said::Said;
+use super::{Item, Model, Running, Server};
+
+/// How much of its budget an endpoint would use, and its iteration where nothing limits it.
+pub type Use = (f64, f64);
+
+impl Model {
+    pub(super) fn by_budget(&self) -> bool {
+        matches!(self.policy.gate, Gate::Auto { .. })
+    }
+
+    /// What counts there instead of a number of requests.
+    pub(super) fn budget_of<'a>(&self, server: &'a Server) -> Option<&'a Budget> {
+        server.budget.as_ref().filter(|_| self.by_budget())
+    }
+
+    fn sum_at(&self, id: EndpointId, of: impl Fn(&Running) -> u64) -> f64 {
+        self.runs_at(id).map(|(_, running)| of(running)).sum::<u64>() as f64
+    }
+
+    /// What it would use with `item`; `None`: it doesn't fit.
+    fn use_of(&self, id: EndpointId, server: &Server, item: &Item) -> Option<Use> {
+        let count = self.runs_at(id).count() as u64;
+        let Some(budget) = self.budget_of(server) else {
+            let full = Server {
+                ramp: None,
+                foreign: 0,
+                ..*server
+            };
+            let used = (count + server.foreign + 1) as f64 / self.own_bound(&full) as f64;
+            return Some((used, 0.0));
+        };
+        let iteration = self.iteration(id, server, budget, item);
+        let uncached = item.prompt.saturating_sub(item.cached) as f64;
+        let of_mean = self.sum_at(id, |running| running.prefill) / (count as f64).max(1.0);
+        let per_token = budget.beta_ms + budget.gamma_ms;
+        let left = budget.first_token_ms_max - per_token * uncached.min(of_mean);
+        let mut most = budget.iteration_ms_max;
+        if left >= budget.alpha_ms {
+            most = most.min(left);
+        }
+        let answers = self.runs_at(id).map(|(_, running)| running.output).sum::<u64>();
+        let tokens = self.runs_at(id).map(|(_, running)| running.tokens).sum::<u64>();
+        let resident = tokens - answers / 2;
+        let resident = resident + resident * server.foreign / count.max(1);
+        let held = resident + item.prompt + item.output;
+        let fits = iteration <= most
+            && budget.kv_tokens_max.is_none_or(|most| held <= most)
+            && budget
+                .requests_max
+                .is_none_or(|most| count + server.foreign < most);
+        (count == 0 || fits).then_some((iteration / most, iteration))
+    }
+
+    fn iteration(&self, id: EndpointId, server: &Server, budget: &Budget, item: &Item) -> f64 {
+        let count = self.runs_at(id).count() as f64;
+        let foreign = server.foreign as f64;
+        let scale = if count > 0.0 {
+            (count + foreign) / count
+        } else {
+            0.0
+        };
+        let uncached = item.prompt.saturating_sub(item.cached) as f64;
+        let answers = self.sum_at(id, |running| running.output);
+        let answer = ((answers + item.output as f64) / (count + 1.0)).max(1.0);
+        let prompts = (self.sum_at(id, |running| running.prefill) * scale + uncached) / answer;
+        let resident =
+            (self.sum_at(id, |running| running.tokens) - answers / 2.0) * scale + item.prompt as f64;
+        let processed = count + foreign + 1.0 + prompts;
+        budget.alpha_ms + budget.beta_ms * processed + budget.gamma_ms * resident
+    }
+
+    /// Of those that take it as far as that isn't for its size to say, those where it fits.
+    pub(super) fn fitting(&self, item: &Item) -> BTreeMap<EndpointId, Use> {
+        let able = self.endpoints_for(item).into_keys();
+        let fits = able.filter_map(|id| Some((id, self.use_of(id, &self.endpoints[&id], item)?)));
+        fits.collect()
+    }
+
+    /// The next one goes where it fits; where it doesn't, nobody goes before it.
+    pub(super) fn dispatch_fitting(&mut self, said: &mut Said) {
+        self.set_free();
+        while self.may_dispatch() && self.has_rate() {
+            let Some(id) = self.next() else { return };
+            let item = self.item(id).clone();
+            if !self.fitting(&item).is_empty() {
+                self.dispatch(id, said);
+                continue;
+            }
+            let able = self.endpoints_for(&item);
+            if able.len() == self.with_room().len() {
+                return;
+            }
+            self.aside.extend(able.into_keys());
+            self.notice();
+        }
+    }
+
+    pub(super) fn set_free(&mut self) {
+        self.aside.clear();
+        self.notice();
+    }
+
+    /// Requests per second that are said to be served.
+    pub(super) fn expected_rate(&self) -> f64 {
+        let ready = self.endpoints.values().filter(|server| server.ready);
+        ready
+            .filter_map(|server| server.budget.and_then(|budget| budget.rate))
+            .sum()
+    }
+
+    /// Nanoseconds; `None`: nobody knows.
+    pub(super) fn predicted_wait(&self, ahead: u64) -> Option<u64> {
+        if self.completions.is_empty() {
+            let rate = self.expected_rate();
+            return (rate > 0.0).then(|| (ahead as f64 / rate * 1e9) as u64);
+        }
+        Some(self.measured_wait(ahead))
+    }
+
+    pub(super) fn measured_wait(&self, ahead: u64) -> u64 {
+        let last = &self.completions[self.completions.len().saturating_sub(64)..];
+        let since = if self.completions.len() < 64 { 0 } else { last[0] };
+        let wait = u128::from(self.saturated - since) * u128::from(ahead) / last.len().max(1) as u128;
+        u64::try_from(wait).unwrap_or(u64::MAX)
+    }
+
+    /// A newcomer would miss its deadline.
+    pub(super) fn is_unmeetable(&self, item: &Item, waits: bool) -> bool {
+        let Some(deadline) = item.deadline.filter(|_| self.policy.reject_unmeetable) else {
+            return false;
+        };
+        let ahead = self.waiting().filter(|other| other.band <= item.band).count() as u64;
+        let wait = if waits {
+            self.predicted_wait(ahead).unwrap_or(0)
+        } else {
+            0
+        };
+        let eligible = |id: &EndpointId| {
+            item.eligible
+                .as_ref()
+                .is_none_or(|eligible| eligible.contains(id))
+        };
+        let those = self
+            .endpoints
+            .iter()
+            .filter(|(id, server)| server.ready && eligible(id));
+        let mut firsts = Vec::new();
+        for (&id, server) in those {
+            let Some(budget) = &server.budget else {
+                firsts.push(0);
+                continue;
+            };
+            let mut iteration = self.iteration(id, server, budget, item);
+            if self.runs_at(id).count() > 0 {
+                iteration = iteration.min(budget.iteration_ms_max);
+            }
+            let prefill = (budget.beta_ms + budget.gamma_ms) * item.prompt.saturating_sub(item.cached) as f64;
+            firsts.push(((iteration + prefill) * budget.ttft_bias * 1e6) as u64);
+        }
+        let first = firsts.into_iter().min().unwrap_or(0);
+        let predicted = Duration::from_nanos(wait).saturating_add(Duration::from_nanos(first));
+        self.now.after(predicted) > deadline
+    }
+
+    /// Where `id` may go now, the least used first, with what that uses.
+    pub(super) fn choices(&self, id: RequestId) -> BTreeMap<EndpointId, Use> {
+        let item = self.item(id);
+        if self.by_budget() {
+            return self.fitting(item);
+        }
+        let able = self.endpoints_for(item).into_iter();
+        able.map(|(id, stock)| (id, (stock as f64, 0.0))).collect()
+    }
+}
