@@ -236,6 +236,7 @@ fn who_is_underestimated_tenfold_gains_no_more_than_the_bound() {
             weighted_bands: false,
             classes: false,
             per_model: false,
+            auto: false,
         };
         let mut load = Load::new(case.policy(SLOTS), 1);
         for _ in 0..500 {
@@ -276,6 +277,7 @@ fn strict_arrivals_around_visits_gain_nothing() {
             weighted_bands: false,
             classes: true,
             per_model: false,
+            auto: false,
         };
         let mut policy = case.policy(1);
         for class in &mut policy.classes[0].classes {

@@ -4,10 +4,10 @@ use std::collections::{BTreeMap, VecDeque};
 
 use penstock_engine::input::{Band, ClassKey, Prompt, Service, Usage};
 use penstock_engine::policy::{
-    BandMode, Bands, Class, ClassMode, ClassSet, CostUnit, Discipline, Flows, Policy, Queue,
+    BandMode, Bands, Class, ClassMode, ClassSet, CostUnit, Discipline, Flows, Gate, Policy, Queue,
 };
-use penstock_engine::units::Tokens;
-use penstock_engine::{Effect, Input, Request, RequestId};
+use penstock_engine::units::{Decimal, Tokens};
+use penstock_engine::{Budget, Effect, EndpointId, Input, Request, RequestId};
 
 use crate::dice::Dice;
 use crate::support::{Bench, gate, policy};
@@ -49,6 +49,8 @@ pub(crate) struct Case {
     pub(crate) weighted_bands: bool,
     pub(crate) classes: bool,
     pub(crate) per_model: bool,
+    /// Endpoints are gated by budgets that allow as many requests.
+    pub(crate) auto: bool,
 }
 
 /// In requests a visit of a band or a flow is so many, in tokens so many times the other.
@@ -60,7 +62,8 @@ impl Case {
     pub(crate) fn all() -> Vec<Self> {
         let mut cases = Vec::new();
         for discipline in Discipline::ALL {
-            for bits in 0..16 {
+            // A tree per model under budgets is nothing that either alone isn't.
+            for bits in (0..32).filter(|bits| bits & 24 != 24) {
                 cases.push(Self {
                     discipline,
                     unit: if bits & 1 == 0 {
@@ -71,6 +74,7 @@ impl Case {
                     weighted_bands: bits & 2 != 0,
                     classes: bits & 4 != 0,
                     per_model: bits & 8 != 0,
+                    auto: bits & 16 != 0,
                 });
             }
         }
@@ -84,7 +88,12 @@ impl Case {
             ..ClassSet::default()
         };
         Policy {
-            gate: gate(slots, slots),
+            gate: if self.auto {
+                let initial = Decimal::whole(slots);
+                Gate::Auto { initial }
+            } else {
+                gate(slots, slots)
+            },
             bands: Bands {
                 mode: if self.weighted_bands {
                     BandMode::Weighted(BAND_WEIGHTS)
@@ -160,8 +169,16 @@ pub(crate) struct Load {
 
 impl Load {
     pub(crate) fn new(policy: Policy, endpoints: u32) -> Self {
+        let gate = policy.gate;
+        let mut bench = Bench::new(policy, endpoints);
+        if let Gate::Auto { initial } = gate {
+            for id in (1..=endpoints).map(EndpointId) {
+                let budget = Some(endless(initial.ceil()));
+                assert_eq!(bench.say(Input::Budget { id, budget }), []);
+            }
+        }
         Self {
-            bench: Bench::new(policy, endpoints),
+            bench,
             asks: Vec::new(),
             said: 0,
             running: VecDeque::new(),
@@ -258,6 +275,22 @@ impl Load {
         gone.filter(|gone| of(&gone.ask.place))
             .map(|gone| gone.cost)
             .sum()
+    }
+}
+
+/// Of a server that takes `requests` at a time, however large they are.
+pub(crate) fn endless(requests: u64) -> Budget {
+    Budget {
+        alpha_ms: 1.0,
+        beta_ms: 0.001,
+        gamma_ms: 0.001,
+        iteration_ms_max: f64::INFINITY,
+        first_token_ms_max: f64::INFINITY,
+        ttft_bias: 1.0,
+        kv_tokens_max: None,
+        requests_max: Some(requests),
+        typical: requests,
+        rate: None,
     }
 }
 
