@@ -17,8 +17,10 @@ const ROUNDS: usize = 12;
 const DEAF: f64 = 4.685;
 /// The least relative deviation that is believed of one request.
 const DEVIATION_MIN: f64 = 0.02;
+/// The largest part of an iteration that is believed to compute prompts.
+const BUSY_MAX: f64 = 0.9;
 /// Requests beyond which more of them don't make it surer: what the model leaves out doesn't average out.
-const EVIDENCE_MAX: f64 = 600.0;
+const EVIDENCE_MAX: f64 = 2_000.0;
 /// Times between tokens at which the error of the load equals the request's own disturbance.
 const GAPS: f64 = 16.0;
 
@@ -60,11 +62,17 @@ impl Solution {
         }
     }
 
+    /// C, if the request had been as fast as is expected: without what disturbed it.
+    #[must_use]
+    pub fn load(&self, sample: &Sample) -> f64 {
+        regressors(sample, expectation(sample, &self.theta), &self.theta)[1]
+    }
+
     /// How far one observation is from what is expected, in standard deviations of one that is new.
     #[must_use]
     pub fn surprise(&self, sample: &Sample, deviation_min: f64) -> f64 {
-        let x = regressors(sample);
-        let expected = x.dot(&self.theta);
+        let expected = expectation(sample, &self.theta);
+        let x = regressors(sample, expected, &self.theta);
         let unsure = (x.transpose() * self.covariance * x)[0].max(0.0) / (expected * expected);
         let deviation = self.deviation.max(deviation_min).powi(2) / weight_of(sample);
         let z = (sample.decode.itl_ms / expected).ln() / (deviation + unsure).sqrt();
@@ -72,8 +80,41 @@ impl Solution {
     }
 }
 
-fn regressors(sample: &Sample) -> Vector3<f64> {
-    Vector3::new(1.0, sample.decode.batch, sample.decode.resident)
+/// The time between tokens that `theta` expects: `itl = alpha + beta * (decodes + prompts per ms * itl) + gamma * M`.
+/// Prompt tokens arrive by the clock: a request that is slow for reasons of its own sees more of them for each of its
+/// tokens, and C taken at its word would explain its slowness.
+fn expectation(sample: &Sample, theta: &Vector3<f64>) -> f64 {
+    let busy = (theta[1] * sample.decode.prompts / sample.decode.itl_ms).min(BUSY_MAX);
+    let (decodes, resident) = beside(sample, theta);
+    (theta[0] + theta[1] * decodes + theta[2] * resident) / (1.0 - busy)
+}
+
+/// What the parameters are multiplied with, if it had the time between tokens that is `expected` with `theta`.
+fn regressors(sample: &Sample, expected: f64, theta: &Vector3<f64>) -> Vector3<f64> {
+    let (decodes, resident) = beside(sample, theta);
+    let prompts = sample.decode.prompts * (expected / sample.decode.itl_ms);
+    Vector3::new(1.0, decodes + prompts, resident)
+}
+
+/// Decodes and resident tokens in the mean of its iterations. The ledger's means are over time, and where others came
+/// and went the iterations beside them were longer.
+fn beside(sample: &Sample, theta: &Vector3<f64>) -> (f64, f64) {
+    let decode = &sample.decode;
+    let (decodes, resident) = (decode.batch - decode.prompts, decode.resident);
+    let [cc, cm, mm] = decode.uneven;
+    let iteration_ms = theta[0] + theta[1] * decodes + theta[2] * resident;
+    let by = |covariance_ms: f64, mean: f64| {
+        let over = covariance_ms / iteration_ms;
+        if over.is_finite() {
+            mean - over.min(mean / 2.0)
+        } else {
+            mean
+        }
+    };
+    (
+        by(theta[1] * cc + theta[2] * cm, decodes),
+        by(theta[1] * cm + theta[2] * mm, resident),
+    )
 }
 
 /// What a sample counts beside a long one: the edges of its load are known to an iteration or so.
@@ -93,11 +134,11 @@ pub fn solve(samples: &[Sample]) -> Option<Solution> {
     let mut deviation = DEVIATION_MIN;
     let mut sizes = Vec::with_capacity(samples.len());
     for round in 0..ROUNDS {
-        let normal = Normal::new(samples, &expected, &weights);
+        let normal = Normal::new(samples, &expected, &weights, &theta);
         let before = theta;
         theta = normal.solve()?;
         for (expected, sample) in expected.iter_mut().zip(samples) {
-            *expected = regressors(sample).dot(&theta);
+            *expected = expectation(sample, &theta);
             if !(*expected > 0.0 && expected.is_finite()) {
                 return None;
             }
@@ -114,7 +155,7 @@ pub fn solve(samples: &[Sample]) -> Option<Solution> {
             *weight = weight_of(sample) * listening(round, residual / deviation);
         }
     }
-    Normal::new(samples, &expected, &weights).judged(samples, &expected, &weights, theta, deviation)
+    Normal::new(samples, &expected, &weights, &theta).judged(samples, &expected, &weights, &theta, deviation)
 }
 
 /// Relative, and by as much smaller as a sample counts less.
@@ -151,11 +192,11 @@ struct Normal {
 }
 
 impl Normal {
-    fn new(samples: &[Sample], expected: &[f64], weights: &[f64]) -> Self {
+    fn new(samples: &[Sample], expected: &[f64], weights: &[f64], theta: &Vector3<f64>) -> Self {
         let mut matrix = Matrix3::zeros();
         let mut right = Vector3::zeros();
         for ((sample, expected), weight) in samples.iter().zip(expected).zip(weights) {
-            let x = regressors(sample) / *expected;
+            let x = regressors(sample, *expected, theta) / *expected;
             matrix += x * x.transpose() * *weight;
             right += x * (sample.decode.itl_ms / expected * weight);
         }
@@ -227,7 +268,7 @@ impl Normal {
         samples: &[Sample],
         expected: &[f64],
         weights: &[f64],
-        theta: Vector3<f64>,
+        theta: &Vector3<f64>,
         deviation: f64,
     ) -> Option<Solution> {
         let eigenvalues = self.matrix.symmetric_eigenvalues();
@@ -241,7 +282,7 @@ impl Normal {
         let inverse = self.inverse(&Vector3::repeat(true))?;
         let mut meat = Matrix3::zeros();
         for ((sample, expected), weight) in samples.iter().zip(expected).zip(weights) {
-            let x = regressors(sample).component_div(&self.scale) / *expected;
+            let x = regressors(sample, *expected, theta).component_div(&self.scale) / *expected;
             let residual = sample.decode.itl_ms / expected - 1.0;
             let least = DEVIATION_MIN.powi(2) / weight_of(sample);
             meat += x * x.transpose() * (weight.powi(2) * residual.powi(2).max(least));
@@ -259,7 +300,7 @@ impl Normal {
             .chain(theta.iter())
             .all(|value| value.is_finite());
         finite.then_some(Solution {
-            theta,
+            theta: *theta,
             covariance,
             deviation,
             condition,

@@ -112,9 +112,19 @@ impl Learner {
         let Some(decode) = observation.decode else {
             return;
         };
-        if let (Some(number), Some(solution)) = (self.reservoir.take(decode, gaps), &self.solution) {
-            let sample = Sample { decode, gaps, number };
-            self.change.saw(number, solution.surprise(&sample, DOUBT));
+        let mut sample = Sample {
+            decode,
+            gaps,
+            number: 0,
+        };
+        let load = self
+            .solution
+            .map_or(decode.batch, |solution| solution.load(&sample));
+        if let Some(number) = self.reservoir.take(decode, gaps, load) {
+            sample.number = number;
+            if let Some(solution) = &self.solution {
+                self.change.saw(number, solution.surprise(&sample, DOUBT));
+            }
         }
     }
 
@@ -173,6 +183,15 @@ impl Learner {
     #[must_use]
     pub const fn parameters(&self) -> Option<Parameters> {
         self.last_good
+    }
+
+    /// What a prompt token adds to an iteration, in milliseconds, as soon as that is known somewhat: for the ledgers.
+    #[must_use]
+    pub fn prompt_ms(&self) -> Option<f64> {
+        let by = Vector3::new(0.0, 1.0, 1.0);
+        let known = |it: &Solution| it.half_width(it.theta.dot(&by), &by) < 0.3;
+        let of_fit = self.solution.filter(known).map(|it| it.theta.dot(&by));
+        of_fit.or_else(|| self.last_good.map(|good| good.beta_ms + good.gamma_ms))
     }
 
     /// Observed over predicted time to the first token; 1 until something is known.

@@ -9,7 +9,9 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
+use crate::first_token::FirstToken;
 use crate::limits::{PAST_MAX, PATIENCE, RUNNING_MAX, TOKENS_MAX};
+use crate::overlap::{self, Span};
 
 /// A request that has ended, as its server saw it.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -36,38 +38,13 @@ pub struct Decode {
     pub itl_ms: f64,
     /// C: decodes in flight, itself included, and prompt tokens computed meanwhile for each of its decodes.
     pub batch: f64,
+    /// Of this, the prompt tokens.
+    pub prompts: f64,
     /// M: resident tokens, its own included.
     pub resident: f64,
-}
-
-/// A request that has ended, and all that is known of it.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Served {
-    /// Its first token; it decoded from then on.
-    pub first_ms: f64,
-    /// Its last token.
-    pub last_ms: f64,
-    /// Tokens of its prompt that were computed.
-    pub input: f64,
-    /// Tokens of its output.
-    pub output: f64,
-}
-
-impl Decode {
-    /// The load that `request` decoded under, where all that ran beside it is known. `others`: those of its endpoint
-    /// that decoded at some time while it did; not itself. `None`: it had one token, or its times make no sense.
-    pub fn beside<'a>(request: &Served, others: impl IntoIterator<Item = &'a Served>) -> Option<Self> {
-        let gaps = request.output - 1.0;
-        let itl_ms = (request.last_ms - request.first_ms) / gaps;
-        if !(gaps >= 1.0 && itl_ms > 0.0 && itl_ms.is_finite()) {
-            return None;
-        }
-        let mut load = Load::new(&request.into(), request.first_ms, request.last_ms, itl_ms);
-        for other in others {
-            load.add(&other.into(), other.first_ms);
-        }
-        load.mean(gaps)
-    }
+    /// How the others beside it came and went while it decoded: the variance over time of how many there were, the
+    /// covariance of that with their resident tokens, and the variance of these.
+    pub uneven: [f64; 3],
 }
 
 /// How a request ended. Moments are of the clock of `now_ms`.
@@ -101,21 +78,6 @@ struct Entry {
     last_ms: Option<f64>,
 }
 
-impl From<&Served> for Entry {
-    fn from(request: &Served) -> Self {
-        Self {
-            number: 0,
-            dispatched_ms: request.first_ms,
-            input: tokens(request.input),
-            cached: 0.0,
-            output: tokens(request.output),
-            ttft_ms: None,
-            first_ms: Some(request.first_ms),
-            last_ms: Some(request.last_ms),
-        }
-    }
-}
-
 /// One that has ended, and waits for others to end.
 #[derive(Clone, Copy, Debug)]
 struct Pending {
@@ -143,6 +105,10 @@ pub struct Ledger {
     /// Until when entries were forgotten for want of room: before that not all is known.
     forgotten_ms: Option<f64>,
     first_token: FirstToken,
+    /// What a prompt token adds to an iteration, where that was learned.
+    prompt_ms: Option<f64>,
+    /// Kept for its room.
+    spans: Vec<Span>,
     /// Mean time between tokens of late; 0: none was seen.
     itl_ms: f64,
 }
@@ -211,7 +177,7 @@ impl Ledger {
         let ttft_ms = first_ms.map_or(0.0, |first| first - entry.dispatched_ms);
         let gaps = entry.output - 1.0;
         if let Some(first_ms) = first_ms {
-            self.first_token.saw(ttft_ms, entry.ttft_ms);
+            self.first_token.saw(ttft_ms, entry.input, entry.ttft_ms);
             if gaps >= 1.0 {
                 let weight = if self.itl_ms > 0.0 { 0.1 } else { 1.0 };
                 self.itl_ms += weight * ((last_ms - first_ms) / gaps - self.itl_ms);
@@ -244,7 +210,7 @@ impl Ledger {
         let Some(at) = self.running.remove(&id).and_then(|number| self.position(number)) else {
             return;
         };
-        let expected_ms = self.first_token.expected(&self.entries[at]);
+        let expected_ms = self.expected_first(&self.entries[at]);
         let produced = (now_ms - expected_ms) / self.itl_ms;
         let entry = &mut self.entries[at];
         if now_ms.is_finite() && expected_ms < now_ms {
@@ -258,6 +224,12 @@ impl Ledger {
         self.settle();
     }
 
+    /// What a prompt token adds to an iteration has been learned, in milliseconds. Until then it is guessed from the times
+    /// to first tokens.
+    pub fn learned(&mut self, prompt_ms: f64) {
+        self.prompt_ms = Some(prompt_ms).filter(|ms| ms.is_finite() && *ms >= 0.0);
+    }
+
     /// The next request that has ended and whose load is known as well as it will be.
     pub fn poll(&mut self) -> Option<Observation> {
         self.settled.pop_front()
@@ -266,6 +238,10 @@ impl Ledger {
     fn position(&self, number: u64) -> Option<usize> {
         let at = self.entries.partition_point(|entry| entry.number < number);
         (self.entries.get(at)?.number == number).then_some(at)
+    }
+
+    fn expected_first(&self, entry: &Entry) -> f64 {
+        entry.dispatched_ms + self.first_token.expected_ms(entry.input, entry.ttft_ms)
     }
 
     /// Lets go of those whose neighbours have ended.
@@ -302,42 +278,63 @@ impl Ledger {
         (self.dispatched, false)
     }
 
-    /// The load that one of them decoded under: every other one's part in its iterations.
-    fn decode(&self, number: u64) -> Option<Decode> {
+    /// The load that one of them decoded under.
+    fn decode(&mut self, number: u64) -> Option<Decode> {
         let r = self.entries.get(self.position(number)?)?;
         let (first_ms, last_ms) = (r.first_ms?, r.last_ms?);
         if self.forgotten_ms.is_some_and(|until| until > first_ms) {
             return None;
         }
-        let gaps = r.output - 1.0;
-        let itl_ms = (last_ms - first_ms) / gaps;
-        let mut load = Load::new(r, first_ms, last_ms, itl_ms);
+        let mut spans = core::mem::take(&mut self.spans);
+        spans.clear();
+        let itl_ms = (last_ms - first_ms) / (r.output - 1.0);
+        let mut own = 0;
         // The first tokens of the nearest before and after whose own is known.
         let (mut before_ms, mut after_ms) = (f64::NEG_INFINITY, None);
         for (at, q) in self.entries.iter().enumerate() {
-            if q.dispatched_ms > last_ms + load.jitter_ms {
+            if q.dispatched_ms >= last_ms {
                 break;
             }
+            let mut doubtful = false;
             let q_first_ms = q.first_ms.unwrap_or_else(|| {
                 let upper = *after_ms.get_or_insert_with(|| {
                     let known = |q: &Entry| q.first_ms;
                     self.entries.range(at..).find_map(known).unwrap_or(f64::INFINITY)
                 });
-                self.first_token
-                    .expected(q)
-                    .min(upper)
-                    .max(before_ms)
-                    .max(q.dispatched_ms)
+                let expected_ms = self.expected_first(q);
+                let least = before_ms.max(q.dispatched_ms);
+                let most = upper
+                    .min(expected_ms + (expected_ms - q.dispatched_ms))
+                    .max(least);
+                doubtful = [first_ms, last_ms].iter().any(|end| (least..most).contains(end));
+                expected_ms.min(upper).max(q.dispatched_ms)
             });
             if q.first_ms.is_some() {
-                before_ms = before_ms.max(q_first_ms);
                 after_ms = None;
             }
-            if q.number != number {
-                load.add(q, q_first_ms);
+            before_ms = q_first_ms.max(before_ms);
+            // One that runs goes on; what it does after `r` plays no part.
+            let q_last_ms = q.last_ms.unwrap_or(last_ms).max(before_ms);
+            if q.number == number {
+                own = spans.len();
+            } else if q_last_ms <= first_ms {
+                continue;
             }
+            let goes_on = || 1.0 + (q_last_ms - before_ms) / itl_ms;
+            spans.push(Span {
+                first_ms: if q.number == number { first_ms } else { before_ms },
+                last_ms: q_last_ms,
+                input: q.input,
+                held: q.cached + q.input,
+                output: q.last_ms.map_or_else(goes_on, |_| q.output.max(1.0)),
+                doubtful,
+                computed_ms: 0.0,
+            });
         }
-        load.mean(gaps)
+        let prompt_ms = (self.prompt_ms).unwrap_or_else(|| self.first_token.prompt_ms(self.itl_ms));
+        let decode = overlap::decode(&mut spans, own, prompt_ms);
+        self.spans = spans;
+        decode
     }
 
     /// Forgets those that overlap nothing any more, and if they are too many, the older half.
@@ -372,109 +369,5 @@ fn tokens(count: f64) -> f64 {
         0.0
     } else {
         count.clamp(0.0, TOKENS_MAX)
-    }
-}
-
-/// What the iterations of one request had to do, summed up.
-struct Load {
-    first_ms: f64,
-    last_ms: f64,
-    itl_ms: f64,
-    /// First tokens this near belong to one iteration.
-    jitter_ms: f64,
-    /// Tokens that were processed.
-    tokens: f64,
-    /// Resident tokens, in each iteration.
-    resident: f64,
-}
-
-impl Load {
-    /// Its own part to begin with.
-    fn new(r: &Entry, first_ms: f64, last_ms: f64, itl_ms: f64) -> Self {
-        let gaps = r.output - 1.0;
-        Self {
-            first_ms,
-            last_ms,
-            itl_ms,
-            jitter_ms: (itl_ms * 0.1).min(2.0),
-            tokens: gaps,
-            resident: gaps * (r.cached + r.input + r.output / 2.0),
-        }
-    }
-
-    /// Over so many iterations.
-    fn mean(&self, gaps: f64) -> Option<Decode> {
-        let (itl_ms, batch, resident) = (self.itl_ms, self.tokens / gaps, self.resident / gaps);
-        let sound = [itl_ms, batch, resident]
-            .iter()
-            .all(|value| value.is_finite() && *value > 0.0);
-        sound.then_some(Decode {
-            itl_ms,
-            batch,
-            resident,
-        })
-    }
-
-    /// Another one's: its prompt, if that was computed meanwhile, and its decodes.
-    fn add(&mut self, q: &Entry, q_first_ms: f64) {
-        let (first, last) = (self.first_ms + self.jitter_ms, self.last_ms + self.jitter_ms);
-        if q_first_ms > first && q_first_ms <= last {
-            // A prompt is computed in the iteration that ends with its first token.
-            self.tokens += q.input;
-            self.resident += q.cached + q.input;
-        }
-        // One that runs goes on; what it does after `r` plays no part.
-        let q_last_ms = q.last_ms.unwrap_or(self.last_ms).max(q_first_ms);
-        let (from, to) = (q_first_ms.max(self.first_ms), q_last_ms.min(self.last_ms));
-        let overlap_ms = to - from;
-        if overlap_ms <= 0.0 {
-            return;
-        }
-        let span_ms = q_last_ms - q_first_ms;
-        let q_itl_ms = if q.last_ms.is_some() && q.output > 1.0 {
-            span_ms / (q.output - 1.0)
-        } else {
-            self.itl_ms
-        };
-        // The one of the two that lies more within the other knows better how many iterations they shared.
-        let itl_ms = if span_ms < self.last_ms - self.first_ms {
-            q_itl_ms
-        } else {
-            self.itl_ms
-        };
-        let shared = overlap_ms / itl_ms;
-        let produced = (f64::midpoint(from, to) - q_first_ms) / q_itl_ms;
-        self.tokens += shared;
-        self.resident += shared * (q.cached + q.input + produced + 0.5);
-    }
-}
-
-/// When first tokens come, of late: for those whose own isn't known yet.
-#[derive(Clone, Copy, Debug, Default)]
-struct FirstToken {
-    /// Mean time to it; 0: none was seen.
-    mean_ms: f64,
-    /// Observed over predicted; 0: none was seen.
-    bias: f64,
-}
-
-impl FirstToken {
-    fn saw(&mut self, ttft_ms: f64, predicted_ms: Option<f64>) {
-        let weight = |seen: f64| if seen > 0.0 { 0.05 } else { 1.0 };
-        self.mean_ms += weight(self.mean_ms) * (ttft_ms - self.mean_ms);
-        if let Some(predicted_ms) = predicted_ms.filter(|ms| *ms > 0.0) {
-            let ratio = (ttft_ms / predicted_ms).clamp(0.01, 100.0);
-            self.bias += weight(self.bias) * (ratio - self.bias);
-        }
-    }
-
-    /// When that of `entry` is expected.
-    fn expected(&self, entry: &Entry) -> f64 {
-        let after_ms = match entry.ttft_ms {
-            Some(ms) if self.bias > 0.0 => ms * self.bias,
-            Some(ms) => ms,
-            None => self.mean_ms,
-        };
-        entry.dispatched_ms + after_ms
     }
 }

@@ -6,11 +6,13 @@
 pub mod analysis;
 pub mod bootstrap;
 pub mod closed_form;
+mod first_token;
 pub mod fit;
 pub mod kalman;
 pub mod learner;
 pub mod ledger;
 pub mod limits;
+pub mod overlap;
 pub mod reservoir;
 pub mod sizing;
 pub mod slo;

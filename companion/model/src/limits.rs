@@ -9,7 +9,7 @@ pub const PATIENCE: u64 = 2;
 /// The most tokens that any request may have.
 pub const TOKENS_MAX: f64 = 1e9;
 /// Observations kept of each quarter octave of the load.
-pub const BUCKET: usize = 64;
+pub const BUCKET: usize = 256;
 /// Quarter octaves of the load: up to 2^14 tokens in an iteration; the last holds all above.
 pub const BUCKETS: usize = 57;
 /// Requests of a variant after which an observation is too old.

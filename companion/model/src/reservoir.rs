@@ -36,7 +36,7 @@ impl Default for Reservoir {
 
 impl Reservoir {
     /// Takes one in, in constant time. One that isn't made of finite numbers above 0 isn't taken: `None`; else its number.
-    pub fn take(&mut self, decode: Decode, gaps: f64) -> Option<u64> {
+    pub fn take(&mut self, decode: Decode, gaps: f64, load: f64) -> Option<u64> {
         let sound = |value: f64| value.is_finite() && value > 0.0 && value < 1e12;
         if ![decode.itl_ms, decode.batch, decode.resident, gaps]
             .into_iter()
@@ -44,7 +44,7 @@ impl Reservoir {
         {
             return None;
         }
-        let bucket = self.buckets.get_mut(quarter_octave(decode.batch))?;
+        let bucket = self.buckets.get_mut(quarter_octave(load))?;
         while bucket.len() >= BUCKET {
             bucket.pop_front();
         }

@@ -8,6 +8,12 @@ use world::{CHAT, CODE, LONG, MIXED, Settings, World, sizing};
 
 pub(crate) fn saw(world: &World, seen: &Observation, (itl_ms, batch, resident): (f64, f64, f64)) {
     if let (Ok(_), Some(d)) = (std::env::var("DUMP"), seen.decode) {
+        let p = world.settings.truth;
+        let [cc, cm, mm] = d.uneven;
+        let t = p.alpha_ms + p.beta_ms * (d.batch - d.prompts) + p.gamma_ms * d.resident;
+        let mut d = d;
+        d.resident -= (p.beta_ms * cm + p.gamma_ms * mm) / t;
+        d.batch -= (p.beta_ms * cc + p.gamma_ms * cm) / t;
         println!(
             "OBS {} {} {} {} {} {itl_ms} {batch} {resident}",
             world.served, d.itl_ms, d.batch, d.resident, seen.output
@@ -54,7 +60,7 @@ fn table() {
             if !format!("{name} {}", mix.name).contains(&only) {
                 continue;
             }
-            for noise in [0.05, 0.1] {
+            for noise in std::env::var("NOISE").map_or(vec![0.05, 0.1], |n| vec![n.parse().unwrap()]) {
                 for seed in 1..=seeds {
                     let mut world = World::new(Settings {
                         mix,

@@ -78,6 +78,8 @@ struct Job {
     input: f64,
     output: u64,
     estimate: f64,
+    /// Tokens that it makes in an iteration.
+    pace: f64,
 }
 
 #[derive(Debug, Default)]
@@ -85,9 +87,9 @@ struct Endpoint {
     ledger: Ledger,
     waiting: VecDeque<Job>,
     /// With the tokens that are out.
-    running: Vec<(Job, u64)>,
+    running: Vec<(Job, u64, f64)>,
     /// What each had to share its decodes with, really.
-    pub(crate) truth: BTreeMap<u64, (f64, f64)>,
+    pub(crate) truth: BTreeMap<u64, (f64, f64, f64)>,
     ends_ms: Option<f64>,
     /// The jobs whose prompts the iteration computes are the last ones.
     probing: bool,
@@ -95,7 +97,9 @@ struct Endpoint {
 
 impl Endpoint {
     fn jobs(&self) -> impl Iterator<Item = &Job> {
-        self.waiting.iter().chain(self.running.iter().map(|(job, _)| job))
+        self.waiting
+            .iter()
+            .chain(self.running.iter().map(|(job, _, _)| job))
     }
 
     fn begin(&mut self, now_ms: f64, truth: &Parameters) {
@@ -108,16 +112,16 @@ impl Endpoint {
             budget -= job.input.min(8_000.0);
             tokens += job.input;
             let job = self.waiting.pop_front().expect("just seen");
-            self.running.push((job, 0));
+            self.running.push((job, 0, 0.5));
         }
         let resident: f64 = self
             .running
             .iter()
-            .map(|(job, out)| job.input + *out as f64)
+            .map(|(job, out, _)| job.input + *out as f64)
             .sum();
-        for (job, _) in self.running.iter().filter(|(_, out)| *out > 0) {
+        for (job, _, _) in self.running.iter().filter(|(_, out, _)| *out > 0) {
             let sums = self.truth.entry(job.id).or_default();
-            *sums = (sums.0 + tokens, sums.1 + resident);
+            *sums = (sums.0 + tokens, sums.1 + resident, sums.2 + 1.0);
         }
         self.ends_ms = (!self.running.is_empty())
             .then_some(now_ms + truth.alpha_ms + truth.beta_ms * tokens + truth.gamma_ms * resident);
@@ -200,7 +204,10 @@ impl World {
         let input = self.size(part.0);
         let output = self.size(part.1) as u64;
         let estimate = (input * (1.0 + 0.05 * self.normal())).max(1.0);
+        let noise = self.settings.noise;
+        let pace = 1.0 / (noise * self.normal() - noise * noise / 2.0).exp();
         self.queue.push_back(Job {
+            pace,
             id: self.next_id,
             input,
             output,
@@ -262,10 +269,14 @@ impl World {
         let now = self.now_ms;
         let mut done = Vec::new();
         let times = &mut self.times;
-        self.endpoints[e].running.retain_mut(|(job, out)| {
-            *out += 1;
-            if *out == 1 {
+        self.endpoints[e].running.retain_mut(|(job, out, credit)| {
+            if *out == 0 {
+                *out = 1;
                 times.get_mut(&job.id).expect("dispatched").1 = now;
+            } else {
+                *credit += job.pace;
+                *out += credit.floor() as u64;
+                *credit = credit.fract();
             }
             if *out >= job.output {
                 done.push(*job);
@@ -277,27 +288,23 @@ impl World {
             let (dispatched, first) = self.times.remove(&job.id).expect("dispatched");
             self.mean_output += 0.01 * (job.output as f64 - self.mean_output);
             self.mean_input += 0.01 * (job.input - self.mean_input);
-            let (a, b) = (self.normal(), self.normal());
-            let noise = self.settings.noise;
-            let _ = a;
-            let decoding = (now - first) * (1.0 + noise * b).max(0.1);
             let end = End {
                 first_ms: Some(first.max(dispatched)),
-                last_ms: Some(first + decoding),
+                last_ms: Some(now),
                 streamed: true,
                 input: Some(job.input),
                 output: Some(job.output as f64),
             };
-            let (c, m) = self.endpoints[e].truth.remove(&job.id).unwrap_or_default();
-            let gaps = (job.output - 1) as f64;
-            self.truths.insert(
-                (first + decoding).to_bits(),
-                ((now - first) / gaps, c / gaps, m / gaps),
-            );
+            let (c, m, count) = self.endpoints[e].truth.remove(&job.id).unwrap_or_default();
+            let truth = ((now - first) / count, c / count, m / count);
+            self.truths.insert(now.to_bits() ^ job.output, truth);
             self.endpoints[e].ledger.ended(now, job.id, &end);
             while let Some(seen) = self.endpoints[e].ledger.poll() {
                 self.learner.observe(&seen);
-                let truth = self.truths.remove(&seen.at_ms.to_bits()).unwrap_or_default();
+                let truth = self
+                    .truths
+                    .remove(&(seen.at_ms.to_bits() ^ seen.output as u64))
+                    .unwrap_or_default();
                 crate::saw(self, &seen, truth);
             }
         }
@@ -353,6 +360,9 @@ impl World {
         };
         self.last_fit = self.learner.fit(self.now_ms, &traffic, &Targets::default());
         self.states.push(self.learner.state());
+        if let Some(ms) = self.learner.prompt_ms() {
+            self.endpoints.iter_mut().for_each(|it| it.ledger.learned(ms));
+        }
         let (window, count) = (self.window, self.endpoints.len() as u64);
         for (e, endpoint) in self.endpoints.iter_mut().enumerate() {
             endpoint.probing = self.settings.probes && window % 10 == 5 && (window / 10) % count == e as u64;

@@ -4,6 +4,7 @@
 //! what a request decoded beside may stand further down, and learned from as the gateway does.
 
 mod lines;
+mod overlaps;
 mod plot;
 mod requests;
 mod windows;

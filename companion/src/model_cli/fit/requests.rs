@@ -6,11 +6,12 @@ use std::collections::BTreeMap;
 use std::io::Write;
 
 use penstock_model::learner::{Learner, State};
-use penstock_model::ledger::{Decode, Observation, Served};
+use penstock_model::ledger::{Decode, Observation};
 use penstock_model::{Parameters, Targets, Traffic};
 
 use super::lines::Request;
-use super::plot::Plot;
+use super::overlaps::Overlaps;
+use super::plot::{Plot, Thinned};
 use super::{Answer, Error, Known, Source, Start, Summary, answer};
 use crate::model_cli::progress::Progress;
 
@@ -24,13 +25,26 @@ const TRAFFIC_REQUESTS: f64 = 1_000.0;
 const REQUESTS_MAX: usize = 1 << 26;
 
 /// One that ended.
-struct Ended {
-    dispatched_ms: f64,
+pub(super) struct Ended {
+    pub(super) dispatched_ms: f64,
     /// When its first token came, or about when it would have; it decoded from then on.
-    served: Served,
+    pub(super) first_ms: f64,
     /// The first token was seen.
-    seen: bool,
-    endpoint: u32,
+    pub(super) seen: bool,
+    pub(super) last_ms: f64,
+    pub(super) input: f64,
+    pub(super) output: f64,
+    pub(super) endpoint: u32,
+}
+
+impl Ended {
+    fn ttft_ms(&self) -> f64 {
+        if self.seen {
+            self.first_ms - self.dispatched_ms
+        } else {
+            0.0
+        }
+    }
 }
 
 /// Learns from all requests, and answers each line by what was done when its request was.
@@ -41,33 +55,29 @@ pub(super) fn learn(
     out: &mut impl Write,
 ) -> Result<Summary, Error> {
     let requests = read(source)?;
-    let decodes = decodes(&requests);
-    let mut order: Vec<u32> = (0..).take(requests.len()).collect();
-    order.sort_by(|a, b| done(&requests, *a).total_cmp(&done(&requests, *b)));
-
     let mut run = Run::new(start);
     let mut answers: Vec<Option<Answer>> = vec![None; requests.len()];
+    let mut decodes: Option<Thinned<Decode>> = plot.is_some().then(Thinned::default);
     let mut progress = Progress::new("learning", requests.len() as u64);
-    for at in order {
+    let mut overlaps = Overlaps::new(&requests);
+    while let Some((at, decode)) = overlaps.next(|| run.prompt_ms()) {
         progress.advance(1);
-        let at = at as usize;
-        answers[at] = Some(run.take(&requests[at], decodes[at]));
+        answers[at] = Some(run.take(&requests[at], decode));
+        if let (Some(decodes), Some(decode)) = (&mut decodes, decode) {
+            decodes.take(decode);
+        }
     }
     drop(progress);
     run.fit(f64::INFINITY);
-    for one in answers.iter().flatten() {
-        answer(out, one)?;
+    for one in &answers {
+        answer(out, &one.expect("invariant: every request has ended"))?;
     }
-    if let (Some(plot), Some(parameters)) = (plot, run.parameters()) {
-        for decode in decodes.iter().flatten() {
-            plot.itl(decode.itl_ms, fitted_ms(&parameters, decode));
+    if let (Some(plot), Some(decodes), Some(parameters)) = (plot, decodes, run.parameters) {
+        for decode in decodes.kept {
+            plot.itl(decode.itl_ms, fitted_ms(&parameters, &decode));
         }
     }
     Ok(run.summary())
-}
-
-fn done(requests: &[Ended], at: u32) -> f64 {
-    requests[at as usize].served.last_ms
 }
 
 fn fitted_ms(parameters: &Parameters, decode: &Decode) -> f64 {
@@ -96,13 +106,11 @@ fn read(source: &mut Source<'_>) -> Result<Vec<Ended>, Error> {
             let first_ms = request.first_ms.map(|ms| ms - zero_ms);
             Ok(Ended {
                 dispatched_ms: request.dispatched_ms - zero_ms,
-                served: Served {
-                    first_ms: first_ms.unwrap_or(f64::NAN),
-                    last_ms: request.done_ms - zero_ms,
-                    input: request.input,
-                    output: request.output,
-                },
+                first_ms: first_ms.unwrap_or(f64::NAN),
                 seen: first_ms.is_some(),
+                last_ms: request.done_ms - zero_ms,
+                input: request.input,
+                output: request.output,
                 endpoint,
             })
         })?;
@@ -110,7 +118,7 @@ fn read(source: &mut Source<'_>) -> Result<Vec<Ended>, Error> {
             break;
         };
         if request.seen {
-            first_tokens.0 += request.served.first_ms - request.dispatched_ms;
+            first_tokens.0 += request.ttft_ms();
             first_tokens.1 += 1.0;
         }
         requests.push(request);
@@ -121,42 +129,9 @@ fn read(source: &mut Source<'_>) -> Result<Vec<Ended>, Error> {
         0.0
     };
     for request in requests.iter_mut().filter(|it| !it.seen) {
-        request.served.first_ms = (request.dispatched_ms + usual_ms).min(request.served.last_ms);
+        request.first_ms = (request.dispatched_ms + usual_ms).min(request.last_ms);
     }
     Ok(requests)
-}
-
-/// The load that each decoded under, beside all others of its endpoint.
-fn decodes(requests: &[Ended]) -> Vec<Option<Decode>> {
-    let mut by_endpoint: BTreeMap<u32, Vec<usize>> = BTreeMap::new();
-    for (at, request) in requests.iter().enumerate() {
-        // One that gave nothing, and that nobody saw begin, wasn't served.
-        if request.seen || request.served.output > 0.0 {
-            by_endpoint.entry(request.endpoint).or_default().push(at);
-        }
-    }
-    let mut decodes = vec![None; requests.len()];
-    let mut progress = Progress::new("overlapping", requests.len() as u64);
-    for mut here in by_endpoint.into_values() {
-        here.sort_by(|a, b| {
-            let first = |at: usize| requests[at].served.first_ms;
-            first(*a).total_cmp(&first(*b))
-        });
-        let mut running: Vec<usize> = Vec::new();
-        for (place, &at) in here.iter().enumerate() {
-            progress.advance(1);
-            let request = &requests[at].served;
-            running.retain(|&other| requests[other].served.last_ms > request.first_ms);
-            if requests[at].seen {
-                let later = here[place + 1..].iter().copied();
-                let later = later.take_while(|&other| requests[other].served.first_ms <= request.last_ms);
-                let others = running.iter().copied().chain(later);
-                decodes[at] = Decode::beside(request, others.map(|other| &requests[other].served));
-            }
-            running.push(at);
-        }
-    }
-    decodes
 }
 
 /// What is learned as requests end.
@@ -172,6 +147,7 @@ struct Run {
     new: u64,
     fitted_at_ms: f64,
     accepted: u64,
+    first_tokens: Slope,
 }
 
 impl Run {
@@ -190,36 +166,35 @@ impl Run {
             new: 0,
             fitted_at_ms: f64::NEG_INFINITY,
             accepted: 0,
+            first_tokens: Slope::default(),
         }
     }
 
     /// One has ended.
     fn take(&mut self, request: &Ended, decode: Option<Decode>) -> Answer {
-        let served = &request.served;
         self.requests += 1;
         let weight = 1.0 / (self.requests as f64).min(TRAFFIC_REQUESTS);
-        self.traffic.input += weight * (served.input - self.traffic.input);
-        self.traffic.output += weight * (served.output - self.traffic.output);
+        self.traffic.input += weight * (request.input - self.traffic.input);
+        self.traffic.output += weight * (request.output - self.traffic.output);
         self.learner.observe(&Observation {
-            at_ms: served.last_ms,
-            input: served.input,
-            output: served.output,
-            ttft_ms: if request.seen {
-                served.first_ms - request.dispatched_ms
-            } else {
-                0.0
-            },
+            at_ms: request.last_ms,
+            input: request.input,
+            output: request.output,
+            ttft_ms: request.ttft_ms(),
             ttft_predicted_ms: None,
             decode,
         });
+        if request.seen {
+            self.first_tokens.saw(request.input, request.ttft_ms());
+        }
         self.new += 1;
         self.accepted += u64::from(decode.is_some());
         if self.state == State::NoTraffic {
             self.state = State::Learning;
-            self.fitted_at_ms = served.last_ms;
+            self.fitted_at_ms = request.last_ms;
         }
-        if self.new >= WINDOW_REQUESTS || served.last_ms - self.fitted_at_ms >= WINDOW_MS {
-            self.fit(served.last_ms);
+        if self.new >= WINDOW_REQUESTS || request.last_ms - self.fitted_at_ms >= WINDOW_MS {
+            self.fit(request.last_ms);
         }
         Answer {
             known: self.known(),
@@ -243,8 +218,11 @@ impl Run {
             .or(self.parameters);
     }
 
-    const fn parameters(&self) -> Option<Parameters> {
-        self.parameters
+    /// What a prompt token adds to an iteration, as far as that is known by now.
+    fn prompt_ms(&self) -> f64 {
+        self.learner
+            .prompt_ms()
+            .unwrap_or_else(|| self.first_tokens.value())
     }
 
     fn known(&self) -> Known {
@@ -259,5 +237,51 @@ impl Run {
             undefined: self.requests - self.accepted,
             restarts: 0,
         }
+    }
+}
+
+/// By how much longer prompts have later first tokens, by least squares.
+#[derive(Debug, Default)]
+struct Slope {
+    count: f64,
+    mean: (f64, f64),
+    /// Sums of squares and of products, about the means.
+    squares: f64,
+    products: f64,
+}
+
+impl Slope {
+    fn saw(&mut self, input: f64, ttft_ms: f64) {
+        self.count += 1.0;
+        let before = input - self.mean.0;
+        self.mean.0 += before / self.count;
+        self.mean.1 += (ttft_ms - self.mean.1) / self.count;
+        self.squares += before * (input - self.mean.0);
+        self.products += before * (ttft_ms - self.mean.1);
+    }
+
+    /// In milliseconds a token; 0 while nothing can be said, and at least.
+    fn value(&self) -> f64 {
+        let slope = self.products / self.squares;
+        if slope.is_finite() { slope.max(0.0) } else { 0.0 }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_slope_is_that_of_a_line() {
+        let mut slope = Slope::default();
+        assert_eq!(slope.value(), 0.0);
+        for input in [512.0, 512.0] {
+            slope.saw(input, 40.0);
+        }
+        assert_eq!(slope.value(), 0.0, "one size tells nothing");
+        for input in [100.0, 900.0, 4_000.0] {
+            slope.saw(input, 40.0 + (input - 512.0) * 0.05);
+        }
+        assert!((slope.value() - 0.05).abs() < 1e-9, "{}", slope.value());
     }
 }
