@@ -11,6 +11,7 @@ use penstock_wire::names::code;
 
 use crate::metrics::{Metrics, OTHER};
 use crate::policy::band_name;
+use crate::store;
 
 /// A kind of refusal is logged once in this time, with the count of those that weren't.
 const WARN_EVERY: Duration = Duration::from_secs(1);
@@ -22,6 +23,7 @@ pub struct Observer {
     models: Limited,
     endpoints: Limited,
     warned: HashMap<(Arc<str>, &'static str), (Instant, u64)>,
+    kept: store::Writers,
 }
 
 /// The values of a label that a client chooses, up to a limit.
@@ -60,7 +62,14 @@ impl Observer {
             models: Limited::new(values_max),
             endpoints: Limited::new(values_max),
             warned: HashMap::new(),
+            kept: store::Writers::default(),
         }
+    }
+
+    /// The same that keeps what is learned.
+    #[must_use]
+    pub fn keeping(self, kept: store::Writers) -> Self {
+        Self { kept, ..self }
     }
 
     /// `messages` were decided on in `elapsed`.
@@ -157,8 +166,7 @@ impl Observer {
                 outcome,
                 code,
             } => self.refused(&labels, &outcome, &code),
-            // Nothing keeps it yet.
-            Observation::Learned { .. } => {}
+            Observation::Learned { pool, variant, kept } => self.kept.learned(&pool, variant, kept),
             Observation::Misrouted { labels, endpoint } => {
                 self.metrics.misrouted.with_label_values(&[&labels.pool]).inc();
                 tracing::warn!(pool = %labels.pool, request_id = labels.request_id, endpoint, "went to another endpoint than was granted");

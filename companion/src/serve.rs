@@ -17,7 +17,7 @@ use crate::http::admin::Admin;
 use crate::listener::{self, Listener};
 use crate::metrics::Metrics;
 use crate::observe::Observer;
-use crate::{grpc, health, http, policy, tls};
+use crate::{grpc, health, http, policy, scrape, store, tls};
 
 /// Peers that don't read keep the process no longer than this.
 const FLUSH_MAX: Duration = Duration::from_secs(1);
@@ -73,11 +73,14 @@ pub enum Error {
     /// An address can't be listened on.
     #[error(transparent)]
     Listen(#[from] listener::Error),
+    /// What is kept across restarts can't be.
+    #[error(transparent)]
+    Store(#[from] store::Error),
     /// The metrics clash: a defect.
     #[error("metrics: {0}")]
     Metrics(#[from] prometheus::Error),
-    /// No HTTP client for health checks.
-    #[error("health checks: {0}")]
+    /// No HTTP client for health checks and metrics.
+    #[error("health checks and metrics of servers: {0}")]
     Health(#[from] reqwest::Error),
     /// A signal can't be waited for.
     #[error("signals: {0}")]
@@ -97,6 +100,7 @@ impl Error {
         match self {
             Self::Config(_) | Self::Exposed(_) | Self::Tls(_) | Self::Admin(_) => 2,
             Self::Listen(_)
+            | Self::Store(_)
             | Self::Metrics(_)
             | Self::Health(_)
             | Self::Signal(_)
@@ -130,9 +134,15 @@ pub async fn run(args: Args) -> Result<(), Error> {
     for pool in &config.pools {
         metrics.expect(&pool.name);
     }
-    let observer = Observer::new(metrics.clone(), config.metric_flows);
-    let (driver, _running) = driver::spawn(settings(&config, args.expect_sessions), clock, observer);
+    let mut keeper = store::open(&config)?;
+    let observer = Observer::new(metrics.clone(), config.metric_flows).keeping(keeper.writers());
+    let mut settings = settings(&config, args.expect_sessions);
+    for pool in &mut settings.pools {
+        pool.kept = keeper.take(&pool.name);
+    }
+    let (driver, _running) = driver::spawn(settings, clock, observer);
     health::spawn(&config, &driver)?;
+    scrape::spawn(&config, &driver)?;
 
     let (life, lives) = watch::channel(Life::Serving);
     let app = http::App {
@@ -178,6 +188,7 @@ pub async fn run(args: Args) -> Result<(), Error> {
     if tokio::time::timeout(FLUSH_MAX, flushed).await.is_err() {
         tracing::warn!("a peer doesn't read; not waiting for it");
     }
+    keeper.close(FLUSH_MAX).await;
     Ok(())
 }
 

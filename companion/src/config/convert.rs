@@ -162,7 +162,7 @@ pub(super) fn slo(raw: &raw::Slo) -> Result<penstock_model::slo::Policy, Broken>
     servers::slo(raw, "")
 }
 
-fn convert_pool(raw: raw::Pool, flows: usize, path: &str) -> Result<Pool, Broken> {
+fn convert_pool(mut raw: raw::Pool, flows: usize, path: &str) -> Result<Pool, Broken> {
     if !is_name(&raw.name) {
         return Err(Broken(
             format!("{path}.name"),
@@ -174,6 +174,10 @@ fn convert_pool(raw: raw::Pool, flows: usize, path: &str) -> Result<Pool, Broken
     }
     let requeues = raw.queue.requeues.0;
     let slo = servers::slo(&raw.slo, path)?;
+    let store = match std::mem::take(&mut raw.usage.store) {
+        raw::Store::Memory => None,
+        raw::Store::Redb(path) => Some(path),
+    };
     let parts = policy::Parts {
         down: raw.down,
         queue: raw.queue,
@@ -201,6 +205,7 @@ fn convert_pool(raw: raw::Pool, flows: usize, path: &str) -> Result<Pool, Broken
         flow_key,
         class_globs,
         requeues,
+        store,
         hold: raw.companion_down.hold.0,
         then: match raw.companion_down.then {
             raw::Then::Open => Then::Open,

@@ -175,6 +175,8 @@ pub struct Pool {
     pub class_globs: Vec<String>,
     /// How often a request whose servers all failed is queued again.
     pub requeues: u32,
+    /// The file that keeps what is learned across restarts; `None`: nothing does.
+    pub store: Option<PathBuf>,
     /// How long streams are held while the companion is away.
     pub hold: Duration,
     /// What happens to them after that.

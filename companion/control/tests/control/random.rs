@@ -4,7 +4,10 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use penstock_control::{Event, Settings};
+use penstock_control::{Event, Kept, Settings};
+use penstock_engine::policy::Gate;
+use penstock_engine::units::Decimal;
+use penstock_model::Parameters;
 use penstock_wire as wire;
 use wire::filter_frame::Event as Said;
 
@@ -15,6 +18,15 @@ const SEQUENCES: u64 = 12;
 const EPOCHS: u64 = 4;
 const EVENTS: usize = 400;
 const RUNS: u64 = 300;
+/// A server at which two of the requests fit, and a third doesn't.
+const KEPT: Kept = Kept {
+    parameters: Parameters {
+        alpha_ms: 5.0,
+        beta_ms: 1.0,
+        gamma_ms: 0.03,
+    },
+    ttft_bias: 1.0,
+};
 
 /// Numbers that follow from a seed.
 struct Dice(u64);
@@ -119,10 +131,20 @@ impl Books {
 
 fn run(seed: u64) -> Books {
     let mut dice = Dice(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
-    let mut world = World::with(Settings {
+    let mut settings = Settings {
         sessions_expected: Some(2),
         ..settings_of(&[SERVER, SECOND, THIRD])
-    });
+    };
+    if seed.is_multiple_of(3) {
+        let pool = &mut settings.pools[0];
+        pool.policy.gate = Gate::Auto {
+            initial: Decimal::whole(1),
+        };
+        if seed.is_multiple_of(2) {
+            pool.kept = vec![("default".into(), KEPT)];
+        }
+    }
+    let mut world = World::with(settings);
     let mut books = Books::default();
     let (mut conns, mut streams) = (0, BTreeMap::<u64, u32>::new());
     let mut open: Vec<u64> = Vec::new();

@@ -292,10 +292,11 @@ impl World {
             }
             let in_requests = matches!(
                 setting.policy.gate,
-                Gate::Bounded {
-                    unit: StockUnit::Requests,
-                    ..
-                }
+                Gate::Auto { .. }
+                    | Gate::Bounded {
+                        unit: StockUnit::Requests,
+                        ..
+                    }
             );
             let stock = pool.snapshot.stock + pool.snapshot.draining_stock;
             let granted = status.requests as u64;

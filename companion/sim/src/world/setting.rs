@@ -2,11 +2,13 @@
 
 use core::time::Duration;
 
-use penstock_control::{EndpointSettings, FlowKey, PoolSettings, Settings};
+use penstock_control::{EndpointSettings, FlowKey, Kept, PoolSettings, Settings};
 use penstock_engine::policy::{
     BandMode, Bands, CostUnit, Discipline, Down, Flows, Gate, Overflow, Policy, Queue, StockUnit,
 };
 use penstock_engine::units::Decimal;
+use penstock_model::slo::Policy as SloPolicy;
+use penstock_model::{Parameters, Targets};
 use penstock_wire as wire;
 
 use super::agenda::{MICRO, MILLI, Nanos, SECOND};
@@ -23,6 +25,11 @@ pub(super) struct PoolSetting {
     pub(super) hold: Duration,
     pub(super) open: bool,
     pub(super) requeues: u32,
+    /// Stock is counted in tokens.
+    pub(super) in_tokens: bool,
+    pub(super) slo: SloPolicy,
+    /// What an earlier life has learned.
+    pub(super) kept: Option<Kept>,
     /// Requests that one server takes at most; `None`: stock isn't counted in requests.
     pub(super) server_bound: Option<u64>,
     /// What the pool takes at most while all its servers are ready.
@@ -55,6 +62,21 @@ pub(super) struct Setting {
     pub(super) fault_interval: Nanos,
     pub(super) seed: u64,
 }
+
+/// What pools whose gate is the predicted iteration aim at,
+const TARGETS: Targets = Targets {
+    ttft_ms: Some(400.0),
+    itl_ms: Some(40.0),
+};
+/// and what is taken to be known of their servers: some requests of the worlds fit, and some more don't.
+const KEPT: Kept = Kept {
+    parameters: Parameters {
+        alpha_ms: 8.0,
+        beta_ms: 0.5,
+        gamma_ms: 0.005,
+    },
+    ttft_bias: 1.2,
+};
 
 fn quarters(of: u64) -> Decimal {
     Decimal::from_billionths(u128::from(of) * Decimal::ONE / 4)
@@ -121,7 +143,7 @@ impl Setting {
             capacity_status: 503,
             endpoints: pool.servers.clone(),
             open_bound: pool.open_bound(self.envoys),
-            open_in_tokens: pool.server_bound.is_none(),
+            open_in_tokens: pool.in_tokens,
         });
         wire::Policy {
             digest: format!("p{number}"),
@@ -171,8 +193,12 @@ impl Setting {
             class_globs: Vec::new(),
             capacity_status: 503,
             requeues: pool.requeues,
-            slo: penstock_model::slo::Policy::default(),
-            kept: Vec::new(),
+            slo: pool.slo,
+            kept: pool
+                .kept
+                .map(|kept| ("default".into(), kept))
+                .into_iter()
+                .collect(),
         });
         Settings {
             pools: pools.collect(),
@@ -222,12 +248,19 @@ fn pool(number: u64, dice: &mut Dice) -> PoolSetting {
     };
     let ceiling = dice.percent(15).then(|| quarters(3));
     let second = Duration::from_secs(1);
+    let auto = dice.percent(20);
     PoolSetting {
+        in_tokens: !in_requests && !auto,
+        slo: SloPolicy {
+            explicit: (auto && dice.percent(50)).then_some(TARGETS),
+            ..SloPolicy::default()
+        },
+        kept: (auto && dice.percent(70)).then_some(KEPT),
         hold: dice.one(&[second / 2, 5 * second, 20 * second]),
         open: dice.percent(40),
         requeues: dice.one(&[0, 1, 3]),
-        server_bound: in_requests.then(|| quarters(upper).ceil().max(1)),
-        pool_bound: in_requests.then(|| all.max(1)),
+        server_bound: (in_requests && !auto).then(|| quarters(upper).ceil().max(1)),
+        pool_bound: (in_requests && !auto).then(|| all.max(1)),
         policy: Policy {
             queue: Queue {
                 enabled: !dice.percent(3),
@@ -238,11 +271,17 @@ fn pool(number: u64, dice: &mut Dice) -> PoolSetting {
                 max_rate: dice.percent(5).then_some(30.0),
                 ..Queue::default()
             },
-            gate: Gate::Bounded {
-                unit,
-                lower: quarters(lower * each),
-                upper: quarters(upper * each),
-                watermark: quarters(lower * each),
+            gate: if auto {
+                Gate::Auto {
+                    initial: quarters(upper).max(Decimal::whole(1)),
+                }
+            } else {
+                Gate::Bounded {
+                    unit,
+                    lower: quarters(lower * each),
+                    upper: quarters(upper * each),
+                    watermark: quarters(lower * each),
+                }
             },
             bands: Bands {
                 mode,

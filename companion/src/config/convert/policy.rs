@@ -307,6 +307,9 @@ arbitration:
         };
         assert_eq!(policy.down, down);
         assert_eq!(pool.requeues, 5);
+        assert_eq!(pool.store, None);
+        let kept = valid("usage: {store: {redb: /var/lib/penstock/kept.redb}}");
+        assert_eq!(kept.store, Some("/var/lib/penstock/kept.redb".into()));
         assert_eq!((pool.hold, pool.then), (Duration::from_secs(2), Then::Open));
     }
 
@@ -346,6 +349,7 @@ arbitration:
     fn what_is_out_of_range_names_line_path_and_what_is_allowed() {
         let flows = |it: &str| format!("\narbitration:\n  flows: {{{it}}}");
         let bands = |it: &str| format!("\narbitration:\n  bands: {{{it}}}");
+        let store = |it: &str, allowed| (format!("\nusage:\n  store: {it}"), 6, "usage.store", allowed);
         let cases = [
             (
                 "\nqueue:\n  max_rate: 0".to_owned(),
@@ -365,18 +369,14 @@ arbitration:
                 "usage.window",
                 "above zero",
             ),
-            (
-                "\nusage:\n  store: {redb: /tmp/u}".to_owned(),
-                6,
-                "usage.store",
-                "memory only",
-            ),
-            (
-                "\nusage:\n  store: redis".to_owned(),
-                6,
-                "usage.store",
-                "memory only",
-            ),
+            store("{redis: 'redis://127.0.0.1'}", "nothing in redis"),
+            store("redis", "nothing in redis"),
+            store("{redb: f, redis: u}", "nothing in redis"),
+            store("{redb: ''}", "memory, or {redb: PATH}"),
+            store("{redb: null}", "memory, or {redb: PATH}"),
+            store("{}", "memory, or {redb: PATH}"),
+            store("{file: f}", "redb"),
+            store("[f]", "memory, or {redb: PATH}"),
             ("\ndown: {first: 40s}".to_owned(), 5, "down", "at most max"),
             ("\ndown:\n  first: 0s".to_owned(), 6, "down.first", "above zero"),
             (

@@ -4,8 +4,10 @@
 //! sections that choose a worker are taken and have no effect.
 
 use std::collections::BTreeMap;
+use std::path::PathBuf;
 
-use serde::de::IgnoredAny;
+use serde::de::value::MapAccessDeserializer;
+use serde::de::{Error, IgnoredAny, MapAccess};
 use serde::{Deserialize, Deserializer};
 
 use crate::config::value::{
@@ -202,14 +204,18 @@ impl Default for Usage {
             window: super::span(300_000),
             input_token_weight: Factor(1.0),
             output_token_weight: Factor(2.0),
-            store: Store,
+            store: Store::Memory,
         }
     }
 }
 
-/// `memory`: the one store that there is.
-#[derive(Clone, Copy, Debug)]
-pub(in crate::config) struct Store;
+/// `memory`, or `{redb: PATH}`.
+#[derive(Clone, Debug, Default)]
+pub(in crate::config) enum Store {
+    #[default]
+    Memory,
+    Redb(PathBuf),
+}
 
 impl<'de> Deserialize<'de> for Store {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
@@ -217,17 +223,33 @@ impl<'de> Deserialize<'de> for Store {
         impl<'de> serde::de::Visitor<'de> for Stores {
             type Value = Store;
             fn expecting(&self, to: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-                to.write_str("memory: this version keeps usage in memory only, not in redb or redis")
+                to.write_str("memory, or {redb: PATH}; this version keeps nothing in redis")
             }
             fn visit_str<E: serde::de::Error>(self, text: &str) -> Result<Store, E> {
                 match text {
-                    "memory" => Ok(Store),
+                    "memory" => Ok(Store::Memory),
                     other => Err(E::invalid_value(serde::de::Unexpected::Str(other), &self)),
+                }
+            }
+            fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<Store, A::Error> {
+                let file = StoreFile::deserialize(MapAccessDeserializer::new(map))?;
+                match file.redb {
+                    Some(path) if file.redis.is_none() && !path.as_os_str().is_empty() => {
+                        Ok(Store::Redb(path))
+                    }
+                    _ => Err(A::Error::invalid_type(serde::de::Unexpected::Map, &self)),
                 }
             }
         }
         deserializer.deserialize_any(Stores)
     }
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+struct StoreFile {
+    redb: Option<PathBuf>,
+    redis: Option<IgnoredAny>,
 }
 
 /// What the model servers owe; both targets or neither.

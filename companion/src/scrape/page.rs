@@ -1,0 +1,562 @@
+//! What a page of metrics says of a model server, read while it comes in: Prometheus' text format, in the names of
+//! vLLM, SGLang and TGI.
+//!
+//! A line's name decides whether the rest of it is looked at; nothing but the line that is being read is kept. What
+//! can't be read, or can't be true, is passed over: a page says less then, never something else. That is also why no
+//! library reads it: those that do take a page whole or not at all, or know no colon in a name, and vLLM's have one.
+
+use penstock_control::{Scraped, Totals};
+
+/// Bytes of a page; servers with thousands of series stay below a tenth of it.
+pub(super) const PAGE_MAX: usize = 8 << 20;
+/// Bytes of a line; a longer one is passed over.
+const LINE_MAX: usize = 16 << 10;
+/// Counts above it aren't exact in a page's numbers.
+const COUNT_MAX: f64 = 9_007_199_254_740_992.0;
+/// A part of 1, with what rounding adds.
+const PART_MAX: f64 = 1.001;
+
+const _: () = assert!(LINE_MAX < PAGE_MAX);
+
+/// A page that is being read.
+#[derive(Debug, Default)]
+pub(super) struct Page {
+    bytes: usize,
+    /// What of a line has come so far, if it came in parts.
+    line: Vec<u8>,
+    /// The line is too long: the rest of it is passed over.
+    skipping: bool,
+    found: Found,
+}
+
+/// There are more than [`PAGE_MAX`] bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("its page has more than {} MiB", PAGE_MAX >> 20)]
+pub(super) struct TooLong;
+
+impl Page {
+    /// Takes the next bytes, split anywhere.
+    ///
+    /// # Errors
+    /// When it becomes too long; the page is of no use then.
+    pub(super) fn take(&mut self, chunk: &[u8]) -> Result<(), TooLong> {
+        self.bytes = self.bytes.saturating_add(chunk.len());
+        if self.bytes > PAGE_MAX {
+            return Err(TooLong);
+        }
+        let mut rest = chunk;
+        while let Some(end) = rest.iter().position(|byte| *byte == b'\n') {
+            let (line, after) = rest.split_at(end);
+            rest = after.get(1..).unwrap_or_default();
+            self.collect(line);
+            if !self.skipping {
+                self.found.line(&self.line);
+            }
+            self.line.clear();
+            self.skipping = false;
+        }
+        self.collect(rest);
+        Ok(())
+    }
+
+    fn collect(&mut self, part: &[u8]) {
+        self.skipping |= self.line.len() + part.len() > LINE_MAX;
+        if !self.skipping {
+            self.line.extend_from_slice(part);
+        }
+    }
+
+    /// What it says; `None`: nothing that is known. A last line without an end may be half a line and counts for
+    /// nothing.
+    #[must_use]
+    pub(super) fn end(self) -> Option<Scraped> {
+        let found = self.found;
+        let scraped = Scraped {
+            running: found.count(Series::Running),
+            waiting: found.count(Series::Waiting),
+            kv_used: found.get(Series::KvUsed),
+            kv_tokens: found.count(Series::KvTokens).filter(|it| *it > 0),
+            totals: found.totals(),
+        };
+        (scraped != Scraped::default()).then_some(scraped)
+    }
+}
+
+/// The series that say something, whatever a server calls them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Series {
+    Running,
+    Waiting,
+    KvUsed,
+    KvTokens,
+    /// Its labels say what the cache holds.
+    CacheConfig,
+    PromptTokens,
+    OutputTokens,
+    TtftSum,
+    TtftCount,
+    ItlSum,
+    ItlCount,
+    /// What a time between tokens was called before; servers in between say both.
+    OldItlSum,
+    OldItlCount,
+}
+
+/// How many there are.
+const SERIES: usize = Series::OldItlCount as usize + 1;
+
+impl Series {
+    fn named(name: &[u8]) -> Option<Self> {
+        Some(match name {
+            b"vllm:num_requests_running" | b"sglang:num_running_reqs" | b"tgi_batch_current_size" => {
+                Self::Running
+            }
+            b"vllm:num_requests_waiting" | b"sglang:num_queue_reqs" | b"tgi_queue_size" => Self::Waiting,
+            b"vllm:kv_cache_usage_perc" | b"vllm:gpu_cache_usage_perc" | b"sglang:token_usage" => {
+                Self::KvUsed
+            }
+            b"sglang:max_total_num_tokens" => Self::KvTokens,
+            b"vllm:cache_config_info" => Self::CacheConfig,
+            b"vllm:prompt_tokens_total" | b"sglang:prompt_tokens_total" => Self::PromptTokens,
+            b"vllm:generation_tokens_total" | b"sglang:generation_tokens_total" => Self::OutputTokens,
+            b"vllm:time_to_first_token_seconds_sum" | b"sglang:time_to_first_token_seconds_sum" => {
+                Self::TtftSum
+            }
+            b"vllm:time_to_first_token_seconds_count" | b"sglang:time_to_first_token_seconds_count" => {
+                Self::TtftCount
+            }
+            b"vllm:inter_token_latency_seconds_sum" | b"sglang:inter_token_latency_seconds_sum" => {
+                Self::ItlSum
+            }
+            b"vllm:inter_token_latency_seconds_count" | b"sglang:inter_token_latency_seconds_count" => {
+                Self::ItlCount
+            }
+            b"vllm:time_per_output_token_seconds_sum" | b"sglang:time_per_output_token_seconds_sum" => {
+                Self::OldItlSum
+            }
+            b"vllm:time_per_output_token_seconds_count" | b"sglang:time_per_output_token_seconds_count" => {
+                Self::OldItlCount
+            }
+            _ => return None,
+        })
+    }
+}
+
+/// Values by series: of several engines behind one page the sum, of parts the largest.
+#[derive(Clone, Copy, Debug, Default)]
+struct Found([Option<f64>; SERIES]);
+
+impl Found {
+    fn line(&mut self, line: &[u8]) {
+        let line = line.trim_ascii();
+        let name = line
+            .split(|byte| *byte == b'{' || byte.is_ascii_whitespace())
+            .next()
+            .unwrap_or_default();
+        let Some(series) = Series::named(name) else { return };
+        let rest = line.get(name.len()..).unwrap_or_default().trim_ascii_start();
+        let mut labels = Labels(rest.strip_prefix(b"{"));
+        let mut cache = Cache::default();
+        let mut copy = Copied::default();
+        for (label, value) in labels.by_ref() {
+            match label {
+                b"block_size" => cache.block_tokens = number(value),
+                b"num_gpu_blocks" => cache.blocks = number(value),
+                b"tp_rank" | b"pp_rank" => copy.ranked |= value != b"0",
+                b"dp_rank" => copy.own = true,
+                _ => {}
+            }
+        }
+        let rest = if rest.starts_with(b"{") {
+            labels.0.unwrap_or_default()
+        } else {
+            rest
+        };
+        let value = rest.trim_ascii_start().split(u8::is_ascii_whitespace).next();
+        let Some(value) = value.and_then(number) else {
+            return;
+        };
+        if copy.is_one() {
+            return;
+        }
+        match series {
+            Series::CacheConfig => {
+                if let (Some(tokens), Some(blocks)) = (cache.block_tokens, cache.blocks) {
+                    self.add(Series::KvTokens, tokens * blocks);
+                }
+            }
+            Series::KvUsed if value <= PART_MAX => {
+                let largest = self.get(series).unwrap_or_default().max(value.min(1.0));
+                self.0[series as usize] = Some(largest);
+            }
+            Series::KvUsed => {}
+            Series::Running
+            | Series::Waiting
+            | Series::KvTokens
+            | Series::PromptTokens
+            | Series::OutputTokens
+            | Series::TtftSum
+            | Series::TtftCount
+            | Series::ItlSum
+            | Series::ItlCount
+            | Series::OldItlSum
+            | Series::OldItlCount => self.add(series, value),
+        }
+    }
+
+    fn add(&mut self, series: Series, value: f64) {
+        *self.0[series as usize].get_or_insert(0.0) += value;
+    }
+
+    fn get(&self, series: Series) -> Option<f64> {
+        self.0[series as usize].filter(|it| it.is_finite())
+    }
+
+    /// A whole number that is exact; else the page says nothing of it.
+    fn count(&self, series: Series) -> Option<u64> {
+        let value = self.get(series).filter(|it| *it <= COUNT_MAX)?;
+        #[expect(
+            clippy::cast_possible_truncation,
+            clippy::cast_sign_loss,
+            reason = "between 0 and 2^53"
+        )]
+        Some(value.round() as u64)
+    }
+
+    /// All of it, or nothing: windows need every one. A server that never counted a time between tokens has none.
+    fn totals(&self) -> Option<Totals> {
+        let (itl_count, itl_s) = match (self.count(Series::ItlCount), self.get(Series::ItlSum)) {
+            (Some(count), Some(sum)) => (count, sum),
+            _ => (
+                self.count(Series::OldItlCount).unwrap_or_default(),
+                self.get(Series::OldItlSum).unwrap_or_default(),
+            ),
+        };
+        Some(Totals {
+            requests: self.count(Series::TtftCount)?,
+            prompt_tokens: self.count(Series::PromptTokens)?,
+            output_tokens: self.count(Series::OutputTokens)?,
+            ttft_s: self.get(Series::TtftSum)?,
+            itl_count,
+            itl_s,
+        })
+    }
+}
+
+/// What vLLM says of its cache.
+#[derive(Debug, Default)]
+struct Cache {
+    block_tokens: Option<f64>,
+    blocks: Option<f64>,
+}
+
+/// Whether SGLang says the same once more: every rank of one engine does, when all are told to; ranks that serve
+/// requests of their own say which one they are.
+#[derive(Debug, Default)]
+struct Copied {
+    ranked: bool,
+    own: bool,
+}
+
+impl Copied {
+    const fn is_one(&self) -> bool {
+        self.ranked && !self.own
+    }
+}
+
+/// A number that is finite and not negative, as all are that count here.
+fn number(text: &[u8]) -> Option<f64> {
+    let text = core::str::from_utf8(text).ok()?;
+    text.parse::<f64>().ok().filter(|it| it.is_finite() && *it >= 0.0)
+}
+
+/// The labels of a line as they are written, escapes and all; `None`: it has none, or they can't be read. Behind the
+/// last one, what is left of the line.
+#[derive(Debug)]
+struct Labels<'a>(Option<&'a [u8]>);
+
+impl<'a> Iterator for Labels<'a> {
+    type Item = (&'a [u8], &'a [u8]);
+
+    fn next(&mut self) -> Option<Self::Item> {
+        let mut rest = self.0?.trim_ascii_start();
+        if let Some(next) = rest.strip_prefix(b",") {
+            rest = next.trim_ascii_start();
+        }
+        if let Some(after) = rest.strip_prefix(b"}") {
+            self.0 = Some(after);
+            return None;
+        }
+        // Whatever fails from here on: the line can't be read.
+        self.0 = None;
+        let named = rest.iter().position(|byte| *byte == b'=')?;
+        let (name, value) = rest.split_at(named);
+        let value = value.get(1..)?.trim_ascii_start().strip_prefix(b"\"")?;
+        let mut escaped = false;
+        let quoted = value.iter().position(|byte| {
+            let ends = *byte == b'"' && !escaped;
+            escaped = *byte == b'\\' && !escaped;
+            ends
+        })?;
+        let (value, after) = value.split_at(quoted);
+        self.0 = after.get(1..);
+        Some((name.trim_ascii_end(), value))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn read(page: &[u8]) -> Option<Scraped> {
+        let mut of = Page::default();
+        of.take(page).expect("short");
+        of.end()
+    }
+
+    /// As vLLM writes it, cut down to what matters and what could be taken for it.
+    const VLLM: &str = r#"# HELP vllm:num_requests_running Number of requests in model execution batches.
+# TYPE vllm:num_requests_running gauge
+vllm:num_requests_running{engine="0",model_name="meta-llama/Llama-3.1-8B"} 3.0
+vllm:num_requests_waiting{engine="0",model_name="meta-llama/Llama-3.1-8B"} 1.0
+vllm:num_requests_waiting_by_reason{engine="0",reason="capacity"} 7.0
+vllm:kv_cache_usage_perc{engine="0",model_name="meta-llama/Llama-3.1-8B"} 0.25
+vllm:cache_config_info{block_size="16",cache_dtype="auto",kv_args="{\"a\": 1, \"b\\\\\": 2}",num_gpu_blocks="27000"} 1.0
+vllm:prompt_tokens_total{engine="0",model_name="meta-llama/Llama-3.1-8B"} 8.128902e+06
+vllm:prompt_tokens_created{engine="0"} 1.7e+09
+vllm:generation_tokens_total{engine="0",model_name="meta-llama/Llama-3.1-8B"} 453
+vllm:time_to_first_token_seconds_bucket{engine="0",le="0.001"} 0.0
+vllm:time_to_first_token_seconds_bucket{engine="0",le="+Inf"} 12.0
+vllm:time_to_first_token_seconds_count{engine="0"} 12.0
+vllm:time_to_first_token_seconds_sum{engine="0"} 1.5
+vllm:time_per_output_token_seconds_count{engine="0"} 441.0
+vllm:time_per_output_token_seconds_sum{engine="0"} 8.75
+vllm:inter_token_latency_seconds_count{engine="0"} 441.0
+vllm:inter_token_latency_seconds_sum{engine="0"} 8.5
+"#;
+
+    fn said_by_vllm() -> Scraped {
+        Scraped {
+            running: Some(3),
+            waiting: Some(1),
+            kv_used: Some(0.25),
+            kv_tokens: Some(432_000),
+            totals: Some(Totals {
+                requests: 12,
+                prompt_tokens: 8_128_902,
+                output_tokens: 453,
+                ttft_s: 1.5,
+                itl_count: 441,
+                itl_s: 8.5,
+            }),
+        }
+    }
+
+    #[test]
+    fn a_page_of_vllm() {
+        assert_eq!(read(VLLM.as_bytes()), Some(said_by_vllm()));
+        let windows = VLLM.replace('\n', "\r\n");
+        assert_eq!(read(windows.as_bytes()), Some(said_by_vllm()));
+    }
+
+    #[test]
+    fn older_names_of_the_same() {
+        let page = VLLM
+            .replace("kv_cache_usage_perc", "gpu_cache_usage_perc")
+            .replace("vllm:inter_token_latency", "vllm:something_else")
+            .replace("8.75", "8.5");
+        assert_eq!(read(page.as_bytes()), Some(said_by_vllm()));
+    }
+
+    #[test]
+    fn several_engines_behind_one_page_add_up() {
+        let page = "vllm:num_requests_running{engine=\"0\"} 3\nvllm:num_requests_running{engine=\"1\"} 4\n\
+                    vllm:kv_cache_usage_perc{engine=\"0\"} 0.5\nvllm:kv_cache_usage_perc{engine=\"1\"} 0.75\n\
+                    vllm:cache_config_info{block_size=\"16\",num_gpu_blocks=\"10\",engine=\"0\"} 1\n\
+                    vllm:cache_config_info{block_size=\"16\",num_gpu_blocks=\"20\",engine=\"1\"} 1\n";
+        let scraped = read(page.as_bytes()).expect("known");
+        assert_eq!(scraped.running, Some(7));
+        assert_eq!(scraped.kv_used, Some(0.75), "the fuller one");
+        assert_eq!(scraped.kv_tokens, Some(480));
+    }
+
+    #[test]
+    fn a_page_of_sglang() {
+        let page = r#"sglang:num_running_reqs{model_name="m",tp_rank="0"} 5.0
+sglang:num_running_reqs{model_name="m",tp_rank="1"} 5.0
+sglang:num_queue_reqs{model_name="m"} 2.0
+sglang:token_usage{model_name="m"} 0.28
+sglang:max_total_num_tokens{model_name="m"} 471258.0
+sglang:prompt_tokens_total{model_name="m"} 100.0
+sglang:generation_tokens_total{model_name="m"} 50.0
+sglang:time_to_first_token_seconds_sum{model_name="m"} 2.0
+sglang:time_to_first_token_seconds_count{model_name="m"} 10.0
+"#;
+        let scraped = read(page.as_bytes()).expect("known");
+        assert_eq!(scraped.running, Some(5), "a rank that says the same once more");
+        assert_eq!((scraped.waiting, scraped.kv_tokens), (Some(2), Some(471_258)));
+        let totals = scraped.totals.expect("all of them");
+        assert_eq!((totals.requests, totals.itl_count, totals.itl_s), (10, 0, 0.0));
+        let ranks = "sglang:num_running_reqs{dp_rank=\"0\",tp_rank=\"0\"} 5\n\
+                     sglang:num_running_reqs{dp_rank=\"1\",tp_rank=\"1\"} 6\n";
+        assert_eq!(read(ranks.as_bytes()).expect("known").running, Some(11));
+    }
+
+    #[test]
+    fn a_page_of_tgi() {
+        let page = "# TYPE tgi_batch_current_size gauge\ntgi_batch_current_size 4\ntgi_queue_size 7\n";
+        let scraped = read(page.as_bytes()).expect("known");
+        assert_eq!(
+            scraped,
+            Scraped {
+                running: Some(4),
+                waiting: Some(7),
+                ..Scraped::default()
+            }
+        );
+    }
+
+    #[test]
+    fn what_cannot_be_true_is_not_said() {
+        for value in [
+            "NaN", "nan", "+Inf", "-Inf", "-1", "-0.5", "", "three", "1e300", "0x10", "1_000", "{", "\u{660}",
+        ] {
+            let page = format!(
+                "vllm:num_requests_running{{engine=\"0\"}} {value}\nvllm:num_requests_waiting {value}\ntgi_queue_size 7\n\
+                 sglang:token_usage 0.5\n"
+            );
+            let scraped = read(page.as_bytes()).expect("the rest is known");
+            assert_eq!(scraped.running, None, "{value}");
+            // A count that no number can hold isn't added up either.
+            let waiting = if value == "1e300" { None } else { Some(7) };
+            assert_eq!(scraped.waiting, waiting, "{value}");
+        }
+        let parts = [
+            ("1.0", Some(1.0)),
+            ("1.0000001", Some(1.0)),
+            ("85", None),
+            ("-0.1", None),
+        ];
+        for (value, expected) in parts {
+            let page = format!("vllm:kv_cache_usage_perc {value}\ntgi_queue_size 0\n");
+            assert_eq!(read(page.as_bytes()).expect("known").kv_used, expected, "{value}");
+        }
+        for labels in [
+            "block_size=\"16\"",
+            "block_size=\"16\",num_gpu_blocks=\"None\"",
+            "block_size=\"0\",num_gpu_blocks=\"9\"",
+            "block_size=\"1e200\",num_gpu_blocks=\"1e200\"",
+        ] {
+            let page = format!("vllm:cache_config_info{{{labels}}} 1.0\ntgi_queue_size 0\n");
+            assert_eq!(read(page.as_bytes()).expect("known").kv_tokens, None, "{labels}");
+        }
+    }
+
+    #[test]
+    fn lines_that_cannot_be_read_are_passed_over() {
+        for line in [
+            "vllm:num_requests_running",
+            "vllm:num_requests_running{",
+            "vllm:num_requests_running{engine",
+            "vllm:num_requests_running{engine=",
+            "vllm:num_requests_running{engine=\"0",
+            "vllm:num_requests_running{engine=\"0\\\"} 3",
+            "vllm:num_requests_running{engine=\"0\" 3",
+            "vllm:num_requests_running}{ 3",
+            "#vllm:num_requests_running 3",
+            "vllm:num_requests_runnin 3",
+            "xvllm:num_requests_running 3",
+        ] {
+            let page = format!("{line}\ntgi_queue_size 7\n");
+            let scraped = read(page.as_bytes()).expect("the rest is known");
+            assert_eq!((scraped.running, scraped.waiting), (None, Some(7)), "{line}");
+        }
+    }
+
+    #[test]
+    fn odd_ways_to_write_it_are_read() {
+        for line in [
+            "vllm:num_requests_running 3",
+            "  vllm:num_requests_running\t3  ",
+            "vllm:num_requests_running{} 3 1543182234000",
+            "vllm:num_requests_running{ engine = \"a } b, \\\"c\" , } 3",
+            "vllm:num_requests_running {engine=\"0\"}3",
+            "vllm:num_requests_running{engine=\"0\"} 3.0 # {trace=\"x\"} 1",
+        ] {
+            let page = format!("{line}\n");
+            assert_eq!(read(page.as_bytes()).expect("known").running, Some(3), "{line}");
+        }
+    }
+
+    #[test]
+    fn half_a_line_at_the_end_counts_for_nothing() {
+        let scraped = read(b"tgi_queue_size 7\nvllm:num_requests_running 12").expect("the first is known");
+        assert_eq!((scraped.running, scraped.waiting), (None, Some(7)));
+    }
+
+    #[test]
+    fn pages_of_something_else_say_nothing() {
+        let compressed: Vec<u8> = (0..100_000_u32)
+            .map(|it| (it.wrapping_mul(2_654_435_761) >> 24) as u8)
+            .collect();
+        for page in [
+            b"".as_slice(),
+            b"\n\n\n",
+            b"<html><body>sign in</body></html>\n",
+            b"process_cpu_seconds_total 1\n",
+            &compressed,
+        ] {
+            assert_eq!(read(page), None);
+        }
+    }
+
+    #[test]
+    fn a_line_without_an_end_takes_no_more_than_its_limit() {
+        let mut page = Page::default();
+        page.take(b"vllm:num_requests_running{a=\"").expect("short");
+        for _ in 0..100 {
+            page.take(&[b'x'; 10_000]).expect("short");
+            assert!(page.line.len() <= LINE_MAX);
+        }
+        page.take(b"\"} 3\ntgi_queue_size 7\n").expect("short");
+        let scraped = page.end().expect("what came behind it is known");
+        assert_eq!((scraped.running, scraped.waiting), (None, Some(7)));
+    }
+
+    #[test]
+    fn a_page_that_is_too_long_is_refused_before_it_is_read() {
+        let mut page = Page::default();
+        let line = b"process_cpu_seconds_total 1.0000000000000000000000000\n";
+        let took = (0..).take_while(|_| page.take(line).is_ok()).count();
+        assert_eq!(took, PAGE_MAX / line.len());
+    }
+
+    proptest! {
+        #[test]
+        fn it_is_the_same_however_it_is_split(cuts in prop::collection::vec(0..VLLM.len(), 0..20)) {
+            let mut cuts = cuts;
+            cuts.extend([0, VLLM.len()]);
+            cuts.sort_unstable();
+            let mut page = Page::default();
+            for part in cuts.windows(2) {
+                page.take(&VLLM.as_bytes()[part[0]..part[1]]).expect("short");
+            }
+            prop_assert_eq!(page.end(), Some(said_by_vllm()));
+        }
+
+        #[test]
+        fn nothing_that_is_written_breaks_it(
+            garbage in prop::collection::vec(any::<u8>(), 0..200),
+            at in 0..VLLM.len(),
+        ) {
+            let mut bytes = VLLM.as_bytes().to_vec();
+            bytes.splice(at..at, garbage);
+            if let Some(scraped) = read(&bytes) {
+                prop_assert!(scraped.kv_used.is_none_or(|it| (0.0..=1.0).contains(&it)));
+                prop_assert!(scraped.totals.is_none_or(|it| it.ttft_s >= 0.0 && it.itl_s.is_finite()));
+            }
+        }
+    }
+}

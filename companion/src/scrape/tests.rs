@@ -1,0 +1,234 @@
+//! Servers whose metrics can and can't be read, through a driver of a real control.
+
+use std::sync::Arc;
+
+use axum::body::Body;
+use axum::http::{Response, header as http_header};
+use axum::routing::get;
+use axum::{Router, http};
+use bytes::Bytes;
+use futures_util::stream;
+use penstock_control::ServerStatus;
+use tokio::net::TcpListener;
+use tokio::sync::watch;
+
+use super::page::PAGE_MAX;
+use super::*;
+use crate::clock::Clock;
+use crate::driver;
+use crate::metrics::Metrics;
+use crate::observe::Observer;
+
+/// What a server answers at /metrics.
+#[derive(Clone, Debug)]
+enum Answer {
+    Page(&'static str),
+    Status(u16),
+    /// It takes the request and says nothing.
+    Never,
+    /// It says that it goes on, and ends.
+    Half(&'static str),
+    /// It says this, again and again.
+    Endless(Bytes),
+    Elsewhere,
+}
+
+async fn answer(answer: Answer) -> Response<Body> {
+    let with = |status: u16, body: Body| Response::builder().status(status).body(body).expect("a response");
+    match answer {
+        Answer::Page(page) => with(200, page.into()),
+        Answer::Status(status) => with(status, "vllm:num_requests_running 1\n".into()),
+        Answer::Never => std::future::pending().await,
+        Answer::Half(page) => {
+            let cut = Err(std::io::Error::other("cut"));
+            let parts = stream::iter([Ok(Bytes::from_static(page.as_bytes())), cut]);
+            with(200, Body::from_stream(parts))
+        }
+        Answer::Endless(part) => {
+            let parts = stream::iter(std::iter::repeat_with(move || {
+                Ok::<_, std::io::Error>(part.clone())
+            }));
+            with(200, Body::from_stream(parts))
+        }
+        Answer::Elsewhere => {
+            let mut response = with(307, Body::empty());
+            response.headers_mut().insert(
+                http_header::LOCATION,
+                http::HeaderValue::from_static("/elsewhere"),
+            );
+            response
+        }
+    }
+}
+
+/// A server that answers as it is told, and a companion that reads it.
+struct World {
+    answers: watch::Sender<Answer>,
+    driver: Handle,
+}
+
+impl World {
+    async fn new(first: Answer, keys: &str) -> Self {
+        let (answers, told) = watch::channel(first);
+        let metrics = get(move || {
+            let told = told.borrow().clone();
+            answer(told)
+        });
+        let elsewhere = get(|| async { "vllm:num_requests_running 99\n" });
+        let app = Router::new()
+            .route("/metrics", metrics)
+            .route("/elsewhere", elsewhere);
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+        let address = listener.local_addr().expect("an address");
+        tokio::spawn(async move { axum::serve(listener, app).await });
+        let yaml = format!(
+            "pools:\n- name: chat\n  endpoints: {{static: ['{address}']}}\n  scrape: {{interval: 2ms{keys}}}\n"
+        );
+        let config = Config::parse(&yaml, "test").expect("valid");
+        let observer = Observer::new(Arc::new(Metrics::new().expect("distinct")), 10);
+        let (driver, _running) =
+            driver::spawn(crate::serve::settings(&config, None), Clock::start(), observer);
+        spawn(&config, &driver).expect("a client");
+        Self { answers, driver }
+    }
+
+    fn says(&self, answer: Answer) {
+        self.answers.send(answer).expect("the server lives");
+    }
+
+    async fn server(&self) -> ServerStatus {
+        let status = self.driver.status().await.expect("the driver lives");
+        status.pools[0].servers[0].clone()
+    }
+
+    /// Looks until it is so; who looks in vain fails.
+    async fn until(&self, what: &str, so: impl Fn(&ServerStatus) -> bool) -> ServerStatus {
+        let look = async {
+            loop {
+                let server = self.server().await;
+                if so(&server) {
+                    return server;
+                }
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+        };
+        tokio::time::timeout(Duration::from_secs(20), look)
+            .await
+            .unwrap_or_else(|_| panic!("never: {what}"))
+    }
+}
+
+fn runs(server: &ServerStatus, requests: u64) -> bool {
+    server.scraped.is_some_and(|it| it.running == Some(requests))
+}
+
+#[tokio::test]
+async fn what_a_server_says_is_known_until_it_is_too_old() {
+    let world = World::new(
+        Answer::Page("vllm:num_requests_running 3\n"),
+        ", stale_after: 50ms",
+    )
+    .await;
+    let server = world.until("read", |it| runs(it, 3)).await;
+    assert_eq!(server.foreign, 3, "nothing of ours runs there");
+    world.says(Answer::Page("vllm:num_requests_running 1\n"));
+    world.until("read again", |it| runs(it, 1)).await;
+    let ways = [
+        Answer::Never,
+        Answer::Status(500),
+        Answer::Half("vllm:num_requests_running 7\n"),
+    ];
+    for way in ways {
+        world.says(way);
+        let server = world.until("too old", |it| it.scraped.is_none()).await;
+        assert_eq!(server.foreign, 0);
+        world.says(Answer::Page("vllm:num_requests_running 2\n"));
+        world.until("back", |it| runs(it, 2)).await;
+    }
+}
+
+/// A driver's view of a server that only ever answers so: asked once, and told.
+async fn asked_once(answer: Answer) -> Result<Scraped, Failure> {
+    let (sender, receiver) = watch::channel(());
+    let app = Router::new()
+        .route(
+            "/metrics",
+            get(move || {
+                sender.send_replace(());
+                self::answer(answer)
+            }),
+        )
+        .route("/elsewhere", get(|| async { "vllm:num_requests_running 99\n" }));
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+    let address = listener.local_addr().expect("an address").to_string();
+    tokio::spawn(async move { axum::serve(listener, app).await });
+    let reader = Reader {
+        client: client().expect("a client"),
+        pool: 0,
+        address: address.clone(),
+        scrape: Scrape {
+            path: "/metrics".into(),
+            interval: Duration::from_secs(1),
+            stale_after: Duration::from_secs(5),
+        },
+    };
+    let answer = reader.read(&format!("http://{address}/metrics")).await;
+    assert!(receiver.has_changed().unwrap_or(true), "it was asked");
+    answer
+}
+
+#[tokio::test]
+async fn pages_that_are_of_no_use_are_named_so() {
+    let noise: Vec<u8> = (0..50_000_u32)
+        .flat_map(|it| it.wrapping_mul(2_654_435_761).to_le_bytes())
+        .collect();
+    let cases = [
+        (Answer::Status(404), "it answers 404 Not Found", true),
+        (Answer::Status(401), "it answers 401 Unauthorized", true),
+        (Answer::Status(503), "it answers 503 Service Unavailable", false),
+        (Answer::Elsewhere, "it answers 307 Temporary Redirect", true),
+        (Answer::Page("<html>sign in</html>\n"), "none of the series", true),
+        (Answer::Page(""), "none of the series", true),
+        // All that is ever read of 100 MB, of lines, of one line, and of bytes.
+        (
+            Answer::Endless(Bytes::from("vllm:num_requests_running 1\n".repeat(10_000))),
+            "more than 8 MiB",
+            true,
+        ),
+        (
+            Answer::Endless(Bytes::from("x".repeat(100_000))),
+            "more than 8 MiB",
+            true,
+        ),
+        (Answer::Endless(Bytes::from(noise)), "more than 8 MiB", true),
+        (Answer::Half("vllm:num_requests_running 7\n"), "", false),
+    ];
+    assert_eq!(PAGE_MAX, 8 << 20);
+    for (answer, why, lasting) in cases {
+        let shown = format!("{answer:.40?}");
+        let failure = asked_once(answer).await.expect_err("of no use");
+        assert!(failure.to_string().contains(why), "{shown}: {failure}");
+        assert_eq!(failure.is_lasting(), lasting, "{shown}");
+    }
+}
+
+#[test]
+fn every_change_is_said_once() {
+    let start = Instant::now();
+    let at = |seconds: u64| start + Duration::from_secs(seconds);
+    let mut state = State::new(Duration::from_secs(5));
+    assert_eq!(state.take(at(0), false), Change::Unreadable);
+    assert_eq!(state.take(at(1), false), Change::Nothing);
+    assert_eq!(state.take(at(9), false), Change::Nothing);
+    assert_eq!(state.take(at(10), true), Change::Known);
+    assert_eq!(state.take(at(11), true), Change::Read);
+    assert_eq!(state.stale_at(), Some(at(16)));
+    assert_eq!(
+        state.take(at(15), false),
+        Change::Nothing,
+        "it may come back in time"
+    );
+    assert_eq!(state.take(at(16), false), Change::Lost);
+    assert_eq!(state.take(at(17), false), Change::Nothing);
+    assert_eq!(state.take(at(18), true), Change::Known);
+}
