@@ -5,8 +5,10 @@
 //! [`Autopilot::handle_timeout`] takes constant time; what is learned and said follows once a window, and no window
 //! runs while nothing happens.
 
+mod blend;
 mod gauge;
 mod server;
+mod steering;
 mod tally;
 mod variant;
 mod words;
@@ -16,14 +18,13 @@ use std::collections::VecDeque;
 
 use hashbrown::HashMap;
 use penstock_engine::input::{EndpointId, Input};
-use penstock_engine::{Budget, Instant, RequestId};
+use penstock_engine::{Instant, RequestId};
 use penstock_model::Targets;
 use penstock_model::analysis::analyze;
 use penstock_model::ledger::End;
 use penstock_model::slo::{Policy as SloPolicy, Slo, Source};
 use penstock_model::workload::Observed;
 
-use gauge::{Gauge, Limits};
 use server::{Flight, Server};
 use tally::count;
 use variant::Variant;
@@ -32,11 +33,6 @@ pub use words::{
     AutopilotEndpoint, AutopilotSettings, AutopilotStatus, Granted, Kept, Scraped, Served, Totals,
     VariantStatus,
 };
-
-/// One endpoint in one window of so many runs at half of what it may, so that more than one load is seen.
-const PROBED_EVERY: u64 = 10;
-/// The same, while a variant isn't known: there is nothing to lose yet.
-const PROBED_EVERY_UNSURE: u64 = 2;
 
 /// Until the first token of one whose prompt was computed before it was heard of.
 const PREFILLED_MS: f64 = 1e-3;
@@ -60,6 +56,9 @@ pub struct Autopilot {
     arrivals: u64,
     /// Windows that are over.
     turn: u64,
+    /// When endpoints of which nothing is known change their load; `None`: all is known, or enough was tried.
+    explores_at: Option<Instant>,
+    explored: u32,
     slo: Slo,
     /// Requests per second that are offered.
     demand: f64,
@@ -110,6 +109,8 @@ impl Autopilot {
             window_since: None,
             arrivals: 0,
             turn: 0,
+            explores_at: None,
+            explored: 0,
             slo: Slo {
                 targets: Targets::default(),
                 source: Source::None,
@@ -270,14 +271,21 @@ impl Autopilot {
     /// When [`Self::handle_timeout`] is due.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Instant> {
-        self.window_since.map(|since| since.after(self.window))
+        let end = self.window_since.map(|since| since.after(self.window))?;
+        Some(self.explores_at.map_or(end, |at| at.min(end)))
     }
 
     /// Closes windows that are over, and learns from them. `backlog`: requests that wait.
     pub fn handle_timeout(&mut self, now: Instant, backlog: u64) {
-        let Some(since) = self.window_since.filter(|since| since.after(self.window) <= now) else {
+        let Some(since) = self.window_since else {
             return;
         };
+        if since.after(self.window) > now {
+            if self.explores_at.is_some_and(|at| at <= now) {
+                self.explore(now, since);
+            }
+            return;
+        }
         let over = now.since(since);
         let arrivals = core::mem::take(&mut self.arrivals);
         self.demand = per_second(arrivals, over) + per_second(backlog, self.ttl);
@@ -287,7 +295,7 @@ impl Autopilot {
         for number in 0..self.variants.len() {
             let own = self.windows_of(number, now, &windows);
             let cached = self.cached_of(number, &windows);
-            self.variants[number].close(millis(now), own, cached, &self.slo_policy);
+            self.variants[number].close(millis(now), over, &own, cached, &self.slo_policy);
             if let Some(ms) = self.variants[number].prompt_ms() {
                 let of_it = self.servers.iter_mut().filter(|it| it.variant == number);
                 of_it.for_each(|it| it.ledger.learned(ms));
@@ -302,6 +310,7 @@ impl Autopilot {
             }
         }
         self.window_since = (!is_idle).then_some(now);
+        self.plan_exploring(now);
     }
 
     /// The next thing to tell the engine.
@@ -350,7 +359,10 @@ impl Autopilot {
 
     /// Something happens: a window runs from now on.
     fn touch(&mut self, now: Instant) {
-        self.window_since.get_or_insert(now);
+        if self.window_since.is_none() {
+            self.window_since = Some(now);
+            self.plan_exploring(now);
+        }
     }
 
     /// What a variant's endpoints did in a window. Those that have just come up aren't like the others, and count only
@@ -414,87 +426,6 @@ impl Autopilot {
         let mut results = analysis.variants.into_iter();
         for variant in &mut self.variants {
             variant.analysed(results.next());
-        }
-    }
-
-    /// What the targets allow; `None`: there are none that the gate may go by.
-    fn limits(&self) -> Option<Limits> {
-        if let Some(targets) = &self.slo_policy.explicit {
-            return Some(Limits::explicit(targets));
-        }
-        let alphas = self
-            .variants
-            .iter()
-            .filter_map(|it| it.parameters())
-            .map(|it| it.alpha_ms);
-        let greatest_ms = alphas.reduce(f64::max)?;
-        Some(Limits::inferred(greatest_ms * self.slo_policy.multiplier))
-    }
-
-    /// Says every endpoint's budget where that has changed.
-    fn steer(&mut self) {
-        let limits = self.limits();
-        let probed = self.probed();
-        for number in 0..self.servers.len() {
-            let budget = self.budget(number, limits, probed == Some(number));
-            let server = &mut self.servers[number];
-            if server.budget != budget {
-                server.budget = budget;
-                self.inputs.push_back(Input::Budget {
-                    id: server.id,
-                    budget,
-                });
-            }
-        }
-    }
-
-    /// The endpoint that is probed in the window that begins.
-    fn probed(&self) -> Option<usize> {
-        if !self.gates {
-            return None;
-        }
-        let is_busy = |server: &&(usize, &Server)| server.1.ready && server.1.observed.is_some();
-        let servers: Vec<(usize, &Server)> = self.servers.iter().enumerate().collect();
-        let busy: Vec<usize> = servers
-            .iter()
-            .filter(is_busy)
-            .map(|(number, _)| *number)
-            .collect();
-        let unsure: Vec<usize> = busy
-            .iter()
-            .copied()
-            .filter(|number| !self.variants[self.servers[*number].variant].is_sure())
-            .collect();
-        let (of, every) = if unsure.is_empty() {
-            (busy, PROBED_EVERY)
-        } else {
-            (unsure, PROBED_EVERY_UNSURE)
-        };
-        if of.is_empty() || !self.turn.is_multiple_of(every) {
-            return None;
-        }
-        let turn = usize::try_from(self.turn / every).unwrap_or(0);
-        of.get(turn % of.len()).copied()
-    }
-
-    fn budget(&self, number: usize, limits: Option<Limits>, probed: bool) -> Option<Budget> {
-        let server = &self.servers[number];
-        let variant = &self.variants[server.variant];
-        match (variant.parameters(), limits) {
-            (Some(parameters), Some(limits)) => {
-                let gauge = Gauge {
-                    parameters,
-                    ttft_bias: variant.ttft_bias(),
-                    traffic: variant.traffic(),
-                    cached: server.cached,
-                    limits,
-                    max_batch: server.max_batch,
-                    kv_tokens: server.kv_tokens,
-                    probed,
-                };
-                Some(gauge.budget())
-            }
-            (None, _) | (_, None) => (probed && server.peak > 1).then(|| gauge::count_only(server.peak / 2)),
         }
     }
 }

@@ -10,12 +10,6 @@ use super::tally::count;
 
 /// The part of a limit that is used.
 const USED: f64 = 0.9;
-/// What requests are taken to be like before any was seen.
-pub(super) const ASSUMED: Traffic = Traffic {
-    rate: 0.0,
-    input: 256.0,
-    output: 256.0,
-};
 /// Far more than any server takes.
 const REQUESTS_MAX: f64 = 1e6;
 

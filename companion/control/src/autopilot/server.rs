@@ -68,12 +68,11 @@ pub(super) struct Server {
     pub(super) kv_tokens: Option<u64>,
     /// Mean prompt tokens that were in its cache, when some were last served.
     pub(super) cached: f64,
-    /// The most that was in flight in the last window.
-    pub(super) peak: u64,
     /// Its budget as it was last said.
     pub(super) budget: Option<penstock_engine::Budget>,
     load: Load,
-    /// The most that was in flight in this window.
+    /// The most that was in flight in the last window, and in this one.
+    peak: u64,
     peak_so_far: u64,
     /// Since when it has been ready, if it wasn't at first.
     ready_since: Option<Instant>,
@@ -93,9 +92,9 @@ impl Server {
             observed: None,
             kv_tokens: None,
             cached: 0.0,
-            peak: 0,
             budget: None,
             load: Load::default(),
+            peak: 0,
             peak_so_far: 0,
             ready_since: None,
             totals: None,
@@ -114,6 +113,16 @@ impl Server {
     /// It hasn't been ready for long.
     pub(super) fn is_young(&self, now: Instant) -> bool {
         self.ready_since.is_some_and(|since| now.since(since) < YOUNG_FOR)
+    }
+
+    /// The most that was in flight of late.
+    pub(super) fn peak(&self) -> u64 {
+        self.peak.max(self.peak_so_far)
+    }
+
+    /// What the window that runs says so far.
+    pub(super) fn so_far(&self, over: Duration) -> Option<Observed> {
+        self.tally.observed(over, self.observed.as_ref())
     }
 
     pub(super) const fn in_flight(&self) -> u64 {

@@ -11,7 +11,7 @@ use penstock_model::windows::Windows;
 use penstock_model::workload::{Observed, together};
 use penstock_model::{Parameters, Traffic};
 
-use super::gauge::ASSUMED;
+use super::blend::Blend;
 use super::words::{Kept, VariantStatus};
 
 /// Parameters are kept again after this, at the earliest,
@@ -33,12 +33,10 @@ pub(super) struct Variant {
     /// Something was observed since the last fit.
     is_new: bool,
     fit: Option<Fit>,
-    /// Its endpoints in the last window.
-    windows: Vec<Observed>,
-    /// Requests like the mean of the last window that had some.
-    traffic: Option<Traffic>,
-    /// Mean prompt tokens that are in a server's cache already.
-    cached: f64,
+    /// Its endpoints together in the last window; a rate of 0: they were idle.
+    seen: Observed,
+    /// Requests like the mean of late.
+    blend: Blend,
     analysis: Option<VariantAnalysis>,
     kept: Option<Kept>,
     kept_at: Option<Instant>,
@@ -54,9 +52,8 @@ impl Variant {
             streams: false,
             is_new: false,
             fit: None,
-            windows: Vec::new(),
-            traffic: None,
-            cached: 0.0,
+            seen: Observed::default(),
+            blend: Blend::default(),
             analysis: None,
             kept,
             kept_at: None,
@@ -98,27 +95,51 @@ impl Variant {
 
     /// Requests like the mean of those seen lately.
     pub(super) fn traffic(&self) -> Traffic {
-        self.traffic.unwrap_or(ASSUMED)
+        self.blend.traffic()
     }
 
-    /// A window is over: what its endpoints did, and the mean of prompt tokens that were in their caches.
-    pub(super) fn close(&mut self, now_ms: f64, windows: Vec<Observed>, cached: f64, policy: &SloPolicy) {
-        let observed = together(&windows);
-        self.cached = cached;
-        self.windows = windows;
-        if observed.traffic.rate <= 0.0 {
+    /// Prompt tokens of them that are in a server's cache already.
+    pub(super) const fn cached(&self) -> f64 {
+        self.blend.cached()
+    }
+
+    /// A window of that length is over: what its endpoints did, and the mean of prompt tokens that were in their caches.
+    pub(super) fn close(
+        &mut self,
+        now_ms: f64,
+        over: Duration,
+        windows: &[Observed],
+        cached: f64,
+        policy: &SloPolicy,
+    ) {
+        self.seen = together(windows);
+        if self.seen.traffic.rate <= 0.0 {
             return;
         }
-        let traffic = observed.traffic;
-        self.traffic = Some(traffic);
-        self.filter.observe(&observed);
+        self.blend.add(&self.seen.traffic, cached, over);
+        self.filter.observe(&self.seen);
         if !self.streams && self.filter.state() == State::Converged {
             self.filtered = self.filter.parameters();
         }
+        self.fit(now_ms, &self.blend.traffic(), policy);
+    }
+
+    /// A window isn't over, and nothing is known yet.
+    pub(super) fn explore(&mut self, now_ms: f64, so_far: &[Observed], policy: &SloPolicy) {
+        let seen = together(so_far);
+        let traffic = if seen.busy > 0 {
+            seen.traffic
+        } else {
+            self.blend.traffic()
+        };
+        self.fit(now_ms, &traffic, policy);
+    }
+
+    fn fit(&mut self, now_ms: f64, traffic: &Traffic, policy: &SloPolicy) {
         if core::mem::take(&mut self.is_new) {
             // Without targets n* is asked for at a multiple of alpha, as targets that are inferred are.
             let targets = policy.explicit.unwrap_or_default();
-            self.fit = self.learner.fit(now_ms, &traffic, &targets);
+            self.fit = self.learner.fit(now_ms, traffic, &targets);
         }
     }
 
@@ -141,8 +162,20 @@ impl Variant {
             max_batch: Some(super::tally::count(max_batch)),
             parameters: self.parameters().map(|it| self.with_cache(&it)),
             ttft_bias: self.ttft_bias(),
-            windows: self.windows.clone(),
+            windows: self.seen_blended(),
         }
+    }
+
+    /// Its last window, of requests like the mean of late.
+    fn seen_blended(&self) -> Vec<Observed> {
+        if self.seen.busy == 0 {
+            return Vec::new();
+        }
+        let traffic = Traffic {
+            rate: self.seen.traffic.rate,
+            ..self.blend.traffic()
+        };
+        vec![Observed { traffic, ..self.seen }]
     }
 
     /// The same for requests whose prompts are partly cached: the closed forms know one length of a prompt, that which is
@@ -154,7 +187,7 @@ impl Variant {
             return *parameters;
         }
         Parameters {
-            gamma_ms: parameters.gamma_ms * (own + self.cached) / own,
+            gamma_ms: parameters.gamma_ms * (own + self.blend.cached()) / own,
             ..*parameters
         }
     }
@@ -183,7 +216,9 @@ impl Variant {
     pub(super) fn status(&self, current: u64, pending: u64) -> VariantStatus {
         let analysis = self.analysis.as_ref().filter(|it| it.error.is_none());
         let error = self.analysis.as_ref().and_then(|it| it.error);
-        let idle = self.windows.iter().all(|window| window.traffic.rate <= 0.0);
+        let idle = self.seen.busy == 0;
+        // What one load can't tell apart is no number.
+        let guess = self.guess().filter(|_| self.state() == State::Learning);
         VariantStatus {
             name: self.name.clone(),
             state: match error {
@@ -191,7 +226,7 @@ impl Variant {
                 Some(Error::Infeasible) => State::Infeasible,
                 _ => self.state(),
             },
-            parameters: self.parameters(),
+            parameters: self.parameters().or(guess),
             ttft_bias: self.ttft_bias(),
             nis: self.filter.nis(),
             condition: self

@@ -113,7 +113,8 @@ pub struct VariantStatus {
     pub name: String,
     /// How far its model is.
     pub state: State,
-    /// The parameters that are acted on; `None`: there are none.
+    /// The parameters that are acted on; before there are some, while it is learning, the best guess at them. `None`: there
+    /// is none.
     pub parameters: Option<Parameters>,
     /// Observed over predicted time to the first token.
     pub ttft_bias: f64,

@@ -66,16 +66,48 @@ fn a_single_endpoint_is_probed_too_and_none_that_is_not_gated() {
 }
 
 #[test]
-fn what_is_not_known_is_probed_by_count() {
-    let mut world = World::new(settings(&["default"]));
+fn what_is_not_known_is_explored_by_count_until_it_was_enough() {
+    let mut world = World::new(settings(&["default", "default"]));
     let mut said = Vec::new();
-    for _ in 0..8 {
-        for _ in 0..4 {
-            world.round(0, &TRUE, 8, 300, 50);
-        }
+    for _ in 0..100 {
+        world.round(0, &TRUE, 8, 300, 50);
+        world.round(1, &TRUE, 8, 300, 50);
+        // A window, or a quarter of one.
         world.close();
-        said.push(world.budgets[0].and_then(|it| it.requests_max));
+        said.push([0, 1].map(|at| world.budgets[at].and_then(|it: Budget| it.requests_max)));
     }
-    assert!(said.contains(&Some(4)) && said.contains(&None), "{said:?}");
-    assert!(said.iter().all(|it| matches!(it, None | Some(4))), "{said:?}");
+    let (early, late) = said.split_at(60);
+    assert!(
+        said.iter().flatten().all(|it| matches!(it, None | Some(2))),
+        "{said:?}"
+    );
+    let apart = early
+        .iter()
+        .filter(|both| both[0].is_some() != both[1].is_some())
+        .count();
+    assert!(apart > 40, "one has less while the other has all: {early:?}");
+    for at in [0, 1] {
+        let turns = early
+            .windows(2)
+            .filter(|two| two[0][at].is_some() != two[1][at].is_some())
+            .count();
+        assert!(turns > 20, "{early:?}");
+    }
+    let least = late.iter().flatten().filter(|it| it.is_some()).count();
+    assert!(
+        least <= late.len() / 3,
+        "one load won't become two by itself: {late:?}"
+    );
+}
+
+#[test]
+fn who_is_not_gated_is_not_explored() {
+    let mut settings = settings(&["default"]);
+    settings.gates = false;
+    let mut world = World::new(settings);
+    for _ in 0..20 {
+        world.round(0, &TRUE, 8, 300, 50);
+        world.close();
+        assert_eq!(world.budgets, [None]);
+    }
 }

@@ -1,0 +1,139 @@
+//! What endpoints are told to take: budgets by what is known, and other loads than that to know more.
+//!
+//! A gate that only follows what was learned sees one load, and what one load can't tell apart is forgotten. So one
+//! endpoint at a time is probed, and those of which nothing is known yet are explored.
+
+use penstock_engine::input::Input;
+use penstock_engine::{Budget, Instant};
+use penstock_model::workload::Observed;
+
+use super::gauge::{self, Gauge, Limits};
+use super::server::Server;
+use super::{Autopilot, millis};
+
+/// One endpoint in one window of so many runs at half of what it may, so that more than one load is seen.
+const PROBED_EVERY: u64 = 10;
+/// The same, while what was known of a variant is in doubt.
+const PROBED_EVERY_UNSURE: u64 = 4;
+/// While nothing is known of a variant it is explored: so often in a window its endpoints change between all and a
+/// quarter of what was there, and what was seen is fitted,
+const EXPLORED_PER_WINDOW: u32 = 4;
+/// but no more often than this in all: one load for so long won't become two by itself.
+const EXPLORED_MAX: u32 = 40;
+
+impl Autopilot {
+    /// Nothing is known of this endpoint's variant, and there is more to try.
+    pub(super) fn is_explored(&self, server: &Server) -> bool {
+        self.gates && self.explored < EXPLORED_MAX && self.variants[server.variant].parameters().is_none()
+    }
+
+    pub(super) fn plan_exploring(&mut self, now: Instant) {
+        let explores = self.window_since.is_some() && self.servers.iter().any(|it| self.is_explored(it));
+        self.explores_at = explores.then(|| now.after(self.window / EXPLORED_PER_WINDOW));
+    }
+
+    /// Fits variants of which nothing is known, inside a window, and changes the load of their endpoints.
+    pub(super) fn explore(&mut self, now: Instant, since: Instant) {
+        for number in 0..self.variants.len() {
+            if self.variants[number].parameters().is_some() {
+                continue;
+            }
+            let own = self.servers.iter().filter(|it| it.variant == number);
+            let so_far: Vec<Observed> = own.filter_map(|it| it.so_far(now.since(since))).collect();
+            self.variants[number].explore(millis(now), &so_far, &self.slo_policy);
+        }
+        self.explored += 1;
+        self.steer();
+        self.plan_exploring(now);
+    }
+
+    /// What the targets allow; `None`: there are none that the gate may go by.
+    fn limits(&self) -> Option<Limits> {
+        if let Some(targets) = &self.slo_policy.explicit {
+            return Some(Limits::explicit(targets));
+        }
+        let alphas = self
+            .variants
+            .iter()
+            .filter_map(|it| it.parameters())
+            .map(|it| it.alpha_ms);
+        let greatest_ms = alphas.reduce(f64::max)?;
+        Some(Limits::inferred(greatest_ms * self.slo_policy.multiplier))
+    }
+
+    /// Says every endpoint's budget where that has changed.
+    pub(super) fn steer(&mut self) {
+        let limits = self.limits();
+        let probed = self.probed();
+        for number in 0..self.servers.len() {
+            let budget = self.budget(number, limits, probed == Some(number) || self.explores(number));
+            let server = &mut self.servers[number];
+            if server.budget != budget {
+                server.budget = budget;
+                self.inputs.push_back(Input::Budget {
+                    id: server.id,
+                    budget,
+                });
+            }
+        }
+    }
+
+    /// The endpoint that is probed in the window that begins.
+    fn probed(&self) -> Option<usize> {
+        if !self.gates {
+            return None;
+        }
+        let busy = || {
+            let all = self.servers.iter().enumerate();
+            all.filter(|(_, it)| it.ready && it.observed.is_some() && !self.is_explored(it))
+        };
+        let in_doubt = |server: &Server| {
+            let variant = &self.variants[server.variant];
+            variant.parameters().is_some() && !variant.is_sure()
+        };
+        let unsure: Vec<usize> = busy()
+            .filter(|(_, it)| in_doubt(it))
+            .map(|(number, _)| number)
+            .collect();
+        let (of, every) = if unsure.is_empty() {
+            (busy().map(|(number, _)| number).collect(), PROBED_EVERY)
+        } else {
+            (unsure, PROBED_EVERY_UNSURE)
+        };
+        if of.is_empty() || !self.turn.is_multiple_of(every) {
+            return None;
+        }
+        let turn = usize::try_from(self.turn / every).unwrap_or(0);
+        of.get(turn % of.len()).copied()
+    }
+
+    /// This endpoint is explored, and it is its turn to have less.
+    fn explores(&self, number: usize) -> bool {
+        let turn = usize::try_from(self.explored).unwrap_or_default();
+        self.is_explored(&self.servers[number]) && (turn + number) % 2 == 1
+    }
+
+    fn budget(&self, number: usize, limits: Option<Limits>, probed: bool) -> Option<Budget> {
+        let server = &self.servers[number];
+        let variant = &self.variants[server.variant];
+        match (variant.parameters(), limits) {
+            (Some(parameters), Some(limits)) => {
+                let gauge = Gauge {
+                    parameters,
+                    ttft_bias: variant.ttft_bias(),
+                    traffic: variant.traffic(),
+                    cached: variant.cached(),
+                    limits,
+                    max_batch: server.max_batch,
+                    kv_tokens: server.kv_tokens,
+                    probed,
+                };
+                Some(gauge.budget())
+            }
+            (None, _) | (_, None) => {
+                let peak = server.peak();
+                (probed && peak > 1).then(|| gauge::count_only(peak / 4))
+            }
+        }
+    }
+}
