@@ -116,11 +116,12 @@ impl Learner {
             decode,
             gaps,
             number: 0,
+            at_ms: observation.at_ms,
         };
         let load = self
             .solution
             .map_or(decode.batch, |solution| solution.load(&sample));
-        if let Some(number) = self.reservoir.take(decode, gaps, load) {
+        if let Some(number) = self.reservoir.take(observation.at_ms, decode, gaps, load) {
             sample.number = number;
             if let Some(solution) = &self.solution {
                 self.change.saw(number, solution.surprise(&sample, DOUBT));
@@ -130,18 +131,18 @@ impl Learner {
 
     /// Fits all that is kept: once a window. `traffic` and `targets` are what n* is asked for; where no target is
     /// given, it is asked at a multiple of alpha. `None`: there is too little, or nothing was served since the last.
-    pub fn fit(&mut self, _now_ms: f64, traffic: &Traffic, targets: &Targets) -> Option<Fit> {
+    pub fn fit(&mut self, now_ms: f64, traffic: &Traffic, targets: &Targets) -> Option<Fit> {
         if self.seen == self.seen_at_fit {
             self.state = State::NoTraffic;
             return None;
         }
         self.seen_at_fit = self.seen;
-        let mut samples = self.reservoir.samples();
+        let mut samples = self.reservoir.samples(now_ms);
         let mut solution = solve(&samples);
         if let (Some(since), Some(found)) = (self.change.since(), &solution) {
             if self.change.lasts(found, &samples, since) {
                 self.reservoir.forget_before(since);
-                samples = self.reservoir.samples();
+                samples = self.reservoir.samples(now_ms);
                 solution = solve(&samples);
             }
             self.change = Change::default();
@@ -151,15 +152,20 @@ impl Learner {
             self.state = State::Learning;
             return None;
         };
+        let one_point = found.condition > ONE_POINT;
         let Some(parameters) = found.parameters() else {
-            self.state = State::Error;
+            self.state = if one_point {
+                State::Unidentifiable
+            } else {
+                State::Error
+            };
             return None;
         };
         let (n_star_half_width, feasible) = interval(&found, &parameters, traffic, targets);
         self.state = match () {
             () if 2.0 * n_star_half_width < KNOWN && feasible => State::Converged,
             () if 2.0 * n_star_half_width < KNOWN => State::Infeasible,
-            () if found.condition > ONE_POINT => State::Unidentifiable,
+            () if one_point => State::Unidentifiable,
             () => State::Learning,
         };
         if matches!(self.state, State::Converged | State::Infeasible) {

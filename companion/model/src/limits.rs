@@ -14,3 +14,5 @@ pub const BUCKET: usize = 256;
 pub const BUCKETS: usize = 57;
 /// Requests of a variant after which an observation is too old.
 pub const AGE_MAX: u64 = 3_000;
+/// Milliseconds in which none is: a fast server makes that many between two looks at another load.
+pub const AGE_MS_MAX: f64 = 1_800_000.0;

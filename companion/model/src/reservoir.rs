@@ -4,7 +4,7 @@
 use std::collections::VecDeque;
 
 use crate::ledger::Decode;
-use crate::limits::{AGE_MAX, BUCKET, BUCKETS};
+use crate::limits::{AGE_MAX, AGE_MS_MAX, BUCKET, BUCKETS};
 
 /// One observation, and what tells how much it says.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -15,9 +15,12 @@ pub struct Sample {
     pub gaps: f64,
     /// Its number, by order of observation.
     pub number: u64,
+    /// When it was made.
+    pub at_ms: f64,
 }
 
-/// The newest [`BUCKET`] observations of each quarter octave of C, none older than [`AGE_MAX`] observations.
+/// The newest [`BUCKET`] observations of each quarter octave of C, none older than [`AGE_MAX`] observations unless they
+/// took less than [`AGE_MS_MAX`].
 #[derive(Clone, Debug)]
 pub struct Reservoir {
     buckets: Vec<VecDeque<Sample>>,
@@ -36,7 +39,7 @@ impl Default for Reservoir {
 
 impl Reservoir {
     /// Takes one in, in constant time. One that isn't made of finite numbers above 0 isn't taken: `None`; else its number.
-    pub fn take(&mut self, decode: Decode, gaps: f64, load: f64) -> Option<u64> {
+    pub fn take(&mut self, at_ms: f64, decode: Decode, gaps: f64, load: f64) -> Option<u64> {
         let sound = |value: f64| value.is_finite() && value > 0.0 && value < 1e12;
         if ![decode.itl_ms, decode.batch, decode.resident, gaps]
             .into_iter()
@@ -49,7 +52,12 @@ impl Reservoir {
             bucket.pop_front();
         }
         let number = self.taken;
-        bucket.push_back(Sample { decode, gaps, number });
+        bucket.push_back(Sample {
+            decode,
+            gaps,
+            number,
+            at_ms,
+        });
         self.taken += 1;
         Some(number)
     }
@@ -63,9 +71,14 @@ impl Reservoir {
         }
     }
 
-    /// All that is kept, after the ones that are too old are forgotten.
-    pub fn samples(&mut self) -> Vec<Sample> {
-        self.forget_before(self.taken.saturating_sub(AGE_MAX));
+    /// All that is kept at `now_ms`, after the ones that are too old are forgotten.
+    pub fn samples(&mut self, now_ms: f64) -> Vec<Sample> {
+        let (number, at_ms) = (self.taken.saturating_sub(AGE_MAX), now_ms - AGE_MS_MAX);
+        for bucket in &mut self.buckets {
+            while (bucket.front()).is_some_and(|it| it.number < number && it.at_ms < at_ms) {
+                bucket.pop_front();
+            }
+        }
         self.buckets.iter().flatten().copied().collect()
     }
 

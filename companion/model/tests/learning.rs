@@ -104,3 +104,64 @@ fn table() {
         }
     }
 }
+
+#[test]
+#[ignore = "a table, for a look"]
+fn doubled() {
+    let seeds: u64 = std::env::var("SEEDS").map_or(2, |l| l.parse().unwrap());
+    let load: f64 = std::env::var("LOAD").map_or(0.9, |l| l.parse().unwrap());
+    let factor: f64 = std::env::var("FACTOR").map_or(2.0, |l| l.parse().unwrap());
+    for (name, truth) in HARDWARE {
+        for mix in [CHAT, LONG, CODE, MIXED] {
+            for noise in [0.05, 0.1] {
+                for seed in 1..=seeds {
+                    let mut world = World::new(Settings {
+                        mix,
+                        noise,
+                        load,
+                        seed,
+                        ..settings(truth)
+                    });
+                    world.serve(2_000 * 3);
+                    let before = world.learner.parameters();
+                    world.settings.truth.alpha_ms *= factor;
+                    let (n, l) = sizing(&world.settings.truth, &mix.traffic());
+                    let a = world.settings.truth.alpha_ms;
+                    let error = |p: Option<Parameters>| {
+                        p.map_or((9.0, 9.0, 9.0), |p| {
+                            let (fn_, fl) = sizing(&p, &mix.traffic());
+                            (fn_ / n - 1.0, fl / l - 1.0, p.alpha_ms / a - 1.0)
+                        })
+                    };
+                    let b = error(before);
+                    print!("{name:5} {:6} {noise:.2} before n{:+5.0}%", mix.name, b.0 * 100.0);
+                    let (mut served, mut dropped) = (0, None);
+                    let mut ok = None;
+                    while served < 9_000 {
+                        world.serve(30);
+                        served += 30;
+                        let e = error(world.learner.parameters());
+                        if dropped.is_none() && world.last_fit.is_none_or(|f| f.observations < 200) {
+                            dropped = Some(served);
+                        }
+                        let good = e.0.abs() < 0.15
+                            && e.2.abs() < 0.15
+                            && world.learner.state() == penstock_model::learner::State::Converged;
+                        if good && ok.is_none() {
+                            ok = Some(served);
+                        }
+                        if [300, 1_500, 3_000, 4_500, 9_000].contains(&served) {
+                            print!(
+                                " | {served} {} n{:+.0}% a{:+.0}%",
+                                &world.learner.state().as_str()[..5],
+                                e.0 * 100.0,
+                                e.2 * 100.0
+                            );
+                        }
+                    }
+                    println!(" dropped {dropped:?} relearned {ok:?}");
+                }
+            }
+        }
+    }
+}

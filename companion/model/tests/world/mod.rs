@@ -363,9 +363,19 @@ impl World {
         if let Some(ms) = self.learner.prompt_ms() {
             self.endpoints.iter_mut().for_each(|it| it.ledger.learned(ms));
         }
-        let (window, count) = (self.window, self.endpoints.len() as u64);
+        let sure = matches!(self.learner.state(), State::Converged | State::Infeasible);
+        let every = if sure {
+            10
+        } else {
+            std::env::var("EVERY").map_or(10, |e| e.parse().unwrap())
+        };
+        let life: f64 = std::env::var("LIFE").map_or(0.0, |e| e.parse().unwrap());
+        let life_ms = self.mean_output * 2.5 * self.settings.truth.alpha_ms;
+        let turn = self.window / ((life * life_ms / 10_000.0).round() as u64).max(1);
+        let count = self.endpoints.len() as u64;
         for (e, endpoint) in self.endpoints.iter_mut().enumerate() {
-            endpoint.probing = self.settings.probes && window % 10 == 5 && (window / 10) % count == e as u64;
+            endpoint.probing =
+                self.settings.probes && turn % every == every / 2 && (turn / every) % count == e as u64;
         }
         self.dispatch();
     }
