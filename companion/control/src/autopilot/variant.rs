@@ -35,6 +35,8 @@ pub(super) struct Variant {
     fit: Option<Fit>,
     /// Its endpoints together in the last window; a rate of 0: they were idle.
     seen: Observed,
+    /// They weren't, or it was served something since.
+    is_active: bool,
     /// Requests like the mean of late.
     blend: Blend,
     analysis: Option<VariantAnalysis>,
@@ -53,6 +55,7 @@ impl Variant {
             is_new: false,
             fit: None,
             seen: Observed::default(),
+            is_active: false,
             blend: Blend::default(),
             analysis: None,
             kept,
@@ -71,10 +74,15 @@ impl Variant {
     }
 
     fn state(&self) -> State {
-        if self.streams {
+        let state = if self.streams {
             self.learner.state()
         } else {
             self.filter.state()
+        };
+        match state {
+            // The first fit, or the first window, is still to come.
+            State::NoTraffic if self.is_active => State::Learning,
+            state => state,
         }
     }
 
@@ -113,6 +121,7 @@ impl Variant {
         policy: &SloPolicy,
     ) {
         self.seen = together(windows);
+        self.is_active = self.seen.busy > 0;
         if self.seen.traffic.rate <= 0.0 {
             return;
         }
@@ -146,6 +155,7 @@ impl Variant {
     /// A request has ended that says something.
     pub(super) fn observe(&mut self, observation: &Observation) {
         self.is_new = true;
+        self.is_active = true;
         if observation.decode.is_some() {
             self.streams = true;
             self.filtered = None;
@@ -216,13 +226,12 @@ impl Variant {
     pub(super) fn status(&self, current: u64, pending: u64) -> VariantStatus {
         let analysis = self.analysis.as_ref().filter(|it| it.error.is_none());
         let error = self.analysis.as_ref().and_then(|it| it.error);
-        let idle = self.seen.busy == 0;
         // What one load can't tell apart is no number.
         let guess = self.guess().filter(|_| self.state() == State::Learning);
         VariantStatus {
             name: self.name.clone(),
             state: match error {
-                _ if idle => State::NoTraffic,
+                _ if !self.is_active => State::NoTraffic,
                 Some(Error::Infeasible) => State::Infeasible,
                 _ => self.state(),
             },
