@@ -52,15 +52,17 @@ pub(crate) fn settings(truth: Parameters) -> Settings {
 #[test]
 #[ignore = "a table, for a look"]
 fn table() {
-    let load: f64 = std::env::var("LOAD").map_or(0.9, |l| l.parse().unwrap());
-    let seeds: u64 = std::env::var("SEEDS").map_or(1, |l| l.parse().unwrap());
+    let load: f64 = std::env::var("LOAD").map_or(0.9, |l| l.parse().expect("a number"));
+    let seeds: u64 = std::env::var("SEEDS").map_or(1, |l| l.parse().expect("a number"));
     let only = std::env::var("ONLY").unwrap_or_default();
     for (name, truth) in HARDWARE {
         for mix in [CHAT, LONG, CODE, MIXED] {
             if !format!("{name} {}", mix.name).contains(&only) {
                 continue;
             }
-            for noise in std::env::var("NOISE").map_or(vec![0.05, 0.1], |n| vec![n.parse().unwrap()]) {
+            for noise in
+                std::env::var("NOISE").map_or(vec![0.05, 0.1], |n| vec![n.parse().expect("a number")])
+            {
                 for seed in 1..=seeds {
                     let mut world = World::new(Settings {
                         mix,
@@ -108,9 +110,9 @@ fn table() {
 #[test]
 #[ignore = "a table, for a look"]
 fn doubled() {
-    let seeds: u64 = std::env::var("SEEDS").map_or(2, |l| l.parse().unwrap());
-    let load: f64 = std::env::var("LOAD").map_or(0.9, |l| l.parse().unwrap());
-    let factor: f64 = std::env::var("FACTOR").map_or(2.0, |l| l.parse().unwrap());
+    let seeds: u64 = std::env::var("SEEDS").map_or(2, |l| l.parse().expect("a number"));
+    let load: f64 = std::env::var("LOAD").map_or(0.9, |l| l.parse().expect("a number"));
+    let factor: f64 = std::env::var("FACTOR").map_or(2.0, |l| l.parse().expect("a number"));
     for (name, truth) in HARDWARE {
         for mix in [CHAT, LONG, CODE, MIXED] {
             for noise in [0.05, 0.1] {

@@ -14,7 +14,11 @@ use super::{Autopilot, millis};
 /// One endpoint in one window of so many runs at half of what it may, so that more than one load is seen.
 const PROBED_EVERY: u64 = 10;
 /// The same, while what was known of a variant is in doubt.
-const PROBED_EVERY_UNSURE: u64 = 4;
+const PROBED_EVERY_UNSURE: u64 = 2;
+/// What is seen of a load is what requests saw that lived under it: those windows are so many lives long,
+const LIVES: f64 = 2.0;
+/// and at least one window, and no more than this.
+const PROBED_MAX: u64 = 12;
 /// While nothing is known of a variant it is explored: so often in a window its endpoints change between all and a
 /// quarter of what was there, and what was seen is fitted,
 const EXPLORED_PER_WINDOW: u32 = 4;
@@ -100,11 +104,28 @@ impl Autopilot {
         } else {
             (unsure, PROBED_EVERY_UNSURE)
         };
-        if of.is_empty() || !self.turn.is_multiple_of(every) {
+        let turn = self.turn / self.probe_windows(&of);
+        if of.is_empty() || !turn.is_multiple_of(every) {
             return None;
         }
-        let turn = usize::try_from(self.turn / every).unwrap_or(0);
+        let turn = usize::try_from(turn / every).unwrap_or(0);
         of.get(turn % of.len()).copied()
+    }
+
+    /// How many windows an endpoint is probed for, so that requests live under that load and no other.
+    #[expect(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "of a float as saturates, and not a number is 0; what is asked for is from 1 to PROBED_MAX"
+    )]
+    fn probe_windows(&self, servers: &[usize]) -> u64 {
+        let life_ms = servers
+            .iter()
+            .filter_map(|number| self.servers[*number].observed)
+            .map(|seen| seen.ttft_ms + seen.itl_ms * seen.traffic.output)
+            .fold(0.0, f64::max);
+        let window_ms = self.window.as_secs_f64() * 1_000.0;
+        ((LIVES * life_ms / window_ms).round() as u64).clamp(1, PROBED_MAX)
     }
 
     /// This endpoint is explored, and it is its turn to have less.

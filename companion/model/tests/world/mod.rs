@@ -364,14 +364,9 @@ impl World {
             self.endpoints.iter_mut().for_each(|it| it.ledger.learned(ms));
         }
         let sure = matches!(self.learner.state(), State::Converged | State::Infeasible);
-        let every = if sure {
-            10
-        } else {
-            std::env::var("EVERY").map_or(10, |e| e.parse().unwrap())
-        };
-        let life: f64 = std::env::var("LIFE").map_or(0.0, |e| e.parse().unwrap());
+        let every = if sure { 10 } else { 2 };
         let life_ms = self.mean_output * 2.5 * self.settings.truth.alpha_ms;
-        let turn = self.window / ((life * life_ms / 10_000.0).round() as u64).max(1);
+        let turn = self.window / ((2.0 * life_ms / 10_000.0).round() as u64).max(1);
         let count = self.endpoints.len() as u64;
         for (e, endpoint) in self.endpoints.iter_mut().enumerate() {
             endpoint.probing =
