@@ -16,6 +16,10 @@ check:
 bench *what:
     bash tests/benches/run {{ what }}
 
+# What is learned of three servers of known speed, through a real gateway, beside the truth; two minutes.
+model-live *args:
+    bash tests/benches/run model-live {{ args }}
+
 # Worlds of random seeds, in which everything goes wrong, until one fails or the time is over: just soak --for 4h
 soak *args:
     cargo run --package penstock-sim --example soak -- {{ args }}

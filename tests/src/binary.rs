@@ -22,8 +22,8 @@ pub fn workspace() -> PathBuf {
 pub fn profile_folder() -> PathBuf {
     let test = std::env::current_exe().expect("a process knows its executable");
     let folder = test.parent().expect("an executable lies in a folder");
-    let folder = if folder.ends_with("deps") {
-        folder.parent().expect("deps has a parent")
+    let folder = if folder.ends_with("deps") || folder.ends_with("examples") {
+        folder.parent().expect("both lie in a profile's folder")
     } else {
         folder
     };

@@ -1,0 +1,244 @@
+//! What a whole gateway learns of its model servers, beside the truth: three `penstock mock-server`s of known alpha,
+//! beta and gamma, one of them twice as slow and a variant of its own, under clients that come at random.
+//!
+//! `just model-live [--seconds N] [--noise X] [--seed N]`: below what the servers can do, then at twice that, then well below;
+//! after that the companion is started anew, and says what it still knows.
+
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+use penstock_model::{Parameters, Targets, Traffic, sizing, slo};
+use penstock_tests::gateway::config;
+use penstock_tests::mock::{Hardware, Mock};
+use penstock_tests::visitors::{Habit, Visitors};
+use penstock_tests::{Gateway, run};
+use serde_json::Value;
+
+const FAST: Hardware = Hardware {
+    alpha: 12.0,
+    beta: 0.1,
+    gamma: 0.001,
+    noise: 0.0,
+};
+/// Means of what is asked.
+const TRAFFIC: Traffic = Traffic {
+    rate: 0.0,
+    input: 256.0,
+    output: 64.0,
+};
+const LOOK: Duration = Duration::from_secs(5);
+/// Parts of the time, and the load as a part of what the servers can do.
+const PHASES: [(f64, f64); 3] = [(0.4, 0.6), (0.3, 2.0), (0.3, 0.3)];
+
+fn main() -> ExitCode {
+    let mut seconds = 120.0;
+    let mut noise = 0.05;
+    let mut seed = 1;
+    let mut words = std::env::args().skip(1);
+    while let Some(word) = words.next() {
+        let value = words.next().unwrap_or_default();
+        let understood = match word.as_str() {
+            "--seconds" => value.parse().map(|it| seconds = it).is_ok() && seconds > 0.0,
+            "--noise" => value.parse().map(|it| noise = it).is_ok(),
+            "--seed" => value.parse().map(|it| seed = it).is_ok(),
+            _ => false,
+        };
+        if !understood {
+            eprintln!("{word} {value}: model_live [--seconds N] [--noise X] [--seed N]");
+            return ExitCode::from(2);
+        }
+    }
+    run(measure(seconds, noise, seed));
+    ExitCode::SUCCESS
+}
+
+/// A variant, and what is true of it.
+struct Truth {
+    variant: &'static str,
+    servers: f64,
+    parameters: Parameters,
+    n_star: f64,
+    lambda_star: f64,
+}
+
+async fn measure(seconds: f64, noise: f64, seed: u64) {
+    let fast = Hardware { noise, ..FAST };
+    let slow = Hardware {
+        alpha: 2.0 * fast.alpha,
+        beta: 2.0 * fast.beta,
+        gamma: 2.0 * fast.gamma,
+        noise,
+    };
+    let mocks = [
+        Mock::start(fast, seed).await,
+        Mock::start(fast, seed + 1).await,
+        Mock::start(slow, seed + 2).await,
+    ];
+    let truths = truths([("fast", 2.0, fast), ("slow", 1.0, slow)]);
+    let capacity: f64 = truths.iter().map(|it| it.servers * it.lambda_star).sum();
+    let store = tempfile::tempdir().expect("a temporary folder");
+    let servers: Vec<String> = mocks
+        .iter()
+        .zip(["fast", "fast", "slow"])
+        .map(|(mock, variant)| format!("{{address: '{}', variant: {variant}}}", mock.address()))
+        .collect();
+    let text = config(
+        "",
+        &[format!(
+            "- name: chat\n  endpoints: {{static: [{}]}}\n  stock: {{watermark_per_backend: auto}}\n  usage: {{store: {{redb: '{}'}}}}\n",
+            servers.join(", "),
+            store.path().join("store.redb").display(),
+        )],
+    );
+    let gateway = Gateway::start(&text).await;
+    println!(
+        "{seconds} s at {:.1} requests/s of capacity; noise {noise} an iteration; prompts of {} tokens, answers of {}",
+        capacity, TRAFFIC.input, TRAFFIC.output
+    );
+    let habit = Habit {
+        model: "chat".into(),
+        input: 64..=448,
+        output: 16..=112,
+    };
+    let mut visitors = Visitors::new(habit, seed);
+    let start = Instant::now();
+    for (part, load) in PHASES {
+        println!(
+            "\nload: {load} of the capacity, {:.1} requests/s",
+            load * capacity
+        );
+        let end = start.elapsed().as_secs_f64() + part * seconds;
+        while start.elapsed().as_secs_f64() + 0.1 < end {
+            let rest = Duration::from_secs_f64((end - start.elapsed().as_secs_f64()).max(0.0));
+            visitors.come(&gateway, load * capacity, rest.min(LOOK)).await;
+            look(&gateway, start.elapsed()).await;
+        }
+    }
+    let learned = gateway.pool("chat").await;
+    table("learned", &learned, &truths);
+    println!("\n{} requests: {:?}", visitors.sent(), visitors.leave().await);
+    drop(gateway);
+    let gateway = Gateway::start(&text).await;
+    table("after a restart", &gateway.pool("chat").await, &truths);
+}
+
+/// What the closed forms say of the servers as they are, at the targets that are inferred from them.
+fn truths(of: [(&'static str, f64, Hardware); 2]) -> Vec<Truth> {
+    let multiplier = slo::Policy::default().multiplier;
+    let parameters = of.map(|(_, _, hardware)| Parameters {
+        alpha_ms: hardware.alpha,
+        beta_ms: hardware.beta,
+        gamma_ms: hardware.gamma,
+    });
+    let inferred = parameters.map(|it| slo::inferred(&it, &TRAFFIC, multiplier));
+    let most = |of: fn(&Targets) -> Option<f64>| inferred.iter().filter_map(of).reduce(f64::max);
+    let targets = Targets {
+        ttft_ms: most(|it| it.ttft_ms),
+        itl_ms: most(|it| it.itl_ms),
+    };
+    of.into_iter()
+        .zip(parameters)
+        .map(|((variant, servers, _), parameters)| {
+            let size = sizing::size(&parameters, &TRAFFIC, &targets, Some(256.0), 1.0);
+            Truth {
+                variant,
+                servers,
+                parameters,
+                n_star: size.n_star.unwrap_or_default(),
+                lambda_star: size.lambda_star,
+            }
+        })
+        .collect()
+}
+
+async fn look(gateway: &Gateway, at: Duration) {
+    let pool = gateway.pool("chat").await;
+    let metrics = gateway.metrics().await;
+    let bounds: Vec<String> = list(&pool["endpoints"])
+        .iter()
+        .map(|it| format!("{}/{}", it["stock"], it["bound"]))
+        .collect();
+    print!(
+        "{:>4.0} s  targets {} and {} ms, stock {}, bound {} ({}), waiting {:>3}",
+        at.as_secs_f64(),
+        short(&pool["slo"]["ttft_ms"]),
+        short(&pool["slo"]["itl_ms"]),
+        pool["stock"],
+        pool["upper"],
+        bounds.join(" "),
+        pool["waiting"],
+    );
+    for variant in list(&pool["model"]) {
+        let name = variant["variant"].as_str().unwrap_or_default();
+        let labels = [("pool", "chat"), ("variant", name)];
+        let desired = metrics.samples.iter().any(|it| {
+            it.name == "penstock_desired_replicas" && it.labels.get("variant").is_some_and(|it| it == name)
+        });
+        print!(
+            " | {name} {} {} {} {}, bias {}, n* {}, demand {}, desired {}",
+            variant["state"].as_str().unwrap_or_default(),
+            short(&variant["alpha"]),
+            short(&variant["beta"]),
+            short(&variant["gamma"]),
+            short(&variant["ttft_bias"]),
+            short(&variant["n_star"]),
+            short(&variant["demand"]),
+            if desired {
+                metrics.sum("penstock_desired_replicas", &labels).to_string()
+            } else {
+                "-".to_owned()
+            },
+        );
+    }
+    println!();
+}
+
+fn table(title: &str, pool: &Value, truths: &[Truth]) {
+    println!(
+        "\n| {title}: {} | state | alpha | beta | gamma | n* | lambda* | TTFT bias |",
+        pool["slo"]
+    );
+    println!("|---|---|---|---|---|---|---|---|");
+    for truth in truths {
+        let model = list(&pool["model"]);
+        let Some(variant) = model.iter().find(|it| it["variant"] == truth.variant) else {
+            println!("| {} | not shown |", truth.variant);
+            continue;
+        };
+        println!(
+            "| {} | {} | {} | {} | {} | {} | {} | {} |",
+            truth.variant,
+            variant["state"].as_str().unwrap_or_default(),
+            short(&variant["alpha"]),
+            short(&variant["beta"]),
+            short(&variant["gamma"]),
+            short(&variant["n_star"]),
+            short(&variant["lambda_star"]),
+            short(&variant["ttft_bias"]),
+        );
+        println!(
+            "| {}, truth | | {:.3} | {:.4} | {:.5} | {:.1} | {:.2} | |",
+            truth.variant,
+            truth.parameters.alpha_ms,
+            truth.parameters.beta_ms,
+            truth.parameters.gamma_ms,
+            truth.n_star,
+            truth.lambda_star,
+        );
+    }
+}
+
+fn list(of: &Value) -> Vec<Value> {
+    of.as_array().cloned().unwrap_or_default()
+}
+
+/// Four digits, or a dash for what isn't known.
+fn short(of: &Value) -> String {
+    match of.as_f64() {
+        None => "-".into(),
+        Some(number) if number.abs() >= 100.0 => format!("{number:.0}"),
+        Some(number) if number.abs() >= 1.0 => format!("{number:.2}"),
+        Some(number) if number.abs() >= 0.01 => format!("{number:.4}"),
+        Some(number) => format!("{number:.6}"),
+    }
+}

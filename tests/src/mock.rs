@@ -1,0 +1,66 @@
+//! `penstock mock-server`: a model server that batches, of known alpha, beta and gamma.
+
+use std::net::SocketAddr;
+
+use tokio::process::Command;
+
+use crate::binary;
+use crate::process::Process;
+
+/// What such a server is made of.
+#[derive(Clone, Copy, Debug)]
+pub struct Hardware {
+    /// Milliseconds of every iteration.
+    pub alpha: f64,
+    /// Milliseconds per token processed.
+    pub beta: f64,
+    /// Milliseconds per token in the cache.
+    pub gamma: f64,
+    /// Relative standard deviation of an iteration's duration.
+    pub noise: f64,
+}
+
+/// A running one.
+pub struct Mock {
+    /// Its process.
+    pub process: Process,
+    /// What it is made of.
+    pub hardware: Hardware,
+    address: SocketAddr,
+}
+
+impl Mock {
+    /// Starts one on a free port.
+    ///
+    /// # Panics
+    /// With its log, when it doesn't start.
+    pub async fn start(hardware: Hardware, seed: u64) -> Self {
+        let mut command = Command::new(binary::penstock());
+        command.args(["mock-server", "--port", "0"]);
+        for (flag, value) in [
+            ("--alpha", hardware.alpha),
+            ("--beta", hardware.beta),
+            ("--gamma", hardware.gamma),
+            ("--noise", hardware.noise),
+        ] {
+            command.arg(flag).arg(value.to_string());
+        }
+        command.arg("--seed").arg(seed.to_string());
+        let mut process = Process::start("mock-server", command).await;
+        let address = process.line("mock-server http://").await;
+        Self {
+            process,
+            hardware,
+            address: address
+                .trim()
+                .parse()
+                .unwrap_or_else(|e| panic!("{address}: {e}")),
+        }
+    }
+
+    /// Where it listens.
+    #[must_use]
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+}
