@@ -183,7 +183,7 @@ impl Engine {
             return None;
         }
         let endpoints = if self.is_auto() {
-            self.choose_fitting(number)
+            self.choose_fitting(number, false)
         } else {
             self.endpoints
                 .choose(self.tree.eligible(queued.lane), |endpoint| {

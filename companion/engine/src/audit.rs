@@ -115,7 +115,8 @@ impl Engine {
             .tree
             .pick()
             .filter(|_| self.is_open() && self.rate.has(self.now));
-        let could_go = next.is_some_and(|number| !self.is_auto() || !self.choose_fitting(number).is_empty());
+        let could_go =
+            next.is_some_and(|number| !self.is_auto() || !self.choose_fitting(number, false).is_empty());
         holds("nothing waits that could go", !could_go)
     }
 }

@@ -24,6 +24,7 @@ use crate::rng::Rng;
 use crate::room::Room;
 use crate::slab::Slab;
 use crate::time::Instant;
+use crate::touched::Touched;
 
 /// A pool starts for so long after its first endpoint was listed and dispatching began, whichever is later: what is
 /// listed or comes back by then is at its full bound at once.
@@ -47,6 +48,8 @@ pub(crate) struct Endpoints {
     resting: Resting,
     /// Those that are set aside.
     held: Vec<EndpointId>,
+    /// Under [`Gate::Auto`]: who has changed since [`Self::look_away`].
+    touched: Touched,
     gate: Gate,
     bounds: Bounds,
     listed: usize,
@@ -67,6 +70,7 @@ impl Endpoints {
             with_room: Room::default(),
             resting: Resting::default(),
             held: Vec::new(),
+            touched: Touched::default(),
             gate,
             bounds: Bounds::over(gate, Share::default()),
             listed: 0,
@@ -266,6 +270,7 @@ impl Endpoints {
 
     /// Nothing else of it changes, so that its place among equals stays, too.
     fn set_held(&mut self, number: u32, held: bool) -> Option<Changed> {
+        self.touched.add(number);
         let endpoint = &mut self.all[number];
         let had_room = endpoint.has_room();
         endpoint.held = held;
@@ -370,11 +375,18 @@ impl Endpoints {
             .collect()
     }
 
-    /// Who takes `more` under [`Gate::Auto`]: the least used of its budget first, else as [`Self::choose`].
+    /// From now on [`Self::choose_fitting`] can be asked about those only that change.
+    pub(crate) fn look_away(&mut self) {
+        self.touched.clear();
+    }
+
+    /// Who takes `more` under [`Gate::Auto`]: the least used of its budget first, else as [`Self::choose`]. `since`: who
+    /// hasn't changed since [`Self::look_away`] is known not to.
     pub(crate) fn choose_fitting(
         &self,
         eligible: Option<&[EndpointId]>,
         more: &Load,
+        since: bool,
         allows: impl Fn(&Endpoint) -> bool,
     ) -> Vec<EndpointId> {
         let mut best: [Option<(Rank, EndpointId)>; GRANT_ENDPOINTS_MAX] = [None; GRANT_ENDPOINTS_MAX];
@@ -389,9 +401,14 @@ impl Endpoints {
                 }
             }
         };
-        match eligible {
-            Some(eligible) => eligible.iter().filter_map(|&id| self.get(id)).for_each(&mut look),
-            None => self
+        match (self.touched.few().filter(|_| since), eligible) {
+            (Some(few), eligible) => few
+                .iter()
+                .map(|&number| &self.all[number])
+                .filter(|endpoint| eligible.is_none_or(|eligible| eligible.contains(&endpoint.id)))
+                .for_each(&mut look),
+            (None, Some(eligible)) => eligible.iter().filter_map(|&id| self.get(id)).for_each(&mut look),
+            (None, None) => self
                 .with_room
                 .numbers()
                 .for_each(|number| look(&self.all[number])),
@@ -498,6 +515,9 @@ impl Endpoints {
 
     /// The only way to change one: sums and index follow.
     fn change(&mut self, number: u32, rng: &mut Rng, change: impl FnOnce(&mut Endpoint)) -> Option<Changed> {
+        if let Gate::Auto { .. } = self.gate {
+            self.touched.add(number);
+        }
         let endpoint = &mut self.all[number];
         let had_room = endpoint.has_room();
         let (was_listed, was_ready, stock) = (endpoint.listed, endpoint.ready, endpoint.stock);
@@ -552,6 +572,7 @@ impl Endpoints {
         if !endpoint.listed && endpoint.requests == 0 {
             self.ids.remove(&endpoint.id);
             self.all.remove(number);
+            self.touched.forget();
         }
     }
 }

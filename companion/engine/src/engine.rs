@@ -47,6 +47,8 @@ pub struct Engine {
     pub(crate) counters: Counters,
     pub(crate) rng: Rng,
     pub(crate) traced: bool,
+    /// The last that was to go and fitted nowhere, by the number of its arrival.
+    stuck: Option<u64>,
     effects: VecDeque<Effect>,
 }
 
@@ -72,6 +74,7 @@ impl Engine {
             counters: Counters::default(),
             rng: Rng::new(seed),
             traced: false,
+            stuck: None,
             effects: VecDeque::new(),
         }
     }
@@ -243,8 +246,11 @@ impl Engine {
                 self.tree.miss();
                 return;
             };
-            let endpoints = self.choose_fitting(number);
+            let arrival = self.jobs[number].queued.arrival.sequence;
+            let endpoints = self.choose_fitting(number, self.stuck == Some(arrival));
             if endpoints.is_empty() {
+                self.stuck = Some(arrival);
+                self.endpoints.look_away();
                 let able = self.tree.able(self.jobs[number].queued.flow);
                 let Some(able) = able.filter(|able| able.len() < self.endpoints.room_count()) else {
                     return;
@@ -261,13 +267,13 @@ impl Engine {
         }
     }
 
-    /// Who takes `number` now, if it fits.
-    pub(crate) fn choose_fitting(&self, number: u32) -> Vec<EndpointId> {
+    /// Who takes `number` now, if it fits. `since`: it didn't when [`Endpoints::look_away`] was last said.
+    pub(crate) fn choose_fitting(&self, number: u32, since: bool) -> Vec<EndpointId> {
         let job = &self.jobs[number];
         let eligible = self.tree.eligible(job.queued.lane);
         let takes = |endpoint: &Endpoint| self.tree.takes(&job.queued, endpoint);
         self.endpoints
-            .choose_fitting(eligible, &Load::of(&job.tally), takes)
+            .choose_fitting(eligible, &Load::of(&job.tally), since, takes)
     }
 
     /// Nobody is set aside any more.

@@ -34,6 +34,7 @@ mod running;
 mod slab;
 pub mod snapshot;
 pub mod time;
+mod touched;
 mod tree;
 pub mod units;
 
