@@ -213,9 +213,11 @@ impl Autopilot {
         let output = served.output.map(count);
         let streamed = served.streamed && flight.whole;
         let (first, last) = (served.first.filter(|_| streamed), served.last);
+        // Not after now, whenever it was granted by another.
+        let at = |after: Duration| millis(flight.granted_at.after(after).min(now));
         let end = End {
-            first_ms: first.map(|after| millis(flight.granted_at.after(after))),
-            last_ms: last.map(|after| millis(flight.granted_at.after(after))),
+            first_ms: first.map(at),
+            last_ms: last.map(at),
             streamed,
             input,
             output,

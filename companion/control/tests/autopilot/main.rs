@@ -3,5 +3,6 @@
 mod follows;
 mod kept;
 mod learns;
+mod odd;
 mod probes;
 mod truth;
