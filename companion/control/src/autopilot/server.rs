@@ -170,7 +170,8 @@ impl Server {
         self.kv_tokens = scraped.and_then(|it| it.kv_tokens).or(self.kv_tokens);
         let totals = scraped.and_then(|it| it.totals);
         let before = core::mem::replace(&mut self.totals, totals);
-        if self.totals_before.is_none() {
+        // Nobody knows when what happened in between did.
+        if totals.is_none() || self.totals_before.is_none() {
             self.totals_before = totals;
         }
         matches!((before, totals), (Some(before), Some(totals)) if before.requests != totals.requests)
