@@ -87,9 +87,11 @@ pub struct Learner {
 }
 
 impl Learner {
-    /// One that starts from `kept` parameters and time-to-first-token bias of an earlier life, if there are any.
+    /// One that starts from `kept` parameters and time-to-first-token bias of an earlier life, if there are any. Those
+    /// that can't be are none.
     #[must_use]
     pub fn new(kept: Option<(Parameters, f64)>) -> Self {
+        let kept = kept.filter(|(parameters, _)| parameters.is_valid());
         Self {
             last_good: kept.map(|(parameters, _)| parameters),
             state: State::NoTraffic,
@@ -311,6 +313,10 @@ impl Change {
     }
 }
 
+/// What is believed of observed over predicted.
+const BIAS_MIN: f64 = 0.05;
+const BIAS_MAX: f64 = 20.0;
+
 /// Observed over predicted time to the first token, of late.
 #[derive(Clone, Copy, Debug)]
 struct FirstToken {
@@ -326,7 +332,11 @@ impl FirstToken {
             observed_ms: 0.0,
             predicted_ms: 0.0,
             count: 0.0,
-            bias: if bias.is_finite() && bias > 0.0 { bias } else { 1.0 },
+            bias: if bias.is_finite() && bias > 0.0 {
+                bias.clamp(BIAS_MIN, BIAS_MAX)
+            } else {
+                1.0
+            },
         }
     }
 
@@ -337,12 +347,12 @@ impl FirstToken {
             return;
         }
         // A single one of a server that was busy with something else must not carry the mean.
-        let observed_ms = ratio.clamp(0.05, 20.0) * predicted_ms;
+        let observed_ms = ratio.clamp(BIAS_MIN, BIAS_MAX) * predicted_ms;
         self.observed_ms = self.observed_ms * FORGET + observed_ms;
         self.predicted_ms = self.predicted_ms * FORGET + predicted_ms;
         self.count += 1.0;
         if self.count >= 16.0 {
-            self.bias = (self.observed_ms / self.predicted_ms).clamp(0.05, 20.0);
+            self.bias = (self.observed_ms / self.predicted_ms).clamp(BIAS_MIN, BIAS_MAX);
         }
     }
 }
