@@ -229,16 +229,18 @@ impl Engine {
         let Some(deadline) = job.deadline() else {
             return false;
         };
-        let wait = if waits {
-            let ahead = self.tree.waiting_before(job.band);
-            self.drain_rate.prediction(ahead, self.expected_rate())
-        } else {
-            None
-        };
         let eligible = self.tree.eligible(job.queued.lane);
         let first = self.endpoints.first_token(eligible, &Load::of(&job.tally));
-        let predicted = wait.unwrap_or_default().saturating_add(first.unwrap_or_default());
-        self.now.after(predicted) > deadline
+        let misses = |ahead: u64| {
+            let wait = self.drain_rate.prediction(ahead, self.expected_rate());
+            let predicted = wait.unwrap_or_default().saturating_add(first.unwrap_or_default());
+            self.now.after(predicted) > deadline
+        };
+        if !waits {
+            return misses(0);
+        }
+        // The second takes a look at every flow, and is never more than the first.
+        misses(self.tree.waiting_before(job.band)) && misses(self.tree.before_next(job.queued.flow))
     }
 
     /// Endpoints of `lane` that are ready; if none is, those that are listed; at least 1.

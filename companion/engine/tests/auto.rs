@@ -5,7 +5,7 @@ mod support;
 use std::time::Duration;
 
 use penstock_engine::input::{Band, EndpointState, Prompt, Service, Usage};
-use penstock_engine::policy::{Admit, Gate};
+use penstock_engine::policy::{Admit, Discipline, Gate};
 use penstock_engine::units::{Decimal, Tokens};
 use penstock_engine::{Budget, Effect, EndpointId, Input, Outcome, Policy, Request, RequestId};
 
@@ -618,6 +618,44 @@ fn who_would_miss_its_deadline_is_refused_at_once() {
     assert_eq!(send(&mut bench, critical), []);
     let counted = bench.engine.snapshot().counters;
     assert_eq!(counted.outcome(Outcome::RejectedUnmeetable), 3);
+}
+
+#[test]
+fn the_backlog_of_another_flow_is_nobodys_wait() {
+    let mut policy = auto(8);
+    policy.reject_unmeetable = true;
+    policy.flows.weights.insert("heavy".into(), 3.0);
+    let rated = Budget {
+        rate: Some(1.0),
+        ..budget(13.0)
+    };
+    let due = |id, flow: &str, seconds| Request {
+        deadline: Some(at(seconds)),
+        ..request(id, flow, Default)
+    };
+    let filled = |policy: &Policy| {
+        let mut bench = bench_of(policy.clone(), &[rated]);
+        for id in 0..=20 {
+            bench.register(id, "heavy", Default);
+        }
+        bench
+    };
+    let mut bench = filled(&policy);
+    // 20 wait; of these 3 go before the first of a flow of a third of their weight, and 6 before its second.
+    let unmeetable = |id| [Rejected(id, Outcome::RejectedUnmeetable)];
+    assert_eq!(send(&mut bench, due(30, "light", 3.1)), unmeetable(30));
+    assert_eq!(send(&mut bench, due(31, "light", 3.2)), []);
+    assert_eq!(send(&mut bench, due(32, "light", 7.1)), unmeetable(32));
+    assert_eq!(send(&mut bench, due(33, "light", 7.2)), []);
+    assert_eq!(
+        send(&mut bench, due(34, "heavy", 22.1)),
+        unmeetable(34),
+        "20 and 2"
+    );
+    assert_eq!(send(&mut bench, due(35, "heavy", 22.2)), []);
+    policy.flows.discipline = Discipline::Fifo;
+    assert_eq!(send(&mut filled(&policy), due(30, "light", 20.1)), unmeetable(30));
+    assert_eq!(send(&mut filled(&policy), due(30, "light", 20.2)), []);
 }
 
 #[test]

@@ -35,7 +35,7 @@ use crate::cost::{Charge, Virtual};
 use crate::endpoint::Endpoint;
 use crate::endpoints::Endpoints;
 use crate::input::{Band, ClassKey, EndpointId};
-use crate::policy::{Flows as FlowsPolicy, Policy};
+use crate::policy::{Discipline, Flows as FlowsPolicy, Policy};
 use crate::slab::Slab;
 use crate::time::Instant;
 
@@ -237,6 +237,24 @@ impl Tree {
     pub(crate) fn waiting_before(&self, band: Band) -> u64 {
         let before = BANDS.into_iter().filter(|&other| other <= band);
         before.map(|other| self.waiting(other).requests).sum()
+    }
+
+    /// Requests that would go before the next newcomer of `flow`, were all of one size: what is more critical, what its
+    /// flow has, and of every other flow of its band as many, by weight, as its own has with it.
+    pub(crate) fn before_next(&self, flow: u32) -> u64 {
+        let band = self.band_of(flow);
+        if self.shape.discipline == Discipline::Fifo {
+            return self.waiting_before(band);
+        }
+        let critical = self.waiting_before(band) - self.waiting(band).requests;
+        let own = self.flows[flow].waiting;
+        let turns = (own + 1) as f64 / self.identity_of(flow).weight;
+        let others = self.flow_numbers(band).filter(|&other| other != flow);
+        let before = others.map(|other| {
+            let turns = libm::ceil(turns * self.identity_of(other).weight) as u64;
+            self.flows[other].waiting.min(turns)
+        });
+        critical + own + before.sum::<u64>()
     }
 
     pub(crate) const fn classes(&self) -> &Classes {

@@ -3,11 +3,11 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use penstock_engine::policy::Gate;
+use penstock_engine::policy::{Discipline, Gate};
 use penstock_engine::{Budget, EndpointId, RequestId};
 
 use super::said::Said;
-use super::{Item, Model, Running, Server};
+use super::{Item, Leaf, Model, Running, Server};
 
 /// How much of its budget an endpoint would use, and its iteration where nothing limits it.
 pub type Use = (f64, f64);
@@ -133,14 +133,39 @@ impl Model {
         u64::try_from(wait).unwrap_or(u64::MAX)
     }
 
+    /// Who would go before a newcomer, were all of one size.
+    fn before(&self, item: &Item) -> u64 {
+        let mut critical = 0;
+        let mut of_flows: BTreeMap<_, u64> = BTreeMap::new();
+        for other in self.waiting() {
+            if other.band < item.band {
+                critical += 1;
+            } else if other.band == item.band {
+                *of_flows
+                    .entry((self.leaf(other), other.name.clone()))
+                    .or_default() += 1;
+            }
+        }
+        let own = (self.leaf(item), item.name.clone());
+        let turn = (of_flows.get(&own).copied().unwrap_or(0) + 1) as f64;
+        let fifo = self.discipline() == Discipline::Fifo;
+        let turns = |(flow, count): (&(Leaf, Box<str>), &u64)| {
+            if fifo || *flow == own {
+                return *count;
+            }
+            let weights = [&item.name, &flow.1].map(|name| self.policy.flows.weight_of(name));
+            (*count).min((turn / weights[0] * weights[1]).ceil() as u64)
+        };
+        critical + of_flows.iter().map(turns).sum::<u64>()
+    }
+
     /// A newcomer would miss its deadline.
     pub(super) fn is_unmeetable(&self, item: &Item, waits: bool) -> bool {
         let Some(deadline) = item.deadline.filter(|_| self.policy.reject_unmeetable) else {
             return false;
         };
-        let ahead = self.waiting().filter(|other| other.band <= item.band).count() as u64;
         let wait = if waits {
-            self.predicted_wait(ahead).unwrap_or(0)
+            self.predicted_wait(self.before(item)).unwrap_or(0)
         } else {
             0
         };
