@@ -24,6 +24,11 @@ model-live *args:
 soak *args:
     cargo run --package penstock-sim --example soak -- {{ args }}
 
+# The model in a closed loop with servers of known parameters, in virtual time: writes docs/bench/model.json, model.md and
+# plots. All, or learned, gate, servers or replicas.
+model *what:
+    cargo run --release --package penstock-sim --example model -- {{ what }}
+
 # Hostile input for everything that reads what others wrote: one target or all, for so many seconds each; `keep` adds
 # what was found to the corpora. Needs a nightly toolchain.
 fuzz target="all" seconds="60":
