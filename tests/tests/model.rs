@@ -102,11 +102,14 @@ async fn traffic(visitors: &mut Visitors, gateway: &Gateway) {
     }
 }
 
-/// Both variants are known; waits as long as several windows take.
+/// Both variants are known, and what follows from that too; waits as long as several windows take.
 async fn converged(gateway: &Gateway) -> Value {
     let look = || async {
         let pool = gateway.pool("chat").await;
-        let known = |name| variant(&pool, name)["state"] == "converged";
+        let known = |name| {
+            let variant = variant(&pool, name);
+            variant["state"] == "converged" && variant["desired_replicas"].is_u64()
+        };
         if known("fast") && known("slow") {
             Ok(pool)
         } else {

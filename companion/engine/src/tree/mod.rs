@@ -246,7 +246,6 @@ impl Tree {
         if self.shape.discipline == Discipline::Fifo {
             return self.waiting_before(band);
         }
-        let critical = self.waiting_before(band) - self.waiting(band).requests;
         let own = self.flows[flow].waiting;
         let turns = (own + 1) as f64 / self.identity_of(flow).weight;
         let others = self.flow_numbers(band).filter(|&other| other != flow);
@@ -254,7 +253,7 @@ impl Tree {
             let turns = libm::ceil(turns * self.identity_of(other).weight) as u64;
             self.flows[other].waiting.min(turns)
         });
-        critical + own + before.sum::<u64>()
+        self.waiting_before(band) - self.waiting(band).requests + own + before.sum::<u64>()
     }
 
     pub(crate) const fn classes(&self) -> &Classes {

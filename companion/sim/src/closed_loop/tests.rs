@@ -1,3 +1,5 @@
+//! Short loops, in virtual time: what is learned, what gates, and what is asked for.
+
 use std::time::Duration;
 
 use penstock_model::learner::State;
