@@ -53,7 +53,7 @@ pub(crate) struct InFlight {
 /// How much of its budget an endpoint uses with one more: the least takes it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Rank {
-    /// Predicted iteration over what it may take; in requests where there is no budget.
+    /// Predicted iteration over what it may take, or requests over its batch; the latter where there is no budget.
     pub(crate) used: f64,
     /// Where that says nothing, as nothing limits it.
     pub(crate) iteration_ms: f64,
@@ -103,8 +103,11 @@ impl Budget {
     pub(crate) fn rank(&self, there: &InFlight, more: &Load, tie: u32) -> Option<Rank> {
         let iteration_ms = self.iteration_ms(there, more);
         let most = self.iteration_ms_max(there, more);
+        let count = there.requests.saturating_add(there.foreign);
+        // Of its batch, too: a server may be held to few requests, whatever they take.
+        let of_batch = |most: u64| (count as f64 + 1.0) / most as f64;
         let rank = Rank {
-            used: iteration_ms / most,
+            used: (iteration_ms / most).max(self.requests_max.map_or(0.0, of_batch)),
             iteration_ms,
             tie,
         };
@@ -114,9 +117,7 @@ impl Budget {
         let resident = there.resident().saturating_add(more.tokens);
         let fits = iteration_ms <= most
             && self.kv_tokens_max.is_none_or(|most| resident <= most)
-            && self
-                .requests_max
-                .is_none_or(|most| there.requests.saturating_add(there.foreign) < most);
+            && self.requests_max.is_none_or(|most| count < most);
         fits.then_some(rank)
     }
 

@@ -249,6 +249,22 @@ fn who_uses_least_of_its_budget_is_first() {
 }
 
 #[test]
+fn who_is_held_to_few_requests_is_filled_in_proportion() {
+    let few = Budget {
+        requests_max: Some(4),
+        ..budget(f64::INFINITY)
+    };
+    let mut bench = bench(&[few]);
+    bench.endpoint(2, true);
+    for (count, expected) in [(3, [1, 2]), (6, [2, 4]), (12, [4, 8])] {
+        while bench.engine.stock() < count {
+            bench.register(bench.engine.stock(), "f", Default);
+        }
+        assert_eq!(stocks(&bench), expected, "of 4 and of 8");
+    }
+}
+
+#[test]
 fn where_nothing_limits_the_shortest_iteration_is_first() {
     let mut bench = bench(&[budget(f64::INFINITY); 3]);
     for id in 1..=9 {

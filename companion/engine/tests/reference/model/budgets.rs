@@ -57,7 +57,10 @@ impl Model {
             && budget
                 .requests_max
                 .is_none_or(|most| count + server.foreign < most);
-        (count == 0 || fits).then_some((iteration / most, iteration))
+        let batch = budget
+            .requests_max
+            .map_or(0.0, |most| (count + server.foreign + 1) as f64 / most as f64);
+        (count == 0 || fits).then_some(((iteration / most).max(batch), iteration))
     }
 
     fn iteration(&self, id: EndpointId, server: &Server, budget: &Budget, item: &Item) -> f64 {
