@@ -219,7 +219,9 @@ impl Autopilot {
             first_ms: first.map(at),
             last_ms: last.map(at),
             streamed,
-            input,
+            // Of one that was granted by another the prompt was computed by then, however long it was.
+            input: input.filter(|_| flight.whole),
+            cached: input.filter(|_| flight.whole).map(|_| cached),
             output,
         };
         server.ledger.ended(millis(now), id.0, &end);

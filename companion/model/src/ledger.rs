@@ -58,6 +58,8 @@ pub struct End {
     pub streamed: bool,
     /// Tokens of its prompt that were computed; `None`: as expected.
     pub input: Option<f64>,
+    /// Tokens of its prompt that the server held already; `None`: as expected.
+    pub cached: Option<f64>,
     /// Tokens of its output; `None`: nobody counted.
     pub output: Option<f64>,
 }
@@ -170,6 +172,7 @@ impl Ledger {
         entry.first_ms = first_ms;
         entry.last_ms = Some(last_ms);
         entry.input = end.input.map_or(entry.input, tokens);
+        entry.cached = end.cached.map_or(entry.cached, tokens);
         entry.output = end.output.map_or(entry.output, tokens);
         let entry = *entry;
         self.running.remove(&id);

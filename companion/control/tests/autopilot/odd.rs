@@ -7,7 +7,7 @@ use penstock_engine::input::EndpointId;
 use penstock_model::Parameters;
 use penstock_model::learner::State;
 
-use crate::truth::{TRUE, WINDOW, World, known, near, settings};
+use crate::truth::{TRUE, WINDOW, World, known, near, settings, times};
 
 #[test]
 fn who_was_granted_by_another_has_not_ended_in_the_future() {
@@ -38,6 +38,34 @@ fn who_was_granted_by_another_has_not_ended_in_the_future() {
     let status = world.variant("default");
     let found = status.parameters.expect("they are known");
     assert_eq!(status.state, State::Converged);
+    assert!(near(found.alpha_ms, TRUE.alpha_ms, 0.05), "{found:?}");
+}
+
+/// Nobody but the server knows what it holds; what it holds is resident nonetheless.
+#[test]
+fn what_a_server_finds_in_its_cache_is_resident() {
+    let mut world = World::new(settings(&["default"]));
+    for at in 0..120_u64 {
+        let (n, prompt, output) = (1 + at * 5 % 11, 500 + at * 3_001 % 9_000, 40 + at * 17 % 60);
+        let ids: Vec<_> = (0..n).map(|_| world.name()).collect();
+        for id in &ids {
+            let granted = Granted {
+                endpoint: EndpointId(0),
+                prompt,
+                cached: 0,
+                output,
+            };
+            world.autopilot.granted(world.now, *id, granted);
+        }
+        let served = times(&TRUE, n, prompt, output);
+        world.pass(served.last.expect("it has ended"));
+        for id in ids {
+            world.autopilot.served(world.now, id, served);
+        }
+    }
+    world.pass(WINDOW);
+    let found = world.variant("default").parameters.expect("they are known");
+    assert!(near(found.gamma_ms, TRUE.gamma_ms, 0.05), "{found:?}");
     assert!(near(found.alpha_ms, TRUE.alpha_ms, 0.05), "{found:?}");
 }
 

@@ -143,7 +143,7 @@ impl World {
 }
 
 /// What becomes of each of `n` that run together: their prompts in one iteration, then their decodes.
-fn times(truth: &Parameters, n: u64, prompt: u64, output: u64) -> Served {
+pub(crate) fn times(truth: &Parameters, n: u64, prompt: u64, output: u64) -> Served {
     let [n, i, o] = [n, prompt, output].map(|it| f64::from(u32::try_from(it).expect("small")));
     let ms = |of: f64| Duration::from_nanos((of * 1e6) as u64);
     let computed = f64::from(u32::try_from(COMPUTED).expect("small"));

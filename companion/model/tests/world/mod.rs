@@ -293,6 +293,7 @@ impl World {
                 last_ms: Some(now),
                 streamed: true,
                 input: Some(job.input),
+                cached: None,
                 output: Some(job.output as f64),
             };
             let (c, m, count) = self.endpoints[e].truth.remove(&job.id).unwrap_or_default();
