@@ -126,7 +126,15 @@ impl Variant {
             return;
         }
         self.blend.add(&self.seen.traffic, cached, over);
-        self.filter.observe(&self.seen);
+        let timed = |window: &&Observed| window.ttft_ms > 0.0 && window.itl_ms > 0.0;
+        let timed: Vec<Observed> = windows.iter().filter(timed).copied().collect();
+        // A time that nobody saw is none, and no part of a mean; where there is no other, the filter knows that.
+        let timed = if timed.is_empty() {
+            self.seen
+        } else {
+            together(&timed)
+        };
+        self.filter.observe(&timed);
         if !self.streams && self.filter.state() == State::Converged {
             self.filtered = self.filter.parameters();
         }
@@ -158,7 +166,6 @@ impl Variant {
         self.is_active = true;
         if observation.decode.is_some() {
             self.streams = true;
-            self.filtered = None;
         }
         self.learner.observe(observation);
     }

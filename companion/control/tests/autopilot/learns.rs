@@ -205,9 +205,13 @@ fn what_was_not_seen_whole_teaches_nothing() {
     assert!(near(found.alpha_ms, 8.0, 0.05), "{found:?}");
 }
 
-#[test]
-fn servers_whose_requests_never_stream_are_known_by_their_windows() {
-    let mut settings = settings(&["default"]);
+/// Windows of one server that is only scraped. `beside`: another one that isn't even that gets requests, too.
+fn only_windows(beside: bool) -> World {
+    let mut settings = settings(if beside {
+        &["default", "default"]
+    } else {
+        &["default"]
+    });
     // Without a gate to explore, windows are all that happens.
     settings.gates = false;
     let mut world = World::new(settings);
@@ -234,16 +238,38 @@ fn servers_whose_requests_never_stream_are_known_by_their_windows() {
             ..Scraped::default()
         };
         world.autopilot.scraped(world.now, EndpointId(0), Some(scraped));
+        for _ in 0..if beside { 10 } else { 0 } {
+            let id = world.grant(1, 500, 100);
+            let served = Served {
+                output: Some(100),
+                ..Served::default()
+            };
+            world.autopilot.served(world.now, id, served);
+        }
         if world.autopilot.poll_timeout().is_some() {
             world.close();
         }
     }
+    world
+}
+
+#[test]
+fn servers_whose_requests_never_stream_are_known_by_their_windows() {
+    let mut world = only_windows(false);
     let status = world.variant("default");
     assert!(status.nis.is_some(), "{status:?}");
     assert_eq!(status.state, State::Converged, "{status:?}");
     let found = status.parameters.expect("they are known");
     assert!(near(found.alpha_ms, TRUE.alpha_ms, 0.1), "{found:?}");
     assert!(world.budgets[0].is_some_and(|it| it.iteration_ms_max.is_finite()));
+    for n in [1, 2] {
+        world.round(0, &TRUE, n, 500, 10);
+        world.close();
+        assert!(
+            world.budgets[0].is_some(),
+            "one that streams takes nothing away of what is known"
+        );
+    }
     world.traffic(0, &TRUE, 1_000);
     world.close();
     let found = world
@@ -251,4 +277,11 @@ fn servers_whose_requests_never_stream_are_known_by_their_windows() {
         .parameters
         .expect("single requests know better");
     assert!(near(found.alpha_ms, TRUE.alpha_ms, 0.02), "{found:?}");
+}
+
+#[test]
+fn times_that_nobody_saw_are_not_zero() {
+    let found = only_windows(true).variant("default").parameters;
+    let found = found.expect("one of the two is seen");
+    assert!(near(found.alpha_ms, TRUE.alpha_ms, 0.1), "{found:?}");
 }
