@@ -42,7 +42,7 @@ pub enum Error {
     /// Flags that don't fit together.
     #[error("{0}")]
     Usage(&'static str),
-    /// A file can't be opened or read.
+    /// A file can't be opened, or read.
     #[error("{}: {source}", path.display())]
     Read {
         /// Which file.

@@ -113,6 +113,9 @@ pub(super) fn run(args: &Args) -> Result<(), Error> {
         (None, true) => Start::Defaults,
         (None, false) => Start::Bootstrap,
     };
+    if let Some(to) = &args.plot {
+        plot::check(to)?;
+    }
     let mut plot = args.plot.as_deref().map(|_| Plot::default());
     let mut out = BufWriter::with_capacity(1 << 16, io::stdout().lock());
     let done = learn(Source::new(path, file), start, plot.as_mut(), &mut out);
@@ -145,7 +148,7 @@ struct Source<'a> {
     /// Of the first line, which waits to be read again.
     form: Option<Form>,
     first: Option<Vec<u8>>,
-    progress: Progress,
+    progress: Option<Progress>,
 }
 
 impl<'a> Source<'a> {
@@ -156,7 +159,7 @@ impl<'a> Source<'a> {
             lines: Lines::new(file),
             form: None,
             first: None,
-            progress: Progress::new("reading", bytes),
+            progress: Some(Progress::new("reading", bytes)),
         }
     }
 
@@ -179,9 +182,12 @@ impl<'a> Source<'a> {
             return read(&line).map(Some).map_err(|why| Error::at(self.path, 1, why));
         }
         let Some((number, line)) = self.lines.next().map_err(Error::reading(self.path))? else {
+            self.progress = None;
             return Ok(None);
         };
-        self.progress.advance(line.len() as u64);
+        if let Some(progress) = &mut self.progress {
+            progress.advance(line.len() as u64);
+        }
         whole(line)
             .and_then(|line| {
                 self.form.map_or(Ok(()), |form| form.check(line))?;

@@ -128,18 +128,17 @@ fn says_something(request: &Ended) -> bool {
 
 /// What `it` was to `asked`.
 fn span(it: &Ended, asked: &Ended) -> Span {
-    let unknown = || {
-        let ends = [asked.first_ms, asked.last_ms];
-        ends.iter()
-            .any(|end| (it.dispatched_ms..it.last_ms).contains(end))
-    };
+    let between = it.first_least_ms..it.first_most_ms;
+    let doubtful = [asked.first_ms, asked.last_ms]
+        .iter()
+        .any(|end| between.contains(end));
     Span {
         first_ms: it.first_ms,
         last_ms: it.last_ms,
         input: it.input,
         held: it.input,
         output: it.output.max(1.0),
-        doubtful: !it.seen && unknown(),
+        doubtful,
         computed_ms: 0.0,
     }
 }
@@ -152,6 +151,8 @@ mod tests {
         Ended {
             dispatched_ms: first_ms - 20.0,
             first_ms,
+            first_least_ms: first_ms,
+            first_most_ms: first_ms,
             seen: true,
             last_ms,
             input,

@@ -2,6 +2,7 @@
 //!
 //! As SVG, with the fonts of whoever looks at it. Of many points it shows every n-th.
 
+use std::fs::OpenOptions;
 use std::path::Path;
 
 use plotters::prelude::*;
@@ -47,6 +48,12 @@ impl<T> Thinned<T> {
             self.every *= 2;
         }
     }
+}
+
+/// Whether a picture can be written there: asked before long work. What stands there is kept.
+pub(super) fn check(to: &Path) -> Result<(), Error> {
+    let open = OpenOptions::new().create(true).append(true).open(to);
+    open.map(drop).map_err(Error::reading(to))
 }
 
 /// What a picture shows.

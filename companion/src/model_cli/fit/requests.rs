@@ -29,6 +29,9 @@ pub(super) struct Ended {
     pub(super) dispatched_ms: f64,
     /// When its first token came, or about when it would have; it decoded from then on.
     pub(super) first_ms: f64,
+    /// Between these; both are `first_ms` where it was seen.
+    pub(super) first_least_ms: f64,
+    pub(super) first_most_ms: f64,
     /// The first token was seen.
     pub(super) seen: bool,
     pub(super) last_ms: f64,
@@ -103,11 +106,14 @@ fn read(source: &mut Source<'_>) -> Result<Vec<Ended>, Error> {
                 None => *names.entry(request.endpoint.into_owned()).or_insert(count),
             };
             let zero_ms = *zero_ms.get_or_insert(request.dispatched_ms);
-            let first_ms = request.first_ms.map(|ms| ms - zero_ms);
+            let seen = request.first_ms.is_some();
+            let first_ms = request.first_ms.map_or(f64::NAN, |ms| ms - zero_ms);
             Ok(Ended {
                 dispatched_ms: request.dispatched_ms - zero_ms,
-                first_ms: first_ms.unwrap_or(f64::NAN),
-                seen: first_ms.is_some(),
+                first_ms,
+                first_least_ms: first_ms,
+                first_most_ms: first_ms,
+                seen,
                 last_ms: request.done_ms - zero_ms,
                 input: request.input,
                 output: request.output,
@@ -128,10 +134,49 @@ fn read(source: &mut Source<'_>) -> Result<Vec<Ended>, Error> {
     } else {
         0.0
     };
-    for request in requests.iter_mut().filter(|it| !it.seen) {
-        request.first_ms = (request.dispatched_ms + usual_ms).min(request.last_ms);
-    }
+    guess(&mut requests, usual_ms);
     Ok(requests)
+}
+
+/// When the first tokens came that nobody saw: servers take requests in the order they come, so between those of the
+/// ones sent before and after, and about as long after the dispatch as others.
+fn guess(requests: &mut [Ended], usual_ms: f64) {
+    let mut order: Vec<u32> = (0..).take(requests.len()).collect();
+    order.sort_by(|a, b| {
+        let (a, b) = (&requests[*a as usize], &requests[*b as usize]);
+        a.endpoint
+            .cmp(&b.endpoint)
+            .then(a.dispatched_ms.total_cmp(&b.dispatched_ms))
+    });
+    let (mut endpoint, mut least_ms) = (None, f64::NEG_INFINITY);
+    for request in order.iter().map(|at| *at as usize) {
+        let request = &mut requests[request];
+        if endpoint.replace(request.endpoint) != Some(request.endpoint) {
+            least_ms = f64::NEG_INFINITY;
+        }
+        if request.seen {
+            least_ms = least_ms.max(request.first_ms);
+        } else {
+            request.first_least_ms = least_ms.max(request.dispatched_ms).min(request.last_ms);
+        }
+    }
+    let (mut endpoint, mut most_ms) = (None, f64::INFINITY);
+    for request in order.iter().rev().map(|at| *at as usize) {
+        let request = &mut requests[request];
+        if endpoint.replace(request.endpoint) != Some(request.endpoint) {
+            most_ms = f64::INFINITY;
+        }
+        if request.seen {
+            most_ms = most_ms.min(request.first_ms);
+        } else {
+            let most_ms = most_ms
+                .min(request.dispatched_ms + 2.0 * usual_ms)
+                .min(request.last_ms);
+            request.first_most_ms = most_ms.max(request.first_least_ms);
+            let usual_ms = request.dispatched_ms + usual_ms;
+            request.first_ms = usual_ms.clamp(request.first_least_ms, request.first_most_ms);
+        }
+    }
 }
 
 /// What is learned as requests end.
@@ -270,6 +315,38 @@ impl Slope {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_first_token_that_nobody_saw_came_between_its_neighbours() {
+        let request = |dispatched_ms: f64, first_ms: Option<f64>, endpoint: u32| Ended {
+            dispatched_ms,
+            first_ms: first_ms.unwrap_or(f64::NAN),
+            first_least_ms: f64::NAN,
+            first_most_ms: f64::NAN,
+            seen: first_ms.is_some(),
+            last_ms: 1_000.0,
+            input: 1.0,
+            output: 9.0,
+            endpoint,
+        };
+        let mut requests = [
+            request(20.0, Some(60.0), 0),
+            request(0.0, Some(30.0), 0),
+            request(10.0, None, 0),
+            request(10.0, None, 1),
+            request(30.0, None, 0),
+            request(995.0, None, 1),
+        ];
+        guess(&mut requests, 100.0);
+        let guessed = |at: usize| {
+            let it = &requests[at];
+            (it.first_least_ms, it.first_ms, it.first_most_ms)
+        };
+        assert_eq!(guessed(2), (30.0, 60.0, 60.0));
+        assert_eq!(guessed(3), (10.0, 110.0, 210.0), "alone at its endpoint");
+        assert_eq!(guessed(4), (60.0, 130.0, 230.0));
+        assert_eq!(guessed(5), (995.0, 1_000.0, 1_000.0), "not after its last");
+    }
 
     #[test]
     fn the_slope_is_that_of_a_line() {
