@@ -59,6 +59,9 @@ pub struct Autopilot {
     /// When endpoints of which nothing is known change their load; `None`: all is known, or enough was tried.
     explores_at: Option<Instant>,
     explored: u32,
+    /// How often they have changed it, and when last.
+    flips: usize,
+    flipped_at: Instant,
     slo: Slo,
     /// Requests per second that are offered.
     demand: f64,
@@ -111,6 +114,8 @@ impl Autopilot {
             turn: 0,
             explores_at: None,
             explored: 0,
+            flips: 0,
+            flipped_at: now,
             slo: Slo {
                 targets: Targets::default(),
                 source: Source::None,
@@ -306,6 +311,7 @@ impl Autopilot {
             }
         }
         self.turn += 1;
+        self.flip(now);
         self.analyse();
         self.steer();
         for variant in &mut self.variants {

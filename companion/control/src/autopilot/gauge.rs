@@ -53,8 +53,8 @@ pub(super) struct Gauge {
     pub(super) limits: Limits,
     pub(super) max_batch: u64,
     pub(super) kv_tokens: Option<u64>,
-    /// It runs at half of what fits, whatever limits that, so that more than one load is seen.
-    pub(super) probed: bool,
+    /// It runs at one part of so many of what fits, whatever limits that, so that more than one load is seen; 1: at all.
+    pub(super) probed_by: u8,
 }
 
 impl Gauge {
@@ -80,8 +80,8 @@ impl Gauge {
         }
         fits = fits.min(count(self.max_batch)).max(1.0);
         let mut requests_max = self.max_batch;
-        if self.probed {
-            fits = (fits / 2.0).max(1.0);
+        if self.probed_by > 1 {
+            fits = (fits / f64::from(self.probed_by)).max(1.0);
             requests_max = whole(fits);
         }
         Budget {
@@ -149,7 +149,7 @@ mod tests {
         },
         max_batch: 256,
         kv_tokens: None,
-        probed: false,
+        probed_by: 1,
     };
 
     /// An iteration with `n` requests like the mean.
@@ -219,7 +219,7 @@ mod tests {
     #[test]
     fn who_is_probed_takes_half() {
         let probed = Gauge {
-            probed: true,
+            probed_by: 2,
             ..GAUGE
         }
         .budget();
@@ -227,7 +227,7 @@ mod tests {
         assert_eq!((probed.typical, probed.requests_max), (half, Some(half)));
         assert_eq!(probed.iteration_ms_max, 45.0);
         let least = Gauge {
-            probed: true,
+            probed_by: 2,
             max_batch: 1,
             ..GAUGE
         }

@@ -3,6 +3,8 @@
 //! A gate that only follows what was learned sees one load, and what one load can't tell apart is forgotten. So one
 //! endpoint at a time is probed, and those of which nothing is known yet are explored.
 
+use core::time::Duration;
+
 use penstock_engine::input::Input;
 use penstock_engine::{Budget, Instant};
 use penstock_model::workload::Observed;
@@ -13,8 +15,8 @@ use super::{Autopilot, millis};
 
 /// One endpoint in one window of so many runs at half of what it may, so that more than one load is seen.
 const PROBED_EVERY: u64 = 10;
-/// The same, while what was known of a variant is in doubt.
-const PROBED_EVERY_UNSURE: u64 = 2;
+/// The same, at a quarter, while what was known of a variant is in doubt.
+const PROBED_EVERY_UNSURE: u64 = 3;
 /// What is seen of a load is what requests saw that lived under it: those windows are so many lives long,
 const LIVES: f64 = 2.0;
 /// and at least one window, and no more than this.
@@ -47,8 +49,24 @@ impl Autopilot {
             self.variants[number].explore(millis(now), &so_far, &self.slo_policy);
         }
         self.explored += 1;
+        self.flip(now);
         self.steer();
         self.plan_exploring(now);
+    }
+
+    /// Lets endpoints that are explored change their load, when what came under the last one has had its time.
+    pub(super) fn flip(&mut self, now: Instant) {
+        if now.since(self.flipped_at) >= self.lasting(|it| self.is_explored(it)) {
+            self.flips = self.flips.wrapping_add(1);
+            self.flipped_at = now;
+        }
+    }
+
+    /// How long the requests of these endpoints last.
+    fn lasting(&self, of: impl Fn(&Server) -> bool) -> Duration {
+        let own = self.servers.iter().filter(|it| of(it));
+        let each = own.map(|it| self.variants[it.variant].lasting());
+        each.max().unwrap_or_default()
     }
 
     /// What the targets allow; `None`: there are none that the gate may go by.
@@ -130,8 +148,7 @@ impl Autopilot {
 
     /// This endpoint is explored, and it is its turn to have less.
     fn explores(&self, number: usize) -> bool {
-        let turn = usize::try_from(self.explored).unwrap_or_default();
-        self.is_explored(&self.servers[number]) && (turn + number) % 2 == 1
+        self.is_explored(&self.servers[number]) && self.flips.wrapping_add(number) % 2 == 1
     }
 
     fn budget(&self, number: usize, limits: Option<Limits>, probed: bool) -> Option<Budget> {
@@ -147,7 +164,7 @@ impl Autopilot {
                     limits,
                     max_batch: server.max_batch,
                     kv_tokens: server.kv_tokens,
-                    probed,
+                    probed_by: if probed { variant.probed_by() } else { 1 },
                 };
                 Some(gauge.budget())
             }

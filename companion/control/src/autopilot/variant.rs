@@ -19,6 +19,9 @@ const KEPT_FOR: Duration = Duration::from_secs(60);
 /// and if one of them has changed by this part.
 const KEPT_WITHIN: f64 = 0.01;
 
+/// Half of the 95 % interval of n* below which it is known well.
+const WELL_KNOWN: f64 = 0.07;
+
 /// A variant.
 #[derive(Debug)]
 pub(super) struct Variant {
@@ -35,6 +38,8 @@ pub(super) struct Variant {
     fit: Option<Fit>,
     /// Its endpoints together in the last window; a rate of 0: they were idle.
     seen: Observed,
+    /// Mean time between tokens, when there were some.
+    itl_ms: f64,
     /// They weren't, or it was served something since.
     is_active: bool,
     /// Requests like the mean of late.
@@ -55,6 +60,7 @@ impl Variant {
             is_new: false,
             fit: None,
             seen: Observed::default(),
+            itl_ms: 0.0,
             is_active: false,
             blend: Blend::default(),
             analysis: None,
@@ -71,6 +77,15 @@ impl Variant {
     /// Its parameters are known, and what is seen agrees.
     pub(super) fn is_sure(&self) -> bool {
         matches!(self.state(), State::Converged | State::Infeasible)
+    }
+
+    /// The part of its load that is left of an endpoint that is probed: the less is known, the further from what is seen
+    /// anyway.
+    pub(super) fn probed_by(&self) -> u8 {
+        match self.fit {
+            Some(fit) if self.is_sure() && fit.n_star_half_width < WELL_KNOWN => 2,
+            Some(_) | None => 4,
+        }
     }
 
     fn state(&self) -> State {
@@ -135,6 +150,7 @@ impl Variant {
             together(&timed)
         };
         self.filter.observe(&timed);
+        self.hear(self.seen.itl_ms);
         if !self.streams && self.filter.state() == State::Converged {
             self.filtered = self.filter.parameters();
         }
@@ -144,12 +160,27 @@ impl Variant {
     /// A window isn't over, and nothing is known yet.
     pub(super) fn explore(&mut self, now_ms: f64, so_far: &[Observed], policy: &SloPolicy) {
         let seen = together(so_far);
+        self.hear(seen.itl_ms);
         let traffic = if seen.busy > 0 {
             seen.traffic
         } else {
             self.blend.traffic()
         };
         self.fit(now_ms, &traffic, policy);
+    }
+
+    fn hear(&mut self, itl_ms: f64) {
+        if itl_ms > 0.0 {
+            self.itl_ms = itl_ms;
+        }
+    }
+
+    /// How long its requests decode; a minute at most.
+    pub(super) fn lasting(&self) -> Duration {
+        let ms = self.traffic().output * self.itl_ms;
+        Duration::try_from_secs_f64(ms / 1e3)
+            .unwrap_or_default()
+            .min(Duration::from_secs(60))
     }
 
     fn fit(&mut self, now_ms: f64, traffic: &Traffic, policy: &SloPolicy) {

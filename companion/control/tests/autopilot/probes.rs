@@ -111,3 +111,27 @@ fn who_is_not_gated_is_not_explored() {
         assert_eq!(world.budgets, [None]);
     }
 }
+
+#[test]
+fn who_is_probed_has_time_to_get_there() {
+    let mut settings = settings(&["default"]);
+    settings.kept = vec![("default".into(), known())];
+    let mut world = World::new(settings);
+    // Its requests last for twenty seconds, two windows.
+    let mut probed = Vec::new();
+    for _ in 0..80 {
+        for n in [3, 12] {
+            world.round(0, &TRUE, n, 200, 1_600);
+        }
+        world.close();
+        probed.push(world.budgets[0].is_some_and(|it| it.requests_max < Some(256)));
+    }
+    let runs: Vec<usize> = probed
+        .split(|it| !it)
+        .map(<[bool]>::len)
+        .filter(|len| *len > 0)
+        .collect();
+    assert!(!runs.is_empty() && runs.len() < 20, "{probed:?}");
+    let all: usize = runs.iter().sum();
+    assert!(all < probed.len() / 3, "{probed:?}");
+}

@@ -1,8 +1,9 @@
 //! The way from the filters' words to a pool's autopilot, and from its budgets to what is granted.
 
+use std::sync::Arc;
 use std::time::Duration;
 
-use penstock_control::{Observation, Output};
+use penstock_control::Kept;
 use penstock_engine::policy::Gate;
 use penstock_engine::units::Decimal;
 use penstock_model::learner::State;
@@ -28,18 +29,30 @@ fn world(servers: &[&str]) -> World {
     world
 }
 
-/// So many at once, served by a server that holds nothing and reads prompts for nothing; what was granted is served.
-fn round(world: &mut World, first: u64, n: u64, output: u64) -> u64 {
+/// So many at once, served by a server that holds nothing and reads prompts for nothing: those that are granted together
+/// are served together, then those that were granted meanwhile.
+fn round(world: &mut World, first: u64, n: u64, output: u64) -> Vec<(Arc<str>, String, Kept)> {
     for sequence in first..first + n {
         world.say(1, Said::Register(register(sequence)));
     }
-    let granted = world.take().granted();
+    let mut learned = Vec::new();
+    loop {
+        let mut taken = world.take();
+        learned.append(&mut taken.learned);
+        if taken.granted().is_empty() {
+            return learned;
+        }
+        serve(world, &taken.granted(), output);
+    }
+}
+
+fn serve(world: &mut World, granted: &[u64], output: u64) {
     let itl_ms = ALPHA_MS + BETA_MS * granted.len() as f64;
     let us = |ms: f64| (ms * 1e3) as u64;
     let last_ms = itl_ms * output as f64;
     world.pass(Duration::from_micros(us(last_ms)));
     world.say(1, Said::Beat(wire::Beat {}));
-    for sequence in &granted {
+    for sequence in granted {
         let completed = wire::Completed {
             sequence: *sequence,
             endpoint: SERVER.into(),
@@ -55,7 +68,6 @@ fn round(world: &mut World, first: u64, n: u64, output: u64) -> u64 {
         };
         world.say(1, Said::Completed(completed));
     }
-    granted.len() as u64
 }
 
 #[test]
@@ -66,14 +78,8 @@ fn what_filters_tell_of_ends_becomes_a_model_and_the_gate_follows_it() {
     let (mut sequence, mut learned) = (1, Vec::new());
     for at in 0..400 {
         let n = 1 + at * 3 % 8;
-        round(&mut world, sequence, n, 20 + at % 7 * 5);
+        learned.append(&mut round(&mut world, sequence, n, 20 + at % 7 * 5));
         sequence += n;
-        while let Some(output) = world.control.poll_output() {
-            if let Output::Observe(Observation::Learned { pool, variant, kept }) = output {
-                assert_eq!((&*pool, variant.as_str()), ("chat", "default"));
-                learned.push(kept);
-            }
-        }
         if !learned.is_empty() {
             break;
         }
@@ -85,7 +91,10 @@ fn what_filters_tell_of_ends_becomes_a_model_and_the_gate_follows_it() {
     assert_eq!(variant.state, State::Converged, "{variant:?}");
     let found = variant.parameters.expect("they are known");
     assert!((found.alpha_ms - ALPHA_MS).abs() < 0.4, "{found:?}");
-    assert!(learned.len() == 1 && (learned[0].parameters.alpha_ms - ALPHA_MS).abs() < 0.4);
+    assert_eq!(learned.len(), 1);
+    let (pool, variant, kept) = &learned[0];
+    assert_eq!((&**pool, variant.as_str()), ("chat", "default"));
+    assert!((kept.parameters.alpha_ms - ALPHA_MS).abs() < 0.4, "{kept:?}");
     assert!(
         status.snapshot.upper > 8,
         "its gate is what it takes now: {}",

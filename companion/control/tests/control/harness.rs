@@ -1,10 +1,11 @@
 //! A control, its filters' frame numbers, and a clock that the test moves. After every event the whole is audited.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 use penstock_control::{
-    ConnId, Control, EndpointSettings, Event, FlowKey, Observation, Output, PoolSettings, Settings,
+    ConnId, Control, EndpointSettings, Event, FlowKey, Kept, Observation, Output, PoolSettings, Settings,
 };
 use penstock_engine::policy::{Gate, Policy, Queue, StockUnit};
 use penstock_engine::units::Decimal;
@@ -242,6 +243,8 @@ pub(crate) struct Taken {
     pub(crate) misrouted: usize,
     /// Requests that wait and run, of sessions that were lost.
     pub(crate) orphaned: Vec<(usize, usize)>,
+    /// What of pools' servers is worth keeping.
+    pub(crate) learned: Vec<(Arc<str>, String, Kept)>,
     /// Endpoints that were marked down (`true`), or are tried again.
     pub(crate) marked: Vec<(Box<str>, bool)>,
 }
@@ -249,7 +252,7 @@ pub(crate) struct Taken {
 impl Taken {
     fn observe(&mut self, observation: Observation) {
         match observation {
-            penstock_control::Observation::Learned { .. } => {}
+            Observation::Learned { pool, variant, kept } => self.learned.push((pool, variant, kept)),
             Observation::Decided { outcome, .. } => self.outcomes.push(outcome),
             Observation::Arrived(_) => self.arrived += 1,
             Observation::BadDeadline(_) => self.bad_deadlines += 1,
