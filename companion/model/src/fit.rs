@@ -19,6 +19,12 @@ const DEAF: f64 = 4.685;
 const DEVIATION_MIN: f64 = 0.02;
 /// The largest part of an iteration that is believed to compute prompts.
 const BUSY_MAX: f64 = 0.9;
+/// How much of that is taken for possible: servers that were simulated show a tenth, and all of it where every request is
+/// alike and their ends trigger one another.
+const SUSPECTED: f64 = 0.25;
+/// Where the number in flight spreads no more than this, C and M vary by what arrives when, and the ledger's own errors
+/// are of that size: the interval counts twice.
+const SPREAD: f64 = 0.12;
 /// Requests beyond which more of them don't make it surer: what the model leaves out doesn't average out.
 const EVIDENCE_MAX: f64 = 2_000.0;
 /// Times between tokens at which the error of the load equals the request's own disturbance.
@@ -31,6 +37,11 @@ pub struct Solution {
     pub theta: Vector3<f64>,
     /// Their covariance, as if none was held at 0.
     pub covariance: Matrix3<f64>,
+    /// By how much they would be off if requests that are slow for reasons of their own saw none of the prompts that the
+    /// clock lets them expect, rather than all.
+    pub suspicion: Vector3<f64>,
+    /// By how much the others in flight differed in number: standard deviation of the logarithm.
+    pub spread: f64,
     /// Standard deviation of a request's relative residual, robustly.
     pub deviation: f64,
     /// Of what was observed, each column scaled to length 1; infinite: it is singular.
@@ -54,7 +65,9 @@ impl Solution {
     #[must_use]
     pub fn half_width(&self, value: f64, gradient: &Vector3<f64>) -> f64 {
         let variance = (gradient.transpose() * self.covariance * gradient)[0];
-        let half = 1.96 * variance.max(0.0).sqrt() / value.abs();
+        let suspected = SUSPECTED * gradient.dot(&self.suspicion);
+        let half = (1.96 * variance.max(0.0).sqrt()).hypot(suspected) / value.abs();
+        let half = half * (1.0 + (SPREAD / self.spread).powi(2));
         if variance.is_finite() && value.is_finite() && half.is_finite() {
             half
         } else {
@@ -295,6 +308,15 @@ impl Normal {
                 covariance[(row, column)] /= self.scale[row] * self.scale[column];
             }
         }
+        let paced = |(sample, weight): (&Sample, &f64)| {
+            weight * sample.decode.prompts / sample.decode.itl_ms * deviation.powi(2)
+        };
+        let pace: f64 = samples.iter().zip(weights).map(paced).sum();
+        let beside = |sample: &Sample| (sample.decode.batch - sample.decode.prompts).max(1e-9).ln();
+        let mean = samples.iter().map(beside).sum::<f64>() / count;
+        let spread = samples.iter().map(|it| (beside(it) - mean).powi(2)).sum::<f64>() / count;
+        let suspicion =
+            Vector3::from_fn(|row, _| pace * inverse[(row, 1)] / (self.scale[row] * self.scale[1]));
         let finite = covariance
             .iter()
             .chain(theta.iter())
@@ -302,6 +324,8 @@ impl Normal {
         finite.then_some(Solution {
             theta: *theta,
             covariance,
+            suspicion,
+            spread: spread.sqrt(),
             deviation,
             condition,
         })

@@ -12,6 +12,8 @@ use crate::sizing::Targets;
 const FEW: usize = 32;
 /// The 95 % interval of n*, relative to it, from which on the parameters are known.
 const KNOWN: f64 = 0.2;
+/// Observations that must be enough: fewer of them are given the benefit of the doubt.
+const ENOUGH: f64 = 1_000.0;
 /// The spread of what was observed is one operating point's if the design is worse conditioned than this.
 const ONE_POINT: f64 = 30.0;
 
@@ -167,7 +169,7 @@ impl Learner {
         self.state = match () {
             () if 2.0 * n_star_half_width < KNOWN && feasible => State::Converged,
             () if 2.0 * n_star_half_width < KNOWN => State::Infeasible,
-            () if one_point => State::Unidentifiable,
+            () if one_point || hopeless(n_star_half_width, samples.len()) => State::Unidentifiable,
             () => State::Learning,
         };
         if matches!(self.state, State::Converged | State::Infeasible) {
@@ -207,6 +209,12 @@ impl Learner {
     pub const fn ttft_bias(&self) -> f64 {
         self.first_token.bias
     }
+}
+
+/// More observations like these wouldn't make n* known: what they were made under varies too little.
+fn hopeless(n_star_half_width: f64, observations: usize) -> bool {
+    let missing = (observations as f64 / ENOUGH).min(1.0);
+    2.0 * n_star_half_width * missing.sqrt() >= KNOWN
 }
 
 /// Half of the 95 % interval of n*, relative to it, and whether any load meets the targets: if none does, it is the

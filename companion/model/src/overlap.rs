@@ -55,8 +55,12 @@ pub fn decode(spans: &mut [Span], at: usize, prompt_ms: f64) -> Option<Decode> {
     }
     let most_ms = span_ms * PROMPTS_MAX;
     let scale = (most_ms / (prompts * prompt_ms)).min(1.0);
-    let clock = Clock { spans, scale };
-    let all_ms = clock.elapsed(r.first_ms, r.last_ms);
+    let (before_ms, by_then_ms) = (computed(spans, r.first_ms), computed(spans, r.last_ms));
+    // Time since its first token, without that in which prompts were computed.
+    let clock = |until_ms: f64, computed_ms: f64| {
+        (until_ms - r.first_ms - scale * (computed_ms - before_ms)).max(0.0)
+    };
+    let all_ms = clock(r.last_ms, by_then_ms);
     let own = r.held + r.output / 2.0;
     let mut beside = Beside::default();
     for (number, q) in spans.iter().enumerate() {
@@ -65,8 +69,17 @@ pub fn decode(spans: &mut [Span], at: usize, prompt_ms: f64) -> Option<Decode> {
             continue;
         }
         let produced = (f64::midpoint(from, to) - q.first_ms) / (q.last_ms - q.first_ms) * (q.output - 1.0);
-        let share = |until| clock.elapsed(r.first_ms, until) / all_ms;
-        beside.add(share(from), share(to), q.held + produced + 0.5);
+        let begins_ms = if q.first_ms > r.first_ms {
+            clock(from, q.computed_ms)
+        } else {
+            0.0
+        };
+        let ends_ms = if q.last_ms < r.last_ms {
+            clock(to, computed(spans, to))
+        } else {
+            all_ms
+        };
+        beside.add(begins_ms / all_ms, ends_ms / all_ms, q.held + produced + 0.5);
     }
     let prompts = prompts / gaps;
     let (decodes, resident) = beside.means();
@@ -132,23 +145,9 @@ impl Beside {
     }
 }
 
-/// Time, without that in which prompts were computed.
-struct Clock<'a> {
-    spans: &'a [Span],
-    scale: f64,
-}
-
-impl Clock<'_> {
-    fn elapsed(&self, from_ms: f64, to_ms: f64) -> f64 {
-        let computed_ms = self.computed(to_ms) - self.computed(from_ms);
-        (to_ms - from_ms - self.scale * computed_ms).max(0.0)
-    }
-
-    fn computed(&self, until_ms: f64) -> f64 {
-        let after = self.spans.partition_point(|q| q.first_ms <= until_ms);
-        after
-            .checked_sub(1)
-            .and_then(|last| self.spans.get(last))
-            .map_or(0.0, |q| q.computed_ms)
-    }
+/// Milliseconds in which prompts were computed until then.
+fn computed(spans: &[Span], until_ms: f64) -> f64 {
+    let after = spans.partition_point(|q| q.first_ms <= until_ms);
+    let last = after.checked_sub(1).and_then(|last| spans.get(last));
+    last.map_or(0.0, |q| q.computed_ms)
 }
