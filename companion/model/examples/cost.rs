@@ -49,6 +49,7 @@ fn run(in_flight: u64) {
                 last_ms: Some(last_ms),
                 streamed: true,
                 input: None,
+                cached: None,
                 output: Some(output as f64),
             };
             ledger.ended(last_ms, id, &end);

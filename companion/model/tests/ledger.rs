@@ -13,6 +13,7 @@ fn end(first_ms: f64, last_ms: f64, output: f64) -> End {
         last_ms: Some(last_ms),
         streamed: true,
         input: None,
+        cached: None,
         output: Some(output),
     }
 }
@@ -165,6 +166,7 @@ fn nothing_that_comes_breaks_it_or_the_learner() {
                         last_ms: (rng.random::<f64>() < 0.9).then(|| now_ms - any(30.0, &mut rng)),
                         streamed: rng.random::<f64>() < 0.9,
                         input: Some(any(900.0, &mut rng)),
+                        cached: None,
                         output: Some(any(200.0, &mut rng)),
                     };
                     ledger.ended(at_ms, id, &end);
