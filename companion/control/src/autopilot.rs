@@ -312,6 +312,7 @@ impl Autopilot {
         }
         self.turn += 1;
         self.flip(now);
+        self.window_since = (!is_idle).then_some(now);
         self.analyse();
         self.steer();
         for variant in &mut self.variants {
@@ -319,7 +320,6 @@ impl Autopilot {
                 self.learned.push((variant.name.clone(), kept));
             }
         }
-        self.window_since = (!is_idle).then_some(now);
         self.plan_exploring(now);
     }
 

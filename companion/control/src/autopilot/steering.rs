@@ -100,9 +100,10 @@ impl Autopilot {
         }
     }
 
-    /// The endpoint that is probed in the window that begins.
+    /// The endpoint that is probed in the window that begins; without one, nobody: what comes after a lull finds all
+    /// that there is.
     fn probed(&self) -> Option<usize> {
-        if !self.gates {
+        if !self.gates || self.window_since.is_none() {
             return None;
         }
         let busy = || {
@@ -148,7 +149,9 @@ impl Autopilot {
 
     /// This endpoint is explored, and it is its turn to have less.
     fn explores(&self, number: usize) -> bool {
-        self.is_explored(&self.servers[number]) && self.flips.wrapping_add(number) % 2 == 1
+        self.window_since.is_some()
+            && self.is_explored(&self.servers[number])
+            && self.flips.wrapping_add(number) % 2 == 1
     }
 
     fn budget(&self, number: usize, limits: Option<Limits>, probed: bool) -> Option<Budget> {

@@ -2,7 +2,7 @@
 
 use penstock_engine::Budget;
 
-use crate::truth::{TRUE, World, known, settings};
+use crate::truth::{TRUE, WINDOW, World, known, settings};
 
 /// In each of so many windows: which endpoints are probed.
 fn probed(world: &mut World, windows: usize, endpoints: u32) -> Vec<Vec<u32>> {
@@ -134,4 +134,28 @@ fn who_is_probed_has_time_to_get_there() {
     assert!(!runs.is_empty() && runs.len() < 20, "{probed:?}");
     let all: usize = runs.iter().sum();
     assert!(all < probed.len() / 3, "{probed:?}");
+}
+
+#[test]
+fn nobody_is_probed_in_a_lull() {
+    for windows in 1..24 {
+        let mut settings = settings(&["default"]);
+        settings.kept = vec![("default".into(), known())];
+        let mut world = World::new(settings);
+        for _ in 0..windows {
+            world.round(0, &TRUE, 3, 500, 10);
+            world.close();
+        }
+        world.pass(3 * WINDOW);
+        assert_eq!(world.autopilot.poll_timeout(), None);
+        let budget = world.budgets[0].expect("a budget");
+        assert_eq!(budget.requests_max, Some(256), "after {windows} windows");
+        let mut world = World::new(self::settings(&["default"]));
+        for _ in 0..windows {
+            world.round(0, &TRUE, 8, 500, 10);
+            world.close();
+        }
+        world.pass(3 * WINDOW);
+        assert_eq!(world.budgets[0], None, "after {windows} steps");
+    }
 }
