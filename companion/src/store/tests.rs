@@ -163,7 +163,7 @@ fn a_damaged_byte_is_found_or_does_not_matter() {
     let models = Store::open(&file(&folder)).expect("read").models;
     let used: Vec<usize> = (0..whole.len()).filter(|at| whole[*at] != 0).collect();
     let mut found = 0;
-    let step = (used.len() / 120).max(1);
+    let step = (used.len() / 60).max(1);
     for at in used.iter().step_by(step) {
         let mut damaged = whole.clone();
         damaged[*at] ^= 0x5a;

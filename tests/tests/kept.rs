@@ -1,0 +1,131 @@
+//! What a companion keeps for the next one, in the file of `usage.store`.
+
+use std::path::Path;
+use std::time::Duration;
+
+use penstock::config::Config;
+use penstock_control::Kept;
+use penstock_model::Parameters;
+use penstock_tests::gateway::pool;
+use penstock_tests::{Companion, Upstream, binary, run, until};
+use tokio::process::Command;
+
+const KEPT: Kept = Kept {
+    parameters: Parameters {
+        alpha_ms: 8.25,
+        beta_ms: 0.0625,
+        gamma_ms: 0.000_5,
+    },
+    ttft_bias: 1.5,
+};
+
+fn store(path: &Path) -> String {
+    format!("  usage: {{store: {{redb: '{}'}}}}\n", path.display())
+}
+
+/// Keeps it as a companion does that has learned it.
+async fn learned(pools: &str, pool: &str, variant: &str) {
+    let config = Config::parse(&format!("pools:\n{pools}"), "test").expect("valid");
+    let keeper = penstock::store::open(&config).expect("nobody has it open");
+    keeper.writers().learned(pool, variant.into(), KEPT);
+    keeper.close(Duration::from_secs(60)).await;
+}
+
+async fn alpha(companion: &Companion) -> Option<f64> {
+    let status = companion.status().await;
+    status["pools"][0]["model"][0]["alpha"].as_f64()
+}
+
+#[test]
+fn what_was_learned_is_known_at_the_next_start() {
+    run(async {
+        let folder = tempfile::tempdir().expect("a folder");
+        let server = Upstream::serving(Duration::ZERO).await;
+        let path = folder.path().join("kept.redb");
+        let pools = [pool("p", "'*'", &[&server], &store(&path))];
+        learned(&pools[0], "p", "default").await;
+        let mut companion = Companion::start("", &pools).await;
+        assert_eq!(alpha(&companion).await, Some(8.25));
+        let metrics = companion.metrics().await;
+        let of = [("pool", "p"), ("variant", "default")];
+        assert_eq!(metrics.sum("penstock_model_gamma_ms", &of), 0.000_5);
+        assert_eq!(metrics.sum("penstock_model_ttft_bias", &of), 1.5);
+        companion.kill().await;
+        companion.again().await;
+        assert_eq!(alpha(&companion).await, Some(8.25), "a killed one loses nothing");
+    });
+}
+
+#[test]
+fn of_other_pools_and_variants_nothing_is_known() {
+    run(async {
+        let folder = tempfile::tempdir().expect("a folder");
+        let server = Upstream::serving(Duration::ZERO).await;
+        let path = folder.path().join("kept.redb");
+        let pools = [pool("p", "'*'", &[&server], &store(&path))];
+        learned(&pools[0], "p", "other").await;
+        let renamed = pool("q", "'*'", &[&server], &store(&path));
+        learned(&renamed, "q", "default").await;
+        let companion = Companion::start("", &pools).await;
+        assert_eq!(alpha(&companion).await, None);
+    });
+}
+
+#[test]
+fn a_damaged_file_is_set_aside_and_said_so() {
+    run(async {
+        let folder = tempfile::tempdir().expect("a folder");
+        let server = Upstream::serving(Duration::ZERO).await;
+        let path = folder.path().join("kept.redb");
+        let pools = [pool("p", "'*'", &[&server], &store(&path))];
+        learned(&pools[0], "p", "default").await;
+        let mut damaged = std::fs::read(&path).expect("it is there");
+        damaged.truncate(5_000);
+        std::fs::write(&path, &damaged).expect("written");
+        let companion = Companion::start("", &pools).await;
+        assert_eq!(alpha(&companion).await, None, "it is learned again");
+        let aside = folder.path().join("kept.redb.damaged-1");
+        assert_eq!(std::fs::read(&aside).expect("it is there"), damaged);
+        until("the log says so", || async {
+            let log = companion.log();
+            let said = log.contains("set aside") && log.contains("kept.redb.damaged-1");
+            if said { Ok(()) } else { Err(log) }
+        })
+        .await;
+    });
+}
+
+#[test]
+fn a_file_that_is_in_use_or_cannot_be_there_ends_the_start() {
+    run(async {
+        let folder = tempfile::tempdir().expect("a folder");
+        let server = Upstream::serving(Duration::ZERO).await;
+        let path = folder.path().join("kept.redb");
+        let of = |path: &Path| [pool("p", "'*'", &[&server], &store(path))];
+        let _companion = Companion::start("", &of(&path)).await;
+        let nowhere = folder.path().join("missing").join("kept.redb");
+        for (path, why) in [
+            (&path, "is in use by another process"),
+            (&nowhere, "No such file"),
+        ] {
+            let file = folder.path().join("second.yaml");
+            let socket = |name: &str| folder.path().join(name).display().to_string();
+            let listen = format!(
+                "listen: {{grpc: 'unix:{}', http: 'unix:{}'}}\n",
+                socket("grpc"),
+                socket("http")
+            );
+            std::fs::write(&file, format!("{listen}pools:\n{}", of(path).concat())).expect("written");
+            let mut command = Command::new(binary::penstock());
+            command.arg("serve").arg("--config").arg(&file).kill_on_drop(true);
+            let ended = tokio::time::timeout(Duration::from_secs(60), command.output())
+                .await
+                .expect("it ends")
+                .expect("it starts");
+            let said = String::from_utf8_lossy(&ended.stderr);
+            assert_eq!(ended.status.code(), Some(1), "{said}");
+            let file = format!("usage.store: {}", path.display());
+            assert!(said.contains(&file) && said.contains(why), "{said}");
+        }
+    });
+}
