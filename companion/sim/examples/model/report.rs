@@ -110,7 +110,8 @@ fn learned(text: &mut String, of: &Value) {
         "\n## Learned behind its own gate\n\n{} servers, offered {} of what they can do within targets inferred at k = 3, so \
          the gate sets the load it learns from. Errors of n* and lambda* against the closed forms at the true parameters, the \
          sizes of the mix and a bias of 1: median (worst) of {} seeds, at the first window that ends after so many requests an \
-         endpoint. Exported n* is that of /metrics: at the sizes that were seen, with the bias. Kalman: the filter over windows, \
+         endpoint. Exported n* is that of /metrics: at the \
+         sizes that were served, which behind fair queueing aren't those that were offered (mixed), and with the bias. Kalman: the filter over windows, \
          in the same runs.",
         of["servers"], of["offered"], of["seeds"]
     );
