@@ -27,7 +27,7 @@ impl Report {
 
     pub(crate) fn write(&self, dir: &Path) -> io::Result<()> {
         fs::create_dir_all(dir)?;
-        let json = serde_json::to_string_pretty(&self.0).map_err(io::Error::other)?;
+        let json = serde_json::to_string(&self.0).map_err(io::Error::other)?;
         fs::write(dir.join("model.json"), json + "\n")?;
         fs::write(dir.join("model.md"), self.text())?;
         plots::draw(dir, &self.0).map_err(io::Error::other)
