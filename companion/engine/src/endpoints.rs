@@ -289,10 +289,11 @@ impl Endpoints {
         (had_room != has_room).then_some(changed)
     }
 
-    /// Requests per second that those that are ready serve, as far as models of them say; `None`: none does.
+    /// Requests per second that those that are ready serve, as models of them say; `None`: of one it isn't known, so
+    /// that the others' would be too few.
     pub(crate) fn rate(&self) -> Option<f64> {
-        let rates = self.iter().filter(|endpoint| endpoint.ready);
-        let rate: f64 = rates.filter_map(Endpoint::rate).sum();
+        let ready = self.iter().filter(|endpoint| endpoint.ready);
+        let rate: f64 = ready.map(Endpoint::rate).sum::<Option<f64>>()?;
         (rate > 0.0).then_some(rate)
     }
 

@@ -595,6 +595,8 @@ fn where_nothing_was_measured_the_model_says_when_to_try_again() {
     );
     let mut unknown = refused(&[rated(None), rated(None)]);
     between(retry_after(unknown.at(4.0), request(90, "f", Default)), 80.0);
+    let mut half = refused(&[rated(None), rated(Some(1.0))]);
+    between(retry_after(half.at(4.0), request(90, "f", Default)), 80.0);
     // Once one was served that counts.
     known.at(4.0).complete(1);
     known.register(92, "f", Default);
