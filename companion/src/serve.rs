@@ -170,6 +170,8 @@ pub async fn run(args: Args) -> Result<(), Error> {
     };
     // Nobody listens any more when these fail.
     let _ = life.send(Life::Draining);
+    // The next companion may be starting already, and needs the file; nobody waits for a disk.
+    let kept = tokio::spawn(keeper.close(FLUSH_MAX));
     match (told, config.queued) {
         (Told::Terminate, Queued::HandOver) => {
             tracing::info!("handing over: what waits and what runs is left to the next companion");
@@ -188,7 +190,8 @@ pub async fn run(args: Args) -> Result<(), Error> {
     if tokio::time::timeout(FLUSH_MAX, flushed).await.is_err() {
         tracing::warn!("a peer doesn't read; not waiting for it");
     }
-    keeper.close(FLUSH_MAX).await;
+    // It says by itself what is lost.
+    let _ = kept.await;
     Ok(())
 }
 
