@@ -24,7 +24,7 @@ const PROBED_MAX: u64 = 12;
 /// While nothing is known of a variant it is explored: so often in a window its endpoints change between all and a
 /// quarter of what was there, and what was seen is fitted,
 const EXPLORED_PER_WINDOW: u32 = 4;
-/// but no more often than this in all: one load for so long won't become two by itself.
+/// but they change no more often than this in all: what so many changes don't tell won't be told by more.
 const EXPLORED_MAX: u32 = 40;
 
 impl Autopilot {
@@ -48,7 +48,6 @@ impl Autopilot {
             let so_far: Vec<Observed> = own.filter_map(|it| it.so_far(now.since(since))).collect();
             self.variants[number].explore(millis(now), &so_far, &self.slo_policy);
         }
-        self.explored += 1;
         self.flip(now);
         self.steer();
         self.plan_exploring(now);
@@ -57,6 +56,8 @@ impl Autopilot {
     /// Lets endpoints that are explored change their load, when what came under the last one has had its time.
     pub(super) fn flip(&mut self, now: Instant) {
         if now.since(self.flipped_at) >= self.lasting(|it| self.is_explored(it)) {
+            let explores = self.servers.iter().any(|it| self.is_explored(it));
+            self.explored = self.explored.saturating_add(u32::from(explores));
             self.flips = self.flips.wrapping_add(1);
             self.flipped_at = now;
         }
