@@ -112,12 +112,13 @@ impl Model {
         self.notice();
     }
 
-    /// Requests per second that are said to be served.
+    /// Requests per second that are said to be served; 0 where that isn't said of all.
     pub(super) fn expected_rate(&self) -> f64 {
         let ready = self.endpoints.values().filter(|server| server.ready);
         ready
-            .filter_map(|server| server.budget.and_then(|budget| budget.rate))
-            .sum()
+            .map(|server| server.budget.and_then(|budget| budget.rate))
+            .sum::<Option<f64>>()
+            .unwrap_or_default()
     }
 
     /// Nanoseconds; `None`: nobody knows.
