@@ -7,9 +7,9 @@ use crate::closed_form::Traffic;
 pub struct Observed {
     /// Requests per second and their mean size.
     pub traffic: Traffic,
-    /// Mean time to the first token.
+    /// Mean time to the first token; 0: it wasn't seen.
     pub ttft_ms: f64,
-    /// Mean time between tokens.
+    /// Mean time between tokens; 0: it wasn't seen.
     pub itl_ms: f64,
     /// Endpoints of a rate above 0.
     pub busy: usize,
@@ -26,28 +26,27 @@ impl Observed {
     }
 }
 
-/// All of `windows` together: rates add, the rest is weighted by them. Nothing busy: all zero.
+/// All of `windows` together: rates add, the rest is weighted by them, and a time that a window hasn't seen is none of
+/// the mean. Nothing busy: all zero.
 #[must_use]
 pub fn together(windows: &[Observed]) -> Observed {
-    let mut sum = Observed::default();
-    for window in windows {
-        let rate = window.traffic.rate;
-        if !(rate > 0.0 && rate.is_finite()) {
-            continue;
-        }
-        sum.traffic.rate += rate;
-        sum.traffic.input += rate * window.traffic.input;
-        sum.traffic.output += rate * window.traffic.output;
-        sum.ttft_ms += rate * window.ttft_ms;
-        sum.itl_ms += rate * window.itl_ms;
-        sum.busy += window.busy.max(1);
+    let is_busy = |it: &&Observed| it.traffic.rate > 0.0 && it.traffic.rate.is_finite();
+    let busy = || windows.iter().filter(is_busy);
+    let mean = |of: fn(&Observed) -> f64, is_seen: fn(f64) -> bool| {
+        let seen = busy().filter(|it| is_seen(of(it)));
+        let (rate, sum) = seen.fold((0.0, 0.0), |(rate, sum), it| {
+            (rate + it.traffic.rate, sum + it.traffic.rate * of(it))
+        });
+        if rate > 0.0 { sum / rate } else { 0.0 }
+    };
+    Observed {
+        traffic: Traffic {
+            rate: busy().map(|it| it.traffic.rate).sum(),
+            input: mean(|it| it.traffic.input, |_| true),
+            output: mean(|it| it.traffic.output, |_| true),
+        },
+        ttft_ms: mean(|it| it.ttft_ms, |ms| ms > 0.0),
+        itl_ms: mean(|it| it.itl_ms, |ms| ms > 0.0),
+        busy: busy().map(|it| it.busy.max(1)).sum(),
     }
-    if sum.busy > 0 {
-        let rate = sum.traffic.rate;
-        sum.traffic.input /= rate;
-        sum.traffic.output /= rate;
-        sum.ttft_ms /= rate;
-        sum.itl_ms /= rate;
-    }
-    sum
 }

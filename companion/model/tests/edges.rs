@@ -260,6 +260,23 @@ fn idle_endpoints_are_no_part_of_averages() {
 }
 
 #[test]
+fn a_time_that_was_not_seen_is_no_part_of_its_average() {
+    let seen = |rate, ttft_ms, itl_ms| Observed {
+        traffic: Traffic {
+            rate,
+            input: 100.0,
+            output: 50.0,
+        },
+        ttft_ms,
+        itl_ms,
+        busy: 1,
+    };
+    let both = together(&[seen(3.0, 0.0, 0.0), seen(1.0, 80.0, 20.0)]);
+    assert_eq!((both.traffic.rate, both.ttft_ms, both.itl_ms), (4.0, 80.0, 20.0));
+    assert_eq!(together(&[seen(3.0, 0.0, 0.0)]).ttft_ms, 0.0);
+}
+
+#[test]
 fn first_parameters_must_be_stable_where_they_come_from() {
     let window = |rate| Observed {
         traffic: Traffic {

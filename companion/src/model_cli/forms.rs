@@ -1,6 +1,6 @@
 //! `penstock model solve` and `size`: the closed forms, for one kind of server and one kind of request.
 
-use penstock_model::sizing::{self, Binding};
+use penstock_model::sizing;
 use penstock_model::{Parameters, Targets, Traffic, slo};
 use serde::Serialize;
 
@@ -162,13 +162,7 @@ impl Size {
             lambda_star: sizing.lambda_star,
             n_star: sizing.n_star,
             rho: sizing.rho,
-            binding: match sizing.binding {
-                Binding::Ttft => "ttft",
-                Binding::Itl => "itl",
-                Binding::Both => "both",
-                Binding::MaxBatch => "max_batch",
-                Binding::None => "none",
-            },
+            binding: sizing.binding.as_str(),
             feasible: sizing.feasible,
             required_replicas: self
                 .total_rate
