@@ -538,14 +538,15 @@ impl Tree {
         turned
     }
 
-    /// Forgets `flow` if nothing of it waits or runs, at once or when nothing is owed any more.
+    /// Forgets `flow` if nothing of it waits or runs, at once or when nothing is owed any more; and others beside it to
+    /// which nothing is owed by what it left.
     pub(crate) fn release_flow(&mut self, flow: u32) {
         let node = &self.flows[flow];
+        let (leaf, child) = (node.leaf, node.child);
         if node.waiting == 0 && node.in_flight == 0 {
-            let (leaf, child) = (node.leaf, node.child);
             self.leaves[leaf].level.rest(child);
-            self.forget_idle(leaf);
         }
+        self.forget_idle(leaf);
     }
 
     /// Whether `leaf` is gone by that.

@@ -97,6 +97,8 @@ struct Child {
     place: Place,
     /// Under [`Rule::Usage`] goes after all others.
     last: bool,
+    /// It was able to go, or went.
+    started: bool,
     /// Meaningful in a queue.
     head: Head,
 }
@@ -195,6 +197,7 @@ impl Tags {
             finish: Virtual::default(),
             place: Place::Out,
             last: false,
+            started: false,
             head,
         })
     }
@@ -285,7 +288,10 @@ impl Tags {
     /// `child` was [`Self::forgettable`].
     pub(super) fn forget(&mut self, child: ChildId) {
         self.wake(child);
-        self.moved = None;
+        // Who was refused at the door has started nothing.
+        if self.children[child].started {
+            self.moved = None;
+        }
         if self.served == Some(child) {
             self.served = None;
             self.now = self.children[child].finish;
@@ -365,6 +371,7 @@ impl Tags {
         self.wake(child);
         let level = self.level();
         let node = &mut self.children[child];
+        node.started = true;
         if node.finish < level {
             node.finish = level;
             self.moved = None;
