@@ -538,8 +538,7 @@ impl Tree {
         turned
     }
 
-    /// Forgets `flow` if nothing of it waits or runs, at once or when nothing is owed any more; and others beside it to
-    /// which nothing is owed by what it left.
+    /// Forgets `flow` if nothing of it waits or runs, once nothing is owed any more; what it left may let others go.
     pub(crate) fn release_flow(&mut self, flow: u32) {
         let node = &self.flows[flow];
         let (leaf, child) = (node.leaf, node.child);
