@@ -3,6 +3,7 @@
 //! One task an endpoint. An answer of 2xx is healthy, and one success is enough; a server without that path (404,
 //! 405, 501) is alive, and taken for healthy with one line in the log.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use penstock_control::Event;
@@ -20,7 +21,8 @@ const TIMEOUT_MAX: Duration = Duration::from_secs(2);
 /// # Errors
 /// When the HTTP client can't be made.
 pub fn spawn(config: &Config, driver: &Handle) -> Result<(), reqwest::Error> {
-    for (pool, settings) in config.pools.iter().enumerate() {
+    for settings in &config.pools {
+        let pool: Arc<str> = settings.name.as_str().into();
         let Some(health) = &settings.health else { continue };
         let client = Client::builder()
             .timeout(health.interval.min(TIMEOUT_MAX))
@@ -30,7 +32,7 @@ pub fn spawn(config: &Config, driver: &Handle) -> Result<(), reqwest::Error> {
             let address = endpoint.address.to_string();
             tokio::spawn(watch(
                 client.clone(),
-                pool,
+                pool.clone(),
                 address,
                 health.clone(),
                 driver.clone(),
@@ -40,7 +42,7 @@ pub fn spawn(config: &Config, driver: &Handle) -> Result<(), reqwest::Error> {
     Ok(())
 }
 
-async fn watch(client: Client, pool: usize, address: String, health: Health, driver: Handle) {
+async fn watch(client: Client, pool: Arc<str>, address: String, health: Health, driver: Handle) {
     let url = format!("http://{address}{}", health.path);
     let mut ticks = tokio::time::interval(health.interval);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -79,7 +81,7 @@ async fn watch(client: Client, pool: usize, address: String, health: Health, dri
             );
         }
         let event = Event::EndpointReady {
-            pool,
+            pool: pool.clone(),
             address: address.clone(),
             ready,
         };

@@ -343,6 +343,8 @@ mod tests {
         Arc::new(Labels {
             pool: "chat".into(),
             model: "m".into(),
+            target_model: "m".into(),
+            traceparent: Box::default(),
             flow: "acme".into(),
             private: false,
             band: Band::Default,

@@ -62,8 +62,10 @@ pub fn frame(config: &Config) -> wire::Policy {
                 endpoints: pool.endpoints.iter().map(|it| it.address.to_string()).collect(),
                 open_bound: open_bound(pool),
                 open_in_tokens: in_tokens(pool),
+                prefix_hashes: wants_hashes(pool),
             })
             .collect(),
+        tracing: false,
     };
     let mut hasher = DefaultHasher::new();
     prost::Message::encode_to_vec(&policy).hash(&mut hasher);
@@ -111,6 +113,7 @@ pub fn plugin_configuration(config: &Config, node: &str) -> Value {
                 "endpoints": pool.endpoints,
                 "open_bound": pool.open_bound,
                 "open_in_tokens": pool.open_in_tokens,
+                "prefix_hashes": pool.prefix_hashes,
             })).collect::<Vec<_>>(),
         },
     })
@@ -160,6 +163,11 @@ const fn in_tokens(pool: &Pool) -> bool {
             StockUnit::Tokens => true,
         },
     }
+}
+
+/// Where its prompt was computed before matters, and there is a choice.
+fn wants_hashes(_pool: &Pool) -> bool {
+    false
 }
 
 /// A band as clients and configuration write it.

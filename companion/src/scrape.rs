@@ -6,6 +6,7 @@
 
 mod page;
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use penstock_control::{Event, Scraped};
@@ -24,14 +25,14 @@ const USELESS: Duration = Duration::from_secs(30);
 /// # Errors
 /// When the HTTP client can't be made.
 pub fn spawn(config: &Config, driver: &Handle) -> Result<(), reqwest::Error> {
-    for (pool, settings) in config.pools.iter().enumerate() {
+    for settings in &config.pools {
         let Some(scrape) = &settings.scrape else { continue };
         let client = client()?;
         let endpoints = u32::try_from(settings.endpoints.len()).unwrap_or(u32::MAX).max(1);
         for (at, endpoint) in (0..).zip(&settings.endpoints) {
             let reader = Reader {
                 client: client.clone(),
-                pool,
+                pool: settings.name.as_str().into(),
                 address: endpoint.address.to_string(),
                 scrape: scrape.clone(),
             };
@@ -79,7 +80,7 @@ impl Failure {
 /// Reads one endpoint's page, again and again.
 struct Reader {
     client: Client,
-    pool: usize,
+    pool: Arc<str>,
     address: String,
     scrape: Scrape,
 }
@@ -125,7 +126,7 @@ impl Reader {
                 }
             }
             let event = Event::Scraped {
-                pool: self.pool,
+                pool: self.pool.clone(),
                 address: self.address.clone(),
                 scraped,
             };

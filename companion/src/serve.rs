@@ -273,6 +273,7 @@ pub fn settings(config: &Config, sessions_expected: Option<usize>) -> Settings {
                         ready: pool.health.is_none(),
                         variant: endpoint.variant.clone(),
                         max_batch: endpoint.max_batch,
+                        taints: endpoint.taints.clone(),
                     })
                     .collect(),
                 policy: pool.policy.clone(),
@@ -282,10 +283,13 @@ pub fn settings(config: &Config, sessions_expected: Option<usize>) -> Settings {
                 requeues: pool.requeues,
                 slo: pool.slo,
                 kept: Vec::new(),
+                rewrite: pool.rewrite.clone(),
+                scheduler: pool.scheduler,
             })
             .collect(),
         policy: policy::frame(config),
         objectives: config.identity.objectives.clone(),
+        max_priority: config.identity.max_priority.clone(),
         sessions_expected,
         startup_wait: config.startup_wait,
         flows_shown: config.metric_flows,

@@ -201,6 +201,12 @@ pub struct Register {
     /// The request that this one is, entered again because no server took it; absent: it is nobody else. Since version 2.
     #[prost(message, optional, tag = "29")]
     pub origin: ::core::option::Option<Origin>,
+    /// The client's `traceparent`, where the policy asks for it. Since version 2.
+    #[prost(string, tag = "30")]
+    pub traceparent: ::prost::alloc::string::String,
+    /// The model that its body asks for by now: it was let go before, and rewritten then; empty: `model`. Since version 2.
+    #[prost(string, tag = "31")]
+    pub target_model: ::prost::alloc::string::String,
 }
 /// A request by its name.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
@@ -306,6 +312,9 @@ pub struct Policy {
     pub identity: ::core::option::Option<Identity>,
     #[prost(message, repeated, tag = "5")]
     pub pools: ::prost::alloc::vec::Vec<Pool>,
+    /// Registrations carry the client's `traceparent`. Since version 2.
+    #[prost(bool, tag = "6")]
+    pub tracing: bool,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Route {
@@ -412,6 +421,9 @@ pub struct Pool {
     /// The bound counts tokens of prompt and expected output, not requests. Since version 2.
     #[prost(bool, tag = "10")]
     pub open_in_tokens: bool,
+    /// Registrations of its requests carry hashes of the prompt's beginnings. Since version 2.
+    #[prost(bool, tag = "11")]
+    pub prefix_hashes: bool,
 }
 /// The endpoints of a pool that are ready, for what passes through ungated, and for when no companion answers.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]

@@ -104,12 +104,14 @@ impl Control {
             Event::Frame(conn, frame) => self.frame(now, conn, *frame),
             Event::Closed(conn) => self.closed(now, conn, "the stream ended"),
             Event::HandOver => self.hand_over(),
-            Event::EndpointReady { pool, address, ready } => self.endpoint_ready(now, pool, &address, ready),
+            Event::EndpointReady { pool, address, ready } => self.endpoint_ready(now, &pool, &address, ready),
             Event::Scraped {
                 pool,
                 address,
                 scraped,
-            } => self.scraped(now, pool, &address, scraped),
+            } => self.scraped(now, &pool, &address, scraped),
+            Event::Settings(settings) => self.reload(now, *settings),
+            Event::Endpoints { pool, endpoints } => self.relist(now, &pool, &endpoints),
             Event::Drain(on) => {
                 self.draining = on;
                 for pool in 0..self.pools.len() {
@@ -265,21 +267,26 @@ impl Control {
         }
     }
 
-    fn endpoint_ready(&mut self, now: Instant, pool: usize, address: &str, ready: bool) {
-        let Some(of) = self.pools.get_mut(pool) else {
+    fn endpoint_ready(&mut self, now: Instant, pool: &str, address: &str, ready: bool) {
+        let Some(pool) = self.pool_named(pool) else {
             return;
         };
-        if of.set_ready(now, address, ready) {
+        if self.pools[pool].set_ready(now, address, ready) {
             self.effects(now, pool);
             self.tell_endpoints(None);
         }
     }
 
-    fn scraped(&mut self, now: Instant, pool: usize, address: &str, scraped: Option<Scraped>) {
-        let Some(of) = self.pools.get_mut(pool) else {
+    /// The index of a pool of the configuration in force.
+    pub(crate) fn pool_named(&self, name: &str) -> Option<usize> {
+        self.pools.iter().position(|pool| &*pool.name == name)
+    }
+
+    fn scraped(&mut self, now: Instant, pool: &str, address: &str, scraped: Option<Scraped>) {
+        let Some(pool) = self.pool_named(pool) else {
             return;
         };
-        let Some(id) = of.take_scraped(now, address, scraped) else {
+        let Some(id) = self.pools[pool].take_scraped(now, address, scraped) else {
             return;
         };
         let running = scraped.and_then(|it| it.running);

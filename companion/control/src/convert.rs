@@ -194,7 +194,7 @@ mod tests {
     use penstock_engine::Policy;
 
     use super::*;
-    use crate::settings::PoolSettings;
+    use crate::settings::{PoolSettings, Scorers};
 
     fn pool(order: Order) -> Pool {
         let settings = PoolSettings {
@@ -211,6 +211,8 @@ mod tests {
             requeues: 3,
             slo: penstock_model::slo::Policy::default(),
             kept: Vec::new(),
+            rewrite: Vec::new(),
+            scheduler: Scorers::default(),
         };
         Pool::new(&settings, 1, Instant::ZERO)
     }

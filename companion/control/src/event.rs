@@ -8,6 +8,7 @@ use penstock_engine::input::Band;
 use penstock_wire as wire;
 
 use crate::autopilot::{Kept, Scraped};
+use crate::settings::{EndpointSettings, Settings};
 
 /// One gRPC stream, as the shell names it. Never used twice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -24,8 +25,8 @@ pub enum Event {
     Closed(ConnId),
     /// An endpoint became ready, or is no longer.
     EndpointReady {
-        /// Index into [`crate::Settings::pools`].
-        pool: usize,
+        /// The pool's name; unknown ones are ignored.
+        pool: Arc<str>,
         /// `ip:port`; unknown ones are ignored.
         address: String,
         /// It passes its health check.
@@ -33,12 +34,21 @@ pub enum Event {
     },
     /// What a server says of itself; `None`: it hasn't for too long.
     Scraped {
-        /// Index into [`crate::Settings::pools`].
-        pool: usize,
+        /// The pool's name; unknown ones are ignored.
+        pool: Arc<str>,
         /// `ip:port`; unknown ones are ignored.
         address: String,
         /// What it says.
         scraped: Option<Scraped>,
+    },
+    /// Another configuration. What waits keeps its place, what runs runs on; pools are told apart by their names.
+    Settings(Box<Settings>),
+    /// A pool's endpoints are these from now on; an address that stays keeps what runs there.
+    Endpoints {
+        /// The pool's name; unknown ones are ignored.
+        pool: Arc<str>,
+        /// All of them, in order.
+        endpoints: Vec<EndpointSettings>,
     },
     /// Refuse everything new and all that waits (`true`), or take requests again (`false`).
     Drain(bool),
@@ -64,6 +74,8 @@ pub struct Labels {
     pub pool: Arc<str>,
     /// The model asked for.
     pub model: Box<str>,
+    /// The model that the server is asked for.
+    pub target_model: Box<str>,
     /// The flow; empty: anonymous.
     pub flow: Box<str>,
     /// The flow mustn't be shown: it comes from a body, or is a user.
@@ -72,6 +84,8 @@ pub struct Labels {
     pub band: Band,
     /// The client's `x-request-id`.
     pub request_id: Box<str>,
+    /// The client's `traceparent`; empty: it sent none, or nobody traces.
+    pub traceparent: Box<str>,
 }
 
 /// Something worth counting or logging.

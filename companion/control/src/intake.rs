@@ -168,6 +168,8 @@ impl Control {
         Arc::new(Labels {
             pool: self.pools[pool].name.clone(),
             model: from.model.as_str().into(),
+            target_model: from.model.as_str().into(),
+            traceparent: Box::default(),
             flow: flow.as_ref().into(),
             private,
             band: if trusted { claimed } else { trust::lowered(claimed) },
@@ -216,6 +218,8 @@ impl Control {
         let labels = Arc::new(Labels {
             pool: self.no_pool.clone(),
             model: from.model.as_str().into(),
+            target_model: from.model.as_str().into(),
+            traceparent: Box::default(),
             flow: from.fairness_id.as_str().into(),
             private: from.fairness_id_private,
             band: convert::band(&from.priority, &self.settings.objectives),
@@ -246,6 +250,8 @@ impl Control {
         Arc::new(Labels {
             pool: pool.map_or(&self.no_pool, |pool| &pool.name).clone(),
             model: from.model.as_str().into(),
+            target_model: from.model.as_str().into(),
+            traceparent: Box::default(),
             flow: "".into(),
             private: false,
             band: Band::Default,

@@ -2,6 +2,7 @@
 
 use core::time::Duration;
 
+use hashbrown::HashMap;
 use penstock_engine::Policy;
 use penstock_engine::input::Band;
 use penstock_engine::units::Decimal;
@@ -18,6 +19,8 @@ pub struct Settings {
     pub policy: wire::Policy,
     /// Bands by the name of an objective.
     pub objectives: Vec<(String, Band)>,
+    /// What a tenant may claim at most.
+    pub max_priority: MaxPriority,
     /// Sessions that say Hello when all is well; `None`: unknown, the whole of `startup_wait` is waited.
     pub sessions_expected: Option<usize>,
     /// Dispatch begins when all expected sessions said Hello, at the latest after this.
@@ -53,6 +56,55 @@ pub struct PoolSettings {
     pub slo: penstock_model::slo::Policy,
     /// What earlier lives have learned of its servers, by variant.
     pub kept: Vec<(String, Kept)>,
+    /// Which models the servers are asked for instead of the one that was asked for; globs, first match.
+    pub rewrite: Vec<Rewrite>,
+    /// What says which of the endpoints with room is the best.
+    pub scheduler: Scorers,
+}
+
+/// What a tenant may claim at most; a higher claim is lowered to it, and counted.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct MaxPriority {
+    /// Of those that aren't named; `None`: whatever they like.
+    pub default: Option<Band>,
+    /// By fairness identity, as the client says it.
+    pub tenants: HashMap<String, Band>,
+}
+
+/// The servers are asked for one of `targets` instead of a model.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Rewrite {
+    /// A glob: the models that were asked for.
+    pub model: String,
+    /// At least one: a model's name and its weight, finite and above 0.
+    pub targets: Vec<(String, f64)>,
+}
+
+/// How much each scorer's vote counts, finite and 0 or more.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Scorers {
+    /// The part of its bound that is free.
+    pub stock: f64,
+    /// Requests that wait in the server's own queue: fewer are better.
+    pub queue: f64,
+    /// The part of the server's KV cache that is free.
+    pub kv_cache: f64,
+    /// The part of the prompt that the server has computed before.
+    pub prefix: f64,
+    /// The server has the model's adapter in memory.
+    pub lora: f64,
+}
+
+impl Default for Scorers {
+    fn default() -> Self {
+        Self {
+            stock: 1.0,
+            queue: 2.0,
+            kv_cache: 2.0,
+            prefix: 3.0,
+            lora: 1.0,
+        }
+    }
 }
 
 /// One endpoint.
@@ -68,6 +120,8 @@ pub struct EndpointSettings {
     pub variant: String,
     /// Requests in one batch of its server.
     pub max_batch: u64,
+    /// Only requests that tolerate all of these go there.
+    pub taints: Vec<String>,
 }
 
 /// A part of what makes a flow.
@@ -79,6 +133,6 @@ pub enum FlowKey {
     User,
     /// The model asked for.
     Model,
-    /// The model that the server is asked for; the same, as long as nothing rewrites it.
+    /// The model that the server is asked for: what [`PoolSettings::rewrite`] makes of the model.
     TargetModel,
 }

@@ -10,6 +10,7 @@ use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::str::FromStr;
 
+use penstock_control::Scorers;
 use penstock_engine::limits::FLOWS_MAX;
 
 use super::{
@@ -62,6 +63,7 @@ impl TryFrom<raw::Document> for Config {
             body_bytes: raw.limits.body_bytes.map_or(32 << 20, |it| it.0),
             flows,
             metric_flows: to_usize(raw.metrics.flows, 1_000),
+            metric_aliases: Vec::new(),
         };
         config
             .gateway_is_protected(trust_is_given)
@@ -194,6 +196,9 @@ fn convert_pool(mut raw: raw::Pool, flows: usize, path: &str) -> Result<Pool, Br
     } = policy::convert(parts, flows, path)?;
     Ok(Pool {
         endpoints: servers::endpoints(raw.endpoints, path)?,
+        discovery: None,
+        rewrite: Vec::new(),
+        scheduler: Scorers::default(),
         health: raw.health.path.map(|path| Health {
             path,
             interval: raw.health.interval.0,

@@ -4,23 +4,27 @@
 //! file, the line, the key's path and what is allowed there. What fits together across keys is checked in `convert`.
 
 mod convert;
+mod document;
 mod exposure;
 mod locate;
 mod raw;
 mod value;
 
 use std::cell::RefCell;
+use std::collections::BTreeMap;
 use std::fmt;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use ipnet::IpNet;
-use penstock_control::FlowKey;
+use penstock_control::{FlowKey, MaxPriority, Rewrite, Scorers};
 use penstock_engine::input::Band;
 use penstock_engine::policy as engine;
 use penstock_engine::units::Decimal;
 use serde::de::{Deserialize, Deserializer, Error as _};
+
+pub use self::document::Document;
 
 /// Everything that `penstock serve` holds to.
 #[derive(Clone, Debug)]
@@ -47,6 +51,15 @@ pub struct Config {
     pub flows: usize,
     /// Values of the label `flow`.
     pub metric_flows: usize,
+    /// Names under which some metrics are shown besides their own.
+    pub metric_aliases: Vec<Alias>,
+}
+
+/// Another system's names for some metrics.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Alias {
+    /// `nexus_queue_depth`: what waits in all pools.
+    Nexus,
 }
 
 /// Addresses.
@@ -126,6 +139,8 @@ pub struct Identity {
     pub jump: Vec<Source>,
     /// Priority by the name of an objective.
     pub objectives: Vec<(String, Band)>,
+    /// What a tenant may claim at most.
+    pub max_priority: MaxPriority,
     /// Whose claims count.
     pub trust: Trust,
 }
@@ -159,8 +174,14 @@ pub struct Pool {
     pub name: String,
     /// Globs; empty: every model.
     pub models: Vec<String>,
-    /// At least one; addresses are unique.
+    /// Those that are listed in the document: addresses are unique, and there is at least one unless `discovery` finds them.
     pub endpoints: Vec<Endpoint>,
+    /// What finds the endpoints; `None`: they are listed.
+    pub discovery: Option<Discovery>,
+    /// Which models the servers are asked for instead of the one that was asked for.
+    pub rewrite: Vec<Rewrite>,
+    /// What says which of the endpoints with room is the best.
+    pub scheduler: Scorers,
     /// `None`: not checked, always healthy.
     pub health: Option<Health>,
     /// What is read from their metrics; `None`: nothing.
@@ -205,6 +226,33 @@ pub struct Endpoint {
     pub variant: String,
     /// Requests in one batch; at least 1.
     pub max_batch: u64,
+    /// What it is called for people and for subsets.
+    pub labels: BTreeMap<String, String>,
+    /// Only requests that tolerate all of these go there.
+    pub taints: Vec<String>,
+}
+
+/// What finds a pool's endpoints, again and again.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Discovery {
+    /// All addresses of a name.
+    Dns {
+        /// The name.
+        name: String,
+        /// The port of all of them.
+        port: u16,
+        /// Between two look-ups.
+        refresh: Duration,
+    },
+    /// A file with a list of them, in the form of `static`; read again when it changes.
+    File(PathBuf),
+    /// The ready pods of an InferencePool.
+    Kubernetes {
+        /// Its name.
+        inference_pool: String,
+        /// Its namespace.
+        namespace: String,
+    },
 }
 
 /// How an endpoint's health is asked.

@@ -164,7 +164,7 @@ async fn asked_once(answer: Answer) -> Result<Scraped, Failure> {
     tokio::spawn(async move { axum::serve(listener, app).await });
     let reader = Reader {
         client: client().expect("a client"),
-        pool: 0,
+        pool: "chat".into(),
         address: address.clone(),
         scrape: Scrape {
             path: "/metrics".into(),

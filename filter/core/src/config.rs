@@ -67,6 +67,8 @@ struct RawPolicy {
     #[serde(default)]
     identity: RawIdentity,
     pools: Vec<RawPool>,
+    #[serde(default)]
+    tracing: bool,
 }
 
 #[derive(Deserialize)]
@@ -159,6 +161,8 @@ struct RawPool {
     open_bound: Option<u64>,
     #[serde(default)]
     open_in_tokens: bool,
+    #[serde(default)]
+    prefix_hashes: bool,
 }
 
 #[derive(Clone, Copy, Deserialize)]
@@ -206,6 +210,7 @@ impl From<RawPolicy> for wire::Policy {
             body_bytes_max: raw.body_bytes_max,
             identity: Some(raw.identity.into()),
             pools: raw.pools.into_iter().map(Into::into).collect(),
+            tracing: raw.tracing,
         }
     }
 }
@@ -280,6 +285,7 @@ impl From<RawPool> for wire::Pool {
             endpoints: raw.endpoints,
             open_bound: raw.open_bound,
             open_in_tokens: raw.open_in_tokens,
+            prefix_hashes: raw.prefix_hashes,
         }
     }
 }

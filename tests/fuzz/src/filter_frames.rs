@@ -4,7 +4,7 @@
 //! comes to rest at every moment, and holds nothing of anyone an hour after the last has left.
 
 use std::collections::BTreeMap;
-use std::sync::OnceLock;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use penstock::serve;
@@ -29,7 +29,7 @@ const WAKES: usize = 100;
 pub fn run(input: &[u8]) {
     let mut dice = Dice::new(input);
     let settings = settings(&mut dice);
-    let pools = settings.pools.len();
+    let pools: Vec<Arc<str>> = settings.pools.iter().map(|it| it.name.as_str().into()).collect();
     let mut world = World {
         control: Control::new(settings, Instant::ZERO),
         now: Instant::ZERO,
@@ -43,7 +43,7 @@ pub fn run(input: &[u8]) {
         if dice.is_empty() {
             break;
         }
-        world.operate(&mut dice, pools);
+        world.operate(&mut dice, &pools);
     }
     world.leave();
 }
@@ -81,7 +81,7 @@ struct World {
 }
 
 impl World {
-    fn operate(&mut self, dice: &mut Dice<'_>, pools: usize) {
+    fn operate(&mut self, dice: &mut Dice<'_>, pools: &[Arc<str>]) {
         match dice.below(16) {
             0 => self.open(dice, true),
             1 => self.open(dice, false),
@@ -105,7 +105,10 @@ impl World {
             11..=13 => self.pass(dice),
             14 => {
                 let event = Event::EndpointReady {
-                    pool: usize::from(dice.below(4)).min(pools),
+                    pool: pools
+                        .get(usize::from(dice.below(4)))
+                        .cloned()
+                        .unwrap_or_else(|| "nobody".into()),
                     address: dice.of(&ADDRESSES).to_owned(),
                     ready: dice.one_in(2),
                 };

@@ -57,7 +57,7 @@ fn the_bound_is_shared_by_the_envoys() {
         [(1, Some(5), 2), (2, Some(5), 2), (3, Some(5), 2)]
     );
     let down = Event::EndpointReady {
-        pool: 0,
+        pool: "chat".into(),
         address: SECOND.into(),
         ready: false,
     };

@@ -5,7 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use penstock_control::{
-    ConnId, Control, EndpointSettings, Event, FlowKey, Kept, Observation, Output, PoolSettings, Settings,
+    ConnId, Control, EndpointSettings, Event, FlowKey, Kept, MaxPriority, Observation, Output, PoolSettings,
+    Scorers, Settings,
 };
 use penstock_engine::policy::{Gate, Policy, Queue, StockUnit};
 use penstock_engine::units::Decimal;
@@ -51,6 +52,7 @@ pub(crate) fn settings_of(servers: &[&str]) -> Settings {
         ready: true,
         variant: "default".into(),
         max_batch: 256,
+        taints: Vec::new(),
     };
     Settings {
         pools: vec![PoolSettings {
@@ -64,12 +66,15 @@ pub(crate) fn settings_of(servers: &[&str]) -> Settings {
             requeues: 3,
             slo: penstock_model::slo::Policy::default(),
             kept: Vec::new(),
+            rewrite: Vec::new(),
+            scheduler: Scorers::default(),
         }],
         policy: wire::Policy {
             digest: "d1".into(),
             ..Default::default()
         },
         objectives: Vec::new(),
+        max_priority: MaxPriority::default(),
         sessions_expected: Some(1),
         startup_wait: Duration::from_secs(2),
         flows_shown: 10,

@@ -174,7 +174,7 @@ fn run(seed: u64) -> Books {
                 let address = dice.address();
                 let ready = dice.one_in(2);
                 world.handle(Event::EndpointReady {
-                    pool: 0,
+                    pool: "chat".into(),
                     address,
                     ready,
                 });

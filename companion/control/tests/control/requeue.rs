@@ -28,7 +28,7 @@ fn waiting_again() -> World {
     let mut world = world();
     world.say(2, Said::Register(register(1)));
     world.handle(Event::EndpointReady {
-        pool: 0,
+        pool: "chat".into(),
         address: SERVER.into(),
         ready: false,
     });

@@ -32,7 +32,7 @@ fn scraped(running: u64) -> Scraped {
 
 fn says(world: &mut World, address: &str, scraped: Option<Scraped>) {
     world.handle(Event::Scraped {
-        pool: 0,
+        pool: "chat".into(),
         address: address.into(),
         scraped,
     });
@@ -101,7 +101,7 @@ fn servers_that_are_not_listed_are_nobody() {
     let before = pool(&world).servers;
     says(&mut world, SECOND, Some(scraped(9)));
     world.handle(Event::Scraped {
-        pool: 1,
+        pool: "nobody".into(),
         address: SERVER.into(),
         scraped: Some(scraped(9)),
     });

@@ -311,7 +311,10 @@ impl World {
             return;
         }
         of.listed = ready;
-        let (pool, address) = (of.pool, of.address.clone());
+        let (pool, address) = (
+            self.setting.pools[of.pool].name.as_str().into(),
+            of.address.clone(),
+        );
         self.tell_companion(Event::EndpointReady { pool, address, ready });
     }
 

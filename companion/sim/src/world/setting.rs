@@ -2,7 +2,7 @@
 
 use core::time::Duration;
 
-use penstock_control::{EndpointSettings, FlowKey, Kept, PoolSettings, Settings};
+use penstock_control::{EndpointSettings, FlowKey, Kept, MaxPriority, PoolSettings, Scorers, Settings};
 use penstock_engine::policy::{
     BandMode, Bands, CostUnit, Discipline, Down, Flows, Gate, Overflow, Policy, Queue, StockUnit,
 };
@@ -144,6 +144,7 @@ impl Setting {
             endpoints: pool.servers.clone(),
             open_bound: pool.open_bound(self.envoys),
             open_in_tokens: pool.in_tokens,
+            prefix_hashes: false,
         });
         wire::Policy {
             digest: format!("p{number}"),
@@ -162,6 +163,7 @@ impl Setting {
                 ..Default::default()
             }),
             pools: pools.collect(),
+            tracing: false,
         }
     }
 
@@ -186,6 +188,7 @@ impl Setting {
                     ready: ready(address),
                     variant: "default".into(),
                     max_batch: 256,
+                    taints: Vec::new(),
                 })
                 .collect(),
             policy: pool.policy.clone(),
@@ -199,11 +202,14 @@ impl Setting {
                 .map(|kept| ("default".into(), kept))
                 .into_iter()
                 .collect(),
+            rewrite: Vec::new(),
+            scheduler: Scorers::default(),
         });
         Settings {
             pools: pools.collect(),
             policy: self.policy(policy),
             objectives: Vec::new(),
+            max_priority: MaxPriority::default(),
             sessions_expected: self
                 .seed
                 .is_multiple_of(2)

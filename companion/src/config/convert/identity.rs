@@ -1,5 +1,6 @@
 //! Where a request's identity is read: sources, and what a table by model may say.
 
+use penstock_control::MaxPriority;
 use penstock_engine::input::Band;
 use penstock_wire::limits::{JUMP_S_MAX, NAME_BYTES_MAX, STRICT_MAX};
 
@@ -45,6 +46,7 @@ pub(super) fn convert(raw: raw::Identity) -> Result<Identity, Broken> {
             .into_iter()
             .map(|(name, band)| (name, band.into()))
             .collect(),
+        max_priority: MaxPriority::default(),
         trust: match raw.trust {
             None | Some(value::Trusted::All) => Trust::All,
             Some(value::Trusted::Networks(networks)) => {

@@ -1,6 +1,6 @@
 //! A pool's model servers: their addresses and kinds, what is read from their metrics, and what they owe.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::time::Duration;
 
@@ -64,6 +64,8 @@ fn endpoint(raw: raw::Endpoint, key: &str) -> Result<Endpoint, Broken> {
         weight,
         variant,
         max_batch: raw.max_batch.map_or(DEFAULT_MAX_BATCH, |it| it.0),
+        labels: BTreeMap::new(),
+        taints: Vec::new(),
     })
 }
 
