@@ -121,6 +121,7 @@ fn policy() -> Policy {
             capacity_status: 429,
             ..Default::default()
         }],
+        ..Default::default()
     }
 }
 
