@@ -20,6 +20,8 @@ pub const TOKEN_ID_BYTES: u64 = 4;
 pub const LIST_ENTRY_BYTES_MAX: usize = 64;
 /// Bytes of a request id that are passed on.
 pub const REQUEST_ID_BYTES_MAX: usize = 128;
+/// Bytes of a `traceparent` that are passed on: version 00 has 55, and what a later one adds stands behind them.
+pub const TRACEPARENT_BYTES_MAX: usize = 64;
 /// Routes, pools, or globs of one pool that a policy may name.
 pub const POLICY_LIST_MAX: usize = 10_000;
 /// While the companion is away and requests wait for it, their deadlines are looked at this often.
@@ -58,6 +60,6 @@ const _: () = assert!(TICK_MIN.as_millis() <= wire::BACKOFF_MIN.as_millis());
 const _: () = assert!(ENFORCE.as_millis() * 2 <= 200);
 // A full part of a Hello, every list of every request at its limit, fits in a message.
 const _: () = assert!(
-    wire::HELLO_PART_REQUESTS * (2 * wire::LIST_MAX * (LIST_ENTRY_BYTES_MAX + 4) + 12 * wire::NAME_BYTES_MAX)
+    wire::HELLO_PART_REQUESTS * (2 * wire::LIST_MAX * (LIST_ENTRY_BYTES_MAX + 4) + 14 * wire::NAME_BYTES_MAX)
         < wire::MESSAGE_BYTES_MAX
 );

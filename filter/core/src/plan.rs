@@ -24,6 +24,8 @@ pub struct Plan {
     pub body_bytes_max: u64,
     /// The top-level strings of the body that some identity wants.
     pub body_keys: Arc<[String]>,
+    /// Registrations carry the client's `traceparent`.
+    pub tracing: bool,
     /// Where identities are read.
     pub sources: Sources,
     /// Whose claims count.
@@ -102,6 +104,7 @@ impl Plan {
             privileges: privileges(&sources),
             trust: Trust::new(identity.trust.as_ref()),
             digest: policy.digest.clone(),
+            tracing: policy.tracing,
             body_bytes_max: policy.body_bytes_max,
             body_keys: keys.into(),
             sources,

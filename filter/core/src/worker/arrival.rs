@@ -18,7 +18,7 @@ use crate::{
     hygiene::{self, Edit},
     identity::{Claims, Properties},
     intake::{client, describe, invalid, read_claims, refuse_by_headers, too_large},
-    limits::RETRY_AFTER_MS,
+    limits::{RETRY_AFTER_MS, TRACEPARENT_BYTES_MAX},
     patience::{Verdict, judge},
     time::Instant,
     token::Token,
@@ -66,6 +66,10 @@ impl Worker {
             register: read_claims(sequence, api, client, trusted, headers),
             phase: Phase::Collecting(Box::new(collecting)),
         };
+        if self.plan.tracing {
+            let parent = headers.text("traceparent", TRACEPARENT_BYTES_MAX);
+            exchange.register.traceparent = parent.unwrap_or_default();
+        }
         if let Some(token) = again {
             exchange.arrived = token.arrived;
             exchange.register.requeues = token.requeues;

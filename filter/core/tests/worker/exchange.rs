@@ -9,7 +9,8 @@ use penstock_filter_core::{
     hygiene::Edit,
 };
 use penstock_wire::{
-    Cancel, Completed, End, Endpoints, Refused, Register, Reject, Started, command::Kind, filter_frame::Event,
+    Cancel, Completed, End, Endpoints, Policy, Refused, Register, Reject, Route, Started, command::Kind,
+    filter_frame::Event,
 };
 #[cfg(target_arch = "wasm32")]
 use wasm_bindgen_test::wasm_bindgen_test as test;
@@ -503,4 +504,34 @@ fn other_paths_pass_in_turn_over_the_ready_endpoints() {
     assert!(String::from_utf8_lossy(&answer.body).contains("no_endpoints"));
     assert_eq!(header(&answer, "x-penstock-outcome"), None);
     assert_eq!(rig.outs(), []);
+}
+
+#[test]
+fn a_traceparent_is_passed_on_where_the_policy_asks_for_it() {
+    const PARENT: &str = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
+    let mut rig = Rig::connected();
+    let mut said = |tracing: bool, given: &str| {
+        let path = [Route {
+            path: "/v1/chat/completions".into(),
+            api: penstock_wire::Api::ChatCompletions.into(),
+        }];
+        let policy = Policy {
+            tracing,
+            body_bytes_max: 1_000,
+            routes: path.into(),
+            ..Policy::default()
+        };
+        rig.command(0, [Kind::Policy(policy)]);
+        let sequence = rig.held(&[("traceparent", given)]);
+        rig.body(sequence, r#"{"model":"m"}"#, true);
+        match &rig.outs()[..] {
+            [Out::Said(_, Event::Register(register))] => register.traceparent.clone(),
+            other => panic!("{other:?}"),
+        }
+    };
+    assert_eq!(said(true, PARENT), PARENT);
+    assert_eq!(said(false, PARENT), "");
+    assert_eq!(said(true, ""), "");
+    // What a later version adds has its limit.
+    assert_eq!(said(true, &format!("{PARENT}-{}", "7".repeat(99))).len(), 64);
 }
