@@ -24,10 +24,6 @@ model-live *args:
 model-cost:
     cargo run --release --package penstock-model --example cost
 
-# What is learned of servers of known speed behind the gate that it sets, in a little world: minutes, and tables.
-model-learned:
-    cargo test --release --package penstock-model --test learning -- --ignored --nocapture
-
 # Worlds of random seeds, in which everything goes wrong, until one fails or the time is over: just soak --for 4h
 soak *args:
     cargo run --package penstock-sim --example soak -- {{ args }}

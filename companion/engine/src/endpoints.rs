@@ -97,19 +97,6 @@ impl Endpoints {
         &self.bounds
     }
 
-    /// The upper one without ramps and foreign load; `None` where nothing bounds.
-    pub(crate) fn full_upper(&self) -> Option<u64> {
-        let ready = self.iter().filter(|endpoint| endpoint.ready);
-        let mut full = Share::default();
-        for endpoint in ready {
-            full += endpoint.share_within(self.gate, Limits::default());
-        }
-        match self.gate {
-            Gate::Open | Gate::Manual => None,
-            Gate::Auto { .. } | Gate::Bounded { .. } => Some(Bounds::over(self.gate, full).upper),
-        }
-    }
-
     pub(crate) const fn any_ready(&self) -> bool {
         self.ready > 0
     }

@@ -177,13 +177,6 @@ impl Engine {
         self.endpoints.bounds().lower
     }
 
-    /// What [`Self::upper`] is with every ready endpoint at its full bound: none starting slowly, none with load that
-    /// isn't ours. In what stock is counted in; `None` where nothing bounds.
-    #[must_use]
-    pub fn full_upper(&self) -> Option<u64> {
-        self.endpoints.full_upper()
-    }
-
     /// The larger of stock / upper and waiting / total_capacity, in thousandths. With no bound to divide by it is
     /// 1,000 as soon as there is anything, and so is a pool that has no ready endpoint.
     #[must_use]

@@ -141,7 +141,7 @@ impl Pair {
             snapshot.waiting - snapshot.suspended,
             model.active().count() as u64
         );
-        prop_assert_eq!(engine.full_upper(), model.full_upper());
+        prop_assert_eq!(engine.full_bound(), model.full_bound());
         prop_assert_eq!(snapshot.bands.map(|band| band.waiting), model.waiting_by_band());
         prop_assert_eq!(snapshot.counters.arrivals, model.arrivals);
         prop_assert_eq!(

@@ -5,6 +5,8 @@
     reason = "each test binary includes it and uses a part of it"
 )]
 
+pub mod budgets;
+
 use std::time::Duration;
 
 use penstock_engine::input::{Band, EndpointState, Prompt, Service, Usage};
@@ -170,4 +172,17 @@ impl Bench {
         self.engine.audit().expect("all invariants hold");
         std::iter::from_fn(|| self.engine.poll_effect()).collect()
     }
+}
+
+pub fn with_gate(gate: Gate) -> Policy {
+    Policy { gate, ..policy() }
+}
+
+/// One endpoint that takes one at a time; request 1 of flow `x` runs there.
+pub fn busy() -> Bench {
+    let mut policy = policy();
+    policy.gate = gate(1, 1);
+    let mut bench = Bench::new(policy, 1);
+    assert_eq!(bench.register(1, "x", Band::Critical), [Said::Bypassed(1, 1)]);
+    bench
 }

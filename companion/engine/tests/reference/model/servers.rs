@@ -139,7 +139,7 @@ impl Model {
         }
     }
 
-    pub fn full_upper(&self) -> Option<u64> {
+    pub fn full_bound(&self) -> Option<u64> {
         let (Gate::Bounded { upper, .. } | Gate::Auto { initial: upper }) = self.policy.gate else {
             return None;
         };
