@@ -11,6 +11,7 @@ use tokio::sync::{mpsc, oneshot};
 
 use crate::clock::Clock;
 use crate::observe::Observer;
+use crate::store::Writers;
 
 /// Messages in the inbox.
 const INBOX: usize = 8_192;
@@ -23,6 +24,7 @@ pub const FRAMES: usize = 4_096;
 enum Message {
     Open(ConnId, mpsc::Sender<CompanionFrame>),
     Event(Event),
+    Observe(usize, Writers),
     Status(oneshot::Sender<Status>),
     Idle(oneshot::Sender<()>),
     End,
@@ -52,6 +54,16 @@ impl Handle {
     /// When the driver has ended.
     pub async fn tell(&self, event: Event) -> Result<(), Gone> {
         self.0.send(Message::Event(event)).await.map_err(|_| Gone)
+    }
+
+    /// From now on at most `values_max` values of a label that clients choose are shown, and what is learned is kept by
+    /// `kept`.
+    ///
+    /// # Errors
+    /// When the driver has ended.
+    pub async fn observe_as(&self, values_max: usize, kept: Writers) -> Result<(), Gone> {
+        let sent = self.0.send(Message::Observe(values_max, kept)).await;
+        sent.map_err(|_| Gone)
     }
 
     /// A look at the whole.
@@ -150,6 +162,7 @@ impl Driver {
                 }
                 self.control.handle(now, event);
             }
+            Message::Observe(values_max, kept) => self.observer.hold_to(values_max, kept),
             // Nobody listens any more when these fail: the asker has gone.
             Message::Status(reply) => {
                 let _ = reply.send(self.control.status(now));

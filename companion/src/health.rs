@@ -12,34 +12,53 @@ use tokio::time::MissedTickBehavior;
 
 use crate::config::{Config, Health};
 use crate::driver::Handle;
+use crate::tasks::Tasks;
 
 /// An answer that takes longer is a failure.
 const TIMEOUT_MAX: Duration = Duration::from_secs(2);
 
-/// Starts a check for every endpoint whose pool wants one.
-///
-/// # Errors
-/// When the HTTP client can't be made.
-pub fn spawn(config: &Config, driver: &Handle) -> Result<(), reqwest::Error> {
-    for settings in &config.pools {
-        let pool: Arc<str> = settings.name.as_str().into();
-        let Some(health) = &settings.health else { continue };
-        let client = Client::builder()
-            .timeout(health.interval.min(TIMEOUT_MAX))
-            .no_proxy()
-            .build()?;
-        for endpoint in &settings.endpoints {
-            let address = endpoint.address.to_string();
-            tokio::spawn(watch(
-                client.clone(),
-                pool.clone(),
+/// The checks that run.
+#[derive(Debug)]
+pub struct Checks {
+    client: Client,
+    driver: Handle,
+    tasks: Tasks<Health>,
+}
+
+impl Checks {
+    /// None yet.
+    ///
+    /// # Errors
+    /// When the HTTP client can't be made.
+    pub fn new(driver: Handle) -> Result<Self, reqwest::Error> {
+        Ok(Self {
+            client: Client::builder().no_proxy().build()?,
+            driver,
+            tasks: Tasks::default(),
+        })
+    }
+
+    /// Checks every endpoint whose pool wants that from now on, and no other. One that isn't checked any more is ready.
+    pub async fn follow(&mut self, config: &Config) {
+        let (client, driver) = (&self.client, &self.driver);
+        let free = self.tasks.follow(
+            config,
+            |pool| pool.health.clone(),
+            |pool, address, health, _| {
+                tokio::spawn(watch(client.clone(), pool, address, health, driver.clone()))
+            },
+        );
+        for (pool, address) in free {
+            let event = Event::EndpointReady {
+                pool,
                 address,
-                health.clone(),
-                driver.clone(),
-            ));
+                ready: true,
+            };
+            if self.driver.tell(event).await.is_err() {
+                return;
+            }
         }
     }
-    Ok(())
 }
 
 async fn watch(client: Client, pool: Arc<str>, address: String, health: Health, driver: Handle) {
@@ -49,7 +68,8 @@ async fn watch(client: Client, pool: Arc<str>, address: String, health: Health, 
     let mut state = State::default();
     loop {
         ticks.tick().await;
-        let answer = client.get(&url).send().await.map(|answer| answer.status());
+        let asked = client.get(&url).timeout(health.interval.min(TIMEOUT_MAX));
+        let answer = asked.send().await.map(|answer| answer.status());
         let verdict = match &answer {
             Ok(status) if status.is_success() => Verdict::Healthy,
             Ok(StatusCode::NOT_FOUND | StatusCode::METHOD_NOT_ALLOWED | StatusCode::NOT_IMPLEMENTED) => {

@@ -1,6 +1,7 @@
-//! The HTTP side: health, metrics, status, the dashboard, and the order to drain. Whoever may ask for what is in `admin`.
+//! The HTTP side: health, metrics, status, the dashboard, the configuration, and the order to drain. Whoever may ask for what is in `admin`.
 
 pub mod admin;
+mod config;
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -8,21 +9,22 @@ use std::time::Duration;
 
 use axum::Router;
 use axum::body::Bytes;
-use axum::extract::{Query, State};
+use axum::extract::{DefaultBodyLimit, Query, State};
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::middleware;
 use axum::response::{Html, IntoResponse, Response};
-use axum::routing::{get, post};
+use axum::routing::{get, post, put};
 use penstock_control::{Event, Status};
 use serde::Deserialize;
 use tokio::sync::watch;
 
-use self::admin::{Admin, Peer};
+use self::admin::Peer;
 
 use crate::clock::Clock;
 use crate::driver::Handle;
 use crate::listener::Listener;
 use crate::metrics::{Metrics, thousandths};
+use crate::reload;
 use crate::serve::Life;
 use crate::status::{self, Shown};
 
@@ -42,8 +44,8 @@ pub struct App {
     pub sessions_expected: Option<usize>,
     /// Envoy's listener, which must be open; `None`: nobody said.
     pub gateway: Option<SocketAddr>,
-    /// Who may ask for what.
-    pub admin: Arc<Admin>,
+    /// The configuration, which says who may ask for what.
+    pub config: reload::Handle,
     /// How far the companion's life has come.
     pub life: watch::Receiver<Life>,
 }
@@ -57,18 +59,21 @@ pub async fn serve(
     app: App,
     shutdown: impl Future<Output = ()> + Send + 'static,
 ) -> std::io::Result<()> {
-    let admin = app.admin.clone();
+    let reads = app.config.clone();
     let changes = Router::new()
         .route("/drain", post(drain))
-        .layer(middleware::from_fn_with_state(admin.clone(), admin::may_change));
+        .route("/config", put(config::replace).patch(config::patch))
+        .layer(DefaultBodyLimit::max(config::BYTES_MAX))
+        .layer(middleware::from_fn_with_state(reads.clone(), admin::may_change));
     let router = Router::new()
         .route("/", get(dashboard))
         .route("/livez", get(|| async { "ok\n" }))
         .route("/readyz", get(readyz))
         .route("/metrics", get(metrics))
         .route("/status", get(status_document))
+        .route("/config", get(config::show))
         .merge(changes)
-        .layer(middleware::from_fn_with_state(admin, admin::host_is_ours))
+        .layer(middleware::from_fn_with_state(reads, admin::host_is_ours))
         .with_state(Arc::new(app))
         .into_make_service_with_connect_info::<Peer>();
     match listener {
@@ -176,7 +181,8 @@ async fn metrics(State(app): State<Arc<App>>) -> Response {
 }
 
 async fn status_document(State(app): State<Arc<App>>, headers: HeaderMap) -> Response {
-    let shown = if app.admin.has_token(&headers) {
+    let config = app.config.in_force();
+    let shown = if config.admin.has_token(&headers) {
         Shown::Everything
     } else {
         Shown::Public
@@ -187,6 +193,7 @@ async fn status_document(State(app): State<Arc<App>>, headers: HeaderMap) -> Res
             app.clock.now(),
             app.clock.uptime(),
             shown,
+            config.json(),
         ))
         .into_response(),
         Err(why) => (StatusCode::SERVICE_UNAVAILABLE, why).into_response(),

@@ -9,7 +9,8 @@ mod queue;
 use penstock_control::Status;
 use penstock_engine::units::Decimal;
 use prometheus::{
-    Encoder, GaugeVec, HistogramOpts, HistogramVec, IntCounterVec, IntGaugeVec, Opts, Registry, TextEncoder,
+    Encoder, GaugeVec, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGaugeVec, Opts, Registry,
+    TextEncoder,
 };
 
 const REQUEST: [&str; 3] = ["pool", "model", "target_model"];
@@ -48,6 +49,7 @@ pub struct Metrics {
     pub(crate) priority_lowered: IntCounterVec,
     pub(crate) misrouted: IntCounterVec,
     pub(crate) resyncs: IntCounterVec,
+    pub(crate) reload_failures: IntCounter,
     pub(crate) responses: IntCounterVec,
     pub(crate) input_tokens: IntCounterVec,
     pub(crate) output_tokens: IntCounterVec,
@@ -66,6 +68,12 @@ impl Maker {
         let family = IntCounterVec::new(opts(name, help), labels)?;
         self.0.register(Box::new(family.clone()))?;
         Ok(family)
+    }
+
+    fn plain(&self, name: &str, help: &str) -> prometheus::Result<IntCounter> {
+        let counter = IntCounter::with_opts(opts(name, help))?;
+        self.0.register(Box::new(counter.clone()))?;
+        Ok(counter)
     }
 
     fn gauge(&self, name: &str, help: &str, labels: &[&str]) -> prometheus::Result<IntGaugeVec> {
@@ -169,6 +177,10 @@ impl Metrics {
                 "resyncs_total",
                 "Times that a filter said which requests it has: at its start, and whenever it came back.",
                 &[],
+            )?,
+            reload_failures: make.plain(
+                "config_reload_failures_total",
+                "Times that the configuration file was wrong when it was read again; the one before stayed in force.",
             )?,
             responses: make.counter(
                 "responses_total",

@@ -72,6 +72,13 @@ impl Observer {
         Self { kept, ..self }
     }
 
+    /// Another limit and other stores; what is shown already stays.
+    pub fn hold_to(&mut self, values_max: usize, kept: store::Writers) {
+        self.models.most = values_max;
+        self.endpoints.most = values_max;
+        self.kept = kept;
+    }
+
     /// `messages` were decided on in `elapsed`.
     pub fn decided(&self, elapsed: Duration, messages: usize) {
         let none: [&str; 0] = [];

@@ -16,31 +16,61 @@ use tokio::time::{Instant, MissedTickBehavior};
 use self::page::{Page, TooLong};
 use crate::config::{Config, Scrape};
 use crate::driver::Handle;
+use crate::tasks::Tasks;
 
 /// A server whose page is of no use isn't asked again for this long.
 const USELESS: Duration = Duration::from_secs(30);
 
-/// Starts to read the metrics of every endpoint whose pool wants it, spread over their interval.
-///
-/// # Errors
-/// When the HTTP client can't be made.
-pub fn spawn(config: &Config, driver: &Handle) -> Result<(), reqwest::Error> {
-    for settings in &config.pools {
-        let Some(scrape) = &settings.scrape else { continue };
-        let client = client()?;
-        let endpoints = u32::try_from(settings.endpoints.len()).unwrap_or(u32::MAX).max(1);
-        for (at, endpoint) in (0..).zip(&settings.endpoints) {
-            let reader = Reader {
-                client: client.clone(),
-                pool: settings.name.as_str().into(),
-                address: endpoint.address.to_string(),
-                scrape: scrape.clone(),
+/// Those who read.
+#[derive(Debug)]
+pub struct Readers {
+    client: Client,
+    driver: Handle,
+    tasks: Tasks<Scrape>,
+}
+
+impl Readers {
+    /// None yet.
+    ///
+    /// # Errors
+    /// When the HTTP client can't be made.
+    pub fn new(driver: Handle) -> Result<Self, reqwest::Error> {
+        Ok(Self {
+            client: client()?,
+            driver,
+            tasks: Tasks::default(),
+        })
+    }
+
+    /// Reads the metrics of every endpoint whose pool wants that from now on, and of no other. New ones are spread over
+    /// their interval. Of one that isn't read any more nothing is known.
+    pub async fn follow(&mut self, config: &Config) {
+        let (client, driver) = (&self.client, &self.driver);
+        let free = self.tasks.follow(
+            config,
+            |pool| pool.scrape.clone(),
+            |pool, address, scrape, (at, of)| {
+                let begin = Instant::now() + scrape.interval / of.max(1) * at;
+                let reader = Reader {
+                    client: client.clone(),
+                    pool,
+                    address,
+                    scrape,
+                };
+                tokio::spawn(reader.run(begin, driver.clone()))
+            },
+        );
+        for (pool, address) in free {
+            let event = Event::Scraped {
+                pool,
+                address,
+                scraped: None,
             };
-            let begin = Instant::now() + scrape.interval / endpoints * at;
-            tokio::spawn(reader.run(begin, driver.clone()));
+            if self.driver.tell(event).await.is_err() {
+                return;
+            }
         }
     }
-    Ok(())
 }
 
 /// One that asks who is listed, and nobody else.

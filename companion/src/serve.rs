@@ -11,13 +11,14 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
 
 use crate::clock::Clock;
-use crate::config::{self, Address, Config, Queued};
+use crate::config::{self, Address, Config, Document, Pool, Queued};
 use crate::driver::{self, Handle};
 use crate::http::admin::Admin;
 use crate::listener::{self, Listener};
 use crate::metrics::Metrics;
 use crate::observe::Observer;
-use crate::{grpc, health, http, policy, scrape, store, tls};
+use crate::store::Keeper;
+use crate::{grpc, http, policy, reload, store, tls};
 
 /// Peers that don't read keep the process no longer than this.
 const FLUSH_MAX: Duration = Duration::from_secs(1);
@@ -119,30 +120,53 @@ impl Error {
 /// # Errors
 /// When it can't start, or a listener fails.
 pub async fn run(args: Args) -> Result<(), Error> {
-    let mut config = Config::read(&args.config)?;
-    config.listen.grpc = args.grpc.unwrap_or(config.listen.grpc);
-    config.listen.http = args.http.unwrap_or(config.listen.http);
-    config.grpc_is_protected()?;
+    // Before the document: what changes in between is seen to have changed.
+    let seen = std::fs::read(&args.config).unwrap_or_default();
+    let read = Document::read(&args.config)?;
+    let first = read.json().clone();
+    if let Some(grpc) = &args.grpc {
+        read.config().may_serve_grpc_at(grpc)?;
+    }
+    let flags = reload::Flags::new(args.grpc.as_ref(), args.http.as_ref(), args.envoy_gateway);
+    let document = flags.over(read)?;
+    let config = document.config();
     let tls = config.tls.as_ref().map(tls::server).transpose()?;
-    let admin = Arc::new(Admin::new(&config.admin)?);
+    let admin = Admin::new(&config.admin)?;
     let grpc = Listener::open(&config.listen.grpc, "listen.grpc").await?;
     let http = Listener::open(&config.listen.http, "listen.http").await?;
     let mut signals = Signals::new().map_err(Error::Signal)?;
 
     let clock = Clock::start();
     let metrics = Arc::new(Metrics::new()?);
-    for pool in &config.pools {
-        metrics.expect(&pool.name);
-    }
-    let mut keeper = store::open(&config)?;
+    let mut keeper = Keeper::default();
+    let mut kept = keeper.open(config)?;
     let observer = Observer::new(metrics.clone(), config.metric_flows).keeping(keeper.writers());
-    let mut settings = settings(&config, args.expect_sessions);
+    let birth = Birth::now(args.expect_sessions);
+    let mut settings = settings(config, &birth);
     for pool in &mut settings.pools {
-        pool.kept = keeper.take(&pool.name);
+        pool.kept = kept.remove(&pool.name).unwrap_or_default();
     }
     let (driver, _running) = driver::spawn(settings, clock, observer);
-    health::spawn(&config, &driver)?;
-    scrape::spawn(&config, &driver)?;
+    tracing::info!(
+        grpc = %config.listen.grpc,
+        mutual_tls = tls.is_some(),
+        http = %config.listen.http,
+        pools = config.pools.len(),
+        "serving"
+    );
+    let config = reload::spawn(reload::Begin {
+        file: args.config,
+        seen,
+        first,
+        document,
+        flags,
+        admin,
+        birth,
+        driver: driver.clone(),
+        metrics: metrics.clone(),
+        keeper,
+    })
+    .await?;
 
     let (life, lives) = watch::channel(Life::Serving);
     let app = http::App {
@@ -151,33 +175,30 @@ pub async fn run(args: Args) -> Result<(), Error> {
         clock,
         sessions_expected: args.expect_sessions,
         gateway: args.envoy_gateway,
-        admin,
+        config: config.clone(),
         life: lives.clone(),
     };
-    tracing::info!(
-        grpc = %config.listen.grpc,
-        mutual_tls = tls.is_some(),
-        http = %config.listen.http,
-        pools = config.pools.len(),
-        "serving"
-    );
     let mut grpc = tokio::spawn(grpc::serve(grpc, tls, driver.clone(), ending(lives.clone())));
     let mut http = tokio::spawn(http::serve(http, app, ending(lives)));
     let told = tokio::select! {
-        told = signals.told() => told,
+        told = signals.told(&config) => told,
         ended = &mut grpc => return ended.map_or(Ok(()), |it| it.map_err(Error::Grpc)),
         ended = &mut http => return ended.map_or(Ok(()), |it| it.map_err(Error::Http)),
     };
     // Nobody listens any more when these fail.
     let _ = life.send(Life::Draining);
     // The next companion may be starting already, and needs the file; nobody waits for a disk.
-    let kept = tokio::spawn(keeper.close(FLUSH_MAX));
-    match (told, config.queued) {
+    let kept = config
+        .end()
+        .await
+        .map(|keeper| tokio::spawn(keeper.close(FLUSH_MAX)));
+    let ends = config.in_force().config;
+    match (told, ends.queued) {
         (Told::Terminate, Queued::HandOver) => {
             tracing::info!("handing over: what waits and what runs is left to the next companion");
         }
         (Told::Terminate, Queued::Reject) | (Told::Interrupt, _) => {
-            drain(&driver, &mut signals, config.drain).await;
+            drain(&driver, &mut signals, &config).await;
         }
     }
     let _ = driver.end().await;
@@ -190,12 +211,15 @@ pub async fn run(args: Args) -> Result<(), Error> {
     if tokio::time::timeout(FLUSH_MAX, flushed).await.is_err() {
         tracing::warn!("a peer doesn't read; not waiting for it");
     }
-    // It says by itself what is lost.
-    let _ = kept.await;
+    if let Some(kept) = kept {
+        // It says by itself what is lost.
+        let _ = kept.await;
+    }
     Ok(())
 }
 
-async fn drain(driver: &Handle, signals: &mut Signals, most: Duration) {
+async fn drain(driver: &Handle, signals: &mut Signals, config: &reload::Handle) {
+    let most = config.in_force().config.drain;
     tracing::info!(
         drain_s = most.as_secs(),
         "shutting down: what waits is refused, what runs may finish"
@@ -206,7 +230,7 @@ async fn drain(driver: &Handle, signals: &mut Signals, most: Duration) {
     tokio::select! {
         _ = driver.idle() => tracing::info!("all requests have ended"),
         () = tokio::time::sleep(most) => tracing::warn!("some requests still run; shutdown.drain is over"),
-        _ = signals.told() => tracing::warn!("told twice: not waiting for what still runs"),
+        _ = signals.told(config) => tracing::warn!("told twice: not waiting for what still runs"),
     }
 }
 
@@ -222,7 +246,7 @@ enum Told {
     Interrupt,
 }
 
-/// The signals that end the companion. SIGHUP doesn't: it is logged.
+/// The signals that end the companion. SIGHUP doesn't: its configuration is read again.
 struct Signals {
     terminate: tokio::signal::unix::Signal,
     interrupt: tokio::signal::unix::Signal,
@@ -238,25 +262,44 @@ impl Signals {
         })
     }
 
-    async fn told(&mut self) -> Told {
+    async fn told(&mut self, config: &reload::Handle) -> Told {
         loop {
             tokio::select! {
                 _ = self.terminate.recv() => return Told::Terminate,
                 _ = self.interrupt.recv() => return Told::Interrupt,
-                _ = self.hang_up.recv() => {
-                    tracing::warn!("SIGHUP: this version reads its configuration at start only; restart it");
-                }
+                _ = self.hang_up.recv() => config.reload().await,
             }
+        }
+    }
+}
+
+/// What a control is told of its companion, as long as that lives.
+#[derive(Clone, Copy, Debug)]
+pub struct Birth {
+    sessions_expected: Option<usize>,
+    term: u64,
+    seed: u64,
+}
+
+impl Birth {
+    /// Of a companion that starts now. Later ones have larger terms, as long as the clock doesn't go back by more than
+    /// their distance.
+    #[must_use]
+    pub fn now(sessions_expected: Option<usize>) -> Self {
+        let since_epoch = std::time::SystemTime::now()
+            .duration_since(std::time::UNIX_EPOCH)
+            .unwrap_or_default();
+        Self {
+            sessions_expected,
+            term: u64::try_from(since_epoch.as_millis()).unwrap_or(u64::MAX),
+            seed: u64::try_from(since_epoch.as_nanos() & u128::from(u64::MAX)).unwrap_or(0),
         }
     }
 }
 
 /// What a control holds to under this configuration.
 #[must_use]
-pub fn settings(config: &Config, sessions_expected: Option<usize>) -> Settings {
-    let since_epoch = std::time::SystemTime::now()
-        .duration_since(std::time::UNIX_EPOCH)
-        .unwrap_or_default();
+pub fn settings(config: &Config, birth: &Birth) -> Settings {
     Settings {
         pools: config
             .pools
@@ -264,18 +307,7 @@ pub fn settings(config: &Config, sessions_expected: Option<usize>) -> Settings {
             .map(|pool| PoolSettings {
                 name: pool.name.clone(),
                 models: pool.models.clone(),
-                endpoints: pool
-                    .endpoints
-                    .iter()
-                    .map(|endpoint| EndpointSettings {
-                        address: endpoint.address.to_string(),
-                        weight: endpoint.weight,
-                        ready: pool.health.is_none(),
-                        variant: endpoint.variant.clone(),
-                        max_batch: endpoint.max_batch,
-                        taints: endpoint.taints.clone(),
-                    })
-                    .collect(),
+                endpoints: endpoints(pool),
                 policy: pool.policy.clone(),
                 flow_key: pool.flow_key.clone(),
                 class_globs: pool.class_globs.clone(),
@@ -290,11 +322,24 @@ pub fn settings(config: &Config, sessions_expected: Option<usize>) -> Settings {
         policy: policy::frame(config),
         objectives: config.identity.objectives.clone(),
         max_priority: config.identity.max_priority.clone(),
-        sessions_expected,
+        sessions_expected: birth.sessions_expected,
         startup_wait: config.startup_wait,
         flows_shown: config.metric_flows,
-        // Later companions have larger terms, as long as the clock doesn't go back by more than their distance.
-        term: u64::try_from(since_epoch.as_millis()).unwrap_or(u64::MAX),
-        seed: u64::try_from(since_epoch.as_nanos() & u128::from(u64::MAX)).unwrap_or(0),
+        term: birth.term,
+        seed: birth.seed,
     }
+}
+
+/// A pool's endpoints as a control is told of them.
+#[must_use]
+pub fn endpoints(pool: &Pool) -> Vec<EndpointSettings> {
+    let endpoints = pool.endpoints.iter().map(|endpoint| EndpointSettings {
+        address: endpoint.address.to_string(),
+        weight: endpoint.weight,
+        ready: pool.health.is_none(),
+        variant: endpoint.variant.clone(),
+        max_batch: endpoint.max_batch,
+        taints: endpoint.taints.clone(),
+    });
+    endpoints.collect()
 }

@@ -22,12 +22,13 @@ pub enum Shown {
     Everything,
 }
 
-/// Everything at one moment, `now`, as JSON.
+/// Everything at one moment, `now`, as JSON; `config` is what is said of the configuration.
 #[must_use]
-pub fn document(status: &Status, now: Instant, uptime: Duration, shown: Shown) -> Value {
+pub fn document(status: &Status, now: Instant, uptime: Duration, shown: Shown, config: Value) -> Value {
     json!({
         "version": env!("CARGO_PKG_VERSION"),
         "uptime_s": uptime.as_secs(),
+        "config": config,
         "draining": status.draining,
         "sessions": status.sessions.iter().map(|session| json!({
             "id": session.id,
@@ -214,7 +215,7 @@ mod tests {
     #[test]
     fn classes_are_shown_with_their_deficits() {
         let status = status();
-        let document = document(&status, Instant::ZERO, Duration::ZERO, Shown::Public);
+        let document = document(&status, Instant::ZERO, Duration::ZERO, Shown::Public, Value::Null);
         let class = json!([{"name": "cached", "quantum": 2_048, "deficit": 512, "waiting": 3}]);
         assert_eq!(document["pools"][0]["classes"], class);
         assert_eq!(document["pools"][0]["watermark"], json!(0.0));
@@ -330,7 +331,7 @@ mod tests {
     #[test]
     fn the_model_is_shown_variant_by_variant() {
         let status = with_model(EXPLICIT, vec![h100(), idle()]);
-        let document = document(&status, Instant::ZERO, Duration::ZERO, Shown::Public);
+        let document = document(&status, Instant::ZERO, Duration::ZERO, Shown::Public, Value::Null);
         let pool = &document["pools"][0];
         let known = json!({
             "variant": "h100", "state": "converged", "alpha": 8.0, "beta": 0.05, "gamma": 0.0005, "ttft_bias": 1.25,
@@ -421,7 +422,7 @@ mod tests {
         let mut status = status();
         status.pools[0].public_flows.insert("a".into());
         let keys = |shown| {
-            let document = document(&status, Instant::ZERO, Duration::ZERO, shown);
+            let document = document(&status, Instant::ZERO, Duration::ZERO, shown, Value::Null);
             let flows = document["pools"][0]["flows"].as_array().cloned().expect("a list");
             flows.iter().map(|it| it["key"].clone()).collect::<Vec<_>>()
         };

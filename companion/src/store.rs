@@ -14,7 +14,7 @@ use penstock_control::Kept;
 use penstock_model::Parameters;
 use redb::{Database, ReadableDatabase, ReadableTable, TableDefinition, TableHandle};
 
-pub use self::keeper::{Keeper, Writers, open};
+pub use self::keeper::{Keeper, Writers};
 
 /// What this version writes and reads.
 const FORMAT: u64 = 1;

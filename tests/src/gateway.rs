@@ -1,7 +1,7 @@
 //! A whole gateway: `penstock up`, that is Envoy, the filter and the companion.
 
 use std::net::SocketAddr;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 use tempfile::TempDir;
@@ -54,7 +54,7 @@ pub struct Gateway {
     address: SocketAddr,
     pages: Pages,
     client: reqwest::Client,
-    _folder: TempDir,
+    folder: TempDir,
 }
 
 impl Gateway {
@@ -90,10 +90,22 @@ impl Gateway {
             address,
             pages: Pages::at(format!("http://{}", companion.trim().trim_end_matches('/'))),
             client: client(),
-            _folder: folder,
+            folder,
         };
         gateway.ready().await;
         gateway
+    }
+
+    /// Its configuration.
+    #[must_use]
+    pub fn config(&self) -> PathBuf {
+        self.folder.path().join("penstock.yaml")
+    }
+
+    /// The companion's pages.
+    #[must_use]
+    pub fn pages(&self) -> &Pages {
+        &self.pages
     }
 
     /// The command that starts one from a file.

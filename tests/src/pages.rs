@@ -67,6 +67,40 @@ impl Pages {
         answer(response).await.map_err(|e| e.to_string())
     }
 
+    /// Has something changed: `PUT /config`, with headers, and a body that is said to be JSON unless a header says
+    /// otherwise.
+    ///
+    /// # Panics
+    /// When it doesn't answer.
+    pub async fn change(&self, method: &str, path: &str, headers: &[(&str, &str)], body: &str) -> Answer {
+        let method = method.parse().expect("a method");
+        let mut request = self.client.request(method, format!("{}{path}", self.base));
+        if !headers.iter().any(|(name, _)| *name == "content-type") {
+            request = request.header("content-type", "application/json");
+        }
+        for (name, value) in headers {
+            request = request.header(*name, *value);
+        }
+        let response = request.body(body.to_owned()).send().await;
+        answer(response.expect("an answer"))
+            .await
+            .expect("a whole answer")
+    }
+
+    /// A page, asked for with headers.
+    ///
+    /// # Panics
+    /// When it doesn't answer.
+    pub async fn look_with(&self, path: &str, headers: &[(&str, &str)]) -> Answer {
+        let mut request = self.client.get(format!("{}{path}", self.base));
+        for (name, value) in headers {
+            request = request.header(*name, *value);
+        }
+        answer(request.send().await.expect("an answer"))
+            .await
+            .expect("a whole answer")
+    }
+
     /// The document of `/status`.
     ///
     /// # Panics

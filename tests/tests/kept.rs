@@ -26,7 +26,8 @@ fn store(path: &Path) -> String {
 /// Keeps it as a companion does that has learned it.
 async fn learned(pools: &str, pool: &str, variant: &str) {
     let config = Config::parse(&format!("pools:\n{pools}"), "test").expect("valid");
-    let keeper = penstock::store::open(&config).expect("nobody has it open");
+    let mut keeper = penstock::store::Keeper::default();
+    keeper.open(&config).expect("nobody has it open");
     keeper.writers().learned(pool, variant.into(), KEPT);
     keeper.close(Duration::from_secs(60)).await;
 }

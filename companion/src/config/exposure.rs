@@ -22,13 +22,17 @@ impl Config {
         })
     }
 
-    /// gRPC is reached from this machine alone, or with a certificate. To be asked again when a flag changes
-    /// its address.
+    /// gRPC is reached from this machine alone, or with a certificate.
+    pub(super) fn grpc_is_protected(&self) -> Result<(), Exposed> {
+        self.may_serve_grpc_at(&self.listen.grpc)
+    }
+
+    /// The same if gRPC were served there, as a flag may say.
     ///
     /// # Errors
-    /// When neither holds.
-    pub fn grpc_is_protected(&self) -> Result<(), Exposed> {
-        match &self.listen.grpc {
+    /// When nothing would protect it.
+    pub fn may_serve_grpc_at(&self, address: &Address) -> Result<(), Exposed> {
+        match address {
             Address::Tcp(address) if !address.ip().is_loopback() && self.tls.is_none() => Err(Exposed {
                 key: "listen.grpc",
                 message: format!(

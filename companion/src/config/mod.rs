@@ -256,7 +256,7 @@ pub enum Discovery {
 }
 
 /// How an endpoint's health is asked.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Health {
     /// Path of the request.
     pub path: String,

@@ -6,7 +6,6 @@
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 
 use axum::extract::connect_info::Connected;
 use axum::extract::{ConnectInfo, Request, State};
@@ -17,7 +16,7 @@ use axum::serve::IncomingStream;
 use subtle::ConstantTimeEq as _;
 use tokio::net::{TcpListener, UnixListener};
 
-use crate::config;
+use crate::{config, reload};
 
 /// Bytes of a token; fewer can be guessed.
 const TOKEN_BYTES_MIN: usize = 8;
@@ -169,7 +168,12 @@ impl IntoResponse for Refused {
 }
 
 /// A page of somebody else must not read this through its visitor's browser.
-pub(super) async fn host_is_ours(State(admin): State<Arc<Admin>>, request: Request, next: Next) -> Response {
+pub(super) async fn host_is_ours(
+    State(config): State<reload::Handle>,
+    request: Request,
+    next: Next,
+) -> Response {
+    let admin = config.in_force().admin;
     let named = request.headers().get(header::HOST);
     let named = named.map_or(Ok("localhost"), |it| it.to_str());
     let target = request.uri().authority().map_or("localhost", |it| it.as_str());
@@ -186,12 +190,12 @@ pub(super) async fn host_is_ours(State(admin): State<Arc<Admin>>, request: Reque
 
 /// What changes something: by whom it may, and in which form.
 pub(super) async fn may_change(
-    State(admin): State<Arc<Admin>>,
+    State(config): State<reload::Handle>,
     ConnectInfo(peer): ConnectInfo<Peer>,
     request: Request,
     next: Next,
 ) -> Response {
-    if let Err(refused) = admin.may_change(request.headers(), peer) {
+    if let Err(refused) = config.in_force().admin.may_change(request.headers(), peer) {
         return refused.into_response();
     }
     let kind = request.headers().get(header::CONTENT_TYPE);

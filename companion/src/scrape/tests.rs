@@ -86,9 +86,13 @@ impl World {
         );
         let config = Config::parse(&yaml, "test").expect("valid");
         let observer = Observer::new(Arc::new(Metrics::new().expect("distinct")), 10);
-        let (driver, _running) =
-            driver::spawn(crate::serve::settings(&config, None), Clock::start(), observer);
-        spawn(&config, &driver).expect("a client");
+        let (driver, _running) = driver::spawn(
+            crate::serve::settings(&config, &crate::serve::Birth::now(None)),
+            Clock::start(),
+            observer,
+        );
+        let mut readers = Readers::new(driver.clone()).expect("a client");
+        readers.follow(&config).await;
         Self { answers, driver }
     }
 

@@ -21,48 +21,31 @@ enum Message {
         variant: String,
         kept: Kept,
     },
+    /// What is kept of a pool that writes here from now on.
+    Of(String, SyncSender<Vec<(String, Kept)>>),
     Close,
 }
 
 /// All stores of a configuration, open.
 #[derive(Debug, Default)]
 pub struct Keeper {
-    threads: Vec<(SyncSender<Message>, JoinHandle<()>)>,
+    threads: BTreeMap<PathBuf, (SyncSender<Message>, JoinHandle<()>)>,
+    /// By pool.
+    files: BTreeMap<String, PathBuf>,
     writers: Writers,
-    kept: HashMap<String, Vec<(String, Kept)>>,
 }
 
 /// Takes what is learned, and keeps nobody waiting. Cheap to clone.
 #[derive(Clone, Debug, Default)]
 pub struct Writers(HashMap<String, SyncSender<Message>>);
 
-/// Opens the stores that the pools name. Blocks.
-///
-/// # Errors
-/// When one is in use by another process, or can't be opened.
-pub fn open(config: &Config) -> Result<Keeper, Error> {
-    let mut keeper = Keeper::default();
-    let mut stores: BTreeMap<PathBuf, (Store, Vec<String>)> = BTreeMap::new();
-    for pool in &config.pools {
-        let Some(path) = &pool.store else { continue };
-        let file = one_spelling(path);
-        if !stores.contains_key(&file) {
-            stores.insert(file.clone(), (Store::open(path)?, Vec::new()));
-        }
-        if let Some((store, pools)) = stores.get_mut(&file) {
-            keeper.kept.insert(pool.name.clone(), store.of(&pool.name));
-            pools.push(pool.name.clone());
-        }
-    }
-    for (store, pools) in stores.into_values() {
-        let (sender, inbox) = sync_channel(INBOX);
-        for pool in pools {
-            keeper.writers.0.insert(pool, sender.clone());
-        }
-        let thread = std::thread::spawn(move || run(store, &inbox));
-        keeper.threads.push((sender, thread));
-    }
-    Ok(keeper)
+/// The file of each pool that has one.
+fn files(config: &Config) -> BTreeMap<String, PathBuf> {
+    let stores = config.pools.iter().filter_map(|pool| {
+        let path = pool.store.as_deref()?;
+        Some((pool.name.clone(), one_spelling(path)))
+    });
+    stores.collect()
 }
 
 /// The same for every way to write the same path, as far as its folder is there.
@@ -75,9 +58,65 @@ fn one_spelling(path: &Path) -> PathBuf {
 }
 
 impl Keeper {
-    /// What earlier lives learned of this pool, by variant; given away once.
-    pub fn take(&mut self, pool: &str) -> Vec<(String, Kept)> {
-        self.kept.remove(pool).unwrap_or_default()
+    /// Opens the stores that the pools name, as far as they aren't open; what earlier lives learned of the pools that are
+    /// kept there from now on, by variant. Those that no pool names stay open until [`Keeper::let_go`]. Blocks.
+    ///
+    /// # Errors
+    /// When one is in use by another process, or can't be opened. Nothing has changed then.
+    pub fn open(&mut self, config: &Config) -> Result<HashMap<String, Vec<(String, Kept)>>, Error> {
+        let files = files(config);
+        let mut opened: BTreeMap<PathBuf, Store> = BTreeMap::new();
+        for pool in &config.pools {
+            let (Some(path), Some(file)) = (&pool.store, files.get(&pool.name)) else {
+                continue;
+            };
+            if !self.threads.contains_key(file) && !opened.contains_key(file) {
+                opened.insert(file.clone(), Store::open(path)?);
+            }
+        }
+        for (file, store) in opened {
+            let (sender, inbox) = sync_channel(INBOX);
+            let thread = std::thread::spawn(move || run(store, &inbox));
+            self.threads.insert(file, (sender, thread));
+        }
+        let mut kept = HashMap::new();
+        let mut writers = HashMap::new();
+        for (pool, file) in &files {
+            let Some((sender, _)) = self.threads.get(file) else {
+                continue;
+            };
+            if self.files.get(pool) != Some(file) {
+                let (reply, answer) = sync_channel(1);
+                // Either fails if the thread has ended, which has been said.
+                let _ = sender.send(Message::Of(pool.clone(), reply));
+                kept.insert(pool.clone(), answer.recv().unwrap_or_default());
+            }
+            writers.insert(pool.clone(), sender.clone());
+        }
+        self.files = files;
+        self.writers = Writers(writers);
+        Ok(kept)
+    }
+
+    /// Whether the pools of this configuration are those that are kept, where they are kept.
+    #[must_use]
+    pub fn is_of(&self, config: &Config) -> bool {
+        self.files == files(config)
+    }
+
+    /// Closes the files that no pool names any more. What was said to them before is written first, by threads that
+    /// needn't be waited for.
+    pub fn let_go(&mut self) -> Vec<JoinHandle<()>> {
+        let files = &self.files;
+        let left = self
+            .threads
+            .extract_if(.., |file, _| !files.values().any(|it| it == file));
+        let ends = left.map(|(_, (sender, thread))| {
+            // Where there is no room for it, the thread ends with the last one who writes to it.
+            let _ = sender.try_send(Message::Close);
+            thread
+        });
+        ends.collect()
     }
 
     /// Where to say what is learned.
@@ -90,7 +129,7 @@ impl Keeper {
     /// nothing that was written before.
     pub async fn close(self, most: Duration) {
         let closing = tokio::task::spawn_blocking(move || {
-            for (sender, thread) in self.threads {
+            for (sender, thread) in self.threads.into_values() {
                 // Either fails if the thread has ended.
                 let _ = sender.send(Message::Close);
                 let _ = thread.join();
@@ -124,6 +163,8 @@ fn run(mut store: Store, inbox: &Receiver<Message>) {
                 Message::Learned { pool, variant, kept } => {
                     learned.insert((pool, variant), kept);
                 }
+                // Who asked may have given up.
+                Message::Of(pool, reply) => drop(reply.try_send(store.of(&pool))),
                 Message::Close => closing = true,
             }
         }

@@ -362,8 +362,12 @@ async fn pools_share_a_file_and_each_finds_its_own() {
     let path = file(&folder);
     let roundabout = folder.path().join(".").join("kept.redb");
     let config = config(&path, &roundabout);
-    let mut keeper = open(&config).expect("new");
-    assert_eq!(keeper.take("chat"), []);
+    let open = || {
+        let mut keeper = Keeper::default();
+        keeper.open(&config).map(|kept| (keeper, kept))
+    };
+    let (keeper, kept_before) = open().expect("new");
+    assert!(kept_before["chat"].is_empty() && keeper.is_of(&config));
     let writers = keeper.writers();
     writers.learned("chat", "a".into(), kept(1.0));
     writers.learned("chat", "a".into(), kept(8.0));
@@ -372,17 +376,52 @@ async fn pools_share_a_file_and_each_finds_its_own() {
     writers.learned("nobody", "d".into(), kept(11.0));
     keeper.close(Duration::from_secs(60)).await;
 
-    let mut keeper = open(&config).expect("closed before");
-    assert_eq!(keeper.take("chat"), [("a".to_owned(), kept(8.0))]);
-    assert_eq!(keeper.take("code"), [("b".to_owned(), kept(9.0))]);
-    assert_eq!(keeper.take("rest"), [], "it has no store");
-    let error = open(&config).expect_err("in use");
+    let (keeper, kept_before) = open().expect("closed before");
+    assert_eq!(kept_before["chat"], [("a".to_owned(), kept(8.0))]);
+    assert_eq!(kept_before["code"], [("b".to_owned(), kept(9.0))]);
+    assert!(!kept_before.contains_key("rest"), "it has no store");
+    let error = open().expect_err("in use");
     assert!(error.to_string().contains("in use by another process"), "{error}");
     keeper.close(Duration::from_secs(60)).await;
     // What comes too late is nobody's trouble.
     writers.learned("chat", "a".into(), kept(12.0));
+    let (keeper, kept_before) = open().expect("closed");
+    assert_eq!(kept_before["chat"], [("a".to_owned(), kept(8.0))]);
+    keeper.close(Duration::from_secs(60)).await;
+}
+
+#[tokio::test]
+async fn another_configuration_opens_what_it_adds_and_closes_what_it_leaves() {
+    let folder = folder();
+    let (one, two) = (folder.path().join("one.redb"), folder.path().join("two.redb"));
+    let mut keeper = Keeper::default();
+    keeper.open(&config(&one, &one)).expect("new");
+    keeper.writers().learned("code", "b".into(), kept(9.0));
+
+    let apart = config(&one, &two);
+    assert!(!keeper.is_of(&apart));
+    let kept_before = keeper.open(&apart).expect("new");
     assert_eq!(
-        open(&config).expect("closed").take("chat"),
-        [("a".to_owned(), kept(8.0))]
+        kept_before.keys().collect::<Vec<_>>(),
+        ["code"],
+        "chat is where it was"
     );
+    assert!(kept_before["code"].is_empty(), "nothing is kept of it there");
+    keeper.let_go();
+    keeper.writers().learned("code", "b".into(), kept(10.0));
+
+    // Back again: what the first file kept of it, and nobody has the second one open any more.
+    let kept_before = keeper.open(&config(&one, &one)).expect("open");
+    assert_eq!(kept_before["code"], [("b".to_owned(), kept(9.0))]);
+    for thread in keeper.let_go() {
+        thread.join().expect("it ends");
+    }
+    let mut other = Keeper::default();
+    let kept_before = other.open(&config(&two, &two)).expect("closed");
+    assert_eq!(kept_before["code"], [("b".to_owned(), kept(10.0))]);
+    other.close(Duration::from_secs(60)).await;
+
+    let error = Keeper::default().open(&apart).expect_err("in use");
+    assert!(error.to_string().contains("one.redb"), "{error}");
+    keeper.close(Duration::from_secs(60)).await;
 }

@@ -58,7 +58,10 @@ fn starts(config: &Config) {
         &plugin,
         Box::new(Shared::default()),
     );
-    let _ = Control::new(serve::settings(config, Some(1)), Instant::ZERO);
+    let _ = Control::new(
+        serve::settings(config, &serve::Birth::now(Some(1))),
+        Instant::ZERO,
+    );
     let envoy = envoy_config::settings(config, "n", PathBuf::from("filter.wasm"));
     assert_eq!(envoy.pools.len(), config.pools.len());
 }

@@ -54,7 +54,7 @@ fn settings(dice: &mut Dice<'_>) -> Settings {
         let of = |config| Settings {
             term: 7,
             seed: 1,
-            ..serve::settings(config, None)
+            ..serve::settings(config, &serve::Birth::now(None))
         };
         configs().iter().map(of).collect()
     });
