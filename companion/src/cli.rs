@@ -68,11 +68,16 @@ enum Command {
 }
 
 #[derive(Debug, clap::Args)]
-#[command(after_help = "Example:\n  penstock validate --config penstock.yaml")]
+#[command(
+    after_help = "Examples:\n  penstock validate --config penstock.yaml\n  penstock validate --schema > penstock.schema.json"
+)]
 struct Validate {
     /// The configuration file.
-    #[arg(long, value_name = "FILE")]
-    config: PathBuf,
+    #[arg(long, value_name = "FILE", required_unless_present = "schema")]
+    config: Option<PathBuf>,
+    /// Print the JSON Schema of a configuration instead, for editors.
+    #[arg(long, conflicts_with = "config")]
+    schema: bool,
 }
 
 /// Runs the command that the process was started with.
@@ -121,13 +126,7 @@ async fn run(cli: Cli) -> ExitCode {
             Err(error) => failed(&error.to_string(), error.exit_code()),
         },
         Command::Filter(args) => ended(filter_module::write_to(&args.out), |_| 1),
-        Command::Validate(args) => match config::Config::read(&args.config) {
-            Ok(_) => {
-                println!("{}: valid", args.config.display());
-                ExitCode::SUCCESS
-            }
-            Err(error) => failed(&error.to_string(), EXIT_USAGE),
-        },
+        Command::Validate(args) => validate(&args),
         Command::Replay(args) => match replay::run(&args) {
             // As a compiler would: what a line is wrong in begins with its place.
             Err(error @ replay::Error::Line { .. }) => {
@@ -144,6 +143,21 @@ async fn run(cli: Cli) -> ExitCode {
             result => ended(result, model_cli::Error::exit_code),
         },
         Command::MockServer(args) => ended(mock_server::run(args).await, mock_server::Error::exit_code),
+    }
+}
+
+/// Says that a file is valid or why it isn't, or prints what may stand in one.
+fn validate(args: &Validate) -> ExitCode {
+    let Some(file) = &args.config else {
+        println!("{:#}", config::schema());
+        return ExitCode::SUCCESS;
+    };
+    match config::Config::read(file) {
+        Ok(_) => {
+            println!("{}: valid", file.display());
+            ExitCode::SUCCESS
+        }
+        Err(error) => failed(&error.to_string(), EXIT_USAGE),
     }
 }
 

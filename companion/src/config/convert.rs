@@ -11,11 +11,11 @@ use std::net::SocketAddr;
 use std::str::FromStr;
 
 use penstock_control::Scorers;
-use penstock_engine::limits::FLOWS_MAX;
 
+pub(super) use self::gate::bounds;
+pub(super) use self::servers::fixed;
 use super::{
-    Address, AddressError, Admin, Broken, Config, Exposed, Health, Listen, Pool, Queued, Then, Tls, raw,
-    value,
+    Address, AddressError, Admin, Alias, Broken, Config, Exposed, Listen, Pool, Queued, Then, Tls, raw,
 };
 
 impl TryFrom<raw::Document> for Config {
@@ -28,7 +28,7 @@ impl TryFrom<raw::Document> for Config {
                 "at least one pool is needed: {name, endpoints}".into(),
             ));
         }
-        let flows = raw.limits.flows.map_or(FLOWS_MAX, |it| it.0);
+        let flows = to_usize(raw.limits.flows.0);
         let mut names = BTreeSet::new();
         let mut pools = Vec::with_capacity(raw.pools.len());
         for (at, pool) in raw.pools.into_iter().enumerate() {
@@ -43,7 +43,7 @@ impl TryFrom<raw::Document> for Config {
         }
         let trust_is_given = raw.identity.trust.is_some();
         let config = Self {
-            listen: convert_listen(raw.listen)?,
+            listen: convert_listen(&raw.listen)?,
             tls: raw.tls.map(|it| Tls {
                 cert: it.cert,
                 key: it.key,
@@ -57,13 +57,19 @@ impl TryFrom<raw::Document> for Config {
                 raw::Queued::HandOver => Queued::HandOver,
             },
             drain: raw.shutdown.drain.0,
-            startup_wait: raw
-                .startup_wait
-                .map_or(penstock_wire::limits::STARTUP_WAIT, |it| it.0),
-            body_bytes: raw.limits.body_bytes.map_or(32 << 20, |it| it.0),
+            startup_wait: raw.startup_wait.0,
+            body_bytes: match raw.limits.body_bytes.0 {
+                0 => {
+                    return Err(Broken(
+                        "limits.body_bytes".into(),
+                        "a body has at least 1 byte".into(),
+                    ));
+                }
+                bytes => bytes,
+            },
             flows,
-            metric_flows: to_usize(raw.metrics.flows, 1_000),
-            metric_aliases: Vec::new(),
+            metric_flows: to_usize(raw.metrics.flows.0),
+            metric_aliases: aliases(&raw.metrics.aliases.0)?,
         };
         config
             .gateway_is_protected(trust_is_given)
@@ -73,23 +79,38 @@ impl TryFrom<raw::Document> for Config {
     }
 }
 
-fn to_usize(count: Option<value::Count>, default: usize) -> usize {
-    count.map_or(default, |it| usize::try_from(it.0).unwrap_or(usize::MAX))
+fn to_usize(count: u64) -> usize {
+    usize::try_from(count).unwrap_or(usize::MAX)
 }
 
-fn convert_listen(raw: raw::Listen) -> Result<Listen, Broken> {
+fn aliases(raw: &[raw::Alias]) -> Result<Vec<Alias>, Broken> {
+    let mut aliases = Vec::with_capacity(raw.len());
+    for (at, alias) in raw.iter().enumerate() {
+        let alias = match alias {
+            raw::Alias::Nexus => Alias::Nexus,
+        };
+        if aliases.contains(&alias) {
+            return Err(Broken(
+                format!("metrics.aliases[{at}]"),
+                "each stands here once".into(),
+            ));
+        }
+        aliases.push(alias);
+    }
+    Ok(aliases)
+}
+
+fn convert_listen(raw: &raw::Listen) -> Result<Listen, Broken> {
     Ok(Listen {
-        gateway: socket(raw.gateway.as_deref().unwrap_or("127.0.0.1:8080"))
-            .map_err(|why| Broken("listen.gateway".into(), why.to_string()))?,
-        envoy_admin: loopback("listen.envoy_admin", raw.envoy_admin.as_deref(), "127.0.0.1:9901")?,
-        grpc: address("listen.grpc", raw.grpc.as_deref(), "127.0.0.1:9190")?,
-        http: address("listen.http", raw.http.as_deref(), "127.0.0.1:9191")?,
+        gateway: socket(&raw.gateway).map_err(|why| Broken("listen.gateway".into(), why.to_string()))?,
+        envoy_admin: loopback("listen.envoy_admin", &raw.envoy_admin)?,
+        grpc: address("listen.grpc", &raw.grpc)?,
+        http: address("listen.http", &raw.http)?,
     })
 }
 
-fn address(key: &str, written: Option<&str>, default: &str) -> Result<Address, Broken> {
+fn address(key: &str, written: &str) -> Result<Address, Broken> {
     written
-        .unwrap_or(default)
         .parse()
         .map_err(|why: AddressError| Broken(key.into(), why.to_string()))
 }
@@ -109,8 +130,7 @@ impl FromStr for Address {
 }
 
 /// Envoy's admin interface has no authentication.
-fn loopback(key: &str, written: Option<&str>, default: &str) -> Result<SocketAddr, Broken> {
-    let text = written.unwrap_or(default);
+fn loopback(key: &str, text: &str) -> Result<SocketAddr, Broken> {
     let address = socket(text).map_err(|why| Broken(key.into(), why.to_string()))?;
     if address.ip().is_loopback() {
         Ok(address)
@@ -131,7 +151,7 @@ fn socket(text: &str) -> Result<SocketAddr, AddressError> {
 }
 
 fn convert_admin(raw: raw::Admin) -> Result<Admin, Broken> {
-    let hosts = raw.hosts.into_iter().enumerate().map(|(at, host)| {
+    let hosts = raw.hosts.0.into_iter().enumerate().map(|(at, host)| {
         let named = (1..=253).contains(&host.len())
             && host
                 .bytes()
@@ -174,7 +194,7 @@ fn convert_pool(mut raw: raw::Pool, flows: usize, path: &str) -> Result<Pool, Br
             ),
         ));
     }
-    let requeues = raw.queue.requeues.0;
+    let requeues = u32::try_from(raw.queue.requeues.0).unwrap_or(u32::MAX);
     let slo = servers::slo(&raw.slo, path)?;
     let store = match std::mem::take(&mut raw.usage.store) {
         raw::Store::Memory => None,
@@ -194,17 +214,20 @@ fn convert_pool(mut raw: raw::Pool, flows: usize, path: &str) -> Result<Pool, Br
         flow_key,
         class_globs,
     } = policy::convert(parts, flows, path)?;
+    let (endpoints, discovery) = servers::endpoints(raw.endpoints, path)?;
     Ok(Pool {
-        endpoints: servers::endpoints(raw.endpoints, path)?,
-        discovery: None,
-        rewrite: Vec::new(),
-        scheduler: Scorers::default(),
-        health: raw.health.path.map(|path| Health {
-            path,
-            interval: raw.health.interval.0,
-            unhealthy_after: raw.health.unhealthy_after.0,
-        }),
-        scrape: servers::scrape(raw.scrape, path)?,
+        endpoints,
+        discovery,
+        rewrite: servers::rewrite(raw.rewrite.0, path)?,
+        scheduler: Scorers {
+            stock: raw.scheduler.stock.0,
+            queue: raw.scheduler.queue.0,
+            kv_cache: raw.scheduler.kv_cache.0,
+            prefix: raw.scheduler.prefix.0,
+            lora: raw.scheduler.lora.0,
+        },
+        health: servers::health(&raw.health, path)?,
+        scrape: servers::scrape(&raw.scrape, path)?,
         policy,
         slo,
         flow_key,
@@ -216,8 +239,8 @@ fn convert_pool(mut raw: raw::Pool, flows: usize, path: &str) -> Result<Pool, Br
             raw::Then::Open => Then::Open,
             raw::Then::Closed => Then::Closed,
         },
-        capacity_status: raw.capacity_status.0,
+        capacity_status: if raw.capacity_status.0 == 429 { 429 } else { 503 },
         name: raw.name,
-        models: raw.models,
+        models: raw.models.0,
     })
 }

@@ -1,16 +1,25 @@
 //! The configuration file, as a type that can't be wrong.
 //!
-//! `raw` is the document, `value` its scalars; [`Config`] is what the rest of the program sees. An error names the
-//! file, the line, the key's path and what is allowed there. What fits together across keys is checked in `convert`.
+//! A text becomes a tree (`parse`, `node`), the environment is put over it, and `reader` makes `raw` of it: the document,
+//! with `value` for its scalars. [`Config`] is what the rest of the program sees; what fits together across keys is
+//! checked on the way there, in `convert`. An error names the file, the line, the key's path and what is allowed there.
 
 mod convert;
 mod document;
+mod environment;
 mod exposure;
-mod locate;
+mod nearest;
+mod node;
+mod parse;
+mod patch;
 mod raw;
+mod reader;
+mod reference;
+mod schema;
+#[cfg(test)]
+mod tests;
 mod value;
 
-use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::net::SocketAddr;
@@ -24,7 +33,9 @@ use penstock_engine::policy as engine;
 use penstock_engine::units::Decimal;
 use serde::de::{Deserialize, Deserializer, Error as _};
 
-pub use self::document::Document;
+pub use self::document::{Document, endpoints};
+pub use self::reference::reference;
+pub use self::schema::schema;
 
 /// Everything that `penstock serve` holds to.
 #[derive(Clone, Debug)]
@@ -293,6 +304,16 @@ pub enum Error {
         /// Why.
         source: std::io::Error,
     },
+    /// A value is wrong that stands in no file: in a change, or in the environment.
+    #[error("{origin}: {key}: {message}")]
+    Value {
+        /// What said it.
+        origin: String,
+        /// `pools[0].queue.ttl`
+        key: String,
+        /// What is wrong and what is allowed.
+        message: String,
+    },
     /// The document is wrong at a line: in itself, or where keys don't fit together.
     #[error("{file}:{line}: {key}: {message}")]
     Document {
@@ -332,16 +353,12 @@ impl<'de> Deserialize<'de> for SloKeys {
 }
 
 impl Config {
-    /// Reads and checks a file.
+    /// Reads and checks a file, and the environment over it.
     ///
     /// # Errors
     /// When the file can't be read, isn't YAML, or says something that isn't allowed.
     pub fn read(path: &Path) -> Result<Self, Error> {
-        let text = std::fs::read_to_string(path).map_err(|source| Error::Read {
-            path: path.into(),
-            source,
-        })?;
-        Self::parse(&text, &path.display().to_string())
+        Document::read(path).map(Document::into_config)
     }
 
     /// Checks a document; `file` names it in errors.
@@ -349,92 +366,6 @@ impl Config {
     /// # Errors
     /// When it isn't YAML, or says something that isn't allowed.
     pub fn parse(text: &str, file: &str) -> Result<Self, Error> {
-        let key = RefCell::new(String::new());
-        let document = serde_saphyr::with_deserializer_from_str(text, |deserializer| {
-            serde_path_to_error::deserialize::<_, raw::Document>(deserializer).map_err(|error| {
-                *key.borrow_mut() = error.path().to_string();
-                error.into_inner()
-            })
-        })
-        .map_err(|error| {
-            let error = error.without_snippet();
-            Error::Document {
-                file: file.to_owned(),
-                line: error.location().map_or(1, |it| it.line()),
-                key: match key.take() {
-                    path if path.is_empty() || path == "." => "document".into(),
-                    path => path,
-                },
-                message: error.to_string(),
-            }
-        })?;
-        Self::try_from(document).map_err(|Broken(key, message)| Error::Document {
-            file: file.to_owned(),
-            line: locate::line(text, &key),
-            key,
-            message,
-        })
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    const SMALL: &str = "pools: [{name: a, endpoints: {static: ['127.0.0.1:8001']}}]";
-
-    fn refused(text: &str) -> String {
-        Config::parse(text, "f.yaml").expect_err("refused").to_string()
-    }
-
-    #[test]
-    fn name_and_endpoints_are_enough() {
-        let config = Config::parse(SMALL, "f.yaml").expect("valid");
-        assert_eq!(config.listen.gateway.port(), 8080);
-        assert_eq!(config.body_bytes, 32 << 20);
-        let engine::Gate::Bounded {
-            unit: _,
-            lower,
-            upper,
-            watermark,
-        } = config.pools[0].policy.gate
-        else {
-            panic!("a gate is the default");
-        };
-        assert_eq!(
-            (lower.billionths(), upper.billionths()),
-            (1_800_000_000, 2_200_000_000)
-        );
-        assert_eq!(watermark, Decimal::whole(2));
-    }
-
-    #[test]
-    fn errors_name_line_and_path() {
-        let wrong = "pools:\n- name: a\n  endpoints: {static: ['127.0.0.1:8001']}\n  queue:\n    ttl: soon\n";
-        let message = refused(wrong);
-        assert!(message.starts_with("f.yaml:5: pools[0].queue.ttl: "), "{message}");
-        assert!(message.contains("30s"), "{message}");
-        let message = refused(&SMALL.replace("name: a,", "name: a, colour: red,"));
-        assert!(
-            message.contains("f.yaml:1: pools[0]") && message.contains("colour"),
-            "{message}"
-        );
-    }
-
-    #[test]
-    fn what_does_not_fit_together_is_refused() {
-        let stock = |it: &str| refused(&SMALL.replace("name: a,", &format!("name: a, stock: {{{it}}},")));
-        assert!(stock("deviation: 1").contains("pools[0].stock.deviation"));
-        assert!(stock("watermark_per_backend: 0").contains("at least 1"));
-        assert!(stock("lower_bound_per_backend: 5").contains("pools[0].stock: 0 <="));
-        assert!(refused("pools: []").contains("at least one pool"));
-        assert!(refused("listen: {gateway: 0.0.0.0:80}\n").contains("pools"));
-        let twice = SMALL.replace(
-            "['127.0.0.1:8001']",
-            "['127.0.0.1:8001', {address: '127.0.0.1:8001'}]",
-        );
-        assert!(refused(&twice).contains("listed twice"));
-        let two = "pools: [{name: a, endpoints: {static: ['127.0.0.1:1']}}, {name: a, endpoints: {static: ['127.0.0.1:2']}}]";
-        assert!(refused(two).contains("pools[1].name"));
+        Document::parse(text, file).map(Document::into_config)
     }
 }

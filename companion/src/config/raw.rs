@@ -1,328 +1,195 @@
 //! The document as it is written: one struct a mapping, unknown keys are errors, defaults are the contract's.
 //!
-//! Nothing here decides; `super` turns it into types that fit together.
+//! Nothing here decides; `super` turns it into types that fit together. What is written about a key here is what the
+//! schema and the reference page say of it. A document with its defaults is what is shown at run time, so each is the
+//! value itself; none is left to somebody else to know.
 
 mod arbitration;
+mod identity;
+mod in_force;
+mod queue;
+mod servers;
 
-use std::collections::BTreeMap;
-use std::marker::PhantomData;
 use std::path::PathBuf;
 
-use serde::{Deserialize, Deserializer};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
 
 pub(super) use self::arbitration::*;
-pub(super) use super::value::Scalar;
-use super::value::{Bytes, Count, Exact, FlowCount, Pairs, Rate, Span, TextOr, Trusted, Whole};
+pub(super) use self::identity::*;
+pub(super) use self::in_force::WATERMARK;
+pub(super) use self::queue::*;
+pub(super) use self::servers::*;
+use super::value::{Bytes, CapacityStatus, Count, FlowCount, List, Span};
 
-#[derive(Debug, Default, Deserialize)]
+/// Penstock's configuration. A pool's name and its endpoints are enough; all else has a default.
+#[derive(Clone, Debug, Deserialize, Serialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
+#[schemars(transform = needs_pools)]
 pub(super) struct Document {
+    /// Where everything listens. It can't change at run time.
     pub(super) listen: Listen,
+    /// Mutual TLS on `listen.grpc`; off loopback and unix sockets it is needed. It can't change at run time.
     pub(super) tls: Option<Tls>,
+    /// Who may change something over HTTP.
     pub(super) admin: Admin,
+    /// Where a request's identity is read, and whose claims count.
     pub(super) identity: Identity,
+    /// Servers of the same models behind one queue each: a request goes to the first pool that serves its model. A pool
+    /// is known by its name.
+    #[schemars(length(min = 1))]
     pub(super) pools: Vec<Pool>,
+    /// What SIGTERM does.
     pub(super) shutdown: Shutdown,
-    pub(super) startup_wait: Option<Span>,
+    /// How long a new companion waits at most for all of Envoy's workers to say what they have, before it lets anything
+    /// go.
+    pub(super) startup_wait: Span,
+    /// How much is kept.
     pub(super) limits: Limits,
+    /// What is shown at `/metrics`.
     pub(super) metrics: Metrics,
 }
 
-#[derive(Debug, Default, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub(super) struct Listen {
-    pub(super) gateway: Option<String>,
-    pub(super) envoy_admin: Option<String>,
-    pub(super) grpc: Option<String>,
-    pub(super) http: Option<String>,
+impl Default for Document {
+    fn default() -> Self {
+        Self {
+            listen: Listen::default(),
+            tls: None,
+            admin: Admin::default(),
+            identity: Identity::default(),
+            pools: Vec::new(),
+            shutdown: Shutdown::default(),
+            startup_wait: Span(penstock_wire::limits::STARTUP_WAIT),
+            limits: Limits::default(),
+            metrics: Metrics::default(),
+        }
+    }
 }
 
-#[derive(Debug, Deserialize)]
+/// There is no default for what must be there.
+fn needs_pools(schema: &mut schemars::Schema) {
+    schema.insert("required".into(), serde_json::json!(["pools"]));
+    schema.remove("default");
+    if let Some(pools) = schema
+        .pointer_mut("/properties/pools")
+        .and_then(|it| it.as_object_mut())
+    {
+        pools.remove("default");
+    }
+}
+
+/// Addresses.
+#[derive(Clone, Debug, Deserialize, Serialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub(super) struct Listen {
+    /// Envoy's listener for clients, `ip:port`. Off loopback `identity.trust` must be given.
+    pub(super) gateway: String,
+    /// Envoy's admin interface, `ip:port` on loopback: nothing protects it.
+    pub(super) envoy_admin: String,
+    /// The companion's gRPC side, `ip:port` or `unix:/path`.
+    pub(super) grpc: String,
+    /// The companion's HTTP side, `ip:port` or `unix:/path`.
+    pub(super) http: String,
+}
+
+impl Default for Listen {
+    fn default() -> Self {
+        Self {
+            gateway: "127.0.0.1:8080".into(),
+            envoy_admin: "127.0.0.1:9901".into(),
+            grpc: "127.0.0.1:9190".into(),
+            http: "127.0.0.1:9191".into(),
+        }
+    }
+}
+
+/// PEM files; all three are needed.
+#[derive(Clone, Debug, Deserialize, Serialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Tls {
+    /// The certificate of both ends, and what leads to its authority.
     pub(super) cert: PathBuf,
+    /// Its private key.
     pub(super) key: PathBuf,
+    /// The authority that signed the certificates that are let in.
     pub(super) client_ca: PathBuf,
 }
 
-#[derive(Debug, Default, Deserialize)]
+/// Who may change something over HTTP.
+#[derive(Clone, Debug, Default, Deserialize, Serialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub(super) struct Admin {
+    /// A file with a token of at least 8 visible characters. With it, whatever changes something needs `Authorization:
+    /// Bearer TOKEN`, from anywhere; without it, changes are taken from loopback and unix sockets only.
     pub(super) token_file: Option<PathBuf>,
-    pub(super) hosts: Vec<String>,
+    /// Names under which the HTTP side may be asked, besides `localhost` and any address.
+    pub(super) hosts: List<String>,
 }
 
-#[derive(Debug, Default, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub(super) struct Identity {
-    pub(super) fairness_id: Option<Vec<Source>>,
-    pub(super) user: Option<Vec<Source>>,
-    pub(super) priority: Option<Vec<Source>>,
-    pub(super) class: Option<Vec<Source>>,
-    pub(super) strict: Vec<Source>,
-    pub(super) jump: Vec<Source>,
-    pub(super) objectives: BTreeMap<String, Criticality>,
-    pub(super) trust: Option<Trusted>,
-}
-
-#[derive(Clone, Debug, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub(super) enum Source {
-    Header(String),
-    Body(String),
-    Metadata(String),
-    Model(Pairs<Scalar>),
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub(super) enum Criticality {
-    Critical,
-    Default,
-    Sheddable,
-}
-
-#[derive(Debug, Deserialize)]
+/// Servers of the same models behind one queue.
+#[derive(Clone, Debug, Deserialize, Serialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Pool {
+    /// Unique: 1 to 63 letters, digits, `-`, `_` or `.`.
+    #[schemars(regex(pattern = r"^[A-Za-z0-9._-]{1,63}$"))]
     pub(super) name: String,
+    /// The models it serves, as globs; empty: every model.
     #[serde(default)]
-    pub(super) models: Vec<String>,
+    pub(super) models: List<String>,
+    /// Which models the servers are asked for instead of the one that was asked for; the first that matches.
+    #[serde(default)]
+    pub(super) rewrite: List<Rewrite>,
+    /// The model servers: `static`, `dns`, `file` or `kubernetes`, one of them.
     pub(super) endpoints: Endpoints,
+    /// How a server's health is asked.
     #[serde(default)]
     pub(super) health: Health,
+    /// How long a server that failed requests is left alone.
     #[serde(default)]
     pub(super) down: Down,
+    /// How a server's metrics are read.
     #[serde(default)]
     pub(super) scrape: Scrape,
+    /// What may wait, and how long.
     #[serde(default)]
     pub(super) queue: Queue,
+    /// How much the servers work on at a time.
     #[serde(default)]
     pub(super) stock: Stock,
+    /// Who goes next.
     #[serde(default)]
     pub(super) arbitration: Arbitration,
+    /// What a token costs, and what is kept.
     #[serde(default)]
     pub(super) usage: Usage,
+    /// What the servers owe; both targets or neither.
     #[serde(default)]
     pub(super) slo: Slo,
+    /// How much each scorer counts in the choice of a server.
+    #[serde(default)]
+    pub(super) scheduler: Scheduler,
+    /// What Envoy does while no companion answers.
     #[serde(default)]
     pub(super) companion_down: CompanionDown,
+    /// A request that would miss its deadline, as the queue's pace and the model predict it, is answered 429 at once.
     #[serde(default)]
     pub(super) reject_unmeetable: bool,
-    #[serde(default)]
+    /// The status of full queues and expired waits.
+    #[serde(default = "unavailable")]
     pub(super) capacity_status: CapacityStatus,
 }
 
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(super) struct Endpoints {
-    #[serde(rename = "static")]
-    pub(super) fixed: Vec<EndpointEntry>,
+const fn unavailable() -> CapacityStatus {
+    CapacityStatus(503)
 }
 
-/// An endpoint, or just its address.
-#[derive(Debug)]
-pub(super) struct EndpointEntry(pub(super) Endpoint);
-
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(super) struct Endpoint {
-    pub(super) address: String,
-    #[serde(default)]
-    pub(super) weight: Option<Exact>,
-    #[serde(default)]
-    pub(super) variant: Option<String>,
-    #[serde(default)]
-    pub(super) max_batch: Option<Count>,
-}
-
-impl From<String> for Endpoint {
-    fn from(address: String) -> Self {
-        Self {
-            address,
-            weight: None,
-            variant: None,
-            max_batch: None,
-        }
-    }
-}
-
-impl<'de> Deserialize<'de> for EndpointEntry {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer
-            .deserialize_any(TextOr::<Endpoint>(PhantomData))
-            .map(Self)
-    }
-}
-
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub(super) struct Health {
-    pub(super) path: Option<String>,
-    pub(super) interval: Span,
-    pub(super) unhealthy_after: Count,
-}
-
-impl Default for Health {
-    fn default() -> Self {
-        Self {
-            path: Some("/health".into()),
-            interval: span(5_000),
-            unhealthy_after: Count(3),
-        }
-    }
-}
-
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub(super) struct Down {
-    pub(super) first: Span,
-    pub(super) max: Span,
-}
-
-impl Default for Down {
-    fn default() -> Self {
-        Self {
-            first: span(1_000),
-            max: span(30_000),
-        }
-    }
-}
-
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub(super) struct Scrape {
-    pub(super) path: Option<String>,
-    pub(super) interval: Span,
-    pub(super) stale_after: Option<Span>,
-}
-
-impl Default for Scrape {
-    fn default() -> Self {
-        Self {
-            path: Some("/metrics".into()),
-            interval: span(1_000),
-            stale_after: None,
-        }
-    }
-}
-
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub(super) struct Queue {
-    pub(super) enabled: bool,
-    pub(super) total_capacity: u64,
-    pub(super) total_bytes: Bytes,
-    pub(super) flow_capacity: Count,
-    pub(super) ttl: Span,
-    pub(super) no_endpoint_ttl: Span,
-    pub(super) max_rate: Option<Rate>,
-    pub(super) requeues: Whole,
-    pub(super) overflow: Overflow,
-    pub(super) admit: Admit,
-}
-
-impl Default for Queue {
-    fn default() -> Self {
-        Self {
-            enabled: true,
-            total_capacity: 1_000,
-            total_bytes: Bytes(256 << 20),
-            flow_capacity: Count(100),
-            ttl: span(30_000),
-            no_endpoint_ttl: span(60_000),
-            max_rate: None,
-            requeues: Whole(3),
-            overflow: Overflow::Displace,
-            admit: Admit::All,
-        }
-    }
-}
-
-#[derive(Clone, Copy, Debug, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub(super) enum Overflow {
-    Displace,
-    Reject,
-}
-
-#[derive(Clone, Copy, Debug, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub(super) enum Admit {
-    All,
-    CriticalOnly,
-}
-
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub(super) struct Stock {
-    pub(super) unit: StockUnit,
-    pub(super) watermark_per_backend: Option<Watermark>,
-    pub(super) deviation: Exact,
-    pub(super) lower_bound_per_backend: Option<Exact>,
-    pub(super) upper_bound_per_backend: Option<Exact>,
-    pub(super) auto_initial: Count,
-}
-
-impl Default for Stock {
-    fn default() -> Self {
-        use penstock_engine::units::Decimal;
-        Self {
-            unit: StockUnit::Requests,
-            watermark_per_backend: None,
-            deviation: Exact(Decimal::from_billionths(Decimal::ONE / 10)),
-            lower_bound_per_backend: None,
-            upper_bound_per_backend: None,
-            auto_initial: Count(8),
-        }
-    }
-}
-
-#[derive(Clone, Copy, Debug, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub(super) enum StockUnit {
-    Requests,
-    Tokens,
-}
-
-/// `watermark_per_backend`: a whole number of at least 1, `auto`, or `none`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Watermark {
-    Fixed(u64),
-    Auto,
-    None,
-}
-
-impl<'de> Deserialize<'de> for Watermark {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Watermarks;
-        impl serde::de::Visitor<'_> for Watermarks {
-            type Value = Watermark;
-            fn expecting(&self, to: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-                to.write_str("a whole number of at least 1, auto, or none")
-            }
-            fn visit_u64<E: serde::de::Error>(self, watermark: u64) -> Result<Watermark, E> {
-                match watermark {
-                    0 => Err(E::invalid_value(serde::de::Unexpected::Unsigned(0), &self)),
-                    watermark => Ok(Watermark::Fixed(watermark)),
-                }
-            }
-            fn visit_str<E: serde::de::Error>(self, text: &str) -> Result<Watermark, E> {
-                match text {
-                    "auto" => Ok(Watermark::Auto),
-                    "none" => Ok(Watermark::None),
-                    other => Err(E::invalid_value(serde::de::Unexpected::Str(other), &self)),
-                }
-            }
-        }
-        deserializer.deserialize_any(Watermarks)
-    }
-}
-
-#[derive(Debug, Deserialize)]
+/// What Envoy does while no companion answers.
+#[derive(Clone, Debug, Deserialize, Serialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub(super) struct CompanionDown {
+    /// How long requests wait in Envoy, counted from the companion's loss, those that come later too.
     pub(super) hold: Span,
+    /// What becomes of them after that.
     pub(super) then: Then,
 }
 
@@ -335,38 +202,23 @@ impl Default for CompanionDown {
     }
 }
 
-#[derive(Clone, Copy, Debug, Deserialize)]
+#[derive(Clone, Copy, Debug, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
+#[schemars(inline)]
 pub(super) enum Then {
+    /// They go, as many at a time as this Envoy's part of the last known bounds; above that they are answered 503.
     Open,
+    /// They are answered 503 with `Retry-After`.
     Closed,
 }
 
-/// `capacity_status`: 503 or 429.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct CapacityStatus(pub(super) u16);
-
-impl Default for CapacityStatus {
-    fn default() -> Self {
-        Self(503)
-    }
-}
-
-impl<'de> Deserialize<'de> for CapacityStatus {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        match u16::deserialize(deserializer)? {
-            status @ (429 | 503) => Ok(Self(status)),
-            other => Err(serde::de::Error::custom(format!(
-                "this is 503 or 429, not {other}"
-            ))),
-        }
-    }
-}
-
-#[derive(Debug, Deserialize)]
+/// What SIGTERM does.
+#[derive(Clone, Debug, Deserialize, Serialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub(super) struct Shutdown {
+    /// What becomes of what waits.
     pub(super) queued: Queued,
+    /// How long what runs may take to finish.
     pub(super) drain: Span,
 }
 
@@ -379,26 +231,63 @@ impl Default for Shutdown {
     }
 }
 
-#[derive(Clone, Copy, Debug, Deserialize)]
+#[derive(Clone, Copy, Debug, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
+#[schemars(inline)]
 pub(super) enum Queued {
+    /// It is answered 503, and what runs may finish.
     Reject,
+    /// The companion ends at once, and what waits or runs is left to the next one, which has `companion_down.hold` to
+    /// come.
     HandOver,
 }
 
-#[derive(Debug, Default, Deserialize)]
+/// How much is kept.
+#[derive(Clone, Debug, Deserialize, Serialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub(super) struct Limits {
-    pub(super) flows: Option<FlowCount>,
-    pub(super) body_bytes: Option<Bytes>,
+    /// Identities with an account of their own in a pool; new ones past it share 64.
+    pub(super) flows: FlowCount,
+    /// Bytes of a request's body, above 0; a larger one is answered 413.
+    pub(super) body_bytes: Bytes,
 }
 
-#[derive(Debug, Default, Deserialize)]
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            flows: FlowCount(penstock_engine::limits::FLOWS_MAX as u64),
+            body_bytes: Bytes(32 << 20),
+        }
+    }
+}
+
+/// What is shown at `/metrics`.
+#[derive(Clone, Debug, Deserialize, Serialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub(super) struct Metrics {
-    pub(super) flows: Option<Count>,
+    /// Other systems' names under which some metrics are shown too.
+    pub(super) aliases: List<Alias>,
+    /// Values of the label `flow`, and of every other label; what comes later counts as `other`.
+    pub(super) flows: Count,
 }
 
-const fn span(millis: u64) -> Span {
+impl Default for Metrics {
+    fn default() -> Self {
+        Self {
+            aliases: List::default(),
+            flows: Count(1_000),
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+#[schemars(inline)]
+pub(super) enum Alias {
+    /// `nexus_queue_depth`: what waits in all pools.
+    Nexus,
+}
+
+pub(super) const fn span(millis: u64) -> Span {
     Span(std::time::Duration::from_millis(millis))
 }

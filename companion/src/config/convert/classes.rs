@@ -34,7 +34,7 @@ pub(super) fn convert(raw: raw::Classes, path: &str) -> Result<ClassSets, Broken
         if glob.is_empty() || globs.contains(&glob) {
             return Err(Broken(path, "a glob isn't empty, and stands here once".into()));
         }
-        if set.policy_classes.as_ref().is_none_or(Vec::is_empty) {
+        if set.policy_classes.0.is_empty() {
             return Err(Broken(
                 format!("{path}.policy_classes"),
                 "at least one class is needed".into(),
@@ -62,9 +62,9 @@ fn convert_set(
     glob: Option<&str>,
     taken: &mut BTreeSet<String>,
 ) -> Result<engine::ClassSet, Broken> {
-    let classes = raw.policy_classes.unwrap_or_default();
+    let classes = raw.policy_classes.0;
     let buckets = convert_buckets(
-        raw.uncached_isl_buckets.unwrap_or_default(),
+        raw.uncached_isl_buckets.0,
         &format!("{path}.uncached_isl_buckets"),
     )?;
     if classes.is_empty() {
@@ -104,14 +104,14 @@ fn convert_buckets(raw: Vec<raw::Bucket>, path: &str) -> Result<Vec<engine::Buck
         .enumerate()
         .map(|(at, bucket)| {
             let path = format!("{path}[{at}]");
-            let rises = above.map_or(bucket.min_tokens == 0, |above| bucket.min_tokens > above);
+            let rises = above.map_or(bucket.min_tokens.0 == 0, |above| bucket.min_tokens.0 > above);
             if !rises {
                 return Err(Broken(
                     format!("{path}.min_tokens"),
                     "the first bucket begins at 0, and each next one above the one before it".into(),
                 ));
             }
-            above = Some(bucket.min_tokens);
+            above = Some(bucket.min_tokens.0);
             identifier(&bucket.bucket, &format!("{path}.bucket"))?;
             if !names.insert(bucket.bucket.clone()) {
                 return Err(Broken(
@@ -120,7 +120,7 @@ fn convert_buckets(raw: Vec<raw::Bucket>, path: &str) -> Result<Vec<engine::Buck
                 ));
             }
             Ok(engine::Bucket {
-                min_tokens: bucket.min_tokens,
+                min_tokens: bucket.min_tokens.0,
                 name: bucket.bucket.into(),
             })
         })
@@ -218,7 +218,7 @@ fn convert_class(raw: raw::Class, name: &str) -> engine::Class {
     let busy_tokens = if idle_only {
         Some(1)
     } else {
-        raw.prefill_busy_threshold.map(|tokens| tokens.max(1))
+        raw.prefill_busy_threshold.map(|tokens| tokens.0.max(1))
     };
     engine::Class {
         family: raw.policy_family.unwrap_or(raw.name).into(),
@@ -232,9 +232,9 @@ fn convert_class(raw: raw::Class, name: &str) -> engine::Class {
             .prefill_busy_threshold_frac
             .map(|it| it.0)
             .filter(|fraction| *fraction > 0.0),
-        requests_per_endpoint: raw.request_queue_limit_per_worker,
-        prompt_tokens_per_endpoint: raw.raw_isl_token_queue_limit_per_worker,
-        cached_tokens_per_endpoint: raw.cached_token_queue_limit_per_worker,
+        requests_per_endpoint: raw.request_queue_limit_per_worker.map(|it| it.0),
+        prompt_tokens_per_endpoint: raw.raw_isl_token_queue_limit_per_worker.map(|it| it.0),
+        cached_tokens_per_endpoint: raw.cached_token_queue_limit_per_worker.map(|it| it.0),
         ..engine::Class::new(name, raw.quantum.0)
     }
 }

@@ -8,13 +8,37 @@ use penstock_engine::units::Decimal;
 
 use crate::config::{Broken, raw};
 
-/// Requests a ready endpoint works on at a time, if nothing else is said.
-const DEFAULT_WATERMARK: u64 = 2;
+/// The bounds of a server's stock around a watermark.
+pub(in crate::config) struct Bounds {
+    lower: Decimal,
+    upper: Decimal,
+    /// Is it between them?
+    pub(in crate::config) holds_watermark: bool,
+}
 
-/// Checks `stock`; `path` is the pool's. lower = watermark*(1-deviation), upper = watermark*(1+deviation), or the two as
-/// given.
+/// lower = watermark*(1-deviation), upper = watermark*(1+deviation), or the two as given. `None`: more than a decimal
+/// holds.
+pub(in crate::config) fn bounds(stock: &raw::Stock, watermark: u64) -> Option<Bounds> {
+    let deviation = stock.deviation.0.0.billionths();
+    let scaled = |by: u128| Some(Decimal::from_billionths(u128::from(watermark).checked_mul(by)?));
+    let lower = match stock.lower_bound_per_backend {
+        Some(given) => given.0,
+        None => scaled(Decimal::ONE.saturating_sub(deviation))?,
+    };
+    let upper = match stock.upper_bound_per_backend {
+        Some(given) => given.0,
+        None => scaled(Decimal::ONE.checked_add(deviation)?)?,
+    };
+    Some(Bounds {
+        lower,
+        upper,
+        holds_watermark: (lower..=upper).contains(&Decimal::whole(watermark)),
+    })
+}
+
+/// Checks `stock`; `path` is the pool's.
 pub(super) fn convert(stock: &raw::Stock, path: &str) -> Result<engine::Gate, Broken> {
-    let deviation = stock.deviation.0.billionths();
+    let deviation = stock.deviation.0.0.billionths();
     if deviation == 0 || deviation >= Decimal::ONE {
         return Err(Broken(
             format!("{path}.stock.deviation"),
@@ -29,7 +53,7 @@ pub(super) fn convert(stock: &raw::Stock, path: &str) -> Result<engine::Gate, Br
         (Some(raw::Watermark::None), _) => return Ok(engine::Gate::Open),
         (Some(raw::Watermark::Auto), engine::StockUnit::Requests) => return auto(stock, path),
         (Some(raw::Watermark::Fixed(watermark)), _) => watermark,
-        (None, engine::StockUnit::Requests) => DEFAULT_WATERMARK,
+        (None, engine::StockUnit::Requests) => raw::WATERMARK,
         (Some(raw::Watermark::Auto) | None, engine::StockUnit::Tokens) => {
             return Err(Broken(
                 format!("{path}.stock.unit"),
@@ -38,22 +62,23 @@ pub(super) fn convert(stock: &raw::Stock, path: &str) -> Result<engine::Gate, Br
             ));
         }
     };
-    let scaled = |by: u128| Decimal::from_billionths(u128::from(watermark) * by);
-    let lower = stock
-        .lower_bound_per_backend
-        .map_or(scaled(Decimal::ONE - deviation), |it| it.0);
-    let upper = stock
-        .upper_bound_per_backend
-        .map_or(scaled(Decimal::ONE + deviation), |it| it.0);
-    let watermark = Decimal::whole(watermark);
-    let given = stock.watermark_per_backend.is_some();
-    if lower > upper || given && !(lower..=upper).contains(&watermark) {
-        return Err(Broken(
+    let broken = || {
+        Broken(
             format!("{path}.stock"),
             "0 <= lower_bound_per_backend <= watermark_per_backend <= upper_bound_per_backend is needed"
                 .into(),
-        ));
+        )
+    };
+    let Bounds {
+        lower,
+        upper,
+        holds_watermark,
+    } = bounds(stock, watermark).ok_or_else(broken)?;
+    let given = stock.watermark_per_backend.is_some();
+    if lower > upper || given && !holds_watermark {
+        return Err(broken());
     }
+    let watermark = Decimal::whole(watermark);
     Ok(engine::Gate::Bounded {
         unit,
         lower,

@@ -6,47 +6,35 @@ use penstock_wire::limits::{JUMP_S_MAX, NAME_BYTES_MAX, STRICT_MAX};
 
 use crate::config::{Broken, Identity, Source, Trust, raw, value};
 
-/// Checks `identity`, and fills in what it doesn't say.
+/// Checks `identity`.
 pub(super) fn convert(raw: raw::Identity) -> Result<Identity, Broken> {
-    let header = |name: &str| raw::Source::Header(name.into());
-    let user = || raw::Source::Body("user".into());
-    let fairness_id = raw.fairness_id.unwrap_or_else(|| {
-        vec![
-            header("x-gateway-inference-fairness-id"),
-            header("x-llm-d-inference-fairness-id"),
-            header("x-penstock-tenant"),
-            user(),
-        ]
-    });
-    let users = raw
-        .user
-        .unwrap_or_else(|| vec![header("x-penstock-user"), user()]);
-    let priority = raw.priority.unwrap_or_else(|| {
-        vec![
-            header("x-penstock-priority"),
-            header("x-nexus-priority"),
-            header("x-gateway-inference-objective"),
-        ]
-    });
-    let class = raw
-        .class
-        .unwrap_or_else(|| vec![header("x-penstock-class"), header("x-dynamo-meta-policy-class")]);
+    let max_priority = MaxPriority {
+        default: raw.max_priority.default.map(Band::from),
+        tenants: raw
+            .max_priority
+            .tenants
+            .into_iter()
+            .map(|(tenant, band)| (tenant, band.into()))
+            .collect(),
+    };
     Ok(Identity {
-        fairness_id: sources("identity.fairness_id", fairness_id, name)?,
-        user: sources("identity.user", users, name)?,
-        priority: sources("identity.priority", priority, |value| match value {
+        fairness_id: sources("identity.fairness_id", raw.fairness_id.0, name)?,
+        user: sources("identity.user", raw.user.0, name)?,
+        priority: sources("identity.priority", raw.priority.0, |value| match value {
             "critical" | "default" | "sheddable" => Ok(()),
             _ => Err("critical, default or sheddable".into()),
         })?,
-        class: sources("identity.class", class, name)?,
-        strict: sources("identity.strict", raw.strict, |value| at_most(value, STRICT_MAX))?,
-        jump: sources("identity.jump", raw.jump, |value| at_most(value, JUMP_S_MAX))?,
+        class: sources("identity.class", raw.class.0, name)?,
+        strict: sources("identity.strict", raw.strict.0, |value| {
+            at_most(value, STRICT_MAX)
+        })?,
+        jump: sources("identity.jump", raw.jump.0, |value| at_most(value, JUMP_S_MAX))?,
         objectives: raw
             .objectives
             .into_iter()
             .map(|(name, band)| (name, band.into()))
             .collect(),
-        max_priority: MaxPriority::default(),
+        max_priority,
         trust: match raw.trust {
             None | Some(value::Trusted::All) => Trust::All,
             Some(value::Trusted::Networks(networks)) => {
@@ -74,7 +62,7 @@ fn sources(
                 raw::Source::Body(name) => Source::Body(named(name)?),
                 raw::Source::Metadata(path) => Source::Metadata(named(path)?),
                 raw::Source::Model(rules) => {
-                    let rules = rules.0.into_iter().map(|(glob, raw::Scalar(value))| {
+                    let rules = rules.0.into_iter().map(|(glob, value::Scalar(value))| {
                         allowed(&value).map_err(|why| {
                             Broken(
                                 format!("{key}[{at}].model.{glob}"),

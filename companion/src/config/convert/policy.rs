@@ -7,9 +7,6 @@ use super::classes::{self, ClassSets};
 use super::gate;
 use crate::config::{Broken, raw};
 
-/// Weights of weighted bands, if nothing else is said.
-const DEFAULT_BAND_WEIGHTS: [f64; 3] = [70.0, 20.0, 10.0];
-
 /// The parts of a pool that make its policy, as they are written.
 pub(super) struct Parts {
     pub(super) down: raw::Down,
@@ -82,7 +79,7 @@ fn convert_down(raw: &raw::Down, path: &str) -> Result<engine::Down, Broken> {
 fn convert_queue(raw: &raw::Queue) -> engine::Queue {
     engine::Queue {
         enabled: raw.enabled,
-        total_capacity: raw.total_capacity,
+        total_capacity: raw.total_capacity.0,
         total_bytes: raw.total_bytes.0,
         flow_capacity: raw.flow_capacity.0,
         ttl: raw.ttl.0,
@@ -100,9 +97,7 @@ fn convert_queue(raw: &raw::Queue) -> engine::Queue {
 }
 
 fn convert_bands(raw: &raw::Bands, path: &str) -> Result<engine::Bands, Broken> {
-    let weights = raw.weights.map_or(DEFAULT_BAND_WEIGHTS, |it| {
-        [it.critical.0, it.default.0, it.sheddable.0]
-    });
+    let weights = [raw.weights.critical, raw.weights.default, raw.weights.sheddable].map(|it| it.0);
     if weights.iter().all(|weight| *weight == 0.0) {
         return Err(Broken(
             format!("{path}.bands.weights"),

@@ -1,36 +1,80 @@
-//! A pool's model servers: their addresses and kinds, what is read from their metrics, and what they owe.
+//! A pool's model servers: where they are, what they are asked for and what of them is read, and what they owe.
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::net::SocketAddr;
+use std::collections::BTreeSet;
+use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
+use penstock_control::Rewrite;
+use penstock_engine::limits::ENDPOINTS_MAX;
 use penstock_engine::units::Decimal;
 use penstock_model::{Targets, slo};
+use penstock_wire::limits::NAME_BYTES_MAX;
 
 use super::is_name;
-use crate::config::{Broken, Endpoint, Scrape, raw};
+use crate::config::{Broken, Discovery, Endpoint, Health, Scrape, raw};
 
-/// The variant of servers that name none.
-const DEFAULT_VARIANT: &str = "default";
-/// Requests in one batch of a server that doesn't say, as vLLM has it.
-const DEFAULT_MAX_BATCH: u64 = 256;
-/// How long what was read from a server counts, unless it is read so seldom that this would be too short.
-const DEFAULT_STALE_AFTER: Duration = Duration::from_secs(5);
+/// Labels of an endpoint, and taints.
+const LABELS_MAX: usize = penstock_wire::limits::LIST_MAX;
 
-/// Checks `endpoints`; `path` is the pool's.
-pub(super) fn endpoints(raw: raw::Endpoints, path: &str) -> Result<Vec<Endpoint>, Broken> {
-    if raw.fixed.is_empty() {
+/// Checks `endpoints`: a list, or one way to find them; `path` is the pool's.
+pub(super) fn endpoints(
+    raw: raw::Endpoints,
+    path: &str,
+) -> Result<(Vec<Endpoint>, Option<Discovery>), Broken> {
+    let path = format!("{path}.endpoints");
+    match raw {
+        raw::Endpoints {
+            fixed: Some(list),
+            dns: None,
+            file: None,
+            kubernetes: None,
+        } => Ok((fixed(list, &format!("{path}.static"))?, None)),
+        raw::Endpoints {
+            fixed: None,
+            dns: Some(raw),
+            file: None,
+            kubernetes: None,
+        } => Ok((Vec::new(), Some(dns(raw, &format!("{path}.dns"))?))),
+        raw::Endpoints {
+            fixed: None,
+            dns: None,
+            file: Some(file),
+            kubernetes: None,
+        } => {
+            if file.as_os_str().is_empty() {
+                return Err(Broken(format!("{path}.file"), "this is a file's path".into()));
+            }
+            Ok((Vec::new(), Some(Discovery::File(file))))
+        }
+        raw::Endpoints {
+            fixed: None,
+            dns: None,
+            file: None,
+            kubernetes: Some(raw),
+        } => Ok((Vec::new(), Some(kubernetes(raw, &format!("{path}.kubernetes"))?))),
+        _ => Err(Broken(
+            path,
+            "exactly one of static, dns, file and kubernetes is needed".into(),
+        )),
+    }
+}
+
+/// Checks a list of endpoints that stands at `path`.
+pub(in crate::config) fn fixed(list: Vec<raw::EndpointEntry>, path: &str) -> Result<Vec<Endpoint>, Broken> {
+    if list.is_empty() {
+        return Err(Broken(path.into(), "at least one address is needed".into()));
+    }
+    if list.len() > ENDPOINTS_MAX {
         return Err(Broken(
-            format!("{path}.endpoints.static"),
-            "at least one address is needed".into(),
+            path.into(),
+            format!("a pool has at most {ENDPOINTS_MAX} endpoints, not {}", list.len()),
         ));
     }
     let mut seen = BTreeSet::new();
-    raw.fixed
-        .into_iter()
+    list.into_iter()
         .enumerate()
         .map(|(at, raw::EndpointEntry(raw))| {
-            let key = format!("{path}.endpoints.static[{at}]");
+            let key = format!("{path}[{at}]");
             let endpoint = endpoint(raw, &key)?;
             if seen.insert(endpoint.address) {
                 Ok(endpoint)
@@ -45,36 +89,157 @@ fn endpoint(raw: raw::Endpoint, key: &str) -> Result<Endpoint, Broken> {
     let address: SocketAddr = raw.address.parse().map_err(|_| {
         Broken(
             key.into(),
-            format!("`{}` is no address; write ip:port", raw.address),
+            format!(
+                "`{}` is no address; write ip:port, like 127.0.0.1:8001",
+                raw.address
+            ),
         )
     })?;
-    let weight = raw.weight.map_or(Decimal::whole(1), |it| it.0);
-    if weight == Decimal::default() {
+    if address.port() == 0 {
+        return Err(Broken(key.into(), format!("`{address}`: a port is 1 to 65535")));
+    }
+    if raw.weight.0 == Decimal::default() {
         return Err(Broken(format!("{key}.weight"), "a weight is above 0".into()));
     }
-    let variant = raw.variant.unwrap_or_else(|| DEFAULT_VARIANT.into());
-    if !is_name(&variant) {
-        return Err(Broken(
-            format!("{key}.variant"),
-            format!("`{variant}`: a variant has 1 to 63 letters, digits, `-`, `_` or `.`"),
-        ));
+    named(&raw.variant, "a variant", &format!("{key}.variant"))?;
+    let label = |text: &str| text.len() <= NAME_BYTES_MAX && !text.chars().any(char::is_control);
+    for (name, value) in &raw.labels {
+        if name.is_empty() || !label(name) || !label(value) {
+            return Err(Broken(
+                format!("{key}.labels.{name}"),
+                format!(
+                    "a label and its value have at most {NAME_BYTES_MAX} bytes, none of them a control character"
+                ),
+            ));
+        }
+    }
+    for (at, taint) in raw.taints.0.iter().enumerate() {
+        let key = format!("{key}.taints[{at}]");
+        named(taint, "a taint", &key)?;
+        if raw.taints.0.iter().take(at).any(|earlier| earlier == taint) {
+            return Err(Broken(key, format!("`{taint}` is listed twice")));
+        }
+    }
+    for (what, count) in [("labels", raw.labels.len()), ("taints", raw.taints.0.len())] {
+        if count > LABELS_MAX {
+            return Err(Broken(
+                format!("{key}.{what}"),
+                format!("there are at most {LABELS_MAX}, not {count}"),
+            ));
+        }
     }
     Ok(Endpoint {
         address,
-        weight,
-        variant,
-        max_batch: raw.max_batch.map_or(DEFAULT_MAX_BATCH, |it| it.0),
-        labels: BTreeMap::new(),
-        taints: Vec::new(),
+        weight: raw.weight.0,
+        variant: raw.variant,
+        max_batch: raw.max_batch.0,
+        labels: raw.labels,
+        taints: raw.taints.0,
     })
 }
 
+fn named(text: &str, what: &str, key: &str) -> Result<(), Broken> {
+    if is_name(text) {
+        Ok(())
+    } else {
+        Err(Broken(
+            key.into(),
+            format!("`{text}`: {what} has 1 to 63 letters, digits, `-`, `_` or `.`"),
+        ))
+    }
+}
+
+fn dns(raw: raw::Dns, path: &str) -> Result<Discovery, Broken> {
+    if raw.name.parse::<IpAddr>().is_ok() {
+        return Err(Broken(
+            format!("{path}.name"),
+            format!("`{}` is an address; addresses stand under static", raw.name),
+        ));
+    }
+    host(&raw.name, &format!("{path}.name"))?;
+    Ok(Discovery::Dns {
+        name: raw.name,
+        port: u16::try_from(raw.port.0).expect("invariant: a port is at most 65535"),
+        refresh: raw.refresh.0,
+    })
+}
+
+fn kubernetes(raw: raw::Kubernetes, path: &str) -> Result<Discovery, Broken> {
+    host(&raw.inference_pool, &format!("{path}.inference_pool"))?;
+    host(&raw.namespace, &format!("{path}.namespace"))?;
+    Ok(Discovery::Kubernetes {
+        inference_pool: raw.inference_pool,
+        namespace: raw.namespace,
+    })
+}
+
+/// A name as DNS has it, and Kubernetes.
+fn host(text: &str, key: &str) -> Result<(), Broken> {
+    let known = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.');
+    if (1..=253).contains(&text.len()) && text.bytes().all(known) {
+        Ok(())
+    } else {
+        Err(Broken(
+            key.into(),
+            format!("`{text}`: a name has 1 to 253 letters, digits, `-`, `_` or `.`"),
+        ))
+    }
+}
+
+/// Checks `rewrite`; `path` is the pool's.
+pub(super) fn rewrite(raw: Vec<raw::Rewrite>, path: &str) -> Result<Vec<Rewrite>, Broken> {
+    let name = |text: &str, what: &str, key: String| {
+        if (1..=NAME_BYTES_MAX).contains(&text.len()) {
+            Ok(())
+        } else {
+            Err(Broken(key, format!("{what} has 1 to {NAME_BYTES_MAX} bytes")))
+        }
+    };
+    let mut globs = BTreeSet::new();
+    raw.into_iter()
+        .enumerate()
+        .map(|(at, rewrite)| {
+            let path = format!("{path}.rewrite[{at}]");
+            name(&rewrite.model, "a glob", format!("{path}.model"))?;
+            if !globs.insert(rewrite.model.clone()) {
+                return Err(Broken(
+                    format!("{path}.model"),
+                    format!(
+                        "`{}` stands here twice; the first that matches counts",
+                        rewrite.model
+                    ),
+                ));
+            }
+            if rewrite.targets.is_empty() {
+                return Err(Broken(
+                    format!("{path}.targets"),
+                    "at least one target is needed: {name, weight}".into(),
+                ));
+            }
+            let mut names = BTreeSet::new();
+            for (at, target) in rewrite.targets.iter().enumerate() {
+                let key = format!("{path}.targets[{at}].name");
+                name(&target.name, "a model's name", key.clone())?;
+                if !names.insert(&target.name) {
+                    return Err(Broken(key, format!("`{}` is a target twice", target.name)));
+                }
+            }
+            Ok(Rewrite {
+                model: rewrite.model,
+                targets: rewrite
+                    .targets
+                    .into_iter()
+                    .map(|target| (target.name, target.weight.0))
+                    .collect(),
+            })
+        })
+        .collect()
+}
+
 /// Checks `scrape`; `path` is the pool's.
-pub(super) fn scrape(raw: raw::Scrape, path: &str) -> Result<Option<Scrape>, Broken> {
+pub(super) fn scrape(raw: &raw::Scrape, path: &str) -> Result<Option<Scrape>, Broken> {
     let interval = raw.interval.0;
-    let stale_after = raw
-        .stale_after
-        .map_or_else(|| interval.saturating_mul(2).max(DEFAULT_STALE_AFTER), |it| it.0);
+    let stale_after = raw.stale_after().0;
     if stale_after < interval {
         return Err(Broken(
             format!("{path}.scrape.stale_after"),
@@ -82,22 +247,35 @@ pub(super) fn scrape(raw: raw::Scrape, path: &str) -> Result<Option<Scrape>, Bro
                 .into(),
         ));
     }
-    raw.path
-        .map(|it| {
-            if it.starts_with('/') {
-                Ok(Scrape {
-                    path: it,
-                    interval,
-                    stale_after,
-                })
-            } else {
-                Err(Broken(
-                    format!("{path}.scrape.path"),
-                    format!("`{it}`: a path begins with /, like /metrics; null reads nothing"),
-                ))
-            }
-        })
-        .transpose()
+    let found = slashed(raw.path.as_deref(), "/metrics", format!("{path}.scrape.path"))?;
+    Ok(found.map(|path| Scrape {
+        path,
+        interval,
+        stale_after,
+    }))
+}
+
+/// Checks `health`; `path` is the pool's.
+pub(super) fn health(raw: &raw::Health, path: &str) -> Result<Option<Health>, Broken> {
+    let found = slashed(raw.path.as_deref(), "/health", format!("{path}.health.path"))?;
+    Ok(found.map(|path| Health {
+        path,
+        interval: raw.interval.0,
+        unhealthy_after: raw.unhealthy_after.0,
+    }))
+}
+
+/// A path of HTTP, or none.
+fn slashed(path: Option<&str>, like: &str, key: String) -> Result<Option<String>, Broken> {
+    match path {
+        Some(path) if !path.starts_with('/') || path.chars().any(|it| it.is_control() || it == ' ') => {
+            Err(Broken(
+                key,
+                format!("`{path}`: a path begins with / and has no spaces, like {like}; null: none"),
+            ))
+        }
+        path => Ok(path.map(Into::into)),
+    }
 }
 
 /// Checks `slo`; `path` is the pool's.
@@ -117,7 +295,10 @@ pub(super) fn slo(raw: &raw::Slo, path: &str) -> Result<slo::Policy, Broken> {
         }
     };
     Ok(slo::Policy {
-        multiplier: raw.slo_multiplier.0,
+        multiplier: match raw.slo_multiplier.0 {
+            0.0 => slo::Policy::default().multiplier,
+            given => given,
+        },
         explicit,
     })
 }

@@ -3,136 +3,224 @@
 //! `classes` has the keys of Dynamo's router policy file at its root, so that such a file reads as it is; those of its
 //! sections that choose a worker are taken and have no effect.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::de::value::MapAccessDeserializer;
 use serde::de::{Error, IgnoredAny, MapAccess};
-use serde::{Deserialize, Deserializer};
+use serde::ser::SerializeMap as _;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::config::value::{
-    Count, Factor, Fraction, Multiplier, OneOrMany, Pairs, Share, Span, Target, Weight,
+    Count, Factor, Fraction, Ignored, List, Multiplier, Number, OneOrMany, Pairs, Share, Span, Target, Weight,
 };
 
-#[derive(Debug, Default, Deserialize)]
+/// Who goes next: by band, then by class, then by flow, then by the order inside the flow.
+#[derive(Clone, Debug, Default, Deserialize, Serialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub(in crate::config) struct Arbitration {
+    /// Every model of the pool has its own turn, and its own classes and flows, below the bands.
     pub(in crate::config) per_model: bool,
+    /// How critical a request says it is.
     pub(in crate::config) bands: Bands,
+    /// Policy classes, which share uncached prompt tokens by deficit round robin. The content of Dynamo's router policy
+    /// file stands here as it is.
     pub(in crate::config) classes: Classes,
+    /// Whose share a request takes.
     pub(in crate::config) flows: Flows,
+    /// Which request of a flow goes first, under its strict tier.
     pub(in crate::config) order: Order,
 }
 
-#[derive(Debug, Default, Deserialize)]
+/// How critical a request says it is.
+#[derive(Clone, Debug, Deserialize, Serialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub(in crate::config) struct Bands {
+    /// How the bands share.
     pub(in crate::config) mode: BandMode,
-    pub(in crate::config) weights: Option<BandWeights>,
+    /// Their weights under `weighted`, not all 0; a band that isn't named has 0, and goes when no other can.
+    pub(in crate::config) weights: BandWeights,
+    /// A band goes only while the stock is below this part of the bound.
     pub(in crate::config) ceiling: Ceilings,
 }
 
-#[derive(Clone, Copy, Debug, Default, Deserialize)]
+impl Default for Bands {
+    fn default() -> Self {
+        Self {
+            mode: BandMode::Strict,
+            weights: BandWeights {
+                critical: Factor(70.0),
+                default: Factor(20.0),
+                sheddable: Factor(10.0),
+            },
+            ceiling: Ceilings::default(),
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
+#[schemars(inline)]
 pub(in crate::config) enum BandMode {
-    #[default]
+    /// Critical before default before sheddable.
     Strict,
+    /// By their weights.
     Weighted,
 }
 
 /// A band that isn't named weighs nothing.
-#[derive(Clone, Copy, Debug, Default, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, Deserialize, Serialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub(in crate::config) struct BandWeights {
+    /// Of critical requests.
     pub(in crate::config) critical: Factor,
+    /// Of default ones.
     pub(in crate::config) default: Factor,
+    /// Of sheddable ones.
     pub(in crate::config) sheddable: Factor,
 }
 
-#[derive(Clone, Copy, Debug, Default, Deserialize)]
+/// Parts of the bound; null: all of it.
+#[derive(Clone, Copy, Debug, Default, Deserialize, Serialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub(in crate::config) struct Ceilings {
+    /// Of critical requests.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub(in crate::config) critical: Option<Share>,
+    /// Of default ones.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub(in crate::config) default: Option<Share>,
+    /// Of sheddable ones.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub(in crate::config) sheddable: Option<Share>,
 }
 
-#[derive(Debug, Default, Deserialize)]
+/// Policy classes.
+#[derive(Clone, Debug, Default, Deserialize, Serialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub(in crate::config) struct Classes {
+    /// How turns are taken.
     pub(in crate::config) mode: ClassMode,
+    /// The family of requests that ask for none; null: the first class's.
     pub(in crate::config) default_policy_family: Option<String>,
-    pub(in crate::config) uncached_isl_buckets: Option<Vec<Bucket>>,
-    pub(in crate::config) policy_classes: Option<Vec<Class>>,
+    /// Buckets by the uncached tokens of a prompt; the first begins at 0, and each next one above the one before it.
+    pub(in crate::config) uncached_isl_buckets: List<Bucket>,
+    /// The classes; each family has one for every bucket.
+    pub(in crate::config) policy_classes: List<Class>,
+    /// Other classes for some models: by glob, the first that matches.
     pub(in crate::config) models: Pairs<ClassSet>,
-    pub(in crate::config) router: Option<IgnoredAny>,
-    pub(in crate::config) worker_selection: Option<IgnoredAny>,
-    pub(in crate::config) request_classifier: Option<IgnoredAny>,
+    /// Of Dynamo's file; it chooses workers, and has no effect here.
+    #[serde(skip_serializing)]
+    pub(in crate::config) router: Ignored,
+    /// Of Dynamo's file; it chooses workers, and has no effect here.
+    #[serde(skip_serializing)]
+    pub(in crate::config) worker_selection: Ignored,
+    /// Of Dynamo's file; it chooses workers, and has no effect here.
+    #[serde(skip_serializing)]
+    pub(in crate::config) request_classifier: Ignored,
 }
 
-#[derive(Clone, Copy, Debug, Default, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
+#[schemars(inline)]
 pub(in crate::config) enum ClassMode {
+    /// Every class gets the share of its quantum.
     #[default]
     Exact,
+    /// As the router of Dynamo 1.6.1 does, with its unfairness to classes whose heads differ in size.
     Dynamo,
 }
 
-#[derive(Debug, Default, Deserialize)]
+/// Classes for some models.
+#[derive(Clone, Debug, Default, Deserialize, Serialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub(in crate::config) struct ClassSet {
+    /// The family of requests that ask for none; null: the first class's.
     pub(in crate::config) default_policy_family: Option<String>,
-    pub(in crate::config) uncached_isl_buckets: Option<Vec<Bucket>>,
-    pub(in crate::config) policy_classes: Option<Vec<Class>>,
+    /// Buckets by the uncached tokens of a prompt.
+    pub(in crate::config) uncached_isl_buckets: List<Bucket>,
+    /// The classes; at least one.
+    pub(in crate::config) policy_classes: List<Class>,
 }
 
-#[derive(Debug, Deserialize)]
+/// A range of prompts.
+#[derive(Clone, Debug, Deserialize, Serialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(in crate::config) struct Bucket {
-    pub(in crate::config) min_tokens: u64,
+    /// Uncached tokens from which on it counts.
+    pub(in crate::config) min_tokens: Number,
+    /// Its name.
+    #[schemars(regex(pattern = r"^[A-Za-z0-9_.-]{1,256}$"))]
     pub(in crate::config) bucket: String,
 }
 
-#[derive(Debug, Deserialize)]
+/// A class: it names a family and a bucket, or neither.
+#[derive(Clone, Debug, Deserialize, Serialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(in crate::config) struct Class {
+    /// Unique; a class of no family is asked for by it.
+    #[schemars(regex(pattern = r"^[A-Za-z0-9_.-]{1,256}$"))]
     pub(in crate::config) name: String,
+    /// What requests ask for.
     #[serde(default)]
+    #[schemars(regex(pattern = r"^[A-Za-z0-9_.-]{1,256}$"))]
     pub(in crate::config) policy_family: Option<String>,
+    /// One of `uncached_isl_buckets`.
     #[serde(default)]
     pub(in crate::config) cache_bucket: Option<String>,
+    /// Uncached prompt tokens that one turn grants.
     pub(in crate::config) quantum: Count,
+    /// The order inside its flows; null: the pool's.
     #[serde(default)]
     pub(in crate::config) queue_policy: Option<QueuePolicy>,
+    /// It goes while one of its endpoints has fewer uncached prompt tokens in flight; 0: only where there are none.
     #[serde(default)]
-    pub(in crate::config) prefill_busy_threshold: Option<u64>,
+    pub(in crate::config) prefill_busy_threshold: Option<Number>,
+    /// The same as a part of the endpoint's batched tokens.
     #[serde(default)]
     pub(in crate::config) prefill_busy_threshold_frac: Option<Fraction>,
+    /// Requests that wait in it, times its endpoints; the one that crosses the limit is still taken.
     #[serde(default)]
-    pub(in crate::config) request_queue_limit_per_worker: Option<u64>,
+    pub(in crate::config) request_queue_limit_per_worker: Option<Number>,
+    /// The same in prompt tokens.
     #[serde(default)]
-    pub(in crate::config) raw_isl_token_queue_limit_per_worker: Option<u64>,
+    pub(in crate::config) raw_isl_token_queue_limit_per_worker: Option<Number>,
+    /// The same in cached prompt tokens.
     #[serde(default)]
-    pub(in crate::config) cached_token_queue_limit_per_worker: Option<u64>,
+    pub(in crate::config) cached_token_queue_limit_per_worker: Option<Number>,
 }
 
-#[derive(Clone, Copy, Debug, Deserialize)]
+#[derive(Clone, Copy, Debug, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
+#[schemars(inline)]
 pub(in crate::config) enum QueuePolicy {
+    /// The earliest arrival.
     Fcfs,
+    /// The least uncached prompt.
     Wspt,
 }
 
-#[derive(Debug, Deserialize)]
+/// Whose share a request takes.
+#[derive(Clone, Debug, Deserialize, Serialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub(in crate::config) struct Flows {
+    /// How flows share.
     pub(in crate::config) discipline: Discipline,
+    /// What makes a flow: one of these, or a list of them whose parts are joined, as in `acme/qwen-7b`.
     pub(in crate::config) key: OneOrMany<FlowKey>,
+    /// What is shared.
     pub(in crate::config) cost: Cost,
+    /// Shares by identity, as `key` makes it.
     pub(in crate::config) weights: BTreeMap<String, Weight>,
+    /// The share of everybody else.
     pub(in crate::config) default_weight: Weight,
+    /// `queue.flow_capacity` by identity.
     pub(in crate::config) capacities: BTreeMap<String, Count>,
+    /// What one identity may have at the servers.
     pub(in crate::config) max_in_flight: Option<Count>,
+    /// What one identity may have at each server.
     pub(in crate::config) max_in_flight_per_endpoint: Option<Count>,
 }
 
@@ -151,50 +239,77 @@ impl Default for Flows {
     }
 }
 
-#[derive(Clone, Copy, Debug, Deserialize)]
+#[derive(Clone, Copy, Debug, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
+#[schemars(inline)]
 pub(in crate::config) enum Discipline {
+    /// Weighted fair queueing, corrected by the tokens that were really used.
     Wfq,
+    /// Who used least in the last `usage.window`, per weight, goes first; those without an identity last.
     Usage,
+    /// The same tally without a window; who was idle is lifted to the least of those that wait.
     Vtc,
+    /// Deficit round robin, quantum 1024 tokens (or 1 request) per weight.
     Drr,
+    /// One request each.
     RoundRobin,
+    /// First come, first served over all flows.
     Fifo,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
+#[schemars(inline)]
 pub(in crate::config) enum FlowKey {
+    /// The fairness id.
     FairnessId,
+    /// The user.
     User,
+    /// The model that was asked for.
     Model,
+    /// The model that the server is asked for.
     TargetModel,
+    /// One flow for all; it stands alone.
     None,
 }
 
-#[derive(Clone, Copy, Debug, Deserialize)]
+#[derive(Clone, Copy, Debug, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
+#[schemars(inline)]
 pub(in crate::config) enum Cost {
+    /// Tokens, by `usage`'s weights.
     Tokens,
+    /// Requests.
     Requests,
 }
 
-#[derive(Clone, Copy, Debug, Default, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
+#[schemars(inline)]
 pub(in crate::config) enum Order {
+    /// The earliest arrival, less the head start.
     #[default]
     Fcfs,
+    /// The least uncached prompt, divided by 1 + the seconds of head start.
     Wspt,
+    /// The earliest `x-penstock-deadline-ms`; who has none last.
     Edf,
+    /// The earliest arrival + target for the first token: the request's own `x-slo-ttft-ms`, else `slo.target_ttft`.
     SloDeadline,
 }
 
-#[derive(Debug, Deserialize)]
+/// What a token costs, and what is kept.
+#[derive(Clone, Debug, Deserialize, Serialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub(in crate::config) struct Usage {
+    /// How far back the discipline `usage` looks.
     pub(in crate::config) window: Span,
+    /// What a token of a prompt costs; not both 0.
     pub(in crate::config) input_token_weight: Factor,
+    /// What a token of an answer costs; not both 0.
     pub(in crate::config) output_token_weight: Factor,
+    /// What outlives the companion: `memory`: nothing; `{redb: PATH}`: what was learned of the servers, in that file,
+    /// which pools may share.
     pub(in crate::config) store: Store,
 }
 
@@ -245,6 +360,41 @@ impl<'de> Deserialize<'de> for Store {
     }
 }
 
+impl Serialize for Store {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        match self {
+            Self::Memory => to.serialize_str("memory"),
+            Self::Redb(path) => {
+                let mut map = to.serialize_map(Some(1))?;
+                map.serialize_entry("redb", path)?;
+                map.end()
+            }
+        }
+    }
+}
+
+impl JsonSchema for Store {
+    fn inline_schema() -> bool {
+        true
+    }
+
+    fn schema_name() -> Cow<'static, str> {
+        "Store".into()
+    }
+
+    fn json_schema(_: &mut SchemaGenerator) -> Schema {
+        json_schema!({"anyOf": [
+            {"const": "memory"},
+            {
+                "type": "object",
+                "properties": {"redb": {"type": "string", "minLength": 1}},
+                "required": ["redb"],
+                "additionalProperties": false,
+            },
+        ]})
+    }
+}
+
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 struct StoreFile {
@@ -253,11 +403,14 @@ struct StoreFile {
 }
 
 /// What the model servers owe; both targets or neither.
-#[derive(Debug, Deserialize)]
+#[derive(Clone, Debug, Deserialize, Serialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub(in crate::config) struct Slo {
+    /// Without targets an iteration may take so many times alpha; 0: 3.
     pub(in crate::config) slo_multiplier: Multiplier,
+    /// What the mean time to the first token may be: a duration, or milliseconds.
     pub(in crate::config) target_ttft: Option<Target>,
+    /// What the mean time between two tokens may be: a duration, or milliseconds.
     pub(in crate::config) target_itl: Option<Target>,
 }
 
