@@ -49,6 +49,8 @@ pub struct Document {
     config: Config,
     json: Value,
     digest: String,
+    /// Was it said whose claims count? It isn't, by being shown.
+    says_trust: bool,
 }
 
 impl Document {
@@ -134,6 +136,7 @@ impl Document {
             })?
         };
         let shown = document.clone();
+        let says_trust = document.identity.trust.is_some();
         let config = Config::try_from(document)
             .map_err(|Broken(key, message)| error(tree.place_of(&key), key, message))?;
         let json = serde_json::to_value(shown.in_force())
@@ -144,7 +147,19 @@ impl Document {
             config,
             digest: format!("{:016x}", hasher.finish()),
             json,
+            says_trust,
         })
+    }
+
+    /// What is shown, but for what must be said and wasn't: that isn't said by a change of something else.
+    fn said(&self) -> Value {
+        let mut json = self.json.clone();
+        if !self.says_trust
+            && let Some(identity) = json.get_mut("identity").and_then(Value::as_object_mut)
+        {
+            identity.shift_remove("trust");
+        }
+        json
     }
 
     /// This document changed by a JSON merge patch (RFC 7396), but for `pools`: those are told apart by their names, not
@@ -154,7 +169,7 @@ impl Document {
     /// # Errors
     /// When what comes of it isn't allowed.
     pub fn patched(&self, patch: &Value) -> Result<Self, Error> {
-        let mut json = self.json.clone();
+        let mut json = self.said();
         patch::merge(&mut json, patch);
         Self::of(&Node::of(&json), "patch")
     }
@@ -182,7 +197,7 @@ impl Document {
     /// # Errors
     /// When it has no YAML form, which no document leads to.
     pub fn yaml(&self) -> Result<String, serde_saphyr::SerializeError> {
-        serde_saphyr::to_string(&self.json)
+        serde_saphyr::to_string(&self.said())
     }
 
     /// Sixteen hex digits that change when any value does.

@@ -125,6 +125,17 @@ mod tests {
     }
 
     #[test]
+    fn a_change_of_something_else_does_not_say_whose_claims_count() {
+        let document = Document::parse(TWO, "f.yaml").expect("valid");
+        assert_eq!(document.json()["identity"]["trust"], "all");
+        let open = json!({"listen": {"gateway": "0.0.0.0:80"}});
+        let why = document.patched(&open).expect_err("nobody said it").to_string();
+        assert!(why.contains("identity.trust"), "{why}");
+        let trust = json!({"listen": {"gateway": "0.0.0.0:80"}, "identity": {"trust": "all"}});
+        document.patched(&trust).expect("somebody said it");
+    }
+
+    #[test]
     fn what_comes_of_it_must_be_valid() {
         let document = Document::parse(TWO, "f.yaml").expect("valid");
         for (patch, said) in [
