@@ -193,6 +193,7 @@ mod tests {
         Status {
             sessions: Vec::new(),
             pools: vec![PoolStatus {
+                retired: false,
                 name: Arc::from("chat"),
                 addresses: Vec::new(),
                 public_flows: Default::default(),

@@ -98,7 +98,7 @@ pub(crate) fn to(outcome: Outcome, pool: &str, policy: &Policy, capacity_status:
         Outcome::RejectedInvalid => (
             404,
             code::MODEL_NOT_FOUND,
-            "No pool serves this model. Check the request's `model` against pools[].models.".to_owned(),
+            format!("Pool `{pool}` doesn't serve this model any more: the configuration was changed while this request waited. Check the request's `model` against pools[].models."),
         ),
         Outcome::Internal => (
             500,

@@ -86,6 +86,10 @@ impl Control {
             // Stock may be counted in tokens; what is in flight is always requests.
             let in_flight = snapshot.flows.iter().map(|flow| flow.in_flight).sum();
             same("requests in flight", granted, in_flight)?;
+            holds(
+                "only what the settings don't have is retired, and nothing waits there",
+                of.retired == (pool >= self.in_force) && !(of.retired && waiting > 0),
+            )?;
             let known = of.autopilot.in_flight();
             let mut granted_here = known.map(|id| {
                 let entry = self.requests.get(id);

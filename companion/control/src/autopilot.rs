@@ -1,12 +1,14 @@
 //! The model of one pool's servers at work: what the engine's grants and the servers' answers say of them, learned, and
 //! said back to the engine as budgets.
 //!
-//! It speaks the engine's words and the model's, and no protocol, so whoever has an engine can fly it. Every call but
-//! [`Autopilot::handle_timeout`] takes constant time; what is learned and said follows once a window, and no window
-//! runs while nothing happens.
+//! It speaks the engine's words and the model's, and no protocol, so whoever has an engine can fly it. What a request's end
+//! says is looked for among those that were at its server meanwhile, so that takes time as there are many of these, in
+//! flight or just ended; what else a request does takes constant time. What is learned and said follows once a window, and
+//! no window runs while nothing happens.
 
 mod blend;
 mod gauge;
+mod relist;
 mod server;
 mod steering;
 mod tally;
@@ -66,6 +68,8 @@ pub struct Autopilot {
     /// Requests per second that are offered.
     demand: f64,
     learned: Vec<(String, Kept)>,
+    /// Of variants that it may come to have.
+    kept: Vec<(String, Kept)>,
     inputs: VecDeque<Input>,
 }
 
@@ -81,7 +85,9 @@ impl Autopilot {
             .iter()
             .filter_map(|it| {
                 let variant = names.binary_search(&it.variant).ok()?;
-                Some(Server::new(it.id, variant, it.max_batch))
+                let mut server = Server::new(it.id, variant, it.max_batch);
+                server.is_fresh = false;
+                Some(server)
             })
             .collect();
         let kept = |name: &str| {
@@ -122,6 +128,7 @@ impl Autopilot {
             },
             demand: 0.0,
             learned: Vec::new(),
+            kept: settings.kept,
             inputs: VecDeque::new(),
         };
         autopilot.analyse();
@@ -311,6 +318,7 @@ impl Autopilot {
             }
         }
         self.turn += 1;
+        self.settle();
         self.flip(now);
         self.window_since = (!is_idle).then_some(now);
         self.analyse();
@@ -409,7 +417,10 @@ impl Autopilot {
 
     /// A variant's endpoints: those that are ready, and those that aren't.
     fn replicas(&self, variant: usize) -> (u64, u64) {
-        let own = self.servers.iter().filter(|it| it.variant == variant);
+        let own = self
+            .servers
+            .iter()
+            .filter(|it| it.variant == variant && it.listed);
         own.fold((0, 0), |(ready, pending), it| {
             if it.ready {
                 (ready + 1, pending)

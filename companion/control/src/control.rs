@@ -30,7 +30,12 @@ use crate::timers::{Timer, Timers};
 #[derive(Debug)]
 pub struct Control {
     pub(crate) settings: Settings,
+    /// Those of the settings, in their order, and then those that are retired.
     pub(crate) pools: Vec<Pool>,
+    /// How many are of the settings.
+    pub(crate) in_force: usize,
+    /// How many there have been: each has a seed of its own.
+    pub(crate) pools_made: u64,
     pub(crate) requests: Requests,
     pub(crate) sessions: HashMap<ConnId, Session>,
     pub(crate) envoys: Envoys,
@@ -53,13 +58,16 @@ impl Control {
     /// A control without sessions; dispatch begins when those it expects have said Hello.
     #[must_use]
     pub fn new(settings: Settings, now: Instant) -> Self {
-        let pools = (0..)
+        let pools: Vec<Pool> = (0..)
             .zip(&settings.pools)
             .map(|(number, pool)| Pool::new(pool, settings.seed.wrapping_add(number), now))
             .collect();
+        let listed: Vec<_> = settings.pools.iter().map(|it| it.endpoints.clone()).collect();
         let mut timers = Timers::default();
         timers.set(now.after(settings.startup_wait), Timer::Startup);
         let mut control = Self {
+            in_force: pools.len(),
+            pools_made: u64::try_from(pools.len()).unwrap_or(u64::MAX),
             pools,
             timers,
             awake: now,
@@ -75,6 +83,9 @@ impl Control {
             draining: false,
             handed_over: false,
         };
+        for (pool, endpoints) in listed.iter().enumerate() {
+            control.list(now, pool, endpoints);
+        }
         control.tell_endpoints(None);
         control
     }
@@ -190,8 +201,10 @@ impl Control {
         }
     }
 
-    /// An endpoint may be marked down, or back, with anything that happens.
+    /// An endpoint may be marked down, or back, with anything that happens, and what was dropped from the settings may
+    /// have seen its last request end.
     fn look(&mut self) {
+        self.sweep();
         if !self.pools.iter().all(Pool::is_as_seen) {
             self.tell_endpoints(None);
         }
@@ -279,7 +292,16 @@ impl Control {
 
     /// The index of a pool of the configuration in force.
     pub(crate) fn pool_named(&self, name: &str) -> Option<usize> {
-        self.pools.iter().position(|pool| &*pool.name == name)
+        self.pools[..self.in_force]
+            .iter()
+            .position(|pool| &*pool.name == name)
+    }
+
+    /// The first pool of the configuration in force that serves the model.
+    pub(crate) fn pool_of(&self, model: &str) -> Option<usize> {
+        self.pools[..self.in_force]
+            .iter()
+            .position(|pool| pool.serves(model))
     }
 
     fn scraped(&mut self, now: Instant, pool: &str, address: &str, scraped: Option<Scraped>) {
@@ -295,7 +317,6 @@ impl Control {
 
     /// Tells every session of the endpoints where that has changed, and `newcomer` in any case.
     pub(crate) fn tell_endpoints(&mut self, newcomer: Option<Epoch>) {
-        let mut all: Option<Vec<Epoch>> = None;
         for pool in 0..self.pools.len() {
             let changed = self.pools[pool].look(self.envoys.len());
             for (endpoint, down) in self.pools[pool].take_marked() {
@@ -308,17 +329,12 @@ impl Control {
                 });
             }
             let command = || Kind::Endpoints(self.pools[pool].endpoints());
-            if changed {
+            if changed && pool < self.in_force {
                 let command = command();
-                let all = all.get_or_insert_with(|| {
-                    let mut open: Vec<Epoch> = self.requests.contexts.keys().copied().collect();
-                    open.sort_unstable();
-                    open
-                });
-                for epoch in all.clone() {
+                for epoch in self.open_epochs() {
                     self.say(epoch, command.clone());
                 }
-            } else if let Some(newcomer) = newcomer {
+            } else if let Some(newcomer) = newcomer.filter(|_| !changed && pool < self.in_force) {
                 let command = command();
                 self.say(newcomer, command);
             }
@@ -355,6 +371,7 @@ impl Control {
             | Input::Cancel(_)
             | Input::Settle { .. }
             | Input::Evict(_)
+            | Input::Amend { .. }
             | Input::Dispatch { .. }
             | Input::Failed { .. }
             | Input::Suspend(_)

@@ -11,6 +11,7 @@ use penstock_wire as wire;
 use penstock_wire::limits::{JUMP_S_MAX, LIST_MAX, NAME_BYTES_MAX, PREFIX_HASHES_MAX, STRICT_MAX};
 
 use crate::autopilot::{Granted, Served};
+use crate::event::Labels;
 use crate::pool::Pool;
 use crate::settings::FlowKey;
 use crate::status::ANONYMOUS;
@@ -23,8 +24,7 @@ pub(crate) fn request(
     now: Instant,
     from: &wire::Register,
     pool: &Pool,
-    flow: &str,
-    band: Band,
+    labels: &Labels,
 ) -> Request {
     let arrived = now.before(Duration::from_micros(from.age_us));
     let ttft_ms = from.slo_ttft_ms.filter(|_| has_targets(pool));
@@ -32,11 +32,16 @@ pub(crate) fn request(
     Request {
         id,
         arrived,
-        flow: flow.into(),
-        band,
+        flow: labels.flow.clone(),
+        band: labels.band,
         class: ClassKey::Family(from.class.as_str().into()),
         class_set: pool.class_set(&from.model),
-        model: from.model.as_str().into(),
+        asked: if labels.target_model == labels.model {
+            Box::default()
+        } else {
+            labels.model.clone()
+        },
+        model: labels.target_model.clone(),
         prompt: Prompt::Bytes(from.prompt_bytes),
         cached: Tokens(0),
         expected_output: None,
@@ -65,6 +70,8 @@ pub(crate) fn is_bounded(from: &wire::Register) -> bool {
         &from.class,
         &from.client,
         &from.pin,
+        &from.traceparent,
+        &from.target_model,
     ];
     let listed = from.subset.iter().chain(&from.tolerations);
     names
@@ -93,12 +100,13 @@ fn in_range(value: Option<u32>, most: u32) -> Option<u32> {
 }
 
 /// The flow of a request, and whether it must not be shown. Of several keys the parts are joined with `/`; a part that
-/// says nothing is `anonymous`, unless none of them says anything.
-pub(crate) fn flow<'a>(keys: &[FlowKey], from: &'a wire::Register) -> (Cow<'a, str>, bool) {
+/// says nothing is `anonymous`, unless none of them says anything. `target`: the model that its server is asked for.
+pub(crate) fn flow<'a>(keys: &[FlowKey], from: &'a wire::Register, target: &'a str) -> (Cow<'a, str>, bool) {
     let part = |key: &FlowKey| match key {
         FlowKey::FairnessId => (from.fairness_id.as_str(), from.fairness_id_private),
         FlowKey::User => (from.user.as_str(), true),
-        FlowKey::Model | FlowKey::TargetModel => (from.model.as_str(), false),
+        FlowKey::Model => (from.model.as_str(), false),
+        FlowKey::TargetModel => (target, false),
     };
     if let [key] = keys {
         let (name, private) = part(key);
@@ -219,7 +227,17 @@ mod tests {
 
     fn asked(pool: &Pool, from: &wire::Register) -> Request {
         let now = Instant::ZERO.after(Duration::from_secs(10));
-        request(RequestId(1), now, from, pool, "f", Band::Default)
+        let labels = Labels {
+            pool: "chat".into(),
+            model: from.model.as_str().into(),
+            target_model: from.model.as_str().into(),
+            flow: "f".into(),
+            private: false,
+            band: Band::Default,
+            request_id: Box::default(),
+            traceparent: Box::default(),
+        };
+        request(RequestId(1), now, from, pool, &labels)
     }
 
     #[test]
@@ -285,7 +303,7 @@ mod tests {
             ..Default::default()
         };
         let flow_of = |keys: &[FlowKey], said: &wire::Register| {
-            let (name, private) = flow(keys, said);
+            let (name, private) = flow(keys, said, "t");
             (name.into_owned(), private)
         };
         assert_eq!(flow_of(&[], &said("a", "u")), (String::new(), false));
@@ -296,7 +314,7 @@ mod tests {
         );
         assert_eq!(
             flow_of(&[TargetModel, User], &said("a", "u")),
-            ("m/u".into(), true)
+            ("t/u".into(), true)
         );
         assert_eq!(
             flow_of(&[FairnessId, Model], &said("", "u")),

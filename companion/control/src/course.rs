@@ -191,6 +191,7 @@ impl Control {
         // On its way to enter again nobody serves it.
         let reentering = grant.requeue
             && !from.endpoint.is_empty()
+            && !grant.endpoints.contains(&from.endpoint)
             && self.pools[entry.pool].endpoint(&from.endpoint).is_none()
             && from.end() != wire::End::Served;
         let service = if reentering {

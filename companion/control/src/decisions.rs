@@ -102,7 +102,11 @@ impl Control {
             outcome: outcome.as_str().to_owned(),
             queue_us: micros(waited),
             saturation_milli,
-            target_model: String::new(),
+            target_model: if entry.rewritten || entry.labels.target_model == entry.labels.model {
+                String::new()
+            } else {
+                entry.labels.target_model.to_string()
+            },
             requeue: enters_again && entry.requeues < requeues,
         };
         entry.stage = Stage::Granted {

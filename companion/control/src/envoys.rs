@@ -90,6 +90,26 @@ impl Envoys {
             .is_some_and(|&until| now < until)
     }
 
+    /// The pool that was at `n` is at `places[n]`; nobody speaks of one that isn't anywhere.
+    pub(crate) fn move_pools(&mut self, places: &[usize]) {
+        for seen in self.0.values_mut() {
+            let avoided = core::mem::take(&mut seen.avoided).into_iter();
+            let moved = avoided.filter_map(|((pool, endpoint), until)| {
+                let place = places.get(pool).copied().filter(|it| *it != usize::MAX)?;
+                Some(((place, endpoint), until))
+            });
+            seen.avoided = moved.collect();
+        }
+    }
+
+    /// Those endpoints of a pool are no more.
+    pub(crate) fn forget(&mut self, pool: usize, endpoints: &[EndpointId]) {
+        for seen in self.0.values_mut() {
+            seen.avoided
+                .retain(|&(of, endpoint), _| of != pool || !endpoints.contains(&endpoint));
+        }
+    }
+
     /// How many root contexts an Envoy is known by.
     pub(crate) fn contexts_of(&self, envoy: Envoy) -> usize {
         self.0.get(&envoy).map_or(0, |seen| seen.contexts)

@@ -41,9 +41,14 @@ pub enum Event {
         /// What it says.
         scraped: Option<Scraped>,
     },
-    /// Another configuration. What waits keeps its place, what runs runs on; pools are told apart by their names.
+    /// Another configuration, whole: of a pool whose endpoints are discovered, those too. What waits keeps its place, its
+    /// flow, its band and its target, what runs runs on; pools are told apart by their names. What waits in a pool that is
+    /// gone, or that doesn't serve its model any more, is refused with `rejected_invalid`; what runs there ends as ever.
+    /// Term and seed stay as they were.
     Settings(Box<Settings>),
-    /// A pool's endpoints are these from now on; an address that stays keeps what runs there.
+    /// A pool's endpoints are these from now on. An address that stays keeps what runs there and its health; of a new one
+    /// that is what its settings say. What runs on one that is gone ends as ever. What waits and is left with nowhere to
+    /// go by its own constraints is refused with `no_endpoints`.
     Endpoints {
         /// The pool's name; unknown ones are ignored.
         pool: Arc<str>,
@@ -137,7 +142,7 @@ pub enum Observation {
     Arrived(Arc<Labels>),
     /// Its client's deadline, or target for the first token where that counts, is no time and is ignored.
     BadDeadline(Arc<Labels>),
-    /// Its client isn't trusted and claimed a higher priority than it gets.
+    /// It claimed a higher priority than its tenant may have, or than one gets that isn't trusted: it has a lower one.
     PriorityLowered(Arc<Labels>),
     /// No server took it: it waits again. Its outcome stays that of its first admission.
     Requeued(Arc<Labels>),

@@ -3,12 +3,13 @@
 use core::time::Duration;
 use std::sync::Arc;
 
-use penstock_engine::input::{Band, EndpointId, Input};
+use penstock_engine::input::{Band, Input};
 use penstock_engine::{Instant, Outcome};
 use penstock_wire as wire;
 use wire::command::Kind;
 
 use crate::answer::{self, Answer};
+use crate::constraints::Constraints;
 use crate::control::Control;
 use crate::convert;
 use crate::decisions::reject;
@@ -66,23 +67,22 @@ impl Control {
         let (origin, has_outcome) = (origin.filter(|_| !ended), has_outcome || ended);
         if !convert::is_bounded(from) {
             let nameless = wire::Register::default();
-            return self.refuse(name, &nameless, answer::too_long(), Outcome::RejectedInvalid);
+            let (band, outcome) = (Band::Default, Outcome::RejectedInvalid);
+            return self.refuse(name, &nameless, band, answer::too_long(), outcome);
         }
+        let tenant = from.fairness_id.as_str();
         let (from, trusted) = trust::counted(from, version, &self.settings.policy);
-        let Some(pool) = self.pools.iter().position(|pool| pool.serves(&from.model)) else {
-            return self.refuse(
-                name,
-                &from,
-                answer::unknown_model(&from.model),
-                Outcome::RejectedInvalid,
-            );
+        let claim = self.claim(&from, tenant, trusted);
+        let Some(pool) = self.pool_of(&from.model) else {
+            let answer = answer::unknown_model(&from.model);
+            return self.refuse(name, &from, claim.band, answer, Outcome::RejectedInvalid);
         };
         if count >= REQUESTS_MAX || self.requests.len() >= REQUESTS_IN_ALL_MAX {
             let of = &mut self.pools[pool];
             of.autopilot.arrived(now);
             let outcome = Outcome::RejectedQueueFull;
             if let Some(answer) = answer::to(outcome, &of.name, &of.policy, of.capacity_status) {
-                self.refuse(name, &from, answer, outcome);
+                self.refuse(name, &from, claim.band, answer, outcome);
             }
             return;
         }
@@ -101,15 +101,15 @@ impl Control {
                 )
             }
         };
-        let labels = self.labels(pool, &from, trusted);
+        let labels = self.labels(pool, &from, name, claim.band);
         let id = self.requests.name();
-        let flow = convert::flow(&self.pools[pool].flow_key, &from).0;
-        let mut request = convert::request(id, now, &from, &self.pools[pool], &flow, labels.band);
-        request.eligible = self.eligible(now, envoy, pool, &from);
+        let mut request = convert::request(id, now, &from, &self.pools[pool], &labels);
+        let constraints = Constraints::of(&from);
+        request.eligible = self.eligible(now, Some(envoy), pool, constraints.as_deref());
         if !has_outcome {
             self.observe(Observation::Arrived(labels.clone()));
         }
-        if labels.band != convert::band(&from.priority, &self.settings.objectives) {
+        if claim.is_lowered {
             self.observe(Observation::PriorityLowered(labels.clone()));
         }
         if convert::bad_deadline(&from, &self.pools[pool]) {
@@ -120,6 +120,9 @@ impl Control {
             pool,
             labels: labels.clone(),
             arrived: request.arrived,
+            constraints,
+            confined: request.eligible.is_some(),
+            rewritten: !from.target_model.is_empty(),
             stage,
             admitted: runs_at.map(|_| Outcome::Dispatched),
             requeues: from.requeues,
@@ -158,71 +161,41 @@ impl Control {
         }
     }
 
-    /// Whose request it is. Its flow is shown if there is room.
-    pub(crate) fn labels(&mut self, pool: usize, from: &wire::Register, trusted: bool) -> Arc<Labels> {
-        let claimed = convert::band(&from.priority, &self.settings.objectives);
-        let (flow, private) = convert::flow(&self.pools[pool].flow_key, from);
-        if !private {
-            self.pools[pool].show(&flow, self.settings.flows_shown);
-        }
-        Arc::new(Labels {
-            pool: self.pools[pool].name.clone(),
+    /// Whose request it is, and what its server is asked for. Its flow is shown if there is room.
+    fn labels(&mut self, pool: usize, from: &wire::Register, name: Name, band: Band) -> Arc<Labels> {
+        let of = &self.pools[pool];
+        // Where its body is rewritten already, it stays as it is.
+        let target = match from.target_model.as_str() {
+            "" => of.rewriter.target(&from.model, name).unwrap_or(&from.model),
+            rewritten => rewritten,
+        };
+        let (flow, private) = convert::flow(&of.flow_key, from, target);
+        let labels = Labels {
+            pool: of.name.clone(),
             model: from.model.as_str().into(),
-            target_model: from.model.as_str().into(),
-            traceparent: Box::default(),
+            target_model: target.into(),
+            traceparent: from.traceparent.as_str().into(),
             flow: flow.as_ref().into(),
             private,
-            band: if trusted { claimed } else { trust::lowered(claimed) },
+            band,
             request_id: from.request_id.as_str().into(),
-        })
-    }
-
-    /// Where a request may go by its own constraints and its Envoy's; `None`: anywhere. Addresses that aren't the
-    /// pool's drop out. What its Envoy passes over is left out as long as something else is left.
-    pub(crate) fn eligible(
-        &self,
-        now: Instant,
-        envoy: crate::envoys::Envoy,
-        pool: usize,
-        from: &wire::Register,
-    ) -> Option<Box<[EndpointId]>> {
-        let of = &self.pools[pool];
-        let mut allowed: Option<Vec<EndpointId>> = None;
-        if !from.subset.is_empty() {
-            let mut ids: Vec<_> = from.subset.iter().filter_map(|it| of.endpoint(it)).collect();
-            ids.sort_unstable();
-            ids.dedup();
-            allowed = Some(ids);
+        };
+        if !private {
+            self.pools[pool].show(&labels.flow, self.settings.flows_shown);
         }
-        if !from.pin.is_empty() {
-            let pinned = of.endpoint(&from.pin);
-            let fits = |id: &EndpointId| allowed.as_ref().is_none_or(|ids| ids.contains(id));
-            allowed = Some(pinned.filter(fits).into_iter().collect());
-        }
-        if self.envoys.avoids_any(now, envoy, pool) {
-            let all = allowed.clone().unwrap_or_else(|| of.ids().collect());
-            let used: Vec<_> = all
-                .iter()
-                .copied()
-                .filter(|id| !self.envoys.avoids(now, envoy, pool, *id))
-                .collect();
-            if !used.is_empty() && used.len() < all.len() {
-                allowed = Some(used);
-            }
-        }
-        allowed.map(Vec::into_boxed_slice)
+        Arc::new(labels)
     }
 
     /// It goes nowhere, and no engine is asked.
-    fn refuse(&mut self, name: Name, from: &wire::Register, answer: Answer, outcome: Outcome) {
+    fn refuse(&mut self, name: Name, from: &wire::Register, band: Band, answer: Answer, outcome: Outcome) {
         let labels = Arc::new(Labels {
             pool: self.no_pool.clone(),
             model: from.model.as_str().into(),
             target_model: from.model.as_str().into(),
-            traceparent: Box::default(),
+            traceparent: from.traceparent.as_str().into(),
             flow: from.fairness_id.as_str().into(),
             private: from.fairness_id_private,
-            band: convert::band(&from.priority, &self.settings.objectives),
+            band,
             request_id: from.request_id.as_str().into(),
         });
         if self.requests.count(name) {
@@ -245,10 +218,10 @@ impl Control {
     pub(crate) fn labels_of_refused(&self, from: &wire::Refused) -> Arc<Labels> {
         let pool = match from.model.as_str() {
             "" => None,
-            model => self.pools.iter().find(|pool| pool.serves(model)),
+            model => self.pool_of(model),
         };
         Arc::new(Labels {
-            pool: pool.map_or(&self.no_pool, |pool| &pool.name).clone(),
+            pool: pool.map_or(&self.no_pool, |pool| &self.pools[pool].name).clone(),
             model: from.model.as_str().into(),
             target_model: from.model.as_str().into(),
             traceparent: Box::default(),

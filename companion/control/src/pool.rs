@@ -1,18 +1,20 @@
-//! One pool: which models are its own, its endpoints by address and by number, and its engine.
+//! One pool: which models are its own, its engine, and what its servers are seen to do. Its endpoints are in `listing`.
 
 use std::sync::Arc;
 
 use hashbrown::{HashMap, HashSet};
 use penstock_engine::Engine;
-use penstock_engine::input::{EndpointId, EndpointState, Input};
+use penstock_engine::input::EndpointId;
 use penstock_engine::policy::Gate;
 use penstock_engine::snapshot::Snapshot;
 use penstock_engine::{Instant, Policy};
 use penstock_wire as wire;
 use wildmatch::WildMatch;
 
-use crate::autopilot::{Autopilot, AutopilotEndpoint, AutopilotSettings, Scraped};
+use crate::autopilot::{Autopilot, AutopilotSettings};
 use crate::limits::WINDOW;
+use crate::listing::Endpoint;
+use crate::rewrite::Rewriter;
 use crate::settings::{FlowKey, PoolSettings};
 use crate::status::ServerStatus;
 
@@ -30,10 +32,15 @@ pub(crate) struct Pool {
     pub(crate) requeues: u32,
     /// Flows whose identity may be shown: it came from a header, and there was room.
     pub(crate) public_flows: HashSet<Box<str>>,
+    /// The models that its servers are asked for instead.
+    pub(crate) rewriter: Rewriter,
+    /// The configuration doesn't have it any more: it is here until the last of its requests has ended.
+    pub(crate) retired: bool,
     globs: Vec<WildMatch>,
     class_globs: Vec<WildMatch>,
-    endpoints: Vec<Endpoint>,
-    ids: HashMap<Box<str>, EndpointId>,
+    /// By number; a number is given again when nothing knows it any more.
+    pub(crate) endpoints: Vec<Endpoint>,
+    pub(crate) ids: HashMap<Box<str>, EndpointId>,
     /// As the filters were told it.
     open_bound: Option<u64>,
     seen_ready: usize,
@@ -41,70 +48,69 @@ pub(crate) struct Pool {
     marked: Vec<(EndpointId, bool)>,
 }
 
-#[derive(Debug)]
-struct Endpoint {
-    address: Box<str>,
-    state: EndpointState,
-    /// As the filters were told it: healthy, and not marked down.
-    ready: bool,
-    /// Healthy, and marked down.
-    down: bool,
-    variant: Box<str>,
-    /// What its server last said of itself; `None`: nothing, or too long ago.
-    scraped: Option<Scraped>,
-}
-
 impl Pool {
+    /// A pool that has no endpoints yet.
     pub(crate) fn new(settings: &PoolSettings, seed: u64, now: Instant) -> Self {
-        let mut pool = Self {
+        Self {
             name: settings.name.as_str().into(),
             engine: Engine::new(settings.policy.clone(), seed, now),
             autopilot: Autopilot::new(autopilot_settings(settings), now),
             policy: settings.policy.clone(),
             flow_key: settings.flow_key.clone(),
-            class_globs: settings
-                .class_globs
-                .iter()
-                .map(|glob| WildMatch::new(glob))
-                .collect(),
+            class_globs: globs(&settings.class_globs),
             capacity_status: settings.capacity_status,
             requeues: settings.requeues,
             open_bound: None,
             seen_ready: 0,
             marked: Vec::new(),
             public_flows: HashSet::new(),
-            globs: settings.models.iter().map(|glob| WildMatch::new(glob)).collect(),
+            rewriter: Rewriter::new(&settings.rewrite),
+            retired: false,
+            globs: globs(&settings.models),
             endpoints: Vec::with_capacity(settings.endpoints.len()),
             ids: HashMap::with_capacity(settings.endpoints.len()),
-        };
-        for (number, endpoint) in (0..).zip(&settings.endpoints) {
-            let id = EndpointId(number);
-            let state = EndpointState {
-                ready: endpoint.ready,
-                weight: endpoint.weight,
-                batched_tokens_max: None,
-            };
-            pool.ids.insert(endpoint.address.as_str().into(), id);
-            pool.endpoints.push(Endpoint {
-                address: endpoint.address.as_str().into(),
-                state,
-                ready: false,
-                down: false,
-                variant: endpoint.variant.as_str().into(),
-                scraped: None,
-            });
-            pool.engine.handle(now, Input::Endpoint { id, state });
-            pool.autopilot.ready(now, id, endpoint.ready);
         }
-        while let Some(input) = pool.autopilot.poll_input() {
-            pool.engine.handle(now, input);
+    }
+
+    /// Holds to these from now on, as far as its engine isn't concerned. `true`: models are of other class sets.
+    pub(crate) fn change(&mut self, now: Instant, settings: &PoolSettings) -> bool {
+        if self.flow_key != settings.flow_key {
+            // What names a flow now may be nobody's business.
+            self.public_flows.clear();
         }
-        pool
+        self.retired = false;
+        self.flow_key.clone_from(&settings.flow_key);
+        self.policy = settings.policy.clone();
+        self.capacity_status = settings.capacity_status;
+        self.requeues = settings.requeues;
+        self.rewriter = Rewriter::new(&settings.rewrite);
+        self.globs = globs(&settings.models);
+        self.autopilot.change(now, &autopilot_settings(settings));
+        let class_globs = globs(&settings.class_globs);
+        let changed = class_globs != self.class_globs;
+        self.class_globs = class_globs;
+        changed
     }
 
     /// This pool serves the model.
     pub(crate) fn serves(&self, model: &str) -> bool {
         self.globs.is_empty() || self.globs.iter().any(|glob| glob.matches(model))
+    }
+
+    /// It is of the configuration, and serves the model.
+    pub(crate) fn takes(&self, model: &str) -> bool {
+        !self.retired && self.serves(model)
+    }
+
+    /// It is retired, and the last of its requests has ended.
+    pub(crate) fn is_over(&self) -> bool {
+        self.retired && self.engine.waiting() == 0 && self.autopilot.in_flight().next().is_none()
+    }
+
+    /// Something isn't listed any more, and nothing runs there.
+    pub(crate) fn may_vacate(&self) -> bool {
+        let mut all = (0..).map(EndpointId).zip(&self.endpoints);
+        all.any(|(id, it)| !it.listed && !it.address.is_empty() && !self.engine.knows(id))
     }
 
     /// The class set of a model, in the engine's policy: the first is for those that no glob matches.
@@ -120,59 +126,6 @@ impl Pool {
         if !flow.is_empty() && self.public_flows.len() < most && !self.public_flows.contains(flow) {
             self.public_flows.insert(flow.into());
         }
-    }
-
-    /// The endpoint at an address; `None`: not one of this pool.
-    pub(crate) fn endpoint(&self, address: &str) -> Option<EndpointId> {
-        self.ids.get(address).copied()
-    }
-
-    /// The address of an endpoint; empty for one that never was.
-    pub(crate) fn address(&self, id: EndpointId) -> &str {
-        usize::try_from(id.0)
-            .ok()
-            .and_then(|at| self.endpoints.get(at))
-            .map_or("", |it| &it.address)
-    }
-
-    /// Takes what a health check said. `true`: it changed something.
-    pub(crate) fn set_ready(&mut self, now: Instant, address: &str, ready: bool) -> bool {
-        let Some(id) = self.endpoint(address) else {
-            return false;
-        };
-        let Some(endpoint) = usize::try_from(id.0)
-            .ok()
-            .and_then(|at| self.endpoints.get_mut(at))
-        else {
-            return false;
-        };
-        if endpoint.state.ready == ready {
-            return false;
-        }
-        endpoint.state.ready = ready;
-        self.autopilot.ready(now, id, ready);
-        self.engine.handle(
-            now,
-            Input::Endpoint {
-                id,
-                state: endpoint.state,
-            },
-        );
-        true
-    }
-
-    /// Takes what a server says of itself; the endpoint, unless it isn't one of this pool.
-    pub(crate) fn take_scraped(
-        &mut self,
-        now: Instant,
-        address: &str,
-        scraped: Option<Scraped>,
-    ) -> Option<EndpointId> {
-        let id = self.endpoint(address)?;
-        let endpoint = self.endpoints.get_mut(usize::try_from(id.0).ok()?)?;
-        endpoint.scraped = scraped;
-        self.autopilot.scraped(now, id, scraped);
-        Some(id)
     }
 
     /// The servers by their endpoints' numbers, with the requests that aren't ours as `snapshot` has them.
@@ -195,16 +148,6 @@ impl Pool {
             }
         }
         servers
-    }
-
-    /// Addresses by the endpoint's number.
-    pub(crate) fn addresses(&self) -> Vec<Box<str>> {
-        self.endpoints.iter().map(|it| it.address.clone()).collect()
-    }
-
-    /// The endpoints, in the order of the configuration.
-    pub(crate) fn ids(&self) -> impl Iterator<Item = EndpointId> + use<> {
-        (0..self.endpoints.len()).map_while(|at| u32::try_from(at).ok().map(EndpointId))
     }
 
     /// Looks which endpoints are ready and what `envoys` Envoys may have in flight without a companion, each of them.
@@ -246,16 +189,13 @@ impl Pool {
     }
 }
 
+fn globs(of: &[String]) -> Vec<WildMatch> {
+    of.iter().map(|glob| WildMatch::new(glob)).collect()
+}
+
 fn autopilot_settings(settings: &PoolSettings) -> AutopilotSettings {
-    let endpoints = (0..).map(EndpointId).zip(&settings.endpoints);
     AutopilotSettings {
-        endpoints: endpoints
-            .map(|(id, endpoint)| AutopilotEndpoint {
-                id,
-                variant: endpoint.variant.clone(),
-                max_batch: endpoint.max_batch,
-            })
-            .collect(),
+        endpoints: Vec::new(),
         slo: settings.slo,
         gates: matches!(settings.policy.gate, Gate::Auto { .. }),
         ttl: settings.policy.queue.ttl,

@@ -10,6 +10,7 @@ use hashbrown::HashMap;
 use penstock_engine::{Instant, Outcome, RequestId};
 use penstock_wire as wire;
 
+use crate::constraints::Constraints;
 use crate::event::Labels;
 use crate::limits::{MOVED_MAX, TRAIL_MAX};
 use crate::session::{Context, Epoch};
@@ -38,6 +39,12 @@ pub(crate) struct Entry {
     pub(crate) pool: usize,
     pub(crate) labels: Arc<Labels>,
     pub(crate) arrived: Instant,
+    /// Where it may go, as its client said; `None`: it said nothing.
+    pub(crate) constraints: Option<Box<Constraints>>,
+    /// The engine knows that it may not go everywhere.
+    pub(crate) confined: bool,
+    /// Its body asks for the target model already.
+    pub(crate) rewritten: bool,
     pub(crate) stage: Stage,
     /// How it was let go the first time, which is its outcome whatever comes after; `None`: it has none yet.
     pub(crate) admitted: Option<Outcome>,
@@ -232,6 +239,13 @@ impl Requests {
         let mut ids = self.of(epoch);
         ids.retain(|id| self.get(*id).is_some_and(Entry::waits));
         ids
+    }
+
+    /// The pool that was at `n` is at `places[n]`.
+    pub(crate) fn move_pools(&mut self, places: &[usize]) {
+        for entry in self.entries.values_mut() {
+            entry.pool = places[entry.pool];
+        }
     }
 
     /// All of them, in no order.

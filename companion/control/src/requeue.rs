@@ -88,13 +88,15 @@ impl Control {
                 };
                 entry.stage = Stage::Waiting;
                 entry.requeues = from.requeues;
+                entry.rewritten |= !from.target_model.is_empty();
                 let labels = entry.labels.clone();
                 self.observe(Observation::Requeued(labels));
-                self.decide(now, pool, Input::Requeue(id));
+                self.requeue(now, pool, id);
             }
             (None, Arrival::New | Arrival::Waiting) => {
                 if let Some(entry) = self.requests.get_mut(id) {
                     entry.requeues = from.requeues;
+                    entry.rewritten |= !from.target_model.is_empty();
                 }
                 self.decide(now, pool, Input::Continue(id));
             }
@@ -106,6 +108,7 @@ impl Control {
                 if let Some(entry) = self.requests.get_mut(id) {
                     entry.stage = Stage::adopted(grant, &self.pools[pool].name, now.before(age));
                     entry.requeues = from.requeues;
+                    entry.rewritten |= !from.target_model.is_empty();
                 }
                 self.decide(now, pool, Input::Sent { id, endpoint });
             }

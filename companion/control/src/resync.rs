@@ -76,6 +76,11 @@ impl Control {
         });
         self.greet(epoch, version, &hello.policy_digest);
         self.resync(now, epoch, *greeting);
+        self.begin_if_gathered(now);
+    }
+
+    /// Dispatch begins if all sessions are there that are expected.
+    pub(crate) fn begin_if_gathered(&mut self, now: Instant) {
         let open = self.requests.contexts.values();
         let open = open.filter(|it| it.conn.is_some()).count();
         let expected = self.settings.sessions_expected;
@@ -226,6 +231,7 @@ impl Control {
         if endpoint.is_some() {
             entry.stage = Stage::adopted(grant, &labels.pool, now.before(age));
             entry.requeues = register.requeues;
+            entry.rewritten |= !register.target_model.is_empty();
         }
         let waited = now.before(age).since(entry.arrived);
         let epoch = entry.name.epoch;
@@ -238,8 +244,7 @@ impl Control {
         };
         let version = self.requests.contexts.get(&epoch).map_or(0, |it| it.version);
         let (from, _) = trust::counted(register, version, &self.settings.policy);
-        let flow = convert::flow(&self.pools[pool].flow_key, &from).0;
-        let request = convert::request(id, now, &from, &self.pools[pool], &flow, labels.band);
+        let request = convert::request(id, now, &from, &self.pools[pool], &labels);
         self.decide(now, pool, Input::Adopt { request, endpoint });
     }
 
@@ -251,7 +256,7 @@ impl Control {
         let Stage::Granted { grant, .. } = stage else {
             return self.decide(now, pool, Input::Continue(id));
         };
-        let listed = |address: &String| self.pools[pool].endpoint(address).is_some();
+        let listed = |address: &String| self.pools[pool].listed(address).is_some();
         if grant.endpoints.iter().any(listed) {
             let grant = grant.as_ref().clone();
             self.say(epoch, Kind::Grant(grant));
@@ -259,7 +264,7 @@ impl Control {
             if let Some(entry) = self.requests.get_mut(id) {
                 entry.stage = Stage::Waiting;
             }
-            self.decide(now, pool, Input::Requeue(id));
+            self.requeue(now, pool, id);
         }
     }
 

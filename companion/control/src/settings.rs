@@ -44,7 +44,8 @@ pub struct PoolSettings {
     pub endpoints: Vec<EndpointSettings>,
     /// What its engine holds to.
     pub policy: Policy,
-    /// What makes a flow, in order; empty: one flow for all.
+    /// What makes a flow, in order; empty: one flow for all. When it changes, what waits or runs stays in the flow that it
+    /// was put in: it goes in its turn there, and only those that come later are told apart by the new key.
     pub flow_key: Vec<FlowKey>,
     /// Models of the policy's class sets after the first: globs, first match.
     pub class_globs: Vec<String>,

@@ -18,7 +18,8 @@ use crate::envoys::Envoy;
 pub struct Status {
     /// In the order of their nodes and epochs.
     pub sessions: Vec<SessionStatus>,
-    /// In the order of the configuration.
+    /// In the order of the configuration; behind them those that it doesn't have any more, until the last of their
+    /// requests has ended.
     pub pools: Vec<PoolStatus>,
     /// Dispatch has begun.
     pub started: bool,
@@ -62,7 +63,9 @@ pub struct SessionStatus {
 pub struct PoolStatus {
     /// Its name.
     pub name: Arc<str>,
-    /// Addresses by the endpoint's number.
+    /// The configuration doesn't have it any more.
+    pub retired: bool,
+    /// Addresses by the endpoint's number; empty: nobody has that number.
     pub addresses: Vec<Box<str>>,
     /// Flows whose identity may be shown.
     pub public_flows: HashSet<Box<str>>,
@@ -140,6 +143,7 @@ impl Control {
             let snapshot = pool.engine.snapshot();
             PoolStatus {
                 name: pool.name.clone(),
+                retired: pool.retired,
                 addresses: pool.addresses(),
                 public_flows: pool.public_flows.clone(),
                 discipline: pool.policy.flows.discipline,

@@ -9,6 +9,10 @@ use std::borrow::Cow;
 use penstock_engine::input::Band;
 use penstock_wire as wire;
 
+use crate::control::Control;
+use crate::convert;
+use crate::settings::MaxPriority;
+
 /// Flows that one address may have, or one /64 of IPv6.
 const FLOWS_PER_ADDRESS: u64 = 64;
 /// An address that nobody knows.
@@ -43,6 +47,35 @@ pub(crate) const fn lowered(claimed: Band) -> Band {
     match claimed {
         Band::Critical | Band::Default => Band::Default,
         Band::Sheddable => Band::Sheddable,
+    }
+}
+
+/// The band that a request gets for what it claims.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Claim {
+    pub(crate) band: Band,
+    /// It claims a higher one.
+    pub(crate) is_lowered: bool,
+}
+
+impl Control {
+    /// What a request's claim comes to. `tenant`: the fairness identity as its client said it. One that isn't trusted can
+    /// lower its own ceiling by what it calls itself, and never raise it.
+    pub(crate) fn claim(&self, from: &wire::Register, tenant: &str, trusted: bool) -> Claim {
+        let claimed = convert::band(&from.priority, &self.settings.objectives);
+        let MaxPriority { default, tenants } = &self.settings.max_priority;
+        // The less critical one is the greater.
+        let within = |band: Band, ceiling: Option<Band>| ceiling.map_or(band, |ceiling| band.max(ceiling));
+        let own = tenants.get(tenant).copied();
+        let band = if trusted {
+            within(claimed, own.or(*default))
+        } else {
+            within(within(lowered(claimed), own), *default)
+        };
+        Claim {
+            band,
+            is_lowered: band != claimed && !from.priority.trim().is_empty(),
+        }
     }
 }
 

@@ -92,7 +92,7 @@ impl Engine {
 
     /// Whether the pool has an endpoint that the request's own constraints allow. While the pool has none at all
     /// that isn't theirs to answer for.
-    fn fits_anywhere(&self, eligible: Option<&[EndpointId]>) -> bool {
+    pub(crate) fn fits_anywhere(&self, eligible: Option<&[EndpointId]>) -> bool {
         eligible.is_none_or(|eligible| {
             !eligible.is_empty()
                 && (!self.endpoints.any_listed() || eligible.iter().any(|&id| self.endpoints.is_listed(id)))
@@ -108,7 +108,10 @@ impl Engine {
         self.arrivals += 1;
         let prompt = self.learned.prompt_tokens(&request.model, request.prompt);
         let cached = request.cached.0.min(prompt);
-        let model = self.tree.model(&request.model);
+        let model = self.tree.model(match &*request.asked {
+            "" => &request.model,
+            asked => asked,
+        });
         let class = self
             .tree
             .classify(request.class_set, &request.class, prompt - cached);

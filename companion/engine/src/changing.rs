@@ -1,9 +1,12 @@
-//! Another policy: what waits keeps its place as far as there is such a place, and what runs runs on.
+//! Another policy, or other endpoints under a request: what waits keeps its place as far as there is such a place, and
+//! what runs runs on.
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 
+use crate::effect::Outcome;
 use crate::engine::Engine;
+use crate::input::{EndpointId, RequestId};
 use crate::job::State;
 use crate::policy::Policy;
 use crate::tree::score;
@@ -52,5 +55,25 @@ impl Engine {
             }
         }
         self.tree.end_change(change, &self.endpoints);
+    }
+
+    pub(crate) fn amend(&mut self, id: RequestId, class_set: u16, eligible: Option<Box<[EndpointId]>>) {
+        let Some(&number) = self.ids.get(&id) else {
+            return;
+        };
+        let fits = self.fits_anywhere(eligible.as_deref());
+        let job = &mut self.jobs[number];
+        job.class_set = class_set;
+        let waits = job.is_waiting();
+        let lane = self.tree.lane(job.queued.class, eligible, &self.endpoints);
+        self.tree
+            .relane(number, &mut job.queued, lane, waits, &self.endpoints);
+        if self.stuck == Some(job.queued.arrival.sequence) {
+            // Where it may go now it wasn't looked for.
+            self.stuck = None;
+        }
+        if waits && !fits {
+            self.refuse_waiting(number, Outcome::NoEndpoints);
+        }
     }
 }

@@ -48,7 +48,7 @@ pub struct Engine {
     pub(crate) rng: Rng,
     pub(crate) traced: bool,
     /// The last that was to go and fitted nowhere, by the number of its arrival.
-    stuck: Option<u64>,
+    pub(crate) stuck: Option<u64>,
     effects: VecDeque<Effect>,
 }
 
@@ -153,6 +153,11 @@ impl Engine {
                     self.refuse_waiting(number, Outcome::RejectedInvalid);
                 }
             }
+            Input::Amend {
+                id,
+                class_set,
+                eligible,
+            } => self.amend(id, class_set, eligible),
             Input::Dispatch { blocked } => self.dispatch_one(&blocked),
             Input::Requeue(id) => self.requeue(id),
             Input::Suspend(id) => self.suspend(id, true),

@@ -53,8 +53,11 @@ pub struct Request {
     pub class: ClassKey,
     /// The class set of its model, in [`Policy::classes`]; one that isn't there counts as 0.
     pub class_set: u16,
-    /// The model asked for: ratios and expected outputs are learned per model.
+    /// The model that its server runs: ratios and expected outputs are learned per model.
     pub model: Box<str>,
+    /// The model that was asked for, if that is another: usage is tallied by it, and under [`Policy::per_model`] it goes
+    /// with the requests of that one. Empty: [`Self::model`].
+    pub asked: Box<str>,
     /// Length of the prompt.
     pub prompt: Prompt,
     /// Tokens of it that a server holds in its prefix cache.
@@ -89,6 +92,7 @@ impl Request {
             class: ClassKey::default(),
             class_set: 0,
             model: Box::default(),
+            asked: Box::default(),
             prompt: Prompt::Bytes(0),
             cached: Tokens(0),
             expected_output: None,
@@ -201,6 +205,17 @@ pub enum Input {
     /// It isn't the pool's any more, its model was taken out of the configuration: what waits is refused with
     /// `rejected_invalid`. Of a request that doesn't wait: nothing.
     Evict(RequestId),
+    /// The owner sees a request that hasn't ended in another way: another endpoint may have come that suits it, or gone,
+    /// or models have other class sets. One that waits keeps its place; if it fits nowhere now, it is refused with
+    /// `no_endpoints`. One that runs is looked at when it waits again. Of a request that isn't there: nothing.
+    Amend {
+        /// Which.
+        id: RequestId,
+        /// Its class set; it counts with the next policy that changes the classes.
+        class_set: u16,
+        /// Endpoints it may go to from now on; `None`: all of the pool.
+        eligible: Option<Box<[EndpointId]>>,
+    },
     /// Under [`crate::policy::Gate::Manual`]: the next one goes, if there is one. Otherwise: nothing.
     Dispatch {
         /// Names of classes of which nothing may go now.

@@ -146,6 +146,12 @@ impl Engine {
         self.endpoints.is_ready(endpoint)
     }
 
+    /// It is listed, or something that isn't ended runs there. Of what isn't known nothing is kept, either.
+    #[must_use]
+    pub fn knows(&self, endpoint: EndpointId) -> bool {
+        self.endpoints.get(endpoint).is_some()
+    }
+
     /// What the ready endpoints take together at full strength, in what stock is counted in: no slow start, and nothing
     /// that isn't ours. `None` where nothing bounds.
     #[must_use]

@@ -60,6 +60,10 @@ pub(super) struct Server {
     /// Index of its variant.
     pub(super) variant: usize,
     pub(super) max_batch: u64,
+    /// The pool has it; else it is here until the last request there has ended.
+    pub(super) listed: bool,
+    /// It hasn't got its variant yet.
+    pub(super) is_fresh: bool,
     pub(super) ready: bool,
     pub(super) ledger: Ledger,
     pub(super) tally: Tally,
@@ -86,6 +90,8 @@ impl Server {
             id,
             variant,
             max_batch,
+            listed: true,
+            is_fresh: true,
             ready: true,
             ledger: Ledger::default(),
             tally: Tally::default(),
@@ -108,6 +114,22 @@ impl Server {
             self.ready_since = Some(now);
         }
         self.ready = ready;
+    }
+
+    /// It isn't listed, and nothing is in flight there.
+    pub(super) const fn is_over(&self) -> bool {
+        !self.listed && self.load.requests == 0
+    }
+
+    /// It is of another variant: what it did so far says nothing of that.
+    pub(super) fn begin_anew(&mut self) {
+        self.ledger = Ledger::default();
+        self.tally = Tally::default();
+        self.observed = None;
+        self.kv_tokens = None;
+        self.cached = 0.0;
+        self.totals = None;
+        self.totals_before = None;
     }
 
     /// It hasn't been ready for long.

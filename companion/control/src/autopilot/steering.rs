@@ -30,7 +30,10 @@ const EXPLORED_MAX: u32 = 40;
 impl Autopilot {
     /// Nothing is known of this endpoint's variant, and there is more to try.
     pub(super) fn is_explored(&self, server: &Server) -> bool {
-        self.gates && self.explored < EXPLORED_MAX && self.variants[server.variant].parameters().is_none()
+        self.gates
+            && server.listed
+            && self.explored < EXPLORED_MAX
+            && self.variants[server.variant].parameters().is_none()
     }
 
     pub(super) fn plan_exploring(&mut self, now: Instant) {
@@ -91,7 +94,7 @@ impl Autopilot {
         for number in 0..self.servers.len() {
             let budget = self.budget(number, limits, probed == Some(number) || self.explores(number));
             let server = &mut self.servers[number];
-            if server.budget != budget {
+            if server.listed && server.budget != budget {
                 server.budget = budget;
                 self.inputs.push_back(Input::Budget {
                     id: server.id,

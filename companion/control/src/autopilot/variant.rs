@@ -261,6 +261,15 @@ impl Variant {
         Some(kept)
     }
 
+    /// What is known of it, if anything.
+    pub(super) fn known(&self) -> Option<Kept> {
+        let parameters = self.parameters()?;
+        Some(Kept {
+            parameters,
+            ttft_bias: self.ttft_bias(),
+        })
+    }
+
     pub(super) fn status(&self, current: u64, pending: u64) -> VariantStatus {
         let analysis = self.analysis.as_ref().filter(|it| it.error.is_none());
         let error = self.analysis.as_ref().and_then(|it| it.error);

@@ -138,6 +138,11 @@ impl Order {
         head != queue.head()
     }
 
+    /// `number`, which waits, is of this lane from now on.
+    pub(super) fn relane(&mut self, number: u32, lane: LaneId) {
+        self.facts[number as usize].lane = lane;
+    }
+
     pub(super) fn youngest(&self, queue: &Queue) -> Option<u32> {
         self.youngest.least(&queue.youngest).map(|(number, _)| number)
     }

@@ -11,7 +11,7 @@ use crate::time::Instant;
 
 use super::level::{Level, Ring};
 use super::node::{ChildId, Head, Node};
-use super::{BANDS, LaneId, Leaf, Model, NONE, Receipts, Tree};
+use super::{BANDS, LaneId, Leaf, Model, NONE, Queued, Receipts, Tree};
 
 impl Tree {
     /// Whether anything that waits could go now, were the gate open.
@@ -135,6 +135,25 @@ impl Tree {
             (Some(_) | None, _) => level.remove(node.child),
         }
         self.tell_up(node.leaf);
+    }
+
+    /// `request` is of `lane` from now on, which is held for it, and not of the one it held. `waits`: it is in a queue.
+    pub(crate) fn relane(
+        &mut self,
+        number: u32,
+        request: &mut Queued,
+        lane: LaneId,
+        waits: bool,
+        endpoints: &Endpoints,
+    ) {
+        let old = core::mem::replace(&mut request.lane, lane);
+        if waits {
+            self.order.relane(number, lane);
+            if self.flows[request.flow].queue.head() == Some(number) {
+                self.head_changed(request.flow, endpoints);
+            }
+        }
+        self.release_lane(old);
     }
 
     /// The lane in which the next request of `flow` stands, and whether the flow has to hold it: it does already.

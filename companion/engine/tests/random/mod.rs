@@ -43,10 +43,6 @@ pub fn request(dice: &mut Dice, id: RequestId, now: Instant) -> Request {
         0 => ClassKey::Named(dice.one(&["0.chat.long", "0.batch", "1.chat", "nobody's"]).into()),
         _ => ClassKey::Family(family.into()),
     };
-    let endpoints = |dice: &mut Dice| {
-        let count = dice.below(4);
-        (0..count).map(|_| endpoint(dice)).collect()
-    };
     Request {
         arrived,
         flow: dice.one(&NAMES).into(),
@@ -54,6 +50,7 @@ pub fn request(dice: &mut Dice, id: RequestId, now: Instant) -> Request {
         class,
         class_set: dice.below(3) as u16,
         model: dice.one(&["m", "m", "n"]).into(),
+        asked: maybe(dice, 20, |dice| dice.one(&["m", "n"]).into()).unwrap_or_default(),
         prompt: Prompt::Tokens(Tokens(1 + dice.below(500))),
         cached: Tokens(dice.below(200)),
         expected_output: Some(Tokens(dice.below(100))),
@@ -66,6 +63,11 @@ pub fn request(dice: &mut Dice, id: RequestId, now: Instant) -> Request {
         eligible: maybe(dice, 35, endpoints),
         ..Request::new(id)
     }
+}
+
+fn endpoints(dice: &mut Dice) -> Box<[EndpointId]> {
+    let count = dice.below(4);
+    (0..count).map(|_| endpoint(dice)).collect()
 }
 
 pub fn endpoint(dice: &mut Dice) -> EndpointId {
@@ -122,7 +124,7 @@ pub fn input(
     worlds: &Worlds,
     mut id: impl FnMut(&mut Dice, bool) -> RequestId,
 ) -> Option<Input> {
-    Some(match dice.below(252) {
+    Some(match dice.below(262) {
         0..66 => {
             let id = id(dice, true);
             Input::Register(request(dice, id, now))
@@ -182,6 +184,11 @@ pub fn input(
         231..247 => Input::Budget {
             id: endpoint(dice),
             budget: maybe(dice, 80, budget),
+        },
+        247..257 => Input::Amend {
+            id: id(dice, false),
+            class_set: dice.below(3) as u16,
+            eligible: maybe(dice, 60, endpoints),
         },
         _ => return None,
     })

@@ -248,6 +248,7 @@ impl Model {
                     self.refuse_waiting(id, Outcome::RejectedInvalid, said);
                 }
             }
+            Input::Amend { id, eligible, .. } => self.amend(id, eligible.as_deref(), said),
             Input::Sent { id, endpoint } => {
                 if let Some(running) = self.running_mut(id) {
                     running.endpoint = endpoint;

@@ -170,6 +170,11 @@ impl Ledger {
             }
             Input::Suspend(id) => self.suspend(*id, Place::Waits, Place::Suspended),
             Input::Continue(id) => self.suspend(*id, Place::Suspended, Place::Waits),
+            Input::Amend { id, eligible, .. } => {
+                if let Some(entry) = self.entries.get_mut(id) {
+                    entry.request.eligible.clone_from(eligible);
+                }
+            }
             Input::Load { .. }
             | Input::Budget { .. }
             | Input::Cancel(_)

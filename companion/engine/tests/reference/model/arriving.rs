@@ -104,7 +104,11 @@ impl Model {
             id: request.id,
             band: request.band,
             name,
-            model: request.model,
+            model: if request.asked.is_empty() {
+                request.model
+            } else {
+                request.asked
+            },
             class,
             arrived,
             sequence: self.sequence,

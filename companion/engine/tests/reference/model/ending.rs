@@ -5,7 +5,7 @@ use std::time::Duration;
 use penstock_engine::input::{Band, Service};
 use penstock_engine::policy::{CostUnit, Discipline};
 use penstock_engine::units::Tokens;
-use penstock_engine::{Effect, Instant, Outcome, RequestId};
+use penstock_engine::{Effect, EndpointId, Instant, Outcome, RequestId};
 
 use super::said::Said;
 use super::{Item, Model, Running, Used};
@@ -104,6 +104,26 @@ impl Model {
         if self.draining {
             self.refuse_waiting(id, Outcome::ShuttingDown, said);
         }
+    }
+
+    pub(super) fn amend(&mut self, id: RequestId, eligible: Option<&[EndpointId]>, said: &mut Said) {
+        let Some(item) = self.items.iter_mut().find(|item| item.id == id) else {
+            return;
+        };
+        item.eligible = eligible.map(|eligible| eligible.iter().copied().collect());
+        let waits = item.running.is_none();
+        self.notice();
+        if waits && !self.fits_anywhere(id) {
+            self.refuse_waiting(id, Outcome::NoEndpoints, said);
+        }
+    }
+
+    fn fits_anywhere(&self, id: RequestId) -> bool {
+        let eligible = self.find(id).and_then(|item| item.eligible.as_ref());
+        eligible.is_none_or(|eligible| {
+            !eligible.is_empty()
+                && (self.endpoints.is_empty() || eligible.iter().any(|id| self.endpoints.contains_key(id)))
+        })
     }
 
     pub(super) fn expire(&mut self, said: &mut Said) {
