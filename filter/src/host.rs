@@ -7,7 +7,8 @@
 use core::ptr::null_mut;
 
 use penstock_filter_core::{
-    commons::Commons, headers, identity::Properties, process::Draw, session::Epoch, time::Instant,
+    commons::Commons, headers, identity::Properties, process::Draw, rewrite::Held, session::Epoch,
+    time::Instant,
 };
 
 /// Which buffer, in the ABI's numbers.
@@ -183,10 +184,33 @@ pub(crate) fn buffer(kind: Buffer, start: usize, length: usize) -> Option<Vec<u8
     owned(|data, size| unsafe { abi::proxy_get_buffer_bytes(kind as u32, start, length, data, size) })
 }
 
-/// Replaces the first `length` bytes of a buffer.
-pub(crate) fn set_buffer(kind: Buffer, length: usize, bytes: &[u8]) {
+/// Replaces the first `length` bytes of a buffer. False: the host refuses.
+pub(crate) fn set_buffer(kind: Buffer, length: usize, bytes: &[u8]) -> bool {
+    set_buffer_from(kind, 0, length, bytes)
+}
+
+/// Replaces bytes of a buffer from `start` on: Envoy takes its beginning, or what is past its end.
+fn set_buffer_from(kind: Buffer, start: usize, length: usize, bytes: &[u8]) -> bool {
     // SAFETY: the host copies the bytes before it returns.
-    unsafe { abi::proxy_set_buffer_bytes(kind as u32, 0, length, bytes.as_ptr(), bytes.len()) };
+    unsafe { abi::proxy_set_buffer_bytes(kind as u32, start, length, bytes.as_ptr(), bytes.len()) == 0 }
+}
+
+/// The body of the request that is spoken of, while it is held.
+pub(crate) struct Request;
+
+impl Held for Request {
+    fn read(&mut self, start: usize, length: usize) -> Option<Vec<u8>> {
+        buffer(Buffer::RequestBody, start, length)
+    }
+
+    fn replace_front(&mut self, length: usize, bytes: &[u8]) -> bool {
+        set_buffer(Buffer::RequestBody, length, bytes)
+    }
+
+    fn append(&mut self, bytes: &[u8]) -> bool {
+        const PAST_THE_END: usize = usize::MAX;
+        set_buffer_from(Buffer::RequestBody, PAST_THE_END, 0, bytes)
+    }
 }
 
 pub(crate) fn set_tick_period(millis: u32) {

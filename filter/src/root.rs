@@ -9,9 +9,10 @@ use std::{
 use penstock_filter_core::{
     answer::Answer,
     config::Config,
-    effect::Effect,
+    effect::{self, Effect},
     hygiene::Edit,
     limits::{MOVE_ON, STREAMS_MOVED_MAX},
+    rewrite::Rewrite,
     session::Order,
     time::Instant,
     worker::Worker,
@@ -41,7 +42,7 @@ pub(crate) struct Shared {
 
 /// How a paused stream goes on.
 enum Move {
-    Resume(Vec<Edit>),
+    Resume(Vec<Edit>, Option<Rewrite>),
     Answer(Answer),
 }
 
@@ -53,7 +54,11 @@ impl Shared {
         while let Some(effect) = self.next_effect() {
             match effect {
                 Effect::Session(order) => self.obey(order),
-                Effect::Resume { context, edits } => self.put_off(context, Move::Resume(edits)),
+                Effect::Resume {
+                    context,
+                    edits,
+                    rewrite,
+                } => self.put_off(context, Move::Resume(edits, rewrite)),
                 Effect::Answer { context, answer } => self.put_off(context, Move::Answer(answer)),
             }
         }
@@ -73,11 +78,15 @@ impl Shared {
             // A stream that has gone needs nothing.
             if host::speak_of(context) {
                 match what {
-                    Move::Resume(edits) => {
-                        edit(Map::Request, &edits);
-                        host::resume_request();
+                    Move::Resume(edits, rewrite) => {
+                        if rewrite.is_none_or(|rewrite| rewrite.apply(&mut host::Request)) {
+                            edit(Map::Request, &edits);
+                            host::resume_request();
+                        } else {
+                            respond(&effect::unwritten());
+                        }
                     }
-                    Move::Answer(answer) => host::respond(answer.status, &answer.headers, &answer.body),
+                    Move::Answer(answer) => respond(&answer),
                 }
             }
         }
@@ -138,6 +147,10 @@ impl Shared {
             host::set_tick_period(period);
         }
     }
+}
+
+fn respond(answer: &Answer) {
+    host::respond(answer.status, &answer.headers, &answer.body);
 }
 
 /// Applies changes to a header map of the HTTP stream that is spoken of.

@@ -4,7 +4,7 @@
 //! has. Refuses what no server could mean: not JSON, not an object, no model, two models. Everything else is the server's
 //! to judge. The body itself is never copied; a few hundred bytes are kept.
 
-use core::fmt;
+use core::{fmt, ops::Range};
 use std::sync::Arc;
 
 use penstock_wire::limits::NAME_BYTES_MAX;
@@ -20,6 +20,8 @@ use crate::{
 pub struct Body {
     /// The model, not empty.
     pub model: String,
+    /// The bytes of the body that say it: a JSON string with its quotes.
+    pub model_at: Range<u64>,
     /// The answer shall come as a stream of events.
     pub stream: bool,
     /// The least of `max_tokens`, `max_completion_tokens`, `max_output_tokens`; absent: none was a whole number.
@@ -291,6 +293,7 @@ impl Visitor for Fields {
                 return Err(Stop::BadModel);
             }
             value.kept.clone_into(&mut self.body.model);
+            self.body.model_at = value.begin..value.end;
         }
         if let Some(found) = self.want.and_then(|want| self.body.found.get_mut(want))
             && !value.kept.is_empty()

@@ -1,6 +1,13 @@
 //! Decisions as data: what a worker asks of its host.
 
-use crate::{answer::Answer, hygiene::Edit, session::Order};
+use penstock_wire::{Api, names::code};
+
+use crate::{
+    answer::{Answer, Failure},
+    hygiene::Edit,
+    rewrite::Rewrite,
+    session::Order,
+};
 
 /// What the host shall do.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -13,6 +20,8 @@ pub enum Effect {
         context: u32,
         /// The changes.
         edits: Vec<Edit>,
+        /// A change to the body that is held; if that can't be done, the stream is to be answered `effect::unwritten`.
+        rewrite: Option<Rewrite>,
     },
     /// Answer this HTTP stream.
     Answer {
@@ -54,4 +63,11 @@ pub struct Responded {
     pub edits: Vec<Edit>,
     /// The body to send instead of what comes.
     pub body: Option<Vec<u8>>,
+}
+
+/// What is answered where a host refuses to change a body: it can't be sent as it stands.
+#[must_use]
+pub fn unwritten() -> Answer {
+    let message = "The gateway couldn't put the model's real name into the body.";
+    Failure::new(500, code::INTERNAL, message).answer(Api::Unspecified, None)
 }

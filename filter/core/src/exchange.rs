@@ -2,7 +2,7 @@
 //!
 //! Holds the state and the facts; the worker moves it from phase to phase.
 
-use core::time::Duration;
+use core::{ops::Range, time::Duration};
 use std::sync::Arc;
 
 use penstock_wire::{Completed, End, Grant, Register, Running, Started};
@@ -16,6 +16,7 @@ use crate::{
     limits::{HOLD_DEFAULT, OPEN_OUTPUT_TOKENS, OPEN_TOKEN_BYTES},
     plan::{Plan, PoolPlan},
     response::{ResponseScanner, Told},
+    rewrite::Rewrite,
     session::Epoch,
     time::Instant,
     token::Token,
@@ -32,6 +33,10 @@ pub(crate) struct Exchange {
     pub(crate) plan: Arc<Plan>,
     /// Known when the body has been read; none also if the policy names no pools.
     pub(crate) pool: Option<Arc<PoolPlan>>,
+    /// Where its body says the model, as a JSON string.
+    pub(crate) model_at: Range<u64>,
+    /// Its headers say how long its body is.
+    pub(crate) sized: bool,
     /// What is said of it; its age is filled in when it is said.
     pub(crate) register: Register,
     pub(crate) phase: Phase,
@@ -113,7 +118,27 @@ impl Exchange {
             requeues: self.register.requeues.saturating_add(1),
             arrived: self.arrived,
             client: self.register.client.clone(),
+            model: if self.register.target_model.is_empty() {
+                String::new()
+            } else {
+                self.register.model.clone()
+            },
         }
+    }
+
+    /// Lets its body ask for another model from now on: the change to the body; none: it asks for that one already, or
+    /// may keep what it has.
+    pub(crate) fn retarget(&mut self, target: &str) -> Option<Rewrite> {
+        let said = match self.register.target_model.as_str() {
+            "" => &self.register.model,
+            said => said,
+        };
+        if target.is_empty() || said == target {
+            return None;
+        }
+        target.clone_into(&mut self.register.target_model);
+        let bytes = self.register.body_bytes;
+        Some(Rewrite::string(&self.model_at, target, bytes))
     }
 
     /// What it counts as while it runs: by the estimate that the engine starts with.

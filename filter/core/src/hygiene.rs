@@ -15,6 +15,12 @@ pub enum Edit {
     Set(&'static str, String),
 }
 
+/// How long a body is.
+pub(crate) const CONTENT_LENGTH: &str = "content-length";
+
+/// What a client may have said of the very bytes of its body.
+const DIGESTS: [&str; 4] = ["content-md5", "content-digest", "digest", "repr-digest"];
+
 /// A client's claims: read by the filter, never passed to a server, on any path.
 const CLAIMS: [&str; 7] = [
     names::ENDPOINT_HEADER,
@@ -39,6 +45,13 @@ const REPORTS: [&str; 4] = [
 pub fn request(headers: Headers<'_>, queued: bool) -> Vec<Edit> {
     let coding = queued.then_some("accept-encoding");
     present(headers, CLAIMS.into_iter().chain(coding))
+}
+
+/// The changes where a body becomes another one of `length` bytes. `sized`: the request says its length.
+pub(crate) fn rewritten(length: usize, sized: bool) -> impl Iterator<Item = Edit> {
+    let length = sized.then(|| Edit::Set(CONTENT_LENGTH, length.to_string()));
+    let digests = DIGESTS.into_iter().map(|name| Edit::Remove(Cow::Borrowed(name)));
+    length.into_iter().chain(digests)
 }
 
 /// The removals of what only a client that is trusted may say: the headers of these names.

@@ -26,6 +26,9 @@ pub(crate) struct Text<'a> {
     pub(crate) kept: &'a str,
     /// Its whole length in UTF-8.
     pub(crate) bytes: u64,
+    /// Where it stands in the document, its quotes included.
+    pub(crate) begin: u64,
+    pub(crate) end: u64,
 }
 
 impl Text<'_> {

@@ -42,6 +42,7 @@ pub mod plan;
 pub mod process;
 mod reader;
 pub mod response;
+pub mod rewrite;
 pub mod session;
 pub mod time;
 mod token;

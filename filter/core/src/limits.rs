@@ -6,6 +6,9 @@ use penstock_wire::limits as wire;
 
 /// Bytes of a body that are looked at in one go, so that linear memory never holds more.
 pub const SLICE_BYTES: usize = 64 << 10;
+/// Bytes before what is replaced in a body, up to which they are taken out whole; where more stand before it, the body is
+/// turned round in slices.
+pub const REWRITE_FRONT_BYTES: usize = 1 << 20;
 /// Containers inside containers in a JSON body; one mask bit each.
 pub const JSON_DEPTH_MAX: u32 = 127;
 /// Decoded bytes of a key that are kept for comparison.

@@ -51,6 +51,8 @@ pub(crate) struct Reader {
     kept: Vec<u8>,
     keep: usize,
     text_bytes: u64,
+    /// Where the string's first quote is.
+    text_at: u64,
     /// A high surrogate whose low one may follow; 0: none.
     surrogate: u16,
     whole: Option<u64>,
@@ -67,6 +69,7 @@ impl Reader {
             kept: Vec::new(),
             keep: 0,
             text_bytes: 0,
+            text_at: 0,
             surrogate: 0,
             whole: None,
         }
@@ -225,6 +228,7 @@ impl Reader {
         self.keep = keep;
         self.kept.clear();
         self.text_bytes = 0;
+        self.text_at = self.offset;
         self.surrogate = 0;
     }
 
@@ -396,6 +400,9 @@ impl Reader {
         let text = Text {
             kept,
             bytes: self.text_bytes,
+            begin: self.text_at,
+            // Its last quote is the byte that is read.
+            end: self.offset.saturating_add(1),
         };
         if self.in_key {
             self.state = State::Colon;

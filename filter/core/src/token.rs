@@ -24,15 +24,17 @@ pub(crate) struct Token {
     pub(crate) arrived: Instant,
     /// Its client's address: at the listener where it enters again its client is this Envoy.
     pub(crate) client: String,
+    /// The model that it asked for; empty: its body still says so.
+    pub(crate) model: String,
 }
 
 const TAG_BYTES: usize = 16;
-const FIXED_BYTES: usize = 36;
-const BYTES_MAX: usize = TAG_BYTES + FIXED_BYTES + NAME_BYTES_MAX;
+const FIXED_BYTES: usize = 38;
+const BYTES_MAX: usize = TAG_BYTES + FIXED_BYTES + 2 * NAME_BYTES_MAX;
 
 impl Token {
-    /// The token as a header's value: in hexadecimal digits the tag, four numbers of 8 bytes and one of 4, little
-    /// endian, then the client.
+    /// The token as a header's value: in hexadecimal digits the tag, four numbers of 8 bytes, one of 4, and one of 2 that
+    /// is the client's length, little endian, then the client and the model.
     pub(crate) fn mint(&self, key: &Key) -> String {
         let numbers = [
             self.epoch.hi,
@@ -42,7 +44,11 @@ impl Token {
         ];
         let mut said: Vec<u8> = numbers.into_iter().flat_map(u64::to_le_bytes).collect();
         said.extend_from_slice(&self.requeues.to_le_bytes());
+        // A name beyond its limit has none: this is what no client can choose.
+        let length = u16::try_from(self.client.len()).unwrap_or(u16::MAX);
+        said.extend_from_slice(&length.to_le_bytes());
         said.extend_from_slice(self.client.as_bytes());
+        said.extend_from_slice(self.model.as_bytes());
         let bytes = tag(key, &said).into_iter().chain(said);
         bytes
             .flat_map(|byte| [digit(byte >> 4), digit(byte & 15)])
@@ -64,7 +70,9 @@ impl Token {
             return None;
         }
         let (numbers, said) = said.split_first_chunk::<32>()?;
-        let (requeues, client) = said.split_first_chunk()?;
+        let (requeues, said) = said.split_first_chunk()?;
+        let (length, said) = said.split_first_chunk()?;
+        let (client, model) = said.split_at_checked(u16::from_le_bytes(*length).into())?;
         let numbers = numbers.as_chunks().0;
         let [hi, lo, sequence, arrived] = *numbers.first_chunk()?;
         Some(Self {
@@ -76,6 +84,7 @@ impl Token {
             requeues: u32::from_le_bytes(*requeues),
             arrived: Instant::from_nanos(u64::from_le_bytes(arrived)),
             client: core::str::from_utf8(client).ok()?.to_owned(),
+            model: core::str::from_utf8(model).ok()?.to_owned(),
         })
     }
 }
@@ -110,21 +119,24 @@ mod tests {
             requeues: 3,
             arrived: Instant::from_nanos(5),
             client: "2001:db8::9".into(),
+            model: "chat".into(),
         }
     }
 
     #[test]
     fn what_is_minted_is_read() {
         let minted = token().mint(&KEY);
-        assert_eq!(minted.len(), 2 * (TAG_BYTES + FIXED_BYTES + token().client.len()));
+        assert_eq!(minted.len(), 2 * (TAG_BYTES + FIXED_BYTES + 11 + 4));
         assert_eq!(Token::verify(minted.as_bytes(), &KEY), Some(token()));
         let nobody = Token {
             client: String::new(),
+            model: String::new(),
             ..token()
         };
         assert_eq!(Token::verify(nobody.mint(&KEY).as_bytes(), &KEY), Some(nobody));
         let longest = Token {
             client: "x".repeat(NAME_BYTES_MAX),
+            model: "y".repeat(NAME_BYTES_MAX),
             ..token()
         };
         assert_eq!(Token::verify(longest.mint(&KEY).as_bytes(), &KEY), Some(longest));

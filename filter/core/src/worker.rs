@@ -24,7 +24,7 @@ use crate::{
     config::Config,
     effect::Effect,
     exchange::{Exchange, Going, Phase},
-    hygiene::Edit,
+    hygiene::{self, Edit},
     limits::{ENFORCE, SLICE_BYTES, TICK_MIN},
     plan::Plan,
     process::{Draw, Key, Process},
@@ -214,6 +214,10 @@ impl Worker {
             return;
         };
         let mut edits = vec![Edit::Set(names::POOL_HEADER, grant.pool.clone())];
+        let rewrite = exchange.retarget(&grant.target_model);
+        if let Some(rewrite) = &rewrite {
+            edits.extend(hygiene::rewritten(rewrite.length_after(), exchange.sized));
+        }
         if !grant.endpoints.is_empty() {
             let again = (self.requeue.as_ref().zip(self.key.as_ref())).filter(|_| grant.requeue);
             let list = grant.endpoints.join(",");
@@ -233,6 +237,7 @@ impl Worker {
         self.effects.push_back(Effect::Resume {
             context: exchange.context,
             edits,
+            rewrite,
         });
     }
 

@@ -30,6 +30,7 @@ fn a_chat_request() {
         body,
         Ok(Body {
             model: "m-1".into(),
+            model_at: 10..15,
             stream: true,
             max_tokens: Some(64),
             prompt_bytes: 8 + (2 + 4) + 8 + 5,

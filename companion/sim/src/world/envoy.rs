@@ -222,7 +222,11 @@ impl World {
         while let Some(effect) = self.roots.get_mut(&root).and_then(|it| it.worker.poll_effect()) {
             match effect {
                 Effect::Session(order) => self.obey_order(root, order),
-                Effect::Resume { context, edits } => self.resumed(root, u64::from(context), &edits),
+                Effect::Resume {
+                    context,
+                    edits,
+                    rewrite,
+                } => self.resumed(root, u64::from(context), &edits, rewrite.as_ref()),
                 Effect::Answer { context, answer } => {
                     self.answered(root, u64::from(context), &answer);
                 }

@@ -8,6 +8,7 @@ use penstock_filter_core::effect::{Bodied, Headed, Responded};
 use penstock_filter_core::headers::{Headers, serialize};
 use penstock_filter_core::hygiene::Edit;
 use penstock_filter_core::identity::Properties;
+use penstock_filter_core::rewrite::Rewrite;
 use penstock_wire::names;
 
 use super::World;
@@ -214,13 +215,13 @@ impl World {
         });
         match bodied {
             None | Some(Bodied::Held) => {}
-            Some(Bodied::Goes(edits)) => self.resumed(root, id, &edits),
+            Some(Bodied::Goes(edits)) => self.resumed(root, id, &edits, None),
             Some(Bodied::Answered(answer)) => self.answered(root, id, &answer),
         }
     }
 
     /// The filter resumes a stream.
-    pub(super) fn resumed(&mut self, root: u64, id: u64, edits: &[Edit]) {
+    pub(super) fn resumed(&mut self, root: u64, id: u64, edits: &[Edit], rewrite: Option<&Rewrite>) {
         self.note(|| format!("root {root} resumes http {id}: {edits:?}"));
         let life = self.by_companion.map_or(0, |(life, _)| life);
         let Some(http) = self.https.get_mut(&id) else {
@@ -233,6 +234,10 @@ impl World {
         http.resumed = true;
         http.life = life;
         apply(&mut http.headers, edits);
+        if let Some(rewrite) = rewrite {
+            let text = String::from_utf8_lossy(&rewrite.text);
+            http.body.replace_range(rewrite.at.clone(), &text);
+        }
         let hosts = header(&http.headers, names::ROUTE_HEADER)
             .or_else(|| header(&http.headers, names::ENDPOINT_HEADER))
             .unwrap_or_default();

@@ -15,7 +15,7 @@ use crate::{
     effect::{Bodied, Headed},
     exchange::{Collecting, Exchange, Phase},
     headers::Headers,
-    hygiene::{self, Edit},
+    hygiene::{self, CONTENT_LENGTH, Edit},
     identity::{Claims, Properties},
     intake::{client, describe, invalid, read_claims, refuse_by_headers, too_large},
     limits::{RETRY_AFTER_MS, TRACEPARENT_BYTES_MAX},
@@ -63,6 +63,8 @@ impl Worker {
             arrived: now,
             plan: Arc::clone(&self.plan),
             pool: None,
+            model_at: 0..0,
+            sized: headers.get(CONTENT_LENGTH).is_some(),
             register: read_claims(sequence, api, client, trusted, headers),
             phase: Phase::Collecting(Box::new(collecting)),
         };
@@ -73,6 +75,7 @@ impl Worker {
         if let Some(token) = again {
             exchange.arrived = token.arrived;
             exchange.register.requeues = token.requeues;
+            exchange.register.model = token.model;
             exchange.register.origin = Some(Origin {
                 epoch_hi: token.epoch.hi,
                 epoch_lo: token.epoch.lo,
@@ -109,6 +112,8 @@ impl Worker {
             arrived: now,
             plan: Arc::clone(&self.plan),
             pool: None,
+            model_at: 0..0,
+            sized: false,
             register: read_claims(sequence, api, String::new(), false, headers),
             phase: Phase::Answered,
         };
@@ -216,7 +221,7 @@ impl Worker {
             claims,
             scanned,
         } = *collecting;
-        let body = match scanner.finish() {
+        let mut body = match scanner.finish() {
             Ok(body) => body,
             Err(error) => {
                 return Bodied::Answered(self.refuse(
@@ -227,6 +232,12 @@ impl Worker {
                 ));
             }
         };
+        // Who enters again may have been rewritten: it is still who asked for the first model.
+        let asked = core::mem::take(&mut exchange.register.model);
+        if !asked.is_empty() && asked != body.model {
+            exchange.register.target_model = core::mem::replace(&mut body.model, asked);
+        }
+        exchange.model_at = body.model_at.clone();
         claims.settle(&body, &mut exchange.register);
         describe(body, scanned, &mut exchange.register);
         let Ok(pool) = exchange.plan.pool(&exchange.register.model) else {

@@ -95,7 +95,11 @@ impl Worker {
         due.sort_unstable_by_key(|(arrived, sequence, ..)| (*arrived, *sequence));
         for (arrived, sequence, context, verdict) in due {
             let effect = match self.settle(now, sequence, now.micros_since(arrived), verdict) {
-                Ok(edits) => Effect::Resume { context, edits },
+                Ok(edits) => Effect::Resume {
+                    context,
+                    edits,
+                    rewrite: None,
+                },
                 Err((failure, outcome)) => {
                     let answer = self.refuse(now, sequence, &failure, outcome);
                     Effect::Answer { context, answer }

@@ -15,6 +15,7 @@ use penstock_filter_core::{
     headers::{Headers, serialize},
     identity::Properties,
     process::Draw,
+    rewrite::Rewrite,
     session::{Epoch, Order},
     time::Instant,
     worker::Worker,
@@ -43,6 +44,7 @@ pub(crate) enum Out {
     Said(u64, Event),
     Log(String),
     Resume(u32, String),
+    Rewritten(u32, String, Rewrite),
     Answer(u32, Answer),
 }
 
@@ -197,7 +199,16 @@ impl Rig {
                     let frame = FilterFrame::decode(message.as_slice()).expect("a frame");
                     Out::Said(frame.seq, frame.event.expect("an event"))
                 }
-                Effect::Resume { context, edits } => Out::Resume(context, format!("{edits:?}")),
+                Effect::Resume {
+                    context,
+                    edits,
+                    rewrite: None,
+                } => Out::Resume(context, format!("{edits:?}")),
+                Effect::Resume {
+                    context,
+                    edits,
+                    rewrite: Some(rewrite),
+                } => Out::Rewritten(context, format!("{edits:?}"), rewrite),
                 Effect::Answer { context, answer } => Out::Answer(context, answer),
             });
         }

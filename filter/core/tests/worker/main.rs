@@ -9,5 +9,6 @@ mod places;
 #[cfg(not(target_arch = "wasm32"))]
 mod repeats;
 mod requeue;
+mod rewrite;
 mod session;
 mod trust;

@@ -1,0 +1,175 @@
+//! A grant that names another model: which bytes of the body change, what is said of it from then on, and who it is when
+//! it enters again.
+
+use crate::harness::{Out, Rig, Shared, config, grant, register};
+use penstock_filter_core::rewrite::Rewrite;
+use penstock_wire::{Grant, Hello, Origin, Register, command::Kind, filter_frame::Event};
+#[cfg(target_arch = "wasm32")]
+use wasm_bindgen_test::wasm_bindgen_test as test;
+
+const LISTENER: &str = "envoy://penstock-requeue/";
+
+/// A worker of the gateway's listener, or of the other.
+fn rig(epoch: u64, reenters: bool, shared: &Shared) -> Rig {
+    let keys = format!(r#""node": "n", "requeue": "{LISTENER}", "reenters": {reenters}"#);
+    let mut rig = Rig::with(epoch, &config(r#""node": "n""#, &keys), shared);
+    rig.open();
+    rig.greet(2);
+    rig
+}
+
+fn to(sequence: u64, target: &str) -> Grant {
+    Grant {
+        target_model: target.into(),
+        requeue: true,
+        ..grant(sequence)
+    }
+}
+
+/// A held request with this body: its number.
+fn waits(rig: &mut Rig, headers: &[(&str, &str)], body: &str) -> u64 {
+    let sequence = rig.held(headers);
+    assert_eq!(rig.body(sequence, body, true), None);
+    sequence
+}
+
+/// What a grant changes: the header edits, the body's change if there is one, and the token.
+fn granted(rig: &mut Rig, grant: Grant) -> (String, Option<Rewrite>, String) {
+    let outs = rig.command(0, [Kind::Grant(grant)]);
+    let resumed = outs.into_iter().find_map(|out| match out {
+        Out::Resume(_, edits) => Some((edits, None)),
+        Out::Rewritten(_, edits, rewrite) => Some((edits, Some(rewrite))),
+        _ => None,
+    });
+    let (edits, rewrite) = resumed.expect("it goes");
+    let (_, token) = edits
+        .split_once(r#"Set("x-penstock-requeue", ""#)
+        .expect("a token");
+    let token = token.split('"').next().expect("its end").to_owned();
+    (edits, rewrite, token)
+}
+
+#[test]
+fn the_bytes_of_the_model_are_replaced_and_the_length_is_mended() {
+    let shared = Shared::default();
+    for (body, sized, target, after) in [
+        (
+            r#"{"model":"m1","n":1}"#,
+            true,
+            "much-longer",
+            r#"{"model":"much-longer","n":1}"#,
+        ),
+        (
+            r#"{"n":[{"model":"no"}], "mod\u0065l" : "\u006d\u0031" }"#,
+            true,
+            "s",
+            r#"{"n":[{"model":"no"}], "mod\u0065l" : "s" }"#,
+        ),
+        (r#"{"model":"m1"}"#, false, "a\"b", r#"{"model":"a\"b"}"#),
+    ] {
+        let mut rig = rig(5, false, &shared);
+        let length = body.len().to_string();
+        let headers = [("content-length", length.as_str())];
+        let sequence = waits(&mut rig, if sized { &headers } else { &[] }, body);
+        let (edits, rewrite, _) = granted(&mut rig, to(sequence, target));
+        let rewrite = rewrite.expect("it changes");
+        let mut bytes = body.as_bytes().to_vec();
+        assert_eq!(rewrite.length, bytes.len());
+        bytes.splice(rewrite.at, rewrite.text);
+        assert_eq!(String::from_utf8_lossy(&bytes), after);
+        let said = format!(r#"Set("content-length", "{}")"#, after.len());
+        assert_eq!(edits.contains(&said), sized, "{edits}");
+        assert!(edits.contains(r#"Remove("content-md5")"#), "{edits}");
+    }
+}
+
+#[test]
+fn a_body_that_asks_for_the_target_already_stays() {
+    let mut rig = rig(5, false, &Shared::default());
+    for target in ["", "m1"] {
+        let sequence = waits(&mut rig, &[], r#"{"model":"m1"}"#);
+        let (edits, rewrite, _) = granted(&mut rig, to(sequence, target));
+        assert_eq!(rewrite, None);
+        assert!(!edits.contains("content-"), "{edits}");
+    }
+}
+
+#[test]
+fn what_runs_says_what_it_asks_for_by_now() {
+    let mut rig = rig(5, false, &Shared::default());
+    let sequence = waits(&mut rig, &[], r#"{"model":"m1"}"#);
+    granted(&mut rig, to(sequence, "m1-real"));
+    rig.worker.handle_closed(rig.now);
+    rig.outs();
+    rig.pass(std::time::Duration::from_secs(2));
+    let [Out::Said(1, Event::Hello(Hello { running, .. }))] = &rig.open()[..] else {
+        panic!("a Hello")
+    };
+    let said: Vec<_> = running.iter().filter_map(|it| it.register.as_ref()).collect();
+    assert_eq!(said.len(), 1);
+    assert_eq!(
+        (said[0].model.as_str(), said[0].target_model.as_str()),
+        ("m1", "m1-real")
+    );
+}
+
+#[test]
+fn who_enters_again_is_known_by_its_first_model() {
+    let shared = Shared::default();
+    let mut first = rig(5, false, &shared);
+    let asked = waits(&mut first, &[], r#"{"model":"g1","user":"u"}"#);
+    let (_, _, token) = granted(&mut first, to(asked, "x-real"));
+
+    // No pool serves `x-real`, and no priority is known for it: both go by what was asked for.
+    let mut second = rig(6, true, &shared);
+    let rewritten = r#"{"model":"x-real","user":"u"}"#;
+    let again = waits(&mut second, &[("x-penstock-requeue", &token)], rewritten);
+    let mut expected = Register {
+        requeues: 1,
+        origin: Some(Origin {
+            epoch_hi: 1,
+            epoch_lo: 5,
+            sequence: asked,
+        }),
+        target_model: "x-real".into(),
+        fairness_id: "u".into(),
+        fairness_id_private: true,
+        user: "u".into(),
+        priority: "critical".into(),
+        body_bytes: rewritten.len() as u64,
+        ..register(again, "g1")
+    };
+    assert_eq!(second.outs(), [Out::Said(2, Event::Register(expected.clone()))]);
+
+    // It keeps its target, or gets another; its token still names the first model.
+    let (_, none, kept) = granted(&mut second, to(again, "x-real"));
+    assert_eq!(none, None);
+    let third = waits(&mut second, &[("x-penstock-requeue", &kept)], rewritten);
+    expected.sequence = third;
+    expected.requeues = 2;
+    expected.origin = expected.origin.map(|it| Origin {
+        epoch_lo: 6,
+        sequence: again,
+        ..it
+    });
+    assert_eq!(second.outs(), [Out::Said(3, Event::Register(expected))]);
+    let (_, other, _) = granted(&mut second, to(third, "g1"));
+    assert_eq!(other.expect("back again").text, b"\"g1\"");
+}
+
+#[test]
+fn a_token_of_one_that_was_not_rewritten_names_no_model() {
+    let shared = Shared::default();
+    let mut first = rig(5, false, &shared);
+    let sequence = waits(&mut first, &[], r#"{"model":"m1"}"#);
+    let (_, _, token) = granted(&mut first, to(sequence, ""));
+    // What it asks for is then what its body says.
+    let mut second = rig(6, true, &shared);
+    let headers = [("x-penstock-requeue", token.as_str())];
+    let again = waits(&mut second, &headers, r#"{"model":"m1"}"#);
+    let [Out::Said(_, Event::Register(register))] = &second.outs()[..] else {
+        panic!("one Register")
+    };
+    assert_eq!((register.sequence, register.model.as_str()), (again, "m1"));
+    assert_eq!(register.target_model, "");
+}
