@@ -13,10 +13,7 @@ use penstock_wire::{
 };
 use wildmatch::WildMatch;
 
-use crate::{
-    body::Body,
-    headers::{Headers, bounded},
-};
+use crate::{body::Body, headers::Headers, metadata};
 
 /// What the host knows of a stream beside its headers.
 pub trait Properties {
@@ -126,8 +123,7 @@ fn gather(sources: &[Source], headers: Headers<'_>, host: &impl Properties) -> V
                     .into_iter()
                     .chain(keys.iter().map(String::as_str))
                     .collect();
-                host.property(&path)
-                    .and_then(|value| bounded(&value, NAME_BYTES_MAX))
+                host.property(&path).and_then(|value| metadata::text(&value))
             }
             Source::Body(key) => {
                 candidates.push(Candidate::Body(*key));

@@ -37,6 +37,7 @@ pub mod identity;
 mod intake;
 mod json;
 pub mod limits;
+mod metadata;
 mod patience;
 pub mod plan;
 pub mod process;

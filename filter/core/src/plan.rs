@@ -12,6 +12,7 @@ use wildmatch::WildMatch;
 use crate::{
     identity::{Rule, Source, Sources},
     limits::{BODY_KEYS_MAX, POLICY_LIST_MAX},
+    metadata,
     trust::Trust,
 };
 
@@ -199,7 +200,7 @@ fn compile(sources: &[wire::Source], keys: &mut Vec<String>) -> Vec<Source> {
                     keys.len().saturating_sub(1)
                 }))
             }
-            Some(Of::Metadata(path)) => Source::Metadata(path.split('/').map(str::to_owned).collect()),
+            Some(Of::Metadata(path)) => Source::Metadata(metadata::keys(path)),
             Some(Of::Model(table)) => Source::Model(
                 table
                     .rules
