@@ -12,6 +12,7 @@ use penstock_wire::limits::NAME_BYTES_MAX;
 use crate::{
     json::{Container, Fault, Syntax, Text, Visitor, Why, Word},
     limits::{ATTACHMENT_BYTES_MAX, KEY_BYTES_MAX, TOKEN_ID_BYTES},
+    prefix::Prefixes,
     reader::Reader,
 };
 
@@ -29,6 +30,8 @@ pub struct Body {
     /// Decoded bytes of the prompt's strings; attachments count up to `ATTACHMENT_BYTES_MAX` each, token ids as
     /// `TOKEN_ID_BYTES`.
     pub prompt_bytes: u64,
+    /// Hashes of the prompt's beginnings, if they were asked for.
+    pub prefix_hashes: Vec<u64>,
     /// The strings under the policy's keys, in its order; at most `NAME_BYTES_MAX` bytes of each.
     pub found: Vec<Option<String>>,
 }
@@ -96,6 +99,13 @@ impl BodyScanner {
         }
     }
 
+    /// The same, which also hashes the prompt's beginnings.
+    #[must_use]
+    pub fn hashing(mut self) -> Self {
+        self.fields.prefixes = Some(Prefixes::new());
+        self
+    }
+
     /// Reads the next bytes of the body.
     ///
     /// # Errors
@@ -116,7 +126,11 @@ impl BodyScanner {
         if self.fields.body.model.is_empty() {
             return Err(BodyError::NoModel);
         }
-        Ok(self.fields.body)
+        let prefixes = self.fields.prefixes.map(Prefixes::into_hashes);
+        Ok(Body {
+            prefix_hashes: prefixes.unwrap_or_default(),
+            ..self.fields.body
+        })
     }
 }
 
@@ -205,6 +219,9 @@ struct Fields {
     /// The shares of the open containers, a bit each.
     whole: u128,
     capped: u128,
+    prefixes: Option<Prefixes>,
+    /// Bytes of the string that is read which were hashed.
+    hashed: u64,
 }
 
 impl Fields {
@@ -250,6 +267,26 @@ impl Visitor for Fields {
         }
     }
 
+    fn wants_bytes(&self) -> bool {
+        self.prefixes.is_some() && self.depth > 0 && self.share != Share::Nothing
+    }
+
+    fn bytes(&mut self, bytes: &[u8]) {
+        let Some(prefixes) = &mut self.prefixes else {
+            return;
+        };
+        let most = match self.share {
+            Share::Nothing => 0,
+            Share::Whole => u64::MAX,
+            Share::Capped => ATTACHMENT_BYTES_MAX,
+        };
+        let room = usize::try_from(most.saturating_sub(self.hashed)).unwrap_or(usize::MAX);
+        let (counted, _) = bytes.split_at_checked(room).unwrap_or((bytes, &[]));
+        prefixes.text(counted);
+        let counted = u64::try_from(counted.len()).unwrap_or(u64::MAX);
+        self.hashed = self.hashed.saturating_add(counted);
+    }
+
     fn key(&mut self, key: Text<'_>) -> Result<(), Stop> {
         if self.depth > 1 {
             self.share = self
@@ -279,6 +316,12 @@ impl Visitor for Fields {
     fn string(&mut self, value: Text<'_>) -> Result<(), Stop> {
         if self.depth == 0 {
             return Err(Stop::NotAnObject);
+        }
+        if self.share != Share::Nothing
+            && let Some(prefixes) = &mut self.prefixes
+        {
+            prefixes.end();
+            self.hashed = 0;
         }
         self.body.prompt_bytes = self.body.prompt_bytes.saturating_add(match self.share {
             Share::Nothing => 0,
@@ -313,6 +356,10 @@ impl Visitor for Fields {
         }
         if in_array && self.role == Role::PromptOrIds && self.share == Share::Whole {
             self.body.prompt_bytes = self.body.prompt_bytes.saturating_add(TOKEN_ID_BYTES);
+            if let Some(prefixes) = &mut self.prefixes {
+                let [a, b, c, d, ..] = whole.unwrap_or(u64::MAX).to_le_bytes();
+                prefixes.text(&[a, b, c, d]);
+            }
         }
         Ok(())
     }

@@ -10,6 +10,14 @@ pub(crate) trait Visitor {
     fn keep_key(&self) -> usize;
     /// How many decoded bytes of the string value that begins are kept.
     fn keep_string(&self) -> usize;
+    /// The decoded bytes of the string value that begins are to be told as they are read.
+    fn wants_bytes(&self) -> bool {
+        false
+    }
+    /// The next bytes of such a string; its end is told by `string`.
+    fn bytes(&mut self, bytes: &[u8]) {
+        let _nobody_asked = bytes;
+    }
     fn key(&mut self, key: Text<'_>) -> Result<(), Self::Stop>;
     fn string(&mut self, value: Text<'_>) -> Result<(), Self::Stop>;
     /// A number, with its value if that is a whole one that fits; `in_array`: it is an item, not a member.

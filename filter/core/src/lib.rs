@@ -40,6 +40,7 @@ pub mod limits;
 mod metadata;
 mod patience;
 pub mod plan;
+mod prefix;
 pub mod process;
 mod reader;
 pub mod response;

@@ -56,6 +56,8 @@ pub const OPEN_TOKEN_BYTES: u64 = 4;
 
 const _: () = assert!(wire::BEAT.as_millis() * 3 < FLIGHT_EXPIRES.as_millis());
 const _: () = assert!(OPEN_TOKEN_BYTES > 0);
+// A token's id is hashed as a number of 32 bits.
+const _: () = assert!(TOKEN_ID_BYTES == 4);
 const _: () = assert!(JSON_DEPTH_MAX < u128::BITS);
 const _: () = assert!(KEY_BYTES_MAX <= wire::NAME_BYTES_MAX);
 const _: () = assert!(TICK_MIN.as_millis() <= wire::BACKOFF_MIN.as_millis());

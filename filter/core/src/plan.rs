@@ -27,6 +27,8 @@ pub struct Plan {
     pub body_keys: Arc<[String]>,
     /// Registrations carry the client's `traceparent`.
     pub tracing: bool,
+    /// Some pool wants hashes of prompts' beginnings.
+    pub hashes: bool,
     /// Where identities are read.
     pub sources: Sources,
     /// Whose claims count.
@@ -58,6 +60,8 @@ pub struct PoolPlan {
     pub open_bound: Option<u64>,
     /// That bound counts tokens, not requests.
     pub open_in_tokens: bool,
+    /// Registrations of its requests carry hashes of the prompt's beginnings.
+    pub prefix_hashes: bool,
     models: Vec<WildMatch>,
 }
 
@@ -72,6 +76,7 @@ impl PoolPlan {
             endpoints: pool.endpoints.iter().take(POLICY_LIST_MAX).cloned().collect(),
             open_bound: pool.open_bound,
             open_in_tokens: pool.open_in_tokens,
+            prefix_hashes: pool.prefix_hashes,
             capacity_status: if pool.capacity_status == 429 { 429 } else { 503 },
             models: pool
                 .models
@@ -106,6 +111,11 @@ impl Plan {
             trust: Trust::new(identity.trust.as_ref()),
             digest: policy.digest.clone(),
             tracing: policy.tracing,
+            hashes: policy
+                .pools
+                .iter()
+                .take(POLICY_LIST_MAX)
+                .any(|pool| pool.prefix_hashes),
             body_bytes_max: policy.body_bytes_max,
             body_keys: keys.into(),
             sources,

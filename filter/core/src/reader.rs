@@ -50,6 +50,8 @@ pub(crate) struct Reader {
     in_key: bool,
     kept: Vec<u8>,
     keep: usize,
+    /// The visitor wants the string's bytes.
+    tell: bool,
     text_bytes: u64,
     /// Where the string's first quote is.
     text_at: u64,
@@ -68,6 +70,7 @@ impl Reader {
             in_key: false,
             kept: Vec::new(),
             keep: 0,
+            tell: false,
             text_bytes: 0,
             text_at: 0,
             surrogate: 0,
@@ -94,7 +97,7 @@ impl Reader {
             if self.state == State::Text && self.surrogate == 0 {
                 let (run, after) = split_plain(rest);
                 if !run.is_empty() {
-                    self.keep(run);
+                    self.keep(run, visitor);
                     self.advance(run.len());
                     rest = after;
                     continue;
@@ -148,9 +151,12 @@ impl Reader {
     fn step<V: Visitor>(&mut self, byte: u8, visitor: &mut V) -> Result<bool, Why<V::Stop>> {
         match self.state {
             State::Text => self.in_text(byte, visitor),
-            State::Escape => self.in_escape(byte).map_err(Why::Syntax),
-            State::Hex { left, value } => self.in_hex(byte, left, value).map_err(Why::Syntax),
-            State::Utf8 { left, low, high } => self.in_utf8(byte, left, low, high).map_err(Why::Syntax),
+            State::Escape => self.in_escape(byte, visitor).map_err(Why::Syntax),
+            State::Hex { left, value } => self.in_hex(byte, left, value, visitor).map_err(Why::Syntax),
+            State::Utf8 { left, low, high } => {
+                let taken = self.in_utf8(byte, left, low, high, visitor);
+                taken.map_err(Why::Syntax)
+            }
             State::Number(number) => self.in_number(byte, number, visitor),
             State::Word { rest, word } => self.in_word(byte, rest, word, visitor),
             State::Value
@@ -172,7 +178,7 @@ impl Reader {
         match (self.state, byte) {
             (State::ItemOrEnd, b']') | (State::KeyOrEnd, b'}') => self.close(visitor),
             (State::Value | State::ItemOrEnd, _) => return self.begin_value(byte, visitor),
-            (State::KeyOrEnd | State::Key, b'"') => self.begin_text(true, visitor.keep_key()),
+            (State::KeyOrEnd | State::Key, b'"') => self.begin_text(true, visitor.keep_key(), false),
             (State::KeyOrEnd | State::Key, _) => return Err(Why::Syntax(Syntax::Key)),
             (State::Colon, b':') => self.state = State::Value,
             (State::Colon, _) => return Err(Why::Syntax(Syntax::Colon)),
@@ -193,7 +199,7 @@ impl Reader {
 
     fn begin_value<V: Visitor>(&mut self, byte: u8, visitor: &mut V) -> Result<(), Why<V::Stop>> {
         match byte {
-            b'"' => self.begin_text(false, visitor.keep_string()),
+            b'"' => self.begin_text(false, visitor.keep_string(), visitor.wants_bytes()),
             b'{' => return self.open(Container::Object, visitor),
             b'[' => return self.open(Container::Array, visitor),
             b'-' => self.begin_number(Number::Minus, None),
@@ -222,10 +228,11 @@ impl Reader {
         Ok(())
     }
 
-    fn begin_text(&mut self, in_key: bool, keep: usize) {
+    fn begin_text(&mut self, in_key: bool, keep: usize, tell: bool) {
         self.state = State::Text;
         self.in_key = in_key;
         self.keep = keep;
+        self.tell = tell;
         self.kept.clear();
         self.text_bytes = 0;
         self.text_at = self.offset;
@@ -272,13 +279,13 @@ impl Reader {
 
     fn in_text<V: Visitor>(&mut self, byte: u8, visitor: &mut V) -> Result<bool, Why<V::Stop>> {
         if byte != b'\\' {
-            self.flush_surrogate();
+            self.flush_surrogate(visitor);
         }
         match byte {
             b'"' => self.end_text(visitor).map_err(Why::Stopped)?,
             b'\\' => self.state = State::Escape,
             0..=0x1f => return Err(Why::Syntax(Syntax::Control)),
-            0x20..=0x7f => self.keep(&[byte]),
+            0x20..=0x7f => self.keep(&[byte], visitor),
             0x80.. => {
                 let (left, low, high) = match byte {
                     0xc2..=0xdf => (1, 0x80, 0xbf),
@@ -290,18 +297,25 @@ impl Reader {
                     0xf4 => (3, 0x80, 0x8f),
                     _ => return Err(Why::Syntax(Syntax::Utf8)),
                 };
-                self.keep(&[byte]);
+                self.keep(&[byte], visitor);
                 self.state = State::Utf8 { left, low, high };
             }
         }
         Ok(true)
     }
 
-    fn in_utf8(&mut self, byte: u8, left: u8, low: u8, high: u8) -> Result<bool, Syntax> {
+    fn in_utf8<V: Visitor>(
+        &mut self,
+        byte: u8,
+        left: u8,
+        low: u8,
+        high: u8,
+        visitor: &mut V,
+    ) -> Result<bool, Syntax> {
         if byte < low || byte > high {
             return Err(Syntax::Utf8);
         }
-        self.keep(&[byte]);
+        self.keep(&[byte], visitor);
         self.state = match left {
             0 | 1 => State::Text,
             _ => State::Utf8 {
@@ -313,12 +327,12 @@ impl Reader {
         Ok(true)
     }
 
-    fn in_escape(&mut self, byte: u8) -> Result<bool, Syntax> {
+    fn in_escape<V: Visitor>(&mut self, byte: u8, visitor: &mut V) -> Result<bool, Syntax> {
         if byte == b'u' {
             self.state = State::Hex { left: 4, value: 0 };
             return Ok(true);
         }
-        self.flush_surrogate();
+        self.flush_surrogate(visitor);
         let decoded = match byte {
             b'"' | b'\\' | b'/' => byte,
             b'b' => 8,
@@ -328,12 +342,18 @@ impl Reader {
             b't' => b'\t',
             _ => return Err(Syntax::Escape),
         };
-        self.keep(&[decoded]);
+        self.keep(&[decoded], visitor);
         self.state = State::Text;
         Ok(true)
     }
 
-    fn in_hex(&mut self, byte: u8, left: u8, value: u16) -> Result<bool, Syntax> {
+    fn in_hex<V: Visitor>(
+        &mut self,
+        byte: u8,
+        left: u8,
+        value: u16,
+        visitor: &mut V,
+    ) -> Result<bool, Syntax> {
         let digit = char::from(byte)
             .to_digit(16)
             .and_then(|digit| u16::try_from(digit).ok());
@@ -350,33 +370,37 @@ impl Reader {
             0xdc00..=0xdfff if self.surrogate != 0 => {
                 let pair = [core::mem::take(&mut self.surrogate), value];
                 for decoded in char::decode_utf16(pair) {
-                    self.keep_char(decoded.unwrap_or(char::REPLACEMENT_CHARACTER));
+                    self.keep_char(decoded.unwrap_or(char::REPLACEMENT_CHARACTER), visitor);
                 }
             }
             0xd800..=0xdbff => {
-                self.flush_surrogate();
+                self.flush_surrogate(visitor);
                 self.surrogate = value;
             }
             _ => {
-                self.flush_surrogate();
-                self.keep_char(char::from_u32(u32::from(value)).unwrap_or(char::REPLACEMENT_CHARACTER));
+                self.flush_surrogate(visitor);
+                let decoded = char::from_u32(u32::from(value));
+                self.keep_char(decoded.unwrap_or(char::REPLACEMENT_CHARACTER), visitor);
             }
         }
         Ok(true)
     }
 
-    fn flush_surrogate(&mut self) {
+    fn flush_surrogate<V: Visitor>(&mut self, visitor: &mut V) {
         if core::mem::take(&mut self.surrogate) != 0 {
-            self.keep_char(char::REPLACEMENT_CHARACTER);
+            self.keep_char(char::REPLACEMENT_CHARACTER, visitor);
         }
     }
 
-    fn keep_char(&mut self, decoded: char) {
+    fn keep_char<V: Visitor>(&mut self, decoded: char, visitor: &mut V) {
         let mut buffer = [0; 4];
-        self.keep(decoded.encode_utf8(&mut buffer).as_bytes());
+        self.keep(decoded.encode_utf8(&mut buffer).as_bytes(), visitor);
     }
 
-    fn keep(&mut self, bytes: &[u8]) {
+    fn keep<V: Visitor>(&mut self, bytes: &[u8], visitor: &mut V) {
+        if self.tell {
+            visitor.bytes(bytes);
+        }
         self.text_bytes = self
             .text_bytes
             .saturating_add(u64::try_from(bytes.len()).unwrap_or(u64::MAX));

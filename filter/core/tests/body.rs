@@ -34,6 +34,7 @@ fn a_chat_request() {
             stream: true,
             max_tokens: Some(64),
             prompt_bytes: 8 + (2 + 4) + 8 + 5,
+            prefix_hashes: Vec::new(),
             found: vec![Some("bob".into()), None],
         })
     );
@@ -230,4 +231,44 @@ fn refusals_name_the_problem_and_the_place() {
     ] {
         assert_eq!(refusal(body), message, "{}", String::from_utf8_lossy(body));
     }
+}
+
+fn hashes(body: &str) -> Vec<u64> {
+    let mut scanner = BodyScanner::new(Arc::from([])).hashing();
+    scanner.feed(body.as_bytes()).expect("JSON");
+    scanner.finish().expect("a body").prefix_hashes
+}
+
+#[test]
+fn what_counts_as_prompt_is_hashed() {
+    let (long, data) = ("x".repeat(300), "A".repeat(9_000));
+    let chat =
+        |content: &str| format!(r#"{{"model":"m","user":"{long}","messages":[{{"content":{content}}}]}}"#);
+    assert!(hashes(&chat("\"short\"")).is_empty());
+    assert_eq!(hashes(&chat(&format!("\"{long}\""))).len(), 1);
+    // An attachment counts up to its limit: 4,096 bytes are nine offsets.
+    let image = |data: &str| {
+        hashes(&chat(&format!(
+            r#"[{{"type":"image_url","image_url":{{"url":"{data}"}}}}]"#
+        )))
+    };
+    assert_eq!(image(&data).len(), 9);
+    assert_eq!(image(&format!("{data}BBB")), image(&data));
+    assert_ne!(image(&format!("B{data}")), image(&data));
+    // Two attachments have a limit each.
+    let both = format!(r#"[{{"url":"{data}"}},{{"url":"{data}"}}]"#);
+    assert_eq!(hashes(&chat(&both)).len(), 11);
+    // Ids of tokens are numbers of four bytes.
+    let ids = |last: u32| {
+        let ids: Vec<_> = (0..99).chain([last]).map(|id| id.to_string()).collect();
+        hashes(&format!(r#"{{"model":"m","prompt":[{}]}}"#, ids.join(",")))
+    };
+    assert_eq!(ids(99).len(), 2);
+    assert_eq!(
+        ids(99),
+        ids(7),
+        "the last one is past the second offset, 362 bytes"
+    );
+    let unasked = scan(chat(&format!("\"{long}\"")).as_bytes()).expect("a body");
+    assert!(unasked.prefix_hashes.is_empty());
 }

@@ -18,6 +18,22 @@ fn scan(parts: &[&[u8]]) -> Result<Body, BodyError> {
     scanner.finish()
 }
 
+/// The same with hashes of the prompt's beginnings.
+fn hashes(parts: &[&[u8]]) -> Result<(u64, Vec<u64>), BodyError> {
+    let mut scanner = BodyScanner::new(Arc::from([])).hashing();
+    for part in parts {
+        scanner.feed(part)?;
+    }
+    scanner
+        .finish()
+        .map(|body| (body.prompt_bytes, body.prefix_hashes))
+}
+
+/// Every character escaped, as a client may write it.
+fn escaped(text: &str) -> String {
+    text.encode_utf16().map(|unit| format!("\\u{unit:04x}")).collect()
+}
+
 fn told(format: Format, parts: &[&[u8]]) -> Told {
     let mut scanner = ResponseScanner::new(format);
     for part in parts {
@@ -139,6 +155,7 @@ fn model_of(document: &Value) -> Option<Body> {
         stream: map.get("stream") == Some(&json!(true)),
         max_tokens: limits.iter().filter_map(|key| map.get(*key)?.as_u64()).min(),
         prompt_bytes,
+        prefix_hashes: Vec::new(),
         found: vec![user.map(|user| user[..user.floor_char_boundary(256)].to_owned())],
     })
 }
@@ -181,6 +198,26 @@ proptest! {
         }
         prop_assert_eq!(body, model_of(&document), "{}", String::from_utf8_lossy(&bytes));
         for_splits(&bytes, scan);
+    }
+
+    #[test]
+    fn hashes_are_of_the_text_however_written_and_split(
+        texts in vec("(?s).{0,400}", 1..5), piece in 1_usize..700, other in "[a-z]{1,9}",
+    ) {
+        let messages: Vec<_> = texts.iter().map(|text| json!({"role": "user", "content": text})).collect();
+        let plain = json!({"model": "m", "messages": messages}).to_string();
+        let written: Vec<_> = texts.iter().map(|text| format!(r#"{{"content" : "{}","role":"{other}"}}"#, escaped(text))).collect();
+        let escapes = format!(r#"{{"messages":[{}], "n":1,"model":"{other}"}}"#, written.join(", "));
+        let (bytes, expected) = hashes(&[plain.as_bytes()]).expect("a body");
+        prop_assert_eq!(bytes, texts.iter().map(|text| text.len() as u64).sum::<u64>());
+        let reached = (0..32).filter(|k| (256.0 * 2_f64.powf(f64::from(*k) / 2.0)).floor() as u64 <= bytes).count();
+        prop_assert_eq!(expected.len(), reached);
+        for body in [plain.as_bytes(), escapes.as_bytes()] {
+            for size in [1, piece, body.len()] {
+                let said = hashes(&body.chunks(size).collect::<Vec<_>>());
+                prop_assert_eq!(said, Ok((bytes, expected.clone())), "in pieces of {}", size);
+            }
+        }
     }
 
     /// One byte is replaced, or the end is cut off: we take what serde takes, but for what we read more kindly.

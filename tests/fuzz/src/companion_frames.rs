@@ -394,10 +394,17 @@ impl World {
                         *named.get_or_insert(0) += hello.waiting.len() + hello.running.len();
                     }
                 }
-                Some(Effect::Resume { context, edits, rewrite }) => {
+                Some(Effect::Resume {
+                    context,
+                    edits,
+                    rewrite,
+                }) => {
                     proper(&edits);
                     if let Some(rewrite) = rewrite {
-                        assert!(rewrite.at.start < rewrite.at.end && rewrite.at.end <= rewrite.length, "{rewrite:?}");
+                        assert!(
+                            rewrite.at.start < rewrite.at.end && rewrite.at.end <= rewrite.length,
+                            "{rewrite:?}"
+                        );
                     }
                     self.moves(context, Http::Resumed);
                 }

@@ -53,8 +53,13 @@ impl Worker {
             .map_or_else(|| client(host), |token| token.client.clone());
         let trusted = self.plan.trust.covers(&client);
         let sequence = self.next_sequence();
+        let scanner = BodyScanner::new(Arc::clone(&self.plan.body_keys));
         let collecting = Collecting {
-            scanner: BodyScanner::new(Arc::clone(&self.plan.body_keys)),
+            scanner: if self.plan.hashes {
+                scanner.hashing()
+            } else {
+                scanner
+            },
             claims: Claims::gather(&self.plan.sources, trusted, headers, host),
             scanned: 0,
         };
@@ -239,6 +244,7 @@ impl Worker {
         }
         exchange.model_at = body.model_at.clone();
         claims.settle(&body, &mut exchange.register);
+        let hashes = core::mem::take(&mut body.prefix_hashes);
         describe(body, scanned, &mut exchange.register);
         let Ok(pool) = exchange.plan.pool(&exchange.register.model) else {
             let message = format!(
@@ -248,6 +254,9 @@ impl Worker {
             let failure = Failure::new(404, code::MODEL_NOT_FOUND, message);
             return Bodied::Answered(self.refuse(now, sequence, &failure, outcome::REJECTED_INVALID));
         };
+        if pool.as_ref().is_some_and(|pool| pool.prefix_hashes) {
+            exchange.register.prefix_hashes = hashes;
+        }
         exchange.pool = pool;
         match judge(now, exchange, self.session.away_since(), &self.ready) {
             Verdict::Waits => {}

@@ -9,8 +9,8 @@ use penstock_filter_core::{
     hygiene::Edit,
 };
 use penstock_wire::{
-    Cancel, Completed, End, Endpoints, Policy, Refused, Register, Reject, Route, Started, command::Kind,
-    filter_frame::Event,
+    Cancel, Completed, End, Endpoints, Policy, Pool, Refused, Register, Reject, Route, Started,
+    command::Kind, filter_frame::Event,
 };
 #[cfg(target_arch = "wasm32")]
 use wasm_bindgen_test::wasm_bindgen_test as test;
@@ -534,4 +534,37 @@ fn a_traceparent_is_passed_on_where_the_policy_asks_for_it() {
     assert_eq!(said(true, ""), "");
     // What a later version adds has its limit.
     assert_eq!(said(true, &format!("{PARENT}-{}", "7".repeat(99))).len(), 64);
+}
+
+#[test]
+fn hashes_of_a_prompt_are_said_where_its_pool_wants_them() {
+    let mut rig = Rig::connected();
+    let mut policy = Policy {
+        body_bytes_max: 1_000,
+        routes: vec![Route {
+            path: "/v1/chat/completions".into(),
+            api: penstock_wire::Api::ChatCompletions.into(),
+        }],
+        ..Policy::default()
+    };
+    policy.pools = ["wants", "not"]
+        .map(|name| Pool {
+            name: name.into(),
+            models: vec![name.into()],
+            prefix_hashes: name == "wants",
+            ..Pool::default()
+        })
+        .into();
+    rig.command(0, [Kind::Policy(policy)]);
+    let mut said = |model: &str| {
+        let body = format!(r#"{{"prompt":"{}","model":"{model}"}}"#, "x".repeat(600));
+        let sequence = rig.held(&[]);
+        rig.body(sequence, &body, true);
+        match &rig.outs()[..] {
+            [Out::Said(_, Event::Register(register))] => register.prefix_hashes.clone(),
+            other => panic!("{other:?}"),
+        }
+    };
+    assert_eq!(said("wants").len(), 3);
+    assert!(said("not").is_empty());
 }
