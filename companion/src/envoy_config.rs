@@ -13,7 +13,7 @@ use penstock_envoy::{
 
 use crate::{
     config::{self, Config},
-    filter_module, policy,
+    filter_module, http_filters, policy,
 };
 
 /// Flags of `penstock envoy-config`.
@@ -30,6 +30,10 @@ pub struct Args {
     /// into the user's cache directory.
     #[arg(long, value_name = "PATH")]
     pub filter: Option<PathBuf>,
+    /// Filters of Envoy's own to put before Penstock's, one that checks tokens for example: a file with one of Envoy's
+    /// HttpFilter objects, or a list of them, in YAML or JSON; may be given several times.
+    #[arg(long = "http-filter", value_name = "FILE")]
+    pub http_filters: Vec<PathBuf>,
     /// What this Envoy is called in logs and in the companion's status.
     #[arg(long, value_name = "NAME", default_value = "envoy")]
     pub node: String,
@@ -44,6 +48,9 @@ pub enum Error {
     /// The module can't be written.
     #[error("{0}; name another place with --filter")]
     Filter(#[from] filter_module::Error),
+    /// A filter of the user's can't be used.
+    #[error("--http-filter {0}")]
+    HttpFilter(#[from] http_filters::Error),
     /// It can't be printed.
     #[error(transparent)]
     Yaml(#[from] bootstrap::Error),
@@ -54,7 +61,7 @@ impl Error {
     #[must_use]
     pub const fn exit_code(&self) -> u8 {
         match self {
-            Self::Config(_) => 2,
+            Self::Config(_) | Self::HttpFilter(_) => 2,
             Self::Filter(_) | Self::Yaml(_) => 1,
         }
     }
@@ -84,7 +91,9 @@ pub fn render(args: Args) -> Result<String, Error> {
         env!("CARGO_PKG_VERSION"),
         args.config.display(),
     );
-    Ok(bootstrap::yaml(&settings(&config, &args.node, filter), &note)?)
+    let mut settings = settings(&config, &args.node, filter);
+    settings.http_filters = http_filters::read_all(&args.http_filters)?;
+    Ok(bootstrap::yaml(&settings, &note)?)
 }
 
 /// What Envoy is told for this configuration. Ports are taken as they are, 0 included.
@@ -121,6 +130,7 @@ pub fn settings(config: &Config, node: &str, filter: PathBuf) -> Settings {
         connections_max: limits::CONNECTIONS_MAX,
         filter,
         plugin: policy::plugin_configuration(config, node),
+        http_filters: Vec::new(),
     }
 }
 
@@ -175,6 +185,7 @@ pools:
         let args = Args {
             config,
             filter: Some("/etc/penstock.wasm".into()),
+            http_filters: Vec::new(),
             node: "n".into(),
         };
         let text = render(args).expect("rendered");

@@ -10,6 +10,7 @@ pub mod filter_module;
 pub mod grpc;
 pub mod health;
 pub mod http;
+pub mod http_filters;
 mod jsonl;
 pub mod listener;
 pub mod metrics;

@@ -68,6 +68,9 @@ pub struct Settings {
     /// The filter's configuration, handed over as JSON text. What tells one listener from the other (`requeue`,
     /// `reenters`) is put in here.
     pub plugin: Value,
+    /// Filters of Envoy's own that see a client's request before Penstock's does, as a bootstrap has them. What enters again
+    /// doesn't pass them a second time.
+    pub http_filters: Vec<Value>,
 }
 
 /// A pool and where its model servers are.
@@ -235,6 +238,7 @@ mod tests {
             connections_max: limits::CONNECTIONS_MAX,
             filter: "/f.wasm".into(),
             plugin: json!({ "companion": COMPANION_CLUSTER }),
+            http_filters: Vec::new(),
         }
     }
 
@@ -380,6 +384,28 @@ mod tests {
         assert_eq!(shown["certificate_chain"]["filename"], "/c.pem");
         assert_eq!(shown["private_key"]["filename"], "/k.pem");
         assert_eq!(context["validation_context"]["trusted_ca"]["filename"], "/a.pem");
+    }
+
+    #[test]
+    fn filters_of_a_user_come_before_ours_and_only_where_clients_do() {
+        let names = |document: &Value, listener: usize| -> Vec<String> {
+            let filters = format!(
+                "/static_resources/listeners/{listener}/filter_chains/0/filters/0/typed_config/http_filters"
+            );
+            let filters = look(document, &filters).as_array().expect("a list").iter();
+            filters
+                .filter_map(|filter| filter["name"].as_str().map(str::to_owned))
+                .collect()
+        };
+        let document = document(&Settings {
+            http_filters: vec![json!({ "name": "a" }), json!({ "name": "b" })],
+            ..settings()
+        });
+        assert_eq!(
+            names(&document, 0),
+            ["a", "b", "penstock", "envoy.filters.http.router"]
+        );
+        assert_eq!(names(&document, 1), ["penstock", "envoy.filters.http.router"]);
     }
 
     #[test]

@@ -67,6 +67,7 @@ fn settings(dir: &Path, pools: Vec<Pool>) -> Settings {
         connections_max: limits::CONNECTIONS_MAX,
         filter,
         plugin: json!({ "companion": bootstrap::COMPANION_CLUSTER }),
+        http_filters: Vec::new(),
     }
 }
 

@@ -71,11 +71,28 @@ impl Gateway {
     /// # Panics
     /// As [`Gateway::start`].
     pub async fn with_log(config: &str, log: &str) -> Self {
+        Self::launch(config, log, None).await
+    }
+
+    /// The same with a file for `--http-filter`.
+    ///
+    /// # Panics
+    /// As [`Gateway::start`].
+    pub async fn behind(config: &str, http_filters: &Value) -> Self {
+        Self::launch(config, "info", Some(http_filters)).await
+    }
+
+    async fn launch(config: &str, log: &str, http_filters: Option<&Value>) -> Self {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let file = folder.path().join("penstock.yaml");
         std::fs::write(&file, config).expect("write the configuration");
         let mut command = Self::command(&file);
         command.env("PENSTOCK_LOG", log);
+        if let Some(filters) = http_filters {
+            let file = folder.path().join("filters.json");
+            std::fs::write(&file, filters.to_string()).expect("write a file");
+            command.arg("--http-filter").arg(file);
+        }
         let mut process = Process::start("up", command).await;
         let url = process.line("gateway http://").await;
         let companion = process.line("dashboard http://").await;

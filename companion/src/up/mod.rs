@@ -21,7 +21,7 @@ use tokio::signal::unix::{SignalKind, signal};
 pub use gateway::{Addresses, Gateway, Hurry};
 pub use supervise::{Event, Part};
 
-use crate::{config, filter_module};
+use crate::{config, filter_module, http_filters};
 
 /// Flags of `penstock up`.
 #[derive(Clone, Debug, clap::Args)]
@@ -39,6 +39,10 @@ pub struct Args {
     /// Envoy's admin interface, instead of listen.envoy_admin's port; 0: any free one.
     #[arg(long, value_name = "PORT")]
     pub admin_port: Option<u16>,
+    /// Filters of Envoy's own to put before Penstock's, one that checks tokens for example: a file with one of Envoy's
+    /// HttpFilter objects, or a list of them, in YAML or JSON; may be given several times.
+    #[arg(long = "http-filter", value_name = "FILE")]
+    pub http_filters: Vec<PathBuf>,
 }
 
 const EXAMPLE: &str = "Example:\n  penstock up --backend http://127.0.0.1:8000 --backend http://127.0.0.1:8001\n  \
@@ -55,6 +59,8 @@ pub struct Options {
     pub port: Option<u16>,
     /// Instead of the port of `listen.envoy_admin`; 0: any free one.
     pub admin_port: Option<u16>,
+    /// Files with filters of Envoy's own that come before Penstock's.
+    pub http_filters: Vec<PathBuf>,
     /// Envoy's worker threads; as many as cores if it isn't given.
     pub workers: Option<u32>,
     /// Flags of `penstock` for the companion, before its command: `--log debug`.
@@ -68,12 +74,14 @@ impl From<Args> for Options {
             backends,
             port,
             admin_port,
+            http_filters,
         } = args;
         Self {
             config,
             backends,
             port,
             admin_port,
+            http_filters,
             ..Self::default()
         }
     }
@@ -103,6 +111,9 @@ pub enum Error {
     /// The filter's module can't be written.
     #[error(transparent)]
     Filter(#[from] filter_module::Error),
+    /// A filter of the user's can't be used.
+    #[error("--http-filter {0}")]
+    HttpFilter(#[from] http_filters::Error),
     /// The folder for generated files.
     #[error("a temporary folder for generated files: {0}; TMPDIR says where it is made")]
     Folder(#[source] io::Error),
@@ -130,7 +141,7 @@ impl Error {
     #[must_use]
     pub const fn exit_code(&self) -> u8 {
         match self {
-            Self::Neither | Self::Both | Self::Backend(_) | Self::Config(_) => 2,
+            Self::Neither | Self::Both | Self::Backend(_) | Self::Config(_) | Self::HttpFilter(_) => 2,
             Self::Port(_)
             | Self::Find(_)
             | Self::Filter(_)

@@ -12,7 +12,7 @@ use tempfile::TempDir;
 use super::{Error, Options, backend, ports::Ports};
 use crate::{
     config::{Address, Config, Listen},
-    envoy_config, filter_module,
+    envoy_config, filter_module, http_filters,
 };
 
 /// The one pool of a gateway without a configuration.
@@ -64,7 +64,9 @@ impl Plan {
         let filter = folder.path().join(filter_module::file_name());
         filter_module::write_to(&filter)?;
         let bootstrap = folder.path().join("envoy.json");
-        let document = bootstrap::document(&envoy_config::settings(&config, "up", filter));
+        let mut settings = envoy_config::settings(&config, "up", filter);
+        settings.http_filters = http_filters::read_all(&options.http_filters)?;
+        let document = bootstrap::document(&settings);
         write(&bootstrap, &document.to_string())?;
         // It may download, and it runs programs.
         let found = tokio::task::spawn_blocking(|| find::Search::here().find()).await;

@@ -1,5 +1,6 @@
 //! The two listeners: clients connect to the gateway's, HTTP/1.1 and h2c on one port; the other is inside Envoy, for
-//! requests that no server of their list took. Both have the filter, then the router.
+//! requests that no server of their list took. Both have the filter, then the router; where clients come, a user's own
+//! filters stand before.
 
 use serde_json::{Value, json};
 
@@ -17,6 +18,9 @@ pub(super) fn gateway(settings: &Settings) -> Value {
         "path_with_escaped_slashes_action": "UNESCAPE_AND_FORWARD",
     });
     merge(&mut manager, entry);
+    if let Some(Value::Array(filters)) = manager.get_mut("http_filters") {
+        filters.splice(..0, settings.http_filters.iter().cloned());
+    }
     let mut listener = listener(settings, "penstock-gateway", manager);
     listener["address"] = socket(settings.gateway);
     listener["tcp_backlog_size"] = limits::BACKLOG.into();
