@@ -166,6 +166,7 @@ impl Engine {
                 Prompt::Tokens(_) => 0,
             },
             model: request.model,
+            prefix: request.prefix,
             state: State::Waiting,
         });
         self.ids.insert(request.id, number);
@@ -188,8 +189,9 @@ impl Engine {
         let endpoints = if self.is_auto() {
             self.choose_fitting(number, false)
         } else {
+            let ask = self.jobs[number].ask();
             self.endpoints
-                .choose(self.tree.eligible(queued.lane), |endpoint| {
+                .choose(self.tree.eligible(queued.lane), &ask, |endpoint| {
                     self.tree.takes(&queued, endpoint)
                 })
         };

@@ -16,6 +16,7 @@ impl Engine {
         self.release_held();
         self.policy = *policy;
         self.rate.set(self.policy.queue.max_rate, self.now);
+        self.endpoints.weigh(self.policy.scheduler);
         for change in self.endpoints.regate(self.policy.gate, &mut self.rng) {
             self.endpoint_changed(Some(change));
         }

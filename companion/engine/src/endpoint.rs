@@ -13,7 +13,7 @@ use crate::budget::{Budget, InFlight, Rank};
 use crate::cost::{TOKENS_MAX, Tally};
 use crate::down::Failures;
 use crate::gate::{Limits, Share};
-use crate::input::{EndpointId, EndpointState, RequestId};
+use crate::input::{EndpointId, EndpointState, RequestId, Vitals};
 use crate::policy::{Class, Down, Gate, StockUnit};
 use crate::time::Instant;
 use crate::units::Decimal;
@@ -109,6 +109,8 @@ pub(crate) struct Endpoint {
     starts_slowly: bool,
     pub(crate) share: Share,
     pub(crate) tie: u32,
+    /// What its server says that scorers look at.
+    pub(crate) vitals: Vitals,
 }
 
 impl Endpoint {
@@ -136,6 +138,7 @@ impl Endpoint {
             starts_slowly: false,
             share: Share::default(),
             tie: 0,
+            vitals: Vitals::default(),
         };
         endpoint.rebound(gate);
         endpoint
@@ -159,6 +162,14 @@ impl Endpoint {
                 tie: self.tie,
             }),
         }
+    }
+
+    /// The part of its bound that is free; where nothing bounds it, less the more runs there.
+    pub(crate) fn free(&self) -> f64 {
+        if self.bound == u64::MAX {
+            return 1.0 / (1.0 + self.stock as f64);
+        }
+        (1.0 - self.stock as f64 / self.bound.max(1) as f64).max(0.0)
     }
 
     /// Until the first token of `more`, were it to go there; `None`: nobody knows.

@@ -58,7 +58,7 @@ impl Engine {
     #[must_use]
     pub fn new(policy: Policy, seed: u64, now: Instant) -> Self {
         Self {
-            endpoints: Endpoints::new(policy.gate),
+            endpoints: Endpoints::new(policy.gate, policy.scheduler),
             rate: Rate::new(policy.queue.max_rate, now),
             tree: Tree::new(&policy, seed, now),
             policy,
@@ -180,6 +180,7 @@ impl Engine {
                 let changed = self.endpoints.observe(id, running, &mut self.rng);
                 self.endpoint_changed(changed);
             }
+            Input::Vitals { id, vitals } => self.endpoints.know(id, vitals),
             Input::Budget { id, budget } => {
                 let changed = self.endpoints.allow(id, budget, &mut self.rng);
                 self.endpoint_changed(changed);
@@ -278,7 +279,7 @@ impl Engine {
         let eligible = self.tree.eligible(job.queued.lane);
         let takes = |endpoint: &Endpoint| self.tree.takes(&job.queued, endpoint);
         self.endpoints
-            .choose_fitting(eligible, &Load::of(&job.tally), since, takes)
+            .choose_fitting(eligible, &job.ask(), &Load::of(&job.tally), since, takes)
     }
 
     /// Nobody is set aside any more.

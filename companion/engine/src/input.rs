@@ -78,6 +78,9 @@ pub struct Request {
     pub ttft_target: Option<Duration>,
     /// Endpoints it may go to; `None`: all of the pool.
     pub eligible: Option<Box<[EndpointId]>>,
+    /// Chained hashes of the prompt's beginnings, of 256 bytes, then of the square root of two times as many, and so on;
+    /// what is past [`crate::limits::PREFIX_HASHES_MAX`] doesn't count. Empty: not known.
+    pub prefix: Box<[u64]>,
 }
 
 impl Request {
@@ -103,6 +106,7 @@ impl Request {
             deadline: None,
             ttft_target: None,
             eligible: None,
+            prefix: Box::default(),
         }
     }
 }
@@ -162,6 +166,17 @@ impl Default for EndpointState {
             batched_tokens_max: None,
         }
     }
+}
+
+/// What a server says of itself that tells it from others.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Vitals {
+    /// Requests that wait in its own queue; `None`: it doesn't say, or it is too long ago.
+    pub waiting: Option<u64>,
+    /// Part of its KV cache that is used, 0 to 1; `None`: the same.
+    pub kv_used: Option<f64>,
+    /// Adapters that it has in memory, by the names of their models; `None`: the same.
+    pub adapters: Option<Box<[Box<str>]>>,
 }
 
 /// Everything that can happen to an engine. Unknown ids are no error: what was said twice, or too late, changes nothing.
@@ -253,6 +268,13 @@ pub enum Input {
         id: EndpointId,
         /// Requests; `None`: it doesn't say any more, or it is too long ago.
         running: Option<u64>,
+    },
+    /// What the server of an endpoint says that tells it from others, until this is said again.
+    Vitals {
+        /// Which; one that isn't listed: nothing.
+        id: EndpointId,
+        /// What it says.
+        vitals: Vitals,
     },
     /// What an endpoint takes under [`crate::policy::Gate::Auto`], until this is said again.
     Budget {

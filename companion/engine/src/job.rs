@@ -7,6 +7,7 @@ use crate::effect::Outcome;
 use crate::endpoint::Load;
 use crate::expiry::ReadyTime;
 use crate::input::{Band, ClassKey, RequestId, Usage};
+use crate::scores::Ask;
 use crate::time::Instant;
 use crate::tree::{Claim, Queued, Receipts};
 
@@ -26,6 +27,8 @@ pub(crate) struct Job {
     /// Of the prompt; 0 where it came counted.
     pub(crate) prompt_bytes: u64,
     pub(crate) model: Box<str>,
+    /// The beginnings of its prompt.
+    pub(crate) prefix: Box<[u64]>,
     pub(crate) state: State,
 }
 
@@ -59,6 +62,15 @@ impl Job {
         match &self.state {
             State::Waiting => None,
             State::Running(running) => Some(**running),
+        }
+    }
+
+    /// What of it says which endpoint is the best for it.
+    pub(crate) fn ask(&self) -> Ask<'_> {
+        Ask {
+            model: &self.model,
+            prefix: &self.prefix,
+            prompt_bytes: self.prompt_bytes,
         }
     }
 

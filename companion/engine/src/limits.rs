@@ -4,6 +4,10 @@
 pub const BODY_BYTES_MAX: u64 = 1 << 40;
 /// Endpoints of one pool.
 pub const ENDPOINTS_MAX: usize = 4_096;
+/// Beginnings of a prompt that a request names.
+pub const PREFIX_HASHES_MAX: usize = 32;
+/// Beginnings of prompts, by endpoint, that are remembered in a pool.
+pub const PREFIXES_MAX: usize = 131_072;
 /// Endpoints named in a grant: the first choice and its fallbacks.
 pub const GRANT_ENDPOINTS_MAX: usize = 3;
 /// Flows with state of their own; past it new identities share [`OVERFLOW_FLOWS`].
@@ -26,4 +30,5 @@ pub const OUTPUTS_KEPT: usize = 128;
 pub const RETRY_AFTER_MAX_S: u64 = 120;
 
 const _: () = assert!(OVERFLOW_FLOWS < FLOWS_MAX);
+const _: () = assert!(PREFIX_HASHES_MAX < PREFIXES_MAX);
 const _: () = assert!(GRANT_ENDPOINTS_MAX <= ENDPOINTS_MAX);

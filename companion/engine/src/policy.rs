@@ -39,6 +39,8 @@ pub struct Policy {
     pub down: Down,
     /// A newcomer that is predicted to miss its deadline is refused at once.
     pub reject_unmeetable: bool,
+    /// What says which of the endpoints with room is the best.
+    pub scheduler: Scorers,
 }
 
 impl Default for Policy {
@@ -56,6 +58,35 @@ impl Default for Policy {
             usage_window: Duration::from_secs(300),
             down: Down::default(),
             reject_unmeetable: false,
+            scheduler: Scorers::default(),
+        }
+    }
+}
+
+/// How much each scorer's vote on an endpoint counts, finite and 0 or more. Where none but the stock's is known, the least
+/// stock is the best.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Scorers {
+    /// The part of its bound that is free.
+    pub stock: f64,
+    /// Requests that wait in the server's own queue: fewer are better.
+    pub queue: f64,
+    /// The part of the server's KV cache that is free.
+    pub kv_cache: f64,
+    /// The part of the prompt that the server has computed before.
+    pub prefix: f64,
+    /// The server has the model's adapter in memory.
+    pub lora: f64,
+}
+
+impl Default for Scorers {
+    fn default() -> Self {
+        Self {
+            stock: 1.0,
+            queue: 2.0,
+            kv_cache: 2.0,
+            prefix: 3.0,
+            lora: 1.0,
         }
     }
 }

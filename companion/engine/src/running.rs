@@ -16,11 +16,11 @@ use crate::units::Tokens;
 impl Engine {
     /// Lets go of `number`, which waits and can.
     pub(crate) fn grant_waiting(&mut self, number: u32) {
-        let queued = &self.jobs[number].queued;
+        let job = &self.jobs[number];
         let endpoints = self
             .endpoints
-            .choose(self.tree.eligible(queued.lane), |endpoint| {
-                self.tree.takes(queued, endpoint)
+            .choose(self.tree.eligible(job.queued.lane), &job.ask(), |endpoint| {
+                self.tree.takes(&job.queued, endpoint)
             });
         self.grant_waiting_to(number, endpoints);
     }
@@ -80,6 +80,7 @@ impl Engine {
         let (endpoint, changed) = self.endpoints.started(endpoint, load, &mut self.rng);
         self.endpoint_changed(changed);
         let job = &mut self.jobs[number];
+        self.endpoints.computes(endpoint, &job.prefix);
         job.state = State::Running(Box::new(Running {
             endpoint,
             load,
@@ -106,6 +107,7 @@ impl Engine {
         }
         let (at, changed) = self.endpoints.started(endpoint, running.load, &mut self.rng);
         self.endpoint_changed(changed);
+        self.endpoints.computes(at, &self.jobs[number].prefix);
         let changed = self
             .endpoints
             .ended(running.endpoint, running.load, false, &mut self.rng);

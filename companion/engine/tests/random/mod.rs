@@ -6,7 +6,7 @@ mod policies;
 
 use std::time::Duration;
 
-use penstock_engine::input::{Band, ClassKey, EndpointState, Prompt, Service, Usage};
+use penstock_engine::input::{Band, ClassKey, EndpointState, Prompt, Service, Usage, Vitals};
 use penstock_engine::units::{Decimal, Tokens};
 use penstock_engine::{Budget, EndpointId, Input, Instant, Request, RequestId};
 
@@ -61,6 +61,9 @@ pub fn request(dice: &mut Dice, id: RequestId, now: Instant) -> Request {
         deadline: maybe(dice, 10, |dice| now.after(Duration::from_secs(dice.below(60)))),
         ttft_target: maybe(dice, 20, |dice| Duration::from_secs(dice.below(20))),
         eligible: maybe(dice, 35, endpoints),
+        prefix: dice
+            .one(&[&[][..], &[], &[], &[1], &[1, 2], &[1, 2, 3], &[4]])
+            .into(),
         ..Request::new(id)
     }
 }
@@ -124,7 +127,7 @@ pub fn input(
     worlds: &Worlds,
     mut id: impl FnMut(&mut Dice, bool) -> RequestId,
 ) -> Option<Input> {
-    Some(match dice.below(262) {
+    Some(match dice.below(270) {
         0..66 => {
             let id = id(dice, true);
             Input::Register(request(dice, id, now))
@@ -189,6 +192,16 @@ pub fn input(
             id: id(dice, false),
             class_set: dice.below(3) as u16,
             eligible: maybe(dice, 60, endpoints),
+        },
+        257..265 => Input::Vitals {
+            id: endpoint(dice),
+            vitals: Vitals {
+                waiting: maybe(dice, 40, |dice| dice.below(4)),
+                kv_used: maybe(dice, 40, |dice| dice.below(5) as f64 / 4.0),
+                adapters: maybe(dice, 30, |dice| {
+                    maybe(dice, 50, |_| "n".into()).into_iter().collect()
+                }),
+            },
         },
         _ => return None,
     })

@@ -6,7 +6,7 @@ use std::time::Duration;
 use penstock_engine::Policy;
 use penstock_engine::policy::{
     Admit, BandMode, Bands, Bucket, Class, ClassMode, ClassSet, CostUnit, Discipline, Down, Flows, Gate,
-    Order, Overflow, Queue, StockUnit, TokenWeights,
+    Order, Overflow, Queue, Scorers, StockUnit, TokenWeights,
 };
 use penstock_engine::units::Decimal;
 
@@ -75,6 +75,19 @@ pub fn policy(dice: &mut Dice, worlds: &Worlds) -> Policy {
             max: Duration::from_secs(dice.one(&[5, 30])),
         },
         reject_unmeetable: dice.percent(20),
+        scheduler: dice.one(&[
+            Scorers::default(),
+            Scorers {
+                stock: 0.0,
+                ..Scorers::default()
+            },
+            Scorers {
+                queue: 0.0,
+                kv_cache: 0.0,
+                prefix: 0.0,
+                ..Scorers::default()
+            },
+        ]),
     }
 }
 

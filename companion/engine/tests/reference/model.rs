@@ -15,6 +15,7 @@ mod limits;
 mod looking;
 mod ring;
 mod said;
+mod scores;
 mod servers;
 mod tags;
 
@@ -27,6 +28,7 @@ use penstock_engine::{Budget, Effect, EndpointId, Input, Instant, Outcome, Polic
 
 use ring::{Ring, Taken};
 pub use said::Said;
+use scores::Seen;
 use tags::Tags;
 
 const BANDS: [Band; 3] = [Band::Critical, Band::Default, Band::Sheddable];
@@ -56,6 +58,7 @@ pub struct Item {
     ttft_target: Option<Duration>,
     deadline: Option<Instant>,
     eligible: Option<BTreeSet<EndpointId>>,
+    prefix: Box<[u64]>,
     suspended: bool,
     pub running: Option<Running>,
 }
@@ -124,6 +127,7 @@ pub struct Model {
     nodes: BTreeSet<(Leaf, Box<str>)>,
     turns: BTreeMap<(Band, Box<str>), (u64, u64)>,
     endpoints: BTreeMap<EndpointId, Server>,
+    seen: Seen,
     /// What failed where, of those that were ready and not probed, since they were last marked down.
     failed: Vec<(EndpointId, RequestId, Instant)>,
     first_listed: Option<Instant>,
@@ -164,6 +168,7 @@ impl Model {
             nodes: BTreeSet::new(),
             turns: BTreeMap::new(),
             endpoints: BTreeMap::new(),
+            seen: Seen::default(),
             failed: Vec::new(),
             first_listed: None,
             ready_since: None,
@@ -250,8 +255,12 @@ impl Model {
             }
             Input::Amend { id, eligible, .. } => self.amend(id, eligible.as_deref(), said),
             Input::Sent { id, endpoint } => {
-                if let Some(running) = self.running_mut(id) {
+                let runs = self
+                    .running_mut(id)
+                    .filter(|running| running.endpoint != endpoint);
+                if let Some(running) = runs {
                     running.endpoint = endpoint;
+                    self.computes(id, endpoint);
                 }
                 self.notice();
             }
@@ -272,14 +281,24 @@ impl Model {
             Input::Requeue(id) => self.requeue(id, said),
             Input::Endpoint { id, state } => {
                 self.list(id, state);
+                self.lose();
                 self.note_outage();
             }
             Input::EndpointRemoved(id) => {
                 self.endpoints.remove(&id);
+                self.lose();
                 self.failed.retain(|failed| failed.0 != id);
                 self.note_outage();
             }
-            Input::Failed { id, endpoint } => self.fail(id, endpoint),
+            Input::Failed { id, endpoint } => {
+                self.fail(id, endpoint);
+                self.lose();
+            }
+            Input::Vitals { id, vitals } => {
+                if self.endpoints.contains_key(&id) {
+                    self.seen.vitals.insert(id, vitals);
+                }
+            }
             Input::Suspend(id) => self.suspend(id, true),
             Input::Continue(id) => self.suspend(id, false),
             Input::Load { id, running } => {

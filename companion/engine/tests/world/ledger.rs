@@ -176,6 +176,7 @@ impl Ledger {
                 }
             }
             Input::Load { .. }
+            | Input::Vitals { .. }
             | Input::Budget { .. }
             | Input::Cancel(_)
             | Input::Evict(_)

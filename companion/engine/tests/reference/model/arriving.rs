@@ -124,6 +124,7 @@ impl Model {
             eligible: request
                 .eligible
                 .map(|eligible| eligible.iter().copied().collect()),
+            prefix: request.prefix,
             suspended: false,
             running: None,
         };

@@ -200,13 +200,27 @@ impl Model {
         self.now.after(predicted) > deadline
     }
 
-    /// Where `id` may go now, the least used first, with what that uses.
-    pub(super) fn choices(&self, id: RequestId) -> BTreeMap<EndpointId, Use> {
+    /// Where `id` may go now, with what decides among them: its score, more first, then what it uses, less first.
+    pub(super) fn choices(&self, id: RequestId) -> BTreeMap<EndpointId, (f64, Use)> {
         let item = self.item(id);
         if self.by_budget() {
-            return self.fitting(item);
+            let fitting = self.fitting(item).into_iter();
+            return fitting
+                .map(|(id, (used, iteration))| {
+                    let score = self.score(item, id, (1.0 - used).clamp(0.0, 1.0));
+                    (id, (score, (used, iteration)))
+                })
+                .collect();
         }
         let able = self.endpoints_for(item).into_iter();
-        able.map(|(id, stock)| (id, (stock as f64, 0.0))).collect()
+        able.map(|(id, stock)| {
+            let bound = self.own_bound(&self.endpoints[&id]);
+            let free = match bound {
+                u64::MAX => 1.0 / (1.0 + stock as f64),
+                bound => (1.0 - stock as f64 / bound.max(1) as f64).max(0.0),
+            };
+            (id, (self.score(item, id, free), (stock as f64, 0.0)))
+        })
+        .collect()
     }
 }

@@ -344,6 +344,7 @@ impl Model {
             running,
             ..item.clone()
         });
+        self.computes(item.id, endpoint);
         self.count(item.band, outcome);
         self.notice();
         self.forget(&leaf);

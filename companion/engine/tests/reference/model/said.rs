@@ -66,13 +66,12 @@ impl Said {
         let mut able = model.choices(id);
         assert_eq!(endpoints.len(), able.len().min(3));
         for endpoint in &endpoints {
-            let order = |a: &Use, b: &Use| a.0.total_cmp(&b.0).then(a.1.total_cmp(&b.1));
+            let order = |a: &(f64, Use), b: &(f64, Use)| {
+                let used = a.1.0.total_cmp(&b.1.0).then(a.1.1.total_cmp(&b.1.1));
+                b.0.total_cmp(&a.0).then(used)
+            };
             let least = able.values().copied().min_by(order);
-            assert_eq!(
-                able.remove(endpoint),
-                least,
-                "{endpoint:?} isn't the least loaded"
-            );
+            assert_eq!(able.remove(endpoint), least, "{endpoint:?} isn't the best");
         }
         let (first, cost) = (endpoints[0], Tokens(cost));
         assert_eq!(
