@@ -166,8 +166,8 @@ const fn in_tokens(pool: &Pool) -> bool {
 }
 
 /// Where its prompt was computed before matters, and there is a choice.
-fn wants_hashes(_pool: &Pool) -> bool {
-    false
+fn wants_hashes(pool: &Pool) -> bool {
+    pool.policy.scheduler.prefix > 0.0 && (pool.endpoints.len() > 1 || pool.discovery.is_some())
 }
 
 /// A band as clients and configuration write it.

@@ -4,6 +4,8 @@
 //! task some bytes of memory. What was read counts until `stale_after`; then the driver is told that nothing is known,
 //! once. The log has a line for every change between the two, and no other.
 
+mod adapters;
+mod line;
 mod page;
 
 use std::sync::Arc;
@@ -107,6 +109,13 @@ impl Failure {
     }
 }
 
+/// What a page said.
+struct Answer {
+    scraped: Scraped,
+    /// Adapters in memory, by the names of their models; `None`: it doesn't say.
+    adapters: Option<Box<[Box<str>]>>,
+}
+
 /// Reads one endpoint's page, again and again.
 struct Reader {
     client: Client,
@@ -140,7 +149,8 @@ impl Reader {
             if answer.as_ref().is_err_and(Failure::is_lasting) {
                 ticks.reset_after(USELESS.max(self.scrape.interval));
             }
-            let scraped = answer.as_ref().ok().copied();
+            let scraped = answer.as_ref().ok().map(|it| it.scraped);
+            let adapters = answer.as_ref().ok().and_then(|it| it.adapters.clone());
             let why = answer.err();
             match state.take(Instant::now(), scraped.is_some()) {
                 Change::Nothing => continue,
@@ -159,6 +169,7 @@ impl Reader {
                 pool: self.pool.clone(),
                 address: self.address.clone(),
                 scraped,
+                adapters,
             };
             if driver.tell(event).await.is_err() {
                 return;
@@ -166,7 +177,7 @@ impl Reader {
         }
     }
 
-    async fn read(&self, url: &str) -> Result<Scraped, Failure> {
+    async fn read(&self, url: &str) -> Result<Answer, Failure> {
         let asked = self
             .client
             .get(url)
@@ -179,7 +190,9 @@ impl Reader {
         while let Some(chunk) = answer.chunk().await.map_err(|it| failed(&it))? {
             page.take(&chunk)?;
         }
-        page.end().ok_or(Failure::Unknown)
+        let adapters = page.adapters();
+        let scraped = page.end().ok_or(Failure::Unknown)?;
+        Ok(Answer { scraped, adapters })
     }
 }
 

@@ -316,7 +316,6 @@ pub fn settings(config: &Config, birth: &Birth) -> Settings {
                 slo: pool.slo,
                 kept: Vec::new(),
                 rewrite: pool.rewrite.clone(),
-                scheduler: pool.scheduler,
             })
             .collect(),
         policy: policy::frame(config),

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use hashbrown::HashMap;
 use penstock_engine::Instant;
-use penstock_engine::input::Input;
+use penstock_engine::input::{Input, Vitals};
 use penstock_wire as wire;
 use wire::command::Kind;
 use wire::filter_frame::Event as Said;
@@ -120,7 +120,8 @@ impl Control {
                 pool,
                 address,
                 scraped,
-            } => self.scraped(now, &pool, &address, scraped),
+                adapters,
+            } => self.scraped(now, &pool, &address, scraped, adapters),
             Event::Settings(settings) => self.reload(now, *settings),
             Event::Endpoints { pool, endpoints } => self.relist(now, &pool, &endpoints),
             Event::Drain(on) => {
@@ -304,13 +305,26 @@ impl Control {
             .position(|pool| pool.serves(model))
     }
 
-    fn scraped(&mut self, now: Instant, pool: &str, address: &str, scraped: Option<Scraped>) {
+    fn scraped(
+        &mut self,
+        now: Instant,
+        pool: &str,
+        address: &str,
+        scraped: Option<Scraped>,
+        adapters: Option<Box<[Box<str>]>>,
+    ) {
         let Some(pool) = self.pool_named(pool) else {
             return;
         };
         let Some(id) = self.pools[pool].take_scraped(now, address, scraped) else {
             return;
         };
+        let vitals = Vitals {
+            waiting: scraped.and_then(|it| it.waiting),
+            kv_used: scraped.and_then(|it| it.kv_used),
+            adapters,
+        };
+        self.decide(now, pool, Input::Vitals { id, vitals });
         let running = scraped.and_then(|it| it.running);
         self.decide(now, pool, Input::Load { id, running });
     }
@@ -379,6 +393,7 @@ impl Control {
             | Input::Endpoint { .. }
             | Input::EndpointRemoved(_)
             | Input::Load { .. }
+            | Input::Vitals { .. }
             | Input::Budget { .. }
             | Input::Policy(_)
             | Input::Drain(_)

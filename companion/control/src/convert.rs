@@ -56,6 +56,7 @@ pub(crate) fn request(
         ttft_target: ttft_ms.map(Duration::from_millis),
         deadline: deadline_ms.map(|after| arrived.after(Duration::from_millis(after))),
         eligible: None,
+        prefix: from.prefix_hashes.as_slice().into(),
     }
 }
 
@@ -202,7 +203,7 @@ mod tests {
     use penstock_engine::Policy;
 
     use super::*;
-    use crate::settings::{PoolSettings, Scorers};
+    use crate::settings::PoolSettings;
 
     fn pool(order: Order) -> Pool {
         let settings = PoolSettings {
@@ -220,7 +221,6 @@ mod tests {
             slo: penstock_model::slo::Policy::default(),
             kept: Vec::new(),
             rewrite: Vec::new(),
-            scheduler: Scorers::default(),
         };
         Pool::new(&settings, 1, Instant::ZERO)
     }

@@ -40,6 +40,8 @@ pub enum Event {
         address: String,
         /// What it says.
         scraped: Option<Scraped>,
+        /// Adapters that it has in memory, by the names of their models; `None`: it doesn't say.
+        adapters: Option<Box<[Box<str>]>>,
     },
     /// Another configuration, whole: of a pool whose endpoints are discovered, those too. What waits keeps its place, its
     /// flow, its band and its target, what runs runs on; pools are told apart by their names. What waits in a pool that is

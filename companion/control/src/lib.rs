@@ -40,5 +40,5 @@ pub use autopilot::{
 pub use control::Control;
 pub use event::{ConnId, Event, Labels, Observation, Output};
 pub use look::{RequestState, RequestStatus};
-pub use settings::{EndpointSettings, FlowKey, MaxPriority, PoolSettings, Rewrite, Scorers, Settings};
+pub use settings::{EndpointSettings, FlowKey, MaxPriority, PoolSettings, Rewrite, Settings};
 pub use status::{PoolStatus, ServerStatus, SessionStatus, Status};

@@ -59,8 +59,6 @@ pub struct PoolSettings {
     pub kept: Vec<(String, Kept)>,
     /// Which models the servers are asked for instead of the one that was asked for; globs, first match.
     pub rewrite: Vec<Rewrite>,
-    /// What says which of the endpoints with room is the best.
-    pub scheduler: Scorers,
 }
 
 /// What a tenant may claim at most; a higher claim is lowered to it, and counted.
@@ -79,33 +77,6 @@ pub struct Rewrite {
     pub model: String,
     /// At least one: a model's name and its weight, finite and above 0.
     pub targets: Vec<(String, f64)>,
-}
-
-/// How much each scorer's vote counts, finite and 0 or more.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Scorers {
-    /// The part of its bound that is free.
-    pub stock: f64,
-    /// Requests that wait in the server's own queue: fewer are better.
-    pub queue: f64,
-    /// The part of the server's KV cache that is free.
-    pub kv_cache: f64,
-    /// The part of the prompt that the server has computed before.
-    pub prefix: f64,
-    /// The server has the model's adapter in memory.
-    pub lora: f64,
-}
-
-impl Default for Scorers {
-    fn default() -> Self {
-        Self {
-            stock: 1.0,
-            queue: 2.0,
-            kv_cache: 2.0,
-            prefix: 3.0,
-            lora: 1.0,
-        }
-    }
 }
 
 /// One endpoint.

@@ -10,7 +10,7 @@ use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::str::FromStr;
 
-use penstock_control::Scorers;
+use penstock_engine::policy::Scorers;
 
 pub(super) use self::gate::bounds;
 pub(super) use self::servers::fixed;
@@ -208,6 +208,13 @@ fn convert_pool(mut raw: raw::Pool, flows: usize, path: &str) -> Result<Pool, Br
         usage: raw.usage,
         slo: raw.slo,
         reject_unmeetable: raw.reject_unmeetable,
+        scheduler: Scorers {
+            stock: raw.scheduler.stock.0,
+            queue: raw.scheduler.queue.0,
+            kv_cache: raw.scheduler.kv_cache.0,
+            prefix: raw.scheduler.prefix.0,
+            lora: raw.scheduler.lora.0,
+        },
     };
     let policy::Converted {
         policy,
@@ -219,13 +226,6 @@ fn convert_pool(mut raw: raw::Pool, flows: usize, path: &str) -> Result<Pool, Br
         endpoints,
         discovery,
         rewrite: servers::rewrite(raw.rewrite.0, path)?,
-        scheduler: Scorers {
-            stock: raw.scheduler.stock.0,
-            queue: raw.scheduler.queue.0,
-            kv_cache: raw.scheduler.kv_cache.0,
-            prefix: raw.scheduler.prefix.0,
-            lora: raw.scheduler.lora.0,
-        },
         health: servers::health(&raw.health, path)?,
         scrape: servers::scrape(&raw.scrape, path)?,
         policy,

@@ -27,7 +27,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use ipnet::IpNet;
-use penstock_control::{FlowKey, MaxPriority, Rewrite, Scorers};
+use penstock_control::{FlowKey, MaxPriority, Rewrite};
 use penstock_engine::input::Band;
 use penstock_engine::policy as engine;
 use penstock_engine::units::Decimal;
@@ -191,8 +191,6 @@ pub struct Pool {
     pub discovery: Option<Discovery>,
     /// Which models the servers are asked for instead of the one that was asked for.
     pub rewrite: Vec<Rewrite>,
-    /// What says which of the endpoints with room is the best.
-    pub scheduler: Scorers,
     /// `None`: not checked, always healthy.
     pub health: Option<Health>,
     /// What is read from their metrics; `None`: nothing.

@@ -7,6 +7,9 @@
 
 use penstock_control::{Scraped, Totals};
 
+use super::adapters::Adapters;
+use super::line::{Labels, number};
+
 /// Bytes of a page; servers with thousands of series stay below a tenth of it.
 pub(super) const PAGE_MAX: usize = 8 << 20;
 /// Bytes of a line; a longer one is passed over.
@@ -27,6 +30,7 @@ pub(super) struct Page {
     /// The line is too long: the rest of it is passed over.
     skipping: bool,
     found: Found,
+    adapters: Adapters,
 }
 
 /// There are more than [`PAGE_MAX`] bytes.
@@ -51,6 +55,7 @@ impl Page {
             self.collect(line);
             if !self.skipping {
                 self.found.line(&self.line);
+                self.adapters.line(&self.line);
             }
             self.line.clear();
             self.skipping = false;
@@ -64,6 +69,12 @@ impl Page {
         if !self.skipping {
             self.line.extend_from_slice(part);
         }
+    }
+
+    /// Adapters that the server has in memory, by the names of their models; `None`: it doesn't say.
+    #[must_use]
+    pub(super) fn adapters(&self) -> Option<Box<[Box<str>]>> {
+        self.adapters.now()
     }
 
     /// What it says; `None`: nothing that is known. A last line without an end may be half a line and counts for
@@ -154,8 +165,7 @@ impl Found {
             .next()
             .unwrap_or_default();
         let Some(series) = Series::named(name) else { return };
-        let rest = line.get(name.len()..).unwrap_or_default().trim_ascii_start();
-        let mut labels = Labels(rest.strip_prefix(b"{"));
+        let mut labels = Labels::of(line, name);
         let mut cache = Cache::default();
         let mut copy = Copied::default();
         for (label, value) in labels.by_ref() {
@@ -167,13 +177,7 @@ impl Found {
                 _ => {}
             }
         }
-        let rest = if rest.starts_with(b"{") {
-            labels.0.unwrap_or_default()
-        } else {
-            rest
-        };
-        let value = rest.trim_ascii_start().split(u8::is_ascii_whitespace).next();
-        let Some(value) = value.and_then(number) else {
+        let Some(value) = labels.value() else {
             return;
         };
         if copy.is_one() {
@@ -261,46 +265,6 @@ struct Copied {
 impl Copied {
     const fn is_one(&self) -> bool {
         self.ranked && !self.own
-    }
-}
-
-/// A number that is finite and not negative, as all are that count here.
-fn number(text: &[u8]) -> Option<f64> {
-    let text = core::str::from_utf8(text).ok()?;
-    text.parse::<f64>().ok().filter(|it| it.is_finite() && *it >= 0.0)
-}
-
-/// The labels of a line as they are written, escapes and all; `None`: it has none, or they can't be read. Behind the
-/// last one, what is left of the line.
-#[derive(Debug)]
-struct Labels<'a>(Option<&'a [u8]>);
-
-impl<'a> Iterator for Labels<'a> {
-    type Item = (&'a [u8], &'a [u8]);
-
-    fn next(&mut self) -> Option<Self::Item> {
-        let mut rest = self.0?.trim_ascii_start();
-        if let Some(next) = rest.strip_prefix(b",") {
-            rest = next.trim_ascii_start();
-        }
-        if let Some(after) = rest.strip_prefix(b"}") {
-            self.0 = Some(after);
-            return None;
-        }
-        // Whatever fails from here on: the line can't be read.
-        self.0 = None;
-        let named = rest.iter().position(|byte| *byte == b'=')?;
-        let (name, value) = rest.split_at(named);
-        let value = value.get(1..)?.trim_ascii_start().strip_prefix(b"\"")?;
-        let mut escaped = false;
-        let quoted = value.iter().position(|byte| {
-            let ends = *byte == b'"' && !escaped;
-            escaped = *byte == b'\\' && !escaped;
-            ends
-        })?;
-        let (value, after) = value.split_at(quoted);
-        self.0 = after.get(1..);
-        Some((name.trim_ascii_end(), value))
     }
 }
 

@@ -177,6 +177,7 @@ async fn asked_once(answer: Answer) -> Result<Scraped, Failure> {
         },
     };
     let answer = reader.read(&format!("http://{address}/metrics")).await;
+    let answer = answer.map(|it| it.scraped);
     assert!(receiver.has_changed().unwrap_or(true), "it was asked");
     answer
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use penstock_control::{
     ConnId, Control, EndpointSettings, Event, FlowKey, Kept, MaxPriority, Observation, Output, PoolSettings,
-    Scorers, Settings,
+    Settings,
 };
 use penstock_engine::policy::{Gate, Policy, Queue, StockUnit};
 use penstock_engine::units::Decimal;
@@ -67,7 +67,6 @@ pub(crate) fn settings_of(servers: &[&str]) -> Settings {
             slo: penstock_model::slo::Policy::default(),
             kept: Vec::new(),
             rewrite: Vec::new(),
-            scheduler: Scorers::default(),
         }],
         policy: wire::Policy {
             digest: "d1".into(),

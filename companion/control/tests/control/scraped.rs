@@ -35,6 +35,7 @@ fn says(world: &mut World, address: &str, scraped: Option<Scraped>) {
         pool: "chat".into(),
         address: address.into(),
         scraped,
+        adapters: None,
     });
 }
 
@@ -104,6 +105,7 @@ fn servers_that_are_not_listed_are_nobody() {
         pool: "nobody".into(),
         address: SERVER.into(),
         scraped: Some(scraped(9)),
+        adapters: None,
     });
     assert_eq!(pool(&world).servers, before);
     assert_eq!(pool(&world).snapshot.endpoints[0].bound, 3);

@@ -2,7 +2,7 @@
 
 use core::time::Duration;
 
-use penstock_control::{EndpointSettings, FlowKey, Kept, MaxPriority, PoolSettings, Scorers, Settings};
+use penstock_control::{EndpointSettings, FlowKey, Kept, MaxPriority, PoolSettings, Settings};
 use penstock_engine::policy::{
     BandMode, Bands, CostUnit, Discipline, Down, Flows, Gate, Overflow, Policy, Queue, StockUnit,
 };
@@ -203,7 +203,6 @@ impl Setting {
                 .into_iter()
                 .collect(),
             rewrite: Vec::new(),
-            scheduler: Scorers::default(),
         });
         Settings {
             pools: pools.collect(),

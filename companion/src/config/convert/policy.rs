@@ -16,6 +16,7 @@ pub(super) struct Parts {
     pub(super) usage: raw::Usage,
     pub(super) slo: raw::Slo,
     pub(super) reject_unmeetable: bool,
+    pub(super) scheduler: engine::Scorers,
 }
 
 /// A pool's policy, and what of it isn't the engine's.
@@ -56,6 +57,7 @@ pub(super) fn convert(raw: Parts, identities_max: usize, path: &str) -> Result<C
             weights: engine::TokenWeights { input, output },
             usage_window: raw.usage.window.0,
             reject_unmeetable: raw.reject_unmeetable,
+            scheduler: raw.scheduler,
         },
         flow_key,
         class_globs: globs,

@@ -1,0 +1,93 @@
+//! Which adapters a server has in memory, as vLLM says it: in the labels of a line whose number is the time when it was
+//! so. A page keeps the lines of other times; the last one counts.
+
+use super::line::Labels;
+
+const NAME: &[u8] = b"vllm:lora_requests_info";
+/// More of them than this aren't kept; a server has some tens at most.
+const ADAPTERS_MAX: usize = 256;
+
+/// What the page said so far.
+#[derive(Debug, Default)]
+pub(super) struct Adapters {
+    last: Option<(f64, Vec<Box<str>>)>,
+}
+
+impl Adapters {
+    /// Takes a line, whatever it is of.
+    pub(super) fn line(&mut self, line: &[u8]) {
+        let line = line.trim_ascii();
+        let Some(b'{') = line.strip_prefix(NAME).and_then(|rest| rest.first()) else {
+            return;
+        };
+        let mut labels = Labels::of(line, NAME);
+        let mut adapters: Vec<Box<str>> = Vec::new();
+        for (label, value) in labels.by_ref() {
+            // Those that wait are being loaded.
+            if !matches!(label, b"running_lora_adapters" | b"waiting_lora_adapters") {
+                continue;
+            }
+            let Ok(value) = core::str::from_utf8(value) else {
+                return;
+            };
+            let named = value.split(',').map(str::trim).filter(|name| !name.is_empty());
+            adapters.extend(named.map(Into::into));
+        }
+        let Some(at) = labels.value() else { return };
+        if self.last.as_ref().is_none_or(|(before, _)| *before <= at) {
+            adapters.sort_unstable();
+            adapters.dedup();
+            adapters.truncate(ADAPTERS_MAX);
+            self.last = Some((at, adapters));
+        }
+    }
+
+    /// Those of the last line; `None`: there was none.
+    pub(super) fn now(&self) -> Option<Box<[Box<str>]>> {
+        self.last.as_ref().map(|(_, adapters)| adapters.as_slice().into())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn after(lines: &[&str]) -> Option<Vec<String>> {
+        let mut adapters = Adapters::default();
+        for line in lines {
+            adapters.line(line.as_bytes());
+        }
+        let now = adapters.now()?;
+        Some(now.iter().map(ToString::to_string).collect())
+    }
+
+    fn line(running: &str, waiting: &str, at: &str) -> String {
+        format!(
+            "vllm:lora_requests_info{{max_lora=\"4\",running_lora_adapters=\"{running}\",\
+             waiting_lora_adapters=\"{waiting}\"}} {at}"
+        )
+    }
+
+    #[test]
+    fn the_last_line_counts_wherever_it_stands() {
+        assert_eq!(after(&["vllm:num_requests_running 3"]), None);
+        assert_eq!(after(&[&line("", "", "1.7e+09")]), Some(Vec::new()));
+        let now = line("sql, code", "code,chat", "1.7320561e+09");
+        let before = line("old", "", "1.7320560e+09");
+        let named = ["chat", "code", "sql"].map(String::from).to_vec();
+        assert_eq!(after(&[&before, &now]), Some(named.clone()));
+        assert_eq!(after(&[&now, &before]), Some(named));
+    }
+
+    #[test]
+    fn what_cannot_be_read_says_nothing() {
+        for wrong in [
+            "vllm:lora_requests_info_more{running_lora_adapters=\"a\"} 1",
+            "vllm:lora_requests_info 1",
+            "vllm:lora_requests_info{running_lora_adapters=\"a",
+            "vllm:lora_requests_info{running_lora_adapters=\"a\"} later",
+        ] {
+            assert_eq!(after(&[wrong]), None, "{wrong}");
+        }
+    }
+}
