@@ -67,6 +67,7 @@ impl Readers {
                 pool,
                 address,
                 scraped: None,
+                adapters: None,
             };
             if self.driver.tell(event).await.is_err() {
                 return;
