@@ -178,8 +178,13 @@ impl Observer {
                 self.metrics.misrouted.with_label_values(&[&labels.pool]).inc();
                 tracing::warn!(pool = %labels.pool, request_id = labels.request_id, endpoint, "went to another endpoint than was granted");
             }
+            Observation::Dropped { labels, code, .. } => {
+                tracing::debug!(pool = %labels.pool, request_id = labels.request_id, code, "ended without a server");
+            }
             Observation::Completed {
                 labels,
+                outcome: _,
+                waited: _,
                 endpoint,
                 status,
                 ttft,
@@ -351,6 +356,7 @@ mod tests {
             pool: "chat".into(),
             model: "m".into(),
             target_model: "m".into(),
+            class: Box::default(),
             traceparent: Box::default(),
             flow: "acme".into(),
             private: false,

@@ -154,7 +154,7 @@ pub(crate) fn gone() -> Answer {
 }
 
 /// A duration as the configuration writes it.
-fn written(of: Duration) -> String {
+pub(crate) fn written(of: Duration) -> String {
     if of.subsec_millis() == 0 {
         format!("{}s", of.as_secs())
     } else {

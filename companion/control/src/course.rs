@@ -5,8 +5,8 @@
 
 use core::time::Duration;
 
-use penstock_engine::Instant;
 use penstock_engine::input::{Input, RequestId, Service, Usage};
+use penstock_engine::{Instant, Outcome};
 use penstock_wire as wire;
 
 use crate::control::Control;
@@ -40,9 +40,12 @@ impl Control {
         }
     }
 
-    /// A granted request has ended, however it did.
+    /// A granted request has ended, and no server was seen to end it.
     pub(crate) fn settle(&mut self, now: Instant, id: RequestId, service: Service) {
         if let Some(entry) = self.requests.close(id) {
+            if let (Some(outcome), Some(waited)) = (entry.admitted, entry.since_arrival(0)) {
+                self.dropped(&entry.labels, outcome, "", waited);
+            }
             self.decide(now, entry.pool, Input::Completed { id, service });
         }
     }
@@ -212,6 +215,8 @@ impl Control {
         };
         let completed = Observation::Completed {
             labels: entry.labels.clone(),
+            outcome: entry.admitted.unwrap_or(Outcome::Dispatched),
+            waited: entry.since_arrival(0).unwrap_or_default(),
             endpoint: from.endpoint.as_str().into(),
             status: u16::try_from(from.status).unwrap_or(0),
             ttft,
@@ -220,8 +225,10 @@ impl Control {
             prompt_tokens: from.prompt_tokens,
             output_tokens,
         };
+        let pool = entry.pool;
         self.observe(completed);
-        self.settle(now, id, service);
+        self.requests.close(id);
+        self.decide(now, pool, Input::Completed { id, service });
     }
 
     /// The filter answered by itself.

@@ -59,11 +59,12 @@ impl Control {
                     self.rejected(pool, id, outcome, waited, retry_after);
                 }
                 Effect::Cancelled { id, waited } => {
-                    if let Some(entry) = self.requests.close(id)
-                        && entry.admitted.is_none()
-                    {
-                        let code = wire::names::code::CANCELLED;
-                        self.decided(&entry.labels, Outcome::Cancelled, code, waited, "");
+                    let code = wire::names::code::CANCELLED;
+                    if let Some(entry) = self.requests.close(id) {
+                        match entry.admitted {
+                            None => self.decided(&entry.labels, Outcome::Cancelled, code, waited, ""),
+                            Some(outcome) => self.dropped(&entry.labels, outcome, "", waited),
+                        }
                     }
                 }
                 // A control never asks for traces.
@@ -139,7 +140,9 @@ impl Control {
         let Some(answer) = answer::to(outcome, &of.name, &of.policy, of.capacity_status) else {
             return;
         };
-        if entry.admitted.is_none() {
+        if let Some(admitted) = entry.admitted {
+            self.dropped(&entry.labels, admitted, answer.code, waited);
+        } else {
             if matches!(outcome, Outcome::RejectedPolicy | Outcome::RejectedInvalid) {
                 self.pools[pool].autopilot.refused();
             }
@@ -167,6 +170,22 @@ impl Control {
             code,
             waited,
             endpoint: endpoint.into(),
+        });
+    }
+
+    /// Says that a request which was let go has ended, and not at a server.
+    pub(crate) fn dropped(
+        &mut self,
+        labels: &Arc<Labels>,
+        outcome: Outcome,
+        code: &'static str,
+        waited: Duration,
+    ) {
+        self.observe(Observation::Dropped {
+            labels: labels.clone(),
+            outcome,
+            code,
+            waited,
         });
     }
 }

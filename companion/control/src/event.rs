@@ -89,6 +89,8 @@ pub struct Labels {
     pub private: bool,
     /// The band.
     pub band: Band,
+    /// The policy class it came in by; empty: its pool has none.
+    pub class: Box<str>,
     /// The client's `x-request-id`.
     pub request_id: Box<str>,
     /// The client's `traceparent`; empty: it sent none, or nobody traces.
@@ -190,6 +192,10 @@ pub enum Observation {
     Completed {
         /// Whose.
         labels: Arc<Labels>,
+        /// How it was let go.
+        outcome: Outcome,
+        /// In the queue, from its arrival until it was let go.
+        waited: Duration,
         /// The last address that Envoy used; empty: none.
         endpoint: Box<str>,
         /// What the client got; 0: nothing.
@@ -204,5 +210,17 @@ pub enum Observation {
         prompt_tokens: Option<u64>,
         /// As the server counted, else the stream's events.
         output_tokens: Option<u64>,
+    },
+    /// A request that had been let go has ended, and not at a server that anybody saw: its client left before it was
+    /// sent, its session is gone, or no server took it and it waited for another one too long.
+    Dropped {
+        /// Whose.
+        labels: Arc<Labels>,
+        /// How it was let go.
+        outcome: Outcome,
+        /// The code of the answer; empty: nobody was answered.
+        code: &'static str,
+        /// In the queue, from its arrival until it was let go last, or until its end if it waited again.
+        waited: Duration,
     },
 }

@@ -101,11 +101,13 @@ impl Control {
                 )
             }
         };
-        let labels = self.labels(pool, &from, name, claim.band);
+        let mut labels = self.labels(pool, &from, name, claim.band);
         let id = self.requests.name();
         let mut request = convert::request(id, now, &from, &self.pools[pool], &labels);
         let constraints = Constraints::of(&from);
         request.eligible = self.eligible(now, Some(envoy), pool, constraints.as_deref());
+        labels.class = self.pools[pool].engine.class_of(&request).into();
+        let labels = Arc::new(labels);
         if !has_outcome {
             self.observe(Observation::Arrived(labels.clone()));
         }
@@ -162,7 +164,7 @@ impl Control {
     }
 
     /// Whose request it is, and what its server is asked for. Its flow is shown if there is room.
-    fn labels(&mut self, pool: usize, from: &wire::Register, name: Name, band: Band) -> Arc<Labels> {
+    fn labels(&mut self, pool: usize, from: &wire::Register, name: Name, band: Band) -> Labels {
         let of = &self.pools[pool];
         // Where its body is rewritten already, it stays as it is.
         let target = match from.target_model.as_str() {
@@ -174,6 +176,7 @@ impl Control {
             pool: of.name.clone(),
             model: from.model.as_str().into(),
             target_model: target.into(),
+            class: Box::default(),
             traceparent: from.traceparent.as_str().into(),
             flow: flow.as_ref().into(),
             private,
@@ -183,7 +186,7 @@ impl Control {
         if !private {
             self.pools[pool].show(&labels.flow, self.settings.flows_shown);
         }
-        Arc::new(labels)
+        labels
     }
 
     /// It goes nowhere, and no engine is asked.
@@ -192,6 +195,7 @@ impl Control {
             pool: self.no_pool.clone(),
             model: from.model.as_str().into(),
             target_model: from.model.as_str().into(),
+            class: Box::default(),
             traceparent: from.traceparent.as_str().into(),
             flow: from.fairness_id.as_str().into(),
             private: from.fairness_id_private,
@@ -224,6 +228,7 @@ impl Control {
             pool: pool.map_or(&self.no_pool, |pool| &self.pools[pool].name).clone(),
             model: from.model.as_str().into(),
             target_model: from.model.as_str().into(),
+            class: Box::default(),
             traceparent: Box::default(),
             flow: "".into(),
             private: false,

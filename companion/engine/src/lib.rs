@@ -35,6 +35,7 @@ mod running;
 mod scores;
 mod slab;
 pub mod snapshot;
+pub mod standing;
 pub mod time;
 mod touched;
 mod tree;

@@ -2,9 +2,7 @@
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
-use core::time::Duration;
 
-use crate::cost::Virtual;
 use crate::counters::Counters;
 use crate::engine::Engine;
 use crate::input::{Band, EndpointId, RequestId, Usage};
@@ -119,20 +117,6 @@ pub struct EndpointSnapshot {
     pub foreign: u64,
 }
 
-/// Where a waiting request stands.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Position {
-    /// Requests that would go before it if nothing else came or ended otherwise than estimated, and none were
-    /// suspended.
-    pub ahead: u64,
-    /// Since its first arrival.
-    pub waited: Duration,
-    /// Until it goes, by the measured drain rate; at least one second.
-    pub estimate: Duration,
-    /// Its tag in virtual time, were all before it in its flow to go.
-    pub tag: f64,
-}
-
 impl Engine {
     /// Granted and not ended, on endpoints that are ready.
     #[must_use]
@@ -193,40 +177,6 @@ impl Engine {
             1_000
         };
         gate.max(milli(self.waiting(), self.policy.queue.total_capacity))
-    }
-
-    /// Where `id` stands; `None` if it doesn't wait. Takes time proportional to what waits in its band.
-    #[must_use]
-    pub fn position(&self, id: RequestId) -> Option<Position> {
-        let number = *self.ids.get(&id)?;
-        let job = Some(&self.jobs[number]).filter(|job| job.is_waiting())?;
-        let keys = |flow: u32| {
-            let mut finish = self.tree.finish(flow);
-            self.tree.in_order(flow).into_iter().map(move |number| {
-                let queued = &self.jobs[number].queued;
-                finish = finish + Virtual::step(queued.cost, self.tree.identity_of(flow).weight);
-                (finish, queued.arrival, number)
-            })
-        };
-        let (tag, arrival, _) = keys(job.queued.flow).find(|&(_, _, other)| other == number)?;
-        let in_band = self.tree.flow_numbers(job.band);
-        let before = |flow| {
-            keys(flow)
-                .take_while(|&(other, at, _)| (other, at) < (tag, arrival))
-                .count() as u64
-        };
-        let more_critical = BANDS.into_iter().filter(|&band| band < job.band);
-        let ahead = in_band.map(before).sum::<u64>()
-            + more_critical
-                .map(|band| self.tree.waiting(band).requests)
-                .sum::<u64>();
-        let waited = self.now.since(job.queued.arrival.at);
-        Some(Position {
-            ahead,
-            waited,
-            estimate: self.drain_rate.wait(ahead, self.expected_rate()),
-            tag: tag.as_f64(),
-        })
     }
 
     /// What a request that runs is expected to be, in all parts; `None` if it doesn't run.

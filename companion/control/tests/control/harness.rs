@@ -269,6 +269,7 @@ impl Taken {
             Observation::EndpointBack { endpoint, .. } => self.marked.push((endpoint, false)),
             Observation::SessionOpened { .. }
             | Observation::SessionClosed { .. }
+            | Observation::Dropped { .. }
             | Observation::Completed { .. } => {}
         }
     }

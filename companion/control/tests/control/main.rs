@@ -6,6 +6,7 @@ mod envoys;
 mod failures;
 mod harness;
 mod limits;
+mod look;
 mod orphans;
 mod placed;
 mod random;

@@ -20,7 +20,7 @@ const QUANTUM: u64 = 1_024;
 pub(crate) struct ClassNode {
     /// As configured; `None`: the one of a set that has none.
     pub(crate) policy: Option<Class>,
-    pub(super) threshold: Threshold,
+    pub(crate) threshold: Threshold,
     pub(crate) waiting: Waiting,
 }
 
@@ -189,13 +189,13 @@ impl Classes {
     }
 
     /// The class of a request of the model of `set` that has so many prompt tokens, not cached.
-    pub(super) fn classify(&self, set: u16, key: &ClassKey, uncached: u64) -> u32 {
+    pub(crate) fn classify(&self, set: u16, key: &ClassKey, uncached: u64) -> u32 {
         let set = self.sets.get(usize::from(set)).unwrap_or(&self.sets[0]);
         set.classify(key, uncached)
     }
 
     /// There is more than the one without a name.
-    pub(super) fn are_configured(&self) -> bool {
+    pub(crate) fn are_configured(&self) -> bool {
         self.all.iter().any(|class| class.policy.is_some())
     }
 

@@ -53,6 +53,11 @@ pub(crate) struct Identity {
 }
 
 impl Identity {
+    /// It is the one of those who say nothing of themselves.
+    pub(crate) fn is_anonymous(&self) -> bool {
+        &*self.name == ANONYMOUS
+    }
+
     pub(super) fn flow(&self, leaf: u32) -> Option<u32> {
         let at = self.flows.binary_search_by_key(&leaf, |&(leaf, _)| leaf).ok()?;
         Some(self.flows[at].1)

@@ -1,0 +1,119 @@
+//! What whoever asks is told of one request.
+
+use std::time::Duration;
+
+use penstock_control::{RequestState, RequestStatus};
+use penstock_engine::Outcome;
+use penstock_wire as wire;
+use wire::filter_frame::Event as Said;
+
+use crate::harness::*;
+
+fn named(sequence: u64) -> wire::Register {
+    wire::Register {
+        request_id: format!("r{sequence}"),
+        ..register(sequence)
+    }
+}
+
+fn look(world: &World, request_id: &str) -> Option<RequestStatus> {
+    world.control.request(world.now, request_id)
+}
+
+fn why(world: &World, request_id: &str) -> String {
+    look(world, request_id).map_or_else(|| "nobody".into(), |it| it.why.to_string())
+}
+
+/// The first runs; the second and third wait, and then a critical fourth.
+fn four() -> World {
+    let mut world = World::established();
+    for sequence in 1..=3 {
+        world.say(1, Said::Register(named(sequence)));
+    }
+    let critical = wire::Register {
+        priority: "critical".into(),
+        ..named(4)
+    };
+    world.say(1, Said::Register(critical));
+    world.pass(Duration::from_millis(1_500));
+    world
+}
+
+#[test]
+fn one_that_waits_knows_its_place_and_why() {
+    let world = four();
+    let third = look(&world, "r3").expect("it waits");
+    let RequestState::Waiting { ahead, estimate, tag } = third.state else {
+        panic!("{third:?}")
+    };
+    assert_eq!((ahead, tag.is_some()), (2, true));
+    assert!(estimate >= Duration::from_secs(1));
+    assert_eq!(third.waited, Duration::from_millis(1_500));
+    assert_eq!((third.outcome, &*third.labels.flow), (None, "acme"));
+    assert_eq!(
+        &*third.why,
+        "the gate is full: stock 1 of 1, and the next goes below that; before it go 2: 1 more critical, 1 of its band with a lower tag"
+    );
+    assert_eq!(
+        why(&world, "r4"),
+        "the gate is full: stock 1 of 1, and the next goes below that"
+    );
+}
+
+#[test]
+fn one_that_runs_says_where_and_how_it_went() {
+    let mut world = four();
+    let first = look(&world, "r1").expect("it runs");
+    assert_eq!(
+        first.state,
+        RequestState::Running {
+            endpoint: SERVER.into()
+        }
+    );
+    assert_eq!(
+        (first.outcome, first.waited),
+        (Some(Outcome::Bypassed), Duration::ZERO)
+    );
+    assert!(first.why.starts_with("it went at once"), "{}", first.why);
+    world.say(1, completed(1));
+    assert!(look(&world, "r1").is_none(), "it has ended");
+    let fourth = look(&world, "r4").expect("it runs");
+    assert_eq!(fourth.outcome, Some(Outcome::Dispatched));
+    assert_eq!(&*fourth.why, "it went when its turn came, after 1500ms");
+    assert_eq!(fourth.waited, Duration::from_millis(1_500));
+}
+
+#[test]
+fn an_orphan_is_told_apart() {
+    let mut world = four();
+    world.close(1);
+    assert!(why(&world, "r2").starts_with("its session is orphaned"));
+}
+
+#[test]
+fn a_pool_without_a_ready_endpoint_says_how_long_it_waits_for_one() {
+    let mut world = four();
+    world.handle(penstock_control::Event::EndpointReady {
+        pool: "chat".into(),
+        address: SERVER.into(),
+        ready: false,
+    });
+    let why = why(&world, "r2");
+    assert!(why.starts_with("no endpoint of its pool is ready"), "{why}");
+    assert!(why.contains("60s"), "{why}");
+}
+
+#[test]
+fn of_one_name_the_last_is_shown() {
+    let mut world = World::established();
+    for sequence in 1..=2 {
+        let same = wire::Register {
+            request_id: "same".into(),
+            ..register(sequence)
+        };
+        world.say(1, Said::Register(same));
+    }
+    let found = look(&world, "same").expect("two");
+    assert!(matches!(found.state, RequestState::Waiting { .. }));
+    assert!(look(&world, "other").is_none());
+}
