@@ -8,7 +8,9 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand};
 use tracing_subscriber::EnvFilter;
 
-use crate::{config, demo, envoy_config, filter_module, mock_server, model_cli, replay, serve, up};
+use crate::{
+    config, demo, envoy_config, filter_module, mock_server, model_cli, replay, serve, status_cmd, top, up,
+};
 
 /// Bad usage or configuration.
 pub const EXIT_USAGE: u8 = 2;
@@ -59,6 +61,10 @@ enum Command {
     EnvoyConfig(envoy_config::Args),
     /// Write the filter's wasm module to a file.
     Filter(filter_module::Args),
+    /// One look at a running gateway: pools, flows, endpoints, models, advice.
+    Status(status_cmd::Args),
+    /// A live table of the same.
+    Top(top::Args),
     /// Run the engine over a script of operations.
     Replay(replay::Args),
     /// The queueing model: what a server does under a load, what it can take, and what was learned of it.
@@ -127,6 +133,8 @@ async fn run(cli: Cli) -> ExitCode {
         },
         Command::Filter(args) => ended(filter_module::write_to(&args.out), |_| 1),
         Command::Validate(args) => validate(&args),
+        Command::Status(args) => ended(status_cmd::run(args).await, top::Error::exit_code),
+        Command::Top(args) => ended(top::run(args).await, top::Error::exit_code),
         Command::Replay(args) => match replay::run(&args) {
             // As a compiler would: what a line is wrong in begins with its place.
             Err(error @ replay::Error::Line { .. }) => {

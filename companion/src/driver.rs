@@ -5,12 +5,14 @@
 
 use std::collections::HashMap;
 
-use penstock_control::{ConnId, Control, Event, Output, Settings, Status};
+use penstock_control::{ConnId, Control, Event, Output, RequestStatus, Settings, Status};
 use penstock_wire::CompanionFrame;
 use tokio::sync::{mpsc, oneshot};
 
 use crate::clock::Clock;
+use crate::history::{Ended, History};
 use crate::observe::Observer;
+use crate::recent::Recent;
 use crate::store::Writers;
 
 /// Messages in the inbox.
@@ -26,8 +28,30 @@ enum Message {
     Event(Event),
     Observe(usize, Writers),
     Status(oneshot::Sender<Status>),
+    Look(oneshot::Sender<Look>),
+    Request(Box<str>, oneshot::Sender<Found>),
     Idle(oneshot::Sender<()>),
     End,
+}
+
+/// The whole at one moment, and what came before it.
+#[derive(Clone, Debug)]
+pub struct Look {
+    /// As it is.
+    pub status: Status,
+    /// What happened in the last minutes.
+    pub recent: Recent,
+}
+
+/// What is known of a request.
+#[derive(Clone, Debug)]
+pub enum Found {
+    /// It hasn't ended.
+    Lives(Box<RequestStatus>),
+    /// It has, a short time ago.
+    Ended(Box<Ended>),
+    /// Nobody of that name, or long ago.
+    Unknown,
 }
 
 /// Talks to the driver. Cheap to clone.
@@ -76,6 +100,27 @@ impl Handle {
         answer.await.map_err(|_| Gone)
     }
 
+    /// The same, with what happened in the last minutes.
+    ///
+    /// # Errors
+    /// When the driver has ended.
+    pub async fn look(&self) -> Result<Look, Gone> {
+        let (reply, answer) = oneshot::channel();
+        self.0.send(Message::Look(reply)).await.map_err(|_| Gone)?;
+        answer.await.map_err(|_| Gone)
+    }
+
+    /// What is known of the request with this `x-request-id`.
+    ///
+    /// # Errors
+    /// When the driver has ended.
+    pub async fn request(&self, request_id: &str) -> Result<Found, Gone> {
+        let (reply, answer) = oneshot::channel();
+        let message = Message::Request(request_id.into(), reply);
+        self.0.send(message).await.map_err(|_| Gone)?;
+        answer.await.map_err(|_| Gone)
+    }
+
     /// Returns when nothing waits and nothing runs.
     ///
     /// # Errors
@@ -99,6 +144,8 @@ struct Driver {
     control: Control,
     clock: Clock,
     observer: Observer,
+    history: History,
+    recent: Recent,
     conns: HashMap<ConnId, mpsc::Sender<CompanionFrame>>,
     idle: Vec<oneshot::Sender<()>>,
     ending: bool,
@@ -112,6 +159,8 @@ pub fn spawn(settings: Settings, clock: Clock, observer: Observer) -> (Handle, t
         control: Control::new(settings, clock.now()),
         clock,
         observer,
+        history: History::default(),
+        recent: Recent::default(),
         conns: HashMap::new(),
         idle: Vec::new(),
         ending: false,
@@ -167,12 +216,37 @@ impl Driver {
             Message::Status(reply) => {
                 let _ = reply.send(self.control.status(now));
             }
+            Message::Look(reply) => {
+                let _ = reply.send(self.look());
+            }
+            Message::Request(request_id, reply) => {
+                let _ = reply.send(self.request(&request_id));
+            }
             Message::Idle(reply) => self.idle.push(reply),
             Message::End => {
                 self.control.handle(now, Event::HandOver);
                 self.ending = true;
             }
         }
+    }
+
+    fn look(&mut self) -> Look {
+        let status = self.control.status(self.clock.now());
+        let is_there = |name: &str| status.pools.iter().any(|pool| &*pool.name == name);
+        self.recent.keep(is_there);
+        Look {
+            recent: self.recent.clone(),
+            status,
+        }
+    }
+
+    fn request(&mut self, request_id: &str) -> Found {
+        let now = self.clock.now();
+        if let Some(lives) = self.control.request(now, request_id) {
+            return Found::Lives(Box::new(lives));
+        }
+        let ended = self.history.find(now, request_id).cloned();
+        ended.map_or(Found::Unknown, |it| Found::Ended(Box::new(it)))
     }
 
     fn carry_out(&mut self) {
@@ -183,7 +257,12 @@ impl Driver {
                     tracing::debug!(conn = conn.0, why, "stream closed");
                     self.conns.remove(&conn);
                 }
-                Output::Observe(observation) => self.observer.observe(observation),
+                Output::Observe(observation) => {
+                    let now = self.clock.now();
+                    self.history.note(now, &observation);
+                    self.recent.note(now, &observation);
+                    self.observer.observe(observation);
+                }
             }
         }
         if self.ending {

@@ -2,6 +2,7 @@
 
 pub mod admin;
 mod config;
+mod requests;
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -20,6 +21,7 @@ use tokio::sync::watch;
 
 use self::admin::Peer;
 
+use crate::advice::{self, Facts};
 use crate::clock::Clock;
 use crate::driver::Handle;
 use crate::listener::Listener;
@@ -72,6 +74,7 @@ pub async fn serve(
         .route("/metrics", get(metrics))
         .route("/status", get(status_document))
         .route("/config", get(config::show))
+        .route("/requests/{id}", get(requests::show))
         .merge(changes)
         .layer(middleware::from_fn_with_state(reads, admin::host_is_ours))
         .with_state(Arc::new(app))
@@ -111,6 +114,15 @@ async fn readyz(State(app): State<Arc<App>>, Query(query): Query<ReadyQuery>) ->
 impl App {
     async fn status(&self) -> Result<Status, String> {
         self.driver.status().await.map_err(|gone| gone.to_string())
+    }
+
+    /// What of the flows' identities whoever asks so is shown.
+    fn shown(&self, headers: &HeaderMap) -> Shown {
+        if self.config.in_force().admin.has_token(headers) {
+            Shown::Everything
+        } else {
+            Shown::Public
+        }
     }
 
     async fn ready(&self, query: &ReadyQuery) -> Result<(), String> {
@@ -181,23 +193,23 @@ async fn metrics(State(app): State<Arc<App>>) -> Response {
 }
 
 async fn status_document(State(app): State<Arc<App>>, headers: HeaderMap) -> Response {
-    let config = app.config.in_force();
-    let shown = if config.admin.has_token(&headers) {
-        Shown::Everything
-    } else {
-        Shown::Public
+    let look = match app.driver.look().await {
+        Ok(look) => look,
+        Err(gone) => return (StatusCode::SERVICE_UNAVAILABLE, gone.to_string()).into_response(),
     };
-    match app.status().await {
-        Ok(status) => axum::Json(status::document(
-            &status,
-            app.clock.now(),
-            app.clock.uptime(),
-            shown,
-            config.json(),
-        ))
-        .into_response(),
-        Err(why) => (StatusCode::SERVICE_UNAVAILABLE, why).into_response(),
-    }
+    let config = app.config.in_force();
+    let (now, uptime) = (app.clock.now(), app.clock.uptime());
+    let advice = advice::of(&Facts {
+        status: &look.status,
+        recent: &look.recent,
+        config: &config.config,
+        config_error: config.last_error.as_deref(),
+        now,
+        uptime,
+    });
+    let shown = app.shown(&headers);
+    let said = config.json();
+    axum::Json(status::document(&look.status, now, uptime, shown, said, &advice)).into_response()
 }
 
 /// `{"off": true}`

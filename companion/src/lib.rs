@@ -1,5 +1,6 @@
 //! The companion of Penstock's filter, and every command of the `penstock` binary.
 
+pub mod advice;
 pub mod cli;
 pub mod clock;
 pub mod config;
@@ -9,6 +10,7 @@ pub mod envoy_config;
 pub mod filter_module;
 pub mod grpc;
 pub mod health;
+pub mod history;
 pub mod http;
 pub mod http_filters;
 mod jsonl;
@@ -18,12 +20,15 @@ pub mod mock_server;
 pub mod model_cli;
 pub mod observe;
 pub mod policy;
+pub mod recent;
 pub mod reload;
 pub mod replay;
 pub mod scrape;
 pub mod serve;
 pub mod status;
+pub mod status_cmd;
 pub mod store;
 mod tasks;
 pub mod tls;
+pub mod top;
 pub mod up;

@@ -7,6 +7,7 @@ use penstock_engine::Instant;
 use penstock_engine::snapshot::EndpointSnapshot;
 use serde_json::{Value, json};
 
+use crate::advice::Advice;
 use crate::metrics::{decimal, thousandths};
 use crate::policy::band_name;
 
@@ -24,7 +25,16 @@ pub enum Shown {
 
 /// Everything at one moment, `now`, as JSON; `config` is what is said of the configuration.
 #[must_use]
-pub fn document(status: &Status, now: Instant, uptime: Duration, shown: Shown, config: Value) -> Value {
+pub fn document(
+    status: &Status,
+    now: Instant,
+    uptime: Duration,
+    shown: Shown,
+    config: Value,
+    advice: &Advice,
+) -> Value {
+    let of_pool = |at: usize| advice.pools.get(at).map_or(&[][..], Vec::as_slice);
+    let pools = status.pools.iter().enumerate();
     json!({
         "version": env!("CARGO_PKG_VERSION"),
         "uptime_s": uptime.as_secs(),
@@ -39,11 +49,12 @@ pub fn document(status: &Status, now: Instant, uptime: Duration, shown: Shown, c
             "running": session.running,
             "last_seen_ms": u64::try_from(session.last_seen.as_millis()).unwrap_or(u64::MAX),
         })).collect::<Vec<_>>(),
-        "pools": status.pools.iter().map(|it| pool(it, now, shown)).collect::<Vec<_>>(),
+        "pools": pools.map(|(at, it)| pool(it, now, shown, of_pool(at))).collect::<Vec<_>>(),
+        "advice": advice.overall,
     })
 }
 
-fn pool(pool: &PoolStatus, at: Instant, shown: Shown) -> Value {
+fn pool(pool: &PoolStatus, at: Instant, shown: Shown, advice: &[String]) -> Value {
     let now = &pool.snapshot;
     let mut flows: Vec<_> = now.flows.iter().collect();
     flows.sort_by(|a, b| (b.waiting, b.in_flight, &a.key).cmp(&(a.waiting, a.in_flight, &b.key)));
@@ -86,7 +97,7 @@ fn pool(pool: &PoolStatus, at: Instant, shown: Shown) -> Value {
             "source": it.slo.source.as_str(),
         })),
         "model": pool.model.iter().flat_map(|it| &it.variants).map(variant).collect::<Vec<_>>(),
-        "advice": [],
+        "advice": advice,
     })
 }
 
@@ -216,7 +227,14 @@ mod tests {
     #[test]
     fn classes_are_shown_with_their_deficits() {
         let status = status();
-        let document = document(&status, Instant::ZERO, Duration::ZERO, Shown::Public, Value::Null);
+        let document = document(
+            &status,
+            Instant::ZERO,
+            Duration::ZERO,
+            Shown::Public,
+            Value::Null,
+            &Advice::default(),
+        );
         let class = json!([{"name": "cached", "quantum": 2_048, "deficit": 512, "waiting": 3}]);
         assert_eq!(document["pools"][0]["classes"], class);
         assert_eq!(document["pools"][0]["watermark"], json!(0.0));
@@ -332,7 +350,14 @@ mod tests {
     #[test]
     fn the_model_is_shown_variant_by_variant() {
         let status = with_model(EXPLICIT, vec![h100(), idle()]);
-        let document = document(&status, Instant::ZERO, Duration::ZERO, Shown::Public, Value::Null);
+        let document = document(
+            &status,
+            Instant::ZERO,
+            Duration::ZERO,
+            Shown::Public,
+            Value::Null,
+            &Advice::default(),
+        );
         let pool = &document["pools"][0];
         let known = json!({
             "variant": "h100", "state": "converged", "alpha": 8.0, "beta": 0.05, "gamma": 0.0005, "ttft_bias": 1.25,
@@ -423,7 +448,14 @@ mod tests {
         let mut status = status();
         status.pools[0].public_flows.insert("a".into());
         let keys = |shown| {
-            let document = document(&status, Instant::ZERO, Duration::ZERO, shown, Value::Null);
+            let document = document(
+                &status,
+                Instant::ZERO,
+                Duration::ZERO,
+                shown,
+                Value::Null,
+                &Advice::default(),
+            );
             let flows = document["pools"][0]["flows"].as_array().cloned().expect("a list");
             flows.iter().map(|it| it["key"].clone()).collect::<Vec<_>>()
         };

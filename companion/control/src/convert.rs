@@ -234,6 +234,7 @@ mod tests {
             flow: "f".into(),
             private: false,
             band: Band::Default,
+            class: Box::default(),
             request_id: Box::default(),
             traceparent: Box::default(),
         };

@@ -1,0 +1,27 @@
+//! `penstock status`: one look at a running gateway.
+
+use crate::top::{self, Error, Source, SourceArgs};
+
+/// One look at a running gateway: pools, flows, endpoints, models, advice.
+#[derive(Clone, Debug, clap::Args)]
+#[command(
+    after_help = "Examples:\n  penstock status\n  penstock status --json | jq '.pools[].advice'\n  \
+    penstock status --url unix:/run/penstock/http.sock\n\n\
+    Exit codes: 0 done; 1 nobody answers; 2 bad usage."
+)]
+pub struct Args {
+    #[command(flatten)]
+    source: SourceArgs,
+    /// Print the document of /status as it is
+    #[arg(long)]
+    json: bool,
+}
+
+/// Runs the command.
+///
+/// # Errors
+/// When the address is wrong, or nobody answers.
+pub async fn run(args: Args) -> Result<(), Error> {
+    let source = Source::new(&args.source)?;
+    top::once(&source, args.json).await
+}

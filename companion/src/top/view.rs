@@ -1,0 +1,199 @@
+//! The document of /status, as far as it is shown to people. What another version doesn't say is taken as nothing.
+
+use serde::Deserialize;
+use serde_json::Value;
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub(crate) struct View {
+    pub(super) version: String,
+    pub(super) uptime_s: u64,
+    pub(super) draining: bool,
+    pub(super) config: Option<Config>,
+    pub(super) sessions: Vec<Session>,
+    pub(super) pools: Vec<Pool>,
+    pub(super) advice: Vec<String>,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub(super) struct Config {
+    pub(super) source: String,
+    pub(super) digest: String,
+    pub(super) failures: u64,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub(super) struct Session {
+    pub(super) open: bool,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub(super) struct Pool {
+    pub(super) name: String,
+    pub(super) saturation: f64,
+    pub(super) stock: u64,
+    pub(super) draining_stock: u64,
+    pub(super) orphaned_stock: u64,
+    pub(super) lower: u64,
+    pub(super) upper: u64,
+    pub(super) waiting: u64,
+    pub(super) bands: Vec<Band>,
+    pub(super) classes: Vec<Class>,
+    pub(super) flows: Vec<Flow>,
+    pub(super) endpoints: Vec<Endpoint>,
+    pub(super) model: Vec<Model>,
+    pub(super) advice: Vec<String>,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub(super) struct Band {
+    pub(super) name: String,
+    pub(super) waiting: u64,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub(super) struct Class {
+    pub(super) name: String,
+    pub(super) quantum: u64,
+    pub(super) deficit: u64,
+    pub(super) waiting: u64,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub(super) struct Flow {
+    pub(super) key: String,
+    pub(super) band: String,
+    pub(super) waiting: u64,
+    pub(super) in_flight: u64,
+    pub(super) served_tokens: u64,
+    pub(super) weight: f64,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub(super) struct Endpoint {
+    pub(super) address: String,
+    pub(super) variant: Option<String>,
+    pub(super) ready: bool,
+    pub(super) why: String,
+    pub(super) stock: u64,
+    pub(super) bound: u64,
+    pub(super) foreign: Option<u64>,
+    pub(super) queue: Option<u64>,
+    pub(super) kv: Option<f64>,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub(super) struct Model {
+    pub(super) variant: String,
+    pub(super) state: String,
+    pub(super) alpha: Option<f64>,
+    pub(super) beta: Option<f64>,
+    pub(super) gamma: Option<f64>,
+    pub(super) n_star: Option<f64>,
+    pub(super) lambda_star: Option<f64>,
+    pub(super) demand: f64,
+    pub(super) current_replicas: u64,
+    pub(super) desired_replicas: Option<u64>,
+}
+
+impl View {
+    /// Reads the document.
+    ///
+    /// # Errors
+    /// When it isn't one.
+    pub(crate) fn read(text: &str) -> Result<Self, serde_json::Error> {
+        let document: Value = serde_json::from_str(text)?;
+        if document.get("pools").is_none() {
+            return Err(serde::de::Error::custom("it names no pools"));
+        }
+        serde_json::from_value(document)
+    }
+
+    /// One line on the companion.
+    pub(super) fn headline(&self) -> String {
+        let open = self.sessions.iter().filter(|it| it.open).count();
+        let lost = match self.sessions.len() - open {
+            0 => String::new(),
+            lost => format!(" ({lost} not heard of)"),
+        };
+        let config = self.config.as_ref().map_or_else(String::new, |it| {
+            let failed = if it.failures > 0 {
+                format!(", {} failed", it.failures)
+            } else {
+                String::new()
+            };
+            let digest: String = it.digest.chars().take(12).collect();
+            format!(", {} ({digest}{failed})", it.source)
+        });
+        let draining = if self.draining { ", DRAINING" } else { "" };
+        format!(
+            "penstock {}, up {}, {open} Envoy workers{lost}{config}{draining}",
+            self.version,
+            uptime(self.uptime_s)
+        )
+    }
+}
+
+/// `3d 4h`, `5m 6s`: the two largest units.
+fn uptime(seconds: u64) -> String {
+    let units = [(86_400, "d"), (3_600, "h"), (60, "m"), (1, "s")];
+    let mut rest = seconds;
+    let mut parts = Vec::new();
+    for (size, unit) in units {
+        if rest >= size || (size == 1 && parts.is_empty()) {
+            parts.push(format!("{}{unit}", rest / size));
+            rest %= size;
+        }
+    }
+    parts.truncate(2);
+    parts.join(" ")
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use super::*;
+
+    /// A document with everything in it.
+    pub(crate) const DOCUMENT: &str = include_str!("sample.json");
+
+    #[test]
+    fn a_whole_document_is_read() {
+        let view = View::read(DOCUMENT).expect("valid");
+        let pool = &view.pools[0];
+        assert_eq!((pool.waiting, pool.flows.len(), pool.endpoints.len()), (12, 3, 3));
+        assert_eq!(
+            view.headline(),
+            "penstock 0.1.0, up 1h 2m, 2 Envoy workers (1 not heard of), penstock.yaml (0123456789ab, 1 failed)"
+        );
+    }
+
+    #[test]
+    fn what_is_missing_is_nothing_and_what_is_new_is_ignored() {
+        let view = View::read(r#"{"pools": [{"name": "a"}], "later": 1}"#).expect("valid");
+        assert_eq!((view.pools[0].waiting, view.pools[0].advice.len()), (0, 0));
+        for other in ["[]", "{}", "1", "<html>"] {
+            assert!(View::read(other).is_err(), "{other}");
+        }
+    }
+
+    #[test]
+    fn times_are_said_by_their_two_largest_units() {
+        for (seconds, text) in [
+            (0, "0s"),
+            (59, "59s"),
+            (60, "1m"),
+            (3_725, "1h 2m"),
+            (90_061, "1d 1h"),
+        ] {
+            assert_eq!(uptime(seconds), text);
+        }
+    }
+}
