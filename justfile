@@ -42,5 +42,10 @@ fuzz target="all" seconds="60":
 proto:
     PENSTOCK_REGENERATE=1 cargo test --package penstock-tests --test generated
 
+# Draws docs/top.svg: what `penstock top` shows of a running demo. Needs tmux.
+capture:
+    cargo build --package penstock
+    python3 docs/capture.py target/debug/penstock docs/top.svg
+
 fmt:
     cargo fmt --all
