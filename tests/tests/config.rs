@@ -62,7 +62,7 @@ fn wrong_files_are_refused_with_line_path_and_what_is_allowed() {
             ),
             (
                 with("  slo: {target_itl: 5}\n"),
-                "4: pools[0].slo: ",
+                "4: pools[0].slo.target_itl: ",
                 "both, or neither",
             ),
             (

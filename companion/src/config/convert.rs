@@ -194,6 +194,12 @@ fn convert_pool(mut raw: raw::Pool, flows: usize, path: &str) -> Result<Pool, Br
             ),
         ));
     }
+    if let Some(at) = raw.models.0.iter().position(String::is_empty) {
+        return Err(Broken(
+            format!("{path}.models[{at}]"),
+            "a glob isn't empty; `*` is every model".into(),
+        ));
+    }
     let requeues = u32::try_from(raw.queue.requeues.0).unwrap_or(u32::MAX);
     let slo = servers::slo(&raw.slo, path)?;
     let store = match std::mem::take(&mut raw.usage.store) {

@@ -160,7 +160,7 @@ impl<'de> Deserialize<'de> for Node {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let Spanned { value, defined, .. } = Spanned::<Kind>::deserialize(deserializer)?;
         Ok(Self {
-            place: Place::Line(defined.line()),
+            place: Place::Line(defined.line().max(1)),
             kind: value,
         })
     }
@@ -227,11 +227,13 @@ impl<'de> Visitor<'de> for Anything {
             value: key, defined, ..
         }) = from.next_key::<Spanned<String>>()?
         {
-            entries.push(Entry {
-                key,
-                place: Place::Line(defined.line()),
-                value: from.next_value()?,
-            });
+            let place = Place::Line(defined.line().max(1));
+            let mut value: Node = from.next_value()?;
+            // What holds others begins with its key, for people.
+            if let Kind::Map(_) | Kind::List(_) = value.kind {
+                value.place = place.clone();
+            }
+            entries.push(Entry { key, place, value });
         }
         Ok(Kind::Map(entries))
     }

@@ -54,7 +54,7 @@ fn what_does_not_fit_together_is_refused() {
     let stock = |it: &str| refused(&SMALL.replace("name: a,", &format!("name: a, stock: {{{it}}},")));
     assert!(stock("deviation: 1").contains("pools[0].stock.deviation"));
     assert!(stock("watermark_per_backend: 0").contains("at least 1"));
-    assert!(stock("lower_bound_per_backend: 5").contains("pools[0].stock: 0 <="));
+    assert!(stock("lower_bound_per_backend: 5").contains("pools[0].stock.lower_bound_per_backend: 0 <="));
     assert!(refused("pools: []").contains("at least one pool"));
     assert!(refused("listen: {gateway: 0.0.0.0:80}\n").contains("pools"));
     let twice = SMALL.replace(

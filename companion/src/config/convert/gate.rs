@@ -62,9 +62,16 @@ pub(super) fn convert(stock: &raw::Stock, path: &str) -> Result<engine::Gate, Br
             ));
         }
     };
+    // The bound that was given is wrong; of two, the lower.
     let broken = || {
+        let bound = match (stock.lower_bound_per_backend, stock.upper_bound_per_backend) {
+            (None, Some(_)) => ".upper_bound_per_backend",
+            (Some(lower), _) if lower.0 <= Decimal::whole(watermark) => ".upper_bound_per_backend",
+            (Some(_), _) => ".lower_bound_per_backend",
+            (None, None) => "",
+        };
         Broken(
-            format!("{path}.stock"),
+            format!("{path}.stock{bound}"),
             "0 <= lower_bound_per_backend <= watermark_per_backend <= upper_bound_per_backend is needed"
                 .into(),
         )

@@ -53,21 +53,19 @@ fn sources(
     raw.into_iter()
         .enumerate()
         .map(|(at, source)| {
+            let key = format!("{key}[{at}]");
             let named = |text: String| match name(&text) {
                 Ok(()) => Ok(text),
-                Err(why) => Err(Broken(format!("{key}[{at}]"), format!("this is {why}"))),
+                Err(why) => Err(Broken(key.clone(), format!("this is {why}"))),
             };
             Ok(match source {
-                raw::Source::Header(name) => Source::Header(named(name)?.to_ascii_lowercase()),
+                raw::Source::Header(name) => Source::Header(header(named(name)?, &key)?),
                 raw::Source::Body(name) => Source::Body(named(name)?),
-                raw::Source::Metadata(path) => Source::Metadata(named(path)?),
+                raw::Source::Metadata(path) => Source::Metadata(metadata(named(path)?, &key)?),
                 raw::Source::Model(rules) => {
                     let rules = rules.0.into_iter().map(|(glob, value::Scalar(value))| {
                         allowed(&value).map_err(|why| {
-                            Broken(
-                                format!("{key}[{at}].model.{glob}"),
-                                format!("`{value}`: this is {why}"),
-                            )
+                            Broken(format!("{key}.model.{glob}"), format!("`{value}`: this is {why}"))
                         })?;
                         Ok((glob, value))
                     });
@@ -76,6 +74,30 @@ fn sources(
             })
         })
         .collect()
+}
+
+/// In lower case. `:authority` is one too.
+fn header(name: String, key: &str) -> Result<String, Broken> {
+    let token = |byte: u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte);
+    let letters = name.strip_prefix(':').unwrap_or(&name);
+    if !letters.is_empty() && letters.bytes().all(token) {
+        return Ok(name.to_ascii_lowercase());
+    }
+    Err(Broken(
+        format!("{key}.header"),
+        format!("`{name}` is no header's name; write one like x-penstock-tenant"),
+    ))
+}
+
+/// A namespace and at least one key.
+fn metadata(path: String, key: &str) -> Result<String, Broken> {
+    if path.contains('/') && path.split('/').all(|part| !part.is_empty()) {
+        return Ok(path);
+    }
+    Err(Broken(
+        format!("{key}.metadata"),
+        format!("`{path}`: this is NAMESPACE/KEY/..., like envoy.filters.http.jwt_authn/payload/sub"),
+    ))
 }
 
 fn name(value: &str) -> Result<(), String> {

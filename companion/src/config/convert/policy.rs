@@ -71,7 +71,7 @@ fn convert_down(raw: &raw::Down, path: &str) -> Result<engine::Down, Broken> {
     };
     if down.first > down.max {
         return Err(Broken(
-            format!("{path}.down"),
+            format!("{path}.down.first"),
             "first is at most max: it doubles until it is that long".into(),
         ));
     }

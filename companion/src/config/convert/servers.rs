@@ -287,9 +287,14 @@ pub(super) fn slo(raw: &raw::Slo, path: &str) -> Result<slo::Policy, Broken> {
             ttft_ms: Some(millis(ttft.0)),
             itl_ms: Some(millis(itl.0)),
         }),
-        (Some(_), None) | (None, Some(_)) => {
+        (given, _) => {
+            let given = if given.is_some() {
+                "target_ttft"
+            } else {
+                "target_itl"
+            };
             return Err(Broken(
-                format!("{path}.slo"),
+                format!("{path}.slo.{given}"),
                 "target_ttft and target_itl are given both, or neither".into(),
             ));
         }

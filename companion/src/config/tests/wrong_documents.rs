@@ -307,8 +307,8 @@ fn a_pools_values_have_their_ranges() {
         ),
         ("slo", "target_ttft: 0", "target_ttft", "above zero"),
         ("slo", "target_itl: -3ms", "target_itl", "above zero"),
-        ("slo", "target_itl: 5", "", "both, or neither"),
-        ("slo", "target_ttft: 500ms", "", "both, or neither"),
+        ("slo", "target_itl: 5", "target_itl", "both, or neither"),
+        ("slo", "target_ttft: 500ms", "target_ttft", "both, or neither"),
         ("scheduler", "prefix: -1", "prefix", "at least 0"),
         (
             "scheduler",
@@ -322,7 +322,7 @@ fn a_pools_values_have_their_ranges() {
         ("health", "interval: 0s", "interval", "above zero"),
         ("health", "unhealthy_after: 0", "unhealthy_after", "at least 1"),
         ("down", "first: 0s", "first", "above zero"),
-        ("down", "first: 31s", "", "first is at most max"),
+        ("down", "first: 31s", "first", "first is at most max"),
         ("scrape", "stale_after: 500ms", "stale_after", "at least interval"),
         ("scrape", "path: '/a b'", "path", "no spaces"),
     ];
@@ -340,15 +340,19 @@ fn a_pools_values_have_their_ranges() {
 fn what_does_not_fit_together_is_refused() {
     let order = "0 <= lower_bound_per_backend <= watermark_per_backend <= upper_bound_per_backend";
     for (written, key, word) in [
-        ("stock: {lower_bound_per_backend: 3}", "stock", order),
+        (
+            "stock: {lower_bound_per_backend: 3}",
+            "stock.lower_bound_per_backend",
+            order,
+        ),
         (
             "stock: {watermark_per_backend: 2, upper_bound_per_backend: 1}",
-            "stock",
+            "stock.upper_bound_per_backend",
             order,
         ),
         (
             "stock: {lower_bound_per_backend: 3, upper_bound_per_backend: 1}",
-            "stock",
+            "stock.lower_bound_per_backend",
             order,
         ),
         (
@@ -376,6 +380,7 @@ fn what_does_not_fit_together_is_refused() {
         ("reject_unmeetable: maybe", "reject_unmeetable", "true or false"),
         ("models: llama", "models", "a list, not the text `llama`"),
         ("models: [7]", "models[0]", "a text, not 7"),
+        ("models: [a, '']", "models[1]", "isn't empty"),
         ("queue: [ttl]", "queue", "a mapping of keys to values, not a list"),
         ("queue:", "queue", "not empty (null)"),
         ("queues: {ttl: 3s}", "queues", "did you mean `queue`?"),
@@ -523,6 +528,8 @@ fn names_are_there_and_unique() {
     }
     refused(&format!("pools:\n- {server}\n"), 2, "pools[0].name", "missing");
     refused("pools:\n- name: a\n", 2, "pools[0].endpoints", "missing");
+    let later = "# one\ntls:\n  cert: f\n  key: f\npools: []\n";
+    refused(later, 2, "tls.client_ca", "missing");
     let twice = format!("pools:\n- name: a\n  {server}\n- name: a\n  {server}\n");
     refused(&twice, 4, "pools[1].name", "names are unique");
 }
@@ -539,6 +546,16 @@ fn the_other_keys_have_their_ranges() {
             "listen: {gateway: '0.0.0.0:8080'}",
             "listen.gateway",
             "identity.trust",
+        ),
+        (
+            "identity: {user: [{header: 'x user'}]}",
+            "identity.user[0].header",
+            "like x-penstock-tenant",
+        ),
+        (
+            "identity: {user: [{metadata: sub}]}",
+            "identity.user[0].metadata",
+            "NAMESPACE/KEY",
         ),
         ("listen: {gateway: 8080}", "listen.gateway", "a text, not 8080"),
         ("listen: {grpc: '0.0.0.0:9190'}", "listen.grpc", "needs tls"),
