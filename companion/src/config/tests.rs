@@ -3,16 +3,32 @@
 mod check;
 mod schema;
 mod wrong_documents;
+mod wrong_pools;
 
 use penstock_engine::policy as engine;
 use penstock_engine::units::Decimal;
 
 use super::{Config, endpoints};
 
+/// A pool that is right, in three lines; what is wrong follows from the fourth on.
+const POOL: &str = "pools:\n- name: a\n  endpoints: {static: ['127.0.0.1:8001']}\n";
 const SMALL: &str = "pools: [{name: a, endpoints: {static: ['127.0.0.1:8001']}}]";
 
-fn refused(text: &str) -> String {
+/// What is said of a text that is wrong.
+fn said(text: &str) -> String {
     Config::parse(text, "f.yaml").expect_err("refused").to_string()
+}
+
+/// `text` is refused at `line` for `key`, and `word` is in what is said.
+fn refused(text: &str, line: u64, key: &str, word: &str) {
+    let said = match Config::parse(text, "f.yaml") {
+        Ok(_) => panic!("this is taken:\n{text}"),
+        Err(why) => why.to_string(),
+    };
+    let place = format!("f.yaml:{line}: {key}: ");
+    assert!(said.starts_with(&place), "{place}is wanted, not {said}\n{text}");
+    assert!(said.contains(word), "`{word}` is wanted in {said}\n{text}");
+    assert_eq!(said.lines().count(), 1, "{said}");
 }
 
 #[test]
@@ -39,10 +55,10 @@ fn name_and_endpoints_are_enough() {
 #[test]
 fn errors_name_line_and_path() {
     let wrong = "pools:\n- name: a\n  endpoints: {static: ['127.0.0.1:8001']}\n  queue:\n    ttl: soon\n";
-    let message = refused(wrong);
+    let message = said(wrong);
     assert!(message.starts_with("f.yaml:5: pools[0].queue.ttl: "), "{message}");
     assert!(message.contains("30s"), "{message}");
-    let message = refused(&SMALL.replace("name: a,", "name: a, colour: red,"));
+    let message = said(&SMALL.replace("name: a,", "name: a, colour: red,"));
     assert!(
         message.contains("f.yaml:1: pools[0]") && message.contains("colour"),
         "{message}"
@@ -51,19 +67,19 @@ fn errors_name_line_and_path() {
 
 #[test]
 fn what_does_not_fit_together_is_refused() {
-    let stock = |it: &str| refused(&SMALL.replace("name: a,", &format!("name: a, stock: {{{it}}},")));
+    let stock = |it: &str| said(&SMALL.replace("name: a,", &format!("name: a, stock: {{{it}}},")));
     assert!(stock("deviation: 1").contains("pools[0].stock.deviation"));
     assert!(stock("watermark_per_backend: 0").contains("at least 1"));
     assert!(stock("lower_bound_per_backend: 5").contains("pools[0].stock.lower_bound_per_backend: 0 <="));
-    assert!(refused("pools: []").contains("at least one pool"));
-    assert!(refused("listen: {gateway: 0.0.0.0:80}\n").contains("pools"));
+    assert!(said("pools: []").contains("at least one pool"));
+    assert!(said("listen: {gateway: 0.0.0.0:80}\n").contains("pools"));
     let twice = SMALL.replace(
         "['127.0.0.1:8001']",
         "['127.0.0.1:8001', {address: '127.0.0.1:8001'}]",
     );
-    assert!(refused(&twice).contains("listed twice"));
+    assert!(said(&twice).contains("listed twice"));
     let two = "pools: [{name: a, endpoints: {static: ['127.0.0.1:1']}}, {name: a, endpoints: {static: ['127.0.0.1:2']}}]";
-    assert!(refused(two).contains("pools[1].name"));
+    assert!(said(two).contains("pools[1].name"));
 }
 
 #[test]
