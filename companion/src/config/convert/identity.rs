@@ -91,7 +91,11 @@ fn header(name: String, key: &str) -> Result<String, Broken> {
 
 /// A namespace and at least one key.
 fn metadata(path: String, key: &str) -> Result<String, Broken> {
-    if path.contains('/') && path.split('/').all(|part| !part.is_empty()) {
+    // A claim may be called by a URL, slashes and all.
+    if path
+        .split_once('/')
+        .is_some_and(|(namespace, keys)| !namespace.is_empty() && !keys.is_empty())
+    {
         return Ok(path);
     }
     Err(Broken(
