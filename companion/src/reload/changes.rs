@@ -256,7 +256,7 @@ mod tests {
             r#"identity.user: [{"header":"a"},{"body":"user"}] -> [{"body":"user"}]"#,
             "pools[chat].endpoints.static[127.0.0.1:1].weight: 1 -> 2",
             "pools[chat].queue.ttl: 30s -> 60s",
-            r#"pools[old]: {"models":[],"name":"old"} is gone"#,
+            r#"pools[old]: {"name":"old","models":[]} is gone"#,
             r#"pools[new]: {"name":"new"} is new"#,
         ];
         let mut seen = between(&before, &after);
