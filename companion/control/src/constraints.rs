@@ -2,7 +2,7 @@
 //! is known to pass over.
 
 use penstock_engine::Instant;
-use penstock_engine::input::{EndpointId, Input, RequestId};
+use penstock_engine::input::{Amended, EndpointId, Input, RequestId};
 use penstock_wire as wire;
 
 use crate::control::Control;
@@ -92,37 +92,39 @@ impl Control {
         allowed.map(Vec::into_boxed_slice)
     }
 
-    /// Endpoints or classes aren't what they were: tells the engine where a request may go now, and its class set.
-    pub(crate) fn amend(&mut self, now: Instant, id: RequestId) {
-        let Some(entry) = self.requests.get(id) else {
-            return;
-        };
+    /// Where a request may go now, and its class set.
+    fn amended(&mut self, now: Instant, id: RequestId) -> Option<(usize, Amended)> {
+        let entry = self.requests.get(id)?;
         let pool = entry.pool;
         let envoy = self.requests.contexts.get(&entry.name.epoch).map(|it| it.envoy);
         let eligible = self.eligible(now, envoy, pool, entry.constraints.as_deref());
         let class_set = self.pools[pool].class_set(&entry.labels.model);
-        if let Some(entry) = self.requests.get_mut(id) {
-            entry.confined = eligible.is_some();
-        }
-        let amended = Input::Amend {
+        self.requests.get_mut(id)?.confined = eligible.is_some();
+        let amended = Amended {
             id,
             class_set,
             eligible,
         };
-        self.decide(now, pool, amended);
+        Some((pool, amended))
     }
 
-    /// The same for all of a pool that wait and whom that may concern.
-    pub(crate) fn amend_waiting(&mut self, now: Instant, pool: usize) {
+    /// Endpoints or classes aren't what they were: tells the engine what follows for a request.
+    pub(crate) fn amend(&mut self, now: Instant, id: RequestId) {
+        if let Some((pool, amended)) = self.amended(now, id) {
+            self.decide(now, pool, Input::Amend(amended));
+        }
+    }
+
+    /// What another list of endpoints means for those that wait in a pool, as far as it may concern them.
+    pub(crate) fn amended_waiting(&mut self, now: Instant, pool: usize) -> Vec<Amended> {
         let tainted = self.pools[pool].all_listed().any(|(_, it)| !it.taints.is_empty());
         let concerns = |id: &RequestId| {
             let entry = self.requests.get(*id);
             entry.is_some_and(|it| it.confined || it.constraints.is_some() || tainted)
         };
         let those: Vec<RequestId> = self.waiting_in(pool).into_iter().filter(concerns).collect();
-        for id in those {
-            self.amend(now, id);
-        }
+        let amended = those.into_iter().filter_map(|id| self.amended(now, id));
+        amended.map(|(_, amended)| amended).collect()
     }
 
     /// Those that wait in a pool, in the order they were named.

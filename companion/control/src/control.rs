@@ -385,7 +385,8 @@ impl Control {
             | Input::Cancel(_)
             | Input::Settle { .. }
             | Input::Evict(_)
-            | Input::Amend { .. }
+            | Input::Amend(_)
+            | Input::Relist(_)
             | Input::Dispatch { .. }
             | Input::Failed { .. }
             | Input::Suspend(_)

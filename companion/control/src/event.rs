@@ -148,7 +148,7 @@ pub enum Observation {
     BadDeadline(Arc<Labels>),
     /// It claimed a higher priority than its tenant may have, or than one gets that isn't trusted: it has a lower one.
     PriorityLowered(Arc<Labels>),
-    /// No server took it: it waits again. Its outcome stays that of its first admission.
+    /// No server took it, or the one it was granted to isn't there any more: it waits again. Its outcome stays that of its first admission.
     Requeued(Arc<Labels>),
     /// A request left the queue, or never entered it.
     Decided {

@@ -4,7 +4,7 @@
 //! given to another. So whoever remembers an endpoint by its number forgets it when [`Pool::vacate`] says so.
 
 use penstock_engine::Instant;
-use penstock_engine::input::{EndpointId, EndpointState, Input};
+use penstock_engine::input::{EndpointId, EndpointState, Input, Relisted};
 
 use crate::autopilot::{AutopilotEndpoint, Scraped};
 use crate::pool::Pool;
@@ -28,18 +28,6 @@ pub(crate) struct Endpoint {
     pub(crate) taints: Box<[Box<str>]>,
     /// What its server last said of itself; `None`: nothing, or too long ago.
     pub(crate) scraped: Option<Scraped>,
-}
-
-/// What another list of endpoints means for the engine.
-#[derive(Debug, Default)]
-pub(crate) struct Relisted {
-    /// New ones, and those that came back.
-    pub(crate) added: Vec<(EndpointId, EndpointState)>,
-    /// Those that stay and are of another weight.
-    pub(crate) changed: Vec<(EndpointId, EndpointState)>,
-    pub(crate) removed: Vec<EndpointId>,
-    /// Some requests may go to others than they could.
-    pub(crate) concerns_requests: bool,
 }
 
 impl Pool {
@@ -114,9 +102,10 @@ impl Pool {
     }
 
     /// The list is this from now on; the engine is to be told what it returns. One that stays keeps its health: only
-    /// where nothing looks at that any more it is ready. Of an address that is listed twice the first counts.
-    pub(crate) fn relist(&mut self, now: Instant, settings: &[EndpointSettings]) -> Relisted {
-        let mut relisted = Relisted::default();
+    /// where nothing looks at that any more it is ready. Of an address that is listed twice the first counts. `true`:
+    /// requests may go elsewhere by that.
+    pub(crate) fn relist(&mut self, now: Instant, settings: &[EndpointSettings]) -> (Relisted, bool) {
+        let (mut relisted, mut concerns_requests) = (Relisted::default(), false);
         let mut stays = vec![false; self.endpoints.len()];
         for of in settings {
             let (id, is_new) = self.place(of);
@@ -135,15 +124,12 @@ impl Pool {
             endpoint.variant = of.variant.as_str().into();
             endpoint.max_batch = of.max_batch;
             let taints: Box<[Box<str>]> = of.taints.iter().map(|taint| taint.as_str().into()).collect();
-            relisted.concerns_requests |= is_new || taints != endpoint.taints;
+            concerns_requests |= is_new || taints != endpoint.taints;
             endpoint.taints = taints;
             endpoint.listed = true;
             endpoint.state.ready = of.ready || (!is_new && before.ready);
-            let told = (id, endpoint.state);
-            if is_new {
-                relisted.added.push(told);
-            } else if before != endpoint.state {
-                relisted.changed.push(told);
+            if is_new || before != endpoint.state {
+                relisted.listed.push((id, endpoint.state));
             }
         }
         for (at, stays) in (0..).zip(stays) {
@@ -152,7 +138,7 @@ impl Pool {
                 endpoint.listed = false;
                 endpoint.state.ready = false;
                 endpoint.scraped = None;
-                relisted.concerns_requests = true;
+                concerns_requests = true;
                 relisted.removed.extend(u32::try_from(at).ok().map(EndpointId));
             }
         }
@@ -165,10 +151,10 @@ impl Pool {
             })
             .collect();
         self.autopilot.relist(now, &seen);
-        for (id, state) in relisted.added.iter().chain(&relisted.changed) {
+        for (id, state) in &relisted.listed {
             self.autopilot.ready(now, *id, state.ready);
         }
-        relisted
+        (relisted, concerns_requests)
     }
 
     /// The number of an endpoint, and whether it isn't listed yet.
@@ -214,6 +200,9 @@ impl Pool {
             endpoint.variant = Box::default();
             endpoint.taints = Box::default();
             free.push(id);
+        }
+        if !free.is_empty() {
+            self.autopilot.settle();
         }
         while self.endpoints.last().is_some_and(|it| it.address.is_empty()) {
             self.endpoints.pop();

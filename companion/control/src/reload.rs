@@ -6,7 +6,7 @@
 //! nothing, and is here until the last of its requests has ended; named again before that, it goes on as it was.
 
 use penstock_engine::Instant;
-use penstock_engine::input::{EndpointId, EndpointState, Input, RequestId};
+use penstock_engine::input::{EndpointId, Input, Relisted, RequestId};
 use penstock_wire::command::Kind;
 
 use crate::control::Control;
@@ -36,10 +36,11 @@ impl Control {
         let begun = self.rearrange(now);
         for pool in 0..self.in_force {
             let settings = self.settings.pools[pool].clone();
+            // Nothing more goes where nothing is any more, whatever the rules are.
+            self.list(now, pool, &settings.endpoints);
             if !begun.contains(&pool) {
                 self.change(now, pool, &settings);
             }
-            self.list(now, pool, &settings.endpoints);
         }
         for pool in self.in_force..self.pools.len() {
             self.retire(now, pool);
@@ -167,26 +168,14 @@ impl Control {
         }
     }
 
-    /// The same. Nothing goes to an endpoint that has just come before all that wait were asked whether they may, and
-    /// nothing to one that goes.
+    /// The same.
     pub(crate) fn list(&mut self, now: Instant, pool: usize, endpoints: &[EndpointSettings]) {
-        let relisted = self.pools[pool].relist(now, endpoints);
-        let waits = self.pools[pool].engine.waiting() > 0;
-        if relisted.concerns_requests && waits {
-            for &(id, state) in &relisted.added {
-                let state = EndpointState {
-                    ready: false,
-                    ..state
-                };
-                self.decide(now, pool, Input::Endpoint { id, state });
-            }
-            self.amend_waiting(now, pool);
+        let (mut relisted, concerns_requests) = self.pools[pool].relist(now, endpoints);
+        if concerns_requests && self.pools[pool].engine.waiting() > 0 {
+            relisted.amended = self.amended_waiting(now, pool);
         }
-        for id in relisted.removed {
-            self.decide(now, pool, Input::EndpointRemoved(id));
-        }
-        for (id, state) in relisted.added.into_iter().chain(relisted.changed) {
-            self.decide(now, pool, Input::Endpoint { id, state });
+        if relisted != Relisted::default() {
+            self.decide(now, pool, Input::Relist(Box::new(relisted)));
         }
         self.steered(now, pool);
         self.vacate(pool);

@@ -261,9 +261,12 @@ impl Control {
             let grant = grant.as_ref().clone();
             self.say(epoch, Kind::Grant(grant));
         } else {
-            if let Some(entry) = self.requests.get_mut(id) {
-                entry.stage = Stage::Waiting;
-            }
+            let Some(entry) = self.requests.get_mut(id) else {
+                return;
+            };
+            entry.stage = Stage::Waiting;
+            let labels = entry.labels.clone();
+            self.observe(Observation::Requeued(labels));
             self.requeue(now, pool, id);
         }
     }

@@ -6,7 +6,7 @@ use alloc::vec::Vec;
 
 use crate::effect::Outcome;
 use crate::engine::Engine;
-use crate::input::{EndpointId, RequestId};
+use crate::input::{Amended, Relisted};
 use crate::job::State;
 use crate::policy::Policy;
 use crate::tree::score;
@@ -58,15 +58,32 @@ impl Engine {
         self.tree.end_change(change, &self.endpoints);
     }
 
-    pub(crate) fn amend(&mut self, id: RequestId, class_set: u16, eligible: Option<Box<[EndpointId]>>) {
-        let Some(&number) = self.ids.get(&id) else {
+    pub(crate) fn relist(&mut self, relisted: Relisted) {
+        for id in relisted.removed {
+            let changed = self.endpoints.unlist(id, &mut self.rng);
+            self.endpoint_changed(changed);
+        }
+        for (id, state) in relisted.listed {
+            let changed = self.endpoints.list(self.now, id, state, &mut self.rng);
+            self.endpoint_changed(changed);
+        }
+        self.endpoints_changed(None);
+        for amended in relisted.amended {
+            self.amend(amended);
+        }
+    }
+
+    pub(crate) fn amend(&mut self, amended: Amended) {
+        let Some(&number) = self.ids.get(&amended.id) else {
             return;
         };
-        let fits = self.fits_anywhere(eligible.as_deref());
+        let fits = self.fits_anywhere(amended.eligible.as_deref());
         let job = &mut self.jobs[number];
-        job.class_set = class_set;
+        job.class_set = amended.class_set;
         let waits = job.is_waiting();
-        let lane = self.tree.lane(job.queued.class, eligible, &self.endpoints);
+        let lane = self
+            .tree
+            .lane(job.queued.class, amended.eligible, &self.endpoints);
         self.tree
             .relane(number, &mut job.queued, lane, waits, &self.endpoints);
         if self.stuck == Some(job.queued.arrival.sequence) {

@@ -153,11 +153,7 @@ impl Engine {
                     self.refuse_waiting(number, Outcome::RejectedInvalid);
                 }
             }
-            Input::Amend {
-                id,
-                class_set,
-                eligible,
-            } => self.amend(id, class_set, eligible),
+            Input::Amend(amended) => self.amend(amended),
             Input::Dispatch { blocked } => self.dispatch_one(&blocked),
             Input::Requeue(id) => self.requeue(id),
             Input::Suspend(id) => self.suspend(id, true),
@@ -167,6 +163,7 @@ impl Engine {
                 let changed = self.endpoints.unlist(id, &mut self.rng);
                 self.endpoints_changed(changed);
             }
+            Input::Relist(relisted) => self.relist(*relisted),
             Input::Failed { id, endpoint } => {
                 let policy = self.policy.down;
                 let changed = self
@@ -361,7 +358,7 @@ impl Engine {
         self.endpoints_changed(changed);
     }
 
-    fn endpoints_changed(&mut self, changed: Option<Changed>) {
+    pub(crate) fn endpoints_changed(&mut self, changed: Option<Changed>) {
         self.endpoint_changed(changed);
         let rescued = self.endpoints.rescue(&mut self.rng);
         self.endpoint_changed(rescued);

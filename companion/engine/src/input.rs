@@ -146,6 +146,28 @@ pub enum Service {
     Nothing,
 }
 
+/// Where a request may go from now on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Amended {
+    /// Which.
+    pub id: RequestId,
+    /// Its class set; it counts with the next policy that changes the classes.
+    pub class_set: u16,
+    /// Endpoints it may go to; `None`: all of the pool.
+    pub eligible: Option<Box<[EndpointId]>>,
+}
+
+/// What another list of endpoints changes.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Relisted {
+    /// They aren't listed any more.
+    pub removed: Vec<EndpointId>,
+    /// They appear or change.
+    pub listed: Vec<(EndpointId, EndpointState)>,
+    /// Requests that may go elsewhere by that.
+    pub amended: Vec<Amended>,
+}
+
 /// An endpoint as discovery and health checks see it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EndpointState {
@@ -223,14 +245,7 @@ pub enum Input {
     /// The owner sees a request that hasn't ended in another way: another endpoint may have come that suits it, or gone,
     /// or models have other class sets. One that waits keeps its place; if it fits nowhere now, it is refused with
     /// `no_endpoints`. One that runs is looked at when it waits again. Of a request that isn't there: nothing.
-    Amend {
-        /// Which.
-        id: RequestId,
-        /// Its class set; it counts with the next policy that changes the classes.
-        class_set: u16,
-        /// Endpoints it may go to from now on; `None`: all of the pool.
-        eligible: Option<Box<[EndpointId]>>,
-    },
+    Amend(Amended),
     /// Under [`crate::policy::Gate::Manual`]: the next one goes, if there is one. Otherwise: nothing.
     Dispatch {
         /// Names of classes of which nothing may go now.
@@ -261,6 +276,8 @@ pub enum Input {
     },
     /// An endpoint is no longer listed. What runs there is draining stock.
     EndpointRemoved(EndpointId),
+    /// Several endpoints go, appear or change at once, and requests may go elsewhere by that: nothing goes in between.
+    Relist(Box<Relisted>),
     /// What the server of an endpoint says of itself: so many requests run there, whoever's they are. What isn't ours
     /// lowers its bound, if that is counted in requests, until this is said again.
     Load {

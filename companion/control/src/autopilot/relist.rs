@@ -110,7 +110,7 @@ impl Autopilot {
     }
 
     /// Forgets servers that aren't listed and where nothing is in flight, and variants that no server is of.
-    pub(super) fn settle(&mut self) {
+    pub(crate) fn settle(&mut self) {
         if !self.servers.iter().any(Server::is_over) {
             return;
         }

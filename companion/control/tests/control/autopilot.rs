@@ -3,10 +3,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use penstock_control::Kept;
+use penstock_control::{Event, Kept, Settings};
 use penstock_engine::policy::Gate;
 use penstock_engine::units::Decimal;
 use penstock_model::learner::State;
+use penstock_model::slo::{Policy as SloPolicy, Source};
+use penstock_model::{Parameters, Targets};
 use penstock_wire as wire;
 use wire::filter_frame::Event as Said;
 
@@ -147,4 +149,164 @@ fn what_another_companion_granted_is_load_until_it_ends() {
         None,
         "nothing runs while nothing happens"
     );
+}
+
+/// Servers of which all is known, at 10 ms between two tokens.
+fn known(servers: &[&str]) -> Settings {
+    let mut settings = settings_of(servers);
+    let pool = &mut settings.pools[0];
+    pool.policy.gate = Gate::Auto {
+        initial: Decimal::whole(8),
+    };
+    pool.slo = slo(10.0);
+    let parameters = Parameters {
+        alpha_ms: 8.0,
+        beta_ms: 0.05,
+        gamma_ms: 0.0005,
+    };
+    let kept = Kept {
+        parameters,
+        ttft_bias: 1.0,
+    };
+    pool.kept = vec![("default".into(), kept), ("h100".into(), kept)];
+    settings
+}
+
+fn slo(itl_ms: f64) -> SloPolicy {
+    SloPolicy {
+        explicit: Some(Targets {
+            ttft_ms: Some(1_000.0),
+            itl_ms: Some(itl_ms),
+        }),
+        ..SloPolicy::default()
+    }
+}
+
+fn upper(world: &World) -> u64 {
+    world.control.status(world.now).pools[0].snapshot.upper
+}
+
+fn variants(world: &World) -> Vec<(String, u64, u64, bool)> {
+    let pool = world.control.status(world.now).pools.swap_remove(0);
+    let model = pool.model.expect("it is looked at");
+    let variants = model.variants.into_iter();
+    variants
+        .map(|it| (it.name, it.current, it.pending, it.parameters.is_some()))
+        .collect()
+}
+
+fn reload(world: &mut World, settings: Settings) {
+    world.handle(Event::Settings(Box::new(settings)));
+    world.take();
+}
+
+#[test]
+fn the_model_gates_from_a_reload_on_and_until_another() {
+    let mut by_count = known(&[SERVER]);
+    by_count.pools[0].policy.gate = settings_of(&[SERVER]).pools[0].policy.gate;
+    let mut world = World::with(by_count.clone());
+    world.greet(1, filter(1), Vec::new(), Vec::new());
+    world.take();
+    assert_eq!(upper(&world), 1);
+    for _ in 0..2 {
+        reload(&mut world, known(&[SERVER]));
+        assert!((2..=8).contains(&upper(&world)), "{}", upper(&world));
+        assert_eq!(upper(&world), upper(&World::with(known(&[SERVER]))));
+        reload(&mut world, by_count.clone());
+        assert_eq!(upper(&world), 1);
+    }
+}
+
+#[test]
+fn other_targets_are_other_budgets() {
+    let mut world = World::with(known(&[SERVER]));
+    let before = upper(&world);
+    let mut slower = known(&[SERVER]);
+    slower.pools[0].slo = slo(20.0);
+    reload(&mut world, slower);
+    assert!(upper(&world) > 5 * before, "{} after {before}", upper(&world));
+    let mut none = known(&[SERVER]);
+    none.pools[0].slo = SloPolicy::default();
+    reload(&mut world, none);
+    let status = world.control.status(world.now).pools.swap_remove(0);
+    let inferred = status.model.expect("it is looked at").slo;
+    assert_ne!(inferred.source, Source::Explicit, "nothing is left of them");
+}
+
+#[test]
+fn an_endpoint_that_comes_is_gated_by_what_is_known_of_its_variant() {
+    let mut world = World::with(known(&[SERVER]));
+    world.greet(1, filter(1), Vec::new(), Vec::new());
+    let one = upper(&world);
+    let mut two = known(&[SERVER, SECOND]);
+    two.pools[0].endpoints[1].variant = "h100".into();
+    let endpoints = two.pools[0].endpoints.clone();
+    world.handle(Event::Endpoints {
+        pool: "chat".into(),
+        endpoints,
+    });
+    assert_eq!(upper(&world), 2 * one);
+    assert_eq!(
+        variants(&world),
+        [("default".into(), 1, 0, true), ("h100".into(), 1, 0, true)]
+    );
+}
+
+#[test]
+fn a_variant_goes_with_its_last_endpoint_and_is_known_when_it_comes_back() {
+    let mut both = known(&[SERVER, SECOND]);
+    both.pools[0].endpoints[1].variant = "h100".into();
+    let mut world = World::with(both.clone());
+    world.greet(1, filter(1), Vec::new(), Vec::new());
+    let pinned = wire::Register {
+        pin: SECOND.into(),
+        ..register(1)
+    };
+    world.say(1, Said::Register(pinned));
+    world.take();
+    // What comes with a reload from here on knows of no variant.
+    let without_kept = |mut settings: Settings| {
+        settings.pools[0].kept.clear();
+        settings
+    };
+    reload(&mut world, without_kept(known(&[SERVER])));
+    let names = |world: &World| variants(world).into_iter().map(|it| it.0).collect::<Vec<_>>();
+    // While something runs there it is followed.
+    assert_eq!(variants(&world)[1], ("h100".into(), 0, 0, true));
+    world.say(
+        1,
+        Said::Completed(wire::Completed {
+            sequence: 1,
+            endpoint: SECOND.into(),
+            status: 200,
+            end: wire::End::Served.into(),
+            ..Default::default()
+        }),
+    );
+    world.pass_beating(11, &[1]);
+    assert_eq!(names(&world), ["default"]);
+    reload(&mut world, without_kept(both));
+    assert_eq!(variants(&world)[1], ("h100".into(), 1, 0, true));
+}
+
+#[test]
+fn an_endpoint_may_become_another_variant() {
+    let mut world = World::with(known(&[SERVER]));
+    world.greet(1, filter(1), Vec::new(), Vec::new());
+    world.say(1, Said::Register(register(1)));
+    let mut other = known(&[SERVER]);
+    other.pools[0].endpoints[0].variant = "new".into();
+    reload(&mut world, other);
+    assert_eq!(variants(&world), [("new".into(), 1, 0, false)]);
+    world.say(
+        1,
+        Said::Completed(wire::Completed {
+            sequence: 1,
+            endpoint: SERVER.into(),
+            status: 200,
+            end: wire::End::Served.into(),
+            ..Default::default()
+        }),
+    );
+    assert!(world.control.is_idle());
 }

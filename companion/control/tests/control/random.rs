@@ -4,8 +4,9 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use penstock_control::{Event, Kept, Settings};
-use penstock_engine::policy::Gate;
+use penstock_control::{EndpointSettings, Event, FlowKey, Kept, Rewrite, Settings};
+use penstock_engine::input::Band;
+use penstock_engine::policy::{Discipline, Gate};
 use penstock_engine::units::Decimal;
 use penstock_model::Parameters;
 use penstock_wire as wire;
@@ -74,7 +75,69 @@ impl Dice {
         if self.one_in(10) {
             register.model = "gpt-9".into();
         }
+        if self.one_in(8) {
+            register.tolerations = vec!["gpu".into()];
+        }
+        if self.one_in(8) {
+            register.target_model = "a".into();
+        }
         register
+    }
+
+    /// As it was, but for what the dice say.
+    fn settings(&mut self, of: &Settings) -> Settings {
+        let mut settings = of.clone();
+        settings.policy.digest = format!("d{}", self.below(3));
+        settings.objectives = vec![("gold".into(), Band::Critical)];
+        if self.one_in(3) {
+            settings.max_priority.default = Some(Band::Default);
+        }
+        let rules = &mut settings.pools[0].policy;
+        let discipline = usize::try_from(self.below(6)).expect("small");
+        rules.flows.discipline = Discipline::ALL[discipline];
+        rules.per_model = self.one_in(3);
+        rules.queue.total_capacity = self.below(10);
+        if self.one_in(4) {
+            rules.gate = Gate::Auto {
+                initial: Decimal::whole(1),
+            };
+        }
+        settings.pools[0].endpoints = self.endpoints();
+        if self.one_in(4) {
+            settings.pools[0].models = vec!["gpt-*".into()];
+        }
+        if self.one_in(4) {
+            settings.pools[0].rewrite = vec![Rewrite {
+                model: "*".into(),
+                targets: vec![("a".into(), 1.0), ("b".into(), 2.0)],
+            }];
+            settings.pools[0].flow_key = vec![FlowKey::TargetModel];
+            settings.pools[0].class_globs = vec!["llama-*".into()];
+        }
+        let mut other = of.pools[0].clone();
+        other.name = "other".into();
+        match self.below(4) {
+            0 => settings.pools = vec![other],
+            1 => settings.pools.push(other),
+            2 => settings.pools.insert(0, other),
+            _ => {}
+        }
+        settings
+    }
+
+    fn endpoints(&mut self) -> Vec<EndpointSettings> {
+        let mut all = settings_of(&[SERVER, SECOND, THIRD]).pools.remove(0).endpoints;
+        all.retain(|_| !self.one_in(3));
+        for endpoint in &mut all {
+            endpoint.ready = !self.one_in(4);
+            if self.one_in(5) {
+                endpoint.taints = vec!["gpu".into()];
+            }
+            if self.one_in(3) {
+                endpoint.variant = "other".into();
+            }
+        }
+        all
     }
 
     fn hello(&mut self, filter: Filter) -> wire::Hello {
@@ -144,7 +207,7 @@ fn run(seed: u64) -> Books {
             pool.kept = vec![("default".into(), KEPT)];
         }
     }
-    let mut world = World::with(settings);
+    let mut world = World::with(settings.clone());
     let mut books = Books::default();
     let (mut conns, mut streams) = (0, BTreeMap::<u64, u32>::new());
     let mut open: Vec<u64> = Vec::new();
@@ -179,6 +242,17 @@ fn run(seed: u64) -> Books {
                     ready,
                 });
             }
+            8 if dice.one_in(2) => {
+                let other = dice.settings(&settings);
+                world.handle(Event::Settings(Box::new(other)));
+            }
+            9 if dice.one_in(2) => {
+                let endpoints = dice.endpoints();
+                world.handle(Event::Endpoints {
+                    pool: "chat".into(),
+                    endpoints,
+                });
+            }
             6 if dice.one_in(5) => world.handle(Event::Drain(dice.one_in(3))),
             7 if dice.one_in(5) && !open.is_empty() => world.say(open[0], Said::Bye(wire::Bye {})),
             _ if !open.is_empty() => {
@@ -204,12 +278,15 @@ fn run(seed: u64) -> Books {
         status.requests
     );
     assert!(status.sessions.is_empty() && status.envoys == 0, "seed {seed}");
-    let snapshot = &status.pools[0].snapshot;
-    assert_eq!(
-        (snapshot.stock, snapshot.draining_stock, snapshot.waiting),
-        (0, 0, 0),
-        "seed {seed}"
-    );
+    for pool in &status.pools {
+        let snapshot = &pool.snapshot;
+        assert_eq!(
+            (snapshot.stock, snapshot.draining_stock, snapshot.waiting),
+            (0, 0, 0),
+            "seed {seed}"
+        );
+        assert!(!pool.retired, "seed {seed}: nothing is left of a retired pool");
+    }
     assert_eq!(books.arrived, books.ended, "seed {seed}: arrivals and outcomes");
     books
 }

@@ -6,7 +6,9 @@ mod policies;
 
 use std::time::Duration;
 
-use penstock_engine::input::{Band, ClassKey, EndpointState, Prompt, Service, Usage, Vitals};
+use penstock_engine::input::{
+    Amended, Band, ClassKey, EndpointState, Prompt, Relisted, Service, Usage, Vitals,
+};
 use penstock_engine::units::{Decimal, Tokens};
 use penstock_engine::{Budget, EndpointId, Input, Instant, Request, RequestId};
 
@@ -127,7 +129,7 @@ pub fn input(
     worlds: &Worlds,
     mut id: impl FnMut(&mut Dice, bool) -> RequestId,
 ) -> Option<Input> {
-    Some(match dice.below(270) {
+    Some(match dice.below(274) {
         0..66 => {
             let id = id(dice, true);
             Input::Register(request(dice, id, now))
@@ -188,11 +190,11 @@ pub fn input(
             id: endpoint(dice),
             budget: maybe(dice, 80, budget),
         },
-        247..257 => Input::Amend {
+        247..257 => Input::Amend(Amended {
             id: id(dice, false),
             class_set: dice.below(3) as u16,
             eligible: maybe(dice, 60, endpoints),
-        },
+        }),
         257..265 => Input::Vitals {
             id: endpoint(dice),
             vitals: Vitals {
@@ -203,6 +205,22 @@ pub fn input(
                 }),
             },
         },
+        265..269 => {
+            let mut amended = Vec::new();
+            for _ in 0..dice.below(4) {
+                amended.push(Amended {
+                    id: id(dice, false),
+                    class_set: dice.below(3) as u16,
+                    eligible: maybe(dice, 60, endpoints),
+                });
+            }
+            let listed = endpoints(dice).iter().map(|id| (*id, state(dice))).collect();
+            Input::Relist(Box::new(Relisted {
+                removed: endpoints(dice).into_vec(),
+                listed,
+                amended,
+            }))
+        }
         _ => return None,
     })
 }

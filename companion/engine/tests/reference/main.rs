@@ -109,7 +109,7 @@ fn tamed(input: Input, policy: &Policy, without: Without) -> Option<Input> {
             request.eligible = None;
             Input::Adopt { request, endpoint }
         }
-        (Without::Lanes, Input::Amend { .. }) => return None,
+        (Without::Lanes, Input::Amend(_) | Input::Relist(_)) => return None,
         (_, input) => input,
     })
 }

@@ -253,7 +253,24 @@ impl Model {
                     self.refuse_waiting(id, Outcome::RejectedInvalid, said);
                 }
             }
-            Input::Amend { id, eligible, .. } => self.amend(id, eligible.as_deref(), said),
+            Input::Amend(amended) => {
+                self.amend(&amended, said);
+                self.notice();
+            }
+            Input::Relist(relisted) => {
+                for id in &relisted.removed {
+                    self.endpoints.remove(id);
+                    self.failed.retain(|failed| failed.0 != *id);
+                }
+                for (id, state) in &relisted.listed {
+                    self.list(*id, *state);
+                }
+                self.note_outage();
+                for amended in &relisted.amended {
+                    self.amend(amended, said);
+                }
+                self.notice();
+            }
             Input::Sent { id, endpoint } => {
                 let runs = self
                     .running_mut(id)

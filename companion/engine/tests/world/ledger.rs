@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use penstock_engine::input::EndpointState;
+use penstock_engine::input::{Amended, EndpointState};
 use penstock_engine::policy::{Gate, StockUnit};
 use penstock_engine::snapshot::EndpointSnapshot;
 use penstock_engine::{Effect, EndpointId, Engine, Input, Instant, Outcome, Policy, Request, RequestId};
@@ -170,9 +170,15 @@ impl Ledger {
             }
             Input::Suspend(id) => self.suspend(*id, Place::Waits, Place::Suspended),
             Input::Continue(id) => self.suspend(*id, Place::Suspended, Place::Waits),
-            Input::Amend { id, eligible, .. } => {
-                if let Some(entry) = self.entries.get_mut(id) {
-                    entry.request.eligible.clone_from(eligible);
+            Input::Amend(amended) => self.amend(amended),
+            Input::Relist(relisted) => {
+                for id in &relisted.removed {
+                    self.endpoints.remove(id);
+                    self.failures.remove(id);
+                }
+                self.endpoints.extend(relisted.listed.iter().copied());
+                for amended in &relisted.amended {
+                    self.amend(amended);
                 }
             }
             Input::Load { .. }
@@ -183,6 +189,12 @@ impl Ledger {
             | Input::Dispatch { .. }
             | Input::Drain(_)
             | Input::Ready => {}
+        }
+    }
+
+    fn amend(&mut self, amended: &Amended) {
+        if let Some(entry) = self.entries.get_mut(&amended.id) {
+            entry.request.eligible.clone_from(&amended.eligible);
         }
     }
 

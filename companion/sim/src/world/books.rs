@@ -180,6 +180,9 @@ impl World {
             Kind::BreakOff,
             Kind::Hang,
             Kind::Misroute,
+            Kind::Retune,
+            Kind::Relist,
+            Kind::Drop,
         ];
         !moves.iter().any(|kind| self.setting.faults.contains(kind))
     }
@@ -274,7 +277,10 @@ impl World {
         }
         let status = control.status(self.companion_now());
         let mut wrong = None;
-        for (pool, setting) in status.pools.iter().zip(&self.setting.pools) {
+        for pool in &status.pools {
+            let Some(setting) = self.setting.pools.iter().find(|it| *it.name == *pool.name) else {
+                continue;
+            };
             let books = self
                 .companion
                 .books

@@ -82,10 +82,8 @@ impl World {
             booted: self.now + self.companion.ahead,
             ..Companion::default()
         };
-        let servers = &self.servers;
-        let ready = |address: &str| servers.iter().any(|it| it.address == address && it.listed);
         self.companion.term = if elder { 1 } else { self.companion.life + 1 };
-        let settings = self.setting.settings(self.companion.term, self.policy, &ready);
+        let settings = self.settings_in_force(self.companion.term);
         let now = self.companion_now();
         self.companion.control = Some(Control::new(settings, now));
         for root in self.roots.values_mut() {

@@ -177,7 +177,7 @@ impl World {
             node: format!("envoy-{envoy}/{vm}"),
             requeue: Some(Self::reentry(envoy)),
             reenters,
-            policy: self.setting.policy(self.policy),
+            policy: self.policy_in_force(),
         };
         let now = self.envoy_now(envoy);
         let root = Root {

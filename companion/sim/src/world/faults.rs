@@ -53,10 +53,16 @@ pub(super) enum Kind {
     Exodus,
     /// Many come at once.
     Crowd,
+    /// A reload with other rules.
+    Retune,
+    /// An endpoint isn't listed for a while.
+    Relist,
+    /// A pool isn't configured for a while.
+    Drop,
 }
 
 impl Kind {
-    pub(super) const ALL: [Self; 25] = [
+    pub(super) const ALL: [Self; 28] = [
         Self::Kill,
         Self::Vanish,
         Self::Freeze,
@@ -82,6 +88,9 @@ impl Kind {
         Self::JumpAhead,
         Self::Exodus,
         Self::Crowd,
+        Self::Retune,
+        Self::Relist,
+        Self::Drop,
     ];
 
     pub(super) const fn name(self) -> &'static str {
@@ -111,6 +120,9 @@ impl Kind {
             Self::JumpAhead => "clock jumped ahead",
             Self::Exodus => "clients left at once",
             Self::Crowd => "clients came at once",
+            Self::Retune => "rules changed",
+            Self::Relist => "endpoint taken off the list",
+            Self::Drop => "pool taken out of the configuration",
         }
     }
 }
@@ -132,6 +144,10 @@ pub(super) enum Fault {
     Blind(usize),
     /// An older companion.
     Elder,
+    /// A server that isn't listed.
+    Absent(usize),
+    /// A pool that isn't configured.
+    Dropped(usize),
 }
 
 impl World {
@@ -254,6 +270,9 @@ impl World {
                 let count = self.dice.between(5, 60);
                 self.crowd(count);
             }
+            Kind::Retune => self.retune(),
+            Kind::Relist => self.relist(),
+            Kind::Drop => self.drop_pool(),
         }
     }
 
@@ -284,7 +303,7 @@ impl World {
         self.dice.below(self.servers.len() as u64) as usize
     }
 
-    fn heal_later(&mut self, fault: Fault, mean: Nanos) {
+    pub(super) fn heal_later(&mut self, fault: Fault, mean: Nanos) {
         let after = self.dice.around(mean);
         self.agenda.put(self.now + after, Due::Heal(fault));
     }
@@ -295,6 +314,8 @@ impl World {
             Fault::Server(server) => self.set_mode(server, Mode::Well),
             Fault::Endpoint(server) => self.list(server, true),
             Fault::Blind(envoy) => self.envoys[envoy].blind = None,
+            Fault::Absent(server) => self.list_again(server),
+            Fault::Dropped(pool) => self.name_again(pool),
             Fault::Elder => {
                 if self.companion.control.is_some() && self.companion.term <= 1 {
                     self.kill_companion(false);
@@ -329,6 +350,7 @@ impl World {
         for envoy in &mut self.envoys {
             envoy.blind = None;
         }
+        self.restore();
         let life = self.companion.life;
         self.thaw_companion(life);
         self.heal(Fault::Elder);

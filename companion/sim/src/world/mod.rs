@@ -14,6 +14,7 @@ mod envoy;
 mod faults;
 mod http;
 mod network;
+mod reloads;
 mod report;
 mod servers;
 mod setting;
@@ -27,6 +28,7 @@ use dice::Dice;
 use envoy::{Envoy, Root};
 use http::Http;
 use network::Stream;
+use reloads::Differing;
 pub use report::{Failure, Tally};
 use servers::{Job, Mode, Server};
 use setting::Setting;
@@ -65,6 +67,8 @@ struct World {
     clients: Vec<Client>,
     /// The version of the policy in force.
     policy: u64,
+    /// What of that isn't as the setting says.
+    differing: Differing,
     /// By pool, the most that an Envoy was ever told it may have in flight by itself; none: no bound.
     open_bounds: Vec<Option<u64>>,
     /// The companion whose word a root context is hearing, by its life and its term.
@@ -138,6 +142,7 @@ impl World {
             jobs_begun: 0,
             clients: Vec::new(),
             policy: 1,
+            differing: Differing::default(),
             by_companion: None,
             jumped: false,
             jumped_back: 0,

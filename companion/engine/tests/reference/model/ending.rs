@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use penstock_engine::input::{Band, Service};
+use penstock_engine::input::{Amended, Band, Service};
 use penstock_engine::policy::{CostUnit, Discipline};
 use penstock_engine::units::Tokens;
-use penstock_engine::{Effect, EndpointId, Instant, Outcome, RequestId};
+use penstock_engine::{Effect, Instant, Outcome, RequestId};
 
 use super::said::Said;
 use super::{Item, Model, Running, Used};
@@ -106,10 +106,12 @@ impl Model {
         }
     }
 
-    pub(super) fn amend(&mut self, id: RequestId, eligible: Option<&[EndpointId]>, said: &mut Said) {
+    pub(super) fn amend(&mut self, amended: &Amended, said: &mut Said) {
+        let id = amended.id;
         let Some(item) = self.items.iter_mut().find(|item| item.id == id) else {
             return;
         };
+        let eligible = amended.eligible.as_ref();
         item.eligible = eligible.map(|eligible| eligible.iter().copied().collect());
         let waits = item.running.is_none();
         self.notice();
