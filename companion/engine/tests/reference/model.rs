@@ -45,6 +45,8 @@ pub struct Item {
     /// The fairness identity.
     pub name: Box<str>,
     pub model: Box<str>,
+    /// What its server runs.
+    target: Box<str>,
     class: usize,
     pub arrived: Instant,
     pub sequence: u64,
@@ -260,10 +262,12 @@ impl Model {
             Input::Relist(relisted) => {
                 for id in &relisted.removed {
                     self.endpoints.remove(id);
+                    self.lose();
                     self.failed.retain(|failed| failed.0 != *id);
                 }
                 for (id, state) in &relisted.listed {
                     self.list(*id, *state);
+                    self.lose();
                 }
                 self.note_outage();
                 for amended in &relisted.amended {

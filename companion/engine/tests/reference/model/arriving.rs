@@ -104,11 +104,11 @@ impl Model {
             id: request.id,
             band: request.band,
             name,
-            model: if request.asked.is_empty() {
-                request.model
-            } else {
-                request.asked
+            model: match &*request.asked {
+                "" => request.model.clone(),
+                _ => request.asked,
             },
+            target: request.model,
             class,
             arrived,
             sequence: self.sequence,

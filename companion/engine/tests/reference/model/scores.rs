@@ -64,7 +64,7 @@ impl Model {
             votes.push((weights.prefix, f64::from(u8::from(held))));
         }
         if let Some(adapters) = vitals.adapters {
-            votes.push((weights.lora, f64::from(u8::from(adapters.contains(&item.model)))));
+            votes.push((weights.lora, f64::from(u8::from(adapters.contains(&item.target)))));
         }
         let weight: f64 = votes.iter().map(|(weight, _)| weight).sum();
         let sum: f64 = votes.iter().map(|(weight, vote)| weight * vote).sum();
