@@ -195,6 +195,23 @@ mod tests {
     }
 
     #[test]
+    fn both_commands_can_be_told_what_they_say() {
+        fn parsed<A: clap::Args>(arguments: &[&str]) -> A {
+            let command = A::augment_args(clap::Command::new("it"));
+            command.clone().debug_assert();
+            let matches = command.try_get_matches_from([&["it"], arguments].concat());
+            A::from_arg_matches(&matches.expect("valid")).expect("valid")
+        }
+        let top: Args = parsed(&["--url", "unix:/s", "--interval", "250ms"]);
+        assert_eq!(
+            (top.source.url.as_str(), top.interval),
+            ("unix:/s", Duration::from_millis(250))
+        );
+        let status: crate::status_cmd::Args = parsed(&["--json"]);
+        assert!(format!("{status:?}").contains("http://127.0.0.1:9191"));
+    }
+
+    #[test]
     fn an_interval_is_no_busy_loop() {
         assert_eq!(interval("500ms"), Ok(Duration::from_millis(500)));
         assert!(interval("1ms").is_err() && interval("x").is_err());

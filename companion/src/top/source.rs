@@ -13,6 +13,8 @@ const BYTES_MAX: usize = 64 << 20;
 
 /// Where and as whom.
 #[derive(Clone, Debug, clap::Args)]
+// Both commands that take these have a group named as this would be.
+#[group(skip)]
 pub struct Args {
     /// The companion's HTTP side: `http://HOST:PORT`, or `unix:/PATH`; its `listen.http`
     #[arg(long, value_name = "URL", default_value = "http://127.0.0.1:9191")]
