@@ -42,6 +42,10 @@ fuzz target="all" seconds="60":
 proto:
     PENSTOCK_REGENERATE=1 cargo test --package penstock-tests --test generated
 
+# Writes the page of all configuration keys anew.
+reference:
+    PENSTOCK_REGENERATE=1 cargo test --workspace --test config
+
 # Draws docs/top.svg: what `penstock top` shows of a running demo. Needs tmux.
 capture:
     cargo build --package penstock

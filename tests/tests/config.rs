@@ -1,5 +1,5 @@
 //! The configuration as a user meets it: wrong files are refused by the binary with their place, the environment counts
-//! over the file, the schema is printed, and the page that lists every key is current (`PENSTOCK_REGENERATE=1` writes it).
+//! over the file, the schema is printed, and the page that lists every key is current (`just reference` writes it).
 
 use std::path::Path;
 use std::process::Output;
@@ -145,7 +145,6 @@ fn the_page_that_lists_every_key_is_current() {
     let stored = std::fs::read_to_string(&page).unwrap_or_default();
     assert!(
         stored == fresh,
-        "docs/reference.md isn't what companion/src/config/raw gives: run `PENSTOCK_REGENERATE=1 cargo test --workspace \
-         --test config`"
+        "docs/reference.md isn't what companion/src/config/raw gives: run `just reference`"
     );
 }

@@ -34,7 +34,7 @@ fn write_span(span: Duration) -> String {
         ("ms", 1_000_000, 1),
         ("us", 1_000, 1),
     ] {
-        if nanos % of == 0 && nanos / of >= least {
+        if nanos.is_multiple_of(of) && nanos / of >= least {
             return format!("{}{unit}", nanos / of);
         }
     }
