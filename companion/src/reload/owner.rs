@@ -163,7 +163,14 @@ impl Owner {
         match done {
             Ok(()) => self.in_force.send_modify(|it| it.last_error = None),
             Err(Refused::Ending) => {}
-            Err(why) => self.failed(&why.to_string()),
+            Err(why) => {
+                let (file, why) = (self.file.display().to_string(), why.to_string());
+                self.failed(&if why.starts_with(&file) {
+                    why
+                } else {
+                    format!("{file}: {why}")
+                });
+            }
         }
     }
 
