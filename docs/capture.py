@@ -13,7 +13,7 @@ import subprocess
 import sys
 import time
 
-COLUMNS, ROWS = 124, 34
+COLUMNS, ROWS = 124, 28
 WARM_UP_S = 12
 CELL_WIDTH, CELL_HEIGHT, MARGIN = 8.0, 17, 14
 INK, PAPER = "#d8dee9", "#1c2128"
@@ -24,18 +24,20 @@ def tmux(name, *arguments):
     return subprocess.run(["tmux", "-L", name, *arguments], check=True, capture_output=True, text=True).stdout
 
 
-def cells(line):
-    """The letters of a line of `tmux capture-pane -e`, each with its style."""
-    style, place = {}, 0
+def cells(line, style):
+    """The letters of a line of `tmux capture-pane -e`, each with its style, which goes on in the next line."""
+    place = 0
     for match in re.finditer(r"\x1b\[([0-9;]*)m|\x1b[()][A-Z0-9]|([^\x1b])", line):
         codes, letter = match.group(1), match.group(2)
         if letter is not None:
             yield place, letter, dict(style)
             place += 1
             continue
+        # One of 256 colours; those that are used are among the first eight.
+        codes = re.sub(r"([34])8;5;([0-7])(?![0-9])", r"\g<1>\g<2>", codes or "") if codes is not None else None
         for code in (int(it or 0) for it in (codes or "").split(";") if codes is not None):
             if code == 0:
-                style = {}
+                style.clear()
             elif code in (1, 2, 4, 7):
                 style[{1: "bold", 2: "dim", 4: "underline", 7: "reverse"}[code]] = True
             elif code in COLORS:
@@ -46,10 +48,10 @@ def cells(line):
                 style.pop("paper", None)
 
 
-def runs(line):
+def runs(line, styles):
     """Letters of one style that stand side by side, as (place, text, style)."""
     start, text, last = 0, "", None
-    for place, letter, style in cells(line):
+    for place, letter, style in cells(line, styles):
         if style != last and text:
             yield start, text, last
             text = ""
@@ -68,9 +70,10 @@ def draw(lines):
         "<title>penstock top in front of penstock demo</title>",
         f'<rect width="100%" height="100%" rx="8" fill="{PAPER}"/>',
     ]
+    styles = {}
     for row, line in enumerate(lines):
         y = MARGIN + row * CELL_HEIGHT
-        for place, text, style in runs(line):
+        for place, text, style in runs(line, styles):
             ink, paper = style.get("ink", INK), style.get("paper")
             if style.get("reverse"):
                 ink, paper = paper or PAPER, ink
@@ -102,7 +105,7 @@ def main(penstock, target):
     )
     try:
         url = next(line.split()[1].rstrip("/") for line in demo.stdout if line.startswith("dashboard"))
-        command = f"exec {os.path.abspath(penstock)} top --url {url}"
+        command = f"exec env -u NO_COLOR {os.path.abspath(penstock)} top --url {url}"
         tmux(name, "-f", "/dev/null", "new-session", "-d", "-x", str(COLUMNS), "-y", str(ROWS), command)
         time.sleep(WARM_UP_S)
         lines = tmux(name, "capture-pane", "-e", "-p").rstrip("\n").split("\n")
