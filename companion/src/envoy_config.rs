@@ -2,13 +2,17 @@
 //!
 //! Only this file knows both our configuration and Envoy's settings; `penstock up` uses it too. The bootstrap
 //! holds what Envoy must know before the companion speaks. It has to be rendered again when pools, endpoints,
-//! addresses or the body limit change; the rest of the policy reaches the filter by the companion.
+//! addresses or the body limit change; the rest of the policy reaches the filter by the companion. With `--envoy` pools
+//! and endpoints are in a folder that Envoy watches and `penstock serve --envoy` keeps true.
 
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use penstock_envoy::{
     bootstrap::{self, Address, Pool, Settings, Tls},
-    find, limits,
+    find,
+    folder::Folder,
+    limits,
 };
 
 use crate::{
@@ -20,7 +24,10 @@ use crate::{
 #[derive(Clone, Debug, clap::Args)]
 #[command(
     after_help = "Example:\n  penstock envoy-config --config penstock.yaml > envoy.yaml\n  \
-                        penstock serve --config penstock.yaml & envoy -c envoy.yaml"
+                        penstock serve --config penstock.yaml & envoy -c envoy.yaml\n\n\
+                  Pools and endpoints may change while Envoy runs:\n  \
+                        penstock envoy-config --config penstock.yaml --envoy /run/penstock > envoy.yaml\n  \
+                        penstock serve --config penstock.yaml --envoy /run/penstock & envoy -c envoy.yaml"
 )]
 pub struct Args {
     /// The configuration file.
@@ -34,6 +41,10 @@ pub struct Args {
     /// HttpFilter objects, or a list of them, in YAML or JSON; may be given several times.
     #[arg(long = "http-filter", value_name = "FILE")]
     pub http_filters: Vec<PathBuf>,
+    /// A folder that Envoy sees under the same path: pools and endpoints are written there instead of into the
+    /// bootstrap, and `penstock serve --envoy DIR` keeps them true while Envoy runs.
+    #[arg(long, value_name = "DIR")]
+    pub envoy: Option<PathBuf>,
     /// What this Envoy is called in logs and in the companion's status.
     #[arg(long, value_name = "NAME", default_value = "envoy")]
     pub node: String,
@@ -51,6 +62,14 @@ pub enum Error {
     /// A filter of the user's can't be used.
     #[error("--http-filter {0}")]
     HttpFilter(#[from] http_filters::Error),
+    /// The folder can't be written.
+    #[error("--envoy {}: {why}", folder.display())]
+    Folder {
+        /// Which.
+        folder: PathBuf,
+        /// Why.
+        why: std::io::Error,
+    },
     /// It can't be printed.
     #[error(transparent)]
     Yaml(#[from] bootstrap::Error),
@@ -62,7 +81,7 @@ impl Error {
     pub const fn exit_code(&self) -> u8 {
         match self {
             Self::Config(_) | Self::HttpFilter(_) => 2,
-            Self::Filter(_) | Self::Yaml(_) => 1,
+            Self::Filter(_) | Self::Folder { .. } | Self::Yaml(_) => 1,
         }
     }
 }
@@ -83,26 +102,39 @@ pub fn render(args: Args) -> Result<String, Error> {
             "was written into this user's cache directory; on another machine, say where it is with --filter",
         ),
     };
+    let mut settings = settings(&config, &args.node, filter);
+    let (flag, changes) = match args.envoy {
+        None => (String::new(), "pools, endpoints, addresses or the body limit change"),
+        Some(folder) => {
+            settings.stream_idle_timeout = settings.stream_idle_timeout.max(limits::STREAM_IDLE_RELOADED);
+            let written = Folder::open(&folder).and_then(|mut it| {
+                it.write(&settings.pools)?;
+                Ok(it)
+            });
+            let written = written.map_err(|why| Error::Folder {
+                folder: folder.clone(),
+                why,
+            })?;
+            settings.folder = Some(written.path().to_owned());
+            let flag = format!(" --envoy {}", folder.display());
+            (flag, "addresses or the body limit change; pools and endpoints are in its folder")
+        }
+    };
     let note = format!(
-        "Envoy {} for Penstock {}, by `penstock envoy-config --config {}`.\n\
+        "Envoy {} for Penstock {}, by `penstock envoy-config --config {}{flag}`.\n\
          The filter's module {whose}.\n\
-         Render it again when pools, endpoints, addresses or the body limit change.",
+         Render it again when {changes}.",
         find::VERSION,
         env!("CARGO_PKG_VERSION"),
         args.config.display(),
     );
-    let mut settings = settings(&config, &args.node, filter);
     settings.http_filters = http_filters::read_all(&args.http_filters)?;
     Ok(bootstrap::yaml(&settings, &note)?)
 }
 
-/// What Envoy is told for this configuration. Ports are taken as they are, 0 included.
+/// What Envoy is told for this configuration. Ports are taken as they are, 0 included; pools are part of the bootstrap.
 #[must_use]
 pub fn settings(config: &Config, node: &str, filter: PathBuf) -> Settings {
-    let idle = config.pools.iter().map(|pool| {
-        let queue = &pool.policy.queue;
-        bootstrap::stream_idle_timeout(queue.ttl.max(queue.no_endpoint_ttl), pool.hold)
-    });
     Settings {
         node: node.to_owned(),
         gateway: config.listen.gateway,
@@ -116,22 +148,37 @@ pub fn settings(config: &Config, node: &str, filter: PathBuf) -> Settings {
             key: absolute(&tls.key),
             ca: absolute(&tls.client_ca),
         }),
-        pools: config
-            .pools
-            .iter()
-            .map(|pool| Pool {
-                name: pool.name.clone(),
-                endpoints: pool.endpoints.iter().map(|endpoint| endpoint.address).collect(),
-            })
-            .collect(),
+        pools: pools(config),
+        folder: None,
         body_bytes_max: config.body_bytes,
-        stream_idle_timeout: idle.max().unwrap_or_default(),
+        stream_idle_timeout: stream_idle_timeout(config),
         heap_bytes_max: limits::HEAP_BYTES_MAX,
         connections_max: limits::CONNECTIONS_MAX,
         filter,
         plugin: policy::plugin_configuration(config, node),
         http_filters: Vec::new(),
     }
+}
+
+/// The pools and their endpoints, none of them leaving.
+#[must_use]
+pub fn pools(config: &Config) -> Vec<Pool> {
+    let pools = config.pools.iter().map(|pool| Pool {
+        name: pool.name.clone(),
+        endpoints: pool.endpoints.iter().map(|endpoint| endpoint.address).collect(),
+        leaving: Vec::new(),
+    });
+    pools.collect()
+}
+
+/// How long a stream may stand still under this configuration.
+#[must_use]
+pub fn stream_idle_timeout(config: &Config) -> Duration {
+    let idle = config.pools.iter().map(|pool| {
+        let queue = &pool.policy.queue;
+        bootstrap::stream_idle_timeout(queue.ttl.max(queue.no_endpoint_ttl), pool.hold)
+    });
+    idle.max().unwrap_or_default()
 }
 
 /// Envoy may run in another folder.
@@ -141,8 +188,6 @@ fn absolute(path: &Path) -> PathBuf {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use super::*;
 
     const TWO: &str = "
@@ -186,13 +231,29 @@ pools:
             config,
             filter: Some("/etc/penstock.wasm".into()),
             http_filters: Vec::new(),
+            envoy: None,
             node: "n".into(),
         };
-        let text = render(args).expect("rendered");
+        let text = render(args.clone()).expect("rendered");
         assert!(
             text.starts_with("# Envoy ") && text.contains("penstock filter --out"),
             "{text}"
         );
         assert!(text.contains("filename: /etc/penstock.wasm"), "{text}");
+        assert!(text.contains("127.0.0.1"), "the servers: {text}");
+
+        let envoy = folder.path().join("envoy");
+        let args = Args {
+            envoy: Some(envoy.clone()),
+            ..args
+        };
+        let text = render(args).expect("rendered");
+        assert!(text.contains(&format!("--envoy {}`", envoy.display())), "{text}");
+        let clusters = envoy.join("clusters.json");
+        assert!(text.contains(&format!("path: {}", clusters.display())), "{text}");
+        let written = std::fs::read_to_string(clusters).expect("an Envoy without a companion has it");
+        assert!(written.contains("endpoints-a.json"), "{written}");
+        let stands = "stream_idle_timeout: 900s";
+        assert!(text.contains(stands), "a ttl may be raised later: {text}");
     }
 }

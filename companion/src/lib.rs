@@ -7,6 +7,7 @@ pub mod config;
 pub mod demo;
 pub mod driver;
 pub mod envoy_config;
+pub mod envoy_pools;
 pub mod filter_module;
 pub mod grpc;
 pub mod health;

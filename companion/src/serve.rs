@@ -47,6 +47,13 @@ pub struct Args {
     /// Where HTTP is served, instead of listen.http.
     #[arg(long, value_name = "ADDR")]
     pub http: Option<Address>,
+    /// The folder that `penstock envoy-config --envoy` was given: pools and endpoints are kept true there, and Envoy
+    /// follows without a restart.
+    #[arg(long, value_name = "DIR")]
+    pub envoy: Option<PathBuf>,
+    /// Envoy's admin interface, which says what it has applied of that folder. Set by `penstock up`.
+    #[arg(long, hide = true, value_name = "ADDR")]
+    pub envoy_admin: Option<SocketAddr>,
     /// Sessions of Envoy without which /readyz is 503: each listener's, on its workers and its main thread. Set by
     /// `penstock up`.
     #[arg(long, hide = true, value_name = "N")]

@@ -10,6 +10,8 @@
 //! - Envoy's own limits lie outside the filter's, so that the filter's answer comes first.
 //! - A request that no server of its list took can enter again: the second listener is inside Envoy, has no socket,
 //!   and is reached by nothing but the last place of a granted list.
+//! - With a [`crate::folder`], pools and their servers may change while Envoy runs: nothing else does, so that no
+//!   listener is drained, no plugin starts anew, and no paused stream holds to routes that are out of date.
 //!
 //! It refuses nothing: settings are typed, and `envoy --mode validate` ([`crate::run::validate`]) has the last word.
 
@@ -18,14 +20,19 @@ mod listener;
 mod replies;
 mod routes;
 
-use std::{net::SocketAddr, path::PathBuf, time::Duration};
+use std::{
+    net::SocketAddr,
+    path::{Path, PathBuf},
+    time::Duration,
+};
 
 use serde_json::{Value, json};
 
-use crate::limits;
+use crate::{folder, limits};
 
-/// The name of the companion's cluster, which the plugin configuration must name.
-pub const COMPANION_CLUSTER: &str = "penstock_companion";
+/// The name of the companion's cluster, which the plugin configuration must name. A pool's cluster is called as the pool
+/// is, and the name of a pool has no slash.
+pub const COMPANION_CLUSTER: &str = "penstock/companion";
 
 /// The listener where a request enters again that no server took, as an endpoint list names it.
 ///
@@ -55,6 +62,9 @@ pub struct Settings {
     pub tls: Option<Tls>,
     /// In the order of the policy.
     pub pools: Vec<Pool>,
+    /// Where Envoy reads what pools there are, as [`crate::folder`] writes it, and goes on reading; `None`: `pools` are
+    /// part of the bootstrap and never change.
+    pub folder: Option<PathBuf>,
     /// The filter's limit on a request's body, in bytes; Envoy's is set above it.
     pub body_bytes_max: u64,
     /// Ends a stream on which nothing moves, the paused ones too: above the longest wait in any queue.
@@ -80,6 +90,8 @@ pub struct Pool {
     pub name: String,
     /// All that may ever be granted; an address that isn't here is skipped by Envoy.
     pub endpoints: Vec<SocketAddr>,
+    /// Servers that are no longer granted: what was granted before still finds them, what passes ungated doesn't.
+    pub leaving: Vec<SocketAddr>,
 }
 
 /// Where the companion listens.
@@ -112,9 +124,12 @@ pub fn stream_idle_timeout(wait_max: Duration, hold: Duration) -> Duration {
 
 /// The bootstrap as Envoy's JSON.
 pub fn document(settings: &Settings) -> Value {
-    let mut clusters: Vec<Value> = settings.pools.iter().map(clusters::pool).collect();
+    let mut clusters: Vec<Value> = match &settings.folder {
+        None => settings.pools.iter().map(clusters::listed).collect(),
+        Some(_) => Vec::new(),
+    };
     clusters.push(clusters::companion(settings));
-    json!({
+    let mut document = json!({
         "node": { "id": settings.node, "cluster": "penstock" },
         "admin": { "address": socket(settings.admin) },
         // Without it no internal listener is opened.
@@ -129,7 +144,21 @@ pub fn document(settings: &Settings) -> Value {
             "clusters": clusters,
         },
         "overload_manager": overload(settings),
-    })
+    });
+    if let Some(folder) = &settings.folder {
+        document["dynamic_resources"] = json!({ "cds_config": folder::source(&folder.join(folder::CLUSTERS)) });
+    }
+    document
+}
+
+/// A pool's cluster, which reads its servers from `endpoints`.
+pub(crate) fn watched_cluster(pool: &Pool, endpoints: &Path) -> Value {
+    clusters::watched(pool, endpoints)
+}
+
+/// A pool's servers, as the resource of a file.
+pub(crate) fn endpoints(pool: &Pool) -> Value {
+    clusters::endpoints(pool)
 }
 
 /// The bootstrap as YAML, with `note` (any number of lines) as a comment on top.
@@ -226,12 +255,15 @@ mod tests {
                 Pool {
                     name: "a".into(),
                     endpoints: vec![at("127.0.0.1:1"), at("[::1]:2")],
+                    leaving: vec![],
                 },
                 Pool {
                     name: "b".into(),
                     endpoints: vec![],
+                    leaving: vec![],
                 },
             ],
+            folder: None,
             body_bytes_max: 32 << 20,
             stream_idle_timeout: stream_idle_timeout(Duration::from_millis(90_500), Duration::from_secs(5)),
             heap_bytes_max: limits::HEAP_BYTES_MAX,
@@ -303,7 +335,7 @@ mod tests {
             .iter()
             .filter_map(|cluster| cluster["name"].as_str())
             .collect();
-        assert_eq!(names, ["penstock_pool_a", "penstock_pool_b", COMPANION_CLUSTER]);
+        assert_eq!(names, ["a", "b", COMPANION_CLUSTER]);
         let hosts = look(
             &document,
             "/static_resources/clusters/0/load_assignment/endpoints/0/lb_endpoints",
@@ -355,8 +387,8 @@ mod tests {
             .collect();
         assert_eq!(
             idle,
-            ["311s"; 2 * 3],
-            "lists of one to three servers, of two pools"
+            ["311s"; 3],
+            "lists of one to three servers"
         );
     }
 
@@ -418,14 +450,14 @@ mod tests {
         assert_eq!(filter["allow_on_headers_stop_iteration"], true);
         assert_eq!(
             filter["configuration"]["value"],
-            r#"{"companion":"penstock_companion","requeue":"envoy://penstock-requeue/"}"#
+            r#"{"companion":"penstock/companion","requeue":"envoy://penstock-requeue/"}"#
         );
         let routes = look(
             &document,
             &format!("{MANAGER}/route_config/virtual_hosts/0/routes"),
         );
         let routes = routes.as_array().expect("a list");
-        assert_eq!(routes.len(), 2 * 8 + 1);
+        assert_eq!(routes.len(), 8 + 1);
         let (last, pools) = routes.split_last().expect("not empty");
         assert!(
             pools
@@ -433,5 +465,24 @@ mod tests {
                 .all(|route| route["match"]["headers"][0]["name"] == "x-penstock-pool")
         );
         assert!(last.get("route").is_none() && last["direct_response"]["status"] == 503);
+    }
+
+    #[test]
+    fn with_a_folder_pools_are_read_from_there_and_the_companion_is_known_from_the_start() {
+        let document = document(&Settings {
+            folder: Some("/run/penstock".into()),
+            ..settings()
+        });
+        let source = look(&document, "/dynamic_resources/cds_config/path_config_source");
+        assert_eq!(source, &json!({ "path": "/run/penstock/clusters.json" }));
+        let clusters = look(&document, "/static_resources/clusters").as_array();
+        let names: Vec<_> = clusters.expect("a list").iter().map(|it| &it["name"]).collect();
+        assert_eq!(names, [COMPANION_CLUSTER]);
+        let routes = format!("{MANAGER}/route_config");
+        assert_eq!(
+            look(&document, &routes),
+            look(&super::document(&settings()), &routes),
+            "the same routes whatever pools there are"
+        );
     }
 }

@@ -2,6 +2,7 @@
 //!
 //! - [`find`]: where the Envoy binary is, or how it is got.
 //! - [`bootstrap`]: the configuration that puts Penstock's filter in front of the pools.
+//! - [`folder`]: what changes in it while Envoy runs, in files that it watches.
 //! - [`run`]: one Envoy process, from start to stop.
 //! - [`child`]: child processes that never outlive us.
 //!
@@ -11,5 +12,6 @@
 pub mod bootstrap;
 pub mod child;
 pub mod find;
+pub mod folder;
 pub mod limits;
 pub mod run;

@@ -24,6 +24,9 @@ pub const HEAP_SHRINK: f64 = 0.85;
 pub const REQUEST_TIMEOUT: Duration = Duration::from_secs(60);
 /// A request's headers must have arrived within this.
 pub const HEADERS_TIMEOUT: Duration = Duration::from_secs(10);
+/// How long a stream may stand still, at least, where the configuration may change while Envoy runs: this can't, and the
+/// longest wait in any queue has to stay below it.
+pub const STREAM_IDLE_RELOADED: Duration = Duration::from_secs(900);
 /// How long a model server, on the same network, may take to accept a connection.
 pub const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
 /// uvicorn, under most model servers, closes an idle connection after 5 s: ours go first, or requests race it.

@@ -61,6 +61,7 @@ fn settings(dir: &Path, pools: Vec<Pool>) -> Settings {
         companion: Address::Tcp(free()),
         tls: None,
         pools,
+        folder: None,
         body_bytes_max: 1 << 20,
         stream_idle_timeout: bootstrap::stream_idle_timeout(Duration::from_secs(60), Duration::from_secs(5)),
         heap_bytes_max: limits::HEAP_BYTES_MAX,
@@ -108,6 +109,7 @@ fn a_bootstrap_is_accepted_whatever_its_pools_are_called() {
     let pools = names.map(|name| Pool {
         name: name.into(),
         endpoints: endpoints.clone(),
+        leaving: vec![],
     });
     let mut settings = settings(dir.path(), pools.to_vec());
     settings.plugin = json!({ "long": "word ".repeat(100), "lines": "a\nb: c\n", "number": 33_554_432 });
@@ -116,6 +118,7 @@ fn a_bootstrap_is_accepted_whatever_its_pools_are_called() {
     settings.pools = vec![Pool {
         name: "empty".into(),
         endpoints: vec![],
+        leaving: vec![],
     }];
     validated(&settings, dir.path());
 }
@@ -141,6 +144,7 @@ fn yaml_says_what_the_document_says() {
         vec![Pool {
             name: "y".into(),
             endpoints: vec![],
+            leaving: vec![],
         }],
     );
     settings.plugin = json!({ "words": "many words ".repeat(50) });
@@ -204,6 +208,7 @@ impl Gateway {
             vec![Pool {
                 name: "chat".into(),
                 endpoints,
+                leaving: vec![],
             }],
         );
         let mut document = bootstrap::document(&settings);

@@ -5,7 +5,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use penstock_envoy::{bootstrap, find, run::Launch};
+use penstock_envoy::{bootstrap, find, folder::Folder, limits, run::Launch};
 use serde_json::json;
 use tempfile::TempDir;
 
@@ -26,6 +26,8 @@ pub(super) struct Plan {
     pub config: PathBuf,
     pub drain: std::time::Duration,
     pub envoy: Launch,
+    /// Where Envoy reads pools and endpoints, and the companion writes them.
+    pub pools: PathBuf,
     /// What the model servers are called, and where they are.
     pub servers: Vec<(String, SocketAddr)>,
     /// Holds the addresses.
@@ -66,6 +68,10 @@ impl Plan {
         let bootstrap = folder.path().join("envoy.json");
         let mut settings = envoy_config::settings(&config, "up", filter);
         settings.http_filters = http_filters::read_all(&options.http_filters)?;
+        let mut pools = Folder::open(&folder.path().join("envoy")).map_err(Error::Folder)?;
+        pools.write(&settings.pools).map_err(Error::Folder)?;
+        settings.folder = Some(pools.path().to_owned());
+        settings.stream_idle_timeout = settings.stream_idle_timeout.max(limits::STREAM_IDLE_RELOADED);
         let document = bootstrap::document(&settings);
         write(&bootstrap, &document.to_string())?;
         // It may download, and it runs programs.
@@ -90,6 +96,7 @@ impl Plan {
             config: file,
             drain: config.drain,
             envoy,
+            pools: pools.path().to_owned(),
             servers,
             _ports: ports,
             _folder: folder,

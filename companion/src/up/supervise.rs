@@ -242,6 +242,9 @@ fn companion(plan: &Plan, flags: &[String]) -> Command {
         .args(["--grpc", &plan.listen.grpc.to_string()])
         .args(["--http", &plan.listen.http.to_string()])
         .args(["--envoy-gateway", &plan.listen.gateway.to_string()])
+        .args(["--envoy-admin", &plan.listen.envoy_admin.to_string()])
+        .arg("--envoy")
+        .arg(&plan.pools)
         .args(["--expect-sessions", &sessions(plan.envoy.workers).to_string()])
         .stdin(Stdio::null())
         .stdout(Stdio::null());

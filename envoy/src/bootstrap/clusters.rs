@@ -4,11 +4,13 @@
 //! no health checks and no limits of its own, since readiness and bounds are the companion's decisions. Beside its
 //! servers it has one more host, this Envoy's listener for requests that no server took: only a list can name it.
 
+use std::path::Path;
+
 use penstock_wire::names::{ENDPOINT_HEADER, ROUTE_HEADER};
 use serde_json::{Value, json};
 
 use super::{Address, COMPANION_CLUSTER, Pool, REQUEUE_LISTENER, Settings, Tls, seconds, socket};
-use crate::limits;
+use crate::{folder, limits};
 
 const HTTP_OPTIONS: &str = "envoy.extensions.upstreams.http.v3.HttpProtocolOptions";
 
@@ -17,22 +19,37 @@ const LISTED_ONLY: &str = "penstock-listed-only";
 /// What tells a pool's model servers from the listener for those that none took.
 const SERVER: &str = "penstock-server";
 
-/// The name of a pool's cluster.
-pub(super) fn name(pool: &Pool) -> String {
-    format!("penstock_pool_{}", pool.name)
+/// A pool's cluster with its servers. It is called as the pool is: a route reads its name in the pool's header.
+pub(super) fn listed(pool: &Pool) -> Value {
+    let mut cluster = cluster(pool);
+    cluster["type"] = "STATIC".into();
+    cluster["load_assignment"] = endpoints(pool);
+    cluster
 }
 
-pub(super) fn pool(pool: &Pool) -> Value {
+/// A pool's cluster that reads its servers from a file, now and whenever it is replaced.
+pub(super) fn watched(pool: &Pool, file: &Path) -> Value {
+    let mut cluster = cluster(pool);
+    cluster["type"] = "EDS".into();
+    cluster["eds_cluster_config"] = json!({ "eds_config": folder::source(file) });
+    cluster
+}
+
+/// A pool's servers: those that may be picked, then those that only a list may name.
+pub(super) fn endpoints(pool: &Pool) -> Value {
     let mut hosts: Vec<Value> = pool.endpoints.iter().map(|&at| server(socket(at))).collect();
+    hosts.extend(pool.leaving.iter().map(|&at| host(socket(at))));
     // No socket and no other worker: Envoy hands the bytes over in memory, and nothing outside can connect.
     hosts.push(host(
         json!({ "envoy_internal_address": { "server_listener_name": REQUEUE_LISTENER } }),
     ));
+    assignment(&pool.name, hosts)
+}
+
+fn cluster(pool: &Pool) -> Value {
     json!({
-        "name": name(pool),
-        "type": "STATIC",
+        "name": pool.name,
         "connect_timeout": seconds(limits::CONNECT_TIMEOUT),
-        "load_assignment": assignment(&name(pool), hosts),
         "load_balancing_policy": { "policies": [{ "typed_extension_config": {
             "name": "envoy.load_balancing_policies.override_host",
             "typed_config": {

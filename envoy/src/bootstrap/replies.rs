@@ -22,7 +22,8 @@ const NO_POOL: Reply = Reply {
     kind: UNAVAILABLE,
     code: "gateway_unavailable",
     message: "No pool of this Envoy took the request: its configuration is older than the companion's, or the \
-              filter isn't running. Render it again with `penstock envoy-config`.",
+              filter isn't running. Render it again with `penstock envoy-config`; with --envoy, there and at \
+              `penstock serve`, pools may come while Envoy runs.",
 };
 const REFUSED: Reply = Reply {
     status: 503,
@@ -62,12 +63,14 @@ pub(super) fn no_pool() -> Value {
 
 /// The HTTP connection manager's `local_reply_config`.
 pub(super) fn config() -> Value {
-    // UC, UR: cut after the request went out; UF: not connected; UO: a circuit breaker; UH: no host to try.
+    // UC, UR: cut after the request went out; UF: not connected; UO: a circuit breaker; UH: no host to try; NC: no
+    // cluster of the pool's name.
     let mut mappers = Vec::new();
     for (reply, filter) in [
         (&RESET, flags(&["UC", "UR"])),
         (&REFUSED, flags(&["UF", "UO"])),
         (&NO_HOST, flags(&["UH"])),
+        (&NO_POOL, flags(&["NC"])),
         // A retry whose body is too large to have been kept, of what passes ungated.
         (&REFUSED, status(507)),
         (&SLOW, status(SLOW.status)),

@@ -1,7 +1,9 @@
 //! Where a request goes once the filter has decided: by the pool's header and the endpoint list.
 //!
 //! The filter sets both headers when a request is granted, after it has removed any that a client sent; what
-//! carries no pool is answered by the last route and goes nowhere.
+//! carries no pool is answered by the last route and goes nowhere. The pool's header is the name of the cluster, so
+//! the routes are the same whatever pools there are. A stream holds to the routes of the moment when it came; one that
+//! waits while its pool is added would find none for it, if each pool had its own.
 //!
 //! A granted request is sent to the endpoints of its list, each once, in order, and to no other: Envoy's choice of
 //! a host past the end of the list would break a bound, a pin or a subset. So the number of retries is the
@@ -15,7 +17,7 @@
 use penstock_wire::names::{ENDPOINT_HEADER, POOL_HEADER, ROUTE_HEADER};
 use serde_json::{Value, json};
 
-use super::{Pool, Settings, body_limit, clusters, replies, seconds};
+use super::{Settings, body_limit, clusters, replies, seconds};
 use crate::limits;
 
 /// A retry is for what no model server has begun to answer: the connection wasn't made, the stream was refused, or
@@ -25,11 +27,7 @@ use crate::limits;
 const RETRY_ON: &str = "connect-failure,refused-stream,reset";
 
 pub(super) fn config(settings: &Settings) -> Value {
-    let mut routes: Vec<Value> = settings
-        .pools
-        .iter()
-        .flat_map(|pool| of_pool(settings, pool))
-        .collect();
+    let mut routes = granted(settings);
     routes.push(replies::no_pool());
     json!({
         "name": "penstock",
@@ -42,10 +40,10 @@ pub(super) fn config(settings: &Settings) -> Value {
     })
 }
 
-fn of_pool(settings: &Settings, pool: &Pool) -> Vec<Value> {
+fn granted(settings: &Settings) -> Vec<Value> {
     let listed = |header: &str, mut condition: Value, retries: u32| {
         condition["name"] = header.into();
-        let mut route = route(pool, Some(condition), retries);
+        let mut route = route("listed", Some(condition), retries);
         route["route"]["metadata_match"] = clusters::listed_only();
         route
     };
@@ -68,18 +66,18 @@ fn of_pool(settings: &Settings, pool: &Pool) -> Vec<Value> {
         json!({ "present_match": true }),
         limits::LIST_MAX,
     );
-    let ungated = route(pool, None, limits::RETRIES);
+    let ungated = route("ungated", None, limits::RETRIES);
     requeued.chain(plain).chain([longer, ungated]).collect()
 }
 
-fn route(pool: &Pool, list: Option<Value>, retries: u32) -> Value {
-    let mut headers = vec![json!({ "name": POOL_HEADER, "string_match": { "exact": pool.name } })];
+fn route(name: &str, list: Option<Value>, retries: u32) -> Value {
+    let mut headers = vec![json!({ "name": POOL_HEADER, "present_match": true })];
     headers.extend(list);
     json!({
-        "name": pool.name,
+        "name": name,
         "match": { "prefix": "/", "headers": headers },
         "route": {
-            "cluster": clusters::name(pool),
+            "cluster_header": POOL_HEADER,
             // A stream lasts as long as its generation; stream_idle_timeout ends one that stalls.
             "timeout": "0s",
             "retry_policy": {
