@@ -12,10 +12,15 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use penstock_engine::limits::ENDPOINTS_MAX;
-use tokio::sync::{mpsc, watch};
+use penstock_engine::units::Decimal;
+use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 
 use crate::config::{Config, Discovery, Endpoint};
+use crate::reload;
+
+/// Lists that wait to come into force; who finds more waits as well.
+const FOUND: usize = 64;
 
 /// A pool's endpoints from now on, as far as `by` is still what finds them.
 #[derive(Clone, Debug)]
@@ -74,14 +79,20 @@ impl Finders {
     }
 }
 
-/// Keeps looking for whatever configuration is in force, until nobody holds one any more.
-pub async fn run(mut configs: watch::Receiver<Arc<Config>>, to: mpsc::Sender<Found>) {
+/// Keeps looking for whatever configuration is in force, and has what is found come into force, until nothing does any
+/// more.
+pub async fn run(config: reload::Handle) {
+    let mut changes = config.watch();
+    let (to, mut found) = mpsc::channel(FOUND);
     let mut finders = Finders::new(to);
     loop {
-        let config = configs.borrow_and_update().clone();
-        finders.follow(&config);
-        if configs.changed().await.is_err() {
-            return;
+        let now = changes.borrow_and_update().config.clone();
+        finders.follow(&now);
+        tokio::select! {
+            changed = changes.changed() => if changed.is_err() {
+                return;
+            },
+            Some(Found { pool, by, endpoints }) = found.recv() => config.found(&pool, by, endpoints).await,
         }
     }
 }
@@ -94,6 +105,18 @@ fn look(report: Report) -> JoinHandle<()> {
             inference_pool,
             namespace,
         } => tokio::spawn(kubernetes::run(report, namespace, inference_pool)),
+    }
+}
+
+/// A server of which nothing but the address is known: as one that is listed so.
+fn endpoint(address: SocketAddr) -> Endpoint {
+    Endpoint {
+        address,
+        weight: Decimal::whole(1),
+        variant: "default".to_owned(),
+        max_batch: 256,
+        labels: BTreeMap::new(),
+        taints: Vec::new(),
     }
 }
 
@@ -139,7 +162,11 @@ impl Report {
             "endpoints found"
         );
         if found > ENDPOINTS_MAX {
-            tracing::warn!(pool = &*self.pool, found, "a pool has at most {ENDPOINTS_MAX} endpoints");
+            tracing::warn!(
+                pool = &*self.pool,
+                found,
+                "a pool has at most {ENDPOINTS_MAX} endpoints"
+            );
         }
         self.last = Some(endpoints.clone());
         let (pool, by) = (self.pool.clone(), self.by.clone());
@@ -175,8 +202,15 @@ pub(crate) fn list<'a>(addresses: impl Iterator<Item = &'a SocketAddr>) -> Strin
 mod tests {
     use super::*;
 
-    fn endpoint(address: &str) -> Endpoint {
-        Endpoint::at(address.parse().expect("valid"))
+    fn at(port: u16) -> SocketAddr {
+        ([127, 0, 0, 1], port).into()
+    }
+
+    #[test]
+    fn a_server_that_is_found_is_like_one_that_is_listed() {
+        let text = "pools: [{name: a, endpoints: {static: ['127.0.0.1:1']}}]";
+        let listed = Config::parse(text, "f.yaml").expect("valid");
+        assert_eq!(listed.pools[0].endpoints, [endpoint(at(1))]);
     }
 
     #[tokio::test]
@@ -184,7 +218,7 @@ mod tests {
         let (to, mut said) = mpsc::channel(8);
         let by = Discovery::File("f".into());
         let mut report = Report::new("a".into(), by.clone(), to);
-        let (one, two) = (endpoint("127.0.0.1:1"), endpoint("127.0.0.1:2"));
+        let (one, two) = (endpoint(at(1)), endpoint(at(2)));
         report.found(vec![one.clone(), two.clone(), one.clone()]).await;
         report.found(vec![one.clone(), two.clone()]).await;
         report.failed(&"away");
@@ -208,14 +242,16 @@ mod tests {
         let config = |pools: &[(&str, String)]| {
             let pools: Vec<_> = pools
                 .iter()
-                .map(|(name, file)| format!("{{name: {name}, models: ['{name}'], endpoints: {{file: '{file}'}}}}"))
+                .map(|(name, file)| {
+                    format!("{{name: {name}, models: ['{name}'], endpoints: {{file: '{file}'}}}}")
+                })
                 .collect();
             let text = format!("pools: [{}]", pools.join(", "));
-            Arc::new(Config::parse(&text, "f.yaml").expect("valid"))
+            Config::parse(&text, "f.yaml").expect("valid")
         };
         let (to, mut found) = mpsc::channel(8);
-        let (change, configs) = watch::channel(config(&[("a", file("one", 1)), ("b", file("two", 2))]));
-        let task = tokio::spawn(run(configs, to));
+        let mut finders = Finders::new(to);
+        finders.follow(&config(&[("a", file("one", 1)), ("b", file("two", 2))]));
         let mut next = async || {
             let found: Found = found.recv().await.expect("found");
             (found.pool.to_string(), found.endpoints[0].address.port())
@@ -223,9 +259,11 @@ mod tests {
         let mut both = [next().await, next().await];
         both.sort();
         assert_eq!(both, [("a".to_owned(), 1), ("b".to_owned(), 2)]);
-        change.send_replace(config(&[("a", file("one", 1)), ("b", file("three", 3))]));
-        assert_eq!(next().await, ("b".to_owned(), 3), "a is still looked at, and b anew");
-        drop(change);
-        task.await.expect("it ends with the configuration");
+        finders.follow(&config(&[("a", file("one", 1)), ("b", file("three", 3))]));
+        let then = next().await;
+        assert_eq!(then, ("b".to_owned(), 3), "a is still looked at, and b anew");
+        finders.follow(&config(&[("c", file("one", 1))]));
+        assert_eq!(next().await, ("c".to_owned(), 1));
+        assert_eq!(finders.tasks.len(), 1);
     }
 }

@@ -104,7 +104,10 @@ pub fn render(args: Args) -> Result<String, Error> {
     };
     let mut settings = settings(&config, &args.node, filter);
     let (flag, changes) = match args.envoy {
-        None => (String::new(), "pools, endpoints, addresses or the body limit change"),
+        None => (
+            String::new(),
+            "pools, endpoints, addresses or the body limit change",
+        ),
         Some(folder) => {
             settings.stream_idle_timeout = settings.stream_idle_timeout.max(limits::STREAM_IDLE_RELOADED);
             let written = Folder::open(&folder).and_then(|mut it| {
@@ -117,7 +120,10 @@ pub fn render(args: Args) -> Result<String, Error> {
             })?;
             settings.folder = Some(written.path().to_owned());
             let flag = format!(" --envoy {}", folder.display());
-            (flag, "addresses or the body limit change; pools and endpoints are in its folder")
+            (
+                flag,
+                "addresses or the body limit change; pools and endpoints are in its folder",
+            )
         }
     };
     let note = format!(

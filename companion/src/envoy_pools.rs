@@ -51,15 +51,16 @@ impl EnvoyPools {
     ///
     /// # Errors
     /// When the folder can't be written.
-    pub async fn open(
-        folder: Option<&Path>,
-        admin: Option<SocketAddr>,
-        config: &Config,
-    ) -> std::io::Result<Self> {
+    ///
+    /// # Panics
+    /// Outside a tokio runtime.
+    pub fn open(folder: Option<&Path>, admin: Option<SocketAddr>, config: &Config) -> std::io::Result<Self> {
         let pools = envoy_config::pools(config);
         let stands_still = envoy_config::stream_idle_timeout(config);
         let Some(folder) = folder else {
-            let known = pools.into_iter().map(|it| (it.name, it.endpoints.into_iter().collect()));
+            let known = pools
+                .into_iter()
+                .map(|it| (it.name, it.endpoints.into_iter().collect()));
             return Ok(Self {
                 writer: None,
                 known: known.collect(),
@@ -234,7 +235,9 @@ impl Writer {
                 let again = self.again.replace(Instant::now() + WRITE_AGAIN);
                 if again.is_none() {
                     let folder = self.folder.path().display();
-                    tracing::error!("Envoy doesn't learn of pools and endpoints: {folder} can't be written: {why}");
+                    tracing::error!(
+                        "Envoy doesn't learn of pools and endpoints: {folder} can't be written: {why}"
+                    );
                 }
                 None
             }
@@ -255,7 +258,11 @@ fn list(addresses: &[SocketAddr]) -> String {
 /// Returns when Envoy says that it has applied these, or doesn't answer, or for too long.
 async fn applied(admin: Option<SocketAddr>, versions: &Versions) {
     let asked = async {
-        let client = reqwest::Client::builder().no_proxy().timeout(PATIENCE).build().ok()?;
+        let client = reqwest::Client::builder()
+            .no_proxy()
+            .timeout(PATIENCE)
+            .build()
+            .ok()?;
         let url = format!("http://{}/stats?filter=version_text%24", admin?);
         loop {
             let page = client.get(&url).send().await.ok()?.text().await.ok()?;
@@ -294,7 +301,10 @@ mod tests {
     fn pool(name: &str, ports: &[u16]) -> Pool {
         Pool {
             name: name.into(),
-            endpoints: ports.iter().map(|it| SocketAddr::from(([127, 0, 0, 1], *it))).collect(),
+            endpoints: ports
+                .iter()
+                .map(|it| SocketAddr::from(([127, 0, 0, 1], *it)))
+                .collect(),
             leaving: vec![],
         }
     }
@@ -325,26 +335,17 @@ mod tests {
         assert!(writer.take(now, vec![pool("a", &[2, 4])]), "4 is new");
         assert_eq!(
             ports(&writer.all()),
-            [
-                ("a".into(), vec![2, 4], vec![1]),
-                ("b".into(), vec![], vec![3])
-            ]
+            [("a".into(), vec![2, 4], vec![1]), ("b".into(), vec![], vec![3])]
         );
         assert!(!writer.take(now, vec![pool("a", &[2])]));
         assert_eq!(
             ports(&writer.all()),
-            [
-                ("a".into(), vec![2], vec![1, 4]),
-                ("b".into(), vec![], vec![3])
-            ]
+            [("a".into(), vec![2], vec![1, 4]), ("b".into(), vec![], vec![3])]
         );
         assert!(writer.take(now, vec![pool("b", &[3]), pool("a", &[2, 1])]));
         assert_eq!(
             ports(&writer.all()),
-            [
-                ("b".into(), vec![3], vec![]),
-                ("a".into(), vec![2, 1], vec![4])
-            ]
+            [("b".into(), vec![3], vec![]), ("a".into(), vec![2, 1], vec![4])]
         );
     }
 
@@ -353,7 +354,7 @@ mod tests {
         let folder = tempfile::tempdir().expect("a folder");
         let config = |pools: &str| Config::parse(&format!("pools: [{pools}]"), "f.yaml").expect("valid");
         let both = config("{name: a, endpoints: {static: ['127.0.0.1:1', '127.0.0.1:2']}}");
-        let mut pools = EnvoyPools::open(Some(folder.path()), None, &both).await.expect("written");
+        let mut pools = EnvoyPools::open(Some(folder.path()), None, &both).expect("written");
         let fewer = config("{name: a, endpoints: {static: ['127.0.0.1:2']}}");
         pools.admit(&fewer).await;
         let file = folder.path().join("endpoints-a.json");
@@ -382,13 +383,17 @@ mod tests {
     async fn without_a_folder_what_is_new_is_warned_of_once() {
         let config = |pools: &str| Config::parse(&format!("pools: [{pools}]"), "f.yaml").expect("valid");
         let before = config("{name: a, models: [a], endpoints: {static: ['127.0.0.1:1']}}");
-        let mut pools = EnvoyPools::open(None, None, &before).await.expect("nothing to write");
+        let mut pools = EnvoyPools::open(None, None, &before).expect("nothing to write");
         let after = config(
             "{name: a, models: [a], endpoints: {static: ['127.0.0.1:1', '127.0.0.1:2']}}, \
              {name: b, models: [b], endpoints: {static: ['127.0.0.1:3']}}",
         );
         pools.admit(&after).await;
-        let known: Vec<_> = pools.known.iter().map(|(pool, all)| (pool.as_str(), all.len())).collect();
+        let known: Vec<_> = pools
+            .known
+            .iter()
+            .map(|(pool, all)| (pool.as_str(), all.len()))
+            .collect();
         assert_eq!(known, [("a", 2), ("b", 1)]);
     }
 }

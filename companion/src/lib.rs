@@ -5,6 +5,7 @@ pub mod cli;
 pub mod clock;
 pub mod config;
 pub mod demo;
+pub mod discovery;
 pub mod driver;
 pub mod envoy_config;
 pub mod envoy_pools;

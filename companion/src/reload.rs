@@ -5,7 +5,7 @@
 //! was. Whoever needs the configuration looks at what is [`InForce`]; nobody else decides about it.
 
 mod changes;
-mod file;
+pub(crate) mod file;
 mod owner;
 
 use std::path::PathBuf;
@@ -17,6 +17,7 @@ use tokio::time::Instant;
 
 use crate::config::{self, Config, Discovery, Document, Endpoint};
 use crate::driver::{Gone, Handle as Driver};
+use crate::envoy_pools::EnvoyPools;
 use crate::http::admin::Admin;
 use crate::metrics::Metrics;
 use crate::serve::Birth;
@@ -211,6 +212,8 @@ pub struct Begin {
     pub metrics: Arc<Metrics>,
     /// The stores, open.
     pub keeper: Keeper,
+    /// What Envoy knows of pools and endpoints.
+    pub envoy: EnvoyPools,
 }
 
 /// What flags say instead of the document: a merge patch.

@@ -12,7 +12,9 @@ use tokio::sync::watch;
 
 use crate::clock::Clock;
 use crate::config::{self, Address, Config, Document, Pool, Queued};
+use crate::discovery;
 use crate::driver::{self, Handle};
+use crate::envoy_pools::EnvoyPools;
 use crate::http::admin::Admin;
 use crate::listener::{self, Listener};
 use crate::metrics::Metrics;
@@ -90,6 +92,9 @@ pub enum Error {
     /// No HTTP client for health checks and metrics.
     #[error("health checks and metrics of servers: {0}")]
     Health(#[from] reqwest::Error),
+    /// The folder of `--envoy` can't be written.
+    #[error("--envoy: {0}")]
+    Envoy(#[source] std::io::Error),
     /// A signal can't be waited for.
     #[error("signals: {0}")]
     Signal(#[source] std::io::Error),
@@ -111,6 +116,7 @@ impl Error {
             | Self::Store(_)
             | Self::Metrics(_)
             | Self::Health(_)
+            | Self::Envoy(_)
             | Self::Signal(_)
             | Self::Grpc(_)
             | Self::Http(_) => 1,
@@ -153,6 +159,8 @@ pub async fn run(args: Args) -> Result<(), Error> {
     for pool in &mut settings.pools {
         pool.kept = kept.remove(&pool.name).unwrap_or_default();
     }
+    let (folder, admin_of_envoy) = (args.envoy.as_deref(), args.envoy_admin);
+    let envoy = EnvoyPools::open(folder, admin_of_envoy, config).map_err(Error::Envoy)?;
     let (driver, _running) = driver::spawn(settings, clock, observer);
     tracing::info!(
         grpc = %config.listen.grpc,
@@ -172,8 +180,10 @@ pub async fn run(args: Args) -> Result<(), Error> {
         driver: driver.clone(),
         metrics: metrics.clone(),
         keeper,
+        envoy,
     })
     .await?;
+    tokio::spawn(discovery::run(config.clone()));
 
     let (life, lives) = watch::channel(Life::Serving);
     let app = http::App {

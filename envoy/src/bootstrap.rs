@@ -146,7 +146,8 @@ pub fn document(settings: &Settings) -> Value {
         "overload_manager": overload(settings),
     });
     if let Some(folder) = &settings.folder {
-        document["dynamic_resources"] = json!({ "cds_config": folder::source(&folder.join(folder::CLUSTERS)) });
+        document["dynamic_resources"] =
+            json!({ "cds_config": folder::source(&folder.join(folder::CLUSTERS)) });
     }
     document
 }
@@ -385,11 +386,7 @@ mod tests {
             .iter()
             .filter_map(|route| route["route"]["idle_timeout"].as_str())
             .collect();
-        assert_eq!(
-            idle,
-            ["311s"; 3],
-            "lists of one to three servers"
-        );
+        assert_eq!(idle, ["311s"; 3], "lists of one to three servers");
     }
 
     #[test]

@@ -77,7 +77,10 @@ impl Folder {
         for pool in pools {
             let file = endpoints_file(&pool.name);
             clusters.push(bootstrap::watched_cluster(pool, &self.path.join(&file)));
-            let (version, text) = response("endpoint.v3.ClusterLoadAssignment", vec![bootstrap::endpoints(pool)]);
+            let (version, text) = response(
+                "endpoint.v3.ClusterLoadAssignment",
+                vec![bootstrap::endpoints(pool)],
+            );
             self.put(&file, text)?;
             endpoints.push((pool.name.clone(), version));
             files.push(file);
@@ -193,7 +196,12 @@ mod tests {
         ];
         assert_eq!(files(&folder), expected);
         let clusters = read(&folder, CLUSTERS);
-        for (cluster, name) in clusters["resources"].as_array().expect("a list").iter().zip(names) {
+        for (cluster, name) in clusters["resources"]
+            .as_array()
+            .expect("a list")
+            .iter()
+            .zip(names)
+        {
             assert_eq!(cluster["name"], name);
             let path = &cluster["eds_cluster_config"]["eds_config"]["path_config_source"]["path"];
             let text = std::fs::read_to_string(path.as_str().expect("a path")).expect("there");

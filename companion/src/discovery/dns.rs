@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use tokio::time::MissedTickBehavior;
 
-use super::Report;
+use super::{Report, endpoint};
 use crate::config::Endpoint;
 
 /// A resolver that doesn't answer is asked again after this.
@@ -43,7 +43,7 @@ fn endpoints(addresses: impl Iterator<Item = SocketAddr>) -> Vec<Endpoint> {
         all.retain(SocketAddr::is_ipv4);
     }
     all.sort_unstable();
-    all.into_iter().map(Endpoint::at).collect()
+    all.into_iter().map(endpoint).collect()
 }
 
 #[cfg(test)]
@@ -55,7 +55,10 @@ mod tests {
 
     fn of(addresses: &[&str]) -> Vec<String> {
         let addresses = addresses.iter().map(|it| it.parse().expect("valid"));
-        endpoints(addresses).iter().map(|it| it.address.to_string()).collect()
+        endpoints(addresses)
+            .iter()
+            .map(|it| it.address.to_string())
+            .collect()
     }
 
     #[test]
@@ -64,7 +67,10 @@ mod tests {
             of(&["10.0.0.9:1", "[fd00::1]:1", "10.0.0.10:1"]),
             ["10.0.0.9:1", "10.0.0.10:1"]
         );
-        assert_eq!(of(&["[fd00::2]:1", "[fd00::1]:1"]), ["[fd00::1]:1", "[fd00::2]:1"]);
+        assert_eq!(
+            of(&["[fd00::2]:1", "[fd00::1]:1"]),
+            ["[fd00::1]:1", "[fd00::2]:1"]
+        );
     }
 
     #[tokio::test]
@@ -76,7 +82,12 @@ mod tests {
             refresh,
         };
         let (to, mut found) = mpsc::channel(8);
-        let task = tokio::spawn(run(Report::new("a".into(), by, to), "localhost".into(), 8000, refresh));
+        let task = tokio::spawn(run(
+            Report::new("a".into(), by, to),
+            "localhost".into(),
+            8000,
+            refresh,
+        ));
         let first = found.recv().await.expect("found");
         task.abort();
         let local = |it: &Endpoint| it.address.port() == 8000 && it.address.ip().is_loopback();

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use tokio::sync::mpsc;
 
 use super::Report;
-use crate::config::{self, Endpoint};
+use crate::config::{self, Config, Endpoint};
 use crate::reload::file;
 
 /// Bytes of a file that is read.
@@ -49,11 +49,54 @@ fn read(path: &Path) -> Result<Vec<Endpoint>, config::Error> {
         source,
     };
     if std::fs::metadata(path).map_err(failed)?.len() > FILE_MAX {
-        return Err(failed(io::Error::other(format!("it is longer than {FILE_MAX} bytes"))));
+        return Err(failed(io::Error::other(format!(
+            "it is longer than {FILE_MAX} bytes"
+        ))));
     }
     let text = std::fs::read_to_string(path).map_err(failed)?;
-    Endpoint::list(&text, &path.display().to_string())
+    list(&text, &path.display().to_string())
 }
+
+/// A list in the form of `endpoints.static`, or an empty one; `file` names it in errors. It is read where it would stand in
+/// a configuration: all that holds there holds here, and lines and keys are as they are in the file.
+fn list(text: &str, file: &str) -> Result<Vec<Endpoint>, config::Error> {
+    let bare: String = text.split_whitespace().filter(|it| *it != "---").collect();
+    if bare.is_empty() || bare == "[]" {
+        return Ok(Vec::new());
+    }
+    let mut document = AROUND.to_owned();
+    for line in text.lines() {
+        if line.trim_end() != "---" {
+            // Deeper than what is around it, so that nothing in it can be more than a part of the list.
+            document.push_str("    ");
+            document.push_str(line);
+        }
+        document.push('\n');
+    }
+    let wrong = |line: u64, key: String, message| config::Error::Document {
+        file: file.to_owned(),
+        line,
+        key,
+        message,
+    };
+    match Config::parse(&document, file) {
+        Ok(config) => Ok(config.pools.into_iter().flat_map(|it| it.endpoints).collect()),
+        Err(config::Error::Document {
+            line, key, message, ..
+        }) => {
+            let around = u64::try_from(AROUND.lines().count()).unwrap_or(0);
+            let key = match key.strip_prefix("pools[0].endpoints.static") {
+                Some("") | None => "document".to_owned(),
+                Some(key) => key.to_owned(),
+            };
+            Err(wrong(line.saturating_sub(around).max(1), key, message))
+        }
+        Err(other) => Err(wrong(1, "document".to_owned(), other.to_string())),
+    }
+}
+
+/// What is around the list in a configuration.
+const AROUND: &str = "pools:\n- name: found\n  endpoints:\n    static:\n";
 
 #[cfg(test)]
 mod tests {
@@ -73,7 +116,11 @@ mod tests {
         let report = Report::new("a".into(), Discovery::File(path.clone()), to);
         let task = tokio::spawn(run(report, path.clone()));
         // It needn't be there from the start.
-        std::fs::write(&path, "- 127.0.0.1:1\n- {address: '127.0.0.1:2', variant: h100}\n").expect("written");
+        std::fs::write(
+            &path,
+            "- 127.0.0.1:1\n- {address: '127.0.0.1:2', variant: h100}\n",
+        )
+        .expect("written");
         let first = found.recv().await.expect("found");
         assert_eq!(ports(&first), [1, 2]);
         assert_eq!(first.endpoints[1].variant, "h100");
@@ -99,11 +146,28 @@ mod tests {
         ] {
             std::fs::write(&path, text).expect("written");
             let message = read(&path).expect_err(text).to_string();
-            assert!(message.starts_with(&place) && message.contains(word), "{text}: {message}");
+            assert!(
+                message.starts_with(&place) && message.contains(word),
+                "{text}: {message}"
+            );
         }
-        std::fs::write(&path, "[]").expect("written");
-        assert_eq!(read(&path).expect("nobody is there at present"), []);
+        for nobody in ["[]", "", "---\n[]\n", "\n"] {
+            std::fs::write(&path, nobody).expect("written");
+            assert_eq!(read(&path).expect("nobody is there at present"), [], "{nobody:?}");
+        }
+        let json = "---\n[\"127.0.0.1:1\",\n {\"address\": \"127.0.0.1:2\", \"max_batch\": 64}]";
+        std::fs::write(&path, json).expect("written");
+        assert_eq!(read(&path).expect("JSON is YAML")[1].max_batch, 64);
+        for out in ["- 127.0.0.1:1\nlisten: {}\n", "- 127.0.0.1:1\n...\nlisten: {}\n"] {
+            std::fs::write(&path, out).expect("written");
+            assert!(read(&path).is_err(), "{out}");
+        }
         std::fs::remove_file(&path).expect("removed");
-        assert!(read(&path).expect_err("gone").to_string().starts_with(&name.to_string()));
+        assert!(
+            read(&path)
+                .expect_err("gone")
+                .to_string()
+                .starts_with(&name.to_string())
+        );
     }
 }

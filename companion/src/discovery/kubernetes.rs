@@ -19,7 +19,7 @@ use kube::runtime::watcher::{self, Event};
 use kube::{Client, ResourceExt as _};
 
 use self::pool::Selection;
-use super::Report;
+use super::{Report, endpoint};
 use crate::config::Endpoint;
 
 /// Between two attempts to reach the API server at all, or to find the pool.
@@ -147,7 +147,7 @@ impl Known {
         let of = |(name, ip): (&String, &IpAddr)| {
             let (name, ip) = (name.clone(), *ip);
             ports.iter().map(move |port| {
-                let mut endpoint = Endpoint::at(SocketAddr::new(ip, *port));
+                let mut endpoint = endpoint(SocketAddr::new(ip, *port));
                 endpoint.labels.insert(POD.to_owned(), name.clone());
                 endpoint
             })

@@ -3,7 +3,6 @@
 use serde_json::{Map, Value};
 
 use crate::config::{self, Config, Document};
-use penstock_envoy::bootstrap;
 
 /// What is settled when the companion starts.
 const FIXED: [&[&str]; 5] = [
@@ -99,19 +98,6 @@ pub(super) fn warn(before: &Config, after: &Config) {
         tracing::warn!(
             "limits.body_bytes is larger than before: an Envoy whose configuration was made for less still refuses what is \
              above that; make it again and restart Envoy"
-        );
-    }
-    let idle = |config: &Config| {
-        let of = config.pools.iter().map(|pool| {
-            let queue = &pool.policy.queue;
-            bootstrap::stream_idle_timeout(queue.ttl.max(queue.no_endpoint_ttl), pool.hold)
-        });
-        of.max()
-    };
-    if idle(after) > idle(before) {
-        tracing::warn!(
-            "requests may wait for longer than before: an Envoy whose configuration was made for less cuts idle streams \
-             earlier; make it again and restart Envoy"
         );
     }
 }

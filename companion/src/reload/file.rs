@@ -1,4 +1,4 @@
-//! The configuration file: seen to change, and replaced.
+//! A file that is written by others: seen to change, and replaced. The configuration is one.
 //!
 //! What is watched is the folder, for editors replace a file by renaming another one, and Kubernetes replaces the folder
 //! behind a link. Which file in it changed isn't asked: whether the bytes are others is, by whoever looks at them.
@@ -15,8 +15,6 @@ use notify::{Event, EventKind, RecommendedWatcher, RecursiveMode, Watcher as _};
 use tokio::sync::{Notify, mpsc};
 use tokio::time::{Instant, timeout};
 
-use super::Order;
-
 /// Nothing happened for so long: whoever wrote is done.
 const QUIET: Duration = Duration::from_millis(100);
 /// Where something always happens, the file is looked at this often.
@@ -26,21 +24,27 @@ const AGAIN: Duration = Duration::from_secs(2);
 /// Links that lead to each other.
 const LINKS: usize = 16;
 
-/// Says whenever the file may have changed, as long as somebody listens.
-pub(super) fn watch(path: PathBuf, orders: mpsc::Sender<Order>) {
+/// Says `look` now and whenever the file may have changed, as long as somebody listens.
+pub(crate) fn watch<T: Send + 'static>(
+    path: PathBuf,
+    orders: mpsc::Sender<T>,
+    look: impl Fn() -> T + Send + 'static,
+) {
     tokio::spawn(async move {
         let noticed = Arc::new(Notify::new());
         let mut watched = match Watched::new(noticed.clone()) {
             Ok(watched) => watched,
             Err(why) => {
-                tracing::warn!(%why, "files can't be watched: the configuration is read again on SIGHUP only");
+                tracing::warn!(%why, "files can't be watched: changes of {} aren't seen", path.display());
+                // It is looked at once, at least.
+                let _ = orders.send(look()).await;
                 return;
             }
         };
         loop {
             let all = watched.aim(&path);
             // Whatever happened before it was watched, or was it not.
-            if orders.send(Order::Look).await.is_err() {
+            if orders.send(look()).await.is_err() {
                 return;
             }
             let next = noticed.notified();
@@ -204,13 +208,12 @@ mod tests {
         symlink("..1", at("..data")).expect("a link");
         symlink("..data/f.yaml", at("f.yaml")).expect("a link");
         let (orders, mut inbox) = mpsc::channel(64);
-        watch(at("f.yaml"), orders);
+        watch(at("f.yaml"), orders, || ());
         // It looks once by itself when it has begun to watch, and again whenever something happened.
         let mut looks = 0;
         let mut seen = async |text: &str| {
             loop {
-                let order = inbox.recv().await.expect("it watches");
-                assert!(matches!(order, Order::Look));
+                inbox.recv().await.expect("it watches");
                 looks += 1;
                 if std::fs::read_to_string(at("f.yaml")).is_ok_and(|it| it == text) {
                     return;

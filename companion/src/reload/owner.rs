@@ -13,6 +13,7 @@ use tokio::time::Instant;
 use super::{Asked, Begin, Change, Flags, Handle, InForce, ORDERS, Order, Refused, changes, file};
 use crate::config::{Config, Discovery, Document, Endpoint};
 use crate::driver::{Gone, Handle as Driver};
+use crate::envoy_pools::EnvoyPools;
 use crate::http::admin::Admin;
 use crate::metrics::Metrics;
 use crate::serve::{self, Birth};
@@ -39,7 +40,7 @@ pub async fn spawn(begin: Begin) -> Result<Handle, reqwest::Error> {
         last_error: None,
     };
     let (sender, receiver) = watch::channel(in_force);
-    file::watch(begin.file.clone(), orders.clone());
+    file::watch(begin.file.clone(), orders.clone(), || Order::Look);
     let mut owner = Owner {
         in_force: sender,
         found: BTreeMap::new(),
@@ -54,6 +55,7 @@ pub async fn spawn(begin: Begin) -> Result<Handle, reqwest::Error> {
         driver: begin.driver,
         metrics: begin.metrics,
         keeper: begin.keeper,
+        envoy: begin.envoy,
     };
     let config = receiver.borrow().config.clone();
     owner.have_followed(&config).await;
@@ -81,6 +83,7 @@ struct Owner {
     driver: Driver,
     metrics: Arc<Metrics>,
     keeper: Keeper,
+    envoy: EnvoyPools,
     health: health::Checks,
     readers: scrape::Readers,
 }
@@ -237,6 +240,8 @@ impl Owner {
                 .iter()
                 .any(|it| *it.name == **pool && it.discovery.is_some())
         });
+        // Who isn't known there can't be granted.
+        self.envoy.admit(&config).await;
         self.tell(&config, kept).await?;
         let config = Arc::new(config);
         self.in_force.send_modify(|it| {
@@ -310,6 +315,7 @@ impl Owner {
             pool: pool.clone(),
             endpoints,
         };
+        self.envoy.admit(&config).await;
         if self.driver.tell(event).await.is_err() {
             return;
         }

@@ -102,11 +102,23 @@ mod tests {
     fn what_would_select_everything_or_nowhere_is_refused() {
         for (spec, word) in [
             (json!({"selector": {}, "targetPortNumber": 8000}), "every pod"),
-            (json!({"selector": {"matchLabels": {}}, "targetPorts": [{"number": 1}]}), "every pod"),
-            (json!({"selector": {"app": 1}, "targetPortNumber": 8000}), "labels"),
+            (
+                json!({"selector": {"matchLabels": {}}, "targetPorts": [{"number": 1}]}),
+                "every pod",
+            ),
+            (
+                json!({"selector": {"app": 1}, "targetPortNumber": 8000}),
+                "labels",
+            ),
             (json!({"selector": {"app": "a"}}), "targetPorts"),
-            (json!({"selector": {"app": "a"}, "targetPortNumber": 0}), "targetPorts"),
-            (json!({"selector": {"app": "a"}, "targetPortNumber": 70000}), "u16"),
+            (
+                json!({"selector": {"app": "a"}, "targetPortNumber": 0}),
+                "targetPorts",
+            ),
+            (
+                json!({"selector": {"app": "a"}, "targetPortNumber": 70000}),
+                "u16",
+            ),
             (json!({"targetPortNumber": 8000}), "selector"),
         ] {
             let why = selection(&json!({ "spec": spec })).expect_err("refused");

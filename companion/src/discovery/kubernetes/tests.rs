@@ -44,14 +44,22 @@ impl Server {
         };
         let app = Router::new()
             .route(&format!("{pools}/namespaces/{{ns}}/inferencepools"), get(many))
-            .route(&format!("{pools}/namespaces/{{ns}}/inferencepools/{{name}}"), get(one))
+            .route(
+                &format!("{pools}/namespaces/{{ns}}/inferencepools/{{name}}"),
+                get(one),
+            )
             .route("/api/v1/namespaces/{ns}/pods", get(many))
             .with_state(server.clone());
-        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a port");
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0")
+            .await
+            .expect("a port");
         let address = listener.local_addr().expect("bound");
         tokio::spawn(async move { axum::serve(listener, app).await });
         let uri = format!("http://{address}").parse().expect("a URI");
-        (server, Client::try_from(kube::Config::new(uri)).expect("a client"))
+        (
+            server,
+            Client::try_from(kube::Config::new(uri)).expect("a client"),
+        )
     }
 
     fn change(&self, change: impl FnOnce(&mut Store)) {
@@ -82,7 +90,10 @@ impl Server {
     }
 
     fn pool(&self, spec: &Value) {
-        self.put("inferencepools", &json!({"metadata": {"name": "llama"}, "spec": spec}));
+        self.put(
+            "inferencepools",
+            &json!({"metadata": {"name": "llama"}, "spec": spec}),
+        );
     }
 
     fn pod(&self, name: &str, app: &str, ip: &str, ready: bool) {
@@ -119,19 +130,28 @@ async fn many(
 ) -> Response {
     let kind = uri.path().rsplit('/').next().expect("a path").to_owned();
     let fits = move |object: &Value| {
-        let labels = query.get("labelSelector").map(|it| it.split_once('=').expect("one label"));
+        let labels = query
+            .get("labelSelector")
+            .map(|it| it.split_once('=').expect("one label"));
         labels.is_none_or(|(label, value)| object["metadata"]["labels"][label] == value)
     };
-    let wants = |key: &str| uri.query().is_some_and(|it| it.split('&').any(|it| it.starts_with(key)));
+    let wants = |key: &str| {
+        uri.query()
+            .is_some_and(|it| it.split('&').any(|it| it.starts_with(key)))
+    };
     if !wants("watch=true") {
         let store = server.store.lock().expect("no panic");
         if store.down {
             return StatusCode::SERVICE_UNAVAILABLE.into_response();
         }
-        let of_kind = store.objects.iter().filter(|((of, _), object)| *of == kind && fits(object));
+        let of_kind = store
+            .objects
+            .iter()
+            .filter(|((of, _), object)| *of == kind && fits(object));
         let items: Vec<_> = of_kind.map(|(_, object)| object.clone()).collect();
         let revision = store.happened.len().to_string();
-        return axum::Json(json!({"metadata": {"resourceVersion": revision}, "items": items})).into_response();
+        return axum::Json(json!({"metadata": {"resourceVersion": revision}, "items": items}))
+            .into_response();
     }
     let from = uri.query().into_iter().flat_map(|it| it.split('&'));
     let mut from = from.filter_map(|it| it.strip_prefix("resourceVersion="));
@@ -186,7 +206,10 @@ async fn until(found: &mut mpsc::Receiver<Found>, expected: &[(&str, &str)]) {
             let of = |it: &Endpoint| (it.address.to_string(), it.labels[POD].clone());
             let list: Vec<_> = next.endpoints.iter().map(of).collect();
             let same = list.len() == expected.len()
-                && list.iter().zip(expected).all(|(a, b)| (a.0.as_str(), a.1.as_str()) == *b);
+                && list
+                    .iter()
+                    .zip(expected)
+                    .all(|(a, b)| (a.0.as_str(), a.1.as_str()) == *b);
             if same {
                 return;
             }
@@ -219,7 +242,11 @@ async fn ready_pods_of_the_selector_are_the_endpoints_whatever_happens() {
 
     let ports = json!([{"number": 8000}, {"number": 8001}]);
     server.pool(&json!({"selector": {"matchLabels": {"app": "qwen"}}, "targetPorts": ports}));
-    until(&mut found, &[("10.0.0.9:8000", "other"), ("10.0.0.9:8001", "other")]).await;
+    until(
+        &mut found,
+        &[("10.0.0.9:8000", "other"), ("10.0.0.9:8001", "other")],
+    )
+    .await;
     server.remove("inferencepools", "llama");
     until(&mut found, &[]).await;
 }
