@@ -11,6 +11,7 @@ use std::{
 use penstock_envoy::{
     bootstrap::{self, Address, Pool, Settings},
     find::{Found, Search},
+    folder::Folder,
     limits,
     run::{self, Envoy, Launch},
 };
@@ -19,7 +20,7 @@ use tempfile::TempDir;
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
     net::{TcpListener, TcpStream},
-    sync::mpsc,
+    sync::{mpsc, oneshot},
 };
 
 /// What the filter does where a request enters again: a list of its own (the client's next one) and the pool's header.
@@ -203,14 +204,11 @@ struct Gateway {
 impl Gateway {
     async fn start(endpoints: Vec<SocketAddr>) -> Self {
         let dir = TempDir::new().expect("a folder");
-        let settings = settings(
-            dir.path(),
-            vec![Pool {
-                name: "chat".into(),
-                endpoints,
-                leaving: vec![],
-            }],
-        );
+        let settings = settings(dir.path(), vec![pool("chat", endpoints)]);
+        Self::launch(dir, settings).await
+    }
+
+    async fn launch(dir: TempDir, settings: Settings) -> Self {
         let mut document = bootstrap::document(&settings);
         for listener in ["0", "1"] {
             let filters = document
@@ -251,6 +249,25 @@ impl Gateway {
         }
     }
 
+    /// Sends a granted request to a pool again and again, until its answer is of this status and holds this word.
+    async fn until(&self, pool: &str, list: SocketAddr, status: &str, word: &str) {
+        let headers = [
+            format!("x-penstock-pool: {pool}"),
+            format!("x-gateway-destination-endpoint: {list}"),
+        ];
+        let answers = async {
+            loop {
+                let (answered, answer) = self.get("/v1/chat/completions", &headers).await;
+                if answered == status && answer.contains(word) {
+                    return;
+                }
+                tokio::time::sleep(Duration::from_millis(10)).await;
+            }
+        };
+        let waited = tokio::time::timeout(Duration::from_secs(20), answers).await;
+        assert!(waited.is_ok(), "{pool} never answers {status} {word}");
+    }
+
     /// The status and the rest of an answer; `headers` are whole lines.
     async fn get(&self, path: &str, headers: &[String]) -> (String, String) {
         let mut stream = TcpStream::connect(self.at).await.expect("connected");
@@ -279,6 +296,14 @@ impl Gateway {
             headers.push(format!("x-penstock-route: {list}"));
         }
         self.get("/v1/chat/completions", &headers).await
+    }
+}
+
+fn pool(name: &str, endpoints: Vec<SocketAddr>) -> Pool {
+    Pool {
+        name: name.into(),
+        endpoints,
+        leaving: vec![],
     }
 }
 
@@ -445,4 +470,71 @@ async fn a_taken_port_is_named() {
         message.contains(&format!("can't listen on {}", settings.gateway)),
         "{message}"
     );
+}
+
+/// A model server that answers one request, the end of it when it is told to.
+async fn slow() -> (SocketAddr, mpsc::UnboundedReceiver<()>, oneshot::Sender<()>) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+    let at = listener.local_addr().expect("bound");
+    let (seen, requests) = mpsc::unbounded_channel();
+    let (end, ends) = oneshot::channel();
+    tokio::spawn(async move {
+        let (mut stream, _) = listener.accept().await.expect("a connection");
+        read_until(&mut stream, "\r\n\r\n").await;
+        let begun = b"HTTP/1.1 200 OK\r\ncontent-length: 10\r\n\r\nbegun";
+        stream.write_all(begun).await.expect("written");
+        seen.send(()).expect("awaited");
+        ends.await.expect("told");
+        stream.write_all(b"ended").await.expect("written");
+        // Until Envoy closes it.
+        read_until(&mut stream, "never").await;
+    });
+    (at, requests, end)
+}
+
+#[tokio::test]
+async fn pools_and_servers_come_and_go_under_requests_that_run() {
+    let (leaves, mut begun, end) = slow().await;
+    let (serves, _seen) = server(false).await;
+    let dir = TempDir::new().expect("a folder");
+    let mut pools = Folder::open(&dir.path().join("pools")).expect("made");
+    pools.write(&[pool("chat", vec![leaves])]).expect("written");
+    let mut settings = settings(dir.path(), vec![]);
+    settings.folder = Some(pools.path().to_owned());
+    let gateway = Gateway::launch(dir, settings).await;
+
+    let runs = async { gateway.granted(&[leaves]).await };
+    let changes = async {
+        begun.recv().await.expect("it runs");
+        let mut chat = pool("chat", vec![serves]);
+        pools.write(std::slice::from_ref(&chat)).expect("written");
+        gateway.until("chat", serves, "200", &serves.to_string()).await;
+        gateway.until("chat", leaves, "503", "no_endpoints").await;
+        gateway.until("other", serves, "503", "gateway_unavailable").await;
+        // Who leaves is found by a list, and not by what passes ungated.
+        chat.leaving = vec![chat.endpoints.remove(0)];
+        pools
+            .write(&[chat, pool("other", vec![serves])])
+            .expect("written");
+        gateway.until("other", serves, "200", &serves.to_string()).await;
+        gateway.until("chat", serves, "200", &serves.to_string()).await;
+        let ungated = async {
+            loop {
+                let (status, answer) = gateway.get("/v1/models", &["x-penstock-pool: chat".into()]).await;
+                if status == "503" {
+                    return answer;
+                }
+                tokio::time::sleep(Duration::from_millis(10)).await;
+            }
+        };
+        let answer = tokio::time::timeout(Duration::from_secs(20), ungated).await;
+        assert!(answer.expect("in time").contains("no_endpoints"));
+        pools.write(&[]).expect("written");
+        gateway.until("chat", serves, "503", "gateway_unavailable").await;
+        end.send(()).expect("it runs");
+    };
+    let ((status, answer), ()) = tokio::join!(runs, changes);
+    assert_eq!(status, "200");
+    assert!(answer.ends_with("begunended"), "{answer}");
+    gateway.envoy.stop(Duration::from_secs(10)).await;
 }

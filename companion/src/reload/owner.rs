@@ -309,14 +309,9 @@ impl Owner {
         }
         self.found.insert(pool.clone(), endpoints);
         let config = Arc::new(self.with_found(&now.document));
-        let found = config.pools.iter().find(|it| *it.name == **pool);
-        let endpoints = found.map(serve::endpoints).unwrap_or_default();
-        let event = Event::Endpoints {
-            pool: pool.clone(),
-            endpoints,
-        };
         self.envoy.admit(&config).await;
-        if self.driver.tell(event).await.is_err() {
+        // Not of this pool's endpoints alone: filters that go on without a companion are told of them by the policy.
+        if self.tell(&config, HashMap::new()).await.is_err() {
             return;
         }
         self.in_force.send_modify(|it| it.config = config.clone());

@@ -1,9 +1,12 @@
 //! `--backend URL`: where a model server is.
 //!
 //! Envoy and the companion name a server by its address, so a host's name is looked up once, here, and stays what
-//! it was. TLS and a path are refused: Envoy speaks plain HTTP to the server and passes the client's path on.
+//! it was; who wants a name followed has `endpoints: {dns: ...}` in a configuration. TLS and a path are refused: Envoy speaks plain HTTP to the server and passes the client's path on.
 
-use std::{net::SocketAddr, time::Duration};
+use std::{
+    net::{IpAddr, SocketAddr},
+    time::Duration,
+};
 
 use tokio::net::{TcpStream, lookup_host};
 
@@ -17,6 +20,8 @@ pub(super) struct Backend {
     pub url: String,
     /// Where it is.
     pub address: SocketAddr,
+    /// What was looked up; `None`: it was an address already.
+    pub name: Option<String>,
 }
 
 /// A backend that can't be used.
@@ -84,6 +89,7 @@ pub(super) async fn resolve(urls: &[String]) -> Result<Vec<Backend>, Error> {
         backends.push(Backend {
             url: url.clone(),
             address,
+            name: host.parse::<IpAddr>().is_err().then_some(host),
         });
     }
     Ok(backends)

@@ -12,13 +12,14 @@ use std::{
 
 use tokio::{
     sync::{broadcast, watch},
-    task::JoinSet,
+    task::{JoinHandle, JoinSet},
     time,
 };
 
 use super::{
     Error, Options,
     backend::warn_of_absent,
+    inspect::Inspection,
     plan::Plan,
     supervise::{End, Event, Orders, Part, Supervisor},
 };
@@ -64,6 +65,7 @@ pub struct Gateway {
     companion: Supervised,
     envoy: Supervised,
     events: broadcast::Sender<Event>,
+    inspection: Option<JoinHandle<String>>,
 }
 
 /// One process' supervisor: a set of one task, which ends with it.
@@ -115,7 +117,15 @@ impl Gateway {
         let companion = supervise(Part::Companion);
         let envoy = supervise(Part::Envoy);
         tokio::spawn(warn_of_absent(plan.servers.clone()));
+        let inspection = (!plan.backends.is_empty()).then(|| {
+            let inspection = Inspection {
+                backends: plan.backends.clone(),
+                pool: plan.pool.clone(),
+            };
+            tokio::spawn(inspection.run())
+        });
         Ok(Self {
+            inspection,
             plan,
             established,
             companion,
@@ -132,6 +142,11 @@ impl Gateway {
             envoy_admin: self.plan.listen.envoy_admin,
             companion: self.plan.listen.http.clone(),
         }
+    }
+
+    /// What was found at model servers that no file describes, and what was decided on, for people; once.
+    pub fn inspection(&mut self) -> Option<JoinHandle<String>> {
+        self.inspection.take()
     }
 
     /// Starts and deaths of the processes, from now on.

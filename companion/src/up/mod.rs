@@ -6,6 +6,7 @@
 mod backend;
 mod backoff;
 mod gateway;
+mod inspect;
 mod plan;
 mod ports;
 mod supervise;
@@ -176,6 +177,13 @@ pub async fn run(options: Options) -> Result<(), Error> {
         ready?;
         // Nobody may be reading.
         let _ = write!(io::stdout().lock(), "{}", gateway.addresses());
+        if let Some(inspection) = gateway.inspection() {
+            tokio::spawn(async move {
+                if let Ok(found) = inspection.await {
+                    let _ = write!(io::stderr().lock(), "{found}");
+                }
+            });
+        }
         loop {
             tokio::select! {
                 _ = hang_up.recv() => gateway.reload(),

@@ -11,7 +11,7 @@ use tempfile::TempDir;
 
 use super::{Error, Options, backend, ports::Ports};
 use crate::{
-    config::{Address, Config, Listen},
+    config::{Address, Config, Listen, Pool},
     envoy_config, filter_module, http_filters,
 };
 
@@ -28,8 +28,12 @@ pub(super) struct Plan {
     pub envoy: Launch,
     /// Where Envoy reads pools and endpoints, and the companion writes them.
     pub pools: PathBuf,
-    /// What the model servers are called, and where they are.
+    /// What the model servers of a file are called, and where they are.
     pub servers: Vec<(String, SocketAddr)>,
+    /// The model servers without a file.
+    pub backends: Vec<backend::Backend>,
+    /// The first pool: theirs.
+    pub pool: Pool,
     /// Holds the addresses.
     _ports: Ports,
     /// Holds the files; they go with it.
@@ -42,23 +46,19 @@ impl Plan {
             .prefix("penstock-")
             .tempdir()
             .map_err(Error::Folder)?;
-        let (mut config, file, servers) = match (&options.config, options.backends.as_slice()) {
+        let (mut config, file, servers, backends) = match (&options.config, options.backends.as_slice()) {
             (Some(_), [_, ..]) => return Err(Error::Both),
             (None, []) => return Err(Error::Neither),
             (Some(file), []) => {
                 let config = Config::read(file)?;
                 let servers = of_config(&config);
-                (config, file.clone(), servers)
+                (config, file.clone(), servers, Vec::new())
             }
             (None, urls) => {
                 let backends = backend::resolve(urls).await?;
                 let file = write_config(folder.path(), &backends)?;
                 let config = Config::read(&file)?;
-                let servers = backends
-                    .into_iter()
-                    .map(|backend| (backend.url, backend.address))
-                    .collect();
-                (config, file, servers)
+                (config, file, Vec::new(), backends)
             }
         };
         let ports = settle(&mut config.listen, options)?;
@@ -98,6 +98,8 @@ impl Plan {
             envoy,
             pools: pools.path().to_owned(),
             servers,
+            backends,
+            pool: config.pools.swap_remove(0),
             _ports: ports,
             _folder: folder,
         })

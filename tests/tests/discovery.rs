@@ -1,0 +1,147 @@
+//! Servers and pools that come and go while Envoy runs: what is found is used at once, nothing in flight is lost, and no
+//! process is started again.
+
+use std::path::Path;
+use std::time::Duration;
+
+use penstock_tests::gateway::{config, pool, slots};
+use penstock_tests::{Ask, Gateway, Upstream, run, until};
+
+/// Clients that always have a request out.
+const CLIENTS: usize = 24;
+/// Requests that a server gets before something changes again.
+const ENOUGH: usize = 40;
+const SERVICE: Duration = Duration::from_millis(5);
+
+/// A list of servers, as a whole file that takes the old one's place.
+fn list(file: &Path, servers: &[&Upstream]) {
+    let new = file.with_extension("new");
+    let lines = servers.iter().map(|it| format!("- {}\n", it.address()));
+    let text = lines.collect::<String>();
+    std::fs::write(&new, if text.is_empty() { "[]" } else { &text }).expect("written");
+    std::fs::rename(&new, file).expect("renamed");
+}
+
+/// Waits until a server got so many more requests.
+async fn served(server: &Upstream, more: usize) {
+    let before = server.total();
+    until(&format!("{more} more requests"), || async {
+        let now = server.total();
+        if now >= before + more {
+            Ok(())
+        } else {
+            Err(now - before)
+        }
+    })
+    .await;
+}
+
+#[test]
+fn a_pool_gains_and_loses_servers_under_load_and_nothing_is_lost() {
+    run(async {
+        let servers = Upstream::several(3, SERVICE, 1).await;
+        let folder = tempfile::tempdir().expect("a folder");
+        let file = folder.path().join("servers.yaml");
+        list(&file, &[&servers[0]]);
+        let found = format!(
+            "- name: a\n  endpoints: {{file: '{}'}}\n{}",
+            file.display(),
+            slots(4)
+        );
+        let gateway = Gateway::start(&config("", &[found])).await;
+        let envoy = gateway.child("envoy").await;
+        let (stop, stopped) = tokio::sync::watch::channel(false);
+        let clients = (0..CLIENTS).map(|client| {
+            let (gateway, stopped) = (&gateway, stopped.clone());
+            async move {
+                let mut sent = 0;
+                while !*stopped.borrow() {
+                    let answer = gateway.send(Ask::chat("m", &format!("{client}"))).await;
+                    assert_eq!(answer.status, 200, "{}", answer.text());
+                    sent += 1;
+                }
+                sent
+            }
+        });
+        let clients = futures_util::future::join_all(clients);
+        let changes = async {
+            served(&servers[0], ENOUGH).await;
+            list(&file, &[&servers[0], &servers[1]]);
+            served(&servers[1], ENOUGH).await;
+            // The first goes while requests run there.
+            list(&file, &[&servers[1], &servers[2]]);
+            served(&servers[2], ENOUGH).await;
+            until("nothing runs at the first", || async {
+                match servers[0].in_flight() {
+                    0 => Ok(()),
+                    more => Err(more),
+                }
+            })
+            .await;
+            let last = servers[0].total();
+            served(&servers[1], ENOUGH).await;
+            assert_eq!(servers[0].total(), last, "it has gone");
+            // Nobody at all: what comes now waits for a server.
+            list(&file, &[]);
+            until("nothing runs", || async {
+                match servers.iter().map(Upstream::in_flight).sum::<usize>() {
+                    0 => Ok(()),
+                    more => Err(more),
+                }
+            })
+            .await;
+            gateway.waiting("a", CLIENTS as u64).await;
+            list(&file, &[&servers[0]]);
+            served(&servers[0], ENOUGH).await;
+            stop.send_replace(true);
+        };
+        let (sent, ()) = tokio::join!(clients, changes);
+        let total: usize = servers.iter().map(Upstream::total).sum();
+        assert_eq!(total, sent.iter().sum::<usize>(), "each came to one server, once");
+        assert_eq!(gateway.child("envoy").await, envoy, "the same Envoy");
+    });
+}
+
+#[test]
+fn a_pool_that_is_added_is_reached_without_a_restart_and_one_that_is_taken_out_ends_gently() {
+    run(async {
+        let servers = Upstream::several(1, SERVICE, 1).await;
+        let slow = Upstream::scripted().await;
+        let one = pool("one", "'one'", &[&slow], &slots(1));
+        let two = pool("two", "'two'", &[&servers[0]], &slots(1));
+        let gateway = Gateway::start(&config("", std::slice::from_ref(&one))).await;
+        let envoy = gateway.child("envoy").await;
+        let runs = gateway.spawn(Ask::chat("one", "runs"));
+        let call = slow.next().await;
+        let unknown = gateway.send(Ask::chat("two", "early")).await;
+        unknown.expect_error(404, "model_not_found", "rejected_invalid");
+
+        std::fs::write(gateway.config(), config("", &[one, two.clone()])).expect("written");
+        until("the new pool answers", || async {
+            let answer = gateway.send(Ask::chat("two", "x")).await;
+            // Never one that is granted and not found.
+            assert!([200, 404].contains(&answer.status), "{}", answer.text());
+            if answer.status == 200 {
+                Ok(())
+            } else {
+                Err(answer.text())
+            }
+        })
+        .await;
+
+        std::fs::write(gateway.config(), config("", &[two])).expect("written");
+        until("the old pool is gone", || async {
+            let answer = tokio::time::timeout(SERVICE, gateway.send(Ask::chat("one", "late"))).await;
+            match answer {
+                Ok(answer) if answer.status == 404 => Ok(()),
+                Ok(answer) => Err(answer.text()),
+                Err(_) => Err("it waits".to_owned()),
+            }
+        })
+        .await;
+        call.answer();
+        let answer = runs.await.expect("no panic");
+        assert_eq!(answer.status, 200, "what runs ends: {}", answer.text());
+        assert_eq!(gateway.child("envoy").await, envoy, "the same Envoy");
+    });
+}
