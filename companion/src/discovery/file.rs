@@ -68,7 +68,7 @@ fn list(text: &str, file: &str) -> Result<Vec<Endpoint>, config::Error> {
     for line in text.lines() {
         if line.trim_end() != "---" {
             // Deeper than what is around it, so that nothing in it can be more than a part of the list.
-            document.push_str("    ");
+            document.push_str("      ");
             document.push_str(line);
         }
         document.push('\n');

@@ -67,9 +67,11 @@ async fn find(
 ) -> Result<Option<kube::api::ApiResource>, kube::Error> {
     for version in pool::versions() {
         let api: Api<DynamicObject> = Api::namespaced_with(client.clone(), namespace, &version);
-        // Not found is said of an API that the server doesn't know, too.
-        if api.get_opt(name).await?.is_some() {
-            return Ok(Some(version));
+        match api.get(name).await {
+            Ok(_) => return Ok(Some(version)),
+            // So says a server of an object that it doesn't have, and, without a reason, of an API that it doesn't have.
+            Err(kube::Error::Api(status)) if status.code == 404 => {}
+            Err(why) => return Err(why),
         }
     }
     Ok(None)
