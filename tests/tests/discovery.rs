@@ -30,7 +30,7 @@ async fn served(server: &Upstream, more: usize) {
         if now >= before + more {
             Ok(())
         } else {
-            Err(now - before)
+            Err((now - before).to_string())
         }
     })
     .await;
@@ -74,7 +74,7 @@ fn a_pool_gains_and_loses_servers_under_load_and_nothing_is_lost() {
             until("nothing runs at the first", || async {
                 match servers[0].in_flight() {
                     0 => Ok(()),
-                    more => Err(more),
+                    more => Err(more.to_string()),
                 }
             })
             .await;
@@ -86,7 +86,7 @@ fn a_pool_gains_and_loses_servers_under_load_and_nothing_is_lost() {
             until("nothing runs", || async {
                 match servers.iter().map(Upstream::in_flight).sum::<usize>() {
                     0 => Ok(()),
-                    more => Err(more),
+                    more => Err(more.to_string()),
                 }
             })
             .await;
