@@ -2,14 +2,20 @@
 //!
 //! 0: done. 1: failed at run time. 2: bad usage or configuration.
 
+mod help;
+#[cfg(test)]
+mod tests;
+
+use std::io::{self, Write as _};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
+use clap_complete::Shell;
 use tracing_subscriber::EnvFilter;
 
 use crate::{
-    config, demo, envoy_config, filter_module, mock_server, model_cli, replay, serve, status_cmd, top, up,
+    config, demo, envoy_config, filter_module, import, mock_server, model_cli, replay, serve, status_cmd, top, up,
 };
 
 /// Bad usage or configuration.
@@ -71,6 +77,17 @@ enum Command {
     Model(model_cli::Args),
     /// Run an OpenAI-compatible server that batches like vLLM.
     MockServer(mock_server::Args),
+    /// Print another system's queueing policy as a Penstock configuration.
+    Import(import::Args),
+    /// Print what makes a shell complete commands and flags.
+    Completions(Completions),
+}
+
+#[derive(Debug, clap::Args)]
+struct Completions {
+    /// Which shell.
+    #[arg(value_enum, value_name = "SHELL")]
+    shell: Shell,
 }
 
 #[derive(Debug, clap::Args)]
@@ -86,10 +103,25 @@ struct Validate {
     schema: bool,
 }
 
+/// All commands, with their help.
+fn command() -> clap::Command {
+    help::dress(Cli::command())
+}
+
+/// What the shell reads to complete them.
+fn completions(shell: Shell) -> String {
+    let mut script = Vec::new();
+    clap_complete::generate(shell, &mut command(), "penstock", &mut script);
+    String::from_utf8_lossy(&script).into_owned()
+}
+
 /// Runs the command that the process was started with.
 #[must_use]
 pub fn main() -> ExitCode {
-    let cli = Cli::parse();
+    let cli = match Cli::from_arg_matches(&command().get_matches()) {
+        Ok(cli) => cli,
+        Err(error) => error.exit(),
+    };
     let filter = match EnvFilter::try_new(&cli.log) {
         Ok(filter) => filter,
         Err(error) => return failed(&format!("--log {}: {error}", cli.log), EXIT_USAGE),
@@ -125,10 +157,7 @@ async fn run(cli: Cli) -> ExitCode {
         }
         Command::Demo(args) => ended(demo::run(args).await, demo::Error::exit_code),
         Command::EnvoyConfig(args) => match envoy_config::render(args) {
-            Ok(bootstrap) => {
-                print!("{bootstrap}");
-                ExitCode::SUCCESS
-            }
+            Ok(bootstrap) => said(&bootstrap),
             Err(error) => failed(&error.to_string(), error.exit_code()),
         },
         Command::Filter(args) => ended(filter_module::write_to(&args.out), |_| 1),
@@ -151,20 +180,35 @@ async fn run(cli: Cli) -> ExitCode {
             result => ended(result, model_cli::Error::exit_code),
         },
         Command::MockServer(args) => ended(mock_server::run(args).await, mock_server::Error::exit_code),
+        Command::Import(args) => match import::run(&args) {
+            Ok(page) => said(&page),
+            Err(error) if error.has_place() => {
+                eprintln!("{error}");
+                ExitCode::from(error.exit_code())
+            }
+            Err(error) => failed(&error.to_string(), error.exit_code()),
+        },
+        Command::Completions(args) => said(&completions(args.shell)),
+    }
+}
+
+/// A command's answer, on stdout. Who closed it, as `head` does, has read enough.
+fn said(answer: &str) -> ExitCode {
+    let mut out = io::stdout().lock();
+    match out.write_all(answer.as_bytes()).and_then(|()| out.flush()) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => ExitCode::SUCCESS,
+        Err(error) => failed(&format!("can't write the answer: {error}"), 1),
     }
 }
 
 /// Says that a file is valid or why it isn't, or prints what may stand in one.
 fn validate(args: &Validate) -> ExitCode {
     let Some(file) = &args.config else {
-        println!("{:#}", config::schema());
-        return ExitCode::SUCCESS;
+        return said(&format!("{:#}\n", config::schema()));
     };
     match config::Config::read(file) {
-        Ok(_) => {
-            println!("{}: valid", file.display());
-            ExitCode::SUCCESS
-        }
+        Ok(_) => said(&format!("{}: valid\n", file.display())),
         Err(error) => failed(&error.to_string(), EXIT_USAGE),
     }
 }

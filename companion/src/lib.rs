@@ -15,6 +15,7 @@ pub mod health;
 pub mod history;
 pub mod http;
 pub mod http_filters;
+pub mod import;
 mod jsonl;
 pub mod listener;
 pub mod metrics;
