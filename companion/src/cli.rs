@@ -15,7 +15,8 @@ use clap_complete::Shell;
 use tracing_subscriber::EnvFilter;
 
 use crate::{
-    config, demo, envoy_config, filter_module, import, mock_server, model_cli, replay, serve, status_cmd, top, up,
+    config, demo, envoy_config, filter_module, import, mock_server, model_cli, replay, serve, status_cmd,
+    top, up,
 };
 
 /// Bad usage or configuration.

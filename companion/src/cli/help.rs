@@ -204,7 +204,7 @@ const PAGES: &[Page] = &[
         of: "status",
         about: "One look at a running companion: pools, flows, endpoints, what the model of the servers says, and \
                 advice. --json prints the document of /status instead.",
-        examples: "  penstock status\n  penstock status --json\n  penstock status --url http://127.0.0.1:9191",
+        examples: "  penstock status\n  penstock status --json\n  penstock status --url unix:/run/penstock/http.sock",
         environment: &[LOG],
         files: "",
         exit: "  0  done\n  1  no companion answers there\n  2  bad usage",
@@ -212,8 +212,9 @@ const PAGES: &[Page] = &[
     Page {
         of: "top",
         about: "A live table of a running companion: pools, flows and endpoints, with advice. q ends it. Without a \
-                terminal it is one look, like `penstock status`.",
-        examples: "  penstock top\n  penstock top --url http://127.0.0.1:9191",
+                terminal, or with --json, it is one look, like `penstock status`.",
+        examples: "  penstock top\n  penstock top --url http://127.0.0.1:9191 --interval 500ms\n  \
+                   penstock top --url unix:/run/penstock/http.sock",
         environment: &[LOG],
         files: "",
         exit: "  0  done\n  1  no companion answers there\n  2  bad usage",

@@ -167,7 +167,9 @@ pub fn convert(source: Source, text: &str, file: &str) -> Result<String, Error> 
             (imported.line)(&key),
             format!("Penstock can't say this: {key}: {message}"),
         ))),
-        Err(error @ config::Error::Read { .. }) => Err(at(Wrong::new(1, error.to_string()))),
+        Err(error @ (config::Error::Read { .. } | config::Error::Value { .. })) => {
+            Err(at(Wrong::new(1, error.to_string())))
+        }
     }
 }
 

@@ -341,7 +341,8 @@ mod tests {
             "soon",
             "-1s",
             "-1",
-            "5 minutes", "NaN",
+            "5 minutes",
+            "NaN",
             "s",
             ".s",
             "1d",
@@ -351,7 +352,7 @@ mod tests {
             assert!(span(value, Unit::Seconds).is_err(), "{value}");
         }
         assert!(span("300", Unit::Written).is_err_and(|why| why.contains("like 30s")));
-        assert_eq!(span("0", Unit::Written).as_deref(), Ok("0"));
+        assert_eq!(span("0", Unit::Written).as_deref(), Ok("0s"));
     }
 
     #[test]

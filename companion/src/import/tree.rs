@@ -118,11 +118,12 @@ impl fmt::Display for Node {
 
 /// The documents of a YAML file, out of their wrappers. At least one.
 pub(super) fn yaml(text: &str) -> Result<Vec<Root>, Wrong> {
-    let documents: Vec<Spanned<Value>> = serde_saphyr::from_multiple_with_options(text, words()).map_err(|error| {
-        let error = error.without_snippet();
-        let line = error.location().map_or(1, |it| it.line());
-        Wrong::new(line, format!("this is no YAML: {error}"))
-    })?;
+    let documents: Vec<Spanned<Value>> =
+        serde_saphyr::from_multiple_with_options(text, words()).map_err(|error| {
+            let error = error.without_snippet();
+            let line = error.location().map_or(1, |it| it.line());
+            Wrong::new(line, format!("this is no YAML: {error}"))
+        })?;
     let mut roots = Vec::new();
     for document in documents {
         unwrap(text, node(document), 0, &mut roots)?;
