@@ -214,7 +214,9 @@ impl Driver {
             Message::Observe(values_max, kept) => self.observer.hold_to(values_max, kept),
             // Nobody listens any more when these fail: the asker has gone.
             Message::Status(reply) => {
-                let _ = reply.send(self.control.status(now));
+                let status = self.control.status(now);
+                self.observer.tidy(now, &status);
+                let _ = reply.send(status);
             }
             Message::Look(reply) => {
                 let _ = reply.send(self.look());
@@ -250,6 +252,7 @@ impl Driver {
     }
 
     fn carry_out(&mut self) {
+        let now = self.clock.now();
         while let Some(output) = self.control.poll_output() {
             match output {
                 Output::Send(conn, frame) => self.send(conn, *frame),
@@ -258,10 +261,9 @@ impl Driver {
                     self.conns.remove(&conn);
                 }
                 Output::Observe(observation) => {
-                    let now = self.clock.now();
                     self.history.note(now, &observation);
                     self.recent.note(now, &observation);
-                    self.observer.observe(observation);
+                    self.observer.observe(now, observation);
                 }
             }
         }

@@ -34,4 +34,5 @@ pub mod store;
 mod tasks;
 pub mod tls;
 pub mod top;
+pub mod trace;
 pub mod up;

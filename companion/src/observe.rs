@@ -1,68 +1,62 @@
 //! What the driver saw, as counters and log lines: a request is one line at debug, and a kind of refusal is at most
 //! one line a second at warn. Prompts, bodies and private identities are in neither.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use penstock_control::{Labels, Observation};
-use penstock_engine::Outcome;
+use penstock_control::{Labels, Observation, Status};
+use penstock_engine::{Instant, Outcome};
 use penstock_wire::names::code;
 
-use crate::metrics::{Metrics, OTHER};
+use crate::metrics::{Ended, Metrics, NO_POOL, OTHER, Table};
 use crate::policy::band_name;
 use crate::store;
+use crate::trace::{self, Tracer};
 
 /// A kind of refusal is logged once in this time, with the count of those that weren't.
 const WARN_EVERY: Duration = Duration::from_secs(1);
+/// The codes that a filter may say it answered with by itself.
+const CODES: [&str; 16] = [
+    code::TOO_MANY_FLOWS,
+    code::QUEUE_FULL,
+    code::FLOW_CAPACITY,
+    code::NOT_QUEUED,
+    code::QUEUE_TIMEOUT,
+    code::DEADLINE_EXCEEDED,
+    code::CANCELLED,
+    code::NO_ENDPOINTS,
+    code::MODEL_NOT_FOUND,
+    code::INVALID_REQUEST,
+    code::REQUEST_TOO_LARGE,
+    code::UPSTREAM_UNAVAILABLE,
+    code::UPSTREAM_RESET,
+    code::SHUTTING_DOWN,
+    code::GATEWAY_UNAVAILABLE,
+    code::INTERNAL,
+];
 
 /// Moves the metrics and writes the log. Owned by the driver: nothing here is shared.
 #[derive(Debug)]
 pub struct Observer {
     metrics: Arc<Metrics>,
-    models: Limited,
-    endpoints: Limited,
+    table: Table,
     warned: HashMap<(Arc<str>, &'static str), (Instant, u64)>,
     kept: store::Writers,
-}
-
-/// The values of a label that a client chooses, up to a limit.
-#[derive(Debug)]
-struct Limited {
-    seen: HashSet<Box<str>>,
-    most: usize,
-}
-
-impl Limited {
-    fn new(most: usize) -> Self {
-        Self {
-            seen: HashSet::new(),
-            most,
-        }
-    }
-
-    fn value<'a>(&mut self, of: &'a str) -> &'a str {
-        if self.seen.contains(of) {
-            return of;
-        }
-        if self.seen.len() >= self.most {
-            return OTHER;
-        }
-        self.seen.insert(of.into());
-        of
-    }
+    tracer: Option<Tracer>,
 }
 
 impl Observer {
     /// With at most `values_max` values of a label that clients choose.
     #[must_use]
     pub fn new(metrics: Arc<Metrics>, values_max: usize) -> Self {
+        metrics.limit(values_max);
         Self {
+            table: Table::new(metrics.clone()),
             metrics,
-            models: Limited::new(values_max),
-            endpoints: Limited::new(values_max),
             warned: HashMap::new(),
             kept: store::Writers::default(),
+            tracer: None,
         }
     }
 
@@ -72,25 +66,35 @@ impl Observer {
         Self { kept, ..self }
     }
 
+    /// The same that hands over a span of every request.
+    #[must_use]
+    pub fn traced(self, tracer: Option<Tracer>) -> Self {
+        Self { tracer, ..self }
+    }
+
     /// Another limit and other stores; what is shown already stays.
     pub fn hold_to(&mut self, values_max: usize, kept: store::Writers) {
-        self.models.most = values_max;
-        self.endpoints.most = values_max;
+        self.metrics.limit(values_max);
         self.kept = kept;
     }
 
     /// `messages` were decided on in `elapsed`.
     pub fn decided(&self, elapsed: Duration, messages: usize) {
-        let none: [&str; 0] = [];
         #[expect(clippy::cast_precision_loss, reason = "a batch is small")]
         self.metrics
             .decision
-            .with_label_values(&none)
             .observe(elapsed.as_secs_f64() / messages.max(1) as f64);
     }
 
-    /// Takes one observation.
-    pub fn observe(&mut self, observation: Observation) {
+    /// Lets go of what is gone, before somebody looks at the metrics beside this status.
+    pub fn tidy(&mut self, now: Instant, status: &Status) {
+        self.table.tidy(now, status);
+        let is_pool = |name: &str| name == NO_POOL || status.pools.iter().any(|pool| &*pool.name == name);
+        self.warned.retain(|(pool, _), _| is_pool(pool));
+    }
+
+    /// Takes one observation, made at `now`.
+    pub fn observe(&mut self, now: Instant, observation: Observation) {
         match observation {
             Observation::SessionOpened {
                 conn,
@@ -98,8 +102,7 @@ impl Observer {
                 waiting,
                 running,
             } => {
-                let none: [&str; 0] = [];
-                self.metrics.resyncs.with_label_values(&none).inc();
+                self.metrics.resyncs.inc();
                 tracing::info!(
                     conn = conn.0,
                     node,
@@ -126,33 +129,15 @@ impl Observer {
             Observation::EndpointBack { pool, endpoint } => {
                 tracing::info!(pool = %pool, endpoint, "no longer marked down: it is tried again");
             }
-            Observation::Arrived(labels) => {
-                let model = self.models.value(&labels.model);
-                self.metrics
-                    .arrivals
-                    .with_label_values(&[&labels.pool, model, model])
-                    .inc();
-            }
-            Observation::BadDeadline(labels) => {
-                let model = self.models.value(&labels.model);
-                self.metrics
-                    .push_errors
-                    .with_label_values(&[&labels.pool, model, model, code::BAD_DEADLINE])
-                    .inc();
-            }
+            Observation::Arrived(labels) => self.table.of(now, &labels).arrived(),
+            Observation::BadDeadline(labels) => self.push_error(now, &labels, code::BAD_DEADLINE),
             Observation::PriorityLowered(labels) => {
-                let model = self.models.value(&labels.model);
-                self.metrics
-                    .priority_lowered
-                    .with_label_values(&[&labels.pool, model, model])
-                    .inc();
+                let of = self.table.of(now, &labels).labels();
+                self.metrics.priority_lowered.with_label_values(&of).inc();
             }
             Observation::Requeued(labels) => {
-                let model = self.models.value(&labels.model);
-                self.metrics
-                    .requeues
-                    .with_label_values(&[&labels.pool, model, model])
-                    .inc();
+                let of = self.table.of(now, &labels).labels();
+                self.metrics.requeues.with_label_values(&of).inc();
                 tracing::debug!(
                     pool = %labels.pool,
                     request_id = labels.request_id,
@@ -166,25 +151,36 @@ impl Observer {
                 waited,
                 endpoint,
             } => {
-                self.outcome(&labels, outcome, code, waited, &endpoint);
+                self.outcome(now, &labels, outcome, code, waited, &endpoint);
             }
             Observation::Refused {
                 labels,
                 outcome,
                 code,
-            } => self.refused(&labels, &outcome, &code),
+            } => self.refused(now, &labels, &outcome, &code),
             Observation::Learned { pool, variant, kept } => self.kept.learned(&pool, variant, kept),
             Observation::Misrouted { labels, endpoint } => {
                 self.metrics.misrouted.with_label_values(&[&labels.pool]).inc();
                 tracing::warn!(pool = %labels.pool, request_id = labels.request_id, endpoint, "went to another endpoint than was granted");
             }
-            Observation::Dropped { labels, code, .. } => {
+            Observation::Dropped {
+                labels,
+                outcome,
+                code,
+                waited,
+            } => {
+                // For how long it ran nobody saw.
+                self.span(|| trace::Ended {
+                    granted: true,
+                    code,
+                    ..trace::Ended::new(labels.clone(), outcome, waited, waited)
+                });
                 tracing::debug!(pool = %labels.pool, request_id = labels.request_id, code, "ended without a server");
             }
             Observation::Completed {
                 labels,
-                outcome: _,
-                waited: _,
+                outcome,
+                waited,
                 endpoint,
                 status,
                 ttft,
@@ -193,36 +189,24 @@ impl Observer {
                 prompt_tokens,
                 output_tokens,
             } => {
-                let model = self.models.value(&labels.model);
-                let endpoint = self.endpoints.value(&endpoint);
-                let of = [&labels.pool, model, model];
-                let at = [&labels.pool, model, model, endpoint];
-                let class = code_class(status);
-                self.metrics
-                    .responses
-                    .with_label_values(&[of[0], of[1], of[2], endpoint, class])
-                    .inc();
-                self.metrics
-                    .input_tokens
-                    .with_label_values(&of)
-                    .inc_by(prompt_tokens.unwrap_or(0));
-                self.metrics
-                    .output_tokens
-                    .with_label_values(&of)
-                    .inc_by(output_tokens.unwrap_or(0));
-                self.metrics
-                    .duration
-                    .with_label_values(&at)
-                    .observe(duration.as_secs_f64());
-                if let Some(ttft) = ttft {
-                    self.metrics
-                        .ttft
-                        .with_label_values(&at)
-                        .observe(ttft.as_secs_f64());
-                }
-                if let Some(itl) = itl {
-                    self.metrics.itl.with_label_values(&at).observe(itl.as_secs_f64());
-                }
+                let ended = Ended {
+                    status,
+                    duration,
+                    ttft,
+                    itl,
+                    input_tokens: prompt_tokens.unwrap_or(0),
+                    output_tokens: output_tokens.unwrap_or(0),
+                };
+                self.table.ended(now, &labels, &endpoint, &ended);
+                self.span(|| trace::Ended {
+                    granted: true,
+                    first_byte: ttft,
+                    endpoint: endpoint.clone(),
+                    status,
+                    input_tokens: prompt_tokens,
+                    output_tokens,
+                    ..trace::Ended::new(labels.clone(), outcome, waited, duration)
+                });
                 tracing::debug!(
                     pool = %labels.pool,
                     request_id = labels.request_id,
@@ -238,30 +222,36 @@ impl Observer {
         }
     }
 
-    fn outcome(&mut self, labels: &Labels, outcome: Outcome, code: &'static str, waited: Duration, to: &str) {
-        let model = self.models.value(&labels.model);
-        let of = [&labels.pool, model, model];
+    fn outcome(
+        &mut self,
+        now: Instant,
+        labels: &Arc<Labels>,
+        outcome: Outcome,
+        code: &'static str,
+        waited: Duration,
+        to: &str,
+    ) {
+        if !matches!(outcome, Outcome::Bypassed | Outcome::Leased | Outcome::Dispatched) {
+            self.span(|| trace::Ended {
+                code,
+                ..trace::Ended::new(labels.clone(), outcome, waited, waited)
+            });
+        }
+        let series = self.table.of(now, labels);
+        series.decided(outcome, labels.band, Some(waited));
+        let of = series.labels();
         let band = band_name(labels.band);
-        let name = outcome.as_str();
-        self.metrics
-            .requests
-            .with_label_values(&[of[0], of[1], of[2], name, band])
-            .inc();
-        self.metrics
-            .queue_latency
-            .with_label_values(&[of[0], of[1], of[2], band, name])
-            .observe(waited.as_secs_f64());
         match outcome {
-            Outcome::Bypassed => self.metrics.bypass.with_label_values(&of).inc(),
             Outcome::ExpiredTtl => self.metrics.expired.with_label_values(&of).inc(),
             Outcome::Cancelled => self.metrics.cancelled.with_label_values(&of).inc(),
+            Outcome::Leased => self.metrics.lease_admissions.with_label_values(&of).inc(),
             Outcome::Displaced => {
                 self.metrics
                     .preemptions
                     .with_label_values(&[of[0], of[1], of[2], band])
                     .inc();
             }
-            Outcome::Leased
+            Outcome::Bypassed
             | Outcome::Dispatched
             | Outcome::RejectedTooManyFlows
             | Outcome::RejectedQueueFull
@@ -282,61 +272,51 @@ impl Observer {
             request_id = labels.request_id,
             flow,
             band,
-            outcome = name,
+            outcome = outcome.as_str(),
             waited_ms = millis(waited),
             endpoint = to,
             "decided"
         );
         if !code.is_empty() && outcome != Outcome::Cancelled {
-            self.metrics
-                .push_errors
-                .with_label_values(&[of[0], of[1], of[2], code])
-                .inc();
-            self.warn(&labels.pool, code, flow);
+            self.push_error(now, labels, code);
+            self.warn(now, &labels.pool, code, flow);
         }
     }
 
-    fn refused(&mut self, labels: &Labels, outcome: &str, code: &str) {
-        let model = self.models.value(&labels.model);
-        let of = [&labels.pool, model, model];
-        let known = Outcome::ALL
-            .into_iter()
-            .map(Outcome::as_str)
-            .find(|name| *name == outcome);
-        let outcome = known.unwrap_or(Outcome::Internal.as_str());
-        let band = band_name(labels.band);
-        self.metrics
-            .requests
-            .with_label_values(&[of[0], of[1], of[2], outcome, band])
-            .inc();
-        self.metrics
-            .push_errors
-            .with_label_values(&[of[0], of[1], of[2], self.endpoints.value(code)])
-            .inc();
+    fn refused(&mut self, now: Instant, labels: &Labels, outcome: &str, code: &str) {
+        let known = Outcome::ALL.into_iter().find(|known| known.as_str() == outcome);
+        let outcome = known.unwrap_or(Outcome::Internal);
+        let code = CODES.into_iter().find(|known| *known == code);
+        let code = code.unwrap_or(code::INTERNAL);
+        self.table.of(now, labels).decided(outcome, labels.band, None);
+        self.push_error(now, labels, code);
+        let outcome = outcome.as_str();
         tracing::debug!(pool = %labels.pool, request_id = labels.request_id, outcome, code, "refused by the filter");
     }
 
+    fn span(&self, ended: impl FnOnce() -> trace::Ended) {
+        if let Some(tracer) = &self.tracer {
+            tracer.ended(ended());
+        }
+    }
+
+    fn push_error(&mut self, now: Instant, labels: &Labels, code: &str) {
+        let of = self.table.of(now, labels).labels();
+        self.metrics
+            .push_errors
+            .with_label_values(&[of[0], of[1], of[2], code])
+            .inc();
+    }
+
     /// One line a kind and second, with the number of those it stands for.
-    fn warn(&mut self, pool: &Arc<str>, code: &'static str, flow: &str) {
-        let now = Instant::now();
+    fn warn(&mut self, now: Instant, pool: &Arc<str>, code: &'static str, flow: &str) {
         let (last, silent) = self.warned.entry((pool.clone(), code)).or_insert((now, 0));
-        if *silent == 0 || now.duration_since(*last) >= WARN_EVERY {
+        if *silent == 0 || now.since(*last) >= WARN_EVERY {
             tracing::warn!(pool = %pool, code, flow, suppressed = silent.saturating_sub(1), "request refused");
             (*last, *silent) = (now, 1);
         } else {
             *silent += 1;
         }
-    }
-}
-
-const fn code_class(status: u16) -> &'static str {
-    match status {
-        100..=199 => "1xx",
-        200..=299 => "2xx",
-        300..=399 => "3xx",
-        400..=499 => "4xx",
-        500..=599 => "5xx",
-        _ => "none",
     }
 }
 
@@ -383,19 +363,25 @@ mod tests {
     fn what_went_wrong_is_counted_under_its_name() {
         let metrics = Arc::new(Metrics::new().expect("distinct"));
         let mut observer = Observer::new(metrics.clone(), 10);
-        observer.observe(Observation::Requeued(labels()));
-        observer.observe(Observation::Requeued(labels()));
-        observer.observe(Observation::PriorityLowered(labels()));
-        observer.observe(Observation::Misrouted {
-            labels: labels(),
-            endpoint: "127.0.0.1:1".into(),
-        });
-        observer.observe(Observation::SessionOpened {
-            conn: penstock_control::ConnId(1),
-            node: "n".into(),
-            waiting: 0,
-            running: 0,
-        });
+        observer.observe(Instant::ZERO, Observation::Requeued(labels()));
+        observer.observe(Instant::ZERO, Observation::Requeued(labels()));
+        observer.observe(Instant::ZERO, Observation::PriorityLowered(labels()));
+        observer.observe(
+            Instant::ZERO,
+            Observation::Misrouted {
+                labels: labels(),
+                endpoint: "127.0.0.1:1".into(),
+            },
+        );
+        observer.observe(
+            Instant::ZERO,
+            Observation::SessionOpened {
+                conn: penstock_control::ConnId(1),
+                node: "n".into(),
+                waiting: 0,
+                running: 0,
+            },
+        );
         let page = page(&metrics);
         let of = r#"{model="m",pool="chat",target_model="m"}"#;
         for line in [

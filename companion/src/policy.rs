@@ -65,7 +65,7 @@ pub fn frame(config: &Config) -> wire::Policy {
                 prefix_hashes: wants_hashes(pool),
             })
             .collect(),
-        tracing: false,
+        tracing: crate::trace::is_wanted(),
     };
     let mut hasher = DefaultHasher::new();
     prost::Message::encode_to_vec(&policy).hash(&mut hasher);
@@ -84,6 +84,7 @@ pub fn plugin_configuration(config: &Config, node: &str) -> Value {
         "policy": {
             "digest": policy.digest,
             "body_bytes_max": policy.body_bytes_max,
+            "tracing": policy.tracing,
             "routes": ROUTES.map(|(path, api)| json!({"path": path, "api": api_name(api)})),
             "identity": {
                 "fairness_id": json_sources(&identity.fairness_id),

@@ -20,7 +20,7 @@ use crate::listener::{self, Listener};
 use crate::metrics::Metrics;
 use crate::observe::Observer;
 use crate::store::Keeper;
-use crate::{grpc, http, policy, reload, store, tls};
+use crate::{grpc, http, policy, reload, store, tls, trace};
 
 /// Peers that don't read keep the process no longer than this.
 const FLUSH_MAX: Duration = Duration::from_secs(1);
@@ -151,9 +151,20 @@ pub async fn run(args: Args) -> Result<(), Error> {
 
     let clock = Clock::start();
     let metrics = Arc::new(Metrics::new()?);
+    metrics.follow(config);
     let mut keeper = Keeper::default();
     let mut kept = keeper.open(config)?;
-    let observer = Observer::new(metrics.clone(), config.metric_flows).keeping(keeper.writers());
+    let (life, lives) = watch::channel(Life::Serving);
+    let (tracer, spans) = match trace::spawn(&metrics, ending(lives.clone())) {
+        Ok(started) => started.unzip(),
+        Err(why) => {
+            tracing::error!(why, "no traces: what the environment says of them can't be");
+            (None, None)
+        }
+    };
+    let observer = Observer::new(metrics.clone(), config.metric_flows)
+        .keeping(keeper.writers())
+        .traced(tracer);
     let birth = Birth::now(args.expect_sessions);
     let mut settings = settings(config, &birth);
     for pool in &mut settings.pools {
@@ -185,7 +196,6 @@ pub async fn run(args: Args) -> Result<(), Error> {
     .await?;
     tokio::spawn(discovery::run(config.clone()));
 
-    let (life, lives) = watch::channel(Life::Serving);
     let app = http::App {
         driver: driver.clone(),
         metrics,
@@ -224,6 +234,9 @@ pub async fn run(args: Args) -> Result<(), Error> {
         // What fails from here on fails because nobody needs it any more.
         let _ = grpc.await;
         let _ = http.await;
+        if let Some(spans) = spans {
+            let _ = spans.await;
+        }
     };
     if tokio::time::timeout(FLUSH_MAX, flushed).await.is_err() {
         tracing::warn!("a peer doesn't read; not waiting for it");

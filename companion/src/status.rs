@@ -208,6 +208,8 @@ mod tests {
                 name: Arc::from("chat"),
                 addresses: Vec::new(),
                 public_flows: Default::default(),
+                served: Vec::new(),
+                other_served: 0,
                 discipline: Discipline::Usage,
                 snapshot,
                 model: None,

@@ -13,6 +13,7 @@ use crate::control::Control;
 use crate::convert;
 use crate::event::{Labels, Observation};
 use crate::register::Stage;
+use crate::status::named;
 
 /// What a client is told to wait when nobody can say.
 const RETRY_AFTER_DEFAULT: Duration = Duration::from_secs(1);
@@ -67,8 +68,14 @@ impl Control {
                         }
                     }
                 }
+                Effect::Settled { id, band: _, cost } => {
+                    if let Some(labels) = self.requests.settled(id) {
+                        let flow = named(&labels.flow);
+                        self.pools[pool].shown.served(now, flow, labels.private, cost.0);
+                    }
+                }
                 // A control never asks for traces.
-                Effect::Settled { .. } | Effect::Traced { .. } => {}
+                Effect::Traced { .. } => {}
             }
         }
     }

@@ -17,6 +17,7 @@ use crate::event::{Labels, Observation};
 use crate::limits::{REQUESTS_IN_ALL_MAX, REQUESTS_MAX};
 use crate::register::{Entry, Name, Stage};
 use crate::session::Epoch;
+use crate::status::named;
 use crate::trust;
 
 /// How a request comes in.
@@ -101,7 +102,7 @@ impl Control {
                 )
             }
         };
-        let mut labels = self.labels(pool, &from, name, claim.band);
+        let mut labels = self.labels(now, pool, &from, name, claim.band);
         let id = self.requests.name();
         let mut request = convert::request(id, now, &from, &self.pools[pool], &labels);
         let constraints = Constraints::of(&from);
@@ -164,7 +165,7 @@ impl Control {
     }
 
     /// Whose request it is, and what its server is asked for. Its flow is shown if there is room.
-    fn labels(&mut self, pool: usize, from: &wire::Register, name: Name, band: Band) -> Labels {
+    fn labels(&mut self, now: Instant, pool: usize, from: &wire::Register, name: Name, band: Band) -> Labels {
         let of = &self.pools[pool];
         // Where its body is rewritten already, it stays as it is.
         let target = match from.target_model.as_str() {
@@ -184,9 +185,17 @@ impl Control {
             request_id: from.request_id.as_str().into(),
         };
         if !private {
-            self.pools[pool].show(&labels.flow, self.settings.flows_shown);
+            self.show(now, pool, named(&labels.flow));
         }
         labels
+    }
+
+    /// Lets a flow be shown, as one of those of all pools for which there is room.
+    fn show(&mut self, now: Instant, pool: usize, flow: &str) {
+        let all: usize = self.pools.iter().map(|pool| pool.shown.len()).sum();
+        let of = &mut self.pools[pool].shown;
+        let others = all - of.len();
+        of.came(now, flow, self.settings.flows_shown.saturating_sub(others));
     }
 
     /// It goes nowhere, and no engine is asked.

@@ -27,6 +27,7 @@ mod resync;
 mod rewrite;
 mod session;
 mod settings;
+mod shown;
 mod status;
 mod timers;
 mod trust;

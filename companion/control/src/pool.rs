@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use hashbrown::{HashMap, HashSet};
+use hashbrown::HashMap;
 use penstock_engine::Engine;
 use penstock_engine::input::EndpointId;
 use penstock_engine::policy::Gate;
@@ -16,6 +16,7 @@ use crate::limits::WINDOW;
 use crate::listing::Endpoint;
 use crate::rewrite::Rewriter;
 use crate::settings::{FlowKey, PoolSettings};
+use crate::shown::Shown;
 use crate::status::ServerStatus;
 
 /// A pool and what decides for it.
@@ -31,7 +32,7 @@ pub(crate) struct Pool {
     /// How often a request may be queued again.
     pub(crate) requeues: u32,
     /// Flows whose identity may be shown: it came from a header, and there was room.
-    pub(crate) public_flows: HashSet<Box<str>>,
+    pub(crate) shown: Shown,
     /// The models that its servers are asked for instead.
     pub(crate) rewriter: Rewriter,
     /// The configuration doesn't have it any more: it is here until the last of its requests has ended.
@@ -63,7 +64,7 @@ impl Pool {
             open_bound: None,
             seen_ready: 0,
             marked: Vec::new(),
-            public_flows: HashSet::new(),
+            shown: Shown::default(),
             rewriter: Rewriter::new(&settings.rewrite),
             retired: false,
             globs: globs(&settings.models),
@@ -76,7 +77,7 @@ impl Pool {
     pub(crate) fn change(&mut self, now: Instant, settings: &PoolSettings) -> bool {
         if self.flow_key != settings.flow_key {
             // What names a flow now may be nobody's business.
-            self.public_flows.clear();
+            self.shown.clear();
         }
         self.retired = false;
         self.flow_key.clone_from(&settings.flow_key);
@@ -119,13 +120,6 @@ impl Pool {
         matched
             .and_then(|at| u16::try_from(at + 1).ok())
             .unwrap_or_default()
-    }
-
-    /// Lets a flow be shown, as one of at most `most`.
-    pub(crate) fn show(&mut self, flow: &str, most: usize) {
-        if !flow.is_empty() && self.public_flows.len() < most && !self.public_flows.contains(flow) {
-            self.public_flows.insert(flow.into());
-        }
     }
 
     /// The servers by their endpoints' numbers, with the requests that aren't ours as `snapshot` has them.

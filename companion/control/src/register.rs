@@ -80,6 +80,8 @@ pub(crate) struct Requests {
     entries: HashMap<RequestId, Entry>,
     moved: HashMap<Epoch, HashMap<u64, RequestId>>,
     named: u64,
+    /// Whose the request in stock was that ended last: its engine has yet to say what it cost.
+    settling: Option<(RequestId, Arc<Labels>)>,
 }
 
 impl Requests {
@@ -116,6 +118,9 @@ impl Requests {
     /// Forgets a request that has ended, and remembers that it has: its filter may yet speak of it.
     pub(crate) fn close(&mut self, id: RequestId) -> Option<Entry> {
         let entry = self.entries.remove(&id)?;
+        if !entry.waits() {
+            self.settling = Some((id, entry.labels.clone()));
+        }
         if let Some(context) = self.contexts.get_mut(&entry.name.epoch) {
             context.requests.remove(&entry.name.sequence);
             context.counted.insert(entry.name.sequence);
@@ -127,6 +132,12 @@ impl Requests {
             }
         }
         Some(entry)
+    }
+
+    /// Whose the request was that has just been closed, now that its engine says what it cost.
+    pub(crate) fn settled(&mut self, id: RequestId) -> Option<Arc<Labels>> {
+        let (_, labels) = self.settling.take_if(|(settling, _)| *settling == id)?;
+        Some(labels)
     }
 
     /// `true`: this request of a filter has no outcome yet, as far as is remembered. From now on it has.

@@ -31,7 +31,7 @@ impl Control {
             }
         }
         if self.settings.flows_shown < old.flows_shown {
-            self.pools.iter_mut().for_each(|pool| pool.public_flows.clear());
+            self.pools.iter_mut().for_each(|pool| pool.shown.clear());
         }
         let begun = self.rearrange(now);
         for pool in 0..self.in_force {

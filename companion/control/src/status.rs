@@ -12,6 +12,7 @@ use penstock_engine::snapshot::Snapshot;
 use crate::autopilot::{AutopilotStatus, Scraped};
 use crate::control::Control;
 use crate::envoys::Envoy;
+use crate::pool::Pool;
 
 /// Everything at one moment.
 #[derive(Clone, Debug)]
@@ -67,8 +68,12 @@ pub struct PoolStatus {
     pub retired: bool,
     /// Addresses by the endpoint's number; empty: nobody has that number.
     pub addresses: Vec<Box<str>>,
-    /// Flows whose identity may be shown.
+    /// Flows whose identity may be shown, and isn't idle for ten minutes.
     pub public_flows: HashSet<Box<str>>,
+    /// What each of these was served, by name; its order says nothing.
+    pub served: Vec<(Box<str>, u64)>,
+    /// What all others were served.
+    pub other_served: u64,
     /// By which rule its flows share.
     pub discipline: Discipline,
     /// What its engine shows.
@@ -96,6 +101,12 @@ pub struct ServerStatus {
 
 /// The flow of requests without an identity.
 pub(crate) const ANONYMOUS: &str = "anonymous";
+
+/// A flow as its engine calls it.
+pub(crate) const fn named(flow: &str) -> &str {
+    if flow.is_empty() { ANONYMOUS } else { flow }
+}
+
 /// What stands for the flows that aren't shown, one by one.
 const OTHER: &str = "other";
 
@@ -141,11 +152,14 @@ impl Control {
         let pools = self.pools.iter().zip(orphaned);
         let pools = pools.map(|(pool, (orphaned_stock, orphaned_waiting))| {
             let snapshot = pool.engine.snapshot();
+            let served = served(pool, &snapshot, now);
             PoolStatus {
                 name: pool.name.clone(),
                 retired: pool.retired,
                 addresses: pool.addresses(),
-                public_flows: pool.public_flows.clone(),
+                public_flows: served.iter().map(|(flow, _)| flow.clone()).collect(),
+                served,
+                other_served: pool.shown.other_served(),
                 discipline: pool.policy.flows.discipline,
                 servers: pool.servers(&snapshot),
                 snapshot,
@@ -167,6 +181,16 @@ impl Control {
     }
 }
 
+/// The flows of a pool that are shown, and what each was served.
+fn served(pool: &Pool, snapshot: &Snapshot, now: Instant) -> Vec<(Box<str>, u64)> {
+    let flows = snapshot.flows.iter();
+    let busy: HashSet<&str> = flows
+        .filter(|flow| flow.waiting > 0 || flow.in_flight > 0)
+        .map(|flow| &*flow.key)
+        .collect();
+    pool.shown.at(now, |flow| busy.contains(flow))
+}
+
 impl PoolStatus {
     /// The address of an endpoint; empty for one that never was.
     #[must_use]
@@ -186,9 +210,8 @@ impl PoolStatus {
     /// A flow as it may be shown: private ones, and those past the limit, are `other`.
     #[must_use]
     pub fn shown<'a>(&self, flow: &'a str) -> &'a str {
-        if flow.is_empty() {
-            ANONYMOUS
-        } else if self.public_flows.contains(flow) {
+        let flow = named(flow);
+        if self.public_flows.contains(flow) {
             flow
         } else {
             OTHER

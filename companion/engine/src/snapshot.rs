@@ -41,6 +41,8 @@ pub struct Snapshot {
     pub classes: Vec<ClassSnapshot>,
     /// Flows that wait, run, or were served lately, by name and band.
     pub flows: Vec<FlowSnapshot>,
+    /// How far flows are apart, leaf by leaf of the tree; empty where their discipline promises no bound.
+    pub gaps: Vec<GapSnapshot>,
     /// Endpoints that are listed or still in use, by id.
     pub endpoints: Vec<EndpointSnapshot>,
     /// Totals since the engine began.
@@ -96,6 +98,20 @@ pub struct FlowSnapshot {
     pub weight: f64,
     /// Its virtual finish, in cost per weight; zero for one that has none any more.
     pub finish: f64,
+}
+
+/// The flows that compete with each other: those of one band, and of one class and model where these have their own.
+#[derive(Clone, Debug, PartialEq)]
+pub struct GapSnapshot {
+    /// The band.
+    pub band: Band,
+    /// The model; empty: all share.
+    pub model: Box<str>,
+    /// The class; empty: there is one.
+    pub class: Box<str>,
+    /// The largest gap in settled service per weight between two flows, since both could go, over the bound for these
+    /// two (QUEUEING, Flows); 0 with fewer than two. Above 1 the bound is broken.
+    pub ratio: f64,
 }
 
 /// An endpoint.
@@ -218,6 +234,7 @@ impl Engine {
             }),
             classes: self.class_snapshots(),
             flows: self.flow_snapshots(),
+            gaps: self.tree.gap_snapshots(),
             endpoints: self.endpoint_snapshots(),
             counters: self.counters,
             dispatching: self.ready,

@@ -6,7 +6,7 @@ use std::collections::VecDeque;
 
 use penstock_engine::input::{Band, Prompt, Service, Usage};
 use penstock_engine::limits::{FLOWS_MAX, OVERFLOW_FLOWS};
-use penstock_engine::policy::CostUnit;
+use penstock_engine::policy::{CostUnit, Discipline};
 use penstock_engine::units::Tokens;
 use penstock_engine::{Effect, Input, RequestId};
 use proptest::prelude::*;
@@ -109,4 +109,59 @@ fn flows_leave_no_trace() {
     }
     let present = |flow: &&penstock_engine::snapshot::FlowSnapshot| flow.finish > 0.0;
     assert_eq!(bench.engine.snapshot().flows.iter().filter(present).count(), 0);
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(48))]
+
+    /// What the snapshot says of it: never above 1, whoever joins and leaves, by every rule that promises a bound.
+    #[test]
+    fn the_gap_stays_within_the_bound(
+        costs in costs(),
+        waits in prop::collection::vec(1..30_usize, 40),
+        slots in 1..6_u64,
+        discipline in prop::sample::select(vec![Discipline::Wfq, Discipline::RoundRobin, Discipline::Drr]),
+    ) {
+        let mut policy = policy();
+        policy.gate = gate(slots, slots);
+        policy.flows.cost = CostUnit::Tokens;
+        policy.flows.discipline = discipline;
+        policy.flows.weights.insert("b".into(), 3.0);
+        policy.queue.flow_capacity = 1_000;
+        let mut bench = Bench::new(policy, 1);
+        let mut running: VecDeque<u64> = VecDeque::new();
+        let (mut next, mut largest) = (0_u64, 0.0_f64);
+        for count in waits {
+            for _ in 0..count {
+                let (estimate, _) = costs[next as usize % costs.len()];
+                let flow = ["a", "b", "c"][(next % 7 % 3) as usize];
+                let mut request = request(next, flow, Band::Default);
+                request.prompt = Prompt::Tokens(Tokens(estimate));
+                request.expected_output = Some(Tokens(0));
+                for effect in bench.effects(Input::Register(request)) {
+                    if let Effect::Grant { id, .. } = effect {
+                        running.push_back(id.0);
+                    }
+                }
+                next += 1;
+            }
+            for _ in 0..12 {
+                let Some(id) = running.pop_front() else { break };
+                let (_, real) = costs[id as usize % costs.len()];
+                let usage = Usage { prompt: Some(Tokens(real)), cached: None, output: Some(Tokens(0)) };
+                let ended = Input::Completed { id: RequestId(id), service: Service::Served(usage) };
+                for effect in bench.effects(ended) {
+                    if let Effect::Grant { id, .. } = effect {
+                        running.push_back(id.0);
+                    }
+                }
+                let gaps = bench.engine.snapshot().gaps;
+                prop_assert_eq!(gaps.len(), 3);
+                prop_assert_eq!(gaps[0].ratio, 0.0, "nobody is critical");
+                prop_assert!(gaps[1].ratio <= 1.0, "{:?}", gaps[1]);
+                largest = largest.max(gaps[1].ratio);
+            }
+        }
+        prop_assert!(largest > 0.0, "nothing was measured");
+    }
 }

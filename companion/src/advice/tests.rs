@@ -55,6 +55,8 @@ fn scene(keys: &str) -> Scene {
         name: "chat".into(),
         addresses: vec!["127.0.0.1:1".into(), "127.0.0.1:2".into()],
         public_flows: ["acme".into()].into(),
+        served: Vec::new(),
+        other_served: 0,
         discipline: Discipline::Wfq,
         snapshot,
         model: Some(AutopilotStatus {

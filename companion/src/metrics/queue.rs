@@ -1,13 +1,13 @@
 //! What waits and what runs at this moment, and the totals that the engines keep themselves.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashSet};
 
 use penstock_control::Status;
 use penstock_engine::policy::Discipline;
 use penstock_engine::snapshot::FlowSnapshot;
-use prometheus::{GaugeVec, IntCounterVec, IntGaugeVec};
+use prometheus::{GaugeVec, IntCounterVec, IntGauge, IntGaugeVec, Registry};
 
-use super::{Maker, decimal, int, thousandths};
+use super::{Maker, OTHER, decimal, int, thousandths};
 use crate::policy::band_name;
 
 /// Made at every scrape.
@@ -28,6 +28,9 @@ pub(super) struct Gauges {
     active_flows: IntGaugeVec,
     class_deficit_tokens: IntGaugeVec,
     usage_window_tokens: GaugeVec,
+    fairness_service_tokens: IntCounterVec,
+    fairness_gap_ratio: GaugeVec,
+    lease_credit: IntGaugeVec,
     sessions: IntGaugeVec,
     clock_backwards: IntCounterVec,
     dequeue_attempts: IntCounterVec,
@@ -42,7 +45,7 @@ impl Gauges {
                 queue_cost_tokens: make.float(
                     "queue_cost_tokens",
                     "Estimated cost of the requests that wait.",
-                    &["pool"],
+                    &["pool", "flow", "band"],
                 )?,
                 queue_bytes: make.gauge(
                     "queue_bytes",
@@ -109,6 +112,21 @@ impl Gauges {
                     "What a policy class may send before its next turn, over bands and models.",
                     &["pool", "class"],
                 )?,
+                fairness_service_tokens: make.counter(
+                    "fairness_service_tokens_total",
+                    "What a flow was served, at its settled cost.",
+                    &["pool", "flow"],
+                )?,
+                fairness_gap_ratio: make.float(
+                    "fairness_gap_ratio",
+                    "Largest gap in service per weight between two flows that wait, over what fairness allows them.",
+                    &["pool", "band", "class", "model"],
+                )?,
+                lease_credit: make.gauge(
+                    "lease_credit",
+                    "Requests that filters may let go without asking.",
+                    &["pool"],
+                )?,
                 sessions: make.gauge("sessions", "Filters with an open stream.", &[])?,
                 clock_backwards: make.counter(
                     "clock_backwards_total",
@@ -128,7 +146,9 @@ impl Gauges {
         })
     }
 
-    pub(super) fn set(&self, status: &Status) {
+    /// With at most `values_max` names of models.
+    pub(super) fn set(&self, status: &Status, values_max: usize) {
+        let mut models: HashSet<&str> = HashSet::new();
         let open = status.sessions.iter().filter(|it| it.open).count();
         let none: [&str; 0] = [];
         self.sessions.with_label_values(&none).set(int(open));
@@ -150,10 +170,26 @@ impl Gauges {
                 .with_label_values(of)
                 .set(int(pool.orphaned_stock));
             self.queue_bytes.with_label_values(of).set(int(now.waiting_bytes));
-            #[expect(clippy::cast_precision_loss, reason = "a gauge is a float")]
-            self.queue_cost_tokens
-                .with_label_values(of)
-                .set(now.waiting_cost.0 as f64);
+            self.lease_credit.with_label_values(of).set(0);
+            for gap in &now.gaps {
+                let model = if models.len() < values_max || models.contains(&*gap.model) {
+                    models.insert(&gap.model);
+                    &gap.model
+                } else {
+                    OTHER
+                };
+                let labels = [of[0], band_name(gap.band), &gap.class, model];
+                let gauge = self.fairness_gap_ratio.with_label_values(&labels);
+                gauge.set(gauge.get().max(gap.ratio));
+            }
+            for (flow, cost) in &pool.served {
+                self.fairness_service_tokens
+                    .with_label_values(&[of[0], flow])
+                    .inc_by(*cost);
+            }
+            self.fairness_service_tokens
+                .with_label_values(&[of[0], OTHER])
+                .inc_by(pool.other_served);
             self.ready_endpoints.with_label_values(of).set(int(now
                 .endpoints
                 .iter()
@@ -190,12 +226,28 @@ impl Gauges {
                     .set(int(endpoint.stock));
             }
             for flow in &now.flows {
+                let labels = [of[0], pool.shown(&flow.key), band_name(flow.band)];
                 self.queue_length
-                    .with_label_values(&[of[0], pool.shown(&flow.key), band_name(flow.band)])
+                    .with_label_values(&labels)
                     .add(int(flow.waiting));
+                #[expect(clippy::cast_precision_loss, reason = "a gauge is a float")]
+                self.queue_cost_tokens
+                    .with_label_values(&labels)
+                    .add(flow.waiting_cost.0 as f64);
             }
         }
     }
+}
+
+/// What waits in all pools, under Nexus' name.
+pub(super) fn nexus(registry: &Registry, status: &Status) -> prometheus::Result<()> {
+    let depth = IntGauge::new("nexus_queue_depth", "Requests that wait, in all pools.")?;
+    depth.set(int(status
+        .pools
+        .iter()
+        .map(|pool| pool.snapshot.waiting)
+        .sum::<u64>()));
+    registry.register(Box::new(depth))
 }
 
 /// Identities that wait or have something in flight, in whatever band.

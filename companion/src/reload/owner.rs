@@ -294,9 +294,7 @@ impl Owner {
     }
 
     async fn have_followed(&mut self, config: &Config) {
-        for pool in &config.pools {
-            self.metrics.expect(&pool.name);
-        }
+        self.metrics.follow(config);
         self.health.follow(config).await;
         self.readers.follow(config).await;
     }

@@ -4,6 +4,7 @@ mod autopilot;
 mod counts;
 mod envoys;
 mod failures;
+mod flows;
 mod harness;
 mod limits;
 mod look;

@@ -16,6 +16,8 @@ pub(crate) struct Flow {
     pub(super) child: ChildId,
     pub(crate) waiting: u64,
     pub(crate) in_flight: u64,
+    /// The largest cost of one of its requests, estimated or real.
+    pub(super) largest: u64,
     pub(super) queue: Queue,
     /// Where its next request stands; `None`: nothing waits, or the flow runs as much as it may.
     pub(super) standing: Option<LaneId>,
@@ -31,6 +33,7 @@ impl Flow {
             child,
             waiting: 0,
             in_flight: 0,
+            largest: 0,
             queue: Queue::default(),
             standing: None,
             holds: false,

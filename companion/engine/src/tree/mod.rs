@@ -12,6 +12,7 @@ mod classes;
 mod deficits;
 mod dynamo;
 mod flows;
+mod gaps;
 mod identities;
 mod lanes;
 mod level;
@@ -97,9 +98,8 @@ pub(crate) struct Queued {
     pub(crate) cost: u64,
     /// What it costs its class.
     pub(crate) class_cost: u64,
-    /// Tokens,
+    /// Tokens, and of these the cached ones.
     pub(crate) prompt: u64,
-    /// and of these the cached ones.
     pub(crate) cached: u64,
     pub(crate) bytes: u64,
     /// It can't go, whatever may, and holds nobody back.
@@ -128,6 +128,7 @@ struct Leaf {
     tree: u32,
     class: u32,
     level: Level,
+    gaps: gaps::Gaps,
     waiting: u64,
 }
 
@@ -221,11 +222,8 @@ impl Tree {
 
     /// What waits at all.
     pub(crate) const fn waiting_in_all(&self) -> Waiting {
-        let [a, b, c] = [
-            self.bands[0].waiting,
-            self.bands[1].waiting,
-            self.bands[2].waiting,
-        ];
+        let [a, b, c] = &self.bands;
+        let (a, b, c) = (a.waiting, b.waiting, c.waiting);
         Waiting {
             requests: a.requests + b.requests + c.requests,
             bytes: a.bytes + b.bytes + c.bytes,

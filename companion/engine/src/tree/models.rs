@@ -22,6 +22,12 @@ impl Models {
         }
     }
 
+    /// The name of a number; `None`: it is shared by several.
+    pub(super) fn name(&self, number: u32) -> Option<&str> {
+        let mut named = self.numbers.iter();
+        named.find(|(_, of)| **of == number).map(|(name, _)| &**name)
+    }
+
     /// Of the model of this name.
     pub(super) fn number(&mut self, name: &str) -> u32 {
         if let Some(&number) = self.numbers.get(name) {

@@ -9,6 +9,7 @@ use crate::input::{Band, EndpointId};
 use crate::policy::ClassMode;
 use crate::time::Instant;
 
+use super::gaps::{self, Gaps};
 use super::level::{Level, Ring};
 use super::node::{ChildId, Head, Node};
 use super::{BANDS, LaneId, Leaf, Model, NONE, Queued, Receipts, Tree};
@@ -38,9 +39,11 @@ impl Tree {
     }
 
     pub(super) fn serve_path(&mut self, flow: u32, charge: &Charge) -> Receipts {
-        let node = &self.flows[flow];
+        let node = &mut self.flows[flow];
+        node.largest = node.largest.max(charge.cost);
         let leaf = &mut self.leaves[node.leaf];
         let tree = &mut self.trees[leaf.tree];
+        leaf.gaps.charged();
         Receipts {
             band: self.pool.serve(tree.band as ChildId, charge),
             model: self.bands[tree.band as usize].models.serve(tree.child, charge),
@@ -51,9 +54,11 @@ impl Tree {
     }
 
     pub(super) fn charge_path(&mut self, flow: u32, charge: &Charge) -> Receipts {
-        let node = &self.flows[flow];
+        let node = &mut self.flows[flow];
+        node.largest = node.largest.max(charge.cost);
         let leaf = &mut self.leaves[node.leaf];
         let tree = &mut self.trees[leaf.tree];
+        leaf.gaps.charged();
         Receipts {
             band: self.pool.charge(tree.band as ChildId, charge),
             model: self.bands[tree.band as usize].models.charge(tree.child, charge),
@@ -64,7 +69,8 @@ impl Tree {
     }
 
     pub(super) fn settle_path(&mut self, flow: u32, charge: &Charge, receipts: &Receipts, real: Option<u64>) {
-        let node = &self.flows[flow];
+        let node = &mut self.flows[flow];
+        node.largest = node.largest.max(real.unwrap_or(0));
         let leaf = &mut self.leaves[node.leaf];
         let tree = &mut self.trees[leaf.tree];
         if receipts.epoch == self.epoch {
@@ -76,6 +82,7 @@ impl Tree {
             tree.ring.settle(leaf.class, charge, receipts.class, real);
         }
         leaf.level.settle(node.child, charge, receipts.flow, real);
+        leaf.gaps.settled(flow, charge.cost, real, self.shape.discipline);
     }
 
     /// The leaf of these, made if it isn't there.
@@ -105,6 +112,7 @@ impl Tree {
                 tree: number,
                 class,
                 level: Level::new(&self.shape, self.now),
+                gaps: Gaps::default(),
                 waiting: 0,
             });
         }
@@ -123,11 +131,18 @@ impl Tree {
         let lane = head.map(|head| self.lane_of(flow, head.lane, endpoints));
         self.stand(flow, lane);
         let node = &self.flows[flow];
-        let level = &mut self.leaves[node.leaf].level;
+        let Leaf { level, gaps, .. } = &mut self.leaves[node.leaf];
+        let open = lane.is_some_and(|(lane, _)| self.lanes.is_open(lane));
+        match head.filter(|_| open && gaps::has_bound(self.shape.discipline)) {
+            Some(head) => {
+                let weight = self.identities.get(node.identity).weight;
+                gaps.stands(flow, weight, head.cost, node.in_flight);
+            }
+            None => gaps.leaves(flow),
+        }
         match (head, lane) {
             (Some(mut head), Some((lane, _))) => {
-                head.lane = lane;
-                head.open = self.lanes.is_open(lane);
+                (head.lane, head.open) = (lane, open);
                 level.stand(node.child, &head);
             }
             // At its limit, or all of it is suspended.
@@ -213,6 +228,9 @@ impl Tree {
         for lane in self.lanes.refresh(id, endpoints.get(id)) {
             let open = self.lanes.is_open(lane);
             for leaf in self.lanes.leaves(lane) {
+                if !open {
+                    self.part(leaf, lane);
+                }
                 if !self.leaves[leaf].level.turn(lane, open) {
                     for flow in self.lanes.flows(lane, leaf) {
                         self.restand(flow);
@@ -220,6 +238,16 @@ impl Tree {
                 }
                 self.tell_up(leaf);
             }
+        }
+    }
+
+    /// Those of `leaf` that stand in `lane` can't go.
+    fn part(&mut self, leaf: u32, lane: LaneId) {
+        let gaps = &mut self.leaves[leaf].gaps;
+        let stands = |flow: &u32| self.flows[*flow].standing == Some(lane);
+        let parted: Vec<u32> = gaps.flows().filter(stands).collect();
+        for flow in parted {
+            gaps.leaves(flow);
         }
     }
 
