@@ -71,7 +71,15 @@ impl Gateway {
     /// # Panics
     /// As [`Gateway::start`].
     pub async fn with_log(config: &str, log: &str) -> Self {
-        Self::launch(config, log, None).await
+        Self::launch(config, &[("PENSTOCK_LOG", log.to_owned())], None).await
+    }
+
+    /// The same, with more in its environment.
+    ///
+    /// # Panics
+    /// As [`Gateway::start`].
+    pub async fn with_environment(config: &str, environment: &[(&str, String)]) -> Self {
+        Self::launch(config, environment, None).await
     }
 
     /// The same with a file for `--http-filter`.
@@ -79,15 +87,16 @@ impl Gateway {
     /// # Panics
     /// As [`Gateway::start`].
     pub async fn behind(config: &str, http_filters: &Value) -> Self {
-        Self::launch(config, "info", Some(http_filters)).await
+        Self::launch(config, &[], Some(http_filters)).await
     }
 
-    async fn launch(config: &str, log: &str, http_filters: Option<&Value>) -> Self {
+    async fn launch(config: &str, environment: &[(&str, String)], http_filters: Option<&Value>) -> Self {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let file = folder.path().join("penstock.yaml");
         std::fs::write(&file, config).expect("write the configuration");
         let mut command = Self::command(&file);
-        command.env("PENSTOCK_LOG", log);
+        command.env("PENSTOCK_LOG", "info");
+        command.envs(environment.iter().map(|(name, value)| (name, value)));
         if let Some(filters) = http_filters {
             let file = folder.path().join("filters.json");
             std::fs::write(&file, filters.to_string()).expect("write a file");

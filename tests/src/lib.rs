@@ -6,6 +6,7 @@
 
 pub mod ask;
 pub mod binary;
+pub mod collector;
 pub mod companion;
 pub mod crowd;
 pub mod envoy;

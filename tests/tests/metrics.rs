@@ -1,0 +1,294 @@
+//! What a running companion shows: every metric there is, names within their limit however many tenants come, and rules
+//! and a dashboard that name nothing else.
+
+#[path = "metrics/rules.rs"]
+mod rules;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use penstock_tests::gateway::{answer, config, pool, slots};
+use penstock_tests::metrics::Metrics;
+use penstock_tests::{Ask, Gateway, Upstream, run};
+
+/// Every metric, its type, and its labels beside `pool`, `model` and `target_model` (`r`), `pool` (`p`), `pool` and
+/// `variant` (`v`), or none (`-`).
+const ALL: [(&str, &str, &str); 71] = [
+    ("queue_length", "gauge", "p flow band"),
+    ("queue_cost_tokens", "gauge", "p flow band"),
+    ("queue_latency_seconds", "histogram", "r band outcome"),
+    ("requests_total", "counter", "r outcome band"),
+    ("arrivals_total", "counter", "r"),
+    ("bypass_total", "counter", "r"),
+    ("requests_expired_total", "counter", "r"),
+    ("requests_cancelled_total", "counter", "r"),
+    ("queue_push_errors_total", "counter", "r error_type"),
+    ("preemptions_total", "counter", "r band"),
+    ("requeues_total", "counter", "r"),
+    ("priority_lowered_total", "counter", "r"),
+    ("clock_backwards_total", "counter", "p"),
+    ("stock_level", "gauge", "p endpoint"),
+    ("queue_bytes", "gauge", "p"),
+    ("upper_bound", "gauge", "p"),
+    ("lower_bound", "gauge", "p"),
+    ("watermark", "gauge", "p"),
+    ("saturation", "gauge", "p"),
+    ("ready_endpoints", "gauge", "p"),
+    ("dequeue_attempts_total", "counter", "p"),
+    ("dequeue_successes_total", "counter", "p"),
+    ("active_flows", "gauge", "p"),
+    ("fairness_service_tokens_total", "counter", "p flow"),
+    ("fairness_gap_ratio", "gauge", "p band class model"),
+    ("class_deficit_tokens", "gauge", "p class"),
+    ("usage_window_tokens", "gauge", "p"),
+    ("ttft_seconds", "histogram", "r endpoint"),
+    ("itl_seconds", "histogram", "r endpoint"),
+    ("request_duration_seconds", "histogram", "r endpoint"),
+    ("responses_total", "counter", "r endpoint code_class"),
+    ("input_tokens_total", "counter", "r"),
+    ("output_tokens_total", "counter", "r"),
+    ("model_alpha_ms", "gauge", "v"),
+    ("model_beta_ms", "gauge", "v"),
+    ("model_gamma_ms", "gauge", "v"),
+    ("model_nis", "gauge", "v"),
+    ("model_condition_number", "gauge", "v"),
+    ("model_ttft_bias", "gauge", "v"),
+    ("model_state", "gauge", "v state"),
+    ("slo_ttft_seconds", "gauge", "p"),
+    ("slo_itl_seconds", "gauge", "p"),
+    ("slo_source", "gauge", "p source"),
+    ("capacity_requests_per_second", "gauge", "v"),
+    ("concurrency_limit", "gauge", "v"),
+    ("capacity_total", "gauge", "v"),
+    ("demand_total", "gauge", "v"),
+    ("utilization", "gauge", "v"),
+    ("desired_replicas", "gauge", "v"),
+    ("current_replicas", "gauge", "v"),
+    ("pending_replicas", "gauge", "v"),
+    ("draining_stock", "gauge", "p"),
+    ("orphaned_stock", "gauge", "p"),
+    ("misrouted_total", "counter", "p"),
+    ("resyncs_total", "counter", "-"),
+    ("unacked_events", "gauge", "-"),
+    ("foreign_load", "gauge", "p endpoint"),
+    ("lease_credit", "gauge", "p"),
+    ("lease_admissions_total", "counter", "r"),
+    ("sessions", "gauge", "-"),
+    ("decision_duration_seconds", "histogram", "-"),
+    ("config_reload_failures_total", "counter", "-"),
+    ("build_info", "gauge", "- version"),
+    ("trace_spans_dropped_total", "counter", "- reason"),
+    // What follows from the others' types.
+    ("queue_latency_seconds_bucket", "", ""),
+    ("ttft_seconds_bucket", "", ""),
+    ("ttft_seconds_sum", "", ""),
+    ("ttft_seconds_count", "", ""),
+    ("itl_seconds_bucket", "", ""),
+    ("request_duration_seconds_bucket", "", ""),
+    ("decision_duration_seconds_bucket", "", ""),
+];
+
+/// Of these nothing is known in a gateway that has just begun, or nothing has happened: they are named and have no series.
+const WITHOUT_SERIES: [&str; 15] = [
+    "preemptions_total",
+    "class_deficit_tokens",
+    "usage_window_tokens",
+    "model_alpha_ms",
+    "model_beta_ms",
+    "model_gamma_ms",
+    "model_nis",
+    "model_condition_number",
+    "slo_ttft_seconds",
+    "slo_itl_seconds",
+    "capacity_requests_per_second",
+    "concurrency_limit",
+    "desired_replicas",
+    "foreign_load",
+    "trace_spans_dropped_total",
+];
+
+/// Names to types, as the page says them.
+fn described(page: &Metrics) -> BTreeMap<String, String> {
+    let types = page
+        .text()
+        .lines()
+        .filter_map(|line| line.strip_prefix("# TYPE "));
+    types
+        .filter_map(|line| line.split_once(' '))
+        .map(|(name, kind)| (name.to_owned(), kind.to_owned()))
+        .collect()
+}
+
+fn labels(said: &str) -> BTreeSet<String> {
+    let mut words = said.split(' ');
+    let common: &[&str] = match words.next() {
+        Some("r") => &["pool", "model", "target_model"],
+        Some("p") => &["pool"],
+        Some("v") => &["pool", "variant"],
+        _ => &[],
+    };
+    common.iter().copied().chain(words).map(str::to_owned).collect()
+}
+
+async fn some_traffic(gateway: &Gateway, server: &Upstream) {
+    for (tenant, model) in [("acme", "m"), ("beta", "m"), ("acme", "nobodys")] {
+        let ask = Ask::chat(model, "hello").tenant(tenant).streamed();
+        let sent = gateway.send(ask);
+        let served = async {
+            if model == "m" {
+                let events = server.next().await.stream();
+                events.text("a");
+                events.text("b");
+                events.finish(5, 7);
+            }
+        };
+        tokio::join!(sent, served);
+    }
+    // Counted a moment after the client has its answer.
+    penstock_tests::until("all have ended", || async {
+        let ended = gateway.metrics().await.sum("penstock_responses_total", &[]);
+        if ended == 2.0 {
+            Ok(())
+        } else {
+            Err(format!("{ended}"))
+        }
+    })
+    .await;
+}
+
+#[test]
+fn every_metric_is_there_with_its_type_its_help_and_its_labels() {
+    run(async {
+        let server = Upstream::scripted().await;
+        let gateway = Gateway::start(&config("", &[pool("p", "m", &[&server], &slots(1))])).await;
+        some_traffic(&gateway, &server).await;
+        let page = gateway.metrics().await;
+        let kinds = described(&page);
+        let all: BTreeSet<String> = ALL
+            .iter()
+            .filter(|(_, kind, _)| !kind.is_empty())
+            .map(|(name, _, _)| format!("penstock_{name}"))
+            .collect();
+        let shown: BTreeSet<String> = kinds.keys().cloned().collect();
+        assert_eq!(shown, all);
+        for (name, kind, said) in ALL.iter().filter(|(_, kind, _)| !kind.is_empty()) {
+            let full = format!("penstock_{name}");
+            assert_eq!(kinds[&full], *kind, "{name}");
+            assert!(
+                page.text().contains(&format!("# HELP {full} ")),
+                "{name} has no help"
+            );
+            let sample_name = if *kind == "histogram" {
+                format!("{full}_count")
+            } else {
+                full.clone()
+            };
+            let samples: Vec<_> = page.samples.iter().filter(|it| it.name == sample_name).collect();
+            assert_eq!(
+                samples.is_empty(),
+                WITHOUT_SERIES.contains(name),
+                "{name}: {samples:?}"
+            );
+            for sample in samples {
+                let have: BTreeSet<String> = sample.labels.keys().cloned().collect();
+                assert_eq!(have, labels(said), "{name}");
+            }
+        }
+        // What nobody's pool is counted under, and who is charged for what.
+        for (labels, expected) in [
+            (&[("pool", "none"), ("outcome", "rejected_invalid")][..], 1.0),
+            (
+                &[
+                    ("pool", "p"),
+                    ("outcome", "bypassed"),
+                    ("model", "m"),
+                    ("target_model", "m"),
+                ],
+                2.0,
+            ),
+        ] {
+            assert_eq!(
+                page.sum("penstock_requests_total", labels),
+                expected,
+                "{labels:?}"
+            );
+        }
+        assert_eq!(page.sum("penstock_arrivals_total", &[("pool", "none")]), 1.0);
+        for flow in ["acme", "beta"] {
+            let served = page.sum("penstock_fairness_service_tokens_total", &[("flow", flow)]);
+            assert_eq!(served, 19.0, "5 of prompt and twice 7 of output for {flow}");
+        }
+    });
+}
+
+const TENANTS: usize = 5_000;
+const SHOWN: usize = 1_000;
+
+#[test]
+fn five_thousand_tenants_stay_within_the_limit() {
+    run(async {
+        let servers = Upstream::several(2, Duration::ZERO, 0).await;
+        let servers: Vec<&Upstream> = servers.iter().collect();
+        let gateway = Gateway::start(&config("", &[pool("p", "", &servers, &slots(8))])).await;
+        let next = Arc::new(AtomicUsize::new(0));
+        let mut clients = Vec::new();
+        for _ in 0..32 {
+            let (next, client, url) = (
+                next.clone(),
+                gateway.client().clone(),
+                gateway.url("/v1/chat/completions"),
+            );
+            clients.push(tokio::spawn(async move {
+                loop {
+                    let number = next.fetch_add(1, Ordering::Relaxed);
+                    if number >= TENANTS {
+                        return;
+                    }
+                    let request = client.post(&url).json(&Ask::chat("m", "hello").body());
+                    let request = request.header("x-penstock-tenant", format!("tenant-{number}"));
+                    let answer = answer(request.send().await.expect("an answer"))
+                        .await
+                        .expect("whole");
+                    assert_eq!(answer.status, 200, "{}", answer.text());
+                }
+            }));
+        }
+        for client in clients {
+            client.await.expect("no panic");
+        }
+        penstock_tests::until("all have ended", || async {
+            let ended = gateway.metrics().await.sum("penstock_responses_total", &[]);
+            if ended >= TENANTS as f64 {
+                Ok(())
+            } else {
+                Err(format!("{ended}"))
+            }
+        })
+        .await;
+        let started = Instant::now();
+        let page = gateway.metrics().await;
+        let took = started.elapsed();
+        for name in [
+            "penstock_queue_length",
+            "penstock_queue_cost_tokens",
+            "penstock_fairness_service_tokens_total",
+        ] {
+            let of = page.samples.iter().filter(|sample| sample.name == name);
+            let flows: BTreeSet<&str> = of.map(|sample| &*sample.labels["flow"]).collect();
+            assert_eq!(flows.len(), SHOWN + 1, "{name}");
+            assert!(flows.contains("other"), "{name}");
+        }
+        let served = page.sum("penstock_fairness_service_tokens_total", &[]);
+        let others = page.sum("penstock_fairness_service_tokens_total", &[("flow", "other")]);
+        assert!(others > 0.0 && served > others, "{others} of {served}");
+        assert_eq!(page.sum("penstock_active_flows", &[]), 0.0);
+        println!(
+            "{TENANTS} tenants: {} series, {} bytes, {} ms from the request to the page read",
+            page.samples.len(),
+            page.text().len(),
+            took.as_millis(),
+        );
+    });
+}

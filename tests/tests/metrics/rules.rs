@@ -1,0 +1,162 @@
+//! docs/alerts.yaml and docs/grafana.json: they can be read, every metric in them is there, and promtool, where it is to
+//! be had, finds nothing wrong.
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use penstock_tests::binary::workspace;
+use serde_json::Value;
+
+use super::ALL;
+
+fn docs() -> PathBuf {
+    workspace().join("docs")
+}
+
+fn read(path: &Path) -> String {
+    std::fs::read_to_string(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
+}
+
+/// What a document's rules are: `(record or alert, expr)`, after every key was checked to be one that Prometheus knows.
+fn rules() -> Vec<(String, String, Value)> {
+    let text = read(&docs().join("alerts.yaml"));
+    let document: Value = serde_saphyr::from_str(&text).expect("YAML");
+    let only = |of: &Value, keys: &[&str]| {
+        let map = of.as_object().unwrap_or_else(|| panic!("no mapping: {of}"));
+        for key in map.keys() {
+            assert!(keys.contains(&&**key), "`{key}` is none of {keys:?}");
+        }
+    };
+    only(&document, &["groups"]);
+    let mut rules = Vec::new();
+    for group in document["groups"].as_array().expect("groups") {
+        only(group, &["name", "interval", "rules"]);
+        for rule in group["rules"].as_array().expect("rules") {
+            only(rule, &["record", "alert", "expr", "for", "labels", "annotations"]);
+            let name = rule.get("record").or(rule.get("alert")).expect("a name");
+            let expr = rule["expr"].as_str().expect("an expression");
+            rules.push((
+                name.as_str().expect("text").to_owned(),
+                expr.to_owned(),
+                rule.clone(),
+            ));
+        }
+    }
+    rules
+}
+
+/// The names of Penstock's metrics in a text, what is recorded (`penstock:`) as well.
+fn named(text: &str) -> BTreeSet<String> {
+    let is_part = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == ':';
+    text.split(|c: char| !is_part(c))
+        .map(|word| word.trim_end_matches(':'))
+        .filter(|word| word.starts_with("penstock_") || word.starts_with("penstock:"))
+        .filter(|word| word.len() > "penstock_".len())
+        .map(str::to_owned)
+        .collect()
+}
+
+#[track_caller]
+fn are_there(what: &str, text: &str) {
+    let recorded: Vec<String> = rules().into_iter().map(|(name, _, _)| name).collect();
+    // Envoy's name of the companion.
+    let cluster = penstock_envoy::bootstrap::COMPANION_CLUSTER;
+    for name in named(text) {
+        let is_metric = ALL.iter().any(|(it, _, _)| name == format!("penstock_{it}"));
+        assert!(
+            is_metric || recorded.contains(&name) || name == cluster,
+            "{what}: there is no {name}"
+        );
+    }
+}
+
+#[test]
+fn rules_name_only_what_is_shown_and_lead_to_their_runbook() {
+    let runbook = read(&docs().join("alerts.md"));
+    let mut alerts = 0;
+    for (name, expr, rule) in rules() {
+        are_there(&name, &expr);
+        assert!(!named(&expr).is_empty(), "{name} looks at nothing");
+        if rule.get("alert").is_none() {
+            continue;
+        }
+        alerts += 1;
+        for key in ["summary", "description"] {
+            assert!(rule["annotations"][key].is_string(), "{name} has no {key}");
+        }
+        let link = format!("docs/alerts.md#{}", name.to_lowercase());
+        assert_eq!(rule["annotations"]["runbook_url"], link, "{name}");
+        assert!(
+            runbook.contains(&format!("\n### {name}\n")),
+            "{name} isn't explained"
+        );
+        assert!(rule["labels"]["severity"].is_string(), "{name}");
+    }
+    assert!(alerts >= 15, "{alerts}");
+}
+
+#[test]
+fn the_pages_name_only_what_is_shown() {
+    for page in ["alerts.md", "alerts_test.yaml"] {
+        are_there(page, &read(&docs().join(page)));
+    }
+}
+
+#[test]
+fn the_dashboard_names_only_what_is_shown_and_shows_all_there_is() {
+    let text = read(&docs().join("grafana.json"));
+    let dashboard: Value = serde_json::from_str(&text).expect("JSON");
+    let variables = dashboard["templating"]["list"].as_array().expect("variables");
+    let variables: Vec<&str> = variables.iter().filter_map(|it| it["name"].as_str()).collect();
+    assert_eq!(variables, ["datasource", "pool", "flow"]);
+    let mut shown = BTreeSet::new();
+    let mut ids = BTreeSet::new();
+    for panel in dashboard["panels"].as_array().expect("panels") {
+        assert!(ids.insert(panel["id"].as_u64()), "two panels of one id");
+        for target in panel["targets"].as_array().into_iter().flatten() {
+            let expr = target["expr"].as_str().expect("an expression");
+            are_there("grafana.json", expr);
+            shown.extend(named(expr));
+        }
+    }
+    for (name, kind, _) in ALL.iter().filter(|(_, kind, _)| !kind.is_empty()) {
+        let name = match *kind {
+            "histogram" => format!("penstock_{name}_bucket"),
+            _ => format!("penstock_{name}"),
+        };
+        assert!(
+            shown.contains(&name) || name == "penstock_build_info",
+            "nobody sees {name}"
+        );
+    }
+}
+
+/// With promtool every expression is parsed and every alert tried. Without it, what can be checked otherwise is checked by
+/// the other tests here, and this one says that it wasn't there.
+#[test]
+fn promtool_finds_nothing_wrong() {
+    let promtool = std::env::var("PROMTOOL").unwrap_or_else(|_| "promtool".into());
+    for arguments in [
+        ["check", "rules", "alerts.yaml"],
+        ["test", "rules", "alerts_test.yaml"],
+    ] {
+        let run = Command::new(&promtool)
+            .args(arguments)
+            .current_dir(docs())
+            .output();
+        match run {
+            Ok(ran) => {
+                let said = String::from_utf8_lossy(&ran.stdout) + String::from_utf8_lossy(&ran.stderr);
+                assert!(ran.status.success(), "promtool {arguments:?}:\n{said}");
+            }
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+                eprintln!(
+                    "NOT CHECKED: there is no promtool here, so `promtool {}` didn't run",
+                    arguments.join(" ")
+                );
+            }
+            Err(error) => panic!("{promtool}: {error}"),
+        }
+    }
+}
