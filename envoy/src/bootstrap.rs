@@ -31,8 +31,8 @@ use serde_json::{Value, json};
 use crate::{folder, limits};
 
 /// The name of the companion's cluster, which the plugin configuration must name. A pool's cluster is called as the pool
-/// is, and the name of a pool has no slash.
-pub const COMPANION_CLUSTER: &str = "penstock/companion";
+/// is, and no name of a pool has a `~`; gRPC says it as its authority, where a slash would be wrong.
+pub const COMPANION_CLUSTER: &str = "penstock~companion";
 
 /// The listener where a request enters again that no server took, as an endpoint list names it.
 ///
@@ -447,7 +447,7 @@ mod tests {
         assert_eq!(filter["allow_on_headers_stop_iteration"], true);
         assert_eq!(
             filter["configuration"]["value"],
-            r#"{"companion":"penstock/companion","requeue":"envoy://penstock-requeue/"}"#
+            r#"{"companion":"penstock~companion","requeue":"envoy://penstock-requeue/"}"#
         );
         let routes = look(
             &document,
