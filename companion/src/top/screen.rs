@@ -25,8 +25,8 @@ pub(super) fn draw(frame: &mut Frame<'_>, state: &State) {
     let mut parts: Vec<(Table, u16)> = Vec::new();
     if let Some(pool) = pool {
         for table in [
-            tables::classes(pool),
             tables::endpoints(pool),
+            tables::classes(pool),
             tables::model(pool),
         ] {
             if !table.rows.is_empty() {
@@ -37,6 +37,12 @@ pub(super) fn draw(frame: &mut Frame<'_>, state: &State) {
     }
     let area = frame.area();
     let advice_height = advice_rows(&advice, area.width).min(area.height / 3);
+    // Where there is no room for all, the model goes first.
+    let fixed = 2 + rows(&all).min(area.height / 3) + 2 + FLOWS_MIN + advice_height;
+    let whole = |parts: &[(Table, u16)]| parts.iter().fold(fixed, |sum, (_, it)| sum.saturating_add(*it));
+    while parts.len() > 1 && whole(&parts) > area.height {
+        parts.pop();
+    }
     let mut constraints = vec![
         Constraint::Length(1),
         Constraint::Length(rows(&all).min(area.height / 3)),

@@ -135,7 +135,7 @@ impl View {
         });
         let draining = if self.draining { ", DRAINING" } else { "" };
         format!(
-            "penstock {}, up {}, {open} Envoy workers{lost}{config}{draining}",
+            "penstock {}, up {}, {open} sessions{lost}{config}{draining}",
             self.version,
             uptime(self.uptime_s)
         )
@@ -171,7 +171,7 @@ pub(super) mod tests {
         assert_eq!((pool.waiting, pool.flows.len(), pool.endpoints.len()), (12, 3, 3));
         assert_eq!(
             view.headline(),
-            "penstock 0.1.0, up 1h 2m, 2 Envoy workers (1 not heard of), penstock.yaml (0123456789ab, 1 failed)"
+            "penstock 0.1.0, up 1h 2m, 2 sessions (1 not heard of), penstock.yaml (0123456789ab, 1 failed)"
         );
     }
 
