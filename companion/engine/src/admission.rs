@@ -7,11 +7,11 @@ use alloc::vec::Vec;
 
 use crate::cost::{TOKENS_MAX, Tally};
 use crate::effect::{Effect, Outcome};
-use crate::endpoint::Load;
 use crate::engine::{Engine, outcome_of};
 use crate::input::{Band, EndpointId, Prompt, Request};
 use crate::job::{Job, State};
 use crate::limits::BODY_BYTES_MAX;
+use crate::load::Load;
 use crate::policy::{Admit, Overflow};
 use crate::time::Instant;
 use crate::tree::{Arrival, BANDS, Claim, LaneId, Queued, score};

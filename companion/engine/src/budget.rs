@@ -10,7 +10,7 @@
 use core::cmp::Ordering;
 use core::time::Duration;
 
-use crate::endpoint::Load;
+use crate::load::Load;
 
 /// The budget of one endpoint. Milliseconds and tokens; finite and not negative, but where said.
 #[derive(Clone, Copy, Debug, PartialEq)]

@@ -4,9 +4,9 @@ use alloc::boxed::Box;
 
 use crate::cost::{Charge, Tally};
 use crate::effect::Outcome;
-use crate::endpoint::Load;
 use crate::expiry::ReadyTime;
 use crate::input::{Band, ClassKey, RequestId, Usage};
+use crate::load::Load;
 use crate::scores::Ask;
 use crate::time::Instant;
 use crate::tree::{Claim, Queued, Receipts};

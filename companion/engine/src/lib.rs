@@ -25,6 +25,7 @@ pub mod input;
 mod job;
 mod learned;
 pub mod limits;
+mod load;
 pub mod policy;
 mod prefixes;
 mod ranks;

@@ -5,10 +5,10 @@ use alloc::vec::Vec;
 
 use crate::cost::Charge;
 use crate::effect::{Effect, Outcome};
-use crate::endpoint::Load;
 use crate::engine::Engine;
 use crate::input::{EndpointId, RequestId, Service};
 use crate::job::{Running, State};
+use crate::load::Load;
 use crate::policy::CostUnit;
 use crate::tree::Receipts;
 use crate::units::Tokens;

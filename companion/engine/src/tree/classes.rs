@@ -7,8 +7,8 @@ use alloc::boxed::Box;
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 
-use crate::endpoint::Threshold;
 use crate::input::ClassKey;
+use crate::load::Threshold;
 use crate::policy::{Class, ClassSet, Order};
 
 use super::Queued;

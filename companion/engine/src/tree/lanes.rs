@@ -12,9 +12,10 @@ use alloc::vec::Vec;
 
 use hashbrown::HashMap;
 
-use crate::endpoint::{Endpoint, Threshold};
+use crate::endpoint::Endpoint;
 use crate::endpoints::Endpoints;
 use crate::input::EndpointId;
+use crate::load::Threshold;
 use crate::slab::Slab;
 
 /// A lane's number; given again when nothing holds it.
