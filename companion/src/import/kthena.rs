@@ -49,10 +49,11 @@ pub(super) fn import(text: &str) -> Result<Imported, Wrong> {
     let mut section = Section::of("", &entries);
     let enabled = section.take(&["ENABLE_FAIRNESS_SCHEDULING"])?;
     let on = enabled.as_ref().map(Found::flag).transpose()?;
-    if let Some(found) = section.take(&["ENABLE_SESSION_BOOST", "SESSION_BOOST_ENABLED"])? {
-        if found.flag()? && on == Some(true) {
-            return Err(found.wrong("fairness scheduling is on as well; Kthena takes one of the two"));
-        }
+    if let Some(found) = section.take(&["ENABLE_SESSION_BOOST", "SESSION_BOOST_ENABLED"])?
+        && found.flag()?
+        && on == Some(true)
+    {
+        return Err(found.wrong("fairness scheduling is on as well; Kthena takes one of the two"));
     }
 
     let mut pool = pool("kthena");

@@ -244,7 +244,7 @@ pub(super) fn spell(span: Duration) -> String {
     let nanos = span.as_nanos();
     let (unit, size) = [("s", 1_000_000_000), ("ms", 1_000_000), ("us", 1_000)]
         .into_iter()
-        .find(|(_, size)| nanos % size == 0)
+        .find(|(_, size)| nanos.is_multiple_of(*size))
         .unwrap_or(("ns", 1));
     format!("{}{unit}", nanos / size)
 }

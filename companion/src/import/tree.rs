@@ -137,13 +137,14 @@ pub(super) fn yaml(text: &str) -> Result<Vec<Root>, Wrong> {
 /// Takes a ConfigMap or a list of Kubernetes apart; anything else is a document itself.
 fn unwrap(text: &str, node: Node, depth: usize, roots: &mut Vec<Root>) -> Result<(), Wrong> {
     let kind = node.get("kind").and_then(|it| it.node.scalar()).unwrap_or("");
-    if depth < DEPTH_MAX && kind.ends_with("List") {
-        if let Some(Value::List(items)) = node.get("items").map(|it| &it.node.value) {
-            for item in items {
-                unwrap(text, item.clone(), depth + 1, roots)?;
-            }
-            return Ok(());
+    if depth < DEPTH_MAX
+        && kind.ends_with("List")
+        && let Some(Value::List(items)) = node.get("items").map(|it| &it.node.value)
+    {
+        for item in items {
+            unwrap(text, item.clone(), depth + 1, roots)?;
         }
+        return Ok(());
     }
     let data = node.get("data").filter(|data| {
         // Without its kind too, as people cut it out.

@@ -153,14 +153,14 @@ fn entries(source: &str, page: &mut Block) -> Result<Vec<(String, Node)>, Wrong>
 fn entry(name: String, node: &Node) -> Result<Said, Wrong> {
     let mut section = Section::new(name.clone(), node);
     let mut rest = Block::default();
-    if let Some(found) = section.take(&["tuning_enabled"])? {
-        if !found.flag()? {
-            return Err(found.wrong(
+    if let Some(found) = section.take(&["tuning_enabled"])?
+        && !found.flag()?
+    {
+        return Err(found.wrong(
                 "without tuning nothing learns alpha, beta and gamma, and there are no other: WVA can't size anything \
                  with it, and the bound of a Penstock pool would stay where it begins. Take the line out (the default is \
                  true), or choose a fixed stock.watermark_per_backend by yourself",
             ));
-        }
     }
     let multiplier = match section.take(&["slo_multiplier"])? {
         Some(found) => match found.number()? {
