@@ -48,7 +48,7 @@ pub enum Source {
     Dynamo,
     /// The ConfigMap of llm-d's Workload Variant Autoscaler: targets by model.
     Wva,
-    /// nexus.toml of the Nexus gateway: its [queue].
+    /// nexus.toml of the Nexus gateway: its queue.
     Nexus,
     /// The environment of Kthena's router, KEY=VALUE: fairness between users.
     Kthena,
