@@ -439,7 +439,12 @@ mod tests {
             source: Source::None,
         };
         let text = page(&metrics, &with_model(none, vec![idle()]));
-        for absent in ["desired_replicas{", "slo_ttft_seconds{", "model_alpha_ms{", "h100"] {
+        for absent in [
+            "desired_replicas{",
+            "slo_ttft_seconds{",
+            "model_alpha_ms{",
+            "h100",
+        ] {
             assert!(!text.contains(absent), "{absent} is in\n{text}");
         }
         assert!(text.contains(r#"penstock_slo_source{pool="chat",source="none"} 1"#));

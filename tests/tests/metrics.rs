@@ -91,7 +91,9 @@ const ALL: [(&str, &str, &str); 71] = [
 ];
 
 /// Of these nothing is known in a gateway that has just begun, or nothing has happened: they are named and have no series.
-const WITHOUT_SERIES: [&str; 15] = [
+const WITHOUT_SERIES: [&str; 16] = [
+    // Answers that come at once have no time between tokens.
+    "itl_seconds",
     "preemptions_total",
     "class_deficit_tokens",
     "usage_window_tokens",
@@ -277,8 +279,12 @@ fn five_thousand_tenants_stay_within_the_limit() {
         ] {
             let of = page.samples.iter().filter(|sample| sample.name == name);
             let flows: BTreeSet<&str> = of.map(|sample| &*sample.labels["flow"]).collect();
-            assert_eq!(flows.len(), SHOWN + 1, "{name}");
-            assert!(flows.contains("other"), "{name}");
+            // What is idle and forgotten has no gauge; what was served is known for longer.
+            assert!(flows.len() <= SHOWN + 1, "{name}: {}", flows.len());
+            if name == "penstock_fairness_service_tokens_total" {
+                assert_eq!(flows.len(), SHOWN + 1, "{name}");
+                assert!(flows.contains("other"), "{name}");
+            }
         }
         let served = page.sum("penstock_fairness_service_tokens_total", &[]);
         let others = page.sum("penstock_fairness_service_tokens_total", &[("flow", "other")]);

@@ -2,7 +2,8 @@
 //!
 //! Each scorer says a number from 0 to 1 of an endpoint, or nothing where it doesn't know; what isn't known doesn't count,
 //! for or against. Nobody is kept from anything by a score: who has no room isn't asked, and one that scores worst
-//! still takes what nobody else does.
+//! still takes what nobody else does. Nor does a score leave others idle: who is a quarter of its bound ahead of the
+//! least loaded comes after all that aren't, so that with small bounds the least stock decides.
 
 use core::cmp::Ordering;
 
@@ -28,6 +29,8 @@ pub(crate) struct Score(f64);
 
 impl Score {
     pub(crate) const NONE: Self = Self(0.0);
+    /// Below every other: it would have far more than another has.
+    pub(crate) const AHEAD: Self = Self(-1.0);
 
     pub(crate) fn order(self, other: Self) -> Ordering {
         other.0.total_cmp(&self.0)

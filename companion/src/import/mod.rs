@@ -185,10 +185,8 @@ fn opening(source: Source, file: &str) -> String {
         .file_name()
         .map_or(file.into(), |it| it.to_string_lossy());
     let mut block = Block::default();
-    block.comment(format!(
-        "The same policy as {what} in {name}. Replace the endpoints by your servers', then check it: penstock validate \
-         --config FILE."
-    ));
+    block.comment(format!("The same policy as {what} in {name}."));
+    block.comment("Replace the endpoints by your servers', then check it: penstock validate --config FILE.");
     block.render()
 }
 

@@ -77,20 +77,31 @@ impl Endpoints {
         let order = |a: &(Score, u64, u32), b: &(Score, u64, u32)| {
             a.0.order(b.0).then_with(|| (a.1, a.2).cmp(&(b.1, b.2)))
         };
-        let mut best = Best::new(order);
-        let mut look = |endpoint: &Endpoint| {
-            if endpoint.has_room() && allows(endpoint) {
-                let score = self.scheduler.score(endpoint, endpoint.free(), ask);
-                best.add((score, endpoint.stock, endpoint.tie), endpoint.id);
+        let each = |look: &mut dyn FnMut(&Endpoint)| {
+            let mut able = |endpoint: &Endpoint| {
+                if endpoint.has_room() && allows(endpoint) {
+                    look(endpoint);
+                }
+            };
+            match eligible {
+                Some(eligible) => eligible.iter().filter_map(|&id| self.get(id)).for_each(&mut able),
+                None => self
+                    .with_room
+                    .numbers()
+                    .for_each(|number| able(&self.all[number])),
             }
         };
-        match eligible {
-            Some(eligible) => eligible.iter().filter_map(|&id| self.get(id)).for_each(&mut look),
-            None => self
-                .with_room
-                .numbers()
-                .for_each(|number| look(&self.all[number])),
-        }
+        let mut least = u64::MAX;
+        each(&mut |endpoint| least = least.min(endpoint.stock));
+        let mut best = Best::new(order);
+        each(&mut |endpoint| {
+            let score = if endpoint.stock - least > endpoint.bound / 4 {
+                Score::AHEAD
+            } else {
+                self.scheduler.score(endpoint, endpoint.free(), ask)
+            };
+            best.add((score, endpoint.stock, endpoint.tie), endpoint.id);
+        });
         best.into_ids()
     }
 
@@ -109,34 +120,44 @@ impl Endpoints {
         since: bool,
         allows: impl Fn(&Endpoint) -> bool,
     ) -> Vec<EndpointId> {
-        let is_asked = self.scheduler.is_asked(ask);
         let order = |a: &(Score, Rank), b: &(Score, Rank)| a.0.order(b.0).then_with(|| a.1.order(&b.1));
-        let mut best = Best::new(order);
-        let mut look = |endpoint: &Endpoint| {
-            let able = Some(endpoint).filter(|endpoint| endpoint.has_room() && allows(endpoint));
-            let Some(rank) = able.and_then(|endpoint| endpoint.rank(more)) else {
-                return;
+        let each = |look: &mut dyn FnMut(&Endpoint, Rank)| {
+            let mut able = |endpoint: &Endpoint| {
+                let able = Some(endpoint).filter(|endpoint| endpoint.has_room() && allows(endpoint));
+                if let Some(rank) = able.and_then(|endpoint| endpoint.rank(more)) {
+                    look(endpoint, rank);
+                }
             };
-            let score = if is_asked {
+            match (self.touched.few().filter(|_| since), eligible) {
+                (Some(few), eligible) => few
+                    .iter()
+                    .map(|&number| &self.all[number])
+                    .filter(|endpoint| eligible.is_none_or(|eligible| eligible.contains(&endpoint.id)))
+                    .for_each(&mut able),
+                (None, Some(eligible)) => eligible.iter().filter_map(|&id| self.get(id)).for_each(&mut able),
+                (None, None) => self
+                    .with_room
+                    .numbers()
+                    .for_each(|number| able(&self.all[number])),
+            }
+        };
+        let is_asked = self.scheduler.is_asked(ask);
+        let mut least = f64::INFINITY;
+        if is_asked {
+            each(&mut |_, rank| least = least.min(rank.used));
+        }
+        let mut best = Best::new(order);
+        each(&mut |endpoint, rank| {
+            let score = if !is_asked {
+                Score::NONE
+            } else if rank.used - least > 0.25 {
+                Score::AHEAD
+            } else {
                 let free = (1.0 - rank.used).clamp(0.0, 1.0);
                 self.scheduler.score(endpoint, free, ask)
-            } else {
-                Score::NONE
             };
             best.add((score, rank), endpoint.id);
-        };
-        match (self.touched.few().filter(|_| since), eligible) {
-            (Some(few), eligible) => few
-                .iter()
-                .map(|&number| &self.all[number])
-                .filter(|endpoint| eligible.is_none_or(|eligible| eligible.contains(&endpoint.id)))
-                .for_each(&mut look),
-            (None, Some(eligible)) => eligible.iter().filter_map(|&id| self.get(id)).for_each(&mut look),
-            (None, None) => self
-                .with_room
-                .numbers()
-                .for_each(|number| look(&self.all[number])),
-        }
+        });
         best.into_ids()
     }
 }

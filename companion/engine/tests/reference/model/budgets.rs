@@ -204,23 +204,29 @@ impl Model {
     pub(super) fn choices(&self, id: RequestId) -> BTreeMap<EndpointId, (f64, Use)> {
         let item = self.item(id);
         if self.by_budget() {
-            let fitting = self.fitting(item).into_iter();
+            let fitting = self.fitting(item);
+            let least = fitting.values().map(|it| it.0).fold(f64::INFINITY, f64::min);
             return fitting
+                .into_iter()
                 .map(|(id, (used, iteration))| {
-                    let score = self.score(item, id, (1.0 - used).clamp(0.0, 1.0));
+                    let ahead = used - least > 0.25;
+                    let score = self.score(item, id, (1.0 - used).clamp(0.0, 1.0), ahead);
                     (id, (score, (used, iteration)))
                 })
                 .collect();
         }
-        let able = self.endpoints_for(item).into_iter();
-        able.map(|(id, stock)| {
-            let bound = self.own_bound(&self.endpoints[&id]);
-            let free = match bound {
-                u64::MAX => 1.0 / (1.0 + stock as f64),
-                bound => (1.0 - stock as f64 / bound.max(1) as f64).max(0.0),
-            };
-            (id, (self.score(item, id, free), (stock as f64, 0.0)))
-        })
-        .collect()
+        let able = self.endpoints_for(item);
+        let least = able.values().copied().min().unwrap_or(0);
+        able.into_iter()
+            .map(|(id, stock)| {
+                let bound = self.own_bound(&self.endpoints[&id]);
+                let free = match bound {
+                    u64::MAX => 1.0 / (1.0 + stock as f64),
+                    bound => (1.0 - stock as f64 / bound.max(1) as f64).max(0.0),
+                };
+                let ahead = stock - least > bound / 4;
+                (id, (self.score(item, id, free, ahead), (stock as f64, 0.0)))
+            })
+            .collect()
     }
 }

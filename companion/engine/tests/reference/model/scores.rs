@@ -35,8 +35,8 @@ impl Model {
         self.seen.vitals.retain(|id, _| endpoints.contains_key(id));
     }
 
-    /// 0 where nobody but the stock has a vote; `free`: that vote.
-    pub(super) fn score(&self, item: &Item, id: EndpointId, free: f64) -> f64 {
+    /// 0 where nobody but the stock has a vote; `free`: that vote. `ahead`: it has far more than another.
+    pub(super) fn score(&self, item: &Item, id: EndpointId, free: f64, ahead: bool) -> f64 {
         let weights = self.policy.scheduler;
         let asks_prefixes = weights.prefix > 0.0 && !item.prefix.is_empty() && !self.seen.computed.is_empty();
         let counts = |vitals: &Vitals| {
@@ -46,6 +46,9 @@ impl Model {
         };
         if !asks_prefixes && !self.seen.vitals.values().any(counts) {
             return 0.0;
+        }
+        if ahead {
+            return -1.0;
         }
         let vitals = self.seen.vitals.get(&id).cloned().unwrap_or_default();
         let mut votes = vec![(weights.stock, free)];
