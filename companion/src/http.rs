@@ -28,7 +28,7 @@ use crate::listener::Listener;
 use crate::metrics::{Metrics, thousandths};
 use crate::reload;
 use crate::serve::Life;
-use crate::status::{self, Shown};
+use crate::status::{self, Shown, Written};
 
 /// A probe of Envoy's listener that takes longer has failed.
 const PROBE: Duration = Duration::from_millis(500);
@@ -208,8 +208,16 @@ async fn status_document(State(app): State<Arc<App>>, headers: HeaderMap) -> Res
         uptime,
     });
     let shown = app.shown(&headers);
-    let said = config.json();
-    axum::Json(status::document(&look.status, now, uptime, shown, said, &advice)).into_response()
+    let written = Written::of(&config);
+    axum::Json(status::document(
+        &look.status,
+        now,
+        uptime,
+        shown,
+        &written,
+        &advice,
+    ))
+    .into_response()
 }
 
 /// `{"off": true}`

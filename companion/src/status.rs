@@ -1,5 +1,6 @@
 //! The document of /status.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use penstock_control::{PoolStatus, Status, VariantStatus};
@@ -10,6 +11,7 @@ use serde_json::{Value, json};
 use crate::advice::Advice;
 use crate::metrics::{decimal, thousandths};
 use crate::policy::band_name;
+use crate::reload::InForce;
 
 /// Flows shown; the rest is left out, the most loaded come first.
 const FLOWS_SHOWN: usize = 1_000;
@@ -23,14 +25,40 @@ pub enum Shown {
     Everything,
 }
 
-/// Everything at one moment, `now`, as JSON; `config` is what is said of the configuration.
+/// What the configuration says that no decision needs.
+#[derive(Debug, Default)]
+pub struct Written<'a> {
+    /// Where it is from, and how its last reading went.
+    about: Value,
+    /// By pool and address, where there are any.
+    labels: BTreeMap<(&'a str, String), &'a BTreeMap<String, String>>,
+}
+
+impl<'a> Written<'a> {
+    /// Of this configuration.
+    #[must_use]
+    pub fn of(in_force: &'a InForce) -> Self {
+        let mut labels = BTreeMap::new();
+        for pool in &in_force.config.pools {
+            for endpoint in pool.endpoints.iter().filter(|it| !it.labels.is_empty()) {
+                labels.insert((&*pool.name, endpoint.address.to_string()), &endpoint.labels);
+            }
+        }
+        Self {
+            about: in_force.json(),
+            labels,
+        }
+    }
+}
+
+/// Everything at one moment, `now`, as JSON.
 #[must_use]
 pub fn document(
     status: &Status,
     now: Instant,
     uptime: Duration,
     shown: Shown,
-    config: Value,
+    written: &Written<'_>,
     advice: &Advice,
 ) -> Value {
     let of_pool = |at: usize| advice.pools.get(at).map_or(&[][..], Vec::as_slice);
@@ -38,7 +66,7 @@ pub fn document(
     json!({
         "version": env!("CARGO_PKG_VERSION"),
         "uptime_s": uptime.as_secs(),
-        "config": config,
+        "config": written.about,
         "draining": status.draining,
         "sessions": status.sessions.iter().map(|session| json!({
             "id": session.id,
@@ -49,12 +77,12 @@ pub fn document(
             "running": session.running,
             "last_seen_ms": u64::try_from(session.last_seen.as_millis()).unwrap_or(u64::MAX),
         })).collect::<Vec<_>>(),
-        "pools": pools.map(|(at, it)| pool(it, now, shown, of_pool(at))).collect::<Vec<_>>(),
+        "pools": pools.map(|(at, it)| pool(it, now, shown, written, of_pool(at))).collect::<Vec<_>>(),
         "advice": advice.overall,
     })
 }
 
-fn pool(pool: &PoolStatus, at: Instant, shown: Shown, advice: &[String]) -> Value {
+fn pool(pool: &PoolStatus, at: Instant, shown: Shown, written: &Written<'_>, advice: &[String]) -> Value {
     let now = &pool.snapshot;
     let mut flows: Vec<_> = now.flows.iter().collect();
     flows.sort_by(|a, b| (b.waiting, b.in_flight, &a.key).cmp(&(a.waiting, a.in_flight, &b.key)));
@@ -90,7 +118,7 @@ fn pool(pool: &PoolStatus, at: Instant, shown: Shown, advice: &[String]) -> Valu
             "weight": flow.weight,
             "finish": flow.finish,
         })).collect::<Vec<_>>(),
-        "endpoints": now.endpoints.iter().map(|it| endpoint(pool, it, at)).collect::<Vec<_>>(),
+        "endpoints": now.endpoints.iter().map(|it| endpoint(pool, it, at, written)).collect::<Vec<_>>(),
         "slo": pool.model.as_ref().map(|it| json!({
             "ttft_ms": it.slo.targets.ttft_ms,
             "itl_ms": it.slo.targets.itl_ms,
@@ -102,11 +130,13 @@ fn pool(pool: &PoolStatus, at: Instant, shown: Shown, advice: &[String]) -> Valu
 }
 
 /// `queue` and `kv` are the server's own words: requests that wait there, and the part of its cache in use.
-fn endpoint(pool: &PoolStatus, now: &EndpointSnapshot, at: Instant) -> Value {
+fn endpoint(pool: &PoolStatus, now: &EndpointSnapshot, at: Instant, written: &Written<'_>) -> Value {
+    let address = pool.address(now.id);
+    let labels = written.labels.get(&(&*pool.name, address.to_owned()));
     let server = pool.server(now.id);
     let scraped = server.and_then(|it| it.scraped);
     json!({
-        "address": pool.address(now.id),
+        "address": address,
         "variant": server.map(|it| &it.variant),
         "ready": now.ready,
         "why": why(now, at),
@@ -115,6 +145,7 @@ fn endpoint(pool: &PoolStatus, now: &EndpointSnapshot, at: Instant) -> Value {
         "foreign": scraped.map(|_| now.foreign),
         "queue": scraped.and_then(|it| it.waiting),
         "kv": scraped.and_then(|it| it.kv_used),
+        "labels": labels.map_or_else(|| json!({}), |it| json!(it)),
     })
 }
 
@@ -226,17 +257,16 @@ mod tests {
         }
     }
 
+    /// The document of a moment at which nothing is advised.
+    fn said(status: &Status, shown: Shown, written: &Written<'_>) -> Value {
+        let advice = Advice::default();
+        document(status, Instant::ZERO, Duration::ZERO, shown, written, &advice)
+    }
+
     #[test]
     fn classes_are_shown_with_their_deficits() {
         let status = status();
-        let document = document(
-            &status,
-            Instant::ZERO,
-            Duration::ZERO,
-            Shown::Public,
-            Value::Null,
-            &Advice::default(),
-        );
+        let document = said(&status, Shown::Public, &Written::default());
         let class = json!([{"name": "cached", "quantum": 2_048, "deficit": 512, "waiting": 3}]);
         assert_eq!(document["pools"][0]["classes"], class);
         assert_eq!(document["pools"][0]["watermark"], json!(0.0));
@@ -352,14 +382,7 @@ mod tests {
     #[test]
     fn the_model_is_shown_variant_by_variant() {
         let status = with_model(EXPLICIT, vec![h100(), idle()]);
-        let document = document(
-            &status,
-            Instant::ZERO,
-            Duration::ZERO,
-            Shown::Public,
-            Value::Null,
-            &Advice::default(),
-        );
+        let document = said(&status, Shown::Public, &Written::default());
         let pool = &document["pools"][0];
         let known = json!({
             "variant": "h100", "state": "converged", "alpha": 8.0, "beta": 0.05, "gamma": 0.0005, "ttft_bias": 1.25,
@@ -381,6 +404,23 @@ mod tests {
             .collect();
         let expected = [json!(["h100", 7, 0.25, 3]), json!(["l4", null, null, null])];
         assert_eq!(kinds, expected);
+    }
+
+    #[test]
+    fn endpoints_have_the_labels_that_they_were_given() {
+        let status = with_model(EXPLICIT, vec![h100()]);
+        let given = BTreeMap::from([("rack".to_owned(), "a7".to_owned())]);
+        let written = Written {
+            about: Value::Null,
+            labels: BTreeMap::from([
+                (("chat", "127.0.0.1:1".to_owned()), &given),
+                (("code", "127.0.0.1:2".to_owned()), &given),
+            ]),
+        };
+        let document = said(&status, Shown::Public, &written);
+        let endpoints = document["pools"][0]["endpoints"].as_array().expect("a list");
+        let labels: Vec<_> = endpoints.iter().map(|it| it["labels"].clone()).collect();
+        assert_eq!(labels, [json!({"rack": "a7"}), json!({})]);
     }
 
     #[test]
@@ -455,14 +495,7 @@ mod tests {
         let mut status = status();
         status.pools[0].public_flows.insert("a".into());
         let keys = |shown| {
-            let document = document(
-                &status,
-                Instant::ZERO,
-                Duration::ZERO,
-                shown,
-                Value::Null,
-                &Advice::default(),
-            );
+            let document = said(&status, shown, &Written::default());
             let flows = document["pools"][0]["flows"].as_array().cloned().expect("a list");
             flows.iter().map(|it| it["key"].clone()).collect::<Vec<_>>()
         };
