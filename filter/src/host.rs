@@ -33,6 +33,7 @@ pub(crate) enum Map {
 #[derive(Clone, Copy)]
 #[repr(u32)]
 pub(crate) enum Level {
+    Info = 2,
     Warn = 3,
     Error = 4,
 }

@@ -115,6 +115,7 @@ impl Shared {
                 }
             }
             Order::Log(text) => host::log(Level::Warn, &text),
+            Order::Note(text) => host::log(Level::Info, &text),
         }
     }
 

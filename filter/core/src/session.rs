@@ -37,8 +37,10 @@ pub enum Order {
     Cut,
     /// Send this message on the stream.
     Send(Vec<u8>),
-    /// Tell the operator.
+    /// Tell the operator what is wrong.
     Log(String),
+    /// Tell the operator what happens, and is in order.
+    Note(String),
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -269,6 +271,14 @@ impl Session {
         }
     }
 
+    /// The companion said that it ends.
+    fn be_left(&mut self, now: Instant) {
+        let retry_at = self.lose(now);
+        self.link = Link::Broken { retry_at };
+        let text = format!("session {}: the companion goes away", self.stream);
+        self.orders.push_back(Order::Note(text));
+    }
+
     /// A message of the companion: what it commands. Nothing, if it doesn't count.
     pub(crate) fn handle_message(&mut self, now: Instant, message: &[u8]) -> Vec<Command> {
         if !self.is_linked() {
@@ -289,7 +299,7 @@ impl Session {
             match (&command.kind, self.link) {
                 (Some(command::Kind::HelloAck(ack)), _) => self.handle_hello_ack(now, *ack),
                 (Some(command::Kind::Bye(Bye {})), _) => {
-                    self.break_off(now, "the companion goes away");
+                    self.be_left(now);
                 }
                 (_, Link::Ready) => commands.push(command),
                 (_, Link::Greeted) => self.break_off(now, "the companion commands before it greets"),

@@ -387,7 +387,7 @@ impl World {
                     self.stream = Stream::Ordered;
                 }
                 Some(Effect::Session(Order::Cut)) => self.stream = Stream::None,
-                Some(Effect::Session(Order::Log(text))) => assert!(!text.is_empty()),
+                Some(Effect::Session(Order::Log(text) | Order::Note(text))) => assert!(!text.is_empty()),
                 Some(Effect::Session(Order::Send(message))) => {
                     let frame = self.sent(&message);
                     if let Some(Said::Hello(hello)) = frame.event {

@@ -261,7 +261,7 @@ impl World {
                     self.send_up(stream, Up::Frame(message));
                 }
             }
-            Order::Log(text) => self.note(|| format!("root {root} logs: {text}")),
+            Order::Log(text) | Order::Note(text) => self.note(|| format!("root {root} logs: {text}")),
         }
     }
 

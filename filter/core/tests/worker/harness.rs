@@ -43,6 +43,7 @@ pub(crate) enum Out {
     Cut,
     Said(u64, Event),
     Log(String),
+    Note(String),
     Resume(u32, String),
     Rewritten(u32, String, Rewrite),
     Answer(u32, Answer),
@@ -195,6 +196,7 @@ impl Rig {
                 Effect::Session(Order::Open) => Out::Open,
                 Effect::Session(Order::Cut) => Out::Cut,
                 Effect::Session(Order::Log(text)) => Out::Log(text),
+                Effect::Session(Order::Note(text)) => Out::Note(text),
                 Effect::Session(Order::Send(message)) => {
                     let frame = FilterFrame::decode(message.as_slice()).expect("a frame");
                     Out::Said(frame.seq, frame.event.expect("an event"))

@@ -280,7 +280,10 @@ fn frames_out_of_order_break_the_stream() {
 fn bye_of_the_companion_makes_room_for_its_successor() {
     let mut rig = Rig::connected();
     rig.waiting("m1");
-    rig.command(2, [Kind::Bye(Bye {})]);
+    assert_eq!(
+        rig.command(2, [Kind::Bye(Bye {})]),
+        [Out::Note("session 1: the companion goes away".into())]
+    );
     assert_eq!(rig.tick(), [Out::Cut]);
     rig.pass(TICK);
     let said = rig.open();
