@@ -10,9 +10,10 @@ use penstock_control::Event;
 use reqwest::{Client, StatusCode};
 use tokio::time::MissedTickBehavior;
 
+use crate::cause;
 use crate::config::{Config, Health};
 use crate::driver::Handle;
-use crate::tasks::Tasks;
+use crate::tasks::{self, Tasks};
 
 /// An answer that takes longer is a failure.
 const TIMEOUT_MAX: Duration = Duration::from_secs(2);
@@ -48,16 +49,12 @@ impl Checks {
                 tokio::spawn(watch(client.clone(), pool, address, health, driver.clone()))
             },
         );
-        for (pool, address) in free {
-            let event = Event::EndpointReady {
-                pool,
-                address,
-                ready: true,
-            };
-            if self.driver.tell(event).await.is_err() {
-                return;
-            }
-        }
+        let event = |(pool, address)| Event::EndpointReady {
+            pool,
+            address,
+            ready: true,
+        };
+        tasks::tell(driver, free, event).await;
     }
 }
 
@@ -90,10 +87,7 @@ async fn watch(client: Client, pool: Arc<str>, address: String, health: Health, 
         if ready {
             tracing::info!(endpoint = address, "ready");
         } else {
-            let why = answer.map_or_else(
-                |error| error.without_url().to_string(),
-                |status| status.to_string(),
-            );
+            let why = answer.map_or_else(|error| cause::root(&error), |status| status.to_string());
             tracing::warn!(
                 endpoint = address,
                 why,

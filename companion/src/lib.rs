@@ -1,6 +1,7 @@
 //! The companion of Penstock's filter, and every command of the `penstock` binary.
 
 pub mod advice;
+mod cause;
 pub mod cli;
 pub mod clock;
 pub mod config;

@@ -16,9 +16,10 @@ use reqwest::{Client, StatusCode, header, redirect};
 use tokio::time::{Instant, MissedTickBehavior};
 
 use self::page::{Page, TooLong};
+use crate::cause;
 use crate::config::{Config, Scrape};
 use crate::driver::Handle;
-use crate::tasks::Tasks;
+use crate::tasks::{self, Tasks};
 
 /// A server whose page is of no use isn't asked again for this long.
 const USELESS: Duration = Duration::from_secs(30);
@@ -62,17 +63,13 @@ impl Readers {
                 tokio::spawn(reader.run(begin, driver.clone()))
             },
         );
-        for (pool, address) in free {
-            let event = Event::Scraped {
-                pool,
-                address,
-                scraped: None,
-                adapters: None,
-            };
-            if self.driver.tell(event).await.is_err() {
-                return;
-            }
-        }
+        let event = |(pool, address)| Event::Scraped {
+            pool,
+            address,
+            scraped: None,
+            adapters: None,
+        };
+        tasks::tell(driver, free, event).await;
     }
 }
 
@@ -197,13 +194,8 @@ impl Reader {
     }
 }
 
-/// The last cause tells what happened; those before it, whose request it happened to.
 fn failed(error: &reqwest::Error) -> Failure {
-    let mut cause: &dyn std::error::Error = error;
-    while let Some(source) = cause.source() {
-        cause = source;
-    }
-    Failure::Http(cause.to_string())
+    Failure::Http(cause::root(error))
 }
 
 /// What an answer, or that there is none, changes.

@@ -3,12 +3,23 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use penstock_control::Event;
 use tokio::task::{AbortHandle, JoinHandle};
 
 use crate::config::{Config, Pool};
+use crate::driver::Handle;
 
 /// An endpoint: its pool and its address.
 type Key = (Arc<str>, String);
+
+/// Tells the driver what becomes of those that have nothing any more, as long as somebody listens.
+pub(crate) async fn tell(driver: &Handle, free: Vec<Key>, event: impl Fn(Key) -> Event) {
+    for key in free {
+        if driver.tell(event(key)).await.is_err() {
+            return;
+        }
+    }
+}
 
 /// What runs, by endpoint, and how it was wanted.
 #[derive(Debug)]

@@ -6,6 +6,8 @@ use std::time::Duration;
 use reqwest::header::AUTHORIZATION;
 use reqwest::{StatusCode, Url};
 
+use crate::cause;
+
 /// Who answers no sooner counts as not answering.
 const PATIENCE: Duration = Duration::from_secs(5);
 /// Of a document that is taken.
@@ -49,7 +51,7 @@ pub enum Error {
         why: String,
     },
     /// Somebody is, and it isn't a companion, or it refuses.
-    #[error("{url} answered {why}")]
+    #[error("{url} answered {why}. Is that a companion? It listens at listen.http")]
     Answer {
         /// Where.
         url: String,
@@ -150,18 +152,9 @@ impl Source {
     fn away(&self, why: &reqwest::Error) -> Error {
         Error::Away {
             url: self.url.clone(),
-            why: root(why),
+            why: cause::root(why),
         }
     }
-}
-
-/// The last cause, which is what a person can do something about.
-fn root(of: &dyn std::error::Error) -> String {
-    let mut last = of;
-    while let Some(source) = last.source() {
-        last = source;
-    }
-    last.to_string()
 }
 
 fn token(path: PathBuf) -> Result<String, Error> {

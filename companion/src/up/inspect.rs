@@ -12,6 +12,7 @@ use reqwest::{Client, StatusCode};
 use serde_json::Value;
 
 use super::backend::Backend;
+use crate::cause;
 use crate::config::{Pool, Then};
 
 /// How long all that is asked of a server may take.
@@ -69,7 +70,8 @@ impl Inspection {
         writeln!(to, "found:")?;
         for (backend, server) in self.backends.iter().zip(servers) {
             write!(to, "  {}", backend.url)?;
-            if backend.name.is_some() {
+            // A name, or an address whose port wasn't said.
+            if !backend.url.contains(&backend.address.to_string()) {
                 write!(to, " ({})", backend.address)?;
             }
             match server {
@@ -261,11 +263,7 @@ async fn get(client: &Client, url: String) -> Result<(StatusCode, String), Strin
         if why.is_timeout() {
             return format!("nothing within {PATIENCE:?}");
         }
-        let mut cause: &dyn std::error::Error = &why;
-        while let Some(source) = cause.source() {
-            cause = source;
-        }
-        cause.to_string()
+        cause::root(&why)
     })
 }
 
