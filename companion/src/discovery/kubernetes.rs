@@ -7,7 +7,6 @@
 mod pool;
 
 use std::collections::BTreeMap;
-use std::fmt::Display;
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
@@ -15,32 +14,41 @@ use futures_util::StreamExt as _;
 use k8s_openapi::api::core::v1::Pod;
 use kube::api::{Api, DynamicObject};
 use kube::runtime::WatchStreamExt as _;
-use kube::runtime::watcher::{self, Event};
+use kube::runtime::watcher::{self, DefaultBackoff, Event};
 use kube::{Client, ResourceExt as _};
 
 use self::pool::Selection;
 use super::{Report, endpoint};
+use crate::cause;
 use crate::config::Endpoint;
 
-/// Between two attempts to reach the API server at all, or to find the pool.
-const AGAIN: Duration = Duration::from_secs(5);
+/// Where pauses have an end, which those of a watch don't.
+const PAUSE_MAX: Duration = Duration::from_secs(30);
 /// The label of an endpoint that says which pod it is.
 const POD: &str = "pod";
 
-/// Watches the pool of this name, as whom the environment says: a pod's service account, or `KUBECONFIG`.
+/// Watches the pool of this name, as whom the environment says: a pod's service account, or `KUBECONFIG`. What fails is
+/// tried again as a watch is: soon at first, then ever later, up to half a minute.
 pub(super) async fn run(mut report: Report, namespace: String, name: String) {
+    let mut pauses = DefaultBackoff::default();
     let client = loop {
         match Client::try_default().await {
             Ok(client) => break client,
             Err(why) => report.failed(&format!("no access to a Kubernetes API server: {why}")),
         }
-        tokio::time::sleep(AGAIN).await;
+        pause(&mut pauses).await;
     };
-    follow(&mut report, &client, &namespace, &name, AGAIN).await;
+    follow(&mut report, &client, &namespace, &name, &mut pauses).await;
 }
 
-/// Never returns.
-async fn follow(report: &mut Report, client: &Client, namespace: &str, name: &str, again: Duration) {
+/// Never returns; after each attempt it waits for the next of `pauses`.
+async fn follow(
+    report: &mut Report,
+    client: &Client,
+    namespace: &str,
+    name: &str,
+    pauses: &mut impl Iterator<Item = Duration>,
+) {
     loop {
         match find(client, namespace, name).await {
             Ok(Some(version)) => {
@@ -53,10 +61,17 @@ async fn follow(report: &mut Report, client: &Client, namespace: &str, name: &st
                 }
                 report.failed(&format!("there is no InferencePool {namespace}/{name}"));
             }
-            Err(why) => report.failed(&format!("InferencePool {namespace}/{name}: {}", root(&why))),
+            Err(why) => report.failed(&format!(
+                "InferencePool {namespace}/{name}: {}",
+                cause::root(&why)
+            )),
         }
-        tokio::time::sleep(again).await;
+        pause(pauses).await;
     }
+}
+
+async fn pause(pauses: &mut impl Iterator<Item = Duration>) {
+    tokio::time::sleep(pauses.next().unwrap_or(PAUSE_MAX)).await;
 }
 
 /// In which version of the API the pool is there; none: it isn't.
@@ -102,7 +117,7 @@ async fn watch(report: &mut Report, client: &Client, pools: &Api<DynamicObject>,
                     report.found(Vec::new()).await;
                     return;
                 }
-                Some(Err(why)) => report.failed(&format!("InferencePool {name}: {}", root(&why))),
+                Some(Err(why)) => report.failed(&format!("InferencePool {name}: {}", cause::root(&why))),
                 None => return,
             },
             event = pods.next() => match event {
@@ -112,7 +127,7 @@ async fn watch(report: &mut Report, client: &Client, pools: &Api<DynamicObject>,
                         report.found(known.endpoints(&wanted.ports)).await;
                     }
                 }
-                Some(Err(why)) => report.failed(&format!("pods of InferencePool {name}: {}", root(&why))),
+                Some(Err(why)) => report.failed(&format!("pods of InferencePool {name}: {}", cause::root(&why))),
                 None => return,
             },
         }
@@ -180,15 +195,6 @@ fn address(pod: &Pod) -> Option<IpAddr> {
     } else {
         None
     }
-}
-
-/// The last cause tells what happened; those before it, whose request it happened to.
-fn root(error: &(dyn std::error::Error + 'static)) -> impl Display {
-    let mut cause = error;
-    while let Some(source) = cause.source() {
-        cause = source;
-    }
-    cause.to_string()
 }
 
 #[cfg(test)]

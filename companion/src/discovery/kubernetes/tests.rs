@@ -194,7 +194,9 @@ fn start(client: Client) -> mpsc::Receiver<Found> {
         namespace: "ml".into(),
     };
     let mut report = Report::new("chat".into(), by, to);
-    tokio::spawn(async move { follow(&mut report, &client, "ml", "llama", SOON).await });
+    tokio::spawn(
+        async move { follow(&mut report, &client, "ml", "llama", &mut std::iter::repeat(SOON)).await },
+    );
     found
 }
 
