@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use tokio::sync::mpsc;
 
 use super::Report;
-use crate::config::{self, Config, Endpoint};
+use crate::config::{self, Endpoint};
 use crate::reload::file;
 
 /// Bytes of a file that is read.
@@ -54,49 +54,8 @@ fn read(path: &Path) -> Result<Vec<Endpoint>, config::Error> {
         ))));
     }
     let text = std::fs::read_to_string(path).map_err(failed)?;
-    list(&text, &path.display().to_string())
+    config::endpoints(&text, &path.display().to_string())
 }
-
-/// A list in the form of `endpoints.static`, or an empty one; `file` names it in errors. It is read where it would stand in
-/// a configuration: all that holds there holds here, and lines and keys are as they are in the file.
-fn list(text: &str, file: &str) -> Result<Vec<Endpoint>, config::Error> {
-    let bare: String = text.split_whitespace().filter(|it| *it != "---").collect();
-    if bare.is_empty() || bare == "[]" {
-        return Ok(Vec::new());
-    }
-    let mut document = AROUND.to_owned();
-    for line in text.lines() {
-        if line.trim_end() != "---" {
-            // Deeper than what is around it, so that nothing in it can be more than a part of the list.
-            document.push_str("      ");
-            document.push_str(line);
-        }
-        document.push('\n');
-    }
-    let wrong = |line: u64, key: String, message| config::Error::Document {
-        file: file.to_owned(),
-        line,
-        key,
-        message,
-    };
-    match Config::parse(&document, file) {
-        Ok(config) => Ok(config.pools.into_iter().flat_map(|it| it.endpoints).collect()),
-        Err(config::Error::Document {
-            line, key, message, ..
-        }) => {
-            let around = u64::try_from(AROUND.lines().count()).unwrap_or(0);
-            let key = match key.strip_prefix("pools[0].endpoints.static") {
-                Some("") | None => "document".to_owned(),
-                Some(key) => key.to_owned(),
-            };
-            Err(wrong(line.saturating_sub(around).max(1), key, message))
-        }
-        Err(other) => Err(wrong(1, "document".to_owned(), other.to_string())),
-    }
-}
-
-/// What is around the list in a configuration.
-const AROUND: &str = "pools:\n- name: found\n  endpoints:\n    static:\n";
 
 #[cfg(test)]
 mod tests {
