@@ -54,7 +54,7 @@ fn wrong_files_are_refused_with_line_path_and_what_is_allowed() {
                 "4: pools[0].queue.tll: ",
                 "did you mean `ttl`?",
             ),
-            (with("  colour: red\n"), "4: pools[0].colour: ", "Known: name"),
+            (with("  colour: red\n"), "4: pools[0].colour: ", "known: name"),
             (
                 with("  stock: {deviation: 1}\n"),
                 "4: pools[0].stock.deviation: ",

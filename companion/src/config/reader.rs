@@ -89,11 +89,11 @@ impl de::Error for Wrong {
 
     fn unknown_field(found: &str, expected: &'static [&'static str]) -> Self {
         let known = match nearest(found, expected) {
-            Some(it) => format!("did you mean `{it}`? "),
-            None => String::new(),
+            Some(it) => format!("did you mean `{it}`? Known"),
+            None => "known".to_owned(),
         };
         Self::new(format!(
-            "there is no key `{found}` here; {known}Known: {}",
+            "there is no key `{found}` here; {known}: {}",
             expected.join(", ")
         ))
     }

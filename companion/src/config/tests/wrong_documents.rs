@@ -99,7 +99,7 @@ fn the_other_keys_have_their_ranges() {
         (
             "identity: {max_priority: {acme: critical}}",
             "identity.max_priority.acme",
-            "Known: default, tenants",
+            "known: default, tenants",
         ),
         (
             "identity: {trust: some}",
@@ -134,7 +134,7 @@ fn the_other_keys_have_their_ranges() {
         ),
         ("metrics: {aliases: [nexus, nexus]}", "metrics.aliases[1]", "once"),
         ("pool: []", "pool", "did you mean `pools`?"),
-        ("colour: red", "colour", "Known: listen, tls, admin"),
+        ("colour: red", "colour", "known: listen, tls, admin"),
     ] {
         refused(&format!("# one\n{written}\n{SMALL}"), 2, key, word);
     }

@@ -370,7 +370,7 @@ fn what_does_not_fit_together_is_refused() {
         (
             "colour: red",
             "colour",
-            "there is no key `colour` here; Known: name, models",
+            "there is no key `colour` here; known: name, models",
         ),
         ("queue: {tll: 3s}", "queue.tll", "did you mean `ttl`?"),
         (
