@@ -61,6 +61,14 @@ pub fn penstock() -> &'static Path {
             "penstock",
             "--target-dir",
         ]);
+        // What cargo says to a test of its package is no part of the build: where a build script looks at it, as ring's does,
+        // all that stands on that crate would be built anew here, and once more by the next `cargo test`.
+        for (name, _) in std::env::vars_os() {
+            let text = name.to_string_lossy();
+            if text.starts_with("CARGO_PKG_") || text.starts_with("CARGO_MANIFEST_") || text == "OUT_DIR" {
+                build.env_remove(&name);
+            }
+        }
         build
             .arg(target_folder())
             .current_dir(workspace())
