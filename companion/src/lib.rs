@@ -5,6 +5,7 @@ mod cause;
 pub mod cli;
 pub mod clock;
 pub mod config;
+pub mod data_path;
 pub mod demo;
 pub mod discovery;
 pub mod driver;

@@ -2,16 +2,17 @@
 
 use std::fs::Permissions;
 use std::io;
+use std::net::SocketAddr;
 use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use socket2::{Domain, SockAddr, Socket, Type};
-use tokio::net::{TcpListener, UnixListener};
+use tokio::net::{TcpListener, TcpSocket, UnixListener};
 
 use crate::config::Address;
 
 /// Connections that wait to be accepted.
-const BACKLOG: i32 = 1_024;
+const BACKLOG: u16 = 1_024;
 
 /// An open listener. A unix socket's file is removed on drop.
 #[derive(Debug)]
@@ -50,13 +51,13 @@ pub struct Error {
 }
 
 impl Listener {
-    /// Opens `address`; `key` is where the configuration names it.
+    /// Opens `address` on the runtime this is called in; `key` is where the configuration names it.
     ///
     /// # Errors
     /// When the address is in use or not allowed.
-    pub async fn open(address: &Address, key: &'static str) -> Result<Self, Error> {
+    pub fn open(address: &Address, key: &'static str) -> Result<Self, Error> {
         let opened = match address {
-            Address::Tcp(socket) => TcpListener::bind(socket).await.map(Self::Tcp),
+            Address::Tcp(socket) => tcp(*socket).map(Self::Tcp),
             Address::Unix(path) => unix(path),
         };
         opened.map_err(|source| Error {
@@ -71,6 +72,17 @@ impl Listener {
     }
 }
 
+fn tcp(address: SocketAddr) -> io::Result<TcpListener> {
+    let socket = match address {
+        SocketAddr::V4(_) => TcpSocket::new_v4()?,
+        SocketAddr::V6(_) => TcpSocket::new_v6()?,
+    };
+    // A companion that ended a moment ago holds the address no longer.
+    socket.set_reuseaddr(true)?;
+    socket.bind(address)?;
+    socket.listen(BACKLOG.into())
+}
+
 /// A unix socket for this user alone.
 fn unix(path: &Path) -> io::Result<Listener> {
     remove_stale(path);
@@ -83,7 +95,7 @@ fn unix(path: &Path) -> io::Result<Listener> {
     };
     // Nobody can connect before it listens: at no time is it open to others.
     std::fs::set_permissions(path, Permissions::from_mode(0o600))?;
-    socket.listen(BACKLOG)?;
+    socket.listen(BACKLOG.into())?;
     let listener = UnixListener::from_std(std::os::unix::net::UnixListener::from(socket))?;
     Ok(Listener::Unix(listener, file))
 }
@@ -109,18 +121,18 @@ fn identity(path: &Path) -> Option<(u64, u64)> {
 mod tests {
     use super::*;
 
-    async fn open(path: &Path) -> Result<Listener, Error> {
-        Listener::open(&Address::Unix(path.into()), "listen.http").await
+    fn open(path: &Path) -> Result<Listener, Error> {
+        Listener::open(&Address::Unix(path.into()), "listen.http")
     }
 
     #[tokio::test]
     async fn a_socket_is_its_users_alone_and_goes_with_its_listener() {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("p.sock");
-        let listener = open(&path).await.expect("open");
+        let listener = open(&path).expect("open");
         let mode = std::fs::metadata(&path).expect("there").permissions().mode();
         assert_eq!(mode & 0o777, 0o600);
-        let taken = open(&path).await.expect_err("in use").to_string();
+        let taken = open(&path).expect_err("in use").to_string();
         assert!(
             taken.contains("listen.http") && taken.contains("choose another"),
             "{taken}"
@@ -136,15 +148,15 @@ mod tests {
         let path = folder.path().join("p.sock");
         drop(std::os::unix::net::UnixListener::bind(&path).expect("bound"));
         assert!(path.exists(), "std leaves the file");
-        let listener = open(&path).await.expect("replaced");
+        let listener = open(&path).expect("replaced");
         // Another one in its place isn't removed.
         std::fs::remove_file(&path).expect("removed");
-        let other = open(&path).await.expect("open");
+        let other = open(&path).expect("open");
         drop(listener);
         assert!(path.exists());
         drop(other);
         std::fs::write(&path, "somebody's").expect("written");
-        open(&path).await.expect_err("no socket");
+        open(&path).expect_err("no socket");
         assert_eq!(std::fs::read_to_string(&path).expect("still there"), "somebody's");
     }
 }

@@ -12,6 +12,7 @@ use tokio::sync::watch;
 
 use crate::clock::Clock;
 use crate::config::{self, Address, Config, Document, Pool, Queued};
+use crate::data_path::DataPath;
 use crate::discovery;
 use crate::driver::{self, Handle};
 use crate::envoy_pools::EnvoyPools;
@@ -95,6 +96,9 @@ pub enum Error {
     /// The folder of `--envoy` can't be written.
     #[error("--envoy: {0}")]
     Envoy(#[source] std::io::Error),
+    /// The thread that decides can't start.
+    #[error("a thread for decisions: {0}")]
+    Thread(#[source] std::io::Error),
     /// A signal can't be waited for.
     #[error("signals: {0}")]
     Signal(#[source] std::io::Error),
@@ -117,6 +121,7 @@ impl Error {
             | Self::Metrics(_)
             | Self::Health(_)
             | Self::Envoy(_)
+            | Self::Thread(_)
             | Self::Signal(_)
             | Self::Grpc(_)
             | Self::Http(_) => 1,
@@ -145,8 +150,9 @@ pub async fn run(args: Args) -> Result<(), Error> {
     let config = document.config();
     let tls = config.tls.as_ref().map(tls::server).transpose()?;
     let admin = Admin::new(&config.admin)?;
-    let grpc = Listener::open(&config.listen.grpc, "listen.grpc").await?;
-    let http = Listener::open(&config.listen.http, "listen.http").await?;
+    let data_path = DataPath::start().map_err(Error::Thread)?;
+    let grpc = data_path.within(|| Listener::open(&config.listen.grpc, "listen.grpc"))?;
+    let http = Listener::open(&config.listen.http, "listen.http")?;
     let mut signals = Signals::new().map_err(Error::Signal)?;
 
     let clock = Clock::start();
@@ -172,7 +178,7 @@ pub async fn run(args: Args) -> Result<(), Error> {
     }
     let (folder, admin_of_envoy) = (args.envoy.as_deref(), args.envoy_admin);
     let envoy = EnvoyPools::open(folder, admin_of_envoy, config).map_err(Error::Envoy)?;
-    let (driver, _running) = driver::spawn(settings, clock, observer);
+    let (driver, _running) = data_path.within(|| driver::spawn(settings, clock, observer));
     tracing::info!(
         grpc = %config.listen.grpc,
         mutual_tls = tls.is_some(),
@@ -205,7 +211,8 @@ pub async fn run(args: Args) -> Result<(), Error> {
         config: config.clone(),
         life: lives.clone(),
     };
-    let mut grpc = tokio::spawn(grpc::serve(grpc, tls, driver.clone(), ending(lives.clone())));
+    let served = grpc::serve(grpc, tls, driver.clone(), ending(lives.clone()));
+    let mut grpc = data_path.within(|| tokio::spawn(served));
     let mut http = tokio::spawn(http::serve(http, app, ending(lives)));
     let told = tokio::select! {
         told = signals.told(&config) => told,
