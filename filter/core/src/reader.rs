@@ -95,7 +95,10 @@ impl Reader {
         let mut rest = bytes;
         while let Some((byte, tail)) = rest.split_first() {
             if self.state == State::Text && self.surrogate == 0 {
-                let (run, after) = split_plain(rest);
+                let (run, after) = match split_plain(rest) {
+                    ([], _) => split_text(rest),
+                    plain => plain,
+                };
                 if !run.is_empty() {
                     self.keep(run, visitor);
                     self.advance(run.len());
@@ -511,35 +514,55 @@ fn digit(byte: u8) -> u64 {
 
 /// Splits off the leading bytes of a string that stand for themselves: printable ASCII but quote and backslash.
 fn split_plain(bytes: &[u8]) -> (&[u8], &[u8]) {
-    let (words, _) = bytes.as_chunks::<8>();
-    let whole = words
+    split_while(
+        bytes,
+        |word| (word & HIGHS) | specials(word) == 0,
+        |byte| byte.is_ascii() && !is_special(byte),
+    )
+}
+
+/// Splits off the leading characters of a string that stand for themselves, whatever their alphabet; a character that
+/// isn't whole, or none, ends them.
+fn split_text(bytes: &[u8]) -> (&[u8], &[u8]) {
+    let (run, _) = split_while(bytes, |word| specials(word) == 0, |byte| !is_special(byte));
+    let whole = match core::str::from_utf8(run) {
+        Ok(text) => text.len(),
+        Err(error) => error.valid_up_to(),
+    };
+    bytes.split_at_checked(whole).unwrap_or((&[], bytes))
+}
+
+/// Splits off the leading bytes of which both say so: of eight at once, then of each.
+fn split_while(bytes: &[u8], words: impl Fn(u64) -> bool, each: impl Fn(u8) -> bool) -> (&[u8], &[u8]) {
+    let whole = bytes
+        .as_chunks::<8>()
+        .0
         .iter()
-        .take_while(|word| is_plain_word(u64::from_le_bytes(**word)))
+        .take_while(|word| words(u64::from_le_bytes(**word)))
         .count();
     let start = whole.saturating_mul(8);
     let tail = bytes.get(start..).unwrap_or_default();
-    let run = tail
-        .iter()
-        .position(|byte| !is_plain(*byte))
-        .unwrap_or(tail.len());
+    let run = tail.iter().position(|byte| !each(*byte)).unwrap_or(tail.len());
     bytes
         .split_at_checked(start.saturating_add(run))
         .unwrap_or((bytes, &[]))
 }
 
-fn is_plain(byte: u8) -> bool {
-    (0x20..0x80).contains(&byte) && byte != b'"' && byte != b'\\'
+fn is_special(byte: u8) -> bool {
+    matches!(byte, 0..0x20 | b'"' | b'\\')
 }
 
-/// Eight bytes at once; may call a word special that isn't, never the other way (a borrow reaches only higher bytes).
-fn is_plain_word(word: u64) -> bool {
+const HIGHS: u64 = 0x8080_8080_8080_8080;
+
+/// Eight bytes at once: 0 if none is special. May call one special that isn't, never the other way (a borrow reaches only
+/// higher bytes).
+fn specials(word: u64) -> u64 {
     const ONES: u64 = 0x0101_0101_0101_0101;
-    const HIGHS: u64 = 0x8080_8080_8080_8080;
     const CONTROLS: u64 = 0x2020_2020_2020_2020;
     const QUOTES: u64 = 0x2222_2222_2222_2222;
     const SLASHES: u64 = 0x5c5c_5c5c_5c5c_5c5c;
     let below = word.wrapping_sub(CONTROLS) & !word;
     let quote = (word ^ QUOTES).wrapping_sub(ONES) & !(word ^ QUOTES);
     let slash = (word ^ SLASHES).wrapping_sub(ONES) & !(word ^ SLASHES);
-    (word | below | quote | slash) & HIGHS == 0
+    (below | quote | slash) & HIGHS
 }
