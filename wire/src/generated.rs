@@ -169,7 +169,7 @@ pub struct Register {
     pub strict: ::core::option::Option<u32>,
     #[prost(uint32, optional, tag = "16")]
     pub jump_s: ::core::option::Option<u32>,
-    /// The client's address as Envoy saw it, without its port.
+    /// The client's address as Envoy saw it, without its port; empty where the policy trusts everybody.
     #[prost(string, tag = "17")]
     pub client: ::prost::alloc::string::String,
     #[prost(string, repeated, tag = "18")]
@@ -224,7 +224,8 @@ pub struct Cancel {
     #[prost(uint64, tag = "1")]
     pub sequence: u64,
 }
-/// A server answered: response headers are in.
+/// A server answers with a stream: its headers are in. Of an answer whose length is known from its headers only
+/// `Completed` is said.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Started {
     #[prost(uint64, tag = "1")]
@@ -234,7 +235,7 @@ pub struct Started {
     pub endpoint: ::prost::alloc::string::String,
     #[prost(uint32, tag = "3")]
     pub status: u32,
-    /// How many times Envoy sent it, 1 without a retry.
+    /// How many times Envoy sent it, 1 without a retry; 0: nobody asked, for the first of its list answers.
     #[prost(uint32, tag = "4")]
     pub attempts: u32,
     /// From the grant to the headers.
@@ -252,6 +253,7 @@ pub struct Completed {
     /// What the client got; 0: it left before an answer.
     #[prost(uint32, tag = "3")]
     pub status: u32,
+    /// As in `Started`.
     #[prost(uint32, tag = "4")]
     pub attempts: u32,
     #[prost(enumeration = "End", tag = "5")]

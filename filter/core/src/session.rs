@@ -371,12 +371,14 @@ impl Session {
         Some(self.sent.saturating_sub(behind).saturating_add(1))
     }
 
-    /// Says something that needn't be said again.
-    pub(crate) fn tell(&mut self, now: Instant, event: Event) {
-        if self.is_linked() {
-            self.send(event);
-            self.check_reach(now);
+    /// Says something that needn't be said again, and gives it back.
+    pub(crate) fn tell(&mut self, now: Instant, event: Event) -> Option<Event> {
+        if !self.is_linked() {
+            return Some(event);
         }
+        let event = self.send(event);
+        self.check_reach(now);
+        event
     }
 
     /// Says something that is said until it was heard.
@@ -393,11 +395,12 @@ impl Session {
     }
 
     fn send_terminal(&mut self, now: Instant, event: Event) {
-        self.send(event.clone());
-        self.kept.push_back(Kept {
-            seq: Some(self.sent),
-            event,
-        });
+        if let Some(event) = self.send(event) {
+            self.kept.push_back(Kept {
+                seq: Some(self.sent),
+                event,
+            });
+        }
         self.check_reach(now);
     }
 
@@ -407,17 +410,19 @@ impl Session {
         }
     }
 
-    fn send(&mut self, event: Event) {
+    /// Puts an event into the stream's next frame, and gives it back: some.
+    fn send(&mut self, event: Event) -> Option<Event> {
         self.sent = self.sent.saturating_add(1);
-        let message = FilterFrame {
+        let frame = FilterFrame {
             seq: self.sent,
             ack: self.handled,
             event: Some(event),
-        }
-        .encode_to_vec();
+        };
+        let message = frame.encode_to_vec();
         self.sizes.push_back(message.len());
         self.unacked_bytes = self.unacked_bytes.saturating_add(message.len());
         self.orders.push_back(Order::Send(message));
+        frame.event
     }
 
     /// The host shuts down: nobody will come back.

@@ -188,6 +188,7 @@ impl Worker {
         self.plan = Arc::new(Plan::new(policy));
         // For who starts while no companion answers.
         self.commons.set(&self.policy_key, &policy.encode_to_vec(), None);
+        self.flights.tidy();
         let pools = &policy.pools;
         self.ready
             .retain(|name, _| pools.iter().any(|pool| pool.name == *name));
@@ -229,8 +230,7 @@ impl Worker {
                 edits.push(Edit::Set(names::REQUEUE_HEADER, token));
             }
         }
-        self.saturation_milli
-            .insert(grant.pool.clone(), grant.saturation_milli);
+        note(&mut self.saturation_milli, &grant.pool, grant.saturation_milli);
         let going = Going::new(now, grant, exchange.load());
         self.flights.begin(&going);
         exchange.phase = Phase::Running(Box::new(going));
@@ -250,8 +250,7 @@ impl Worker {
         }
         exchange.phase = Phase::Answered;
         if let Some(pool) = &exchange.pool {
-            self.saturation_milli
-                .insert(pool.name.clone(), reject.saturation_milli);
+            note(&mut self.saturation_milli, &pool.name, reject.saturation_milli);
         }
         let standing = Standing {
             outcome: reject.outcome.clone(),
@@ -263,6 +262,14 @@ impl Worker {
             context: exchange.context,
             answer,
         });
+    }
+}
+
+/// Keeps how full a pool is; its name is copied once.
+fn note(saturation_milli: &mut BTreeMap<String, u32>, pool: &str, milli: u32) {
+    match saturation_milli.get_mut(pool) {
+        Some(known) => *known = milli,
+        None => drop(saturation_milli.insert(pool.to_owned(), milli)),
     }
 }
 

@@ -9,7 +9,7 @@ use crate::{
     ends::NoAnswer,
     exchange::{self, Begun, Going, Phase, Upstream},
     headers::Headers,
-    hygiene::{self, Edit},
+    hygiene::{self, CONTENT_LENGTH, Edit},
     identity::Properties,
     response::{Format, ResponseScanner},
     time::Instant,
@@ -61,18 +61,27 @@ impl Worker {
             return Responded { edits, body: None };
         }
         let format = Format::of(headers.get("content-type"), headers.get("content-encoding"));
+        // How often it was sent matters only where the first of its list isn't who answers.
+        let attempts = match &address {
+            Some(address) if *address == going.endpoint => 0,
+            Some(_) | None => exchange::attempts(host),
+        };
         let begun = Begun {
             endpoint: address.unwrap_or_else(|| going.endpoint.clone()),
             status,
-            attempts: exchange::attempts(host),
+            attempts,
             scanner: ResponseScanner::new(if status < 400 { format } else { Format::Opaque }),
             ended: end,
         };
         let mut edits = report(&going.standing);
         edits.push(Edit::Set(names::SERVED_HEADER, begun.endpoint.clone()));
-        let started = going.started(now, sequence, &begun);
+        // One whose length is known comes as a whole: what is said at its end says all of it.
+        let streams = !end && headers.get(CONTENT_LENGTH).is_none();
+        let started = streams.then(|| going.started(now, sequence, &begun));
         going.upstream = Upstream::Begun(Box::new(begun));
-        self.session.tell(now, Event::Started(started));
+        if let Some(started) = started {
+            self.session.tell(now, Event::Started(started));
+        }
         Responded { edits, body: None }
     }
 

@@ -22,6 +22,7 @@ use crate::{
     patience::{Verdict, judge},
     time::Instant,
     token::Token,
+    trust::Trust,
 };
 
 impl Worker {
@@ -48,9 +49,12 @@ impl Worker {
         let Some(api) = api else {
             return self.pass(headers, host);
         };
-        let client = again
-            .as_ref()
-            .map_or_else(|| client(host), |token| token.client.clone());
+        let client = match &again {
+            Some(token) => token.client.clone(),
+            // Who it is matters to nobody where everybody is trusted.
+            None if self.plan.trust == Trust::All => String::new(),
+            None => client(host),
+        };
         let trusted = self.plan.trust.covers(&client);
         let sequence = self.next_sequence();
         let scanner = BodyScanner::new(Arc::clone(&self.plan.body_keys));
@@ -271,8 +275,11 @@ impl Worker {
         }
         if self.session.is_linked() {
             exchange.phase = Phase::Waiting { told: true };
-            let register = exchange.register(now);
-            self.session.tell(now, Event::Register(register));
+            exchange.register.age_us = now.micros_since(exchange.arrived);
+            let register = Event::Register(core::mem::take(&mut exchange.register));
+            if let Some(Event::Register(register)) = self.session.tell(now, register) {
+                exchange.register = register;
+            }
         }
         Bodied::Held
     }

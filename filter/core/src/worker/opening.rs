@@ -46,17 +46,21 @@ impl Flights {
     }
 
     pub(super) fn begin(&mut self, going: &Going) {
-        let load = self.of(&going.pool).plus(going.load);
-        self.pools.insert(going.pool.clone(), load);
+        match self.pools.get_mut(&going.pool) {
+            Some(load) => *load = load.plus(going.load),
+            None => drop(self.pools.insert(going.pool.clone(), going.load)),
+        }
     }
 
     pub(super) fn end(&mut self, going: &Going) {
-        let load = self.of(&going.pool).minus(going.load);
-        if load == Load::default() {
-            self.pools.remove(&going.pool);
-        } else {
-            self.pools.insert(going.pool.clone(), load);
+        if let Some(load) = self.pools.get_mut(&going.pool) {
+            *load = load.minus(going.load);
         }
+    }
+
+    /// Forgets the pools where nothing is.
+    pub(super) fn tidy(&mut self) {
+        self.pools.retain(|_, load| *load != Load::default());
     }
 
     fn of(&self, pool: &str) -> Load {

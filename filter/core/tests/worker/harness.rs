@@ -311,7 +311,6 @@ pub(crate) fn register(sequence: u64, model: &str) -> Register {
         api: penstock_wire::Api::ChatCompletions.into(),
         model: model.into(),
         body_bytes: model.len() as u64 + 12,
-        client: "10.0.0.9".into(),
         ..Register::default()
     }
 }

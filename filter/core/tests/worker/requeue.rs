@@ -241,7 +241,15 @@ fn a_token_is_worth_nothing_where_nobody_enters_again() {
 #[test]
 fn trust_is_the_first_clients() {
     let shared = Shared::default();
-    let mut first = gateway(5, &shared);
+    let keys = r#""trust": {"networks": ["10.0.0.0/8"]}, "fairness_id""#;
+    let node = format!(r#""node": "n", "requeue": "{LISTENER}""#);
+    let text = crate::harness::CONFIG
+        .replacen(r#""fairness_id""#, keys, 1)
+        .replacen(NODE, &node, 1);
+    let config = penstock_filter_core::config::Config::parse(text.as_bytes()).expect("right");
+    let mut first = Rig::with(5, &config, &shared);
+    first.open();
+    first.greet(2);
     let (sequence, _) = first.waiting("m1");
     let token = granted(&mut first, sequence);
     for (network, untrusted) in [("10.0.0.0/8", false), ("192.0.2.0/24", true)] {

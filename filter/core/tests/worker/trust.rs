@@ -86,7 +86,11 @@ fn of_a_client_that_isnt_trusted_only_identities_and_priority_are_heard() {
 
 #[test]
 fn of_a_client_that_is_trusted_all_is_heard() {
-    for trust in [r#""all""#, r#"{"networks": ["192.168.0.0/16", "10.0.0.9/32"]}"#] {
+    // Who it is matters to nobody where everybody is trusted.
+    for (trust, client) in [
+        (r#""all""#, ""),
+        (r#"{"networks": ["192.168.0.0/16", "10.0.0.9/32"]}"#, "10.0.0.9"),
+    ] {
         let (edits, said) = said(&mut rig(trust));
         assert_eq!(edits, removals(&ALWAYS), "{trust}");
         let expected = Register {
@@ -99,6 +103,7 @@ fn of_a_client_that_is_trusted_all_is_heard() {
             pin: "1.1.1.1:1".into(),
             tolerations: vec!["spot".into()],
             deadline_ms: Some(1_500),
+            client: client.into(),
             ..register(1, "m1")
         };
         assert_eq!(said, expected, "{trust}");

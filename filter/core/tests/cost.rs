@@ -1,0 +1,309 @@
+//! What a request costs the worker: allocations, words to the companion, questions to the host, changes to headers.
+//!
+//! Counted, not timed, so that the same code gives the same numbers everywhere. Whoever makes a request dearer sees it
+//! here first, and raises the number knowingly.
+#![cfg(not(target_arch = "wasm32"))]
+
+use std::{
+    alloc::{GlobalAlloc, Layout, System},
+    cell::Cell,
+};
+
+use penstock_filter_core::{
+    commons::Commons,
+    config::Config,
+    effect::{Bodied, Effect, Headed},
+    headers::{Headers, serialize},
+    identity::Properties,
+    process::Draw,
+    session::{Epoch, Order},
+    time::Instant,
+    worker::Worker,
+};
+use penstock_wire::{Command, CompanionFrame, Grant, HelloAck, command::Kind};
+use prost::Message;
+
+/// What this thread has allocated so far.
+struct Counting;
+
+thread_local! {
+    static ALLOCATIONS: Cell<(u64, u64)> = const { Cell::new((0, 0)) };
+}
+
+// SAFETY: all is left to the system's allocator; a thread's count is its own, and needs no allocation.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        ALLOCATIONS.with(|it| {
+            let (count, bytes) = it.get();
+            it.set((count + 1, bytes + layout.size() as u64));
+        });
+        // SAFETY: the caller's promise is passed on.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
+        // SAFETY: as above.
+        unsafe { System.dealloc(at, layout) };
+    }
+}
+
+#[global_allocator]
+static COUNTING: Counting = Counting;
+
+/// A host that counts what it is asked.
+#[derive(Default)]
+struct Host {
+    properties: Cell<u64>,
+}
+
+impl Properties for Host {
+    fn property(&self, path: &[&str]) -> Option<Vec<u8>> {
+        self.properties.set(self.properties.get() + 1);
+        match path {
+            ["source", "address"] => Some(b"10.0.0.9:55555".to_vec()),
+            ["upstream", "address"] => Some(b"10.1.0.1:8000".to_vec()),
+            ["upstream", "request_attempt_count"] => Some(1_u64.to_le_bytes().to_vec()),
+            _ => None,
+        }
+    }
+}
+
+#[derive(Debug)]
+struct Alone;
+
+impl Commons for Alone {
+    fn get(&self, _: &str) -> Option<(Vec<u8>, u32)> {
+        None
+    }
+
+    fn set(&self, _: &str, _: &[u8], _: Option<u32>) -> bool {
+        true
+    }
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Cost {
+    allocations: u64,
+    allocated: u64,
+    properties: u64,
+    said: u64,
+    said_bytes: u64,
+    heard_bytes: u64,
+    edits: u64,
+}
+
+struct Rig {
+    worker: Worker,
+    host: Host,
+    now: Instant,
+    heard: u64,
+    said: (u64, u64),
+    edits: u64,
+    heard_bytes: u64,
+}
+
+const CONFIG: &str = r#"{"companion": "c", "node": "n", "requeue": "127.0.0.1:1", "policy": {
+    "digest": "d", "body_bytes_max": 1000000,
+    "routes": [{"path": "/v1/chat/completions", "api": "chat_completions"}],
+    "identity": {"fairness_id": [{"header": "x-gateway-inference-fairness-id"}, {"header": "x-tenant-id"},
+                                 {"body": "user"}],
+                 "user": [{"body": "user"}], "priority": [{"header": "x-priority"}],
+                 "trust": "all"},
+    "pools": [{"name": "chat", "models": [], "hold_ms": 5000, "then": "closed", "ttl_ms": 30000,
+               "no_endpoint_ttl_ms": 60000, "capacity_status": 429}]}}"#;
+
+impl Rig {
+    fn new() -> Self {
+        let draw = Draw {
+            epoch: Epoch { hi: 1, lo: 2 },
+            envoy: 3,
+            key: [7; 16],
+        };
+        let config = Config::parse(CONFIG.as_bytes()).expect("the configuration is right");
+        let now = Instant::from_nanos(1_000_000_000_000);
+        let mut rig = Self {
+            worker: Worker::new(now, &draw, &config, Box::new(Alone)),
+            host: Host::default(),
+            now,
+            heard: 0,
+            said: (0, 0),
+            edits: 0,
+            heard_bytes: 0,
+        };
+        rig.worker.handle_tick(rig.now);
+        rig.effects();
+        rig.worker.handle_opened(rig.now);
+        rig.effects();
+        rig.hear(Kind::HelloAck(HelloAck { version: 2, term: 1 }));
+        rig
+    }
+
+    fn effects(&mut self) {
+        while let Some(effect) = self.worker.poll_effect() {
+            match effect {
+                Effect::Session(Order::Send(message)) => {
+                    self.said.0 += 1;
+                    self.said.1 += message.len() as u64;
+                }
+                Effect::Session(_) | Effect::Answer { .. } => {}
+                Effect::Resume { edits, .. } => self.edits += edits.len() as u64,
+            }
+        }
+    }
+
+    fn hear(&mut self, kind: Kind) {
+        self.heard += 1;
+        let frame = CompanionFrame {
+            seq: self.heard,
+            ack: self.said.0,
+            commands: vec![Command { kind: Some(kind) }],
+        };
+        let frame = frame.encode_to_vec();
+        self.heard_bytes += frame.len() as u64;
+        self.worker.handle_message(self.now, &frame);
+        self.effects();
+    }
+
+    /// One request from its headers to its log entry. Maps and slices are the host's: what they take isn't counted.
+    fn request(&mut self, body: &[u8], answer: &[(&str, &str)], chunks: &[&[u8]]) -> Cost {
+        let request = serialize([
+            (":authority", "gateway.example:8080"),
+            (":path", "/v1/chat/completions"),
+            (":method", "POST"),
+            (":scheme", "http"),
+            ("content-type", "application/json"),
+            ("content-length", "1024"),
+            ("user-agent", "client/1.0"),
+            ("x-forwarded-for", "10.0.0.9"),
+            ("x-forwarded-proto", "http"),
+            ("x-request-id", "3f1c9a54-6a53-4f0e-9f5a-6ad54e31d5d2"),
+            ("x-tenant-id", "acme"),
+        ]);
+        let answer = serialize(answer.iter().copied());
+        let before = (
+            self.said,
+            self.edits,
+            self.host.properties.get(),
+            self.heard_bytes,
+        );
+        let (mut allocations, mut allocated) = (0, 0);
+        let mut count = |rig: &mut Self, f: &mut dyn FnMut(&mut Self)| {
+            let (count, bytes) = ALLOCATIONS.get();
+            f(rig);
+            let (count_after, bytes_after) = ALLOCATIONS.get();
+            allocations += count_after - count;
+            allocated += bytes_after - bytes;
+        };
+        let mut sequence = 0;
+        count(self, &mut |rig| {
+            let headers = Headers::new(&request);
+            match rig
+                .worker
+                .handle_request_headers(rig.now, 7, headers, false, &rig.host)
+            {
+                Headed::Held(number, edits) => {
+                    sequence = number;
+                    rig.edits += edits.len() as u64;
+                }
+                other => panic!("not held: {other:?}"),
+            }
+        });
+        let mut slice = Some(body.to_vec());
+        count(self, &mut |rig| {
+            let read = |_, _| slice.take();
+            let bodied = rig
+                .worker
+                .handle_request_body(rig.now, sequence, body.len(), true, read);
+            assert!(matches!(bodied, Bodied::Held), "{bodied:?}");
+            rig.effects();
+        });
+        let mut grant = Some(Kind::Grant(Grant {
+            sequence,
+            pool: "chat".into(),
+            endpoints: vec!["10.1.0.1:8000".into(), "10.1.0.2:8000".into()],
+            outcome: "dispatched".into(),
+            queue_us: 12_345,
+            saturation_milli: 420,
+            target_model: String::new(),
+            requeue: true,
+        }));
+        count(self, &mut |rig| rig.hear(grant.take().expect("once")));
+        count(self, &mut |rig| {
+            let headers = Headers::new(&answer);
+            let responded =
+                rig.worker
+                    .handle_response_headers(rig.now, Some(sequence), headers, false, &rig.host);
+            rig.edits += responded.edits.len() as u64;
+            rig.effects();
+        });
+        for (at, chunk) in chunks.iter().enumerate() {
+            let mut slice = Some(chunk.to_vec());
+            let end = at + 1 == chunks.len();
+            count(self, &mut |rig| {
+                let read = |_, _| slice.take();
+                rig.worker
+                    .handle_response_body(rig.now, sequence, chunk.len(), end, read);
+                rig.effects();
+            });
+        }
+        count(self, &mut |rig| {
+            rig.worker.handle_log(rig.now, sequence, &rig.host);
+            rig.effects();
+        });
+        Cost {
+            allocations,
+            allocated,
+            properties: self.host.properties.get() - before.2,
+            said: self.said.0 - before.0.0,
+            said_bytes: self.said.1 - before.0.1,
+            heard_bytes: self.heard_bytes - before.3,
+            edits: self.edits - before.1,
+        }
+    }
+}
+
+/// The least of a few equal ones: the first grow tables, and now and then one splits.
+fn least(mut run: impl FnMut(&mut Rig) -> Cost) -> Cost {
+    let mut rig = Rig::new();
+    let costs = (0..32).map(|_| run(&mut rig));
+    costs.min_by_key(|it| it.allocations).expect("some")
+}
+
+fn chat() -> Vec<u8> {
+    let text = "All work and no play. ".repeat(40);
+    format!(r#"{{"model":"m","max_tokens":64,"messages":[{{"role":"user","content":"{text}"}}]}}"#)
+        .into_bytes()
+}
+
+#[test]
+fn an_answer_as_a_whole() {
+    let cost = least(|rig| {
+        let headers = [
+            (":status", "200"),
+            ("content-type", "application/json"),
+            ("content-length", "300"),
+            ("server", "uvicorn"),
+        ];
+        let answer = br#"{"id":"1","choices":[{"message":{"content":"hello"}}],"usage":{"prompt_tokens":240,"completion_tokens":1}}"#;
+        rig.request(&chat(), &headers, &[answer])
+    });
+    println!("{cost:?}");
+    assert_eq!(cost.said, 2, "Register and Completed: {cost:?}");
+    assert!(cost.allocations <= 60, "{cost:?}");
+}
+
+#[test]
+fn an_answer_as_a_stream() {
+    let of = |chunks: usize| {
+        least(|rig| {
+            let headers = [(":status", "200"), ("content-type", "text/event-stream")];
+            let chunk: &[u8] = b"data: {\"id\":\"1\",\"choices\":[{\"delta\":{\"content\":\" word\"}}]}\n\n";
+            rig.request(&chat(), &headers, &vec![chunk; chunks])
+        })
+    };
+    let (few, many) = (of(2), of(102));
+    println!("{few:?}\n{many:?}");
+    assert_eq!(few.said, 3, "Register, Started and Completed: {few:?}");
+    assert_eq!(few.allocations, many.allocations, "a chunk allocates nothing");
+    assert_eq!(few.properties, many.properties);
+}
