@@ -12,7 +12,8 @@ test *args:
 check:
     bash .ci/run
 
-# Measures, and writes docs/bench: all, or engine, shares or gateway (which needs wrk).
+# Measures, and writes docs/bench: engine, shares, gateway (which needs wrk and oha) or long; without a word, the first
+# three.
 bench *what:
     bash tests/benches/run {{ what }}
 

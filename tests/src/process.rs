@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 use std::process::{ExitStatus, Stdio};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use tokio::io::{AsyncBufReadExt, AsyncRead, BufReader};
 use tokio::process::{Child, Command};
@@ -270,12 +271,27 @@ fn command_line(pid: i32) -> String {
     String::from_utf8_lossy(&raw).replace('\0', " ")
 }
 
-/// CPU time of a process since its start, user and system, in clock ticks (1/100 s on Linux).
+/// CPU time of a process since its start, user and system.
 #[must_use]
-pub fn cpu_ticks(pid: i32) -> Option<u64> {
-    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    let mut fields = stat.rsplit_once(')')?.1.split_whitespace().skip(11);
-    let user: u64 = fields.next()?.parse().ok()?;
-    let system: u64 = fields.next()?.parse().ok()?;
-    Some(user + system)
+pub fn cpu_time(pid: i32) -> Option<Duration> {
+    let mut clock = 0;
+    let mut time = libc::timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
+    // SAFETY: each call writes to the one place that it is given.
+    let read = unsafe {
+        libc::clock_getcpuclockid(pid, &raw mut clock) == 0 && libc::clock_gettime(clock, &raw mut time) == 0
+    };
+    let whole = Duration::from_secs(time.tv_sec.try_into().ok()?);
+    read.then(|| whole + Duration::from_nanos(time.tv_nsec.try_into().unwrap_or_default()))
+}
+
+/// Bytes of memory of a process that are resident.
+#[must_use]
+pub fn resident_bytes(pid: i32) -> Option<u64> {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;
+    let kib: u64 = line.trim().strip_suffix(" kB")?.parse().ok()?;
+    Some(kib * 1_024)
 }

@@ -1,106 +1,183 @@
-//! What Penstock costs a request: the same client against plain Envoy, Envoy with a filter that does nothing, and the
-//! whole gateway. `just bench gateway [--rounds N] [--seconds N] [--idle N]`.
+//! What Penstock costs a request, beside what else there is: plain Envoy, a wasm filter that does nothing, one that only
+//! reads, one that asks by a unary call, and Envoy's external processor.
+//! `just bench gateway [--rounds N] [--seconds N] [--idle N] [--rate N] [--only NAME,...]`.
 //!
 //! Side by side in one run, in rounds whose order turns, so that what disturbs the machine disturbs all alike; of
-//! every figure the median over the rounds, with the least and the most. Envoy has one worker, on one core; client,
-//! model server and companion have the others. The answer is as cheap as can be: what is measured is the way.
+//! every figure the median over the rounds, with the least and the most. Envoy has one worker, on one core; clients,
+//! model server, companion and who else is asked have the others. The answer is as cheap as can be: what is measured is
+//! the way. An answer that is an error ends the run: a figure of errors is no figure.
 
-mod load;
+mod body;
+mod bootstrap;
+mod closed;
+mod companion;
+mod cores;
+mod events;
+mod model_server;
+mod open;
+mod options;
+mod paused;
+mod plot;
 mod report;
+mod side;
 mod subject;
+mod tables;
 
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
 use std::process::ExitCode;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
+use penstock_tests::process::raise_open_files;
 use penstock_tests::run;
+use serde_json::{Value, json};
 
-use crate::report::Round;
-use crate::subject::Subject;
+use crate::options::{Plan, Row};
+use crate::report::Measured;
+use crate::side::{Kind, Side};
+use crate::subject::{CONNECTIONS, Cpu, Subject, Which};
 
-/// Of the load that counts for requests per second, and of the one that counts for latency.
-const CONNECTIONS: [u32; 2] = [50, 1];
-
-/// What the command line says.
-struct Plan {
-    rounds: usize,
-    seconds: u32,
-    idle: u64,
-}
+/// What one turn of one subject came to, by the figures' names.
+pub(crate) type Figures = BTreeMap<&'static str, f64>;
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
+    if let [side, kind] = arguments.as_slice()
+        && side == "--side"
+        && let Some(kind) = Kind::called(kind)
+    {
+        side::be(kind);
+        return ExitCode::SUCCESS;
+    }
     // `cargo test --benches` starts this as well, and wants no measurement.
     if !arguments.iter().any(|a| a == "--bench") {
         return ExitCode::SUCCESS;
     }
-    let number = |name: &str, default: u64| {
-        let at = arguments.iter().position(|a| a == name);
-        at.and_then(|at| arguments.get(at + 1)?.parse().ok())
-            .unwrap_or(default)
+    let plan = Plan::read(&arguments).and_then(|plan| {
+        closed::installed()?;
+        if plan.has(Row::Open) {
+            open::installed()?;
+        }
+        Ok(plan)
+    });
+    let plan = match plan {
+        Ok(plan) => plan,
+        Err(why) => {
+            eprintln!("{why}");
+            return ExitCode::from(2);
+        }
     };
-    let plan = Plan {
-        rounds: usize::try_from(number("--rounds", 5)).unwrap_or(5).max(1),
-        seconds: u32::try_from(number("--seconds", 5)).unwrap_or(5).max(1),
-        idle: number("--idle", 30),
-    };
-    if let Err(why) = load::installed() {
-        eprintln!("{why}");
-        return ExitCode::FAILURE;
+    // What is compiled is compiled on all cores.
+    if plan.needs_penstock() {
+        penstock_tests::binary::penstock();
     }
+    for which in &plan.subjects {
+        which.example().map(bootstrap::module);
+    }
+    cores::REST.stay();
+    raise_open_files();
     run(measure(&plan));
     ExitCode::SUCCESS
 }
 
 async fn measure(plan: &Plan) {
-    let server = subject::server().await;
-    let subjects = [
-        Subject::plain(&server).await,
-        Subject::no_op(&server).await,
-        Subject::penstock(&server).await,
-    ];
-    for subject in &subjects {
-        load::run(&subject.url(), 8, 1).await;
+    let server = Side::start(Kind::Model).await;
+    let mut subjects = Vec::new();
+    for which in &plan.subjects {
+        subjects.push(which.start(server.address).await);
     }
-    let mut rounds: Vec<Vec<Round>> = subjects.iter().map(|_| Vec::new()).collect();
+    for subject in &subjects {
+        closed::run(&subject.url(), body::SHORT, CONNECTIONS, 1).await;
+    }
+    let mut rounds: Vec<Vec<Figures>> = subjects.iter().map(|_| Vec::new()).collect();
     for round in 0..plan.rounds {
         for turn in 0..subjects.len() {
             let at = (round + turn) % subjects.len();
-            let subject = &subjects[at];
-            let before = subject.cpu();
-            let many = load::run(&subject.url(), CONNECTIONS[0], plan.seconds).await;
-            let cpu = subject.cpu().since(before);
-            let one = load::run(&subject.url(), CONNECTIONS[1], plan.seconds.div_ceil(2)).await;
+            let figures = turn_of(&subjects[at], plan).await;
             println!(
-                "round {}/{}: {:<9} {:>7.0} requests/s, p50 {:>5.0} us at {}, {:>4.0} us at 1",
+                "round {}/{}: {}",
                 round + 1,
                 plan.rounds,
-                subject.name,
-                many.rate(),
-                many.p50_us,
-                CONNECTIONS[0],
-                one.p50_us
+                report::line(subjects[at].which.name(), &figures)
             );
-            rounds[at].push(Round { many, one, cpu });
+            rounds[at].push(figures);
         }
     }
-    let idle = match plan.idle {
-        0 => None,
-        seconds => Some(idle(&subjects[2], seconds).await),
-    };
-    let names: Vec<_> = subjects.iter().map(|s| s.name).collect();
-    report::write(&names, &rounds, idle);
+    drop(subjects);
+    report::write(&Measured {
+        plan,
+        rounds,
+        paused: if plan.has(Row::Paused) {
+            paused::run(server.address).await
+        } else {
+            Value::Null
+        },
+        companion: if plan.has(Row::Companion) {
+            companion::run(plan.seconds).await
+        } else {
+            Value::Null
+        },
+        idle: if plan.has(Row::Idle) {
+            idle(server.address, plan.idle_s).await
+        } else {
+            Value::Null
+        },
+    });
 }
 
-/// CPU of a gateway that nobody asks anything, in percent of one core: companion, Envoy.
-async fn idle(subject: &Subject, seconds: u64) -> [f64; 2] {
+/// CPU of a gateway that nobody asks anything, in percent of one core.
+async fn idle(server: SocketAddr, seconds: u32) -> Value {
     println!("idle for {seconds} s ...");
+    let subject = Which::Penstock.start(server).await;
+    let (before, start) = (subject.cpu(), Instant::now());
+    tokio::time::sleep(Duration::from_secs(seconds.into())).await;
+    let (used, wall_us) = (subject.cpu().since(before), start.elapsed().as_secs_f64() * 1e6);
+    let percent = |us: f64| (us / wall_us * 100_000.0).round() / 1_000.0;
+    json!({"companion": percent(used.side_us), "envoy": percent(used.envoy_us)})
+}
+
+/// What is measured of a subject in one round.
+async fn turn_of(subject: &Subject, plan: &Plan) -> Figures {
+    let mut figures = Figures::new();
+    if plan.has(Row::Many) {
+        let (load, cpu) = loaded(subject, body::SHORT, plan.seconds).await;
+        figures.insert("requests_per_s", load.rate());
+        figures.insert("p50_us", load.p50_us);
+        figures.insert("p99_us", load.p99_us);
+        figures.insert("envoy_cpu_us", cpu.envoy_us / load.requests);
+        figures.insert("side_cpu_us", cpu.side_us / load.requests);
+    }
+    // One connection has nobody to wait for, and at a fixed rate nobody waits for long.
+    let waits = subject.which == Which::Queued;
+    if plan.has(Row::One) && !waits {
+        let load = closed::run(&subject.url(), body::SHORT, 1, plan.seconds.div_ceil(2)).await;
+        figures.insert("p50_us_at_1", load.p50_us);
+        figures.insert("p99_us_at_1", load.p99_us);
+    }
+    if plan.has(Row::Long) {
+        let (load, cpu) = loaded(subject, body::LONG, plan.seconds.div_ceil(2)).await;
+        figures.insert("requests_per_s_220kb", load.rate());
+        figures.insert("p50_us_220kb", load.p50_us);
+        figures.insert("p99_us_220kb", load.p99_us);
+        figures.insert("envoy_cpu_us_220kb", cpu.envoy_us / load.requests);
+        figures.insert("side_cpu_us_220kb", cpu.side_us / load.requests);
+    }
+    if plan.has(Row::Open) && !waits {
+        let times = open::run(&subject.url(), plan.rate, plan.seconds).await;
+        figures.insert("open_p50_us", times.p50_us);
+        figures.insert("open_p99_us", times.p99_us);
+    }
+    if plan.has(Row::Events) && !waits {
+        let (events, cpu) = events::run(subject, plan.seconds.div_ceil(2)).await;
+        figures.insert("envoy_cpu_us_per_event", cpu.envoy_us / events);
+        figures.insert("side_cpu_us_per_event", cpu.side_us / events);
+    }
+    figures
+}
+
+/// A closed loop over many connections, and the CPU it took.
+async fn loaded(subject: &Subject, bytes: usize, seconds: u32) -> (closed::Load, Cpu) {
     let before = subject.cpu();
-    let start = std::time::Instant::now();
-    tokio::time::sleep(Duration::from_secs(seconds)).await;
-    let wall_us = start.elapsed().as_secs_f64() * 1e6;
-    let used = subject.cpu().since(before);
-    [
-        used.companion_us / wall_us * 100.0,
-        used.envoy_us / wall_us * 100.0,
-    ]
+    let load = closed::run(&subject.url(), bytes, CONNECTIONS, seconds).await;
+    (load, subject.cpu().since(before))
 }

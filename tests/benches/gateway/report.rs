@@ -1,67 +1,206 @@
-//! Figures out of rounds: medians with their spread, ratios, and the file they are kept in.
+//! Figures out of rounds: medians with their spread, and ratios inside a round, between neighbours in time.
 
-use penstock_tests::figures::{keep, machine, spread};
-use serde_json::json;
+use std::fmt::Write;
 
-use crate::load::Load;
-use crate::subject::Cpu;
+use penstock_tests::binary::workspace;
+use penstock_tests::figures::{keep, machine, median, put, spread};
+use serde_json::{Map, Value, json};
 
-/// One turn of one subject.
-pub(crate) struct Round {
-    pub(crate) many: Load,
-    pub(crate) one: Load,
-    pub(crate) cpu: Cpu,
+use crate::Figures;
+use crate::options::Plan;
+use crate::subject::Which;
+use crate::{plot, tables};
+
+/// A figure of a subject beside the same of another one.
+struct Beside {
+    /// What it is called.
+    key: &'static str,
+    /// Of which figure.
+    of: &'static str,
+    other: Which,
+    how: How,
 }
 
-/// Prints the figures and writes them to docs/bench/results.json, beside those of other benchmarks.
+enum How {
+    Ratio,
+    Difference,
+}
+
+const BESIDE: [Beside; 7] = [
+    beside(
+        "requests_per_s_of_plain",
+        "requests_per_s",
+        Which::Plain,
+        How::Ratio,
+    ),
+    beside(
+        "requests_per_s_of_ext_proc",
+        "requests_per_s",
+        Which::ExtProc,
+        How::Ratio,
+    ),
+    beside(
+        "envoy_cpu_us_over_parse_only",
+        "envoy_cpu_us",
+        Which::ParseOnly,
+        How::Difference,
+    ),
+    beside(
+        "p50_us_at_1_over_plain",
+        "p50_us_at_1",
+        Which::Plain,
+        How::Difference,
+    ),
+    beside(
+        "requests_per_s_220kb_of_plain",
+        "requests_per_s_220kb",
+        Which::Plain,
+        How::Ratio,
+    ),
+    beside(
+        "requests_per_s_220kb_of_ext_proc",
+        "requests_per_s_220kb",
+        Which::ExtProc,
+        How::Ratio,
+    ),
+    beside(
+        "envoy_cpu_us_per_event_over_plain",
+        "envoy_cpu_us_per_event",
+        Which::Plain,
+        How::Difference,
+    ),
+];
+
+const fn beside(key: &'static str, of: &'static str, other: Which, how: How) -> Beside {
+    Beside { key, of, other, how }
+}
+
+/// All that was measured.
+pub(crate) struct Measured<'a> {
+    pub(crate) plan: &'a Plan,
+    /// Of each subject of the plan, its rounds.
+    pub(crate) rounds: Vec<Vec<Figures>>,
+    /// What isn't measured in rounds, by the names it has among the results; null: it wasn't.
+    pub(crate) paused: Value,
+    pub(crate) companion: Value,
+    pub(crate) idle: Value,
+}
+
+/// One turn, in a line for who watches.
+pub(crate) fn line(name: &str, figures: &Figures) -> String {
+    let mut line = format!("{name:<15}");
+    for (key, unit) in [
+        ("requests_per_s", "requests/s"),
+        ("p50_us", "us p50"),
+        ("envoy_cpu_us", "us Envoy"),
+        ("side_cpu_us", "us beside"),
+        ("p50_us_at_1", "us p50 at 1"),
+        ("requests_per_s_220kb", "requests/s of 220 KB"),
+        ("envoy_cpu_us_220kb", "us Envoy"),
+        ("open_p50_us", "us p50 in the open"),
+        ("envoy_cpu_us_per_event", "us Envoy an event"),
+    ] {
+        if let Some(value) = figures.get(key) {
+            let _ = write!(line, " {value:.1} {unit},");
+        }
+    }
+    line.trim_end_matches(',').to_owned()
+}
+
+/// Prints the figures; if nothing was left out, writes them below docs/bench/ and into the README.
 ///
 /// # Panics
-/// When the file can't be written.
-pub(crate) fn write(names: &[&str], rounds: &[Vec<Round>], idle: Option<[f64; 2]>) {
-    let plain = &rounds[0];
-    let mut subjects = serde_json::Map::new();
-    for (name, rounds) in names.iter().zip(rounds) {
-        let figure = |of: &dyn Fn(&Round) -> f64| spread(rounds.iter().map(of).collect());
-        let ratio = spread(
-            rounds
-                .iter()
-                .zip(plain)
-                .map(|(own, plain)| own.many.rate() / plain.many.rate())
-                .collect(),
-        );
-        let figures = json!({
-            "requests_per_s_at_50": figure(&|r| r.many.rate()),
-            "requests_per_s_of_plain": ratio,
-            "p50_us_at_50": figure(&|r| r.many.p50_us),
-            "p99_us_at_50": figure(&|r| r.many.p99_us),
-            "p50_us_at_1": figure(&|r| r.one.p50_us),
-            "p99_us_at_1": figure(&|r| r.one.p99_us),
-            "envoy_cpu_us_per_request": figure(&|r| r.cpu.envoy_us / r.many.requests),
-            "companion_cpu_us_per_request": figure(&|r| r.cpu.companion_us / r.many.requests),
-        });
-        let median = |key: &str| figures[key]["median"].as_f64().unwrap_or_default();
-        println!(
-            "{name:<9} {:>7.0} requests/s ({:.2} of plain), p50 {:>5.0} us at 50 and {:>4.0} us at 1, CPU us a request: \
-             Envoy {:.1}, companion {:.1}",
-            median("requests_per_s_at_50"),
-            median("requests_per_s_of_plain"),
-            median("p50_us_at_50"),
-            median("p50_us_at_1"),
-            median("envoy_cpu_us_per_request"),
-            median("companion_cpu_us_per_request"),
-        );
-        subjects.insert((*name).to_owned(), figures);
+/// When a file can't be written.
+pub(crate) fn write(measured: &Measured<'_>) {
+    let results = results(measured);
+    for (name, which) in Which::ALL {
+        let figures = &results["subjects"][name];
+        if measured.plan.subjects.contains(&which) {
+            println!("{}", summary(name, figures));
+        }
     }
-    let mut gateway = json!({
-        "what": "one Envoy worker on one core, chat of 1 KB, answer at once, client wrk; medians over the rounds",
-        "rounds": plain.len(),
+    if !measured.plan.is_whole() {
+        println!("Not everything was measured: docs/bench stays as it is.");
+        return;
+    }
+    let folder = workspace().join("docs/bench");
+    plot::draw(&folder.join("gateway.svg"), &results);
+    put(&folder.join("README.md"), "gateway", &tables::page(&results));
+    put(
+        &workspace().join("README.md"),
+        "gateway",
+        &tables::short(&results),
+    );
+    keep(&folder.join("results.json"), "gateway", results);
+}
+
+fn results(measured: &Measured<'_>) -> Value {
+    let mut subjects = Map::new();
+    for (which, rounds) in measured.plan.subjects.iter().zip(&measured.rounds) {
+        let keys = rounds.first().into_iter().flat_map(|first| first.keys().copied());
+        let mut figures: Map<String, Value> = keys
+            .map(|key| {
+                let values = rounds.iter().filter_map(|round| round.get(key).copied());
+                (key.to_owned(), spread(values.collect()))
+            })
+            .collect();
+        for it in BESIDE {
+            let other = measured.plan.subjects.iter().position(|other| *other == it.other);
+            let Some(others) = other.and_then(|at| measured.rounds.get(at)) else {
+                continue;
+            };
+            let pairs = rounds.iter().zip(others);
+            let values = pairs.filter_map(|(own, other)| match it.how {
+                How::Ratio => Some(own.get(it.of)? / other.get(it.of)?),
+                How::Difference => Some(own.get(it.of)? - other.get(it.of)?),
+            });
+            let values: Vec<f64> = values.collect();
+            if !values.is_empty() {
+                figures.insert(it.key.to_owned(), spread(values));
+            }
+        }
+        subjects.insert(which.name().to_owned(), figures.into());
+    }
+    json!({
+        "what": "one Envoy worker on one core; chats of 1 KB and 220 KB, answered at once; closed loop by wrk, open loop \
+                 by oha; medians over the rounds, with the least and the most",
+        "rounds": measured.plan.rounds,
+        "seconds": measured.plan.seconds,
+        "open_rate": measured.plan.rate,
         "machine": machine(),
         "subjects": subjects,
-    });
-    if let Some([companion, envoy]) = idle {
-        println!("idle: companion {companion:.3} %, Envoy {envoy:.3} % of a core");
-        gateway["idle_cpu_percent"] = json!({"companion": companion, "envoy": envoy});
+        "paused": measured.paused,
+        "companion": measured.companion,
+        "idle_cpu_percent": measured.idle,
+    })
+}
+
+/// The medians of a subject and what they are beside others, for who watches.
+fn summary(name: &str, figures: &Value) -> String {
+    let keys = [
+        "requests_per_s",
+        "p50_us",
+        "p50_us_at_1",
+        "envoy_cpu_us",
+        "side_cpu_us",
+        "requests_per_s_220kb",
+        "envoy_cpu_us_220kb",
+        "open_p50_us",
+        "open_p99_us",
+        "envoy_cpu_us_per_event",
+    ];
+    let mut text = format!("{name}:");
+    for key in keys.into_iter().chain(BESIDE.iter().map(|it| it.key)) {
+        if !figures[key].is_null() {
+            let figure = &figures[key];
+            let _ = write!(
+                text,
+                "\n  {key:<34} {:>10.2} ({} to {})",
+                median(figure),
+                figure["min"],
+                figure["max"]
+            );
+        }
     }
-    let results = penstock_tests::binary::workspace().join("docs/bench/results.json");
-    keep(&results, "gateway", gateway);
+    text
 }

@@ -1,198 +1,177 @@
-//! What is measured: an Envoy with one worker, alone, with a filter that does nothing, or with Penstock.
+//! What is measured: an Envoy with one worker, alone, with one filter or another, or with Penstock.
 
-use std::net::{Ipv4Addr, SocketAddr, TcpListener};
-use std::path::{Path, PathBuf};
+use std::net::SocketAddr;
+use std::path::Path;
 
 use penstock_envoy::find::Search;
-use penstock_tests::process::cpu_ticks;
+use penstock_tests::pages::Pages;
+use penstock_tests::process::cpu_time;
 use penstock_tests::{Process, binary};
-use serde_json::{Value, json};
 use tempfile::TempDir;
 use tokio::process::Command;
 
-/// The core of the Envoy that is measured.
-pub(crate) const MEASURED: Cores = Cores { from: 0, to: 1 };
-/// The cores of everything else.
-pub(crate) const REST: Cores = Cores { from: 1, to: 64 };
+use crate::bootstrap::{self, Bootstrap, free_port};
+use crate::cores::{Cores, MEASURED, REST};
+use crate::side::{Kind, Side};
 
-/// Microseconds of a clock tick of /proc.
-const TICK_US: f64 = 10_000.0;
+/// Of the loads with many connections.
+pub(crate) const CONNECTIONS: u32 = 50;
 
-/// A range of the machine's cores.
-#[derive(Clone, Copy)]
-pub(crate) struct Cores {
-    from: usize,
-    to: usize,
+/// Which gateway.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Which {
+    /// Envoy as it is.
+    Plain,
+    /// With a wasm filter that does nothing.
+    NoOp,
+    /// With a wasm filter that reads requests as Penstock does.
+    ParseOnly,
+    /// Penstock, whose servers always have room: nothing waits.
+    Penstock,
+    /// Penstock, whose servers have one place less than there are connections: everything waits.
+    Queued,
+    /// With a wasm filter that reads requests as Penstock does and asks by a unary gRPC call each.
+    Unary,
+    /// With Envoy's external processor.
+    ExtProc,
 }
 
-impl Cores {
-    /// Has a command run on these cores, if the machine has them.
-    pub(crate) fn hold(self, command: &mut Command) {
-        let there = std::thread::available_parallelism().map_or(1, usize::from);
-        let cores = self.from..self.to.min(there);
-        if cores.is_empty() {
-            return;
-        }
-        // SAFETY: the closure fills a set on its own stack and makes one system call.
-        unsafe {
-            command.pre_exec(move || {
-                let mut set: libc::cpu_set_t = std::mem::zeroed();
-                for core in cores.clone() {
-                    libc::CPU_SET(core, &mut set);
-                }
-                match libc::sched_setaffinity(0, size_of::<libc::cpu_set_t>(), &raw const set) {
-                    0 => Ok(()),
-                    _ => Err(std::io::Error::last_os_error()),
-                }
-            });
+impl Which {
+    /// All, by their names.
+    pub(crate) const ALL: [(&str, Self); 7] = [
+        ("plain", Self::Plain),
+        ("no-op", Self::NoOp),
+        ("parse-only", Self::ParseOnly),
+        ("penstock", Self::Penstock),
+        ("penstock-queued", Self::Queued),
+        ("unary", Self::Unary),
+        ("ext-proc", Self::ExtProc),
+    ];
+
+    pub(crate) fn name(self) -> &'static str {
+        Self::ALL.iter().find(|it| it.1 == self).map_or("", |it| it.0)
+    }
+
+    /// Of the filter's examples, the one that it needs.
+    pub(crate) fn example(self) -> Option<&'static str> {
+        match self {
+            Self::NoOp => Some("noop"),
+            Self::ParseOnly => Some("parse"),
+            Self::Unary => Some("unary"),
+            Self::Plain | Self::Penstock | Self::Queued | Self::ExtProc => None,
         }
     }
+
+    /// Starts it before a model server.
+    ///
+    /// # Panics
+    /// With the logs, when it doesn't start.
+    pub(crate) async fn start(self, server: SocketAddr) -> Subject {
+        let wasm = |example| Some(bootstrap::wasm(&bootstrap::module(example)));
+        match self {
+            Self::Plain => Subject::envoy(self, bootstrap::before(server, None, None), None).await,
+            Self::NoOp | Self::ParseOnly => {
+                let filter = self.example().and_then(wasm);
+                Subject::envoy(self, bootstrap::before(server, filter, None), None).await
+            }
+            Self::Unary => {
+                let side = Side::start(Kind::Unary).await;
+                let filter = self.example().and_then(wasm);
+                let bootstrap = bootstrap::before(server, filter, Some(side.address));
+                Subject::envoy(self, bootstrap, Some(side.process)).await
+            }
+            Self::ExtProc => {
+                let side = Side::start(Kind::Processor).await;
+                let filter = Some(bootstrap::external_processor());
+                let bootstrap = bootstrap::before(server, filter, Some(side.address));
+                Subject::envoy(self, bootstrap, Some(side.process)).await
+            }
+            Self::Penstock => Subject::penstock(self, server, "stock: {watermark_per_backend: 1000}").await,
+            Self::Queued => Subject::penstock(self, server, &slots(CONNECTIONS - 1)).await,
+        }
+    }
+}
+
+/// The key of a pool whose servers have exactly so many places.
+pub(crate) fn slots(count: u32) -> String {
+    format!(
+        "stock: {{lower_bound_per_backend: {count}, upper_bound_per_backend: {count}, watermark_per_backend: {count}}}"
+    )
 }
 
 /// CPU time used by a subject's processes, in microseconds.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Cpu {
     pub(crate) envoy_us: f64,
-    pub(crate) companion_us: f64,
+    /// Of the companion, or of who is asked in its place.
+    pub(crate) side_us: f64,
 }
 
 impl Cpu {
     pub(crate) fn since(self, before: Self) -> Self {
         Self {
             envoy_us: self.envoy_us - before.envoy_us,
-            companion_us: self.companion_us - before.companion_us,
+            side_us: self.side_us - before.side_us,
         }
     }
 }
 
 /// One gateway under measurement.
 pub(crate) struct Subject {
-    pub(crate) name: &'static str,
-    address: SocketAddr,
-    envoy: Process,
-    companion: Option<Process>,
+    pub(crate) which: Which,
+    pub(crate) envoy: Process,
+    /// The companion, or who is asked in its place.
+    pub(crate) side: Option<Process>,
+    /// Of the companion, if there is one.
+    pub(crate) pages: Option<Pages>,
+    /// Envoy's own.
+    pub(crate) admin: Pages,
+    pub(crate) address: SocketAddr,
     _folder: TempDir,
 }
 
-/// The model server: an Envoy that answers at once.
-pub(crate) async fn server() -> Subject {
-    let body = json!({
-        "id": "chatcmpl-1", "object": "chat.completion", "created": 1, "model": "m",
-        "choices": [{"index": 0, "finish_reason": "stop", "message": {"role": "assistant", "content": "hello"}}],
-        "usage": {"prompt_tokens": 240, "completion_tokens": 1, "total_tokens": 241},
-    });
-    let route = json!({
-        "match": {"prefix": "/"},
-        "direct_response": {"status": 200, "body": {"inline_string": body.to_string()}},
-        "response_headers_to_add": [{
-            "header": {"key": "content-type", "value": "application/json"},
-            "append_action": "OVERWRITE_IF_EXISTS_OR_ADD",
-        }],
-    });
-    let address = free_port();
-    let (admin, bootstrap) = document(address, &[], route, &[]);
-    Subject::envoy("server", address, admin, &bootstrap, REST).await
-}
-
 impl Subject {
-    /// Envoy as it is, with one cluster.
-    pub(crate) async fn plain(server: &Self) -> Self {
-        let address = free_port();
-        let (admin, bootstrap) = document(address, &[], to_server(), &[cluster(server.address)]);
-        Self::envoy("plain", address, admin, &bootstrap, MEASURED).await
-    }
-
-    /// The same with a wasm filter that lets everything pass.
-    pub(crate) async fn no_op(server: &Self) -> Self {
-        let filter = json!({
-            "name": "no-op",
-            "typed_config": {
-                "@type": "type.googleapis.com/envoy.extensions.filters.http.wasm.v3.Wasm",
-                "config": {
-                    "name": "no-op",
-                    "root_id": "no-op",
-                    "allow_on_headers_stop_iteration": true,
-                    "vm_config": {
-                        "vm_id": "no-op",
-                        "runtime": "envoy.wasm.runtime.v8",
-                        "code": {"local": {"filename": no_op_module()}},
-                    },
-                },
-            },
-        });
-        let address = free_port();
-        let (admin, bootstrap) = document(address, &[filter], to_server(), &[cluster(server.address)]);
-        Self::envoy("no-op", address, admin, &bootstrap, MEASURED).await
-    }
-
-    /// Penstock: its own bootstrap, its filter, its companion.
-    pub(crate) async fn penstock(server: &Self) -> Self {
+    async fn envoy(which: Which, bootstrap: Bootstrap, side: Option<Process>) -> Self {
         let folder = tempfile::tempdir().expect("a temporary folder");
-        let (address, admin, grpc, http) = (free_port(), free_port(), free_port(), free_port());
-        let file = folder.path().join("penstock.yaml");
-        let config = format!(
-            "listen: {{gateway: '{address}', envoy_admin: '{admin}', grpc: '{grpc}', http: '{http}'}}\npools:\n- name: p\n\
-             \x20 endpoints: {{static: ['{}']}}\n  health: {{path: null}}\n  stock: {{watermark_per_backend: 1000}}\n",
-            server.address
-        );
-        std::fs::write(&file, config).expect("write the configuration");
-        let printed = std::process::Command::new(binary::penstock())
-            .args(["envoy-config", "--config"])
-            .arg(&file)
-            .output()
-            .expect("penstock runs");
-        assert!(
-            printed.status.success(),
-            "{}",
-            String::from_utf8_lossy(&printed.stderr)
-        );
-        let mut serve = Command::new(binary::penstock());
-        serve.args(["serve", "--log", "warn", "--config"]).arg(&file);
-        REST.hold(&mut serve);
-        let companion = Process::start("serve", serve).await;
-        let bootstrap = folder.path().join("envoy.yaml");
-        std::fs::write(&bootstrap, &printed.stdout).expect("write the bootstrap");
-        let envoy = start("penstock", &bootstrap, admin, MEASURED).await;
-        let client = reqwest::Client::builder().no_proxy().build().expect("a client");
-        penstock_tests::until("the companion is ready", || async {
-            let response = client
-                .get(format!("http://{http}/readyz"))
-                .send()
-                .await
-                .map_err(|e| e.to_string())?;
-            let status = response.status();
-            if status == 200 {
-                Ok(())
-            } else {
-                Err(response.text().await.unwrap_or_default())
-            }
-        })
-        .await;
+        let file = folder.path().join("envoy.json");
+        std::fs::write(&file, bootstrap.document.to_string()).expect("write the bootstrap");
+        let admin = Pages::at(format!("http://{}", bootstrap.admin));
         Self {
-            name: "penstock",
-            address,
-            envoy,
-            companion: Some(companion),
+            which,
+            envoy: launch(which.name(), &file, &admin, MEASURED).await,
+            side,
+            pages: None,
+            admin,
+            address: bootstrap.address,
             _folder: folder,
         }
     }
 
-    async fn envoy(
-        name: &'static str,
-        address: SocketAddr,
-        admin: SocketAddr,
-        bootstrap: &Value,
-        cores: Cores,
-    ) -> Self {
+    /// Penstock: its own bootstrap, its filter, its companion. `stock` is a line of the one pool's configuration.
+    pub(crate) async fn penstock(which: Which, server: SocketAddr, stock: &str) -> Self {
         let folder = tempfile::tempdir().expect("a temporary folder");
-        let file = folder.path().join("envoy.json");
-        std::fs::write(&file, bootstrap.to_string()).expect("write the bootstrap");
-        let envoy = start(name, &file, admin, cores).await;
+        let [address, admin] = [free_port(), free_port()];
+        let companion = Companion::start(folder.path(), [address, admin], server, stock).await;
+        let printed = std::process::Command::new(binary::penstock())
+            .args(["envoy-config", "--config"])
+            .arg(folder.path().join(CONFIG))
+            .output()
+            .expect("penstock runs");
+        let said = String::from_utf8_lossy(&printed.stderr);
+        assert!(printed.status.success(), "{said}");
+        let bootstrap = folder.path().join("envoy.yaml");
+        std::fs::write(&bootstrap, &printed.stdout).expect("write the bootstrap");
+        let admin = Pages::at(format!("http://{admin}"));
+        let envoy = launch(which.name(), &bootstrap, &admin, MEASURED).await;
+        let Companion { process, pages, .. } = companion;
+        answers("the companion is ready", &pages, "/readyz", &process).await;
         Self {
-            name,
-            address,
+            which,
             envoy,
-            companion: None,
+            side: Some(process),
+            pages: Some(pages),
+            admin,
+            address,
             _folder: folder,
         }
     }
@@ -203,16 +182,71 @@ impl Subject {
 
     /// CPU time used so far.
     pub(crate) fn cpu(&self) -> Cpu {
-        let us = |process: &Process| cpu_ticks(process.pid()).map_or(0.0, |ticks| ticks as f64 * TICK_US);
         Cpu {
-            envoy_us: us(&self.envoy),
-            companion_us: self.companion.as_ref().map_or(0.0, us),
+            envoy_us: cpu_us(&self.envoy),
+            side_us: self.side.as_ref().map_or(0.0, cpu_us),
         }
     }
 }
 
+pub(crate) fn cpu_us(process: &Process) -> f64 {
+    cpu_time(process.pid()).map_or(0.0, |time| time.as_secs_f64() * 1e6)
+}
+
+/// A companion's configuration, in its folder.
+const CONFIG: &str = "penstock.yaml";
+
+/// A running companion with one pool of one server, which takes as many requests as may wait.
+pub(crate) struct Companion {
+    pub(crate) process: Process,
+    pub(crate) pages: Pages,
+    pub(crate) grpc: SocketAddr,
+}
+
+impl Companion {
+    /// Starts one for an Envoy with these listeners, of the gateway and of its admin interface.
+    ///
+    /// # Panics
+    /// With its log, when it doesn't start.
+    pub(crate) async fn start(
+        folder: &Path,
+        envoy: [SocketAddr; 2],
+        server: SocketAddr,
+        stock: &str,
+    ) -> Self {
+        let ([gateway, admin], grpc, http) = (envoy, free_port(), free_port());
+        let config = format!(
+            "listen: {{gateway: '{gateway}', envoy_admin: '{admin}', grpc: '{grpc}', http: '{http}'}}\npools:\n- name: p\n\
+             \x20 endpoints: {{static: ['{server}']}}\n  health: {{path: null}}\n  scrape: {{path: null}}\n  {stock}\n\
+             \x20 queue: {{total_capacity: 200000, flow_capacity: 200000, total_bytes: 8GiB, ttl: 15m}}\n"
+        );
+        let file = folder.join(CONFIG);
+        std::fs::write(&file, config).expect("write the configuration");
+        let mut serve = Command::new(binary::penstock());
+        serve.args(["serve", "--log", "warn", "--config"]).arg(&file);
+        REST.hold(&mut serve);
+        let process = Process::start("companion", serve).await;
+        let pages = Pages::at(format!("http://{http}"));
+        answers("the companion lives", &pages, "/livez", &process).await;
+        Self { process, pages, grpc }
+    }
+}
+
+/// Waits until a page says that all is well.
+async fn answers(what: &str, pages: &Pages, path: &str, process: &Process) {
+    penstock_tests::until(what, || async {
+        let answer = pages.look(path).await;
+        match answer {
+            Ok(answer) if answer.status == 200 => Ok(()),
+            Ok(answer) => Err(format!("{}\n{}", answer.text(), process.tail())),
+            Err(error) => Err(format!("{error}\n{}", process.tail())),
+        }
+    })
+    .await;
+}
+
 /// Starts an Envoy with one worker and waits until it listens.
-async fn start(name: &str, bootstrap: &Path, admin: SocketAddr, cores: Cores) -> Process {
+async fn launch(name: &str, bootstrap: &Path, admin: &Pages, cores: Cores) -> Process {
     let mut command = Command::new(Search::here().find().expect("an Envoy").path);
     command.arg("--config-path").arg(bootstrap);
     command.args([
@@ -224,105 +258,6 @@ async fn start(name: &str, bootstrap: &Path, admin: SocketAddr, cores: Cores) ->
     ]);
     cores.hold(&mut command);
     let process = Process::start(name, command).await;
-    let client = reqwest::Client::builder().no_proxy().build().expect("a client");
-    penstock_tests::until(&format!("{name} is ready"), || async {
-        let response = client.get(format!("http://{admin}/ready")).send().await;
-        match response {
-            Ok(response) if response.status() == 200 => Ok(()),
-            other => Err(format!("{other:?}\n{}", process.tail())),
-        }
-    })
-    .await;
+    answers(&format!("{name} is ready"), admin, "/ready", &process).await;
     process
-}
-
-fn document(address: SocketAddr, filters: &[Value], route: Value, clusters: &[Value]) -> (SocketAddr, Value) {
-    let admin = free_port();
-    let mut filters = filters.to_vec();
-    filters.push(json!({
-        "name": "envoy.filters.http.router",
-        "typed_config": {"@type": "type.googleapis.com/envoy.extensions.filters.http.router.v3.Router"},
-    }));
-    let manager = json!({
-        "@type": "type.googleapis.com/envoy.extensions.filters.network.http_connection_manager.v3.HttpConnectionManager",
-        "stat_prefix": "bench",
-        "codec_type": "AUTO",
-        "use_remote_address": true,
-        "http_filters": filters,
-        "route_config": {"name": "bench", "virtual_hosts": [{"name": "bench", "domains": ["*"], "routes": [route]}]},
-    });
-    let bootstrap = json!({
-        "admin": {"address": socket(admin)},
-        "static_resources": {
-            "listeners": [{
-                "name": "bench",
-                "address": socket(address),
-                "filter_chains": [{"filters": [{
-                    "name": "envoy.filters.network.http_connection_manager",
-                    "typed_config": manager,
-                }]}],
-            }],
-            "clusters": clusters,
-        },
-    });
-    (admin, bootstrap)
-}
-
-fn to_server() -> Value {
-    json!({"match": {"prefix": "/"}, "route": {"cluster": "server", "timeout": "0s"}})
-}
-
-fn cluster(server: SocketAddr) -> Value {
-    json!({
-        "name": "server",
-        "type": "STATIC",
-        "connect_timeout": "1s",
-        "load_assignment": {"cluster_name": "server", "endpoints": [{"lb_endpoints": [
-            {"endpoint": {"address": socket(server)}},
-        ]}]},
-    })
-}
-
-fn socket(address: SocketAddr) -> Value {
-    json!({"socket_address": {"address": address.ip().to_string(), "port_value": address.port()}})
-}
-
-/// A port that was free a moment ago.
-fn free_port() -> SocketAddr {
-    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a free port");
-    listener.local_addr().expect("a bound socket has an address")
-}
-
-/// Builds the filter that does nothing, beside Penstock's own.
-fn no_op_module() -> PathBuf {
-    let target = binary::target_folder().join("filter-wasm");
-    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-    let built = std::process::Command::new(cargo)
-        .args([
-            "build",
-            "--quiet",
-            "--locked",
-            "--package",
-            "penstock-filter",
-            "--example",
-            "noop",
-        ])
-        .args([
-            "--profile",
-            "wasm",
-            "--target",
-            "wasm32-unknown-unknown",
-            "--target-dir",
-        ])
-        .arg(&target)
-        .env_remove("RUSTFLAGS")
-        .current_dir(binary::workspace())
-        .output()
-        .expect("cargo runs");
-    assert!(
-        built.status.success(),
-        "{}",
-        String::from_utf8_lossy(&built.stderr)
-    );
-    target.join("wasm32-unknown-unknown/wasm/examples/noop.wasm")
 }

@@ -1,13 +1,12 @@
-//! The client: wrk, with one thread, sending a chat of 1 KB.
+//! The closed loop: wrk, with one thread; each connection sends its next request when the last is answered.
 
-use std::process::{Command, Stdio};
+use std::process::Stdio;
 
-use serde_json::{Value, json};
+use serde_json::Value;
+use tokio::process::Command;
 
-use crate::subject::REST;
-
-/// Bytes of a request's body.
-const BODY_BYTES: usize = 1024;
+use crate::body;
+use crate::cores::REST;
 
 /// What one load came to.
 #[derive(Clone, Copy, Debug)]
@@ -26,37 +25,15 @@ impl Load {
 
 /// Whether wrk is there, or how to get it.
 pub(crate) fn installed() -> Result<(), String> {
-    match Command::new("wrk")
-        .arg("--version")
-        .stdout(Stdio::null())
-        .stderr(Stdio::null())
-        .status()
-    {
-        Ok(_) => Ok(()),
-        Err(why) => Err(format!(
-            "wrk: {why}. The benchmark's client is wrk: `apt-get install wrk`, `brew install wrk`, or \
-             https://github.com/wg/wrk"
-        )),
-    }
+    let how = "`apt-get install wrk`, `brew install wrk`, or https://github.com/wg/wrk";
+    body::installed("wrk", "closed loop", how)
 }
 
-/// The body that every request has.
-fn body() -> String {
-    let frame =
-        json!({"model": "m", "max_tokens": 64, "messages": [{"role": "user", "content": ""}]}).to_string();
-    let text: String = "All work and no play makes Jack a dull boy. "
-        .chars()
-        .cycle()
-        .take(BODY_BYTES - frame.len())
-        .collect();
-    frame.replace(r#""content":"""#, &format!(r#""content":"{text}""#))
-}
-
-/// Loads `url` over so many connections for so long.
+/// Loads `url` with bodies of `bytes` over so many connections for so long.
 ///
 /// # Panics
 /// When wrk fails, or an answer is an error: a figure of errors is no figure.
-pub(crate) async fn run(url: &str, connections: u32, seconds: u32) -> Load {
+pub(crate) async fn run(url: &str, bytes: usize, connections: u32, seconds: u32) -> Load {
     let script = format!(
         "wrk.method = 'POST'\nwrk.body = [==[{}]==]\nwrk.headers['content-type'] = 'application/json'\n\
          done = function(s, l)\n\
@@ -64,21 +41,17 @@ pub(crate) async fn run(url: &str, connections: u32, seconds: u32) -> Load {
          \x20   s.duration, l:percentile(50), l:percentile(99),\n\
          \x20   s.errors.connect + s.errors.read + s.errors.write + s.errors.status + s.errors.timeout))\n\
          end\n",
-        body()
+        body::chat(bytes)
     );
     let folder = tempfile::tempdir().expect("a temporary folder");
     let file = folder.path().join("chat.lua");
     std::fs::write(&file, script).expect("write the script");
-    let mut wrk = tokio::process::Command::new("wrk");
-    wrk.args(["--threads", "1", "--connections", &connections.to_string()]);
-    wrk.args([
-        "--duration",
-        &format!("{seconds}s"),
-        "--timeout",
-        "10s",
-        "--script",
-    ]);
-    wrk.arg(&file).arg(url).stdin(Stdio::null()).kill_on_drop(true);
+    let mut wrk = Command::new("wrk");
+    wrk.args(["--threads", "1", "--timeout", "10s"]);
+    wrk.args(["--connections", &connections.to_string()]);
+    wrk.args(["--duration", &format!("{seconds}s")]);
+    wrk.arg("--script").arg(&file).arg(url);
+    wrk.stdin(Stdio::null()).kill_on_drop(true);
     REST.hold(&mut wrk);
     let output = wrk.output().await.expect("wrk runs");
     let text = String::from_utf8_lossy(&output.stdout);

@@ -1,0 +1,68 @@
+//! A filter that reads a request as Penstock does, and then lets it go: what reading costs, for the benchmarks.
+
+mod reading;
+
+use std::{hint::black_box, rc::Rc};
+
+use penstock_filter_core::plan::Plan;
+use proxy_wasm::{
+    traits::{Context, HttpContext, RootContext},
+    types::{Action, ContextType},
+};
+use reading::Reading;
+
+struct Root(Rc<Plan>);
+
+impl Context for Root {}
+
+impl RootContext for Root {
+    fn create_http_context(&self, _: u32) -> Option<Box<dyn HttpContext>> {
+        Some(Box::new(Http {
+            plan: Rc::clone(&self.0),
+            reading: None,
+        }))
+    }
+
+    fn get_type(&self) -> Option<ContextType> {
+        Some(ContextType::HttpContext)
+    }
+}
+
+struct Http {
+    plan: Rc<Plan>,
+    reading: Option<Reading>,
+}
+
+impl Context for Http {}
+
+impl HttpContext for Http {
+    fn on_http_request_headers(&mut self, _: usize, end: bool) -> Action {
+        if end {
+            return Action::Continue;
+        }
+        self.reading = Some(Reading::of_headers(&self.plan));
+        Action::Pause
+    }
+
+    fn on_http_request_body(&mut self, size: usize, end: bool) -> Action {
+        let Some(reading) = &mut self.reading else {
+            return Action::Continue;
+        };
+        if !reading.body(size) {
+            self.reading = None;
+            self.send_http_response(400, Vec::new(), None);
+            return Action::Pause;
+        }
+        if !end {
+            return Action::Pause;
+        }
+        black_box(self.reading.take().and_then(Reading::register));
+        Action::Continue
+    }
+}
+
+/// Called once by the host when it has loaded the module.
+#[unsafe(no_mangle)]
+pub extern "C" fn _initialize() {
+    proxy_wasm::set_root_context(|_| Box::new(Root(reading::plan())));
+}

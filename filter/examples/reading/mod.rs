@@ -1,0 +1,90 @@
+//! What the filters of the benchmark that read a request have in common: Penstock's own readers of headers and body,
+//! and nothing of what Penstock does with what they found.
+
+#[expect(dead_code, reason = "the filter's host calls, of which reading needs few")]
+#[path = "../../src/host.rs"]
+mod host;
+
+use std::{rc::Rc, sync::Arc};
+
+use penstock_filter_core::{
+    body::BodyScanner, headers::Headers, identity::Claims, limits::SLICE_BYTES, plan::Plan,
+};
+use penstock_wire::{Identity, Policy, Register, Source, source::From};
+
+use self::host::{Buffer, Map, Stream};
+
+/// The policy that is in force where nobody configured another: where identities are read.
+pub(crate) fn plan() -> Rc<Plan> {
+    let header = |name: &str| Source {
+        from: Some(From::Header(name.to_owned())),
+    };
+    let user = || Source {
+        from: Some(From::Body("user".to_owned())),
+    };
+    let identity = Identity {
+        fairness_id: vec![
+            header("x-gateway-inference-fairness-id"),
+            header("x-llm-d-inference-fairness-id"),
+            header("x-penstock-tenant"),
+            user(),
+        ],
+        user: vec![header("x-penstock-user"), user()],
+        priority: vec![
+            header("x-penstock-priority"),
+            header("x-nexus-priority"),
+            header("x-gateway-inference-objective"),
+        ],
+        class: vec![header("x-penstock-class"), header("x-dynamo-meta-policy-class")],
+        ..Identity::default()
+    };
+    Rc::new(Plan::new(&Policy {
+        identity: Some(identity),
+        ..Policy::default()
+    }))
+}
+
+/// One request while it is read.
+pub(crate) struct Reading {
+    scanner: BodyScanner,
+    claims: Claims,
+    scanned: usize,
+}
+
+impl Reading {
+    /// Reads the headers of the request that the host speaks of.
+    pub(crate) fn of_headers(plan: &Plan) -> Self {
+        let map = host::headers(Map::Request);
+        Self {
+            scanner: BodyScanner::new(Arc::clone(&plan.body_keys)),
+            claims: Claims::gather(&plan.sources, true, Headers::new(&map), &Stream),
+            scanned: 0,
+        }
+    }
+
+    /// Reads what has come of the body, up to its byte `size`; false: it is no body that Penstock would let pass.
+    pub(crate) fn body(&mut self, size: usize) -> bool {
+        while self.scanned < size {
+            let wanted = size.saturating_sub(self.scanned).min(SLICE_BYTES);
+            let slice = host::buffer(Buffer::RequestBody, self.scanned, wanted).unwrap_or_default();
+            if slice.is_empty() || self.scanner.feed(&slice).is_err() {
+                return false;
+            }
+            self.scanned = self.scanned.saturating_add(slice.len());
+        }
+        true
+    }
+
+    /// What Penstock would say of the request; none: it would refuse it.
+    pub(crate) fn register(self) -> Option<Register> {
+        let body = self.scanner.finish().ok()?;
+        let mut register = Register::default();
+        self.claims.settle(&body, &mut register);
+        register.model = body.model;
+        register.stream = body.stream;
+        register.max_tokens = body.max_tokens;
+        register.prompt_bytes = body.prompt_bytes;
+        register.body_bytes = u64::try_from(self.scanned).ok()?;
+        Some(register)
+    }
+}

@@ -1,0 +1,42 @@
+//! What the clients send, and whether they are there.
+
+use std::process::{Command, Stdio};
+
+use serde_json::json;
+
+/// Bytes of a short request's body.
+pub(crate) const SHORT: usize = 1_024;
+/// Bytes of a long one's.
+pub(crate) const LONG: usize = 220 << 10;
+
+/// A chat whose body has so many bytes.
+pub(crate) fn chat(bytes: usize) -> String {
+    let frame =
+        json!({"model": "m", "max_tokens": 64, "messages": [{"role": "user", "content": ""}]}).to_string();
+    let text: String = "All work and no play makes Jack a dull boy. "
+        .chars()
+        .cycle()
+        .take(bytes.saturating_sub(frame.len()))
+        .collect();
+    frame.replace(r#""content":"""#, &format!(r#""content":"{text}""#))
+}
+
+/// The same with `key` (`{"stream":true,` for example) in the place of its first brace.
+pub(crate) fn chat_that_begins(key: &str, bytes: usize) -> String {
+    chat(bytes.saturating_sub(key.len() - 1)).replacen('{', key, 1)
+}
+
+/// Whether a client can be run, or how to get it.
+pub(crate) fn installed(program: &str, loads: &str, how: &str) -> Result<(), String> {
+    let tried = Command::new(program)
+        .arg("--version")
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .status();
+    match tried {
+        Ok(_) => Ok(()),
+        Err(why) => Err(format!(
+            "{program}: {why}. It is the benchmark's client of the {loads}: {how}"
+        )),
+    }
+}

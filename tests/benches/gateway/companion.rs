@@ -1,0 +1,275 @@
+//! The companion by itself: a session that speaks for a filter, without an Envoy. What a waiting request takes of memory
+//! at 100,000, and what a request takes of CPU at 10,000 a second.
+
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use penstock_tests::process::resident_bytes;
+use penstock_tests::until;
+use penstock_wire::{
+    Api, Beat, Cancel, CompanionFrame, Completed, End, FilterFrame, Grant, Hello, METHOD, Register, SERVICE,
+    Started, command::Kind, filter_frame::Event, limits,
+};
+use serde_json::{Value, json};
+use tokio::sync::mpsc;
+use tokio::task::JoinSet;
+use tokio::time::MissedTickBehavior;
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::Request;
+use tonic::client::Grpc;
+use tonic::transport::Endpoint;
+use tonic_prost::ProstCodec;
+
+use crate::bootstrap::free_port;
+use crate::subject::{Companion, cpu_us, slots};
+
+const WAITING: u64 = 100_000;
+const FLOWS: u64 = 1_000;
+/// Requests per second, and per tick of a millisecond.
+const RATE: u64 = 10_000;
+const PER_TICK: u64 = RATE / 1_000;
+/// Before it is measured.
+const SETTLING: Duration = Duration::from_secs(1);
+/// As in the companion.
+const WINDOW_BYTES: u32 = 64 << 20;
+/// Frames between the script and the connection.
+const FRAMES: usize = 1_024;
+
+/// Measures both.
+pub(crate) async fn run(seconds: u32) -> Value {
+    let (waiting, cycles) = (waiting().await, cycles(seconds).await);
+    let all = json!({"waiting": waiting, "cycles": cycles});
+    println!("companion: {all}");
+    all
+}
+
+/// Bytes of a waiting request.
+async fn waiting() -> Value {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let companion = Companion::start(folder.path(), [free_port(); 2], free_port(), &slots(1)).await;
+    let session = Session::open(companion.grpc, false).await;
+    let resident = || resident_bytes(companion.process.pid()).expect("it runs") as f64;
+    let mut mib = Vec::new();
+    let mut note = |bytes: f64| mib.push((bytes / f64::from(1 << 20) * 10.0).round() / 10.0);
+    let before = resident();
+    note(before);
+    // The first has the place, and nobody ever completes it.
+    for sequence in 1..=WAITING + 1 {
+        session.say(Event::Register(register(sequence))).await;
+    }
+    session.handled().await;
+    let full = resident();
+    note(full);
+    companion.pages.waiting("p", WAITING).await;
+    for sequence in 2..=WAITING + 1 {
+        session.say(Event::Cancel(Cancel { sequence })).await;
+    }
+    session.handled().await;
+    companion.pages.waiting("p", 0).await;
+    note(resident());
+    json!({
+        "waiting": WAITING, "flows": FLOWS,
+        "bytes_each": ((full - before) / WAITING as f64).round(),
+        "mib_before_waiting_gone": mib,
+    })
+}
+
+/// CPU of requests that go at once.
+async fn cycles(seconds: u32) -> Value {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let stock = "stock: {watermark_per_backend: 1000}";
+    let companion = Companion::start(folder.path(), [free_port(); 2], free_port(), stock).await;
+    let session = Session::open(companion.grpc, true).await;
+    let mut pace = tokio::time::interval(Duration::from_millis(1));
+    pace.set_missed_tick_behavior(MissedTickBehavior::Burst);
+    let mut sequence = 0;
+    let mut before = (0, 0.0);
+    let settling = u64::try_from(SETTLING.as_millis()).unwrap_or(u64::MAX);
+    for tick in 0..settling + u64::from(seconds) * 1_000 {
+        if tick == settling {
+            before = (session.served(), cpu_us(&companion.process));
+        }
+        pace.tick().await;
+        for _ in 0..PER_TICK {
+            sequence += 1;
+            session.say(Event::Register(register(sequence))).await;
+        }
+    }
+    let served = session.served() - before.0;
+    let cpu = cpu_us(&companion.process) - before.1;
+    let due = RATE * u64::from(seconds);
+    assert!(
+        served >= due * 95 / 100,
+        "the companion served {served} requests of {due}"
+    );
+    json!({
+        "requests_per_s": served / u64::from(seconds),
+        "cpu_us_per_request": (cpu / served as f64 * 100.0).round() / 100.0,
+    })
+}
+
+/// As a filter describes a chat of 1 KB.
+fn register(sequence: u64) -> Register {
+    Register {
+        sequence,
+        request_id: format!("6f2b1a90-0000-4000-8000-{sequence:012}"),
+        api: Api::ChatCompletions.into(),
+        model: "m".to_owned(),
+        prompt_bytes: 930,
+        max_tokens: Some(64),
+        body_bytes: 1_024,
+        fairness_id: format!("tenant-{}", sequence % FLOWS),
+        client: "127.0.0.1".to_owned(),
+        ..Register::default()
+    }
+}
+
+/// A filter's side of a session.
+struct Session {
+    shared: Arc<Shared>,
+    _tasks: JoinSet<()>,
+}
+
+struct Shared {
+    frames: mpsc::Sender<FilterFrame>,
+    /// Frames that were said.
+    said: Mutex<u64>,
+    /// Of these, up to which the companion has handled them.
+    acked: AtomicU64,
+    /// Frames of the companion's that came.
+    heard: AtomicU64,
+    served: AtomicU64,
+}
+
+impl Session {
+    /// Opens one, which answers grants at once if it `serves`.
+    async fn open(companion: SocketAddr, serves: bool) -> Self {
+        let (frames, outgoing) = mpsc::channel(FRAMES);
+        let shared = Arc::new(Shared {
+            frames,
+            said: Mutex::new(0),
+            acked: AtomicU64::new(0),
+            heard: AtomicU64::new(0),
+            served: AtomicU64::new(0),
+        });
+        let hello = Hello {
+            epoch_hi: 1,
+            epoch_lo: 1,
+            envoy: 1,
+            stream: 1,
+            version_min: limits::VERSION_MIN,
+            version_max: limits::VERSION_MAX,
+            node: "bench".to_owned(),
+            last: true,
+            ..Hello::default()
+        };
+        shared.say(Event::Hello(hello)).await;
+        let endpoint = Endpoint::from_shared(format!("http://{companion}")).expect("an address");
+        let endpoint = endpoint
+            .initial_stream_window_size(WINDOW_BYTES)
+            .initial_connection_window_size(WINDOW_BYTES);
+        let mut client = Grpc::new(endpoint.connect().await.expect("the companion listens"));
+        client.ready().await.expect("an open connection");
+        let path = format!("/{SERVICE}/{METHOD}").parse().expect("a path");
+        let codec = ProstCodec::<FilterFrame, CompanionFrame>::default();
+        let request = Request::new(ReceiverStream::new(outgoing));
+        let response = client.streaming(request, path, codec).await;
+        let mut incoming = response.expect("the companion takes sessions").into_inner();
+        let mut tasks = JoinSet::new();
+        let listener = shared.clone();
+        tasks.spawn(async move {
+            while let Some(frame) = incoming.message().await.expect("the session lasts") {
+                listener.hear(frame, serves).await;
+            }
+        });
+        let beating = shared.clone();
+        tasks.spawn(async move {
+            loop {
+                tokio::time::sleep(limits::BEAT).await;
+                beating.say(Event::Beat(Beat {})).await;
+            }
+        });
+        Self {
+            shared,
+            _tasks: tasks,
+        }
+    }
+
+    async fn say(&self, event: Event) {
+        self.shared.say(event).await;
+    }
+
+    fn served(&self) -> u64 {
+        self.shared.served.load(Ordering::SeqCst)
+    }
+
+    /// Waits until the companion has handled all that was said by now.
+    async fn handled(&self) {
+        let said = *self.shared.said.lock().expect("no one panics with it");
+        until("all is handled", || async {
+            match self.shared.acked.load(Ordering::SeqCst) {
+                acked if acked >= said => Ok(()),
+                acked => Err(format!("{acked} of {said}")),
+            }
+        })
+        .await;
+    }
+}
+
+impl Shared {
+    async fn say(&self, event: Event) {
+        let place = self.frames.reserve().await.expect("the session is open");
+        // Who has the number sends it before the next is given out.
+        let mut said = self.said.lock().expect("no one panics with it");
+        *said += 1;
+        place.send(FilterFrame {
+            seq: *said,
+            ack: self.heard.load(Ordering::SeqCst),
+            event: Some(event),
+        });
+    }
+
+    async fn hear(&self, frame: CompanionFrame, serves: bool) {
+        self.heard.store(frame.seq, Ordering::SeqCst);
+        self.acked.store(frame.ack, Ordering::SeqCst);
+        for command in frame.commands {
+            match command.kind {
+                Some(Kind::Grant(grant)) if serves => self.serve(grant).await,
+                Some(Kind::Reject(reject)) => panic!("the companion refuses: {reject:?}"),
+                Some(_) | None => {}
+            }
+        }
+    }
+
+    /// What was granted is answered and over at once.
+    async fn serve(&self, grant: Grant) {
+        let (sequence, endpoint) = (
+            grant.sequence,
+            grant.endpoints.into_iter().next().unwrap_or_default(),
+        );
+        self.say(Event::Started(Started {
+            sequence,
+            endpoint: endpoint.clone(),
+            status: 200,
+            attempts: 1,
+            after_us: 500,
+        }))
+        .await;
+        self.say(Event::Completed(Completed {
+            sequence,
+            endpoint,
+            status: 200,
+            attempts: 1,
+            end: End::Served.into(),
+            first_byte_us: Some(500),
+            last_byte_us: Some(500),
+            prompt_tokens: Some(240),
+            output_tokens: Some(1),
+            ..Completed::default()
+        }))
+        .await;
+        self.served.fetch_add(1, Ordering::SeqCst);
+    }
+}

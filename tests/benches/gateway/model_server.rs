@@ -1,0 +1,89 @@
+//! The model server of the benchmark: it reads a request whole and answers at once, streams events at a fixed pace if
+//! the request says `"stream": true`, or never answers if it says `"hold": true`.
+
+use std::convert::Infallible;
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures_util::{Stream, StreamExt};
+use http::{Request, Response, header::CONTENT_TYPE};
+use http_body_util::combinators::BoxBody;
+use http_body_util::{BodyExt, Full, StreamBody};
+use hyper::body::{Frame, Incoming};
+use hyper_util::rt::TokioIo;
+use serde_json::json;
+use tokio::net::TcpListener;
+use tokio::time::MissedTickBehavior;
+use tokio_stream::wrappers::IntervalStream;
+
+/// Events of one stream in a second.
+pub(crate) const EVENTS_PER_S: u64 = 50;
+
+/// One event of a stream: always the same bytes.
+pub(crate) const EVENT: &str = "data: {\"id\":\"chatcmpl-1\",\"object\":\"chat.completion.chunk\",\"created\":1,\
+    \"model\":\"m\",\"choices\":[{\"index\":0,\"delta\":{\"content\":\" word\"},\"finish_reason\":null}]}\n\n";
+
+/// What makes a request one for a stream, or for no answer at all: the first key of its body, as clients here write it.
+pub(crate) const STREAM: &str = r#"{"stream":true,"#;
+pub(crate) const HOLD: &str = r#"{"hold":true,"#;
+
+/// Serves until the process is killed.
+pub(crate) async fn serve(listener: TcpListener) {
+    let answer = Bytes::from(
+        json!({
+            "id": "chatcmpl-1", "object": "chat.completion", "created": 1, "model": "m",
+            "choices": [{"index": 0, "finish_reason": "stop", "message": {"role": "assistant", "content": "hello"}}],
+            "usage": {"prompt_tokens": 240, "completion_tokens": 1, "total_tokens": 241},
+        })
+        .to_string(),
+    );
+    loop {
+        let (socket, _) = listener.accept().await.expect("there are files left");
+        // Latency only; a socket that can't is still a socket.
+        let _ = socket.set_nodelay(true);
+        let answer = answer.clone();
+        tokio::spawn(async move {
+            let service = hyper::service::service_fn(move |request| serve_one(request, answer.clone()));
+            // An error is a connection that was cut: its client has enough.
+            let _cut = hyper::server::conn::http1::Builder::new()
+                .serve_connection(TokioIo::new(socket), service)
+                .await;
+        });
+    }
+}
+
+async fn serve_one(
+    request: Request<Incoming>,
+    answer: Bytes,
+) -> Result<Response<BoxBody<Bytes, Infallible>>, hyper::Error> {
+    let mut body = request.into_body();
+    let mut first = Bytes::new();
+    while let Some(frame) = body.frame().await {
+        if let Ok(data) = frame?.into_data()
+            && first.is_empty()
+        {
+            first = data;
+        }
+    }
+    if first.starts_with(HOLD.as_bytes()) {
+        std::future::pending::<()>().await;
+    }
+    let (kind, body) = if first.starts_with(STREAM.as_bytes()) {
+        ("text/event-stream", BodyExt::boxed(StreamBody::new(events())))
+    } else {
+        ("application/json", Full::new(answer).boxed())
+    };
+    let mut response = Response::new(body);
+    response
+        .headers_mut()
+        .insert(CONTENT_TYPE, http::HeaderValue::from_static(kind));
+    Ok(response)
+}
+
+/// Without an end: the client leaves.
+fn events() -> impl Stream<Item = Result<Frame<Bytes>, Infallible>> {
+    let mut pace = tokio::time::interval(Duration::from_micros(1_000_000 / EVENTS_PER_S));
+    // An event that is late doesn't hurry those after it into one piece.
+    pace.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    IntervalStream::new(pace).map(|_| Ok(Frame::data(Bytes::from_static(EVENT.as_bytes()))))
+}

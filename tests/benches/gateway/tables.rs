@@ -1,0 +1,288 @@
+//! The tables of the pages: all figures on the benchmarks' own, a few in the README.
+
+use std::fmt::Write;
+
+use penstock_tests::figures::{grouped, median};
+use serde_json::Value;
+
+use crate::subject::Which;
+
+/// What a subject is called in a table.
+fn title(which: Which) -> &'static str {
+    match which {
+        Which::Plain => "plain Envoy",
+        Which::NoOp => "a wasm filter that does nothing",
+        Which::ParseOnly => "one that reads the request (parse-only)",
+        Which::Penstock => "**Penstock**, nothing waits",
+        Which::Queued => "**Penstock**, every request waits",
+        Which::Unary => "a unary gRPC call per request",
+        Which::ExtProc => "ext_proc, a server that answers at once",
+    }
+}
+
+/// One budget: what is asked, what it came to, and whether that is enough.
+struct Budget {
+    asked: &'static str,
+    came_to: f64,
+    unit: &'static str,
+    met: bool,
+}
+
+/// The page's part of docs/bench.
+pub(crate) fn page(results: &Value) -> String {
+    let mut text = format!(
+        "{}, {} rounds; in brackets the least and the most.\n\n",
+        results["machine"].as_str().unwrap_or_default(),
+        results["rounds"]
+    );
+    text += "1 KB, 50 connections (wrk); a ratio is taken inside a round:\n\n";
+    text += &table(
+        results,
+        &[
+            ("requests/s", Cell::Spread("requests_per_s", 0)),
+            ("of plain", Cell::Median("requests_per_s_of_plain", 2)),
+            ("of ext_proc", Cell::Median("requests_per_s_of_ext_proc", 2)),
+            ("p50 us", Cell::Median("p50_us", 0)),
+            ("p99 us", Cell::Median("p99_us", 0)),
+            ("Envoy CPU us", Cell::Spread("envoy_cpu_us", 1)),
+            (
+                "over parse-only us",
+                Cell::Median("envoy_cpu_us_over_parse_only", 1),
+            ),
+            ("beside Envoy us", Cell::Spread("side_cpu_us", 1)),
+        ],
+    );
+    text += "\nThe CPU is per request; beside Envoy is the companion, or the server that is asked in its place.\n\n";
+    let rate = grouped(results["open_rate"].as_f64().unwrap_or_default());
+    let _ = write!(
+        text,
+        "1 KB: one connection (wrk), and in an open loop at {rate} requests/s, each timed from when it was due (oha):\n\n"
+    );
+    text += &table(
+        results,
+        &[
+            ("p50 us at 1", Cell::Spread("p50_us_at_1", 0)),
+            ("p99 us at 1", Cell::Spread("p99_us_at_1", 0)),
+            ("p50 over plain us", Cell::Spread("p50_us_at_1_over_plain", 0)),
+            ("open loop p50 us", Cell::Spread("open_p50_us", 0)),
+            ("open loop p99 us", Cell::Spread("open_p99_us", 0)),
+        ],
+    );
+    text += "\n220 KB, 50 connections (wrk), and streams: 50 of them, 50 events/s each:\n\n";
+    text += &table(
+        results,
+        &[
+            ("220 KB requests/s", Cell::Spread("requests_per_s_220kb", 0)),
+            ("of ext_proc", Cell::Median("requests_per_s_220kb_of_ext_proc", 2)),
+            ("p50 us", Cell::Median("p50_us_220kb", 0)),
+            ("p99 us", Cell::Median("p99_us_220kb", 0)),
+            ("Envoy CPU us", Cell::Spread("envoy_cpu_us_220kb", 0)),
+            ("beside us", Cell::Median("side_cpu_us_220kb", 0)),
+            ("Envoy CPU us an event", Cell::Spread("envoy_cpu_us_per_event", 2)),
+            (
+                "over plain us",
+                Cell::Median("envoy_cpu_us_per_event_over_plain", 2),
+            ),
+        ],
+    );
+    text += "\n";
+    text += &memory(results);
+    text += "\n";
+    text += &budgets_table(results);
+    text += "\n![requests per second and CPU per request](gateway.svg)\n";
+    text
+}
+
+/// The README's part.
+pub(crate) fn short(results: &Value) -> String {
+    let text = table(
+        results,
+        &[
+            ("requests/s", Cell::Median("requests_per_s", 0)),
+            ("of ext_proc", Cell::Median("requests_per_s_of_ext_proc", 2)),
+            ("p50 us at 1 connection", Cell::Median("p50_us_at_1", 0)),
+            ("Envoy CPU us a request", Cell::Median("envoy_cpu_us", 1)),
+            ("beside Envoy us", Cell::Median("side_cpu_us", 1)),
+            ("220 KB requests/s", Cell::Median("requests_per_s_220kb", 0)),
+        ],
+    );
+    let machine = results["machine"].as_str().unwrap_or_default();
+    format!("{text}\n{machine}, one Envoy worker on one core, 50 connections, bodies of 1 KB.\n")
+}
+
+/// How a figure is shown: with so many digits after the point.
+#[derive(Clone, Copy)]
+enum Cell {
+    Median(&'static str, usize),
+    Spread(&'static str, usize),
+}
+
+fn table(results: &Value, columns: &[(&str, Cell)]) -> String {
+    let mut text = String::from("| |");
+    for (name, _) in columns {
+        let _ = write!(text, " {name} |");
+    }
+    text += "\n|---|";
+    text += &"---|".repeat(columns.len());
+    text += "\n";
+    for (name, which) in Which::ALL {
+        let _ = write!(text, "| {} |", title(which));
+        for (_, cell) in columns {
+            let figures = &results["subjects"][name];
+            let (Cell::Median(key, digits) | Cell::Spread(key, digits)) = *cell;
+            let figure = &figures[key];
+            let own = |of: &str| number(figure[of].as_f64().unwrap_or_default(), digits);
+            let _ = match cell {
+                _ if figure.is_null() || is_trivial(key, which) => write!(text, " |"),
+                Cell::Median(..) => write!(text, " {} |", own("median")),
+                Cell::Spread(..) => write!(text, " {} ({} to {}) |", own("median"), own("min"), own("max")),
+            };
+        }
+        text += "\n";
+    }
+    text
+}
+
+/// Nothing runs beside these.
+fn is_trivial(key: &str, which: Which) -> bool {
+    let alone = match which {
+        Which::Plain | Which::NoOp | Which::ParseOnly => true,
+        Which::Penstock | Which::Queued | Which::Unary | Which::ExtProc => false,
+    };
+    alone && key.starts_with("side_cpu")
+}
+
+fn number(value: f64, digits: usize) -> String {
+    if digits == 0 {
+        grouped(value)
+    } else {
+        format!("{value:.digits$}")
+    }
+}
+
+fn memory(results: &Value) -> String {
+    let mut text = String::from(
+        "Memory of 5,000 paused requests, and when they have gone: resident; Envoy's allocator keeps what it has, so \
+         beside it what is allocated.\n\n\
+         | body | Envoy, bytes each | of these its connection | companion, bytes each | Envoy MiB: before, paused, gone | \
+         allocated in it | companion MiB |\n|---|---|---|---|---|---|---|\n",
+    );
+    for row in results["paused"].as_array().into_iter().flatten() {
+        let whole = |key: &str| grouped(row[key].as_f64().unwrap_or_default());
+        let three = |key: &str| {
+            let of = &row[key];
+            format!("{}, {}, {}", of["before"], of["paused"], of["gone"])
+        };
+        let _ = writeln!(
+            text,
+            "| {} | {} | {} | {} | {} | {} | {} |",
+            whole("body_bytes"),
+            whole("envoy_bytes_each"),
+            whole("envoy_bytes_each_of_the_connection"),
+            whole("companion_bytes_each"),
+            three("envoy_mib"),
+            three("envoy_heap_mib"),
+            three("companion_mib"),
+        );
+    }
+    let (waiting, cycles) = (&results["companion"]["waiting"], &results["companion"]["cycles"]);
+    let _ = write!(
+        text,
+        "\nThe companion by itself, behind a session that speaks for a filter: {} bytes a waiting request at {} of {} \
+         flows (resident MiB before, then, and when they have gone: {}); {} us of CPU a request at {} requests/s. Idle, \
+         a whole gateway takes {} % of a core in the companion and {} % in Envoy.\n",
+        waiting["bytes_each"],
+        grouped(waiting["waiting"].as_f64().unwrap_or_default()),
+        grouped(waiting["flows"].as_f64().unwrap_or_default()),
+        waiting["mib_before_waiting_gone"]
+            .as_array()
+            .map(|all| all.iter().map(Value::to_string).collect::<Vec<_>>().join(", "))
+            .unwrap_or_default(),
+        cycles["cpu_us_per_request"],
+        grouped(cycles["requests_per_s"].as_f64().unwrap_or_default()),
+        results["idle_cpu_percent"]["companion"],
+        results["idle_cpu_percent"]["envoy"],
+    );
+    text
+}
+
+fn budgets_table(results: &Value) -> String {
+    let mut text = String::from("| budget | came to | |\n|---|---|---|\n");
+    for it in budgets(results) {
+        let verdict = if it.met { "met" } else { "**missed**" };
+        let _ = writeln!(
+            text,
+            "| {} | {:.2} {} | {verdict} |",
+            it.asked, it.came_to, it.unit
+        );
+    }
+    text
+}
+
+fn budgets(results: &Value) -> Vec<Budget> {
+    let penstock = &results["subjects"]["penstock"];
+    let figure = |key: &str| median(&penstock[key]);
+    let at_most = |asked, came_to: f64, most: f64, unit| Budget {
+        asked,
+        came_to,
+        unit,
+        met: came_to <= most,
+    };
+    let at_least = |asked, came_to: f64, least: f64| Budget {
+        asked,
+        came_to,
+        unit: "times",
+        met: came_to >= least,
+    };
+    let companion = &results["companion"];
+    let cpu = companion["cycles"]["cpu_us_per_request"]
+        .as_f64()
+        .unwrap_or_default();
+    let bytes = companion["waiting"]["bytes_each"].as_f64().unwrap_or_default();
+    let idle = results["idle_cpu_percent"]["companion"]
+        .as_f64()
+        .unwrap_or_default();
+    vec![
+        at_most(
+            "Envoy CPU over parse-only, at most 15 us",
+            figure("envoy_cpu_us_over_parse_only"),
+            15.0,
+            "us",
+        ),
+        at_least(
+            "requests/s of ext_proc's, at least 1.5 times",
+            figure("requests_per_s_of_ext_proc"),
+            1.5,
+        ),
+        at_most(
+            "p50 added at 1 connection, below 150 us",
+            figure("p50_us_at_1_over_plain"),
+            150.0,
+            "us",
+        ),
+        at_most(
+            "an event over plain, at most 5 us",
+            figure("envoy_cpu_us_per_event_over_plain"),
+            5.0,
+            "us",
+        ),
+        at_least(
+            "requests/s of 220 KB of ext_proc's, at least 3 times",
+            figure("requests_per_s_220kb_of_ext_proc"),
+            3.0,
+        ),
+        at_most(
+            "companion's CPU a request at 10,000 requests/s, below 10 us",
+            cpu,
+            10.0,
+            "us",
+        ),
+        at_most(
+            "bytes a waiting request at 100,000, below 1,024",
+            bytes,
+            1_024.0,
+            "bytes",
+        ),
+        at_most("companion's CPU when idle, below 0.1 %", idle, 0.1, "%"),
+    ]
+}

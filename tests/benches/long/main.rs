@@ -1,0 +1,180 @@
+//! Whether a gateway stays what it is under load for long: below what its servers can do, then at twice that.
+//! `just bench long [--minutes N]`: so many minutes of each, ten if it isn't said.
+//!
+//! Three simulated model servers with eight places each, clients that come at random, and a whole gateway between them.
+//! What the servers can do is measured first. Looked at every 30 s: the resident memory of Envoy and companion, the stock, who
+//! waits. In the end, when everybody has been answered, nobody may wait, and the companion's stock must be what the
+//! servers say they work on: nothing.
+
+mod report;
+
+use std::process::ExitCode;
+use std::time::Duration;
+
+use penstock_tests::gateway::{config, slots};
+use penstock_tests::metrics::Metrics;
+use penstock_tests::mock::{Hardware, Mock};
+use penstock_tests::pages::Pages;
+use penstock_tests::process::{raise_open_files, resident_bytes};
+use penstock_tests::visitors::{Habit, Visitors};
+use penstock_tests::{Gateway, run};
+use tokio::time::Instant;
+
+const SERVERS: u64 = 3;
+const PLACES: u32 = 8;
+const HARDWARE: Hardware = Hardware {
+    alpha: 6.0,
+    beta: 0.02,
+    gamma: 0.0005,
+    noise: 0.05,
+};
+/// Of what the servers can do.
+pub(crate) const LOADS: [f64; 2] = [0.8, 2.0];
+const LOOK: Duration = Duration::from_secs(30);
+/// How long capacity is measured, after as long for the queue to fill.
+const MEASURED: Duration = Duration::from_secs(10);
+/// Requests a second while it is: more than the servers can do.
+const TOO_MANY: f64 = 400.0;
+/// How long the last of the waiting may take to be answered.
+const PATIENCE: Duration = Duration::from_secs(120);
+
+/// What a look showed.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Look {
+    /// Since the begin of the first load.
+    pub(crate) after: Duration,
+    pub(crate) load: f64,
+    pub(crate) envoy_bytes: u64,
+    pub(crate) companion_bytes: u64,
+    pub(crate) stock: u64,
+    pub(crate) waiting: u64,
+    /// Requests of clients so far.
+    pub(crate) sent: u64,
+}
+
+/// What is left when all have been answered.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Rest {
+    pub(crate) stock: u64,
+    pub(crate) waiting: u64,
+    /// What the servers say they work on.
+    pub(crate) at_servers: u64,
+}
+
+impl Rest {
+    fn is_nothing(self) -> bool {
+        self.stock == 0 && self.waiting == 0 && self.at_servers == 0
+    }
+}
+
+fn main() -> ExitCode {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    // `cargo test --benches` starts this as well, and wants no measurement.
+    if !arguments.iter().any(|a| a == "--bench") {
+        return ExitCode::SUCCESS;
+    }
+    let words: Vec<_> = arguments
+        .iter()
+        .map(String::as_str)
+        .filter(|it| *it != "--bench")
+        .collect();
+    let minutes: Option<f64> = match words.as_slice() {
+        [] => Some(10.0),
+        ["--minutes", minutes] => minutes.parse().ok().filter(|it| *it > 0.0),
+        _ => None,
+    };
+    let Some(minutes) = minutes else {
+        eprintln!("just bench long [--minutes N]: N is a number above 0");
+        return ExitCode::from(2);
+    };
+    raise_open_files();
+    run(measure(minutes))
+}
+
+async fn measure(minutes: f64) -> ExitCode {
+    let mut mocks = Vec::new();
+    for seed in 1..=SERVERS {
+        mocks.push(Mock::start(HARDWARE, seed).await);
+    }
+    let servers: Vec<_> = mocks.iter().map(|it| format!("'{}'", it.address())).collect();
+    let pool = format!(
+        "- name: chat\n  endpoints: {{static: [{}]}}\n{}",
+        servers.join(", "),
+        slots(PLACES)
+    );
+    let gateway = Gateway::start(&config("", &[pool])).await;
+    let habit = Habit {
+        model: "chat".into(),
+        input: 50..=450,
+        output: 8..=24,
+    };
+    let mut visitors = Visitors::new(habit, 1);
+    visitors.come(&gateway, TOO_MANY, MEASURED).await;
+    let before = admitted(&gateway).await;
+    let since = Instant::now();
+    visitors.come(&gateway, TOO_MANY, MEASURED).await;
+    let capacity = (admitted(&gateway).await - before) / since.elapsed().as_secs_f64();
+    println!("the servers can do {capacity:.1} requests/s");
+
+    let (envoy, companion) = (gateway.child("envoy").await, gateway.child(" serve ").await);
+    let begin = Instant::now();
+    let phase = Duration::from_secs_f64(60.0 * minutes);
+    let mut looks = Vec::new();
+    for (load, end) in LOADS.iter().zip([phase, 2 * phase]) {
+        while let Some(left) = end.checked_sub(begin.elapsed()).filter(|left| !left.is_zero()) {
+            visitors.come(&gateway, load * capacity, left.min(LOOK)).await;
+            let pool = gateway.pool("chat").await;
+            let look = Look {
+                after: begin.elapsed(),
+                load: *load,
+                envoy_bytes: resident_bytes(envoy).expect("it runs"),
+                companion_bytes: resident_bytes(companion).expect("it runs"),
+                stock: pool["stock"].as_u64().expect("a number"),
+                waiting: pool["waiting"].as_u64().expect("a number"),
+                sent: visitors.sent(),
+            };
+            println!("{}", report::line(&look));
+            looks.push(look);
+        }
+    }
+    let ends = visitors.leave().await;
+    let rest = rest(&gateway, &mocks).await;
+    report::write(minutes, capacity, &looks, &ends, rest);
+    if rest.is_nothing() {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    }
+}
+
+/// How many requests were let go so far.
+async fn admitted(gateway: &Gateway) -> f64 {
+    let page = gateway.metrics().await;
+    let of = |outcome| page.sum("penstock_requests_total", &[("outcome", outcome)]);
+    of("bypassed") + of("dispatched")
+}
+
+/// What is left: nothing, as soon as the last words have come from Envoy, else what it still is after some patience.
+async fn rest(gateway: &Gateway, mocks: &[Mock]) -> Rest {
+    let begin = Instant::now();
+    loop {
+        let pool = gateway.pool("chat").await;
+        let number = |key: &str| pool[key].as_u64().expect("a number");
+        let mut at_servers = 0.0;
+        for mock in mocks {
+            let pages = Pages::at(format!("http://{}", mock.address()));
+            let page: Metrics = pages.metrics().await;
+            at_servers +=
+                page.sum("vllm:num_requests_running", &[]) + page.sum("vllm:num_requests_waiting", &[]);
+        }
+        let rest = Rest {
+            stock: number("stock"),
+            waiting: number("waiting"),
+            at_servers: at_servers as u64,
+        };
+        if rest.is_nothing() || begin.elapsed() > PATIENCE {
+            return rest;
+        }
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+}
