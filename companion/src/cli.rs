@@ -92,9 +92,6 @@ struct Completions {
 }
 
 #[derive(Debug, clap::Args)]
-#[command(
-    after_help = "Examples:\n  penstock validate --config penstock.yaml\n  penstock validate --schema > penstock.schema.json"
-)]
 struct Validate {
     /// The configuration file.
     #[arg(long, value_name = "FILE", required_unless_present = "schema")]

@@ -22,13 +22,6 @@ use crate::{
 
 /// Flags of `penstock envoy-config`.
 #[derive(Clone, Debug, clap::Args)]
-#[command(
-    after_help = "Example:\n  penstock envoy-config --config penstock.yaml > envoy.yaml\n  \
-                        penstock serve --config penstock.yaml & envoy -c envoy.yaml\n\n\
-                  Pools and endpoints may change while Envoy runs:\n  \
-                        penstock envoy-config --config penstock.yaml --envoy /run/penstock > envoy.yaml\n  \
-                        penstock serve --config penstock.yaml --envoy /run/penstock & envoy -c envoy.yaml"
-)]
 pub struct Args {
     /// The configuration file.
     #[arg(long, value_name = "FILE")]

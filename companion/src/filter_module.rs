@@ -15,7 +15,6 @@ pub static MODULE: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/penstock_fi
 
 /// Flags of `penstock filter`.
 #[derive(Clone, Debug, clap::Args)]
-#[command(after_help = "Example:\n  penstock filter --out /etc/envoy/penstock.wasm")]
 pub struct Args {
     /// The file to write.
     #[arg(long, value_name = "FILE")]

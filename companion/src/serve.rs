@@ -39,7 +39,6 @@ pub enum Life {
 
 /// Flags of `penstock serve`.
 #[derive(Clone, Debug, ClapArgs)]
-#[command(after_help = "Example:\n  penstock serve --config penstock.yaml")]
 pub struct Args {
     /// The configuration file.
     #[arg(long, value_name = "FILE")]
@@ -94,8 +93,13 @@ pub enum Error {
     #[error("health checks and metrics of servers: {0}")]
     Health(#[from] reqwest::Error),
     /// The folder of `--envoy` can't be written.
-    #[error("--envoy: {0}")]
-    Envoy(#[source] std::io::Error),
+    #[error("--envoy {}: {why}", folder.display())]
+    Envoy {
+        /// Which.
+        folder: PathBuf,
+        /// Why.
+        why: std::io::Error,
+    },
     /// The thread that decides can't start.
     #[error("a thread for decisions: {0}")]
     Thread(#[source] std::io::Error),
@@ -120,7 +124,7 @@ impl Error {
             | Self::Store(_)
             | Self::Metrics(_)
             | Self::Health(_)
-            | Self::Envoy(_)
+            | Self::Envoy { .. }
             | Self::Thread(_)
             | Self::Signal(_)
             | Self::Grpc(_)
@@ -177,7 +181,10 @@ pub async fn run(args: Args) -> Result<(), Error> {
         pool.kept = kept.remove(&pool.name).unwrap_or_default();
     }
     let (folder, admin_of_envoy) = (args.envoy.as_deref(), args.envoy_admin);
-    let envoy = EnvoyPools::open(folder, admin_of_envoy, config).map_err(Error::Envoy)?;
+    let envoy = EnvoyPools::open(folder, admin_of_envoy, config).map_err(|why| Error::Envoy {
+        folder: args.envoy.clone().unwrap_or_default(),
+        why,
+    })?;
     let (driver, _running) = data_path.within(|| driver::spawn(settings, clock, observer));
     tracing::info!(
         grpc = %config.listen.grpc,

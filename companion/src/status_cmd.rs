@@ -4,11 +4,6 @@ use crate::top::{self, Error, Source, SourceArgs};
 
 /// One look at a running gateway: pools, flows, endpoints, models, advice.
 #[derive(Clone, Debug, clap::Args)]
-#[command(
-    after_help = "Examples:\n  penstock status\n  penstock status --json | jq '.pools[].advice'\n  \
-    penstock status --url unix:/run/penstock/http.sock\n\n\
-    Exit codes: 0 done; 1 nobody answers; 2 bad usage."
-)]
 pub struct Args {
     #[command(flatten)]
     source: SourceArgs,

@@ -1,7 +1,7 @@
 //! What `--help` says of each command beyond its flags: what it is for, examples, environment, files and exit codes.
 //!
-//! `-h` is the short form: the flags and one example. A command that isn't in the table keeps what it says by itself,
-//! and gets the exit codes. A test holds that every example is one that the commands take.
+//! `-h` is the short form: the flags and one example. Tests hold that every command has its page here, and that every
+//! example is one that the commands take.
 
 use clap::Command;
 
@@ -83,7 +83,8 @@ const PAGES: &[Page] = &[
         of: "demo",
         about: "Starts three simulated model servers, a gateway in front of them and the traffic of three tenants, and \
                 shows what happens as a live table. It prints the address of the dashboard and a line to try by hand.\n\n\
-                At the end clients, companion and servers compare what they counted. Not a request may be missing.",
+                At the end, by Ctrl-C or --for, clients, companion and servers compare what they counted. Not a request may \
+                be missing.",
         examples: "  penstock demo\n  penstock demo --for 20s --seed 7",
         environment: &[ENVOY, LOG, TMP],
         files: "",
@@ -222,8 +223,9 @@ const PAGES: &[Page] = &[
     },
     Page {
         of: "top",
-        about: "A live table of a running companion: pools, flows and endpoints, with advice. q ends it. Without a \
-                terminal, or with --json, it is one look, like `penstock status`.",
+        about: "A live table of a running companion: pools, flows and endpoints, with advice. Without a terminal, or with \
+                --json, it is one look, like `penstock status`.\n\n\
+                Keys: q ends it, arrows or tab choose a pool, PgUp and PgDn scroll its flows, s sorts them, r looks at once.",
         examples: "  penstock top\n  penstock top --url http://127.0.0.1:9191 --interval 500ms\n  \
                    penstock top --url unix:/run/penstock/http.sock",
         environment: &[LOG],
@@ -289,13 +291,7 @@ fn dress_at(command: Command, path: &str) -> Command {
             .long_about(page.about)
             .after_help(short(page.examples))
             .after_long_help(long(page)),
-        None => {
-            let own = command
-                .get_after_help()
-                .map(ToString::to_string)
-                .unwrap_or_default();
-            command.after_long_help(format!("{own}\n\nExit codes:\n{EXIT}"))
-        }
+        None => command,
     };
     if let Some((_, usage)) = USAGES.iter().find(|(of, _)| *of == path) {
         command = command.override_usage(*usage);

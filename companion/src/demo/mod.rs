@@ -48,10 +48,6 @@ const GRACE: Duration = Duration::from_secs(1);
 
 /// A whole gateway with simulated servers and the traffic of three tenants.
 #[derive(Clone, Debug, clap::Args)]
-#[command(
-    after_help = "Examples:\n  penstock demo\n  penstock demo --for 20s --seed 7\n\n\
-    Ctrl-C ends it with a summary. Exit code 0: every request is accounted for."
-)]
 pub struct Args {
     /// Ends by itself after this time, `20s` for example
     #[arg(long = "for", value_name = "T", value_parser = positive)]

@@ -35,13 +35,6 @@ const GRACE: Duration = Duration::from_secs(10);
 
 /// An OpenAI-compatible server that batches like vLLM, with /metrics under vLLM's names.
 #[derive(Clone, Debug, clap::Args)]
-#[command(
-    after_help = "Example:\n  penstock mock-server --port 8001 --alpha 8 --beta 0.05 --gamma 0.0005\n  \
-    curl http://127.0.0.1:8001/v1/chat/completions -H 'content-type: application/json' \\\n    \
-    -d '{\"model\":\"mock\",\"max_tokens\":16,\"messages\":[{\"role\":\"user\",\"content\":\"hello\"}]}'\n\n\
-    An iteration takes alpha + beta * tokens processed + gamma * tokens in the KV cache.\n\
-    An answer is as long as the request's limit says, else around --output-tokens."
-)]
 pub struct Args {
     /// Port to listen on; 0 takes a free one and prints it
     #[arg(long, value_name = "N")]

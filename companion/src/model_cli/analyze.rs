@@ -20,7 +20,6 @@ const MAX_BATCH: Batch = Batch(256.0);
 
 /// What `penstock model analyze` is told.
 #[derive(Debug, clap::Args)]
-#[command(after_help = "Example:\n  penstock model analyze snapshot.json")]
 pub(super) struct Args {
     /// The variants, as JSON.
     #[arg(value_name = "SNAPSHOT.json")]

@@ -47,9 +47,6 @@ impl Case {
 
 /// What `penstock model solve` is told.
 #[derive(Debug, clap::Args)]
-#[command(
-    after_help = "Example:\n  penstock model solve --alpha 8 --beta .05 --gamma .0005 --input 512 --output 128 --rate 5"
-)]
 pub(super) struct Solve {
     #[command(flatten)]
     case: Case,
@@ -88,9 +85,6 @@ impl Solve {
 
 /// What `penstock model size` is told.
 #[derive(Debug, clap::Args)]
-#[command(
-    after_help = "Example:\n  penstock model size --alpha 8 --beta .05 --gamma .0005 --input 512 --output 128 --slo-ttft 500 --slo-itl 50 \\\n    --max-batch 256 --total-rate 30"
-)]
 pub(super) struct Size {
     #[command(flatten)]
     case: Case,

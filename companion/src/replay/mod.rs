@@ -19,7 +19,6 @@ use run::{Run, Stop};
 
 /// What `penstock replay` is told.
 #[derive(Debug, clap::Args)]
-#[command(after_help = "Example:\n  penstock replay --policy penstock.yaml ops.jsonl")]
 pub struct Args {
     /// The configuration; its first pool is the one that is run.
     #[arg(long, value_name = "FILE")]

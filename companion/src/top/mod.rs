@@ -29,12 +29,6 @@ const KEYS: usize = 64;
 
 /// A live table of pools, flows, endpoints and models, with advice.
 #[derive(Clone, Debug, clap::Args)]
-#[command(
-    after_help = "Keys: q ends it, arrows or tab choose a pool, PgUp and PgDn scroll its flows, s sorts them, r looks at once.\n\n\
-    Examples:\n  penstock top\n  penstock top --url http://127.0.0.1:9191 --interval 500ms\n  penstock top --url unix:/run/penstock/http.sock\n\n\
-    Without a terminal, or with --json, it looks once and ends.\n\
-    Exit codes: 0 done; 1 nobody answers; 2 bad usage."
-)]
 pub struct Args {
     #[command(flatten)]
     source: SourceArgs,

@@ -26,7 +26,6 @@ use crate::{config, filter_module, http_filters};
 
 /// Flags of `penstock up`.
 #[derive(Clone, Debug, clap::Args)]
-#[command(after_help = EXAMPLE)]
 pub struct Args {
     /// The configuration file; without one, --backend names the model servers.
     #[arg(long, value_name = "FILE", conflicts_with = "backends")]

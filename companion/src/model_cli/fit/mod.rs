@@ -26,7 +26,6 @@ use plot::Plot;
 
 /// What `penstock model fit` is told.
 #[derive(Debug, clap::Args)]
-#[command(after_help = "Example:\n  penstock model fit observations.jsonl --plot fit.svg")]
 pub(super) struct Args {
     /// The observations, one JSON object a line: windows {"t", "rate", "input", "output", "ttft", "itl"} or requests
     /// {"t", "input", "output", "dispatched", "first", "done", "endpoint"}; times that pass in seconds, durations in
