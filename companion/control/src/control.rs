@@ -124,6 +124,11 @@ impl Control {
             } => self.scraped(now, &pool, &address, scraped, adapters),
             Event::Settings(settings) => self.reload(now, *settings),
             Event::Endpoints { pool, endpoints } => self.relist(now, &pool, &endpoints),
+            Event::Used { pool, past } => {
+                if let Some(pool) = self.pool_named(&pool) {
+                    self.decide(now, pool, Input::Used(past));
+                }
+            }
             Event::Drain(on) => {
                 self.draining = on;
                 for pool in 0..self.pools.len() {
@@ -395,6 +400,7 @@ impl Control {
             | Input::EndpointRemoved(_)
             | Input::Load { .. }
             | Input::Vitals { .. }
+            | Input::Used(_)
             | Input::Budget { .. }
             | Input::Policy(_)
             | Input::Drain(_)

@@ -219,6 +219,7 @@ mod tests {
             capacity_status: 503,
             requeues: 3,
             slo: penstock_model::slo::Policy::default(),
+            reported: false,
             kept: Vec::new(),
             rewrite: Vec::new(),
         };

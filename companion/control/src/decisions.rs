@@ -3,7 +3,7 @@
 use core::time::Duration;
 use std::sync::Arc;
 
-use penstock_engine::input::{RequestId, Usage};
+use penstock_engine::input::{PastUse, RequestId, Usage};
 use penstock_engine::{Effect, Instant, Outcome};
 use penstock_wire as wire;
 use wire::command::Kind;
@@ -67,6 +67,25 @@ impl Control {
                             Some(outcome) => self.dropped(&entry.labels, outcome, "", waited),
                         }
                     }
+                }
+                Effect::Used {
+                    band,
+                    class,
+                    flow,
+                    model,
+                    cost,
+                } => {
+                    let pool = self.pools[pool].name.clone();
+                    let ago = Duration::ZERO;
+                    let used = PastUse {
+                        band,
+                        class,
+                        flow,
+                        model,
+                        cost,
+                        ago,
+                    };
+                    self.observe(Observation::Used { pool, used });
                 }
                 Effect::Settled { id, band: _, cost } => {
                     if let Some(labels) = self.requests.settled(id) {

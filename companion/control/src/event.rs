@@ -4,7 +4,7 @@ use core::time::Duration;
 use std::sync::Arc;
 
 use penstock_engine::Outcome;
-use penstock_engine::input::Band;
+use penstock_engine::input::{Band, PastUse};
 use penstock_wire as wire;
 
 use crate::autopilot::{Kept, Scraped};
@@ -56,6 +56,14 @@ pub enum Event {
         pool: Arc<str>,
         /// All of them, in order.
         endpoints: Vec<EndpointSettings>,
+    },
+    /// What flows of a pool used in an earlier life of this companion, or of what others grant: it counts in their windows,
+    /// where the pool's discipline has such.
+    Used {
+        /// The pool's name; unknown ones are ignored.
+        pool: Arc<str>,
+        /// Whose, how much, and how long ago.
+        past: Vec<PastUse>,
     },
     /// Refuse everything new and all that waits (`true`), or take requests again (`false`).
     Drain(bool),
@@ -187,6 +195,14 @@ pub enum Observation {
         variant: String,
         /// What is known.
         kept: Kept,
+    },
+    /// A cost was settled that counts in a window, just now: of pools whose settings are
+    /// [`reported`](crate::PoolSettings::reported).
+    Used {
+        /// The pool's name.
+        pool: Arc<str>,
+        /// Whose, and how much. The flow may be nobody's business.
+        used: PastUse,
     },
     /// A granted request has ended.
     Completed {

@@ -52,9 +52,11 @@ pub(crate) struct Pool {
 impl Pool {
     /// A pool that has no endpoints yet.
     pub(crate) fn new(settings: &PoolSettings, seed: u64, now: Instant) -> Self {
+        let mut engine = Engine::new(settings.policy.clone(), seed, now);
+        engine.report_use(settings.reported);
         Self {
             name: settings.name.as_str().into(),
-            engine: Engine::new(settings.policy.clone(), seed, now),
+            engine,
             autopilot: Autopilot::new(autopilot_settings(settings), now),
             policy: settings.policy.clone(),
             flow_key: settings.flow_key.clone(),
@@ -80,6 +82,7 @@ impl Pool {
             self.shown.clear();
         }
         self.retired = false;
+        self.engine.report_use(settings.reported);
         self.flow_key.clone_from(&settings.flow_key);
         self.policy = settings.policy.clone();
         self.capacity_status = settings.capacity_status;

@@ -55,6 +55,8 @@ pub struct PoolSettings {
     pub requeues: u32,
     /// Its targets.
     pub slo: penstock_model::slo::Policy,
+    /// What is used there is said, by [`Observation::Used`](crate::Observation::Used), where its discipline has windows.
+    pub reported: bool,
     /// What earlier lives have learned of its servers, by variant.
     pub kept: Vec<(String, Kept)>,
     /// Which models the servers are asked for instead of the one that was asked for; globs, first match.

@@ -152,6 +152,20 @@ pub enum Effect {
         /// Of every class in its band and tree, in the order of the ring: its deficit after this.
         deficits: Vec<(Box<str>, u64)>,
     },
+    /// Said of every settled cost above 0 that counts in a window, while [`crate::Engine::report_use`] is on: what
+    /// [`crate::Input::Used`] takes.
+    Used {
+        /// The flow's band.
+        band: Band,
+        /// The class by name; empty where none are configured.
+        class: Box<str>,
+        /// The flow.
+        flow: Box<str>,
+        /// The model that was asked for.
+        model: Box<str>,
+        /// The cost.
+        cost: Tokens,
+    },
     /// A granted request ended: what it was charged in the end.
     Settled {
         /// Which.

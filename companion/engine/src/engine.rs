@@ -48,6 +48,7 @@ pub struct Engine {
     pub(crate) counters: Counters,
     pub(crate) rng: Rng,
     pub(crate) traced: bool,
+    pub(crate) reports_use: bool,
     /// The last that was to go and fitted nowhere, by the number of its arrival.
     pub(crate) stuck: Option<u64>,
     effects: VecDeque<Effect>,
@@ -75,6 +76,7 @@ impl Engine {
             counters: Counters::default(),
             rng: Rng::new(seed),
             traced: false,
+            reports_use: false,
             stuck: None,
             effects: VecDeque::new(),
         }
@@ -107,6 +109,11 @@ impl Engine {
     /// From now on every grant is followed by [`Effect::Traced`], or isn't.
     pub const fn trace(&mut self, traced: bool) {
         self.traced = traced;
+    }
+
+    /// From now on [`Effect::Used`] is said, or isn't.
+    pub const fn report_use(&mut self, reported: bool) {
+        self.reports_use = reported;
     }
 
     /// The next decision to carry out, in the order in which they were made.
@@ -172,6 +179,7 @@ impl Engine {
                     .failed(self.now, endpoint, id, policy, &mut self.rng);
                 self.endpoint_changed(changed);
             }
+            Input::Used(past) => self.tree.used(past, &self.policy.flows),
             Input::Policy(policy) => self.repolicy(policy),
             Input::Drain(draining) => self.drain(draining),
             Input::Load { id, running } => {

@@ -201,6 +201,23 @@ pub struct Vitals {
     pub adapters: Option<Box<[Box<str>]>>,
 }
 
+/// What a flow used in the past, here or elsewhere.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PastUse {
+    /// Its band.
+    pub band: Band,
+    /// The class by name; empty where none are configured.
+    pub class: Box<str>,
+    /// The fairness identity; empty: `anonymous`.
+    pub flow: Box<str>,
+    /// The model that was asked for.
+    pub model: Box<str>,
+    /// What was settled, in the policy's unit; 0: nothing.
+    pub cost: Tokens,
+    /// How long ago.
+    pub ago: Duration,
+}
+
 /// Everything that can happen to an engine. Unknown ids are no error: what was said twice, or too late, changes nothing.
 #[derive(Clone, Debug)]
 pub enum Input {
@@ -300,6 +317,11 @@ pub enum Input {
         /// `None`: nothing is known of it.
         budget: Option<Budget>,
     },
+    /// What flows used before this engine was there, or of what others grant beside it: it counts as if it had been
+    /// settled here so long ago, in whatever order it is said. Under [`crate::policy::Discipline::Usage`] only; what is
+    /// out of the window, and of classes that aren't configured, is ignored. A flow that isn't there is made, and kept
+    /// until its window is empty; past the limit of flows it shares one, as a newcomer does.
+    Used(Vec<PastUse>),
     /// A new policy; what waits keeps its place.
     Policy(Box<Policy>),
     /// From now on new requests are refused with `shutting_down` (`true`), or are taken again (`false`).

@@ -167,9 +167,30 @@ impl Engine {
                 Some(real)
             }
         };
+        let queued = job.queued;
         self.tree
-            .settle(job.queued.flow, &running.charge, &running.receipts, real);
-        real.unwrap_or(0)
+            .settle(queued.flow, &running.charge, &running.receipts, real);
+        let real = real.unwrap_or(0);
+        if self.reports_use && real > 0 && self.tree.has_windows() {
+            self.report(number, running.charge.model, real);
+        }
+        real
+    }
+
+    /// Says what `number` used of `model`.
+    fn report(&mut self, number: u32, model: u32, cost: u64) {
+        let job = &self.jobs[number];
+        let Some(model) = self.tree.model_name(model) else {
+            return;
+        };
+        let effect = Effect::Used {
+            band: job.band,
+            class: self.tree.classes().get(job.queued.class).name().into(),
+            flow: self.tree.identity_of(job.queued.flow).name.clone(),
+            model: model.into(),
+            cost: Tokens(cost),
+        };
+        self.push(effect);
     }
 
     pub(crate) fn completed(&mut self, id: RequestId, service: Service) {

@@ -2,7 +2,10 @@
 
 use core::time::Duration;
 
-use penstock_control::{PoolStatus, Settings};
+use penstock_control::{Event, PoolStatus, Settings};
+use penstock_engine::input::{Band, PastUse};
+use penstock_engine::policy::Discipline;
+use penstock_engine::units::Tokens;
 use penstock_wire as wire;
 use wire::filter_frame::Event as Said;
 
@@ -121,4 +124,72 @@ fn a_flow_that_is_idle_for_ten_minutes_gives_its_place_to_another() {
     world.say(1, completed(5));
     serve(&mut world, of("c", 6));
     assert_eq!(names(&world), ["a", "c"]);
+}
+
+fn past(flow: &str, cost: u64) -> PastUse {
+    PastUse {
+        band: Band::Default,
+        class: "".into(),
+        flow: flow.into(),
+        model: "llama-3".into(),
+        cost: Tokens(cost),
+        ago: Duration::ZERO,
+    }
+}
+
+/// The same pool whose flows share by what they used of late.
+fn by_usage() -> World {
+    let mut settings = settings();
+    settings.pools[0].policy.flows.discipline = Discipline::Usage;
+    let mut world = World::with(settings);
+    world.hello(1, 1, Vec::new(), Vec::new());
+    world.take();
+    world
+}
+
+#[test]
+fn what_is_settled_is_said_where_it_counts_in_a_window() {
+    let mut world = by_usage();
+    let private = wire::Register {
+        fairness_id_private: true,
+        ..of("acme", 1)
+    };
+    world.say(1, Said::Register(private));
+    assert!(world.take().used.is_empty(), "it isn't settled");
+    world.say(1, completed(1));
+    let used = world.take().used;
+    let model: Box<str> = register(1).model.into();
+    let expected = PastUse {
+        model,
+        ..past("acme", COST)
+    };
+    assert_eq!(used, [("chat".into(), expected)]);
+    let mut plain = self::world(10);
+    plain.say(1, Said::Register(of("acme", 1)));
+    plain.say(1, completed(1));
+    assert!(plain.take().used.is_empty(), "there is no window");
+}
+
+#[test]
+fn what_is_told_of_the_past_puts_its_flow_last_and_shows_nobody() {
+    let mut world = by_usage();
+    let model: Box<str> = register(1).model.into();
+    let told = |pool: &str| Event::Used {
+        pool: pool.into(),
+        past: vec![PastUse {
+            model: model.clone(),
+            ..past("heavy", 1_000)
+        }],
+    };
+    world.handle(told("nobody's"));
+    world.handle(told("chat"));
+    assert_eq!(served(&world), (Vec::new(), 0));
+    let hidden = pool(&world);
+    assert_eq!(hidden.shown("heavy"), "other");
+    world.say(1, Said::Register(of("first", 1)));
+    world.say(1, Said::Register(of("heavy", 2)));
+    world.say(1, Said::Register(of("light", 3)));
+    world.take();
+    world.say(1, completed(1));
+    assert_eq!(world.take().granted(), [3]);
 }

@@ -8,6 +8,7 @@ use penstock_control::{
     ConnId, Control, EndpointSettings, Event, FlowKey, Kept, MaxPriority, Observation, Output, PoolSettings,
     Settings,
 };
+use penstock_engine::input::PastUse;
 use penstock_engine::policy::{Gate, Policy, Queue, StockUnit};
 use penstock_engine::units::Decimal;
 use penstock_engine::{Instant, Outcome};
@@ -65,6 +66,7 @@ pub(crate) fn settings_of(servers: &[&str]) -> Settings {
             capacity_status: 503,
             requeues: 3,
             slo: penstock_model::slo::Policy::default(),
+            reported: true,
             kept: Vec::new(),
             rewrite: Vec::new(),
         }],
@@ -248,6 +250,7 @@ pub(crate) struct Taken {
     /// Requests that wait and run, of sessions that were lost.
     pub(crate) orphaned: Vec<(usize, usize)>,
     /// What of pools' servers is worth keeping.
+    pub(crate) used: Vec<(Arc<str>, PastUse)>,
     pub(crate) learned: Vec<(Arc<str>, String, Kept)>,
     /// Endpoints that were marked down (`true`), or are tried again.
     pub(crate) marked: Vec<(Box<str>, bool)>,
@@ -256,6 +259,7 @@ pub(crate) struct Taken {
 impl Taken {
     fn observe(&mut self, observation: Observation) {
         match observation {
+            Observation::Used { pool, used } => self.used.push((pool, used)),
             Observation::Learned { pool, variant, kept } => self.learned.push((pool, variant, kept)),
             Observation::Decided { outcome, .. } => self.outcomes.push(outcome),
             Observation::Arrived(_) => self.arrived += 1,

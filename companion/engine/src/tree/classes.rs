@@ -222,12 +222,17 @@ impl Classes {
         self.sets.iter().find_map(found)
     }
 
+    /// The first of this name; of none: the one that nobody configured.
+    pub(super) fn named(&self, name: &str) -> Option<u32> {
+        let mut classes = self.iter();
+        classes
+            .find(|(_, class)| class.name() == name)
+            .map(|(number, _)| number)
+    }
+
     /// The one of the same name as `other`.
     pub(super) fn like(&self, other: &ClassNode) -> Option<u32> {
-        let same = |class: &&ClassNode| class.name() == other.name();
-        self.iter()
-            .find(|(_, class)| same(class))
-            .map(|(number, _)| number)
+        self.named(other.name())
     }
 
     /// Whether these are the same classes in the same ring, whatever else is said of them.

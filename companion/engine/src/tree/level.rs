@@ -1,6 +1,7 @@
 //! The levels of the tree as they can be: each rule behind the one contract of [`Node`].
 
 use alloc::boxed::Box;
+use core::time::Duration;
 
 use crate::audit::{AuditError, holds};
 use crate::cost::{Charge, Virtual};
@@ -375,6 +376,14 @@ impl Level {
 
     pub(super) fn settle(&mut self, child: ChildId, charge: &Charge, receipt: Receipt, real: Option<u64>) {
         self.node().settle(child, charge, receipt, real);
+    }
+
+    /// `child` used this so long ago, where that counts.
+    pub(super) fn used(&mut self, child: ChildId, model: u32, cost: u64, ago: Duration) {
+        match self {
+            Self::Tags(tags) => tags.used(child, model, cost, ago),
+            Self::Ring(_) => {}
+        }
     }
 
     /// `lane` has opened, or closed; `false`: those in it have to be told one by one.

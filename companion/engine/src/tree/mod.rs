@@ -25,6 +25,7 @@ mod shape;
 mod suspended;
 mod tags;
 mod usage;
+mod used;
 mod walk;
 
 use alloc::boxed::Box;

@@ -2,6 +2,7 @@
 //! by seeded hash.
 
 use alloc::boxed::Box;
+use alloc::vec::Vec;
 
 use hashbrown::HashMap;
 
@@ -11,6 +12,8 @@ use crate::rng;
 #[derive(Debug)]
 pub(super) struct Models {
     numbers: HashMap<Box<str>, u32>,
+    /// By number.
+    names: Vec<Box<str>>,
     seed: u64,
 }
 
@@ -18,14 +21,14 @@ impl Models {
     pub(super) fn new(seed: u64) -> Self {
         Self {
             numbers: HashMap::new(),
+            names: Vec::new(),
             seed,
         }
     }
 
     /// The name of a number; `None`: it is shared by several.
     pub(super) fn name(&self, number: u32) -> Option<&str> {
-        let mut named = self.numbers.iter();
-        named.find(|(_, of)| **of == number).map(|(name, _)| &**name)
+        self.names.get(number as usize).map(|name| &**name)
     }
 
     /// Of the model of this name.
@@ -39,6 +42,7 @@ impl Models {
             return (MODELS_NUMBERED_MAX as u64 + share) as u32;
         }
         self.numbers.insert(name.into(), next as u32);
+        self.names.push(name.into());
         next as u32
     }
 }

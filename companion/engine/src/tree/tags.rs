@@ -247,15 +247,28 @@ impl Tags {
 
     fn expire(&mut self) {
         while let Some((child, model)) = self.usage.expired() {
-            let node = &self.children[child];
-            match node.place {
-                Place::In(queue) if node.head.model == model => self.retag(child, queue),
-                Place::Idle => {
-                    let goes = self.goes_at(child);
-                    self.finishes.rekey(&mut self.idle, child, goes);
-                }
-                Place::In(_) | Place::Out => {}
+            self.usage_changed(child, model);
+        }
+    }
+
+    fn usage_changed(&mut self, child: ChildId, model: u32) {
+        let node = &self.children[child];
+        match node.place {
+            Place::In(queue) if node.head.model == model => self.retag(child, queue),
+            Place::Idle => {
+                let goes = self.goes_at(child);
+                self.finishes.rekey(&mut self.idle, child, goes);
             }
+            Place::In(_) | Place::Out => {}
+        }
+    }
+
+    /// `child` used this of `model` so long ago; nothing without [`Rule::Usage`].
+    pub(super) fn used(&mut self, child: ChildId, model: u32, cost: u64, ago: Duration) {
+        if self.rule == Rule::Usage {
+            self.usage.used(child, model, cost, ago);
+            self.expire();
+            self.usage_changed(child, model);
         }
     }
 

@@ -2,8 +2,9 @@
 //! its estimate.
 //!
 //! The window is counted in buckets of a second, of a 300th of it where it is longer than 5 minutes: the bucket of
-//! now and the whole ones before it. One log holds them all by age, an entry per bucket, child and model, so that
-//! time costs what falls out of the window and nothing else. Nothing here knows of weights or of who waits.
+//! now and the whole ones before it. One log holds them all by age, an entry per bucket, child and model (or a few, of
+//! one that is told out of order), so that time costs what falls out of the window and nothing else. Buckets are
+//! numbered from the owner's zero and may lie before it. Nothing here knows of weights or of who waits.
 
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
@@ -26,32 +27,42 @@ struct Tally {
     running: u128,
     /// What the log says.
     served: u128,
-    /// Its last entry in the log.
-    latest: u64,
+    /// Its entries in the log that were touched last: the bucket's number, and the place in it.
+    latest: [Option<(i64, u32)>; 2],
 }
 
 #[derive(Clone, Copy, Debug)]
 struct Entry {
-    bucket: u64,
     child: ChildId,
     model: u32,
     cost: u128,
 }
 
 #[derive(Debug)]
+struct Bucket {
+    number: i64,
+    entries: Vec<Entry>,
+}
+
+#[derive(Debug)]
 pub(super) struct Usage {
     /// Of a bucket, in nanoseconds.
-    width: u64,
+    width: i64,
     /// Buckets in the window.
-    kept: u64,
+    kept: i64,
     /// The bucket of now.
-    bucket: u64,
+    bucket: i64,
+    now: Instant,
     /// By child; those who used nothing have none.
     tallies: Vec<Vec<Tally>>,
-    /// Oldest first.
-    log: VecDeque<Entry>,
-    /// Entries that have left the log: the number of its first.
-    gone: u64,
+    /// Oldest first, none empty.
+    log: VecDeque<Bucket>,
+}
+
+/// How far back a window reaches at most: nothing older counts.
+pub(super) fn reach(window: Duration) -> Duration {
+    let (width, kept) = buckets(window);
+    Duration::from_nanos(width.saturating_mul(kept).cast_unsigned())
 }
 
 impl Usage {
@@ -61,41 +72,46 @@ impl Usage {
         Self {
             width,
             kept,
-            bucket: now.as_nanos() / width,
+            bucket: nanos(now) / width,
+            now,
             tallies: Vec::new(),
             log: VecDeque::new(),
-            gone: 0,
         }
     }
 
     /// Another window from now on; what it doesn't reach falls out by [`Self::expired`].
     pub(super) fn resize(&mut self, window: Duration) {
-        let (width, kept) = buckets(window);
         let old = self.width;
-        let scaled = |bucket: u64| {
-            let start = u128::from(bucket) * u128::from(old);
-            u64::try_from(start / u128::from(width)).unwrap_or(u64::MAX)
-        };
-        self.bucket = scaled(self.bucket);
-        for entry in &mut self.log {
-            entry.bucket = scaled(entry.bucket);
+        (self.width, self.kept) = buckets(window);
+        self.bucket = nanos(self.now) / self.width;
+        for tally in self.tallies.iter_mut().flatten() {
+            tally.served = 0;
+            tally.latest = [None; 2];
         }
-        (self.width, self.kept) = (width, kept);
+        for bucket in core::mem::take(&mut self.log) {
+            let number = bucket.number.saturating_mul(old).div_euclid(self.width);
+            for entry in bucket.entries {
+                self.add(number.min(self.bucket), entry.child, entry.model, entry.cost);
+            }
+        }
     }
 
     /// Brings time to `now`; [`Self::expired`] follows until there is nothing more.
     pub(super) fn advance(&mut self, now: Instant) {
-        self.bucket = self.bucket.max(now.as_nanos() / self.width);
+        self.now = self.now.max(now);
+        self.bucket = self.bucket.max(nanos(now) / self.width);
     }
 
     /// Whose tally has just lost the next thing that is out of the window, and of which model.
     pub(super) fn expired(&mut self) -> Option<(ChildId, u32)> {
-        let entry = *self.log.front()?;
-        if entry.bucket.saturating_add(self.kept) > self.bucket {
+        let oldest = self.log.front_mut()?;
+        if oldest.number.saturating_add(self.kept) > self.bucket {
             return None;
         }
-        self.log.pop_front();
-        self.gone += 1;
+        let entry = oldest.entries.pop()?;
+        if oldest.entries.is_empty() {
+            self.log.pop_front();
+        }
         self.tally_mut(entry.child, entry.model).served -= entry.cost;
         self.tidy(entry.child, entry.model);
         Some((entry.child, entry.model))
@@ -127,30 +143,41 @@ impl Usage {
 
     /// What was charged with `estimate` was `real`; `None`: nothing.
     pub(super) fn settle(&mut self, child: ChildId, model: u32, estimate: u64, real: Option<u64>) {
-        let (gone, bucket) = (self.gone, self.bucket);
-        let next = gone + self.log.len() as u64;
-        let tally = self.tally_mut(child, model);
-        tally.running -= u128::from(estimate);
-        if let Some(real) = real.filter(|&real| real > 0).map(u128::from) {
-            tally.served += real;
-            let latest = core::mem::replace(&mut tally.latest, next);
-            let entry = latest
-                .checked_sub(gone)
-                .and_then(|place| self.log.get_mut(place as usize))
-                .filter(|entry| (entry.child, entry.model, entry.bucket) == (child, model, bucket));
-            if let Some(entry) = entry {
-                entry.cost += real;
-                self.tally_mut(child, model).latest = latest;
-            } else {
-                self.log.push_back(Entry {
-                    bucket,
-                    child,
-                    model,
-                    cost: real,
-                });
-            }
+        self.tally_mut(child, model).running -= u128::from(estimate);
+        if let Some(real) = real.filter(|&real| real > 0) {
+            self.add(self.bucket, child, model, u128::from(real));
         }
         self.tidy(child, model);
+    }
+
+    /// `child` used `cost`, above 0, of `model` so long ago; [`Self::expired`] follows.
+    pub(super) fn used(&mut self, child: ChildId, model: u32, cost: u64, ago: Duration) {
+        let ago = i64::try_from(ago.as_nanos()).unwrap_or(i64::MAX);
+        let bucket = nanos(self.now).saturating_sub(ago).div_euclid(self.width);
+        self.add(bucket, child, model, u128::from(cost));
+    }
+
+    fn add(&mut self, number: i64, child: ChildId, model: u32, cost: u128) {
+        let place = self.log.partition_point(|bucket| bucket.number < number);
+        if self.log.get(place).is_none_or(|bucket| bucket.number != number) {
+            let entries = Vec::new();
+            self.log.insert(place, Bucket { number, entries });
+        }
+        let tally = self.tally_mut(child, model);
+        tally.served += cost;
+        let touched = tally.latest.iter().flatten().find(|(of, _)| *of == number);
+        let touched = touched.map(|&(_, at)| at as usize);
+        let entries = &mut self.log[place].entries;
+        // A bucket of that number may have gone, and this be another.
+        let is_its = |entry: &&mut Entry| (entry.child, entry.model) == (child, model);
+        if let Some(entry) = touched.and_then(|at| entries.get_mut(at)).filter(is_its) {
+            entry.cost += cost;
+            return;
+        }
+        let latest = Some((number, entries.len() as u32));
+        entries.push(Entry { child, model, cost });
+        let tally = self.tally_mut(child, model);
+        tally.latest = [latest, tally.latest[0]];
     }
 
     fn of_child(&self, child: ChildId) -> &[Tally] {
@@ -172,7 +199,7 @@ impl Usage {
                     model,
                     running: 0,
                     served: 0,
-                    latest: u64::MAX,
+                    latest: [None; 2],
                 });
                 tallies.len() - 1
             });
@@ -191,16 +218,17 @@ impl Usage {
     /// The tallies against the log.
     pub(super) fn audit(&self) -> Result<(), AuditError> {
         let mut served: Vec<(ChildId, u32, u128)> = Vec::new();
-        for (number, entry) in self.log.iter().enumerate() {
+        for (number, bucket) in self.log.iter().enumerate() {
             holds(
                 "the log is by age",
-                number == 0 || self.log[number - 1].bucket <= entry.bucket,
+                number == 0 || self.log[number - 1].number < bucket.number,
             )?;
             holds(
                 "what is out of the window is out of the log",
-                entry.bucket.saturating_add(self.kept) > self.bucket,
+                bucket.number.saturating_add(self.kept) > self.bucket && bucket.number <= self.bucket,
             )?;
-            served.push((entry.child, entry.model, entry.cost));
+            holds("no bucket is empty", !bucket.entries.is_empty())?;
+            served.extend(bucket.entries.iter().map(|it| (it.child, it.model, it.cost)));
         }
         served.sort_unstable();
         for (child, tallies) in (0..).zip(&self.tallies) {
@@ -219,10 +247,15 @@ impl Usage {
 }
 
 /// Width of a bucket in nanoseconds, and how many.
-fn buckets(window: Duration) -> (u64, u64) {
+fn buckets(window: Duration) -> (i64, i64) {
     let nanos = u64::try_from(window.as_nanos()).unwrap_or(u64::MAX).max(1);
     let width = SECOND.max(nanos.div_ceil(BUCKETS_MAX));
-    (width, nanos.div_ceil(width))
+    (width.cast_signed(), nanos.div_ceil(width).cast_signed())
+}
+
+/// Since the owner's zero; what is later than 292 years after it counts as then.
+fn nanos(of: Instant) -> i64 {
+    i64::try_from(of.as_nanos()).unwrap_or(i64::MAX)
 }
 
 #[cfg(test)]
@@ -248,10 +281,11 @@ mod tests {
 
     #[test]
     fn buckets_are_a_second_up_to_five_minutes_and_a_300th_beyond() {
-        assert_eq!(buckets(Duration::from_millis(10)), (SECOND, 1));
-        assert_eq!(buckets(Duration::from_secs(60)), (SECOND, 60));
-        assert_eq!(buckets(Duration::from_secs(300)), (SECOND, 300));
-        assert_eq!(buckets(Duration::from_secs(3_600)), (12 * SECOND, 300));
+        let second = SECOND.cast_signed();
+        assert_eq!(buckets(Duration::from_millis(10)), (second, 1));
+        assert_eq!(buckets(Duration::from_secs(60)), (second, 60));
+        assert_eq!(buckets(Duration::from_secs(300)), (second, 300));
+        assert_eq!(buckets(Duration::from_secs(3_600)), (12 * second, 300));
     }
 
     #[test]
@@ -261,7 +295,8 @@ mod tests {
         to(&mut usage, 105);
         used(&mut usage, 3, 0, 2);
         used(&mut usage, 3, 0, 3);
-        assert_eq!(usage.log.len(), 2, "one entry a bucket");
+        let entries: Vec<usize> = usage.log.iter().map(|it| it.entries.len()).collect();
+        assert_eq!(entries, [1, 1], "one entry a bucket");
         assert_eq!((to(&mut usage, 109), usage.of(3, 0)), (0, 45));
         assert_eq!((to(&mut usage, 110), usage.of(3, 0)), (1, 5));
         assert_eq!((to(&mut usage, 114), usage.of(3, 0)), (0, 5));
@@ -299,5 +334,34 @@ mod tests {
         usage.resize(Duration::from_secs(40));
         to(&mut usage, 40);
         assert_eq!(usage.of(0, 0), 6, "0 s is out of the last 40 s, 12 s is not");
+    }
+
+    #[test]
+    fn what_is_told_later_counts_as_if_it_had_been_settled_then_before_the_zero_too() {
+        let mut usage = Usage::new(Duration::from_secs(10), at(2));
+        used(&mut usage, 0, 0, 1);
+        for (seconds, cost) in [(1, 2), (7, 4), (1, 8), (9, 16), (7, 32), (10, 64)] {
+            usage.used(0, 0, cost, Duration::from_secs(seconds));
+        }
+        assert_eq!(usage.log[0].number, -8);
+        assert_eq!(to(&mut usage, 2), 1, "10 s ago is out of the window");
+        assert_eq!(usage.of(0, 0), 63);
+        assert_eq!((to(&mut usage, 3), usage.of(0, 0)), (1, 47));
+        assert_eq!((to(&mut usage, 5), usage.of(0, 0)), (1, 11));
+        assert_eq!((to(&mut usage, 11), usage.of(0, 0)), (1, 1));
+        assert_eq!((to(&mut usage, 12), usage.of(0, 0)), (1, 0));
+        assert!(usage.is_empty(0) && usage.log.is_empty());
+    }
+
+    #[test]
+    fn what_comes_late_again_and_again_keeps_one_entry_beside_that_of_now() {
+        let mut usage = Usage::new(Duration::from_secs(10), at(100));
+        for _ in 0..20 {
+            used(&mut usage, 4, 1, 1);
+            usage.used(4, 1, 1, Duration::from_secs(1));
+        }
+        let entries: usize = usage.log.iter().map(|it| it.entries.len()).sum();
+        assert_eq!((entries, usage.of(4, 1)), (2, 40));
+        usage.audit().expect("sound");
     }
 }

@@ -7,7 +7,7 @@ mod policies;
 use std::time::Duration;
 
 use penstock_engine::input::{
-    Amended, Band, ClassKey, EndpointState, Prompt, Relisted, Service, Usage, Vitals,
+    Amended, Band, ClassKey, EndpointState, PastUse, Prompt, Relisted, Service, Usage, Vitals,
 };
 use penstock_engine::units::{Decimal, Tokens};
 use penstock_engine::{Budget, EndpointId, Input, Instant, Request, RequestId};
@@ -129,7 +129,7 @@ pub fn input(
     worlds: &Worlds,
     mut id: impl FnMut(&mut Dice, bool) -> RequestId,
 ) -> Option<Input> {
-    Some(match dice.below(274) {
+    Some(match dice.below(280) {
         0..66 => {
             let id = id(dice, true);
             Input::Register(request(dice, id, now))
@@ -221,8 +221,25 @@ pub fn input(
                 amended,
             }))
         }
+        269..275 => {
+            let count = 1 + dice.below(3);
+            Input::Used((0..count).map(|_| past_use(dice)).collect())
+        }
         _ => return None,
     })
+}
+
+fn past_use(dice: &mut Dice) -> PastUse {
+    PastUse {
+        band: band(dice),
+        class: dice
+            .one(&["", "0.chat.long", "0.batch", "1.chat", "nobody's"])
+            .into(),
+        flow: dice.one(&NAMES).into(),
+        model: dice.one(&["m", "n"]).into(),
+        cost: Tokens(dice.below(500)),
+        ago: Duration::from_millis(dice.below(2_000) * dice.one(&[0, 1, 20, 2_000])),
+    }
 }
 
 /// To the next step; clocks may jump, back too.

@@ -107,7 +107,7 @@ struct Used {
     leaf: Leaf,
     name: Box<str>,
     model: Box<str>,
-    bucket: u64,
+    bucket: i64,
     cost: u64,
 }
 
@@ -356,6 +356,7 @@ impl Model {
                 }
                 self.end_slow_starts();
             }
+            Input::Used(past) => self.take_used(past),
             Input::Ready => {
                 self.ready = true;
                 self.ready_since.get_or_insert(self.now);

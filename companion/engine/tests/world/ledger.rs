@@ -104,6 +104,7 @@ impl Ledger {
                     assert!(matches!(input, Some(Input::Cancel(of)) if of == *id));
                 }
                 Effect::Settled { id, .. } => self.settled(*id, input.as_ref()),
+                Effect::Used { cost, .. } => assert!(cost.0 > 0, "nothing was used"),
                 Effect::Traced { .. } => {}
             }
         }
@@ -181,7 +182,8 @@ impl Ledger {
                     self.amend(amended);
                 }
             }
-            Input::Load { .. }
+            Input::Used(_)
+            | Input::Load { .. }
             | Input::Vitals { .. }
             | Input::Budget { .. }
             | Input::Cancel(_)

@@ -197,6 +197,7 @@ impl Setting {
             capacity_status: 503,
             requeues: pool.requeues,
             slo: pool.slo,
+            reported: false,
             kept: pool
                 .kept
                 .map(|kept| ("default".into(), kept))

@@ -7,7 +7,7 @@ use penstock_engine::policy::{Admit, Overflow};
 use penstock_engine::{EndpointId, Outcome, Request};
 
 use super::said::Said;
-use super::{Item, Model};
+use super::{Item, Leaf, Model};
 
 impl Model {
     pub(super) fn register(&mut self, request: Request, said: &mut Said) {
@@ -129,17 +129,19 @@ impl Model {
             running: None,
         };
         self.sequence += 1;
-        let leaf = self.leaf(&item);
-        let known = self
-            .nodes
-            .iter()
-            .any(|((tree, _), name)| tree.0 == item.band && *name == item.name);
-        if !known {
-            self.born += 1;
-            self.turns.insert((item.band, item.name.clone()), (0, self.born));
-        }
-        self.nodes.insert((leaf, item.name.clone()));
+        self.remember(self.leaf(&item), &item.name);
         item
+    }
+
+    /// The flow is there, if it wasn't.
+    pub(super) fn remember(&mut self, leaf: Leaf, name: &str) {
+        let band = leaf.0.0;
+        let mut of_band = self.nodes.iter().filter(|((tree, _), _)| tree.0 == band);
+        if !of_band.any(|(_, other)| **other == *name) {
+            self.born += 1;
+            self.turns.insert((band, name.into()), (0, self.born));
+        }
+        self.nodes.insert((leaf, name.into()));
     }
 
     /// By the number of the class in the ring of all sets.

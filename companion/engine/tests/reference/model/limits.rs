@@ -2,11 +2,12 @@
 
 use std::collections::BTreeSet;
 
-use penstock_engine::input::Band;
+use penstock_engine::input::{Band, PastUse};
+use penstock_engine::policy::Discipline;
 use penstock_engine::units::Decimal;
 use penstock_engine::{EndpointId, Instant};
 
-use super::{Item, Leaf, Model};
+use super::{Item, Leaf, Model, Used};
 
 const SECOND: u64 = 1_000_000_000;
 const TOKEN: u128 = 1_000_000_000_000_000_000;
@@ -138,13 +139,53 @@ impl Model {
         }
     }
 
-    pub(super) fn bucket(&self) -> u64 {
-        self.now.as_nanos() / self.width()
+    pub(super) fn bucket(&self) -> i64 {
+        (self.now.as_nanos() / self.width()) as i64
+    }
+
+    pub(super) fn take_used(&mut self, past: Vec<PastUse>) {
+        if self.discipline() != Discipline::Usage {
+            return;
+        }
+        for of in past {
+            let unnamed = self.policy.classes.is_empty() && of.class.is_empty();
+            let named = self.classes.iter().position(|class| class.name == of.class);
+            let Some(class) = named.or(unnamed.then_some(0)) else {
+                continue;
+            };
+            let then = self.now.as_nanos() as i64 - of.ago.as_nanos() as i64;
+            let bucket = then.div_euclid(self.width() as i64);
+            if of.cost.0 == 0 || bucket + self.kept() <= self.bucket() {
+                continue;
+            }
+            let name = if of.flow.is_empty() {
+                "anonymous".into()
+            } else {
+                of.flow
+            };
+            let of_model = if self.policy.per_model {
+                of.model.clone()
+            } else {
+                "".into()
+            };
+            let leaf = ((of.band, of_model), class);
+            self.used.push(Used {
+                leaf: leaf.clone(),
+                name: name.clone(),
+                model: of.model,
+                bucket,
+                cost: of.cost.0,
+            });
+            self.remember(leaf, &name);
+        }
+    }
+
+    fn kept(&self) -> i64 {
+        (self.policy.usage_window.as_nanos() as u64).div_ceil(self.width()) as i64
     }
 
     pub(super) fn forget_used(&mut self) {
-        let kept = (self.policy.usage_window.as_nanos() as u64).div_ceil(self.width());
-        let now = self.bucket();
+        let (kept, now) = (self.kept(), self.bucket());
         self.used.retain(|used| used.bucket + kept > now);
         let leaves: BTreeSet<Leaf> = self.nodes.iter().map(|(leaf, _)| leaf.clone()).collect();
         for leaf in leaves {
