@@ -39,6 +39,13 @@ impl Clock {
     }
 }
 
+/// Since 1970, by the wall's clock, which may be set: for what outlives the process, and nothing else.
+#[must_use]
+pub fn unix() -> Duration {
+    let now = std::time::SystemTime::now();
+    now.duration_since(std::time::UNIX_EPOCH).unwrap_or_default()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -4,8 +4,10 @@
 //! that floods waits there, and so does its peer.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 
 use penstock_control::{ConnId, Control, Event, Output, RequestStatus, Settings, Status};
+use penstock_engine::input::PastUse;
 use penstock_wire::CompanionFrame;
 use tokio::sync::{mpsc, oneshot};
 
@@ -78,6 +80,14 @@ impl Handle {
     /// When the driver has ended.
     pub async fn tell(&self, event: Event) -> Result<(), Gone> {
         self.0.send(Message::Event(event)).await.map_err(|_| Gone)
+    }
+
+    /// Flows of this pool used this before, or elsewhere.
+    ///
+    /// # Errors
+    /// When the driver has ended.
+    pub async fn used(&self, pool: Arc<str>, past: Vec<PastUse>) -> Result<(), Gone> {
+        self.tell(Event::Used { pool, past }).await
     }
 
     /// From now on at most `values_max` values of a label that clients choose are shown, and what is learned is kept by

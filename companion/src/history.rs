@@ -96,7 +96,8 @@ impl History {
             | Observation::PriorityLowered(_)
             | Observation::Requeued(_)
             | Observation::Misrouted { .. }
-            | Observation::Learned { .. } => return,
+            | Observation::Learned { .. }
+            | Observation::Used { .. } => return,
         };
         self.insert(ended);
     }

@@ -70,6 +70,8 @@ pub struct Metrics {
     pub(crate) lease_admissions: IntCounterVec,
     pub(crate) reload_failures: IntCounter,
     pub(crate) spans_dropped: IntCounterVec,
+    pub(crate) store_up: IntGaugeVec,
+    pub(crate) store_writes: IntCounterVec,
     pub(crate) responses: IntCounterVec,
     pub(crate) input_tokens: IntCounterVec,
     pub(crate) output_tokens: IntCounterVec,
@@ -238,6 +240,16 @@ impl Metrics {
                 "Spans of requests that were lost: there were more than the queue holds, or nobody took them.",
                 &["reason"],
             )?,
+            store_up: make.gauge(
+                "store_up",
+                "1 while the pool's store is read and written, 0 while it isn't; none where the store is memory.",
+                &["pool"],
+            )?,
+            store_writes: make.counter(
+                "store_writes_total",
+                "Times that something of the pool was written to its store: at most one a second.",
+                &["pool"],
+            )?,
             reload_failures: make.plain(
                 "config_reload_failures_total",
                 "Times that the configuration file was wrong when it was read again; the one before stayed in force.",
@@ -352,6 +364,7 @@ impl Metrics {
             &self.responses,
             &self.input_tokens,
             &self.output_tokens,
+            &self.store_writes,
         ] {
             forget(family, &is_gone);
         }

@@ -159,6 +159,7 @@ impl Observer {
                 code,
             } => self.refused(now, &labels, &outcome, &code),
             Observation::Learned { pool, variant, kept } => self.kept.learned(&pool, variant, kept),
+            Observation::Used { pool, used } => self.kept.used(&pool, used),
             Observation::Misrouted { labels, endpoint } => {
                 self.metrics.misrouted.with_label_values(&[&labels.pool]).inc();
                 tracing::warn!(pool = %labels.pool, request_id = labels.request_id, endpoint, "went to another endpoint than was granted");

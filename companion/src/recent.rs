@@ -90,6 +90,7 @@ impl Recent {
             | Observation::Dropped { .. }
             | Observation::Misrouted { .. }
             | Observation::Learned { .. }
+            | Observation::Used { .. }
             | Observation::Completed { .. } => {}
         }
     }

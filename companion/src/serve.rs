@@ -10,7 +10,7 @@ use penstock_control::{EndpointSettings, Event, PoolSettings, Settings};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
 
-use crate::clock::Clock;
+use crate::clock::{self, Clock};
 use crate::config::{self, Address, Config, Document, Pool, Queued};
 use crate::data_path::DataPath;
 use crate::discovery;
@@ -162,8 +162,8 @@ pub async fn run(args: Args) -> Result<(), Error> {
     let clock = Clock::start();
     let metrics = Arc::new(Metrics::new()?);
     metrics.follow(config);
-    let mut keeper = Keeper::default();
-    let mut kept = keeper.open(config)?;
+    let mut keeper = Keeper::shown_in(metrics.clone());
+    let mut kept = keeper.open(config).await?;
     let (life, lives) = watch::channel(Life::Serving);
     let (tracer, spans) = match trace::spawn(&metrics, ending(lives.clone())) {
         Ok(started) => started.unzip(),
@@ -178,7 +178,7 @@ pub async fn run(args: Args) -> Result<(), Error> {
     let birth = Birth::now(args.expect_sessions);
     let mut settings = settings(config, &birth);
     for pool in &mut settings.pools {
-        pool.kept = kept.remove(&pool.name).unwrap_or_default();
+        pool.kept = kept.models.remove(&pool.name).unwrap_or_default();
     }
     let (folder, admin_of_envoy) = (args.envoy.as_deref(), args.envoy_admin);
     let envoy = EnvoyPools::open(folder, admin_of_envoy, config).map_err(|why| Error::Envoy {
@@ -186,6 +186,10 @@ pub async fn run(args: Args) -> Result<(), Error> {
         why,
     })?;
     let (driver, _running) = data_path.within(|| driver::spawn(settings, clock, observer));
+    // Before anybody can ask for something.
+    if kept.tell(&driver).await.is_ok() {
+        keeper.tell(&driver);
+    }
     tracing::info!(
         grpc = %config.listen.grpc,
         mutual_tls = tls.is_some(),
@@ -228,20 +232,21 @@ pub async fn run(args: Args) -> Result<(), Error> {
     };
     // Nobody listens any more when these fail.
     let _ = life.send(Life::Draining);
-    // The next companion may be starting already, and needs the file; nobody waits for a disk.
-    let kept = config
-        .end()
-        .await
-        .map(|keeper| tokio::spawn(keeper.close(FLUSH_MAX)));
+    let keeper = config.end().await;
+    let close = |keeper: Option<Keeper>| keeper.map(|it| tokio::spawn(it.close(FLUSH_MAX)));
     let ends = config.in_force().config;
-    match (told, ends.queued) {
+    let kept = match (told, ends.queued) {
         (Told::Terminate, Queued::HandOver) => {
             tracing::info!("handing over: what waits and what runs is left to the next companion");
+            // Which may be starting already, and needs the file; nobody waits for a disk.
+            close(keeper)
         }
         (Told::Terminate, Queued::Reject) | (Told::Interrupt, _) => {
             drain(&driver, &mut signals, &config).await;
+            // What ended meanwhile was used as well.
+            close(keeper)
         }
-    }
+    };
     let _ = driver.end().await;
     let _ = life.send(Life::Ending);
     let flushed = async {
@@ -330,9 +335,7 @@ impl Birth {
     /// their distance.
     #[must_use]
     pub fn now(sessions_expected: Option<usize>) -> Self {
-        let since_epoch = std::time::SystemTime::now()
-            .duration_since(std::time::UNIX_EPOCH)
-            .unwrap_or_default();
+        let since_epoch = clock::unix();
         Self {
             sessions_expected,
             term: u64::try_from(since_epoch.as_millis()).unwrap_or(u64::MAX),
@@ -358,6 +361,7 @@ pub fn settings(config: &Config, birth: &Birth) -> Settings {
                 capacity_status: pool.capacity_status,
                 requeues: pool.requeues,
                 slo: pool.slo,
+                reported: pool.store.is_some(),
                 kept: Vec::new(),
                 rewrite: pool.rewrite.clone(),
             })

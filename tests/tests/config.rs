@@ -66,9 +66,9 @@ fn wrong_files_are_refused_with_line_path_and_what_is_allowed() {
                 "both, or neither",
             ),
             (
-                with("  usage: {store: {redis: 'redis://x'}}\n"),
+                with("  usage: {store: {redis: 'redis:/x'}}\n"),
                 "4: pools[0].usage.store: ",
-                "nothing in redis",
+                "no URL of a redis",
             ),
             (with("  name: b\n"), "4: pools[0].name: ", "twice"),
             (with("listen: {grpc: '0.0.0.0:1'}\n"), "4: listen.grpc: ", "tls"),

@@ -27,7 +27,7 @@ fn store(path: &Path) -> String {
 async fn learned(pools: &str, pool: &str, variant: &str) {
     let config = Config::parse(&format!("pools:\n{pools}"), "test").expect("valid");
     let mut keeper = penstock::store::Keeper::default();
-    keeper.open(&config).expect("nobody has it open");
+    keeper.open(&config).await.expect("nobody has it open");
     keeper.writers().learned(pool, variant.into(), KEPT);
     keeper.close(Duration::from_secs(60)).await;
 }

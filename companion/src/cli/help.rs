@@ -61,7 +61,7 @@ const PAGES: &[Page] = &[
         files: "  FILE                 the configuration\n  DIR                  pools and endpoints as Envoy reads them, \
                 kept true while both run; the folder\n                       that `penstock envoy-config --envoy` was given\n  \
                 admin.token_file     the token without which nothing is changed over HTTP\n  \
-                usage.store.redb     what outlives a restart, if it is set",
+                usage.store.redb     what outlives a restart, if it is in a file",
         exit: EXIT,
     },
     Page {

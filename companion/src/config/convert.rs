@@ -15,7 +15,7 @@ use penstock_engine::policy::Scorers;
 pub(super) use self::gate::bounds;
 pub(super) use self::servers::fixed;
 use super::{
-    Address, AddressError, Admin, Alias, Broken, Config, Exposed, Listen, Pool, Queued, Then, Tls, raw,
+    Address, AddressError, Admin, Alias, Broken, Config, Exposed, Listen, Pool, Queued, Store, Then, Tls, raw,
 };
 
 impl TryFrom<raw::Document> for Config {
@@ -204,7 +204,8 @@ fn convert_pool(mut raw: raw::Pool, flows: usize, path: &str) -> Result<Pool, Br
     let slo = servers::slo(&raw.slo, path)?;
     let store = match std::mem::take(&mut raw.usage.store) {
         raw::Store::Memory => None,
-        raw::Store::Redb(path) => Some(path),
+        raw::Store::Redb(path) => Some(Store::Redb(path)),
+        raw::Store::Redis(url) => Some(Store::Redis(url)),
     };
     let parts = policy::Parts {
         down: raw.down,

@@ -4,9 +4,9 @@
 //! checked, or an error that says where it is wrong; there is none that is half changed.
 
 use std::ffi::OsString;
-use std::hash::{DefaultHasher, Hash as _, Hasher as _};
+use std::hash::{BuildHasher as _, DefaultHasher, Hash as _, Hasher as _, RandomState};
 use std::path::Path;
-use std::sync::Once;
+use std::sync::{Once, OnceLock};
 
 use serde::Deserialize as _;
 use serde_json::Value;
@@ -15,7 +15,7 @@ use super::environment::{self, Overlay};
 use super::node::{Node, Place};
 use super::reader::Reader;
 use super::value::List;
-use super::{Broken, Config, Endpoint, Error, convert, parse, patch, raw};
+use super::{Broken, Config, Endpoint, Error, convert, parse, patch, raw, redis_url};
 
 /// The endpoints of a text that has the form of `endpoints.static`, for those that are found in a file; `file` names it in
 /// errors. Nothing in it is none.
@@ -141,14 +141,45 @@ impl Document {
             .map_err(|Broken(key, message)| error(tree.place_of(&key), key, message))?;
         let json = serde_json::to_value(shown.in_force())
             .map_err(|why| error(&tree.place, "document".into(), why.to_string()))?;
-        let mut hasher = DefaultHasher::new();
-        json.to_string().hash(&mut hasher);
-        Ok(Self {
+        let mut document = Self {
             config,
-            digest: format!("{:016x}", hasher.finish()),
+            digest: String::new(),
             json,
             says_trust,
-        })
+        };
+        let mut hasher = DefaultHasher::new();
+        document.json.to_string().hash(&mut hasher);
+        if document.shown() != document.json {
+            // From the digest, which is shown, nobody can try out passwords.
+            static KEY: OnceLock<RandomState> = OnceLock::new();
+            KEY.get_or_init(RandomState::new)
+                .hash_one(hasher.finish())
+                .hash(&mut hasher);
+        }
+        document.digest = format!("{:016x}", hasher.finish());
+        Ok(document)
+    }
+
+    /// The document that `text` is, in place of this one: a password that it doesn't say, but shows that there is one, is
+    /// that of this one.
+    ///
+    /// # Errors
+    /// When it isn't allowed.
+    pub fn replaced(&self, text: &str, name: &str) -> Result<Self, Error> {
+        if let Ok(mut json) = serde_json::from_str(text)
+            && redis_url::unmask(&mut json, &self.json)
+        {
+            return Self::of(&Node::of(&json), name);
+        }
+        Self::parse(text, name)
+    }
+
+    /// Every key with its value in force, in the file's notation, but for passwords.
+    #[must_use]
+    pub fn shown(&self) -> Value {
+        let mut json = self.json.clone();
+        redis_url::mask(&mut json);
+        json
     }
 
     /// What is shown, but for what must be said and wasn't: that isn't said by a change of something else.
@@ -171,6 +202,7 @@ impl Document {
     pub fn patched(&self, patch: &Value) -> Result<Self, Error> {
         let mut json = self.said();
         patch::merge(&mut json, patch);
+        redis_url::unmask(&mut json, &self.json);
         Self::of(&Node::of(&json), "patch")
     }
 
@@ -186,7 +218,7 @@ impl Document {
         self.config
     }
 
-    /// Every key with its value in force, in the file's notation.
+    /// Every key with its value in force, in the file's notation, passwords as well: for nobody's eyes.
     #[must_use]
     pub const fn json(&self) -> &Value {
         &self.json

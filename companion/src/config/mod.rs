@@ -14,6 +14,7 @@ mod parse;
 mod patch;
 mod raw;
 mod reader;
+mod redis_url;
 mod reference;
 mod schema;
 #[cfg(test)]
@@ -34,6 +35,7 @@ use penstock_engine::units::Decimal;
 use serde::de::{Deserialize, Deserializer, Error as _};
 
 pub use self::document::{Document, endpoints};
+pub use self::redis_url::RedisUrl;
 pub use self::reference::reference;
 pub use self::schema::schema;
 
@@ -205,14 +207,23 @@ pub struct Pool {
     pub class_globs: Vec<String>,
     /// How often a request whose servers all failed is queued again.
     pub requeues: u32,
-    /// The file that keeps what is learned across restarts; `None`: nothing does.
-    pub store: Option<PathBuf>,
+    /// What keeps what is learned and used across restarts; `None`: nothing does.
+    pub store: Option<Store>,
     /// How long streams are held while the companion is away.
     pub hold: Duration,
     /// What happens to them after that.
     pub then: Then,
     /// Status of full queues and expired waits: 503 or 429.
     pub capacity_status: u16,
+}
+
+/// What outlives a companion.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Store {
+    /// A file of its own.
+    Redb(PathBuf),
+    /// A server that others use as well.
+    Redis(RedisUrl),
 }
 
 /// What happens when no companion answers for longer than `hold`.

@@ -26,7 +26,7 @@ const SHOWN: usize = 120;
 /// # Errors
 /// When it isn't allowed.
 pub(super) fn put(now: &Document, text: &str, name: &str) -> Result<Document, config::Error> {
-    let document = Document::parse(text, name)?;
+    let document = now.replaced(text, name)?;
     let said: Value = serde_json::from_str(text).unwrap_or_default();
     let mut unsaid = Map::new();
     for path in FIXED {

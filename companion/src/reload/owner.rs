@@ -1,11 +1,11 @@
 //! The task itself: what is in force, and the steps from a document to it.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use penstock_control::{Event, Kept};
+use penstock_control::Event;
 use serde_json::Value;
 use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;
@@ -17,7 +17,7 @@ use crate::envoy_pools::EnvoyPools;
 use crate::http::admin::Admin;
 use crate::metrics::Metrics;
 use crate::serve::{self, Birth};
-use crate::store::Keeper;
+use crate::store::{Found, Keeper};
 use crate::{health, scrape};
 
 /// What a document that came by HTTP is called in errors.
@@ -278,19 +278,16 @@ impl Owner {
     }
 
     /// Has the control and the log's owner hold to it.
-    async fn tell(
-        &self,
-        config: &Config,
-        mut kept: HashMap<String, Vec<(String, Kept)>>,
-    ) -> Result<(), Gone> {
+    async fn tell(&self, config: &Config, mut kept: Found) -> Result<(), Gone> {
         let mut settings = serve::settings(config, &self.birth);
         for pool in &mut settings.pools {
-            pool.kept = kept.remove(&pool.name).unwrap_or_default();
+            pool.kept = kept.models.remove(&pool.name).unwrap_or_default();
         }
         self.driver
             .observe_as(config.metric_flows, self.keeper.writers())
             .await?;
-        self.driver.tell(Event::Settings(Box::new(settings))).await
+        self.driver.tell(Event::Settings(Box::new(settings))).await?;
+        kept.tell(&self.driver).await
     }
 
     async fn have_followed(&mut self, config: &Config) {
@@ -309,7 +306,7 @@ impl Owner {
         let config = Arc::new(self.with_found(&now.document));
         self.envoy.admit(&config).await;
         // Not of this pool's endpoints alone: filters that go on without a companion are told of them by the policy.
-        if self.tell(&config, HashMap::new()).await.is_err() {
+        if self.tell(&config, Found::default()).await.is_err() {
             return;
         }
         self.in_force.send_modify(|it| it.config = config.clone());
@@ -317,21 +314,11 @@ impl Owner {
     }
 
     /// Opens what the document names and isn't open; what they keep of each pool.
-    async fn open_stores(
-        &mut self,
-        config: &Config,
-    ) -> Result<HashMap<String, Vec<(String, Kept)>>, Refused> {
+    async fn open_stores(&mut self, config: &Config) -> Result<Found, Refused> {
         if self.keeper.is_of(config) {
-            return Ok(HashMap::new());
+            return Ok(Found::default());
         }
-        let mut keeper = std::mem::take(&mut self.keeper);
-        let config = config.clone();
-        let opened = tokio::task::spawn_blocking(move || {
-            let opened = keeper.open(&config);
-            (keeper, opened)
-        });
-        let (keeper, opened) = opened.await.map_err(|_| Refused::Ending)?;
-        self.keeper = keeper;
+        let opened = self.keeper.open(config).await;
         opened.map_err(|it| Refused::Invalid(it.to_string()))
     }
 

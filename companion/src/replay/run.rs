@@ -326,7 +326,7 @@ impl<W: Write> Run<W> {
                 Effect::Cancelled { id, .. } => {
                     self.requests.forget(id);
                 }
-                Effect::Settled { .. } => {}
+                Effect::Settled { .. } | Effect::Used { .. } => {}
             }
         }
         Ok(answered)

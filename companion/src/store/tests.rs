@@ -1,347 +1,21 @@
-//! Stores that are damaged, of others, in use, and killed while they are written.
+//! Keepers: who is kept where, and what is known of it at the next start.
 
-use std::io::{BufRead, BufReader};
-use std::process::{Command, Stdio};
+use std::path::Path;
 use std::time::Duration;
 
+use penstock_engine::input::{Band, PastUse};
+use penstock_engine::units::Tokens;
 use tempfile::TempDir;
 
 use super::*;
 use crate::config::Config;
 
-/// Names the file to the test that is run as a process of its own.
-const CHILDS_FILE: &str = "PENSTOCK_TEST_STORE";
-
-fn kept(alpha_ms: f64) -> Kept {
-    Kept {
-        parameters: Parameters {
-            alpha_ms,
-            beta_ms: 0.05,
-            gamma_ms: 0.0005,
-        },
-        ttft_bias: 1.25,
-    }
-}
-
-fn name(pool: &str, variant: &str) -> (String, String) {
-    (pool.into(), variant.into())
-}
-
 fn folder() -> TempDir {
     tempfile::tempdir().expect("a folder")
 }
 
-fn file(folder: &TempDir) -> PathBuf {
-    folder.path().join("kept.redb")
-}
-
-/// A file that keeps two variants of two pools, closed.
-fn written(path: &Path) {
-    let mut store = Store::open(path).expect("new");
-    let learned = [(name("chat", "a"), kept(8.0)), (name("code", "b"), kept(9.0))];
-    store.keep(learned).expect("written");
-}
-
-/// Names in a folder, in order.
-fn names(folder: &TempDir) -> Vec<String> {
-    let entries = std::fs::read_dir(folder.path()).expect("a folder");
-    let mut names: Vec<_> = entries
-        .map(|it| it.expect("an entry").file_name().into_string().expect("text"))
-        .collect();
-    names.sort();
-    names
-}
-
-#[test]
-fn what_is_kept_is_there_again_under_its_pool_and_variant() {
-    let folder = folder();
-    let path = file(&folder);
-    written(&path);
-    let mut store = Store::open(&path).expect("read");
-    assert_eq!(store.of("chat"), [("a".to_owned(), kept(8.0))]);
-    assert_eq!(store.of("code"), [("b".to_owned(), kept(9.0))]);
-    assert_eq!(store.of("cha"), [], "a pool of another name has learned nothing");
-    store
-        .keep([(name("chat", "a"), kept(10.0)), (name("chat", "c"), kept(11.0))])
-        .expect("written");
-    drop(store);
-    let store = Store::open(&path).expect("read");
-    let expected = [("a".to_owned(), kept(10.0)), ("c".to_owned(), kept(11.0))];
-    assert_eq!(store.of("chat"), expected);
-    assert_eq!(store.of("code").len(), 1, "nothing is forgotten for being silent");
-    assert_eq!(names(&folder), ["kept.redb"]);
-}
-
-#[test]
-fn after_a_failed_write_everything_is_written_with_the_next() {
-    let folder = folder();
-    let path = file(&folder);
-    written(&path);
-    let mut store = Store::open(&path).expect("read");
-    store.database = None;
-    let other = Store::open(&path).expect("nobody has it");
-    let error = store.keep([(name("chat", "c"), kept(1.0))]).expect_err("in use");
-    assert!(matches!(error, Error::Locked(_)), "{error}");
-    drop(other);
-    std::fs::remove_file(&path).expect("it is there");
-    store
-        .keep([(name("chat", "d"), kept(2.0))])
-        .expect("written anew");
-    drop(store);
-    let store = Store::open(&path).expect("read");
-    let variants: Vec<_> = store.of("chat").into_iter().map(|(variant, _)| variant).collect();
-    assert_eq!(variants, ["a", "c", "d"]);
-    assert_eq!(store.of("code").len(), 1);
-}
-
-#[test]
-fn what_is_no_store_is_set_aside_whole_and_begun_anew() {
-    let folder = folder();
-    let path = file(&folder);
-    let mut expected = Vec::new();
-    let noise: Vec<u8> = (0..50_000_u32)
-        .flat_map(|it| it.wrapping_mul(2_654_435_761).to_le_bytes())
-        .collect();
-    for (number, contents) in [b"x".as_slice(), b"# not a store\n", &[0; 9_000], &noise]
-        .into_iter()
-        .enumerate()
-    {
-        std::fs::write(&path, contents).expect("written");
-        let mut store = Store::open(&path).expect("begun anew");
-        assert_eq!(store.models, Models::new());
-        store.keep([(name("chat", "a"), kept(8.0))]).expect("written");
-        drop(store);
-        assert_eq!(Store::open(&path).expect("read").of("chat").len(), 1);
-        let aside = format!("kept.redb.damaged-{}", number + 1);
-        assert_eq!(
-            std::fs::read(folder.path().join(&aside)).expect("aside"),
-            contents
-        );
-        expected.push(aside);
-    }
-    expected.insert(0, "kept.redb".into());
-    assert_eq!(names(&folder), expected);
-}
-
-#[test]
-fn an_empty_file_is_a_new_one() {
-    let folder = folder();
-    std::fs::write(file(&folder), b"").expect("written");
-    written(&file(&folder));
-    assert_eq!(names(&folder), ["kept.redb"]);
-}
-
-/// Reads a file with these contents: what it keeps, unless it was set aside.
-fn survives(contents: &[u8]) -> Option<Models> {
-    let folder = folder();
-    let path = file(&folder);
-    std::fs::write(&path, contents).expect("written");
-    let mut store = Store::open(&path).expect("read, or begun anew");
-    let models = store.models.clone();
-    store.keep([(name("new", "n"), kept(1.0))]).expect("written");
-    drop(store);
-    let again = Store::open(&path).expect("read").models;
-    assert_eq!(again.len(), models.len() + 1);
-    (names(&folder).len() == 1).then_some(models)
-}
-
-#[test]
-fn a_file_that_was_cut_short_is_set_aside() {
-    let folder = folder();
-    written(&file(&folder));
-    let whole = std::fs::read(file(&folder)).expect("it is there");
-    for part in [1, 8, 300, 4_096, 8_192, whole.len() / 2, whole.len() - 1] {
-        assert_eq!(survives(&whole[..part]), None, "{part} of {} bytes", whole.len());
-    }
-}
-
-#[test]
-fn a_damaged_byte_is_found_or_does_not_matter() {
-    let folder = folder();
-    written(&file(&folder));
-    let whole = std::fs::read(file(&folder)).expect("it is there");
-    let models = Store::open(&file(&folder)).expect("read").models;
-    let used: Vec<usize> = (0..whole.len()).filter(|at| whole[*at] != 0).collect();
-    let mut found = 0;
-    let step = (used.len() / 60).max(1);
-    for at in used.iter().step_by(step) {
-        let mut damaged = whole.clone();
-        damaged[*at] ^= 0x5a;
-        match survives(&damaged) {
-            None => found += 1,
-            Some(read) => assert_eq!(read, models, "byte {at} says something else"),
-        }
-    }
-    assert!(found > 0, "no damage was found in any of {} bytes", used.len());
-}
-
-#[test]
-fn another_format_is_set_aside_and_can_still_be_read_by_its_own_version() {
-    let folder = folder();
-    let path = file(&folder);
-    written(&path);
-    let database = Database::create(&path).expect("a store");
-    let writing = database.begin_write().expect("one writer");
-    let next = FORMAT + 1;
-    writing
-        .open_table(ABOUT)
-        .expect("its table")
-        .insert(ABOUT_FORMAT, next)
-        .expect("written");
-    writing.commit().expect("written");
-    drop(database);
-
-    let why = match attempt(&path) {
-        Err(Unusable::Damaged(why)) => why,
-        other => panic!("{other:?}"),
-    };
-    assert_eq!(why, "its format is 2; this version reads 1");
-    assert_eq!(Store::open(&path).expect("begun anew").models, Models::new());
-    let aside = Database::open(folder.path().join("kept.redb.damaged-1")).expect("whole");
-    let reading = aside.begin_read().expect("readable");
-    let about = reading.open_table(ABOUT).expect("its table");
-    let format = about.get(ABOUT_FORMAT).expect("readable").map(|it| it.value());
-    assert_eq!(format, Some(next));
-}
-
-#[test]
-fn a_database_of_another_program_is_set_aside() {
-    let folder = folder();
-    let path = file(&folder);
-    let database = Database::create(&path).expect("new");
-    let writing = database.begin_write().expect("one writer");
-    let theirs: TableDefinition<'_, u64, u64> = TableDefinition::new("theirs");
-    writing.open_table(theirs).expect("a table");
-    writing.commit().expect("written");
-    drop(database);
-    assert_eq!(Store::open(&path).expect("begun anew").models, Models::new());
-    assert_eq!(names(&folder), ["kept.redb", "kept.redb.damaged-1"]);
-}
-
-#[test]
-fn tables_of_other_types_are_set_aside() {
-    let folder = folder();
-    let path = file(&folder);
-    let database = Database::create(&path).expect("new");
-    let writing = database.begin_write().expect("one writer");
-    let about: TableDefinition<'_, u64, &str> = TableDefinition::new("penstock");
-    writing.open_table(about).expect("a table");
-    writing.commit().expect("written");
-    drop(database);
-    assert_eq!(Store::open(&path).expect("begun anew").models, Models::new());
-    assert_eq!(names(&folder), ["kept.redb", "kept.redb.damaged-1"]);
-}
-
-#[test]
-fn values_that_cannot_be_true_are_learned_again() {
-    let folder = folder();
-    let path = file(&folder);
-    written(&path);
-    let database = Database::create(&path).expect("a store");
-    let writing = database.begin_write().expect("one writer");
-    let mut table = writing.open_table(MODELS).expect("its table");
-    let untrue = [
-        (f64::NAN, 1.0, 1.0, 1.0),
-        (0.0, 1.0, 1.0, 1.0),
-        (1.0, -1.0, 1.0, 1.0),
-        (1.0, 1.0, f64::INFINITY, 1.0),
-        (1.0, 1.0, 1.0, 0.0),
-        (1.0, 1.0, 1.0, f64::NAN),
-    ];
-    for (number, values) in untrue.into_iter().enumerate() {
-        let variant = format!("v{number}");
-        table.insert(("chat", variant.as_str()), values).expect("written");
-    }
-    drop(table);
-    writing.commit().expect("written");
-    drop(database);
-    let store = Store::open(&path).expect("read");
-    assert_eq!(store.of("chat"), [("a".to_owned(), kept(8.0))]);
-    assert_eq!(names(&folder), ["kept.redb"]);
-}
-
-#[test]
-fn places_where_no_file_can_be_are_errors_that_name_it() {
-    let folder = folder();
-    std::fs::write(folder.path().join("plain"), "x").expect("written");
-    let places = [
-        folder.path().join("missing").join("kept.redb"),
-        folder.path().join("plain").join("kept.redb"),
-        folder.path().to_path_buf(),
-        PathBuf::from("/proc/kept.redb"),
-    ];
-    for place in places {
-        let error = Store::open(&place).expect_err("no file can be there");
-        assert!(matches!(error, Error::Io { .. }), "{error:?}");
-        let text = error.to_string();
-        assert!(
-            text.starts_with(&format!("usage.store: {}: ", place.display())),
-            "{text}"
-        );
-    }
-    assert_eq!(names(&folder), ["plain"], "nothing was set aside");
-}
-
-/// Writes sixteen variants at a time, all with the number of the write, and says each number when it is kept; until
-/// it is killed.
-#[test]
-#[ignore = "the process that another test kills"]
-fn writes_until_it_is_killed() {
-    let Some(path) = std::env::var_os(CHILDS_FILE) else {
-        return;
-    };
-    let mut store = Store::open(Path::new(&path)).expect("read");
-    let begun = store
-        .models
-        .values()
-        .next()
-        .map_or(0.0, |it| it.parameters.alpha_ms);
-    for number in 1_u32.. {
-        let kept = kept(begun + f64::from(number));
-        let learned = (0..16).map(|variant| (name("chat", &variant.to_string()), kept));
-        store.keep(learned).expect("written");
-        println!("\nkept {}", kept.parameters.alpha_ms);
-    }
-}
-
-#[test]
-fn who_is_killed_while_it_writes_loses_nothing_that_was_kept() {
-    let folder = folder();
-    let path = file(&folder);
-    let mut last = 0.0;
-    for round in 1..=12 {
-        let mut child = Command::new(std::env::current_exe().expect("this program"))
-            .args([
-                "store::tests::writes_until_it_is_killed",
-                "--exact",
-                "--ignored",
-                "--nocapture",
-            ])
-            .env(CHILDS_FILE, &path)
-            .stdout(Stdio::piped())
-            .stderr(Stdio::null())
-            .spawn()
-            .expect("this program runs");
-        let said = BufReader::new(child.stdout.take().expect("piped")).lines();
-        let numbers = said.map_while(Result::ok).filter_map(|line| {
-            line.strip_prefix("kept ")
-                .map(|it| it.parse::<f64>().expect("a number"))
-        });
-        let number = numbers.take(round).last().expect("it writes");
-        let error = Store::open(&path).expect_err("it is in use");
-        assert!(matches!(error, Error::Locked(_)), "{error}");
-        child.kill().expect("SIGKILL");
-        child.wait().expect("it ends");
-
-        let store = Store::open(&path).expect("whole");
-        let found: Vec<f64> = store.models.values().map(|it| it.parameters.alpha_ms).collect();
-        assert_eq!(found.len(), 16);
-        assert!(found.iter().all(|it| *it == found[0]), "half a write: {found:?}");
-        assert!(found[0] >= number, "{number} was kept, {} is there", found[0]);
-        assert!(found[0] > last, "it went on");
-        last = found[0];
-    }
-    assert_eq!(names(&folder), ["kept.redb"], "nothing was damaged");
+fn kept(alpha_ms: f64) -> Kept {
+    super::kept((alpha_ms, 0.05, 0.0005, 1.25)).expect("it can be")
 }
 
 fn config(path: &Path, second: &Path) -> Config {
@@ -359,14 +33,15 @@ fn config(path: &Path, second: &Path) -> Config {
 #[tokio::test]
 async fn pools_share_a_file_and_each_finds_its_own() {
     let folder = folder();
-    let path = file(&folder);
+    let path = folder.path().join("kept.redb");
     let roundabout = folder.path().join(".").join("kept.redb");
     let config = config(&path, &roundabout);
-    let open = || {
+    let open = async || {
         let mut keeper = Keeper::default();
-        keeper.open(&config).map(|kept| (keeper, kept))
+        let kept = keeper.open(&config).await?;
+        Ok::<_, Error>((keeper, kept.models))
     };
-    let (keeper, kept_before) = open().expect("new");
+    let (keeper, kept_before) = open().await.expect("new");
     assert!(kept_before["chat"].is_empty() && keeper.is_of(&config));
     let writers = keeper.writers();
     writers.learned("chat", "a".into(), kept(1.0));
@@ -376,16 +51,16 @@ async fn pools_share_a_file_and_each_finds_its_own() {
     writers.learned("nobody", "d".into(), kept(11.0));
     keeper.close(Duration::from_secs(60)).await;
 
-    let (keeper, kept_before) = open().expect("closed before");
+    let (keeper, kept_before) = open().await.expect("closed before");
     assert_eq!(kept_before["chat"], [("a".to_owned(), kept(8.0))]);
     assert_eq!(kept_before["code"], [("b".to_owned(), kept(9.0))]);
     assert!(!kept_before.contains_key("rest"), "it has no store");
-    let error = open().expect_err("in use");
+    let error = open().await.expect_err("in use");
     assert!(error.to_string().contains("in use by another process"), "{error}");
     keeper.close(Duration::from_secs(60)).await;
     // What comes too late is nobody's trouble.
     writers.learned("chat", "a".into(), kept(12.0));
-    let (keeper, kept_before) = open().expect("closed");
+    let (keeper, kept_before) = open().await.expect("closed");
     assert_eq!(kept_before["chat"], [("a".to_owned(), kept(8.0))]);
     keeper.close(Duration::from_secs(60)).await;
 }
@@ -395,12 +70,12 @@ async fn another_configuration_opens_what_it_adds_and_closes_what_it_leaves() {
     let folder = folder();
     let (one, two) = (folder.path().join("one.redb"), folder.path().join("two.redb"));
     let mut keeper = Keeper::default();
-    keeper.open(&config(&one, &one)).expect("new");
+    keeper.open(&config(&one, &one)).await.expect("new");
     keeper.writers().learned("code", "b".into(), kept(9.0));
 
     let apart = config(&one, &two);
     assert!(!keeper.is_of(&apart));
-    let kept_before = keeper.open(&apart).expect("new");
+    let kept_before = keeper.open(&apart).await.expect("new").models;
     assert_eq!(
         kept_before.keys().collect::<Vec<_>>(),
         ["code"],
@@ -411,17 +86,100 @@ async fn another_configuration_opens_what_it_adds_and_closes_what_it_leaves() {
     keeper.writers().learned("code", "b".into(), kept(10.0));
 
     // Back again: what the first file kept of it, and nobody has the second one open any more.
-    let kept_before = keeper.open(&config(&one, &one)).expect("open");
+    let kept_before = keeper.open(&config(&one, &one)).await.expect("open").models;
     assert_eq!(kept_before["code"], [("b".to_owned(), kept(9.0))]);
-    for thread in keeper.let_go() {
-        thread.join().expect("it ends");
+    for task in keeper.let_go() {
+        task.await.expect("it ends");
     }
     let mut other = Keeper::default();
-    let kept_before = other.open(&config(&two, &two)).expect("closed");
+    let kept_before = other.open(&config(&two, &two)).await.expect("closed").models;
     assert_eq!(kept_before["code"], [("b".to_owned(), kept(10.0))]);
     other.close(Duration::from_secs(60)).await;
 
-    let error = Keeper::default().open(&apart).expect_err("in use");
+    let error = Keeper::default().open(&apart).await.expect_err("in use");
     assert!(error.to_string().contains("one.redb"), "{error}");
     keeper.close(Duration::from_secs(60)).await;
+}
+
+/// One pool; `more` is of its arbitration and usage.
+fn windowed(path: &Path, discipline: &str, window: &str, store: bool) -> Config {
+    let store = if store {
+        format!(", store: {{redb: '{}'}}", path.display())
+    } else {
+        String::new()
+    };
+    let yaml = format!(
+        "pools:\n- name: chat\n  endpoints: {{static: ['127.0.0.1:1']}}\n  arbitration: {{flows: {{discipline: \
+         {discipline}}}}}\n  usage: {{window: {window}{store}}}\n"
+    );
+    Config::parse(&yaml, "test").expect("valid")
+}
+
+fn used(flow: &str, cost: u64) -> PastUse {
+    PastUse {
+        band: Band::Default,
+        class: "".into(),
+        flow: flow.into(),
+        model: "m".into(),
+        cost: Tokens(cost),
+        ago: Duration::ZERO,
+    }
+}
+
+/// By flow, and what of it was found.
+fn costs(found: Found) -> Vec<(String, u64)> {
+    let past = found.into_past().into_iter().flat_map(|(_, past)| past);
+    let mut costs: Vec<_> = past.map(|it| (it.flow.into(), it.cost.0)).collect();
+    costs.sort();
+    costs
+}
+
+async fn life(config: &Config, flow: &str, cost: u64) -> Vec<(String, u64)> {
+    let mut keeper = Keeper::default();
+    let found = keeper.open(config).await.expect("nobody has it open");
+    keeper.writers().used("chat", used(flow, cost));
+    keeper.close(Duration::from_secs(60)).await;
+    costs(found)
+}
+
+#[tokio::test]
+async fn what_was_used_is_told_to_the_next_life_that_has_windows() {
+    let folder = folder();
+    let path = folder.path().join("kept.redb");
+    let usage = windowed(&path, "usage", "5m", true);
+    assert_eq!(life(&usage, "a", 5).await, []);
+    assert_eq!(life(&usage, "b", 6).await, [("a".into(), 5)]);
+    let fair = windowed(&path, "wfq", "5m", true);
+    assert_eq!(life(&fair, "c", 7).await, [], "it has none");
+    assert_eq!(life(&usage, "d", 8).await, [("a".into(), 5), ("b".into(), 6)]);
+}
+
+#[tokio::test]
+async fn windows_that_go_on_are_told_of_nothing_twice() {
+    let folder = folder();
+    let path = folder.path().join("kept.redb");
+    let usage = |window| windowed(&path, "usage", window, true);
+    life(&usage("5m"), "a", 5).await;
+    let mut keeper = Keeper::default();
+    let mut open = async |config: &Config, flow: &str| {
+        let found = keeper.open(config).await.expect("nobody has it open");
+        for task in keeper.let_go() {
+            task.await.expect("it ends");
+        }
+        keeper.writers().used("chat", used(flow, 1));
+        costs(found)
+    };
+    let a = ("a".to_owned(), 5);
+    assert_eq!(open(&usage("5m"), "b").await, std::slice::from_ref(&a));
+    assert_eq!(open(&usage("10m"), "c").await, [], "only the window is longer");
+    let memory = windowed(&path, "usage", "10m", false);
+    assert_eq!(open(&memory, "lost").await, []);
+    assert_eq!(open(&usage("10m"), "d").await, [], "they went on in memory");
+    assert_eq!(open(&windowed(&path, "fifo", "10m", true), "lost").await, []);
+    let one = |flow: &str| (flow.to_owned(), 1);
+    assert_eq!(
+        open(&usage("10m"), "e").await,
+        [a, one("b"), one("c"), one("d")],
+        "they begin anew"
+    );
 }

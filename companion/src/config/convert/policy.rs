@@ -197,7 +197,7 @@ mod tests {
     };
     use penstock_engine::units::Decimal;
 
-    use crate::config::{Config, Pool, Then};
+    use crate::config::{Config, Pool, Store, Then};
 
     /// A document of one pool with `keys`, each line from the fourth on.
     fn parse(keys: &str) -> Result<Pool, String> {
@@ -306,7 +306,15 @@ arbitration:
         assert_eq!(pool.requeues, 5);
         assert_eq!(pool.store, None);
         let kept = valid("usage: {store: {redb: /var/lib/penstock/kept.redb}}");
-        assert_eq!(kept.store, Some("/var/lib/penstock/kept.redb".into()));
+        assert_eq!(
+            kept.store,
+            Some(Store::Redb("/var/lib/penstock/kept.redb".into()))
+        );
+        let shared = valid("usage: {store: {redis: 'rediss://me:hunter2@cache.internal:6380/2'}}");
+        let Some(Store::Redis(url)) = shared.store else {
+            panic!("{:?}", shared.store);
+        };
+        assert_eq!(url.to_string(), "rediss://me:***@cache.internal:6380/2");
         assert_eq!((pool.hold, pool.then), (Duration::from_secs(2), Then::Open));
     }
 
@@ -366,14 +374,17 @@ arbitration:
                 "usage.window",
                 "above zero",
             ),
-            store("{redis: 'redis://127.0.0.1'}", "nothing in redis"),
-            store("redis", "nothing in redis"),
-            store("{redb: f, redis: u}", "nothing in redis"),
-            store("{redb: ''}", "memory, or {redb: PATH}"),
-            store("{redb: null}", "memory, or {redb: PATH}"),
-            store("{}", "memory, or {redb: PATH}"),
+            store("{redis: '127.0.0.1:6379'}", "no URL of a redis"),
+            store("{redis: 'http://127.0.0.1'}", "rediss:// for TLS"),
+            store("{redis: 'redis://:***@127.0.0.1'}", "no URL of a redis"),
+            store("'redis://127.0.0.1'", "{redis: URL}"),
+            store("redis", "{redis: URL}"),
+            store("{redb: f, redis: 'redis://h'}", "memory, {redb: PATH}, or"),
+            store("{redb: ''}", "memory, {redb: PATH}, or"),
+            store("{redb: null}", "memory, {redb: PATH}, or"),
+            store("{}", "memory, {redb: PATH}, or"),
             store("{file: f}", "redb"),
-            store("[f]", "memory, or {redb: PATH}"),
+            store("[f]", "memory, {redb: PATH}, or"),
             ("\ndown: {first: 40s}".to_owned(), 5, "down", "at most max"),
             ("\ndown:\n  first: 0s".to_owned(), 6, "down.first", "above zero"),
             (

