@@ -1,0 +1,289 @@
+//! Windows of usage that outlive their companion, in a file and in a redis, and are shared by companions in the latter.
+
+use std::path::Path;
+
+use penstock_tests::gateway::{pool, slots};
+use penstock_tests::{Companion, Crowd, Envoy, Redis, Upstream, run, until};
+use serde_json::json;
+
+/// Longer than any test here keeps the companion away.
+const HOLD: &str = "  companion_down: {hold: 60s}\n";
+const PASSWORD: &str = "correct-horse-battery-staple";
+
+fn redb(path: &Path) -> String {
+    format!("{{redb: '{}'}}", path.display())
+}
+
+fn redis(url: &str) -> String {
+    format!("{{redis: '{url}'}}")
+}
+
+/// One pool, of whose server one request at a time is made; who used least of late goes first.
+fn pools(server: &Upstream, store: &str) -> Vec<String> {
+    let keys = format!(
+        "{}{HOLD}  arbitration: {{flows: {{discipline: usage}}}}\n  usage: {{window: 10m, store: {store}}}\n",
+        slots(1)
+    );
+    vec![pool("p", "'*'", &[server], &keys)]
+}
+
+/// A companion behind an Envoy in front of a server.
+struct Scene {
+    companion: Companion,
+    _envoy: Envoy,
+    server: Upstream,
+    crowd: Crowd,
+}
+
+impl Scene {
+    async fn set(store: &str) -> Self {
+        let server = Upstream::scripted().await;
+        let companion = Companion::start("", &pools(&server, store)).await;
+        let envoy = Envoy::start(&companion, "envoy").await;
+        let mut crowd = Crowd::default();
+        crowd.join(&envoy, 1).await;
+        Self {
+            companion,
+            _envoy: envoy,
+            server,
+            crowd,
+        }
+    }
+
+    /// A tenant is served so many tokens.
+    async fn serve(&mut self, tenant: &str, tokens: u64) {
+        self.crowd.ask(0, "p", tenant, tenant).await;
+        self.server.next().await.answer_with(tokens, 0);
+        assert_eq!(self.crowd.answers().await[0].1.status, 200);
+        self.companion.stock("p", 0).await;
+    }
+
+    /// Two tenants ask, in this order, while a third is served; who goes first.
+    async fn first_of(&mut self, tenants: [&str; 2]) -> String {
+        self.crowd.ask(0, "p", "third", "third").await;
+        let third = self.server.next().await;
+        for (waiting, tenant) in (1..).zip(tenants) {
+            self.crowd.ask(0, "p", tenant, tenant).await;
+            self.companion.waiting("p", waiting).await;
+        }
+        third.answer_with(1, 0);
+        let first = self.server.next().await;
+        let name = first.text();
+        first.answer_with(1, 0);
+        self.server.next().await.answer_with(1, 0);
+        for (tenant, answer) in self.crowd.answers().await {
+            assert_eq!(answer.status, 200, "{tenant}: {}", answer.text());
+        }
+        name
+    }
+
+    /// Waits until so much is in the windows.
+    async fn window(&self, tokens: f64) {
+        until(&format!("{tokens} tokens in the windows"), || async {
+            let metrics = self.companion.metrics().await;
+            let found = metrics.sum("penstock_usage_window_tokens", &[("pool", "p")]);
+            if found >= tokens {
+                Ok(())
+            } else {
+                Err(format!("{found}\n{}", self.companion.log()))
+            }
+        })
+        .await;
+    }
+
+    async fn gauge(&self, name: &str) -> f64 {
+        self.companion.metrics().await.sum(name, &[("pool", "p")])
+    }
+
+    /// Waits until this is at least so much.
+    async fn reaches(&self, name: &str, value: f64) {
+        until(&format!("{name} {value}"), || async {
+            let found = self.gauge(name).await;
+            if found >= value {
+                Ok(())
+            } else {
+                Err(format!("{found}\n{}", self.companion.log()))
+            }
+        })
+        .await;
+    }
+}
+
+/// Served much by one companion, served little by the next: the heavy one goes last, however the first one ended.
+async fn outlives(store: &str) {
+    let mut scene = Scene::set(store).await;
+    scene.serve("heavy", 5_000).await;
+    // Nothing is waited for: what wasn't written is written at the end.
+    scene.companion.signal(libc::SIGTERM);
+    assert!(scene.companion.exit().await.success());
+    scene.companion.again().await;
+    scene.window(5_000.0).await;
+    scene.serve("light", 100).await;
+    assert_eq!(scene.first_of(["heavy", "light"]).await, "light");
+
+    scene.serve("light", 20_000).await;
+    let written = scene.gauge("penstock_store_writes_total").await;
+    scene.reaches("penstock_store_writes_total", written + 1.0).await;
+    scene.companion.kill().await;
+    scene.companion.again().await;
+    scene.window(25_000.0).await;
+    assert_eq!(scene.first_of(["light", "heavy"]).await, "heavy");
+}
+
+#[test]
+fn a_file_keeps_them_for_the_next_companion() {
+    run(async {
+        let folder = tempfile::tempdir().expect("a folder");
+        outlives(&redb(&folder.path().join("kept.redb"))).await;
+    });
+}
+
+#[test]
+fn a_redis_keeps_them_for_the_next_companion() {
+    run(async {
+        let redis = Redis::start().await;
+        outlives(&self::redis(&redis.url())).await;
+    });
+}
+
+#[test]
+fn what_one_companion_settles_counts_at_the_others_of_its_redis() {
+    run(async {
+        let redis = Redis::start().await;
+        let store = self::redis(&redis.url());
+        let mut here = Scene::set(&store).await;
+        let mut there = Scene::set(&store).await;
+        here.serve("heavy", 5_000).await;
+        there.window(5_000.0).await;
+        there.serve("light", 100).await;
+        assert_eq!(there.first_of(["heavy", "light"]).await, "light");
+        // 5,000, 100, and 1 for each of the three.
+        here.window(5_103.0).await;
+        let twice = here.gauge("penstock_usage_window_tokens").await;
+        assert!(twice < 6_000.0, "its own is counted once: {twice}");
+        assert_eq!(here.first_of(["heavy", "light"]).await, "light");
+    });
+}
+
+#[test]
+fn a_redis_that_comes_late_is_used_from_then_on() {
+    run(async {
+        let mut redis = Redis::absent(Some(PASSWORD)).await;
+        let mut scene = Scene::set(&self::redis(&redis.url())).await;
+        assert_eq!(scene.gauge("penstock_store_up").await, 0.0);
+        scene.serve("heavy", 5_000).await;
+        until("it is said once", || async {
+            let log = scene.companion.log();
+            let said = log
+                .lines()
+                .filter(|line| line.contains("usage.store: redis://:***@"))
+                .count();
+            if said == 1 { Ok(()) } else { Err(log) }
+        })
+        .await;
+        redis.again().await;
+        scene.reaches("penstock_store_up", 1.0).await;
+        scene.reaches("penstock_store_writes_total", 1.0).await;
+        scene.companion.kill().await;
+        scene.companion.again().await;
+        scene.window(5_000.0).await;
+        scene.serve("light", 100).await;
+        assert_eq!(scene.first_of(["heavy", "light"]).await, "light");
+    });
+}
+
+#[test]
+fn a_redis_that_dies_and_comes_back_under_load_is_noticed_by_no_client() {
+    run(async {
+        let mut redis = Redis::start().await;
+        let servers = Upstream::several(1, std::time::Duration::from_millis(2), 1).await;
+        let store = self::redis(&redis.url());
+        let companion = Companion::start("", &pools(&servers[0], &store)).await;
+        let envoy = Envoy::start(&companion, "envoy").await;
+        let mut crowd = Crowd::default();
+        crowd.join(&envoy, 2).await;
+        for round in 0..3 {
+            for number in 0..100 {
+                let tenant = format!("tenant-{}", number % 7);
+                crowd
+                    .ask(number % 2, "p", &tenant, &format!("{round} {number}"))
+                    .await;
+            }
+            match round {
+                0 => redis.kill().await,
+                1 => redis.again().await,
+                _ => {}
+            }
+        }
+        for (text, answer) in crowd.answers().await {
+            assert_eq!(answer.status, 200, "{text}: {}", answer.text());
+        }
+        until("all of it is written", || async {
+            let up = companion
+                .metrics()
+                .await
+                .sum("penstock_store_up", &[("pool", "p")]);
+            if up == 1.0 { Ok(()) } else { Err(companion.log()) }
+        })
+        .await;
+    });
+}
+
+#[test]
+fn a_password_is_on_no_page_and_in_no_log() {
+    run(async {
+        let mut redis = Redis::absent(Some(PASSWORD)).await;
+        redis.again().await;
+        let mut scene = Scene::set(&self::redis(&redis.url())).await;
+        scene.reaches("penstock_store_up", 1.0).await;
+        let shown = scene.companion.look("/config").await.expect("a page");
+        let mut document = shown.json();
+        let url = document["pools"][0]["usage"]["store"]["redis"].clone();
+        assert_eq!(url, redis.url().replace(PASSWORD, "***"));
+
+        // What is shown may be said again; what isn't the same says that it isn't.
+        document["startup_wait"] = json!("3s");
+        let json = [("content-type", "application/json")];
+        let answer = scene
+            .companion
+            .change("PUT", "/config", &json, &document.to_string())
+            .await;
+        assert_eq!(answer.status, 200, "{}", answer.text());
+        let patch = json!({"pools": {"p": {"queue": {"ttl": "70s"}}}}).to_string();
+        let answer = scene.companion.change("PATCH", "/config", &json, &patch).await;
+        assert_eq!(answer.status, 200, "{}", answer.text());
+        document["pools"][0]["usage"]["store"]["redis"] = json!("redis://:***@127.0.0.2:1/3");
+        let answer = scene
+            .companion
+            .change("PUT", "/config", &json, &document.to_string())
+            .await;
+        assert_eq!(answer.status, 422, "{}", answer.text());
+        assert!(answer.text().contains("no URL of a redis"), "{}", answer.text());
+        scene.serve("heavy", 5_000).await;
+        scene.reaches("penstock_store_writes_total", 1.0).await;
+
+        for page in ["/config", "/status", "/metrics"] {
+            let text = scene.companion.look(page).await.expect("a page").text();
+            assert!(!text.contains(PASSWORD), "{page}: {text}");
+        }
+        // A server that lets nobody in says so in its own words.
+        let wrong = redis.url().replace(PASSWORD, "wrong-password");
+        let patch = json!({"pools": {"p": {"usage": {"store": {"redis": wrong}}}}}).to_string();
+        let answer = scene.companion.change("PATCH", "/config", &json, &patch).await;
+        assert_eq!(answer.status, 200, "{}", answer.text());
+        until("it says that it isn't let in", || async {
+            let log = scene.companion.log();
+            if log.contains("all goes on from memory") {
+                Ok(())
+            } else {
+                Err(log)
+            }
+        })
+        .await;
+        let log = scene.companion.log();
+        assert!(
+            !log.contains(PASSWORD) && !log.contains("wrong-password"),
+            "{log}"
+        );
+    });
+}
