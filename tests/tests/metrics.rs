@@ -15,7 +15,7 @@ use penstock_tests::{Ask, Gateway, Upstream, run};
 
 /// Every metric, its type, and its labels beside `pool`, `model` and `target_model` (`r`), `pool` (`p`), `pool` and
 /// `variant` (`v`), or none (`-`).
-const ALL: [(&str, &str, &str); 71] = [
+const ALL: [(&str, &str, &str); 73] = [
     ("queue_length", "gauge", "p flow band"),
     ("queue_cost_tokens", "gauge", "p flow band"),
     ("queue_latency_seconds", "histogram", "r band outcome"),
@@ -80,6 +80,8 @@ const ALL: [(&str, &str, &str); 71] = [
     ("config_reload_failures_total", "counter", "-"),
     ("build_info", "gauge", "- version"),
     ("trace_spans_dropped_total", "counter", "- reason"),
+    ("store_up", "gauge", "p"),
+    ("store_writes_total", "counter", "p"),
     // What follows from the others' types.
     ("queue_latency_seconds_bucket", "", ""),
     ("ttft_seconds_bucket", "", ""),
@@ -91,7 +93,7 @@ const ALL: [(&str, &str, &str); 71] = [
 ];
 
 /// Of these nothing is known in a gateway that has just begun, or nothing has happened: they are named and have no series.
-const WITHOUT_SERIES: [&str; 14] = [
+const WITHOUT_SERIES: [&str; 16] = [
     "preemptions_total",
     "class_deficit_tokens",
     "usage_window_tokens",
@@ -106,6 +108,8 @@ const WITHOUT_SERIES: [&str; 14] = [
     "concurrency_limit",
     "desired_replicas",
     "trace_spans_dropped_total",
+    "store_up",
+    "store_writes_total",
 ];
 
 /// Those that have them or not, as fast as the server was: an answer whose tokens came at once has no time between them,
