@@ -15,7 +15,7 @@ use penstock_wire::{
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
-use tokio::time::MissedTickBehavior;
+use tokio::time::{Instant, MissedTickBehavior};
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::Request;
 use tonic::client::Grpc;
@@ -27,6 +27,8 @@ use crate::subject::{Companion, cpu_us, slots};
 
 const WAITING: u64 = 100_000;
 const FLOWS: u64 = 1_000;
+/// Those who wait come by so many sessions: one may have 65,536.
+const SESSIONS: u64 = 2;
 /// Requests per second, and per tick of a millisecond.
 const RATE: u64 = 10_000;
 const PER_TICK: u64 = RATE / 1_000;
@@ -49,24 +51,35 @@ pub(crate) async fn run(seconds: u32) -> Value {
 async fn waiting() -> Value {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let companion = Companion::start(folder.path(), [free_port(); 2], free_port(), &slots(1)).await;
-    let session = Session::open(companion.grpc, false).await;
+    let mut sessions = Vec::new();
+    for epoch in 1..=SESSIONS {
+        sessions.push(Session::open(companion.grpc, epoch, false).await);
+    }
     let resident = || resident_bytes(companion.process.pid()).expect("it runs") as f64;
     let mut mib = Vec::new();
     let mut note = |bytes: f64| mib.push((bytes / f64::from(1 << 20) * 10.0).round() / 10.0);
     let before = resident();
     note(before);
     // The first has the place, and nobody ever completes it.
-    for sequence in 1..=WAITING + 1 {
+    sessions[0].say(Event::Register(register(WAITING + 1))).await;
+    sessions[0].handled().await;
+    for sequence in 1..=WAITING {
+        let session = &sessions[(sequence % SESSIONS) as usize];
         session.say(Event::Register(register(sequence))).await;
     }
-    session.handled().await;
+    for session in &sessions {
+        session.handled().await;
+    }
     let full = resident();
     note(full);
     companion.pages.waiting("p", WAITING).await;
-    for sequence in 2..=WAITING + 1 {
+    for sequence in 1..=WAITING {
+        let session = &sessions[(sequence % SESSIONS) as usize];
         session.say(Event::Cancel(Cancel { sequence })).await;
     }
-    session.handled().await;
+    for session in &sessions {
+        session.handled().await;
+    }
     companion.pages.waiting("p", 0).await;
     note(resident());
     json!({
@@ -81,15 +94,15 @@ async fn cycles(seconds: u32) -> Value {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let stock = "stock: {watermark_per_backend: 1000}";
     let companion = Companion::start(folder.path(), [free_port(); 2], free_port(), stock).await;
-    let session = Session::open(companion.grpc, true).await;
+    let session = Session::open(companion.grpc, 1, true).await;
     let mut pace = tokio::time::interval(Duration::from_millis(1));
     pace.set_missed_tick_behavior(MissedTickBehavior::Burst);
     let mut sequence = 0;
-    let mut before = (0, 0.0);
+    let mut before = (0, 0.0, Instant::now());
     let settling = u64::try_from(SETTLING.as_millis()).unwrap_or(u64::MAX);
     for tick in 0..settling + u64::from(seconds) * 1_000 {
         if tick == settling {
-            before = (session.served(), cpu_us(&companion.process));
+            before = (session.served(), cpu_us(&companion.process), Instant::now());
         }
         pace.tick().await;
         for _ in 0..PER_TICK {
@@ -99,13 +112,14 @@ async fn cycles(seconds: u32) -> Value {
     }
     let served = session.served() - before.0;
     let cpu = cpu_us(&companion.process) - before.1;
+    let rate = served as f64 / before.2.elapsed().as_secs_f64();
     let due = RATE * u64::from(seconds);
     assert!(
         served >= due * 95 / 100,
         "the companion served {served} requests of {due}"
     );
     json!({
-        "requests_per_s": served / u64::from(seconds),
+        "requests_per_s": rate.round(),
         "cpu_us_per_request": (cpu / served as f64 * 100.0).round() / 100.0,
     })
 }
@@ -145,7 +159,7 @@ struct Shared {
 
 impl Session {
     /// Opens one, which answers grants at once if it `serves`.
-    async fn open(companion: SocketAddr, serves: bool) -> Self {
+    async fn open(companion: SocketAddr, epoch: u64, serves: bool) -> Self {
         let (frames, outgoing) = mpsc::channel(FRAMES);
         let shared = Arc::new(Shared {
             frames,
@@ -156,7 +170,7 @@ impl Session {
         });
         let hello = Hello {
             epoch_hi: 1,
-            epoch_lo: 1,
+            epoch_lo: epoch,
             envoy: 1,
             stream: 1,
             version_min: limits::VERSION_MIN,

@@ -133,7 +133,9 @@ async fn idle(server: SocketAddr, seconds: u32) -> Value {
     tokio::time::sleep(Duration::from_secs(seconds.into())).await;
     let (used, wall_us) = (subject.cpu().since(before), start.elapsed().as_secs_f64() * 1e6);
     let percent = |us: f64| (us / wall_us * 100_000.0).round() / 1_000.0;
-    json!({"companion": percent(used.side_us), "envoy": percent(used.envoy_us)})
+    let idle = json!({"companion": percent(used.side_us), "envoy": percent(used.envoy_us)});
+    println!("idle, percent of a core: {idle}");
+    idle
 }
 
 /// What is measured of a subject in one round.

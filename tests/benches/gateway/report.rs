@@ -115,7 +115,8 @@ pub(crate) fn write(measured: &Measured<'_>) {
     let results = results(measured);
     for (name, which) in Which::ALL {
         let figures = &results["subjects"][name];
-        if measured.plan.subjects.contains(&which) {
+        let measures = figures.as_object().is_some_and(|all| !all.is_empty());
+        if measured.plan.subjects.contains(&which) && measures {
             println!("{}", summary(name, figures));
         }
     }
