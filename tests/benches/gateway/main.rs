@@ -28,6 +28,7 @@ use std::net::SocketAddr;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
+use penstock_tests::figures::machine;
 use penstock_tests::process::raise_open_files;
 use penstock_tests::run;
 use serde_json::{Value, json};
@@ -74,13 +75,14 @@ fn main() -> ExitCode {
     for which in &plan.subjects {
         which.example().map(bootstrap::module);
     }
+    let machine = machine();
     cores::REST.stay();
     raise_open_files();
-    run(measure(&plan));
+    run(measure(&plan, machine));
     ExitCode::SUCCESS
 }
 
-async fn measure(plan: &Plan) {
+async fn measure(plan: &Plan, machine: String) {
     let server = Side::start(Kind::Model).await;
     let mut subjects = Vec::new();
     for which in &plan.subjects {
@@ -106,6 +108,7 @@ async fn measure(plan: &Plan) {
     drop(subjects);
     report::write(&Measured {
         plan,
+        machine,
         rounds,
         paused: if plan.has(Row::Paused) {
             paused::run(server.address).await
@@ -142,7 +145,13 @@ async fn idle(server: SocketAddr, seconds: u32) -> Value {
 async fn turn_of(subject: &Subject, plan: &Plan) -> Figures {
     let mut figures = Figures::new();
     if plan.has(Row::Many) {
+        let before = subject.admitted().await;
         let (load, cpu) = loaded(subject, body::SHORT, plan.seconds).await;
+        if let (Some(before), Some(after)) = (before, subject.admitted().await) {
+            let waited = after.waited - before.waited;
+            let all = waited + after.bypassed - before.bypassed;
+            figures.insert("waited_percent", 100.0 * waited / all);
+        }
         figures.insert("requests_per_s", load.rate());
         figures.insert("p50_us", load.p50_us);
         figures.insert("p99_us", load.p99_us);

@@ -3,7 +3,7 @@
 use std::fmt::Write;
 
 use penstock_tests::binary::workspace;
-use penstock_tests::figures::{keep, machine, median, put, spread};
+use penstock_tests::figures::{keep, median, put, spread};
 use serde_json::{Map, Value, json};
 
 use crate::Figures;
@@ -78,6 +78,7 @@ const fn beside(key: &'static str, of: &'static str, other: Which, how: How) -> 
 /// All that was measured.
 pub(crate) struct Measured<'a> {
     pub(crate) plan: &'a Plan,
+    pub(crate) machine: String,
     /// Of each subject of the plan, its rounds.
     pub(crate) rounds: Vec<Vec<Figures>>,
     /// What isn't measured in rounds, by the names it has among the results; null: it wasn't.
@@ -94,6 +95,7 @@ pub(crate) fn line(name: &str, figures: &Figures) -> String {
         ("p50_us", "us p50"),
         ("envoy_cpu_us", "us Envoy"),
         ("side_cpu_us", "us beside"),
+        ("waited_percent", "% waited"),
         ("p50_us_at_1", "us p50 at 1"),
         ("requests_per_s_220kb", "requests/s of 220 KB"),
         ("envoy_cpu_us_220kb", "us Envoy"),
@@ -168,7 +170,7 @@ fn results(measured: &Measured<'_>) -> Value {
         "rounds": measured.plan.rounds,
         "seconds": measured.plan.seconds,
         "open_rate": measured.plan.rate,
-        "machine": machine(),
+        "machine": measured.machine,
         "subjects": subjects,
         "paused": measured.paused,
         "companion": measured.companion,

@@ -52,7 +52,14 @@ pub(crate) fn page(results: &Value) -> String {
             ("beside Envoy us", Cell::Spread("side_cpu_us", 1)),
         ],
     );
-    text += "\nThe CPU is per request; beside Envoy is the companion, or the server that is asked in its place.\n\n";
+    let waited = |name: &str| median(&results["subjects"][name]["waited_percent"]);
+    let _ = write!(
+        text,
+        "\nThe CPU is per request; beside Envoy is the companion, or the server that is asked in its place. Of Penstock's \
+         requests {:.1} % waited where nothing should, {:.1} % where every one should.\n\n",
+        waited("penstock"),
+        waited("penstock-queued"),
+    );
     let rate = grouped(results["open_rate"].as_f64().unwrap_or_default());
     let _ = write!(
         text,
@@ -191,7 +198,7 @@ fn memory(results: &Value) -> String {
         "\nThe companion by itself, behind a session that speaks for a filter: {} bytes a waiting request at {} of {} \
          flows (resident MiB before, then, and when they have gone: {}); {} us of CPU a request at {} requests/s. Idle, \
          a whole gateway takes {} % of a core in the companion and {} % in Envoy.\n",
-        waiting["bytes_each"],
+        grouped(waiting["bytes_each"].as_f64().unwrap_or_default()),
         grouped(waiting["waiting"].as_f64().unwrap_or_default()),
         grouped(waiting["flows"].as_f64().unwrap_or_default()),
         waiting["mib_before_waiting_gone"]
