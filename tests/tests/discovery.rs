@@ -11,6 +11,8 @@ use penstock_tests::{Ask, Gateway, Upstream, run, until};
 const CLIENTS: usize = 24;
 /// Requests that a server gets before something changes again.
 const ENOUGH: usize = 40;
+/// What only Envoy's command line has: the companion's speaks of an `--envoy` too.
+const ENVOY: &str = "--disable-hot-restart";
 const SERVICE: Duration = Duration::from_millis(5);
 
 /// A list of servers, as a whole file that takes the old one's place.
@@ -49,7 +51,7 @@ fn a_pool_gains_and_loses_servers_under_load_and_nothing_is_lost() {
             slots(4)
         );
         let gateway = Gateway::start(&config("", &[found])).await;
-        let envoy = gateway.child("envoy").await;
+        let envoy = gateway.child(ENVOY).await;
         let (stop, stopped) = tokio::sync::watch::channel(false);
         let clients = (0..CLIENTS).map(|client| {
             let (gateway, stopped) = (&gateway, stopped.clone());
@@ -98,7 +100,7 @@ fn a_pool_gains_and_loses_servers_under_load_and_nothing_is_lost() {
         let (sent, ()) = tokio::join!(clients, changes);
         let total: usize = servers.iter().map(Upstream::total).sum();
         assert_eq!(total, sent.iter().sum::<usize>(), "each came to one server, once");
-        assert_eq!(gateway.child("envoy").await, envoy, "the same Envoy");
+        assert_eq!(gateway.child(ENVOY).await, envoy, "the same Envoy");
     });
 }
 
@@ -110,7 +112,7 @@ fn a_pool_that_is_added_is_reached_without_a_restart_and_one_that_is_taken_out_e
         let one = pool("one", "'one'", &[&slow], &slots(1));
         let two = pool("two", "'two'", &[&servers[0]], &slots(1));
         let gateway = Gateway::start(&config("", std::slice::from_ref(&one))).await;
-        let envoy = gateway.child("envoy").await;
+        let envoy = gateway.child(ENVOY).await;
         let runs = gateway.spawn(Ask::chat("one", "runs"));
         let call = slow.next().await;
         let unknown = gateway.send(Ask::chat("two", "early")).await;
@@ -142,6 +144,6 @@ fn a_pool_that_is_added_is_reached_without_a_restart_and_one_that_is_taken_out_e
         call.answer();
         let answer = runs.await.expect("no panic");
         assert_eq!(answer.status, 200, "what runs ends: {}", answer.text());
-        assert_eq!(gateway.child("envoy").await, envoy, "the same Envoy");
+        assert_eq!(gateway.child(ENVOY).await, envoy, "the same Envoy");
     });
 }

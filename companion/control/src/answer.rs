@@ -7,6 +7,8 @@ use core::time::Duration;
 use penstock_engine::{Outcome, Policy};
 use penstock_wire::names::code;
 
+use crate::limits::{REQUESTS_IN_ALL_MAX, REQUESTS_MAX};
+
 /// An answer of ours.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Answer {
@@ -131,6 +133,27 @@ pub(crate) fn unknown_model(model: &str) -> Answer {
     }
 }
 
+/// The companion keeps as many requests as it may: `of_one` worker of an Envoy, or of all.
+pub(crate) fn too_many(status: u16, of_one: bool) -> Answer {
+    let message = if of_one {
+        format!(
+            "One worker of this Envoy holds {REQUESTS_MAX} requests, waiting and running, and may not hold more. Send \
+             less at a time, or give Envoy more workers (--concurrency)."
+        )
+    } else {
+        format!(
+            "The gateway holds {REQUESTS_IN_ALL_MAX} requests, waiting and running, and may not hold more. Send less at \
+             a time."
+        )
+    };
+    Answer {
+        status,
+        code: code::QUEUE_FULL,
+        message,
+        last_word: false,
+    }
+}
+
 /// Its filter says more of it than the protocol lets it.
 pub(crate) fn too_long() -> Answer {
     Answer {
@@ -165,6 +188,19 @@ pub(crate) fn written(of: Duration) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn who_is_one_too_many_is_told_of_whom() {
+        for (of_one, limit, advice) in [(true, "65536", "--concurrency"), (false, "1048576", "less")] {
+            let Answer { code, message, .. } = too_many(503, of_one);
+            assert_eq!(code, code::QUEUE_FULL);
+            assert!(message.contains(limit) && message.contains(advice), "{message}");
+            assert!(
+                !message.contains("total_capacity"),
+                "that wouldn't help: {message}"
+            );
+        }
+    }
 
     #[test]
     fn durations_read_as_they_are_configured() {

@@ -78,14 +78,12 @@ impl Control {
             let answer = answer::unknown_model(&from.model);
             return self.refuse(name, &from, claim.band, answer, Outcome::RejectedInvalid);
         };
-        if count >= REQUESTS_MAX || self.requests.len() >= REQUESTS_IN_ALL_MAX {
+        let of_one = count >= REQUESTS_MAX;
+        if of_one || self.requests.len() >= REQUESTS_IN_ALL_MAX {
             let of = &mut self.pools[pool];
             of.autopilot.arrived(now);
-            let outcome = Outcome::RejectedQueueFull;
-            if let Some(answer) = answer::to(outcome, &of.name, &of.policy, of.capacity_status) {
-                self.refuse(name, &from, claim.band, answer, outcome);
-            }
-            return;
+            let answer = answer::too_many(of.capacity_status, of_one);
+            return self.refuse(name, &from, claim.band, answer, Outcome::RejectedQueueFull);
         }
         let is_new = matches!(how, Arrival::New);
         let (stage, runs_at) = match how {
