@@ -289,7 +289,8 @@ fn an_answer_as_a_whole() {
     });
     println!("{cost:?}");
     assert_eq!(cost.said, 2, "Register and Completed: {cost:?}");
-    assert!(cost.allocations <= 60, "{cost:?}");
+    assert!(cost.allocations <= 39, "{cost:?}");
+    assert_eq!(cost.properties, 1, "where it went: {cost:?}");
 }
 
 #[test]
@@ -304,6 +305,7 @@ fn an_answer_as_a_stream() {
     let (few, many) = (of(2), of(102));
     println!("{few:?}\n{many:?}");
     assert_eq!(few.said, 3, "Register, Started and Completed: {few:?}");
+    assert!(few.allocations <= 39, "{few:?}");
     assert_eq!(few.allocations, many.allocations, "a chunk allocates nothing");
     assert_eq!(few.properties, many.properties);
 }

@@ -249,8 +249,9 @@ pub(crate) struct Taken {
     pub(crate) misrouted: usize,
     /// Requests that wait and run, of sessions that were lost.
     pub(crate) orphaned: Vec<(usize, usize)>,
-    /// What of pools' servers is worth keeping.
+    /// What was used that counts in a window, by pool.
     pub(crate) used: Vec<(Arc<str>, PastUse)>,
+    /// What of pools' servers is worth keeping.
     pub(crate) learned: Vec<(Arc<str>, String, Kept)>,
     /// Endpoints that were marked down (`true`), or are tried again.
     pub(crate) marked: Vec<(Box<str>, bool)>,
