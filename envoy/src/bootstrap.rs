@@ -373,7 +373,7 @@ mod tests {
         let plugin: Value = serde_json::from_str(plugin.as_str().expect("text")).expect("JSON");
         assert_eq!(
             plugin,
-            json!({ "companion": COMPANION_CLUSTER, "requeue": REQUEUE_HOST, "reenters": true })
+            json!({ "companion": COMPANION_CLUSTER, "requeue": REQUEUE_HOST, "routes_tell": true, "reenters": true })
         );
         let gateway = look(&document, &format!("{MANAGER}/route_config"));
         assert_eq!(
@@ -447,7 +447,7 @@ mod tests {
         assert_eq!(filter["allow_on_headers_stop_iteration"], true);
         assert_eq!(
             filter["configuration"]["value"],
-            r#"{"companion":"penstock~companion","requeue":"envoy://penstock-requeue/"}"#
+            r#"{"companion":"penstock~companion","requeue":"envoy://penstock-requeue/","routes_tell":true}"#
         );
         let routes = look(
             &document,

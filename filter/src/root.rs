@@ -4,6 +4,7 @@ use std::{
     cell::{Cell, RefCell},
     collections::VecDeque,
     rc::Rc,
+    time::Duration,
 };
 
 use penstock_filter_core::{
@@ -11,7 +12,7 @@ use penstock_filter_core::{
     config::Config,
     effect::{self, Effect},
     hygiene::Edit,
-    limits::{MOVE_ON, STREAMS_MOVED_MAX},
+    limits::{MOVE_ON, STREAMS_MOVED_MAX, TICK_MIN},
     rewrite::Rewrite,
     session::Order,
     time::Instant,
@@ -35,7 +36,10 @@ pub(crate) struct Shared {
     companion: String,
     worker: RefCell<Worker>,
     token: Cell<Option<u32>>,
+    /// The period that the host ticks with, in milliseconds.
     tick_ms: Cell<u32>,
+    /// When it ticks next.
+    tick_at: Cell<Instant>,
     /// Streams that are to go on, in the order of the worker's decisions.
     moves: RefCell<VecDeque<(u32, Move)>>,
 }
@@ -143,10 +147,20 @@ impl Shared {
         } else {
             MOVE_ON
         };
-        let period = u32::try_from(period.as_millis()).unwrap_or(u32::MAX);
-        if self.tick_ms.replace(period) != period {
+        // To set it costs a timer each time: it stays as long as it doesn't tick late, or much too often.
+        let (wanted, ticks) = (now.after(period), self.tick_at.get());
+        if ticks.since(wanted) > MOVE_ON || wanted.since(ticks) > TICK_MIN {
+            let period = u32::try_from(period.as_millis()).unwrap_or(u32::MAX);
             host::set_tick_period(period);
+            self.tick_ms.set(period);
+            self.tick_at.set(wanted);
         }
+    }
+
+    /// The host ticks, and goes on with its period.
+    fn ticked(&self, now: Instant) {
+        let period = Duration::from_millis(self.tick_ms.get().into());
+        self.tick_at.set(now.after(period));
     }
 }
 
@@ -193,6 +207,7 @@ impl Root {
             companion: config.companion,
             token: Cell::new(None),
             tick_ms: Cell::new(0),
+            tick_at: Cell::new(Instant::from_nanos(0)),
             moves: RefCell::default(),
         })
     }
@@ -257,6 +272,9 @@ impl RootContext for Root {
     }
 
     fn on_tick(&mut self) {
+        if let Some(shared) = &self.shared {
+            shared.ticked(host::now());
+        }
         self.tell(Worker::handle_tick);
     }
 

@@ -22,11 +22,12 @@ const CLAIMS: [(&str, &str); 8] = [
 ];
 
 /// What a server might answer.
-const LIES: [(&str, &str); 4] = [
+const LIES: [(&str, &str); 5] = [
     ("x-penstock-outcome", "spoofed"),
     ("x-penstock-queue-ms", "spoofed"),
     ("x-penstock-saturation", "spoofed"),
     ("x-gateway-destination-endpoint-served", "spoofed"),
+    ("x-penstock-served-again", "spoofed"),
 ];
 
 /// What counts in a policy, but only from a trusted client; none of it reaches a server from anyone else.

@@ -28,6 +28,9 @@ pub const QUEUE_MS_HEADER: &str = "x-penstock-queue-ms";
 pub const SATURATION_HEADER: &str = "x-penstock-saturation";
 /// Response header: the endpoint that answered.
 pub const SERVED_HEADER: &str = "x-gateway-destination-endpoint-served";
+/// Response header inside Envoy, from the listener where requests enter again to the one where they came first: the
+/// endpoint that answered.
+pub const SERVED_AGAIN_HEADER: &str = "x-penstock-served-again";
 
 /// Codes of the answers that are Penstock's own.
 pub mod code {

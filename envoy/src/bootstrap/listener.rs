@@ -77,7 +77,10 @@ fn manager(settings: &Settings, stats: &str, plugin: Value) -> Value {
 
 fn filter(settings: &Settings, plugin: Value) -> Value {
     let mut configuration = settings.plugin.clone();
-    merge(&mut configuration, json!({ "requeue": REQUEUE_HOST }));
+    merge(
+        &mut configuration,
+        json!({ "requeue": REQUEUE_HOST, "routes_tell": true }),
+    );
     merge(&mut configuration, plugin);
     json!({
         "name": "penstock",

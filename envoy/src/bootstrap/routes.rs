@@ -14,7 +14,7 @@
 //! router it is one more host, tried by the same retries, and the body is sent there again. That list stands in a
 //! header of its own, so that a server reads only servers in the one that is meant for it.
 
-use penstock_wire::names::{ENDPOINT_HEADER, POOL_HEADER, ROUTE_HEADER};
+use penstock_wire::names::{ENDPOINT_HEADER, POOL_HEADER, ROUTE_HEADER, SERVED_HEADER};
 use serde_json::{Value, json};
 
 use super::{Settings, body_limit, clusters, replies, seconds};
@@ -90,5 +90,10 @@ fn route(name: &str, list: Option<Value>, retries: u32) -> Value {
             },
         },
         "request_headers_to_remove": [POOL_HEADER],
+        // Which host answers, whatever it says itself: the filter reads it there, and the client is shown it.
+        "response_headers_to_add": [{
+            "header": { "key": SERVED_HEADER, "value": "%UPSTREAM_HOST%" },
+            "append_action": "OVERWRITE_IF_EXISTS_OR_ADD",
+        }],
     })
 }

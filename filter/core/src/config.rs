@@ -23,6 +23,8 @@ pub struct Config {
     pub requeue: Option<String>,
     /// This is that listener's own filter.
     pub reenters: bool,
+    /// The routes say in the served header of every answer which host it is of, whatever the host itself says there.
+    pub routes_tell: bool,
     /// The policy until the companion sends another.
     pub policy: wire::Policy,
 }
@@ -39,6 +41,7 @@ impl Config {
             node: raw.node,
             requeue: raw.requeue,
             reenters: raw.reenters,
+            routes_tell: raw.routes_tell,
             policy: raw.policy.into(),
         })
     }
@@ -54,6 +57,8 @@ struct RawConfig {
     requeue: Option<String>,
     #[serde(default)]
     reenters: bool,
+    #[serde(default)]
+    routes_tell: bool,
     policy: RawPolicy,
 }
 

@@ -9,6 +9,8 @@
 pub struct Headers<'a> {
     lengths: &'a [u8],
     text: &'a [u8],
+    /// A bit for each length that a name has, modulo 64.
+    has: u64,
 }
 
 impl<'a> Headers<'a> {
@@ -18,6 +20,7 @@ impl<'a> Headers<'a> {
         let empty = Self {
             lengths: &[],
             text: &[],
+            has: 0,
         };
         let Some((count, rest)) = map.split_first_chunk::<4>() else {
             return empty;
@@ -26,7 +29,13 @@ impl<'a> Headers<'a> {
             .ok()
             .and_then(|count| count.checked_mul(8));
         match bytes.and_then(|bytes| rest.split_at_checked(bytes)) {
-            Some((lengths, text)) => Self { lengths, text },
+            Some((lengths, text)) => {
+                let mut has = 0;
+                for [[length, ..], _] in lengths.as_chunks::<4>().0.as_chunks::<2>().0 {
+                    has |= bit(usize::from(*length));
+                }
+                Self { lengths, text, has }
+            }
             None => empty,
         }
     }
@@ -46,9 +55,23 @@ impl<'a> Headers<'a> {
     /// The first value under `name`.
     #[must_use]
     pub fn get(self, name: &str) -> Option<&'a [u8]> {
-        self.iter()
-            .find(|(key, _)| *key == name.as_bytes())
-            .map(|(_, value)| value)
+        // A map is asked for dozens of names that it doesn't have: who has another length isn't looked at.
+        if self.has & bit(name.len()) == 0 {
+            return None;
+        }
+        let mut at: usize = 0;
+        for [key, value] in self.lengths.as_chunks::<4>().0.as_chunks::<2>().0 {
+            let [key, value] = [length(*key)?, length(*value)?];
+            let key_end = at.saturating_add(key);
+            let begin = key_end.saturating_add(1);
+            let end = begin.saturating_add(value);
+            if key == name.len() && self.text.get(at..key_end)? == name.as_bytes() {
+                // Behind each stands a zero.
+                return self.text.get(begin..=end)?.split_last().map(|(_, value)| value);
+            }
+            at = end.saturating_add(1);
+        }
+        None
     }
 
     /// The first value under `name`, as text, at most `limit` bytes of it, without spaces around it. None also if
@@ -70,9 +93,18 @@ impl<'a> Headers<'a> {
     }
 }
 
-fn take<'a>(text: &mut &'a [u8], length: [u8; 4]) -> Option<&'a [u8]> {
-    let length = usize::try_from(u32::from_le_bytes(length)).ok()?;
-    let (string, rest) = text.split_at_checked(length)?;
+/// Of a length, by its lowest byte.
+fn bit(length: usize) -> u64 {
+    let [lowest, ..] = length.to_le_bytes();
+    1_u64.wrapping_shl(u32::from(lowest))
+}
+
+fn length(bytes: [u8; 4]) -> Option<usize> {
+    usize::try_from(u32::from_le_bytes(bytes)).ok()
+}
+
+fn take<'a>(text: &mut &'a [u8], bytes: [u8; 4]) -> Option<&'a [u8]> {
+    let (string, rest) = text.split_at_checked(length(bytes)?)?;
     *text = rest.split_first()?.1;
     Some(string)
 }

@@ -33,11 +33,12 @@ const CLAIMS: [&str; 7] = [
 ];
 
 /// What a server may not say in the gateway's name.
-const REPORTS: [&str; 4] = [
+const REPORTS: [&str; 5] = [
     names::OUTCOME_HEADER,
     names::QUEUE_MS_HEADER,
     names::SATURATION_HEADER,
     names::SERVED_HEADER,
+    names::SERVED_AGAIN_HEADER,
 ];
 
 /// The removals from a request. A queued one also loses `accept-encoding`: a compressed answer hides its tokens.

@@ -94,7 +94,7 @@ impl Reader {
     pub(crate) fn feed<V: Visitor>(&mut self, bytes: &[u8], visitor: &mut V) -> Result<(), Fault<V::Stop>> {
         let mut rest = bytes;
         while let Some((byte, tail)) = rest.split_first() {
-            if self.state == State::Text && self.surrogate == 0 {
+            if matches!(self.state, State::Text) && self.surrogate == 0 && !is_special(*byte) {
                 let (run, after) = match split_plain(rest) {
                     ([], _) => split_text(rest),
                     plain => plain,
@@ -514,17 +514,17 @@ fn digit(byte: u8) -> u64 {
 
 /// Splits off the leading bytes of a string that stand for themselves: printable ASCII but quote and backslash.
 fn split_plain(bytes: &[u8]) -> (&[u8], &[u8]) {
-    split_while(
+    split_before(
         bytes,
-        |word| (word & HIGHS) | specials(word) == 0,
-        |byte| byte.is_ascii() && !is_special(byte),
+        |word| (word & HIGHS) | specials(word),
+        |byte| !byte.is_ascii() || is_special(byte),
     )
 }
 
 /// Splits off the leading characters of a string that stand for themselves, whatever their alphabet; a character that
 /// isn't whole, or none, ends them.
 fn split_text(bytes: &[u8]) -> (&[u8], &[u8]) {
-    let (run, _) = split_while(bytes, |word| specials(word) == 0, |byte| !is_special(byte));
+    let (run, _) = split_before(bytes, specials, is_special);
     let whole = match core::str::from_utf8(run) {
         Ok(text) => text.len(),
         Err(error) => error.valid_up_to(),
@@ -532,20 +532,25 @@ fn split_text(bytes: &[u8]) -> (&[u8], &[u8]) {
     bytes.split_at_checked(whole).unwrap_or((&[], bytes))
 }
 
-/// Splits off the leading bytes of which both say so: of eight at once, then of each.
-fn split_while(bytes: &[u8], words: impl Fn(u64) -> bool, each: impl Fn(u8) -> bool) -> (&[u8], &[u8]) {
-    let whole = bytes
-        .as_chunks::<8>()
-        .0
-        .iter()
-        .take_while(|word| words(u64::from_le_bytes(**word)))
-        .count();
-    let start = whole.saturating_mul(8);
-    let tail = bytes.get(start..).unwrap_or_default();
-    let run = tail.iter().position(|byte| !each(*byte)).unwrap_or(tail.len());
-    bytes
-        .split_at_checked(start.saturating_add(run))
-        .unwrap_or((bytes, &[]))
+/// Splits off the bytes before the first that both find: of eight, the lowest high bit of what `of_eight` returns marks
+/// it; the last few are asked one by one.
+fn split_before(bytes: &[u8], of_eight: impl Fn(u64) -> u64, of_one: impl Fn(u8) -> bool) -> (&[u8], &[u8]) {
+    let (words, tail) = bytes.as_chunks::<8>();
+    let mut run = 0_usize;
+    for word in words {
+        let found = of_eight(u64::from_le_bytes(*word));
+        if found != 0 {
+            let before = usize::try_from(found.trailing_zeros() / 8).unwrap_or(0);
+            return split_at(bytes, run.saturating_add(before));
+        }
+        run = run.saturating_add(8);
+    }
+    let before = tail.iter().position(|byte| of_one(*byte)).unwrap_or(tail.len());
+    split_at(bytes, run.saturating_add(before))
+}
+
+fn split_at(bytes: &[u8], at: usize) -> (&[u8], &[u8]) {
+    bytes.split_at_checked(at).unwrap_or((bytes, &[]))
 }
 
 fn is_special(byte: u8) -> bool {
@@ -554,8 +559,8 @@ fn is_special(byte: u8) -> bool {
 
 const HIGHS: u64 = 0x8080_8080_8080_8080;
 
-/// Eight bytes at once: 0 if none is special. May call one special that isn't, never the other way (a borrow reaches only
-/// higher bytes).
+/// Eight bytes at once: a high bit where one is special, 0 if none is. The lowest bit is right; above it one may be called
+/// special that isn't (a borrow reaches only higher bytes).
 fn specials(word: u64) -> u64 {
     const ONES: u64 = 0x0101_0101_0101_0101;
     const CONTROLS: u64 = 0x2020_2020_2020_2020;

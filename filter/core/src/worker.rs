@@ -45,6 +45,8 @@ pub struct Worker {
     requeue: Option<String>,
     /// Only what enters again is let in here.
     reenters: bool,
+    /// Which host answers stands in the answer's headers.
+    routes_tell: bool,
     plan: Arc<Plan>,
     exchanges: BTreeMap<u64, Exchange>,
     last_sequence: u64,
@@ -80,6 +82,7 @@ impl Worker {
             key: process.key,
             requeue: config.requeue.clone(),
             reenters: config.reenters,
+            routes_tell: config.routes_tell,
             plan: Arc::new(Plan::new(kept.as_ref().unwrap_or(&config.policy))),
             exchanges: BTreeMap::new(),
             last_sequence: 0,

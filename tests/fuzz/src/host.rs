@@ -250,6 +250,7 @@ fn header(name: &str, value: &str) {
         names::ROUTE_HEADER,
         names::OUTCOME_HEADER,
         names::SERVED_HEADER,
+        names::SERVED_AGAIN_HEADER,
     ];
     assert!(!name.is_empty());
     let broken = value.bytes().any(|byte| matches!(byte, b'\r' | b'\n' | 0));

@@ -177,6 +177,7 @@ impl World {
             node: format!("envoy-{envoy}/{vm}"),
             requeue: Some(Self::reentry(envoy)),
             reenters,
+            routes_tell: false,
             policy: self.policy_in_force(),
         };
         let now = self.envoy_now(envoy);

@@ -1,6 +1,6 @@
 //! An answer on its way out: what the client is told beside it, and what the companion is told of it.
 
-use penstock_wire::{Api, Cancel, filter_frame::Event, names};
+use penstock_wire::{Api, Cancel, filter_frame::Event, limits::NAME_BYTES_MAX, names};
 
 use super::{Worker, for_slices};
 use crate::{
@@ -49,15 +49,17 @@ impl Worker {
         if status >= 400 && !details.starts_with("via_upstream") {
             return no_answer(going, status, &details, api, end);
         }
-        let address = exchange::address(host);
+        let told = headers
+            .text(names::SERVED_HEADER, NAME_BYTES_MAX)
+            .filter(|_| self.routes_tell);
+        let is_told = told.is_some();
+        // Without the route's word it is asked for, which costs more than reading it.
+        let address = told.or_else(|| exchange::address(host));
         if address.is_some() && address == self.requeue {
             going.upstream = Upstream::Reentered { status };
-            // The exchange that it became says what the client is told; it can't if its VM has trapped meanwhile.
-            let mut edits = Vec::new();
-            if headers.get(names::OUTCOME_HEADER).is_none() {
-                edits = report(&going.standing);
-                edits.push(Edit::Remove(names::SERVED_HEADER.into()));
-            }
+            // Where it entered again here, too, the first listener is still to come.
+            let overwritten = self.routes_tell && !self.reenters;
+            let edits = reported_again(&going.standing, headers, overwritten);
             return Responded { edits, body: None };
         }
         let format = Format::of(headers.get("content-type"), headers.get("content-encoding"));
@@ -74,7 +76,15 @@ impl Worker {
             ended: end,
         };
         let mut edits = report(&going.standing);
-        edits.push(Edit::Set(names::SERVED_HEADER, begun.endpoint.clone()));
+        if !is_told {
+            edits.push(Edit::Set(names::SERVED_HEADER, begun.endpoint.clone()));
+        }
+        if self.reenters && self.routes_tell {
+            // The first listener's route overwrites the other one.
+            edits.push(Edit::Set(names::SERVED_AGAIN_HEADER, begun.endpoint.clone()));
+        } else if headers.get(names::SERVED_AGAIN_HEADER).is_some() {
+            edits.push(Edit::Remove(names::SERVED_AGAIN_HEADER.into()));
+        }
         // One whose length is known comes as a whole: what is said at its end says all of it.
         let streams = !end && headers.get(CONTENT_LENGTH).is_none();
         let started = streams.then(|| going.started(now, sequence, &begun));
@@ -152,6 +162,27 @@ fn report(standing: &Standing) -> Vec<Edit> {
         .into_iter()
         .map(|(name, value)| Edit::Set(name, value))
         .collect()
+}
+
+/// Of an answer to a request that entered again. The exchange that it became says what the client is told; it can't if
+/// its VM has trapped meanwhile. `overwritten`: this listener's route has put the way back in the place of the endpoint.
+fn reported_again(standing: &Standing, headers: Headers<'_>, overwritten: bool) -> Vec<Edit> {
+    let mut edits = Vec::new();
+    let mut served = headers.text(names::SERVED_AGAIN_HEADER, NAME_BYTES_MAX);
+    if headers.get(names::OUTCOME_HEADER).is_none() {
+        edits = report(standing);
+        served = None;
+    } else if !overwritten {
+        return edits;
+    }
+    edits.push(match served {
+        Some(served) => Edit::Set(names::SERVED_HEADER, served),
+        None => Edit::Remove(names::SERVED_HEADER.into()),
+    });
+    if headers.get(names::SERVED_AGAIN_HEADER).is_some() {
+        edits.push(Edit::Remove(names::SERVED_AGAIN_HEADER.into()));
+    }
+    edits
 }
 
 /// Envoy answers a granted request by itself: in the contract's words where it has some.

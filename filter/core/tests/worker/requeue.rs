@@ -311,6 +311,76 @@ fn the_answer_of_who_entered_again_is_passed_on_as_it_is() {
     assert_eq!(rig.log(sequence), [Out::Said(2, Event::Completed(completed))]);
 }
 
+/// Where the routes tell the host: the headers of an answer, as a listener's route leaves them, through its worker.
+fn through(
+    rig: &mut Rig,
+    sequence: u64,
+    route: &str,
+    mut answer: Vec<(&'static str, String)>,
+) -> Vec<(&'static str, String)> {
+    answer.retain(|(name, _)| *name != SERVED);
+    answer.push((SERVED, route.into()));
+    let pairs: Vec<_> = answer
+        .iter()
+        .map(|(name, value)| (*name, value.as_str()))
+        .collect();
+    let edits = rig.response(sequence, &pairs, false).edits;
+    for edit in edits {
+        match edit {
+            Edit::Remove(gone) => answer.retain(|(name, _)| *name != gone),
+            Edit::Set(name, value) => {
+                answer.retain(|(other, _)| *other != name);
+                answer.push((name, value));
+            }
+        }
+    }
+    answer
+}
+
+const SERVED: &str = "x-gateway-destination-endpoint-served";
+
+#[test]
+fn however_often_it_entered_again_the_client_is_told_who_served_it() {
+    let shared = Shared::default();
+    let keys = |more: &str| format!(r#""requeue": "{LISTENER}", "routes_tell": true{more}"#);
+    let mut first = connected(5, &keys(""), &shared);
+    let mut second = connected(6, &keys(r#", "reenters": true"#), &shared);
+    let (a, _) = first.waiting("m1");
+    let token = granted(&mut first, a);
+    let b = entered(&mut second, &token);
+    second.outs();
+    let token = granted(&mut second, b);
+    let c = entered(&mut second, &token);
+    second.outs();
+    second.command(0, [Kind::Grant(grant(c))]);
+
+    let lies = vec![
+        (":status", "200".to_owned()),
+        ("x-penstock-served-again", "spoofed".into()),
+    ];
+    let answer = through(&mut second, c, "2.2.2.2:2", lies);
+    let answer = through(&mut second, b, LISTENER, answer);
+    let answer = through(&mut first, a, LISTENER, answer);
+    let names: Vec<_> = answer.iter().map(|(name, _)| *name).collect();
+    assert!(!names.contains(&"x-penstock-served-again"), "{names:?}");
+    assert!(names.contains(&"x-penstock-outcome"), "{names:?}");
+    assert!(answer.contains(&(SERVED, "2.2.2.2:2".into())), "{answer:?}");
+
+    // Who was answered by the filter inside was served by nobody.
+    let (a, _) = first.waiting("m1");
+    granted(&mut first, a);
+    let expired = vec![
+        (":status", "503".to_owned()),
+        ("x-penstock-outcome", "expired_ttl".into()),
+    ];
+    first
+        .host
+        .0
+        .insert("response.code_details", b"via_upstream".to_vec());
+    let answer = through(&mut first, a, LISTENER, expired);
+    assert!(answer.iter().all(|(name, _)| *name != SERVED), "{answer:?}");
+}
+
 #[test]
 fn an_answer_that_no_filter_has_seen_is_told_by_the_first_exchange() {
     let mut rig = gateway(5, &Shared::default());
