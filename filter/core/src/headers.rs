@@ -112,9 +112,9 @@ fn take<'a>(text: &mut &'a [u8], bytes: [u8; 4]) -> Option<&'a [u8]> {
 /// At most `limit` bytes of `value`, trimmed, as text; what isn't UTF-8 is replaced. None if nothing is left.
 #[must_use]
 pub fn bounded(value: &[u8], limit: usize) -> Option<String> {
-    let mut text = String::from_utf8_lossy(value.trim_ascii()).into_owned();
-    text.truncate(text.floor_char_boundary(limit));
-    (!text.is_empty()).then_some(text)
+    let text = String::from_utf8_lossy(value.trim_ascii());
+    let text = text.get(..text.floor_char_boundary(limit)).unwrap_or_default();
+    (!text.is_empty()).then(|| text.to_owned())
 }
 
 /// The host's form of a header map, as `Headers::new` reads it.

@@ -7,7 +7,7 @@
 
 use crate::{
     json::{Container, Fault, Syntax, Text, Visitor, Why, Word},
-    limits::JSON_DEPTH_MAX,
+    limits::{JSON_DEPTH_MAX, KEY_BYTES_MAX},
 };
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -62,13 +62,18 @@ pub(crate) struct Reader {
 
 impl Reader {
     pub(crate) fn new() -> Self {
+        // As long as keys are: it doesn't grow bit by bit then.
+        Self::within(Vec::with_capacity(KEY_BYTES_MAX))
+    }
+
+    fn within(kept: Vec<u8>) -> Self {
         Self {
             state: State::Value,
             objects: 0,
             depth: 0,
             offset: 0,
             in_key: false,
-            kept: Vec::new(),
+            kept,
             keep: 0,
             tell: false,
             text_bytes: 0,
@@ -82,7 +87,7 @@ impl Reader {
     pub(crate) fn restart(&mut self) {
         let mut kept = core::mem::take(&mut self.kept);
         kept.clear();
-        *self = Self { kept, ..Self::new() };
+        *self = Self::within(kept);
     }
 
     /// How many bytes were read.

@@ -42,17 +42,23 @@ impl Token {
             self.sequence,
             self.arrived.as_nanos(),
         ];
-        let mut said: Vec<u8> = numbers.into_iter().flat_map(u64::to_le_bytes).collect();
+        let names = self.client.len().saturating_add(self.model.len());
+        let mut said = Vec::with_capacity(names.saturating_add(FIXED_BYTES));
+        for number in numbers {
+            said.extend_from_slice(&number.to_le_bytes());
+        }
         said.extend_from_slice(&self.requeues.to_le_bytes());
         // A name beyond its limit has none: this is what no client can choose.
         let length = u16::try_from(self.client.len()).unwrap_or(u16::MAX);
         said.extend_from_slice(&length.to_le_bytes());
         said.extend_from_slice(self.client.as_bytes());
         said.extend_from_slice(self.model.as_bytes());
-        let bytes = tag(key, &said).into_iter().chain(said);
-        bytes
-            .flat_map(|byte| [digit(byte >> 4), digit(byte & 15)])
-            .collect()
+        let mut text = String::with_capacity(said.len().saturating_add(TAG_BYTES).saturating_mul(2));
+        for byte in tag(key, &said).iter().chain(&said) {
+            text.push(digit(byte >> 4));
+            text.push(digit(byte & 15));
+        }
+        text
     }
 
     /// Reads a token; none: this Envoy never wrote it.
