@@ -84,6 +84,10 @@ impl Tree {
             )?;
             let there = in_flight.remove(&number).unwrap_or(0);
             same("in flight of a flow", flow.in_flight, there)?;
+            holds(
+                "a flow knows its seat among those whose gaps are looked at",
+                leaf.gaps.has(flow.seat, number),
+            )?;
             self.audit_standing(number, active.first().map(|(_, request)| request))?;
         }
         let suspended = waiting.iter().filter(|(_, request)| request.suspended);

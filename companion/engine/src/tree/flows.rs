@@ -5,6 +5,7 @@
 
 use crate::slab::Slab;
 
+use super::gaps::Seat;
 use super::lanes::LaneId;
 use super::node::ChildId;
 use super::order::Queue;
@@ -18,6 +19,8 @@ pub(crate) struct Flow {
     pub(crate) in_flight: u64,
     /// The largest cost of one of its requests, estimated or real.
     pub(super) largest: u64,
+    /// Among those of its leaf whose gaps are looked at.
+    pub(super) seat: Seat,
     pub(super) queue: Queue,
     /// Where its next request stands; `None`: nothing waits, or the flow runs as much as it may.
     pub(super) standing: Option<LaneId>,
@@ -34,6 +37,7 @@ impl Flow {
             waiting: 0,
             in_flight: 0,
             largest: 0,
+            seat: Seat::default(),
             queue: Queue::default(),
             standing: None,
             holds: false,

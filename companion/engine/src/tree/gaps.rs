@@ -18,12 +18,18 @@ const TRACKED: usize = 16;
 /// What a visit grants per weight under `drr`, in tokens; requests: 1.
 const DRR_TOKENS: f64 = 1_024.0;
 
+/// Where a flow is among those that are looked at; it is kept with the flow, so that of who isn't looked at, as most
+/// aren't, nothing has to be searched for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Seat(Option<u8>);
+
 /// One leaf's.
 #[derive(Debug, Default)]
 pub(super) struct Gaps {
-    /// By place; apart, because they are searched all the time.
-    flows: Vec<u32>,
+    /// By seat; of one that is free it means nothing.
     places: Vec<Place>,
+    /// The seats that are taken, a bit each.
+    taken: u32,
     /// Charged and not settled.
     in_flight: u64,
     /// The most of that since two flows have been looked at.
@@ -33,6 +39,7 @@ pub(super) struct Gaps {
 /// A flow that could go, and has waited since.
 #[derive(Debug)]
 struct Place {
+    flow: u32,
     weight: f64,
     /// Settled cost since it is here,
     served: f64,
@@ -40,56 +47,70 @@ struct Place {
     before: u64,
     /// The largest estimate of what was next.
     next: u64,
-    /// By the other's place: what this one was served when both were here.
-    since: Vec<f64>,
+    /// By the other's seat: what this one was served when both were here.
+    since: [f64; TRACKED],
 }
 
 impl Gaps {
-    /// `flow` waits and can go, and its next request costs `cost`; of it `running` are charged and not settled.
-    pub(super) fn stands(&mut self, flow: u32, weight: f64, cost: u64, running: u64) {
-        if let Some(at) = self.find(flow) {
-            let place = &mut self.places[at];
+    /// `flow`, whose seat this is, waits and can go, and its next request costs `cost`; of it `running` are charged and
+    /// not settled.
+    pub(super) fn stands(&mut self, seat: &mut Seat, flow: u32, weight: f64, cost: u64, running: u64) {
+        if let Seat(Some(at)) = *seat {
+            let place = &mut self.places[usize::from(at)];
             if place.weight.to_bits() == weight.to_bits() {
                 place.next = place.next.max(cost);
                 return;
             }
-            self.leaves(flow);
+            self.leaves(seat);
         }
-        if self.places.len() >= TRACKED {
+        // The first that is free.
+        let at = self.taken.trailing_ones() as usize;
+        if at >= TRACKED {
             return;
         }
-        if self.places.len() < 2 {
+        if self.taken.count_ones() < 2 {
             self.most = self.in_flight;
         }
         for place in &mut self.places {
-            place.since.push(place.served);
+            place.since[at] = place.served;
         }
-        let since = alloc::vec![0.0; self.places.len() + 1];
-        self.flows.push(flow);
-        self.places.push(Place {
+        let place = Place {
+            flow,
             weight,
             served: 0.0,
             before: running,
             next: cost,
-            since,
-        });
+            since: [0.0; TRACKED],
+        };
+        match self.places.get_mut(at) {
+            Some(free) => *free = place,
+            None => self.places.push(place),
+        }
+        self.taken |= 1 << at;
+        *seat = Seat(Some(at as u8));
     }
 
-    /// Nothing of `flow` waits that could go.
-    pub(super) fn leaves(&mut self, flow: u32) {
-        let Some(at) = self.find(flow) else {
-            return;
-        };
-        self.flows.swap_remove(at);
-        self.places.swap_remove(at);
-        for place in &mut self.places {
-            place.since.swap_remove(at);
+    /// Nothing waits that could go of the flow whose seat this is.
+    pub(super) fn leaves(&mut self, seat: &mut Seat) {
+        if let Seat(Some(at)) = core::mem::take(seat) {
+            self.taken &= !(1 << at);
         }
     }
 
     /// The flows that are looked at.
     pub(super) fn flows(&self) -> impl Iterator<Item = u32> {
-        self.flows.iter().copied()
+        self.seated().map(|(_, place)| place.flow)
+    }
+
+    /// Whether `seat` is what `flow` has here.
+    pub(super) fn has(&self, seat: Seat, flow: u32) -> bool {
+        let found = self.seated().find(|(_, place)| place.flow == flow);
+        found.map(|(at, _)| at) == seat.0.map(usize::from)
+    }
+
+    fn seated(&self) -> impl Iterator<Item = (usize, &Place)> {
+        let places = self.places.iter().enumerate();
+        places.filter(|&(at, _)| self.taken & (1 << at) != 0)
     }
 
     /// A request of some flow was charged.
@@ -98,13 +119,13 @@ impl Gaps {
         self.most = self.most.max(self.in_flight);
     }
 
-    /// A request of `flow` that was charged `estimate` cost `real`; `None`: nothing.
-    pub(super) fn settled(&mut self, flow: u32, estimate: u64, real: Option<u64>, discipline: Discipline) {
+    /// A request of the flow of `seat` that was charged `estimate` cost `real`; `None`: nothing.
+    pub(super) fn settled(&mut self, seat: Seat, estimate: u64, real: Option<u64>, discipline: Discipline) {
         self.in_flight = self.in_flight.saturating_sub(1);
-        let Some(at) = self.find(flow) else {
+        let Seat(Some(at)) = seat else {
             return;
         };
-        let place = &mut self.places[at];
+        let place = &mut self.places[usize::from(at)];
         if place.before > 0 {
             place.before -= 1;
             return;
@@ -123,26 +144,19 @@ impl Gaps {
     pub(super) fn ratio(&self, discipline: Discipline, unit: CostUnit, largest: impl Fn(u32) -> u64) -> f64 {
         let in_flight = self.most.max(self.in_flight) as f64 + 1.0;
         let mut ratio = 0.0_f64;
-        let largest: Vec<f64> = (self.flows.iter().zip(&self.places))
-            .map(|(&flow, place)| largest(flow).max(place.next) as f64)
-            .collect();
-        for (i, one) in self.places.iter().enumerate() {
-            for (j, other) in self.places.iter().enumerate().skip(i + 1) {
+        for (i, one) in self.seated() {
+            let ones = (one.weight, largest(one.flow).max(one.next) as f64);
+            for (j, other) in self.seated().skip_while(|&(j, _)| j <= i) {
+                let others = (other.weight, largest(other.flow).max(other.next) as f64);
                 let served = (one.served - one.since[j], other.served - other.since[i]);
                 let gap = served.0 / one.weight - served.1 / other.weight;
-                let one = (one.weight, largest[i]);
-                let other = (other.weight, largest[j]);
-                let allowed = allowed(one, other, discipline, unit) * in_flight;
+                let allowed = allowed(ones, others, discipline, unit) * in_flight;
                 if allowed > 0.0 {
                     ratio = ratio.max(libm::fabs(gap) / allowed);
                 }
             }
         }
         ratio
-    }
-
-    fn find(&self, flow: u32) -> Option<usize> {
-        self.flows.iter().position(|&other| other == flow)
     }
 }
 
@@ -219,68 +233,108 @@ pub(super) const fn has_bound(discipline: Discipline) -> bool {
 mod tests {
     use super::*;
 
-    fn ratio(gaps: &Gaps) -> f64 {
-        gaps.ratio(Discipline::Wfq, CostUnit::Tokens, |_| 0)
+    /// A leaf with these flows, none of which is there yet.
+    struct Leaf<const FLOWS: usize> {
+        gaps: Gaps,
+        seats: [Seat; FLOWS],
     }
 
-    fn serve(gaps: &mut Gaps, flow: u32, cost: u64) {
-        gaps.charged();
-        gaps.settled(flow, cost, Some(cost), Discipline::Wfq);
+    impl<const FLOWS: usize> Leaf<FLOWS> {
+        fn new() -> Self {
+            Self {
+                gaps: Gaps::default(),
+                seats: [Seat::default(); FLOWS],
+            }
+        }
+
+        fn stands(&mut self, flow: usize, weight: f64, running: u64) {
+            self.gaps
+                .stands(&mut self.seats[flow], flow as u32, weight, 10, running);
+        }
+
+        fn leaves(&mut self, flow: usize) {
+            self.gaps.leaves(&mut self.seats[flow]);
+        }
+
+        fn serve(&mut self, flow: usize, cost: u64) {
+            self.gaps.charged();
+            self.settle(flow, Some(cost));
+        }
+
+        fn settle(&mut self, flow: usize, cost: Option<u64>) {
+            self.gaps.settled(self.seats[flow], 10, cost, Discipline::Wfq);
+        }
+
+        fn ratio(&self) -> f64 {
+            self.gaps.ratio(Discipline::Wfq, CostUnit::Tokens, |_| 0)
+        }
     }
 
     #[test]
     fn a_pair_begins_when_both_wait() {
-        let mut gaps = Gaps::default();
-        gaps.stands(1, 1.0, 10, 0);
-        serve(&mut gaps, 1, 10);
-        serve(&mut gaps, 1, 10);
-        assert_eq!(ratio(&gaps), 0.0, "there is nobody to compare with");
-        gaps.stands(2, 2.0, 10, 0);
-        assert_eq!(ratio(&gaps), 0.0, "what was before doesn't count");
-        serve(&mut gaps, 1, 10);
+        let mut leaf = Leaf::<3>::new();
+        leaf.stands(1, 1.0, 0);
+        leaf.serve(1, 10);
+        leaf.serve(1, 10);
+        assert_eq!(leaf.ratio(), 0.0, "there is nobody to compare with");
+        leaf.stands(2, 2.0, 0);
+        assert_eq!(leaf.ratio(), 0.0, "what was before doesn't count");
+        leaf.serve(1, 10);
         // One in flight at a time: 10 of 2 * (10 / 1 + 10 / 2).
-        assert_eq!(ratio(&gaps), 10.0 / 30.0);
-        serve(&mut gaps, 2, 20);
-        assert_eq!(ratio(&gaps), 0.0, "by weight they are even");
-        gaps.leaves(1);
-        assert_eq!(ratio(&gaps), 0.0);
-        gaps.stands(1, 1.0, 10, 0);
-        assert_eq!(ratio(&gaps), 0.0, "a new beginning");
+        assert_eq!(leaf.ratio(), 10.0 / 30.0);
+        leaf.serve(2, 20);
+        assert_eq!(leaf.ratio(), 0.0, "by weight they are even");
+        leaf.leaves(1);
+        assert_eq!(leaf.ratio(), 0.0);
+        leaf.stands(1, 1.0, 0);
+        assert_eq!(leaf.ratio(), 0.0, "a new beginning");
     }
 
     #[test]
     fn who_leaves_takes_only_its_own_pairs_along() {
-        let mut gaps = Gaps::default();
+        let mut leaf = Leaf::<4>::new();
         for flow in 0..4 {
-            gaps.stands(flow, 1.0, 10, 0);
+            leaf.stands(flow, 1.0, 0);
         }
-        serve(&mut gaps, 3, 10);
-        let before = ratio(&gaps);
+        leaf.serve(3, 10);
+        let before = leaf.ratio();
         assert!(before > 0.0);
-        gaps.leaves(0);
-        assert_eq!(ratio(&gaps), before);
-        gaps.leaves(3);
-        assert_eq!(ratio(&gaps), 0.0);
+        leaf.leaves(0);
+        assert_eq!(leaf.ratio(), before);
+        leaf.leaves(3);
+        assert_eq!(leaf.ratio(), 0.0);
     }
 
     #[test]
     fn what_ran_before_or_was_refunded_is_no_service() {
-        let mut gaps = Gaps::default();
-        gaps.charged();
-        gaps.stands(1, 1.0, 10, 1);
-        gaps.stands(2, 1.0, 10, 0);
-        gaps.settled(1, 10, Some(10), Discipline::Wfq);
-        gaps.charged();
-        gaps.settled(1, 10, None, Discipline::Wfq);
-        assert_eq!(ratio(&gaps), 0.0);
+        let mut leaf = Leaf::<3>::new();
+        leaf.gaps.charged();
+        leaf.stands(1, 1.0, 1);
+        leaf.stands(2, 1.0, 0);
+        leaf.settle(1, Some(10));
+        leaf.gaps.charged();
+        leaf.settle(1, None);
+        assert_eq!(leaf.ratio(), 0.0);
     }
 
     #[test]
     fn there_are_no_more_than_so_many() {
-        let mut gaps = Gaps::default();
+        let mut leaf = Leaf::<1_000>::new();
         for flow in 0..1_000 {
-            gaps.stands(flow, 1.0, 10, 0);
+            leaf.stands(flow, 1.0, 0);
         }
-        assert_eq!(gaps.flows().count(), TRACKED);
+        assert_eq!(leaf.gaps.flows().count(), TRACKED);
+        assert!(leaf.gaps.flows().eq(0..16));
+        leaf.leaves(5);
+        leaf.leaves(700);
+        leaf.stands(700, 1.0, 0);
+        leaf.stands(701, 1.0, 0);
+        let seated: Vec<u32> = leaf.gaps.flows().collect();
+        assert_eq!(seated, [0, 1, 2, 3, 4, 700, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15]);
+        assert!(
+            (0..)
+                .zip(leaf.seats)
+                .all(|(flow, seat)| leaf.gaps.has(seat, flow))
+        );
     }
 }

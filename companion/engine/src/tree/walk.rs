@@ -82,7 +82,8 @@ impl Tree {
             tree.ring.settle(leaf.class, charge, receipts.class, real);
         }
         leaf.level.settle(node.child, charge, receipts.flow, real);
-        leaf.gaps.settled(flow, charge.cost, real, self.shape.discipline);
+        leaf.gaps
+            .settled(node.seat, charge.cost, real, self.shape.discipline);
     }
 
     /// The leaf of these, made if it isn't there.
@@ -130,15 +131,15 @@ impl Tree {
             .map(|number| self.order.head_of(number, |_| true));
         let lane = head.map(|head| self.lane_of(flow, head.lane, endpoints));
         self.stand(flow, lane);
-        let node = &self.flows[flow];
+        let node = &mut self.flows[flow];
         let Leaf { level, gaps, .. } = &mut self.leaves[node.leaf];
         let open = lane.is_some_and(|(lane, _)| self.lanes.is_open(lane));
         match head.filter(|_| open && gaps::has_bound(self.shape.discipline)) {
             Some(head) => {
                 let weight = self.identities.get(node.identity).weight;
-                gaps.stands(flow, weight, head.cost, node.in_flight);
+                gaps.stands(&mut node.seat, flow, weight, head.cost, node.in_flight);
             }
-            None => gaps.leaves(flow),
+            None => gaps.leaves(&mut node.seat),
         }
         match (head, lane) {
             (Some(mut head), Some((lane, _))) => {
@@ -149,7 +150,8 @@ impl Tree {
             (Some(_) | None, _) if node.waiting > 0 => level.block(node.child),
             (Some(_) | None, _) => level.remove(node.child),
         }
-        self.tell_up(node.leaf);
+        let leaf = node.leaf;
+        self.tell_up(leaf);
     }
 
     /// `request` is of `lane` from now on, which is held for it, and not of the one it held. `waits`: it is in a queue.
@@ -247,7 +249,7 @@ impl Tree {
         let stands = |flow: &u32| self.flows[*flow].standing == Some(lane);
         let parted: Vec<u32> = gaps.flows().filter(stands).collect();
         for flow in parted {
-            gaps.leaves(flow);
+            gaps.leaves(&mut self.flows[flow].seat);
         }
     }
 
