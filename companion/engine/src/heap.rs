@@ -142,6 +142,11 @@ impl<K: Ord + Copy + Default> Heaps<K> {
 
     /// Gives `member` of the heap of `root` another key.
     pub(crate) fn rekey(&mut self, root: &mut Root, member: u32, key: K) {
+        if (root.first, root.last, root.rest) == (member, member, NONE) {
+            // Alone, it is first whatever its key.
+            self.links[member as usize].key = key;
+            return;
+        }
         self.remove(root, member);
         self.insert(root, member, key);
     }

@@ -462,16 +462,14 @@ impl Tags {
             tag: key.tag + at.origin,
             arrival: key.arrival,
         });
-        if at.listed {
-            if key == Some(self.open.key(queue)) {
-                return;
-            }
-            self.open.remove(&mut self.next, queue);
+        match (at.listed, key) {
+            (true, Some(key)) if key == self.open.key(queue) => {}
+            (true, Some(key)) => self.open.rekey(&mut self.next, queue, key),
+            (true, None) => self.open.remove(&mut self.next, queue),
+            (false, Some(key)) => self.open.insert(&mut self.next, queue, key),
+            (false, None) => {}
         }
         at.listed = key.is_some();
-        if let Some(key) = key {
-            self.open.insert(&mut self.next, queue, key);
-        }
     }
 
     /// `child`, which starts no earlier than the level, is charged.
