@@ -392,10 +392,8 @@ impl Engine {
     }
 
     fn expire(&mut self) {
-        while let Some((at, timer, number)) = self.expiry.next(self.ttls()) {
-            if at > self.now {
-                return;
-            }
+        let ttls = self.ttls();
+        while let Some((timer, number)) = self.expiry.due(self.now, ttls) {
             self.refuse_waiting(number, outcome_of(timer));
         }
     }

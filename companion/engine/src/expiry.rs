@@ -23,7 +23,7 @@ pub(crate) enum Timer {
 }
 
 /// The two ttls of the policy.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Ttls {
     pub(crate) ttl: Duration,
     pub(crate) no_endpoint_ttl: Duration,
@@ -43,6 +43,8 @@ pub(crate) struct Expiry {
     outages: i128,
     /// Since when no endpoint is ready.
     out_since: Option<Instant>,
+    /// Under these ttls nothing ends before this moment; `None`: that isn't known.
+    quiet: Option<(Ttls, Instant)>,
 }
 
 impl Expiry {
@@ -54,11 +56,13 @@ impl Expiry {
             deadlines: BTreeSet::new(),
             outages: 0,
             out_since: Some(now),
+            quiet: None,
         }
     }
 
     /// From `now` on some endpoint is ready, or none is.
     pub(crate) fn set_ready(&mut self, now: Instant, ready: bool) {
+        self.quiet = None;
         match self.out_since {
             Some(since) if ready => {
                 self.outages += i128::from(now.as_nanos()) - i128::from(since.as_nanos());
@@ -98,8 +102,12 @@ impl Expiry {
         deadline: Option<Instant>,
     ) {
         self.waiting.insert(&mut self.first, number, (start, arrival));
+        if self.first.least() == Some(number) {
+            self.quiet = None;
+        }
         if let Some(deadline) = deadline {
             self.deadlines.insert((deadline, arrival, number));
+            self.quiet = self.quiet.filter(|&(_, until)| until <= deadline);
         }
     }
 
@@ -125,6 +133,20 @@ impl Expiry {
         ttl.into_iter()
             .chain(deadline)
             .min_by_key(|&(at, timer, _)| (at, timer))
+    }
+
+    /// The first that ends by `now`: whether that is none was mostly seen before, and only who leaves changed it since.
+    pub(crate) fn due(&mut self, now: Instant, ttls: Ttls) -> Option<(Timer, u32)> {
+        if self.quiet.is_some_and(|(of, until)| now < until && of == ttls) {
+            return None;
+        }
+        match self.next(ttls) {
+            Some((at, timer, number)) if at <= now => Some((timer, number)),
+            next => {
+                self.quiet = Some((ttls, next.map_or(Instant::MAX, |(at, _, _)| at)));
+                None
+            }
+        }
     }
 
     pub(crate) fn members(&self) -> alloc::vec::Vec<u32> {
