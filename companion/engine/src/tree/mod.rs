@@ -131,6 +131,8 @@ struct Leaf {
     level: Level,
     gaps: gaps::Gaps,
     waiting: u64,
+    /// Whether it could go when those above were last told, and the epoch in which that was.
+    told: Option<(bool, u64)>,
 }
 
 /// What is of one model, or all, in one band.
@@ -290,9 +292,8 @@ impl Tree {
         }
         let flow = self.flows.insert(Flow::new(identity, leaf, ChildId::MAX));
         let node = self.identities.get(identity);
-        let anonymous = &*node.name == identities::ANONYMOUS;
         let at = &mut self.leaves[leaf];
-        self.flows[flow].child = at.level.add(flow, node.weight, anonymous, &self.shape);
+        self.flows[flow].child = at.level.add(flow, node.weight, node.is_anonymous(), &self.shape);
         let tree = &mut self.trees[at.tree];
         tree.flows += 1;
         self.identities.joined(identity, tree.band, leaf, flow);

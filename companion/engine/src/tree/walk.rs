@@ -115,6 +115,7 @@ impl Tree {
                 level: Level::new(&self.shape, self.now),
                 gaps: Gaps::default(),
                 waiting: 0,
+                told: None,
             });
         }
         tree.leaves[class as usize]
@@ -266,9 +267,16 @@ impl Tree {
 
     /// What goes next of a leaf, or whether anything could, has perhaps changed: so has, perhaps, what is above.
     pub(super) fn tell_up(&mut self, leaf: u32) {
-        let node = &self.leaves[leaf];
+        let node = &mut self.leaves[leaf];
         let tree = &mut self.trees[node.tree];
         let held = !self.held.is_empty() && self.held.contains(&node.class);
+        if self.pool.is_plain() && self.bands[tree.band as usize].models.is_plain() && tree.ring.is_plain() {
+            // All that they want to know is whether it can go.
+            let told = Some((!held && node.level.pick().is_some(), self.epoch));
+            if core::mem::replace(&mut node.told, told) == told {
+                return;
+            }
+        }
         let next = if tree.ring.is_plain() {
             node.level.pick().map(|_| Head::NONE)
         } else {
