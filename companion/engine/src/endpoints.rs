@@ -311,20 +311,20 @@ impl Endpoints {
     /// One more runs at `id`, known or not. Returns its number, good until [`Self::ended`].
     pub(crate) fn started(&mut self, id: EndpointId, load: Load, rng: &mut Rng) -> (u32, Option<Changed>) {
         let number = self.number(id);
-        (number, self.change(number, rng, |endpoint| endpoint.start(load)))
+        (number, self.shift(number, rng, |endpoint| endpoint.start(load)))
     }
 
     /// One that was started there, with `load` or what it was since [`Self::reloaded`] to, doesn't run there any more.
     /// `served`: because its server has done with it.
     pub(crate) fn ended(&mut self, number: u32, load: Load, served: bool, rng: &mut Rng) -> Option<Changed> {
-        let changed = self.change(number, rng, |endpoint| endpoint.end(load, served));
+        let changed = self.shift(number, rng, |endpoint| endpoint.end(load, served));
         self.forget_unused(number);
         changed
     }
 
     /// What one that runs there weighs is known better.
     pub(crate) fn reloaded(&mut self, number: u32, from: Load, to: Load, rng: &mut Rng) -> Option<Changed> {
-        self.change(number, rng, |endpoint| {
+        self.shift(number, rng, |endpoint| {
             endpoint.end(from, false);
             endpoint.start(to);
         })
@@ -451,7 +451,48 @@ impl Endpoints {
             .or_insert_with(|| self.all.insert(Endpoint::new(id, self.gate)))
     }
 
-    /// The only way to change one: sums and index follow.
+    /// What [`Self::change`] does for a change of what runs there only: who is listed, ready or marked down stays so.
+    fn shift(&mut self, number: u32, rng: &mut Rng, change: impl FnOnce(&mut Endpoint)) -> Option<Changed> {
+        if let Gate::Auto { .. } = self.gate {
+            self.touched.add(number);
+        }
+        let endpoint = &mut self.all[number];
+        let (had_room, limits) = (endpoint.has_room(), endpoint.limits());
+        let (stock, prefill, share) = (endpoint.stock, endpoint.prefill, endpoint.share);
+        change(endpoint);
+        let relimited = limits != endpoint.limits();
+        if relimited {
+            endpoint.rebound(self.gate);
+        }
+        endpoint.recount(self.gate);
+        endpoint.tie = rng.next_u32();
+        let has_room = endpoint.has_room();
+        if has_room {
+            self.with_room.set(number, endpoint.stock, endpoint.tie);
+        } else {
+            self.with_room.remove(number);
+        }
+        let sum = if endpoint.ready {
+            &mut self.stock
+        } else {
+            &mut self.draining
+        };
+        *sum = *sum - stock + endpoint.stock;
+        if relimited && endpoint.ready {
+            self.share -= share;
+            self.share += endpoint.share;
+            self.bounds = Bounds::over(self.gate, self.share);
+        }
+        let changed = Changed {
+            id: endpoint.id,
+            had_room,
+            has_room,
+            prefill: prefill != endpoint.prefill,
+        };
+        (changed.had_room != changed.has_room || changed.prefill).then_some(changed)
+    }
+
+    /// The only way to change anything else of one: sums and index follow.
     fn change(&mut self, number: u32, rng: &mut Rng, change: impl FnOnce(&mut Endpoint)) -> Option<Changed> {
         if let Gate::Auto { .. } = self.gate {
             self.touched.add(number);
