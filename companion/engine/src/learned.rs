@@ -9,7 +9,7 @@ use alloc::vec::Vec;
 use hashbrown::{DefaultHashBuilder, HashTable};
 
 use crate::cost::TOKENS_MAX;
-use crate::input::Prompt;
+use crate::input::{Band, Prompt};
 use crate::limits::{HISTORIES_MAX, MODELS_MAX, OUTPUTS_KEPT};
 
 /// Tokens per byte before anything is known.
@@ -41,6 +41,19 @@ struct Model {
     outputs: Median,
 }
 
+/// What one request came to.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Served {
+    pub(crate) band: Band,
+    pub(crate) cost: u64,
+    /// 0 where the prompt came counted.
+    pub(crate) prompt_bytes: u64,
+    /// Tokens, as the server counts,
+    pub(crate) prompt: Option<u64>,
+    /// and those of the answer.
+    pub(crate) output: Option<u64>,
+}
+
 impl Default for Model {
     fn default() -> Self {
         let bytes = RATIO_AT_FIRST_BYTES;
@@ -55,8 +68,8 @@ impl Default for Model {
 impl Learned {
     pub(crate) fn new() -> Self {
         Self {
-            flows: Table::new(HISTORIES_MAX),
-            models: Table::new(MODELS_MAX),
+            flows: Table::new(HISTORIES_MAX, false),
+            models: Table::new(MODELS_MAX, true),
         }
     }
 
@@ -80,25 +93,25 @@ impl Learned {
         of_flow.or_else(of_model).unwrap_or(OUTPUT_AT_FIRST)
     }
 
-    /// A prompt of `bytes` was `tokens`, as the server counts.
-    pub(crate) fn prompt_was(&mut self, model: &str, bytes: u64, tokens: u64) {
-        if bytes > 0 {
+    /// A request of `flow` to `model` was served.
+    pub(crate) fn served(&mut self, flow: &str, model: &str, served: &Served) {
+        let prompt = served.prompt.filter(|_| served.prompt_bytes > 0);
+        if prompt.is_some() || served.output.is_some() {
             let model = self.models.entry(model);
-            model.tokens = model.tokens * RATIO_KEEP + tokens.min(TOKENS_MAX) as f64;
-            model.bytes = model.bytes * RATIO_KEEP + bytes as f64;
+            if let Some(tokens) = prompt {
+                model.tokens = model.tokens * RATIO_KEEP + tokens.min(TOKENS_MAX) as f64;
+                model.bytes = model.bytes * RATIO_KEEP + served.prompt_bytes as f64;
+            }
+            if let Some(tokens) = served.output {
+                model.outputs.push(tokens);
+            }
         }
-    }
-
-    /// An answer was `tokens`.
-    pub(crate) fn output_was(&mut self, flow: &str, model: &str, tokens: u64) {
-        self.flows.entry(flow).outputs.push(tokens);
-        self.models.entry(model).outputs.push(tokens);
-    }
-
-    /// `cost` was served in `band`, by number.
-    pub(crate) fn served(&mut self, flow: &str, band: usize, cost: u64) {
-        let served = &mut self.flows.entry(flow).served[band];
-        *served = served.saturating_add(cost);
+        let flow = self.flows.entry(flow);
+        if let Some(tokens) = served.output {
+            flow.outputs.push(tokens);
+        }
+        let sum = &mut flow.served[served.band as usize];
+        *sum = sum.saturating_add(served.cost);
     }
 
     /// Every flow that was served and isn't forgotten.
@@ -161,7 +174,9 @@ struct Table<V> {
     hasher: DefaultHashBuilder,
     hand: usize,
     max: usize,
-    /// Who was asked for last: mostly the same is asked for again.
+    /// Mostly the same is asked for again,
+    repeats: bool,
+    /// and this is who was asked for last.
     last: usize,
 }
 
@@ -173,7 +188,7 @@ struct Entry<V> {
 }
 
 impl<V: Default> Table<V> {
-    fn new(max: usize) -> Self {
+    fn new(max: usize, repeats: bool) -> Self {
         let (entries, index) = (Vec::new(), HashTable::new());
         Self {
             entries,
@@ -181,6 +196,7 @@ impl<V: Default> Table<V> {
             hasher: DefaultHashBuilder::default(),
             hand: 0,
             max,
+            repeats,
             last: 0,
         }
     }
@@ -204,10 +220,8 @@ impl<V: Default> Table<V> {
 
     /// Where it is, if it was asked for last.
     fn find(&self, name: &str) -> Option<usize> {
-        let same = self
-            .entries
-            .get(self.last)
-            .is_some_and(|entry| &*entry.name == name);
+        let last = self.entries.get(self.last).filter(|_| self.repeats);
+        let same = last.is_some_and(|entry| &*entry.name == name);
         same.then_some(self.last)
     }
 
@@ -263,14 +277,30 @@ mod tests {
     use crate::units::Tokens;
     use alloc::format;
 
+    const NOTHING: Served = Served {
+        band: Band::Default,
+        cost: 0,
+        prompt_bytes: 0,
+        prompt: None,
+        output: None,
+    };
+
+    fn answered(learned: &mut Learned, flow: &str, model: &str, tokens: u64) {
+        let served = Served {
+            output: Some(tokens),
+            ..NOTHING
+        };
+        learned.served(flow, model, &served);
+    }
+
     #[test]
     fn outputs_fall_back_from_flow_to_model_to_a_constant() {
         let mut learned = Learned::new();
         assert_eq!(learned.output_tokens("f", "m"), 256);
-        learned.output_was("g", "m", 10);
-        learned.output_was("g", "m", 21);
+        answered(&mut learned, "g", "m", 10);
+        answered(&mut learned, "g", "m", 21);
         assert_eq!(learned.output_tokens("f", "m"), 15);
-        learned.output_was("f", "other", 7);
+        answered(&mut learned, "f", "other", 7);
         assert_eq!(learned.output_tokens("f", "m"), 7);
     }
 
@@ -305,7 +335,12 @@ mod tests {
         let mut learned = Learned::new();
         assert_eq!(learned.prompt_tokens("m", Prompt::Bytes(4_001)), 1_001);
         for _ in 0..2_000 {
-            learned.prompt_was("m", 1_000, 500);
+            let prompt = Served {
+                prompt_bytes: 1_000,
+                prompt: Some(500),
+                ..NOTHING
+            };
+            learned.served("f", "m", &prompt);
         }
         assert_eq!(learned.prompt_tokens("m", Prompt::Bytes(4_000)), 2_000);
         assert_eq!(learned.prompt_tokens("n", Prompt::Bytes(4_000)), 1_000);
@@ -314,7 +349,11 @@ mod tests {
 
     #[test]
     fn a_full_table_forgets_who_was_not_used() {
-        let mut table = Table::<u64>::new(4);
+        a_full_table(Table::<u64>::new(4, false));
+        a_full_table(Table::<u64>::new(4, true));
+    }
+
+    fn a_full_table(mut table: Table<u64>) {
         for name in ["a", "b", "c", "d"] {
             *table.entry(name) = 1;
         }

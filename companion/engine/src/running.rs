@@ -8,6 +8,7 @@ use crate::effect::{Effect, Outcome};
 use crate::engine::Engine;
 use crate::input::{EndpointId, RequestId, Service};
 use crate::job::{Running, State};
+use crate::learned::Served;
 use crate::load::Load;
 use crate::policy::CostUnit;
 use crate::tree::Receipts;
@@ -152,18 +153,19 @@ impl Engine {
         let real = match service {
             Service::Nothing => None,
             Service::Served(usage) => {
-                let flow = &*self.tree.identity_of(job.queued.flow).name;
-                if let Some(tokens) = usage.prompt {
-                    self.learned.prompt_was(&job.model, job.prompt_bytes, tokens.0);
-                }
-                if let Some(tokens) = usage.output {
-                    self.learned.output_was(flow, &job.model, tokens.0);
-                }
                 let real = match running.charge.unit {
                     CostUnit::Requests => running.charge.cost,
                     CostUnit::Tokens => job.used(usage).cost(running.charge.unit, self.policy.weights),
                 };
-                self.learned.served(flow, job.band as usize, real);
+                let flow = &*self.tree.identity_of(job.queued.flow).name;
+                let served = Served {
+                    band: job.band,
+                    cost: real,
+                    prompt_bytes: job.prompt_bytes,
+                    prompt: usage.prompt.map(|tokens| tokens.0),
+                    output: usage.output.map(|tokens| tokens.0),
+                };
+                self.learned.served(flow, &job.model, &served);
                 Some(real)
             }
         };
