@@ -196,9 +196,14 @@ impl Engine {
     }
 
     pub(crate) fn completed(&mut self, id: RequestId, service: Service) {
-        let Some((number, running)) = self.running_number(id) else {
+        let Some(&number) = self.ids.get(&id) else {
             return;
         };
+        let job = &mut self.jobs[number];
+        let State::Running(running) = core::mem::replace(&mut job.state, State::Waiting) else {
+            return;
+        };
+        let (flow, lane, band) = (job.queued.flow, job.queued.lane, job.band);
         let served = matches!(service, Service::Served(_));
         let at = self.endpoints.id(running.endpoint);
         let changed = self
@@ -208,17 +213,17 @@ impl Engine {
         if served {
             self.drain_rate.completed();
         }
-        let flow = self.jobs[number].queued.flow;
         let cost = running
             .settled
             .unwrap_or_else(|| self.settle_cost(number, &running, service));
-        let job = self.forget(number);
+        self.ids.remove(&id);
+        self.jobs.discard(number);
         self.tree.ended(flow, at, &self.endpoints);
         self.tree.release_flow(flow);
-        self.tree.release_lane(job.queued.lane);
+        self.tree.release_lane(lane);
         self.push(Effect::Settled {
             id,
-            band: job.band,
+            band,
             cost: Tokens(cost),
         });
     }

@@ -38,6 +38,14 @@ impl<T> Slab<T> {
         value
     }
 
+    /// `number` lives, and nobody wants it any more.
+    pub(crate) fn discard(&mut self, number: u32) {
+        let place = &mut self.places[number as usize];
+        assert!(place.is_some(), "invariant: a number that is used lives");
+        *place = None;
+        self.free.push(number);
+    }
+
     pub(crate) fn get(&self, number: u32) -> Option<&T> {
         self.places.get(number as usize)?.as_ref()
     }
