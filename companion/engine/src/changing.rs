@@ -15,6 +15,7 @@ impl Engine {
     pub(crate) fn repolicy(&mut self, policy: Box<Policy>) {
         self.release_held();
         self.policy = *policy;
+        self.expiry.look_again();
         self.rate.set(self.policy.queue.max_rate, self.now);
         self.endpoints.weigh(self.policy.scheduler);
         for change in self.endpoints.regate(self.policy.gate, &mut self.rng) {

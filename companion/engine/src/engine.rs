@@ -392,8 +392,7 @@ impl Engine {
     }
 
     fn expire(&mut self) {
-        let ttls = self.ttls();
-        while let Some((timer, number)) = self.expiry.due(self.now, ttls) {
+        while let Some((timer, number)) = self.expiry.due(self.now, self.ttls()) {
             self.refuse_waiting(number, outcome_of(timer));
         }
     }

@@ -23,7 +23,7 @@ pub(crate) enum Timer {
 }
 
 /// The two ttls of the policy.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug)]
 pub(crate) struct Ttls {
     pub(crate) ttl: Duration,
     pub(crate) no_endpoint_ttl: Duration,
@@ -43,8 +43,8 @@ pub(crate) struct Expiry {
     outages: i128,
     /// Since when no endpoint is ready.
     out_since: Option<Instant>,
-    /// Under these ttls nothing ends before this moment; `None`: that isn't known.
-    quiet: Option<(Ttls, Instant)>,
+    /// Nothing ends before this moment.
+    quiet: Instant,
 }
 
 impl Expiry {
@@ -56,13 +56,13 @@ impl Expiry {
             deadlines: BTreeSet::new(),
             outages: 0,
             out_since: Some(now),
-            quiet: None,
+            quiet: Instant::ZERO,
         }
     }
 
     /// From `now` on some endpoint is ready, or none is.
     pub(crate) fn set_ready(&mut self, now: Instant, ready: bool) {
-        self.quiet = None;
+        self.look_again();
         match self.out_since {
             Some(since) if ready => {
                 self.outages += i128::from(now.as_nanos()) - i128::from(since.as_nanos());
@@ -103,11 +103,11 @@ impl Expiry {
     ) {
         self.waiting.insert(&mut self.first, number, (start, arrival));
         if self.first.least() == Some(number) {
-            self.quiet = None;
+            self.look_again();
         }
         if let Some(deadline) = deadline {
             self.deadlines.insert((deadline, arrival, number));
-            self.quiet = self.quiet.filter(|&(_, until)| until <= deadline);
+            self.quiet = self.quiet.min(deadline);
         }
     }
 
@@ -135,15 +135,21 @@ impl Expiry {
             .min_by_key(|&(at, timer, _)| (at, timer))
     }
 
-    /// The first that ends by `now`: whether that is none was mostly seen before, and only who leaves changed it since.
+    /// The ttls are others from now on.
+    pub(crate) const fn look_again(&mut self) {
+        self.quiet = Instant::ZERO;
+    }
+
+    /// The first that ends by `now`, under the ttls of the last time or after [`Self::look_again`]. Mostly there is none,
+    /// and that was seen before.
     pub(crate) fn due(&mut self, now: Instant, ttls: Ttls) -> Option<(Timer, u32)> {
-        if self.quiet.is_some_and(|(of, until)| now < until && of == ttls) {
+        if now < self.quiet {
             return None;
         }
         match self.next(ttls) {
             Some((at, timer, number)) if at <= now => Some((timer, number)),
             next => {
-                self.quiet = Some((ttls, next.map_or(Instant::MAX, |(at, _, _)| at)));
+                self.quiet = next.map_or(Instant::MAX, |(at, _, _)| at);
                 None
             }
         }
