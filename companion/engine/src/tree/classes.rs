@@ -117,6 +117,10 @@ impl Set {
     }
 
     fn classify(&self, key: &ClassKey, uncached: u64) -> u32 {
+        if self.families.is_empty() {
+            // As nobody configured it.
+            return self.first;
+        }
         let family = match key {
             ClassKey::Named(name) => {
                 if let Some(&class) = self.names.get(name) {

@@ -515,6 +515,14 @@ impl Models {
         }
     }
 
+    /// The tree that all models share, if they do and there is one.
+    pub(super) fn shared(&self) -> Option<u32> {
+        match self {
+            Self::One { tree, .. } => Some(*tree).filter(|&tree| tree != u32::MAX),
+            Self::Each(_) => None,
+        }
+    }
+
     /// The tree that goes next.
     pub(super) fn next(&self) -> Option<u32> {
         match self {

@@ -14,6 +14,8 @@ pub(super) struct Models {
     numbers: HashMap<Box<str>, u32>,
     /// By number.
     names: Vec<Box<str>>,
+    /// Whose number was asked for last: mostly the same is asked for again.
+    last: u32,
     seed: u64,
 }
 
@@ -22,6 +24,7 @@ impl Models {
         Self {
             numbers: HashMap::new(),
             names: Vec::new(),
+            last: 0,
             seed,
         }
     }
@@ -33,7 +36,11 @@ impl Models {
 
     /// Of the model of this name.
     pub(super) fn number(&mut self, name: &str) -> u32 {
+        if self.name(self.last) == Some(name) {
+            return self.last;
+        }
         if let Some(&number) = self.numbers.get(name) {
+            self.last = number;
             return number;
         }
         let next = self.numbers.len();

@@ -90,8 +90,9 @@ impl Tree {
     pub(super) fn leaf(&mut self, band: Band, model: u32, class: u32) -> u32 {
         let model = if self.shape.per_model { model } else { 0 };
         let node = &mut self.bands[band as usize];
-        let number = match node.trees.get(&model) {
-            Some(&tree) => tree,
+        let known = || node.trees.get(&model).copied();
+        let number = match node.models.shared().or_else(known) {
+            Some(tree) => tree,
             None => {
                 let tree = self.trees.insert(Model {
                     band,
