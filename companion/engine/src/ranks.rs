@@ -5,6 +5,7 @@
 //! is in one of them at most.
 
 use alloc::vec::Vec;
+use core::hint::select_unpredictable;
 
 const BELOW: usize = 4;
 
@@ -107,21 +108,19 @@ impl<K: Ord + Copy> Ranks<K> {
     fn sink(&mut self, places: &mut Places, mut place: usize, entry: Entry<K>) {
         loop {
             let first = place * BELOW + 1;
-            let end = (first + BELOW).min(self.entries.len());
-            let Some(below) = self.entries.get(first..end) else {
-                break;
+            let (at, least) = match self.entries.get(first..).unwrap_or_default() {
+                [a, b, c, d, ..] => lesser(
+                    lesser((first, a), (first + 1, b)),
+                    lesser((first + 2, c), (first + 3, d)),
+                ),
+                [a, rest @ ..] => (first + 1..).zip(rest).fold((first, a), lesser),
+                [] => break,
             };
-            let (mut least, mut key) = (place, &entry.key);
-            for (at, other) in (first..).zip(below) {
-                if other.key < *key {
-                    (least, key) = (at, &other.key);
-                }
-            }
-            if least == place {
+            if least.key >= entry.key {
                 break;
             }
-            self.put(places, place, self.entries[least]);
-            place = least;
+            self.put(places, place, *least);
+            place = at;
         }
         self.put(places, place, entry);
     }
@@ -130,6 +129,16 @@ impl<K: Ord + Copy> Ranks<K> {
         self.entries[place] = entry;
         places.set(entry.member, place);
     }
+}
+
+/// Of two with their places the one with the lesser key; of equal ones the first. Which it is can't be foretold, so no
+/// branch is taken by it.
+fn lesser<'a, K: Ord>(one: (usize, &'a Entry<K>), other: (usize, &'a Entry<K>)) -> (usize, &'a Entry<K>) {
+    let less = other.1.key < one.1.key;
+    (
+        select_unpredictable(less, other.0, one.0),
+        select_unpredictable(less, other.1, one.1),
+    )
 }
 
 #[cfg(test)]

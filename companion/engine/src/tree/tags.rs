@@ -125,7 +125,10 @@ impl PartialOrd for Key {
 
     /// What heaps ask all the time: mostly the tags decide.
     fn lt(&self, other: &Self) -> bool {
-        self.tag < other.tag || (self.tag == other.tag && self.arrival < other.arrival)
+        if self.tag == other.tag {
+            return self.arrival < other.arrival;
+        }
+        self.tag < other.tag
     }
 }
 
