@@ -8,7 +8,8 @@ use std::sync::Arc;
 
 use penstock_control::{ConnId, Control, Event, Output, RequestStatus, Settings, Status};
 use penstock_engine::input::PastUse;
-use penstock_wire::CompanionFrame;
+use penstock_wire::{CompanionFrame, FilterFrame};
+use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::{mpsc, oneshot};
 
 use crate::clock::Clock;
@@ -24,10 +25,11 @@ const BATCH: usize = 256;
 /// Frames that wait for a slow peer; past it the stream is closed and a resync mends what was lost.
 pub const FRAMES: usize = 4_096;
 
-/// What the driver is asked.
+/// What the driver is asked. Frames are nearly all of it, and a message is moved a dozen times: what is large is boxed.
 enum Message {
     Open(ConnId, mpsc::Sender<CompanionFrame>),
-    Event(Event),
+    Frame(ConnId, Box<FilterFrame>),
+    Event(Box<Event>),
     Observe(usize, Writers),
     Status(oneshot::Sender<Status>),
     Look(oneshot::Sender<Look>),
@@ -74,12 +76,25 @@ impl Handle {
         self.0.send(Message::Open(conn, frames)).await.map_err(|_| Gone)
     }
 
-    /// Something happened.
+    /// A frame came on a stream. Returns when there is room for it in the inbox.
+    ///
+    /// # Errors
+    /// When the driver has ended.
+    pub async fn frame(&self, conn: ConnId, frame: Box<FilterFrame>) -> Result<(), Gone> {
+        match self.0.try_send(Message::Frame(conn, frame)) {
+            Ok(()) => Ok(()),
+            Err(TrySendError::Closed(_)) => Err(Gone),
+            Err(TrySendError::Full(message)) => self.0.send(message).await.map_err(|_| Gone),
+        }
+    }
+
+    /// Something else happened.
     ///
     /// # Errors
     /// When the driver has ended.
     pub async fn tell(&self, event: Event) -> Result<(), Gone> {
-        self.0.send(Message::Event(event)).await.map_err(|_| Gone)
+        let message = Message::Event(Box::new(event));
+        self.0.send(message).await.map_err(|_| Gone)
     }
 
     /// Flows of this pool used this before, or elsewhere.
@@ -215,11 +230,12 @@ impl Driver {
                 self.conns.insert(conn, frames);
                 self.control.handle(now, Event::Opened(conn));
             }
+            Message::Frame(conn, frame) => self.control.handle(now, Event::Frame(conn, frame)),
             Message::Event(event) => {
-                if let Event::Closed(conn) = &event {
+                if let Event::Closed(conn) = &*event {
                     self.conns.remove(conn);
                 }
-                self.control.handle(now, event);
+                self.control.handle(now, *event);
             }
             Message::Observe(values_max, kept) => self.observer.hold_to(values_max, kept),
             // Nobody listens any more when these fail: the asker has gone.
@@ -294,8 +310,8 @@ impl Driver {
         };
         if let Err(error) = frames.try_send(frame) {
             let why = match error {
-                mpsc::error::TrySendError::Full(_) => "its peer doesn't read",
-                mpsc::error::TrySendError::Closed(_) => "its peer has gone",
+                TrySendError::Full(_) => "its peer doesn't read",
+                TrySendError::Closed(_) => "its peer has gone",
             };
             tracing::warn!(conn = conn.0, why, "session closed");
             self.conns.remove(&conn);

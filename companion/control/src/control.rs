@@ -112,7 +112,7 @@ impl Control {
                 self.timers
                     .set(now.after(wire::limits::SILENCE), Timer::Silence(conn));
             }
-            Event::Frame(conn, frame) => self.frame(now, conn, *frame),
+            Event::Frame(conn, frame) => self.frame(now, conn, frame),
             Event::Closed(conn) => self.closed(now, conn, "the stream ended"),
             Event::HandOver => self.hand_over(),
             Event::EndpointReady { pool, address, ready } => self.endpoint_ready(now, &pool, &address, ready),
@@ -235,18 +235,21 @@ impl Control {
         self.requests.len() == 0
     }
 
-    fn frame(&mut self, now: Instant, conn: ConnId, frame: wire::FilterFrame) {
+    /// A frame stays where it is until it is done with: it is large, and moved about it costs more than it says.
+    fn frame(&mut self, now: Instant, conn: ConnId, mut frame: Box<wire::FilterFrame>) {
         let Some(session) = self.sessions.get_mut(&conn) else {
             return;
         };
         if let Err(violation) = session.number(now, frame.seq, frame.ack) {
             return self.violated(now, conn, violation);
         }
-        let Some(said) = frame.event else {
+        let Some(said) = &mut frame.event else {
             return self.violated(now, conn, Violation::Empty);
         };
         match (&session.stage, said) {
-            (SessionStage::Greeting(_), Said::Hello(hello)) => self.hello(now, conn, hello),
+            (SessionStage::Greeting(_), Said::Hello(hello)) => {
+                self.hello(now, conn, core::mem::take(hello));
+            }
             (SessionStage::Greeting(_), _) => self.violated(now, conn, Violation::NoHello),
             (SessionStage::Established(_), Said::Hello(_)) => self.violated(now, conn, Violation::Parts),
             (SessionStage::Established(epoch), said) => {
@@ -259,16 +262,16 @@ impl Control {
         }
     }
 
-    fn said(&mut self, now: Instant, conn: ConnId, epoch: Epoch, said: Said) {
+    fn said(&mut self, now: Instant, conn: ConnId, epoch: Epoch, said: &Said) {
         let named = |sequence| Name { epoch, sequence };
         let mut acknowledge = false;
         match said {
             Said::Hello(_) => {}
-            Said::Register(register) => self.register(now, epoch, &register, Arrival::New),
+            Said::Register(register) => self.register(now, epoch, register, Arrival::New),
             Said::Cancel(cancel) => self.cancel(now, named(cancel.sequence)),
-            Said::Started(started) => self.begun(now, named(started.sequence), &started),
-            Said::Completed(completed) => self.completed(now, named(completed.sequence), &completed),
-            Said::Refused(refused) => self.refused(now, named(refused.sequence), &refused),
+            Said::Started(started) => self.begun(now, named(started.sequence), started),
+            Said::Completed(completed) => self.completed(now, named(completed.sequence), completed),
+            Said::Refused(refused) => self.refused(now, named(refused.sequence), refused),
             Said::Beat(_) => {
                 self.release_absent(now, epoch);
                 acknowledge = true;

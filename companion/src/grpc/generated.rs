@@ -24,7 +24,9 @@ pub mod arbiter_server {
         /// The first frame in is a Hello; the first command out, after the Hello's last part, is a HelloAck.
         async fn session(
             &self,
-            request: tonic::Request<tonic::Streaming<::penstock_wire::FilterFrame>>,
+            request: tonic::Request<
+                tonic::Streaming<::std::boxed::Box<::penstock_wire::FilterFrame>>,
+            >,
         ) -> std::result::Result<tonic::Response<Self::SessionStream>, tonic::Status>;
     }
     #[derive(Debug)]
@@ -108,8 +110,9 @@ pub mod arbiter_server {
                     struct SessionSvc<T: Arbiter>(pub Arc<T>);
                     impl<
                         T: Arbiter,
-                    > tonic::server::StreamingService<::penstock_wire::FilterFrame>
-                    for SessionSvc<T> {
+                    > tonic::server::StreamingService<
+                        ::std::boxed::Box<::penstock_wire::FilterFrame>,
+                    > for SessionSvc<T> {
                         type Response = ::penstock_wire::CompanionFrame;
                         type ResponseStream = T::SessionStream;
                         type Future = BoxFuture<
@@ -119,7 +122,9 @@ pub mod arbiter_server {
                         fn call(
                             &mut self,
                             request: tonic::Request<
-                                tonic::Streaming<::penstock_wire::FilterFrame>,
+                                tonic::Streaming<
+                                    ::std::boxed::Box<::penstock_wire::FilterFrame>,
+                                >,
                             >,
                         ) -> Self::Future {
                             let inner = Arc::clone(&self.0);
@@ -136,7 +141,7 @@ pub mod arbiter_server {
                     let inner = self.inner.clone();
                     let fut = async move {
                         let method = SessionSvc(inner);
-                        let codec = tonic_prost::ProstCodec::default();
+                        let codec = crate::grpc::codec::SessionCodec::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
                             .apply_compression_config(
                                 accept_compression_encodings,

@@ -1,6 +1,12 @@
 //! The gRPC side: streams to events and back. It doesn't look into a frame.
 
-#[expect(unreachable_pub, clippy::allow_attributes, reason = "generated code")]
+mod codec;
+#[expect(
+    unreachable_pub,
+    clippy::allow_attributes,
+    clippy::default_constructed_unit_structs,
+    reason = "generated code"
+)]
 #[rustfmt::skip]
 mod generated;
 
@@ -82,7 +88,7 @@ impl Arbiter for Service {
 
     async fn session(
         &self,
-        request: Request<Streaming<FilterFrame>>,
+        request: Request<Streaming<Box<FilterFrame>>>,
     ) -> Result<Response<Self::SessionStream>, Status> {
         let conn = ConnId(self.conns.fetch_add(1, Ordering::Relaxed));
         let (frames, outgoing) = mpsc::channel(FRAMES);
@@ -102,7 +108,7 @@ impl Arbiter for Service {
 /// Hands in what comes on a stream, until it ends or its answers do.
 async fn read(
     conn: ConnId,
-    mut incoming: Streaming<FilterFrame>,
+    mut incoming: Streaming<Box<FilterFrame>>,
     driver: Handle,
     mut over: oneshot::Receiver<()>,
 ) {
@@ -114,9 +120,11 @@ async fn read(
         };
         match message {
             Ok(Some(frame)) => {
-                if driver.tell(Event::Frame(conn, Box::new(frame))).await.is_err() {
+                if driver.frame(conn, frame).await.is_err() {
                     return;
                 }
+                // One that floods takes its turn with the others.
+                tokio::task::consume_budget().await;
             }
             Ok(None) => break,
             Err(status) => {
