@@ -148,21 +148,21 @@ impl Series {
             .inc_by(ended.output_tokens);
     }
 
-    /// A granted request has ended at `endpoint`, a name for which there is room.
-    pub(super) fn ended(&mut self, now: Instant, endpoint: &str, ended: &Ended) {
-        self.tokens(ended);
-        if !self.endpoints.contains_key(endpoint) {
-            let newcomer = At {
-                last: now,
-                responses: [const { Lazy::NONE }; CODE_CLASSES.len()],
-                duration: Lazy::NONE,
-                ttft: Lazy::NONE,
-                itl: Lazy::NONE,
-            };
-            self.endpoints.insert(endpoint.into(), newcomer);
-        }
+    /// Something may end at `endpoint`, a name for which there is room.
+    pub(super) fn meet(&mut self, now: Instant, endpoint: &str) {
+        self.endpoints.entry(endpoint.into()).or_insert_with(|| At {
+            last: now,
+            responses: [const { Lazy::NONE }; CODE_CLASSES.len()],
+            duration: Lazy::NONE,
+            ttft: Lazy::NONE,
+            itl: Lazy::NONE,
+        });
+    }
+
+    /// A granted request has ended at `endpoint`. `false`: nobody [met](Self::meet) that, and nothing is counted.
+    pub(super) fn ended(&mut self, now: Instant, endpoint: &str, ended: &Ended) -> bool {
         let Some(at) = self.endpoints.get_mut(endpoint) else {
-            return;
+            return false;
         };
         let metrics = &self.metrics;
         let labels = [&*self.pool, &*self.model, &*self.target, endpoint];
@@ -184,6 +184,8 @@ impl Series {
         if let Some(itl) = ended.itl {
             at.itl.of(&metrics.itl, &labels).observe(itl.as_secs_f64());
         }
+        self.tokens(ended);
+        true
     }
 }
 

@@ -72,12 +72,11 @@ impl Table {
         self.last = at;
         let series = &mut self.series[at];
         series.last = now;
-        let endpoint = if series.endpoints.contains_key(endpoint) {
-            endpoint
-        } else {
-            limited(&mut self.endpoints, endpoint, self.metrics.values_max())
-        };
-        series.ended(now, endpoint, ended);
+        if !series.ended(now, endpoint, ended) {
+            let endpoint = limited(&mut self.endpoints, endpoint, self.metrics.values_max());
+            series.meet(now, endpoint);
+            series.ended(now, endpoint, ended);
+        }
     }
 
     fn find(&self, labels: &Labels) -> Option<usize> {
