@@ -3,9 +3,11 @@
 //! It doesn't know what an event means. Everything else talks to it by its inbox, which has a limit: a gRPC stream
 //! that floods waits there, and so does its peer.
 
-use std::collections::HashMap;
+use std::pin::pin;
 use std::sync::Arc;
+use std::time::Duration;
 
+use hashbrown::HashMap;
 use penstock_control::{ConnId, Control, Event, Output, RequestStatus, Settings, Status};
 use penstock_engine::input::PastUse;
 use penstock_wire::{CompanionFrame, FilterFrame};
@@ -196,14 +198,17 @@ pub fn spawn(settings: Settings, clock: Clock, observer: Observer) -> (Handle, t
 impl Driver {
     async fn run(mut self, mut messages: mpsc::Receiver<Message>) {
         let mut batch = Vec::with_capacity(BATCH);
+        let mut timer = pin!(tokio::time::sleep(Duration::ZERO));
+        // What the timer is set to; mostly a batch changes nothing about that.
+        let mut set = None;
         loop {
             let deadline = self.control.poll_timeout().and_then(|at| self.clock.at(at));
-            let due = async {
-                match deadline {
-                    Some(at) => tokio::time::sleep_until(at).await,
-                    None => std::future::pending().await,
-                }
-            };
+            if let Some(at) = deadline
+                && set != deadline
+            {
+                timer.as_mut().reset(at);
+                set = deadline;
+            }
             tokio::select! {
                 received = messages.recv_many(&mut batch, BATCH) => {
                     if received == 0 {
@@ -215,7 +220,10 @@ impl Driver {
                     }
                     self.observer.decided(started.elapsed(), received);
                 }
-                () = due => self.control.handle_timeout(self.clock.now()),
+                () = timer.as_mut(), if deadline.is_some() => {
+                    self.control.handle_timeout(self.clock.now());
+                    set = None;
+                }
             }
             self.carry_out();
         }
