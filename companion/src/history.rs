@@ -3,11 +3,12 @@
 //! Fed by what the driver sees, owned by the driver, so nothing here is shared. It keeps whoever came last within a
 //! limit of memory: under more traffic than that it looks back less far, and takes no more.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
 use std::hash::{BuildHasher as _, RandomState};
 use std::sync::Arc;
 use std::time::Duration;
 
+use hashbrown::HashMap;
 use penstock_control::{Labels, Observation, code_of};
 use penstock_engine::{Instant, Outcome};
 
@@ -28,7 +29,7 @@ pub struct Ended {
     /// In the queue.
     pub waited: Duration,
     /// Where it was served; empty: nowhere that was seen.
-    pub endpoint: Box<str>,
+    pub endpoint: Arc<str>,
     /// What the client got from there; 0: nothing.
     pub status: u16,
     /// When.
@@ -38,10 +39,11 @@ pub struct Ended {
 /// The ends of the last minute, in their order, and by the hash of their names.
 #[derive(Debug, Default)]
 pub struct History {
-    ended: VecDeque<Ended>,
+    /// Each beside the hash of its name.
+    ended: VecDeque<(u64, Ended)>,
     /// The number of the first of `ended`; they count up from there.
     first: u64,
-    /// The number of the last that has a name of this hash.
+    /// The number of the last that has a name of this hash, which no client can foresee.
     by_name: HashMap<u64, u64>,
     hasher: RandomState,
     bytes: usize,
@@ -107,7 +109,7 @@ impl History {
         self.expire(now);
         let number = self.by_name.get(&self.hasher.hash_one(request_id))?;
         let at = usize::try_from(number.checked_sub(self.first)?).ok()?;
-        let found = self.ended.get(at)?;
+        let (_, found) = self.ended.get(at)?;
         // Another one of the same hash has taken its place.
         (&*found.labels.request_id == request_id).then_some(found)
     }
@@ -121,24 +123,23 @@ impl History {
         let number = self.first + self.ended.len() as u64;
         let name = self.hasher.hash_one(&*ended.labels.request_id);
         self.by_name.insert(name, number);
-        self.ended.push_back(ended);
+        self.ended.push_back((name, ended));
         while self.bytes > BYTES_MAX {
             self.forget_first();
         }
     }
 
     fn expire(&mut self, now: Instant) {
-        while self.ended.front().is_some_and(|it| now.since(it.at) > KEPT) {
+        while self.ended.front().is_some_and(|(_, it)| now.since(it.at) > KEPT) {
             self.forget_first();
         }
     }
 
     fn forget_first(&mut self) {
-        let Some(gone) = self.ended.pop_front() else {
+        let Some((name, gone)) = self.ended.pop_front() else {
             return;
         };
         self.bytes -= gone.bytes();
-        let name = self.hasher.hash_one(&*gone.labels.request_id);
         if self.by_name.get(&name) == Some(&self.first) {
             self.by_name.remove(&name);
         }
@@ -158,7 +159,7 @@ impl Ended {
             outcome,
             code: code.into(),
             waited,
-            endpoint: Box::default(),
+            endpoint: Arc::default(),
             status: 0,
             at,
         }
@@ -167,7 +168,7 @@ impl Ended {
     /// What it takes in memory, its place in the table of names included.
     fn bytes(&self) -> usize {
         /// Of a block of memory, and what isn't filled of the two tables.
-        const EACH: usize = 16 + 2 * (size_of::<Ended>() + 2 * size_of::<u64>());
+        const EACH: usize = 16 + 2 * (size_of::<Ended>() + 3 * size_of::<u64>());
         let of = &self.labels;
         let words = [
             of.model.len(),

@@ -202,7 +202,7 @@ impl Observer {
                 self.span(|| trace::Ended {
                     granted: true,
                     first_byte: ttft,
-                    endpoint: endpoint.clone(),
+                    endpoint: (*endpoint).into(),
                     status,
                     input_tokens: prompt_tokens,
                     output_tokens,
@@ -211,7 +211,7 @@ impl Observer {
                 tracing::debug!(
                     pool = %labels.pool,
                     request_id = labels.request_id,
-                    endpoint,
+                    endpoint = &*endpoint,
                     status,
                     duration_ms = millis(duration),
                     ttft_ms = ttft.map(millis),

@@ -254,7 +254,7 @@ mod tests {
             outcome,
             code: "",
             waited: Duration::ZERO,
-            endpoint: Box::default(),
+            endpoint: Arc::default(),
         }
     }
 

@@ -98,7 +98,10 @@ impl Control {
         if let Some(envoy) = self.envoy_of(id) {
             self.envoys.uses(envoy, pool, endpoint);
         }
-        self.decide(now, pool, Input::Sent { id, endpoint });
+        // Mostly it went where it was granted: the engine has it there.
+        if self.pools[pool].engine.endpoint_of(id) != Some(endpoint) {
+            self.decide(now, pool, Input::Sent { id, endpoint });
+        }
     }
 
     /// Its Envoy sent it to another endpoint than it was granted: counted once.
@@ -217,7 +220,7 @@ impl Control {
             labels: entry.labels.clone(),
             outcome: entry.admitted.unwrap_or(Outcome::Dispatched),
             waited: entry.since_arrival(0).unwrap_or_default(),
-            endpoint: from.endpoint.as_str().into(),
+            endpoint: self.pools[entry.pool].shared_address(&from.endpoint),
             status: u16::try_from(from.status).unwrap_or(0),
             ttft,
             itl,

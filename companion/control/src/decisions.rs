@@ -44,12 +44,12 @@ impl Control {
                         let granted = convert::granted(first, &expected);
                         self.pools[pool].autopilot.granted(now, id, granted);
                     }
-                    let saturation_milli = narrow(self.pools[pool].engine.saturation_milli());
-                    let endpoints: Vec<String> = endpoints
-                        .into_iter()
-                        .map(|it| self.pools[pool].address(it).to_owned())
-                        .collect();
-                    self.granted(now, pool, id, endpoints, outcome, waited, saturation_milli);
+                    let of = &self.pools[pool];
+                    let saturation_milli = narrow(of.engine.saturation_milli());
+                    // Collected, the list would be made in the memory of the numbers, and that moved to fit.
+                    let mut addresses = Vec::with_capacity(endpoints.len());
+                    addresses.extend(endpoints.iter().map(|it| of.address(*it).to_owned()));
+                    self.granted(now, pool, id, addresses, outcome, waited, saturation_milli);
                 }
                 Effect::Reject {
                     id,
@@ -63,7 +63,9 @@ impl Control {
                     let code = wire::names::code::CANCELLED;
                     if let Some(entry) = self.requests.close(id) {
                         match entry.admitted {
-                            None => self.decided(&entry.labels, Outcome::Cancelled, code, waited, ""),
+                            None => {
+                                self.decided(&entry.labels, Outcome::Cancelled, code, waited, Arc::default());
+                            }
                             Some(outcome) => self.dropped(&entry.labels, outcome, "", waited),
                         }
                     }
@@ -122,11 +124,12 @@ impl Control {
         let first_time = entry.admitted.is_none();
         // Let go again, it keeps the outcome it was let go with at first.
         let outcome = *entry.admitted.get_or_insert(outcome);
-        let grant = wire::Grant {
+        // Kept without what its entry knows anyway.
+        let kept = wire::Grant {
             sequence: entry.name.sequence,
-            pool: entry.labels.pool.to_string(),
+            pool: String::new(),
             endpoints,
-            outcome: outcome.as_str().to_owned(),
+            outcome: String::new(),
             queue_us: micros(waited),
             saturation_milli,
             target_model: if entry.rewritten || entry.labels.target_model == entry.labels.model {
@@ -136,18 +139,20 @@ impl Control {
             },
             requeue: enters_again && entry.requeues < requeues,
         };
+        let said = entry.whole(&kept);
         entry.stage = Stage::Granted {
-            grant: Box::new(grant.clone()),
+            grant: Box::new(kept),
             at: now,
             failed: 0,
             misrouted: false,
         };
         let (epoch, labels) = (entry.name.epoch, entry.labels.clone());
         if first_time {
-            let first = grant.endpoints.first().map_or("", String::as_str);
+            let first = said.endpoints.first().map_or("", String::as_str);
+            let first = self.pools[pool].shared_address(first);
             self.decided(&labels, outcome, "", waited, first);
         }
-        self.say(epoch, Kind::Grant(grant));
+        self.say(epoch, Kind::Grant(said));
     }
 
     fn rejected(
@@ -172,7 +177,7 @@ impl Control {
             if matches!(outcome, Outcome::RejectedPolicy | Outcome::RejectedInvalid) {
                 self.pools[pool].autopilot.refused();
             }
-            self.decided(&entry.labels, outcome, answer.code, waited, "");
+            self.decided(&entry.labels, outcome, answer.code, waited, Arc::default());
         }
         let outcome = entry.admitted.unwrap_or(outcome).as_str();
         let sequence = entry.name.sequence;
@@ -187,7 +192,7 @@ impl Control {
         outcome: Outcome,
         code: &'static str,
         waited: Duration,
-        endpoint: &str,
+        endpoint: Arc<str>,
     ) {
         let labels = labels.clone();
         self.observe(Observation::Decided {
@@ -195,7 +200,7 @@ impl Control {
             outcome,
             code,
             waited,
-            endpoint: endpoint.into(),
+            endpoint,
         });
     }
 

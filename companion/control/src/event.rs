@@ -169,7 +169,7 @@ pub enum Observation {
         /// Since its arrival.
         waited: Duration,
         /// The first choice; empty for one that doesn't go.
-        endpoint: Box<str>,
+        endpoint: Arc<str>,
     },
     /// The filter answered by itself.
     Refused {
@@ -213,7 +213,7 @@ pub enum Observation {
         /// In the queue, from its arrival until it was let go.
         waited: Duration,
         /// The last address that Envoy used; empty: none.
-        endpoint: Box<str>,
+        endpoint: Arc<str>,
         /// What the client got; 0: nothing.
         status: u16,
         /// From its arrival to the first byte of the answer, the wait included; `None`: there was none.

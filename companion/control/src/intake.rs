@@ -136,8 +136,8 @@ impl Control {
         let input = match runs_at {
             Some(endpoint) => {
                 if !has_outcome {
-                    let address = self.pools[pool].address(endpoint).to_owned();
-                    self.decided(&labels, Outcome::Dispatched, "", Duration::ZERO, &address);
+                    let address = self.pools[pool].shared_address(self.pools[pool].address(endpoint));
+                    self.decided(&labels, Outcome::Dispatched, "", Duration::ZERO, address);
                 }
                 Input::Adopt { request, endpoint }
             }
@@ -211,7 +211,7 @@ impl Control {
         });
         if self.requests.count(name) {
             self.observe(Observation::Arrived(labels.clone()));
-            self.decided(&labels, outcome, answer.code, Duration::ZERO, "");
+            self.decided(&labels, outcome, answer.code, Duration::ZERO, Arc::default());
         }
         let reject = reject(name.sequence, answer, outcome.as_str(), Duration::ZERO, None, 0);
         self.turn_down(name, reject);

@@ -3,6 +3,8 @@
 //! An address keeps its number while it is listed, and after that as long as something runs there; then the number is
 //! given to another. So whoever remembers an endpoint by its number forgets it when [`Pool::vacate`] says so.
 
+use std::sync::Arc;
+
 use penstock_engine::Instant;
 use penstock_engine::input::{EndpointId, EndpointState, Input, Relisted};
 
@@ -14,7 +16,7 @@ use crate::settings::EndpointSettings;
 #[derive(Debug)]
 pub(crate) struct Endpoint {
     /// Empty: its number is free.
-    pub(crate) address: Box<str>,
+    pub(crate) address: Arc<str>,
     /// The configuration has it; else it is here because something runs there.
     pub(crate) listed: bool,
     pub(crate) state: EndpointState,
@@ -55,9 +57,15 @@ impl Pool {
         self.at(id).map_or("", |it| &it.address)
     }
 
+    /// The same address, of one that is known without a copy.
+    pub(crate) fn shared_address(&self, address: &str) -> Arc<str> {
+        let known = self.ids.get(address).and_then(|id| self.at(*id));
+        known.map_or_else(|| address.into(), |it| it.address.clone())
+    }
+
     /// Addresses by the endpoint's number.
     pub(crate) fn addresses(&self) -> Vec<Box<str>> {
-        self.endpoints.iter().map(|it| it.address.clone()).collect()
+        self.endpoints.iter().map(|it| (*it.address).into()).collect()
     }
 
     /// The endpoints that are listed, by number.
@@ -180,7 +188,7 @@ impl Pool {
         let free = self.endpoints.iter().position(|it| it.address.is_empty());
         let at = free.unwrap_or(self.endpoints.len());
         let id = EndpointId(u32::try_from(at).expect("invariant: a list has fewer endpoints than that"));
-        self.ids.insert(endpoint.address.clone(), id);
+        self.ids.insert((*endpoint.address).into(), id);
         match free {
             Some(at) => self.endpoints[at] = endpoint,
             None => self.endpoints.push(endpoint),
@@ -195,8 +203,8 @@ impl Pool {
             if endpoint.listed || endpoint.address.is_empty() || self.engine.knows(id) {
                 continue;
             }
-            self.ids.remove(&endpoint.address);
-            endpoint.address = Box::default();
+            self.ids.remove(&*endpoint.address);
+            endpoint.address = Arc::default();
             endpoint.variant = Box::default();
             endpoint.taints = Box::default();
             free.push(id);

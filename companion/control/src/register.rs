@@ -61,7 +61,7 @@ pub(crate) enum Stage {
     Waiting,
     /// In stock.
     Granted {
-        /// As it was said, to say it again if it was lost.
+        /// As it was said, to say it again if it was lost: [`Entry::whole`].
         grant: Box<wire::Grant>,
         /// Since when.
         at: Instant,
@@ -289,6 +289,18 @@ impl Entry {
     /// It is in the engine's queue.
     pub(crate) const fn waits(&self) -> bool {
         matches!(self.stage, Stage::Waiting)
+    }
+
+    /// A grant as its filter is told it, of one that is kept without its pool's name and its outcome.
+    pub(crate) fn whole(&self, kept: &wire::Grant) -> wire::Grant {
+        let mut grant = kept.clone();
+        if grant.pool.is_empty() {
+            grant.pool = self.labels.pool.to_string();
+        }
+        if grant.outcome.is_empty() {
+            grant.outcome = self.admitted.unwrap_or(Outcome::Dispatched).as_str().to_owned();
+        }
+        grant
     }
 
     /// From its arrival to `after_us` behind its grant; `None` while it waits.

@@ -25,7 +25,7 @@ use crate::envoys::Envoy;
 use crate::event::{ConnId, Observation};
 use crate::intake::Arrival;
 use crate::limits::{CONTEXTS_MAX, NODE_CHARS_MAX};
-use crate::register::{Entry, Name, Stage};
+use crate::register::{Name, Stage};
 use crate::session::{Context, Epoch, Greeting, Stage as SessionStage};
 use crate::trust;
 
@@ -236,7 +236,8 @@ impl Control {
         let waited = now.before(age).since(entry.arrived);
         let epoch = entry.name.epoch;
         if first_time {
-            self.decided(&labels, Outcome::Dispatched, "", waited, &address);
+            let address = self.pools[pool].shared_address(&address);
+            self.decided(&labels, Outcome::Dispatched, "", waited, address);
         }
         let Some(endpoint) = endpoint else {
             // It runs where nothing of ours is: it only leaves.
@@ -249,16 +250,16 @@ impl Control {
     }
 
     fn still_waits(&mut self, now: Instant, epoch: Epoch, id: RequestId) {
-        let Some(Entry { pool, stage, .. }) = self.requests.get(id) else {
+        let Some(entry) = self.requests.get(id) else {
             return;
         };
-        let pool = *pool;
-        let Stage::Granted { grant, .. } = stage else {
+        let pool = entry.pool;
+        let Stage::Granted { grant, .. } = &entry.stage else {
             return self.decide(now, pool, Input::Continue(id));
         };
         let listed = |address: &String| self.pools[pool].listed(address).is_some();
         if grant.endpoints.iter().any(listed) {
-            let grant = grant.as_ref().clone();
+            let grant = entry.whole(grant);
             self.say(epoch, Kind::Grant(grant));
         } else {
             let Some(entry) = self.requests.get_mut(id) else {

@@ -159,7 +159,7 @@ impl Scene {
             outcome,
             code: "",
             waited: Duration::ZERO,
-            endpoint: Box::default(),
+            endpoint: std::sync::Arc::default(),
         };
         self.recent.note(at(seconds), &decided);
     }
