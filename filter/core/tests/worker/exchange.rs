@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::harness::{Out, Rig, Shared, config, grant, register};
+use crate::harness::{Out, Rig, grant, register};
 use penstock_filter_core::{
     answer::Answer,
     effect::{Bodied, Headed, Responded},
@@ -95,42 +95,6 @@ fn a_request_from_headers_to_log() {
     };
     assert_eq!(rig.log(sequence), [Out::Said(4, Event::Completed(completed))]);
     assert_eq!(rig.log(sequence), []);
-}
-
-#[test]
-fn an_address_that_the_route_tells_is_neither_asked_for_nor_set() {
-    let mut rig = Rig::with(
-        7,
-        &config(r#""node": "n""#, r#""node": "n", "routes_tell": true"#),
-        &Shared::default(),
-    );
-    rig.open();
-    rig.greet(2);
-    let (sequence, _) = rig.waiting("m1");
-    rig.command(0, [Kind::Grant(grant(sequence))]);
-    // What Envoy would say if it were asked.
-    rig.host.0.insert("upstream.address", b"9.9.9.9:9".to_vec());
-    let answer = [
-        (":status", "200"),
-        ("content-length", "2"),
-        ("x-gateway-destination-endpoint-served", "1.1.1.1:1"),
-        ("x-penstock-served-again", "spoofed"),
-    ];
-    assert_eq!(
-        rig.response(sequence, &answer, false).edits,
-        [
-            set("x-penstock-outcome", "dispatched"),
-            set("x-penstock-queue-ms", "12"),
-            set("x-penstock-saturation", "0.42"),
-            Edit::Remove("x-penstock-served-again".into()),
-        ]
-    );
-    rig.response_body(sequence, "{}", true);
-    let outs = rig.log(sequence);
-    let [Out::Said(_, Event::Completed(completed))] = &outs[..] else {
-        panic!("{outs:?}")
-    };
-    assert_eq!(completed.endpoint, "1.1.1.1:1");
 }
 
 #[test]

@@ -11,4 +11,5 @@ mod repeats;
 mod requeue;
 mod rewrite;
 mod session;
+mod told;
 mod trust;

@@ -1,0 +1,43 @@
+//! Which host answers, where the route tells it in the answer's headers.
+
+use crate::harness::{Out, Rig, Shared, config, grant};
+use penstock_filter_core::hygiene::Edit;
+use penstock_wire::{command::Kind, filter_frame::Event};
+#[cfg(target_arch = "wasm32")]
+use wasm_bindgen_test::wasm_bindgen_test as test;
+
+#[test]
+fn an_address_that_the_route_tells_is_neither_asked_for_nor_set() {
+    let mut rig = Rig::with(
+        7,
+        &config(r#""node": "n""#, r#""node": "n", "routes_tell": true"#),
+        &Shared::default(),
+    );
+    rig.open();
+    rig.greet(2);
+    let (sequence, _) = rig.waiting("m1");
+    rig.command(0, [Kind::Grant(grant(sequence))]);
+    // What Envoy would say if it were asked.
+    rig.host.0.insert("upstream.address", b"9.9.9.9:9".to_vec());
+    let answer = [
+        (":status", "200"),
+        ("content-length", "2"),
+        ("x-gateway-destination-endpoint-served", "1.1.1.1:1"),
+        ("x-penstock-served-again", "spoofed"),
+    ];
+    assert_eq!(
+        rig.response(sequence, &answer, false).edits,
+        [
+            Edit::Set("x-penstock-outcome", "dispatched".into()),
+            Edit::Set("x-penstock-queue-ms", "12".into()),
+            Edit::Set("x-penstock-saturation", "0.42".into()),
+            Edit::Remove("x-penstock-served-again".into()),
+        ]
+    );
+    rig.response_body(sequence, "{}", true);
+    let outs = rig.log(sequence);
+    let [Out::Said(_, Event::Completed(completed))] = &outs[..] else {
+        panic!("{outs:?}")
+    };
+    assert_eq!(completed.endpoint, "1.1.1.1:1");
+}
