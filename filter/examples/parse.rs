@@ -48,7 +48,7 @@ impl HttpContext for Http {
         let Some(reading) = &mut self.reading else {
             return Action::Continue;
         };
-        if !reading.body(size) {
+        if !reading.body(size, end) {
             self.reading = None;
             self.send_http_response(400, Vec::new(), None);
             return Action::Pause;

@@ -80,7 +80,7 @@ impl HttpContext for Http {
         let Some(reading) = &mut self.reading else {
             return Action::Continue;
         };
-        if !reading.body(size) || (end && !self.ask()) {
+        if !reading.body(size, end) || (end && !self.ask()) {
             self.send_http_response(400, Vec::new(), None);
         }
         Action::Pause

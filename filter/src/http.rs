@@ -102,7 +102,8 @@ impl HttpContext for Http {
         let (Some(shared), Some(sequence)) = (&self.shared, self.sequence) else {
             return Action::Continue;
         };
-        go_on(shared.with(|worker| worker.handle_request_end(host::now(), sequence)))
+        let read = |start, length| host::buffer(Buffer::RequestBody, start, length);
+        go_on(shared.with(|worker| worker.handle_request_end(host::now(), sequence, read)))
     }
 
     fn on_http_response_headers(&mut self, _: usize, end: bool) -> Action {

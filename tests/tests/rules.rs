@@ -27,7 +27,7 @@ const ARROWS: &[Arrow] = &[
     Arrow {
         name: "penstock-engine",
         workspace: &[],
-        outside: Some(&["libm", "hashbrown", "thiserror"]),
+        outside: Some(&["libm", "hashbrown", "hashlink", "thiserror"]),
         never: &["tokio", "tracing", "prometheus", "prost", "serde", "rand"],
     },
     Arrow {
@@ -49,6 +49,7 @@ const ARROWS: &[Arrow] = &[
             "serde",
             "serde_json",
             "hashbrown",
+            "memchr",
             "prost",
             "siphasher",
             "wildmatch",

@@ -59,6 +59,8 @@ pub(crate) enum Phase {
 pub(crate) struct Collecting {
     pub(crate) scanner: BodyScanner,
     pub(crate) claims: Claims,
+    /// Bytes of the body that have come.
+    pub(crate) size: usize,
     /// Bytes of the body that were read.
     pub(crate) scanned: usize,
 }

@@ -46,6 +46,7 @@ mod reader;
 pub mod response;
 pub mod rewrite;
 pub mod session;
+mod text;
 pub mod time;
 mod token;
 pub mod trust;

@@ -1,13 +1,14 @@
 //! A JSON reader for bytes that arrive split anywhere: it checks the grammar and tells a `Visitor` what it meets.
 //!
-//! It builds nothing and copies nothing but the few strings that the visitor asks to keep, cut at a limit of its choice;
-//! all others are only measured. Memory is one small buffer, whatever the document. Containers nest at most
+//! It builds nothing. Of strings that the visitor asks to keep it is told where they lie, cut at a limit of its choice;
+//! only those with escapes, or in two slices, are copied; all others are measured. Memory is one small buffer, whatever the document. Containers nest at most
 //! `JSON_DEPTH_MAX` deep. Strings must be UTF-8 without raw control characters; an escaped lone surrogate is taken for
 //! U+FFFD, because servers take it.
 
 use crate::{
     json::{Container, Fault, Syntax, Text, Visitor, Why, Word},
-    limits::{JSON_DEPTH_MAX, KEY_BYTES_MAX},
+    limits::JSON_DEPTH_MAX,
+    text::split_text,
 };
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -48,6 +49,7 @@ pub(crate) struct Reader {
     depth: u32,
     offset: u64,
     in_key: bool,
+    /// Of a string that doesn't lie whole where it is read.
     kept: Vec<u8>,
     keep: usize,
     /// The visitor wants the string's bytes.
@@ -62,8 +64,7 @@ pub(crate) struct Reader {
 
 impl Reader {
     pub(crate) fn new() -> Self {
-        // As long as keys are: it doesn't grow bit by bit then.
-        Self::within(Vec::with_capacity(KEY_BYTES_MAX))
+        Self::within(Vec::new())
     }
 
     fn within(kept: Vec<u8>) -> Self {
@@ -99,15 +100,13 @@ impl Reader {
     pub(crate) fn feed<V: Visitor>(&mut self, bytes: &[u8], visitor: &mut V) -> Result<(), Fault<V::Stop>> {
         let mut rest = bytes;
         while let Some((byte, tail)) = rest.split_first() {
-            if matches!(self.state, State::Text) && self.surrogate == 0 && !is_special(*byte) {
-                let (run, after) = match split_plain(rest) {
-                    ([], _) => split_text(rest),
-                    plain => plain,
+            if matches!(self.state, State::Text) && self.surrogate == 0 {
+                let left = match self.read_text(rest, visitor) {
+                    Ok(left) => left,
+                    Err(why) => return Err(Fault { at: self.offset, why }),
                 };
-                if !run.is_empty() {
-                    self.keep(run, visitor);
-                    self.advance(run.len());
-                    rest = after;
+                if left.len() < rest.len() {
+                    rest = left;
                     continue;
                 }
             }
@@ -285,12 +284,50 @@ impl Reader {
         self.depth > 0 && self.objects.wrapping_shr(self.depth.saturating_sub(1)) & 1 == 1
     }
 
+    /// Reads on inside a string, as far as whole characters and short escapes go; the rest is left to `step`.
+    fn read_text<'a, V: Visitor>(
+        &mut self,
+        bytes: &'a [u8],
+        visitor: &mut V,
+    ) -> Result<&'a [u8], Why<V::Stop>> {
+        let mut rest = bytes;
+        loop {
+            let (text, after) = split_text(rest);
+            match after {
+                // A string that is whole here is told of where it lies.
+                [b'"', after @ ..] if self.text_bytes == 0 && !text.is_empty() => {
+                    self.advance(text.len());
+                    self.count(text, visitor);
+                    let (kept, _) = text.split_at_checked(self.keep).unwrap_or((text, &[]));
+                    self.end_text(kept, visitor).map_err(Why::Stopped)?;
+                    self.advance(1);
+                    return Ok(after);
+                }
+                _ => {
+                    self.keep(text, visitor);
+                    self.advance(text.len());
+                }
+            }
+            let Some((decoded, after_escape)) = split_escape(after) else {
+                return Ok(after);
+            };
+            self.keep_char(decoded, visitor);
+            self.advance(after.len().saturating_sub(after_escape.len()));
+            rest = after_escape;
+        }
+    }
+
     fn in_text<V: Visitor>(&mut self, byte: u8, visitor: &mut V) -> Result<bool, Why<V::Stop>> {
         if byte != b'\\' {
             self.flush_surrogate(visitor);
         }
         match byte {
-            b'"' => self.end_text(visitor).map_err(Why::Stopped)?,
+            b'"' => {
+                let kept = core::mem::take(&mut self.kept);
+                let ended = self.end_text(&kept, visitor);
+                self.kept = kept;
+                ended.map_err(Why::Stopped)?;
+            }
             b'\\' => self.state = State::Escape,
             0..=0x1f => return Err(Why::Syntax(Syntax::Control)),
             0x20..=0x7f => self.keep(&[byte], visitor),
@@ -341,15 +378,7 @@ impl Reader {
             return Ok(true);
         }
         self.flush_surrogate(visitor);
-        let decoded = match byte {
-            b'"' | b'\\' | b'/' => byte,
-            b'b' => 8,
-            b'f' => 12,
-            b'n' => b'\n',
-            b'r' => b'\r',
-            b't' => b'\t',
-            _ => return Err(Syntax::Escape),
-        };
+        let decoded = unescaped(byte).ok_or(Syntax::Escape)?;
         self.keep(&[decoded], visitor);
         self.state = State::Text;
         Ok(true)
@@ -405,13 +434,9 @@ impl Reader {
         self.keep(decoded.encode_utf8(&mut buffer).as_bytes(), visitor);
     }
 
+    /// More of the string: what it means.
     fn keep<V: Visitor>(&mut self, bytes: &[u8], visitor: &mut V) {
-        if self.tell {
-            visitor.bytes(bytes);
-        }
-        self.text_bytes = self
-            .text_bytes
-            .saturating_add(u64::try_from(bytes.len()).unwrap_or(u64::MAX));
+        self.count(bytes, visitor);
         let room = self.keep.saturating_sub(self.kept.len());
         if room > 0 {
             let (fits, _) = bytes.split_at_checked(room).unwrap_or((bytes, &[]));
@@ -419,14 +444,23 @@ impl Reader {
         }
     }
 
-    fn end_text<V: Visitor>(&mut self, visitor: &mut V) -> Result<(), V::Stop> {
+    fn count<V: Visitor>(&mut self, bytes: &[u8], visitor: &mut V) {
+        if self.tell {
+            visitor.bytes(bytes);
+        }
+        self.text_bytes = self
+            .text_bytes
+            .saturating_add(u64::try_from(bytes.len()).unwrap_or(u64::MAX));
+    }
+
+    /// The string is over, of which so much is kept.
+    fn end_text<V: Visitor>(&mut self, kept: &[u8], visitor: &mut V) -> Result<(), V::Stop> {
         // The limit may have cut the last character.
-        let kept = match core::str::from_utf8(&self.kept) {
+        let kept = match core::str::from_utf8(kept) {
             Ok(kept) => kept,
-            Err(cut) => self
-                .kept
+            Err(cut) => kept
                 .get(..cut.valid_up_to())
-                .and_then(|b| core::str::from_utf8(b).ok())
+                .and_then(|whole| core::str::from_utf8(whole).ok())
                 .unwrap_or(""),
         };
         let text = Text {
@@ -513,66 +547,34 @@ impl Reader {
     }
 }
 
+/// Splits off an escape that is whole here and means a character by itself.
+fn split_escape(bytes: &[u8]) -> Option<(char, &[u8])> {
+    match bytes {
+        [b'\\', b'u', a, b, c, d, after @ ..] => {
+            let digits = [a, b, c, d]
+                .into_iter()
+                .map(|digit| char::from(*digit).to_digit(16));
+            let value = digits.reduce(|high, low| Some(high?.wrapping_shl(4) | low?));
+            Some((char::from_u32(value??)?, after))
+        }
+        [b'\\', letter, after @ ..] => Some((char::from(unescaped(*letter)?), after)),
+        _ => None,
+    }
+}
+
+/// What a letter after a backslash means; none: more follows it, or it is no escape.
+fn unescaped(letter: u8) -> Option<u8> {
+    match letter {
+        b'"' | b'\\' | b'/' => Some(letter),
+        b'b' => Some(8),
+        b'f' => Some(12),
+        b'n' => Some(b'\n'),
+        b'r' => Some(b'\r'),
+        b't' => Some(b'\t'),
+        _ => None,
+    }
+}
+
 fn digit(byte: u8) -> u64 {
     u64::from(byte.wrapping_sub(b'0'))
-}
-
-/// Splits off the leading bytes of a string that stand for themselves: printable ASCII but quote and backslash.
-fn split_plain(bytes: &[u8]) -> (&[u8], &[u8]) {
-    split_before(
-        bytes,
-        |word| (word & HIGHS) | specials(word),
-        |byte| !byte.is_ascii() || is_special(byte),
-    )
-}
-
-/// Splits off the leading characters of a string that stand for themselves, whatever their alphabet; a character that
-/// isn't whole, or none, ends them.
-fn split_text(bytes: &[u8]) -> (&[u8], &[u8]) {
-    let (run, _) = split_before(bytes, specials, is_special);
-    let whole = match core::str::from_utf8(run) {
-        Ok(text) => text.len(),
-        Err(error) => error.valid_up_to(),
-    };
-    bytes.split_at_checked(whole).unwrap_or((&[], bytes))
-}
-
-/// Splits off the bytes before the first that both find: of eight, the lowest high bit of what `of_eight` returns marks
-/// it; the last few are asked one by one.
-fn split_before(bytes: &[u8], of_eight: impl Fn(u64) -> u64, of_one: impl Fn(u8) -> bool) -> (&[u8], &[u8]) {
-    let (words, tail) = bytes.as_chunks::<8>();
-    let mut run = 0_usize;
-    for word in words {
-        let found = of_eight(u64::from_le_bytes(*word));
-        if found != 0 {
-            let before = usize::try_from(found.trailing_zeros() / 8).unwrap_or(0);
-            return split_at(bytes, run.saturating_add(before));
-        }
-        run = run.saturating_add(8);
-    }
-    let before = tail.iter().position(|byte| of_one(*byte)).unwrap_or(tail.len());
-    split_at(bytes, run.saturating_add(before))
-}
-
-fn split_at(bytes: &[u8], at: usize) -> (&[u8], &[u8]) {
-    bytes.split_at_checked(at).unwrap_or((bytes, &[]))
-}
-
-fn is_special(byte: u8) -> bool {
-    matches!(byte, 0..0x20 | b'"' | b'\\')
-}
-
-const HIGHS: u64 = 0x8080_8080_8080_8080;
-
-/// Eight bytes at once: a high bit where one is special, 0 if none is. The lowest bit is right; above it one may be called
-/// special that isn't (a borrow reaches only higher bytes).
-fn specials(word: u64) -> u64 {
-    const ONES: u64 = 0x0101_0101_0101_0101;
-    const CONTROLS: u64 = 0x2020_2020_2020_2020;
-    const QUOTES: u64 = 0x2222_2222_2222_2222;
-    const SLASHES: u64 = 0x5c5c_5c5c_5c5c_5c5c;
-    let below = word.wrapping_sub(CONTROLS) & !word;
-    let quote = (word ^ QUOTES).wrapping_sub(ONES) & !(word ^ QUOTES);
-    let slash = (word ^ SLASHES).wrapping_sub(ONES) & !(word ^ SLASHES);
-    (below | quote | slash) & HIGHS
 }

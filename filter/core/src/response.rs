@@ -148,10 +148,7 @@ impl ResponseScanner {
                 continue;
             }
             if let Line::Data | Line::Skip = self.line {
-                let end = bytes
-                    .iter()
-                    .position(|byte| matches!(byte, b'\n' | b'\r'))
-                    .unwrap_or(bytes.len());
+                let end = memchr::memchr2(b'\n', b'\r', bytes).unwrap_or(bytes.len());
                 let (value, after) = bytes.split_at_checked(end).unwrap_or((bytes, &[]));
                 if !value.is_empty() {
                     if self.line == Line::Data {

@@ -62,10 +62,14 @@ impl Reading {
         }
     }
 
-    /// Reads what has come of the body, up to its byte `size`; false: it is no body that Penstock would let pass.
-    pub(crate) fn body(&mut self, size: usize) -> bool {
+    /// Reads what has come of the body, up to its byte `size`, in slices that are full until its `end`; false: it is no
+    /// body that Penstock would let pass.
+    pub(crate) fn body(&mut self, size: usize, end: bool) -> bool {
         while self.scanned < size {
             let wanted = size.saturating_sub(self.scanned).min(SLICE_BYTES);
+            if wanted < SLICE_BYTES && !end {
+                break;
+            }
             let slice = host::buffer(Buffer::RequestBody, self.scanned, wanted).unwrap_or_default();
             if slice.is_empty() || self.scanner.feed(&slice).is_err() {
                 return false;

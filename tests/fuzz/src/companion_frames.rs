@@ -144,10 +144,10 @@ enum Stream {
 }
 
 /// An HTTP stream, as the host has it.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq)]
 enum Http {
-    /// Its body comes, so many bytes so far.
-    Body(usize),
+    /// Its body comes; so much of it is there.
+    Body(Vec<u8>),
     /// Paused.
     Paused,
     /// At a server, or back from there.
@@ -270,7 +270,7 @@ impl World {
             Headed::Nowhere(answer) => whole(&answer),
             Headed::Held(sequence, edits) => {
                 proper(&edits);
-                self.contexts.insert(context, (sequence, Http::Body(0)));
+                self.contexts.insert(context, (sequence, Http::Body(Vec::new())));
             }
             Headed::Answered(sequence, answer) => {
                 whole(&answer);
@@ -285,11 +285,11 @@ impl World {
         self.contexts
             .iter()
             .nth(at)
-            .map(|(context, (sequence, http))| (*context, *sequence, *http))
+            .map(|(context, (sequence, http))| (*context, *sequence, http.clone()))
     }
 
     fn body(&mut self, dice: &mut Dice<'_>) {
-        let Some((context, sequence, Http::Body(before))) = self.one(dice) else {
+        let Some((context, sequence, Http::Body(mut there))) = self.one(dice) else {
             return;
         };
         let usual: [&[u8]; 5] = [
@@ -304,17 +304,15 @@ impl World {
         } else {
             dice.of(&usual)
         };
-        let size = before + piece.len();
-        let read = |start: usize, length: usize| {
-            let start = start.checked_sub(before)?;
-            piece.get(start..start + length).map(<[u8]>::to_vec)
-        };
+        there.extend_from_slice(piece);
+        let read = |start: usize, length: usize| there.get(start..start + length).map(<[u8]>::to_vec);
         let (end, by_trailers) = (!dice.one_in(4), dice.one_in(8));
+        let ends_now = end && !by_trailers;
         let mut bodied = self
             .worker
-            .handle_request_body(self.now, sequence, size, end && !by_trailers, read);
+            .handle_request_body(self.now, sequence, there.len(), ends_now, read);
         if bodied == Bodied::Held && by_trailers {
-            bodied = self.worker.handle_request_end(self.now, sequence);
+            bodied = self.worker.handle_request_end(self.now, sequence, read);
         }
         let http = match bodied {
             Bodied::Answered(answer) => {
@@ -327,7 +325,7 @@ impl World {
                 Http::Resumed
             }
             Bodied::Held if end || by_trailers => Http::Paused,
-            Bodied::Held => Http::Body(size),
+            Bodied::Held => Http::Body(there),
         };
         self.contexts.insert(context, (sequence, http));
     }

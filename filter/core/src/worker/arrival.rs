@@ -11,14 +11,14 @@ use penstock_wire::{
 use super::{Worker, for_slices};
 use crate::{
     answer::{Answer, Failure, Standing},
-    body::BodyScanner,
+    body::{BodyError, BodyScanner},
     effect::{Bodied, Headed},
     exchange::{Collecting, Exchange, Phase},
     headers::Headers,
     hygiene::{self, CONTENT_LENGTH, Edit},
     identity::{Claims, Properties},
     intake::{client, describe, invalid, read_claims, refuse_by_headers, too_large},
-    limits::{RETRY_AFTER_MS, TRACEPARENT_BYTES_MAX},
+    limits::{RETRY_AFTER_MS, SLICE_BYTES, TRACEPARENT_BYTES_MAX},
     patience::{Verdict, judge},
     time::Instant,
     token::Token,
@@ -65,6 +65,7 @@ impl Worker {
                 scanner
             },
             claims: Claims::gather(&self.plan.sources, trusted, headers, host),
+            size: 0,
             scanned: 0,
         };
         let mut exchange = Exchange {
@@ -198,39 +199,41 @@ impl Worker {
                 outcome::REJECTED_INVALID,
             ));
         }
-        let mut scanned = Ok(());
-        let scanner = &mut collecting.scanner;
-        for_slices(collecting.scanned, size, read, |slice| {
-            scanned = scanner.feed(slice);
-            scanned.is_ok()
-        });
-        collecting.scanned = size;
-        if let Err(error) = scanned {
-            return Bodied::Answered(self.refuse(now, sequence, &invalid(error), outcome::REJECTED_INVALID));
-        }
+        collecting.size = size;
         if end {
-            self.handle_request_end(now, sequence)
-        } else {
-            Bodied::Held
+            return self.handle_request_end(now, sequence, read);
+        }
+        // A slice is asked for when it is full: each costs the host as much, however little is in it.
+        let partial = size.saturating_sub(collecting.scanned) % SLICE_BYTES;
+        let whole = size.saturating_sub(partial);
+        match scan(collecting, whole, read) {
+            Ok(()) => Bodied::Held,
+            Err(error) => {
+                Bodied::Answered(self.refuse(now, sequence, &invalid(error), outcome::REJECTED_INVALID))
+            }
         }
     }
 
-    /// A request's body is over, by its last byte or by trailers.
-    pub fn handle_request_end(&mut self, now: Instant, sequence: u64) -> Bodied {
+    /// A request's body is over, by its last byte or by trailers; what wasn't read of it yet is read by
+    /// `read(start, length)`.
+    pub fn handle_request_end(
+        &mut self,
+        now: Instant,
+        sequence: u64,
+        read: impl FnMut(usize, usize) -> Option<Vec<u8>>,
+    ) -> Bodied {
         let Some(exchange) = self.exchanges.get_mut(&sequence) else {
             return Bodied::Held;
         };
-        let phase = core::mem::replace(&mut exchange.phase, Phase::Waiting { told: false });
-        let Phase::Collecting(collecting) = phase else {
+        let phase = core::mem::replace(&mut exchange.phase, Phase::Answered);
+        let Phase::Collecting(mut collecting) = phase else {
             exchange.phase = phase;
             return Bodied::Held;
         };
-        let Collecting {
-            scanner,
-            claims,
-            scanned,
-        } = *collecting;
-        let mut body = match scanner.finish() {
+        let size = collecting.size;
+        let scanned = scan(&mut collecting, size, read);
+        let Collecting { scanner, claims, .. } = *collecting;
+        let mut body = match scanned.and_then(|()| scanner.finish()) {
             Ok(body) => body,
             Err(error) => {
                 return Bodied::Answered(self.refuse(
@@ -241,6 +244,7 @@ impl Worker {
                 ));
             }
         };
+        exchange.phase = Phase::Waiting { told: false };
         // Who enters again may have been rewritten: it is still who asked for the first model.
         let asked = core::mem::take(&mut exchange.register.model);
         if !asked.is_empty() && asked != body.model {
@@ -249,7 +253,7 @@ impl Worker {
         exchange.model_at = body.model_at.clone();
         claims.settle(&body, &mut exchange.register);
         let hashes = core::mem::take(&mut body.prefix_hashes);
-        describe(body, scanned, &mut exchange.register);
+        describe(body, size, &mut exchange.register);
         let Ok(pool) = exchange.plan.pool(&exchange.register.model) else {
             let message = format!(
                 "No pool serves the model \"{}\": check the name, or add it to `models` of a pool.",
@@ -324,4 +328,20 @@ impl Worker {
         }
         answer
     }
+}
+
+/// Reads on to the body's byte `up_to`.
+fn scan(
+    collecting: &mut Collecting,
+    up_to: usize,
+    read: impl FnMut(usize, usize) -> Option<Vec<u8>>,
+) -> Result<(), BodyError> {
+    let mut scanned = Ok(());
+    let scanner = &mut collecting.scanner;
+    for_slices(collecting.scanned, up_to, read, |slice| {
+        scanned = scanner.feed(slice);
+        scanned.is_ok()
+    });
+    collecting.scanned = up_to;
+    scanned
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use crate::harness::{Out, Rig, grant, register};
 use penstock_filter_core::{
     answer::Answer,
-    effect::{Bodied, Headed, Responded},
+    effect::{Headed, Responded},
     hygiene::Edit,
 };
 use penstock_wire::{
@@ -309,19 +309,6 @@ fn a_request_without_a_body_is_refused_at_once() {
         panic!("answered")
     };
     assert_eq!(answer.status, 400);
-}
-
-#[test]
-fn trailers_end_a_body() {
-    let mut rig = Rig::connected();
-    let sequence = rig.held(&[]);
-    assert_eq!(rig.body(sequence, r#"{"model":"m1"}"#, false), None);
-    assert_eq!(rig.outs(), []);
-    assert_eq!(rig.worker.handle_request_end(rig.now, sequence), Bodied::Held);
-    assert_eq!(
-        rig.outs(),
-        [Out::Said(2, Event::Register(register(sequence, "m1")))]
-    );
 }
 
 #[test]

@@ -242,8 +242,7 @@ impl Rig {
     }
 
     pub(crate) fn body(&mut self, sequence: u64, body: &str, end: bool) -> Option<Answer> {
-        let read =
-            |start: usize, length: usize| body.as_bytes().get(start..start + length).map(<[u8]>::to_vec);
+        let read = |start, length| slice(body, start, length);
         match self
             .worker
             .handle_request_body(self.now, sequence, body.len(), end, read)
@@ -313,4 +312,9 @@ pub(crate) fn register(sequence: u64, model: &str) -> Register {
         body_bytes: model.len() as u64 + 12,
         ..Register::default()
     }
+}
+
+/// What the host gives of a body.
+pub(crate) fn slice(body: &str, start: usize, length: usize) -> Option<Vec<u8>> {
+    body.as_bytes().get(start..start + length).map(<[u8]>::to_vec)
 }

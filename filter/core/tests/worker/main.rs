@@ -1,5 +1,6 @@
 //! The worker from outside: calls in, decisions out, with a clock and a companion that are the test's.
 
+mod bodies;
 mod commons;
 mod exchange;
 mod harness;

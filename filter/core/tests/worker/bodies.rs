@@ -1,0 +1,82 @@
+//! A request's body on its way in: read when enough of it is there, and judged.
+
+use crate::harness::{Out, Rig, Shared, config, register, slice};
+use penstock_filter_core::{effect::Bodied, limits::SLICE_BYTES};
+use penstock_wire::filter_frame::Event;
+#[cfg(target_arch = "wasm32")]
+use wasm_bindgen_test::wasm_bindgen_test as test;
+
+#[test]
+fn trailers_end_a_body() {
+    let mut rig = Rig::connected();
+    let sequence = rig.held(&[]);
+    let body = r#"{"model":"m1"}"#;
+    assert_eq!(rig.body(sequence, body, false), None);
+    assert_eq!(rig.outs(), []);
+    let ended = rig
+        .worker
+        .handle_request_end(rig.now, sequence, |start, length| slice(body, start, length));
+    assert_eq!(ended, Bodied::Held);
+    assert_eq!(
+        rig.outs(),
+        [Out::Said(2, Event::Register(register(sequence, "m1")))]
+    );
+}
+
+/// Where bodies may be long.
+fn roomy() -> Rig {
+    let roomy = config(r#""body_bytes_max": 1000"#, r#""body_bytes_max": 1000000"#);
+    let mut rig = Rig::with(2, &roomy, &Shared::default());
+    rig.open();
+    rig.greet(1);
+    rig
+}
+
+#[test]
+fn a_body_is_read_by_the_slice() {
+    let mut rig = roomy();
+    let sequence = rig.held(&[]);
+    let body = format!(r#"{{"model":"m1","prompt":"{}"}}"#, "x".repeat(2 * SLICE_BYTES));
+    let mut reads = Vec::new();
+    for size in [
+        100,
+        SLICE_BYTES - 1,
+        SLICE_BYTES,
+        SLICE_BYTES + 1,
+        body.len() - 5,
+        body.len(),
+    ] {
+        let read = |start, length| {
+            reads.push((start, length));
+            slice(&body, start, length)
+        };
+        let end = size == body.len();
+        let held = rig.worker.handle_request_body(rig.now, sequence, size, end, read);
+        assert_eq!(held, Bodied::Held, "{size}");
+    }
+    let rest = body.len() - 2 * SLICE_BYTES;
+    assert_eq!(
+        reads,
+        [
+            (0, SLICE_BYTES),
+            (SLICE_BYTES, SLICE_BYTES),
+            (2 * SLICE_BYTES, rest)
+        ]
+    );
+    let said = rig.outs();
+    let [Out::Said(_, Event::Register(register))] = said.as_slice() else {
+        panic!("{said:?}")
+    };
+    assert_eq!(register.body_bytes, body.len() as u64);
+    assert_eq!(register.prompt_bytes, 2 * SLICE_BYTES as u64);
+}
+
+#[test]
+fn a_body_is_refused_at_its_first_wrong_slice() {
+    let mut rig = roomy();
+    let sequence = rig.held(&[]);
+    let body = "x".repeat(SLICE_BYTES + 1);
+    assert_eq!(rig.body(sequence, &body[..SLICE_BYTES - 1], false), None);
+    let answer = rig.body(sequence, &body, false).expect("refused before its end");
+    assert_eq!(answer.status, 400);
+}
