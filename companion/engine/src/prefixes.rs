@@ -4,9 +4,7 @@
 //! What is remembered has a limit; what was used longest ago is forgotten first. What a server really keeps isn't
 //! known, so this is a guess, and an endpoint that went away holds nothing.
 
-use alloc::collections::VecDeque;
-
-use hashbrown::HashMap;
+use hashlink::LinkedHashSet;
 
 use crate::input::EndpointId;
 use crate::limits::{PREFIX_HASHES_MAX, PREFIXES_MAX};
@@ -24,11 +22,8 @@ pub(crate) fn bytes_of(at: usize) -> u64 {
 
 #[derive(Debug, Default)]
 pub(crate) struct Prefixes {
-    /// When it was used last, counted in uses.
-    held: HashMap<(u64, EndpointId), u64>,
-    /// Every use, the oldest first; those that are no longer the last of their kind say nothing.
-    uses: VecDeque<(u64, EndpointId, u64)>,
-    clock: u64,
+    /// What was used longest ago comes first.
+    held: LinkedHashSet<(u64, EndpointId)>,
 }
 
 impl Prefixes {
@@ -40,30 +35,21 @@ impl Prefixes {
     pub(crate) fn add(&mut self, id: EndpointId, hashes: &[u64]) {
         // The longest first, so that it is forgotten before those that it begins with.
         for &hash in hashes.iter().take(PREFIX_HASHES_MAX).rev() {
-            self.clock += 1;
-            self.held.insert((hash, id), self.clock);
-            self.uses.push_back((hash, id, self.clock));
+            self.held.insert((hash, id));
         }
-        // Uses that were repeated since cost room too, so both are held to the limit.
-        while self.uses.len() > PREFIXES_MAX {
-            let Some((hash, id, at)) = self.uses.pop_front() else {
-                return;
-            };
-            if self.held.get(&(hash, id)) == Some(&at) {
-                self.held.remove(&(hash, id));
-            }
+        while self.held.len() > PREFIXES_MAX {
+            self.held.pop_front();
         }
     }
 
     /// How many of these beginnings `id` holds.
     pub(crate) fn matched(&self, id: EndpointId, hashes: &[u64]) -> usize {
-        hashes.partition_point(|&hash| self.held.contains_key(&(hash, id)))
+        hashes.partition_point(|&hash| self.held.contains(&(hash, id)))
     }
 
     /// `id` holds nothing any more.
     pub(crate) fn forget(&mut self, id: EndpointId) {
-        self.held.retain(|&(_, of), _| of != id);
-        self.uses.retain(|&(_, of, _)| of != id);
+        self.held.retain_with_order(|&(_, of)| of != id);
     }
 }
 
@@ -110,6 +96,17 @@ mod tests {
         prefixes.add(B, &[3]);
         assert_eq!(prefixes.matched(A, &[2]), 0);
         assert_eq!(prefixes.matched(A, &[1]), 1);
-        assert!(prefixes.held.len() <= PREFIXES_MAX && prefixes.uses.len() <= PREFIXES_MAX);
+        assert_eq!(prefixes.held.len(), PREFIXES_MAX);
+    }
+
+    #[test]
+    fn what_is_used_again_and_again_crowds_out_nobody() {
+        let mut prefixes = Prefixes::default();
+        prefixes.add(A, &[1]);
+        for _ in 0..2 * PREFIXES_MAX {
+            prefixes.add(B, &[2]);
+        }
+        assert_eq!(prefixes.matched(A, &[1]), 1);
+        assert_eq!(prefixes.held.len(), 2);
     }
 }
