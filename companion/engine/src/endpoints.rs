@@ -464,14 +464,8 @@ impl Endpoints {
         if relimited {
             endpoint.rebound(self.gate);
         }
-        endpoint.recount(self.gate);
-        endpoint.tie = rng.next_u32();
-        let has_room = endpoint.has_room();
-        if has_room {
-            self.with_room.set(number, endpoint.stock, endpoint.tie);
-        } else {
-            self.with_room.remove(number);
-        }
+        self.place(number, rng);
+        let endpoint = &self.all[number];
         let sum = if endpoint.ready {
             &mut self.stock
         } else {
@@ -486,7 +480,7 @@ impl Endpoints {
         let changed = Changed {
             id: endpoint.id,
             had_room,
-            has_room,
+            has_room: endpoint.has_room(),
             prefill: prefill != endpoint.prefill,
         };
         (changed.had_room != changed.has_room || changed.prefill).then_some(changed)
@@ -511,14 +505,8 @@ impl Endpoints {
         if terms != endpoint.terms() {
             endpoint.rebound(self.gate);
         }
-        endpoint.recount(self.gate);
-        endpoint.tie = rng.next_u32();
-        let has_room = endpoint.has_room();
-        if has_room {
-            self.with_room.set(number, endpoint.stock, endpoint.tie);
-        } else {
-            self.with_room.remove(number);
-        }
+        self.place(number, rng);
+        let endpoint = &self.all[number];
         self.listed = self.listed + usize::from(endpoint.listed) - usize::from(was_listed);
         self.ready = self.ready + usize::from(endpoint.ready) - usize::from(was_ready);
         // Two steps, because a change of readiness moves what runs there from one sum to the other.
@@ -544,10 +532,22 @@ impl Endpoints {
         let changed = Changed {
             id: endpoint.id,
             had_room,
-            has_room,
+            has_room: endpoint.has_room(),
             prefill: busyness != endpoint.busyness(),
         };
         (changed.had_room != changed.has_room || changed.prefill).then_some(changed)
+    }
+
+    /// Counts its room anew, and puts it where it belongs among those that have some: between equals chance decides.
+    fn place(&mut self, number: u32, rng: &mut Rng) {
+        let endpoint = &mut self.all[number];
+        endpoint.recount(self.gate);
+        endpoint.tie = rng.next_u32();
+        if endpoint.has_room() {
+            self.with_room.set(number, endpoint.stock, endpoint.tie);
+        } else {
+            self.with_room.remove(number);
+        }
     }
 
     fn forget_unused(&mut self, number: u32) {
