@@ -4,7 +4,7 @@ use penstock_wire::names;
 
 use super::World;
 use super::agenda::Due;
-use super::http::{Pairs, header};
+use super::http::{Pairs, SERVER_HEADER, header};
 
 /// How a client's request ended, as the client knows it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -155,6 +155,15 @@ impl World {
         if filtered && outcomes != 1 {
             let pairs = pairs.clone();
             return self.broken(|| format!("client {number} hears {outcomes} outcomes: {pairs:?}"));
+        }
+        let (server, served) = (header(pairs, SERVER_HEADER), header(pairs, names::SERVED_HEADER));
+        if filtered
+            && server
+                .zip(served)
+                .is_some_and(|(server, served)| server != served)
+        {
+            let pairs = pairs.clone();
+            return self.broken(|| format!("client {number} is told of another server: {pairs:?}"));
         }
         if let Some(outcome) = header(pairs, names::OUTCOME_HEADER) {
             match self.tally.outcomes.get_mut(outcome) {

@@ -177,7 +177,7 @@ impl World {
             node: format!("envoy-{envoy}/{vm}"),
             requeue: Some(Self::reentry(envoy)),
             reenters,
-            routes_tell: false,
+            routes_tell: self.setting.routes_tell(),
             policy: self.policy_in_force(),
         };
         let now = self.envoy_now(envoy);

@@ -14,6 +14,11 @@ use penstock_wire::names;
 use super::World;
 use super::agenda::{Due, MILLI, Nanos, SECOND, Why};
 
+/// What Envoy says of an answer that isn't its own.
+pub(super) const VIA_UPSTREAM: &str = "via_upstream";
+/// Which server answers, in its own words.
+pub(super) const SERVER_HEADER: &str = "x-server";
+
 /// Headers, in order.
 pub(super) type Pairs = Vec<(String, String)>;
 
@@ -50,7 +55,7 @@ pub(super) struct Http {
     hosts: Vec<String>,
     tried: usize,
     pub(super) job: Option<u64>,
-    address: String,
+    pub(super) address: String,
     attempts: u64,
     /// The answer's head went downstream.
     begun: bool,
@@ -360,6 +365,9 @@ impl World {
         http.begun = true;
         let (root, sequence, parent) = (http.root, http.sequence, http.parent);
         let (address, attempts) = (http.address.clone(), http.attempts);
+        if details == VIA_UPSTREAM && self.setting.routes_tell() {
+            apply(&mut pairs, &[Edit::Set(names::SERVED_HEADER, address.clone())]);
+        }
         let facts = Facts {
             address: &address,
             attempts,
@@ -372,7 +380,7 @@ impl World {
         let Responded { edits, body } = responded.unwrap_or_default();
         apply(&mut pairs, &edits);
         match parent {
-            Some(parent) => self.head(parent, pairs, "via_upstream", "via_upstream", false),
+            Some(parent) => self.head(parent, pairs, VIA_UPSTREAM, VIA_UPSTREAM, false),
             None => self.client_sees(id, &pairs),
         }
         if end {

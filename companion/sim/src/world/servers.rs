@@ -3,6 +3,7 @@
 
 use super::World;
 use super::agenda::{Due, MICRO, MILLI, Nanos, Why};
+use super::http::{SERVER_HEADER, VIA_UPSTREAM};
 
 /// How a server is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -108,11 +109,13 @@ impl World {
                 let rest = job.rest;
                 self.agenda.put(self.now + rest, Due::Job(id));
                 let status = if self.dice.mille(5) { "500" } else { "200" };
+                let server = self.https.get(&http).map(|it| it.address.clone());
                 let pairs = vec![
                     (":status".to_owned(), status.to_owned()),
                     ("content-type".to_owned(), "application/json".to_owned()),
+                    (SERVER_HEADER.to_owned(), server.unwrap_or_default()),
                 ];
-                self.head(http, pairs, "via_upstream", "via_upstream", false);
+                self.head(http, pairs, VIA_UPSTREAM, VIA_UPSTREAM, false);
             }
             (Mode::BreaksOff, true) => {
                 self.end_job(id);

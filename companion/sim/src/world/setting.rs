@@ -174,6 +174,11 @@ impl Setting {
             .then_some(self.envoys * self.workers * 2)
     }
 
+    /// Envoy's routes put the host that answers into the answer; else the filter asks for it.
+    pub(super) fn routes_tell(&self) -> bool {
+        !self.seed.is_multiple_of(3)
+    }
+
     /// What a companion of that term is made with. `ready`: of each pool's servers.
     pub(super) fn settings(&self, term: u64, policy: u64, ready: &dyn Fn(&str) -> bool) -> Settings {
         let pools = self.pools.iter().map(|pool| PoolSettings {
@@ -210,10 +215,7 @@ impl Setting {
             policy: self.policy(policy),
             objectives: Vec::new(),
             max_priority: MaxPriority::default(),
-            sessions_expected: self
-                .seed
-                .is_multiple_of(2)
-                .then_some(self.envoys * self.workers * 2),
+            sessions_expected: self.sessions_expected(),
             startup_wait: self.startup_wait,
             flows_shown: 10,
             term,
