@@ -1,9 +1,9 @@
 //! A JSON reader for bytes that arrive split anywhere: it checks the grammar and tells a `Visitor` what it meets.
 //!
-//! It builds nothing. Of strings that the visitor asks to keep it is told where they lie, cut at a limit of its choice;
-//! only those with escapes, or in two slices, are copied; all others are measured. Memory is one small buffer, whatever the document. Containers nest at most
-//! `JSON_DEPTH_MAX` deep. Strings must be UTF-8 without raw control characters; an escaped lone surrogate is taken for
-//! U+FFFD, because servers take it.
+//! It builds nothing. The strings that the visitor asks to keep are handed to it from where they lie, cut at a limit of its
+//! choice; those with escapes, or in two slices, are copied first; all others are only measured. Memory is one small buffer,
+//! whatever the document. Containers nest at most `JSON_DEPTH_MAX` deep. Strings must be UTF-8 without raw control
+//! characters; an escaped lone surrogate is taken for U+FFFD, because servers take it.
 
 use crate::{
     json::{Container, Fault, Syntax, Text, Visitor, Why, Word},
@@ -49,7 +49,7 @@ pub(crate) struct Reader {
     depth: u32,
     offset: u64,
     in_key: bool,
-    /// Of a string that doesn't lie whole where it is read.
+    /// What is wanted of a string that doesn't lie whole where it is read.
     kept: Vec<u8>,
     keep: usize,
     /// The visitor wants the string's bytes.
