@@ -2,7 +2,7 @@
 //!
 //! Finds the model, the identities the policy asks for, `stream`, the limit on the output, and how much text the prompt
 //! has. Refuses what no server could mean: not JSON, not an object, no model, two models. Everything else is the server's
-//! to judge. The body itself is never copied; a few hundred bytes are kept.
+//! to judge. Of the body at most a slice is held at a time; a few hundred bytes are kept.
 
 use core::{fmt, ops::Range};
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use penstock_wire::limits::NAME_BYTES_MAX;
 
 use crate::{
     json::{Container, Fault, Syntax, Text, Visitor, Why, Word},
-    limits::{ATTACHMENT_BYTES_MAX, KEY_BYTES_MAX, TOKEN_ID_BYTES},
+    limits::{ATTACHMENT_BYTES_MAX, KEY_BYTES_MAX, SLICE_BYTES, TOKEN_ID_BYTES},
     prefix::Prefixes,
     reader::Reader,
 };
@@ -104,6 +104,30 @@ impl BodyScanner {
     pub fn hashing(mut self) -> Self {
         self.fields.prefixes = Some(Prefixes::new());
         self
+    }
+
+    /// Reads on to the body's byte `size`, by `read(start, length)`: in slices, and before its `end` only in full ones, because
+    /// each costs the host as much, however little is in it.
+    ///
+    /// # Errors
+    /// As [`feed`](Self::feed).
+    pub fn read_on(
+        &mut self,
+        size: usize,
+        end: bool,
+        mut read: impl FnMut(usize, usize) -> Option<Vec<u8>>,
+    ) -> Result<(), BodyError> {
+        loop {
+            let at = usize::try_from(self.reader.offset()).unwrap_or(usize::MAX);
+            let wanted = size.saturating_sub(at).min(SLICE_BYTES);
+            if wanted == 0 || (wanted < SLICE_BYTES && !end) {
+                return Ok(());
+            }
+            let Some(slice) = read(at, wanted).filter(|slice| !slice.is_empty()) else {
+                return Ok(());
+            };
+            self.feed(&slice)?;
+        }
     }
 
     /// Reads the next bytes of the body.

@@ -61,8 +61,6 @@ pub(crate) struct Collecting {
     pub(crate) claims: Claims,
     /// Bytes of the body that have come.
     pub(crate) size: usize,
-    /// Bytes of the body that were read.
-    pub(crate) scanned: usize,
 }
 
 /// A granted request on its way.

@@ -25,7 +25,7 @@ use crate::{
     effect::Effect,
     exchange::{Exchange, Going, Phase},
     hygiene::{self, Edit},
-    limits::{ENFORCE, SLICE_BYTES, TICK_MIN},
+    limits::{ENFORCE, TICK_MIN},
     plan::Plan,
     process::{Draw, Key, Process},
     session::Session,
@@ -273,25 +273,5 @@ fn note(saturation_milli: &mut BTreeMap<String, u32>, pool: &str, milli: u32) {
     match saturation_milli.get_mut(pool) {
         Some(known) => *known = milli,
         None => drop(saturation_milli.insert(pool.to_owned(), milli)),
-    }
-}
-
-/// Reads what lies from `start` to `end` in slices, until `take` has enough.
-fn for_slices(
-    start: usize,
-    end: usize,
-    mut read: impl FnMut(usize, usize) -> Option<Vec<u8>>,
-    mut take: impl FnMut(&[u8]) -> bool,
-) {
-    let mut at = start;
-    while at < end {
-        let wanted = end.saturating_sub(at).min(SLICE_BYTES);
-        let Some(slice) = read(at, wanted).filter(|slice| !slice.is_empty()) else {
-            return;
-        };
-        at = at.saturating_add(slice.len());
-        if !take(&slice) {
-            return;
-        }
     }
 }

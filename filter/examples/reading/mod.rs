@@ -7,9 +7,7 @@ mod host;
 
 use std::{rc::Rc, sync::Arc};
 
-use penstock_filter_core::{
-    body::BodyScanner, headers::Headers, identity::Claims, limits::SLICE_BYTES, plan::Plan,
-};
+use penstock_filter_core::{body::BodyScanner, headers::Headers, identity::Claims, plan::Plan};
 use penstock_wire::{Identity, Policy, Register, Source, source::From};
 
 use self::host::{Buffer, Map, Stream};
@@ -48,7 +46,7 @@ pub(crate) fn plan() -> Rc<Plan> {
 pub(crate) struct Reading {
     scanner: BodyScanner,
     claims: Claims,
-    scanned: usize,
+    size: usize,
 }
 
 impl Reading {
@@ -58,25 +56,16 @@ impl Reading {
         Self {
             scanner: BodyScanner::new(Arc::clone(&plan.body_keys)),
             claims: Claims::gather(&plan.sources, true, Headers::new(&map), &Stream),
-            scanned: 0,
+            size: 0,
         }
     }
 
-    /// Reads what has come of the body, up to its byte `size`, in slices that are full until its `end`; false: it is no
-    /// body that Penstock would let pass.
+    /// Reads what has come of the body, up to its byte `size`, as Penstock does; false: it is no body that Penstock would
+    /// let pass.
     pub(crate) fn body(&mut self, size: usize, end: bool) -> bool {
-        while self.scanned < size {
-            let wanted = size.saturating_sub(self.scanned).min(SLICE_BYTES);
-            if wanted < SLICE_BYTES && !end {
-                break;
-            }
-            let slice = host::buffer(Buffer::RequestBody, self.scanned, wanted).unwrap_or_default();
-            if slice.is_empty() || self.scanner.feed(&slice).is_err() {
-                return false;
-            }
-            self.scanned = self.scanned.saturating_add(slice.len());
-        }
-        true
+        self.size = size;
+        let read = |start, length| host::buffer(Buffer::RequestBody, start, length);
+        self.scanner.read_on(size, end, read).is_ok()
     }
 
     /// What Penstock would say of the request; none: it would refuse it.
@@ -88,7 +77,7 @@ impl Reading {
         register.stream = body.stream;
         register.max_tokens = body.max_tokens;
         register.prompt_bytes = body.prompt_bytes;
-        register.body_bytes = u64::try_from(self.scanned).ok()?;
+        register.body_bytes = u64::try_from(self.size).ok()?;
         Some(register)
     }
 }

@@ -2,7 +2,7 @@
 
 use penstock_wire::{Api, Cancel, filter_frame::Event, limits::NAME_BYTES_MAX, names};
 
-use super::{Worker, for_slices};
+use super::Worker;
 use crate::{
     answer::{Answer, Standing},
     effect::Responded,
@@ -11,6 +11,7 @@ use crate::{
     headers::Headers,
     hygiene::{self, CONTENT_LENGTH, Edit},
     identity::Properties,
+    limits::SLICE_BYTES,
     response::{Format, ResponseScanner},
     time::Instant,
 };
@@ -102,7 +103,7 @@ impl Worker {
         sequence: u64,
         size: usize,
         end: bool,
-        read: impl FnMut(usize, usize) -> Option<Vec<u8>>,
+        mut read: impl FnMut(usize, usize) -> Option<Vec<u8>>,
     ) {
         let Some(begun) = self.begun(sequence) else { return };
         begun.ended |= end;
@@ -110,10 +111,15 @@ impl Worker {
             begun.scanner.arrived(now);
         }
         if begun.scanner.reads() {
-            for_slices(0, size, read, |slice| {
-                begun.scanner.feed(slice);
-                true
-            });
+            let mut at = 0_usize;
+            while at < size {
+                let wanted = size.saturating_sub(at).min(SLICE_BYTES);
+                let Some(slice) = read(at, wanted).filter(|slice| !slice.is_empty()) else {
+                    return;
+                };
+                at = at.saturating_add(slice.len());
+                begun.scanner.feed(&slice);
+            }
         }
     }
 

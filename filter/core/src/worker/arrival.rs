@@ -8,17 +8,17 @@ use penstock_wire::{
     names::{self, code, outcome},
 };
 
-use super::{Worker, for_slices};
+use super::Worker;
 use crate::{
     answer::{Answer, Failure, Standing},
-    body::{BodyError, BodyScanner},
+    body::BodyScanner,
     effect::{Bodied, Headed},
     exchange::{Collecting, Exchange, Phase},
     headers::Headers,
     hygiene::{self, CONTENT_LENGTH, Edit},
     identity::{Claims, Properties},
     intake::{client, describe, invalid, read_claims, refuse_by_headers, too_large},
-    limits::{RETRY_AFTER_MS, SLICE_BYTES, TRACEPARENT_BYTES_MAX},
+    limits::{RETRY_AFTER_MS, TRACEPARENT_BYTES_MAX},
     patience::{Verdict, judge},
     time::Instant,
     token::Token,
@@ -66,7 +66,6 @@ impl Worker {
             },
             claims: Claims::gather(&self.plan.sources, trusted, headers, host),
             size: 0,
-            scanned: 0,
         };
         let mut exchange = Exchange {
             context,
@@ -203,10 +202,7 @@ impl Worker {
         if end {
             return self.handle_request_end(now, sequence, read);
         }
-        // A slice is asked for when it is full: each costs the host as much, however little is in it.
-        let partial = size.saturating_sub(collecting.scanned) % SLICE_BYTES;
-        let whole = size.saturating_sub(partial);
-        match scan(collecting, whole, read) {
+        match collecting.scanner.read_on(size, false, read) {
             Ok(()) => Bodied::Held,
             Err(error) => {
                 Bodied::Answered(self.refuse(now, sequence, &invalid(error), outcome::REJECTED_INVALID))
@@ -226,13 +222,16 @@ impl Worker {
             return Bodied::Held;
         };
         let phase = core::mem::replace(&mut exchange.phase, Phase::Answered);
-        let Phase::Collecting(mut collecting) = phase else {
+        let Phase::Collecting(collecting) = phase else {
             exchange.phase = phase;
             return Bodied::Held;
         };
-        let size = collecting.size;
-        let scanned = scan(&mut collecting, size, read);
-        let Collecting { scanner, claims, .. } = *collecting;
+        let Collecting {
+            mut scanner,
+            claims,
+            size,
+        } = *collecting;
+        let scanned = scanner.read_on(size, true, read);
         let mut body = match scanned.and_then(|()| scanner.finish()) {
             Ok(body) => body,
             Err(error) => {
@@ -328,20 +327,4 @@ impl Worker {
         }
         answer
     }
-}
-
-/// Reads on to the body's byte `up_to`.
-fn scan(
-    collecting: &mut Collecting,
-    up_to: usize,
-    read: impl FnMut(usize, usize) -> Option<Vec<u8>>,
-) -> Result<(), BodyError> {
-    let mut scanned = Ok(());
-    let scanner = &mut collecting.scanner;
-    for_slices(collecting.scanned, up_to, read, |slice| {
-        scanned = scanner.feed(slice);
-        scanned.is_ok()
-    });
-    collecting.scanned = up_to;
-    scanned
 }

@@ -80,3 +80,20 @@ fn a_body_is_refused_at_its_first_wrong_slice() {
     let answer = rig.body(sequence, &body, false).expect("refused before its end");
     assert_eq!(answer.status, 400);
 }
+
+#[test]
+fn what_the_host_did_not_give_is_asked_for_again() {
+    let mut rig = roomy();
+    let sequence = rig.held(&[]);
+    let body = format!(r#"{{"model":"m1","prompt":"{}"}}"#, "x".repeat(SLICE_BYTES));
+    let held = rig
+        .worker
+        .handle_request_body(rig.now, sequence, SLICE_BYTES, false, |_, _| None);
+    assert_eq!(held, Bodied::Held);
+    assert_eq!(rig.body(sequence, &body, true), None);
+    let said = rig.outs();
+    let [Out::Said(_, Event::Register(register))] = said.as_slice() else {
+        panic!("{said:?}")
+    };
+    assert_eq!(register.prompt_bytes, SLICE_BYTES as u64);
+}
