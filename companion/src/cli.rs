@@ -12,15 +12,14 @@ use std::process::ExitCode;
 
 use clap::{CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
 use clap_complete::Shell;
+use penstock_config as config;
+use penstock_errors::EXIT_USAGE;
+use penstock_filter_module as filter_module;
+use penstock_mock::{demo, mock_server};
+use penstock_server::serve;
+use penstock_tools::{import, model_cli, replay, status_cmd, top};
+use penstock_up::{self as up, envoy_config};
 use tracing_subscriber::EnvFilter;
-
-use crate::{
-    config, demo, envoy_config, filter_module, import, mock_server, model_cli, replay, serve, status_cmd,
-    top, up,
-};
-
-/// Bad usage or configuration.
-pub const EXIT_USAGE: u8 = 2;
 
 /// Admission control and fair queueing for LLM inference, inside Envoy.
 #[derive(Debug, Parser)]

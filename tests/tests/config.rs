@@ -130,14 +130,14 @@ fn the_schema_is_printed_without_a_file() {
         assert_eq!(code, Some(0), "{said}");
         let schema: serde_json::Value = serde_json::from_str(&said).expect("JSON and nothing else");
         assert_eq!(schema["$schema"], "https://json-schema.org/draft/2020-12/schema");
-        assert_eq!(schema, penstock::config::schema());
+        assert_eq!(schema, penstock_config::schema());
     });
 }
 
 #[test]
 fn the_page_that_lists_every_key_is_current() {
     let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/reference.md");
-    let fresh = penstock::config::reference();
+    let fresh = penstock_config::reference();
     if std::env::var_os("PENSTOCK_REGENERATE").is_some() {
         std::fs::write(&page, fresh).expect("write the page");
         return;
@@ -145,6 +145,6 @@ fn the_page_that_lists_every_key_is_current() {
     let stored = std::fs::read_to_string(&page).unwrap_or_default();
     assert!(
         stored == fresh,
-        "docs/reference.md isn't what companion/src/config/raw gives: run `just reference`"
+        "docs/reference.md isn't what companion/config/src/raw gives: run `just reference`"
     );
 }

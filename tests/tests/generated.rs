@@ -56,6 +56,6 @@ fn protocol_code_is_current() {
         .expect("service");
     hold(
         &service.join("penstock.v1.rs"),
-        &root().join("companion/src/grpc/generated.rs"),
+        &root().join("companion/server/src/grpc/generated.rs"),
     );
 }

@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::time::Duration;
 
-use penstock::config::Config;
+use penstock_config::Config;
 use penstock_control::Kept;
 use penstock_model::Parameters;
 use penstock_tests::gateway::pool;
@@ -26,7 +26,7 @@ fn store(path: &Path) -> String {
 /// Keeps it as a companion does that has learned it.
 async fn learned(pools: &str, pool: &str, variant: &str) {
     let config = Config::parse(&format!("pools:\n{pools}"), "test").expect("valid");
-    let mut keeper = penstock::store::Keeper::default();
+    let mut keeper = penstock_server::store::Keeper::default();
     keeper.open(&config).await.expect("nobody has it open");
     keeper.writers().learned(pool, variant.into(), KEPT);
     keeper.close(Duration::from_secs(60)).await;

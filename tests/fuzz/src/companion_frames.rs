@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::sync::OnceLock;
 use std::time::Duration;
 
-use penstock::policy;
+use penstock_data_plane::policy;
 use penstock_filter_core::config::Config as PluginConfig;
 use penstock_filter_core::effect::{Bodied, Effect, Headed};
 use penstock_filter_core::headers::Headers;

@@ -2,13 +2,14 @@
 
 use std::path::PathBuf;
 
-use penstock::config::{Config, Error};
-use penstock::{envoy_config, policy, serve};
+use penstock_config::{Config, Error};
 use penstock_control::Control;
+use penstock_data_plane::{policy, settings};
 use penstock_engine::Instant;
 use penstock_filter_core::config::Config as PluginConfig;
 use penstock_filter_core::time::Instant as FilterInstant;
 use penstock_filter_core::worker::Worker;
+use penstock_server::serve;
 
 use super::host::{DRAW, Shared};
 
@@ -62,6 +63,6 @@ fn starts(config: &Config) {
         serve::settings(config, &serve::Birth::now(Some(1))),
         Instant::ZERO,
     );
-    let envoy = envoy_config::settings(config, "n", PathBuf::from("filter.wasm"));
+    let envoy = settings::settings(config, "n", PathBuf::from("filter.wasm"));
     assert_eq!(envoy.pools.len(), config.pools.len());
 }

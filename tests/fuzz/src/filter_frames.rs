@@ -7,9 +7,9 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use penstock::serve;
 use penstock_control::{ConnId, Control, Event, Output, Settings};
 use penstock_engine::Instant;
+use penstock_server::serve;
 use penstock_wire as wire;
 use prost::Message;
 use wire::filter_frame::Event as Said;

@@ -2,7 +2,7 @@
 
 use std::sync::OnceLock;
 
-use penstock::config::Config;
+use penstock_config::Config;
 
 /// Documents that the target of configurations starts from, too.
 pub const DOCUMENTS: [&str; 5] = [

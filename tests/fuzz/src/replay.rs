@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use penstock::replay::{self, Error};
+use penstock_tools::replay::{self, Error};
 use serde_json::Value;
 
 use super::policies::configs;

@@ -1,7 +1,7 @@
 //! Hardware and traffic, and what is true of both together.
 
 use penstock_model::{Parameters, Sizing, Traffic, sizing, slo};
-use penstock_sim::Hardware;
+use penstock_model_server::Hardware;
 use penstock_sim::closed_loop::{Mix, ServerSetting};
 
 /// The default multiplier of inferred targets.

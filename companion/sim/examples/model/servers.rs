@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use penstock_model::sizing;
-use penstock_sim::Hardware;
+use penstock_model_server::Hardware;
 use penstock_sim::closed_loop::{Arrivals, Finished, GateBy, Mix, Setting, fly};
 use serde_json::{Value, json};
 

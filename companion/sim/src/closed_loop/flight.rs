@@ -10,13 +10,13 @@ use penstock_engine::units::{Decimal, Tokens};
 use penstock_engine::{Budget, Effect, Engine, Input, Instant, Policy, Request, RequestId};
 use penstock_model::workload::Observed;
 use penstock_model::{Parameters, Traffic, sizing, slo};
+use penstock_model_server::{Hardware, HardwareError, Job, JobId, Kind, Server};
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
 use super::record::{Finished, Record, Sample};
 use super::setting::{Change, GateBy, Setting};
 use super::traffic::{Arrivals, Drawn, Mix, factor};
-use crate::server::{Hardware, HardwareError, Job, JobId, Kind, Server};
 
 /// Bytes of text that a token stands for, on the average,
 const BYTES_A_TOKEN: f64 = 4.2;

@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use penstock_control::Kept;
 use penstock_model::slo::Policy as SloPolicy;
+use penstock_model_server::Hardware;
 
 use super::traffic::Arrivals;
-use crate::server::Hardware;
 
 /// One server.
 #[derive(Clone, Debug, PartialEq)]

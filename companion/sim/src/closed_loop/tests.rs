@@ -5,10 +5,10 @@ use std::time::Duration;
 use penstock_model::learner::State;
 use penstock_model::slo::Policy as SloPolicy;
 use penstock_model::{Parameters, Sizing, Targets, Traffic, sizing, slo};
+use penstock_model_server::Hardware;
 
 use super::flight::parameters;
 use super::*;
-use crate::Hardware;
 
 const ITL_MS: f64 = 50.0;
 

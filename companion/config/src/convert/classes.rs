@@ -1,0 +1,473 @@
+//! Policy classes, by the rules of Dynamo's router policy file: buckets rise from 0, a class names a family and a
+//! bucket or neither, and every family has one class for every bucket.
+//!
+//! More is allowed than there: without buckets a class may name a family alone; without a default family the first
+//! class's counts; a model's profile is found by glob. Dynamo's classes of different models never meet; here they
+//! share a pool, so a name that an earlier set has taken is written `GLOB/NAME`.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use penstock_engine::limits::CLASSES_MAX;
+use penstock_engine::policy as engine;
+
+use crate::{Broken, raw};
+
+/// The sets, the root's first, and the globs of the others; neither has an entry where nothing is configured.
+pub(super) struct ClassSets {
+    pub(super) sets: Vec<engine::ClassSet>,
+    pub(super) globs: Vec<String>,
+}
+
+/// Checks `classes`, which is found at `path`.
+pub(super) fn convert(raw: raw::Classes, path: &str) -> Result<ClassSets, Broken> {
+    let root = raw::ClassSet {
+        default_policy_family: raw.default_policy_family,
+        uncached_isl_buckets: raw.uncached_isl_buckets,
+        policy_classes: raw.policy_classes,
+    };
+    let mut taken = BTreeSet::new();
+    let root = convert_set(root, path, None, &mut taken)?;
+    let mut globs = Vec::with_capacity(raw.models.0.len());
+    let mut sets = vec![root];
+    for (glob, set) in raw.models.0 {
+        let path = format!("{path}.models.{glob}");
+        if glob.is_empty() || globs.contains(&glob) {
+            return Err(Broken(path, "a glob isn't empty, and stands here once".into()));
+        }
+        if set.policy_classes.0.is_empty() {
+            return Err(Broken(
+                format!("{path}.policy_classes"),
+                "at least one class is needed".into(),
+            ));
+        }
+        sets.push(convert_set(set, &path, Some(&glob), &mut taken)?);
+        globs.push(glob);
+    }
+    let too_many = taken.len() > CLASSES_MAX || sets.len() > usize::from(u16::MAX);
+    if too_many {
+        return Err(Broken(
+            format!("{path}.policy_classes"),
+            format!("a pool has at most {CLASSES_MAX} classes"),
+        ));
+    }
+    if taken.is_empty() {
+        sets.clear();
+    }
+    Ok(ClassSets { sets, globs })
+}
+
+fn convert_set(
+    raw: raw::ClassSet,
+    path: &str,
+    glob: Option<&str>,
+    taken: &mut BTreeSet<String>,
+) -> Result<engine::ClassSet, Broken> {
+    let classes = raw.policy_classes.0;
+    let buckets = convert_buckets(
+        raw.uncached_isl_buckets.0,
+        &format!("{path}.uncached_isl_buckets"),
+    )?;
+    if classes.is_empty() {
+        let lonely = raw.default_policy_family.map(|_| "default_policy_family");
+        return match lonely.or((!buckets.is_empty()).then_some("uncached_isl_buckets")) {
+            Some(key) => Err(Broken(
+                format!("{path}.{key}"),
+                "this is of no use without policy_classes".into(),
+            )),
+            None => Ok(engine::ClassSet::default()),
+        };
+    }
+    check_matrix(&classes, &buckets, path)?;
+    check_default(raw.default_policy_family.as_deref(), &classes, path)?;
+    let converted = classes
+        .into_iter()
+        .map(|class| {
+            let name = match glob {
+                Some(glob) if taken.contains(&class.name) => format!("{glob}/{}", class.name),
+                Some(_) | None => class.name.clone(),
+            };
+            taken.insert(name.clone());
+            convert_class(class, &name)
+        })
+        .collect();
+    Ok(engine::ClassSet {
+        default_family: raw.default_policy_family.map(Into::into),
+        buckets,
+        classes: converted,
+    })
+}
+
+fn convert_buckets(raw: Vec<raw::Bucket>, path: &str) -> Result<Vec<engine::Bucket>, Broken> {
+    let mut names = BTreeSet::new();
+    let mut above = None;
+    raw.into_iter()
+        .enumerate()
+        .map(|(at, bucket)| {
+            let path = format!("{path}[{at}]");
+            let rises = above.map_or(bucket.min_tokens.0 == 0, |above| bucket.min_tokens.0 > above);
+            if !rises {
+                return Err(Broken(
+                    format!("{path}.min_tokens"),
+                    "the first bucket begins at 0, and each next one above the one before it".into(),
+                ));
+            }
+            above = Some(bucket.min_tokens.0);
+            identifier(&bucket.bucket, &format!("{path}.bucket"))?;
+            if !names.insert(bucket.bucket.clone()) {
+                return Err(Broken(
+                    format!("{path}.bucket"),
+                    format!("`{}` is the name of two buckets", bucket.bucket),
+                ));
+            }
+            Ok(engine::Bucket {
+                min_tokens: bucket.min_tokens.0,
+                name: bucket.bucket.into(),
+            })
+        })
+        .collect()
+}
+
+/// Names are unique, and every family has exactly one class for every bucket.
+fn check_matrix(classes: &[raw::Class], buckets: &[engine::Bucket], path: &str) -> Result<(), Broken> {
+    let mut names = BTreeSet::new();
+    let mut families: BTreeMap<&str, BTreeSet<Option<&str>>> = BTreeMap::new();
+    for (at, class) in classes.iter().enumerate() {
+        let path = format!("{path}.policy_classes[{at}]");
+        let broken = |key: &str, why: String| Err(Broken(format!("{path}{key}"), why));
+        identifier(&class.name, &format!("{path}.name"))?;
+        if !names.insert(class.name.as_str()) {
+            return broken(".name", format!("`{}` is the name of two classes", class.name));
+        }
+        if let Some(family) = &class.policy_family {
+            identifier(family, &format!("{path}.policy_family"))?;
+        }
+        let bucket = class.cache_bucket.as_deref();
+        match (class.policy_family.as_deref(), bucket) {
+            (None, None) => continue,
+            (Some(_), None) if buckets.is_empty() => {}
+            (Some(_), None) | (None, Some(_)) => {
+                return broken(
+                    "",
+                    "a class names policy_family and cache_bucket, or neither".into(),
+                );
+            }
+            (Some(_), Some(bucket)) if buckets.iter().all(|it| &*it.name != bucket) => {
+                return broken(
+                    ".cache_bucket",
+                    format!("`{bucket}` is none of uncached_isl_buckets"),
+                );
+            }
+            (Some(_), Some(_)) => {}
+        }
+        let family = class.policy_family.as_deref().unwrap_or_default();
+        if !families.entry(family).or_default().insert(bucket) {
+            return broken(
+                "",
+                format!("family `{family}` has another class for the same bucket; it has one for each"),
+            );
+        }
+    }
+    for (at, class) in classes.iter().enumerate() {
+        if class.policy_family.is_none() && families.contains_key(class.name.as_str()) {
+            return Err(Broken(
+                format!("{path}.policy_classes[{at}].name"),
+                format!("`{}` is the name of a family too", class.name),
+            ));
+        }
+    }
+    for (family, held) in &families {
+        if let Some(missing) = buckets.iter().find(|it| !held.contains(&Some(&*it.name))) {
+            return Err(Broken(
+                format!("{path}.policy_classes"),
+                format!(
+                    "family `{family}` has no class for bucket `{}`; it needs one for each",
+                    missing.name
+                ),
+            ));
+        }
+    }
+    Ok(())
+}
+
+/// The default is a family; where no class names one, it is a class.
+fn check_default(default: Option<&str>, classes: &[raw::Class], path: &str) -> Result<(), Broken> {
+    let Some(default) = default else { return Ok(()) };
+    let families: BTreeSet<&str> = classes
+        .iter()
+        .filter_map(|it| it.policy_family.as_deref())
+        .collect();
+    let known = if families.is_empty() {
+        classes.iter().any(|class| class.name == default)
+    } else {
+        families.contains(default)
+    };
+    if known {
+        Ok(())
+    } else {
+        Err(Broken(
+            format!("{path}.default_policy_family"),
+            format!("`{default}` is no family of policy_classes"),
+        ))
+    }
+}
+
+/// A class that names no family is asked for by its own name.
+fn convert_class(raw: raw::Class, name: &str) -> engine::Class {
+    // Nothing is below a threshold of 0; it means that only an endpoint without a prompt in flight takes one.
+    let idle_only = raw.prefill_busy_threshold_frac.is_some_and(|it| it.0 == 0.0);
+    let busy_tokens = if idle_only {
+        Some(1)
+    } else {
+        raw.prefill_busy_threshold.map(|tokens| tokens.0.max(1))
+    };
+    engine::Class {
+        family: raw.policy_family.unwrap_or(raw.name).into(),
+        bucket: raw.cache_bucket.map(Into::into),
+        order: raw.queue_policy.map(|order| match order {
+            raw::QueuePolicy::Fcfs => engine::Order::Fcfs,
+            raw::QueuePolicy::Wspt => engine::Order::Wspt,
+        }),
+        busy_tokens,
+        busy_fraction: raw
+            .prefill_busy_threshold_frac
+            .map(|it| it.0)
+            .filter(|fraction| *fraction > 0.0),
+        requests_per_endpoint: raw.request_queue_limit_per_worker.map(|it| it.0),
+        prompt_tokens_per_endpoint: raw.raw_isl_token_queue_limit_per_worker.map(|it| it.0),
+        cached_tokens_per_endpoint: raw.cached_token_queue_limit_per_worker.map(|it| it.0),
+        ..engine::Class::new(name, raw.quantum.0)
+    }
+}
+
+/// Names that are safe in headers and labels.
+fn identifier(name: &str, key: &str) -> Result<(), Broken> {
+    let safe = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'.' | b'-');
+    if (1..=penstock_wire::limits::NAME_BYTES_MAX).contains(&name.len()) && name.bytes().all(safe) {
+        Ok(())
+    } else {
+        Err(Broken(
+            key.into(),
+            format!("`{name}`: a name has 1 to 256 letters, digits, `_`, `.` or `-`"),
+        ))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use penstock_engine::policy::{Bucket, ClassMode, Order};
+
+    use crate::{Config, Pool};
+
+    /// Dynamo's published form, two profiles and what chooses workers.
+    const DYNAMO: &str = "
+router:
+  router_track_active_blocks: true
+default_policy_family: standard
+uncached_isl_buckets:
+  - min_tokens: 0
+    bucket: cached
+  - min_tokens: 3072
+    bucket: uncached
+policy_classes:
+  - name: cached
+    policy_family: standard
+    cache_bucket: cached
+    queue_policy: wspt
+    quantum: 2048
+    prefill_busy_threshold_frac: 16.0
+  - name: uncached
+    policy_family: standard
+    cache_bucket: uncached
+    quantum: 512
+    prefill_busy_threshold: 0
+    request_queue_limit_per_worker: 8
+    raw_isl_token_queue_limit_per_worker: 65536
+    cached_token_queue_limit_per_worker: 4096
+  - name: custom_priority
+    quantum: 4096
+models:
+  z/*:
+    default_policy_family: latency
+    uncached_isl_buckets:
+      - min_tokens: 0
+        bucket: all
+    policy_classes:
+      - name: cached
+        policy_family: latency
+        cache_bucket: all
+        quantum: 1
+  example/large-model:
+    default_policy_family: batch
+    uncached_isl_buckets: [{min_tokens: 0, bucket: all}]
+    policy_classes: [{name: batch, policy_family: batch, cache_bucket: all, quantum: 7, prefill_busy_threshold_frac: 0.0}]
+worker_selection:
+  aggregated: default
+";
+
+    fn parse(classes: &str) -> Result<Pool, String> {
+        let indented: String = classes.lines().map(|line| format!("      {line}\n")).collect();
+        let text = format!(
+            "pools:\n- name: a\n  endpoints: {{static: ['127.0.0.1:8001']}}\n  arbitration:\n    classes:\n{indented}"
+        );
+        Config::parse(&text, "f.yaml")
+            .map(|mut config| config.pools.remove(0))
+            .map_err(|why| why.to_string())
+    }
+
+    #[test]
+    fn dynamos_own_file_reads_as_it_is() {
+        let pool = parse(DYNAMO).expect("valid");
+        assert_eq!(pool.class_globs, ["z/*", "example/large-model"]);
+        assert_eq!(pool.policy.class_mode, ClassMode::Exact);
+        let [root, first, second] = &pool.policy.classes[..] else {
+            panic!("three sets")
+        };
+        assert_eq!(root.default_family.as_deref(), Some("standard"));
+        let bucket = |min_tokens, name: &str| Bucket {
+            min_tokens,
+            name: name.into(),
+        };
+        assert_eq!(root.buckets, [bucket(0, "cached"), bucket(3_072, "uncached")]);
+        let [cached, uncached, custom] = &root.classes[..] else {
+            panic!("three classes")
+        };
+        assert_eq!(
+            (&*cached.name, &*cached.family, cached.quantum),
+            ("cached", "standard", 2_048)
+        );
+        assert_eq!(cached.bucket.as_deref(), Some("cached"));
+        assert_eq!(
+            (cached.order, cached.busy_fraction),
+            (Some(Order::Wspt), Some(16.0))
+        );
+        // Of no prompt in flight there is one place.
+        assert_eq!((uncached.order, uncached.busy_tokens), (None, Some(1)));
+        assert_eq!(uncached.requests_per_endpoint, Some(8));
+        assert_eq!(uncached.prompt_tokens_per_endpoint, Some(65_536));
+        assert_eq!(uncached.cached_tokens_per_endpoint, Some(4_096));
+        // Asked for by its own name, in any bucket.
+        assert_eq!(
+            (&*custom.family, custom.bucket.as_deref()),
+            ("custom_priority", None)
+        );
+        // The root has that name already.
+        assert_eq!(
+            (&*first.classes[0].name, &*first.classes[0].family),
+            ("z/*/cached", "latency")
+        );
+        let batch = &second.classes[0];
+        assert_eq!(
+            (&*batch.name, batch.busy_fraction, batch.busy_tokens),
+            ("batch", None, Some(1))
+        );
+    }
+
+    #[test]
+    fn small_forms_are_allowed() {
+        let pool =
+            parse("policy_classes: [{name: a, quantum: 2048}, {name: b, quantum: 512}]").expect("valid");
+        assert_eq!(pool.policy.classes.len(), 1);
+        assert_eq!(pool.policy.classes[0].default_family, None);
+        let pool =
+            parse("default_policy_family: b\npolicy_classes: [{name: a, quantum: 1}, {name: b, quantum: 1}]");
+        assert_eq!(
+            pool.expect("valid").policy.classes[0].default_family.as_deref(),
+            Some("b")
+        );
+        let pool =
+            parse("mode: dynamo\npolicy_classes: [{name: a, policy_family: f, quantum: 1}]").expect("valid");
+        assert_eq!(pool.policy.class_mode, ClassMode::Dynamo);
+        // Without classes at the root its models have one class.
+        let pool = parse("models: {'m*': {policy_classes: [{name: a, quantum: 1}]}}").expect("valid");
+        assert_eq!((pool.policy.classes.len(), pool.class_globs.len()), (2, 1));
+        assert!(pool.policy.classes[0].classes.is_empty());
+        assert!(parse("mode: exact").expect("valid").policy.classes.is_empty());
+    }
+
+    #[test]
+    fn what_dynamo_refuses_is_refused() {
+        let buckets =
+            "uncached_isl_buckets: [{min_tokens: 0, bucket: cached}, {min_tokens: 32, bucket: uncached}]";
+        let class = |it: &str| format!("{buckets}\npolicy_classes: [{it}]");
+        let of = |bucket: &str| {
+            format!("{{name: {bucket}, policy_family: f, cache_bucket: {bucket}, quantum: 1}}")
+        };
+        let both = format!("{}, {}", of("cached"), of("uncached"));
+        assert!(parse(&class(&both)).is_ok());
+        let cases = [
+            (class(&of("cached")), "has no class for bucket `uncached`"),
+            (
+                class(&format!(
+                    "{both}, {{name: c, policy_family: f, cache_bucket: cached, quantum: 1}}"
+                )),
+                "another class",
+            ),
+            (
+                class(&format!("{both}, {{name: cached, quantum: 1}}")),
+                "two classes",
+            ),
+            (class(&format!("{both}, {{name: f, quantum: 1}}")), "family too"),
+            (
+                class(&format!("{both}, {{name: c, policy_family: f, quantum: 1}}")),
+                "or neither",
+            ),
+            (
+                class(&format!("{both}, {{name: c, cache_bucket: cached, quantum: 1}}")),
+                "or neither",
+            ),
+            (
+                class(&format!(
+                    "{both}, {{name: c, policy_family: f, cache_bucket: x, quantum: 1}}"
+                )),
+                "none of uncached",
+            ),
+            (
+                class(&format!("{both}, {{name: 'c/d', quantum: 1}}")),
+                "letters, digits",
+            ),
+            (class(&format!("{both}, {{name: c, quantum: 0}}")), "at least 1"),
+            (
+                class(&format!("{both}, {{name: c, quantum: 1, queue_policy: lcfs}}")),
+                "lcfs",
+            ),
+            (
+                class(&format!(
+                    "{both}, {{name: c, quantum: 1, prefill_busy_threshold_frac: -1}}"
+                )),
+                "at least 0",
+            ),
+            (
+                class(&format!("{both}, {{name: c, quantum: 1, colour: red}}")),
+                "colour",
+            ),
+            (format!("{}\ndefault_policy_family: g", class(&both)), "no family"),
+            (
+                format!(
+                    "{}\ndefault_policy_family: c",
+                    class(&format!("{both}, {{name: c, quantum: 1}}"))
+                ),
+                "no family",
+            ),
+            (buckets.to_owned(), "without policy_classes"),
+            (
+                "uncached_isl_buckets: [{min_tokens: 1, bucket: a}]".to_owned(),
+                "begins at 0",
+            ),
+            (buckets.replace("32", "0"), "begins at 0"),
+            (
+                buckets.replace("bucket: uncached", "bucket: cached"),
+                "two buckets",
+            ),
+            (
+                "models: {'m*': {default_policy_family: a}}".to_owned(),
+                "at least one class",
+            ),
+            ("default_policy_class: a".to_owned(), "default_policy_class"),
+        ];
+        for (text, word) in cases {
+            let message = parse(&text).expect_err(&text);
+            assert!(message.contains(word), "{text}: {message}");
+            assert!(message.contains("pools[0].arbitration.classes"), "{message}");
+        }
+    }
+}

@@ -1,0 +1,205 @@
+//! Where a request's identity is read: sources, and what a table by model may say.
+
+use penstock_control::MaxPriority;
+use penstock_engine::input::Band;
+use penstock_wire::limits::{JUMP_S_MAX, NAME_BYTES_MAX, STRICT_MAX};
+
+use crate::{Broken, Identity, Source, Trust, raw, value};
+
+/// Checks `identity`.
+pub(super) fn convert(raw: raw::Identity) -> Result<Identity, Broken> {
+    let max_priority = MaxPriority {
+        default: raw.max_priority.default.map(Band::from),
+        tenants: raw
+            .max_priority
+            .tenants
+            .into_iter()
+            .map(|(tenant, band)| (tenant, band.into()))
+            .collect(),
+    };
+    Ok(Identity {
+        fairness_id: sources("identity.fairness_id", raw.fairness_id.0, name)?,
+        user: sources("identity.user", raw.user.0, name)?,
+        priority: sources("identity.priority", raw.priority.0, |value| match value {
+            "critical" | "default" | "sheddable" => Ok(()),
+            _ => Err("critical, default or sheddable".into()),
+        })?,
+        class: sources("identity.class", raw.class.0, name)?,
+        strict: sources("identity.strict", raw.strict.0, |value| {
+            at_most(value, STRICT_MAX)
+        })?,
+        jump: sources("identity.jump", raw.jump.0, |value| at_most(value, JUMP_S_MAX))?,
+        objectives: raw
+            .objectives
+            .into_iter()
+            .map(|(name, band)| (name, band.into()))
+            .collect(),
+        max_priority,
+        trust: match raw.trust {
+            None | Some(value::Trusted::All) => Trust::All,
+            Some(value::Trusted::Networks(networks)) => {
+                Trust::Networks(networks.into_iter().map(|it| it.0).collect())
+            }
+        },
+    })
+}
+
+/// `allowed` says of a table's value what it should be, if it isn't.
+fn sources(
+    key: &str,
+    raw: Vec<raw::Source>,
+    allowed: impl Fn(&str) -> Result<(), String>,
+) -> Result<Vec<Source>, Broken> {
+    raw.into_iter()
+        .enumerate()
+        .map(|(at, source)| {
+            let key = format!("{key}[{at}]");
+            let named = |text: String| match name(&text) {
+                Ok(()) => Ok(text),
+                Err(why) => Err(Broken(key.clone(), format!("this is {why}"))),
+            };
+            Ok(match source {
+                raw::Source::Header(name) => Source::Header(header(named(name)?, &key)?),
+                raw::Source::Body(name) => Source::Body(named(name)?),
+                raw::Source::Metadata(path) => Source::Metadata(metadata(named(path)?, &key)?),
+                raw::Source::Model(rules) => {
+                    let rules = rules.0.into_iter().map(|(glob, value::Scalar(value))| {
+                        allowed(&value).map_err(|why| {
+                            Broken(format!("{key}.model.{glob}"), format!("`{value}`: this is {why}"))
+                        })?;
+                        Ok((glob, value))
+                    });
+                    Source::Model(rules.collect::<Result<_, _>>()?)
+                }
+            })
+        })
+        .collect()
+}
+
+/// In lower case. `:authority` is one too.
+fn header(name: String, key: &str) -> Result<String, Broken> {
+    let token = |byte: u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte);
+    let letters = name.strip_prefix(':').unwrap_or(&name);
+    if !letters.is_empty() && letters.bytes().all(token) {
+        return Ok(name.to_ascii_lowercase());
+    }
+    Err(Broken(
+        format!("{key}.header"),
+        format!("`{name}` is no header's name; write one like x-penstock-tenant"),
+    ))
+}
+
+/// A namespace and at least one key.
+fn metadata(path: String, key: &str) -> Result<String, Broken> {
+    // A claim may be called by a URL, slashes and all.
+    if path
+        .split_once('/')
+        .is_some_and(|(namespace, keys)| !namespace.is_empty() && !keys.is_empty())
+    {
+        return Ok(path);
+    }
+    Err(Broken(
+        format!("{key}.metadata"),
+        format!("`{path}`: this is NAMESPACE/KEY/..., like envoy.filters.http.jwt_authn/payload/sub"),
+    ))
+}
+
+fn name(value: &str) -> Result<(), String> {
+    if (1..=NAME_BYTES_MAX).contains(&value.len()) {
+        Ok(())
+    } else {
+        Err(format!("a name of 1 to {NAME_BYTES_MAX} bytes"))
+    }
+}
+
+fn at_most(value: &str, most: u32) -> Result<(), String> {
+    match value.parse::<u32>() {
+        Ok(number) if number <= most => Ok(()),
+        Ok(_) | Err(_) => Err(format!("a whole number from 0 to {most}")),
+    }
+}
+
+impl From<raw::Criticality> for Band {
+    fn from(raw: raw::Criticality) -> Self {
+        match raw {
+            raw::Criticality::Critical => Self::Critical,
+            raw::Criticality::Default => Self::Default,
+            raw::Criticality::Sheddable => Self::Sheddable,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::{Config, Identity, Source, Trust};
+
+    fn parse(identity: &str) -> Result<Identity, String> {
+        let text =
+            format!("identity: {identity}\npools: [{{name: a, endpoints: {{static: ['127.0.0.1:8001']}}}}]");
+        Config::parse(&text, "f.yaml")
+            .map(|config| config.identity)
+            .map_err(|why| why.to_string())
+    }
+
+    #[test]
+    fn classes_have_headers_and_tiers_must_be_asked_for() {
+        let header = |name: &str| Source::Header(name.into());
+        let identity = parse("{}").expect("valid");
+        let classes = [header("x-penstock-class"), header("x-dynamo-meta-policy-class")];
+        assert_eq!(identity.class, classes);
+        assert!(identity.strict.is_empty() && identity.jump.is_empty());
+        let identity = parse("{strict: [{header: X-Tier}], jump: [{model: {'z*': 30, '*': 5}}], class: []}");
+        let identity = identity.expect("valid");
+        assert_eq!(identity.strict, [header("x-tier")]);
+        let rules = [("z*", "30"), ("*", "5")].map(|(glob, value)| (glob.into(), value.into()));
+        assert_eq!(identity.jump, [Source::Model(rules.into())]);
+        assert!(identity.class.is_empty());
+    }
+
+    #[test]
+    fn tables_say_what_is_allowed() {
+        for (identity, key, word) in [
+            (
+                "{strict: [{model: {'*': 16}}]}",
+                "identity.strict[0].model.*",
+                "0 to 15",
+            ),
+            (
+                "{jump: [{model: {'*': 3601}}]}",
+                "identity.jump[0].model.*",
+                "0 to 3600",
+            ),
+            (
+                "{priority: [{model: {'*': urgent}}]}",
+                "identity.priority[0].model.*",
+                "sheddable",
+            ),
+            ("{class: [{header: ''}]}", "identity.class[0]", "1 to 256"),
+        ] {
+            let message = parse(identity).expect_err(identity);
+            assert!(message.starts_with(&format!("f.yaml:1: {key}: ")), "{message}");
+            assert!(message.contains(word), "{message}");
+        }
+    }
+
+    #[test]
+    fn trust_is_a_word_or_networks() {
+        let trust = |it: &str| parse(&format!("{{trust: {it}}}")).map(|it| it.trust);
+        assert_eq!(parse("{}").expect("valid").trust, Trust::All);
+        assert_eq!(trust("all"), Ok(Trust::All));
+        assert_eq!(trust("none"), Ok(Trust::Networks(Vec::new())));
+        let networks = ["10.0.0.0/8", "fd00::/8"].map(|it| it.parse().expect("a network"));
+        assert_eq!(
+            trust("[10.1.2.3/8, 'fd00::/8']"),
+            Ok(Trust::Networks(networks.into()))
+        );
+        for wrong in ["[10.0.0.0/33]", "[10.0.0.0]", "['']"] {
+            let message = trust(wrong).expect_err(wrong);
+            assert!(message.starts_with("f.yaml:1: identity.trust[0]: "), "{message}");
+            assert!(message.contains("10.0.0.0/8"), "{message}");
+        }
+        let message = trust("some").expect_err("no such word");
+        assert!(message.starts_with("f.yaml:1: identity.trust: "), "{message}");
+        assert!(message.contains("all, none, or a list of networks"), "{message}");
+    }
+}

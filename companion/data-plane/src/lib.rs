@@ -1,0 +1,5 @@
+//! What a configuration means to Envoy and to the filter in it: Envoy's settings, and the filter's policy.
+
+pub mod policy;
+pub mod settings;
+pub mod traces;

@@ -1,0 +1,314 @@
+//! What the filter is told of the configuration: the protocol's Policy, and the plugin configuration that Envoy
+//! hands it at a cold start, before any companion has spoken.
+
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::net::IpAddr;
+
+use penstock_config::{Config, Pool, Source, Then, Trust};
+use penstock_engine::input::Band;
+use penstock_engine::policy::{Gate, StockUnit};
+use penstock_engine::units::Decimal;
+use penstock_envoy::bootstrap::COMPANION_CLUSTER;
+use penstock_wire as wire;
+use serde_json::{Value, json};
+
+/// The request paths that are queued.
+const ROUTES: [(&str, wire::Api); 5] = [
+    ("/v1/chat/completions", wire::Api::ChatCompletions),
+    ("/v1/completions", wire::Api::Completions),
+    ("/v1/embeddings", wire::Api::Embeddings),
+    ("/v1/responses", wire::Api::Responses),
+    ("/v1/messages", wire::Api::Messages),
+];
+
+/// The policy frame of this configuration. Its digest changes when anything in it does.
+#[must_use]
+pub fn frame(config: &Config) -> wire::Policy {
+    let identity = &config.identity;
+    let mut policy = wire::Policy {
+        digest: String::new(),
+        routes: ROUTES
+            .map(|(path, api)| wire::Route {
+                path: path.into(),
+                api: api.into(),
+            })
+            .into(),
+        body_bytes_max: config.body_bytes,
+        identity: Some(wire::Identity {
+            fairness_id: sources(&identity.fairness_id),
+            user: sources(&identity.user),
+            priority: sources(&identity.priority),
+            class: sources(&identity.class),
+            strict: sources(&identity.strict),
+            jump: sources(&identity.jump),
+            trust: Some(trust(&identity.trust)),
+        }),
+        pools: config
+            .pools
+            .iter()
+            .map(|pool| wire::Pool {
+                name: pool.name.clone(),
+                models: pool.models.clone(),
+                hold_ms: millis(pool.hold),
+                then: match pool.then {
+                    Then::Open => wire::Fallback::Open,
+                    Then::Closed => wire::Fallback::Closed,
+                }
+                .into(),
+                ttl_ms: millis(pool.policy.queue.ttl),
+                no_endpoint_ttl_ms: millis(pool.policy.queue.no_endpoint_ttl),
+                capacity_status: u32::from(pool.capacity_status),
+                endpoints: pool.endpoints.iter().map(|it| it.address.to_string()).collect(),
+                open_bound: open_bound(pool),
+                open_in_tokens: in_tokens(pool),
+                prefix_hashes: wants_hashes(pool),
+            })
+            .collect(),
+        tracing: crate::traces::is_wanted(),
+    };
+    let mut hasher = DefaultHasher::new();
+    prost::Message::encode_to_vec(&policy).hash(&mut hasher);
+    policy.digest = format!("{:016x}", hasher.finish());
+    policy
+}
+
+/// The filter's plugin configuration: the companion's cluster, this gateway's name, and the policy for a cold start.
+#[must_use]
+pub fn plugin_configuration(config: &Config, node: &str) -> Value {
+    let policy = frame(config);
+    let identity = &config.identity;
+    json!({
+        "companion": COMPANION_CLUSTER,
+        "node": node,
+        "policy": {
+            "digest": policy.digest,
+            "body_bytes_max": policy.body_bytes_max,
+            "tracing": policy.tracing,
+            "routes": ROUTES.map(|(path, api)| json!({"path": path, "api": api_name(api)})),
+            "identity": {
+                "fairness_id": json_sources(&identity.fairness_id),
+                "user": json_sources(&identity.user),
+                "priority": json_sources(&identity.priority),
+                "class": json_sources(&identity.class),
+                "strict": json_sources(&identity.strict),
+                "jump": json_sources(&identity.jump),
+                "trust": match &identity.trust {
+                    Trust::All => json!("all"),
+                    Trust::Networks(networks) => json!({
+                        "networks": networks.iter().map(ToString::to_string).collect::<Vec<_>>(),
+                    }),
+                },
+            },
+            "pools": policy.pools.iter().map(|pool| json!({
+                "name": pool.name,
+                "models": pool.models,
+                "hold_ms": pool.hold_ms,
+                "then": match pool.then() {
+                    wire::Fallback::Open => "open",
+                    wire::Fallback::Closed => "closed",
+                },
+                "ttl_ms": pool.ttl_ms,
+                "no_endpoint_ttl_ms": pool.no_endpoint_ttl_ms,
+                "capacity_status": pool.capacity_status,
+                "endpoints": pool.endpoints,
+                "open_bound": pool.open_bound,
+                "open_in_tokens": pool.open_in_tokens,
+                "prefix_hashes": pool.prefix_hashes,
+            })).collect::<Vec<_>>(),
+        },
+    })
+}
+
+fn trust(of: &Trust) -> wire::Trust {
+    let network = |of: &ipnet::IpNet| wire::Network {
+        address: match of.network() {
+            IpAddr::V4(address) => address.octets().to_vec(),
+            IpAddr::V6(address) => address.octets().to_vec(),
+        },
+        prefix: u32::from(of.prefix_len()),
+    };
+    match of {
+        Trust::All => wire::Trust {
+            all: true,
+            networks: Vec::new(),
+        },
+        Trust::Networks(networks) => wire::Trust {
+            all: false,
+            networks: networks.iter().map(network).collect(),
+        },
+    }
+}
+
+/// What an Envoy may have in flight that has never heard of a companion: the bounds of all endpoints, as if there were
+/// no other Envoy. At least 1; `None`: nothing bounds.
+fn open_bound(pool: &Pool) -> Option<u64> {
+    match pool.policy.gate {
+        Gate::Open | Gate::Manual => None,
+        Gate::Auto { initial: upper } | Gate::Bounded { upper, .. } => {
+            let share = |weight: Decimal| upper.billionths().saturating_mul(weight.billionths());
+            let sum = pool.endpoints.iter().fold(0, |sum: u128, endpoint| {
+                sum.saturating_add(share(endpoint.weight))
+            });
+            let whole = sum.div_ceil(Decimal::ONE * Decimal::ONE);
+            Some(u64::try_from(whole).unwrap_or(u64::MAX).max(1))
+        }
+    }
+}
+
+const fn in_tokens(pool: &Pool) -> bool {
+    match pool.policy.gate {
+        Gate::Auto { .. } | Gate::Open | Gate::Manual => false,
+        Gate::Bounded { unit, .. } => match unit {
+            StockUnit::Requests => false,
+            StockUnit::Tokens => true,
+        },
+    }
+}
+
+/// Where its prompt was computed before matters, and there is a choice.
+fn wants_hashes(pool: &Pool) -> bool {
+    pool.policy.scheduler.prefix > 0.0 && (pool.endpoints.len() > 1 || pool.discovery.is_some())
+}
+
+/// A band as clients and configuration write it.
+#[must_use]
+pub const fn band_name(band: Band) -> &'static str {
+    match band {
+        Band::Critical => "critical",
+        Band::Default => "default",
+        Band::Sheddable => "sheddable",
+    }
+}
+
+const fn api_name(api: wire::Api) -> &'static str {
+    match api {
+        wire::Api::Unspecified => "unspecified",
+        wire::Api::ChatCompletions => "chat_completions",
+        wire::Api::Completions => "completions",
+        wire::Api::Embeddings => "embeddings",
+        wire::Api::Responses => "responses",
+        wire::Api::Messages => "messages",
+    }
+}
+
+fn sources(of: &[Source]) -> Vec<wire::Source> {
+    use wire::source::From;
+    of.iter()
+        .map(|source| wire::Source {
+            from: Some(match source {
+                Source::Header(name) => From::Header(name.clone()),
+                Source::Body(name) => From::Body(name.clone()),
+                Source::Metadata(path) => From::Metadata(path.clone()),
+                Source::Model(rules) => From::Model(wire::ModelTable {
+                    rules: rules
+                        .iter()
+                        .map(|(glob, value)| wire::ModelRule {
+                            glob: glob.clone(),
+                            value: value.clone(),
+                        })
+                        .collect(),
+                }),
+            }),
+        })
+        .collect()
+}
+
+fn json_sources(of: &[Source]) -> Vec<Value> {
+    of.iter()
+        .map(|source| match source {
+            Source::Header(name) => json!({"header": name}),
+            Source::Body(name) => json!({"body": name}),
+            Source::Metadata(path) => json!({"metadata": path}),
+            // A list of pairs: the first that matches counts, and an object has no order.
+            Source::Model(rules) => json!({"model": rules}),
+        })
+        .collect()
+}
+
+fn millis(of: std::time::Duration) -> u64 {
+    u64::try_from(of.as_millis()).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_filter_is_told_where_classes_tiers_and_head_starts_are_read() {
+        use wire::source::From;
+        let text = "identity: {strict: [{header: X-Tier}], jump: [{model: {'z*': 30, '*': 5}}]}
+pools: [{name: a, endpoints: {static: ['127.0.0.1:8001']}}]";
+        let config = Config::parse(text, "f.yaml").expect("valid");
+        let identity = frame(&config).identity.expect("present");
+        let from = |source: &wire::Source| source.from.clone();
+        assert_eq!(
+            identity.class.iter().filter_map(from).collect::<Vec<_>>(),
+            [
+                From::Header("x-penstock-class".into()),
+                From::Header("x-dynamo-meta-policy-class".into())
+            ]
+        );
+        assert_eq!(
+            identity.strict.iter().filter_map(from).collect::<Vec<_>>(),
+            [From::Header("x-tier".into())]
+        );
+        let Some(From::Model(table)) = &identity.jump[0].from else {
+            panic!("a table")
+        };
+        let rules: Vec<_> = table.rules.iter().map(|it| (&*it.glob, &*it.value)).collect();
+        assert_eq!(rules, [("z*", "30"), ("*", "5")]);
+        let plugin = plugin_configuration(&config, "edge");
+        let identity = &plugin["policy"]["identity"];
+        assert_eq!(identity["jump"], json!([{"model": [["z*", "30"], ["*", "5"]]}]));
+        assert_eq!(identity["strict"], json!([{"header": "x-tier"}]));
+        assert_eq!(identity["class"][0], json!({"header": "x-penstock-class"}));
+    }
+
+    #[test]
+    fn the_filter_is_told_whom_to_trust_and_what_goes_without_a_companion() {
+        let text = "identity: {trust: [10.0.0.0/8, 'fd00::/8']}
+pools:
+- {name: a, endpoints: {static: ['127.0.0.1:1', {address: '[::1]:2', weight: 2.5}]}, companion_down: {then: open}}
+- {name: b, endpoints: {static: ['127.0.0.1:3']}, stock: {unit: tokens, watermark_per_backend: 100}}
+- {name: c, endpoints: {static: ['127.0.0.1:4']}, stock: {watermark_per_backend: none}}";
+        let config = Config::parse(text, "f.yaml").expect("valid");
+        let policy = frame(&config);
+        let trust = policy.identity.and_then(|it| it.trust).expect("said");
+        let networks: Vec<_> = trust
+            .networks
+            .iter()
+            .map(|it| (it.address.len(), it.address[0], it.prefix))
+            .collect();
+        assert_eq!((trust.all, networks), (false, vec![(4, 10, 8), (16, 0xfd, 8)]));
+        let pools: Vec<_> = policy
+            .pools
+            .iter()
+            .map(|it| (it.then(), it.endpoints.len(), it.open_bound, it.open_in_tokens))
+            .collect();
+        use wire::Fallback::{Closed, Open};
+        assert_eq!(
+            pools,
+            [
+                (Open, 2, Some(8), false),
+                (Closed, 1, Some(110), true),
+                (Closed, 1, None, false)
+            ],
+            "3.5 times 2.2 of the first pool, rounded up"
+        );
+        let plugin = plugin_configuration(&config, "edge");
+        let policy = &plugin["policy"];
+        let networks = json!({"networks": ["10.0.0.0/8", "fd00::/8"]});
+        assert_eq!(policy["identity"]["trust"], networks);
+        let pool = &policy["pools"][0];
+        assert_eq!(pool["endpoints"], json!(["127.0.0.1:1", "[::1]:2"]));
+        assert_eq!((&pool["then"], &pool["open_bound"]), (&json!("open"), &json!(8)));
+        let small = "pools: [{name: a, endpoints: {static: ['127.0.0.1:8001']}}]";
+        let config = Config::parse(small, "f.yaml").expect("valid");
+        let everybody = frame(&config).identity.and_then(|it| it.trust).expect("said");
+        assert!(everybody.all && everybody.networks.is_empty());
+        assert_eq!(
+            plugin_configuration(&config, "edge")["policy"]["identity"]["trust"],
+            "all"
+        );
+    }
+}

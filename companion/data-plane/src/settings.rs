@@ -1,0 +1,103 @@
+//! Envoy's settings for a configuration: addresses, TLS, pools and limits.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use penstock_config::{self as config, Config};
+use penstock_envoy::{
+    bootstrap::{self, Address, Pool, Settings, Tls},
+    limits,
+};
+
+use crate::policy;
+
+/// What Envoy is told for this configuration. Ports are taken as they are, 0 included; pools are part of the bootstrap.
+#[must_use]
+pub fn settings(config: &Config, node: &str, filter: PathBuf) -> Settings {
+    Settings {
+        node: node.to_owned(),
+        gateway: config.listen.gateway,
+        admin: config.listen.envoy_admin,
+        companion: match &config.listen.grpc {
+            config::Address::Tcp(address) => Address::Tcp(*address),
+            config::Address::Unix(path) => Address::Unix(path.clone()),
+        },
+        tls: config.tls.as_ref().map(|tls| Tls {
+            cert: absolute(&tls.cert),
+            key: absolute(&tls.key),
+            ca: absolute(&tls.client_ca),
+        }),
+        pools: pools(config),
+        folder: None,
+        body_bytes_max: config.body_bytes,
+        stream_idle_timeout: stream_idle_timeout(config),
+        heap_bytes_max: limits::HEAP_BYTES_MAX,
+        connections_max: limits::CONNECTIONS_MAX,
+        filter,
+        plugin: policy::plugin_configuration(config, node),
+        http_filters: Vec::new(),
+    }
+}
+
+/// The pools and their endpoints, none of them leaving.
+#[must_use]
+pub fn pools(config: &Config) -> Vec<Pool> {
+    let pools = config.pools.iter().map(|pool| Pool {
+        name: pool.name.clone(),
+        endpoints: pool.endpoints.iter().map(|endpoint| endpoint.address).collect(),
+        leaving: Vec::new(),
+    });
+    pools.collect()
+}
+
+/// How long a stream may stand still under this configuration.
+#[must_use]
+pub fn stream_idle_timeout(config: &Config) -> Duration {
+    let idle = config.pools.iter().map(|pool| {
+        let queue = &pool.policy.queue;
+        bootstrap::stream_idle_timeout(queue.ttl.max(queue.no_endpoint_ttl), pool.hold)
+    });
+    idle.max().unwrap_or_default()
+}
+
+/// Envoy may run in another folder.
+fn absolute(path: &Path) -> PathBuf {
+    std::path::absolute(path).unwrap_or_else(|_| path.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TWO: &str = "
+limits: {body_bytes: 1MiB}
+listen: {grpc: 'unix:/run/penstock.sock'}
+tls: {cert: /etc/c.pem, key: /etc/k.pem, client_ca: a.pem}
+pools:
+- {name: a, models: ['a*'], endpoints: {static: ['127.0.0.1:1', '[::1]:2']}, queue: {ttl: 90s, no_endpoint_ttl: 5s}}
+- {name: b, endpoints: {static: ['127.0.0.1:3']}, queue: {ttl: 1s, no_endpoint_ttl: 10s}, companion_down: {hold: 95s}}
+";
+
+    #[test]
+    fn settings_follow_the_configuration() {
+        let config = Config::parse(TWO, "f.yaml").expect("valid");
+        let settings = settings(&config, "n", PathBuf::from("/f.wasm"));
+        assert_eq!(settings.companion, Address::Unix("/run/penstock.sock".into()));
+        let tls = settings.tls.expect("given");
+        assert_eq!(
+            (tls.cert, tls.key),
+            ("/etc/c.pem".into(), PathBuf::from("/etc/k.pem"))
+        );
+        assert!(tls.ca.is_absolute() && tls.ca.ends_with("a.pem"), "{:?}", tls.ca);
+        assert_eq!(settings.body_bytes_max, 1 << 20);
+        // Of b: 10 s in the queue, 95 s without a companion, a minute.
+        assert_eq!(settings.stream_idle_timeout, Duration::from_secs(10 + 95 + 60));
+        let pools: Vec<_> = settings
+            .pools
+            .iter()
+            .map(|pool| (pool.name.as_str(), pool.endpoints.len()))
+            .collect();
+        assert_eq!(pools, [("a", 2), ("b", 1)]);
+        assert_eq!(settings.plugin["companion"], bootstrap::COMPANION_CLUSTER);
+    }
+}

@@ -1,0 +1,6 @@
+//! How a command of `penstock` fails: its exit code, and the cause of an error that a person can act on.
+
+pub mod cause;
+
+/// The exit code of a command that was used or configured wrongly.
+pub const EXIT_USAGE: u8 = 2;

@@ -1,0 +1,124 @@
+//! The demo's gateway: `up` with a policy of the demo's own.
+
+use std::io;
+
+use penstock_up as up;
+use serde_json::json;
+use tempfile::TempDir;
+use tokio::sync::broadcast;
+use tokio::sync::broadcast::error::TryRecvError;
+
+use super::{Args, tenants};
+use crate::mock_server::Running;
+
+/// Why the gateway isn't there.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// Its configuration can't be written.
+    #[error("can't write the demo's configuration to the temporary folder: {0}")]
+    Folder(#[from] io::Error),
+    /// It didn't start.
+    #[error(transparent)]
+    Up(#[from] up::Error),
+}
+
+/// A running gateway.
+pub(super) struct Gateway {
+    gateway: up::Gateway,
+    events: broadcast::Receiver<up::Event>,
+    /// Holds the configuration as long as the gateway runs.
+    _folder: TempDir,
+}
+
+/// Starts it and returns when the first request would be served.
+pub(super) async fn start(servers: &[Running], args: &Args) -> Result<Gateway, Error> {
+    let folder = tempfile::Builder::new().prefix("penstock-demo-").tempdir()?;
+    let file = folder.path().join("penstock.yaml");
+    std::fs::write(&file, config(servers))?;
+    let options = up::Options {
+        config: Some(file),
+        port: Some(args.port),
+        admin_port: Some(args.admin_port),
+        // Refusals are part of the show, and would be logged across the table.
+        flags: vec!["--log".to_owned(), "error".to_owned()],
+        ..up::Options::default()
+    };
+    let mut gateway = up::Gateway::start(options).await?;
+    gateway.wait_ready().await?;
+    let events = gateway.events();
+    Ok(Gateway {
+        gateway,
+        events,
+        _folder: folder,
+    })
+}
+
+impl Gateway {
+    /// As `up` prints them.
+    pub(super) fn addresses(&self) -> up::Addresses {
+        self.gateway.addresses()
+    }
+
+    /// The companion that runs now isn't the one that it began with.
+    pub(super) fn companion_restarted(&mut self) -> bool {
+        std::iter::from_fn(|| match self.events.try_recv() {
+            Ok(event) => Some(event),
+            // So many deaths that the oldest were forgotten: the next one is still there.
+            Err(TryRecvError::Lagged(_)) => self.events.try_recv().ok(),
+            Err(TryRecvError::Empty | TryRecvError::Closed) => None,
+        })
+        .any(|event| {
+            matches!(
+                event,
+                up::Event::Died {
+                    part: up::Part::Companion,
+                    ..
+                }
+            )
+        })
+    }
+
+    pub(super) async fn shutdown(mut self) {
+        self.gateway.shutdown().await;
+    }
+}
+
+/// What the demo's gateway holds to; JSON is YAML.
+fn config(servers: &[Running]) -> String {
+    let any = "127.0.0.1:0";
+    let addresses: Vec<String> = servers
+        .iter()
+        .map(|server| server.address().to_string())
+        .collect();
+    let weights: serde_json::Map<String, serde_json::Value> = tenants::TENANTS
+        .iter()
+        .map(|tenant| (tenant.name.to_owned(), json!(tenant.weight)))
+        .collect();
+    json!({
+        "listen": {"gateway": any, "envoy_admin": any, "grpc": any, "http": any},
+        "pools": [{
+            "name": tenants::MODEL,
+            "endpoints": {"static": addresses},
+            "queue": {"flow_capacity": tenants::FLOW_CAPACITY},
+            "arbitration": {"flows": {"weights": weights}},
+        }],
+    })
+    .to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::mock_server::{Settings, start};
+    use penstock_config::Config;
+
+    #[tokio::test]
+    async fn its_configuration_is_valid() {
+        let servers = vec![start(Settings::default()).await.unwrap()];
+        let config = Config::parse(&config(&servers), "demo").unwrap();
+        let pool = &config.pools[0];
+        assert_eq!(pool.endpoints[0].address, servers[0].address());
+        assert_eq!(pool.policy.flows.weights.get("light"), Some(&3.0));
+        assert_eq!(pool.policy.weights.output, super::super::tally::OUTPUT_WEIGHT);
+    }
+}

@@ -1,0 +1,80 @@
+//! What the metrics cost for each request: nanoseconds of the observer, for one tenant and model, and for many.
+//!
+//!     cargo run --release --package penstock --example observer
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use penstock_control::{Labels, Observation};
+use penstock_engine::Outcome;
+use penstock_engine::input::Band;
+use penstock_server::metrics::Metrics;
+use penstock_server::observe::Observer;
+
+const REQUESTS: usize = 300_000;
+const ROUNDS: usize = 7;
+
+fn main() {
+    println!("models endpoints ns/request");
+    for (models, endpoints) in [(1, 1), (8, 8), (100, 64)] {
+        let labels: Vec<Arc<Labels>> = (0..models).map(|it| Arc::new(labels(it))).collect();
+        let addresses: Vec<String> = (0..endpoints).map(|it| format!("10.0.0.{it}:8000")).collect();
+        let metrics = Arc::new(Metrics::new().expect("distinct names"));
+        let mut observer = Observer::new(metrics, 1_000);
+        let mut best = Duration::MAX;
+        for _ in 0..ROUNDS {
+            // What a control hands over is made beforehand: it isn't the observer's.
+            let said: Vec<[Observation; 3]> = (0..REQUESTS)
+                .map(|it| request(&labels[it % models], &addresses[it % endpoints]))
+                .collect();
+            let started = Instant::now();
+            for observation in said.into_iter().flatten() {
+                observer.observe(penstock_engine::Instant::ZERO, observation);
+            }
+            best = best.min(started.elapsed());
+        }
+        let each = best.as_nanos() / REQUESTS as u128;
+        println!("{models:6} {endpoints:9} {each:10}");
+    }
+}
+
+fn labels(number: usize) -> Labels {
+    let model = format!("meta-llama/Llama-3.1-{number}B-Instruct");
+    Labels {
+        pool: "chat".into(),
+        model: model.as_str().into(),
+        target_model: model.as_str().into(),
+        flow: "acme".into(),
+        private: false,
+        band: Band::Default,
+        request_id: "8e7b2c9e-3f0c-4a43-9a6e-1a2b3c4d5e6f".into(),
+        class: Box::default(),
+        traceparent: Box::default(),
+    }
+}
+
+/// All that is said of a request that waits, goes and is answered.
+fn request(labels: &Arc<Labels>, endpoint: &str) -> [Observation; 3] {
+    [
+        Observation::Arrived(labels.clone()),
+        Observation::Decided {
+            labels: labels.clone(),
+            outcome: Outcome::Dispatched,
+            code: "",
+            waited: Duration::from_millis(120),
+            endpoint: endpoint.into(),
+        },
+        Observation::Completed {
+            labels: labels.clone(),
+            outcome: Outcome::Dispatched,
+            waited: Duration::from_millis(120),
+            endpoint: endpoint.into(),
+            status: 200,
+            ttft: Some(Duration::from_millis(300)),
+            itl: Some(Duration::from_millis(20)),
+            duration: Duration::from_secs(4),
+            prompt_tokens: Some(700),
+            output_tokens: Some(180),
+        },
+    ]
+}

@@ -1,0 +1,301 @@
+//! The finder against an API server that is a few lines long: lists, watches, and an outage.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex};
+
+use axum::Router;
+use axum::body::{Body, Bytes};
+use axum::extract::{Path, Query, State};
+use axum::http::StatusCode;
+use axum::response::{IntoResponse as _, Response};
+use axum::routing::get;
+use penstock_config::Discovery;
+use serde_json::{Value, json};
+use tokio::sync::{mpsc, watch};
+
+use super::*;
+use crate::discovery::Found;
+
+const NEW: &str = "/apis/inference.networking.k8s.io/v1";
+const OLD: &str = "/apis/inference.networking.x-k8s.io/v1alpha2";
+const SOON: Duration = Duration::from_millis(20);
+
+/// Objects by their kind's path and their name, and all that ever happened to them.
+#[derive(Default)]
+struct Store {
+    objects: BTreeMap<(String, String), Value>,
+    happened: Vec<(String, &'static str, Value)>,
+    down: bool,
+}
+
+/// An API server: its objects, and a number that rises with each change.
+#[derive(Clone)]
+struct Server {
+    store: Arc<Mutex<Store>>,
+    revision: watch::Sender<usize>,
+}
+
+impl Server {
+    /// Knows pools of one version only, as most clusters do.
+    async fn start(pools: &str) -> (Self, Client) {
+        let server = Self {
+            store: Arc::default(),
+            revision: watch::Sender::new(0),
+        };
+        let app = Router::new()
+            .route(&format!("{pools}/namespaces/{{ns}}/inferencepools"), get(many))
+            .route(
+                &format!("{pools}/namespaces/{{ns}}/inferencepools/{{name}}"),
+                get(one),
+            )
+            .route("/api/v1/namespaces/{ns}/pods", get(many))
+            .with_state(server.clone());
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0")
+            .await
+            .expect("a port");
+        let address = listener.local_addr().expect("bound");
+        tokio::spawn(async move { axum::serve(listener, app).await });
+        let uri = format!("http://{address}").parse().expect("a URI");
+        (
+            server,
+            Client::try_from(kube::Config::new(uri)).expect("a client"),
+        )
+    }
+
+    fn change(&self, change: impl FnOnce(&mut Store)) {
+        let mut store = self.store.lock().expect("no panic");
+        change(&mut store);
+        let revision = store.happened.len();
+        drop(store);
+        self.revision.send_replace(revision);
+    }
+
+    fn put(&self, kind: &str, object: &Value) {
+        self.change(|store| {
+            let mut object = object.clone();
+            object["metadata"]["namespace"] = "ml".into();
+            object["metadata"]["resourceVersion"] = (store.happened.len() + 1).to_string().into();
+            let name = object["metadata"]["name"].as_str().expect("named").to_owned();
+            let before = store.objects.insert((kind.into(), name), object.clone());
+            let what = if before.is_some() { "MODIFIED" } else { "ADDED" };
+            store.happened.push((kind.into(), what, object));
+        });
+    }
+
+    fn remove(&self, kind: &str, name: &str) {
+        self.change(|store| {
+            let object = store.objects.remove(&(kind.into(), name.into())).expect("there");
+            store.happened.push((kind.into(), "DELETED", object));
+        });
+    }
+
+    fn pool(&self, spec: &Value) {
+        self.put(
+            "inferencepools",
+            &json!({"metadata": {"name": "llama"}, "spec": spec}),
+        );
+    }
+
+    fn pod(&self, name: &str, app: &str, ip: &str, ready: bool) {
+        let ready = if ready { "True" } else { "False" };
+        let pod = json!({
+            "metadata": {"name": name, "labels": {"app": app}},
+            "status": {"podIP": ip, "conditions": [
+                {"type": "PodScheduled", "status": "True"},
+                {"type": "Ready", "status": ready},
+            ]},
+        });
+        self.put("pods", &pod);
+    }
+
+    /// Nobody is answered any more, and who watched is cut off; or all is well again.
+    fn down(&self, down: bool) {
+        self.change(|store| store.down = down);
+    }
+}
+
+async fn one(State(server): State<Server>, Path((_, name)): Path<(String, String)>) -> Response {
+    let store = server.store.lock().expect("no panic");
+    match store.objects.get(&("inferencepools".to_owned(), name)) {
+        _ if store.down => StatusCode::SERVICE_UNAVAILABLE.into_response(),
+        Some(object) => axum::Json(object.clone()).into_response(),
+        None => StatusCode::NOT_FOUND.into_response(),
+    }
+}
+
+async fn many(
+    State(server): State<Server>,
+    uri: axum::http::Uri,
+    Query(query): Query<HashMap<String, String>>,
+) -> Response {
+    let kind = uri.path().rsplit('/').next().expect("a path").to_owned();
+    let fits = move |object: &Value| {
+        let labels = query
+            .get("labelSelector")
+            .map(|it| it.split_once('=').expect("one label"));
+        labels.is_none_or(|(label, value)| object["metadata"]["labels"][label] == value)
+    };
+    let wants = |key: &str| {
+        uri.query()
+            .is_some_and(|it| it.split('&').any(|it| it.starts_with(key)))
+    };
+    if !wants("watch=true") {
+        let store = server.store.lock().expect("no panic");
+        if store.down {
+            return StatusCode::SERVICE_UNAVAILABLE.into_response();
+        }
+        let of_kind = store
+            .objects
+            .iter()
+            .filter(|((of, _), object)| *of == kind && fits(object));
+        let items: Vec<_> = of_kind.map(|(_, object)| object.clone()).collect();
+        let revision = store.happened.len().to_string();
+        return axum::Json(json!({"metadata": {"resourceVersion": revision}, "items": items}))
+            .into_response();
+    }
+    let from = uri.query().into_iter().flat_map(|it| it.split('&'));
+    let mut from = from.filter_map(|it| it.strip_prefix("resourceVersion="));
+    let from: usize = from.next().expect("from where").parse().expect("a number");
+    let (lines, body) = mpsc::channel::<Result<Bytes, std::io::Error>>(16);
+    tokio::spawn(async move {
+        let mut revision = server.revision.subscribe();
+        let mut at = from;
+        loop {
+            let next: Vec<_> = {
+                let store = server.store.lock().expect("no panic");
+                if store.down {
+                    return;
+                }
+                store.happened[at..].to_vec()
+            };
+            at += next.len();
+            for (of, what, object) in next {
+                if of == kind && fits(&object) {
+                    let line = format!("{}\n", json!({"type": what, "object": object}));
+                    if lines.send(Ok(line.into())).await.is_err() {
+                        return;
+                    }
+                }
+            }
+            tokio::select! {
+                _ = revision.changed() => {}
+                () = lines.closed() => return,
+            }
+        }
+    });
+    Body::from_stream(tokio_stream::wrappers::ReceiverStream::new(body)).into_response()
+}
+
+/// Follows the pool `ml/llama`.
+fn start(client: Client) -> mpsc::Receiver<Found> {
+    let (to, found) = mpsc::channel(16);
+    let by = Discovery::Kubernetes {
+        inference_pool: "llama".into(),
+        namespace: "ml".into(),
+    };
+    let mut report = Report::new("chat".into(), by, to);
+    tokio::spawn(
+        async move { follow(&mut report, &client, "ml", "llama", &mut std::iter::repeat(SOON)).await },
+    );
+    found
+}
+
+/// Waits for this list; what was found on the way to it is passed over.
+async fn until(found: &mut mpsc::Receiver<Found>, expected: &[(&str, &str)]) {
+    let wait = async {
+        loop {
+            let next = found.recv().await.expect("it goes on");
+            let of = |it: &Endpoint| (it.address.to_string(), it.labels[POD].clone());
+            let list: Vec<_> = next.endpoints.iter().map(of).collect();
+            let same = list.len() == expected.len()
+                && list
+                    .iter()
+                    .zip(expected)
+                    .all(|(a, b)| (a.0.as_str(), a.1.as_str()) == *b);
+            if same {
+                return;
+            }
+        }
+    };
+    let waited = tokio::time::timeout(Duration::from_secs(60), wait).await;
+    assert!(waited.is_ok(), "{expected:?} isn't found");
+}
+
+#[tokio::test]
+async fn ready_pods_of_the_selector_are_the_endpoints_whatever_happens() {
+    let (server, client) = Server::start(NEW).await;
+    server.pod("p1", "llama", "10.0.0.1", true);
+    server.pod("p2", "llama", "10.0.0.2", false);
+    server.pod("other", "qwen", "10.0.0.9", true);
+    let mut found = start(client);
+    until(&mut found, &[]).await;
+    server.pool(&json!({"selector": {"matchLabels": {"app": "llama"}}, "targetPorts": [{"number": 8000}]}));
+    until(&mut found, &[("10.0.0.1:8000", "p1")]).await;
+    server.pod("p2", "llama", "10.0.0.2", true);
+    until(&mut found, &[("10.0.0.1:8000", "p1"), ("10.0.0.2:8000", "p2")]).await;
+    server.remove("pods", "p1");
+    until(&mut found, &[("10.0.0.2:8000", "p2")]).await;
+
+    // An outage takes nothing away, and what happened meanwhile is seen after it.
+    server.down(true);
+    server.pod("p3", "llama", "10.0.0.3", true);
+    server.down(false);
+    until(&mut found, &[("10.0.0.2:8000", "p2"), ("10.0.0.3:8000", "p3")]).await;
+
+    let ports = json!([{"number": 8000}, {"number": 8001}]);
+    server.pool(&json!({"selector": {"matchLabels": {"app": "qwen"}}, "targetPorts": ports}));
+    until(
+        &mut found,
+        &[("10.0.0.9:8000", "other"), ("10.0.0.9:8001", "other")],
+    )
+    .await;
+    server.remove("inferencepools", "llama");
+    until(&mut found, &[]).await;
+}
+
+#[tokio::test]
+async fn the_version_of_before_is_found_too() {
+    let (server, client) = Server::start(OLD).await;
+    server.pod("p1", "llama", "fd00::1", true);
+    server.pool(&json!({"selector": {"app": "llama"}, "targetPortNumber": 8000}));
+    let mut found = start(client);
+    until(&mut found, &[("[fd00::1]:8000", "p1")]).await;
+}
+
+#[test]
+fn a_pod_counts_while_it_is_ready_and_stays() {
+    let pod = |ready: &str, deleted: Option<&str>, ip: Option<&str>| -> Pod {
+        serde_json::from_value(json!({
+            "metadata": {"name": "p", "deletionTimestamp": deleted},
+            "status": {"podIP": ip, "conditions": [{"type": "Ready", "status": ready}]},
+        }))
+        .expect("a pod")
+    };
+    assert!(address(&pod("True", None, Some("10.0.0.1"))).is_some());
+    assert_eq!(address(&pod("False", None, Some("10.0.0.1"))), None);
+    assert_eq!(address(&pod("True", None, None)), None);
+    let ends = "2026-01-01T00:00:00Z";
+    assert_eq!(address(&pod("True", Some(ends), Some("10.0.0.1"))), None);
+    assert_eq!(address(&Pod::default()), None);
+}
+
+#[test]
+fn while_pods_are_listed_anew_those_before_count() {
+    let pod = |name: &str| -> Pod {
+        serde_json::from_value(json!({
+            "metadata": {"name": name},
+            "status": {"podIP": "10.0.0.1", "conditions": [{"type": "Ready", "status": "True"}]},
+        }))
+        .expect("a pod")
+    };
+    let mut known = Known::default();
+    assert!(!known.take(Event::Init));
+    assert!(!known.take(Event::InitApply(pod("a"))));
+    assert!(known.take(Event::InitDone));
+    assert!(!known.take(Event::Init), "half a list is no list");
+    assert_eq!(known.endpoints(&[1]).len(), 1);
+    assert!(!known.take(Event::InitApply(pod("b"))));
+    assert!(known.take(Event::InitDone));
+    assert!(known.ready.contains_key("b") && !known.ready.contains_key("a"));
+    assert!(known.take(Event::Delete(pod("b"))) && known.ready.is_empty());
+}

@@ -1,0 +1,206 @@
+//! Sources of many profiles: models with targets, and policy classes.
+
+use penstock_config::Document;
+use serde_json::json;
+
+use super::{Source, all_refused, holds, page};
+
+#[test]
+fn wva_makes_a_pool_of_each_model() {
+    let cases = [
+        "kind: ConfigMap\ndata:\n  default: |\n    sloMultiplier: 2\n  a: |\n    model_id: org/a\n    namespace: x\n  b: |\n    model_id: b\n    namespace: y\n    targetTTFT: 500.0\n    targetITL: 12.5\n",
+        "data:\n  default: {slo_multiplier: 2.0}\n  a: {modelId: org/a, namespace: x}\n  b: {model_id: b, namespace: y, target_ttft: 500ms, target_itl: '12.5'}\n",
+        "default: {sloMultiplier: 2}\na: \"model_id: org/a\\nnamespace: x\\n\"\nb: {modelID: b, namespace: y, targetTTFT: 0.5s, targetITL: 12.5}\n",
+        "sloMultiplier: 2\n---\nmodel_id: org/a\nnamespace: x\n---\nmodel_id: b\nnamespace: y\ntargetTTFT: 500\ntargetITL: 12.5\n",
+        "kind: List\nitems:\n- kind: ConfigMap\n  data:\n    default: 'sloMultiplier: 2'\n    a: \"model_id: org/a\\nnamespace: x\\n\"\n    b: \"model_id: b\\nnamespace: y\\ntargetTTFT: 500\\ntargetITL: 12.5\\n\"\n",
+    ];
+    for text in cases {
+        let (page, values) = page(Source::Wva, text);
+        assert_eq!(values["pools"].as_array().map(Vec::len), Some(2), "{page}");
+        assert_eq!(values["pools"][0]["models"], json!(["org/a"]));
+        assert_eq!(values["pools"][0]["name"], json!("x.org-a"));
+        assert_eq!(values["pools"][1]["name"], json!("y.b"));
+        holds(
+            &values,
+            &[
+                ("stock.watermark_per_backend", json!("auto")),
+                ("slo.slo_multiplier", json!(2)),
+            ],
+        );
+        let document = Document::parse(&page, "page").expect("valid");
+        let targets = document.config().pools[1].slo.explicit.expect("given");
+        assert_eq!(
+            (targets.ttft_ms, targets.itl_ms),
+            (Some(500.0), Some(12.5)),
+            "{text}"
+        );
+        assert_eq!(document.config().pools[0].slo.explicit, None);
+    }
+    // Nothing but a default: every model.
+    let (page, values) = super::page(
+        Source::Wva,
+        "kind: ConfigMap\ndata:\n  default: |\n    tuningEnabled: true\n",
+    );
+    assert_eq!(values["pools"].as_array().map(Vec::len), Some(1), "{page}");
+    assert_eq!(values["pools"][0].get("models"), None);
+    holds(&values, &[("slo.slo_multiplier", json!(3))]);
+    // 0 is the default, of the ConfigMap and of WVA.
+    let (page, values) = super::page(
+        Source::Wva,
+        "default: {sloMultiplier: 4, targetTTFT: 1, targetITL: 1, kvCacheThreshold: 0.8}\na: {model_id: m, namespace: x, sloMultiplier: 0, targetTTFT: 0, targetITL: 0}\nb: {model_id: m, namespace: y}\nc: {sloMultiplier: 2}\nd: 1\n",
+    );
+    holds(&values, &[("slo.slo_multiplier", json!(4))]);
+    assert_eq!(values["pools"].as_array().map(Vec::len), Some(2));
+    for word in [
+        "another namespace",
+        "`c` names no model",
+        "`d: 1` has no equal here",
+        "answered 404",
+    ] {
+        assert!(page.replace("\n  # ", " ").contains(word), "{word} in\n{page}");
+    }
+}
+
+#[test]
+fn wva_is_refused_with_its_line() {
+    let entry = "kind: ConfigMap\ndata:\n  a: |\n    model_id: m\n    namespace: x\n";
+    let with = |more: &str| format!("{entry}    {more}\n");
+    let cases = [
+        (with("tuningEnabled: false"), 6, "nothing learns"),
+        (with("tuningEnabled: \"false\""), 6, "nothing learns"),
+        (with("tuningEnabled: perhaps"), 6, "true or false"),
+        (with("sloMultiplier: 1"), 6, "above 1"),
+        (with("sloMultiplier: 0.5"), 6, "above 1"),
+        (with("sloMultiplier: -2"), 6, "at least 0"),
+        (with("targetTTFT: 500"), 6, "both, or neither"),
+        (with("targetITL: 50\n    targetTTFT: 0"), 6, "both, or neither"),
+        (with("targetTTFT: -1\n    targetITL: 5"), 6, "milliseconds"),
+        (with("targetTTFT: fast\n    targetITL: 5"), 6, "milliseconds"),
+        (
+            "kind: ConfigMap\ndata:\n  a: |\n    model_id: m\n".into(),
+            4,
+            "model_id and namespace",
+        ),
+        ("a: {namespace: m}\n".into(), 1, "model_id and namespace"),
+        ("default: {}\n---\ndata:\n  default: {}\n".into(), 4, "twice"),
+        ("default: {tuningEnabled: false}\n".into(), 1, "nothing learns"),
+        ("x: 1\n".into(), 1, "no entry"),
+        ("[1, 2]\n".into(), 1, "ConfigMap"),
+    ];
+    for (text, line, word) in &cases {
+        all_refused(Source::Wva, &[(text, *line, word)]);
+    }
+}
+
+/// The rules of one family and one bucket.
+const ONE: &str = "default_policy_family: f\nuncached_isl_buckets: [{min_tokens: 0, bucket: b}]\npolicy_classes:\n- {name: c, policy_family: f, cache_bucket: b, quantum: 7}\n";
+
+#[test]
+fn dynamos_classes_are_the_same_classes() {
+    let nested = |by: &str| {
+        format!(
+            "{by}:\n{}",
+            ONE.lines().map(|it| format!("  {it}\n")).collect::<String>()
+        )
+    };
+    let held = format!(
+        "kind: ConfigMap\ndata:\n  policy.yaml: |\n{}",
+        ONE.lines().map(|it| format!("    {it}\n")).collect::<String>()
+    );
+    for text in [ONE.to_owned(), nested("router_policy_config"), held] {
+        let (_, values) = page(Source::Dynamo, &text);
+        holds(
+            &values,
+            &[
+                ("arbitration.classes.default_policy_family", json!("f")),
+                (
+                    "arbitration.classes.uncached_isl_buckets",
+                    json!([{"min_tokens": 0, "bucket": "b"}]),
+                ),
+                (
+                    "arbitration.classes.policy_classes",
+                    json!([{"name": "c", "policy_family": "f", "cache_bucket": "b", "quantum": 7}]),
+                ),
+                ("arbitration.flows.key", json!("none")),
+                ("stock.watermark_per_backend", json!("none")),
+            ],
+        );
+    }
+    // Names that YAML would take for something else, and a model's with dots.
+    let (page, values) = page(
+        Source::Dynamo,
+        "models:\n  org/m-1.5:\n    default_policy_family: \"on\"\n    uncached_isl_buckets: [{min_tokens: 0, bucket: \"1\"}]\n    policy_classes: [{name: \"null\", policy_family: \"on\", cache_bucket: \"1\", quantum: 1, colour: red}]\nrequest_classifier: {type: thunderagent}\n",
+    );
+    let classes = &values["pools"][0]["arbitration"]["classes"];
+    assert_eq!(
+        classes["models"]["org/m-1.5"]["policy_classes"][0]["name"],
+        json!("null")
+    );
+    for word in [
+        "`colour: red` has no equal here",
+        "`request_classifier: {type: thunderagent}` has no equal here",
+    ] {
+        assert!(page.contains(word), "{word} in\n{page}");
+    }
+    let (page, values) = super::page(Source::Dynamo, "worker_selection: {aggregated: default}\n");
+    assert_eq!(
+        values["pools"][0]["arbitration"]["classes"].get("policy_classes"),
+        None
+    );
+    assert!(page.contains("see `pools[].scheduler`"), "{page}");
+}
+
+#[test]
+fn dynamo_is_refused_with_its_line() {
+    let class = |more: &str| format!("{ONE}  # one more\n- {{name: d, {more}}}\n");
+    let cases = [
+        (class("quantum: 0"), 6, "at least 1"),
+        (class("policy_family: f"), 6, "quantum is needed"),
+        (class("quantum: 1, queue_policy: lcfs"), 6, "fcfs or wspt"),
+        (class("quantum: 1, prefill_busy_threshold: -1"), 6, "at least 0"),
+        (
+            class("quantum: 1, prefill_busy_threshold_frac: -0.5"),
+            6,
+            "at least 0",
+        ),
+        (
+            class("quantum: 1, busy_worker_ratio: 16, prefill_busy_threshold: 1"),
+            6,
+            "at most 1",
+        ),
+        (
+            class("quantum: 1, busy_worker_ratio: 0.5"),
+            6,
+            "is needed with it",
+        ),
+        // What goes together is Penstock's own check, at the source's line.
+        (class("quantum: 1, policy_family: g"), 6, "or neither"),
+        (
+            class("quantum: 1, policy_family: f, cache_bucket: nowhere"),
+            6,
+            "none of uncached",
+        ),
+        (ONE.replace("name: c", "name: 'c d'"), 4, "letters, digits"),
+        (ONE.replace("family: f\nun", "family: g\nun"), 1, "no family"),
+        (ONE.replace("min_tokens: 0", "min_tokens: 1"), 2, "begins at 0"),
+        (ONE.replace("[{min_tokens: 0, bucket: b}]", "3"), 2, "list"),
+        (ONE.replace("- {", "- x\n- {"), 4, "mapping"),
+        (
+            format!(
+                "models:\n  a.b:\n{}",
+                ONE.replace("min_tokens: 0", "min_tokens: 1")
+                    .lines()
+                    .map(|it| format!("    {it}\n"))
+                    .collect::<String>()
+            ),
+            4,
+            "begins at 0",
+        ),
+        ("models: {m: 1}\n".into(), 1, "mapping"),
+        ("models: 3\n".into(), 1, "mapping"),
+        ("router_mode: kv\n".into(), 1, "policy_classes"),
+    ];
+    for (text, line, word) in &cases {
+        all_refused(Source::Dynamo, &[(text, *line, word)]);
+    }
+}
