@@ -28,7 +28,7 @@ pub mod filter_frame {
         #[prost(message, tag = "8")]
         Refused(super::Refused),
         #[prost(message, tag = "9")]
-        Beat(super::Beat),
+        Heartbeat(super::Heartbeat),
         #[prost(message, tag = "10")]
         Bye(super::Bye),
     }
@@ -200,7 +200,7 @@ pub struct Register {
     pub untrusted: bool,
     /// The request that this one is, entered again because no server took it; absent: it is nobody else. Since version 2.
     #[prost(message, optional, tag = "29")]
-    pub origin: ::core::option::Option<Origin>,
+    pub requeued_from: ::core::option::Option<RequestKey>,
     /// The client's `traceparent`, where the policy asks for it. Since version 2.
     #[prost(string, tag = "30")]
     pub traceparent: ::prost::alloc::string::String,
@@ -210,7 +210,7 @@ pub struct Register {
 }
 /// A request by its name.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
-pub struct Origin {
+pub struct RequestKey {
     #[prost(fixed64, tag = "1")]
     pub epoch_hi: u64,
     #[prost(fixed64, tag = "2")]
@@ -256,7 +256,7 @@ pub struct Completed {
     /// As in `Started`.
     #[prost(uint32, tag = "4")]
     pub attempts: u32,
-    #[prost(enumeration = "End", tag = "5")]
+    #[prost(enumeration = "EndReason", tag = "5")]
     pub end: i32,
     /// From the grant to the first and to the last byte of the answer's body; absent: there was none.
     #[prost(uint64, optional, tag = "6")]
@@ -296,7 +296,7 @@ pub struct Refused {
 }
 /// Nothing to say; sent every second.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
-pub struct Beat {}
+pub struct Heartbeat {}
 /// The sender goes away by its own will: there is no grace to wait for.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Bye {}
@@ -407,7 +407,7 @@ pub struct Pool {
     #[prost(uint64, tag = "3")]
     pub hold_ms: u64,
     #[prost(enumeration = "Fallback", tag = "4")]
-    pub then: i32,
+    pub fallback: i32,
     #[prost(uint64, tag = "5")]
     pub ttl_ms: u64,
     #[prost(uint64, tag = "6")]
@@ -419,10 +419,10 @@ pub struct Pool {
     pub endpoints: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
     /// As in `Endpoints`, for a start without a companion. Since version 2.
     #[prost(uint64, optional, tag = "9")]
-    pub open_bound: ::core::option::Option<u64>,
+    pub fallback_bound: ::core::option::Option<u64>,
     /// The bound counts tokens of prompt and expected output, not requests. Since version 2.
     #[prost(bool, tag = "10")]
-    pub open_in_tokens: bool,
+    pub fallback_bound_in_tokens: bool,
     /// Registrations of its requests carry hashes of the prompt's beginnings. Since version 2.
     #[prost(bool, tag = "11")]
     pub prefix_hashes: bool,
@@ -436,7 +436,7 @@ pub struct Endpoints {
     pub ready: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
     /// What this Envoy may have in flight in the pool while no companion answers; absent: any number. Since version 2.
     #[prost(uint64, optional, tag = "3")]
-    pub open_bound: ::core::option::Option<u64>,
+    pub fallback_bound: ::core::option::Option<u64>,
 }
 /// The request may go.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
@@ -526,7 +526,7 @@ impl Api {
 }
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
 #[repr(i32)]
-pub enum End {
+pub enum EndReason {
     Unspecified = 0,
     /// The answer was complete.
     Served = 1,
@@ -539,30 +539,30 @@ pub enum End {
     /// The server cut the connection inside the answer.
     ResetInsideAnswer = 5,
 }
-impl End {
+impl EndReason {
     /// String value of the enum field names used in the ProtoBuf definition.
     ///
     /// The values are not transformed in any way and thus are considered stable
     /// (if the ProtoBuf definition does not change) and safe for programmatic use.
     pub fn as_str_name(&self) -> &'static str {
         match self {
-            Self::Unspecified => "END_UNSPECIFIED",
-            Self::Served => "END_SERVED",
-            Self::ClientLeft => "END_CLIENT_LEFT",
-            Self::Unavailable => "END_UNAVAILABLE",
-            Self::ResetBeforeAnswer => "END_RESET_BEFORE_ANSWER",
-            Self::ResetInsideAnswer => "END_RESET_INSIDE_ANSWER",
+            Self::Unspecified => "END_REASON_UNSPECIFIED",
+            Self::Served => "END_REASON_SERVED",
+            Self::ClientLeft => "END_REASON_CLIENT_LEFT",
+            Self::Unavailable => "END_REASON_UNAVAILABLE",
+            Self::ResetBeforeAnswer => "END_REASON_RESET_BEFORE_ANSWER",
+            Self::ResetInsideAnswer => "END_REASON_RESET_INSIDE_ANSWER",
         }
     }
     /// Creates an enum from field names used in the ProtoBuf definition.
     pub fn from_str_name(value: &str) -> ::core::option::Option<Self> {
         match value {
-            "END_UNSPECIFIED" => Some(Self::Unspecified),
-            "END_SERVED" => Some(Self::Served),
-            "END_CLIENT_LEFT" => Some(Self::ClientLeft),
-            "END_UNAVAILABLE" => Some(Self::Unavailable),
-            "END_RESET_BEFORE_ANSWER" => Some(Self::ResetBeforeAnswer),
-            "END_RESET_INSIDE_ANSWER" => Some(Self::ResetInsideAnswer),
+            "END_REASON_UNSPECIFIED" => Some(Self::Unspecified),
+            "END_REASON_SERVED" => Some(Self::Served),
+            "END_REASON_CLIENT_LEFT" => Some(Self::ClientLeft),
+            "END_REASON_UNAVAILABLE" => Some(Self::Unavailable),
+            "END_REASON_RESET_BEFORE_ANSWER" => Some(Self::ResetBeforeAnswer),
+            "END_REASON_RESET_INSIDE_ANSWER" => Some(Self::ResetInsideAnswer),
             _ => None,
         }
     }

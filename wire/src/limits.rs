@@ -27,7 +27,7 @@ pub const JUMP_S_MAX: u32 = 3_600;
 pub const PREFIX_HASHES_MAX: usize = 32;
 
 /// Between two beats of a filter.
-pub const BEAT: Duration = Duration::from_secs(1);
+pub const HEARTBEAT_INTERVAL: Duration = Duration::from_secs(1);
 /// Without a frame for this long a session is dead.
 pub const SILENCE: Duration = Duration::from_secs(10);
 /// A session that ended without Bye keeps its stock for this long.
@@ -41,9 +41,9 @@ pub const STARTUP_WAIT: Duration = Duration::from_secs(2);
 /// Between two attempts when no version is common.
 pub const VERSION_RETRY: Duration = Duration::from_secs(30);
 
-const _: () = assert!(BACKOFF_MAX.as_millis() + BEAT.as_millis() < SESSION_GRACE.as_millis());
+const _: () = assert!(BACKOFF_MAX.as_millis() + HEARTBEAT_INTERVAL.as_millis() < SESSION_GRACE.as_millis());
 const _: () = assert!(BACKOFF_MAX.as_millis() < STARTUP_WAIT.as_millis());
-const _: () = assert!(BEAT.as_millis() * 3 < SILENCE.as_millis());
+const _: () = assert!(HEARTBEAT_INTERVAL.as_millis() * 3 < SILENCE.as_millis());
 const _: () = assert!(VERSION_MIN <= VERSION_MAX);
 // A full part of a Hello, every string at its limit, fits in a message.
 const _: () = assert!(HELLO_PART_REQUESTS * 24 * NAME_BYTES_MAX < MESSAGE_BYTES_MAX);

@@ -4,9 +4,9 @@
 //! long as version 1 is spoken: half of a rolling upgrade still speaks it.
 
 use penstock_wire::{
-    Api, Beat, Bye, Cancel, Command, CompanionFrame, Completed, End, Endpoints, Fallback, FilterFrame, Grant,
-    Hello, HelloAck, Identity, ModelRule, ModelTable, Policy, Pool, Refused, Register, Reject, Route,
-    Running, Source, Started, command::Kind, filter_frame::Event, source::From as Of,
+    Api, Bye, Cancel, Command, CompanionFrame, Completed, EndReason, Endpoints, Fallback, FilterFrame, Grant,
+    Heartbeat, Hello, HelloAck, Identity, ModelRule, ModelTable, Policy, Pool, Refused, Register, Reject,
+    Route, Running, Source, Started, command::Kind, filter_frame::Event, source::From as Of,
 };
 use prost::Message;
 
@@ -74,7 +74,7 @@ fn completed() -> Completed {
         endpoint: "127.0.0.1:8001".into(),
         status: 200,
         attempts: 2,
-        end: End::ResetInsideAnswer.into(),
+        end: EndReason::ResetInsideAnswer.into(),
         first_byte_us: Some(10),
         last_byte_us: Some(20),
         prompt_tokens: Some(30),
@@ -115,7 +115,7 @@ fn policy() -> Policy {
             name: "chat".into(),
             models: vec!["llama-*".into()],
             hold_ms: 5_000,
-            then: Fallback::Open.into(),
+            fallback: Fallback::Open.into(),
             ttl_ms: 30_000,
             no_endpoint_ttl_ms: 60_000,
             capacity_status: 429,
@@ -153,7 +153,7 @@ fn said() -> Vec<(&'static str, Event)> {
                 registered: true,
             }),
         ),
-        ("beat", Event::Beat(Beat {})),
+        ("beat", Event::Heartbeat(Heartbeat {})),
         ("bye", Event::Bye(Bye {})),
     ]
 }

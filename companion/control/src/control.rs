@@ -272,7 +272,7 @@ impl Control {
             Said::Started(started) => self.begun(now, named(started.sequence), started),
             Said::Completed(completed) => self.completed(now, named(completed.sequence), completed),
             Said::Refused(refused) => self.refused(now, named(refused.sequence), refused),
-            Said::Beat(_) => {
+            Said::Heartbeat(_) => {
                 self.release_absent(now, epoch);
                 acknowledge = true;
             }

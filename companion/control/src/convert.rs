@@ -149,13 +149,13 @@ pub(crate) fn service(from: &wire::Completed) -> Service {
         output: output_tokens(from).map(Tokens),
     };
     match from.end() {
-        wire::End::Unavailable | wire::End::ResetBeforeAnswer => Service::Nothing,
+        wire::EndReason::Unavailable | wire::EndReason::ResetBeforeAnswer => Service::Nothing,
         // An error page of the server is no service, unless it counted tokens.
-        wire::End::Served if from.status >= 400 && from.prompt_tokens.is_none() => Service::Nothing,
+        wire::EndReason::Served if from.status >= 400 && from.prompt_tokens.is_none() => Service::Nothing,
         // Left before it was sent anywhere.
-        wire::End::ClientLeft if from.endpoint.is_empty() => Service::Nothing,
-        wire::End::Unspecified | wire::End::Served => Service::Served(counted),
-        wire::End::ClientLeft | wire::End::ResetInsideAnswer => Service::Served(Usage {
+        wire::EndReason::ClientLeft if from.endpoint.is_empty() => Service::Nothing,
+        wire::EndReason::Unspecified | wire::EndReason::Served => Service::Served(counted),
+        wire::EndReason::ClientLeft | wire::EndReason::ResetInsideAnswer => Service::Served(Usage {
             output: Some(counted.output.unwrap_or_default()),
             ..counted
         }),
@@ -176,11 +176,11 @@ pub(crate) fn granted(endpoint: EndpointId, expected: &Usage) -> Granted {
 /// What an end says of how the request was served; `None`: it says nothing that could be learnt from.
 pub(crate) fn served(from: &wire::Completed) -> Option<Served> {
     let whole = match from.end() {
-        wire::End::Unspecified | wire::End::Served => from.status < 400,
-        wire::End::Unavailable
-        | wire::End::ResetBeforeAnswer
-        | wire::End::ClientLeft
-        | wire::End::ResetInsideAnswer => false,
+        wire::EndReason::Unspecified | wire::EndReason::Served => from.status < 400,
+        wire::EndReason::Unavailable
+        | wire::EndReason::ResetBeforeAnswer
+        | wire::EndReason::ClientLeft
+        | wire::EndReason::ResetInsideAnswer => false,
     };
     whole.then(|| Served {
         first: from.first_byte_us.map(Duration::from_micros),
@@ -344,25 +344,31 @@ mod tests {
 
     #[test]
     fn an_error_page_is_refunded_and_a_cut_answer_is_not() {
-        let ended = |end: wire::End, status, output_chunks| wire::Completed {
+        let ended = |end: wire::EndReason, status, output_chunks| wire::Completed {
             end: end.into(),
             status,
             output_chunks,
             endpoint: "127.0.0.1:1".into(),
             ..Default::default()
         };
-        assert_eq!(service(&ended(wire::End::Served, 500, 0)), Service::Nothing);
-        assert_eq!(service(&ended(wire::End::Unavailable, 503, 0)), Service::Nothing);
+        assert_eq!(service(&ended(wire::EndReason::Served, 500, 0)), Service::Nothing);
+        assert_eq!(
+            service(&ended(wire::EndReason::Unavailable, 503, 0)),
+            Service::Nothing
+        );
         let seen = |tokens| {
             Service::Served(Usage {
                 output: Some(Tokens(tokens)),
                 ..Usage::default()
             })
         };
-        assert_eq!(service(&ended(wire::End::ResetInsideAnswer, 200, 7)), seen(7));
-        assert_eq!(service(&ended(wire::End::ClientLeft, 0, 0)), seen(0));
         assert_eq!(
-            service(&ended(wire::End::Served, 200, 0)),
+            service(&ended(wire::EndReason::ResetInsideAnswer, 200, 7)),
+            seen(7)
+        );
+        assert_eq!(service(&ended(wire::EndReason::ClientLeft, 0, 0)), seen(0));
+        assert_eq!(
+            service(&ended(wire::EndReason::Served, 200, 0)),
             Service::Served(Usage::default())
         );
     }

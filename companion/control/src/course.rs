@@ -178,13 +178,13 @@ impl Control {
         };
         self.sent(now, id, &from.endpoint, from.attempts);
         match from.end() {
-            wire::End::Unavailable | wire::End::ResetBeforeAnswer => {
+            wire::EndReason::Unavailable | wire::EndReason::ResetBeforeAnswer => {
                 self.failed(now, id, usize::try_from(from.attempts).unwrap_or(usize::MAX));
             }
-            wire::End::Unspecified
-            | wire::End::Served
-            | wire::End::ClientLeft
-            | wire::End::ResetInsideAnswer => {}
+            wire::EndReason::Unspecified
+            | wire::EndReason::Served
+            | wire::EndReason::ClientLeft
+            | wire::EndReason::ResetInsideAnswer => {}
         }
         let Some(entry) = self.requests.get(id) else {
             return;
@@ -199,7 +199,7 @@ impl Control {
             && !from.endpoint.is_empty()
             && !grant.endpoints.contains(&from.endpoint)
             && self.pools[entry.pool].endpoint(&from.endpoint).is_none()
-            && from.end() != wire::End::Served;
+            && from.end() != wire::EndReason::Served;
         let service = if reentering {
             Service::Nothing
         } else {

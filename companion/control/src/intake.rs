@@ -57,7 +57,7 @@ impl Control {
             return self.say_again(name);
         }
         let origin = from
-            .origin
+            .requeued_from
             .as_ref()
             .map(Name::from)
             .filter(|origin| *origin != name);

@@ -181,7 +181,7 @@ impl Pool {
         wire::Endpoints {
             pool: self.name.to_string(),
             ready: ready.map(|it| it.address.to_string()).collect(),
-            open_bound: self.open_bound,
+            fallback_bound: self.open_bound,
         }
     }
 }

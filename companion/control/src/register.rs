@@ -22,8 +22,8 @@ pub(crate) struct Name {
     pub(crate) sequence: u64,
 }
 
-impl From<&wire::Origin> for Name {
-    fn from(origin: &wire::Origin) -> Self {
+impl From<&wire::RequestKey> for Name {
+    fn from(origin: &wire::RequestKey) -> Self {
         Self {
             epoch: Epoch::new(origin.epoch_hi, origin.epoch_lo),
             sequence: origin.sequence,

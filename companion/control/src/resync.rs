@@ -184,7 +184,7 @@ impl Control {
             sequence: register.sequence,
         };
         if self.requests.moved(name).is_some() {
-            if let Some(origin) = &register.origin {
+            if let Some(origin) = &register.requeued_from {
                 self.link_through(now, name, origin.into());
             }
             return;

@@ -50,7 +50,7 @@ pub fn frame(config: &Config) -> wire::Policy {
                 name: pool.name.clone(),
                 models: pool.models.clone(),
                 hold_ms: millis(pool.hold),
-                then: match pool.then {
+                fallback: match pool.then {
                     Then::Open => wire::Fallback::Open,
                     Then::Closed => wire::Fallback::Closed,
                 }
@@ -59,8 +59,8 @@ pub fn frame(config: &Config) -> wire::Policy {
                 no_endpoint_ttl_ms: millis(pool.policy.queue.no_endpoint_ttl),
                 capacity_status: u32::from(pool.capacity_status),
                 endpoints: pool.endpoints.iter().map(|it| it.address.to_string()).collect(),
-                open_bound: open_bound(pool),
-                open_in_tokens: in_tokens(pool),
+                fallback_bound: fallback_bound(pool),
+                fallback_bound_in_tokens: in_tokens(pool),
                 prefix_hashes: wants_hashes(pool),
             })
             .collect(),
@@ -103,7 +103,7 @@ pub fn plugin_configuration(config: &Config, node: &str) -> Value {
                 "name": pool.name,
                 "models": pool.models,
                 "hold_ms": pool.hold_ms,
-                "then": match pool.then() {
+                "then": match pool.fallback() {
                     wire::Fallback::Open => "open",
                     wire::Fallback::Closed => "closed",
                 },
@@ -111,8 +111,8 @@ pub fn plugin_configuration(config: &Config, node: &str) -> Value {
                 "no_endpoint_ttl_ms": pool.no_endpoint_ttl_ms,
                 "capacity_status": pool.capacity_status,
                 "endpoints": pool.endpoints,
-                "open_bound": pool.open_bound,
-                "open_in_tokens": pool.open_in_tokens,
+                "open_bound": pool.fallback_bound,
+                "open_in_tokens": pool.fallback_bound_in_tokens,
                 "prefix_hashes": pool.prefix_hashes,
             })).collect::<Vec<_>>(),
         },
@@ -141,7 +141,7 @@ fn trust(of: &Trust) -> wire::Trust {
 
 /// What an Envoy may have in flight that has never heard of a companion: the bounds of all endpoints, as if there were
 /// no other Envoy. At least 1; `None`: nothing bounds.
-fn open_bound(pool: &Pool) -> Option<u64> {
+fn fallback_bound(pool: &Pool) -> Option<u64> {
     match pool.policy.gate {
         Gate::Open | Gate::Manual => None,
         Gate::Auto { initial: upper } | Gate::Bounded { upper, .. } => {
@@ -283,7 +283,14 @@ pools:
         let pools: Vec<_> = policy
             .pools
             .iter()
-            .map(|it| (it.then(), it.endpoints.len(), it.open_bound, it.open_in_tokens))
+            .map(|it| {
+                (
+                    it.fallback(),
+                    it.endpoints.len(),
+                    it.fallback_bound,
+                    it.fallback_bound_in_tokens,
+                )
+            })
             .collect();
         use wire::Fallback::{Closed, Open};
         assert_eq!(

@@ -275,7 +275,7 @@ impl From<RawSource> for wire::Source {
 
 impl From<RawPool> for wire::Pool {
     fn from(raw: RawPool) -> Self {
-        let then = match raw.then {
+        let fallback = match raw.then {
             RawFallback::Closed => wire::Fallback::Closed,
             RawFallback::Open => wire::Fallback::Open,
         };
@@ -283,13 +283,13 @@ impl From<RawPool> for wire::Pool {
             name: raw.name,
             models: raw.models,
             hold_ms: raw.hold_ms,
-            then: then.into(),
+            fallback: fallback.into(),
             ttl_ms: raw.ttl_ms,
             no_endpoint_ttl_ms: raw.no_endpoint_ttl_ms,
             capacity_status: raw.capacity_status,
             endpoints: raw.endpoints,
-            open_bound: raw.open_bound,
-            open_in_tokens: raw.open_in_tokens,
+            fallback_bound: raw.open_bound,
+            fallback_bound_in_tokens: raw.open_in_tokens,
             prefix_hashes: raw.prefix_hashes,
         }
     }
@@ -319,12 +319,12 @@ mod tests {
         assert_eq!(config.companion, "penstock_companion");
         assert_eq!(config.node, "edge");
         assert_eq!(config.policy.routes[1].api(), wire::Api::Messages);
-        assert_eq!(config.policy.pools[0].then(), wire::Fallback::Closed);
+        assert_eq!(config.policy.pools[0].fallback(), wire::Fallback::Closed);
         assert_eq!(
             (config.requeue.as_deref(), config.reenters),
             (Some("127.0.0.1:9"), false)
         );
-        assert_eq!(config.policy.pools[0].open_bound, Some(7));
+        assert_eq!(config.policy.pools[0].fallback_bound, Some(7));
         let identity = config.policy.identity.unwrap();
         let networks = &identity.trust.as_ref().unwrap().networks;
         let prefixes: Vec<_> = networks.iter().map(|it| (it.address.len(), it.prefix)).collect();

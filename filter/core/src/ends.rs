@@ -3,7 +3,7 @@
 //! Source of the words: Envoy's response code details. They are told apart by their beginnings, and what stands in the
 //! braces of `upstream_reset_before_response_started{...}`.
 
-use penstock_wire::{End, names::code};
+use penstock_wire::{EndReason, names::code};
 
 use crate::answer::Failure;
 
@@ -67,24 +67,24 @@ impl NoAnswer {
     }
 
     /// What the companion is told.
-    pub(crate) fn end(self) -> End {
+    pub(crate) fn end(self) -> EndReason {
         match self {
-            Self::Unavailable => End::Unavailable,
-            Self::Reset => End::ResetBeforeAnswer,
+            Self::Unavailable => EndReason::Unavailable,
+            Self::Reset => EndReason::ResetBeforeAnswer,
         }
     }
 }
 
 /// How an exchange ended whose last byte wasn't seen. `answered`: response headers of a server were.
-pub(crate) fn unfinished(details: &str, answered: bool) -> End {
+pub(crate) fn unfinished(details: &str, answered: bool) -> EndReason {
     match (NoAnswer::of(details), answered) {
         (Some(none), false) => none.end(),
-        (Some(_), true) => End::ResetInsideAnswer,
-        (None, true) if details.starts_with("upstream") => End::ResetInsideAnswer,
-        (None, false) if details.starts_with("upstream") => End::ResetBeforeAnswer,
+        (Some(_), true) => EndReason::ResetInsideAnswer,
+        (None, true) if details.starts_with("upstream") => EndReason::ResetInsideAnswer,
+        (None, false) if details.starts_with("upstream") => EndReason::ResetBeforeAnswer,
         // A server's answer that Envoy itself ended, by one of its time limits.
-        (None, true) if details.contains("timeout") => End::ResetInsideAnswer,
-        (None, _) => End::ClientLeft,
+        (None, true) if details.contains("timeout") => EndReason::ResetInsideAnswer,
+        (None, _) => EndReason::ClientLeft,
     }
 }
 
@@ -117,25 +117,34 @@ mod tests {
 
     #[test]
     fn unfinished_exchanges_have_an_end() {
-        assert_eq!(unfinished("downstream_remote_disconnect", false), End::ClientLeft);
-        assert_eq!(unfinished("downstream_remote_disconnect", true), End::ClientLeft);
-        assert_eq!(unfinished("http2.remote_reset", true), End::ClientLeft);
-        assert_eq!(unfinished("", false), End::ClientLeft);
+        assert_eq!(
+            unfinished("downstream_remote_disconnect", false),
+            EndReason::ClientLeft
+        );
+        assert_eq!(
+            unfinished("downstream_remote_disconnect", true),
+            EndReason::ClientLeft
+        );
+        assert_eq!(unfinished("http2.remote_reset", true), EndReason::ClientLeft);
+        assert_eq!(unfinished("", false), EndReason::ClientLeft);
         assert_eq!(
             unfinished("upstream_reset_after_response_started{remote_reset}", true),
-            End::ResetInsideAnswer
+            EndReason::ResetInsideAnswer
         );
-        assert_eq!(unfinished("stream_idle_timeout", true), End::ResetInsideAnswer);
+        assert_eq!(
+            unfinished("stream_idle_timeout", true),
+            EndReason::ResetInsideAnswer
+        );
         assert_eq!(
             unfinished("upstream_response_timeout", false),
-            End::ResetBeforeAnswer
+            EndReason::ResetBeforeAnswer
         );
         assert_eq!(
             unfinished(
                 "upstream_reset_before_response_started{connection_timeout}",
                 false
             ),
-            End::Unavailable
+            EndReason::Unavailable
         );
     }
 }

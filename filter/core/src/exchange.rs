@@ -5,7 +5,7 @@
 use core::{ops::Range, time::Duration};
 use std::sync::Arc;
 
-use penstock_wire::{Completed, End, Grant, Register, Running, Started};
+use penstock_wire::{Completed, EndReason, Grant, Register, Running, Started};
 
 use crate::{
     answer::Standing,
@@ -144,7 +144,7 @@ impl Exchange {
     /// What it counts as while it runs: by the estimate that the engine starts with.
     pub(crate) fn load(&self) -> Load {
         // Who entered again is counted where its first stream is, as long as that lasts.
-        if self.register.origin.is_some() {
+        if self.register.requeued_from.is_some() {
             return Load::default();
         }
         let prompt = self.register.prompt_bytes.div_ceil(OPEN_TOKEN_BYTES);
@@ -209,7 +209,7 @@ impl Going {
         let (status, end) = match self.upstream {
             Upstream::Begun(mut begun) => {
                 let end = if begun.ended {
-                    End::Served
+                    EndReason::Served
                 } else {
                     ends::unfinished(&details(host), true)
                 };
@@ -236,7 +236,7 @@ impl Going {
             }
             Upstream::Absent { why, status } => (status, why.end()),
             // Whatever became of it then: of its own list nobody took it.
-            Upstream::Reentered { status } => (status, End::Unavailable),
+            Upstream::Reentered { status } => (status, EndReason::Unavailable),
             Upstream::Ended { status } => (status, ends::unfinished(&details(host), false)),
             Upstream::Awaited => (0, ends::unfinished(&details(host), false)),
         };

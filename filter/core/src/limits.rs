@@ -54,7 +54,7 @@ pub const OPEN_OUTPUT_TOKENS: u64 = 256;
 /// Bytes of text that count as one token there.
 pub const OPEN_TOKEN_BYTES: u64 = 4;
 
-const _: () = assert!(wire::BEAT.as_millis() * 3 < FLIGHT_EXPIRES.as_millis());
+const _: () = assert!(wire::HEARTBEAT_INTERVAL.as_millis() * 3 < FLIGHT_EXPIRES.as_millis());
 const _: () = assert!(OPEN_TOKEN_BYTES > 0);
 // A token's id is hashed as a number of 32 bits.
 const _: () = assert!(TOKEN_ID_BYTES == 4);

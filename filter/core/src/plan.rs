@@ -57,9 +57,9 @@ pub struct PoolPlan {
     /// Its servers, as far as the policy names them.
     pub endpoints: Vec<String>,
     /// What this Envoy may have in flight in it then, until the companion has said something newer; `None`: any number.
-    pub open_bound: Option<u64>,
+    pub fallback_bound: Option<u64>,
     /// That bound counts tokens, not requests.
-    pub open_in_tokens: bool,
+    pub fallback_bound_in_tokens: bool,
     /// Registrations of its requests carry hashes of the prompt's beginnings.
     pub prefix_hashes: bool,
     models: Vec<WildMatch>,
@@ -72,10 +72,10 @@ impl PoolPlan {
             hold: Duration::from_millis(pool.hold_ms),
             ttl: Duration::from_millis(pool.ttl_ms),
             no_endpoint_ttl: Duration::from_millis(pool.no_endpoint_ttl_ms),
-            opens: pool.then() == wire::Fallback::Open,
+            opens: pool.fallback() == wire::Fallback::Open,
             endpoints: pool.endpoints.iter().take(POLICY_LIST_MAX).cloned().collect(),
-            open_bound: pool.open_bound,
-            open_in_tokens: pool.open_in_tokens,
+            fallback_bound: pool.fallback_bound,
+            fallback_bound_in_tokens: pool.fallback_bound_in_tokens,
             prefix_hashes: pool.prefix_hashes,
             capacity_status: if pool.capacity_status == 429 { 429 } else { 503 },
             models: pool

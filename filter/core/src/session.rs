@@ -8,11 +8,11 @@ use core::time::Duration;
 use std::collections::VecDeque;
 
 use penstock_wire::{
-    Beat, Bye, Command, CompanionFrame, FilterFrame, Hello, HelloAck, Register, Running, command,
+    Bye, Command, CompanionFrame, FilterFrame, Heartbeat, Hello, HelloAck, Register, Running, command,
     filter_frame::Event,
     limits::{
-        BACKOFF_MAX, BACKOFF_MIN, BEAT, HELLO_PART_REQUESTS, UNACKED_BYTES_MAX, UNACKED_EVENTS_MAX,
-        VERSION_MAX, VERSION_MIN, VERSION_RETRY,
+        BACKOFF_MAX, BACKOFF_MIN, HEARTBEAT_INTERVAL, HELLO_PART_REQUESTS, UNACKED_BYTES_MAX,
+        UNACKED_EVENTS_MAX, VERSION_MAX, VERSION_MIN, VERSION_RETRY,
     },
 };
 use prost::Message;
@@ -162,8 +162,8 @@ impl Session {
             Link::Greeted | Link::Ready => {
                 // A tick that comes a little early beats too, else it would beat every second time.
                 if self.beat_at <= now.after(TICK_MIN) {
-                    self.beat_at = now.after(BEAT);
-                    self.send(Event::Beat(Beat {}));
+                    self.beat_at = now.after(HEARTBEAT_INTERVAL);
+                    self.send(Event::Heartbeat(Heartbeat {}));
                 }
             }
             Link::Broken { retry_at } => {
@@ -193,7 +193,7 @@ impl Session {
         self.handled = 0;
         self.sizes.clear();
         self.unacked_bytes = 0;
-        self.beat_at = now.after(BEAT);
+        self.beat_at = now.after(HEARTBEAT_INTERVAL);
         for hello in self.hello(digest, waiting, running) {
             self.send(Event::Hello(hello));
         }

@@ -13,7 +13,9 @@ use std::{
     sync::Arc,
 };
 
-use penstock_wire::{self as wire, Cancel, Grant, Reject, command, filter_frame::Event, limits::BEAT, names};
+use penstock_wire::{
+    self as wire, Cancel, Grant, Reject, command, filter_frame::Event, limits::HEARTBEAT_INTERVAL, names,
+};
 
 use opening::Flights;
 use prost::Message;
@@ -63,7 +65,7 @@ pub struct Worker {
 pub(crate) struct Ready {
     pub(crate) endpoints: Vec<String>,
     /// What this Envoy may have in flight without a companion; `None`: it didn't say.
-    pub(crate) open_bound: Option<u64>,
+    pub(crate) fallback_bound: Option<u64>,
 }
 
 impl Worker {
@@ -117,7 +119,11 @@ impl Worker {
     /// How long the host may wait before the next `handle_tick`.
     #[must_use]
     pub fn tick_period(&self, now: Instant) -> Duration {
-        let next = self.session.next_tick_at(now).since(now).clamp(TICK_MIN, BEAT);
+        let next = self
+            .session
+            .next_tick_at(now)
+            .since(now)
+            .clamp(TICK_MIN, HEARTBEAT_INTERVAL);
         // A request that comes while the companion is away can't shorten the period from its own context.
         if self.session.away_since().is_some() {
             next.min(ENFORCE)

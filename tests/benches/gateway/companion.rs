@@ -9,8 +9,8 @@ use std::time::Duration;
 use penstock_tests::process::resident_bytes;
 use penstock_tests::until;
 use penstock_wire::{
-    Api, Beat, Cancel, CompanionFrame, Completed, End, FilterFrame, Grant, Hello, METHOD, Register, SERVICE,
-    Started, command::Kind, filter_frame::Event, limits,
+    Api, Cancel, CompanionFrame, Completed, EndReason, FilterFrame, Grant, Heartbeat, Hello, METHOD,
+    Register, SERVICE, Started, command::Kind, filter_frame::Event, limits,
 };
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
@@ -201,8 +201,8 @@ impl Session {
         let beating = shared.clone();
         tasks.spawn(async move {
             loop {
-                tokio::time::sleep(limits::BEAT).await;
-                beating.say(Event::Beat(Beat {})).await;
+                tokio::time::sleep(limits::HEARTBEAT_INTERVAL).await;
+                beating.say(Event::Heartbeat(Heartbeat {})).await;
             }
         });
         Self {
@@ -276,7 +276,7 @@ impl Shared {
             endpoint,
             status: 200,
             attempts: 1,
-            end: End::Served.into(),
+            end: EndReason::Served.into(),
             first_byte_us: Some(500),
             last_byte_us: Some(500),
             prompt_tokens: Some(240),

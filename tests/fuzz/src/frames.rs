@@ -50,7 +50,7 @@ pub fn said(dice: &mut Dice<'_>) -> Said {
             registered: dice.one_in(2),
         }),
         13 => Said::Hello(hello(dice)),
-        14 => Said::Beat(wire::Beat {}),
+        14 => Said::Beat(wire::Heartbeat {}),
         _ => Said::Bye(wire::Bye {}),
     }
 }
@@ -129,7 +129,7 @@ pub fn register(dice: &mut Dice<'_>) -> wire::Register {
     register.slo_ttft_ms = dice.maybe();
     register.requeues = dice.small_number();
     register.untrusted = dice.one_in(2);
-    register.origin = dice.one_in(2).then(|| wire::Origin {
+    register.requeued_from = dice.one_in(2).then(|| wire::RequestKey {
         epoch_hi: 1,
         epoch_lo: u64::from(dice.below(3)),
         sequence: dice.number(),
@@ -186,7 +186,7 @@ pub fn command(dice: &mut Dice<'_>, policies: &[wire::Policy]) -> Kind {
         10 | 11 => Kind::Endpoints(wire::Endpoints {
             pool: dice.name(&POOLS),
             ready: list(dice),
-            open_bound: dice.maybe(),
+            fallback_bound: dice.maybe(),
         }),
         12 => Kind::Policy(policies[usize::from(dice.byte()) % policies.len()].clone()),
         13 | 14 => Kind::HelloAck(wire::HelloAck {

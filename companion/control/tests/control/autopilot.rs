@@ -53,14 +53,14 @@ fn serve(world: &mut World, granted: &[u64], output: u64) {
     let us = |ms: f64| (ms * 1e3) as u64;
     let last_ms = itl_ms * output as f64;
     world.pass(Duration::from_micros(us(last_ms)));
-    world.say(1, Said::Beat(wire::Beat {}));
+    world.say(1, Said::Beat(wire::Heartbeat {}));
     for sequence in granted {
         let completed = wire::Completed {
             sequence: *sequence,
             endpoint: SERVER.into(),
             status: 200,
             attempts: 1,
-            end: wire::End::Served.into(),
+            end: wire::EndReason::Served.into(),
             first_byte_us: Some(us(itl_ms)),
             last_byte_us: Some(us(last_ms)),
             prompt_tokens: Some(100),
@@ -131,7 +131,7 @@ fn what_another_companion_granted_is_load_until_it_ends() {
             sequence,
             endpoint: endpoint.into(),
             status: 200,
-            end: wire::End::Served.into(),
+            end: wire::EndReason::Served.into(),
             output_chunks: 9,
             ..Default::default()
         })
@@ -279,7 +279,7 @@ fn a_variant_goes_with_its_last_endpoint_and_is_known_when_it_comes_back() {
             sequence: 1,
             endpoint: SECOND.into(),
             status: 200,
-            end: wire::End::Served.into(),
+            end: wire::EndReason::Served.into(),
             ..Default::default()
         }),
     );
@@ -304,7 +304,7 @@ fn an_endpoint_may_become_another_variant() {
             sequence: 1,
             endpoint: SERVER.into(),
             status: 200,
-            end: wire::End::Served.into(),
+            end: wire::EndReason::Served.into(),
             ..Default::default()
         }),
     );

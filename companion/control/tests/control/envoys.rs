@@ -34,7 +34,7 @@ fn told(world: &mut World) -> Vec<(u64, Option<u64>, usize)> {
     let taken = world.take();
     let endpoints = taken.endpoints().into_iter();
     let mut told: Vec<_> = endpoints
-        .map(|(conn, it)| (conn, it.open_bound, it.ready.len()))
+        .map(|(conn, it)| (conn, it.fallback_bound, it.ready.len()))
         .collect();
     told.sort_unstable();
     told

@@ -13,7 +13,7 @@ fn unavailable(sequence: u64, attempts: u32) -> Said {
         endpoint: SERVER.into(),
         status: 503,
         attempts,
-        end: wire::End::Unavailable.into(),
+        end: wire::EndReason::Unavailable.into(),
         ..Default::default()
     })
 }

@@ -97,7 +97,7 @@ fn an_error_page_is_no_service() {
         sequence: 1,
         endpoint: SERVER.into(),
         status: 500,
-        end: wire::End::Served.into(),
+        end: wire::EndReason::Served.into(),
         ..Default::default()
     };
     world.say(1, Said::Completed(failed));
@@ -119,7 +119,7 @@ fn a_flow_that_is_idle_for_ten_minutes_gives_its_place_to_another() {
     world.pass_beating(599, &[1]);
     assert_eq!(names(&world), ["a", "b"]);
     world.pass(Duration::from_secs(1));
-    world.say(1, Said::Beat(wire::Beat {}));
+    world.say(1, Said::Beat(wire::Heartbeat {}));
     assert_eq!(names(&world), ["a"]);
     world.say(1, completed(5));
     serve(&mut world, of("c", 6));

@@ -205,7 +205,7 @@ impl World {
         for _ in 0..seconds {
             self.pass(Duration::from_secs(1));
             for conn in conns {
-                self.say(*conn, Said::Beat(wire::Beat {}));
+                self.say(*conn, Said::Beat(wire::Heartbeat {}));
             }
         }
     }
@@ -354,7 +354,7 @@ pub(crate) fn register(sequence: u64) -> wire::Register {
 pub(crate) fn again(sequence: u64, epoch: u64, before: u64) -> wire::Register {
     wire::Register {
         requeues: 1,
-        origin: Some(wire::Origin {
+        requeued_from: Some(wire::RequestKey {
             epoch_hi: 1,
             epoch_lo: epoch,
             sequence: before,
@@ -386,7 +386,7 @@ pub(crate) fn completed_at(sequence: u64, endpoint: &str) -> Said {
         sequence,
         endpoint: endpoint.into(),
         status: 200,
-        end: wire::End::Served.into(),
+        end: wire::EndReason::Served.into(),
         prompt_tokens: Some(100),
         output_tokens: Some(10),
         ..Default::default()

@@ -136,7 +136,7 @@ fn a_wider_gate_lets_go_at_once_and_a_narrower_one_waits() {
     let taken = reload(&mut world, wider);
     assert_eq!(taken.granted(), [2, 3]);
     // The filters share another bound from then on.
-    assert_eq!(taken.endpoints()[0].1.open_bound, Some(3));
+    assert_eq!(taken.endpoints()[0].1.fallback_bound, Some(3));
     assert_eq!(reload(&mut world, settings()).granted(), [0; 0]);
     for (sequence, next) in [(1, vec![]), (2, vec![]), (3, vec![4]), (4, vec![5])] {
         world.say(1, completed(sequence));

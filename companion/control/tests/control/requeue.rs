@@ -40,7 +40,7 @@ fn waiting_again() -> World {
 }
 
 /// The first leg's own end: its answer came through the gateway itself.
-fn ended(sequence: u64, end: wire::End) -> Said {
+fn ended(sequence: u64, end: wire::EndReason) -> Said {
     Said::Completed(wire::Completed {
         sequence,
         endpoint: AGAIN.into(),
@@ -67,7 +67,7 @@ fn it_goes_on_under_its_new_name_with_its_old_outcome() {
     assert_eq!((status.sessions[0].moved, status.sessions[1].moved), (1, 0));
     // The first leg's answer is the second's.
     world.say(1, started(1, AGAIN, 3));
-    world.say(1, ended(1, wire::End::Served));
+    world.say(1, ended(1, wire::EndReason::Served));
     assert_eq!((world.take(), world.stock()), (Taken::default(), 1));
     assert_eq!(world.control.status(world.now).sessions[0].moved, 0);
     world.say(2, completed(9));
@@ -109,7 +109,7 @@ fn it_takes_its_old_place() {
 #[test]
 fn whoever_left_before_it_entered_again_is_not_waited_for() {
     let mut world = world();
-    world.say(1, ended(1, wire::End::ClientLeft));
+    world.say(1, ended(1, wire::EndReason::ClientLeft));
     assert_eq!(world.take().counts(), (0, 0, 0));
     assert_eq!(world.stock(), 0);
     world.say(2, Said::Register(again(9, 1, 1)));
@@ -134,7 +134,7 @@ fn a_client_that_leaves_while_it_waits_again_is_counted_once() {
     for first_leg_first in [true, false] {
         let mut world = waiting_again();
         let mut leave = [
-            (1, ended(1, wire::End::ClientLeft)),
+            (1, ended(1, wire::EndReason::ClientLeft)),
             (2, Said::Cancel(wire::Cancel { sequence: 9 })),
         ];
         if !first_leg_first {
@@ -165,12 +165,12 @@ fn its_old_session_may_come_again_and_change_nothing() {
         let stream = |stream| Filter { stream, ..filter(1) };
         world.greet(3, stream(2), Vec::new(), vec![runs(1)]);
         assert_eq!(world.take().counts(), (0, 0, 0));
-        world.say(3, Said::Beat(wire::Beat {}));
+        world.say(3, Said::Beat(wire::Heartbeat {}));
         assert_eq!((world.stock(), world.waiting()), before);
         // Ended, and its end was lost: it is no longer named.
         world.close(3);
         world.greet(4, stream(3), Vec::new(), Vec::new());
-        world.say(4, Said::Beat(wire::Beat {}));
+        world.say(4, Said::Beat(wire::Heartbeat {}));
         assert_eq!((world.stock(), world.waiting()), before);
         assert_eq!(world.control.status(world.now).sessions[0].moved, 0);
     }
@@ -193,7 +193,7 @@ fn its_old_session_may_go_for_good_and_come_back() {
     assert_eq!(world.take().counts(), (0, 0, 0));
     assert_eq!(world.stock(), 1);
     world.say(2, completed(9));
-    world.say(3, ended(1, wire::End::Served));
+    world.say(3, ended(1, wire::EndReason::Served));
     assert!(world.control.is_idle());
 }
 
@@ -205,7 +205,7 @@ fn its_new_session_may_be_orphaned_and_released() {
     assert_eq!(world.take().counts(), (0, 0, 0), "it has its outcome");
     assert!(world.control.is_idle());
     // The first leg ends with it.
-    world.say(1, ended(1, wire::End::Unavailable));
+    world.say(1, ended(1, wire::EndReason::Unavailable));
     assert_eq!(world.take().counts(), (0, 0, 0));
     assert_eq!(world.control.status(world.now).sessions[0].moved, 0);
 }
@@ -221,7 +221,7 @@ fn one_whose_first_leg_is_awaited_the_end_of_is_taken_over_too() {
     world.greet(3, back, Vec::new(), Vec::new());
     world.say(2, Said::Register(again(9, 1, 1)));
     assert_eq!(world.take().granted(), [9]);
-    world.say(3, Said::Beat(wire::Beat {}));
+    world.say(3, Said::Beat(wire::Heartbeat {}));
     assert_eq!(world.stock(), 1, "what took its place isn't released with it");
 }
 
@@ -289,8 +289,8 @@ fn a_third_leg_follows_the_second() {
         (taken.requeued, taken.granted(), taken.counts()),
         (2, vec![9, 2], (0, 0, 0))
     );
-    world.say(2, ended(9, wire::End::Served));
-    world.say(1, ended(1, wire::End::Served));
+    world.say(2, ended(9, wire::EndReason::Served));
+    world.say(1, ended(1, wire::EndReason::Served));
     assert_eq!(world.stock(), 1);
     world.say(1, completed(2));
     assert!(world.control.is_idle());

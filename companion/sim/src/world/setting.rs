@@ -133,7 +133,7 @@ impl Setting {
             name: pool.name.clone(),
             models: vec![format!("{}*", pool.name)],
             hold_ms: millis(pool.hold),
-            then: if pool.open {
+            fallback: if pool.open {
                 wire::Fallback::Open.into()
             } else {
                 wire::Fallback::Closed.into()
@@ -142,8 +142,8 @@ impl Setting {
             no_endpoint_ttl_ms: millis(pool.policy.queue.no_endpoint_ttl),
             capacity_status: 503,
             endpoints: pool.servers.clone(),
-            open_bound: pool.open_bound(self.envoys),
-            open_in_tokens: pool.in_tokens,
+            fallback_bound: pool.fallback_bound(self.envoys),
+            fallback_bound_in_tokens: pool.in_tokens,
             prefix_hashes: false,
         });
         wire::Policy {
@@ -226,7 +226,7 @@ impl Setting {
 
 impl PoolSetting {
     /// What one Envoy of so many may have in flight while no companion answers.
-    fn open_bound(&self, envoys: usize) -> Option<u64> {
+    fn fallback_bound(&self, envoys: usize) -> Option<u64> {
         let bound = self.pool_bound?;
         Some((bound / envoys as u64).max(1))
     }

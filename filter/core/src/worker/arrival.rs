@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use penstock_wire::{
-    Api, Cancel, Origin, Refused,
+    Api, Cancel, Refused, RequestKey,
     filter_frame::Event,
     names::{self, code, outcome},
 };
@@ -85,7 +85,7 @@ impl Worker {
             exchange.arrived = token.arrived;
             exchange.register.requeues = token.requeues;
             exchange.register.model = token.model;
-            exchange.register.origin = Some(Origin {
+            exchange.register.requeued_from = Some(RequestKey {
                 epoch_hi: token.epoch.hi,
                 epoch_lo: token.epoch.lo,
                 sequence: token.sequence,
@@ -317,7 +317,7 @@ impl Worker {
             registered,
         };
         let answer = failure.answer(exchange.register.api(), Some(&standing));
-        if exchange.register.origin.is_none() {
+        if exchange.register.requeued_from.is_none() {
             self.session.tell_terminal(now, Event::Refused(refused));
         } else if registered {
             // Who entered again was counted when it was let in: it only leaves its place, and whoever doesn't know it,

@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use penstock_wire::{
     Grant, Register,
-    limits::BEAT,
+    limits::HEARTBEAT_INTERVAL,
     names::{self, code, outcome},
 };
 
@@ -145,7 +145,9 @@ impl Worker {
             (failure, outcome::NO_ENDPOINTS)
         })?;
         let load = exchange.load();
-        let most = ready.and_then(|ready| ready.open_bound).or(pool.open_bound);
+        let most = ready
+            .and_then(|ready| ready.fallback_bound)
+            .or(pool.fallback_bound);
         // Who entered again has its place already.
         if let Some(most) = most.filter(|_| load != Load::default()) {
             let words = Words {
@@ -155,7 +157,7 @@ impl Worker {
             };
             let bound = Bound {
                 most,
-                in_tokens: pool.open_in_tokens,
+                in_tokens: pool.fallback_bound_in_tokens,
             };
             if !words.take(&pool.name, self.flights.of(&pool.name), load, bound) {
                 let message = "The gateway's queue is unreachable, and as much is in flight as may be without it: \
@@ -209,7 +211,7 @@ impl Worker {
         if !lost && self.flights.say_at > now.after(TICK_MIN) {
             return;
         }
-        self.flights.say_at = now.after(BEAT);
+        self.flights.say_at = now.after(HEARTBEAT_INTERVAL);
         let words = Words {
             commons: &*self.commons,
             worker: self.session.epoch(),
@@ -225,7 +227,7 @@ impl Ready {
     pub(super) fn new(said: penstock_wire::Endpoints) -> (String, Self) {
         let ready = Self {
             endpoints: said.ready,
-            open_bound: said.open_bound,
+            fallback_bound: said.fallback_bound,
         };
         (said.pool, ready)
     }

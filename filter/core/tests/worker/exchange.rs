@@ -9,7 +9,7 @@ use penstock_filter_core::{
     hygiene::Edit,
 };
 use penstock_wire::{
-    Cancel, Completed, End, Endpoints, Policy, Pool, Refused, Register, Reject, Route, Started,
+    Cancel, Completed, EndReason, Endpoints, Policy, Pool, Refused, Register, Reject, Route, Started,
     command::Kind, filter_frame::Event,
 };
 #[cfg(target_arch = "wasm32")]
@@ -86,7 +86,7 @@ fn a_request_from_headers_to_log() {
         endpoint: "2.2.2.2:2".into(),
         status: 200,
         attempts: 2,
-        end: End::Served.into(),
+        end: EndReason::Served.into(),
         first_byte_us: Some(7_000),
         last_byte_us: Some(12_000),
         prompt_tokens: Some(7),
@@ -331,7 +331,7 @@ fn a_client_that_leaves_is_told_of() {
     let completed = Completed {
         sequence: running,
         endpoint: "1.1.1.1:1".into(),
-        end: End::ClientLeft.into(),
+        end: EndReason::ClientLeft.into(),
         ..Completed::default()
     };
     assert_eq!(rig.log(running), [Out::Said(5, Event::Completed(completed))]);
@@ -357,19 +357,19 @@ fn envoys_own_errors_are_told_in_the_contracts_words() {
             "upstream_reset_before_response_started{remote_connection_failure}",
             503,
             "upstream_unavailable",
-            End::Unavailable,
+            EndReason::Unavailable,
         ),
         (
             "no_healthy_upstream",
             503,
             "upstream_unavailable",
-            End::Unavailable,
+            EndReason::Unavailable,
         ),
         (
             "upstream_reset_before_response_started{connection_termination}",
             502,
             "upstream_reset",
-            End::ResetBeforeAnswer,
+            EndReason::ResetBeforeAnswer,
         ),
     ] {
         let mut rig = Rig::connected();
@@ -420,7 +420,7 @@ fn a_servers_own_error_is_the_servers() {
     let [Out::Said(_, Event::Completed(completed))] = &rig.log(sequence)[..] else {
         panic!("completed")
     };
-    assert_eq!((completed.status, completed.end()), (503, End::Served));
+    assert_eq!((completed.status, completed.end()), (503, EndReason::Served));
 }
 
 #[test]
@@ -447,7 +447,7 @@ fn a_cut_answer_is_settled_at_what_was_seen() {
     };
     assert_eq!(
         (completed.end(), completed.output_chunks),
-        (End::ResetInsideAnswer, 1)
+        (EndReason::ResetInsideAnswer, 1)
     );
     assert_eq!(completed.output_tokens, None);
 }
@@ -466,7 +466,7 @@ fn other_paths_pass_in_turn_over_the_ready_endpoints() {
         Kind::Endpoints(Endpoints {
             pool: "chat".into(),
             ready: ready.iter().map(ToString::to_string).collect(),
-            open_bound: None,
+            fallback_bound: None,
         })
     };
     rig.command(1, [ready(&["a:1", "b:2"])]);

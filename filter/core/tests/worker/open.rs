@@ -31,7 +31,7 @@ fn endpoints(bound: Option<u64>) -> Kind {
     Kind::Endpoints(Endpoints {
         pool: "chat".into(),
         ready: ["a:1", "b:1", "c:1", "d:1"].map(String::from).into(),
-        open_bound: bound,
+        fallback_bound: bound,
     })
 }
 
@@ -293,12 +293,12 @@ fn at_a_cold_start_the_policy_in_the_commons_names_servers_and_bound() {
         pools: vec![Pool {
             name: "chat".into(),
             hold_ms: 1_000,
-            then: penstock_wire::Fallback::Open.into(),
+            fallback: penstock_wire::Fallback::Open.into(),
             ttl_ms: 30_000,
             no_endpoint_ttl_ms: 60_000,
             capacity_status: 503,
             endpoints: vec!["s:1".into()],
-            open_bound: Some(1),
+            fallback_bound: Some(1),
             ..Pool::default()
         }],
         ..Policy::default()

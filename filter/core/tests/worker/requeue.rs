@@ -7,7 +7,9 @@ use penstock_filter_core::{
     effect::{Headed, Responded},
     hygiene::Edit,
 };
-use penstock_wire::{Completed, End, Grant, Origin, Refused, Register, command::Kind, filter_frame::Event};
+use penstock_wire::{
+    Completed, EndReason, Grant, Refused, Register, RequestKey, command::Kind, filter_frame::Event,
+};
 #[cfg(target_arch = "wasm32")]
 use wasm_bindgen_test::wasm_bindgen_test as test;
 
@@ -77,8 +79,8 @@ fn entered(rig: &mut Rig, token: &str) -> u64 {
     sequence
 }
 
-fn origin(epoch_lo: u64, sequence: u64) -> Option<Origin> {
-    Some(Origin {
+fn requeued_from(epoch_lo: u64, sequence: u64) -> Option<RequestKey> {
+    Some(RequestKey {
         epoch_hi: 1,
         epoch_lo,
         sequence,
@@ -100,7 +102,7 @@ fn who_may_be_queued_again_takes_its_way_back_along() {
     let expected = Register {
         age_us: 30_000,
         requeues: 1,
-        origin: origin(5, sequence),
+        requeued_from: requeued_from(5, sequence),
         ..register(entered, "m1")
     };
     assert_eq!(second.outs(), [Out::Said(2, Event::Register(expected))]);
@@ -122,7 +124,7 @@ fn a_second_time_follows_the_first() {
     let expected = Register {
         age_us: 70_000,
         requeues: 2,
-        origin: origin(6, b),
+        requeued_from: requeued_from(6, b),
         ..register(c, "m1")
     };
     assert_eq!(second.outs(), [Out::Said(3, Event::Register(expected))]);
@@ -305,7 +307,7 @@ fn the_answer_of_who_entered_again_is_passed_on_as_it_is() {
         endpoint: LISTENER.into(),
         status: 503,
         attempts: 3,
-        end: End::Unavailable.into(),
+        end: EndReason::Unavailable.into(),
         ..Completed::default()
     };
     assert_eq!(rig.log(sequence), [Out::Said(2, Event::Completed(completed))]);
@@ -428,7 +430,7 @@ fn a_client_that_leaves_who_entered_again_is_told_of_twice() {
     let [Out::Said(3, Event::Completed(completed))] = &first.log(a)[..] else {
         panic!("completed")
     };
-    assert_eq!(completed.end(), End::ClientLeft);
+    assert_eq!(completed.end(), EndReason::ClientLeft);
 }
 
 #[test]

@@ -3,7 +3,7 @@
 
 use crate::harness::{Out, Rig, Shared, config, grant, register};
 use penstock_filter_core::rewrite::Rewrite;
-use penstock_wire::{Grant, Hello, Origin, Register, command::Kind, filter_frame::Event};
+use penstock_wire::{Grant, Hello, Register, RequestKey, command::Kind, filter_frame::Event};
 #[cfg(target_arch = "wasm32")]
 use wasm_bindgen_test::wasm_bindgen_test as test;
 
@@ -126,7 +126,7 @@ fn who_enters_again_is_known_by_its_first_model() {
     let again = waits(&mut second, &[("x-penstock-requeue", &token)], rewritten);
     let mut expected = Register {
         requeues: 1,
-        origin: Some(Origin {
+        requeued_from: Some(RequestKey {
             epoch_hi: 1,
             epoch_lo: 5,
             sequence: asked,
@@ -147,7 +147,7 @@ fn who_enters_again_is_known_by_its_first_model() {
     let third = waits(&mut second, &[("x-penstock-requeue", &kept)], rewritten);
     expected.sequence = third;
     expected.requeues = 2;
-    expected.origin = expected.origin.map(|it| Origin {
+    expected.requeued_from = expected.requeued_from.map(|it| RequestKey {
         epoch_lo: 6,
         sequence: again,
         ..it

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use crate::harness::{Out, Rig, grant, register};
 use penstock_wire::{
-    Beat, Bye, Cancel, Hello, HelloAck, Policy, Register, Running, Started,
+    Bye, Cancel, Heartbeat, Hello, HelloAck, Policy, Register, Running, Started,
     command::Kind,
     filter_frame::Event,
     limits::{HELLO_PART_REQUESTS, UNACKED_EVENTS_MAX},
@@ -45,7 +45,7 @@ fn it_greets_and_beats() {
     rig.pass(Duration::from_millis(500));
     assert_eq!(rig.tick(), []);
     rig.pass(Duration::from_millis(499));
-    assert_eq!(rig.tick(), [Out::Said(2, Event::Beat(Beat {}))]);
+    assert_eq!(rig.tick(), [Out::Said(2, Event::Heartbeat(Heartbeat {}))]);
     rig.worker.handle_shutdown();
     assert_eq!(rig.outs(), [Out::Said(3, Event::Bye(Bye {}))]);
 }
@@ -375,7 +375,7 @@ fn deadlines_are_the_companions_while_it_answers() {
     let mut rig = Rig::connected();
     rig.waiting("m1");
     rig.pass(Duration::from_secs(100));
-    assert_eq!(rig.tick(), [Out::Said(3, Event::Beat(Beat {}))]);
+    assert_eq!(rig.tick(), [Out::Said(3, Event::Heartbeat(Heartbeat {}))]);
 }
 
 #[test]
