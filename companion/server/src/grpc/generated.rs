@@ -21,7 +21,8 @@ pub mod arbiter_server {
             >
             + std::marker::Send
             + 'static;
-        /// The first frame in is a Hello; the first command out, after the Hello's last part, is a HelloAck.
+        /// The first frame of the filter carries a `Hello`. The first command of the companion, after the last part of the
+        /// `Hello`, is a `HelloAck`.
         async fn session(
             &self,
             request: tonic::Request<
