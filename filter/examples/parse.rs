@@ -4,21 +4,21 @@ mod reading;
 
 use std::{hint::black_box, rc::Rc};
 
-use penstock_filter_core::plan::Plan;
+use penstock_filter_core::compiled_policy::CompiledPolicy;
 use proxy_wasm::{
     traits::{Context, HttpContext, RootContext},
     types::{Action, ContextType},
 };
 use reading::Reading;
 
-struct Root(Rc<Plan>);
+struct Root(Rc<CompiledPolicy>);
 
 impl Context for Root {}
 
 impl RootContext for Root {
     fn create_http_context(&self, _: u32) -> Option<Box<dyn HttpContext>> {
         Some(Box::new(Http {
-            plan: Rc::clone(&self.0),
+            policy: Rc::clone(&self.0),
             reading: None,
         }))
     }
@@ -29,7 +29,7 @@ impl RootContext for Root {
 }
 
 struct Http {
-    plan: Rc<Plan>,
+    policy: Rc<CompiledPolicy>,
     reading: Option<Reading>,
 }
 
@@ -40,7 +40,7 @@ impl HttpContext for Http {
         if end {
             return Action::Continue;
         }
-        self.reading = Some(Reading::of_headers(&self.plan));
+        self.reading = Some(Reading::of_headers(&self.policy));
         Action::Pause
     }
 
@@ -64,5 +64,5 @@ impl HttpContext for Http {
 /// Called once by the host when it has loaded the module.
 #[unsafe(no_mangle)]
 pub extern "C" fn _initialize() {
-    proxy_wasm::set_root_context(|_| Box::new(Root(reading::plan())));
+    proxy_wasm::set_root_context(|_| Box::new(Root(reading::policy())));
 }

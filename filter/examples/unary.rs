@@ -5,7 +5,7 @@ mod reading;
 
 use std::{rc::Rc, time::Duration};
 
-use penstock_filter_core::plan::Plan;
+use penstock_filter_core::compiled_policy::CompiledPolicy;
 use prost::Message;
 use proxy_wasm::{
     hostcalls,
@@ -24,14 +24,14 @@ const TIMEOUT: Duration = Duration::from_secs(10);
 /// The status of a gRPC call that went well.
 const GRPC_OK: u32 = 0;
 
-struct Root(Rc<Plan>);
+struct Root(Rc<CompiledPolicy>);
 
 impl Context for Root {}
 
 impl RootContext for Root {
     fn create_http_context(&self, _: u32) -> Option<Box<dyn HttpContext>> {
         Some(Box::new(Http {
-            plan: Rc::clone(&self.0),
+            policy: Rc::clone(&self.0),
             reading: None,
         }))
     }
@@ -42,7 +42,7 @@ impl RootContext for Root {
 }
 
 struct Http {
-    plan: Rc<Plan>,
+    policy: Rc<CompiledPolicy>,
     reading: Option<Reading>,
 }
 
@@ -72,7 +72,7 @@ impl HttpContext for Http {
         if end {
             return Action::Continue;
         }
-        self.reading = Some(Reading::of_headers(&self.plan));
+        self.reading = Some(Reading::of_headers(&self.policy));
         Action::Pause
     }
 
@@ -90,5 +90,5 @@ impl HttpContext for Http {
 /// Called once by the host when it has loaded the module.
 #[unsafe(no_mangle)]
 pub extern "C" fn _initialize() {
-    proxy_wasm::set_root_context(|_| Box::new(Root(reading::plan())));
+    proxy_wasm::set_root_context(|_| Box::new(Root(reading::policy())));
 }

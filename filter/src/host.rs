@@ -7,8 +7,8 @@
 use core::ptr::null_mut;
 
 use penstock_filter_core::{
-    commons::Commons, headers, identity::Properties, process::Draw, rewrite::Held, session::Epoch,
-    time::Instant,
+    headers, identity::Properties, process_identity::RandomBits, rewrite::Held, session::Epoch,
+    shared_data::SharedData, time::Instant,
 };
 
 /// Which buffer, in the ABI's numbers.
@@ -139,7 +139,7 @@ pub(crate) fn now() -> Instant {
 }
 
 /// Fresh random bits; none if the host has none to give.
-pub(crate) fn draw() -> Option<Draw> {
+pub(crate) fn draw() -> Option<RandomBits> {
     let mut bits = [0_u64; 5];
     // SAFETY: the host writes as many bytes as `bits` has, which any u64 may hold.
     let status = unsafe { abi::random_get(bits.as_mut_ptr().cast(), size_of_val(&bits)) };
@@ -148,7 +148,7 @@ pub(crate) fn draw() -> Option<Draw> {
     let mut key = [0; 16];
     let halves = left.into_iter().chain(right);
     key.iter_mut().zip(halves).for_each(|(to, from)| *to = from);
-    (status == 0).then_some(Draw {
+    (status == 0).then_some(RandomBits {
         epoch: Epoch { hi, lo },
         envoy,
         key,
@@ -270,9 +270,9 @@ pub(crate) fn cut(token: u32) {
 /// Shared data of all VMs with our `vm_id`. Envoy has no "set if there is none" of its own; but it compares the number
 /// only with that of a value that is there, so a number that no value has sets just what is absent.
 #[derive(Debug)]
-pub(crate) struct SharedData;
+pub(crate) struct HostSharedData;
 
-impl Commons for SharedData {
+impl SharedData for HostSharedData {
     fn get(&self, key: &str) -> Option<(Vec<u8>, u32)> {
         let mut number = 0;
         // SAFETY: all places outlive the call.

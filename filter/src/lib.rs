@@ -12,11 +12,11 @@
 )]
 
 mod host;
-mod http;
-mod root;
+mod http_context;
+mod root_context;
 
 /// Called once by the host when it has loaded the module.
 #[unsafe(no_mangle)]
 pub extern "C" fn _initialize() {
-    proxy_wasm::set_root_context(|context| Box::new(root::Root::new(context)));
+    proxy_wasm::set_root_context(|context| Box::new(root_context::Root::new(context)));
 }

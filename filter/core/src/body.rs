@@ -2,7 +2,7 @@
 //!
 //! Finds the model, the identities the policy asks for, `stream`, the limit on the output, and how much text the prompt
 //! has. Refuses what no server could mean: not JSON, not an object, no model, two models. Everything else is the server's
-//! to judge. Of the body at most a slice is held at a time; a few hundred bytes are kept.
+//! to decide. Of the body at most a slice is held at a time; a few hundred bytes are kept.
 
 use core::{fmt, ops::Range};
 use std::sync::Arc;
@@ -10,10 +10,9 @@ use std::sync::Arc;
 use penstock_wire::limits::NAME_BYTES_MAX;
 
 use crate::{
-    json::{Container, Fault, Syntax, Text, Visitor, Why, Word},
+    json::{Cause, Container, JsonString, Literal, ReadError, Reader, SyntaxError, Visitor},
     limits::{ATTACHMENT_BYTES_MAX, KEY_BYTES_MAX, SLICE_BYTES, TOKEN_ID_BYTES},
-    prefix::Prefixes,
-    reader::Reader,
+    prefix_hashes::PrefixHasher,
 };
 
 /// What a body says.
@@ -36,13 +35,13 @@ pub struct Body {
     pub found: Vec<Option<String>>,
 }
 
-/// Why a body is refused. `Display` is the message to the client.
+/// Cause a body is refused. `Display` is the message to the client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BodyError {
     /// There is nothing.
     Empty,
     /// Not JSON, at this offset.
-    Syntax(Syntax, u64),
+    Syntax(SyntaxError, u64),
     /// JSON, but not an object.
     NotAnObject,
     /// No `model` at the top level.
@@ -102,7 +101,7 @@ impl BodyScanner {
     /// The same, which also hashes the prompt's beginnings.
     #[must_use]
     pub fn hashing(mut self) -> Self {
-        self.fields.prefixes = Some(Prefixes::new());
+        self.fields.prefixes = Some(PrefixHasher::new());
         self
     }
 
@@ -150,7 +149,7 @@ impl BodyScanner {
         if self.fields.body.model.is_empty() {
             return Err(BodyError::NoModel);
         }
-        let prefixes = self.fields.prefixes.map(Prefixes::into_hashes);
+        let prefixes = self.fields.prefixes.map(PrefixHasher::into_hashes);
         Ok(Body {
             prefix_hashes: prefixes.unwrap_or_default(),
             ..self.fields.body
@@ -158,12 +157,12 @@ impl BodyScanner {
     }
 }
 
-fn refuse(fault: Fault<Stop>) -> BodyError {
+fn refuse(fault: ReadError<Stop>) -> BodyError {
     match fault.why {
-        Why::Syntax(syntax) => BodyError::Syntax(syntax, fault.at),
-        Why::Stopped(Stop::NotAnObject) => BodyError::NotAnObject,
-        Why::Stopped(Stop::TwoModels) => BodyError::TwoModels(fault.at),
-        Why::Stopped(Stop::BadModel) => BodyError::BadModel(fault.at),
+        Cause::Syntax(syntax) => BodyError::Syntax(syntax, fault.at),
+        Cause::Stopped(Stop::NotAnObject) => BodyError::NotAnObject,
+        Cause::Stopped(Stop::TwoModels) => BodyError::TwoModels(fault.at),
+        Cause::Stopped(Stop::BadModel) => BodyError::BadModel(fault.at),
     }
 }
 
@@ -243,7 +242,7 @@ struct Fields {
     /// The shares of the open containers, a bit each.
     whole: u128,
     capped: u128,
-    prefixes: Option<Prefixes>,
+    prefixes: Option<PrefixHasher>,
     /// Bytes of the string that is read which were hashed.
     hashed: u64,
 }
@@ -311,7 +310,7 @@ impl Visitor for Fields {
         self.hashed = self.hashed.saturating_add(counted);
     }
 
-    fn key(&mut self, key: Text<'_>) -> Result<(), Stop> {
+    fn key(&mut self, key: JsonString<'_>) -> Result<(), Stop> {
         if self.depth > 1 {
             self.share = self
                 .container_share()
@@ -337,7 +336,7 @@ impl Visitor for Fields {
         Ok(())
     }
 
-    fn string(&mut self, value: Text<'_>) -> Result<(), Stop> {
+    fn string(&mut self, value: JsonString<'_>) -> Result<(), Stop> {
         if self.depth == 0 {
             return Err(Stop::NotAnObject);
         }
@@ -388,10 +387,10 @@ impl Visitor for Fields {
         Ok(())
     }
 
-    fn word(&mut self, word: Word) -> Result<(), Stop> {
+    fn word(&mut self, word: Literal) -> Result<(), Stop> {
         self.other_value()?;
         if self.depth == 1 && self.role == Role::Stream {
-            self.body.stream = word == Word::True;
+            self.body.stream = word == Literal::True;
         }
         Ok(())
     }

@@ -22,9 +22,9 @@ pub struct Config {
     /// there is none.
     pub requeue: Option<String>,
     /// This is that listener's own filter.
-    pub reenters: bool,
+    pub is_requeue_listener: bool,
     /// The routes say in the served header of every answer which host it is of, whatever the host itself says there.
-    pub routes_tell: bool,
+    pub routes_report_endpoint: bool,
     /// The policy until the companion sends another.
     pub policy: wire::Policy,
 }
@@ -40,8 +40,8 @@ impl Config {
             companion: raw.companion,
             node: raw.node,
             requeue: raw.requeue,
-            reenters: raw.reenters,
-            routes_tell: raw.routes_tell,
+            is_requeue_listener: raw.reenters,
+            routes_report_endpoint: raw.routes_tell,
             policy: raw.policy.into(),
         })
     }
@@ -321,7 +321,7 @@ mod tests {
         assert_eq!(config.policy.routes[1].api(), wire::Api::Messages);
         assert_eq!(config.policy.pools[0].fallback(), wire::Fallback::Closed);
         assert_eq!(
-            (config.requeue.as_deref(), config.reenters),
+            (config.requeue.as_deref(), config.is_requeue_listener),
             (Some("127.0.0.1:9"), false)
         );
         assert_eq!(config.policy.pools[0].fallback_bound, Some(7));

@@ -8,18 +8,18 @@ use std::sync::Arc;
 use penstock_wire::{Completed, EndReason, Grant, Register, Running, Started};
 
 use crate::{
-    answer::Standing,
     body::BodyScanner,
-    ends::{self, NoAnswer},
-    flight::Load,
-    identity::{Claims, Properties},
-    limits::{HOLD_DEFAULT, OPEN_OUTPUT_TOKENS, OPEN_TOKEN_BYTES},
-    plan::{Plan, PoolPlan},
-    response::{ResponseScanner, Told},
+    compiled_policy::{CompiledPolicy, PoolPolicy},
+    end_reason::{self, UpstreamFailure},
+    identity::{IdentityClaims, Properties},
+    in_flight::Load,
+    limits::{FALLBACK_BYTES_PER_TOKEN, FALLBACK_OUTPUT_TOKENS, HOLD_DEFAULT},
+    local_reply::QueueReport,
+    requeue_token::RequeueToken,
+    response::{ResponseScanner, ResponseStats},
     rewrite::Rewrite,
     session::Epoch,
     time::Instant,
-    token::Token,
 };
 
 /// A request on a queued path.
@@ -30,9 +30,9 @@ pub(crate) struct Exchange {
     /// When its headers came.
     pub(crate) arrived: Instant,
     /// The policy that was in force then.
-    pub(crate) plan: Arc<Plan>,
+    pub(crate) policy: Arc<CompiledPolicy>,
     /// Known when the body has been read; none also if the policy names no pools.
-    pub(crate) pool: Option<Arc<PoolPlan>>,
+    pub(crate) pool: Option<Arc<PoolPolicy>>,
     /// Where its body says the model, as a JSON string.
     pub(crate) model_at: Range<u64>,
     /// Its headers say how long its body is.
@@ -46,31 +46,31 @@ pub(crate) struct Exchange {
 #[derive(Debug)]
 pub(crate) enum Phase {
     /// The body is read as it comes.
-    Collecting(Box<Collecting>),
-    /// It waits for the companion's word. `told`: the companion may know of it.
-    Waiting { told: bool },
+    ReadingBody(Box<ReadingBody>),
+    /// It waits for the companion's word. `registered`: the companion may know of it.
+    Waiting { registered: bool },
     /// It was granted.
-    Running(Box<Going>),
+    Granted(Box<Granted>),
     /// The filter has answered.
     Answered,
 }
 
 #[derive(Debug)]
-pub(crate) struct Collecting {
+pub(crate) struct ReadingBody {
     pub(crate) scanner: BodyScanner,
-    pub(crate) claims: Claims,
+    pub(crate) claims: IdentityClaims,
     /// Bytes of the body that have come.
     pub(crate) size: usize,
 }
 
 /// A granted request on its way.
 #[derive(Debug)]
-pub(crate) struct Going {
+pub(crate) struct Granted {
     pub(crate) granted: Instant,
     pub(crate) pool: String,
     /// The first endpoint of the grant.
     pub(crate) endpoint: String,
-    pub(crate) standing: Standing,
+    pub(crate) standing: QueueReport,
     pub(crate) upstream: Upstream,
     /// What it counts as in its pool.
     pub(crate) load: Load,
@@ -80,19 +80,19 @@ pub(crate) struct Going {
 #[derive(Debug)]
 pub(crate) enum Upstream {
     /// Nothing yet.
-    Awaited,
+    Pending,
     /// Envoy answered by itself, because no server did.
-    Absent { why: NoAnswer, status: u32 },
+    Unanswered { why: UpstreamFailure, status: u32 },
     /// Envoy answered by itself, for another reason.
-    Ended { status: u32 },
+    EndedByEnvoy { status: u32 },
     /// It entered again, and who it is since answers: nothing of the answer is ours to report.
-    Reentered { status: u32 },
+    Requeued { status: u32 },
     /// A server answers.
-    Begun(Box<Begun>),
+    Responding(Box<Response>),
 }
 
 #[derive(Debug)]
-pub(crate) struct Begun {
+pub(crate) struct Response {
     pub(crate) endpoint: String,
     pub(crate) status: u32,
     pub(crate) attempts: u32,
@@ -111,8 +111,8 @@ impl Exchange {
     }
 
     /// What proves it where it enters again.
-    pub(crate) fn token(&self, epoch: Epoch) -> Token {
-        Token {
+    pub(crate) fn token(&self, epoch: Epoch) -> RequeueToken {
+        RequeueToken {
             epoch,
             sequence: self.register.sequence,
             requeues: self.register.requeues.saturating_add(1),
@@ -147,8 +147,8 @@ impl Exchange {
         if self.register.requeued_from.is_some() {
             return Load::default();
         }
-        let prompt = self.register.prompt_bytes.div_ceil(OPEN_TOKEN_BYTES);
-        let output = OPEN_OUTPUT_TOKENS.min(self.register.max_tokens.unwrap_or(u64::MAX));
+        let prompt = self.register.prompt_bytes.div_ceil(FALLBACK_BYTES_PER_TOKEN);
+        let output = FALLBACK_OUTPUT_TOKENS.min(self.register.max_tokens.unwrap_or(u64::MAX));
         Load {
             requests: 1,
             tokens: prompt.saturating_add(output),
@@ -161,28 +161,28 @@ impl Exchange {
     }
 }
 
-impl Going {
+impl Granted {
     pub(crate) fn new(now: Instant, grant: Grant, load: Load) -> Self {
         Self {
             load,
             granted: now,
             pool: grant.pool,
             endpoint: grant.endpoints.into_iter().next().unwrap_or_default(),
-            standing: Standing {
+            standing: QueueReport {
                 outcome: grant.outcome,
                 queue_us: grant.queue_us,
                 saturation_milli: grant.saturation_milli,
             },
-            upstream: Upstream::Awaited,
+            upstream: Upstream::Pending,
         }
     }
 
     /// Its entry in a Hello; none: another speaks for it.
     pub(crate) fn running(&self, now: Instant, register: Register) -> Option<Running> {
         let begun = match &self.upstream {
-            Upstream::Begun(begun) => Some(begun),
-            Upstream::Awaited | Upstream::Absent { .. } | Upstream::Ended { .. } => None,
-            Upstream::Reentered { .. } => return None,
+            Upstream::Responding(begun) => Some(begun),
+            Upstream::Pending | Upstream::Unanswered { .. } | Upstream::EndedByEnvoy { .. } => None,
+            Upstream::Requeued { .. } => return None,
         };
         Some(Running {
             register: Some(register),
@@ -194,7 +194,7 @@ impl Going {
     }
 
     /// A server's response headers are in.
-    pub(crate) fn started(&self, now: Instant, sequence: u64, begun: &Begun) -> Started {
+    pub(crate) fn started(&self, now: Instant, sequence: u64, begun: &Response) -> Started {
         Started {
             sequence,
             endpoint: begun.endpoint.clone(),
@@ -207,13 +207,13 @@ impl Going {
     /// The exchange is over. Asks the host only for what wasn't seen.
     pub(crate) fn completed(self, sequence: u64, host: &impl Properties) -> Completed {
         let (status, end) = match self.upstream {
-            Upstream::Begun(mut begun) => {
+            Upstream::Responding(mut begun) => {
                 let end = if begun.ended {
                     EndReason::Served
                 } else {
-                    ends::unfinished(&details(host), true)
+                    end_reason::unfinished(&details(host), true)
                 };
-                let Told {
+                let ResponseStats {
                     usage,
                     chunks,
                     first,
@@ -234,11 +234,11 @@ impl Going {
                     output_chunks: chunks,
                 };
             }
-            Upstream::Absent { why, status } => (status, why.end()),
+            Upstream::Unanswered { why, status } => (status, why.end()),
             // Whatever became of it then: of its own list nobody took it.
-            Upstream::Reentered { status } => (status, EndReason::Unavailable),
-            Upstream::Ended { status } => (status, ends::unfinished(&details(host), false)),
-            Upstream::Awaited => (0, ends::unfinished(&details(host), false)),
+            Upstream::Requeued { status } => (status, EndReason::Unavailable),
+            Upstream::EndedByEnvoy { status } => (status, end_reason::unfinished(&details(host), false)),
+            Upstream::Pending => (0, end_reason::unfinished(&details(host), false)),
         };
         Completed {
             sequence,

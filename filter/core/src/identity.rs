@@ -1,9 +1,9 @@
 //! Who a request is from: the policy's sources, the first that is present wins.
 //!
 //! Headers and metadata are there when the headers are, body and model only at the body's end. So each list is walked
-//! twice: `Claims::gather` stops at the first value that is there at once and remembers the later ones before it,
-//! `Claims::settle` decides. Of a client that isn't trusted, class, tier and head start aren't even asked for; the rest is
-//! passed on as it stands, for the companion to judge.
+//! twice: `IdentityClaims::gather` stops at the first value that is there at once and remembers the later ones before it,
+//! `IdentityClaims::settle` decides. Of a client that isn't trusted, class, tier and head start aren't even asked for; the rest is
+//! passed on as it stands, for the companion to decide.
 
 use std::sync::Arc;
 
@@ -26,7 +26,7 @@ pub trait Properties {
 pub enum Source {
     /// A request header.
     Header(String),
-    /// The body's string with this number in `Plan::body_keys`.
+    /// The body's string with this number in `CompiledPolicy::body_keys`.
     Body(usize),
     /// Dynamic metadata: the filter's name, then keys.
     Metadata(Vec<String>),
@@ -69,7 +69,7 @@ enum Candidate {
 
 /// What the headers said, and what is left to ask the body.
 #[derive(Clone, Debug, Default)]
-pub struct Claims {
+pub struct IdentityClaims {
     fairness_id: Vec<Candidate>,
     user: Vec<Candidate>,
     priority: Vec<Candidate>,
@@ -78,7 +78,7 @@ pub struct Claims {
     jump: Vec<Candidate>,
 }
 
-impl Claims {
+impl IdentityClaims {
     /// Reads what is there with the headers.
     #[must_use]
     pub fn gather(sources: &Sources, trusted: bool, headers: Headers<'_>, host: &impl Properties) -> Self {

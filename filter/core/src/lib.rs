@@ -23,34 +23,32 @@
     )
 )]
 
-pub mod answer;
 pub mod body;
-pub mod commons;
+pub mod compiled_policy;
 pub mod config;
 pub mod effect;
-mod ends;
+mod end_reason;
 mod exchange;
-mod flight;
+mod fallback_deadlines;
+pub mod header_sanitizer;
 pub mod headers;
-pub mod hygiene;
 pub mod identity;
-mod intake;
+mod in_flight;
 mod json;
 pub mod limits;
+pub mod local_reply;
 mod metadata;
-mod patience;
-pub mod plan;
-mod prefix;
-pub mod process;
-mod reader;
+mod prefix_hashes;
+pub mod process_identity;
+mod registration;
+mod requeue_token;
 pub mod response;
 pub mod rewrite;
 pub mod session;
-mod text;
+pub mod shared_data;
 pub mod time;
-mod token;
 pub mod trust;
 pub mod usage;
 pub mod worker;
 
-pub use json::Syntax;
+pub use json::SyntaxError;

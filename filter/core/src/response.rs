@@ -6,8 +6,7 @@
 use core::convert::Infallible;
 
 use crate::{
-    json::Fault,
-    reader::Reader,
+    json::{ReadError, Reader},
     time::Instant,
     usage::{Usage, UsageProbe},
 };
@@ -68,7 +67,7 @@ pub struct ResponseScanner {
 
 /// What an answer's body told.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Told {
+pub struct ResponseStats {
     /// The last usage of the body.
     pub usage: Usage,
     /// Events that carried text.
@@ -124,9 +123,9 @@ impl ResponseScanner {
 
     /// What was told until now. An event that the end of the stream cut off before its blank line counts too.
     #[must_use]
-    pub fn told(&mut self) -> Told {
+    pub fn told(&mut self) -> ResponseStats {
         self.end_event();
-        Told {
+        ResponseStats {
             usage: self.probe.usage(),
             chunks: self.chunks,
             first: self.first,
@@ -136,7 +135,7 @@ impl ResponseScanner {
 
     fn read(&mut self, bytes: &[u8]) {
         if !self.lost {
-            let read: Result<(), Fault<Infallible>> = self.reader.feed(bytes, &mut self.probe);
+            let read: Result<(), ReadError<Infallible>> = self.reader.feed(bytes, &mut self.probe);
             self.lost = read.is_err();
         }
     }

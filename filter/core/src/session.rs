@@ -30,17 +30,17 @@ pub struct Epoch {
 
 /// What a session asks of its host.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Order {
+pub enum SessionEffect {
     /// Open a stream to the companion, then say how that went.
-    Open,
+    OpenStream,
     /// Cut the stream.
-    Cut,
+    ResetStream,
     /// Send this message on the stream.
     Send(Vec<u8>),
     /// Tell the operator what is wrong.
-    Log(String),
+    LogWarning(String),
     /// Tell the operator what happens, and is in order.
-    Note(String),
+    LogInfo(String),
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -92,7 +92,7 @@ pub(crate) struct Session {
     retold: bool,
     /// The last thing the operator was told since then.
     complaint: Option<&'static str>,
-    orders: VecDeque<Order>,
+    orders: VecDeque<SessionEffect>,
 }
 
 impl Session {
@@ -119,7 +119,7 @@ impl Session {
         }
     }
 
-    pub(crate) fn poll_order(&mut self) -> Option<Order> {
+    pub(crate) fn poll_order(&mut self) -> Option<SessionEffect> {
         self.orders.pop_front()
     }
 
@@ -167,7 +167,7 @@ impl Session {
                 }
             }
             Link::Broken { retry_at } => {
-                self.orders.push_back(Order::Cut);
+                self.orders.push_back(SessionEffect::ResetStream);
                 self.link = Link::Closed { retry_at };
             }
         }
@@ -175,7 +175,7 @@ impl Session {
 
     fn open(&mut self) {
         self.link = Link::Opening;
-        self.orders.push_back(Order::Open);
+        self.orders.push_back(SessionEffect::OpenStream);
     }
 
     /// The stream is open: says Hello with these, then again what wasn't acknowledged.
@@ -266,8 +266,10 @@ impl Session {
         self.link = Link::Broken { retry_at };
         // Once until a companion answers, however often it is tried.
         if self.complaint.replace(why) != Some(why) {
-            self.orders
-                .push_back(Order::Log(format!("session {}: {why}", self.stream)));
+            self.orders.push_back(SessionEffect::LogWarning(format!(
+                "session {}: {why}",
+                self.stream
+            )));
         }
     }
 
@@ -276,7 +278,7 @@ impl Session {
         let retry_at = self.lose(now);
         self.link = Link::Broken { retry_at };
         let text = format!("session {}: the companion goes away", self.stream);
-        self.orders.push_back(Order::Note(text));
+        self.orders.push_back(SessionEffect::LogInfo(text));
     }
 
     /// A message of the companion: what it commands. Nothing, if it doesn't count.
@@ -421,7 +423,7 @@ impl Session {
         let message = frame.encode_to_vec();
         self.sizes.push_back(message.len());
         self.unacked_bytes = self.unacked_bytes.saturating_add(message.len());
-        self.orders.push_back(Order::Send(message));
+        self.orders.push_back(SessionEffect::Send(message));
         frame.event
     }
 

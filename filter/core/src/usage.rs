@@ -5,7 +5,7 @@
 
 use core::convert::Infallible;
 
-use crate::json::{Container, Text, Visitor, Word};
+use crate::json::{Container, JsonString, Literal, Visitor};
 
 /// Tokens as a server counted them; what it didn't say is absent.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -130,7 +130,7 @@ impl Visitor for UsageProbe {
         0
     }
 
-    fn key(&mut self, key: Text<'_>) -> Result<(), Infallible> {
+    fn key(&mut self, key: JsonString<'_>) -> Result<(), Infallible> {
         self.key = if key.is_cut() {
             Key::Other
         } else {
@@ -139,7 +139,7 @@ impl Visitor for UsageProbe {
         Ok(())
     }
 
-    fn string(&mut self, value: Text<'_>) -> Result<(), Infallible> {
+    fn string(&mut self, value: JsonString<'_>) -> Result<(), Infallible> {
         let says = match (self.level(), self.key) {
             (Level::Root, Key::Delta)
             | (Level::Delta, Key::Text | Key::Said)
@@ -166,7 +166,7 @@ impl Visitor for UsageProbe {
         Ok(())
     }
 
-    fn word(&mut self, _: Word) -> Result<(), Infallible> {
+    fn word(&mut self, _: Literal) -> Result<(), Infallible> {
         Ok(())
     }
 

@@ -10,13 +10,13 @@ use std::{
 };
 
 use penstock_filter_core::{
-    commons::Commons,
     config::Config,
-    effect::{Bodied, Effect, Headed},
+    effect::{BodyAction, Effect, HeadersAction},
     headers::{Headers, serialize},
     identity::Properties,
-    process::Draw,
-    session::{Epoch, Order},
+    process_identity::RandomBits,
+    session::{Epoch, SessionEffect},
+    shared_data::SharedData,
     time::Instant,
     worker::Worker,
 };
@@ -71,7 +71,7 @@ impl Properties for Host {
 #[derive(Debug)]
 struct Alone;
 
-impl Commons for Alone {
+impl SharedData for Alone {
     fn get(&self, _: &str) -> Option<(Vec<u8>, u32)> {
         None
     }
@@ -114,7 +114,7 @@ const CONFIG: &str = r#"{"companion": "c", "node": "n", "requeue": "127.0.0.1:1"
 
 impl Rig {
     fn new() -> Self {
-        let draw = Draw {
+        let draw = RandomBits {
             epoch: Epoch { hi: 1, lo: 2 },
             envoy: 3,
             key: [7; 16],
@@ -141,11 +141,11 @@ impl Rig {
     fn effects(&mut self) {
         while let Some(effect) = self.worker.poll_effect() {
             match effect {
-                Effect::Session(Order::Send(message)) => {
+                Effect::Session(SessionEffect::Send(message)) => {
                     self.said.0 += 1;
                     self.said.1 += message.len() as u64;
                 }
-                Effect::Session(_) | Effect::Answer { .. } => {}
+                Effect::Session(_) | Effect::Reply { .. } => {}
                 Effect::Resume { edits, .. } => self.edits += edits.len() as u64,
             }
         }
@@ -201,7 +201,7 @@ impl Rig {
                 .worker
                 .handle_request_headers(rig.now, 7, headers, false, &rig.host)
             {
-                Headed::Held(number, edits) => {
+                HeadersAction::Pause(number, edits) => {
                     sequence = number;
                     rig.edits += edits.len() as u64;
                 }
@@ -214,7 +214,7 @@ impl Rig {
             let bodied = rig
                 .worker
                 .handle_request_body(rig.now, sequence, body.len(), true, read);
-            assert!(matches!(bodied, Bodied::Held), "{bodied:?}");
+            assert!(matches!(bodied, BodyAction::Pause), "{bodied:?}");
             rig.effects();
         });
         let mut grant = Some(Kind::Grant(Grant {

@@ -1,14 +1,14 @@
 //! What the response scanner learns from answers of each API, and how little it minds the rest.
 
 use penstock_filter_core::{
-    response::{Format, ResponseScanner, Told},
+    response::{Format, ResponseScanner, ResponseStats},
     time::Instant,
     usage::Usage,
 };
 #[cfg(target_arch = "wasm32")]
 use wasm_bindgen_test::wasm_bindgen_test as test;
 
-fn told(format: Format, body: &str) -> Told {
+fn told(format: Format, body: &str) -> ResponseStats {
     let mut scanner = ResponseScanner::new(format);
     scanner.feed(body.as_bytes());
     scanner.told()

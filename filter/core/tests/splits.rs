@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use penstock_filter_core::{
     body::{Body, BodyError, BodyScanner},
-    response::{Format, ResponseScanner, Told},
+    response::{Format, ResponseScanner, ResponseStats},
 };
 use proptest::{collection::vec, prelude::*};
 use serde_json::{Map, Value, json};
@@ -34,7 +34,7 @@ fn escaped(text: &str) -> String {
     text.encode_utf16().map(|unit| format!("\\u{unit:04x}")).collect()
 }
 
-fn told(format: Format, parts: &[&[u8]]) -> Told {
+fn told(format: Format, parts: &[&[u8]]) -> ResponseStats {
     let mut scanner = ResponseScanner::new(format);
     for part in parts {
         scanner.feed(part);

@@ -7,13 +7,15 @@ mod host;
 
 use std::{rc::Rc, sync::Arc};
 
-use penstock_filter_core::{body::BodyScanner, headers::Headers, identity::Claims, plan::Plan};
+use penstock_filter_core::{
+    body::BodyScanner, compiled_policy::CompiledPolicy, headers::Headers, identity::IdentityClaims,
+};
 use penstock_wire::{Identity, Policy, Register, Source, source::From};
 
 use self::host::{Buffer, Map, Stream};
 
 /// The policy that is in force where nobody configured another: where identities are read.
-pub(crate) fn plan() -> Rc<Plan> {
+pub(crate) fn policy() -> Rc<CompiledPolicy> {
     let header = |name: &str| Source {
         from: Some(From::Header(name.to_owned())),
     };
@@ -36,7 +38,7 @@ pub(crate) fn plan() -> Rc<Plan> {
         class: vec![header("x-penstock-class"), header("x-dynamo-meta-policy-class")],
         ..Identity::default()
     };
-    Rc::new(Plan::new(&Policy {
+    Rc::new(CompiledPolicy::new(&Policy {
         identity: Some(identity),
         ..Policy::default()
     }))
@@ -45,17 +47,17 @@ pub(crate) fn plan() -> Rc<Plan> {
 /// One request while it is read.
 pub(crate) struct Reading {
     scanner: BodyScanner,
-    claims: Claims,
+    claims: IdentityClaims,
     size: usize,
 }
 
 impl Reading {
     /// Reads the headers of the request that the host speaks of.
-    pub(crate) fn of_headers(plan: &Plan) -> Self {
+    pub(crate) fn of_headers(policy: &CompiledPolicy) -> Self {
         let map = host::headers(Map::Request);
         Self {
-            scanner: BodyScanner::new(Arc::clone(&plan.body_keys)),
-            claims: Claims::gather(&plan.sources, true, Headers::new(&map), &Stream),
+            scanner: BodyScanner::new(Arc::clone(&policy.body_keys)),
+            claims: IdentityClaims::gather(&policy.sources, true, Headers::new(&map), &Stream),
             size: 0,
         }
     }

@@ -10,10 +10,10 @@ use std::time::Duration;
 
 use penstock_data_plane::policy;
 use penstock_filter_core::config::Config as PluginConfig;
-use penstock_filter_core::effect::{Bodied, Effect, Headed};
+use penstock_filter_core::effect::{BodyAction, Effect, HeadersAction};
+use penstock_filter_core::header_sanitizer::HeaderEdit;
 use penstock_filter_core::headers::Headers;
-use penstock_filter_core::hygiene::Edit;
-use penstock_filter_core::session::Order;
+use penstock_filter_core::session::SessionEffect;
 use penstock_filter_core::time::Instant;
 use penstock_filter_core::worker::Worker;
 use penstock_wire as wire;
@@ -100,7 +100,7 @@ fn token() -> &'static str {
         let map = serialize(&headers);
         let host = Host::new(Dice::new(&[]));
         let headed = worker.handle_request_headers(now, 1, Headers::new(&map), false, &host);
-        let Headed::Held(sequence, _) = headed else {
+        let HeadersAction::Pause(sequence, _) = headed else {
             panic!("{headed:?}");
         };
         let body = br#"{"model":"m"}"#;
@@ -126,10 +126,10 @@ fn token() -> &'static str {
         core::iter::from_fn(|| worker.poll_effect())
             .find_map(|effect| match effect {
                 Effect::Resume { edits, .. } => edits.into_iter().find_map(|edit| match edit {
-                    Edit::Set(names::REQUEUE_HEADER, token) => Some(token),
-                    Edit::Set(..) | Edit::Remove(_) => None,
+                    HeaderEdit::Set(names::REQUEUE_HEADER, token) => Some(token),
+                    HeaderEdit::Set(..) | HeaderEdit::Remove(_) => None,
                 }),
-                Effect::Session(_) | Effect::Answer { .. } => None,
+                Effect::Session(_) | Effect::Reply { .. } => None,
             })
             .expect("a token")
     })
@@ -266,13 +266,13 @@ impl World {
             .handle_request_headers(self.now, context, Headers::new(&map), end, &host);
         *dice = host.dice();
         match headed {
-            Headed::Pass(edits) => proper(&edits),
-            Headed::Nowhere(answer) => whole(&answer),
-            Headed::Held(sequence, edits) => {
+            HeadersAction::Pass(edits) => proper(&edits),
+            HeadersAction::Unroutable(answer) => whole(&answer),
+            HeadersAction::Pause(sequence, edits) => {
                 proper(&edits);
                 self.contexts.insert(context, (sequence, Http::Body(Vec::new())));
             }
-            Headed::Answered(sequence, answer) => {
+            HeadersAction::Reply(sequence, answer) => {
                 whole(&answer);
                 self.contexts.insert(context, (sequence, Http::Answered));
             }
@@ -311,21 +311,21 @@ impl World {
         let mut bodied = self
             .worker
             .handle_request_body(self.now, sequence, there.len(), ends_now, read);
-        if bodied == Bodied::Held && by_trailers {
+        if bodied == BodyAction::Pause && by_trailers {
             bodied = self.worker.handle_request_end(self.now, sequence, read);
         }
         let http = match bodied {
-            Bodied::Answered(answer) => {
+            BodyAction::Reply(answer) => {
                 whole(&answer);
                 Http::Answered
             }
-            Bodied::Goes(edits) => {
+            BodyAction::Continue(edits) => {
                 assert!(end || by_trailers, "it goes before its end");
                 proper(&edits);
                 Http::Resumed
             }
-            Bodied::Held if end || by_trailers => Http::Paused,
-            Bodied::Held => Http::Body(there),
+            BodyAction::Pause if end || by_trailers => Http::Paused,
+            BodyAction::Pause => Http::Body(there),
         };
         self.contexts.insert(context, (sequence, http));
     }
@@ -380,13 +380,15 @@ impl World {
             assert!(count < EFFECTS, "effects without end");
             match self.worker.poll_effect() {
                 None => return named,
-                Some(Effect::Session(Order::Open)) => {
+                Some(Effect::Session(SessionEffect::OpenStream)) => {
                     assert!(self.stream == Stream::None, "opened twice");
                     self.stream = Stream::Ordered;
                 }
-                Some(Effect::Session(Order::Cut)) => self.stream = Stream::None,
-                Some(Effect::Session(Order::Log(text) | Order::Note(text))) => assert!(!text.is_empty()),
-                Some(Effect::Session(Order::Send(message))) => {
+                Some(Effect::Session(SessionEffect::ResetStream)) => self.stream = Stream::None,
+                Some(Effect::Session(SessionEffect::LogWarning(text) | SessionEffect::LogInfo(text))) => {
+                    assert!(!text.is_empty())
+                }
+                Some(Effect::Session(SessionEffect::Send(message))) => {
                     let frame = self.sent(&message);
                     if let Some(Said::Hello(hello)) = frame.event {
                         *named.get_or_insert(0) += hello.waiting.len() + hello.running.len();
@@ -406,7 +408,7 @@ impl World {
                     }
                     self.moves(context, Http::Resumed);
                 }
-                Some(Effect::Answer { context, answer }) => {
+                Some(Effect::Reply { context, answer }) => {
                     whole(&answer);
                     self.moves(context, Http::Answered);
                 }

@@ -50,7 +50,7 @@ pub fn said(dice: &mut Dice<'_>) -> Said {
             registered: dice.one_in(2),
         }),
         13 => Said::Hello(hello(dice)),
-        14 => Said::Beat(wire::Heartbeat {}),
+        14 => Said::Heartbeat(wire::Heartbeat {}),
         _ => Said::Bye(wire::Bye {}),
     }
 }

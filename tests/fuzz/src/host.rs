@@ -5,12 +5,12 @@ use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
-use penstock_filter_core::answer::Answer;
-use penstock_filter_core::commons::Commons;
-use penstock_filter_core::hygiene::Edit;
+use penstock_filter_core::header_sanitizer::HeaderEdit;
 use penstock_filter_core::identity::Properties;
-use penstock_filter_core::process::Draw;
+use penstock_filter_core::local_reply::LocalReply;
+use penstock_filter_core::process_identity::RandomBits;
 use penstock_filter_core::session::Epoch;
+use penstock_filter_core::shared_data::SharedData;
 use penstock_wire::names;
 use serde_json::Value;
 
@@ -21,7 +21,7 @@ use super::frames::ADDRESSES;
 pub const PATH: &str = "/v1/chat/completions";
 
 /// What the host would draw.
-pub const DRAW: Draw = Draw {
+pub const DRAW: RandomBits = RandomBits {
     epoch: Epoch { hi: 1, lo: 2 },
     envoy: 3,
     key: [4; 16],
@@ -50,7 +50,7 @@ impl Shared {
     }
 }
 
-impl Commons for Shared {
+impl SharedData for Shared {
     fn get(&self, key: &str) -> Option<(Vec<u8>, u32)> {
         self.0.borrow().get(key).cloned()
     }
@@ -216,7 +216,7 @@ pub fn serialize(pairs: &[(Vec<u8>, Vec<u8>)]) -> Vec<u8> {
 ///
 /// # Panics
 /// When it isn't one.
-pub fn whole(answer: &Answer) {
+pub fn whole(answer: &LocalReply) {
     assert!((400..600).contains(&answer.status), "{}", answer.status);
     let read: Result<Value, _> = serde_json::from_slice(&answer.body);
     assert!(
@@ -233,11 +233,11 @@ pub fn whole(answer: &Answer) {
 ///
 /// # Panics
 /// When it can't.
-pub fn proper(edits: &[Edit]) {
+pub fn proper(edits: &[HeaderEdit]) {
     for edit in edits {
         match edit {
-            Edit::Remove(name) => assert!(!name.is_empty()),
-            Edit::Set(name, value) => header(name, value),
+            HeaderEdit::Remove(name) => assert!(!name.is_empty()),
+            HeaderEdit::Set(name, value) => header(name, value),
         }
     }
 }

@@ -1,6 +1,6 @@
 //! A server's answer: cut anywhere it tells the same, whatever its format.
 
-use penstock_filter_core::response::{Format, ResponseScanner, Told};
+use penstock_filter_core::response::{Format, ResponseScanner, ResponseStats};
 
 use super::body::offsets;
 
@@ -29,7 +29,7 @@ pub fn run(input: &[u8]) {
     );
 }
 
-fn scan(format: Format, slices: &[&[u8]]) -> Told {
+fn scan(format: Format, slices: &[&[u8]]) -> ResponseStats {
     let mut scanner = ResponseScanner::new(format);
     for slice in slices {
         if scanner.reads() {

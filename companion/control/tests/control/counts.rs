@@ -74,7 +74,7 @@ fn one_whose_grant_was_lost_keeps_its_outcome() {
     assert_eq!(world.take().counts(), (1, 1, 0));
     world.close(2);
     world.hello(3, 3, Vec::new(), Vec::new());
-    world.say(3, Said::Beat(wire::Heartbeat {}));
+    world.say(3, Said::Heartbeat(wire::Heartbeat {}));
     world.say(3, refused(2, true));
     assert_eq!(world.take().counts(), (0, 0, 0));
 }

@@ -119,7 +119,7 @@ fn a_flow_that_is_idle_for_ten_minutes_gives_its_place_to_another() {
     world.pass_beating(599, &[1]);
     assert_eq!(names(&world), ["a", "b"]);
     world.pass(Duration::from_secs(1));
-    world.say(1, Said::Beat(wire::Heartbeat {}));
+    world.say(1, Said::Heartbeat(wire::Heartbeat {}));
     assert_eq!(names(&world), ["a"]);
     world.say(1, completed(5));
     serve(&mut world, of("c", 6));

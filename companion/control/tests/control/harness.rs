@@ -205,7 +205,7 @@ impl World {
         for _ in 0..seconds {
             self.pass(Duration::from_secs(1));
             for conn in conns {
-                self.say(*conn, Said::Beat(wire::Heartbeat {}));
+                self.say(*conn, Said::Heartbeat(wire::Heartbeat {}));
             }
         }
     }

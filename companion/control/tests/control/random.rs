@@ -167,7 +167,7 @@ impl Dice {
                 ..Default::default()
             }),
             9 => refused(sequence, self.one_in(2)),
-            _ => Said::Beat(wire::Heartbeat {}),
+            _ => Said::Heartbeat(wire::Heartbeat {}),
         }
     }
 }

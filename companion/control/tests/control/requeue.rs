@@ -165,12 +165,12 @@ fn its_old_session_may_come_again_and_change_nothing() {
         let stream = |stream| Filter { stream, ..filter(1) };
         world.greet(3, stream(2), Vec::new(), vec![runs(1)]);
         assert_eq!(world.take().counts(), (0, 0, 0));
-        world.say(3, Said::Beat(wire::Heartbeat {}));
+        world.say(3, Said::Heartbeat(wire::Heartbeat {}));
         assert_eq!((world.stock(), world.waiting()), before);
         // Ended, and its end was lost: it is no longer named.
         world.close(3);
         world.greet(4, stream(3), Vec::new(), Vec::new());
-        world.say(4, Said::Beat(wire::Heartbeat {}));
+        world.say(4, Said::Heartbeat(wire::Heartbeat {}));
         assert_eq!((world.stock(), world.waiting()), before);
         assert_eq!(world.control.status(world.now).sessions[0].moved, 0);
     }
@@ -221,7 +221,7 @@ fn one_whose_first_leg_is_awaited_the_end_of_is_taken_over_too() {
     world.greet(3, back, Vec::new(), Vec::new());
     world.say(2, Said::Register(again(9, 1, 1)));
     assert_eq!(world.take().granted(), [9]);
-    world.say(3, Said::Beat(wire::Heartbeat {}));
+    world.say(3, Said::Heartbeat(wire::Heartbeat {}));
     assert_eq!(world.stock(), 1, "what took its place isn't released with it");
 }
 

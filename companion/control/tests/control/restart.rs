@@ -130,6 +130,6 @@ fn a_first_leg_that_is_heard_of_last_runs_no_more() {
     };
     world.greet(3, back, Vec::new(), vec![runs(1)]);
     assert_eq!(world.stock(), 0, "its place was taken by one that has ended");
-    world.say(3, Said::Beat(wire::Heartbeat {}));
+    world.say(3, Said::Heartbeat(wire::Heartbeat {}));
     assert!(world.control.is_idle());
 }

@@ -72,7 +72,7 @@ fn what_a_hello_does_not_name_is_cancelled_or_settled_by_its_repeated_end() {
     world.close(2);
     world.hello(3, 3, Vec::new(), Vec::new());
     assert_eq!(world.stock(), 1);
-    world.say(3, Said::Beat(wire::Heartbeat {}));
+    world.say(3, Said::Heartbeat(wire::Heartbeat {}));
     assert_eq!(
         world.stock(),
         0,

@@ -114,7 +114,7 @@ fn silence_ends_a_session_and_beats_keep_it() {
     let mut world = World::established();
     for _ in 0..12 {
         world.pass(Duration::from_secs(1));
-        world.say(1, Said::Beat(wire::Heartbeat {}));
+        world.say(1, Said::Heartbeat(wire::Heartbeat {}));
     }
     assert_eq!(world.take().closed, [] as [u64; 0]);
     world.pass(Duration::from_secs(11));
@@ -136,7 +136,7 @@ fn a_later_stream_ends_the_older_and_an_older_one_is_not_heard() {
 fn what_the_protocol_does_not_have_closes_the_stream() {
     let mut world = World::new();
     world.open(1);
-    world.say(1, Said::Beat(wire::Heartbeat {}));
+    world.say(1, Said::Heartbeat(wire::Heartbeat {}));
     world.open(2);
     let gap = wire::FilterFrame {
         seq: 2,
@@ -194,7 +194,7 @@ fn a_time_out_is_answered_in_the_contracts_words() {
     world.take();
     for _ in 0..31 {
         world.pass(Duration::from_secs(1));
-        world.say(1, Said::Beat(wire::Heartbeat {}));
+        world.say(1, Said::Heartbeat(wire::Heartbeat {}));
     }
     let taken = world.take();
     assert_eq!(taken.outcomes, [Outcome::ExpiredTtl]);

@@ -9,11 +9,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
 use penstock_engine::Instant as CompanionTime;
-use penstock_filter_core::commons::Commons;
 use penstock_filter_core::config::Config;
 use penstock_filter_core::effect::Effect;
-use penstock_filter_core::process::Draw;
-use penstock_filter_core::session::{Epoch, Order};
+use penstock_filter_core::process_identity::RandomBits;
+use penstock_filter_core::session::{Epoch, SessionEffect};
+use penstock_filter_core::shared_data::SharedData;
 use penstock_filter_core::time::Instant;
 use penstock_filter_core::worker::Worker;
 
@@ -28,7 +28,7 @@ type Values = BTreeMap<String, (Vec<u8>, u32)>;
 #[derive(Clone, Debug, Default)]
 pub(super) struct Shared(Rc<RefCell<Values>>);
 
-impl Commons for Shared {
+impl SharedData for Shared {
     fn get(&self, key: &str) -> Option<(Vec<u8>, u32)> {
         self.0.borrow().get(key).cloned()
     }
@@ -166,7 +166,7 @@ impl World {
             hi: self.dice.roll(),
             lo: self.dice.roll(),
         };
-        let draw = Draw {
+        let draw = RandomBits {
             epoch,
             envoy: self.dice.roll(),
             key: u128::from(self.dice.roll()).to_le_bytes(),
@@ -176,8 +176,8 @@ impl World {
             companion: "companion".into(),
             node: format!("envoy-{envoy}/{vm}"),
             requeue: Some(Self::reentry(envoy)),
-            reenters,
-            routes_tell: self.setting.routes_tell(),
+            is_requeue_listener: reenters,
+            routes_report_endpoint: self.setting.routes_tell(),
             policy: self.policy_in_force(),
         };
         let now = self.envoy_now(envoy);
@@ -228,16 +228,16 @@ impl World {
                     edits,
                     rewrite,
                 } => self.resumed(root, u64::from(context), &edits, rewrite.as_ref()),
-                Effect::Answer { context, answer } => {
+                Effect::Reply { context, answer } => {
                     self.answered(root, u64::from(context), &answer);
                 }
             }
         }
     }
 
-    fn obey_order(&mut self, root: u64, order: Order) {
+    fn obey_order(&mut self, root: u64, order: SessionEffect) {
         match order {
-            Order::Open => {
+            SessionEffect::OpenStream => {
                 let stream = self.open_stream(root);
                 self.note(|| format!("root {root} opens stream {stream:?}"));
                 let Some(of) = self.roots.get_mut(&root) else {
@@ -250,19 +250,21 @@ impl World {
                     None => of.worker.handle_open_failed(now),
                 }
             }
-            Order::Cut => {
+            SessionEffect::ResetStream => {
                 let stream = self.roots.get_mut(&root).and_then(|it| it.stream.take());
                 self.note(|| format!("root {root} cuts stream {stream:?}"));
                 if let Some(stream) = stream {
                     self.close_at_filter(stream, false);
                 }
             }
-            Order::Send(message) => {
+            SessionEffect::Send(message) => {
                 if let Some(stream) = self.roots.get(&root).and_then(|it| it.stream) {
                     self.send_up(stream, Up::Frame(message));
                 }
             }
-            Order::Log(text) | Order::Note(text) => self.note(|| format!("root {root} logs: {text}")),
+            SessionEffect::LogWarning(text) | SessionEffect::LogInfo(text) => {
+                self.note(|| format!("root {root} logs: {text}"))
+            }
         }
     }
 

@@ -3,11 +3,11 @@
 //!
 //! The last host of a list may be this Envoy itself: then the stream's upstream is another stream, whose client it is.
 
-use penstock_filter_core::answer::Answer;
-use penstock_filter_core::effect::{Bodied, Headed, Responded};
+use penstock_filter_core::effect::{BodyAction, HeadersAction, ResponseHeadersAction};
+use penstock_filter_core::header_sanitizer::HeaderEdit;
 use penstock_filter_core::headers::{Headers, serialize};
-use penstock_filter_core::hygiene::Edit;
 use penstock_filter_core::identity::Properties;
+use penstock_filter_core::local_reply::LocalReply;
 use penstock_filter_core::rewrite::Rewrite;
 use penstock_wire::names;
 
@@ -87,7 +87,7 @@ impl Properties for Facts<'_> {
     }
 }
 
-fn reply(answer: &Answer) -> Pairs {
+fn reply(answer: &LocalReply) -> Pairs {
     let status = (":status".to_owned(), answer.status.to_string());
     let headers = answer
         .headers
@@ -100,11 +100,11 @@ fn map(pairs: &Pairs) -> Vec<u8> {
     serialize(pairs.iter().map(|(name, value)| (name.as_str(), value.as_str())))
 }
 
-fn apply(pairs: &mut Pairs, edits: &[Edit]) {
+fn apply(pairs: &mut Pairs, edits: &[HeaderEdit]) {
     for edit in edits {
         match edit {
-            Edit::Remove(name) => pairs.retain(|(known, _)| known != name),
-            Edit::Set(name, value) => {
+            HeaderEdit::Remove(name) => pairs.retain(|(known, _)| known != name),
+            HeaderEdit::Set(name, value) => {
                 pairs.retain(|(known, _)| known != name);
                 pairs.push(((*name).to_owned(), value.clone()));
             }
@@ -170,20 +170,20 @@ impl World {
             worker.handle_request_headers(now, context, Headers::new(&bytes), false, &facts)
         });
         match headed {
-            Some(Headed::Held(sequence, edits)) => {
+            Some(HeadersAction::Pause(sequence, edits)) => {
                 http.sequence = sequence;
                 apply(&mut http.headers, &edits);
                 self.note(|| format!("http {id} of client {client} is {sequence} of root {root}"));
                 self.enter(id, http);
             }
-            Some(Headed::Answered(sequence, answer)) => {
+            Some(HeadersAction::Reply(sequence, answer)) => {
                 http.sequence = sequence;
                 http.reply = reply(&answer);
                 http.replied = true;
                 self.enter(id, http);
                 self.agenda.put(self.now, Due::Reply(id));
             }
-            Some(Headed::Pass(_) | Headed::Nowhere(_)) => {
+            Some(HeadersAction::Pass(_) | HeadersAction::Unroutable(_)) => {
                 self.broken(|| format!("http {id} on a queued path passes through"));
             }
             // Its VM isn't there.
@@ -219,14 +219,14 @@ impl World {
             worker.handle_request_body(now, sequence, body.len(), true, read)
         });
         match bodied {
-            None | Some(Bodied::Held) => {}
-            Some(Bodied::Goes(edits)) => self.resumed(root, id, &edits, None),
-            Some(Bodied::Answered(answer)) => self.answered(root, id, &answer),
+            None | Some(BodyAction::Pause) => {}
+            Some(BodyAction::Continue(edits)) => self.resumed(root, id, &edits, None),
+            Some(BodyAction::Reply(answer)) => self.answered(root, id, &answer),
         }
     }
 
     /// The filter resumes a stream.
-    pub(super) fn resumed(&mut self, root: u64, id: u64, edits: &[Edit], rewrite: Option<&Rewrite>) {
+    pub(super) fn resumed(&mut self, root: u64, id: u64, edits: &[HeaderEdit], rewrite: Option<&Rewrite>) {
         self.note(|| format!("root {root} resumes http {id}: {edits:?}"));
         let life = self.by_companion.map_or(0, |(life, _)| life);
         let Some(http) = self.https.get_mut(&id) else {
@@ -256,7 +256,7 @@ impl World {
     }
 
     /// The filter answers a stream that was paused.
-    pub(super) fn answered(&mut self, root: u64, id: u64, answer: &Answer) {
+    pub(super) fn answered(&mut self, root: u64, id: u64, answer: &LocalReply) {
         let status = answer.status;
         self.note(|| format!("root {root} answers http {id} with {status}"));
         let Some(http) = self.https.get_mut(&id) else {
@@ -366,7 +366,10 @@ impl World {
         let (root, sequence, parent) = (http.root, http.sequence, http.parent);
         let (address, attempts) = (http.address.clone(), http.attempts);
         if details == VIA_UPSTREAM && self.setting.routes_tell() {
-            apply(&mut pairs, &[Edit::Set(names::SERVED_HEADER, address.clone())]);
+            apply(
+                &mut pairs,
+                &[HeaderEdit::Set(names::SERVED_HEADER, address.clone())],
+            );
         }
         let facts = Facts {
             address: &address,
@@ -377,7 +380,7 @@ impl World {
         let responded = self.with(root, |worker, now| {
             worker.handle_response_headers(now, Some(sequence), Headers::new(&bytes), false, &facts)
         });
-        let Responded { edits, body } = responded.unwrap_or_default();
+        let ResponseHeadersAction { edits, body } = responded.unwrap_or_default();
         apply(&mut pairs, &edits);
         match parent {
             Some(parent) => self.head(parent, pairs, VIA_UPSTREAM, VIA_UPSTREAM, false),

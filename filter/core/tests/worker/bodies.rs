@@ -1,7 +1,7 @@
 //! A request's body on its way in: read when enough of it is there, and judged.
 
 use crate::harness::{Out, Rig, Shared, config, register, slice};
-use penstock_filter_core::{effect::Bodied, limits::SLICE_BYTES};
+use penstock_filter_core::{effect::BodyAction, limits::SLICE_BYTES};
 use penstock_wire::filter_frame::Event;
 #[cfg(target_arch = "wasm32")]
 use wasm_bindgen_test::wasm_bindgen_test as test;
@@ -16,7 +16,7 @@ fn trailers_end_a_body() {
     let ended = rig
         .worker
         .handle_request_end(rig.now, sequence, |start, length| slice(body, start, length));
-    assert_eq!(ended, Bodied::Held);
+    assert_eq!(ended, BodyAction::Pause);
     assert_eq!(
         rig.outs(),
         [Out::Said(2, Event::Register(register(sequence, "m1")))]
@@ -52,7 +52,7 @@ fn a_body_is_read_by_the_slice() {
         };
         let end = size == body.len();
         let held = rig.worker.handle_request_body(rig.now, sequence, size, end, read);
-        assert_eq!(held, Bodied::Held, "{size}");
+        assert_eq!(held, BodyAction::Pause, "{size}");
     }
     let rest = body.len() - 2 * SLICE_BYTES;
     assert_eq!(
@@ -89,7 +89,7 @@ fn what_the_host_did_not_give_is_asked_for_again() {
     let held = rig
         .worker
         .handle_request_body(rig.now, sequence, SLICE_BYTES, false, |_, _| None);
-    assert_eq!(held, Bodied::Held);
+    assert_eq!(held, BodyAction::Pause);
     assert_eq!(rig.body(sequence, &body, true), None);
     let said = rig.outs();
     let [Out::Said(_, Event::Register(register))] = said.as_slice() else {

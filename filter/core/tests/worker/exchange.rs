@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use crate::harness::{Out, Rig, grant, register};
 use penstock_filter_core::{
-    answer::Answer,
-    effect::{Headed, Responded},
-    hygiene::Edit,
+    effect::{HeadersAction, ResponseHeadersAction},
+    header_sanitizer::HeaderEdit,
+    local_reply::LocalReply,
 };
 use penstock_wire::{
     Cancel, Completed, EndReason, Endpoints, Policy, Pool, Refused, Register, Reject, Route, Started,
@@ -15,7 +15,7 @@ use penstock_wire::{
 #[cfg(target_arch = "wasm32")]
 use wasm_bindgen_test::wasm_bindgen_test as test;
 
-fn header<'a>(answer: &'a Answer, name: &str) -> Option<&'a str> {
+fn header<'a>(answer: &'a LocalReply, name: &str) -> Option<&'a str> {
     answer
         .headers
         .iter()
@@ -23,13 +23,13 @@ fn header<'a>(answer: &'a Answer, name: &str) -> Option<&'a str> {
         .map(|(_, value)| value.as_str())
 }
 
-fn message(answer: &Answer) -> String {
+fn message(answer: &LocalReply) -> String {
     let json: serde_json::Value = serde_json::from_slice(&answer.body).expect("JSON");
     json["error"]["message"].as_str().expect("a message").to_owned()
 }
 
-fn set(name: &'static str, value: &str) -> Edit {
-    Edit::Set(name, value.to_owned())
+fn set(name: &'static str, value: &str) -> HeaderEdit {
+    HeaderEdit::Set(name, value.to_owned())
 }
 
 #[test]
@@ -116,7 +116,7 @@ fn what_the_client_claims_is_registered_and_removed() {
         ("x-slo-ttft-ms", "soon"),
         ("accept-encoding", "gzip"),
     ];
-    let Headed::Held(sequence, edits) = rig.headers(&claims, false) else {
+    let HeadersAction::Pause(sequence, edits) = rig.headers(&claims, false) else {
         panic!("held")
     };
     let removed = [
@@ -128,7 +128,7 @@ fn what_the_client_claims_is_registered_and_removed() {
         "x-penstock-tolerate",
         "accept-encoding",
     ];
-    assert_eq!(edits, removed.map(|name| Edit::Remove(name.into())));
+    assert_eq!(edits, removed.map(|name| HeaderEdit::Remove(name.into())));
     assert_eq!(
         rig.body(
             sequence,
@@ -223,7 +223,7 @@ fn a_reject_is_told_in_the_clients_shape() {
         saturation_milli: 1_500,
     };
     let outs = rig.command(2, [Kind::Reject(reject)]);
-    let [Out::Answer(101, answer)] = &outs[..] else {
+    let [Out::LocalReply(101, answer)] = &outs[..] else {
         panic!("an answer: {outs:?}")
     };
     assert_eq!(answer.status, 504);
@@ -240,7 +240,7 @@ fn a_reject_is_told_in_the_clients_shape() {
     // The answer passes the filter on its way out, and is left alone; nothing more is said of it.
     assert_eq!(
         rig.response(sequence, &[(":status", "504")], false),
-        Responded::default()
+        ResponseHeadersAction::default()
     );
     assert_eq!(rig.log(sequence), []);
 }
@@ -281,8 +281,8 @@ fn bad_requests_are_refused_and_counted() {
     ] {
         let mut rig = Rig::connected();
         let (sequence, answer) = match rig.headers(headers, false) {
-            Headed::Answered(sequence, answer) => (sequence, answer),
-            Headed::Held(sequence, _) => (sequence, rig.body(sequence, body, true).unwrap()),
+            HeadersAction::Reply(sequence, answer) => (sequence, answer),
+            HeadersAction::Pause(sequence, _) => (sequence, rig.body(sequence, body, true).unwrap()),
             other => panic!("{other:?}"),
         };
         assert_eq!(answer.status, status);
@@ -305,7 +305,7 @@ fn bad_requests_are_refused_and_counted() {
 #[test]
 fn a_request_without_a_body_is_refused_at_once() {
     let mut rig = Rig::connected();
-    let Headed::Answered(_, answer) = rig.headers(&[], true) else {
+    let HeadersAction::Reply(_, answer) = rig.headers(&[], true) else {
         panic!("answered")
     };
     assert_eq!(answer.status, 400);
@@ -377,7 +377,7 @@ fn envoys_own_errors_are_told_in_the_contracts_words() {
         rig.host
             .0
             .insert("response.code_details", details.as_bytes().to_vec());
-        let Responded { edits, body } = rig.response(
+        let ResponseHeadersAction { edits, body } = rig.response(
             sequence,
             &[(":status", "503"), ("content-type", "text/plain")],
             false,
@@ -459,7 +459,7 @@ fn other_paths_pass_in_turn_over_the_ready_endpoints() {
     let pool = set("x-penstock-pool", "chat");
     assert_eq!(
         pass(&mut rig),
-        Headed::Pass(vec![Edit::Remove("x-penstock-pool".into()), pool.clone()])
+        HeadersAction::Pass(vec![HeaderEdit::Remove("x-penstock-pool".into()), pool.clone()])
     );
 
     let ready = |ready: &[&str]| {
@@ -472,7 +472,7 @@ fn other_paths_pass_in_turn_over_the_ready_endpoints() {
     rig.command(1, [ready(&["a:1", "b:2"])]);
     let mut seen = Vec::new();
     for _ in 0..4 {
-        let Headed::Pass(edits) = pass(&mut rig) else {
+        let HeadersAction::Pass(edits) = pass(&mut rig) else {
             panic!("passes")
         };
         seen.push(format!("{:?}", edits.last().unwrap()));
@@ -482,7 +482,7 @@ fn other_paths_pass_in_turn_over_the_ready_endpoints() {
     assert_eq!(seen.len(), 2);
 
     rig.command(1, [ready(&[])]);
-    let Headed::Nowhere(answer) = pass(&mut rig) else {
+    let HeadersAction::Unroutable(answer) = pass(&mut rig) else {
         panic!("nowhere")
     };
     assert_eq!(answer.status, 503);

@@ -8,15 +8,15 @@ use std::{
 };
 
 use penstock_filter_core::{
-    answer::Answer,
-    commons::Commons,
     config::Config,
-    effect::{Bodied, Effect, Headed, Responded},
+    effect::{BodyAction, Effect, HeadersAction, ResponseHeadersAction},
     headers::{Headers, serialize},
     identity::Properties,
-    process::Draw,
+    local_reply::LocalReply,
+    process_identity::RandomBits,
     rewrite::Rewrite,
-    session::{Epoch, Order},
+    session::{Epoch, SessionEffect},
+    shared_data::SharedData,
     time::Instant,
     worker::Worker,
 };
@@ -46,7 +46,7 @@ pub(crate) enum Out {
     Note(String),
     Resume(u32, String),
     Rewritten(u32, String, Rewrite),
-    Answer(u32, Answer),
+    LocalReply(u32, LocalReply),
 }
 
 pub(crate) const CONFIG: &str = r#"{"companion": "c", "node": "n", "policy": {
@@ -75,7 +75,7 @@ pub(crate) struct Shared(Rc<RefCell<Map>>, Rc<Cell<u32>>);
 
 type Map = BTreeMap<String, (Vec<u8>, u32)>;
 
-impl Commons for Shared {
+impl SharedData for Shared {
     fn get(&self, key: &str) -> Option<(Vec<u8>, u32)> {
         self.0.borrow().get(key).cloned()
     }
@@ -96,7 +96,7 @@ impl Commons for Shared {
 #[derive(Debug)]
 pub(crate) struct Nothing;
 
-impl Commons for Nothing {
+impl SharedData for Nothing {
     fn get(&self, _: &str) -> Option<(Vec<u8>, u32)> {
         None
     }
@@ -107,8 +107,8 @@ impl Commons for Nothing {
 }
 
 /// Of the first root context; `lo` of the epoch counts the others.
-pub(crate) fn draw(lo: u64) -> Draw {
-    Draw {
+pub(crate) fn draw(lo: u64) -> RandomBits {
+    RandomBits {
         epoch: Epoch { hi: 1, lo },
         envoy: 70 + lo,
         key: [7; 16],
@@ -132,11 +132,11 @@ impl Rig {
         Self::on(epoch_lo, config, Box::new(shared.clone()))
     }
 
-    pub(crate) fn on(epoch_lo: u64, config: &Config, commons: Box<dyn Commons>) -> Self {
+    pub(crate) fn on(epoch_lo: u64, config: &Config, shared_data: Box<dyn SharedData>) -> Self {
         let now = Instant::from_nanos(1_000_000_000_000);
         let host = Host(BTreeMap::from([("source.address", b"10.0.0.9:555".to_vec())]));
         Self {
-            worker: Worker::new(now, &draw(epoch_lo), config, commons),
+            worker: Worker::new(now, &draw(epoch_lo), config, shared_data),
             host,
             now,
             said: 0,
@@ -193,11 +193,11 @@ impl Rig {
         let mut outs = Vec::new();
         while let Some(effect) = self.worker.poll_effect() {
             outs.push(match effect {
-                Effect::Session(Order::Open) => Out::Open,
-                Effect::Session(Order::Cut) => Out::Cut,
-                Effect::Session(Order::Log(text)) => Out::Log(text),
-                Effect::Session(Order::Note(text)) => Out::Note(text),
-                Effect::Session(Order::Send(message)) => {
+                Effect::Session(SessionEffect::OpenStream) => Out::Open,
+                Effect::Session(SessionEffect::ResetStream) => Out::Cut,
+                Effect::Session(SessionEffect::LogWarning(text)) => Out::Log(text),
+                Effect::Session(SessionEffect::LogInfo(text)) => Out::Note(text),
+                Effect::Session(SessionEffect::Send(message)) => {
                     let frame = FilterFrame::decode(message.as_slice()).expect("a frame");
                     Out::Said(frame.seq, frame.event.expect("an event"))
                 }
@@ -211,13 +211,13 @@ impl Rig {
                     edits,
                     rewrite: Some(rewrite),
                 } => Out::Rewritten(context, format!("{edits:?}"), rewrite),
-                Effect::Answer { context, answer } => Out::Answer(context, answer),
+                Effect::Reply { context, answer } => Out::LocalReply(context, answer),
             });
         }
         outs
     }
 
-    pub(crate) fn headers(&mut self, extra: &[(&str, &str)], end: bool) -> Headed {
+    pub(crate) fn headers(&mut self, extra: &[(&str, &str)], end: bool) -> HeadersAction {
         let mut pairs = vec![
             (":method", "POST"),
             (":path", "/v1/chat/completions?x=1"),
@@ -236,20 +236,20 @@ impl Rig {
     /// A held request: its number.
     pub(crate) fn held(&mut self, extra: &[(&str, &str)]) -> u64 {
         match self.headers(extra, false) {
-            Headed::Held(sequence, _) => sequence,
+            HeadersAction::Pause(sequence, _) => sequence,
             other => panic!("not held: {other:?}"),
         }
     }
 
-    pub(crate) fn body(&mut self, sequence: u64, body: &str, end: bool) -> Option<Answer> {
+    pub(crate) fn body(&mut self, sequence: u64, body: &str, end: bool) -> Option<LocalReply> {
         let read = |start, length| slice(body, start, length);
         match self
             .worker
             .handle_request_body(self.now, sequence, body.len(), end, read)
         {
-            Bodied::Held => None,
-            Bodied::Answered(answer) => Some(answer),
-            Bodied::Goes(edits) => panic!("goes: {edits:?}"),
+            BodyAction::Pause => None,
+            BodyAction::Reply(answer) => Some(answer),
+            BodyAction::Continue(edits) => panic!("goes: {edits:?}"),
         }
     }
 
@@ -270,7 +270,12 @@ impl Rig {
         sequence
     }
 
-    pub(crate) fn response(&mut self, sequence: u64, pairs: &[(&str, &str)], end: bool) -> Responded {
+    pub(crate) fn response(
+        &mut self,
+        sequence: u64,
+        pairs: &[(&str, &str)],
+        end: bool,
+    ) -> ResponseHeadersAction {
         let map = serialize(pairs.iter().copied());
         self.worker
             .handle_response_headers(self.now, Some(sequence), Headers::new(&map), end, &self.host)

@@ -1,10 +1,9 @@
 //! The worker from outside: calls in, decisions out, with a clock and a companion that are the test's.
 
 mod bodies;
-mod commons;
 mod exchange;
+mod fail_open;
 mod harness;
-mod open;
 #[cfg(not(target_arch = "wasm32"))]
 mod places;
 #[cfg(not(target_arch = "wasm32"))]
@@ -12,5 +11,6 @@ mod repeats;
 mod requeue;
 mod rewrite;
 mod session;
+mod shared_data;
 mod told;
 mod trust;

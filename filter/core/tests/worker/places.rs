@@ -5,8 +5,8 @@ use std::{collections::BTreeSet, time::Duration};
 use proptest::{collection::vec, prelude::*};
 
 use crate::{
+    fail_open,
     harness::{Rig, Shared},
-    open,
 };
 
 const WORKERS: usize = 3;
@@ -60,7 +60,7 @@ impl World {
 
     fn worker(&mut self) -> (Rig, BTreeSet<u64>) {
         self.epochs += 1;
-        let mut rig = open::open(self.epochs, &self.shared, Some(self.bound));
+        let mut rig = fail_open::open(self.epochs, &self.shared, Some(self.bound));
         if let Some((other, _)) = self.workers.first() {
             // Lost when the others were, however long ago.
             rig.now = other.now;
@@ -77,7 +77,7 @@ impl World {
             Step::Arrive(at) => {
                 let before = self.running();
                 let (rig, running) = &mut self.workers[at];
-                let went = open::goes(rig);
+                let went = fail_open::goes(rig);
                 running.extend(went);
                 prop_assert!(went.is_none() || before < self.bound, "over the bound");
                 if self.calm >= EXPIRES {

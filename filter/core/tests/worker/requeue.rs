@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use crate::harness::{Out, Rig, Shared, config, grant, register};
 use penstock_filter_core::{
-    effect::{Headed, Responded},
-    hygiene::Edit,
+    effect::{HeadersAction, ResponseHeadersAction},
+    header_sanitizer::HeaderEdit,
 };
 use penstock_wire::{
     Completed, EndReason, Grant, Refused, Register, RequestKey, command::Kind, filter_frame::Event,
@@ -66,7 +66,7 @@ fn entered(rig: &mut Rig, token: &str) -> u64 {
         ("x-gateway-destination-endpoint", "1.1.1.1:1,2.2.2.2:2"),
         ("x-penstock-route", &list),
     ];
-    let Headed::Held(sequence, edits) = rig.headers(&headers, false) else {
+    let HeadersAction::Pause(sequence, edits) = rig.headers(&headers, false) else {
         panic!("held")
     };
     let removed = [
@@ -74,7 +74,7 @@ fn entered(rig: &mut Rig, token: &str) -> u64 {
         "x-penstock-requeue",
         "x-penstock-route",
     ];
-    assert_eq!(edits, removed.map(|name| Edit::Remove(name.into())));
+    assert_eq!(edits, removed.map(|name| HeaderEdit::Remove(name.into())));
     assert_eq!(rig.body(sequence, r#"{"model":"m1"}"#, true), None);
     sequence
 }
@@ -191,7 +191,7 @@ fn strangers_are_turned_away() {
     // The key is the same in all tests: this Envoy's is another's.
     let shared = Shared::default();
     {
-        use penstock_filter_core::commons::Commons;
+        use penstock_filter_core::shared_data::SharedData;
         let other = [9_u64.to_le_bytes().as_slice(), &[1; 16]].concat();
         assert!(shared.set("penstock/process", &other, Some(0)));
     }
@@ -208,7 +208,7 @@ fn strangers_are_turned_away() {
         &[(":method", "GET"), (":path", "/v1/models")],
     ] {
         let mut rig = again(6, &shared);
-        let Headed::Answered(sequence, answer) = rig.headers(headers, true) else {
+        let HeadersAction::Reply(sequence, answer) = rig.headers(headers, true) else {
             panic!("answered: {headers:?}")
         };
         assert_eq!(answer.status, 403);
@@ -291,7 +291,10 @@ fn the_answer_of_who_entered_again_is_passed_on_as_it_is() {
         ("x-penstock-outcome", "dispatched"),
         ("x-gateway-destination-endpoint-served", "3.3.3.3:3"),
     ];
-    assert_eq!(rig.response(sequence, &answer, false), Responded::default());
+    assert_eq!(
+        rig.response(sequence, &answer, false),
+        ResponseHeadersAction::default()
+    );
     rig.response_body(sequence, r#"{"usage":{"prompt_tokens":7}}"#, true);
     assert_eq!(rig.outs(), []);
 
@@ -329,8 +332,8 @@ fn through(
     let edits = rig.response(sequence, &pairs, false).edits;
     for edit in edits {
         match edit {
-            Edit::Remove(gone) => answer.retain(|(name, _)| *name != gone),
-            Edit::Set(name, value) => {
+            HeaderEdit::Remove(gone) => answer.retain(|(name, _)| *name != gone),
+            HeaderEdit::Set(name, value) => {
                 answer.retain(|(other, _)| *other != name);
                 answer.push((name, value));
             }
@@ -403,7 +406,7 @@ fn an_answer_that_no_filter_has_seen_is_told_by_the_first_exchange() {
     assert!(
         matches!(
             &edits[..],
-            [Edit::Set("x-penstock-outcome", outcome), Edit::Set(..), Edit::Set(..), Edit::Remove(served)]
+            [HeaderEdit::Set("x-penstock-outcome", outcome), HeaderEdit::Set(..), HeaderEdit::Set(..), HeaderEdit::Remove(served)]
                 if outcome == "dispatched" && &**served == "x-gateway-destination-endpoint-served"
         ),
         "{edits:?}"

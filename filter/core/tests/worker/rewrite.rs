@@ -10,8 +10,8 @@ use wasm_bindgen_test::wasm_bindgen_test as test;
 const LISTENER: &str = "envoy://penstock-requeue/";
 
 /// A worker of the gateway's listener, or of the other.
-fn rig(epoch: u64, reenters: bool, shared: &Shared) -> Rig {
-    let keys = format!(r#""node": "n", "requeue": "{LISTENER}", "reenters": {reenters}"#);
+fn rig(epoch: u64, is_requeue_listener: bool, shared: &Shared) -> Rig {
+    let keys = format!(r#""node": "n", "requeue": "{LISTENER}", "reenters": {is_requeue_listener}"#);
     let mut rig = Rig::with(epoch, &config(r#""node": "n""#, &keys), shared);
     rig.open();
     rig.greet(2);

@@ -305,7 +305,7 @@ fn requests_wait_for_hold_and_no_longer() {
     let (late, _) = rig.waiting("m1");
     rig.pass(Duration::from_millis(1));
     let outs = rig.tick();
-    let [Out::Answer(101, first), Out::Answer(102, second)] = &outs[..] else {
+    let [Out::LocalReply(101, first), Out::LocalReply(102, second)] = &outs[..] else {
         panic!("{outs:?}")
     };
     assert_eq!((first.status, second.status), (503, 503));
@@ -342,7 +342,10 @@ fn at_a_cold_start_hold_counts_from_the_configuration() {
     rig.waiting("m1");
     rig.pass(Duration::from_millis(1));
     let outs = rig.tick();
-    assert!(matches!(outs[..], [Out::Answer(101, _), Out::Open]), "{outs:?}");
+    assert!(
+        matches!(outs[..], [Out::LocalReply(101, _), Out::Open]),
+        "{outs:?}"
+    );
 }
 
 #[test]
@@ -355,7 +358,7 @@ fn ttl_and_deadline_are_kept_while_the_companion_is_away() {
     rig.worker.handle_open_failed(rig.now);
     rig.pass(Duration::from_millis(200));
     let outs = rig.tick();
-    let Out::Answer(101, answer) = &outs[0] else {
+    let Out::LocalReply(101, answer) = &outs[0] else {
         panic!("{outs:?}")
     };
     assert_eq!(answer.status, 504);
@@ -363,7 +366,7 @@ fn ttl_and_deadline_are_kept_while_the_companion_is_away() {
     rig.worker.handle_open_failed(rig.now);
     rig.pass(Duration::from_millis(29_800));
     let outs = rig.tick();
-    let Out::Answer(102, answer) = &outs[0] else {
+    let Out::LocalReply(102, answer) = &outs[0] else {
         panic!("{outs:?}")
     };
     assert!(String::from_utf8_lossy(&answer.body).contains("Request timed out after 30s in queue"));
@@ -393,7 +396,7 @@ fn a_policy_counts_from_the_next_request_on() {
     assert_eq!(rig.body(before, r#"{"model":"m1"}"#, true), None);
     assert!(matches!(
         rig.headers(&[], true),
-        penstock_filter_core::effect::Headed::Pass(_)
+        penstock_filter_core::effect::HeadersAction::Pass(_)
     ));
     rig.outs();
     let said = reopen(&mut rig);

@@ -1,7 +1,7 @@
 //! Which host answers, where the route tells it in the answer's headers.
 
 use crate::harness::{Out, Rig, Shared, config, grant};
-use penstock_filter_core::hygiene::Edit;
+use penstock_filter_core::header_sanitizer::HeaderEdit;
 use penstock_wire::{command::Kind, filter_frame::Event};
 #[cfg(target_arch = "wasm32")]
 use wasm_bindgen_test::wasm_bindgen_test as test;
@@ -28,10 +28,10 @@ fn an_address_that_the_route_tells_is_neither_asked_for_nor_set() {
     assert_eq!(
         rig.response(sequence, &answer, false).edits,
         [
-            Edit::Set("x-penstock-outcome", "dispatched".into()),
-            Edit::Set("x-penstock-queue-ms", "12".into()),
-            Edit::Set("x-penstock-saturation", "0.42".into()),
-            Edit::Remove("x-penstock-served-again".into()),
+            HeaderEdit::Set("x-penstock-outcome", "dispatched".into()),
+            HeaderEdit::Set("x-penstock-queue-ms", "12".into()),
+            HeaderEdit::Set("x-penstock-saturation", "0.42".into()),
+            HeaderEdit::Remove("x-penstock-served-again".into()),
         ]
     );
     rig.response_body(sequence, "{}", true);

@@ -1,7 +1,7 @@
 //! Whose claims count: what is registered of a client that is trusted, and of one that isn't, and what a server sees.
 
 use crate::harness::{Out, Rig, Shared, config, register};
-use penstock_filter_core::{effect::Headed, hygiene::Edit};
+use penstock_filter_core::{effect::HeadersAction, header_sanitizer::HeaderEdit};
 use penstock_wire::{Register, filter_frame::Event};
 #[cfg(target_arch = "wasm32")]
 use wasm_bindgen_test::wasm_bindgen_test as test;
@@ -32,13 +32,16 @@ fn rig(trust: &str) -> Rig {
     rig
 }
 
-fn removals(names: &[&'static str]) -> Vec<Edit> {
-    names.iter().map(|name| Edit::Remove((*name).into())).collect()
+fn removals(names: &[&'static str]) -> Vec<HeaderEdit> {
+    names
+        .iter()
+        .map(|name| HeaderEdit::Remove((*name).into()))
+        .collect()
 }
 
 /// What the request's headers lose, and what is registered of it.
-fn said(rig: &mut Rig) -> (Vec<Edit>, Register) {
-    let Headed::Held(sequence, edits) = rig.headers(&CLAIMS, false) else {
+fn said(rig: &mut Rig) -> (Vec<HeaderEdit>, Register) {
+    let HeadersAction::Pause(sequence, edits) = rig.headers(&CLAIMS, false) else {
         panic!("held")
     };
     assert_eq!(rig.body(sequence, r#"{"model":"m1"}"#, true), None);
@@ -117,10 +120,13 @@ fn what_passes_through_loses_the_same() {
         (r#""all""#, &[][..]),
         (r#"{"networks": []}"#, &["x-class", "x-strict", "x-jump"]),
     ] {
-        let Headed::Pass(mut edits) = rig(trust).headers(&passing, true) else {
+        let HeadersAction::Pass(mut edits) = rig(trust).headers(&passing, true) else {
             panic!("passes")
         };
-        assert_eq!(edits.pop(), Some(Edit::Set("x-penstock-pool", "chat".into())));
+        assert_eq!(
+            edits.pop(),
+            Some(HeaderEdit::Set("x-penstock-pool", "chat".into()))
+        );
         assert_eq!(edits, removals(&[&ALWAYS[..], lost].concat()));
     }
 }
@@ -132,7 +138,7 @@ fn a_pseudo_header_is_never_removed() {
         r#""class": [{"header": ":authority"}], "trust": {"networks": []}"#,
     );
     let mut rig = Rig::with(2, &config, &Shared::default());
-    let Headed::Held(_, edits) = rig.headers(&[(":authority", "a"), ("x-jump", "1")], false) else {
+    let HeadersAction::Pause(_, edits) = rig.headers(&[(":authority", "a"), ("x-jump", "1")], false) else {
         panic!("held")
     };
     assert_eq!(edits, removals(&["x-jump"]));

@@ -5,18 +5,18 @@
 
 use penstock_wire::{EndReason, names::code};
 
-use crate::answer::Failure;
+use crate::local_reply::Failure;
 
 /// What a server's failure to answer means.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum NoAnswer {
+pub(crate) enum UpstreamFailure {
     /// No server took the request.
     Unavailable,
     /// A server took it and cut the connection before a byte of its answer.
     Reset,
 }
 
-impl NoAnswer {
+impl UpstreamFailure {
     /// By Envoy's response code details; none: it is another matter.
     pub(crate) fn of(details: &str) -> Option<Self> {
         const CUT: [&str; 4] = [
@@ -77,7 +77,7 @@ impl NoAnswer {
 
 /// How an exchange ended whose last byte wasn't seen. `answered`: response headers of a server were.
 pub(crate) fn unfinished(details: &str, answered: bool) -> EndReason {
-    match (NoAnswer::of(details), answered) {
+    match (UpstreamFailure::of(details), answered) {
         (Some(none), false) => none.end(),
         (Some(_), true) => EndReason::ResetInsideAnswer,
         (None, true) if details.starts_with("upstream") => EndReason::ResetInsideAnswer,
@@ -97,9 +97,9 @@ mod tests {
     #[test]
     fn envoys_words_are_told_apart() {
         let before =
-            |cause: &str| NoAnswer::of(&format!("upstream_reset_before_response_started{{{cause}}}"));
+            |cause: &str| UpstreamFailure::of(&format!("upstream_reset_before_response_started{{{cause}}}"));
         for cause in ["connection_termination", "remote_reset", "protocol_error"] {
-            assert_eq!(before(cause), Some(NoAnswer::Reset), "{cause}");
+            assert_eq!(before(cause), Some(UpstreamFailure::Reset), "{cause}");
         }
         for cause in [
             "remote_connection_failure",
@@ -107,12 +107,18 @@ mod tests {
             "overflow",
             "remote_refused_stream_reset",
         ] {
-            assert_eq!(before(cause), Some(NoAnswer::Unavailable), "{cause}");
+            assert_eq!(before(cause), Some(UpstreamFailure::Unavailable), "{cause}");
         }
-        assert_eq!(NoAnswer::of("no_healthy_upstream"), Some(NoAnswer::Unavailable));
-        assert_eq!(NoAnswer::of("cluster_not_found"), Some(NoAnswer::Unavailable));
-        assert_eq!(NoAnswer::of("via_upstream"), None);
-        assert_eq!(NoAnswer::of("stream_idle_timeout"), None);
+        assert_eq!(
+            UpstreamFailure::of("no_healthy_upstream"),
+            Some(UpstreamFailure::Unavailable)
+        );
+        assert_eq!(
+            UpstreamFailure::of("cluster_not_found"),
+            Some(UpstreamFailure::Unavailable)
+        );
+        assert_eq!(UpstreamFailure::of("via_upstream"), None);
+        assert_eq!(UpstreamFailure::of("stream_idle_timeout"), None);
     }
 
     #[test]

@@ -8,13 +8,13 @@ use std::{
 };
 
 use penstock_filter_core::{
-    answer::Answer,
     config::Config,
     effect::{self, Effect},
-    hygiene::Edit,
-    limits::{MOVE_ON, STREAMS_MOVED_MAX, TICK_MIN},
+    header_sanitizer::HeaderEdit,
+    limits::{RESUME_INTERVAL, STREAMS_RESUMED_MAX, TICK_MIN},
+    local_reply::LocalReply,
     rewrite::Rewrite,
-    session::Order,
+    session::SessionEffect,
     time::Instant,
     worker::Worker,
 };
@@ -27,7 +27,7 @@ use proxy_wasm::{
 
 use crate::{
     host::{self, Buffer, Level, Map},
-    http::Http,
+    http_context::Http,
 };
 
 /// What a root context and its HTTP contexts share.
@@ -46,8 +46,8 @@ pub(crate) struct Shared {
 
 /// How a paused stream goes on.
 enum Move {
-    Resume(Vec<Edit>, Option<Rewrite>),
-    Answer(Answer),
+    Resume(Vec<HeaderEdit>, Option<Rewrite>),
+    Reply(LocalReply),
 }
 
 impl Shared {
@@ -63,7 +63,7 @@ impl Shared {
                     edits,
                     rewrite,
                 } => self.put_off(context, Move::Resume(edits, rewrite)),
-                Effect::Answer { context, answer } => self.put_off(context, Move::Answer(answer)),
+                Effect::Reply { context, answer } => self.put_off(context, Move::Reply(answer)),
             }
         }
         Some(value)
@@ -78,7 +78,7 @@ impl Shared {
     /// Moves the streams that wait for it, as many as one callback may; the next tick goes on. Only the root's own
     /// callbacks do: the host carries each move out when the callback is over, and calls back from inside of it.
     fn move_streams(&self) {
-        for (context, what) in (0..STREAMS_MOVED_MAX).map_while(|_| self.next_move()) {
+        for (context, what) in (0..STREAMS_RESUMED_MAX).map_while(|_| self.next_move()) {
             // A stream that has gone needs nothing.
             if host::speak_of(context) {
                 match what {
@@ -90,7 +90,7 @@ impl Shared {
                             respond(&effect::unwritten());
                         }
                     }
-                    Move::Answer(answer) => respond(&answer),
+                    Move::Reply(answer) => respond(&answer),
                 }
             }
         }
@@ -105,21 +105,21 @@ impl Shared {
         self.worker.try_borrow_mut().ok()?.poll_effect()
     }
 
-    fn obey(&self, order: Order) {
+    fn obey(&self, order: SessionEffect) {
         match order {
-            Order::Open => self.open(),
-            Order::Cut => {
+            SessionEffect::OpenStream => self.open(),
+            SessionEffect::ResetStream => {
                 if let Some(token) = self.token.take() {
                     host::cut(token);
                 }
             }
-            Order::Send(message) => {
+            SessionEffect::Send(message) => {
                 if let Some(token) = self.token.get() {
                     host::send(token, &message);
                 }
             }
-            Order::Log(text) => host::log(Level::Warn, &text),
-            Order::Note(text) => host::log(Level::Info, &text),
+            SessionEffect::LogWarning(text) => host::log(Level::Warn, &text),
+            SessionEffect::LogInfo(text) => host::log(Level::Info, &text),
         }
     }
 
@@ -145,11 +145,11 @@ impl Shared {
         let period = if all_moved {
             worker.tick_period(now)
         } else {
-            MOVE_ON
+            RESUME_INTERVAL
         };
         // To set it costs a timer each time: it stays as long as it doesn't tick late, or much too often.
         let (wanted, ticks) = (now.after(period), self.tick_at.get());
-        if ticks.since(wanted) > MOVE_ON || wanted.since(ticks) > TICK_MIN {
+        if ticks.since(wanted) > RESUME_INTERVAL || wanted.since(ticks) > TICK_MIN {
             let period = u32::try_from(period.as_millis()).unwrap_or(u32::MAX);
             host::set_tick_period(period);
             self.tick_ms.set(period);
@@ -164,16 +164,16 @@ impl Shared {
     }
 }
 
-fn respond(answer: &Answer) {
+fn respond(answer: &LocalReply) {
     host::respond(answer.status, &answer.headers, &answer.body);
 }
 
 /// Applies changes to a header map of the HTTP stream that is spoken of.
-pub(crate) fn edit(map: Map, edits: &[Edit]) {
+pub(crate) fn edit(map: Map, edits: &[HeaderEdit]) {
     for edit in edits {
         match edit {
-            Edit::Remove(name) => host::remove_header(map, name),
-            Edit::Set(name, value) => host::set_header(map, name, value),
+            HeaderEdit::Remove(name) => host::remove_header(map, name),
+            HeaderEdit::Set(name, value) => host::set_header(map, name, value),
         }
     }
 }
@@ -202,7 +202,7 @@ impl Root {
                 host::now(),
                 &draw,
                 &config,
-                Box::new(host::SharedData),
+                Box::new(host::HostSharedData),
             )),
             companion: config.companion,
             token: Cell::new(None),

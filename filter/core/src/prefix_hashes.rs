@@ -33,14 +33,14 @@ const _: () = assert!(PREFIX_HASHES_MAX <= 47, "the squares fit into 64 bits");
 
 /// The hashes of one prompt, while it is read.
 #[derive(Clone, Debug)]
-pub(crate) struct Prefixes {
+pub(crate) struct PrefixHasher {
     hasher: SipHasher13,
     /// Bytes that were read.
     read: u64,
     hashes: Vec<u64>,
 }
 
-impl Prefixes {
+impl PrefixHasher {
     pub(crate) fn new() -> Self {
         Self {
             hasher: SipHasher13::new_with_keys(0x7065_6e73_746f_636b, 1),
@@ -84,7 +84,7 @@ mod tests {
     use wasm_bindgen_test::wasm_bindgen_test as test;
 
     fn of(strings: &[&[u8]]) -> Vec<u64> {
-        let mut prefixes = Prefixes::new();
+        let mut prefixes = PrefixHasher::new();
         for string in strings {
             prefixes.text(string);
             prefixes.end();

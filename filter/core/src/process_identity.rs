@@ -1,17 +1,17 @@
 //! How an Envoy process knows itself: an id that all its workers say, and a key that all of them sign with.
 //!
-//! Both are random and drawn once, by the worker that asks first; they live in the commons as long as the process. Where
-//! the commons don't keep them the process is nobody: it says no id, and signs nothing that another worker would have to
+//! Both are random and drawn once, by the worker that asks first; they live in the shared_data as long as the process. Where
+//! the shared_data don't keep them the process is nobody: it says no id, and signs nothing that another worker would have to
 //! read.
 
-use crate::{commons::Commons, session::Epoch};
+use crate::{session::Epoch, shared_data::SharedData};
 
 /// 128 bits that only this Envoy knows.
 pub type Key = [u8; 16];
 
 /// The random bits that a root context needs, drawn by its host.
 #[derive(Clone, Copy, Debug)]
-pub struct Draw {
+pub struct RandomBits {
     /// Names the root context.
     pub epoch: Epoch,
     /// Names the Envoy, if nobody drew before.
@@ -20,31 +20,31 @@ pub struct Draw {
     pub key: Key,
 }
 
-/// The key of the commons under which both lie: the id in 8 bytes, little endian, then the key.
+/// The key of the shared_data under which both lie: the id in 8 bytes, little endian, then the key.
 const KEPT: &str = "penstock/process";
 
 /// What this Envoy is known by.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Process {
+pub(crate) struct ProcessIdentity {
     /// Never 0, but for an Envoy that isn't known.
     pub(crate) id: u64,
     pub(crate) key: Option<Key>,
 }
 
-impl Process {
+impl ProcessIdentity {
     /// Takes on what the first worker drew, or is the first.
-    pub(crate) fn join(commons: &dyn Commons, draw: &Draw) -> Self {
-        if let Some(known) = Self::known(commons) {
+    pub(crate) fn join(shared_data: &dyn SharedData, draw: &RandomBits) -> Self {
+        if let Some(known) = Self::known(shared_data) {
             return known;
         }
         let drawn = [&draw.envoy.max(1).to_le_bytes()[..], &draw.key].concat();
         // Whoever was first, what lies there now is what counts.
-        commons.set(KEPT, &drawn, Some(0));
-        Self::known(commons).unwrap_or_default()
+        shared_data.set(KEPT, &drawn, Some(0));
+        Self::known(shared_data).unwrap_or_default()
     }
 
-    fn known(commons: &dyn Commons) -> Option<Self> {
-        let (kept, _) = commons.get(KEPT)?;
+    fn known(shared_data: &dyn SharedData) -> Option<Self> {
+        let (kept, _) = shared_data.get(KEPT)?;
         let (id, key) = kept.split_first_chunk()?;
         Some(Self {
             id: u64::from_le_bytes(*id),

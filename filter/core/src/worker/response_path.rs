@@ -4,14 +4,14 @@ use penstock_wire::{Api, Cancel, filter_frame::Event, limits::NAME_BYTES_MAX, na
 
 use super::Worker;
 use crate::{
-    answer::{Answer, Standing},
-    effect::Responded,
-    ends::NoAnswer,
-    exchange::{self, Begun, Going, Phase, Upstream},
+    effect::ResponseHeadersAction,
+    end_reason::UpstreamFailure,
+    exchange::{self, Granted, Phase, Response, Upstream},
+    header_sanitizer::{self, CONTENT_LENGTH, HeaderEdit},
     headers::Headers,
-    hygiene::{self, CONTENT_LENGTH, Edit},
     identity::Properties,
     limits::SLICE_BYTES,
+    local_reply::{LocalReply, QueueReport},
     response::{Format, ResponseScanner},
     time::Instant,
 };
@@ -25,17 +25,17 @@ impl Worker {
         headers: Headers<'_>,
         end: bool,
         host: &impl Properties,
-    ) -> Responded {
+    ) -> ResponseHeadersAction {
         let Some(exchange) = sequence.and_then(|sequence| self.exchanges.get_mut(&sequence)) else {
-            return Responded {
-                edits: hygiene::response(headers),
+            return ResponseHeadersAction {
+                edits: header_sanitizer::response(headers),
                 body: None,
             };
         };
         let sequence = exchange.register.sequence;
         let api = exchange.register.api();
-        let Phase::Running(going) = &mut exchange.phase else {
-            return Responded::default();
+        let Phase::Granted(going) = &mut exchange.phase else {
+            return ResponseHeadersAction::default();
         };
         let status = headers
             .text(":status", 3)
@@ -52,16 +52,16 @@ impl Worker {
         }
         let told = headers
             .text(names::SERVED_HEADER, NAME_BYTES_MAX)
-            .filter(|_| self.routes_tell);
+            .filter(|_| self.routes_report_endpoint);
         let is_told = told.is_some();
         // Without the route's word it is asked for, which costs more than reading it.
         let address = told.or_else(|| exchange::address(host));
         if address.is_some() && address == self.requeue {
-            going.upstream = Upstream::Reentered { status };
+            going.upstream = Upstream::Requeued { status };
             // Where it entered again here, too, the first listener is still to come.
-            let overwritten = self.routes_tell && !self.reenters;
+            let overwritten = self.routes_report_endpoint && !self.is_requeue_listener;
             let edits = reported_again(&going.standing, headers, overwritten);
-            return Responded { edits, body: None };
+            return ResponseHeadersAction { edits, body: None };
         }
         let format = Format::of(headers.get("content-type"), headers.get("content-encoding"));
         // How often it was sent matters only where the first of its list isn't who answers.
@@ -69,7 +69,7 @@ impl Worker {
             Some(address) if *address == going.endpoint => 0,
             Some(_) | None => exchange::attempts(host),
         };
-        let begun = Begun {
+        let begun = Response {
             endpoint: address.unwrap_or_else(|| going.endpoint.clone()),
             status,
             attempts,
@@ -78,22 +78,25 @@ impl Worker {
         };
         let mut edits = report(&going.standing);
         if !is_told {
-            edits.push(Edit::Set(names::SERVED_HEADER, begun.endpoint.clone()));
+            edits.push(HeaderEdit::Set(names::SERVED_HEADER, begun.endpoint.clone()));
         }
-        if self.reenters && self.routes_tell {
+        if self.is_requeue_listener && self.routes_report_endpoint {
             // The first listener's route overwrites the other one.
-            edits.push(Edit::Set(names::SERVED_AGAIN_HEADER, begun.endpoint.clone()));
+            edits.push(HeaderEdit::Set(
+                names::SERVED_AGAIN_HEADER,
+                begun.endpoint.clone(),
+            ));
         } else if headers.get(names::SERVED_AGAIN_HEADER).is_some() {
-            edits.push(Edit::Remove(names::SERVED_AGAIN_HEADER.into()));
+            edits.push(HeaderEdit::Remove(names::SERVED_AGAIN_HEADER.into()));
         }
         // One whose length is known comes as a whole: what is said at its end says all of it.
         let streams = !end && headers.get(CONTENT_LENGTH).is_none();
         let started = streams.then(|| going.started(now, sequence, &begun));
-        going.upstream = Upstream::Begun(Box::new(begun));
+        going.upstream = Upstream::Responding(Box::new(begun));
         if let Some(started) = started {
             self.session.tell(now, Event::Started(started));
         }
-        Responded { edits, body: None }
+        ResponseHeadersAction { edits, body: None }
     }
 
     /// Bytes of an answer's body are there, `size` of them, read by `read(start, length)`.
@@ -130,16 +133,16 @@ impl Worker {
         }
     }
 
-    fn begun(&mut self, sequence: u64) -> Option<&mut Begun> {
+    fn begun(&mut self, sequence: u64) -> Option<&mut Response> {
         match &mut self.exchanges.get_mut(&sequence)?.phase {
-            Phase::Running(going) => match &mut going.upstream {
-                Upstream::Begun(begun) => Some(begun),
-                Upstream::Awaited
-                | Upstream::Absent { .. }
-                | Upstream::Ended { .. }
-                | Upstream::Reentered { .. } => None,
+            Phase::Granted(going) => match &mut going.upstream {
+                Upstream::Responding(begun) => Some(begun),
+                Upstream::Pending
+                | Upstream::Unanswered { .. }
+                | Upstream::EndedByEnvoy { .. }
+                | Upstream::Requeued { .. } => None,
             },
-            Phase::Collecting(_) | Phase::Waiting { .. } | Phase::Answered => None,
+            Phase::ReadingBody(_) | Phase::Waiting { .. } | Phase::Answered => None,
         }
     }
 
@@ -149,30 +152,30 @@ impl Worker {
             return;
         };
         match exchange.phase {
-            Phase::Waiting { told: true } => self
+            Phase::Waiting { registered: true } => self
                 .session
                 .tell_terminal(now, Event::Cancel(Cancel { sequence })),
-            Phase::Running(going) => {
+            Phase::Granted(going) => {
                 self.land(now, &going);
                 let completed = going.completed(sequence, host);
                 self.session.tell_terminal(now, Event::Completed(completed));
             }
-            Phase::Collecting(_) | Phase::Waiting { told: false } | Phase::Answered => {}
+            Phase::ReadingBody(_) | Phase::Waiting { registered: false } | Phase::Answered => {}
         }
     }
 }
 
-fn report(standing: &Standing) -> Vec<Edit> {
+fn report(standing: &QueueReport) -> Vec<HeaderEdit> {
     standing
         .headers()
         .into_iter()
-        .map(|(name, value)| Edit::Set(name, value))
+        .map(|(name, value)| HeaderEdit::Set(name, value))
         .collect()
 }
 
 /// Of an answer to a request that entered again. The exchange that it became says what the client is told; it can't if
 /// its VM has trapped meanwhile. `overwritten`: this listener's route has put the way back in the place of the endpoint.
-fn reported_again(standing: &Standing, headers: Headers<'_>, overwritten: bool) -> Vec<Edit> {
+fn reported_again(standing: &QueueReport, headers: Headers<'_>, overwritten: bool) -> Vec<HeaderEdit> {
     let mut edits = Vec::new();
     let mut served = headers.text(names::SERVED_AGAIN_HEADER, NAME_BYTES_MAX);
     if headers.get(names::OUTCOME_HEADER).is_none() {
@@ -182,41 +185,45 @@ fn reported_again(standing: &Standing, headers: Headers<'_>, overwritten: bool) 
         return edits;
     }
     edits.push(match served {
-        Some(served) => Edit::Set(names::SERVED_HEADER, served),
-        None => Edit::Remove(names::SERVED_HEADER.into()),
+        Some(served) => HeaderEdit::Set(names::SERVED_HEADER, served),
+        None => HeaderEdit::Remove(names::SERVED_HEADER.into()),
     });
     if headers.get(names::SERVED_AGAIN_HEADER).is_some() {
-        edits.push(Edit::Remove(names::SERVED_AGAIN_HEADER.into()));
+        edits.push(HeaderEdit::Remove(names::SERVED_AGAIN_HEADER.into()));
     }
     edits
 }
 
 /// Envoy answers a granted request by itself: in the contract's words where it has some.
-fn no_answer(going: &mut Going, status: u32, details: &str, api: Api, end: bool) -> Responded {
+fn no_answer(going: &mut Granted, status: u32, details: &str, api: Api, end: bool) -> ResponseHeadersAction {
     let mut edits = report(&going.standing);
-    edits.push(Edit::Remove(names::SERVED_HEADER.into()));
-    let Some(why) = NoAnswer::of(details) else {
-        going.upstream = Upstream::Ended { status };
-        return Responded { edits, body: None };
+    edits.push(HeaderEdit::Remove(names::SERVED_HEADER.into()));
+    let Some(why) = UpstreamFailure::of(details) else {
+        going.upstream = Upstream::EndedByEnvoy { status };
+        return ResponseHeadersAction { edits, body: None };
     };
     let failure = why.failure();
-    going.upstream = Upstream::Absent {
+    going.upstream = Upstream::Unanswered {
         why,
         status: failure.status,
     };
-    let Answer {
+    let LocalReply {
         status,
         headers,
         body,
     } = failure.answer(api, None);
-    edits.push(Edit::Set(":status", status.to_string()));
+    edits.push(HeaderEdit::Set(":status", status.to_string()));
     if end {
         // No body comes that could be replaced.
-        return Responded { edits, body: None };
+        return ResponseHeadersAction { edits, body: None };
     }
-    edits.push(Edit::Set("content-length", body.len().to_string()));
-    edits.extend(headers.into_iter().map(|(name, value)| Edit::Set(name, value)));
-    Responded {
+    edits.push(HeaderEdit::Set("content-length", body.len().to_string()));
+    edits.extend(
+        headers
+            .into_iter()
+            .map(|(name, value)| HeaderEdit::Set(name, value)),
+    );
+    ResponseHeadersAction {
         edits,
         body: Some(body),
     }

@@ -11,23 +11,23 @@ use penstock_wire::{
     names::{self, code, outcome},
 };
 
-use super::{Ready, Worker};
+use super::{PoolEndpoints, Worker};
 use crate::{
-    answer::Failure,
     effect::Effect,
-    exchange::{Going, Phase},
-    flight::{Bound, Load, Words},
-    hygiene::Edit,
-    limits::{OPEN_ENDPOINTS, RETRY_AFTER_MS, TICK_MIN},
-    patience::{Verdict, judge},
+    exchange::{Granted, Phase},
+    fallback_deadlines::{WaitDecision, decide},
+    header_sanitizer::HeaderEdit,
+    in_flight::{Bound, InFlightStore, Load},
+    limits::{FALLBACK_ENDPOINTS_MAX, RETRY_AFTER_MS, TICK_MIN},
+    local_reply::Failure,
     time::Instant,
 };
 
 /// What this worker has in flight, and what it has said of it.
 #[derive(Debug)]
-pub(super) struct Flights {
+pub(super) struct WorkerInFlight {
     pools: BTreeMap<String, Load>,
-    /// The pools where the commons have a word of ours.
+    /// The pools where the shared_data have a word of ours.
     said: BTreeSet<String>,
     /// When the words are renewed.
     say_at: Instant,
@@ -35,7 +35,7 @@ pub(super) struct Flights {
     away: bool,
 }
 
-impl Flights {
+impl WorkerInFlight {
     pub(super) const fn new(now: Instant) -> Self {
         Self {
             pools: BTreeMap::new(),
@@ -45,14 +45,14 @@ impl Flights {
         }
     }
 
-    pub(super) fn begin(&mut self, going: &Going) {
+    pub(super) fn begin(&mut self, going: &Granted) {
         match self.pools.get_mut(&going.pool) {
             Some(load) => *load = load.plus(going.load),
             None => drop(self.pools.insert(going.pool.clone(), going.load)),
         }
     }
 
-    pub(super) fn end(&mut self, going: &Going) {
+    pub(super) fn end(&mut self, going: &Granted) {
         if let Some(load) = self.pools.get_mut(&going.pool) {
             *load = load.minus(going.load);
         }
@@ -68,7 +68,7 @@ impl Flights {
     }
 
     /// Says what is in flight in a pool; nothing, if nothing is and nothing else was said.
-    fn say(&mut self, pool: &str, words: Words<'_>) {
+    fn say(&mut self, pool: &str, words: InFlightStore<'_>) {
         let own = self.of(pool);
         if own != Load::default() {
             self.said.insert(pool.to_owned());
@@ -90,8 +90,8 @@ impl Worker {
             .iter()
             .filter(|(_, exchange)| matches!(exchange.phase, Phase::Waiting { .. }))
             .filter_map(
-                |(sequence, exchange)| match judge(now, exchange, Some(away_since), &self.ready) {
-                    Verdict::Waits => None,
+                |(sequence, exchange)| match decide(now, exchange, Some(away_since), &self.ready) {
+                    WaitDecision::Wait => None,
                     verdict => Some((exchange.arrived, *sequence, exchange.context, verdict)),
                 },
             )
@@ -106,7 +106,7 @@ impl Worker {
                 },
                 Err((failure, outcome)) => {
                     let answer = self.refuse(now, sequence, &failure, outcome);
-                    Effect::Answer { context, answer }
+                    Effect::Reply { context, answer }
                 }
             };
             self.effects.push_back(effect);
@@ -119,9 +119,9 @@ impl Worker {
         now: Instant,
         sequence: u64,
         queue_us: u64,
-        verdict: Verdict,
-    ) -> Result<Vec<Edit>, (Failure, &'static str)> {
-        if let Verdict::Fails(failure, outcome) = verdict {
+        verdict: WaitDecision,
+    ) -> Result<Vec<HeaderEdit>, (Failure, &'static str)> {
+        if let WaitDecision::Reject(failure, outcome) = verdict {
             return Err((failure, outcome));
         }
         let internal = || {
@@ -129,7 +129,7 @@ impl Worker {
             (failure, outcome::INTERNAL)
         };
         let exchange = self.exchanges.get_mut(&sequence).ok_or_else(internal)?;
-        let Phase::Waiting { told } = exchange.phase else {
+        let Phase::Waiting { registered } = exchange.phase else {
             return Err(internal());
         };
         let pool = exchange.pool.clone().ok_or_else(internal)?;
@@ -150,8 +150,8 @@ impl Worker {
             .or(pool.fallback_bound);
         // Who entered again has its place already.
         if let Some(most) = most.filter(|_| load != Load::default()) {
-            let words = Words {
-                commons: &*self.commons,
+            let words = InFlightStore {
+                shared_data: &*self.shared_data,
                 worker: self.session.epoch(),
                 now,
             };
@@ -159,18 +159,18 @@ impl Worker {
                 most,
                 in_tokens: pool.fallback_bound_in_tokens,
             };
-            if !words.take(&pool.name, self.flights.of(&pool.name), load, bound) {
+            if !words.take(&pool.name, self.in_flight.of(&pool.name), load, bound) {
                 let message = "The gateway's queue is unreachable, and as much is in flight as may be without it: \
                                check that Penstock's companion runs, then try again.";
                 let failure =
                     Failure::new(503, code::GATEWAY_UNAVAILABLE, message).retry_after_ms(RETRY_AFTER_MS);
                 return Err((failure, outcome::GATEWAY_UNAVAILABLE));
             }
-            self.flights.said.insert(pool.name.clone());
+            self.in_flight.said.insert(pool.name.clone());
         }
-        let mut edits = vec![Edit::Set(names::POOL_HEADER, pool.name.clone())];
+        let mut edits = vec![HeaderEdit::Set(names::POOL_HEADER, pool.name.clone())];
         if !endpoints.is_empty() {
-            edits.push(Edit::Set(names::ENDPOINT_HEADER, endpoints.join(",")));
+            edits.push(HeaderEdit::Set(names::ENDPOINT_HEADER, endpoints.join(",")));
         }
         let saturation = self.saturation_milli.get(&pool.name);
         let grant = Grant {
@@ -182,48 +182,48 @@ impl Worker {
             saturation_milli: saturation.copied().unwrap_or(0),
             ..Grant::default()
         };
-        let going = Going::new(now, grant, load);
-        self.flights.begin(&going);
-        exchange.phase = Phase::Running(Box::new(going));
-        self.session.goes_without(now, told);
+        let going = Granted::new(now, grant, load);
+        self.in_flight.begin(&going);
+        exchange.phase = Phase::Granted(Box::new(going));
+        self.session.goes_without(now, registered);
         Ok(edits)
     }
 
     /// A granted request is over: its place is free.
-    pub(super) fn land(&mut self, now: Instant, going: &Going) {
-        self.flights.end(going);
-        let opens = || self.plan.open_pools().any(|pool| pool.name == going.pool);
+    pub(super) fn land(&mut self, now: Instant, going: &Granted) {
+        self.in_flight.end(going);
+        let opens = || self.policy.fail_open_pools().any(|pool| pool.name == going.pool);
         if self.session.away_since().is_some() && opens() {
-            let words = Words {
-                commons: &*self.commons,
+            let words = InFlightStore {
+                shared_data: &*self.shared_data,
                 worker: self.session.epoch(),
                 now,
             };
-            self.flights.say(&going.pool, words);
+            self.in_flight.say(&going.pool, words);
         }
     }
 
     /// Renews the words with each beat, and as soon as the companion is lost.
-    pub(super) fn keep_word(&mut self, now: Instant) {
+    pub(super) fn publish_in_flight(&mut self, now: Instant) {
         let away = self.session.away_since().is_some();
-        let lost = away && !self.flights.away;
-        self.flights.away = away;
-        if !lost && self.flights.say_at > now.after(TICK_MIN) {
+        let lost = away && !self.in_flight.away;
+        self.in_flight.away = away;
+        if !lost && self.in_flight.say_at > now.after(TICK_MIN) {
             return;
         }
-        self.flights.say_at = now.after(HEARTBEAT_INTERVAL);
-        let words = Words {
-            commons: &*self.commons,
+        self.in_flight.say_at = now.after(HEARTBEAT_INTERVAL);
+        let words = InFlightStore {
+            shared_data: &*self.shared_data,
             worker: self.session.epoch(),
             now,
         };
-        for pool in self.plan.open_pools() {
-            self.flights.say(&pool.name, words);
+        for pool in self.policy.fail_open_pools() {
+            self.in_flight.say(&pool.name, words);
         }
     }
 }
 
-impl Ready {
+impl PoolEndpoints {
     pub(super) fn new(said: penstock_wire::Endpoints) -> (String, Self) {
         let ready = Self {
             endpoints: said.ready,
@@ -256,7 +256,7 @@ fn choose(known: &[String], register: &Register, turn: usize) -> Option<Vec<Stri
     let (before, after) = from.split_at_checked(start)?;
     let mut chosen: Vec<String> = Vec::new();
     for endpoint in after.iter().chain(before).filter(allows) {
-        if chosen.len() < OPEN_ENDPOINTS && !chosen.contains(endpoint) {
+        if chosen.len() < FALLBACK_ENDPOINTS_MAX && !chosen.contains(endpoint) {
             chosen.push(endpoint.clone());
         }
     }

@@ -6,33 +6,33 @@ use std::collections::BTreeMap;
 use penstock_wire::names::{self, code, outcome};
 
 use crate::{
-    answer::Failure,
     exchange::Exchange,
     limits::{RETRY_AFTER_MS, TTL_DEFAULT},
+    local_reply::Failure,
     time::Instant,
-    worker::Ready,
+    worker::PoolEndpoints,
 };
 
 /// What becomes of a request that waits.
 #[derive(Debug)]
-pub(crate) enum Verdict {
+pub(crate) enum WaitDecision {
     /// It waits on.
-    Waits,
+    Wait,
     /// It goes without the companion, if there is room.
-    Goes,
+    Admit,
     /// It is refused, with this outcome.
-    Fails(Failure, &'static str),
+    Reject(Failure, &'static str),
 }
 
 /// What becomes of a request if its companion has been away since then; `None`: it isn't.
-pub(crate) fn judge(
+pub(crate) fn decide(
     now: Instant,
     exchange: &Exchange,
     away_since: Option<Instant>,
-    ready: &BTreeMap<String, Ready>,
-) -> Verdict {
+    ready: &BTreeMap<String, PoolEndpoints>,
+) -> WaitDecision {
     let Some(away_since) = away_since else {
-        return Verdict::Waits;
+        return WaitDecision::Wait;
     };
     let age = now.since(exchange.arrived);
     if let Some(deadline_ms) = exchange.register.deadline_ms
@@ -45,7 +45,7 @@ pub(crate) fn judge(
         let failure = Failure::new(504, code::DEADLINE_EXCEEDED, message)
             .retry_after_ms(RETRY_AFTER_MS)
             .last();
-        return Verdict::Fails(failure, outcome::DEADLINE_EXCEEDED);
+        return WaitDecision::Reject(failure, outcome::DEADLINE_EXCEEDED);
     }
     let none_ready = |pool: &str| ready.get(pool).is_some_and(|ready| ready.endpoints.is_empty());
     let ttl = exchange.pool.as_ref().map_or(TTL_DEFAULT, |pool| {
@@ -59,17 +59,17 @@ pub(crate) fn judge(
         let status = exchange.pool.as_ref().map_or(503, |pool| pool.capacity_status);
         let message = format!("Request timed out after {} in queue", spoken(ttl));
         let failure = Failure::new(status, code::QUEUE_TIMEOUT, message).retry_after_ms(RETRY_AFTER_MS);
-        return Verdict::Fails(failure, outcome::EXPIRED_TTL);
+        return WaitDecision::Reject(failure, outcome::EXPIRED_TTL);
     }
     if now.since(away_since) < exchange.hold() {
-        Verdict::Waits
-    } else if exchange.pool.as_ref().is_some_and(|pool| pool.opens) {
-        Verdict::Goes
+        WaitDecision::Wait
+    } else if exchange.pool.as_ref().is_some_and(|pool| pool.fails_open) {
+        WaitDecision::Admit
     } else {
         let message =
             "The gateway's queue is unreachable: check that Penstock's companion runs, then try again.";
         let failure = Failure::new(503, code::GATEWAY_UNAVAILABLE, message).retry_after_ms(RETRY_AFTER_MS);
-        Verdict::Fails(failure, outcome::GATEWAY_UNAVAILABLE)
+        WaitDecision::Reject(failure, outcome::GATEWAY_UNAVAILABLE)
     }
 }
 

@@ -1,6 +1,6 @@
 //! A policy made ready for use: globs compiled, body keys numbered, numbers in their units.
 //!
-//! A plan is immutable and shared: a request keeps the one that was in force when it came, a new one counts from the next
+//! A policy is immutable and shared: a request keeps the one that was in force when it came, a new one counts from the next
 //! request on.
 
 use core::time::Duration;
@@ -18,7 +18,7 @@ use crate::{
 
 /// What is in force for a request.
 #[derive(Clone, Debug)]
-pub struct Plan {
+pub struct CompiledPolicy {
     /// Names the policy this was made of.
     pub digest: String,
     /// A body over this many bytes is refused.
@@ -36,12 +36,12 @@ pub struct Plan {
     /// The headers with claims that only who is trusted may make: a class, a tier, a head start.
     pub privileges: Arc<[Arc<str>]>,
     routes: Vec<(String, Api)>,
-    pools: Vec<Arc<PoolPlan>>,
+    pools: Vec<Arc<PoolPolicy>>,
 }
 
 /// What the filter knows of a pool.
 #[derive(Clone, Debug)]
-pub struct PoolPlan {
+pub struct PoolPolicy {
     /// Its name, also the value of the pool header.
     pub name: String,
     /// How long its requests wait for a companion that went away.
@@ -53,7 +53,7 @@ pub struct PoolPlan {
     /// The status of an expired wait.
     pub capacity_status: u32,
     /// Its requests go without the companion when they have waited for it long enough.
-    pub opens: bool,
+    pub fails_open: bool,
     /// Its servers, as far as the policy names them.
     pub endpoints: Vec<String>,
     /// What this Envoy may have in flight in it then, until the companion has said something newer; `None`: any number.
@@ -65,14 +65,14 @@ pub struct PoolPlan {
     models: Vec<WildMatch>,
 }
 
-impl PoolPlan {
+impl PoolPolicy {
     fn new(pool: &wire::Pool) -> Self {
         Self {
             name: pool.name.clone(),
             hold: Duration::from_millis(pool.hold_ms),
             ttl: Duration::from_millis(pool.ttl_ms),
             no_endpoint_ttl: Duration::from_millis(pool.no_endpoint_ttl_ms),
-            opens: pool.fallback() == wire::Fallback::Open,
+            fails_open: pool.fallback() == wire::Fallback::Open,
             endpoints: pool.endpoints.iter().take(POLICY_LIST_MAX).cloned().collect(),
             fallback_bound: pool.fallback_bound,
             fallback_bound_in_tokens: pool.fallback_bound_in_tokens,
@@ -92,7 +92,7 @@ impl PoolPlan {
     }
 }
 
-impl Plan {
+impl CompiledPolicy {
     /// Compiles a policy. What is beyond a limit, or of a later version, is left out.
     #[must_use]
     pub fn new(policy: &wire::Policy) -> Self {
@@ -129,7 +129,7 @@ impl Plan {
                 .pools
                 .iter()
                 .take(POLICY_LIST_MAX)
-                .map(|pool| Arc::new(PoolPlan::new(pool)))
+                .map(|pool| Arc::new(PoolPolicy::new(pool)))
                 .collect(),
         }
     }
@@ -151,7 +151,7 @@ impl Plan {
     ///
     /// # Errors
     /// There are pools, and none serves it.
-    pub fn pool(&self, model: &str) -> Result<Option<Arc<PoolPlan>>, NoPool> {
+    pub fn pool(&self, model: &str) -> Result<Option<Arc<PoolPolicy>>, NoPool> {
         if self.pools.is_empty() {
             return Ok(None);
         }
@@ -164,13 +164,13 @@ impl Plan {
     }
 
     /// The pools whose requests go without the companion when it is away for long.
-    pub fn open_pools(&self) -> impl Iterator<Item = &PoolPlan> {
-        self.pools.iter().map(Arc::as_ref).filter(|pool| pool.opens)
+    pub fn fail_open_pools(&self) -> impl Iterator<Item = &PoolPolicy> {
+        self.pools.iter().map(Arc::as_ref).filter(|pool| pool.fails_open)
     }
 
     /// The pool of what passes through.
     #[must_use]
-    pub fn first_pool(&self) -> Option<&PoolPlan> {
+    pub fn first_pool(&self) -> Option<&PoolPolicy> {
         self.pools.first().map(Arc::as_ref)
     }
 }

@@ -5,11 +5,8 @@
 //! whatever the document. Containers nest at most `JSON_DEPTH_MAX` deep. Strings must be UTF-8 without raw control
 //! characters; an escaped lone surrogate is taken for U+FFFD, because servers take it.
 
-use crate::{
-    json::{Container, Fault, Syntax, Text, Visitor, Why, Word},
-    limits::JSON_DEPTH_MAX,
-    text::split_text,
-};
+use super::{Cause, Container, JsonString, Literal, ReadError, SyntaxError, Visitor, string::split_text};
+use crate::limits::JSON_DEPTH_MAX;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
@@ -24,7 +21,7 @@ enum State {
     Hex { left: u8, value: u16 },
     Utf8 { left: u8, low: u8, high: u8 },
     Number(Number),
-    Word { rest: &'static [u8], word: Word },
+    Literal { rest: &'static [u8], word: Literal },
     End,
 }
 
@@ -97,13 +94,17 @@ impl Reader {
     }
 
     /// Reads on. After a fault the reader is of no further use.
-    pub(crate) fn feed<V: Visitor>(&mut self, bytes: &[u8], visitor: &mut V) -> Result<(), Fault<V::Stop>> {
+    pub(crate) fn feed<V: Visitor>(
+        &mut self,
+        bytes: &[u8],
+        visitor: &mut V,
+    ) -> Result<(), ReadError<V::Stop>> {
         let mut rest = bytes;
         while let Some((byte, tail)) = rest.split_first() {
             if matches!(self.state, State::Text) && self.surrogate == 0 {
                 let left = match self.read_text(rest, visitor) {
                     Ok(left) => left,
-                    Err(why) => return Err(Fault { at: self.offset, why }),
+                    Err(why) => return Err(ReadError { at: self.offset, why }),
                 };
                 if left.len() < rest.len() {
                     rest = left;
@@ -116,19 +117,19 @@ impl Reader {
                     rest = tail;
                 }
                 Ok(false) => {}
-                Err(why) => return Err(Fault { at: self.offset, why }),
+                Err(why) => return Err(ReadError { at: self.offset, why }),
             }
         }
         Ok(())
     }
 
     /// The input is over: was it a whole document?
-    pub(crate) fn finish<V: Visitor>(&mut self, visitor: &mut V) -> Result<(), Fault<V::Stop>> {
+    pub(crate) fn finish<V: Visitor>(&mut self, visitor: &mut V) -> Result<(), ReadError<V::Stop>> {
         if let State::Number(number) = self.state
             && self.depth == 0
         {
             self.end_number(number, visitor)
-                .map_err(|why| Fault { at: self.offset, why })?;
+                .map_err(|why| ReadError { at: self.offset, why })?;
         }
         match self.state {
             State::End => Ok(()),
@@ -143,9 +144,9 @@ impl Reader {
             | State::Hex { .. }
             | State::Utf8 { .. }
             | State::Number(_)
-            | State::Word { .. } => Err(Fault {
+            | State::Literal { .. } => Err(ReadError {
                 at: self.offset,
-                why: Why::Syntax(Syntax::Unfinished),
+                why: Cause::Syntax(SyntaxError::Unfinished),
             }),
         }
     }
@@ -155,17 +156,17 @@ impl Reader {
     }
 
     /// Takes one byte; false if it is left to the state that follows.
-    fn step<V: Visitor>(&mut self, byte: u8, visitor: &mut V) -> Result<bool, Why<V::Stop>> {
+    fn step<V: Visitor>(&mut self, byte: u8, visitor: &mut V) -> Result<bool, Cause<V::Stop>> {
         match self.state {
             State::Text => self.in_text(byte, visitor),
-            State::Escape => self.in_escape(byte, visitor).map_err(Why::Syntax),
-            State::Hex { left, value } => self.in_hex(byte, left, value, visitor).map_err(Why::Syntax),
+            State::Escape => self.in_escape(byte, visitor).map_err(Cause::Syntax),
+            State::Hex { left, value } => self.in_hex(byte, left, value, visitor).map_err(Cause::Syntax),
             State::Utf8 { left, low, high } => {
                 let taken = self.in_utf8(byte, left, low, high, visitor);
-                taken.map_err(Why::Syntax)
+                taken.map_err(Cause::Syntax)
             }
             State::Number(number) => self.in_number(byte, number, visitor),
-            State::Word { rest, word } => self.in_word(byte, rest, word, visitor),
+            State::Literal { rest, word } => self.in_word(byte, rest, word, visitor),
             State::Value
             | State::ItemOrEnd
             | State::KeyOrEnd
@@ -181,14 +182,14 @@ impl Reader {
         }
     }
 
-    fn between<V: Visitor>(&mut self, byte: u8, visitor: &mut V) -> Result<(), Why<V::Stop>> {
+    fn between<V: Visitor>(&mut self, byte: u8, visitor: &mut V) -> Result<(), Cause<V::Stop>> {
         match (self.state, byte) {
             (State::ItemOrEnd, b']') | (State::KeyOrEnd, b'}') => self.close(visitor),
             (State::Value | State::ItemOrEnd, _) => return self.begin_value(byte, visitor),
             (State::KeyOrEnd | State::Key, b'"') => self.begin_text(true, visitor.keep_key(), false),
-            (State::KeyOrEnd | State::Key, _) => return Err(Why::Syntax(Syntax::Key)),
+            (State::KeyOrEnd | State::Key, _) => return Err(Cause::Syntax(SyntaxError::Key)),
             (State::Colon, b':') => self.state = State::Value,
-            (State::Colon, _) => return Err(Why::Syntax(Syntax::Colon)),
+            (State::Colon, _) => return Err(Cause::Syntax(SyntaxError::Colon)),
             (State::Next, b',') => {
                 self.state = if self.in_object() {
                     State::Key
@@ -198,13 +199,13 @@ impl Reader {
             }
             (State::Next, b'}') if self.in_object() => self.close(visitor),
             (State::Next, b']') if !self.in_object() => self.close(visitor),
-            (State::End, _) => return Err(Why::Syntax(Syntax::Trailing)),
-            (_, _) => return Err(Why::Syntax(Syntax::Comma)),
+            (State::End, _) => return Err(Cause::Syntax(SyntaxError::Trailing)),
+            (_, _) => return Err(Cause::Syntax(SyntaxError::Comma)),
         }
         Ok(())
     }
 
-    fn begin_value<V: Visitor>(&mut self, byte: u8, visitor: &mut V) -> Result<(), Why<V::Stop>> {
+    fn begin_value<V: Visitor>(&mut self, byte: u8, visitor: &mut V) -> Result<(), Cause<V::Stop>> {
         match byte {
             b'"' => self.begin_text(false, visitor.keep_string(), visitor.wants_bytes()),
             b'{' => return self.open(Container::Object, visitor),
@@ -213,24 +214,24 @@ impl Reader {
             b'0' => self.begin_number(Number::Zero, Some(0)),
             b'1'..=b'9' => self.begin_number(Number::Whole, Some(digit(byte))),
             b't' => {
-                self.state = State::Word {
+                self.state = State::Literal {
                     rest: b"rue",
-                    word: Word::True,
+                    word: Literal::True,
                 }
             }
             b'f' => {
-                self.state = State::Word {
+                self.state = State::Literal {
                     rest: b"alse",
-                    word: Word::False,
+                    word: Literal::False,
                 }
             }
             b'n' => {
-                self.state = State::Word {
+                self.state = State::Literal {
                     rest: b"ull",
-                    word: Word::Null,
+                    word: Literal::Null,
                 }
             }
-            _ => return Err(Why::Syntax(Syntax::Value)),
+            _ => return Err(Cause::Syntax(SyntaxError::Value)),
         }
         Ok(())
     }
@@ -251,9 +252,9 @@ impl Reader {
         self.whole = whole;
     }
 
-    fn open<V: Visitor>(&mut self, container: Container, visitor: &mut V) -> Result<(), Why<V::Stop>> {
+    fn open<V: Visitor>(&mut self, container: Container, visitor: &mut V) -> Result<(), Cause<V::Stop>> {
         if self.depth >= JSON_DEPTH_MAX {
-            return Err(Why::Syntax(Syntax::Depth));
+            return Err(Cause::Syntax(SyntaxError::Depth));
         }
         let bit = 1_u128.wrapping_shl(self.depth);
         self.depth = self.depth.saturating_add(1);
@@ -267,7 +268,7 @@ impl Reader {
                 self.state = State::ItemOrEnd;
             }
         }
-        visitor.open(container).map_err(Why::Stopped)
+        visitor.open(container).map_err(Cause::Stopped)
     }
 
     fn close<V: Visitor>(&mut self, visitor: &mut V) {
@@ -289,7 +290,7 @@ impl Reader {
         &mut self,
         bytes: &'a [u8],
         visitor: &mut V,
-    ) -> Result<&'a [u8], Why<V::Stop>> {
+    ) -> Result<&'a [u8], Cause<V::Stop>> {
         let mut rest = bytes;
         loop {
             let (text, after) = split_text(rest);
@@ -299,7 +300,7 @@ impl Reader {
                     self.advance(text.len());
                     self.count(text, visitor);
                     let (kept, _) = text.split_at_checked(self.keep).unwrap_or((text, &[]));
-                    self.end_text(kept, visitor).map_err(Why::Stopped)?;
+                    self.end_text(kept, visitor).map_err(Cause::Stopped)?;
                     self.advance(1);
                     return Ok(after);
                 }
@@ -317,7 +318,7 @@ impl Reader {
         }
     }
 
-    fn in_text<V: Visitor>(&mut self, byte: u8, visitor: &mut V) -> Result<bool, Why<V::Stop>> {
+    fn in_text<V: Visitor>(&mut self, byte: u8, visitor: &mut V) -> Result<bool, Cause<V::Stop>> {
         if byte != b'\\' {
             self.flush_surrogate(visitor);
         }
@@ -326,10 +327,10 @@ impl Reader {
                 let kept = core::mem::take(&mut self.kept);
                 let ended = self.end_text(&kept, visitor);
                 self.kept = kept;
-                ended.map_err(Why::Stopped)?;
+                ended.map_err(Cause::Stopped)?;
             }
             b'\\' => self.state = State::Escape,
-            0..=0x1f => return Err(Why::Syntax(Syntax::Control)),
+            0..=0x1f => return Err(Cause::Syntax(SyntaxError::Control)),
             0x20..=0x7f => self.keep(&[byte], visitor),
             0x80.. => {
                 let (left, low, high) = match byte {
@@ -340,7 +341,7 @@ impl Reader {
                     0xf0 => (3, 0x90, 0xbf),
                     0xf1..=0xf3 => (3, 0x80, 0xbf),
                     0xf4 => (3, 0x80, 0x8f),
-                    _ => return Err(Why::Syntax(Syntax::Utf8)),
+                    _ => return Err(Cause::Syntax(SyntaxError::Utf8)),
                 };
                 self.keep(&[byte], visitor);
                 self.state = State::Utf8 { left, low, high };
@@ -356,9 +357,9 @@ impl Reader {
         low: u8,
         high: u8,
         visitor: &mut V,
-    ) -> Result<bool, Syntax> {
+    ) -> Result<bool, SyntaxError> {
         if byte < low || byte > high {
-            return Err(Syntax::Utf8);
+            return Err(SyntaxError::Utf8);
         }
         self.keep(&[byte], visitor);
         self.state = match left {
@@ -372,13 +373,13 @@ impl Reader {
         Ok(true)
     }
 
-    fn in_escape<V: Visitor>(&mut self, byte: u8, visitor: &mut V) -> Result<bool, Syntax> {
+    fn in_escape<V: Visitor>(&mut self, byte: u8, visitor: &mut V) -> Result<bool, SyntaxError> {
         if byte == b'u' {
             self.state = State::Hex { left: 4, value: 0 };
             return Ok(true);
         }
         self.flush_surrogate(visitor);
-        let decoded = unescaped(byte).ok_or(Syntax::Escape)?;
+        let decoded = unescaped(byte).ok_or(SyntaxError::Escape)?;
         self.keep(&[decoded], visitor);
         self.state = State::Text;
         Ok(true)
@@ -390,11 +391,11 @@ impl Reader {
         left: u8,
         value: u16,
         visitor: &mut V,
-    ) -> Result<bool, Syntax> {
+    ) -> Result<bool, SyntaxError> {
         let digit = char::from(byte)
             .to_digit(16)
             .and_then(|digit| u16::try_from(digit).ok());
-        let value = value.wrapping_shl(4) | digit.ok_or(Syntax::Escape)?;
+        let value = value.wrapping_shl(4) | digit.ok_or(SyntaxError::Escape)?;
         if left > 1 {
             self.state = State::Hex {
                 left: left.saturating_sub(1),
@@ -463,7 +464,7 @@ impl Reader {
                 .and_then(|whole| core::str::from_utf8(whole).ok())
                 .unwrap_or(""),
         };
-        let text = Text {
+        let text = JsonString {
             kept,
             bytes: self.text_bytes,
             begin: self.text_at,
@@ -484,7 +485,7 @@ impl Reader {
         byte: u8,
         number: Number,
         visitor: &mut V,
-    ) -> Result<bool, Why<V::Stop>> {
+    ) -> Result<bool, Cause<V::Stop>> {
         let next = match (number, byte) {
             (Number::Minus, b'0') => Number::Zero,
             (Number::Minus | Number::Whole, b'0'..=b'9') => {
@@ -512,15 +513,17 @@ impl Reader {
         Ok(true)
     }
 
-    fn end_number<V: Visitor>(&mut self, number: Number, visitor: &mut V) -> Result<(), Why<V::Stop>> {
+    fn end_number<V: Visitor>(&mut self, number: Number, visitor: &mut V) -> Result<(), Cause<V::Stop>> {
         match number {
             Number::Zero | Number::Whole | Number::Fraction | Number::ExponentDigits => {
                 let in_array = self.depth > 0 && !self.in_object();
                 self.after_value();
-                visitor.number(self.whole.take(), in_array).map_err(Why::Stopped)
+                visitor
+                    .number(self.whole.take(), in_array)
+                    .map_err(Cause::Stopped)
             }
             Number::Minus | Number::Dot | Number::Exponent | Number::ExponentSign => {
-                Err(Why::Syntax(Syntax::Number))
+                Err(Cause::Syntax(SyntaxError::Number))
             }
         }
     }
@@ -529,20 +532,20 @@ impl Reader {
         &mut self,
         byte: u8,
         rest: &'static [u8],
-        word: Word,
+        word: Literal,
         visitor: &mut V,
-    ) -> Result<bool, Why<V::Stop>> {
+    ) -> Result<bool, Cause<V::Stop>> {
         match rest.split_first() {
             Some((expected, rest)) if *expected == byte => {
                 if rest.is_empty() {
                     self.after_value();
-                    visitor.word(word).map_err(Why::Stopped)?;
+                    visitor.word(word).map_err(Cause::Stopped)?;
                 } else {
-                    self.state = State::Word { rest, word };
+                    self.state = State::Literal { rest, word };
                 }
                 Ok(true)
             }
-            _ => Err(Why::Syntax(Syntax::Word)),
+            _ => Err(Cause::Syntax(SyntaxError::Literal)),
         }
     }
 }

@@ -4,11 +4,11 @@ use std::{cell::Cell, rc::Rc, time::Duration};
 
 use crate::harness::{CONFIG, Out, Rig, Shared, grant};
 use penstock_filter_core::{
-    answer::Answer,
-    commons::Commons,
     config::Config,
-    effect::{Bodied, Headed},
-    hygiene::Edit,
+    effect::{BodyAction, HeadersAction},
+    header_sanitizer::HeaderEdit,
+    local_reply::LocalReply,
+    shared_data::SharedData,
 };
 use penstock_wire::{
     Completed, Endpoints, Hello, HelloAck, Policy, Pool, Refused, Route, Running, command::Kind,
@@ -58,11 +58,11 @@ pub(crate) fn open(epoch: u64, shared: &Shared, bound: Option<u64>) -> Rig {
 }
 
 /// A newcomer: whether it goes, and its number.
-fn comes(rig: &mut Rig) -> (u64, Bodied) {
+fn comes(rig: &mut Rig) -> (u64, BodyAction) {
     comes_with(rig, &[])
 }
 
-fn comes_with(rig: &mut Rig, headers: &[(&str, &str)]) -> (u64, Bodied) {
+fn comes_with(rig: &mut Rig, headers: &[(&str, &str)]) -> (u64, BodyAction) {
     let sequence = rig.held(headers);
     let body = br#"{"model":"m1"}"#;
     let read = |start: usize, length: usize| body.get(start..start + length).map(<[u8]>::to_vec);
@@ -75,20 +75,20 @@ fn comes_with(rig: &mut Rig, headers: &[(&str, &str)]) -> (u64, Bodied) {
 /// A newcomer that goes: its number.
 pub(crate) fn goes(rig: &mut Rig) -> Option<u64> {
     match comes(rig) {
-        (sequence, Bodied::Goes(_)) => Some(sequence),
-        (_, Bodied::Answered(_)) => None,
-        (_, Bodied::Held) => panic!("held"),
+        (sequence, BodyAction::Continue(_)) => Some(sequence),
+        (_, BodyAction::Reply(_)) => None,
+        (_, BodyAction::Pause) => panic!("held"),
     }
 }
 
-fn to(endpoints: &str) -> Vec<Edit> {
+fn to(endpoints: &str) -> Vec<HeaderEdit> {
     vec![
-        Edit::Set("x-penstock-pool", "chat".into()),
-        Edit::Set("x-gateway-destination-endpoint", endpoints.into()),
+        HeaderEdit::Set("x-penstock-pool", "chat".into()),
+        HeaderEdit::Set("x-gateway-destination-endpoint", endpoints.into()),
     ]
 }
 
-fn code(answer: &Answer) -> String {
+fn code(answer: &LocalReply) -> String {
     let json: serde_json::Value = serde_json::from_slice(&answer.body).expect("JSON");
     json["error"]["code"].as_str().expect("a code").to_owned()
 }
@@ -108,7 +108,7 @@ fn after_hold_those_that_wait_go_in_order_as_far_as_there_is_room() {
     let [
         Out::Resume(101, first),
         Out::Resume(102, second),
-        Out::Answer(103, third),
+        Out::LocalReply(103, third),
         ..,
     ] = &outs[..]
     else {
@@ -128,8 +128,8 @@ fn after_hold_those_that_wait_go_in_order_as_far_as_there_is_room() {
     // The answer says how long it really waited.
     let responded = rig.response(1, &[(":status", "200")], true);
     for edit in [
-        Edit::Set("x-penstock-outcome", "dispatched".into()),
-        Edit::Set("x-penstock-queue-ms", "5000".into()),
+        HeaderEdit::Set("x-penstock-outcome", "dispatched".into()),
+        HeaderEdit::Set("x-penstock-queue-ms", "5000".into()),
     ] {
         assert!(responded.edits.contains(&edit), "{:?}", responded.edits);
     }
@@ -140,9 +140,9 @@ fn after_hold_those_that_wait_go_in_order_as_far_as_there_is_room() {
 #[test]
 fn newcomers_go_at_once_or_not_at_all() {
     let mut rig = open(0, &Shared::default(), Some(2));
-    assert_eq!(comes(&mut rig).1, Bodied::Goes(to("b:1,c:1,d:1")));
-    assert_eq!(comes(&mut rig).1, Bodied::Goes(to("c:1,d:1,a:1")));
-    let (_, Bodied::Answered(answer)) = comes(&mut rig) else {
+    assert_eq!(comes(&mut rig).1, BodyAction::Continue(to("b:1,c:1,d:1")));
+    assert_eq!(comes(&mut rig).1, BodyAction::Continue(to("c:1,d:1,a:1")));
+    let (_, BodyAction::Reply(answer)) = comes(&mut rig) else {
         panic!("answered")
     };
     assert_eq!(
@@ -191,9 +191,9 @@ fn without_a_bound_all_go_and_a_pin_is_kept_to() {
         assert!(goes(&mut rig).is_some());
     }
     let pin = [("x-penstock-endpoint", "d:1")];
-    assert_eq!(comes_with(&mut rig, &pin).1, Bodied::Goes(to("d:1")));
+    assert_eq!(comes_with(&mut rig, &pin).1, BodyAction::Continue(to("d:1")));
     let elsewhere = [("x-gateway-destination-endpoint-subset", "z:1")];
-    let (_, Bodied::Answered(answer)) = comes_with(&mut rig, &elsewhere) else {
+    let (_, BodyAction::Reply(answer)) = comes_with(&mut rig, &elsewhere) else {
         panic!("answered")
     };
     assert_eq!((answer.status, code(&answer).as_str()), (503, "no_endpoints"));
@@ -275,7 +275,7 @@ fn tokens_bound_a_pool_that_counts_them() {
     let mut rig = Rig::with(1, &config, &Shared::default());
     rig.pass(HOLD);
     // 256 each: their prompts are empty.
-    assert_eq!(comes(&mut rig).1, Bodied::Goes(to("s:1")));
+    assert_eq!(comes(&mut rig).1, BodyAction::Continue(to("s:1")));
     assert!(goes(&mut rig).is_some());
     assert_eq!(goes(&mut rig), None);
 }
@@ -322,8 +322,8 @@ fn at_a_cold_start_the_policy_in_the_commons_names_servers_and_bound() {
 fn where_no_server_is_known_envoy_chooses() {
     let mut rig = Rig::with(1, &config(""), &Shared::default());
     rig.pass(HOLD);
-    let edits = vec![Edit::Set("x-penstock-pool", "chat".into())];
-    assert_eq!(comes(&mut rig).1, Bodied::Goes(edits));
+    let edits = vec![HeaderEdit::Set("x-penstock-pool", "chat".into())];
+    assert_eq!(comes(&mut rig).1, BodyAction::Continue(edits));
 }
 
 fn hello(rig: &mut Rig) -> Hello {
@@ -354,7 +354,7 @@ fn who_goes_before_the_companion_answers_is_told_when_it_does() {
     assert_eq!(hello(&mut rig).running.len(), 0);
     // A frozen companion takes the Hello and says nothing.
     let (first, bodied) = comes(&mut rig);
-    assert!(matches!(bodied, Bodied::Goes(_)));
+    assert!(matches!(bodied, BodyAction::Continue(_)));
     assert_eq!(rig.outs(), []);
     let ack = || Kind::HelloAck(HelloAck { version: 2, term: 2 });
     assert_eq!(rig.command(0, [ack(), Kind::Grant(grant(first))]), []);
@@ -395,11 +395,11 @@ fn without_hold_telling_anew_ends() {
     assert_eq!(rig.waiting("m1").1.len(), 1);
 }
 
-/// Commons that count how often they are asked.
+/// SharedData that count how often they are asked.
 #[derive(Debug)]
 struct Counted(Shared, Rc<Cell<u32>>);
 
-impl Commons for Counted {
+impl SharedData for Counted {
     fn get(&self, key: &str) -> Option<(Vec<u8>, u32)> {
         self.1.set(self.1.get() + 1);
         self.0.get(key)
@@ -452,7 +452,7 @@ fn a_companion_of_version_1_names_no_bound_and_the_policys_counts() {
     rig.command(1, [endpoints(None)]);
     rig.worker.handle_closed(rig.now);
     rig.pass(HOLD);
-    assert_eq!(comes(&mut rig).1, Bodied::Goes(to("c:1,d:1,a:1")));
+    assert_eq!(comes(&mut rig).1, BodyAction::Continue(to("c:1,d:1,a:1")));
     assert_eq!(goes(&mut rig), None);
 }
 
@@ -465,7 +465,7 @@ fn a_later_policy_may_close_again() {
     rig.command(1, [Kind::Policy(closed)]);
     rig.worker.handle_closed(rig.now);
     rig.pass(HOLD);
-    let Headed::Held(sequence, _) = rig.headers(&[], false) else {
+    let HeadersAction::Pause(sequence, _) = rig.headers(&[], false) else {
         panic!("held")
     };
     let answer = rig.body(sequence, r#"{"model":"m1"}"#, true).expect("an answer");

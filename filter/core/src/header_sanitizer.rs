@@ -8,7 +8,7 @@ use crate::headers::Headers;
 
 /// A change to a header map.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Edit {
+pub enum HeaderEdit {
     /// All headers of this name go.
     Remove(Cow<'static, str>),
     /// One header of this name stays, with this value.
@@ -43,34 +43,39 @@ const REPORTS: [&str; 5] = [
 
 /// The removals from a request. A queued one also loses `accept-encoding`: a compressed answer hides its tokens.
 #[must_use]
-pub fn request(headers: Headers<'_>, queued: bool) -> Vec<Edit> {
+pub fn request(headers: Headers<'_>, queued: bool) -> Vec<HeaderEdit> {
     let coding = queued.then_some("accept-encoding");
     present(headers, CLAIMS.into_iter().chain(coding))
 }
 
 /// The changes where a body becomes another one of `length` bytes. `sized`: the request says its length.
-pub(crate) fn rewritten(length: usize, sized: bool) -> impl Iterator<Item = Edit> {
-    let length = sized.then(|| Edit::Set(CONTENT_LENGTH, length.to_string()));
-    let digests = DIGESTS.into_iter().map(|name| Edit::Remove(Cow::Borrowed(name)));
+pub(crate) fn rewritten(length: usize, sized: bool) -> impl Iterator<Item = HeaderEdit> {
+    let length = sized.then(|| HeaderEdit::Set(CONTENT_LENGTH, length.to_string()));
+    let digests = DIGESTS
+        .into_iter()
+        .map(|name| HeaderEdit::Remove(Cow::Borrowed(name)));
     length.into_iter().chain(digests)
 }
 
 /// The removals of what only a client that is trusted may say: the headers of these names.
-pub(crate) fn privileges<'a>(headers: Headers<'a>, names: &'a [Arc<str>]) -> impl Iterator<Item = Edit> + 'a {
+pub(crate) fn privileges<'a>(
+    headers: Headers<'a>,
+    names: &'a [Arc<str>],
+) -> impl Iterator<Item = HeaderEdit> + 'a {
     let present = names.iter().filter(move |name| headers.get(name).is_some());
-    present.map(|name| Edit::Remove(Cow::Owned(name.as_ref().to_owned())))
+    present.map(|name| HeaderEdit::Remove(Cow::Owned(name.as_ref().to_owned())))
 }
 
 /// The removals from a server's answer, where nothing is set in their place.
 #[must_use]
-pub fn response(headers: Headers<'_>) -> Vec<Edit> {
+pub fn response(headers: Headers<'_>) -> Vec<HeaderEdit> {
     present(headers, REPORTS)
 }
 
-fn present(headers: Headers<'_>, names: impl IntoIterator<Item = &'static str>) -> Vec<Edit> {
+fn present(headers: Headers<'_>, names: impl IntoIterator<Item = &'static str>) -> Vec<HeaderEdit> {
     names
         .into_iter()
         .filter(|name| headers.get(name).is_some())
-        .map(|name| Edit::Remove(Cow::Borrowed(name)))
+        .map(|name| HeaderEdit::Remove(Cow::Borrowed(name)))
         .collect()
 }

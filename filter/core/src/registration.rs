@@ -7,11 +7,11 @@ use penstock_wire::{
 };
 
 use crate::{
-    answer::Failure,
     body::{Body, BodyError},
     headers::{Headers, bounded},
     identity::Properties,
     limits::{LIST_ENTRY_BYTES_MAX, REQUEST_ID_BYTES_MAX},
+    local_reply::Failure,
 };
 
 /// The client's address as Envoy saw it, without its port; empty: it has none.

@@ -4,7 +4,7 @@ use core::fmt;
 
 /// What a document is told to, in its order.
 pub(crate) trait Visitor {
-    /// Why a visitor stops the reader.
+    /// Cause a visitor stops the reader.
     type Stop;
     /// How many decoded bytes of the key that begins are kept.
     fn keep_key(&self) -> usize;
@@ -18,18 +18,18 @@ pub(crate) trait Visitor {
     fn bytes(&mut self, bytes: &[u8]) {
         let _nobody_asked = bytes;
     }
-    fn key(&mut self, key: Text<'_>) -> Result<(), Self::Stop>;
-    fn string(&mut self, value: Text<'_>) -> Result<(), Self::Stop>;
+    fn key(&mut self, key: JsonString<'_>) -> Result<(), Self::Stop>;
+    fn string(&mut self, value: JsonString<'_>) -> Result<(), Self::Stop>;
     /// A number, with its value if that is a whole one that fits; `in_array`: it is an item, not a member.
     fn number(&mut self, whole: Option<u64>, in_array: bool) -> Result<(), Self::Stop>;
-    fn word(&mut self, word: Word) -> Result<(), Self::Stop>;
+    fn word(&mut self, word: Literal) -> Result<(), Self::Stop>;
     fn open(&mut self, container: Container) -> Result<(), Self::Stop>;
     fn close(&mut self);
 }
 
 /// A string of the document.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Text<'a> {
+pub(crate) struct JsonString<'a> {
     /// Its beginning, up to the limit that was asked for.
     pub(crate) kept: &'a str,
     /// Its whole length in UTF-8.
@@ -39,7 +39,7 @@ pub(crate) struct Text<'a> {
     pub(crate) end: u64,
 }
 
-impl Text<'_> {
+impl JsonString<'_> {
     /// The limit has cut it.
     pub(crate) fn is_cut(self) -> bool {
         u64::try_from(self.kept.len()).is_ok_and(|kept| kept < self.bytes)
@@ -53,29 +53,29 @@ pub(crate) enum Container {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Word {
+pub(crate) enum Literal {
     True,
     False,
     Null,
 }
 
-/// Why a document isn't read further, and where.
+/// Cause a document isn't read further, and where.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Fault<S> {
+pub(crate) struct ReadError<S> {
     /// The offset of the byte that can't be, from 0.
     pub(crate) at: u64,
-    pub(crate) why: Why<S>,
+    pub(crate) why: Cause<S>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Why<S> {
-    Syntax(Syntax),
+pub(crate) enum Cause<S> {
+    Syntax(SyntaxError),
     Stopped(S),
 }
 
 /// What JSON doesn't allow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Syntax {
+pub enum SyntaxError {
     /// A value must stand here.
     Value,
     /// A key or `}` must stand here.
@@ -89,7 +89,7 @@ pub enum Syntax {
     /// A number can't go on like this.
     Number,
     /// `true`, `false` or `null` is misspelt.
-    Word,
+    Literal,
     /// An unknown escape.
     Escape,
     /// A control character that isn't escaped.
@@ -102,7 +102,7 @@ pub enum Syntax {
     Unfinished,
 }
 
-impl fmt::Display for Syntax {
+impl fmt::Display for SyntaxError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Value => "expected a value",
@@ -111,7 +111,7 @@ impl fmt::Display for Syntax {
             Self::Comma => "expected `,` or the end of the object or array",
             Self::Trailing => "there is more after the end of the object",
             Self::Number => "a number is malformed",
-            Self::Word => "expected `true`, `false` or `null`",
+            Self::Literal => "expected `true`, `false` or `null`",
             Self::Escape => "an escape in a string is malformed",
             Self::Control => "a control character in a string isn't escaped",
             Self::Utf8 => "a string isn't UTF-8",

@@ -1,4 +1,4 @@
-//! What the workers of one Envoy have in flight in a pool, kept in the commons: one list of words a pool, one word a
+//! What the workers of one Envoy have in flight in a pool, kept in the shared_data: one list of words a pool, one word a
 //! worker.
 //!
 //! Who takes a place reads the list, adds all that counts, and writes the list with itself in it only if nobody wrote in
@@ -6,9 +6,9 @@
 //! dead worker's and counts no longer.
 
 use crate::{
-    commons::Commons,
-    limits::{FLIGHT_EXPIRES, FLIGHT_TRIES},
+    limits::{IN_FLIGHT_RECORD_TTL, IN_FLIGHT_WRITE_ATTEMPTS},
     session::Epoch,
+    shared_data::SharedData,
     time::Instant,
 };
 
@@ -54,13 +54,13 @@ impl Bound {
 
 /// One worker's words.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Words<'a> {
-    pub(crate) commons: &'a dyn Commons,
+pub(crate) struct InFlightStore<'a> {
+    pub(crate) shared_data: &'a dyn SharedData,
     pub(crate) worker: Epoch,
     pub(crate) now: Instant,
 }
 
-impl Words<'_> {
+impl InFlightStore<'_> {
     /// Says what this worker has in flight in a pool.
     pub(crate) fn say(self, pool: &str, own: Load) {
         self.write(pool, own, |_| true);
@@ -77,16 +77,16 @@ impl Words<'_> {
     fn write(self, pool: &str, own: Load, allows: impl Fn(Load) -> bool) -> bool {
         let key = format!("penstock/flight/{pool}");
         let mut kept = None;
-        for _ in 0..FLIGHT_TRIES {
-            kept = self.commons.get(&key);
+        for _ in 0..IN_FLIGHT_WRITE_ATTEMPTS {
+            kept = self.shared_data.get(&key);
             let (list, number) = kept
                 .as_ref()
                 .map_or((&[][..], 0), |(list, number)| (list, *number));
             let mut others = Load::default();
-            let mut next = Vec::with_capacity(list.len().saturating_add(WORD_BYTES));
-            for word in list.as_chunks::<WORD_BYTES>().0 {
+            let mut next = Vec::with_capacity(list.len().saturating_add(RECORD_BYTES));
+            for word in list.as_chunks::<RECORD_BYTES>().0 {
                 let (worker, said_at, load) = read(word);
-                if worker != self.worker && self.now.since(said_at) < FLIGHT_EXPIRES {
+                if worker != self.worker && self.now.since(said_at) < IN_FLIGHT_RECORD_TTL {
                     others = others.plus(load);
                     next.extend_from_slice(word);
                 }
@@ -97,24 +97,24 @@ impl Words<'_> {
             if own != Load::default() {
                 next.extend(written(self.worker, self.now, own));
             }
-            if self.commons.set(&key, &next, Some(number)) {
+            if self.shared_data.set(&key, &next, Some(number)) {
                 return true;
             }
         }
-        // A host without commons: then each worker is alone. Else too many write at once, and nobody may guess.
+        // A host without shared_data: then each worker is alone. Else too many write at once, and nobody may guess.
         kept.is_none() && allows(Load::default())
     }
 }
 
 /// Epoch, requests, tokens and time, each number in 8 bytes, little endian.
-const WORD_BYTES: usize = 40;
+const RECORD_BYTES: usize = 40;
 
 fn written(worker: Epoch, now: Instant, load: Load) -> impl Iterator<Item = u8> {
     let numbers = [worker.hi, worker.lo, load.requests, load.tokens, now.as_nanos()];
     numbers.into_iter().flat_map(u64::to_le_bytes)
 }
 
-fn read(word: &[u8; WORD_BYTES]) -> (Epoch, Instant, Load) {
+fn read(word: &[u8; RECORD_BYTES]) -> (Epoch, Instant, Load) {
     let mut numbers = word.as_chunks().0.iter().copied().map(u64::from_le_bytes);
     let mut next = || numbers.next().unwrap_or(0);
     let (hi, lo, requests, tokens, said_at) = (next(), next(), next(), next(), next());
@@ -149,9 +149,9 @@ mod tests {
         Instant::from_nanos(seconds * 1_000_000_000)
     }
 
-    fn words(map: &Map, worker: u64, seconds: u64) -> Words<'_> {
-        Words {
-            commons: map,
+    fn words(map: &Map, worker: u64, seconds: u64) -> InFlightStore<'_> {
+        InFlightStore {
+            shared_data: map,
             worker: epoch(worker),
             now: at(seconds),
         }
@@ -173,7 +173,7 @@ mod tests {
         }
     }
 
-    impl Commons for Map {
+    impl SharedData for Map {
         fn get(&self, key: &str) -> Option<(Vec<u8>, u32)> {
             self.values.borrow().get(key).cloned()
         }
@@ -269,7 +269,7 @@ mod tests {
     #[derive(Debug)]
     struct Nothing;
 
-    impl Commons for Nothing {
+    impl SharedData for Nothing {
         fn get(&self, _: &str) -> Option<(Vec<u8>, u32)> {
             None
         }
@@ -281,8 +281,8 @@ mod tests {
 
     #[test]
     fn without_commons_each_worker_is_alone() {
-        let words = Words {
-            commons: &Nothing,
+        let words = InFlightStore {
+            shared_data: &Nothing,
             worker: epoch(1),
             now: at(0),
         };

@@ -10,18 +10,18 @@ use penstock_wire::{
 
 use super::Worker;
 use crate::{
-    answer::{Answer, Failure, Standing},
     body::BodyScanner,
-    effect::{Bodied, Headed},
-    exchange::{Collecting, Exchange, Phase},
+    effect::{BodyAction, HeadersAction},
+    exchange::{Exchange, Phase, ReadingBody},
+    fallback_deadlines::{WaitDecision, decide},
+    header_sanitizer::{self, CONTENT_LENGTH, HeaderEdit},
     headers::Headers,
-    hygiene::{self, CONTENT_LENGTH, Edit},
-    identity::{Claims, Properties},
-    intake::{client, describe, invalid, read_claims, refuse_by_headers, too_large},
+    identity::{IdentityClaims, Properties},
     limits::{RETRY_AFTER_MS, TRACEPARENT_BYTES_MAX},
-    patience::{Verdict, judge},
+    local_reply::{Failure, LocalReply, QueueReport},
+    registration::{client, describe, invalid, read_claims, refuse_by_headers, too_large},
+    requeue_token::RequeueToken,
     time::Instant,
-    token::Token,
     trust::Trust,
 };
 
@@ -34,13 +34,13 @@ impl Worker {
         headers: Headers<'_>,
         end: bool,
         host: &impl Properties,
-    ) -> Headed {
+    ) -> HeadersAction {
         let method = headers.get(":method").unwrap_or_default();
         let path = headers.get(":path").unwrap_or_default();
-        let api = self.plan.route(method, path);
-        let again = self.reenters.then(|| {
+        let api = self.policy.route(method, path);
+        let again = self.is_requeue_listener.then(|| {
             let token = headers.get(names::REQUEUE_HEADER).zip(self.key.as_ref());
-            token.and_then(|(text, key)| Token::verify(text, key))
+            token.and_then(|(text, key)| RequeueToken::verify(text, key))
         });
         if let Some(None) = again {
             return self.refuse_stranger(now, context, api.unwrap_or_default(), headers);
@@ -52,32 +52,32 @@ impl Worker {
         let client = match &again {
             Some(token) => token.client.clone(),
             // Who it is matters to nobody where everybody is trusted.
-            None if self.plan.trust == Trust::All => String::new(),
+            None if self.policy.trust == Trust::All => String::new(),
             None => client(host),
         };
-        let trusted = self.plan.trust.covers(&client);
+        let trusted = self.policy.trust.covers(&client);
         let sequence = self.next_sequence();
-        let scanner = BodyScanner::new(Arc::clone(&self.plan.body_keys));
-        let collecting = Collecting {
-            scanner: if self.plan.hashes {
+        let scanner = BodyScanner::new(Arc::clone(&self.policy.body_keys));
+        let collecting = ReadingBody {
+            scanner: if self.policy.hashes {
                 scanner.hashing()
             } else {
                 scanner
             },
-            claims: Claims::gather(&self.plan.sources, trusted, headers, host),
+            claims: IdentityClaims::gather(&self.policy.sources, trusted, headers, host),
             size: 0,
         };
         let mut exchange = Exchange {
             context,
             arrived: now,
-            plan: Arc::clone(&self.plan),
+            policy: Arc::clone(&self.policy),
             pool: None,
             model_at: 0..0,
             sized: headers.get(CONTENT_LENGTH).is_some(),
             register: read_claims(sequence, api, client, trusted, headers),
-            phase: Phase::Collecting(Box::new(collecting)),
+            phase: Phase::ReadingBody(Box::new(collecting)),
         };
-        if self.plan.tracing {
+        if self.policy.tracing {
             let parent = headers.text("traceparent", TRACEPARENT_BYTES_MAX);
             exchange.register.traceparent = parent.unwrap_or_default();
         }
@@ -92,18 +92,18 @@ impl Worker {
             });
         }
         self.exchanges.insert(sequence, exchange);
-        let refusal = refuse_by_headers(headers, end, self.plan.body_bytes_max);
+        let refusal = refuse_by_headers(headers, end, self.policy.body_bytes_max);
         match refusal {
             Some(failure) => {
                 let answer = self.refuse(now, sequence, &failure, outcome::REJECTED_INVALID);
-                Headed::Answered(sequence, answer)
+                HeadersAction::Reply(sequence, answer)
             }
             None => {
-                let mut edits = hygiene::request(headers, true);
+                let mut edits = header_sanitizer::request(headers, true);
                 if !trusted {
-                    edits.extend(hygiene::privileges(headers, &self.plan.privileges));
+                    edits.extend(header_sanitizer::privileges(headers, &self.policy.privileges));
                 }
-                Headed::Held(sequence, edits)
+                HeadersAction::Pause(sequence, edits)
             }
         }
     }
@@ -114,12 +114,18 @@ impl Worker {
     }
 
     /// Who comes where requests enter again, and didn't leave from here.
-    fn refuse_stranger(&mut self, now: Instant, context: u32, api: Api, headers: Headers<'_>) -> Headed {
+    fn refuse_stranger(
+        &mut self,
+        now: Instant,
+        context: u32,
+        api: Api,
+        headers: Headers<'_>,
+    ) -> HeadersAction {
         let sequence = self.next_sequence();
         let exchange = Exchange {
             context,
             arrived: now,
-            plan: Arc::clone(&self.plan),
+            policy: Arc::clone(&self.policy),
             pool: None,
             model_at: 0..0,
             sized: false,
@@ -131,24 +137,24 @@ impl Worker {
             "Only requests that this gateway queues again are let in here: send to its own address.";
         let failure = Failure::new(403, code::INVALID_REQUEST, message).last();
         let answer = self.refuse(now, sequence, &failure, outcome::REJECTED_INVALID);
-        Headed::Answered(sequence, answer)
+        HeadersAction::Reply(sequence, answer)
     }
 
     /// To the first pool, in turn over its ready endpoints.
-    fn pass(&mut self, headers: Headers<'_>, host: &impl Properties) -> Headed {
-        let mut edits = hygiene::request(headers, false);
-        let mut privileges = hygiene::privileges(headers, &self.plan.privileges).peekable();
+    fn pass(&mut self, headers: Headers<'_>, host: &impl Properties) -> HeadersAction {
+        let mut edits = header_sanitizer::request(headers, false);
+        let mut privileges = header_sanitizer::privileges(headers, &self.policy.privileges).peekable();
         // Whose they are is asked for only if there are some.
-        if privileges.peek().is_some() && !self.plan.trust.covers(&client(host)) {
+        if privileges.peek().is_some() && !self.policy.trust.covers(&client(host)) {
             edits.extend(privileges);
         }
-        let Some(pool) = self.plan.first_pool() else {
-            return Headed::Pass(edits);
+        let Some(pool) = self.policy.first_pool() else {
+            return HeadersAction::Pass(edits);
         };
-        edits.push(Edit::Set(names::POOL_HEADER, pool.name.clone()));
+        edits.push(HeaderEdit::Set(names::POOL_HEADER, pool.name.clone()));
         // Before the companion's first word Envoy's own balancing serves.
         let Some(ready) = self.ready.get(&pool.name) else {
-            return Headed::Pass(edits);
+            return HeadersAction::Pass(edits);
         };
         self.turn = self.turn.wrapping_add(1);
         let Some(endpoint) = self
@@ -164,14 +170,14 @@ impl Worker {
                     pool.name
                 ),
             );
-            return Headed::Nowhere(
+            return HeadersAction::Unroutable(
                 failure
                     .retry_after_ms(RETRY_AFTER_MS)
                     .answer(Api::Unspecified, None),
             );
         };
-        edits.push(Edit::Set(names::ENDPOINT_HEADER, endpoint.clone()));
-        Headed::Pass(edits)
+        edits.push(HeaderEdit::Set(names::ENDPOINT_HEADER, endpoint.clone()));
+        HeadersAction::Pass(edits)
     }
 
     /// More of a request's body is there: `size` bytes since its beginning, read by `read(start, length)`.
@@ -182,16 +188,16 @@ impl Worker {
         size: usize,
         end: bool,
         read: impl FnMut(usize, usize) -> Option<Vec<u8>>,
-    ) -> Bodied {
+    ) -> BodyAction {
         let Some(exchange) = self.exchanges.get_mut(&sequence) else {
-            return Bodied::Held;
+            return BodyAction::Pause;
         };
-        let Phase::Collecting(collecting) = &mut exchange.phase else {
-            return Bodied::Held;
+        let Phase::ReadingBody(collecting) = &mut exchange.phase else {
+            return BodyAction::Pause;
         };
-        let limit = exchange.plan.body_bytes_max;
+        let limit = exchange.policy.body_bytes_max;
         if u64::try_from(size).unwrap_or(u64::MAX) > limit {
-            return Bodied::Answered(self.refuse(
+            return BodyAction::Reply(self.refuse(
                 now,
                 sequence,
                 &too_large(limit),
@@ -203,9 +209,9 @@ impl Worker {
             return self.handle_request_end(now, sequence, read);
         }
         match collecting.scanner.read_on(size, false, read) {
-            Ok(()) => Bodied::Held,
+            Ok(()) => BodyAction::Pause,
             Err(error) => {
-                Bodied::Answered(self.refuse(now, sequence, &invalid(error), outcome::REJECTED_INVALID))
+                BodyAction::Reply(self.refuse(now, sequence, &invalid(error), outcome::REJECTED_INVALID))
             }
         }
     }
@@ -217,16 +223,16 @@ impl Worker {
         now: Instant,
         sequence: u64,
         read: impl FnMut(usize, usize) -> Option<Vec<u8>>,
-    ) -> Bodied {
+    ) -> BodyAction {
         let Some(exchange) = self.exchanges.get_mut(&sequence) else {
-            return Bodied::Held;
+            return BodyAction::Pause;
         };
         let phase = core::mem::replace(&mut exchange.phase, Phase::Answered);
-        let Phase::Collecting(collecting) = phase else {
+        let Phase::ReadingBody(collecting) = phase else {
             exchange.phase = phase;
-            return Bodied::Held;
+            return BodyAction::Pause;
         };
-        let Collecting {
+        let ReadingBody {
             mut scanner,
             claims,
             size,
@@ -235,7 +241,7 @@ impl Worker {
         let mut body = match scanned.and_then(|()| scanner.finish()) {
             Ok(body) => body,
             Err(error) => {
-                return Bodied::Answered(self.refuse(
+                return BodyAction::Reply(self.refuse(
                     now,
                     sequence,
                     &invalid(error),
@@ -243,7 +249,7 @@ impl Worker {
                 ));
             }
         };
-        exchange.phase = Phase::Waiting { told: false };
+        exchange.phase = Phase::Waiting { registered: false };
         // Who enters again may have been rewritten: it is still who asked for the first model.
         let asked = core::mem::take(&mut exchange.register.model);
         if !asked.is_empty() && asked != body.model {
@@ -253,56 +259,62 @@ impl Worker {
         claims.settle(&body, &mut exchange.register);
         let hashes = core::mem::take(&mut body.prefix_hashes);
         describe(body, size, &mut exchange.register);
-        let Ok(pool) = exchange.plan.pool(&exchange.register.model) else {
+        let Ok(pool) = exchange.policy.pool(&exchange.register.model) else {
             let message = format!(
                 "No pool serves the model \"{}\": check the name, or add it to `models` of a pool.",
                 exchange.register.model
             );
             let failure = Failure::new(404, code::MODEL_NOT_FOUND, message);
-            return Bodied::Answered(self.refuse(now, sequence, &failure, outcome::REJECTED_INVALID));
+            return BodyAction::Reply(self.refuse(now, sequence, &failure, outcome::REJECTED_INVALID));
         };
         if pool.as_ref().is_some_and(|pool| pool.prefix_hashes) {
             exchange.register.prefix_hashes = hashes;
         }
         exchange.pool = pool;
-        match judge(now, exchange, self.session.away_since(), &self.ready) {
-            Verdict::Waits => {}
+        match decide(now, exchange, self.session.away_since(), &self.ready) {
+            WaitDecision::Wait => {}
             verdict => {
                 return match self.settle(now, sequence, 0, verdict) {
-                    Ok(edits) => Bodied::Goes(edits),
+                    Ok(edits) => BodyAction::Continue(edits),
                     Err((failure, outcome)) => {
-                        Bodied::Answered(self.refuse(now, sequence, &failure, outcome))
+                        BodyAction::Reply(self.refuse(now, sequence, &failure, outcome))
                     }
                 };
             }
         }
         if self.session.is_linked() {
-            exchange.phase = Phase::Waiting { told: true };
+            exchange.phase = Phase::Waiting { registered: true };
             exchange.register.age_us = now.micros_since(exchange.arrived);
             let register = Event::Register(core::mem::take(&mut exchange.register));
             if let Some(Event::Register(register)) = self.session.tell(now, register) {
                 exchange.register = register;
             }
         }
-        Bodied::Held
+        BodyAction::Pause
     }
 
     /// Answers a request by the filter's own word, and tells the companion.
-    pub(super) fn refuse(&mut self, now: Instant, sequence: u64, failure: &Failure, outcome: &str) -> Answer {
+    pub(super) fn refuse(
+        &mut self,
+        now: Instant,
+        sequence: u64,
+        failure: &Failure,
+        outcome: &str,
+    ) -> LocalReply {
         let exchange = self.exchanges.get_mut(&sequence);
         let Some(exchange) = exchange else {
             return failure.answer(Api::Unspecified, None);
         };
         let phase = core::mem::replace(&mut exchange.phase, Phase::Answered);
         let (registered, queue_us) = match phase {
-            Phase::Waiting { told } => (told, now.micros_since(exchange.arrived)),
-            Phase::Collecting(_) | Phase::Running(_) | Phase::Answered => (false, 0),
+            Phase::Waiting { registered } => (registered, now.micros_since(exchange.arrived)),
+            Phase::ReadingBody(_) | Phase::Granted(_) | Phase::Answered => (false, 0),
         };
         let saturation = exchange
             .pool
             .as_ref()
             .and_then(|pool| self.saturation_milli.get(&pool.name));
-        let standing = Standing {
+        let standing = QueueReport {
             outcome: outcome.to_owned(),
             queue_us,
             saturation_milli: saturation.copied().unwrap_or(0),

@@ -6,7 +6,7 @@
 use core::fmt::Debug;
 
 /// Shared data: values by key, each with a number that changes when the value does.
-pub trait Commons: Debug {
+pub trait SharedData: Debug {
     /// The value, and the number to replace just this one with; `None`: there is none.
     fn get(&self, key: &str) -> Option<(Vec<u8>, u32)>;
 

@@ -1,7 +1,7 @@
 //! What workers of one Envoy share: who it is, and the policy in force.
 
 use crate::harness::{Nothing, Out, Rig, Shared, config};
-use penstock_filter_core::{commons::Commons, effect::Headed};
+use penstock_filter_core::{effect::HeadersAction, shared_data::SharedData};
 use penstock_wire::{Hello, Policy, Route, command::Kind, filter_frame::Event};
 use prost::Message;
 #[cfg(target_arch = "wasm32")]
@@ -25,11 +25,11 @@ fn all_workers_of_an_envoy_say_the_id_that_the_first_drew() {
     assert_eq!(hello(&mut Rig::with(8, &config, &Shared::default())).envoy, 78);
 }
 
-/// Commons in which somebody else is always a moment faster.
+/// SharedData in which somebody else is always a moment faster.
 #[derive(Debug)]
 struct Raced(Shared);
 
-impl Commons for Raced {
+impl SharedData for Raced {
     fn get(&self, key: &str) -> Option<(Vec<u8>, u32)> {
         self.0.get(key)
     }
@@ -75,10 +75,10 @@ fn a_new_worker_starts_with_the_policy_in_force() {
     rig.command(0, [Kind::Policy(policy.clone())]);
 
     let mut next = Rig::with(6, &first, &shared);
-    assert!(matches!(next.headers(&[], false), Headed::Pass(_)));
+    assert!(matches!(next.headers(&[], false), HeadersAction::Pass(_)));
     assert!(matches!(
         next.headers(&[(":path", "/other")], false),
-        Headed::Held(1, _)
+        HeadersAction::Pause(1, _)
     ));
     assert_eq!(hello(&mut next).policy_digest, "d1");
 

@@ -8,7 +8,7 @@ use serde::Serialize;
 
 /// A complete answer of the filter.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Answer {
+pub struct LocalReply {
     /// The HTTP status.
     pub status: u32,
     /// All headers but the length.
@@ -19,7 +19,7 @@ pub struct Answer {
 
 /// How a request left the queue, as its client is told.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Standing {
+pub struct QueueReport {
     /// The outcome's name.
     pub outcome: String,
     /// How long it waited.
@@ -28,7 +28,7 @@ pub struct Standing {
     pub saturation_milli: u32,
 }
 
-impl Standing {
+impl QueueReport {
     /// The response headers that tell it.
     #[must_use]
     pub fn headers(&self) -> [(&'static str, String); 3] {
@@ -94,7 +94,7 @@ impl Failure {
 
     /// The answer in the API's envelope. `standing`: none on paths that aren't queued.
     #[must_use]
-    pub fn answer(&self, api: Api, standing: Option<&Standing>) -> Answer {
+    pub fn answer(&self, api: Api, standing: Option<&QueueReport>) -> LocalReply {
         let mut headers = vec![("content-type", "application/json".to_owned())];
         if let Some(wait_ms) = self.retry_after_ms {
             headers.push(("retry-after", wait_ms.div_ceil(1_000).max(1).to_string()));
@@ -103,8 +103,8 @@ impl Failure {
         if self.is_final {
             headers.push(("x-should-retry", "false".to_owned()));
         }
-        headers.extend(standing.into_iter().flat_map(Standing::headers));
-        Answer {
+        headers.extend(standing.into_iter().flat_map(QueueReport::headers));
+        LocalReply {
             status: self.status,
             headers,
             body: self.body(api),
@@ -198,7 +198,7 @@ mod tests {
 
     #[test]
     fn openai_envelope_with_everything() {
-        let standing = Standing {
+        let standing = QueueReport {
             outcome: "expired_ttl".into(),
             queue_us: 30_000_999,
             saturation_milli: 1_005,

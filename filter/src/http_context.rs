@@ -3,9 +3,9 @@
 use std::rc::Rc;
 
 use penstock_filter_core::{
-    answer::{Answer, Failure},
-    effect::{Bodied, Headed, Responded},
+    effect::{BodyAction, HeadersAction, ResponseHeadersAction},
     headers::Headers,
+    local_reply::{Failure, LocalReply},
 };
 use penstock_wire::{Api, names::code};
 use proxy_wasm::{
@@ -15,7 +15,7 @@ use proxy_wasm::{
 
 use crate::{
     host::{self, Buffer, Map, Stream},
-    root::{Shared, edit},
+    root_context::{Shared, edit},
 };
 
 pub(crate) struct Http {
@@ -38,16 +38,16 @@ impl Http {
     }
 }
 
-fn answer(answer: &Answer) -> Action {
+fn answer(answer: &LocalReply) -> Action {
     host::respond(answer.status, &answer.headers, &answer.body);
     Action::Pause
 }
 
-fn go_on(bodied: Option<Bodied>) -> Action {
+fn go_on(bodied: Option<BodyAction>) -> Action {
     match bodied {
-        None | Some(Bodied::Held) => Action::Pause,
-        Some(Bodied::Answered(refusal)) => answer(&refusal),
-        Some(Bodied::Goes(edits)) => {
+        None | Some(BodyAction::Pause) => Action::Pause,
+        Some(BodyAction::Reply(refusal)) => answer(&refusal),
+        Some(BodyAction::Continue(edits)) => {
             edit(Map::Request, &edits);
             Action::Continue
         }
@@ -72,17 +72,17 @@ impl HttpContext for Http {
                 &Failure::new(500, code::INTERNAL, "The filter is at work already.")
                     .answer(Api::Unspecified, None),
             ),
-            Some(Headed::Pass(edits)) => {
+            Some(HeadersAction::Pass(edits)) => {
                 edit(Map::Request, &edits);
                 Action::Continue
             }
-            Some(Headed::Nowhere(nowhere)) => answer(&nowhere),
-            Some(Headed::Held(sequence, edits)) => {
+            Some(HeadersAction::Unroutable(nowhere)) => answer(&nowhere),
+            Some(HeadersAction::Pause(sequence, edits)) => {
                 self.sequence = Some(sequence);
                 edit(Map::Request, &edits);
                 Action::Pause
             }
-            Some(Headed::Answered(sequence, refusal)) => {
+            Some(HeadersAction::Reply(sequence, refusal)) => {
                 self.sequence = Some(sequence);
                 answer(&refusal)
             }
@@ -115,7 +115,7 @@ impl HttpContext for Http {
         let responded = shared.with(|worker| {
             worker.handle_response_headers(host::now(), sequence, Headers::new(&map), end, &Stream)
         });
-        let Responded { edits, body } = responded.unwrap_or_default();
+        let ResponseHeadersAction { edits, body } = responded.unwrap_or_default();
         edit(Map::Response, &edits);
         self.body = body;
         Action::Continue

@@ -10,11 +10,11 @@ use core::hash::Hasher;
 use penstock_wire::limits::NAME_BYTES_MAX;
 use siphasher::sip128::{Hasher128, SipHasher24};
 
-use crate::{process::Key, session::Epoch, time::Instant};
+use crate::{process_identity::Key, session::Epoch, time::Instant};
 
 /// What is known of a request that enters again.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Token {
+pub(crate) struct RequeueToken {
     /// Who it was.
     pub(crate) epoch: Epoch,
     pub(crate) sequence: u64,
@@ -32,7 +32,7 @@ const TAG_BYTES: usize = 16;
 const FIXED_BYTES: usize = 38;
 const BYTES_MAX: usize = TAG_BYTES + FIXED_BYTES + 2 * NAME_BYTES_MAX;
 
-impl Token {
+impl RequeueToken {
     /// The token as a header's value: in hexadecimal digits the tag, four numbers of 8 bytes, one of 4, and one of 2 that
     /// is the client's length, little endian, then the client and the model.
     pub(crate) fn mint(&self, key: &Key) -> String {
@@ -118,8 +118,8 @@ mod tests {
 
     const KEY: Key = [3; 16];
 
-    fn token() -> Token {
-        Token {
+    fn token() -> RequeueToken {
+        RequeueToken {
             epoch: Epoch { hi: u64::MAX, lo: 2 },
             sequence: 0x1234_5678_9abc_def0,
             requeues: 3,
@@ -133,19 +133,25 @@ mod tests {
     fn what_is_minted_is_read() {
         let minted = token().mint(&KEY);
         assert_eq!(minted.len(), 2 * (TAG_BYTES + FIXED_BYTES + 11 + 4));
-        assert_eq!(Token::verify(minted.as_bytes(), &KEY), Some(token()));
-        let nobody = Token {
+        assert_eq!(RequeueToken::verify(minted.as_bytes(), &KEY), Some(token()));
+        let nobody = RequeueToken {
             client: String::new(),
             model: String::new(),
             ..token()
         };
-        assert_eq!(Token::verify(nobody.mint(&KEY).as_bytes(), &KEY), Some(nobody));
-        let longest = Token {
+        assert_eq!(
+            RequeueToken::verify(nobody.mint(&KEY).as_bytes(), &KEY),
+            Some(nobody)
+        );
+        let longest = RequeueToken {
             client: "x".repeat(NAME_BYTES_MAX),
             model: "y".repeat(NAME_BYTES_MAX),
             ..token()
         };
-        assert_eq!(Token::verify(longest.mint(&KEY).as_bytes(), &KEY), Some(longest));
+        assert_eq!(
+            RequeueToken::verify(longest.mint(&KEY).as_bytes(), &KEY),
+            Some(longest)
+        );
     }
 
     #[test]
@@ -164,18 +170,21 @@ mod tests {
     #[test]
     fn any_other_text_is_none() {
         let minted = token().mint(&KEY);
-        assert_eq!(Token::verify(minted.as_bytes(), &[4; 16]), None);
+        assert_eq!(RequeueToken::verify(minted.as_bytes(), &[4; 16]), None);
         for at in 0..minted.len() {
             let mut other = minted.clone().into_bytes();
             other[at] = if other[at] == b'0' { b'1' } else { b'0' };
-            assert_eq!(Token::verify(&other, &KEY), None, "{at}");
-            assert_eq!(Token::verify(&minted.as_bytes()[..at], &KEY), None, "{at}");
+            assert_eq!(RequeueToken::verify(&other, &KEY), None, "{at}");
+            assert_eq!(RequeueToken::verify(&minted.as_bytes()[..at], &KEY), None, "{at}");
         }
         for more in ["0", "00", " "] {
-            assert_eq!(Token::verify(format!("{minted}{more}").as_bytes(), &KEY), None);
+            assert_eq!(
+                RequeueToken::verify(format!("{minted}{more}").as_bytes(), &KEY),
+                None
+            );
         }
         for junk in ["", "token", "zz", &"0".repeat(10_000)] {
-            assert_eq!(Token::verify(junk.as_bytes(), &KEY), None);
+            assert_eq!(RequeueToken::verify(junk.as_bytes(), &KEY), None);
         }
     }
 
