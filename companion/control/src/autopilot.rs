@@ -23,7 +23,7 @@ use penstock_engine::input::{EndpointId, Input};
 use penstock_engine::{Instant, RequestId};
 use penstock_model::Targets;
 use penstock_model::analysis::analyze;
-use penstock_model::ledger::End;
+use penstock_model::observation::Completion;
 use penstock_model::slo::{Policy as SloPolicy, Slo, Source};
 use penstock_model::workload::Observed;
 
@@ -159,9 +159,14 @@ impl Autopilot {
         let guess = self.variants[server.variant].guess();
         let ttft_ms = guess.map(|it| server.first_token_ms(&it, &flight));
         let cached = flight.prompt - flight.uncached;
-        server
-            .ledger
-            .dispatched(millis(now), id.0, flight.uncached, cached, flight.output, ttft_ms);
+        server.overlap_tracker.record_dispatch(
+            millis(now),
+            id.0,
+            flight.uncached,
+            cached,
+            flight.output,
+            ttft_ms,
+        );
         server.tally.granted += 1;
         server.add(&flight);
         self.flights.insert(id, flight);
@@ -178,7 +183,7 @@ impl Autopilot {
         let mut flight = Flight::new(number, now, &granted);
         flight.whole = false;
         let server = &mut self.servers[number];
-        server.ledger.dispatched(
+        server.overlap_tracker.record_dispatch(
             millis(now),
             id.0,
             0.0,
@@ -203,12 +208,17 @@ impl Autopilot {
         let flight = *flight;
         let cached = flight.prompt - flight.uncached;
         let server = &mut self.servers[before];
-        server.ledger.dropped(millis(now), id.0);
+        server.overlap_tracker.record_drop(millis(now), id.0);
         server.remove(&flight);
         let server = &mut self.servers[number];
-        server
-            .ledger
-            .dispatched(millis(now), id.0, flight.uncached, cached, flight.output, None);
+        server.overlap_tracker.record_dispatch(
+            millis(now),
+            id.0,
+            flight.uncached,
+            cached,
+            flight.output,
+            None,
+        );
         server.add(&flight);
     }
 
@@ -227,7 +237,7 @@ impl Autopilot {
         let (first, last) = (served.first.filter(|_| streamed), served.last);
         // Not after now, whenever it was granted by another.
         let at = |after: Duration| millis(flight.granted_at.after(after).min(now));
-        let end = End {
+        let end = Completion {
             first_ms: first.map(at),
             last_ms: last.map(at),
             streamed,
@@ -236,7 +246,7 @@ impl Autopilot {
             cached: input.filter(|_| flight.whole).map(|_| cached),
             output,
         };
-        server.ledger.ended(millis(now), id.0, &end);
+        server.overlap_tracker.record_completion(millis(now), id.0, &end);
         let itl_ms = match (first, last, output) {
             (Some(first), Some(last), Some(output)) if output > 1.0 && last > first => {
                 Some((last - first).as_secs_f64() * 1_000.0 / (output - 1.0))
@@ -251,7 +261,7 @@ impl Autopilot {
             ttft_ms,
             itl_ms,
         );
-        while let Some(observation) = server.ledger.poll() {
+        while let Some(observation) = server.overlap_tracker.poll_observation() {
             self.variants[server.variant].observe(&observation);
         }
     }
@@ -264,7 +274,7 @@ impl Autopilot {
         self.touch(now);
         let server = &mut self.servers[flight.server];
         server.remove(&flight);
-        server.ledger.dropped(millis(now), id.0);
+        server.overlap_tracker.record_drop(millis(now), id.0);
     }
 
     /// An endpoint is ready, or isn't.
@@ -314,7 +324,7 @@ impl Autopilot {
             self.variants[number].close(millis(now), over, &own, cached, &self.slo_policy);
             if let Some(ms) = self.variants[number].prompt_ms() {
                 let of_it = self.servers.iter_mut().filter(|it| it.variant == number);
-                of_it.for_each(|it| it.ledger.learned(ms));
+                of_it.for_each(|it| it.overlap_tracker.set_prompt_ms(ms));
             }
         }
         self.turn += 1;
@@ -363,7 +373,7 @@ impl Autopilot {
         self.flights.keys().copied()
     }
 
-    /// What is kept of each endpoint agrees with what is in flight there; a ledger follows no more, and up to a limit.
+    /// What is kept of each endpoint agrees with what is in flight there; an overlap tracker follows no more, and up to a limit.
     pub(crate) fn audit(&self) -> bool {
         self.servers.iter().enumerate().all(|(number, server)| {
             let there = self
@@ -371,7 +381,7 @@ impl Autopilot {
                 .values()
                 .filter(|flight| flight.server == number)
                 .count();
-            usize::try_from(server.in_flight()) == Ok(there) && server.ledger.running() <= there
+            usize::try_from(server.in_flight()) == Ok(there) && server.overlap_tracker.running() <= there
         })
     }
 

@@ -1,25 +1,25 @@
-//! One model's variants together: targets, capacity, demand, and the replicas that the load needs.
+//! Analyses the variants of one model together: targets, capacity, demand, and the replicas that the load needs.
 
 use crate::bootstrap::bootstrap;
 use crate::closed_form::Parameters;
 use crate::sizing::{Targets, required_replicas, size};
 use crate::slo::{self, Policy, Slo, Source};
-use crate::workload::{Observed, together};
+use crate::workload::{Observed, aggregate};
 
-/// A variant as it is: servers of one kind.
+/// A variant: servers of the same hardware and settings.
 #[derive(Clone, Debug, Default)]
 pub struct Variant {
-    /// Its name.
+    /// Name of the variant.
     pub name: String,
-    /// Servers that run.
+    /// Running servers.
     pub replicas: u64,
-    /// Servers that start.
+    /// Starting servers.
     pub pending: u64,
-    /// Requests in one batch; `None`: not limited.
+    /// Requests in one batch; `None`: unlimited.
     pub max_batch: Option<f64>,
-    /// What is known of it.
+    /// Learned parameters, if any.
     pub parameters: Option<Parameters>,
-    /// Observed over predicted time to the first token; 0: not known.
+    /// Observed over predicted time to the first token; 0 if not known.
     pub ttft_bias: f64,
     /// Its endpoints in the last window.
     pub windows: Vec<Observed>,
@@ -28,13 +28,13 @@ pub struct Variant {
 /// Why a variant can't be analysed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
-    /// No endpoint of it was seen.
+    /// No endpoint was measured.
     #[error("no metrics")]
     NoMetrics,
-    /// Nothing was asked of it.
+    /// No endpoint had traffic.
     #[error("no traffic")]
     NoTraffic,
-    /// Nothing was learned of it.
+    /// No parameters were learned.
     #[error("no parameters")]
     NoParameters,
     /// There are no targets.
@@ -45,18 +45,18 @@ pub enum Error {
     Infeasible,
 }
 
-/// What a variant can do, and has to.
+/// Capacity and demand of a variant.
 #[derive(Clone, Debug)]
 pub struct VariantAnalysis {
-    /// Its name.
+    /// Name of the variant.
     pub name: String,
-    /// Parameters from its averages alone.
+    /// Parameters from the variant's averages alone.
     pub bootstrap: Option<Parameters>,
     /// lambda*, requests per second of one server; 0 with an error.
     pub lambda_star: f64,
-    /// n* of one server; `None`: not limited, or not known.
+    /// n* of one server; `None` if unlimited or not known.
     pub n_star: Option<f64>,
-    /// Servers that its part of the load needs; `None`: can't be said.
+    /// Servers that its part of the load needs; `None` if not known.
     pub required: Option<u64>,
     /// lambda* of all of its servers.
     pub capacity: f64,
@@ -64,28 +64,32 @@ pub struct VariantAnalysis {
     pub demand: f64,
     /// demand / capacity; 0 with an error.
     pub utilization: f64,
-    /// Why there are only zeros.
+    /// Why all values are 0.
     pub error: Option<Error>,
 }
 
-/// A model's variants together.
+/// Analysis of a model's variants.
 #[derive(Clone, Debug)]
 pub struct Analysis {
     /// The targets in force.
     pub slo: Slo,
-    /// In the order given.
+    /// Variants in the given order.
     pub variants: Vec<VariantAnalysis>,
 }
 
-/// Analyses the variants of one model. `total_rate`: the offered load in requests per second, `None`: what was served.
+/// Analyses the variants of one model. `total_rate` is the offered load in requests per second; `None` means the
+/// served load.
 ///
-/// The load falls to the variants as what they served does, also to those that can't be analysed: those keep the
-/// replicas they have, and what they serve isn't asked of others.
+/// The load is divided among the variants in proportion to what each of them served. A variant that can't be analysed
+/// keeps its part: it keeps the replicas it has, and the other variants aren't sized for its load.
 #[must_use]
 pub fn analyze(policy: &Policy, total_rate: Option<f64>, variants: &[Variant]) -> Analysis {
-    let workloads: Vec<Observed> = variants.iter().map(|it| together(&it.windows)).collect();
-    let model = together(&workloads);
-    let slo = resolve(policy, variants, &workloads, &model);
+    let workloads: Vec<Observed> = variants
+        .iter()
+        .map(|variant| aggregate(&variant.windows))
+        .collect();
+    let model = aggregate(&workloads);
+    let slo = resolve_targets(policy, variants, &workloads, &model);
     let served = model.traffic.rate;
     let total_rate = total_rate.unwrap_or(served);
     let variants = variants
@@ -103,10 +107,13 @@ pub fn analyze(policy: &Policy, total_rate: Option<f64>, variants: &[Variant]) -
     Analysis { slo, variants }
 }
 
-/// The first that applies. Learned parameters of all variants count, also of idle ones, so that targets don't jump when
-/// one pauses: an idle one is taken to serve what the others do. A variant's inferred time to the first token is what
-/// its servers really show, bias and all; else no bias would leave room for a single request.
-fn resolve(policy: &Policy, variants: &[Variant], workloads: &[Observed], model: &Observed) -> Slo {
+/// The targets from the first source that applies.
+///
+/// Learned parameters of all variants count, including idle ones, so that targets don't jump when a variant pauses.
+/// An idle variant is assumed to serve the model's average request. The inferred TTFT target of a variant is
+/// multiplied by its bias, the TTFT its servers really show; otherwise a large bias would leave no room for a single
+/// request.
+fn resolve_targets(policy: &Policy, variants: &[Variant], workloads: &[Observed], model: &Observed) -> Slo {
     if let Some(targets) = policy.explicit {
         return Slo {
             targets,
@@ -144,7 +151,7 @@ fn resolve(policy: &Policy, variants: &[Variant], workloads: &[Observed], model:
 }
 
 fn analyze_one(variant: &Variant, workload: &Observed, slo: &Slo, demand: f64) -> VariantAnalysis {
-    let nothing = |error| VariantAnalysis {
+    let failed = |error| VariantAnalysis {
         name: variant.name.clone(),
         bootstrap: bootstrap(workload),
         lambda_star: 0.0,
@@ -156,16 +163,16 @@ fn analyze_one(variant: &Variant, workload: &Observed, slo: &Slo, demand: f64) -
         error: Some(error),
     };
     if variant.windows.is_empty() {
-        return nothing(Error::NoMetrics);
+        return failed(Error::NoMetrics);
     }
     if workload.busy == 0 {
-        return nothing(Error::NoTraffic);
+        return failed(Error::NoTraffic);
     }
     let Some(parameters) = variant.parameters.filter(Parameters::is_valid) else {
-        return nothing(Error::NoParameters);
+        return failed(Error::NoParameters);
     };
     if slo.source == Source::None {
-        return nothing(Error::NoTargets);
+        return failed(Error::NoTargets);
     }
     let sizing = size(
         &parameters,
@@ -175,7 +182,7 @@ fn analyze_one(variant: &Variant, workload: &Observed, slo: &Slo, demand: f64) -
         bias(variant),
     );
     if !sizing.feasible {
-        return nothing(Error::Infeasible);
+        return failed(Error::Infeasible);
     }
     let capacity = match variant.replicas {
         0 => 0.0,
@@ -194,7 +201,7 @@ fn analyze_one(variant: &Variant, workload: &Observed, slo: &Slo, demand: f64) -
     }
 }
 
-/// A variant's bias; one that isn't known is none.
+/// The variant's bias; 1 if not known.
 fn bias(variant: &Variant) -> f64 {
     if variant.ttft_bias.is_finite() && variant.ttft_bias > 0.0 {
         variant.ttft_bias

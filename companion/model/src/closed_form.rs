@@ -1,22 +1,23 @@
-//! The closed forms: what an iteration costs, and what follows for TTFT and ITL.
+//! The closed forms: the duration of an iteration, and the TTFT and ITL that follow from it.
 //!
-//! An iteration of a server that batches takes T(n) = alpha + n*delta with n requests in flight, where delta is the
-//! work that one request adds to an iteration, averaged over the o+1 iterations of its life. Source: the llm-d
-//! workload variant autoscaler's queueing model analyzer. TTFT leaves out the rest of the running iteration and the
-//! variance of the batch, so it is low against a real server; ITL is right within a few per cent.
+//! A server that batches takes T(n) = alpha + n*delta for an iteration with n requests in flight. delta is the work
+//! that one request adds to an iteration, averaged over the o+1 iterations of its life. Source: the queueing model
+//! analyzer of the llm-d workload variant autoscaler. The closed form of TTFT leaves out the rest of the running
+//! iteration and the variance of the batch, so a real server's TTFT is 5 to 60 % higher; ITL is right within a few
+//! per cent.
 
-/// What the hardware does, in milliseconds: every iteration, per token processed, per token resident.
+/// Costs of an iteration on one kind of server, in milliseconds.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Parameters {
-    /// Every iteration; finite, above 0.
+    /// alpha, the fixed cost of an iteration; finite, above 0.
     pub alpha_ms: f64,
-    /// Per token that an iteration processes; finite, 0 or more.
+    /// beta, the cost per token that an iteration processes; finite, 0 or more.
     pub beta_ms: f64,
-    /// Per token in the KV cache; finite, 0 or more.
+    /// gamma, the cost per token in the KV cache; finite, 0 or more.
     pub gamma_ms: f64,
 }
 
-/// What is asked of a server; an average request.
+/// The load of a server, described by its average request.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Traffic {
     /// Requests per second; 0 or more.
@@ -27,51 +28,51 @@ pub struct Traffic {
     pub output: f64,
 }
 
-/// Where a server settles under its traffic.
+/// The operating point of a server under its traffic.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Operation {
-    /// Work of one request in an iteration, in milliseconds.
+    /// delta, the work that one request adds to an iteration, in milliseconds.
     pub delta_ms: f64,
-    /// Share of the capacity that is asked for; at 1 or above there is no steady state.
+    /// rho, the demanded share of the capacity; at 1 or above there is no steady state.
     pub rho: f64,
-    /// The steady state; `None` when there is none.
+    /// The steady state; `None` if there is none.
     pub steady: Option<Steady>,
 }
 
 /// A steady state.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Steady {
-    /// Duration of an iteration, in milliseconds.
+    /// T, the duration of an iteration, in milliseconds.
     pub iteration_ms: f64,
     /// Mean time to the first token, in milliseconds.
     pub ttft_ms: f64,
     /// Mean time between two tokens, in milliseconds.
     pub itl_ms: f64,
-    /// Requests in flight.
+    /// n, the requests in flight.
     pub in_flight: f64,
 }
 
 impl Parameters {
-    /// Work that one request of this traffic adds to an iteration, in milliseconds.
+    /// delta: the work that one request of this traffic adds to an iteration, in milliseconds.
     #[must_use]
     pub fn delta_ms(&self, traffic: &Traffic) -> f64 {
         let (i, o) = (traffic.input, traffic.output);
         self.beta_ms * (i + o) / (o + 1.0) + self.gamma_ms * (i + o / 2.0)
     }
 
-    /// What a request's own prompt adds to its time to the first token, in milliseconds.
+    /// Time that a request's own prompt adds to its time to the first token, in milliseconds.
     #[must_use]
     pub fn own_prefill_ms(&self, traffic: &Traffic) -> f64 {
         (self.beta_ms + self.gamma_ms) * traffic.input
     }
 
-    /// What a request's own tokens add to its mean time between tokens, in milliseconds.
+    /// Time that a request's own tokens add to its mean time between tokens, in milliseconds.
     #[must_use]
     pub fn own_decode_ms(&self, traffic: &Traffic) -> f64 {
         self.beta_ms + self.gamma_ms * (traffic.input + (traffic.output + 1.0) / 2.0)
     }
 
-    /// Whether they say anything: finite, alpha above 0, beta and gamma not below.
+    /// Whether all parameters are finite, alpha is above 0, and beta and gamma are 0 or more.
     #[must_use]
     pub fn is_valid(&self) -> bool {
         let Self {
@@ -87,19 +88,19 @@ impl Parameters {
             && gamma_ms >= 0.0
     }
 
-    /// Duration of an iteration with `in_flight` requests of this traffic, in milliseconds.
+    /// T(n): the duration of an iteration with `in_flight` requests of this traffic, in milliseconds.
     #[must_use]
     pub fn iteration_ms(&self, traffic: &Traffic, in_flight: f64) -> f64 {
         self.alpha_ms + in_flight * self.delta_ms(traffic)
     }
 
-    /// Where the server settles; unstable traffic has no steady state rather than a number.
+    /// The operating point under this traffic.
     #[must_use]
     pub fn solve(&self, traffic: &Traffic) -> Operation {
         let delta_ms = self.delta_ms(traffic);
         let iterations_per_ms = traffic.rate / 1_000.0 * (traffic.output + 1.0);
         let rho = iterations_per_ms * delta_ms;
-        // Beyond what a number holds there is no steady state either.
+        // An overflow has no steady state either.
         let rho = if rho.is_nan() { f64::INFINITY } else { rho };
         let steady = (rho < 1.0).then(|| {
             let iteration_ms = self.alpha_ms / (1.0 - rho);

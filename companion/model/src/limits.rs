@@ -1,18 +1,20 @@
-//! Every limit of the model, and how they relate.
+//! Every limit of this crate.
 
-/// Requests that a ledger follows at one endpoint.
+/// Running requests that an overlap tracker follows at one endpoint.
 pub const RUNNING_MAX: usize = 4_096;
-/// Requests that have ended there and overlap one that isn't settled.
+/// Completed requests that an overlap tracker keeps because they overlap an unsettled one.
 pub const PAST_MAX: usize = 4_096;
-/// For so many times those that run at its end, others end before a request is settled though some still run.
-pub const PATIENCE: u64 = 2;
-/// The most tokens that any request may have.
+/// A completed request settles after this many times the number of requests that ran at its end have ended, even if
+/// some that overlap it still run.
+pub const SETTLE_ROUNDS: u64 = 2;
+/// The largest token count that is accepted for one request.
 pub const TOKENS_MAX: f64 = 1e9;
-/// Observations kept of each quarter octave of the load.
+/// Observations that the reservoir keeps for each quarter octave of the load.
 pub const BUCKET: usize = 256;
-/// Quarter octaves of the load: up to 2^14 tokens in an iteration; the last holds all above.
+/// Quarter octaves of the load: up to 2^14 tokens in an iteration. The last one holds all larger loads.
 pub const BUCKETS: usize = 57;
-/// Requests of a variant after which an observation is too old.
+/// An observation expires after this many newer ones of its variant, unless it is younger than [`AGE_MS_MAX`].
 pub const AGE_MAX: u64 = 3_000;
-/// Milliseconds in which none is: a fast server makes that many between two looks at another load.
+/// Milliseconds during which no observation expires: a fast server serves [`AGE_MAX`] requests between two probes of
+/// another load.
 pub const AGE_MS_MAX: f64 = 1_800_000.0;

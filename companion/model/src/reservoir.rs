@@ -1,21 +1,21 @@
-//! The observations that a fit rests on: the newest ones of every load, so that a long time at one load doesn't
-//! forget the others, and none that is too old.
+//! The observations that a fit rests on: the newest ones of every load level, so that a long time at one load doesn't
+//! displace the others, and no expired ones.
 
 use std::collections::VecDeque;
 
-use crate::ledger::Decode;
 use crate::limits::{AGE_MAX, AGE_MS_MAX, BUCKET, BUCKETS};
+use crate::observation::Decode;
 
-/// One observation, and what tells how much it says.
+/// One observation with its weight and age.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Sample {
     /// Mean time between tokens, and the load.
     pub decode: Decode,
-    /// Times between tokens that it is the mean of; above 0.
+    /// Number of gaps between tokens that the mean is taken over; above 0.
     pub gaps: f64,
-    /// Its number, by order of observation.
+    /// Position in the order of observation.
     pub number: u64,
-    /// When it was made.
+    /// Time of the observation.
     pub at_ms: f64,
 }
 
@@ -24,26 +24,27 @@ pub struct Sample {
 #[derive(Clone, Debug)]
 pub struct Reservoir {
     buckets: Vec<VecDeque<Sample>>,
-    /// Observations ever taken.
-    taken: u64,
+    /// Observations accepted so far.
+    accepted: u64,
 }
 
 impl Default for Reservoir {
     fn default() -> Self {
         Self {
             buckets: vec![VecDeque::new(); BUCKETS],
-            taken: 0,
+            accepted: 0,
         }
     }
 }
 
 impl Reservoir {
-    /// Takes one in, in constant time. One that isn't made of finite numbers above 0 isn't taken: `None`; else its number.
-    pub fn take(&mut self, at_ms: f64, decode: Decode, gaps: f64, load: f64) -> Option<u64> {
-        let sound = |value: f64| value.is_finite() && value > 0.0 && value < 1e12;
+    /// Adds an observation in constant time and returns its number. `load` selects the bucket. Returns `None`,
+    /// without adding it, unless all its values are finite and above 0.
+    pub fn insert(&mut self, at_ms: f64, decode: Decode, gaps: f64, load: f64) -> Option<u64> {
+        let is_valid = |value: f64| value.is_finite() && value > 0.0 && value < 1e12;
         if ![decode.itl_ms, decode.batch, decode.resident, gaps]
             .into_iter()
-            .all(sound)
+            .all(is_valid)
         {
             return None;
         }
@@ -51,19 +52,19 @@ impl Reservoir {
         while bucket.len() >= BUCKET {
             bucket.pop_front();
         }
-        let number = self.taken;
+        let number = self.accepted;
         bucket.push_back(Sample {
             decode,
             gaps,
             number,
             at_ms,
         });
-        self.taken += 1;
+        self.accepted += 1;
         Some(number)
     }
 
-    /// Forgets all before that number.
-    pub fn forget_before(&mut self, number: u64) {
+    /// Discards all observations before observation `number`.
+    pub fn discard_before(&mut self, number: u64) {
         for bucket in &mut self.buckets {
             while bucket.front().is_some_and(|sample| sample.number < number) {
                 bucket.pop_front();
@@ -71,28 +72,29 @@ impl Reservoir {
         }
     }
 
-    /// All that is kept at `now_ms`, after the ones that are too old are forgotten.
+    /// All observations that haven't expired at `now_ms`.
     pub fn samples(&mut self, now_ms: f64) -> Vec<Sample> {
-        let (number, at_ms) = (self.taken.saturating_sub(AGE_MAX), now_ms - AGE_MS_MAX);
+        let (oldest_number, oldest_ms) = (self.accepted.saturating_sub(AGE_MAX), now_ms - AGE_MS_MAX);
+        let is_expired = |sample: &Sample| sample.number < oldest_number && sample.at_ms < oldest_ms;
         for bucket in &mut self.buckets {
-            while (bucket.front()).is_some_and(|it| it.number < number && it.at_ms < at_ms) {
+            while bucket.front().is_some_and(is_expired) {
                 bucket.pop_front();
             }
         }
         self.buckets.iter().flatten().copied().collect()
     }
 
-    /// Observations ever taken.
+    /// Observations accepted so far.
     #[must_use]
-    pub const fn taken(&self) -> u64 {
-        self.taken
+    pub const fn accepted(&self) -> u64 {
+        self.accepted
     }
 }
 
 #[expect(
     clippy::cast_possible_truncation,
     clippy::cast_sign_loss,
-    reason = "from 0 to BUCKETS - 1 by then"
+    reason = "clamped to 0..=BUCKETS - 1"
 )]
 fn quarter_octave(batch: f64) -> usize {
     (4.0 * batch.log2()).clamp(0.0, BUCKETS as f64 - 1.0) as usize

@@ -1,8 +1,8 @@
-//! How much a server takes within its targets: n*, lambda*, and how many of it a load needs.
+//! The capacity of a server within its targets, n* and lambda*, and the replicas that a load needs.
 
 use crate::closed_form::{Parameters, Traffic};
 
-/// Targets of the mean, in milliseconds; `None`: unconstrained.
+/// Targets for mean latencies, in milliseconds; `None`: unconstrained.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Targets {
     /// Time to the first token; above 0.
@@ -11,23 +11,23 @@ pub struct Targets {
     pub itl_ms: Option<f64>,
 }
 
-/// What limits a server.
+/// The constraint that limits a server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Binding {
-    /// The target for the first token.
+    /// The target of the time to the first token.
     Ttft,
-    /// The target between tokens.
+    /// The target of the time between tokens.
     Itl,
-    /// Both alike.
+    /// Both targets equally.
     Both,
-    /// The largest batch.
+    /// The largest batch the server runs.
     MaxBatch,
-    /// Nothing.
+    /// No constraint.
     None,
 }
 
 impl Binding {
-    /// Its name in answers.
+    /// Name in responses.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -40,26 +40,27 @@ impl Binding {
     }
 }
 
-/// What a server takes.
+/// The capacity of a server.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Sizing {
-    /// Requests in flight at the limit; `None`: nothing limits them.
+    /// n*, the requests in flight at the limit; `None` if unlimited.
     pub n_star: Option<f64>,
-    /// Requests per second at the limit.
+    /// lambda*, the requests per second at the limit.
     pub lambda_star: f64,
-    /// Share of the capacity that is asked for at the limit.
+    /// rho at the limit.
     pub rho: f64,
-    /// What limits it; of an infeasible one, what can't be met.
+    /// The binding constraint; for an infeasible server, the constraint that can't be met.
     pub binding: Binding,
-    /// Some request can be served within the targets.
+    /// At least one request can be served within the targets.
     pub feasible: bool,
 }
 
-/// What a server of these parameters takes of such requests (`traffic.rate` plays no part). `max_batch`: requests in
-/// one batch, at least 1; `ttft_bias`: observed over predicted time to the first token, above 0; 1 if it isn't known.
+/// Capacity of a server with these parameters for such requests; `traffic.rate` is ignored. `max_batch` is the number
+/// of requests in one batch, at least 1. `ttft_bias` is the ratio of observed to predicted time to the first token; 1
+/// replaces a value that is not above 0.
 ///
-/// A target of 0 constrains nothing. Where nothing does, n* is unlimited and lambda* is the rate at which rho reaches
-/// 1; requests without any work have no limit, and an infinite lambda*.
+/// A target of 0 constrains nothing. Without any constraint, n* is unlimited and lambda* is the rate at which rho
+/// reaches 1. For requests without any work, lambda* is infinite.
 #[must_use]
 pub fn size(
     parameters: &Parameters,
@@ -117,8 +118,8 @@ pub fn size(
     }
 }
 
-/// Tmax: how long an iteration may take within the targets, and which of them says so; of targets that can't be met
-/// those that can't.
+/// Tmax, the longest iteration within the targets, and the target that sets it. If targets can't be met, the binding
+/// is those that can't.
 fn longest_iteration(
     parameters: &Parameters,
     traffic: &Traffic,
@@ -137,9 +138,9 @@ fn longest_iteration(
         (None, Some(between)) => (Some(between), Binding::Itl),
         (Some(first), Some(between)) => {
             let scale = ttft.unwrap_or(0.0).max(itl.unwrap_or(0.0));
-            let alike = (first - between).abs() <= EQUAL * scale;
+            let equal = (first - between).abs() <= EQUAL * scale;
             let neither_met = first <= alpha_ms && between <= alpha_ms;
-            let binding = if alike || neither_met {
+            let binding = if equal || neither_met {
                 Binding::Both
             } else if first < between {
                 Binding::Ttft
@@ -151,12 +152,12 @@ fn longest_iteration(
     }
 }
 
-/// Replicas that a load of `rate` needs if one serves `lambda_star`; `None` if either is 0, or isn't a number.
+/// Replicas that a load of `rate` needs if one replica serves `lambda_star`; `None` if either is 0 or not a number.
 #[must_use]
 pub fn required_replicas(rate: f64, lambda_star: f64) -> Option<u64> {
     let known = rate > 0.0 && rate.is_finite() && lambda_star > 0.0;
     known.then(|| ((rate / lambda_star * (1.0 - EQUAL)).ceil() as u64).max(1))
 }
 
-/// Relative difference below which two numbers are the same one, computed twice.
+/// Relative difference below which two computed numbers count as equal.
 const EQUAL: f64 = 1e-9;

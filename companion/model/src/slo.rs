@@ -1,14 +1,15 @@
-//! Which targets hold: explicit ones, else those inferred from what was learned, else those of what was seen.
+//! The latency targets in force: explicit ones, else those inferred from learned parameters, else those derived from
+//! measured latencies.
 
 use crate::closed_form::{Parameters, Traffic};
 use crate::sizing::Targets;
 
-/// What the configuration says.
+/// The configured policy.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Policy {
-    /// Inferred targets are those at so many times alpha; above 1.
+    /// Inferred targets allow an iteration this many times alpha; above 1.
     pub multiplier: f64,
-    /// Explicit targets: both are given.
+    /// Explicit targets; both are set.
     pub explicit: Option<Targets>,
 }
 
@@ -21,24 +22,24 @@ impl Default for Policy {
     }
 }
 
-/// Where targets come from.
+/// Where the targets come from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Source {
     /// The configuration.
     Explicit,
     /// Learned parameters.
     Model,
-    /// What was observed: for replicas only, never for the gate.
+    /// Measured latencies: for replica counts only, never for the gate.
     Observed,
-    /// There are none.
+    /// There are no targets.
     None,
 }
 
 impl Source {
-    /// All of them.
+    /// All sources.
     pub const ALL: [Self; 4] = [Self::Explicit, Self::Model, Self::Observed, Self::None];
 
-    /// Its name in metrics and answers.
+    /// Name in metrics and responses.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -53,14 +54,14 @@ impl Source {
 /// The targets in force.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Slo {
-    /// Both are there unless the source is [`Source::None`].
+    /// The targets; both are set unless the source is [`Source::None`].
     pub targets: Targets,
     /// Where they come from.
     pub source: Source,
 }
 
-/// Targets at `multiplier` times alpha, for one variant: where its iterations take so long, by the model. What a real
-/// server shows then is the first of them times the variant's bias.
+/// Targets of one variant, at which the model's iteration takes `multiplier` times alpha. A real server then shows
+/// the TTFT target times the variant's bias.
 #[must_use]
 pub fn inferred(parameters: &Parameters, traffic: &Traffic, multiplier: f64) -> Targets {
     let iteration_ms = multiplier * parameters.alpha_ms;
@@ -70,7 +71,7 @@ pub fn inferred(parameters: &Parameters, traffic: &Traffic, multiplier: f64) -> 
     }
 }
 
-/// Of what was observed, `None` unless both are above 0: room to breathe, and no more than anybody waits.
+/// Targets 1.5 times above the measured latencies, at most 10 s and 500 ms. `None` unless both latencies are above 0.
 #[must_use]
 pub fn observed(ttft_ms: f64, itl_ms: f64) -> Option<Targets> {
     (ttft_ms > 0.0 && itl_ms > 0.0).then(|| Targets {
@@ -79,18 +80,18 @@ pub fn observed(ttft_ms: f64, itl_ms: f64) -> Option<Targets> {
     })
 }
 
-/// The larger of either.
+/// The larger of both targets, each by itself.
 #[must_use]
-pub fn maximum(one: Targets, other: Targets) -> Targets {
-    // `None` is the least of all options.
+pub fn maximum(left: Targets, right: Targets) -> Targets {
+    // `None` compares below every `Some`.
     let larger = |a: Option<f64>, b: Option<f64>| if a > b { a } else { b };
     Targets {
-        ttft_ms: larger(one.ttft_ms, other.ttft_ms),
-        itl_ms: larger(one.itl_ms, other.itl_ms),
+        ttft_ms: larger(left.ttft_ms, right.ttft_ms),
+        itl_ms: larger(left.itl_ms, right.itl_ms),
     }
 }
 
-/// How much worse than what was observed is still on target.
+/// Factor from measured latencies to targets.
 const HEADROOM: f64 = 1.5;
 const TTFT_MS_MAX: f64 = 10_000.0;
 const ITL_MS_MAX: f64 = 500.0;

@@ -1,22 +1,23 @@
-//! What endpoints were seen to do, averaged: weighted by arrival rate, busy ones only.
+//! The measured workload of endpoints, and averages of it weighted by arrival rate. Endpoints without traffic don't
+//! count.
 
 use crate::closed_form::Traffic;
 
-/// One endpoint in one window, or several of them together.
+/// Measurements of one endpoint in one window, or the aggregate of several.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Observed {
-    /// Requests per second and their mean size.
+    /// Requests per second and their mean sizes.
     pub traffic: Traffic,
-    /// Mean time to the first token; 0: it wasn't seen.
+    /// Mean time to the first token, in milliseconds; 0 if not measured.
     pub ttft_ms: f64,
-    /// Mean time between tokens; 0: it wasn't seen.
+    /// Mean time between tokens, in milliseconds; 0 if not measured.
     pub itl_ms: f64,
-    /// Endpoints of a rate above 0.
+    /// Number of endpoints with a rate above 0.
     pub busy: usize,
 }
 
 impl Observed {
-    /// The traffic of one endpoint, if all that were busy had the same part of it.
+    /// The traffic of one endpoint, as if all busy ones shared it equally.
     #[must_use]
     pub fn per_server(&self) -> Traffic {
         Traffic {
@@ -26,27 +27,28 @@ impl Observed {
     }
 }
 
-/// All of `windows` together: rates add, the rest is weighted by them, and a time that a window hasn't seen is none of
-/// the mean. Nothing busy: all zero.
+/// The aggregate of `windows`: rates add up, everything else is a mean weighted by rate. A window that didn't measure
+/// a time is left out of that mean. Without any traffic, all values are 0.
 #[must_use]
-pub fn together(windows: &[Observed]) -> Observed {
-    let is_busy = |it: &&Observed| it.traffic.rate > 0.0 && it.traffic.rate.is_finite();
+pub fn aggregate(windows: &[Observed]) -> Observed {
+    let is_busy = |window: &&Observed| window.traffic.rate > 0.0 && window.traffic.rate.is_finite();
     let busy = || windows.iter().filter(is_busy);
-    let mean = |of: fn(&Observed) -> f64, is_seen: fn(f64) -> bool| {
-        let seen = busy().filter(|it| is_seen(of(it)));
-        let (rate, sum) = seen.fold((0.0, 0.0), |(rate, sum), it| {
-            (rate + it.traffic.rate, sum + it.traffic.rate * of(it))
+    let mean = |value: fn(&Observed) -> f64, is_measured: fn(f64) -> bool| {
+        let measured = busy().filter(|window| is_measured(value(window)));
+        let (rate, sum) = measured.fold((0.0, 0.0), |(rate, sum), window| {
+            let weight = window.traffic.rate;
+            (rate + weight, sum + weight * value(window))
         });
         if rate > 0.0 { sum / rate } else { 0.0 }
     };
     Observed {
         traffic: Traffic {
-            rate: busy().map(|it| it.traffic.rate).sum(),
-            input: mean(|it| it.traffic.input, |_| true),
-            output: mean(|it| it.traffic.output, |_| true),
+            rate: busy().map(|window| window.traffic.rate).sum(),
+            input: mean(|window| window.traffic.input, |_| true),
+            output: mean(|window| window.traffic.output, |_| true),
         },
-        ttft_ms: mean(|it| it.ttft_ms, |ms| ms > 0.0),
-        itl_ms: mean(|it| it.itl_ms, |ms| ms > 0.0),
-        busy: busy().map(|it| it.busy.max(1)).sum(),
+        ttft_ms: mean(|window| window.ttft_ms, |ms| ms > 0.0),
+        itl_ms: mean(|window| window.itl_ms, |ms| ms > 0.0),
+        busy: busy().map(|window| window.busy.max(1)).sum(),
     }
 }

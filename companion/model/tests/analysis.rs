@@ -1,4 +1,4 @@
-//! One model's variants together: which of them count for what.
+//! Analysis of several variants of one model: which variants count for targets, demand and capacity.
 
 use penstock_model::analysis::{Analysis, Error, Variant, analyze};
 use penstock_model::slo::{Policy, Source, inferred};
@@ -53,7 +53,7 @@ fn explicit() -> Policy {
 }
 
 fn required(analysis: &Analysis) -> Vec<Option<u64>> {
-    analysis.variants.iter().map(|it| it.required).collect()
+    analysis.variants.iter().map(|variant| variant.required).collect()
 }
 
 #[track_caller]
@@ -65,7 +65,7 @@ fn assert_close(got: f64, expected: f64) {
 }
 
 #[test]
-fn the_offered_load_falls_to_variants_as_what_they_served() {
+fn offered_load_is_divided_in_proportion_to_served_load() {
     let variants = [
         variant("fast", Some(FAST), &[4.0, 5.0]),
         variant("slow", Some(SLOW), &[3.0]),
@@ -89,7 +89,7 @@ fn the_offered_load_falls_to_variants_as_what_they_served() {
 }
 
 #[test]
-fn offered_load_beyond_what_was_served_asks_for_more() {
+fn offered_load_above_served_load_requires_more_replicas() {
     let variants = [variant("only", Some(FAST), &[3.0])];
     let policy = explicit();
     let lambda_star = analyze(&policy, None, &variants).variants[0].lambda_star;
@@ -98,7 +98,7 @@ fn offered_load_beyond_what_was_served_asks_for_more() {
 }
 
 #[test]
-fn nothing_offered_needs_no_decision() {
+fn zero_offered_load_gives_no_required_replicas() {
     let analysis = analyze(&explicit(), Some(0.0), &[variant("only", Some(FAST), &[3.0])]);
     assert_eq!(required(&analysis), [None]);
     assert_close(analysis.variants[0].utilization, 0.0);
@@ -106,7 +106,7 @@ fn nothing_offered_needs_no_decision() {
 }
 
 #[test]
-fn a_variant_that_cannot_be_analysed_has_zeros_and_says_why() {
+fn a_variant_that_cannot_be_analysed_has_zeros_and_an_error() {
     let variants = [
         variant("good", Some(FAST), &[5.0]),
         variant("unlearned", None, &[5.0]),
@@ -122,7 +122,7 @@ fn a_variant_that_cannot_be_analysed_has_zeros_and_says_why() {
         ),
     ];
     let analysis = analyze(&explicit(), Some(30.0), &variants);
-    let errors: Vec<_> = analysis.variants.iter().map(|it| it.error).collect();
+    let errors: Vec<_> = analysis.variants.iter().map(|variant| variant.error).collect();
     assert_eq!(
         errors,
         [
@@ -133,18 +133,23 @@ fn a_variant_that_cannot_be_analysed_has_zeros_and_says_why() {
             Some(Error::NoParameters),
         ]
     );
-    for it in &analysis.variants[1..] {
+    for variant in &analysis.variants[1..] {
         assert_eq!(
-            (it.lambda_star, it.capacity, it.demand, it.utilization),
+            (
+                variant.lambda_star,
+                variant.capacity,
+                variant.demand,
+                variant.utilization
+            ),
             (0.0, 0.0, 0.0, 0.0)
         );
-        assert_eq!((it.n_star, it.required), (None, None));
+        assert_eq!((variant.n_star, variant.required), (None, None));
     }
     assert_close(analysis.variants[0].demand, 10.0);
 }
 
 #[test]
-fn without_any_variant_there_is_no_decision() {
+fn without_an_analysable_variant_there_are_no_required_replicas() {
     let unlearned = analyze(&explicit(), Some(30.0), &[variant("a", None, &[5.0])]);
     assert_eq!(required(&unlearned), [None]);
     let nothing = analyze(&Policy::default(), None, &[]);
@@ -162,9 +167,12 @@ fn targets_that_cannot_be_met_are_infeasible() {
         ..Policy::default()
     };
     let analysis = analyze(&policy, None, &[variant("a", Some(FAST), &[5.0])]);
-    let it = &analysis.variants[0];
-    assert_eq!(it.error, Some(Error::Infeasible));
-    assert_eq!((it.n_star, it.lambda_star, it.required), (Some(0.0), 0.0, None));
+    let variant = &analysis.variants[0];
+    assert_eq!(variant.error, Some(Error::Infeasible));
+    assert_eq!(
+        (variant.n_star, variant.lambda_star, variant.required),
+        (Some(0.0), 0.0, None)
+    );
 }
 
 #[test]
@@ -182,7 +190,7 @@ fn inferred_targets_are_the_largest_of_the_learned_variants() {
         assert_eq!(analysis.slo.source, Source::Model);
         assert_eq!(
             analysis.slo.targets, slow,
-            "also of an idle one: targets don't jump"
+            "an idle variant counts, so that targets don't jump"
         );
     }
     let alone = analyze(&policy, None, &[variant("fast", Some(FAST), &[5.0])]);
@@ -190,7 +198,7 @@ fn inferred_targets_are_the_largest_of_the_learned_variants() {
 }
 
 #[test]
-fn every_variant_finds_room_within_inferred_targets_whatever_it_serves() {
+fn every_variant_is_feasible_within_inferred_targets() {
     let long = Observed {
         traffic: Traffic {
             rate: 1.0,
@@ -209,7 +217,7 @@ fn every_variant_finds_room_within_inferred_targets_whatever_it_serves() {
         variants[1].ttft_bias = bias;
         let analysis = analyze(&Policy::default(), None, &variants);
         assert!(
-            analysis.variants.iter().all(|it| it.error.is_none()),
+            analysis.variants.iter().all(|variant| variant.error.is_none()),
             "bias {bias}"
         );
         let n_star = analysis.variants[1].n_star.expect("limited");
@@ -218,7 +226,7 @@ fn every_variant_finds_room_within_inferred_targets_whatever_it_serves() {
 }
 
 #[test]
-fn without_parameters_targets_are_of_what_was_seen() {
+fn without_parameters_targets_come_from_measured_latencies() {
     let analysis = analyze(&Policy::default(), None, &[variant("a", None, &[5.0, 5.0])]);
     assert_eq!(analysis.slo.source, Source::Observed);
     assert_eq!(
@@ -229,22 +237,22 @@ fn without_parameters_targets_are_of_what_was_seen() {
         }
     );
     assert_eq!(analysis.variants[0].error, Some(Error::NoParameters));
-    let silent = Observed {
+    let without_ttft = Observed {
         ttft_ms: 0.0,
         ..window(5.0)
     };
-    let unseen = Variant {
-        windows: vec![silent],
+    let without_latency = Variant {
+        windows: vec![without_ttft],
         ..variant("a", None, &[])
     };
     assert_eq!(
-        analyze(&Policy::default(), None, &[unseen]).slo.source,
+        analyze(&Policy::default(), None, &[without_latency]).slo.source,
         Source::None
     );
 }
 
 #[test]
-fn first_parameters_stand_beside_learned_ones() {
+fn bootstrap_is_reported_with_and_without_learned_parameters() {
     let window = Observed {
         traffic: Traffic {
             rate: 0.1,
@@ -261,17 +269,20 @@ fn first_parameters_stand_beside_learned_ones() {
             ..variant("a", parameters, &[])
         }];
         let found = analyze(&explicit(), None, &variants).variants[0].bootstrap;
-        assert_close(found.expect("it explains itself").alpha_ms, 14.319_9);
+        assert_close(found.expect("the window has a bootstrap").alpha_ms, 14.319_9);
     }
 }
 
 #[test]
-fn without_servers_there_is_no_capacity_and_a_need() {
+fn without_replicas_capacity_is_zero_and_one_is_required() {
     let starting = Variant {
         replicas: 0,
         pending: 2,
         ..variant("a", Some(FAST), &[5.0])
     };
-    let it = &analyze(&explicit(), None, &[starting]).variants[0];
-    assert_eq!((it.capacity, it.utilization, it.required), (0.0, 0.0, Some(1)));
+    let variant = &analyze(&explicit(), None, &[starting]).variants[0];
+    assert_eq!(
+        (variant.capacity, variant.utilization, variant.required),
+        (0.0, 0.0, Some(1))
+    );
 }

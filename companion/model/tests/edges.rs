@@ -1,9 +1,9 @@
-//! Closed forms, sizes and averages where something is missing, zero, huge or just at its limit.
+//! Closed forms, sizing and averages for missing, zero, huge and borderline input.
 
 use penstock_model::bootstrap::bootstrap;
 use penstock_model::sizing::{Binding, Sizing, required_replicas, size};
 use penstock_model::slo::inferred;
-use penstock_model::workload::{Observed, together};
+use penstock_model::workload::{Observed, aggregate};
 use penstock_model::{Parameters, Targets, Traffic};
 
 const SERVER: Parameters = Parameters {
@@ -50,7 +50,7 @@ fn without_any_limit_the_rate_is_where_rho_reaches_one() {
 }
 
 #[test]
-fn the_largest_batch_limits_where_no_target_does_before() {
+fn max_batch_limits_if_it_is_the_tightest_constraint() {
     let alone = sized(&Targets::default(), Some(32.0));
     assert_eq!((alone.n_star, alone.binding), (Some(32.0), Binding::MaxBatch));
     let delta = SERVER.delta_ms(&CHAT);
@@ -65,7 +65,7 @@ fn the_largest_batch_limits_where_no_target_does_before() {
 }
 
 #[test]
-fn one_target_alone_constrains() {
+fn a_single_target_constrains() {
     let first = sized(&targets(40.0, 0.0), None);
     assert_eq!(first.binding, Binding::Ttft);
     assert_close(
@@ -83,7 +83,7 @@ fn one_target_alone_constrains() {
 }
 
 #[test]
-fn what_cannot_be_met_is_named() {
+fn infeasible_sizing_reports_the_target_that_cannot_be_met() {
     for (targets, binding) in [
         (targets(30.0, 20.0), Binding::Ttft),
         (targets(500.0, 8.0), Binding::Itl),
@@ -107,15 +107,15 @@ fn what_cannot_be_met_is_named() {
 }
 
 #[test]
-fn an_iteration_of_just_alpha_serves_nobody() {
-    let at = targets(0.0, 8.0 + SERVER.own_decode_ms(&CHAT));
-    assert!(!sized(&at, None).feasible);
-    let above = targets(0.0, 8.000_1 + SERVER.own_decode_ms(&CHAT));
-    assert!(sized(&above, None).feasible);
+fn an_iteration_of_exactly_alpha_is_infeasible() {
+    let exactly_alpha = targets(0.0, 8.0 + SERVER.own_decode_ms(&CHAT));
+    assert!(!sized(&exactly_alpha, None).feasible);
+    let above_alpha = targets(0.0, 8.000_1 + SERVER.own_decode_ms(&CHAT));
+    assert!(sized(&above_alpha, None).feasible);
 }
 
 #[test]
-fn the_bias_tightens_the_first_token_only() {
+fn ttft_bias_tightens_only_the_ttft_target() {
     let by_bias = |targets: &Targets, bias| size(&SERVER, &CHAT, targets, None, bias);
     let first = targets(60.0, 0.0);
     let expected = (60.0 / 1.25 - SERVER.own_prefill_ms(&CHAT) - 8.0) / SERVER.delta_ms(&CHAT);
@@ -128,7 +128,7 @@ fn the_bias_tightens_the_first_token_only() {
 }
 
 #[test]
-fn inferred_targets_leave_room_for_every_multiplier_above_one() {
+fn inferred_targets_are_feasible_for_every_multiplier_above_one() {
     for multiplier in [1.000_001, 1.01, 1.5, 2.0, 3.0, 10.0] {
         for traffic in [
             CHAT,
@@ -160,7 +160,7 @@ fn inferred_targets_leave_room_for_every_multiplier_above_one() {
 }
 
 #[test]
-fn requests_without_work_have_no_limit_but_the_batch() {
+fn requests_without_work_are_limited_only_by_max_batch() {
     let idle = Parameters {
         beta_ms: 0.0,
         gamma_ms: 0.0,
@@ -189,7 +189,7 @@ fn the_largest_load_meets_its_targets_exactly() {
 }
 
 #[test]
-fn unstable_traffic_has_no_steady_state_and_nothing_is_not_a_number() {
+fn unstable_traffic_has_no_steady_state_and_rho_is_never_nan() {
     let full = 1_000.0 / (129.0 * SERVER.delta_ms(&CHAT));
     for (rate, steady) in [
         (0.0, true),
@@ -216,7 +216,7 @@ fn unstable_traffic_has_no_steady_state_and_nothing_is_not_a_number() {
 }
 
 #[test]
-fn replicas_are_no_more_than_the_load_needs() {
+fn required_replicas_are_the_fewest_that_carry_the_load() {
     for (rate, lambda_star, expected) in [
         (0.9, 0.3, Some(3)),
         (2.1, 0.7, Some(3)),
@@ -237,30 +237,30 @@ fn replicas_are_no_more_than_the_load_needs() {
 }
 
 #[test]
-fn idle_endpoints_are_no_part_of_averages() {
-    assert_eq!(together(&[]), Observed::default());
+fn idle_endpoints_do_not_count_in_averages() {
+    assert_eq!(aggregate(&[]), Observed::default());
     let idle = Observed {
         ttft_ms: 900.0,
         ..Observed::default()
     };
-    assert_eq!(together(&[idle, idle]), Observed::default());
+    assert_eq!(aggregate(&[idle, idle]), Observed::default());
     let busy = Observed {
         traffic: Traffic { rate: 2.0, ..CHAT },
         ttft_ms: 40.0,
         itl_ms: 10.0,
         busy: 1,
     };
-    assert_eq!(together(&[idle, busy]), busy);
-    let two = together(&[busy, busy]);
+    assert_eq!(aggregate(&[idle, busy]), busy);
+    let two = aggregate(&[busy, busy]);
     assert_eq!(
-        together(&[two, busy]).busy,
+        aggregate(&[two, busy]).busy,
         3,
-        "windows that are averages already"
+        "an aggregate counts all its endpoints"
     );
 }
 
 #[test]
-fn a_time_that_was_not_seen_is_no_part_of_its_average() {
+fn unmeasured_times_do_not_count_in_averages() {
     let seen = |rate, ttft_ms, itl_ms| Observed {
         traffic: Traffic {
             rate,
@@ -271,13 +271,13 @@ fn a_time_that_was_not_seen_is_no_part_of_its_average() {
         itl_ms,
         busy: 1,
     };
-    let both = together(&[seen(3.0, 0.0, 0.0), seen(1.0, 80.0, 20.0)]);
+    let both = aggregate(&[seen(3.0, 0.0, 0.0), seen(1.0, 80.0, 20.0)]);
     assert_eq!((both.traffic.rate, both.ttft_ms, both.itl_ms), (4.0, 80.0, 20.0));
-    assert_eq!(together(&[seen(3.0, 0.0, 0.0)]).ttft_ms, 0.0);
+    assert_eq!(aggregate(&[seen(3.0, 0.0, 0.0)]).ttft_ms, 0.0);
 }
 
 #[test]
-fn first_parameters_must_be_stable_where_they_come_from() {
+fn bootstrap_must_be_stable_under_its_own_window() {
     let window = |rate| Observed {
         traffic: Traffic {
             rate,
@@ -288,14 +288,14 @@ fn first_parameters_must_be_stable_where_they_come_from() {
         itl_ms: 15.911,
         busy: 1,
     };
-    let found = bootstrap(&window(0.5)).expect("a light load explains itself");
+    let found = bootstrap(&window(0.5)).expect("a light load has a bootstrap");
     let full = 0.5 / found.solve(&window(0.5).traffic).rho;
     assert!(bootstrap(&window(full * 0.949)).is_some());
     assert!(bootstrap(&window(full * 0.951)).is_none());
 }
 
 #[test]
-fn nothing_comes_of_windows_without_content() {
+fn bootstrap_fails_for_windows_without_usable_measurements() {
     for (input, output, ttft_ms, itl_ms) in [
         (0.0, 100.0, 60.0, 20.0),
         (1_000.0, 100.0, 0.0, 20.0),

@@ -6,7 +6,7 @@ use core::time::Duration;
 use penstock_engine::Instant;
 use penstock_engine::input::EndpointId;
 use penstock_model::Parameters;
-use penstock_model::ledger::Ledger;
+use penstock_model::overlap_tracker::OverlapTracker;
 use penstock_model::workload::Observed;
 
 use super::tally::{Tally, count};
@@ -65,7 +65,7 @@ pub(super) struct Server {
     /// It hasn't got its variant yet.
     pub(super) is_fresh: bool,
     pub(super) ready: bool,
-    pub(super) ledger: Ledger,
+    pub(super) overlap_tracker: OverlapTracker,
     pub(super) tally: Tally,
     /// The last window that had averages.
     pub(super) observed: Option<Observed>,
@@ -93,7 +93,7 @@ impl Server {
             listed: true,
             is_fresh: true,
             ready: true,
-            ledger: Ledger::default(),
+            overlap_tracker: OverlapTracker::default(),
             tally: Tally::default(),
             observed: None,
             kv_tokens: None,
@@ -123,7 +123,7 @@ impl Server {
 
     /// It is of another variant: what it did so far says nothing of that.
     pub(super) fn begin_anew(&mut self) {
-        self.ledger = Ledger::default();
+        self.overlap_tracker = OverlapTracker::default();
         self.tally = Tally::default();
         self.observed = None;
         self.kv_tokens = None;

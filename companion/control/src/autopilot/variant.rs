@@ -5,10 +5,10 @@ use core::time::Duration;
 use penstock_engine::Instant;
 use penstock_model::analysis::{self, Error, VariantAnalysis};
 use penstock_model::learner::{Fit, Learner, State};
-use penstock_model::ledger::Observation;
+use penstock_model::observation::Observation;
 use penstock_model::slo::Policy as SloPolicy;
-use penstock_model::windows::Windows;
-use penstock_model::workload::{Observed, together};
+use penstock_model::window_estimator::WindowEstimator;
+use penstock_model::workload::{Observed, aggregate};
 use penstock_model::{Parameters, Traffic};
 
 use super::blend::Blend;
@@ -28,7 +28,7 @@ pub(super) struct Variant {
     pub(super) name: String,
     learner: Learner,
     /// What is learned of windows alone: shown beside it, and acted on where no request came token by token.
-    filter: Windows,
+    filter: WindowEstimator,
     /// What that was when it was last known.
     filtered: Option<Parameters>,
     /// A request came token by token.
@@ -54,7 +54,7 @@ impl Variant {
         Self {
             name,
             learner: Learner::new(kept.map(|kept| (kept.parameters, kept.ttft_bias))),
-            filter: Windows::new(None),
+            filter: WindowEstimator::new(None),
             filtered: None,
             streams: false,
             is_new: false,
@@ -135,7 +135,7 @@ impl Variant {
         cached: f64,
         policy: &SloPolicy,
     ) {
-        self.seen = together(windows);
+        self.seen = aggregate(windows);
         self.is_active = self.seen.busy > 0;
         if self.seen.traffic.rate <= 0.0 {
             return;
@@ -147,7 +147,7 @@ impl Variant {
         let timed = if timed.is_empty() {
             self.seen
         } else {
-            together(&timed)
+            aggregate(&timed)
         };
         self.filter.observe(&timed);
         self.hear(self.seen.itl_ms);
@@ -159,7 +159,7 @@ impl Variant {
 
     /// A window isn't over, and nothing is known yet.
     pub(super) fn explore(&mut self, now_ms: f64, so_far: &[Observed], policy: &SloPolicy) {
-        let seen = together(so_far);
+        let seen = aggregate(so_far);
         self.hear(seen.itl_ms);
         let traffic = if seen.busy > 0 {
             seen.traffic

@@ -1,21 +1,22 @@
-//! A little world in virtual time: servers that batch by iteration, clients, a gate that predicts with what the learner
-//! says, and the learner, which sees what a gateway would.
+//! A small simulation in virtual time: servers that batch by iteration, clients, a gate that predicts with the
+//! learned parameters, and the learner, which observes the same times as a gateway would.
 
 use std::collections::{BTreeMap, VecDeque};
 
 use penstock_model::learner::{Fit, Learner, State};
-use penstock_model::ledger::{End, Ledger};
+use penstock_model::observation::Completion;
+use penstock_model::overlap_tracker::OverlapTracker;
 use penstock_model::{Parameters, Targets, closed_form::Traffic};
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
-/// What clients send: log-normal sizes.
+/// The requests that clients send, with log-normal sizes.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Mix {
     pub(crate) name: &'static str,
-    /// Prompt and output in the mean, and how often; the shares add to 1.
+    /// Mean prompt tokens, mean output tokens and share of each part; the shares add up to 1.
     pub(crate) parts: &'static [(f64, f64, f64)],
-    /// Of the logarithm of a size.
+    /// Standard deviation of the logarithm of a size.
     pub(crate) spread: f64,
 }
 
@@ -62,20 +63,20 @@ impl Mix {
 pub(crate) struct Settings {
     pub(crate) truth: Parameters,
     pub(crate) mix: Mix,
-    /// Relative, of what a request's times are reported with.
+    /// Standard deviation of a request's relative decoding speed.
     pub(crate) noise: f64,
     /// Endpoints of the one variant.
     pub(crate) endpoints: usize,
-    /// What is offered, as a part of what they can do within their targets.
+    /// Offered load, as a part of the capacity within the targets.
     pub(crate) load: f64,
     /// Endpoints are probed in turn.
     pub(crate) probes: bool,
     pub(crate) seed: u64,
-    /// Requests in flight at an endpoint of which nothing is known.
+    /// Requests in flight at an endpoint before anything is learned.
     pub(crate) initial: usize,
-    /// Instead of Poisson arrivals: always so many in flight at each endpoint.
+    /// Constant number of requests in flight at each endpoint, instead of Poisson arrivals.
     pub(crate) constant: Option<usize>,
-    /// The part of requests that took five times as long, for reasons of their own.
+    /// Part of the requests with a time between tokens five times as long.
     pub(crate) outliers: f64,
 }
 
@@ -85,18 +86,18 @@ struct Job {
     input: f64,
     output: u64,
     estimate: f64,
-    /// Tokens that it makes in an iteration.
+    /// Output tokens an iteration.
     pace: f64,
 }
 
 #[derive(Debug, Default)]
 struct Endpoint {
-    ledger: Ledger,
+    tracker: OverlapTracker,
     waiting: VecDeque<Job>,
-    /// With the tokens that are out.
+    /// Each with its output tokens so far and its fraction of the next one.
     running: Vec<(Job, u64, f64)>,
     ends_ms: Option<f64>,
-    /// The jobs whose prompts the iteration computes are the last ones.
+    /// The endpoint runs at half its budget.
     probing: bool,
 }
 
@@ -116,7 +117,7 @@ impl Endpoint {
             }
             budget -= job.input.min(8_000.0);
             tokens += job.input;
-            let job = self.waiting.pop_front().expect("just seen");
+            let job = self.waiting.pop_front().expect("the queue is not empty");
             self.running.push((job, 0, 0.5));
         }
         let resident: f64 = self
@@ -135,7 +136,7 @@ pub(crate) struct World {
     pub(crate) last_fit: Option<Fit>,
     pub(crate) now_ms: f64,
     pub(crate) served: u64,
-    /// Of the last window.
+    /// States after each window.
     pub(crate) states: Vec<State>,
     rng: ChaCha8Rng,
     endpoints: Vec<Endpoint>,
@@ -191,13 +192,13 @@ impl World {
     }
 
     fn arrive(&mut self) {
-        let mut lot: f64 = self.rng.random();
+        let mut roll: f64 = self.rng.random();
         let parts = self.settings.mix.parts;
         let part = parts
             .iter()
             .find(|part| {
-                lot -= part.2;
-                lot < 0.0
+                roll -= part.2;
+                roll < 0.0
             })
             .unwrap_or(&parts[0]);
         let input = self.size(part.0);
@@ -240,22 +241,26 @@ impl World {
     fn dispatch(&mut self) {
         while let Some(job) = self.queue.front().copied() {
             let best = (0..self.endpoints.len())
-                .filter_map(|e| Some((e, self.fits(&self.endpoints[e], &job)?)))
+                .filter_map(|index| Some((index, self.fits(&self.endpoints[index], &job)?)))
                 .min_by(|a, b| a.1.total_cmp(&b.1));
-            let Some((e, _)) = best else { return };
+            let Some((index, _)) = best else { return };
             self.queue.pop_front();
             let predicted = self.learner.parameters().map(|p| {
-                let endpoint = &self.endpoints[e];
+                let endpoint = &self.endpoints[index];
                 let c = endpoint.running.len() as f64;
                 let m: f64 = endpoint.jobs().map(|j| j.estimate + self.mean_output / 2.0).sum();
-                let pr: f64 = endpoint.jobs().map(|j| j.estimate).sum::<f64>() / self.mean_output;
-                p.alpha_ms + p.beta_ms * (c + pr) + p.gamma_ms * m + (p.beta_ms + p.gamma_ms) * job.estimate
+                let prompts_per_decode: f64 =
+                    endpoint.jobs().map(|j| j.estimate).sum::<f64>() / self.mean_output;
+                p.alpha_ms
+                    + p.beta_ms * (c + prompts_per_decode)
+                    + p.gamma_ms * m
+                    + (p.beta_ms + p.gamma_ms) * job.estimate
             });
             let (now, expected) = (self.now_ms, self.mean_output);
-            let endpoint = &mut self.endpoints[e];
+            let endpoint = &mut self.endpoints[index];
             endpoint
-                .ledger
-                .dispatched(now, job.id, job.estimate, 0.0, expected, predicted);
+                .tracker
+                .record_dispatch(now, job.id, job.estimate, 0.0, expected, predicted);
             endpoint.waiting.push_back(job);
             self.times.insert(job.id, (now, 0.0));
             if endpoint.ends_ms.is_none() {
@@ -264,11 +269,11 @@ impl World {
         }
     }
 
-    fn iterate(&mut self, e: usize) {
+    fn iterate(&mut self, index: usize) {
         let now = self.now_ms;
         let mut done = Vec::new();
         let times = &mut self.times;
-        self.endpoints[e].running.retain_mut(|(job, out, credit)| {
+        self.endpoints[index].running.retain_mut(|(job, out, credit)| {
             if *out == 0 {
                 *out = 1;
                 times.get_mut(&job.id).expect("dispatched").1 = now;
@@ -287,7 +292,7 @@ impl World {
             let (dispatched, first) = self.times.remove(&job.id).expect("dispatched");
             self.mean_output += 0.01 * (job.output as f64 - self.mean_output);
             self.mean_input += 0.01 * (job.input - self.mean_input);
-            let end = End {
+            let end = Completion {
                 first_ms: Some(first.max(dispatched)),
                 last_ms: Some(now),
                 streamed: true,
@@ -295,21 +300,25 @@ impl World {
                 cached: None,
                 output: Some(job.output as f64),
             };
-            self.endpoints[e].ledger.ended(now, job.id, &end);
-            while let Some(mut seen) = self.endpoints[e].ledger.poll() {
-                let odd: f64 = self.rng.random();
-                if let Some(decode) = seen.decode.as_mut().filter(|_| odd < self.settings.outliers) {
+            self.endpoints[index].tracker.record_completion(now, job.id, &end);
+            while let Some(mut observation) = self.endpoints[index].tracker.poll_observation() {
+                let roll: f64 = self.rng.random();
+                if let Some(decode) = observation
+                    .decode
+                    .as_mut()
+                    .filter(|_| roll < self.settings.outliers)
+                {
                     decode.itl_ms *= 5.0;
                 }
-                self.learner.observe(&seen);
+                self.learner.observe(&observation);
             }
         }
         let truth = self.settings.truth;
-        self.endpoints[e].begin(now, &truth);
+        self.endpoints[index].begin(now, &truth);
         self.dispatch();
     }
 
-    /// Until so many more were served.
+    /// Runs until `requests` more were served.
     pub(crate) fn serve(&mut self, requests: u64) {
         let until = self.served + requests;
         let capacity = sizing(&self.settings.truth, &self.settings.mix.traffic()).1;
@@ -322,7 +331,7 @@ impl World {
                 self.dispatch();
             }
             let iteration = (0..self.endpoints.len())
-                .filter_map(|e| Some((e, self.endpoints[e].ends_ms?)))
+                .filter_map(|index| Some((index, self.endpoints[index].ends_ms?)))
                 .min_by(|a, b| a.1.total_cmp(&b.1));
             let window_ms = (self.window + 1) as f64 * 10_000.0;
             let arrival_ms = if self.settings.constant.is_some() || self.queue.len() > 500 {
@@ -330,7 +339,7 @@ impl World {
             } else {
                 self.arrival_ms
             };
-            let iteration_ms = iteration.map_or(f64::INFINITY, |(_, at)| at);
+            let iteration_ms = iteration.map_or(f64::INFINITY, |(_, ends_ms)| ends_ms);
             if window_ms <= arrival_ms && window_ms <= iteration_ms {
                 self.now_ms = window_ms;
                 self.end_window();
@@ -340,9 +349,9 @@ impl World {
                 let u: f64 = self.rng.random();
                 self.arrival_ms = self.now_ms - (1.0 - u).ln() / rate;
                 self.dispatch();
-            } else if let Some((e, at)) = iteration {
-                self.now_ms = at;
-                self.iterate(e);
+            } else if let Some((index, ends_ms)) = iteration {
+                self.now_ms = ends_ms;
+                self.iterate(index);
             }
         }
     }
@@ -357,16 +366,18 @@ impl World {
         self.last_fit = self.learner.fit(self.now_ms, &traffic, &Targets::default());
         self.states.push(self.learner.state());
         if let Some(ms) = self.learner.prompt_ms() {
-            self.endpoints.iter_mut().for_each(|it| it.ledger.learned(ms));
+            self.endpoints
+                .iter_mut()
+                .for_each(|endpoint| endpoint.tracker.set_prompt_ms(ms));
         }
         let sure = matches!(self.learner.state(), State::Converged | State::Infeasible);
         let every = if sure { 10 } else { 2 };
         let life_ms = self.mean_output * 2.5 * self.settings.truth.alpha_ms;
         let turn = self.window / ((2.0 * life_ms / 10_000.0).round() as u64).max(1);
         let count = self.endpoints.len() as u64;
-        for (e, endpoint) in self.endpoints.iter_mut().enumerate() {
+        for (index, endpoint) in self.endpoints.iter_mut().enumerate() {
             endpoint.probing =
-                self.settings.probes && turn % every == every / 2 && (turn / every) % count == e as u64;
+                self.settings.probes && turn % every == every / 2 && (turn / every) % count == index as u64;
         }
         self.dispatch();
     }

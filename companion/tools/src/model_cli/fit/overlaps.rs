@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use penstock_model::ledger::Decode;
+use penstock_model::observation::Decode;
 use penstock_model::overlap::{self, Span};
 
 use super::requests::Ended;
@@ -112,7 +112,7 @@ impl<'a> Overlaps<'a> {
             .into_iter()
             .map(|it| span(&self.requests[it as usize], request))
             .collect();
-        overlap::decode(&mut spans, own, prompt_ms)
+        overlap::decode_conditions(&mut spans, own, prompt_ms)
     }
 }
 
@@ -129,17 +129,17 @@ fn says_something(request: &Ended) -> bool {
 /// What `it` was to `asked`.
 fn span(it: &Ended, asked: &Ended) -> Span {
     let between = it.first_least_ms..it.first_most_ms;
-    let doubtful = [asked.first_ms, asked.last_ms]
+    let uncertain = [asked.first_ms, asked.last_ms]
         .iter()
         .any(|end| between.contains(end));
     Span {
         first_ms: it.first_ms,
         last_ms: it.last_ms,
         input: it.input,
-        held: it.input,
+        resident: it.input,
         output: it.output.max(1.0),
-        doubtful,
-        computed_ms: 0.0,
+        uncertain,
+        prompts_computed_ms: 0.0,
     }
 }
 

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::io::Write;
 
 use penstock_model::learner::{Learner, State};
-use penstock_model::ledger::{Decode, Observation};
+use penstock_model::observation::{Decode, Observation};
 use penstock_model::{Parameters, Targets, Traffic};
 
 use super::lines::Request;

@@ -3,7 +3,7 @@
 use std::io::Write;
 
 use penstock_model::bootstrap::DEFAULTS;
-use penstock_model::windows::Windows;
+use penstock_model::window_estimator::WindowEstimator;
 use penstock_model::workload::Observed;
 
 use super::lines::Window;
@@ -17,7 +17,7 @@ pub(super) fn learn(
     plot: Option<&mut Plot>,
     out: &mut impl Write,
 ) -> Result<Summary, Error> {
-    let mut windows = Windows::new(match start {
+    let mut windows = WindowEstimator::new(match start {
         Start::Bootstrap => None,
         Start::Defaults => Some(DEFAULTS),
         Start::Given(parameters) => Some(parameters),
@@ -62,12 +62,12 @@ pub(super) fn learn(
     })
 }
 
-fn known(windows: &Windows) -> Known {
+fn known(windows: &WindowEstimator) -> Known {
     Known::new(windows.parameters(), windows.state())
 }
 
 /// What was seen, against what is believed at the end.
-fn draw(plot: &mut Plot, windows: &Windows, seen: Thinned<Observed>) {
+fn draw(plot: &mut Plot, windows: &WindowEstimator, seen: Thinned<Observed>) {
     let Some(parameters) = windows.parameters() else {
         return;
     };

@@ -1,11 +1,11 @@
-//! Learning from windows: the reference sequences, and what real windows do beside: noise, outliers, change, silence.
+//! The window estimator on the reference sequences, and under noise, outliers, changes and missing measurements.
 
 use penstock_model::bootstrap::DEFAULTS;
-use penstock_model::kalman::{Belief, Noise, Seen, Step, step};
+use penstock_model::kalman::{Belief, Measurement, Noise, Step, step};
 use penstock_model::learner::State;
 use penstock_model::sizing::size;
 use penstock_model::slo::inferred;
-use penstock_model::windows::{Counts, Outcome, Windows};
+use penstock_model::window_estimator::{Counts, Outcome, WindowEstimator};
 use penstock_model::workload::Observed;
 use penstock_model::{Parameters, Traffic};
 use serde_json::Value;
@@ -22,8 +22,8 @@ const CHAT: Traffic = Traffic {
     output: 128.0,
 };
 
-/// A window of a server of `truth` at `rho`.
-fn at(truth: &Parameters, rho: f64, input: f64, output: f64) -> Observed {
+/// A window of a server with parameters `truth`, loaded to `rho`.
+fn window_at(truth: &Parameters, rho: f64, input: f64, output: f64) -> Observed {
     let mut traffic = Traffic {
         rate: 0.0,
         input,
@@ -41,7 +41,7 @@ fn at(truth: &Parameters, rho: f64, input: f64, output: f64) -> Observed {
 
 /// The reference generator, without its noise.
 fn varied(truth: &Parameters, cycle: usize) -> Observed {
-    at(
+    window_at(
         truth,
         [0.1, 0.3, 0.5, 0.6, 0.45, 0.2][cycle % 6],
         [256.0, 1_024.0, 512.0, 2_048.0, 128.0][cycle % 5],
@@ -60,24 +60,24 @@ fn noisy(window: Observed, cycle: usize) -> Observed {
 }
 
 fn constant(truth: &Parameters) -> Observed {
-    at(truth, 0.35, CHAT.input, CHAT.output)
+    window_at(truth, 0.35, CHAT.input, CHAT.output)
 }
 
 #[track_caller]
-fn observe(windows: &mut Windows, window: &Observed) -> Outcome {
+fn observe(windows: &mut WindowEstimator, window: &Observed) -> Outcome {
     windows.observe(window).expect("there was traffic")
 }
 
-fn off(got: f64, truth: f64) -> f64 {
+fn relative_error(got: f64, truth: f64) -> f64 {
     (got / truth - 1.0).abs()
 }
 
-/// lambda* at the targets inferred for the truth.
+/// lambda* at the targets inferred from the true parameters.
 fn lambda_star(parameters: &Parameters, truth: &Parameters) -> f64 {
     size(parameters, &CHAT, &inferred(truth, &CHAT, 3.0), None, 1.0).lambda_star
 }
 
-/// A generator of numbers from 0 to 1 that is the same every time.
+/// A deterministic generator of numbers from 0 to 1.
 struct Random(u64);
 
 impl Random {
@@ -88,12 +88,12 @@ impl Random {
         (self.0 >> 11) as f64 / (1_u64 << 53) as f64
     }
 
-    /// Evenly by magnitude.
+    /// Uniform in the logarithm.
     fn between(&mut self, least: f64, most: f64) -> f64 {
         least * (most / least).powf(self.next())
     }
 
-    /// Around 1, with this deviation.
+    /// Approximately normal around 1, with this standard deviation.
     fn around(&mut self, deviation: f64) -> f64 {
         let twelve: f64 = (0..12).map(|_| self.next()).sum();
         1.0 + deviation * (twelve - 6.0)
@@ -114,7 +114,9 @@ fn the_generator_is_the_reference_generator() {
     let generator = &vectors["sequences"]["generator"];
     let numbers = |name: &str| -> Vec<f64> {
         let list = generator[name].as_array().expect("a list");
-        list.iter().map(|it| it.as_f64().expect("a number")).collect()
+        list.iter()
+            .map(|value| value.as_f64().expect("a number"))
+            .collect()
     };
     let truth = &generator["truths"][0];
     assert_eq!(truth[0].as_f64(), Some(TRUTH.alpha_ms));
@@ -122,43 +124,49 @@ fn the_generator_is_the_reference_generator() {
     assert_eq!(truth[2].as_f64(), Some(TRUTH.gamma_ms));
     for cycle in 0..60 {
         let window = varied(&TRUTH, cycle);
-        let of = |name: &str| numbers(name)[cycle % numbers(name).len()];
-        assert_eq!(window.traffic.input, of("i_k"));
-        assert_eq!(window.traffic.output, of("o_k"));
-        assert!((TRUTH.solve(&window.traffic).rho - of("rho_k")).abs() < 1e-12);
+        let number = |name: &str| numbers(name)[cycle % numbers(name).len()];
+        assert_eq!(window.traffic.input, number("i_k"));
+        assert_eq!(window.traffic.output, number("o_k"));
+        assert!((TRUTH.solve(&window.traffic).rho - number("rho_k")).abs() < 1e-12);
     }
     let ids: Vec<_> = vectors["sequences"]["cases"]
         .as_array()
         .expect("a list")
         .iter()
-        .map(|it| it["id"].as_str().expect("a name"))
+        .map(|value| value["id"].as_str().expect("a name"))
         .collect();
-    assert_eq!(ids, ["S1", "S3", "S4", "S0"], "all are below");
+    assert_eq!(ids, ["S1", "S3", "S4", "S0"], "each case has a test below");
 }
 
 #[test]
-fn s1_and_s0_learn_the_truth_with_a_bootstrap_and_without() {
+fn s1_and_s0_learn_the_true_parameters_with_and_without_a_bootstrap() {
     for start in [None, Some(DEFAULTS)] {
-        let mut windows = Windows::new(start);
+        let mut windows = WindowEstimator::new(start);
         for cycle in 0..60 {
             observe(&mut windows, &varied(&TRUTH, cycle));
         }
         let learned = windows.parameters().expect("learned");
-        assert!(off(learned.alpha_ms, TRUTH.alpha_ms) <= 0.02, "{learned:?}");
-        assert!(off(learned.beta_ms, TRUTH.beta_ms) <= 0.02, "{learned:?}");
         assert!(
-            off(learned.delta_ms(&CHAT), TRUTH.delta_ms(&CHAT)) <= 0.02,
+            relative_error(learned.alpha_ms, TRUTH.alpha_ms) <= 0.02,
             "{learned:?}"
         );
-        assert!(off(lambda_star(&learned, &TRUTH), lambda_star(&TRUTH, &TRUTH)) <= 0.03);
+        assert!(
+            relative_error(learned.beta_ms, TRUTH.beta_ms) <= 0.02,
+            "{learned:?}"
+        );
+        assert!(
+            relative_error(learned.delta_ms(&CHAT), TRUTH.delta_ms(&CHAT)) <= 0.02,
+            "{learned:?}"
+        );
+        assert!(relative_error(lambda_star(&learned, &TRUTH), lambda_star(&TRUTH, &TRUTH)) <= 0.03);
         assert_eq!(windows.state(), State::Converged);
         assert_eq!(windows.counts().restarts, 0);
     }
 }
 
 #[test]
-fn s3_an_outlier_changes_nothing_and_costs_no_window() {
-    let mut windows = Windows::new(None);
+fn s3_one_outlier_is_rejected_and_the_next_window_accepted() {
+    let mut windows = WindowEstimator::new(None);
     for cycle in 0..60 {
         observe(&mut windows, &varied(&TRUTH, cycle));
     }
@@ -185,7 +193,7 @@ fn s3_an_outlier_changes_nothing_and_costs_no_window() {
 #[test]
 fn s4_one_operating_point_predicts_itself_and_is_unidentifiable() {
     for noise in [false, true] {
-        let mut windows = Windows::new(None);
+        let mut windows = WindowEstimator::new(None);
         for cycle in 0..60 {
             let window = constant(&TRUTH);
             observe(&mut windows, &if noise { noisy(window, cycle) } else { window });
@@ -193,13 +201,13 @@ fn s4_one_operating_point_predicts_itself_and_is_unidentifiable() {
         let learned = windows.parameters().expect("something");
         let window = constant(&TRUTH);
         let predicted = learned.solve(&window.traffic).steady.expect("stable");
-        assert!(off(predicted.ttft_ms, window.ttft_ms) <= 0.05);
-        assert!(off(predicted.itl_ms, window.itl_ms) <= 0.05);
+        assert!(relative_error(predicted.ttft_ms, window.ttft_ms) <= 0.05);
+        assert!(relative_error(predicted.itl_ms, window.itl_ms) <= 0.05);
         assert_eq!(windows.state(), State::Unidentifiable);
         assert_eq!(
             windows.condition(),
             Some(f64::INFINITY),
-            "noise tells nothing apart"
+            "noise must not make parameters identifiable"
         );
     }
 }
@@ -210,23 +218,23 @@ fn many_servers_are_learned_through_noise() {
     for _ in 0..200 {
         let truth = random.server();
         for start in [None, Some(DEFAULTS)] {
-            let mut windows = Windows::new(start);
+            let mut windows = WindowEstimator::new(start);
             for cycle in 0..60 {
                 observe(&mut windows, &noisy(varied(&truth, cycle), cycle));
             }
             let learned = windows.parameters().expect("learned");
             assert!(
-                off(learned.alpha_ms, truth.alpha_ms) < 0.05,
+                relative_error(learned.alpha_ms, truth.alpha_ms) < 0.05,
                 "{truth:?}: {learned:?}"
             );
-            assert!(off(lambda_star(&learned, &truth), lambda_star(&truth, &truth)) < 0.03);
+            assert!(relative_error(lambda_star(&learned, &truth), lambda_star(&truth, &truth)) < 0.03);
             assert_eq!(windows.state(), State::Converged);
         }
     }
 }
 
 #[test]
-fn loads_that_differ_by_chance_alone_are_not_taken_for_knowledge() {
+fn loads_that_differ_by_chance_alone_do_not_converge() {
     for truth in [
         TRUTH,
         Parameters {
@@ -236,7 +244,7 @@ fn loads_that_differ_by_chance_alone_are_not_taken_for_knowledge() {
         },
     ] {
         let mut random = Random(88_172_645_463_325_252);
-        let mut windows = Windows::new(None);
+        let mut windows = WindowEstimator::new(None);
         for cycle in 0..300 {
             let mut window = constant(&truth);
             window.traffic.rate *= random.around(0.005);
@@ -252,8 +260,8 @@ fn loads_that_differ_by_chance_alone_are_not_taken_for_knowledge() {
 }
 
 #[test]
-fn a_doubled_alpha_is_believed_in_the_third_window_and_known_soon() {
-    let mut windows = Windows::new(None);
+fn a_doubled_alpha_is_accepted_in_the_third_window_and_learned_soon() {
+    let mut windows = WindowEstimator::new(None);
     for cycle in 0..60 {
         observe(&mut windows, &noisy(varied(&TRUTH, cycle), cycle));
     }
@@ -264,7 +272,7 @@ fn a_doubled_alpha_is_believed_in_the_third_window_and_known_soon() {
     let missed = (60..63)
         .filter(|cycle| !observe(&mut windows, &noisy(varied(&doubled, *cycle), *cycle)).accepted)
         .count();
-    assert!((1..3).contains(&missed), "{missed} windows weren't believed");
+    assert!((1..3).contains(&missed), "{missed} windows were not accepted");
     for (until, within) in [(66, 0.1), (72, 0.03)] {
         for cycle in until - 6..until {
             if cycle >= 63 {
@@ -273,29 +281,29 @@ fn a_doubled_alpha_is_believed_in_the_third_window_and_known_soon() {
         }
         let alpha_ms = windows.parameters().expect("learned").alpha_ms;
         assert!(
-            off(alpha_ms, doubled.alpha_ms) < within,
+            relative_error(alpha_ms, doubled.alpha_ms) < within,
             "{alpha_ms} after {until}"
         );
     }
 }
 
-/// Whatever it believes, wherever it starts, and however servers change, it finds back: constant load or not.
+/// The filter recovers from any start and any change of the server, with constant and with varying load.
 #[test]
-fn nothing_locks_it_out() {
+fn no_sequence_locks_the_filter_out() {
     let mut random = Random(1_234_567);
-    let wild = |random: &mut Random| Parameters {
+    let random_parameters = |random: &mut Random| Parameters {
         alpha_ms: random.between(1.0, 80.0),
         beta_ms: random.between(0.002, 0.5),
         gamma_ms: random.between(1e-6, 5e-3),
     };
     for round in 0..1_000 {
-        let mut truth = wild(&mut random);
-        let start = (round % 3 > 0).then(|| wild(&mut random));
-        let mut windows = Windows::new(start);
+        let mut truth = random_parameters(&mut random);
+        let start = (round % 3 > 0).then(|| random_parameters(&mut random));
+        let mut windows = WindowEstimator::new(start);
         let mut missed = 0;
         for cycle in 0..120 {
             if cycle == 60 {
-                truth = wild(&mut random);
+                truth = random_parameters(&mut random);
             }
             let window = if round % 2 == 0 {
                 constant(&truth)
@@ -317,13 +325,13 @@ fn nothing_locks_it_out() {
 }
 
 #[test]
-fn a_load_that_is_impossible_as_believed_is_learned_from() {
+fn a_load_that_is_unstable_under_the_belief_is_learned_from() {
     let heavy = Parameters {
         alpha_ms: 8.0,
         beta_ms: 0.5,
         gamma_ms: 0.005,
     };
-    let mut windows = Windows::new(Some(heavy));
+    let mut windows = WindowEstimator::new(Some(heavy));
     let window = varied(&TRUTH, 3);
     assert!(heavy.solve(&window.traffic).steady.is_none());
     observe(&mut windows, &window);
@@ -331,12 +339,12 @@ fn a_load_that_is_impossible_as_believed_is_learned_from() {
     for cycle in 4..40 {
         observe(&mut windows, &varied(&TRUTH, cycle));
     }
-    assert!(off(windows.parameters().expect("learned").alpha_ms, 8.0) < 0.02);
+    assert!(relative_error(windows.parameters().expect("learned").alpha_ms, 8.0) < 0.02);
 }
 
 #[test]
-fn windows_without_traffic_or_measures_teach_nothing() {
-    let mut windows = Windows::new(None);
+fn windows_without_traffic_or_measurements_are_ignored() {
+    let mut windows = WindowEstimator::new(None);
     assert_eq!(windows.state(), State::NoTraffic);
     let good = varied(&TRUTH, 0);
     let mut bad = vec![Observed::default()];
@@ -376,9 +384,9 @@ fn windows_without_traffic_or_measures_teach_nothing() {
 }
 
 #[test]
-fn one_of_both_measures_alone_is_learned_from() {
+fn a_single_measurement_is_learned_from() {
     for hidden in ["ttft", "itl"] {
-        let mut windows = Windows::new(Some(DEFAULTS));
+        let mut windows = WindowEstimator::new(Some(DEFAULTS));
         for cycle in 0..120 {
             let mut window = varied(&TRUTH, cycle);
             match hidden {
@@ -388,14 +396,17 @@ fn one_of_both_measures_alone_is_learned_from() {
             observe(&mut windows, &window);
         }
         let learned = windows.parameters().expect("learned");
-        assert!(off(learned.alpha_ms, 8.0) < 0.05, "without {hidden}: {learned:?}");
-        assert!(off(lambda_star(&learned, &TRUTH), lambda_star(&TRUTH, &TRUTH)) < 0.05);
+        assert!(
+            relative_error(learned.alpha_ms, 8.0) < 0.05,
+            "without {hidden}: {learned:?}"
+        );
+        assert!(relative_error(lambda_star(&learned, &TRUTH), lambda_star(&TRUTH, &TRUTH)) < 0.05);
     }
 }
 
 #[test]
-fn several_endpoints_together_are_taken_as_one_of_them() {
-    let (mut one, mut three) = (Windows::new(None), Windows::new(None));
+fn an_aggregate_of_endpoints_counts_as_one_endpoint() {
+    let (mut one, mut three) = (WindowEstimator::new(None), WindowEstimator::new(None));
     for cycle in 0..30 {
         let window = varied(&TRUTH, cycle);
         let mut all = window;
@@ -404,15 +415,15 @@ fn several_endpoints_together_are_taken_as_one_of_them() {
         let (one, three) = (observe(&mut one, &window), observe(&mut three, &all));
         assert_eq!(one.accepted, three.accepted);
     }
-    let alpha_ms = |windows: &Windows| windows.parameters().expect("learned").alpha_ms;
-    assert!(off(alpha_ms(&three), alpha_ms(&one)) < 1e-6);
+    let alpha_ms = |windows: &WindowEstimator| windows.parameters().expect("learned").alpha_ms;
+    assert!(relative_error(alpha_ms(&three), alpha_ms(&one)) < 1e-6);
 }
 
 #[test]
-fn what_contradicts_itself_is_an_error_and_recovers() {
-    let mut windows = Windows::new(None);
+fn contradictory_windows_are_an_error_that_recovers() {
+    let mut windows = WindowEstimator::new(None);
     for cycle in 0..40 {
-        // The first token before any iteration could end, by turns with one that takes minutes.
+        // Alternates impossibly short and extremely long latencies.
         let mut window = varied(&TRUTH, cycle);
         window.ttft_ms = if cycle % 2 == 0 { 1e-3 } else { 1e6 };
         window.itl_ms = if cycle % 2 == 0 { 1e5 } else { 1e-3 };
@@ -427,55 +438,58 @@ fn what_contradicts_itself_is_an_error_and_recovers() {
 }
 
 #[test]
-fn a_step_is_a_function_of_what_it_is_given() {
+fn a_step_is_a_pure_function() {
     let before = Belief::new(&DEFAULTS);
     let window = varied(&TRUTH, 0);
-    let seen = Seen {
+    let measurement = Measurement {
         traffic: window.traffic,
         ttft_ms: Some(window.ttft_ms),
         itl_ms: Some(window.itl_ms),
     };
-    let stepped = step(&before, &seen, &Noise::default());
-    assert_eq!(stepped, step(&before, &seen, &Noise::default()));
+    let stepped = step(&before, &measurement, &Noise::default());
+    assert_eq!(stepped, step(&before, &measurement, &Noise::default()));
     let Step::Accepted { posterior, nis, .. } = stepped else {
         panic!("{stepped:?}")
     };
     assert!(nis > 0.0 && nis < 7.378);
     let error = |belief: &Belief| {
         let steady = belief.parameters().solve(&window.traffic).steady.expect("stable");
-        off(steady.ttft_ms, window.ttft_ms) + off(steady.itl_ms, window.itl_ms)
+        relative_error(steady.ttft_ms, window.ttft_ms) + relative_error(steady.itl_ms, window.itl_ms)
     };
     assert!(error(&posterior) < 0.2 * error(&before));
 
-    let impossible = Seen {
+    let impossible = Measurement {
         traffic: Traffic {
             rate: 1e6,
             ..window.traffic
         },
-        ..seen
+        ..measurement
     };
     assert_eq!(step(&before, &impossible, &Noise::default()), Step::Undefined);
 }
 
 #[test]
-fn the_gate_is_narrower_where_one_measure_stands_alone() {
+fn the_gate_is_narrower_for_a_single_measurement() {
     let before = Belief::new(&TRUTH);
     let window = varied(&TRUTH, 0);
-    // Both off by one factor: with two degrees of freedom that is likelier.
-    let seen = |factor: f64, both: bool| Seen {
+    // Both measurements are off by the same factor, which is likelier with two degrees of freedom.
+    let measurement = |factor: f64, both: bool| Measurement {
         traffic: window.traffic,
         ttft_ms: both.then_some(window.ttft_ms * factor),
         itl_ms: Some(window.itl_ms * factor),
     };
-    let nis = |factor: f64, both: bool| match step(&before, &seen(factor, both), &Noise::default()) {
+    let nis = |factor: f64, both: bool| match step(&before, &measurement(factor, both), &Noise::default()) {
         Step::Accepted { nis, .. } => (nis, true),
         Step::Rejected { nis } => (nis, false),
         Step::Undefined => panic!("stable"),
     };
     let limit = |both: bool| {
-        let factors = (0..4_000).map(|it| 1.0 + f64::from(it) * 1e-3);
-        let last = factors.map(|it| nis(it, both)).take_while(|it| it.1).last();
-        last.expect("nothing missed is accepted").0
+        let factors = (0..4_000).map(|step| 1.0 + f64::from(step) * 1e-3);
+        let last = factors
+            .map(|factor| nis(factor, both))
+            .take_while(|(_, accepted)| *accepted)
+            .last();
+        last.expect("an exact measurement is accepted").0
     };
     assert!((limit(true) - 7.378).abs() < 0.1, "{}", limit(true));
     assert!((limit(false) - 5.024).abs() < 0.1, "{}", limit(false));
