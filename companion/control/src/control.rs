@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use hashbrown::HashMap;
 use penstock_engine::Instant;
-use penstock_engine::input::{Input, Vitals};
+use penstock_engine::input::{Input, ServerStats};
 use penstock_wire as wire;
 use wire::command::Kind;
 use wire::filter_frame::Event as Said;
@@ -126,7 +126,7 @@ impl Control {
             Event::Endpoints { pool, endpoints } => self.relist(now, &pool, &endpoints),
             Event::Used { pool, past } => {
                 if let Some(pool) = self.pool_named(&pool) {
-                    self.decide(now, pool, Input::Used(past));
+                    self.decide(now, pool, Input::PastUsage(past));
                 }
             }
             Event::Drain(on) => {
@@ -327,12 +327,12 @@ impl Control {
         let Some(id) = self.pools[pool].take_scraped(now, address, scraped) else {
             return;
         };
-        let vitals = Vitals {
+        let stats = ServerStats {
             waiting: scraped.and_then(|it| it.waiting),
             kv_used: scraped.and_then(|it| it.kv_used),
             adapters,
         };
-        self.decide(now, pool, Input::Vitals { id, vitals });
+        self.decide(now, pool, Input::ServerStats { id, stats });
         let running = scraped.and_then(|it| it.running);
         self.decide(now, pool, Input::Load { id, running });
     }
@@ -392,7 +392,7 @@ impl Control {
             | Input::Resume(_)
             | Input::Cancel(_)
             | Input::Settle { .. }
-            | Input::Evict(_)
+            | Input::ModelRemoved(_)
             | Input::Amend(_)
             | Input::Relist(_)
             | Input::Dispatch { .. }
@@ -402,8 +402,8 @@ impl Control {
             | Input::Endpoint { .. }
             | Input::EndpointRemoved(_)
             | Input::Load { .. }
-            | Input::Vitals { .. }
-            | Input::Used(_)
+            | Input::ServerStats { .. }
+            | Input::PastUsage(_)
             | Input::Budget { .. }
             | Input::Policy(_)
             | Input::Drain(_)

@@ -36,7 +36,7 @@ pub(crate) fn request(
         band: labels.band,
         class: ClassKey::Family(from.class.as_str().into()),
         class_set: pool.class_set(&from.model),
-        asked: if labels.target_model == labels.model {
+        requested_model: if labels.target_model == labels.model {
             Box::default()
         } else {
             labels.model.clone()
@@ -50,7 +50,7 @@ pub(crate) fn request(
         strict: in_range(from.strict, STRICT_MAX)
             .and_then(|tier| u8::try_from(tier).ok())
             .unwrap_or_default(),
-        jump: in_range(from.jump_s, JUMP_S_MAX)
+        head_start: in_range(from.jump_s, JUMP_S_MAX)
             .map(|seconds| Duration::from_secs(seconds.into()))
             .unwrap_or_default(),
         ttft_target: ttft_ms.map(Duration::from_millis),
@@ -255,11 +255,11 @@ mod tests {
         let request = asked(&pool, &said(15, 3_600));
         assert_eq!(request.class, ClassKey::Family("batch".into()));
         assert_eq!(
-            (request.class_set, request.strict, request.jump),
+            (request.class_set, request.strict, request.head_start),
             (1, 15, Duration::from_secs(3_600))
         );
         let request = asked(&pool, &said(16, 3_601));
-        assert_eq!((request.strict, request.jump), (0, Duration::ZERO));
+        assert_eq!((request.strict, request.head_start), (0, Duration::ZERO));
         let other = wire::Register {
             model: "llama".into(),
             ..Default::default()

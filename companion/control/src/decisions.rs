@@ -3,7 +3,7 @@
 use core::time::Duration;
 use std::sync::Arc;
 
-use penstock_engine::input::{PastUse, RequestId, Usage};
+use penstock_engine::input::{PastUsage, RequestId, Usage};
 use penstock_engine::{Effect, Instant, Outcome};
 use penstock_wire as wire;
 use wire::command::Kind;
@@ -70,7 +70,7 @@ impl Control {
                         }
                     }
                 }
-                Effect::Used {
+                Effect::UsageSettled {
                     band,
                     class,
                     flow,
@@ -79,7 +79,7 @@ impl Control {
                 } => {
                     let pool = self.pools[pool].name.clone();
                     let ago = Duration::ZERO;
-                    let used = PastUse {
+                    let used = PastUsage {
                         band,
                         class,
                         flow,

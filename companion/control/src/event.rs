@@ -4,7 +4,7 @@ use core::time::Duration;
 use std::sync::Arc;
 
 use penstock_engine::Outcome;
-use penstock_engine::input::{Band, PastUse};
+use penstock_engine::input::{Band, PastUsage};
 use penstock_wire as wire;
 
 use crate::autopilot::{Kept, Scraped};
@@ -63,7 +63,7 @@ pub enum Event {
         /// The pool's name; unknown ones are ignored.
         pool: Arc<str>,
         /// Whose, how much, and how long ago.
-        past: Vec<PastUse>,
+        past: Vec<PastUsage>,
     },
     /// Refuse everything new and all that waits (`true`), or take requests again (`false`).
     Drain(bool),
@@ -202,7 +202,7 @@ pub enum Observation {
         /// The pool's name.
         pool: Arc<str>,
         /// Whose, and how much. The flow may be nobody's business.
-        used: PastUse,
+        used: PastUsage,
     },
     /// A granted request has ended.
     Completed {

@@ -36,7 +36,7 @@ impl Pool {
     /// The endpoint at an address, which is listed or something runs there; `None`: not one of this pool.
     pub(crate) fn endpoint(&self, address: &str) -> Option<EndpointId> {
         let id = self.ids.get(address).copied()?;
-        (self.is_listed(id) || self.engine.knows(id)).then_some(id)
+        (self.is_listed(id) || self.engine.has_endpoint(id)).then_some(id)
     }
 
     /// The endpoint at an address that may be granted.
@@ -200,7 +200,7 @@ impl Pool {
     pub(crate) fn vacate(&mut self) -> Vec<EndpointId> {
         let mut free = Vec::new();
         for (id, endpoint) in (0..).map(EndpointId).zip(&mut self.endpoints) {
-            if endpoint.listed || endpoint.address.is_empty() || self.engine.knows(id) {
+            if endpoint.listed || endpoint.address.is_empty() || self.engine.has_endpoint(id) {
                 continue;
             }
             self.ids.remove(&*endpoint.address);

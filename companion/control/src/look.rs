@@ -6,7 +6,7 @@ use core::time::Duration;
 use std::sync::Arc;
 
 use penstock_engine::policy::{Discipline, Policy};
-use penstock_engine::standing::{Hold, Position};
+use penstock_engine::queue_position::{BlockReason, Position};
 use penstock_engine::{Instant, Outcome, RequestId};
 
 use crate::answer::written;
@@ -79,7 +79,7 @@ impl Control {
 
     fn waiting(&self, id: RequestId, entry: &Entry) -> Option<(RequestState, String)> {
         let of = &self.pools[entry.pool];
-        let (position, hold) = (of.engine.position(id)?, of.engine.hold(id)?);
+        let (position, hold) = (of.engine.position(id)?, of.engine.block_reason(id)?);
         let mut why = held(&hold, &of.policy, of.engine.class(id).as_ref());
         if entry.requeues > 0 {
             why.insert_str(0, "no server took it, so it waits again in its old place: ");
@@ -103,40 +103,40 @@ impl Control {
 }
 
 /// Why a request that waits isn't let go.
-fn held(hold: &Hold, policy: &Policy, class: &str) -> String {
+fn held(hold: &BlockReason, policy: &Policy, class: &str) -> String {
     match hold {
-        Hold::Starting => {
+        BlockReason::Starting => {
             "the companion has just started and waits for what Envoy's workers say of their requests".into()
         }
-        Hold::Suspended => {
+        BlockReason::Suspended => {
             "its session is orphaned: the Envoy worker that holds it isn't heard of, and has a few seconds to come back"
                 .into()
         }
-        Hold::NoEndpoint => format!(
+        BlockReason::NoEndpoint => format!(
             "no endpoint of its pool is ready; if none comes back it is answered no_endpoints {} after that began (queue.no_endpoint_ttl)",
             written(policy.queue.no_endpoint_ttl)
         ),
-        Hold::OwnEndpoints => "none of the endpoints that it may go to is ready".into(),
-        Hold::MaxInFlight { running, most } => {
+        BlockReason::OwnEndpoints => "none of the endpoints that it may go to is ready".into(),
+        BlockReason::MaxInFlight { running, most } => {
             format!("its flow runs {running} of at most {most} requests (flows.max_in_flight)")
         }
-        Hold::MaxInFlightPerEndpoint { most } => format!(
+        BlockReason::MaxInFlightPerEndpoint { most } => format!(
             "its flow runs {most} at every endpoint that has room (flows.max_in_flight_per_endpoint)"
         ),
-        Hold::ClassThreshold => format!(
+        BlockReason::ClassThreshold => format!(
             "its class {class} is held by its prefill threshold: every endpoint with room prefills as many tokens as the class allows (prefill_busy_threshold)"
         ),
-        Hold::Gate { stock, lower } => {
+        BlockReason::Gate { stock, lower } => {
             format!("the gate is full: stock {stock} of {lower}, and the next goes below that")
         }
-        Hold::EndpointsFull => {
+        BlockReason::EndpointsFull => {
             "every endpoint that it may go to has as much as it takes at a time".into()
         }
-        Hold::Ceiling { stock, lower } => format!(
+        BlockReason::Ceiling { stock, lower } => format!(
             "its band may take only its part of the bound: stock {stock} of {lower} (bands.ceiling)"
         ),
-        Hold::MaxRate => "as many have gone this second as may (queue.max_rate)".into(),
-        Hold::Turn => "the gate is open for those before it, and none of them fits yet".into(),
+        BlockReason::MaxRate => "as many have gone this second as may (queue.max_rate)".into(),
+        BlockReason::Turn => "the gate is open for those before it, and none of them fits yet".into(),
     }
 }
 

@@ -53,7 +53,7 @@ impl Pool {
     /// A pool that has no endpoints yet.
     pub(crate) fn new(settings: &PoolSettings, seed: u64, now: Instant) -> Self {
         let mut engine = Engine::new(settings.policy.clone(), seed, now);
-        engine.report_use(settings.reported);
+        engine.report_usage(settings.reported);
         Self {
             name: settings.name.as_str().into(),
             engine,
@@ -82,7 +82,7 @@ impl Pool {
             self.shown.clear();
         }
         self.retired = false;
-        self.engine.report_use(settings.reported);
+        self.engine.report_usage(settings.reported);
         self.flow_key.clone_from(&settings.flow_key);
         self.policy = settings.policy.clone();
         self.capacity_status = settings.capacity_status;
@@ -114,7 +114,7 @@ impl Pool {
     /// Something isn't listed any more, and nothing runs there.
     pub(crate) fn may_vacate(&self) -> bool {
         let mut all = (0..).map(EndpointId).zip(&self.endpoints);
-        all.any(|(id, it)| !it.listed && !it.address.is_empty() && !self.engine.knows(id))
+        all.any(|(id, it)| !it.listed && !it.address.is_empty() && !self.engine.has_endpoint(id))
     }
 
     /// The class set of a model, in the engine's policy: the first is for those that no glob matches.

@@ -145,7 +145,7 @@ impl Control {
             && !self.pools[entry.pool].takes(&entry.labels.model)
         {
             let pool = entry.pool;
-            self.decide(now, pool, Input::Evict(id));
+            self.decide(now, pool, Input::ModelRemoved(id));
         }
     }
 

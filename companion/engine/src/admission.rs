@@ -14,7 +14,7 @@ use crate::limits::BODY_BYTES_MAX;
 use crate::load::Load;
 use crate::policy::{Admit, Overflow};
 use crate::time::Instant;
-use crate::tree::{Arrival, BANDS, Claim, LaneId, Queued, score};
+use crate::tree::{Arrival, BANDS, LaneId, OrderKey, Queued, score};
 use crate::units::Tokens;
 
 impl Engine {
@@ -108,7 +108,7 @@ impl Engine {
         self.arrivals += 1;
         let prompt = self.learned.prompt_tokens(&request.model, request.prompt);
         let cached = request.cached.0.min(prompt);
-        let model = self.tree.model(match &*request.asked {
+        let model = self.tree.model(match &*request.requested_model {
             "" => &request.model,
             asked => asked,
         });
@@ -130,10 +130,10 @@ impl Engine {
             cached: request.cached.0,
             output: expected.min(request.max_output.unwrap_or(Tokens(TOKENS_MAX)).0),
         };
-        let claim = Claim {
+        let claim = OrderKey {
             class_cost: (prompt - cached).max(1),
             arrived: at,
-            jump: request.jump,
+            jump: request.head_start,
             deadline: request.deadline,
             ttft_target: request.ttft_target,
         };

@@ -152,9 +152,9 @@ pub enum Effect {
         /// Of every class in its band and tree, in the order of the ring: its deficit after this.
         deficits: Vec<(Box<str>, u64)>,
     },
-    /// Said of every settled cost above 0 that counts in a window, while [`crate::Engine::report_use`] is on: what
-    /// [`crate::Input::Used`] takes.
-    Used {
+    /// Said of every settled cost above 0 that counts in a window, while [`crate::Engine::report_usage`] is on: what
+    /// [`crate::Input::PastUsage`] takes.
+    UsageSettled {
         /// The flow's band.
         band: Band,
         /// The class by name; empty where none are configured.

@@ -10,11 +10,11 @@ use core::cmp::Ordering;
 use core::time::Duration;
 
 use crate::budget::{Budget, InFlight, Rank};
-use crate::down::Failures;
 use crate::gate::{Limits, Share};
-use crate::input::{EndpointId, EndpointState, RequestId, Vitals};
+use crate::input::{EndpointId, EndpointState, RequestId, ServerStats};
 use crate::load::{Load, Threshold};
-use crate::policy::{Down, Gate, StockUnit};
+use crate::outlier_ejection::Failures;
+use crate::policy::{Gate, OutlierEjection, StockUnit};
 use crate::time::Instant;
 use crate::units::Decimal;
 
@@ -60,7 +60,7 @@ pub(crate) struct Endpoint {
     pub(crate) share: Share,
     pub(crate) tie: u32,
     /// What its server says that scorers look at.
-    pub(crate) vitals: Vitals,
+    pub(crate) stats: ServerStats,
 }
 
 impl Endpoint {
@@ -88,7 +88,7 @@ impl Endpoint {
             starts_slowly: false,
             share: Share::default(),
             tie: 0,
-            vitals: Vitals::default(),
+            stats: ServerStats::default(),
         };
         endpoint.rebound(gate);
         endpoint
@@ -194,7 +194,7 @@ impl Endpoint {
     }
 
     /// `id` failed there before a response: it may be marked down by that, unless it is the `last`.
-    pub(crate) fn fail(&mut self, now: Instant, id: RequestId, policy: Down, last: bool) {
+    pub(crate) fn fail(&mut self, now: Instant, id: RequestId, policy: OutlierEjection, last: bool) {
         if self.failures.fail(now, id) && !last {
             self.failures.mark(now, policy);
             self.look(false);

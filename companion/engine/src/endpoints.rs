@@ -16,19 +16,19 @@ use hashbrown::HashMap;
 
 use crate::audit::{AuditError, holds, same};
 use crate::budget::Budget;
-use crate::down::Resting;
+use crate::dirty_set::DirtySet;
 use crate::endpoint::Endpoint;
 use crate::gate::{Bounds, Limits, Share};
-use crate::input::{EndpointId, EndpointState, RequestId, Vitals};
+use crate::input::{EndpointId, EndpointState, RequestId, ServerStats};
 use crate::limits::ENDPOINTS_MAX;
 use crate::load::Load;
-use crate::policy::{Down, Gate, Scorers};
+use crate::outlier_ejection::EjectedEndpoints;
+use crate::policy::{Gate, OutlierEjection, Scorers};
 use crate::rng::Rng;
 use crate::room::Room;
 use crate::scores::Scheduler;
 use crate::slab::Slab;
 use crate::time::Instant;
-use crate::touched::Touched;
 
 /// A pool starts for so long after its first endpoint was listed and dispatching began, whichever is later: what is
 /// listed or comes back by then is at its full bound at once.
@@ -49,11 +49,11 @@ pub(crate) struct Endpoints {
     all: Slab<Endpoint>,
     ids: HashMap<EndpointId, u32>,
     with_room: Room,
-    resting: Resting,
+    resting: EjectedEndpoints,
     /// Those that are set aside.
     held: Vec<EndpointId>,
-    /// Under [`Gate::Auto`]: who has changed since [`Self::look_away`].
-    touched: Touched,
+    /// Under [`Gate::Auto`]: who has changed since [`Self::clear_dirty`].
+    touched: DirtySet,
     gate: Gate,
     bounds: Bounds,
     listed: usize,
@@ -75,9 +75,9 @@ impl Endpoints {
             all: Slab::default(),
             ids: HashMap::new(),
             with_room: Room::default(),
-            resting: Resting::default(),
+            resting: EjectedEndpoints::default(),
             held: Vec::new(),
-            touched: Touched::default(),
+            touched: DirtySet::default(),
             gate,
             bounds: Bounds::over(gate, Share::default()),
             listed: 0,
@@ -185,7 +185,7 @@ impl Endpoints {
 
     pub(crate) fn unlist(&mut self, id: EndpointId, rng: &mut Rng) -> Option<Changed> {
         let number = *self.ids.get(&id)?;
-        self.know(id, Vitals::default());
+        self.know(id, ServerStats::default());
         let gate = self.gate;
         let changed = self.change(number, rng, |endpoint| endpoint.unlist(gate));
         self.forget_unused(number);
@@ -198,7 +198,7 @@ impl Endpoints {
         now: Instant,
         id: EndpointId,
         request: RequestId,
-        policy: Down,
+        policy: OutlierEjection,
         rng: &mut Rng,
     ) -> Option<Changed> {
         let number = self.ids.get(&id).copied().filter(|_| self.is_ready(id))?;
@@ -408,7 +408,7 @@ impl Endpoints {
         let with_room = with_room.map(|(number, endpoint)| (number, endpoint.stock, endpoint.tie));
         holds("those with room are known", self.with_room.holds(with_room))?;
         let mut counted = Scheduler::default();
-        counted.weigh(self.scheduler.weights(), self.iter().map(|it| &it.vitals));
+        counted.weigh(self.scheduler.weights(), self.iter().map(|it| &it.stats));
         same(
             "endpoints that vote",
             self.scheduler.voting() as u64,

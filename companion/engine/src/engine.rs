@@ -18,13 +18,13 @@ use crate::endpoints::{Changed, Endpoints};
 use crate::expiry::{Expiry, Timer, Ttls};
 use crate::input::{Band, EndpointId, EndpointState, Input, RequestId};
 use crate::job::Job;
-use crate::learned::Learned;
 use crate::load::Load;
 use crate::policy::{Gate, Policy};
 use crate::rate::Rate;
 use crate::rng::Rng;
 use crate::slab::Slab;
 use crate::time::Instant;
+use crate::token_history::TokenHistory;
 use crate::tree::Tree;
 use crate::units::{Decimal, Tokens};
 
@@ -43,14 +43,14 @@ pub struct Engine {
     pub(crate) endpoints: Endpoints,
     pub(crate) rate: Rate,
     pub(crate) expiry: Expiry,
-    pub(crate) learned: Learned,
+    pub(crate) learned: TokenHistory,
     pub(crate) drain_rate: DrainRate,
     pub(crate) counters: Counters,
     pub(crate) rng: Rng,
     pub(crate) traced: bool,
     pub(crate) reports_use: bool,
     /// The last that was to go and fitted nowhere, by the number of its arrival.
-    pub(crate) stuck: Option<u64>,
+    pub(crate) blocked_head: Option<u64>,
     effects: VecDeque<Effect>,
 }
 
@@ -71,13 +71,13 @@ impl Engine {
             ids: HashMap::new(),
             arrivals: 0,
             expiry: Expiry::new(now),
-            learned: Learned::new(),
+            learned: TokenHistory::new(),
             drain_rate: DrainRate::new(now),
             counters: Counters::default(),
             rng: Rng::new(seed),
             traced: false,
             reports_use: false,
-            stuck: None,
+            blocked_head: None,
             effects: VecDeque::new(),
         }
     }
@@ -111,8 +111,8 @@ impl Engine {
         self.traced = traced;
     }
 
-    /// From now on [`Effect::Used`] is said, or isn't.
-    pub const fn report_use(&mut self, reported: bool) {
+    /// From now on [`Effect::UsageSettled`] is said, or isn't.
+    pub const fn report_usage(&mut self, reported: bool) {
         self.reports_use = reported;
     }
 
@@ -156,7 +156,7 @@ impl Engine {
             Input::Sent { id, endpoint } => self.sent(id, endpoint),
             Input::Completed { id, service } => self.completed(id, service),
             Input::Settle { id, service } => self.settle(id, service),
-            Input::Evict(id) => {
+            Input::ModelRemoved(id) => {
                 if let Some(number) = self.waiting_number(id) {
                     self.refuse_waiting(number, Outcome::RejectedInvalid);
                 }
@@ -173,20 +173,20 @@ impl Engine {
             }
             Input::Relist(relisted) => self.relist(*relisted),
             Input::Failed { id, endpoint } => {
-                let policy = self.policy.down;
+                let policy = self.policy.outlier_ejection;
                 let changed = self
                     .endpoints
                     .failed(self.now, endpoint, id, policy, &mut self.rng);
                 self.endpoint_changed(changed);
             }
-            Input::Used(past) => self.tree.used(past, &self.policy.flows),
+            Input::PastUsage(past) => self.tree.used(past, &self.policy.flows),
             Input::Policy(policy) => self.repolicy(policy),
             Input::Drain(draining) => self.drain(draining),
             Input::Load { id, running } => {
                 let changed = self.endpoints.observe(id, running, &mut self.rng);
                 self.endpoint_changed(changed);
             }
-            Input::Vitals { id, vitals } => self.endpoints.know(id, vitals),
+            Input::ServerStats { id, stats } => self.endpoints.know(id, stats),
             Input::Budget { id, budget } => {
                 let changed = self.endpoints.allow(id, budget, &mut self.rng);
                 self.endpoint_changed(changed);
@@ -259,10 +259,10 @@ impl Engine {
                 return;
             };
             let arrival = self.jobs[number].queued.arrival.sequence;
-            let endpoints = self.choose_fitting(number, self.stuck == Some(arrival));
+            let endpoints = self.choose_fitting(number, self.blocked_head == Some(arrival));
             if endpoints.is_empty() {
-                self.stuck = Some(arrival);
-                self.endpoints.look_away();
+                self.blocked_head = Some(arrival);
+                self.endpoints.clear_dirty();
                 let able = self.tree.able(self.jobs[number].queued.flow);
                 let Some(able) = able.filter(|able| able.len() < self.endpoints.room_count()) else {
                     return;
@@ -279,7 +279,7 @@ impl Engine {
         }
     }
 
-    /// Who takes `number` now, if it fits. `since`: it didn't when [`Endpoints::look_away`] was last said.
+    /// Who takes `number` now, if it fits. `since`: it didn't when [`Endpoints::clear_dirty`] was last said.
     pub(crate) fn choose_fitting(&self, number: u32, since: bool) -> Vec<EndpointId> {
         let job = &self.jobs[number];
         let eligible = self.tree.eligible(job.queued.lane);

@@ -7,7 +7,7 @@
 use alloc::collections::BTreeSet;
 use core::time::Duration;
 
-use crate::heap::{Heaps, Root};
+use crate::pairing_heap::{PairingHeaps, Root};
 use crate::time::Instant;
 use crate::tree::Arrival;
 
@@ -36,7 +36,7 @@ pub(crate) struct ReadyTime(i128);
 
 #[derive(Debug)]
 pub(crate) struct Expiry {
-    waiting: Heaps<(ReadyTime, Arrival)>,
+    waiting: PairingHeaps<(ReadyTime, Arrival)>,
     first: Root,
     deadlines: BTreeSet<(Instant, Arrival, u32)>,
     /// Nanoseconds of the outages that are over.
@@ -51,7 +51,7 @@ impl Expiry {
     /// No endpoint is ready yet.
     pub(crate) fn new(now: Instant) -> Self {
         Self {
-            waiting: Heaps::default(),
+            waiting: PairingHeaps::default(),
             first: Root::default(),
             deadlines: BTreeSet::new(),
             outages: 0,
@@ -62,7 +62,7 @@ impl Expiry {
 
     /// From `now` on some endpoint is ready, or none is.
     pub(crate) fn set_ready(&mut self, now: Instant, ready: bool) {
-        self.look_again();
+        self.invalidate();
         match self.out_since {
             Some(since) if ready => {
                 self.outages += i128::from(now.as_nanos()) - i128::from(since.as_nanos());
@@ -103,7 +103,7 @@ impl Expiry {
     ) {
         self.waiting.insert(&mut self.first, number, (start, arrival));
         if self.first.least() == Some(number) {
-            self.look_again();
+            self.invalidate();
         }
         if let Some(deadline) = deadline {
             self.deadlines.insert((deadline, arrival, number));
@@ -136,11 +136,11 @@ impl Expiry {
     }
 
     /// The ttls are others from now on.
-    pub(crate) const fn look_again(&mut self) {
+    pub(crate) const fn invalidate(&mut self) {
         self.quiet = Instant::ZERO;
     }
 
-    /// The first that ends by `now`, under the ttls of the last time or after [`Self::look_again`]. Mostly there is none,
+    /// The first that ends by `now`, under the ttls of the last time or after [`Self::invalidate`]. Mostly there is none,
     /// and that was seen before.
     pub(crate) fn due(&mut self, now: Instant, ttls: Ttls) -> Option<(Timer, u32)> {
         if now < self.quiet {

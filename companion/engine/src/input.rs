@@ -57,7 +57,7 @@ pub struct Request {
     pub model: Box<str>,
     /// The model that was asked for, if that is another: usage is tallied by it, and under [`Policy::per_model`] it goes
     /// with the requests of that one. Empty: [`Self::model`].
-    pub asked: Box<str>,
+    pub requested_model: Box<str>,
     /// Length of the prompt.
     pub prompt: Prompt,
     /// Tokens of it that a server holds in its prefix cache.
@@ -71,7 +71,7 @@ pub struct Request {
     /// Strict tier, higher first.
     pub strict: u8,
     /// Its head start.
-    pub jump: Duration,
+    pub head_start: Duration,
     /// The client's deadline for the first token.
     pub deadline: Option<Instant>,
     /// The target for the first token, from its arrival: orders under [`crate::policy::Order::SloDeadline`].
@@ -95,14 +95,14 @@ impl Request {
             class: ClassKey::default(),
             class_set: 0,
             model: Box::default(),
-            asked: Box::default(),
+            requested_model: Box::default(),
             prompt: Prompt::Bytes(0),
             cached: Tokens(0),
             expected_output: None,
             max_output: None,
             body_bytes: 0,
             strict: 0,
-            jump: Duration::ZERO,
+            head_start: Duration::ZERO,
             deadline: None,
             ttft_target: None,
             eligible: None,
@@ -192,7 +192,7 @@ impl Default for EndpointState {
 
 /// What a server says of itself that tells it from others.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Vitals {
+pub struct ServerStats {
     /// Requests that wait in its own queue; `None`: it doesn't say, or it is too long ago.
     pub waiting: Option<u64>,
     /// Part of its KV cache that is used, 0 to 1; `None`: the same.
@@ -203,7 +203,7 @@ pub struct Vitals {
 
 /// What a flow used in the past, here or elsewhere.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct PastUse {
+pub struct PastUsage {
     /// Its band.
     pub band: Band,
     /// The class by name; empty where none are configured.
@@ -258,7 +258,7 @@ pub enum Input {
     },
     /// It isn't the pool's any more, its model was taken out of the configuration: what waits is refused with
     /// `rejected_invalid`. Of a request that doesn't wait: nothing.
-    Evict(RequestId),
+    ModelRemoved(RequestId),
     /// The owner sees a request that hasn't ended in another way: another endpoint may have come that suits it, or gone,
     /// or models have other class sets. One that waits keeps its place; if it fits nowhere now, it is refused with
     /// `no_endpoints`. One that runs is looked at when it waits again. Of a request that isn't there: nothing.
@@ -271,7 +271,7 @@ pub enum Input {
     /// A granted request whose grant was lost, or that no server took: uncharged, back to its old place.
     Requeue(RequestId),
     /// A request failed at this endpoint before a response came: two different ones that do within 10 s mark it down, for
-    /// [`Policy::down`]; when it is back one is enough, until something is served there. The last that is ready isn't
+    /// [`Policy::outlier_ejection`]; when it is back one is enough, until something is served there. The last that is ready isn't
     /// marked down. The request itself isn't touched, and needn't be known here.
     Failed {
         /// Which.
@@ -304,11 +304,11 @@ pub enum Input {
         running: Option<u64>,
     },
     /// What the server of an endpoint says that tells it from others, until this is said again.
-    Vitals {
+    ServerStats {
         /// Which; one that isn't listed: nothing.
         id: EndpointId,
         /// What it says.
-        vitals: Vitals,
+        stats: ServerStats,
     },
     /// What an endpoint takes under [`crate::policy::Gate::Auto`], until this is said again.
     Budget {
@@ -321,7 +321,7 @@ pub enum Input {
     /// settled here so long ago, in whatever order it is said. Under [`crate::policy::Discipline::Usage`] only; what is
     /// out of the window, and of classes that aren't configured, is ignored. A flow that isn't there is made, and kept
     /// until its window is empty; past the limit of flows it shares one, as a newcomer does.
-    Used(Vec<PastUse>),
+    PastUsage(Vec<PastUsage>),
     /// A new policy; what waits keeps its place.
     Policy(Box<Policy>),
     /// From now on new requests are refused with `shutting_down` (`true`), or are taken again (`false`).
@@ -330,6 +330,3 @@ pub enum Input {
     /// Until this is said, nothing is dispatched: a starting owner hasn't heard of all that runs. Said once.
     Ready,
 }
-
-/// How long a request has waited, for messages.
-pub type Waited = Duration;

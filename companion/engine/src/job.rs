@@ -9,7 +9,7 @@ use crate::input::{Band, ClassKey, RequestId, Usage};
 use crate::load::Load;
 use crate::scores::Ask;
 use crate::time::Instant;
-use crate::tree::{Claim, Queued, Receipts};
+use crate::tree::{OrderKey, Queued, Receipts};
 
 #[derive(Debug)]
 pub(crate) struct Job {
@@ -20,7 +20,7 @@ pub(crate) struct Job {
     pub(crate) class_key: ClassKey,
     pub(crate) queued: Queued,
     /// What decides its place in its flow.
-    pub(crate) claim: Claim,
+    pub(crate) claim: OrderKey,
     pub(crate) starts: ReadyTime,
     /// As estimated when it came.
     pub(crate) tally: Tally,

@@ -36,7 +36,7 @@ pub struct Policy {
     /// How far back [`Discipline::Usage`] looks; above 0.
     pub usage_window: Duration,
     /// For how long an endpoint is marked down that failed requests.
-    pub down: Down,
+    pub outlier_ejection: OutlierEjection,
     /// A newcomer that is predicted to miss its deadline is refused at once.
     pub reject_unmeetable: bool,
     /// What says which of the endpoints with room is the best.
@@ -56,7 +56,7 @@ impl Default for Policy {
             order: Order::Fcfs,
             weights: TokenWeights::default(),
             usage_window: Duration::from_secs(300),
-            down: Down::default(),
+            outlier_ejection: OutlierEjection::default(),
             reject_unmeetable: false,
             scheduler: Scorers::default(),
         }
@@ -93,14 +93,14 @@ impl Default for Scorers {
 
 /// For how long an endpoint that failed requests is marked down: `first`, then twice as long each time, at most `max`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Down {
+pub struct OutlierEjection {
     /// Above 0.
     pub first: Duration,
     /// Not below `first`.
     pub max: Duration,
 }
 
-impl Default for Down {
+impl Default for OutlierEjection {
     fn default() -> Self {
         Self {
             first: Duration::from_secs(1),

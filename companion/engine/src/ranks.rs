@@ -1,4 +1,4 @@
-//! Heaps whose members know their places: for few heaps of many members whose keys change all the time.
+//! PairingHeaps whose members know their places: for few heaps of many members whose keys change all the time.
 //!
 //! Four below each: to take the first's key further back costs a look at four neighbours a level. Members are named
 //! by small numbers that the owner hands out, and their places are in one table for all heaps of an owner: a member

@@ -8,7 +8,7 @@
 use core::cmp::Ordering;
 
 use crate::endpoint::Endpoint;
-use crate::input::Vitals;
+use crate::input::ServerStats;
 use crate::policy::Scorers;
 use crate::prefixes::{Prefixes, bytes_of};
 
@@ -48,21 +48,21 @@ pub(crate) struct Scheduler {
 
 impl Scheduler {
     /// Other weights. `all`: what every endpoint's server said last.
-    pub(crate) fn weigh<'a>(&mut self, weights: Scorers, all: impl Iterator<Item = &'a Vitals>) {
+    pub(crate) fn weigh<'a>(&mut self, weights: Scorers, all: impl Iterator<Item = &'a ServerStats>) {
         self.weights = weights;
-        self.voting = all.filter(|vitals| self.counts(vitals)).count();
+        self.voting = all.filter(|stats| self.counts(stats)).count();
     }
 
     /// What the server of one endpoint says has changed.
-    pub(crate) fn changed(&mut self, from: &Vitals, to: &Vitals) {
+    pub(crate) fn changed(&mut self, from: &ServerStats, to: &ServerStats) {
         self.voting = self.voting + usize::from(self.counts(to)) - usize::from(self.counts(from));
     }
 
-    fn counts(&self, vitals: &Vitals) -> bool {
+    fn counts(&self, stats: &ServerStats) -> bool {
         let weights = &self.weights;
-        weights.queue > 0.0 && vitals.waiting.is_some()
-            || weights.kv_cache > 0.0 && vitals.kv_used.is_some()
-            || weights.lora > 0.0 && vitals.adapters.is_some()
+        weights.queue > 0.0 && stats.waiting.is_some()
+            || weights.kv_cache > 0.0 && stats.kv_used.is_some()
+            || weights.lora > 0.0 && stats.adapters.is_some()
     }
 
     pub(crate) const fn weights(&self) -> Scorers {
@@ -98,16 +98,16 @@ impl Scheduler {
 
     /// The mean of the votes. `free`: the part of its bound that is free, 0 to 1.
     pub(crate) fn score(&self, endpoint: &Endpoint, free: f64, ask: &Ask<'_>) -> Score {
-        let (weights, vitals) = (&self.weights, &endpoint.vitals);
+        let (weights, stats) = (&self.weights, &endpoint.stats);
         // Half with one that waits there, a third with two.
-        let queue = vitals.waiting.map(|waiting| 1.0 / (1.0 + waiting as f64));
-        let kv_cache = vitals.kv_used.map(|used| 1.0 - used.clamp(0.0, 1.0));
+        let queue = stats.waiting.map(|waiting| 1.0 / (1.0 + waiting as f64));
+        let kv_cache = stats.kv_used.map(|used| 1.0 - used.clamp(0.0, 1.0));
         let prefix = self.asks_prefixes(ask).then(|| {
             let matched = self.prefixes.matched(endpoint.id, ask.prefix);
             let bytes = matched.checked_sub(1).map_or(0, bytes_of);
             bytes as f64 / ask.prompt_bytes.max(bytes).max(1) as f64
         });
-        let lora = vitals.adapters.as_ref().map(|adapters| {
+        let lora = stats.adapters.as_ref().map(|adapters| {
             let holds = adapters.iter().any(|adapter| **adapter == *ask.model);
             f64::from(u8::from(holds))
         });

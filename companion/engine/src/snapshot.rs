@@ -42,7 +42,7 @@ pub struct Snapshot {
     /// Flows that wait, run, or were served lately, by name and band.
     pub flows: Vec<FlowSnapshot>,
     /// How far flows are apart, leaf by leaf of the tree; empty where their discipline promises no bound.
-    pub gaps: Vec<GapSnapshot>,
+    pub fairness_lags: Vec<FairnessLag>,
     /// Endpoints that are listed or still in use, by id.
     pub endpoints: Vec<EndpointSnapshot>,
     /// Totals since the engine began.
@@ -102,7 +102,7 @@ pub struct FlowSnapshot {
 
 /// The flows that compete with each other: those of one band, and of one class and model where these have their own.
 #[derive(Clone, Debug, PartialEq)]
-pub struct GapSnapshot {
+pub struct FairnessLag {
     /// The band.
     pub band: Band,
     /// The model; empty: all share.
@@ -124,7 +124,7 @@ pub struct EndpointSnapshot {
     /// It may be given requests: listed, healthy, and not marked down.
     pub ready: bool,
     /// Marked down until then, for requests failed there.
-    pub down: Option<Instant>,
+    pub down_until: Option<Instant>,
     /// Granted there and not ended.
     pub stock: u64,
     /// What it takes at a time; `u64::MAX`: anything.
@@ -148,7 +148,7 @@ impl Engine {
 
     /// It is listed, or something that isn't ended runs there. Of what isn't known nothing is kept, either.
     #[must_use]
-    pub fn knows(&self, endpoint: EndpointId) -> bool {
+    pub fn has_endpoint(&self, endpoint: EndpointId) -> bool {
         self.endpoints.get(endpoint).is_some()
     }
 
@@ -234,7 +234,7 @@ impl Engine {
             }),
             classes: self.class_snapshots(),
             flows: self.flow_snapshots(),
-            gaps: self.tree.gap_snapshots(),
+            fairness_lags: self.tree.gap_snapshots(),
             endpoints: self.endpoint_snapshots(),
             counters: self.counters,
             dispatching: self.ready,
@@ -304,7 +304,7 @@ impl Engine {
             id: endpoint.id,
             listed: endpoint.listed,
             ready: endpoint.ready,
-            down: endpoint.failures.down(),
+            down_until: endpoint.failures.down(),
             stock: endpoint.stock,
             bound: endpoint.share.bound(self.policy.gate),
             foreign: endpoint.limits().foreign,

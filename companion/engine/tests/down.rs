@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use penstock_engine::input::Band::Default;
 use penstock_engine::input::{EndpointState, Service};
-use penstock_engine::policy::Down;
+use penstock_engine::policy::OutlierEjection;
 use penstock_engine::{EndpointId, Input, RequestId};
 
 use support::Said::*;
@@ -24,7 +24,7 @@ fn fail(bench: &mut Bench, id: u64, endpoint: u32) -> Vec<support::Said> {
 fn down(bench: &Bench) -> Vec<Option<f64>> {
     let endpoints = bench.engine.snapshot().endpoints;
     let down = endpoints.iter().map(|endpoint| {
-        let until = endpoint.down?;
+        let until = endpoint.down_until?;
         assert!(!endpoint.ready, "it is marked down");
         Some(until.as_nanos() as f64 / 1e9)
     });
@@ -195,7 +195,7 @@ fn health_and_marks_are_two_things() {
 #[test]
 fn weights_and_policies_change_under_it() {
     let mut policy = policy();
-    policy.down = Down {
+    policy.outlier_ejection = OutlierEjection {
         first: Duration::from_secs(5),
         max: Duration::from_secs(6),
     };
@@ -211,7 +211,7 @@ fn weights_and_policies_change_under_it() {
         id: EndpointId(1),
         state,
     });
-    policy.down = Down {
+    policy.outlier_ejection = OutlierEjection {
         first: Duration::from_secs(1),
         max: Duration::from_secs(60),
     };

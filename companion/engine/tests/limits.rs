@@ -113,7 +113,7 @@ fn an_order_changes_with_requests_waiting() {
         let mut request = request(id, "f", Default);
         request.prompt = Prompt::Tokens(Tokens(prompt));
         request.deadline = Some(at(deadline));
-        request.jump = Duration::from_secs(if id == 1 { 4 } else { 0 });
+        request.head_start = Duration::from_secs(if id == 1 { 4 } else { 0 });
         bench.say(Input::Register(request));
     }
     let dispatch = || Input::Dispatch { blocked: vec![] };
@@ -174,10 +174,10 @@ fn what_is_no_more_the_pools_is_refused_if_it_waits() {
     let mut bench = Bench::new(policy, 1);
     bench.register(1, "f", Default);
     bench.register(2, "f", Default);
-    assert_eq!(bench.say(Input::Evict(RequestId(1))), []);
+    assert_eq!(bench.say(Input::ModelRemoved(RequestId(1))), []);
     let refused = [Rejected(2, Outcome::RejectedInvalid)];
-    assert_eq!(bench.say(Input::Evict(RequestId(2))), refused);
-    assert_eq!(bench.say(Input::Evict(RequestId(2))), []);
+    assert_eq!(bench.say(Input::ModelRemoved(RequestId(2))), refused);
+    assert_eq!(bench.say(Input::ModelRemoved(RequestId(2))), []);
 }
 
 #[test]

@@ -94,7 +94,7 @@ fn nothing_goes_to_an_endpoint_of_a_list_that_is_gone() {
     for id in 1..=2 {
         assert_eq!(bench.complete(id), [Settled(id, 1)]);
     }
-    assert!(!bench.engine.knows(EndpointId(1)) && bench.engine.knows(EndpointId(3)));
+    assert!(!bench.engine.has_endpoint(EndpointId(1)) && bench.engine.has_endpoint(EndpointId(3)));
 }
 
 #[test]
@@ -106,7 +106,7 @@ fn a_model_that_was_asked_for_counts_for_who_shares_and_the_other_for_what_is_le
     bench.register(1, "f", Band::Default);
     for id in 2..=3 {
         let mut request = request(id, "f", Band::Default);
-        request.asked = "chat".into();
+        request.requested_model = "chat".into();
         request.model = format!("target-{id}").into();
         bench.say(Input::Register(request));
     }

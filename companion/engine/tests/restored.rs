@@ -8,7 +8,7 @@ mod support;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use penstock_engine::input::{Band, PastUse, Service, Usage};
+use penstock_engine::input::{Band, PastUsage, Service, Usage};
 use penstock_engine::policy::{Class, ClassSet, CostUnit, Discipline};
 use penstock_engine::units::Tokens;
 use penstock_engine::{Effect, EndpointId, Engine, Input, Instant, Policy, Request, RequestId};
@@ -28,8 +28,8 @@ fn usage(window_s: u64) -> Policy {
     policy
 }
 
-fn used(flow: &str, cost: u64, ago_ms: u64) -> PastUse {
-    PastUse {
+fn used(flow: &str, cost: u64, ago_ms: u64) -> PastUsage {
+    PastUsage {
         band: Band::Default,
         class: "".into(),
         flow: flow.into(),
@@ -51,7 +51,7 @@ fn next_of(bench: &mut Bench, flows: &[&str]) -> Said {
 #[test]
 fn who_used_much_before_goes_last() {
     let mut bench = Bench::new(usage(60), 1);
-    assert_eq!(bench.say(Input::Used(vec![used("heavy", 500, 59_000)])), []);
+    assert_eq!(bench.say(Input::PastUsage(vec![used("heavy", 500, 59_000)])), []);
     assert_eq!(
         next_of(&mut bench, &["heavy", "light"]),
         Said::Dispatched(102, 1),
@@ -70,9 +70,9 @@ fn what_is_out_of_the_window_or_nothing_leaves_no_flow() {
         unknown,
         used("d", 5, u64::MAX),
     ];
-    bench.say(Input::Used(past));
+    bench.say(Input::PastUsage(past));
     assert_eq!(bench.engine.snapshot().flows.len(), 0);
-    bench.say(Input::Used(vec![used("e", 5, 30_000)]));
+    bench.say(Input::PastUsage(vec![used("e", 5, 30_000)]));
     assert_eq!(bench.engine.snapshot().flows.len(), 1);
     bench.at(31.0).wait();
     assert_eq!(
@@ -88,7 +88,7 @@ fn who_waits_already_is_put_behind_by_what_others_tell() {
     bench.register(1, "x", Band::Critical);
     bench.register(2, "a", Band::Default);
     bench.register(3, "b", Band::Default);
-    bench.say(Input::Used(vec![used("a", 1, 0)]));
+    bench.say(Input::PastUsage(vec![used("a", 1, 0)]));
     assert_eq!(bench.complete(1)[1], Said::Dispatched(3, 1));
 }
 
@@ -100,7 +100,7 @@ fn past_the_limit_of_flows_what_is_told_makes_none() {
     let past = (0..50)
         .map(|number| used(&format!("flow {number}"), 5, 0))
         .collect();
-    bench.say(Input::Used(past));
+    bench.say(Input::PastUsage(past));
     let flows = bench.engine.snapshot().flows.len();
     assert!(flows <= 2 + penstock_engine::limits::OVERFLOW_FLOWS, "{flows}");
 }
@@ -111,8 +111,8 @@ fn other_disciplines_have_no_window_to_tell_of() {
         let mut policy = usage(60);
         policy.flows.discipline = discipline;
         let mut bench = Bench::new(policy, 1);
-        bench.engine.report_use(true);
-        bench.say(Input::Used(vec![used("heavy", 500, 0)]));
+        bench.engine.report_usage(true);
+        bench.say(Input::PastUsage(vec![used("heavy", 500, 0)]));
         assert_eq!(bench.engine.snapshot().flows.len(), 0);
         bench.register(1, "a", Band::Default);
         assert_eq!(bench.complete(1).len(), 1, "{discipline:?} has nothing to report");
@@ -127,9 +127,9 @@ fn what_is_settled_is_reported_with_its_model_once() {
         ..ClassSet::default()
     }];
     let mut bench = Bench::new(policy, 1);
-    bench.engine.report_use(true);
+    bench.engine.report_usage(true);
     let mut asked = request(1, "acme", Band::Sheddable);
-    asked.asked = "gpt".into();
+    asked.requested_model = "gpt".into();
     bench.say(Input::Register(asked));
     let service = Service::Served(Usage {
         prompt: Some(Tokens(10)),
@@ -139,7 +139,7 @@ fn what_is_settled_is_reported_with_its_model_once() {
     let id = RequestId(1);
     let cost = Tokens(6 + 2 * 20);
     let said = bench.effects(Input::Settle { id, service });
-    let expected = Effect::Used {
+    let expected = Effect::UsageSettled {
         band: Band::Sheddable,
         class: "0.chat".into(),
         flow: "acme".into(),
@@ -164,7 +164,7 @@ fn what_is_settled_is_reported_with_its_model_once() {
 struct Life {
     engine: Engine,
     now: Instant,
-    reported: Vec<(Instant, PastUse)>,
+    reported: Vec<(Instant, PastUsage)>,
     running: Vec<RequestId>,
     gone: Vec<RequestId>,
 }
@@ -172,7 +172,7 @@ struct Life {
 impl Life {
     fn begin(policy: Policy, now: Instant) -> Self {
         let mut engine = Engine::new(policy, 7, now);
-        engine.report_use(true);
+        engine.report_usage(true);
         let mut life = Self {
             engine,
             now,
@@ -197,7 +197,7 @@ impl Life {
                     self.running.push(id);
                     self.gone.push(id);
                 }
-                Effect::Used {
+                Effect::UsageSettled {
                     band,
                     class,
                     flow,
@@ -205,7 +205,7 @@ impl Life {
                     cost,
                 } => {
                     let ago = Duration::ZERO;
-                    let past = PastUse {
+                    let past = PastUsage {
                         band,
                         class,
                         flow,
@@ -250,7 +250,7 @@ impl Life {
     }
 
     /// All that it reported, as somebody tells it who summed up what came together, in any order.
-    fn told(&self, dice: &mut Dice) -> Vec<PastUse> {
+    fn told(&self, dice: &mut Dice) -> Vec<PastUsage> {
         let mut sums: BTreeMap<_, u64> = BTreeMap::new();
         for (at, past) in &self.reported {
             let who = (
@@ -261,9 +261,9 @@ impl Life {
             );
             *sums.entry((*at, who)).or_default() += past.cost.0;
         }
-        let mut told: Vec<PastUse> = sums
+        let mut told: Vec<PastUsage> = sums
             .into_iter()
-            .map(|((at, (band, class, flow, model)), cost)| PastUse {
+            .map(|((at, (band, class, flow, model)), cost)| PastUsage {
                 band,
                 class,
                 flow,
@@ -282,7 +282,7 @@ impl Life {
 fn ask(dice: &mut Dice, id: u64) -> Request {
     let flow = dice.one(&["a", "b", "c", "d", "e", ""]);
     let mut request = request(id, flow, dice.one(&BANDS));
-    request.asked = dice.one(&["m", "n"]).into();
+    request.requested_model = dice.one(&["m", "n"]).into();
     request
 }
 
@@ -363,7 +363,7 @@ proptest! {
         let width = 1_000_000_000_u64.max(policy.usage_window.as_nanos() as u64 / 300);
         let begun = Instant::from_nanos(life.now.as_nanos() % width);
         let mut again = Life::begin(policy, begun);
-        again.say(Input::Used(life.told(&mut dice)));
+        again.say(Input::PastUsage(life.told(&mut dice)));
         let [before, after] = [&life, &again].map(Life::windows);
         prop_assert_eq!(after, before);
         go_alike([life, again], &mut dice)?;
@@ -390,7 +390,7 @@ proptest! {
             }
         }
         let told = there.told(&mut dice);
-        here.say(Input::Used(told));
+        here.say(Input::PastUsage(told));
         go_alike([alone, here], &mut dice)?;
     }
 }

@@ -2,7 +2,7 @@
 
 mod support;
 
-use penstock_engine::input::{EndpointState, Vitals};
+use penstock_engine::input::{EndpointState, ServerStats};
 use penstock_engine::policy::{Gate, Scorers};
 use penstock_engine::{Effect, EndpointId, Input, Policy, Request, RequestId};
 
@@ -28,22 +28,22 @@ fn bench_with(scheduler: Scorers) -> Bench {
     )
 }
 
-fn know(bench: &mut Bench, id: u32, vitals: Vitals) {
+fn know(bench: &mut Bench, id: u32, stats: ServerStats) {
     let id = EndpointId(id);
-    assert_eq!(bench.say(Input::Vitals { id, vitals }), []);
+    assert_eq!(bench.say(Input::ServerStats { id, stats }), []);
 }
 
-fn waits(waiting: u64) -> Vitals {
-    Vitals {
+fn waits(waiting: u64) -> ServerStats {
+    ServerStats {
         waiting: Some(waiting),
-        ..Vitals::default()
+        ..ServerStats::default()
     }
 }
 
-fn holds(adapters: &[&str]) -> Vitals {
-    Vitals {
+fn holds(adapters: &[&str]) -> ServerStats {
+    ServerStats {
         adapters: Some(adapters.iter().map(|&it| it.into()).collect()),
-        ..Vitals::default()
+        ..ServerStats::default()
     }
 }
 
@@ -80,11 +80,11 @@ fn a_shorter_queue_is_better_and_fallbacks_are_in_order() {
 fn a_free_cache_is_better() {
     let mut bench = bench_with(Scorers::default());
     for (id, used) in [(1, 0.9), (2, 0.5), (3, 0.1)] {
-        let vitals = Vitals {
+        let stats = ServerStats {
             kv_used: Some(used),
-            ..Vitals::default()
+            ..ServerStats::default()
         };
-        know(&mut bench, id, vitals);
+        know(&mut bench, id, stats);
     }
     assert_eq!(order(&mut bench, plain(1)), [3, 2, 1]);
 }
@@ -150,7 +150,7 @@ fn what_is_not_said_any_more_does_not_count() {
     }
     assert_eq!(order(&mut bench, plain(1)), [1, 2, 3]);
     for id in 1..=3 {
-        know(&mut bench, id, Vitals::default());
+        know(&mut bench, id, ServerStats::default());
     }
     assert_ne!(order(&mut bench, plain(2))[0], 1, "least stock again");
 }

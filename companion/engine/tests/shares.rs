@@ -63,7 +63,7 @@ proptest! {
                         left[(id.0 / 1_000 - 1) as usize] -= 1;
                     }
                     Effect::Settled { id, cost, .. } if id.0 >= 1_000 => served[(id.0 / 1_000 - 1) as usize] += cost.0,
-                    Effect::Settled { .. } | Effect::Traced { .. } | Effect::Used { .. } | Effect::Reject { .. } | Effect::Cancelled { .. } => {}
+                    Effect::Settled { .. } | Effect::Traced { .. } | Effect::UsageSettled { .. } | Effect::Reject { .. } | Effect::Cancelled { .. } => {}
                 }
             }
             if left.contains(&0) {
@@ -155,7 +155,7 @@ proptest! {
                         running.push_back(id.0);
                     }
                 }
-                let gaps = bench.engine.snapshot().gaps;
+                let gaps = bench.engine.snapshot().fairness_lags;
                 prop_assert_eq!(gaps.len(), 3);
                 prop_assert_eq!(gaps[0].ratio, 0.0, "nobody is critical");
                 prop_assert!(gaps[1].ratio <= 1.0, "{:?}", gaps[1]);

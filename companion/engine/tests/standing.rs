@@ -5,7 +5,7 @@ mod support;
 
 use penstock_engine::input::{Band, ClassKey};
 use penstock_engine::policy::{Class, ClassSet, Discipline};
-use penstock_engine::standing::Hold;
+use penstock_engine::queue_position::BlockReason;
 use penstock_engine::units::{Decimal, Tokens};
 use penstock_engine::{EndpointId, Input, Policy, RequestId};
 
@@ -23,8 +23,8 @@ fn busy_with(change: impl FnOnce(&mut Policy)) -> Bench {
     bench
 }
 
-fn hold(bench: &Bench, id: u64) -> Option<Hold> {
-    bench.engine.hold(RequestId(id))
+fn hold(bench: &Bench, id: u64) -> Option<BlockReason> {
+    bench.engine.block_reason(RequestId(id))
 }
 
 fn ahead(bench: &Bench, id: u64) -> Option<u64> {
@@ -35,7 +35,7 @@ fn ahead(bench: &Bench, id: u64) -> Option<u64> {
 fn a_full_gate_is_said_with_its_numbers() {
     let mut bench = busy_with(|_| {});
     bench.register(2, "f", Default);
-    assert_eq!(hold(&bench, 2), Some(Hold::Gate { stock: 1, lower: 1 }));
+    assert_eq!(hold(&bench, 2), Some(BlockReason::Gate { stock: 1, lower: 1 }));
     assert_eq!(hold(&bench, 1), None, "it runs");
     assert_eq!(hold(&bench, 9), None, "nobody");
     let place = |id| bench.engine.endpoint_of(RequestId(id));
@@ -46,10 +46,10 @@ fn a_full_gate_is_said_with_its_numbers() {
 fn what_holds_one_alone_comes_before_the_gate() {
     let mut bench = busy_with(|policy| policy.flows.max_in_flight = Some(1));
     bench.register(2, "other", Default);
-    let limit = Hold::MaxInFlight { running: 1, most: 1 };
+    let limit = BlockReason::MaxInFlight { running: 1, most: 1 };
     assert_eq!(hold(&bench, 2), Some(limit));
     bench.say(Input::Suspend(RequestId(2)));
-    assert_eq!(hold(&bench, 2), Some(Hold::Suspended));
+    assert_eq!(hold(&bench, 2), Some(BlockReason::Suspended));
 }
 
 #[test]
@@ -64,12 +64,12 @@ fn endpoints_that_are_not_ready_are_told_apart_from_those_it_may_not_use() {
         state: not_ready(),
     });
     assert_eq!(bench.say(Input::Register(pinned)), []);
-    assert_eq!(hold(&bench, 1), Some(Hold::OwnEndpoints));
+    assert_eq!(hold(&bench, 1), Some(BlockReason::OwnEndpoints));
     bench.say(Input::Endpoint {
         id: EndpointId(1),
         state: not_ready(),
     });
-    assert_eq!(hold(&bench, 1), Some(Hold::NoEndpoint));
+    assert_eq!(hold(&bench, 1), Some(BlockReason::NoEndpoint));
 }
 
 fn not_ready() -> penstock_engine::input::EndpointState {
@@ -100,7 +100,7 @@ fn a_class_is_held_by_its_threshold() {
     assert_eq!(bench.engine.class_of(&long(1)), "long");
     assert_eq!(bench.say(Input::Register(long(1))), [Bypassed(1, 1)]);
     assert_eq!(bench.say(Input::Register(long(2))), []);
-    assert_eq!(hold(&bench, 2), Some(Hold::ClassThreshold));
+    assert_eq!(hold(&bench, 2), Some(BlockReason::ClassThreshold));
     assert_eq!(&*bench.engine.class(RequestId(2)), "long");
 }
 
@@ -115,7 +115,7 @@ fn a_ceiling_and_a_rate_hold_with_the_gate_open() {
         assert_eq!(bench.register(id, "f", Sheddable), [Bypassed(id, 1)]);
     }
     assert_eq!(bench.register(3, "f", Sheddable), []);
-    assert_eq!(hold(&bench, 3), Some(Hold::Ceiling { stock: 2, lower: 4 }));
+    assert_eq!(hold(&bench, 3), Some(BlockReason::Ceiling { stock: 2, lower: 4 }));
 
     let mut policy = support::policy();
     policy.gate = gate(4, 4);
@@ -123,7 +123,7 @@ fn a_ceiling_and_a_rate_hold_with_the_gate_open() {
     let mut bench = Bench::new(policy, 1);
     assert_eq!(bench.register(1, "f", Default), [Bypassed(1, 1)]);
     assert_eq!(bench.register(2, "f", Default), []);
-    assert_eq!(hold(&bench, 2), Some(Hold::MaxRate));
+    assert_eq!(hold(&bench, 2), Some(BlockReason::MaxRate));
 }
 
 #[test]

@@ -176,7 +176,7 @@ fn it_leaves_like_any_other_that_waits() {
     bench.register(5, "g", Default);
     suspend(&mut bench, 5);
     assert_eq!(
-        bench.say(Input::Evict(RequestId(5))),
+        bench.say(Input::ModelRemoved(RequestId(5))),
         [Rejected(5, O::RejectedInvalid)]
     );
     suspend(&mut bench, 4);

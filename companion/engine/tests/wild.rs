@@ -128,7 +128,7 @@ impl World {
                 Effect::Reject { id, .. } | Effect::Cancelled { id, .. } => {
                     self.waiting.remove(&id);
                 }
-                Effect::Settled { .. } | Effect::Traced { .. } | Effect::Used { .. } => {}
+                Effect::Settled { .. } | Effect::Traced { .. } | Effect::UsageSettled { .. } => {}
             }
         }
         if !matches!(self.gate, Gate::Auto { .. }) {

@@ -148,7 +148,7 @@ fn endpoints(of: &PoolFacts<'_>) -> Vec<String> {
     }
     advice.extend(away.iter().take(NAMED).map(|it| {
         let address = of.pool.address(it.id);
-        match it.down {
+        match it.down_until {
             Some(until) => format!(
                 "{address} is marked down, requests failed there; it is tried again in {:.1}s. Look at its server's log (down.first and down.max say for how long it is left alone).",
                 until.since(of.now).as_secs_f64()

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use hashbrown::HashMap;
 use penstock_control::{ConnId, Control, Event, Output, RequestStatus, Settings, Status};
-use penstock_engine::input::PastUse;
+use penstock_engine::input::PastUsage;
 use penstock_wire::{CompanionFrame, FilterFrame};
 use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::{mpsc, oneshot};
@@ -103,7 +103,7 @@ impl Handle {
     ///
     /// # Errors
     /// When the driver has ended.
-    pub async fn used(&self, pool: Arc<str>, past: Vec<PastUse>) -> Result<(), Gone> {
+    pub async fn used(&self, pool: Arc<str>, past: Vec<PastUsage>) -> Result<(), Gone> {
         self.tell(Event::Used { pool, past }).await
     }
 

@@ -173,7 +173,7 @@ fn variant(now: &VariantStatus) -> Value {
 
 /// Why an endpoint is given requests, or isn't.
 fn why(of: &EndpointSnapshot, at: Instant) -> String {
-    match of.down {
+    match of.down_until {
         _ if of.ready => "ready".into(),
         _ if !of.listed => "it is no longer listed; what runs there may finish".into(),
         Some(until) => format!(
@@ -358,7 +358,7 @@ mod tests {
                 id: EndpointId(id),
                 listed: true,
                 ready: true,
-                down: None,
+                down_until: None,
                 stock: 1,
                 bound: 8,
                 foreign: 3 * u64::from(id == 0),
@@ -510,14 +510,14 @@ mod tests {
             id: EndpointId(0),
             listed: true,
             ready: false,
-            down: None,
+            down_until: None,
             stock: 0,
             bound: 1,
             foreign: 0,
         };
         assert_eq!(why(&endpoint, at), "its health check fails");
         let down = EndpointSnapshot {
-            down: Some(at.after(Duration::from_millis(1_500))),
+            down_until: Some(at.after(Duration::from_millis(1_500))),
             ..endpoint
         };
         assert_eq!(why(&down, at), "requests failed there; it is tried again in 1.5s");

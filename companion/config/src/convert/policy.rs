@@ -45,7 +45,7 @@ pub(super) fn convert(raw: Parts, identities_max: usize, path: &str) -> Result<C
     let ClassSets { sets, globs } = classes::convert(arbitration.classes, &format!("{within}.classes"))?;
     Ok(Converted {
         policy: engine::Policy {
-            down: convert_down(&raw.down, path)?,
+            outlier_ejection: convert_down(&raw.down, path)?,
             queue: convert_queue(&raw.queue),
             gate: gate::convert(&raw.stock, path)?,
             bands: convert_bands(&arbitration.bands, &within)?,
@@ -64,8 +64,8 @@ pub(super) fn convert(raw: Parts, identities_max: usize, path: &str) -> Result<C
     })
 }
 
-fn convert_down(raw: &raw::Down, path: &str) -> Result<engine::Down, Broken> {
-    let down = engine::Down {
+fn convert_down(raw: &raw::Down, path: &str) -> Result<engine::OutlierEjection, Broken> {
+    let down = engine::OutlierEjection {
         first: raw.first.0,
         max: raw.max.0,
     };
@@ -193,7 +193,7 @@ mod tests {
 
     use penstock_control::FlowKey;
     use penstock_engine::policy::{
-        BandMode, Bands, CostUnit, Discipline, Down, Flows, Gate, Order, StockUnit, TokenWeights,
+        BandMode, Bands, CostUnit, Discipline, Flows, Gate, Order, OutlierEjection, StockUnit, TokenWeights,
     };
     use penstock_engine::units::Decimal;
 
@@ -298,11 +298,11 @@ arbitration:
         assert_eq!(pool.flow_key, [FlowKey::FairnessId, FlowKey::TargetModel]);
         let target = Some(Duration::from_millis(500));
         assert_eq!(policy.order, Order::SloDeadline { target });
-        let down = Down {
+        let down = OutlierEjection {
             first: Duration::from_millis(250),
             max: Duration::from_secs(8),
         };
-        assert_eq!(policy.down, down);
+        assert_eq!(policy.outlier_ejection, down);
         assert_eq!(pool.requeues, 5);
         assert_eq!(pool.store, None);
         let kept = valid("usage: {store: {redb: /var/lib/penstock/kept.redb}}");

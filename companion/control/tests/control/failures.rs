@@ -107,7 +107,7 @@ fn what_enters_again_has_failed_everywhere_and_the_last_server_stays() {
         .snapshot
         .endpoints
         .iter()
-        .map(|it| it.down.is_some())
+        .map(|it| it.down_until.is_some())
         .collect();
     assert_eq!(down.iter().filter(|down| **down).count(), 1);
 }

@@ -3,7 +3,7 @@
 use core::time::Duration;
 
 use penstock_control::{Event, PoolStatus, Settings};
-use penstock_engine::input::{Band, PastUse};
+use penstock_engine::input::{Band, PastUsage};
 use penstock_engine::policy::Discipline;
 use penstock_engine::units::Tokens;
 use penstock_wire as wire;
@@ -126,8 +126,8 @@ fn a_flow_that_is_idle_for_ten_minutes_gives_its_place_to_another() {
     assert_eq!(names(&world), ["a", "c"]);
 }
 
-fn past(flow: &str, cost: u64) -> PastUse {
-    PastUse {
+fn past(flow: &str, cost: u64) -> PastUsage {
+    PastUsage {
         band: Band::Default,
         class: "".into(),
         flow: flow.into(),
@@ -159,7 +159,7 @@ fn what_is_settled_is_said_where_it_counts_in_a_window() {
     world.say(1, completed(1));
     let used = world.take().used;
     let model: Box<str> = register(1).model.into();
-    let expected = PastUse {
+    let expected = PastUsage {
         model,
         ..past("acme", COST)
     };
@@ -176,7 +176,7 @@ fn what_is_told_of_the_past_puts_its_flow_last_and_shows_nobody() {
     let model: Box<str> = register(1).model.into();
     let told = |pool: &str| Event::Used {
         pool: pool.into(),
-        past: vec![PastUse {
+        past: vec![PastUsage {
             model: model.clone(),
             ..past("heavy", 1_000)
         }],

@@ -8,7 +8,7 @@ use penstock_control::{
     ConnId, Control, EndpointSettings, Event, FlowKey, Kept, MaxPriority, Observation, Output, PoolSettings,
     Settings,
 };
-use penstock_engine::input::PastUse;
+use penstock_engine::input::PastUsage;
 use penstock_engine::policy::{Gate, Policy, Queue, StockUnit};
 use penstock_engine::units::Decimal;
 use penstock_engine::{Instant, Outcome};
@@ -250,7 +250,7 @@ pub(crate) struct Taken {
     /// Requests that wait and run, of sessions that were lost.
     pub(crate) orphaned: Vec<(usize, usize)>,
     /// What was used that counts in a window, by pool.
-    pub(crate) used: Vec<(Arc<str>, PastUse)>,
+    pub(crate) used: Vec<(Arc<str>, PastUsage)>,
     /// What of pools' servers is worth keeping.
     pub(crate) learned: Vec<(Arc<str>, String, Kept)>,
     /// Endpoints that were marked down (`true`), or are tried again.

@@ -9,7 +9,7 @@ use core::cmp::Ordering;
 use super::Endpoints;
 use crate::budget::Rank;
 use crate::endpoint::Endpoint;
-use crate::input::{EndpointId, Vitals};
+use crate::input::{EndpointId, ServerStats};
 use crate::limits::GRANT_ENDPOINTS_MAX;
 use crate::load::Load;
 use crate::policy::Scorers;
@@ -18,16 +18,16 @@ use crate::scores::{Ask, Score};
 impl Endpoints {
     /// Other weights of the scorers.
     pub(crate) fn weigh(&mut self, weights: Scorers) {
-        let all = self.all.iter().map(|(_, endpoint)| &endpoint.vitals);
+        let all = self.all.iter().map(|(_, endpoint)| &endpoint.stats);
         self.scheduler.weigh(weights, all);
     }
 
     /// What the server of `id` says of itself.
-    pub(crate) fn know(&mut self, id: EndpointId, vitals: Vitals) {
+    pub(crate) fn know(&mut self, id: EndpointId, stats: ServerStats) {
         let number = self.ids.get(&id).copied().filter(|_| self.is_listed(id));
         if let Some(number) = number {
-            let before = core::mem::replace(&mut self.all[number].vitals, vitals);
-            self.scheduler.changed(&before, &self.all[number].vitals);
+            let before = core::mem::replace(&mut self.all[number].stats, stats);
+            self.scheduler.changed(&before, &self.all[number].stats);
         }
     }
 
@@ -106,12 +106,12 @@ impl Endpoints {
     }
 
     /// From now on [`Self::choose_fitting`] can be asked about those only that change.
-    pub(crate) fn look_away(&mut self) {
+    pub(crate) fn clear_dirty(&mut self) {
         self.touched.clear();
     }
 
     /// Who takes `more` under [`Gate::Auto`]: the least used of its budget first, or by score, as [`Self::choose`]. `since`: who
-    /// hasn't changed since [`Self::look_away`] is known not to.
+    /// hasn't changed since [`Self::clear_dirty`] is known not to.
     pub(crate) fn choose_fitting(
         &self,
         eligible: Option<&[EndpointId]>,

@@ -5,8 +5,8 @@
 
 use crate::slab::Slab;
 
-use super::gaps::Seat;
-use super::lanes::LaneId;
+use super::eligibility::LaneId;
+use super::fairness_lag::Seat;
 use super::node::ChildId;
 use super::order::Queue;
 

@@ -10,9 +10,9 @@ use core::hash::BuildHasher;
 
 use hashbrown::{DefaultHashBuilder, HashTable};
 
-use crate::heap::{Heaps, Root};
 use crate::input::{Band, EndpointId};
 use crate::limits::OVERFLOW_FLOWS;
+use crate::pairing_heap::{PairingHeaps, Root};
 use crate::policy::Flows as Policy;
 use crate::rng;
 use crate::slab::Slab;
@@ -77,7 +77,7 @@ pub(super) struct Identities {
     hasher: DefaultHashBuilder,
     seed: u64,
     born: u64,
-    turns: [Heaps<(u64, u64)>; 3],
+    turns: [PairingHeaps<(u64, u64)>; 3],
     victims: [Root; 3],
 }
 

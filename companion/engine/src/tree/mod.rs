@@ -7,26 +7,26 @@
 
 mod agenda;
 mod audit;
-mod cascade;
 mod classes;
-mod deficits;
+mod disciplines;
+mod drr;
 mod dynamo;
+mod eligibility;
+mod fairness_lag;
 mod flows;
-mod gaps;
 mod identities;
-mod lanes;
-mod level;
 mod models;
 mod node;
 mod order;
-mod reshape;
+mod past_usage;
+mod propagate;
+mod reconfigure;
 mod ring;
-mod shape;
+mod strict_priority;
 mod suspended;
-mod tags;
+mod tree_config;
 mod usage;
-mod used;
-mod walk;
+mod virtual_time;
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -42,17 +42,17 @@ use crate::slab::Slab;
 use crate::time::Instant;
 
 pub(crate) use classes::Classes;
+use disciplines::{Bands, FlowScheduler, Models as ModelTrees, Ring};
+pub(crate) use eligibility::LaneId;
+use eligibility::Lanes;
 use flows::{Flow, Flows};
 use identities::Identities;
 pub(crate) use identities::{Identity, InBand};
-pub(crate) use lanes::LaneId;
-use lanes::Lanes;
-use level::{Bands, Level, Models as ModelTrees, Ring};
 use models::Models;
 use node::{ChildId, Receipt};
 use order::Order;
-pub(crate) use order::{Claim, score};
-use shape::Shape;
+pub(crate) use order::{OrderKey, score};
+use tree_config::TreeConfig;
 
 /// The bands, most critical first.
 pub(crate) const BANDS: [Band; 3] = [Band::Critical, Band::Default, Band::Sheddable];
@@ -128,8 +128,8 @@ pub(crate) struct Receipts {
 struct Leaf {
     tree: u32,
     class: u32,
-    level: Level,
-    gaps: gaps::Gaps,
+    level: FlowScheduler,
+    gaps: fairness_lag::FairnessLags,
     waiting: u64,
     /// Whether it could go when those above were last told, and the epoch in which that was.
     told: Option<(bool, u64)>,
@@ -163,7 +163,7 @@ struct BandNode {
 }
 
 impl BandNode {
-    fn new(shape: &Shape) -> Self {
+    fn new(shape: &TreeConfig) -> Self {
         Self {
             trees: HashMap::new(),
             models: ModelTrees::new(shape),
@@ -175,7 +175,7 @@ impl BandNode {
 
 #[derive(Debug)]
 pub(crate) struct Tree {
-    shape: Shape,
+    shape: TreeConfig,
     pool: Bands,
     bands: [BandNode; 3],
     trees: Slab<Model>,
@@ -197,7 +197,7 @@ pub(crate) struct Tree {
 
 impl Tree {
     pub(crate) fn new(policy: &Policy, seed: u64, now: Instant) -> Self {
-        let shape = Shape::of(policy);
+        let shape = TreeConfig::of(policy);
         Self {
             pool: Bands::new(&shape),
             bands: [(); 3].map(|()| BandNode::new(&shape)),

@@ -8,7 +8,7 @@ use alloc::vec::Vec;
 use core::cmp::Reverse;
 use core::time::Duration;
 
-use crate::heap::{Heaps, Root};
+use crate::pairing_heap::{PairingHeaps, Root};
 use crate::policy;
 use crate::time::Instant;
 
@@ -17,7 +17,7 @@ use super::{Arrival, LaneId, Queued};
 
 /// What decides a request's place in its flow, under its strict tier.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Claim {
+pub(crate) struct OrderKey {
     pub(crate) class_cost: u64,
     pub(crate) arrived: Instant,
     /// Its head start.
@@ -29,7 +29,7 @@ pub(crate) struct Claim {
 }
 
 /// The least goes first. A head start counts to 292 years, and an arrival to as late.
-pub(crate) fn score(order: policy::Order, claim: &Claim) -> u64 {
+pub(crate) fn score(order: policy::Order, claim: &OrderKey) -> u64 {
     const HALF: u64 = 1 << 63;
     match order {
         policy::Order::Fcfs => {
@@ -92,8 +92,8 @@ impl Queue {
 
 #[derive(Debug, Default)]
 pub(super) struct Order {
-    first: Heaps<Key>,
-    youngest: Heaps<Reverse<Arrival>>,
+    first: PairingHeaps<Key>,
+    youngest: PairingHeaps<Reverse<Arrival>>,
     facts: Vec<Facts>,
 }
 
@@ -181,17 +181,17 @@ mod tests {
 
     const SECOND: u64 = 1_000_000_000;
 
-    fn claim(class_cost: u64, arrived: u64, jump: u64) -> Claim {
-        Claim {
+    fn claim(class_cost: u64, arrived: u64, jump: u64) -> OrderKey {
+        OrderKey {
             class_cost,
             arrived: Instant::from_nanos(arrived * SECOND),
             jump: Duration::from_secs(jump),
-            ..Claim::default()
+            ..OrderKey::default()
         }
     }
 
     /// Each goes before the next.
-    fn in_order(order: By, claims: &[Claim]) {
+    fn in_order(order: By, claims: &[OrderKey]) {
         assert!(
             claims.is_sorted_by(|a, b| score(order, a) < score(order, b)),
             "{order:?}: {claims:?}"
@@ -227,12 +227,12 @@ mod tests {
 
     #[test]
     fn deadlines_and_targets_go_by_when_they_are_and_none_is_last() {
-        let due = |deadline: u64| Claim {
+        let due = |deadline: u64| OrderKey {
             deadline: Some(Instant::from_nanos(deadline)),
             ..claim(1, 7, 1_000)
         };
         in_order(By::Edf, &[due(3), due(4), claim(1, 0, 1_000)]);
-        let target = |arrived, millis| Claim {
+        let target = |arrived, millis| OrderKey {
             ttft_target: Some(Duration::from_millis(millis)),
             ..claim(1, arrived, 1_000)
         };

@@ -240,7 +240,7 @@ impl Load {
                     *self.served.entry(place).or_default() += cost.0;
                 }
                 Effect::Reject { .. } | Effect::Cancelled { .. } => panic!("refused: {effect:?}"),
-                Effect::Traced { .. } | Effect::Used { .. } => {}
+                Effect::Traced { .. } | Effect::UsageSettled { .. } => {}
             }
         }
     }

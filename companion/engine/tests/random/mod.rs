@@ -7,7 +7,7 @@ mod policies;
 use std::time::Duration;
 
 use penstock_engine::input::{
-    Amended, Band, ClassKey, EndpointState, PastUse, Prompt, Relisted, Service, Usage, Vitals,
+    Amended, Band, ClassKey, EndpointState, PastUsage, Prompt, Relisted, ServerStats, Service, Usage,
 };
 use penstock_engine::units::{Decimal, Tokens};
 use penstock_engine::{Budget, EndpointId, Input, Instant, Request, RequestId};
@@ -52,14 +52,14 @@ pub fn request(dice: &mut Dice, id: RequestId, now: Instant) -> Request {
         class,
         class_set: dice.below(3) as u16,
         model: dice.one(&["m", "m", "n"]).into(),
-        asked: maybe(dice, 20, |dice| dice.one(&["m", "n"]).into()).unwrap_or_default(),
+        requested_model: maybe(dice, 20, |dice| dice.one(&["m", "n"]).into()).unwrap_or_default(),
         prompt: Prompt::Tokens(Tokens(1 + dice.below(500))),
         cached: Tokens(dice.below(200)),
         expected_output: Some(Tokens(dice.below(100))),
         max_output: maybe(dice, 50, |dice| Tokens(dice.below(100))),
         body_bytes: dice.below(2_000),
         strict: maybe(dice, 20, |dice| dice.below(3) as u8).unwrap_or(0),
-        jump: Duration::from_secs(maybe(dice, 20, |dice| dice.below(5)).unwrap_or(0)),
+        head_start: Duration::from_secs(maybe(dice, 20, |dice| dice.below(5)).unwrap_or(0)),
         deadline: maybe(dice, 10, |dice| now.after(Duration::from_secs(dice.below(60)))),
         ttft_target: maybe(dice, 20, |dice| Duration::from_secs(dice.below(20))),
         eligible: maybe(dice, 35, endpoints),
@@ -143,7 +143,7 @@ pub fn input(
             service: service(dice),
         },
         118..128 => Input::Cancel(id(dice, false)),
-        128..131 => Input::Evict(id(dice, false)),
+        128..131 => Input::ModelRemoved(id(dice, false)),
         131..139 => Input::Requeue(id(dice, false)),
         139..147 => Input::Sent {
             id: id(dice, false),
@@ -195,9 +195,9 @@ pub fn input(
             class_set: dice.below(3) as u16,
             eligible: maybe(dice, 60, endpoints),
         }),
-        257..265 => Input::Vitals {
+        257..265 => Input::ServerStats {
             id: endpoint(dice),
-            vitals: Vitals {
+            stats: ServerStats {
                 waiting: maybe(dice, 40, |dice| dice.below(4)),
                 kv_used: maybe(dice, 40, |dice| dice.below(5) as f64 / 4.0),
                 adapters: maybe(dice, 30, |dice| {
@@ -223,14 +223,14 @@ pub fn input(
         }
         269..275 => {
             let count = 1 + dice.below(3);
-            Input::Used((0..count).map(|_| past_use(dice)).collect())
+            Input::PastUsage((0..count).map(|_| past_use(dice)).collect())
         }
         _ => return None,
     })
 }
 
-fn past_use(dice: &mut Dice) -> PastUse {
-    PastUse {
+fn past_use(dice: &mut Dice) -> PastUsage {
+    PastUsage {
         band: band(dice),
         class: dice
             .one(&["", "0.chat.long", "0.batch", "1.chat", "nobody's"])

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use penstock_engine::Policy;
 use penstock_engine::policy::{
-    Admit, BandMode, Bands, Bucket, Class, ClassMode, ClassSet, CostUnit, Discipline, Down, Flows, Gate,
-    Order, Overflow, Queue, Scorers, StockUnit, TokenWeights,
+    Admit, BandMode, Bands, Bucket, Class, ClassMode, ClassSet, CostUnit, Discipline, Flows, Gate, Order,
+    OutlierEjection, Overflow, Queue, Scorers, StockUnit, TokenWeights,
 };
 use penstock_engine::units::Decimal;
 
@@ -70,7 +70,7 @@ pub fn policy(dice: &mut Dice, worlds: &Worlds) -> Policy {
             },
         ]),
         usage_window: Duration::from_secs(dice.one(&[5, 60, 300, 600])),
-        down: Down {
+        outlier_ejection: OutlierEjection {
             first: Duration::from_secs(dice.one(&[1, 5])),
             max: Duration::from_secs(dice.one(&[5, 30])),
         },

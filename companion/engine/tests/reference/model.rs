@@ -250,7 +250,7 @@ impl Model {
                     });
                 }
             }
-            Input::Evict(id) => {
+            Input::ModelRemoved(id) => {
                 if self.find(id).is_some_and(|item| item.running.is_none()) {
                     self.refuse_waiting(id, Outcome::RejectedInvalid, said);
                 }
@@ -315,9 +315,9 @@ impl Model {
                 self.fail(id, endpoint);
                 self.lose();
             }
-            Input::Vitals { id, vitals } => {
+            Input::ServerStats { id, stats } => {
                 if self.endpoints.contains_key(&id) {
-                    self.seen.vitals.insert(id, vitals);
+                    self.seen.stats.insert(id, stats);
                 }
             }
             Input::Suspend(id) => self.suspend(id, true),
@@ -356,7 +356,7 @@ impl Model {
                 }
                 self.end_slow_starts();
             }
-            Input::Used(past) => self.take_used(past),
+            Input::PastUsage(past) => self.take_used(past),
             Input::Ready => {
                 self.ready = true;
                 self.ready_since.get_or_insert(self.now);

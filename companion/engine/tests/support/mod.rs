@@ -101,7 +101,7 @@ pub fn short(effect: &Effect) -> Said {
             Said::Rejected(id.0, *outcome)
         }
         Effect::Cancelled { id, .. } => Said::Cancelled(id.0),
-        Effect::Traced { .. } | Effect::Used { .. } => unreachable!("nobody asked for it"),
+        Effect::Traced { .. } | Effect::UsageSettled { .. } => unreachable!("nobody asked for it"),
         Effect::Settled { id, cost, .. } => Said::Settled(id.0, cost.0),
     }
 }

@@ -104,7 +104,7 @@ impl Ledger {
                     assert!(matches!(input, Some(Input::Cancel(of)) if of == *id));
                 }
                 Effect::Settled { id, .. } => self.settled(*id, input.as_ref()),
-                Effect::Used { cost, .. } => assert!(cost.0 > 0, "nothing was used"),
+                Effect::UsageSettled { cost, .. } => assert!(cost.0 > 0, "nothing was used"),
                 Effect::Traced { .. } => {}
             }
         }
@@ -119,7 +119,7 @@ impl Ledger {
             if entry.place == Place::New {
                 entry.place = Place::Waits;
             }
-            let gone = matches!(input, Some(Input::Cancel(of) | Input::Evict(of)) if of == *id);
+            let gone = matches!(input, Some(Input::Cancel(of) | Input::ModelRemoved(of)) if of == *id);
             assert!(!gone || entry.runs(), "{id:?} is gone and waits");
         }
         self.compare(engine);
@@ -182,12 +182,12 @@ impl Ledger {
                     self.amend(amended);
                 }
             }
-            Input::Used(_)
+            Input::PastUsage(_)
             | Input::Load { .. }
-            | Input::Vitals { .. }
+            | Input::ServerStats { .. }
             | Input::Budget { .. }
             | Input::Cancel(_)
-            | Input::Evict(_)
+            | Input::ModelRemoved(_)
             | Input::Dispatch { .. }
             | Input::Drain(_)
             | Input::Ready => {}

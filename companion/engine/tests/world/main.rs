@@ -41,7 +41,7 @@ fn run(seed: u64, told: bool) -> u64 {
     let first = policy(&mut dice, &worlds);
     let mut engine = Engine::new(first.clone(), seed, START);
     engine.trace(dice.percent(30));
-    engine.report_use(dice.percent(30));
+    engine.report_usage(dice.percent(30));
     let mut ledger = Ledger::new(first);
     let mut now = START;
     let mut digest = 0;

@@ -40,7 +40,7 @@ fn scene(keys: &str) -> Scene {
             id: EndpointId(id),
             listed: true,
             ready: true,
-            down: None,
+            down_until: None,
             stock: 1,
             bound: 3,
             foreign: 0,
@@ -230,7 +230,7 @@ fn endpoints_that_are_not_ready_are_named() {
         "127.0.0.1:2 isn't ready, its health check fails",
         &["health.path"],
     );
-    scene.pool().snapshot.endpoints[1].down = Some(at(NOW + 3));
+    scene.pool().snapshot.endpoints[1].down_until = Some(at(NOW + 3));
     scene.says("127.0.0.1:2 is marked down", &["3.0s", "down.first"]);
     scene.pool().snapshot.endpoints[0].ready = false;
     let advice = scene.advice();

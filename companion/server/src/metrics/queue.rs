@@ -171,7 +171,7 @@ impl Gauges {
                 .set(int(pool.orphaned_stock));
             self.queue_bytes.with_label_values(of).set(int(now.waiting_bytes));
             self.lease_credit.with_label_values(of).set(0);
-            for gap in &now.gaps {
+            for gap in &now.fairness_lags {
                 let model = if models.len() < values_max || models.contains(&*gap.model) {
                     models.insert(&gap.model);
                     &gap.model

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use penstock_control::Kept;
-use penstock_engine::input::PastUse;
+use penstock_engine::input::PastUsage;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
 
@@ -45,7 +45,7 @@ pub(super) struct Follow {
     /// Where to say what is known of its models.
     pub(super) models: oneshot::Sender<Vec<(String, Kept)>>,
     /// Where to say what was used there, if its windows begin now.
-    pub(super) past: Option<oneshot::Sender<Vec<PastUse>>>,
+    pub(super) past: Option<oneshot::Sender<Vec<PastUsage>>>,
 }
 
 /// A pool whose flows have windows.

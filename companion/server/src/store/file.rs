@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use penstock_control::Kept;
-use penstock_engine::input::PastUse;
+use penstock_engine::input::PastUsage;
 use redb::{Database, ReadableDatabase, ReadableTable, TableDefinition, TableHandle};
 
 use super::ledger::Batch;
@@ -45,7 +45,7 @@ pub(super) struct File {
 #[derive(Debug, Default)]
 pub(super) struct Found {
     pub(super) models: Vec<(String, Kept)>,
-    pub(super) past: Vec<PastUse>,
+    pub(super) past: Vec<PastUsage>,
 }
 
 impl File {
@@ -187,7 +187,7 @@ impl Store {
     }
 
     /// What this pool's flows used in the window that ends now.
-    fn past(&self, pool: &str, window: Duration) -> Result<Vec<PastUse>, Error> {
+    fn past(&self, pool: &str, window: Duration) -> Result<Vec<PastUsage>, Error> {
         let Some(database) = &self.database else {
             return Ok(Vec::new());
         };

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use penstock_config::{self as config, Config, Pool, RedisUrl};
 use penstock_control::Kept;
-use penstock_engine::input::PastUse;
+use penstock_engine::input::PastUsage;
 use penstock_engine::policy::Discipline;
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinHandle;
@@ -30,7 +30,7 @@ const NEWS: usize = 64;
 const TOLD_MAX: usize = 16_384;
 
 /// What flows of a pool used.
-pub(super) type News = (Arc<str>, Vec<PastUse>);
+pub(super) type News = (Arc<str>, Vec<PastUsage>);
 
 /// Where something is kept.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -334,7 +334,7 @@ impl Found {
 
     /// The same without a driver, by pool.
     #[must_use]
-    pub fn into_past(self) -> Vec<(Arc<str>, Vec<PastUse>)> {
+    pub fn into_past(self) -> Vec<(Arc<str>, Vec<PastUsage>)> {
         self.past
     }
 }

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use penstock_control::Kept;
-use penstock_engine::input::{Band, PastUse};
+use penstock_engine::input::{Band, PastUsage};
 use penstock_engine::units::Tokens;
 use tokio::sync::mpsc;
 use tokio::time::Instant;
@@ -24,8 +24,8 @@ pub(super) struct Who {
 
 impl Who {
     /// That it used `cost` so long ago.
-    pub(super) fn used(self, cost: u64, ago: Duration) -> PastUse {
-        PastUse {
+    pub(super) fn used(self, cost: u64, ago: Duration) -> PastUsage {
+        PastUsage {
             band: self.band,
             class: self.class,
             flow: self.flow,
@@ -49,7 +49,7 @@ struct Sums {
 
 impl Ledger {
     /// `true`: nothing was noted before.
-    fn add(&self, used: PastUse) -> bool {
+    fn add(&self, used: PastUsage) -> bool {
         let who = Who {
             band: used.band,
             class: used.class,
@@ -109,7 +109,7 @@ impl Writers {
     }
 
     /// Keeps that this was used just now, if its pool has a store and windows.
-    pub fn used(&self, pool: &str, used: PastUse) {
+    pub fn used(&self, pool: &str, used: PastUsage) {
         if let Some(writer) = self.0.get(pool)
             && let Some(ledger) = &writer.ledger
             && ledger.add(used)
@@ -124,8 +124,8 @@ impl Writers {
 mod tests {
     use super::*;
 
-    fn used(flow: &str, cost: u64) -> PastUse {
-        PastUse {
+    fn used(flow: &str, cost: u64) -> PastUsage {
+        PastUsage {
             band: Band::Default,
             class: "".into(),
             flow: flow.into(),

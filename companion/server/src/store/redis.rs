@@ -18,7 +18,7 @@ use ::redis::aio::MultiplexedConnection;
 use ::redis::{AsyncConnectionConfig, Client, RedisError};
 use penstock_config::RedisUrl;
 use penstock_control::Kept;
-use penstock_engine::input::PastUse;
+use penstock_engine::input::PastUsage;
 use tokio::sync::{mpsc, oneshot};
 
 use self::reader::{Order, Reader};
@@ -86,7 +86,7 @@ impl Redis {
         &mut self,
         pool: Arc<str>,
         window: Option<Duration>,
-        past: Option<oneshot::Sender<Vec<PastUse>>>,
+        past: Option<oneshot::Sender<Vec<PastUsage>>>,
     ) {
         let Some(window) = window else {
             self.leave(&pool).await;

@@ -4,7 +4,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use penstock_config::Config;
-use penstock_engine::input::{Band, PastUse};
+use penstock_engine::input::{Band, PastUsage};
 use penstock_engine::units::Tokens;
 use tempfile::TempDir;
 
@@ -115,8 +115,8 @@ fn windowed(path: &Path, discipline: &str, window: &str, store: bool) -> Config 
     Config::parse(&yaml, "test").expect("valid")
 }
 
-fn used(flow: &str, cost: u64) -> PastUse {
-    PastUse {
+fn used(flow: &str, cost: u64) -> PastUsage {
+    PastUsage {
         band: Band::Default,
         class: "".into(),
         flow: flow.into(),

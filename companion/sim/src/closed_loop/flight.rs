@@ -423,7 +423,7 @@ impl<'a> Flight<'a> {
                 self.record.refused += 1;
                 self.trips.remove(&id.0);
             }
-            Effect::Traced { .. } | Effect::Used { .. } | Effect::Settled { .. } => {}
+            Effect::Traced { .. } | Effect::UsageSettled { .. } | Effect::Settled { .. } => {}
         }
     }
 

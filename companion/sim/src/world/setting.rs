@@ -4,7 +4,7 @@ use core::time::Duration;
 
 use penstock_control::{EndpointSettings, FlowKey, Kept, MaxPriority, PoolSettings, Settings};
 use penstock_engine::policy::{
-    BandMode, Bands, CostUnit, Discipline, Down, Flows, Gate, Overflow, Policy, Queue, StockUnit,
+    BandMode, Bands, CostUnit, Discipline, Flows, Gate, OutlierEjection, Overflow, Policy, Queue, StockUnit,
 };
 use penstock_engine::units::Decimal;
 use penstock_model::slo::Policy as SloPolicy;
@@ -304,7 +304,7 @@ fn pool(number: u64, dice: &mut Dice) -> PoolSetting {
                 ..Flows::default()
             },
             per_model: dice.percent(10),
-            down: Down::default(),
+            outlier_ejection: OutlierEjection::default(),
             ..Policy::default()
         },
         name,

@@ -177,7 +177,7 @@ impl<W: Write> Run<W> {
             cached: Tokens(from.cached()),
             expected_output: Some(Tokens(from.output())),
             strict: from.strict(),
-            jump: Duration::from_nanos(from.jump()),
+            head_start: Duration::from_nanos(from.jump()),
             deadline: from.deadline(),
             ..Request::new(id)
         };
@@ -326,7 +326,7 @@ impl<W: Write> Run<W> {
                 Effect::Cancelled { id, .. } => {
                     self.requests.forget(id);
                 }
-                Effect::Settled { .. } | Effect::Used { .. } => {}
+                Effect::Settled { .. } | Effect::UsageSettled { .. } => {}
             }
         }
         Ok(answered)

@@ -18,8 +18,8 @@ mod cycles;
 mod figures;
 #[expect(dead_code, reason = "the engine's own source; not all of it is used here")]
 #[rustfmt::skip]
-#[path = "../../../../companion/engine/src/heap.rs"]
-mod heap;
+#[path = "../../../../companion/engine/src/pairing_heap.rs"]
+mod pairing_heap;
 mod lot;
 mod memory;
 mod pick;

@@ -5,8 +5,8 @@
 #[path = "../../../../companion/engine/src/tree/agenda.rs"]
 mod agenda;
 #[rustfmt::skip]
-#[path = "../../../../companion/engine/src/tree/deficits.rs"]
-mod deficits;
+#[path = "../../../../companion/engine/src/tree/drr.rs"]
+mod drr;
 #[rustfmt::skip]
 #[path = "../../../../companion/engine/src/tree/node.rs"]
 mod node;
@@ -22,7 +22,7 @@ use penstock_engine::Instant;
 use crate::cost::Charge;
 use crate::policy::CostUnit;
 
-use deficits::{Deficits, Quantum};
+use drr::{Drr, Quantum};
 use node::{Node, Unit};
 use order::{Order, Queue};
 
@@ -56,7 +56,7 @@ pub(crate) struct Queued {
 
 /// Classes, and a queue for each.
 pub(crate) struct Classes {
-    deficits: Deficits,
+    deficits: Drr,
     order: Order,
     queues: Vec<Queue>,
     children: Vec<u32>,
@@ -68,7 +68,7 @@ pub(crate) struct Classes {
 impl Classes {
     /// One class a quantum.
     pub(crate) fn new(quanta: impl Iterator<Item = u64>) -> Self {
-        let mut deficits = Deficits::fixed(Unit::Class);
+        let mut deficits = Drr::fixed(Unit::Class);
         let children: Vec<u32> = (0..)
             .zip(quanta)
             .map(|(class, quantum)| deficits.add(class, Quantum::whole(quantum)))

@@ -104,9 +104,9 @@ impl Model {
             id: request.id,
             band: request.band,
             name,
-            model: match &*request.asked {
+            model: match &*request.requested_model {
                 "" => request.model.clone(),
-                _ => request.asked,
+                _ => request.requested_model,
             },
             target: request.model,
             class,

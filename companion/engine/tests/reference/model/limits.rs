@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use penstock_engine::input::{Band, PastUse};
+use penstock_engine::input::{Band, PastUsage};
 use penstock_engine::policy::Discipline;
 use penstock_engine::units::Decimal;
 use penstock_engine::{EndpointId, Instant};
@@ -143,7 +143,7 @@ impl Model {
         (self.now.as_nanos() / self.width()) as i64
     }
 
-    pub(super) fn take_used(&mut self, past: Vec<PastUse>) {
+    pub(super) fn take_used(&mut self, past: Vec<PastUsage>) {
         if self.discipline() != Discipline::Usage {
             return;
         }

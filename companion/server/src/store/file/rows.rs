@@ -7,7 +7,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use penstock_engine::input::{Band, PastUse};
+use penstock_engine::input::{Band, PastUsage};
 use redb::{Database, ReadableDatabase, ReadableTable, ReadableTableMetadata, TableDefinition, TableHandle};
 
 use crate::store::ROWS_MAX;
@@ -44,7 +44,7 @@ pub(super) fn past(
     pool: &str,
     window: Duration,
     now: Duration,
-) -> Result<Vec<PastUse>, redb::Error> {
+) -> Result<Vec<PastUsage>, redb::Error> {
     let reading = database.begin_read()?;
     let is_there = reading.list_tables()?.any(|it| it.name() == USED.name());
     if !is_there {

@@ -6,7 +6,7 @@ use std::time::Duration;
 use ::redis::Value;
 use ::redis::streams::StreamId;
 use penstock_data_plane::policy::band_name;
-use penstock_engine::input::{Band, PastUse};
+use penstock_engine::input::{Band, PastUsage};
 
 use crate::store::ledger::Who;
 
@@ -80,7 +80,7 @@ pub(super) fn parse(id: &StreamId) -> Option<Entry> {
 
 impl Entry {
     /// As an engine is told of it at `now`, by the server's clock, in milliseconds.
-    pub(super) fn past(self, now: u64) -> impl Iterator<Item = PastUse> {
+    pub(super) fn past(self, now: u64) -> impl Iterator<Item = PastUsage> {
         let ago = Duration::from_millis(now.saturating_sub(self.at));
         self.used.into_iter().map(move |(who, cost)| who.used(cost, ago))
     }

@@ -9,7 +9,7 @@ use std::time::Duration;
 use ::redis::aio::MultiplexedConnection;
 use ::redis::streams::StreamReadReply;
 use ::redis::{Client, RedisError};
-use penstock_engine::input::PastUse;
+use penstock_engine::input::PastUsage;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
 
@@ -35,7 +35,7 @@ pub(super) enum Order {
         window: Duration,
         name: Arc<str>,
         /// Where to say what is in the window, if that begins now.
-        past: Option<oneshot::Sender<Vec<PastUse>>>,
+        past: Option<oneshot::Sender<Vec<PastUsage>>>,
     },
     Leave(Arc<str>),
 }
@@ -50,8 +50,8 @@ struct Stream {
     read: Option<(u64, u64)>,
     seen: Seen,
     /// Somebody waits for what is there already.
-    past: Option<oneshot::Sender<Vec<PastUse>>>,
-    found: Vec<PastUse>,
+    past: Option<oneshot::Sender<Vec<PastUsage>>>,
+    found: Vec<PastUsage>,
     /// It was warned of an entry that is none.
     strange: bool,
 }

@@ -3,7 +3,7 @@
 //! Between two that stay backlogged and unblocked the difference is at most 2 Max + Qmin, Max the dearest request.
 
 use super::super::super::node::{ChildId, Node, Unit};
-use super::super::{Deficits, Quantum};
+use super::super::{Drr, Quantum};
 use super::{charge, head};
 
 const DISPATCHES: u32 = 10_000;
@@ -12,14 +12,14 @@ const COST_MAX: u64 = 900;
 /// Two classes that always have more; `arrives` says what stands before everything else of the class that just
 /// went (true: the adversary's), if anything, and what that costs. Asserts the bound after each dispatch.
 fn duel(quantum: u64, common: [u64; 2], arrives: impl Fn(bool, u64) -> Option<u64>) -> [u64; 2] {
-    let mut node = Deficits::fixed(Unit::Class);
+    let mut node = Drr::fixed(Unit::Class);
     let children = [
         node.add(0, Quantum::whole(quantum)),
         node.add(1, Quantum::whole(quantum)),
     ];
     let mut next = common;
     let mut served = [0_u64; 2];
-    let enqueue = |node: &mut Deficits, child: ChildId, cost| node.enqueue(child, &head(cost));
+    let enqueue = |node: &mut Drr, child: ChildId, cost| node.enqueue(child, &head(cost));
     for child in children {
         enqueue(&mut node, child, next[child as usize]);
     }

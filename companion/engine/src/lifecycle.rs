@@ -8,9 +8,9 @@ use crate::effect::{Effect, Outcome};
 use crate::engine::Engine;
 use crate::input::{EndpointId, RequestId, Service};
 use crate::job::{Running, State};
-use crate::learned::Served;
 use crate::load::Load;
 use crate::policy::CostUnit;
+use crate::token_history::Served;
 use crate::tree::Receipts;
 use crate::units::Tokens;
 
@@ -185,7 +185,7 @@ impl Engine {
         let Some(model) = self.tree.model_name(model) else {
             return;
         };
-        let effect = Effect::Used {
+        let effect = Effect::UsageSettled {
             band: job.band,
             class: self.tree.classes().get(job.queued.class).name().into(),
             flow: self.tree.identity_of(job.queued.flow).name.clone(),

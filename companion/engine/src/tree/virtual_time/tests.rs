@@ -9,9 +9,9 @@ use crate::policy::CostUnit;
 const RULES: [Rule; 5] = [Rule::Wfq, Rule::RoundRobin, Rule::Fifo, Rule::Vtc, Rule::Usage];
 const CLOSED: LaneId = LaneId(7);
 
-/// Tags whose children each have the same next forever.
+/// VirtualTimeScheduler whose children each have the same next forever.
 struct World {
-    tags: Tags,
+    tags: VirtualTimeScheduler,
     heads: Vec<Head>,
     weights: Vec<f64>,
     arrivals: u64,
@@ -20,7 +20,7 @@ struct World {
 impl World {
     fn new(rule: Rule) -> Self {
         Self {
-            tags: Tags::new(rule, Duration::from_secs(60), at(0)),
+            tags: VirtualTimeScheduler::new(rule, Duration::from_secs(60), at(0)),
             heads: Vec::new(),
             weights: Vec::new(),
             arrivals: 0,

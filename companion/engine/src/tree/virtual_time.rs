@@ -21,7 +21,7 @@ use core::cmp::Ordering;
 use core::time::Duration;
 
 use crate::cost::{Charge, Virtual};
-use crate::heap::{Heaps, Root};
+use crate::pairing_heap::{PairingHeaps, Root};
 use crate::ranks::{Places, Ranks};
 use crate::slab::Slab;
 use crate::time::Instant;
@@ -142,7 +142,7 @@ struct Moved {
 }
 
 #[derive(Debug)]
-pub(super) struct Tags {
+pub(super) struct VirtualTimeScheduler {
     rule: Rule,
     /// V; of counters: the last one's who went, if it is forgotten.
     now: Virtual,
@@ -156,13 +156,13 @@ pub(super) struct Tags {
     queues: Slab<Queue>,
     /// All but [`ANY`].
     by_lane: BTreeMap<LaneId, u32>,
-    open: Heaps<Key>,
+    open: PairingHeaps<Key>,
     next: Root,
-    finishes: Heaps<Virtual>,
+    finishes: PairingHeaps<Virtual>,
     idle: Root,
 }
 
-impl Tags {
+impl VirtualTimeScheduler {
     /// `window` is [`Rule::Usage`]'s.
     pub(super) fn new(rule: Rule, window: Duration, now: Instant) -> Self {
         let mut queues = Slab::default();
@@ -177,9 +177,9 @@ impl Tags {
             places: Places::default(),
             queues,
             by_lane: BTreeMap::new(),
-            open: Heaps::default(),
+            open: PairingHeaps::default(),
             next: Root::default(),
-            finishes: Heaps::default(),
+            finishes: PairingHeaps::default(),
             idle: Root::default(),
         }
     }
@@ -502,7 +502,7 @@ impl Tags {
     }
 }
 
-impl Node for Tags {
+impl Node for VirtualTimeScheduler {
     fn enqueue(&mut self, child: ChildId, head: &Head) {
         match self.children[child].place {
             Place::In(queue) if self.queues[queue].lane == head.lane => {

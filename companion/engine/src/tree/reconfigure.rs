@@ -11,8 +11,8 @@ use crate::input::{Band, ClassKey, EndpointId};
 use crate::policy::Policy;
 
 use super::classes::Classes;
-use super::level::{Bands, Models, Ring};
-use super::shape::Shape;
+use super::disciplines::{Bands, Models, Ring};
+use super::tree_config::TreeConfig;
 use super::{BANDS, LaneId, NONE, Queued, Receipts, Tree};
 
 /// A change that isn't done yet.
@@ -33,7 +33,7 @@ impl Tree {
 
     /// The policy is this from now on, while everything that waits is lifted.
     pub(crate) fn begin_change(&mut self, policy: &Policy) -> Change {
-        let old = core::mem::replace(&mut self.shape, Shape::of(policy));
+        let old = core::mem::replace(&mut self.shape, TreeConfig::of(policy));
         let classes = core::mem::replace(&mut self.classes, Classes::new(&policy.classes));
         let anew = (old.per_model, old.discipline) != (self.shape.per_model, self.shape.discipline);
         let same_ring = classes.same_ring(&self.classes) && old.class_mode == self.shape.class_mode;

@@ -7,12 +7,12 @@ const FEW: usize = 8;
 
 /// Endpoints by number, each once; or any of them.
 #[derive(Debug, Default)]
-pub(crate) struct Touched {
+pub(crate) struct DirtySet {
     numbers: Vec<u32>,
     any: bool,
 }
 
-impl Touched {
+impl DirtySet {
     pub(crate) fn add(&mut self, number: u32) {
         if self.any || self.numbers.contains(&number) {
             return;
@@ -47,7 +47,7 @@ mod tests {
 
     #[test]
     fn a_few_are_known_and_more_are_any() {
-        let mut touched = Touched::default();
+        let mut touched = DirtySet::default();
         for number in (0..8).chain(0..8) {
             touched.add(number);
         }

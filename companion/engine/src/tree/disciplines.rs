@@ -9,20 +9,20 @@ use crate::policy::{BandMode, ClassMode, CostUnit, Discipline};
 use crate::time::Instant;
 
 use super::LaneId;
-use super::cascade::Cascade;
 use super::classes::Classes;
-use super::deficits::{Deficits, Quantum};
+use super::drr::{Drr, Quantum};
 use super::dynamo::Dynamo;
 use super::node::{ChildId, Head, Node, Receipt, Unit};
-use super::shape::Shape;
-use super::tags::{Rule, Tags};
+use super::strict_priority::StrictPriority;
+use super::tree_config::TreeConfig;
+use super::virtual_time::{Rule, VirtualTimeScheduler};
 
 /// Tokens a visit grants for a weight of 1: to a band,
 const BAND_TOKENS: f64 = 100.0;
 /// and to a flow or a model.
 const FLOW_TOKENS: f64 = 1_024.0;
 
-fn quantum(tokens: f64, weight: f64, shape: &Shape) -> Quantum {
+fn quantum(tokens: f64, weight: f64, shape: &TreeConfig) -> Quantum {
     match shape.cost {
         CostUnit::Tokens => Quantum::new(weight * tokens),
         CostUnit::Requests => Quantum::new(weight),
@@ -87,7 +87,7 @@ macro_rules! hand_on {
 /// The bands of a pool, by their number.
 #[derive(Debug)]
 pub(super) enum Bands {
-    Strict(Cascade),
+    Strict(StrictPriority),
     Weighted(Weighted),
 }
 
@@ -99,17 +99,17 @@ impl Bands {
         matches!(self, Self::Strict(_))
     }
 
-    pub(super) fn new(shape: &Shape) -> Self {
+    pub(super) fn new(shape: &TreeConfig) -> Self {
         match shape.bands.mode {
-            BandMode::Strict => Self::Strict(Cascade::default()),
+            BandMode::Strict => Self::Strict(StrictPriority::default()),
             BandMode::Weighted(weights) => {
-                let mut ring = Deficits::fixed(Unit::Flow);
+                let mut ring = Drr::fixed(Unit::Flow);
                 for (band, weight) in (0..).zip(weights) {
                     ring.add(band, quantum(BAND_TOKENS, weight, shape));
                 }
                 Self::Weighted(Weighted {
                     ring,
-                    last: Cascade::default(),
+                    last: StrictPriority::default(),
                     has_turns: weights.map(|weight| weight > 0.0),
                 })
             }
@@ -117,7 +117,7 @@ impl Bands {
     }
 
     /// The same bands by another measure, in place; `false`: it takes another level.
-    pub(super) fn reweigh(&mut self, shape: &Shape) -> bool {
+    pub(super) fn reweigh(&mut self, shape: &TreeConfig) -> bool {
         match (self, shape.bands.mode) {
             (Self::Strict(_), BandMode::Strict) => true,
             (Self::Weighted(weighted), BandMode::Weighted(weights)) => {
@@ -146,8 +146,8 @@ impl Bands {
 /// Bands by weight; those of weight 0 go when no other can, the more critical first.
 #[derive(Debug)]
 pub(super) struct Weighted {
-    ring: Deficits,
-    last: Cascade,
+    ring: Drr,
+    last: StrictPriority,
     has_turns: [bool; 3],
 }
 
@@ -195,8 +195,8 @@ impl Node for Weighted {
 #[derive(Debug)]
 pub(super) enum Ring {
     /// There is one class.
-    One(Cascade),
-    Exact(Deficits),
+    One(StrictPriority),
+    Exact(Drr),
     Dynamo(Dynamo),
 }
 
@@ -208,13 +208,13 @@ impl Ring {
         matches!(self, Self::One(_))
     }
 
-    pub(super) fn new(classes: &Classes, shape: &Shape) -> Self {
+    pub(super) fn new(classes: &Classes, shape: &TreeConfig) -> Self {
         if !classes.are_configured() {
-            return Self::One(Cascade::default());
+            return Self::One(StrictPriority::default());
         }
         match shape.class_mode {
             ClassMode::Exact => {
-                let mut ring = Deficits::fixed(Unit::Class);
+                let mut ring = Drr::fixed(Unit::Class);
                 for (number, class) in classes.iter() {
                     ring.add(number, Quantum::whole(class.quantum()));
                 }
@@ -261,20 +261,20 @@ impl Ring {
 
 /// The flows of one leaf.
 #[derive(Debug)]
-pub(super) enum Level {
-    Tags(Box<Tags>),
+pub(super) enum FlowScheduler {
+    VirtualTimeScheduler(Box<VirtualTimeScheduler>),
     Ring(Turns),
 }
 
 /// Flows by turns: one whose lane is closed is blocked, and one with nothing is forgotten at once.
 #[derive(Debug)]
 pub(super) struct Turns {
-    ring: Deficits,
+    ring: Drr,
     resting: Option<ChildId>,
 }
 
-impl Level {
-    pub(super) fn new(shape: &Shape, now: Instant) -> Self {
+impl FlowScheduler {
+    pub(super) fn new(shape: &TreeConfig, now: Instant) -> Self {
         let rule = match shape.discipline {
             Discipline::Wfq => Rule::Wfq,
             Discipline::Usage => Rule::Usage,
@@ -283,25 +283,25 @@ impl Level {
             Discipline::Fifo => Rule::Fifo,
             Discipline::Drr => {
                 return Self::Ring(Turns {
-                    ring: Deficits::joining(Unit::Flow),
+                    ring: Drr::joining(Unit::Flow),
                     resting: None,
                 });
             }
         };
-        Self::Tags(Box::new(Tags::new(rule, shape.window, now)))
+        Self::VirtualTimeScheduler(Box::new(VirtualTimeScheduler::new(rule, shape.window, now)))
     }
 
     fn node(&mut self) -> &mut dyn Node {
         match self {
-            Self::Tags(tags) => &mut **tags,
+            Self::VirtualTimeScheduler(tags) => &mut **tags,
             Self::Ring(turns) => &mut turns.ring,
         }
     }
 
     /// A child that has never been charged; `owner` is its name one level up.
-    pub(super) fn add(&mut self, owner: u32, weight: f64, anonymous: bool, shape: &Shape) -> ChildId {
+    pub(super) fn add(&mut self, owner: u32, weight: f64, anonymous: bool, shape: &TreeConfig) -> ChildId {
         match self {
-            Self::Tags(tags) => {
+            Self::VirtualTimeScheduler(tags) => {
                 let child = tags.add(owner, weight);
                 if anonymous {
                     tags.put_last(child);
@@ -312,23 +312,23 @@ impl Level {
         }
     }
 
-    pub(super) fn weigh(&mut self, child: ChildId, weight: f64, shape: &Shape) {
+    pub(super) fn weigh(&mut self, child: ChildId, weight: f64, shape: &TreeConfig) {
         match self {
-            Self::Tags(tags) => tags.weigh(child, weight),
+            Self::VirtualTimeScheduler(tags) => tags.weigh(child, weight),
             Self::Ring(turns) => turns.ring.set_quantum(child, quantum(FLOW_TOKENS, weight, shape)),
         }
     }
 
     pub(super) fn owner(&self, child: ChildId) -> u32 {
         match self {
-            Self::Tags(tags) => tags.owner(child),
+            Self::VirtualTimeScheduler(tags) => tags.owner(child),
             Self::Ring(turns) => turns.ring.owner(child),
         }
     }
 
     pub(super) fn pick(&self) -> Option<ChildId> {
         match self {
-            Self::Tags(tags) => tags.pick(),
+            Self::VirtualTimeScheduler(tags) => tags.pick(),
             Self::Ring(turns) => turns.ring.pick(),
         }
     }
@@ -336,7 +336,7 @@ impl Level {
     /// What goes next.
     pub(super) fn next_head(&self) -> Option<Head> {
         match self {
-            Self::Tags(tags) => tags.next_head(),
+            Self::VirtualTimeScheduler(tags) => tags.next_head(),
             Self::Ring(turns) => turns.ring.next_head(),
         }
     }
@@ -344,7 +344,7 @@ impl Level {
     /// Where the last charge of `child` ends in virtual time; zero where there is none.
     pub(super) fn finish(&self, child: ChildId) -> Virtual {
         match self {
-            Self::Tags(tags) => tags.finish(child),
+            Self::VirtualTimeScheduler(tags) => tags.finish(child),
             Self::Ring(_) => Virtual::default(),
         }
     }
@@ -352,7 +352,7 @@ impl Level {
     /// `child` has this next; it stands in the lane of `head`, open or not.
     pub(super) fn stand(&mut self, child: ChildId, head: &Head) {
         match self {
-            Self::Tags(tags) => tags.enqueue(child, head),
+            Self::VirtualTimeScheduler(tags) => tags.enqueue(child, head),
             Self::Ring(turns) if head.open => turns.ring.enqueue(child, head),
             Self::Ring(turns) => turns.ring.block(child),
         }
@@ -381,7 +381,7 @@ impl Level {
     /// `child` used this so long ago, where that counts.
     pub(super) fn used(&mut self, child: ChildId, model: u32, cost: u64, ago: Duration) {
         match self {
-            Self::Tags(tags) => tags.used(child, model, cost, ago),
+            Self::VirtualTimeScheduler(tags) => tags.used(child, model, cost, ago),
             Self::Ring(_) => {}
         }
     }
@@ -389,17 +389,17 @@ impl Level {
     /// `lane` has opened, or closed; `false`: those in it have to be told one by one.
     pub(super) fn turn(&mut self, lane: LaneId, open: bool) -> bool {
         match self {
-            Self::Tags(tags) if open => tags.open(lane),
-            Self::Tags(tags) => tags.close(lane),
+            Self::VirtualTimeScheduler(tags) if open => tags.open(lane),
+            Self::VirtualTimeScheduler(tags) => tags.close(lane),
             Self::Ring(_) => return false,
         }
         true
     }
 
     /// The same rule by another measure.
-    pub(super) fn reshape(&mut self, shape: &Shape) {
+    pub(super) fn reshape(&mut self, shape: &TreeConfig) {
         match self {
-            Self::Tags(tags) => tags.resize(shape.window),
+            Self::VirtualTimeScheduler(tags) => tags.resize(shape.window),
             Self::Ring(_) => {}
         }
     }
@@ -407,7 +407,7 @@ impl Level {
     /// The window slides to `now`.
     pub(super) fn advance(&mut self, now: Instant) {
         match self {
-            Self::Tags(tags) => tags.advance(now),
+            Self::VirtualTimeScheduler(tags) => tags.advance(now),
             Self::Ring(_) => {}
         }
     }
@@ -415,7 +415,7 @@ impl Level {
     /// Nothing of `child` waits or runs.
     pub(super) fn rest(&mut self, child: ChildId) {
         match self {
-            Self::Tags(tags) => tags.rest(child),
+            Self::VirtualTimeScheduler(tags) => tags.rest(child),
             Self::Ring(turns) => turns.resting = Some(child),
         }
     }
@@ -423,14 +423,14 @@ impl Level {
     /// One that rests, and a new one in its place would start no better.
     pub(super) fn forgettable(&self) -> Option<ChildId> {
         match self {
-            Self::Tags(tags) => tags.forgettable(),
+            Self::VirtualTimeScheduler(tags) => tags.forgettable(),
             Self::Ring(turns) => turns.resting,
         }
     }
 
     pub(super) fn forget(&mut self, child: ChildId) {
         match self {
-            Self::Tags(tags) => tags.forget(child),
+            Self::VirtualTimeScheduler(tags) => tags.forget(child),
             Self::Ring(turns) => {
                 turns.resting = None;
                 turns.ring.forget(child);
@@ -447,14 +447,14 @@ impl Level {
         rests: bool,
     ) -> Result<(), AuditError> {
         match self {
-            Self::Tags(tags) => tags.audit_child(child, owner, weight, head, rests),
+            Self::VirtualTimeScheduler(tags) => tags.audit_child(child, owner, weight, head, rests),
             Self::Ring(turns) => holds("a child knows its owner", turns.ring.owner(child) == owner),
         }
     }
 
     pub(super) fn audit(&self, open: impl Fn(LaneId) -> bool) -> Result<(), AuditError> {
         match self {
-            Self::Tags(tags) => tags.audit(open),
+            Self::VirtualTimeScheduler(tags) => tags.audit(open),
             Self::Ring(turns) => {
                 holds("who rests is forgotten", turns.resting.is_none())?;
                 turns.ring.audit()
@@ -469,7 +469,7 @@ pub(super) enum Models {
     /// All models share one, by number, if there is one yet.
     One { tree: u32, able: bool },
     /// Each has its own, with the same quantum.
-    Each(Deficits),
+    Each(Drr),
 }
 
 impl Models {
@@ -478,9 +478,9 @@ impl Models {
         matches!(self, Self::One { .. })
     }
 
-    pub(super) fn new(shape: &Shape) -> Self {
+    pub(super) fn new(shape: &TreeConfig) -> Self {
         if shape.per_model {
-            Self::Each(Deficits::joining(Unit::Flow))
+            Self::Each(Drr::joining(Unit::Flow))
         } else {
             Self::One {
                 tree: u32::MAX,
@@ -489,7 +489,7 @@ impl Models {
         }
     }
 
-    pub(super) fn add(&mut self, number: u32, shape: &Shape) -> ChildId {
+    pub(super) fn add(&mut self, number: u32, shape: &TreeConfig) -> ChildId {
         match self {
             Self::One { tree, .. } => {
                 *tree = number;
@@ -508,7 +508,7 @@ impl Models {
     }
 
     /// Of the same trees, each by what a visit grants now.
-    pub(super) fn reweigh(&mut self, child: ChildId, shape: &Shape) {
+    pub(super) fn reweigh(&mut self, child: ChildId, shape: &TreeConfig) {
         match self {
             Self::One { .. } => {}
             Self::Each(ring) => ring.set_quantum(child, quantum(FLOW_TOKENS, 1.0, shape)),

@@ -8,7 +8,7 @@ use alloc::collections::BTreeSet;
 use core::time::Duration;
 
 use crate::input::{EndpointId, RequestId};
-use crate::policy::Down;
+use crate::policy::OutlierEjection;
 use crate::time::Instant;
 
 /// Failures further apart are no sign.
@@ -72,7 +72,7 @@ impl Failures {
     }
 
     /// Down from `now` on. Returns until when.
-    pub(crate) fn mark(&mut self, now: Instant, policy: Down) -> Instant {
+    pub(crate) fn mark(&mut self, now: Instant, policy: OutlierEjection) -> Instant {
         let factor = 1_u32.checked_shl(self.times).unwrap_or(u32::MAX);
         let until = now.after(policy.first.saturating_mul(factor).min(policy.max));
         self.times = self.times.saturating_add(1);
@@ -98,11 +98,11 @@ impl Failures {
 
 /// Who is marked down, by when they are back.
 #[derive(Debug, Default)]
-pub(crate) struct Resting {
+pub(crate) struct EjectedEndpoints {
     all: BTreeSet<(Instant, EndpointId)>,
 }
 
-impl Resting {
+impl EjectedEndpoints {
     /// `id` was marked down until `before`, and is until `after`.
     pub(crate) fn set(&mut self, id: EndpointId, before: Option<Instant>, after: Option<Instant>) {
         if before == after {
@@ -131,7 +131,7 @@ impl Resting {
 mod tests {
     use super::*;
 
-    const POLICY: Down = Down {
+    const POLICY: OutlierEjection = OutlierEjection {
         first: Duration::from_secs(1),
         max: Duration::from_secs(30),
     };
@@ -199,7 +199,7 @@ mod tests {
 
     #[test]
     fn a_longest_time_below_the_first_is_the_only_one() {
-        let short = Down {
+        let short = OutlierEjection {
             max: Duration::from_millis(500),
             ..POLICY
         };

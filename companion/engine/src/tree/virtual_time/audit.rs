@@ -4,9 +4,9 @@ use crate::audit::{AuditError, holds};
 use crate::tree::LaneId;
 use crate::tree::node::{ChildId, Head, Node};
 
-use super::{ANY, Key, Place, Rule, Tags};
+use super::{ANY, Key, Place, Rule, VirtualTimeScheduler};
 
-impl Tags {
+impl VirtualTimeScheduler {
     /// What must hold of `child`, given what is enqueued of it, and whether nothing of it waits or runs.
     pub(in crate::tree) fn audit_child(
         &self,

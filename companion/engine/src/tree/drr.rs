@@ -74,7 +74,7 @@ struct Child {
 }
 
 #[derive(Debug)]
-pub(crate) struct Deficits {
+pub(crate) struct Drr {
     unit: Unit,
     /// Who runs empty leaves the ring, and stands behind the cursor when it comes back.
     joining: bool,
@@ -84,7 +84,7 @@ pub(crate) struct Deficits {
     periods: u32,
 }
 
-impl Deficits {
+impl Drr {
     /// Children keep their places, in the order in which they are added, whether anything of them waits or not.
     pub(crate) fn fixed(unit: Unit) -> Self {
         Self::new(unit, false)
@@ -271,7 +271,7 @@ impl Deficits {
     }
 }
 
-impl Node for Deficits {
+impl Node for Drr {
     fn enqueue(&mut self, child: ChildId, head: &Head) {
         match self.children[child].state {
             State::Able => {

@@ -5,7 +5,7 @@ use alloc::vec::Vec;
 use proptest::prelude::*;
 
 use super::super::super::node::{ChildId, Node, Receipt, Unit};
-use super::super::{Deficits, FRACTION, Quantum};
+use super::super::{Drr, FRACTION, Quantum};
 use super::{charge, head};
 
 /// Amounts of the slow ring are quarters.
@@ -136,7 +136,7 @@ fn operation() -> impl Strategy<Value = Operation> {
 /// Both, and what can be settled: of which class, in which of its periods, how much in quarters.
 struct World {
     slow: Slow,
-    node: Deficits,
+    node: Drr,
     children: Vec<ChildId>,
     charged: Vec<(usize, u32, u64, Receipt)>,
 }
@@ -148,8 +148,8 @@ fn quarters(quantum: u64) -> Quantum {
 impl World {
     fn new(joining: bool, quanta: &[u64]) -> Self {
         let node = match joining {
-            true => Deficits::joining(Unit::Class),
-            false => Deficits::fixed(Unit::Class),
+            true => Drr::joining(Unit::Class),
+            false => Drr::fixed(Unit::Class),
         };
         let mut world = Self {
             slow: Slow {

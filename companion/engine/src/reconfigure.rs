@@ -15,7 +15,7 @@ impl Engine {
     pub(crate) fn repolicy(&mut self, policy: Box<Policy>) {
         self.release_held();
         self.policy = *policy;
-        self.expiry.look_again();
+        self.expiry.invalidate();
         self.rate.set(self.policy.queue.max_rate, self.now);
         self.endpoints.weigh(self.policy.scheduler);
         for change in self.endpoints.regate(self.policy.gate, &mut self.rng) {
@@ -87,9 +87,9 @@ impl Engine {
             .lane(job.queued.class, amended.eligible, &self.endpoints);
         self.tree
             .relane(number, &mut job.queued, lane, waits, &self.endpoints);
-        if self.stuck == Some(job.queued.arrival.sequence) {
+        if self.blocked_head == Some(job.queued.arrival.sequence) {
             // Where it may go now it wasn't looked for.
-            self.stuck = None;
+            self.blocked_head = None;
         }
         if waits && !fits {
             self.refuse_waiting(number, Outcome::NoEndpoints);

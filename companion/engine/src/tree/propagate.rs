@@ -9,8 +9,8 @@ use crate::input::{Band, EndpointId};
 use crate::policy::ClassMode;
 use crate::time::Instant;
 
-use super::gaps::{self, Gaps};
-use super::level::{Level, Ring};
+use super::disciplines::{FlowScheduler, Ring};
+use super::fairness_lag::{self, FairnessLags};
 use super::node::{ChildId, Head, Node};
 use super::{BANDS, LaneId, Leaf, Model, NONE, Queued, Receipts, Tree};
 
@@ -113,8 +113,8 @@ impl Tree {
             tree.leaves[class as usize] = self.leaves.insert(Leaf {
                 tree: number,
                 class,
-                level: Level::new(&self.shape, self.now),
-                gaps: Gaps::default(),
+                level: FlowScheduler::new(&self.shape, self.now),
+                gaps: FairnessLags::default(),
                 waiting: 0,
                 told: None,
             });
@@ -136,7 +136,7 @@ impl Tree {
         let node = &mut self.flows[flow];
         let Leaf { level, gaps, .. } = &mut self.leaves[node.leaf];
         let open = lane.is_some_and(|(lane, _)| self.lanes.is_open(lane));
-        match head.filter(|_| open && gaps::has_bound(self.shape.discipline)) {
+        match head.filter(|_| open && fairness_lag::has_bound(self.shape.discipline)) {
             Some(head) => {
                 let weight = self.identities.get(node.identity).weight;
                 gaps.stands(&mut node.seat, flow, weight, head.cost, node.in_flight);

@@ -31,7 +31,7 @@ fn quanta_of_fractions_are_what_they_say() {
     assert_eq!(Quantum::new(256.0), Quantum::whole(256));
     assert_eq!(Quantum::new(0.0), Quantum(1));
     assert_eq!(Quantum::new(f64::INFINITY), Quantum::whole(u64::MAX));
-    let mut node = Deficits::fixed(Unit::Flow);
+    let mut node = Drr::fixed(Unit::Flow);
     let quarter = node.add(0, Quantum::new(0.25));
     let one = node.add(1, Quantum::whole(1));
     let mut served = [0, 0];
@@ -50,7 +50,7 @@ fn quanta_of_fractions_are_what_they_say() {
 #[test]
 fn each_unit_counts_its_own_cost() {
     for (unit, taken) in [(Unit::Class, 3), (Unit::Flow, 50)] {
-        let mut node = Deficits::joining(unit);
+        let mut node = Drr::joining(unit);
         let child = node.add(42, Quantum::whole(100));
         let next = Head {
             class_cost: 3,
@@ -67,7 +67,7 @@ fn each_unit_counts_its_own_cost() {
 
 #[test]
 fn a_refund_counts_only_while_the_same_backlog_lasts() {
-    let mut node = Deficits::fixed(Unit::Class);
+    let mut node = Drr::fixed(Unit::Class);
     let child = node.add(0, Quantum::whole(100));
     node.enqueue(child, &head(10));
     let first = node.serve(child, &charge(10));
@@ -89,7 +89,7 @@ fn a_refund_counts_only_while_the_same_backlog_lasts() {
 
 #[test]
 fn who_joins_is_reached_last_and_gains_nothing_by_leaving() {
-    let mut node = Deficits::joining(Unit::Flow);
+    let mut node = Drr::joining(Unit::Flow);
     let old: alloc::vec::Vec<_> = (0..3).map(|owner| node.add(owner, Quantum::whole(1))).collect();
     for &child in &old {
         node.enqueue(child, &head(1));
@@ -111,7 +111,7 @@ fn who_joins_is_reached_last_and_gains_nothing_by_leaving() {
 
 #[test]
 fn a_huge_cost_at_the_least_quantum_is_one_step() {
-    let mut node = Deficits::fixed(Unit::Class);
+    let mut node = Drr::fixed(Unit::Class);
     let poor = node.add(0, Quantum::new(0.0));
     let rich = node.add(1, Quantum::whole(1));
     node.enqueue(poor, &head(u64::MAX));

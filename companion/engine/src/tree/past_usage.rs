@@ -2,7 +2,7 @@
 
 use alloc::vec::Vec;
 
-use crate::input::PastUse;
+use crate::input::PastUsage;
 use crate::policy::{Discipline, Flows as FlowsPolicy};
 
 use super::Tree;
@@ -18,8 +18,8 @@ impl Tree {
         self.models.name(number)
     }
 
-    /// This was used; see [`crate::Input::Used`].
-    pub(crate) fn used(&mut self, past: Vec<PastUse>, policy: &FlowsPolicy) {
+    /// This was used; see [`crate::Input::PastUsage`].
+    pub(crate) fn used(&mut self, past: Vec<PastUsage>, policy: &FlowsPolicy) {
         if !self.has_windows() {
             return;
         }

@@ -6,11 +6,11 @@ use super::node::{ChildId, Head, Node, Receipt};
 
 /// Children are numbered from 0, most important first, below 64.
 #[derive(Debug, Default)]
-pub(super) struct Cascade {
+pub(super) struct StrictPriority {
     able: u64,
 }
 
-impl Node for Cascade {
+impl Node for StrictPriority {
     fn enqueue(&mut self, child: ChildId, _head: &Head) {
         self.able |= 1 << child;
     }
@@ -53,7 +53,7 @@ mod tests {
             open: true,
             arrival: Arrival::default(),
         };
-        let mut cascade = Cascade::default();
+        let mut cascade = StrictPriority::default();
         assert_eq!(cascade.pick(), None);
         cascade.enqueue(2, &head);
         cascade.enqueue(1, &head);

@@ -31,7 +31,7 @@ pub struct Position {
 
 /// What keeps a waiting request from going now, the nearest cause first.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Hold {
+pub enum BlockReason {
     /// The owner hasn't heard of all that runs yet: nothing goes.
     Starting,
     /// Its owner has lost sight of it.
@@ -156,58 +156,58 @@ impl Engine {
 
     /// What keeps `id` from going now; `None` if it doesn't wait.
     #[must_use]
-    pub fn hold(&self, id: RequestId) -> Option<Hold> {
+    pub fn block_reason(&self, id: RequestId) -> Option<BlockReason> {
         let (_, job) = self.waiting_job(id)?;
-        Some(self.hold_of(job))
+        Some(self.block_reason_of(job))
     }
 
-    fn hold_of(&self, job: &Job) -> Hold {
+    fn block_reason_of(&self, job: &Job) -> BlockReason {
         let queued = &job.queued;
         if queued.suspended {
-            return Hold::Suspended;
+            return BlockReason::Suspended;
         }
         if !self.ready {
-            return Hold::Starting;
+            return BlockReason::Starting;
         }
         if !self.endpoints.any_ready() {
-            return Hold::NoEndpoint;
+            return BlockReason::NoEndpoint;
         }
         let identity = self.tree.identity_of(queued.flow);
         let flows = &self.policy.flows;
         if let Some(most) = flows.max_in_flight.filter(|&most| identity.in_flight >= most) {
             let running = identity.in_flight;
-            return Hold::MaxInFlight { running, most };
+            return BlockReason::MaxInFlight { running, most };
         }
         let (stock, lower) = (self.endpoints.stock(), self.endpoints.bounds().lower);
         let eligible = self.tree.eligible(queued.lane);
         let own = |it: &&Endpoint| eligible.is_none_or(|ids| ids.contains(&it.id));
         let any = |is: &dyn Fn(&Endpoint) -> bool| self.endpoints.iter().filter(own).any(is);
         if !any(&|it| it.ready) {
-            return Hold::OwnEndpoints;
+            return BlockReason::OwnEndpoints;
         }
         if any(&Endpoint::has_room) && !any(&|it| self.tree.takes(queued, it)) {
             let threshold = self.tree.classes().get(queued.class).threshold;
             return match flows.max_in_flight_per_endpoint {
                 Some(most) if any(&|it| it.has_room() && it.is_below(threshold)) => {
-                    Hold::MaxInFlightPerEndpoint { most }
+                    BlockReason::MaxInFlightPerEndpoint { most }
                 }
-                Some(_) | None => Hold::ClassThreshold,
+                Some(_) | None => BlockReason::ClassThreshold,
             };
         }
         if !self.is_below(lower) {
-            return Hold::Gate { stock, lower };
+            return BlockReason::Gate { stock, lower };
         }
         if !any(&Endpoint::has_room) {
-            return Hold::EndpointsFull;
+            return BlockReason::EndpointsFull;
         }
         let ceiling = self.policy.bands.ceilings[job.band as usize];
         if ceiling.is_some_and(|ceiling| is_over(stock, lower, ceiling)) {
-            return Hold::Ceiling { stock, lower };
+            return BlockReason::Ceiling { stock, lower };
         }
         if !self.rate.has(self.now) {
-            return Hold::MaxRate;
+            return BlockReason::MaxRate;
         }
-        Hold::Turn
+        BlockReason::Turn
     }
 
     /// The name of the class of a request that waits or runs; empty where the pool has none.

@@ -9,7 +9,7 @@ use alloc::boxed::Box;
 use alloc::vec::Vec;
 
 use crate::policy::{CostUnit, Discipline};
-use crate::snapshot::GapSnapshot;
+use crate::snapshot::FairnessLag;
 
 use super::{BANDS, NONE, Tree};
 
@@ -25,7 +25,7 @@ pub(super) struct Seat(Option<u8>);
 
 /// One leaf's.
 #[derive(Debug, Default)]
-pub(super) struct Gaps {
+pub(super) struct FairnessLags {
     /// By seat; of one that is free it means nothing.
     places: Vec<Place>,
     /// The seats that are taken, a bit each.
@@ -51,7 +51,7 @@ struct Place {
     since: [f64; TRACKED],
 }
 
-impl Gaps {
+impl FairnessLags {
     /// `flow`, whose seat this is, waits and can go, and its next request costs `cost`; of it `running` are charged and
     /// not settled.
     pub(super) fn stands(&mut self, seat: &mut Seat, flow: u32, weight: f64, cost: u64, running: u64) {
@@ -180,7 +180,7 @@ fn allowed(one: (f64, f64), other: (f64, f64), discipline: Discipline, unit: Cos
 
 impl Tree {
     /// How far the flows of each leaf are apart, over what their rule allows.
-    pub(crate) fn gap_snapshots(&self) -> Vec<GapSnapshot> {
+    pub(crate) fn gap_snapshots(&self) -> Vec<FairnessLag> {
         let (discipline, unit) = (self.shape.discipline, self.shape.cost);
         if !has_bound(discipline) {
             return Vec::new();
@@ -201,7 +201,7 @@ impl Tree {
                     if leaf == NONE && self.shape.per_model {
                         continue;
                     }
-                    gaps.push(GapSnapshot {
+                    gaps.push(FairnessLag {
                         band,
                         model: match self.models.name(*model) {
                             Some(name) if self.shape.per_model => name.into(),
@@ -235,14 +235,14 @@ mod tests {
 
     /// A leaf with these flows, none of which is there yet.
     struct Leaf<const FLOWS: usize> {
-        gaps: Gaps,
+        gaps: FairnessLags,
         seats: [Seat; FLOWS],
     }
 
     impl<const FLOWS: usize> Leaf<FLOWS> {
         fn new() -> Self {
             Self {
-                gaps: Gaps::default(),
+                gaps: FairnessLags::default(),
                 seats: [Seat::default(); FLOWS],
             }
         }

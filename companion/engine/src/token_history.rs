@@ -22,7 +22,7 @@ const RATIO_KEEP: f64 = 1.0 - 1.0 / 128.0;
 const OUTPUT_AT_FIRST: u64 = 256;
 
 #[derive(Debug)]
-pub(crate) struct Learned {
+pub(crate) struct TokenHistory {
     flows: Table<Flow>,
     models: Table<Model>,
 }
@@ -65,7 +65,7 @@ impl Default for Model {
     }
 }
 
-impl Learned {
+impl TokenHistory {
     pub(crate) fn new() -> Self {
         Self {
             flows: Table::new(HISTORIES_MAX, false),
@@ -285,7 +285,7 @@ mod tests {
         output: None,
     };
 
-    fn answered(learned: &mut Learned, flow: &str, model: &str, tokens: u64) {
+    fn answered(learned: &mut TokenHistory, flow: &str, model: &str, tokens: u64) {
         let served = Served {
             output: Some(tokens),
             ..NOTHING
@@ -295,7 +295,7 @@ mod tests {
 
     #[test]
     fn outputs_fall_back_from_flow_to_model_to_a_constant() {
-        let mut learned = Learned::new();
+        let mut learned = TokenHistory::new();
         assert_eq!(learned.output_tokens("f", "m"), 256);
         answered(&mut learned, "g", "m", 10);
         answered(&mut learned, "g", "m", 21);
@@ -332,7 +332,7 @@ mod tests {
 
     #[test]
     fn the_ratio_is_learned_per_model() {
-        let mut learned = Learned::new();
+        let mut learned = TokenHistory::new();
         assert_eq!(learned.prompt_tokens("m", Prompt::Bytes(4_001)), 1_001);
         for _ in 0..2_000 {
             let prompt = Served {

@@ -1,4 +1,4 @@
-//! Heaps that take anything out: over one arena, so that a member costs 12 bytes of links beside its key, nothing is
+//! PairingHeaps that take anything out: over one arena, so that a member costs 12 bytes of links beside its key, nothing is
 //! allocated by joining or leaving, and many heaps share the arena.
 //!
 //! A heap is a run and a rest. The run is a sorted list: who belongs at one of its ends joins and leaves in O(1),
@@ -60,17 +60,17 @@ struct Link<K> {
 
 /// The arena. Keys of members that are in a heap change by leaving and joining again.
 #[derive(Debug)]
-pub(crate) struct Heaps<K> {
+pub(crate) struct PairingHeaps<K> {
     links: Vec<Link<K>>,
 }
 
-impl<K> Default for Heaps<K> {
+impl<K> Default for PairingHeaps<K> {
     fn default() -> Self {
         Self { links: Vec::new() }
     }
 }
 
-impl<K: Ord + Copy + Default> Heaps<K> {
+impl<K: Ord + Copy + Default> PairingHeaps<K> {
     /// Adds `member`, which is in no heap of this arena.
     pub(crate) fn insert(&mut self, root: &mut Root, member: u32, key: K) {
         let index = member as usize;
@@ -273,7 +273,7 @@ mod tests {
         fn two_heaps_of_one_arena_agree_with_sorted_sets(
             operations in prop::collection::vec((0..2_usize, 0..40_u32, 0..100_u64, any::<bool>()), 0..400)
         ) {
-            let mut heaps = Heaps::<(u64, u32)>::default();
+            let mut heaps = PairingHeaps::<(u64, u32)>::default();
             let mut roots = [Root::default(), Root::default()];
             let mut sets = [BTreeSet::new(), BTreeSet::new()];
             let mut place: BTreeMap<u32, (usize, u64)> = BTreeMap::new();

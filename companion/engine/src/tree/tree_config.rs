@@ -6,7 +6,7 @@ use crate::policy::{Bands, ClassMode, CostUnit, Discipline, Policy};
 use crate::time::Instant;
 
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct Shape {
+pub(super) struct TreeConfig {
     pub(super) bands: Bands,
     pub(super) per_model: bool,
     pub(super) class_mode: ClassMode,
@@ -17,7 +17,7 @@ pub(super) struct Shape {
     pub(super) max_in_flight_per_endpoint: Option<u64>,
 }
 
-impl Shape {
+impl TreeConfig {
     pub(super) fn of(policy: &Policy) -> Self {
         Self {
             bands: policy.bands.clone(),

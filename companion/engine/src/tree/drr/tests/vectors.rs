@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use super::super::super::dynamo::Dynamo;
 use super::super::super::node::{Node, Unit};
-use super::super::{Deficits, Quantum};
+use super::super::{Drr, Quantum};
 use super::{charge, head};
 
 const STATIC: &str = include_str!("../../../../tests/vectors/drr.jsonl");
@@ -27,7 +27,7 @@ trait Classes: Node {
     fn check(&self);
 }
 
-impl Classes for Deficits {
+impl Classes for Drr {
     fn deficit_of(&self, class: u32) -> u64 {
         self.deficit(class)
     }
@@ -134,8 +134,8 @@ fn quanta(case: &Value) -> impl Iterator<Item = u64> {
     classes.map(|class| class["quantum"].as_u64().expect("quantum"))
 }
 
-fn exact(case: &Value) -> Deficits {
-    let mut node = Deficits::fixed(Unit::Class);
+fn exact(case: &Value) -> Drr {
+    let mut node = Drr::fixed(Unit::Class);
     for (owner, quantum) in (0..).zip(quanta(case)) {
         node.add(owner, Quantum::whole(quantum));
     }
