@@ -118,7 +118,7 @@ impl Model {
             output: request.max_output.map_or(expected, |max| expected.min(max.0)),
             bytes: request.body_bytes,
             strict: request.strict,
-            jump: request.jump,
+            jump: request.head_start,
             ttft_target: request.ttft_target,
             deadline: request.deadline,
             eligible: request

@@ -77,7 +77,7 @@ impl Model {
             .count();
         let last = self.endpoints.values().filter(|server| server.ready).count() == 1;
         if (server.probed || lately > 0) && !last {
-            let down = self.policy.down;
+            let down = self.policy.outlier_ejection;
             let rest = (0..server.times).fold(down.first, |rest, _| (rest * 2).min(down.max));
             server.times += 1;
             server.down = Some(self.now.after(rest));
