@@ -336,7 +336,10 @@ impl Ledger {
         let down = endpoints.iter().filter(|endpoint| endpoint.down_until.is_some());
         self.down = down.clone().map(|endpoint| endpoint.id).collect();
         assert!(self.down.is_subset(&self.failures), "nothing failed there");
-        assert!(down.clone().all(|endpoint| endpoint.down_until > Some(self.latest)));
+        assert!(
+            down.clone()
+                .all(|endpoint| endpoint.down_until > Some(self.latest))
+        );
         let healthy = || self.endpoints.keys().filter(|&&id| self.is_healthy(id));
         assert!(
             healthy().count() == 0 || healthy().any(|&id| self.is_ready(id)),
