@@ -15,7 +15,8 @@ use penstock_engine::policy::Scorers;
 pub(super) use self::gate::bounds;
 pub(super) use self::servers::fixed;
 use super::{
-    Address, AddressError, Admin, Alias, Broken, Config, Exposed, Listen, Pool, Queued, Store, Then, Tls, raw,
+    Address, AddressError, Admin, Alias, Broken, Config, Exposed, Listen, Pool, Queued, Store, Then, Tls,
+    compiled, raw,
 };
 
 impl TryFrom<raw::Document> for Config {
@@ -42,6 +43,9 @@ impl TryFrom<raw::Document> for Config {
             pools.push(convert_pool(pool, flows, &path)?);
         }
         let trust_is_given = raw.identity.trust.is_some();
+        if raw.tls.is_some() {
+            compiled::require("tls", cfg!(feature = "tls"), "tls")?;
+        }
         let config = Self {
             listen: convert_listen(&raw.listen)?,
             tls: raw.tls.map(|it| Tls {
@@ -184,6 +188,20 @@ pub(super) fn slo(raw: &raw::Slo) -> Result<penstock_model::slo::Policy, Broken>
     servers::slo(raw, "")
 }
 
+fn convert_store(raw: raw::Store, key: &str) -> Result<Option<Store>, Broken> {
+    match raw {
+        raw::Store::Memory => Ok(None),
+        raw::Store::Redb(file) => {
+            compiled::require("redb", cfg!(feature = "redb"), &format!("{key}.redb"))?;
+            Ok(Some(Store::Redb(file)))
+        }
+        raw::Store::Redis(url) => {
+            compiled::require("redis", cfg!(feature = "redis"), &format!("{key}.redis"))?;
+            Ok(Some(Store::Redis(url)))
+        }
+    }
+}
+
 fn convert_pool(mut raw: raw::Pool, flows: usize, path: &str) -> Result<Pool, Broken> {
     if !is_name(&raw.name) {
         return Err(Broken(
@@ -202,11 +220,10 @@ fn convert_pool(mut raw: raw::Pool, flows: usize, path: &str) -> Result<Pool, Br
     }
     let requeues = u32::try_from(raw.queue.requeues.0).unwrap_or(u32::MAX);
     let slo = servers::slo(&raw.slo, path)?;
-    let store = match std::mem::take(&mut raw.usage.store) {
-        raw::Store::Memory => None,
-        raw::Store::Redb(path) => Some(Store::Redb(path)),
-        raw::Store::Redis(url) => Some(Store::Redis(url)),
-    };
+    let store = convert_store(
+        std::mem::take(&mut raw.usage.store),
+        &format!("{path}.usage.store"),
+    )?;
     let parts = policy::Parts {
         down: raw.down,
         queue: raw.queue,

@@ -4,6 +4,7 @@
 //! with `value` for its scalars. [`Config`] is what the rest of the program sees; what fits together across keys is
 //! checked on the way there, in `convert`. An error names the file, the line, the key's path and what is allowed there.
 
+mod compiled;
 mod convert;
 mod document;
 mod environment;

@@ -5,6 +5,7 @@
 
 mod dns;
 mod file;
+#[cfg_attr(not(feature = "kubernetes"), path = "discovery/without_kubernetes.rs")]
 mod kubernetes;
 
 use std::collections::{BTreeMap, BTreeSet};

@@ -18,7 +18,16 @@ pub mod reload;
 pub mod scrape;
 pub mod serve;
 pub mod status;
+#[cfg_attr(
+    not(all(feature = "redb", feature = "redis")),
+    expect(dead_code, reason = "used by the stores that are features")
+)]
 pub mod store;
 mod tasks;
+#[cfg_attr(not(feature = "tls"), path = "without_tls.rs")]
 pub mod tls;
+#[cfg_attr(
+    not(feature = "otlp"),
+    expect(dead_code, reason = "used by the exporter, which is a feature")
+)]
 pub mod trace;

@@ -6,10 +6,12 @@
 //! is used. A redis that can't be reached isn't: it may come back, and until then everything goes on from memory.
 
 mod clerk;
+#[cfg_attr(not(feature = "redb"), path = "store/without_file.rs")]
 mod file;
 mod health;
 mod keeper;
 mod ledger;
+#[cfg_attr(not(feature = "redis"), path = "store/without_redis.rs")]
 mod redis;
 
 use std::collections::BTreeMap;
@@ -74,6 +76,9 @@ pub enum Error {
         /// Why.
         why: String,
     },
+    /// The store is a Cargo feature that this binary was built without.
+    #[error("usage.store: this binary was built without {0}; build it with `--features {0}`")]
+    Absent(&'static str),
     /// No client can be made for it.
     #[error("usage.store: {place}: {why}")]
     Redis {

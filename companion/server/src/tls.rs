@@ -11,7 +11,8 @@ use std::time::Duration;
 use penstock_config::Tls;
 use rustls_pki_types::pem::PemObject;
 use rustls_pki_types::{CertificateDer, PrivateKeyDer};
-use tonic::transport::{Certificate, Identity, Server, ServerTlsConfig};
+pub use tonic::transport::ServerTlsConfig;
+use tonic::transport::{Certificate, Identity, Server};
 
 /// A peer that takes longer to show its certificate is hung up on.
 const HANDSHAKE: Duration = Duration::from_secs(5);
@@ -79,6 +80,14 @@ pub fn server(tls: &Tls) -> Result<ServerTlsConfig, Error> {
                 .map_or_else(|| error.to_string(), ToString::to_string),
         }),
     }
+}
+
+/// Has a server let in only clients with a certificate of that authority.
+///
+/// # Errors
+/// When the certificates don't fit together, which [`server`] has checked.
+pub fn apply(server: Server, config: ServerTlsConfig) -> Result<Server, tonic::transport::Error> {
+    server.tls_config(config)
 }
 
 fn read(

@@ -4,7 +4,9 @@
 //! can't be delivered, is counted. Prompts and private flows are in no span. What a filter refuses by itself has none:
 //! of such a request the companion hears after it is over.
 
+#[cfg_attr(not(feature = "otlp"), path = "trace/without_export.rs")]
 mod export;
+#[cfg(feature = "otlp")]
 mod span;
 
 use std::sync::Arc;
@@ -112,7 +114,7 @@ fn number(name: &str, default: usize) -> usize {
     said.and_then(|it| it.trim().parse().ok()).unwrap_or(default)
 }
 
-#[cfg(test)]
+#[cfg(all(test, feature = "otlp"))]
 mod tests {
     use super::*;
 

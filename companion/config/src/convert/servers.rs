@@ -11,6 +11,7 @@ use penstock_model::{Targets, slo};
 use penstock_wire::limits::NAME_BYTES_MAX;
 
 use super::is_name;
+use crate::compiled;
 use crate::{Broken, Discovery, Endpoint, Health, Scrape, raw};
 
 /// Labels of an endpoint, and taints.
@@ -165,6 +166,7 @@ fn dns(raw: raw::Dns, path: &str) -> Result<Discovery, Broken> {
 }
 
 fn kubernetes(raw: raw::Kubernetes, path: &str) -> Result<Discovery, Broken> {
+    compiled::require("kubernetes", cfg!(feature = "kubernetes"), path)?;
     host(&raw.inference_pool, &format!("{path}.inference_pool"))?;
     host(&raw.namespace, &format!("{path}.namespace"))?;
     Ok(Discovery::Kubernetes {

@@ -21,11 +21,11 @@ use penstock_control::{ConnId, Event};
 use penstock_wire::{CompanionFrame, FilterFrame, limits};
 use tokio::sync::{mpsc, oneshot};
 use tokio_stream::wrappers::{ReceiverStream, TcpListenerStream, UnixListenerStream};
-use tonic::transport::ServerTlsConfig;
 use tonic::{Request, Response, Status, Streaming};
 
 use crate::driver::{FRAMES, Handle};
 use crate::listener::Listener;
+use crate::tls::{self, ServerTlsConfig};
 
 /// A flood of small frames must fit in the window, or h2 takes it for an attack and closes the connection.
 const WINDOW_BYTES: u32 = 64 << 20;
@@ -54,7 +54,7 @@ pub async fn serve(
     health.set_serving::<ArbiterServer<Service>>().await;
     let mut server = tonic::transport::Server::builder();
     if let Some(tls) = tls {
-        server = server.tls_config(tls)?;
+        server = tls::apply(server, tls)?;
     }
     let router = server
         .initial_stream_window_size(WINDOW_BYTES)
