@@ -1,4 +1,4 @@
-//! A filter that does nothing in each of its callbacks: the baseline of the benchmarks.
+//! A filter whose callbacks do nothing: the baseline of the benchmarks.
 
 use proxy_wasm::{
     traits::{Context, HttpContext, RootContext},
@@ -25,7 +25,7 @@ impl HttpContext for Noop {
     }
 }
 
-/// Called once by the host when it has loaded the module.
+/// The module's entry point, which the host calls once after loading.
 #[unsafe(no_mangle)]
 pub extern "C" fn _initialize() {
     proxy_wasm::set_root_context(|_| Box::new(Noop));

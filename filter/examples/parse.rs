@@ -1,4 +1,4 @@
-//! A filter that reads a request as Penstock does, and then lets it go: what reading costs, for the benchmarks.
+//! A filter that reads a request as Penstock does and then continues: the benchmarks measure the cost of reading with it.
 
 mod reading;
 
@@ -40,7 +40,7 @@ impl HttpContext for Http {
         if end {
             return Action::Continue;
         }
-        self.reading = Some(Reading::of_headers(&self.policy));
+        self.reading = Some(Reading::from_headers(&self.policy));
         Action::Pause
     }
 
@@ -61,7 +61,7 @@ impl HttpContext for Http {
     }
 }
 
-/// Called once by the host when it has loaded the module.
+/// The module's entry point, which the host calls once after loading.
 #[unsafe(no_mangle)]
 pub extern "C" fn _initialize() {
     proxy_wasm::set_root_context(|_| Box::new(Root(reading::policy())));

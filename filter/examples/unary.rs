@@ -1,5 +1,5 @@
-//! A filter that reads a request as Penstock does and asks a server by a unary gRPC call of its own whether it may go:
-//! what one call a request costs, beside one stream a worker, for the benchmarks.
+//! A filter that reads a request as Penstock does, and asks a server with a unary gRPC call whether to continue. The
+//! benchmarks compare the cost of one call for each request with Penstock's one stream for each worker.
 
 mod reading;
 
@@ -14,14 +14,14 @@ use proxy_wasm::{
 };
 use reading::Reading;
 
-/// Of Envoy's clusters, the one that is asked.
+/// The Envoy cluster of the server.
 const CLUSTER: &str = "side";
-/// What is asked there.
+/// The full name of the gRPC service, and its method.
 const SERVICE: &str = "penstock.bench.Gate";
 const METHOD: &str = "Ask";
-/// Longer than any call of a benchmark may take.
+/// Longer than any call of a benchmark takes.
 const TIMEOUT: Duration = Duration::from_secs(10);
-/// The status of a gRPC call that went well.
+/// The status of a successful gRPC call.
 const GRPC_OK: u32 = 0;
 
 struct Root(Rc<CompiledPolicy>);
@@ -47,7 +47,7 @@ struct Http {
 }
 
 impl Http {
-    /// Asks whether the request may go; false: it can't be read, or nobody can be asked.
+    /// Asks whether to continue. Returns `false` if the request is malformed or the call can't be made.
     fn ask(&mut self) -> bool {
         let Some(register) = self.reading.take().and_then(Reading::register) else {
             return false;
@@ -72,7 +72,7 @@ impl HttpContext for Http {
         if end {
             return Action::Continue;
         }
-        self.reading = Some(Reading::of_headers(&self.policy));
+        self.reading = Some(Reading::from_headers(&self.policy));
         Action::Pause
     }
 
@@ -87,7 +87,7 @@ impl HttpContext for Http {
     }
 }
 
-/// Called once by the host when it has loaded the module.
+/// The module's entry point, which the host calls once after loading.
 #[unsafe(no_mangle)]
 pub extern "C" fn _initialize() {
     proxy_wasm::set_root_context(|_| Box::new(Root(reading::policy())));

@@ -1,9 +1,9 @@
-//! One HTTP stream: Envoy's callbacks, passed on to the worker.
+//! The context of one HTTP stream: passes Envoy's callbacks on to the worker.
 
 use std::rc::Rc;
 
 use penstock_filter_core::{
-    effect::{BodyAction, HeadersAction, ResponseHeadersAction},
+    effect::{BodyAction, HeadersAction},
     headers::Headers,
     local_reply::{Failure, LocalReply},
 };
@@ -14,41 +14,41 @@ use proxy_wasm::{
 };
 
 use crate::{
-    host::{self, Buffer, Map, Stream},
-    root_context::{Shared, edit},
+    host::{self, Buffer, Map, StreamProperties},
+    plugin::{Plugin, edit_headers, send_local_reply},
 };
 
 pub(crate) struct Http {
     context: u32,
-    shared: Option<Rc<Shared>>,
-    /// The worker's number; none: it passes through.
+    plugin: Option<Rc<Plugin>>,
+    /// The worker's number of the request; `None`: the request passes through.
     sequence: Option<u64>,
-    /// What to send instead of the body that comes.
-    body: Option<Vec<u8>>,
+    /// A body to send in place of the response's body.
+    replacement: Option<Vec<u8>>,
 }
 
 impl Http {
-    pub(crate) fn new(context: u32, shared: Option<Rc<Shared>>) -> Self {
+    pub(crate) fn new(context: u32, plugin: Option<Rc<Plugin>>) -> Self {
         Self {
             context,
-            shared,
+            plugin,
             sequence: None,
-            body: None,
+            replacement: None,
         }
     }
 }
 
-fn answer(answer: &LocalReply) -> Action {
-    host::respond(answer.status, &answer.headers, &answer.body);
+fn reply(reply: &LocalReply) -> Action {
+    send_local_reply(reply);
     Action::Pause
 }
 
-fn go_on(bodied: Option<BodyAction>) -> Action {
-    match bodied {
+fn carry_out(action: Option<BodyAction>) -> Action {
+    match action {
         None | Some(BodyAction::Pause) => Action::Pause,
-        Some(BodyAction::Reply(refusal)) => answer(&refusal),
+        Some(BodyAction::Reply(refusal)) => reply(&refusal),
         Some(BodyAction::Continue(edits)) => {
-            edit(Map::Request, &edits);
+            edit_headers(Map::Request, &edits);
             Action::Continue
         }
     }
@@ -58,89 +58,93 @@ impl Context for Http {}
 
 impl HttpContext for Http {
     fn on_http_request_headers(&mut self, _: usize, end: bool) -> Action {
-        let Some(shared) = &self.shared else {
+        let Some(plugin) = &self.plugin else {
             return Action::Continue;
         };
         let map = host::headers(Map::Request);
+        let headers = Headers::new(&map);
         let context = self.context;
-        let headed = shared.with(|worker| {
-            worker.handle_request_headers(host::now(), context, Headers::new(&map), end, &Stream)
+        let action = plugin.with_worker(|worker| {
+            worker.handle_request_headers(host::now(), context, headers, end, &StreamProperties)
         });
-        match headed {
-            // Can't be; but what can't be judged may not pass either.
-            None => answer(
+        match action {
+            // The host never re-enters the module. If it does, the request must not pass unchecked.
+            None => reply(
                 &Failure::new(500, code::INTERNAL, "The filter is at work already.")
-                    .answer(Api::Unspecified, None),
+                    .reply(Api::Unspecified, None),
             ),
             Some(HeadersAction::Pass(edits)) => {
-                edit(Map::Request, &edits);
+                edit_headers(Map::Request, &edits);
                 Action::Continue
             }
-            Some(HeadersAction::Unroutable(nowhere)) => answer(&nowhere),
+            Some(HeadersAction::Unroutable(refusal)) => reply(&refusal),
             Some(HeadersAction::Pause(sequence, edits)) => {
                 self.sequence = Some(sequence);
-                edit(Map::Request, &edits);
+                edit_headers(Map::Request, &edits);
                 Action::Pause
             }
             Some(HeadersAction::Reply(sequence, refusal)) => {
                 self.sequence = Some(sequence);
-                answer(&refusal)
+                reply(&refusal)
             }
         }
     }
 
     fn on_http_request_body(&mut self, size: usize, end: bool) -> Action {
-        let (Some(shared), Some(sequence)) = (&self.shared, self.sequence) else {
+        let (Some(plugin), Some(sequence)) = (&self.plugin, self.sequence) else {
             return Action::Continue;
         };
         let read = |start, length| host::buffer(Buffer::RequestBody, start, length);
-        let bodied = shared.with(|worker| worker.handle_request_body(host::now(), sequence, size, end, read));
-        go_on(bodied)
+        carry_out(
+            plugin.with_worker(|worker| worker.handle_request_body(host::now(), sequence, size, end, read)),
+        )
     }
 
     fn on_http_request_trailers(&mut self, _: usize) -> Action {
-        let (Some(shared), Some(sequence)) = (&self.shared, self.sequence) else {
+        let (Some(plugin), Some(sequence)) = (&self.plugin, self.sequence) else {
             return Action::Continue;
         };
         let read = |start, length| host::buffer(Buffer::RequestBody, start, length);
-        go_on(shared.with(|worker| worker.handle_request_end(host::now(), sequence, read)))
+        carry_out(plugin.with_worker(|worker| worker.handle_request_end(host::now(), sequence, read)))
     }
 
     fn on_http_response_headers(&mut self, _: usize, end: bool) -> Action {
-        let Some(shared) = &self.shared else {
+        let Some(plugin) = &self.plugin else {
             return Action::Continue;
         };
         let map = host::headers(Map::Response);
+        let headers = Headers::new(&map);
         let sequence = self.sequence;
-        let responded = shared.with(|worker| {
-            worker.handle_response_headers(host::now(), sequence, Headers::new(&map), end, &Stream)
-        });
-        let ResponseHeadersAction { edits, body } = responded.unwrap_or_default();
-        edit(Map::Response, &edits);
-        self.body = body;
+        let action = plugin
+            .with_worker(|worker| {
+                worker.handle_response_headers(host::now(), sequence, headers, end, &StreamProperties)
+            })
+            .unwrap_or_default();
+        edit_headers(Map::Response, &action.edits);
+        self.replacement = action.body;
         Action::Continue
     }
 
     fn on_http_response_body(&mut self, size: usize, end: bool) -> Action {
-        if let Some(body) = self.body.take() {
+        if let Some(body) = self.replacement.take() {
             host::set_buffer(Buffer::ResponseBody, size, &body);
-        } else if let (Some(shared), Some(sequence)) = (&self.shared, self.sequence) {
+        } else if let (Some(plugin), Some(sequence)) = (&self.plugin, self.sequence) {
             let read = |start, length| host::buffer(Buffer::ResponseBody, start, length);
-            shared.with(|worker| worker.handle_response_body(host::now(), sequence, size, end, read));
+            plugin.with_worker(|worker| worker.handle_response_body(host::now(), sequence, size, end, read));
         }
         Action::Continue
     }
 
     fn on_http_response_trailers(&mut self, _: usize) -> Action {
-        if let (Some(shared), Some(sequence)) = (&self.shared, self.sequence) {
-            shared.with(|worker| worker.handle_response_end(sequence));
+        if let (Some(plugin), Some(sequence)) = (&self.plugin, self.sequence) {
+            plugin.with_worker(|worker| worker.handle_response_end(sequence));
         }
         Action::Continue
     }
 
     fn on_log(&mut self) {
-        if let (Some(shared), Some(sequence)) = (&self.shared, self.sequence.take()) {
-            shared.with(|worker| worker.handle_log(host::now(), sequence, &Stream));
+        if let (Some(plugin), Some(sequence)) = (&self.plugin, self.sequence.take()) {
+            plugin.with_worker(|worker| worker.handle_log(host::now(), sequence, &StreamProperties));
         }
     }
 }

@@ -1,7 +1,5 @@
-//! Penstock's filter: Envoy's callbacks in, host calls out.
-//!
-//! All decisions are in `penstock-filter-core`; here is only what needs a host. Nothing here may panic: a trap ends every
-//! stream of the worker.
+//! Penstock's filter: connects Envoy's proxy-wasm callbacks and host calls to `penstock-filter-core`, which makes all
+//! decisions. Nothing here may panic, because a trap ends every stream of the worker.
 
 #![deny(
     clippy::indexing_slicing,
@@ -13,9 +11,10 @@
 
 mod host;
 mod http_context;
+mod plugin;
 mod root_context;
 
-/// Called once by the host when it has loaded the module.
+/// The module's entry point, which the host calls once after loading.
 #[unsafe(no_mangle)]
 pub extern "C" fn _initialize() {
     proxy_wasm::set_root_context(|context| Box::new(root_context::Root::new(context)));

@@ -1,6 +1,14 @@
-//! The session protocol of Penstock: messages, limits and the names both sides say. No behaviour.
+//! Penstock's session protocol: its messages, its limits, and the names that filter and companion share. No behaviour.
 //!
-//! `proto/penstock.v1.proto` is the source; `generated.rs` is made from it and checked in, a test holds it current.
+//! `proto/penstock.v1.proto` is the source of `generated.rs`, which is checked in; a test keeps it current.
+
+#![deny(
+    clippy::indexing_slicing,
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::arithmetic_side_effects
+)]
 
 pub mod limits;
 pub mod names;
@@ -13,5 +21,5 @@ pub use generated::*;
 
 /// Full name of the gRPC service.
 pub const SERVICE: &str = "penstock.v1.Arbiter";
-/// Its one method.
+/// Name of its method.
 pub const METHOD: &str = "Session";

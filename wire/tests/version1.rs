@@ -1,12 +1,12 @@
-//! Version 1 of the protocol, as its last release encoded it: every message, with every field set that it ever sent.
+//! Version 1 of the protocol, as its last release encoded it: every message, with every field that release sent.
 //!
-//! The bytes are that release's own. They must decode to what they meant then and encode to themselves again, for as
-//! long as version 1 is spoken: half of a rolling upgrade still speaks it.
+//! That release has written the bytes. They must decode to the same messages and encode to the same bytes for as long as
+//! version 1 is supported, because during a rolling upgrade one side may still use it.
 
 use penstock_wire::{
     Api, Bye, Cancel, Command, CompanionFrame, Completed, EndReason, Endpoints, Fallback, FilterFrame, Grant,
     Heartbeat, Hello, HelloAck, Identity, ModelRule, ModelTable, Policy, Pool, Refused, Register, Reject,
-    Route, Running, Source, Started, command::Kind, filter_frame::Event, source::From as Of,
+    Route, Running, Source, Started, command::Kind, filter_frame::Event, source::From as SourceFrom,
 };
 use prost::Message;
 
@@ -84,7 +84,7 @@ fn completed() -> Completed {
     }
 }
 
-fn source(from: Of) -> Source {
+fn source(from: SourceFrom) -> Source {
     Source { from: Some(from) }
 }
 
@@ -103,12 +103,12 @@ fn policy() -> Policy {
         }],
         body_bytes_max: 1 << 25,
         identity: Some(Identity {
-            fairness_id: vec![source(Of::Header("x-a".into()))],
-            user: vec![source(Of::Body("user".into()))],
-            priority: vec![source(Of::Model(table))],
-            class: vec![source(Of::Metadata("ns/key".into()))],
-            strict: vec![source(Of::Header("x-s".into()))],
-            jump: vec![source(Of::Header("x-j".into()))],
+            fairness_id: vec![source(SourceFrom::Header("x-a".into()))],
+            user: vec![source(SourceFrom::Body("user".into()))],
+            priority: vec![source(SourceFrom::Model(table))],
+            class: vec![source(SourceFrom::Metadata("ns/key".into()))],
+            strict: vec![source(SourceFrom::Header("x-s".into()))],
+            jump: vec![source(SourceFrom::Header("x-j".into()))],
             ..Default::default()
         }),
         pools: vec![Pool {
@@ -125,7 +125,7 @@ fn policy() -> Policy {
     }
 }
 
-fn said() -> Vec<(&'static str, Event)> {
+fn events() -> Vec<(&'static str, Event)> {
     vec![
         ("hello", Event::Hello(hello())),
         ("register", Event::Register(register())),
@@ -158,7 +158,7 @@ fn said() -> Vec<(&'static str, Event)> {
     ]
 }
 
-fn commanded() -> Vec<(&'static str, Kind)> {
+fn commands() -> Vec<(&'static str, Kind)> {
     vec![
         (
             "hello_ack",
@@ -219,8 +219,8 @@ fn bytes(hex: &str) -> Vec<u8> {
     digits.chunks(2).map(byte).collect()
 }
 
-/// What a filter said.
-const SAID: [(&str, &str); 8] = [
+/// Frames of a filter.
+const FILTER_FRAMES: [(&str, &str); 8] = [
     (
         "hello",
         "080510061aed0109010000000000000011ffffffffffffffff180720012801320264313a04656467654003480152a40108ac \
@@ -254,8 +254,8 @@ const SAID: [(&str, &str); 8] = [
     ("bye", "080510065200"),
 ];
 
-/// What a companion commanded.
-const COMMANDED: [(&str, &str); 6] = [
+/// Frames of a companion.
+const COMPANION_FRAMES: [(&str, &str); 6] = [
     ("hello_ack", "080810091a0b0a0908011080d095ffbc31"),
     (
         "policy",
@@ -281,8 +281,8 @@ const COMMANDED: [(&str, &str); 6] = [
 ];
 
 #[test]
-fn what_a_filter_said_means_the_same() {
-    for ((name, event), (golden_name, golden)) in said().into_iter().zip(SAID) {
+fn filter_frames_of_the_last_release_decode_and_encode_unchanged() {
+    for ((name, event), (golden_name, golden)) in events().into_iter().zip(FILTER_FRAMES) {
         assert_eq!(name, golden_name);
         let frame = FilterFrame {
             seq: 5,
@@ -296,8 +296,8 @@ fn what_a_filter_said_means_the_same() {
 }
 
 #[test]
-fn what_a_companion_commanded_means_the_same() {
-    for ((name, kind), (golden_name, golden)) in commanded().into_iter().zip(COMMANDED) {
+fn companion_frames_of_the_last_release_decode_and_encode_unchanged() {
+    for ((name, kind), (golden_name, golden)) in commands().into_iter().zip(COMPANION_FRAMES) {
         assert_eq!(name, golden_name);
         let frame = CompanionFrame {
             seq: 8,
@@ -311,8 +311,8 @@ fn what_a_companion_commanded_means_the_same() {
 }
 
 #[test]
-fn what_a_later_version_adds_is_passed_over() {
-    // Field 99 as a number, as a string and as eight bytes: in the message, and in the frame around it.
+fn fields_of_a_later_version_are_ignored() {
+    // Field 99 as a number, as a string and as eight bytes, both in the message and in its frame.
     let unknown = bytes("980601 9a060161 990600000000000000ff");
     let mut cancel = bytes("08ac02");
     cancel.extend(&unknown);
@@ -329,9 +329,9 @@ fn what_a_later_version_adds_is_passed_over() {
 }
 
 #[test]
-fn a_field_that_was_given_up_is_passed_over() {
-    // Version 1 had a field 25 in Register, bytes that nobody set.
-    let mut said = register().encode_to_vec();
-    said.extend(bytes("ca010161"));
-    assert_eq!(Register::decode(&*said), Ok(register()));
+fn field_of_an_earlier_version_is_ignored() {
+    // Version 1 had a field 25 in Register, which no release ever set.
+    let mut encoded = register().encode_to_vec();
+    encoded.extend(bytes("ca010161"));
+    assert_eq!(Register::decode(&*encoded), Ok(register()));
 }

@@ -1,7 +1,7 @@
-//! A policy made ready for use: globs compiled, body keys numbered, numbers in their units.
+//! A policy in the form in which the filter applies it: compiled globs, numbered body keys, durations.
 //!
-//! A policy is immutable and shared: a request keeps the one that was in force when it came, a new one counts from the next
-//! request on.
+//! A compiled policy is immutable and shared. A request keeps the policy that applied at its arrival; a new policy applies
+//! from the next request on.
 
 use core::time::Duration;
 use std::sync::Arc;
@@ -16,51 +16,52 @@ use crate::{
     trust::Trust,
 };
 
-/// What is in force for a request.
+/// The rules that the filter applies to a request.
 #[derive(Clone, Debug)]
 pub struct CompiledPolicy {
-    /// Names the policy this was made of.
+    /// Identifies the policy.
     pub digest: String,
-    /// A body over this many bytes is refused.
+    /// A larger body is refused.
     pub body_bytes_max: u64,
-    /// The top-level strings of the body that some identity wants.
+    /// The top-level body strings that identity sources read.
     pub body_keys: Arc<[String]>,
-    /// Registrations carry the client's `traceparent`.
+    /// A registration carries the client's `traceparent`.
     pub tracing: bool,
-    /// Some pool wants hashes of prompts' beginnings.
-    pub hashes: bool,
-    /// Where identities are read.
+    /// A pool wants hashes of prompt prefixes.
+    pub prefix_hashes: bool,
+    /// The identity sources.
     pub sources: Sources,
-    /// Whose claims count.
+    /// The clients whose claims count.
     pub trust: Trust,
-    /// The headers with claims that only who is trusted may make: a class, a tier, a head start.
-    pub privileges: Arc<[Arc<str>]>,
+    /// Header sources of class, strict tier and head start, which only trusted clients may send.
+    pub privileged_headers: Arc<[Arc<str>]>,
     routes: Vec<(String, Api)>,
     pools: Vec<Arc<PoolPolicy>>,
 }
 
-/// What the filter knows of a pool.
+/// The settings of a pool that the filter applies.
 #[derive(Clone, Debug)]
 pub struct PoolPolicy {
-    /// Its name, also the value of the pool header.
+    /// The pool's name, which is also the value of the pool header.
     pub name: String,
-    /// How long its requests wait for a companion that went away.
+    /// How long requests wait for a companion that is down before the fallback applies.
     pub hold: Duration,
-    /// How long they may wait in all.
+    /// How long requests may wait in total.
     pub ttl: Duration,
-    /// The same while no endpoint is ready.
+    /// The same while the pool has no ready endpoint.
     pub no_endpoint_ttl: Duration,
-    /// The status of an expired wait.
+    /// The HTTP status of an expired request.
     pub capacity_status: u32,
-    /// Its requests go without the companion when they have waited for it long enough.
+    /// Whether the filter admits requests by itself once the companion has been down for `hold`.
     pub fails_open: bool,
-    /// Its servers, as far as the policy names them.
+    /// The endpoints that the policy names.
     pub endpoints: Vec<String>,
-    /// What this Envoy may have in flight in it then, until the companion has said something newer; `None`: any number.
+    /// How much this Envoy may have in flight while the companion is down, until the companion sends a newer bound; `None`:
+    /// no limit.
     pub fallback_bound: Option<u64>,
-    /// That bound counts tokens, not requests.
+    /// `fallback_bound` counts tokens instead of requests.
     pub fallback_bound_in_tokens: bool,
-    /// Registrations of its requests carry hashes of the prompt's beginnings.
+    /// Registrations for this pool carry hashes of the prompt's prefixes.
     pub prefix_hashes: bool,
     models: Vec<WildMatch>,
 }
@@ -93,7 +94,7 @@ impl PoolPolicy {
 }
 
 impl CompiledPolicy {
-    /// Compiles a policy. What is beyond a limit, or of a later version, is left out.
+    /// Compiles a policy. Entries beyond a limit, and sources of a later protocol version, are skipped.
     #[must_use]
     pub fn new(policy: &wire::Policy) -> Self {
         let mut keys = Vec::new();
@@ -107,11 +108,11 @@ impl CompiledPolicy {
             jump: compile(&identity.jump, &mut keys),
         };
         Self {
-            privileges: privileges(&sources),
+            privileged_headers: privileged_headers(&sources),
             trust: Trust::new(identity.trust.as_ref()),
             digest: policy.digest.clone(),
             tracing: policy.tracing,
-            hashes: policy
+            prefix_hashes: policy
                 .pools
                 .iter()
                 .take(POLICY_LIST_MAX)
@@ -134,7 +135,7 @@ impl CompiledPolicy {
         }
     }
 
-    /// The API of a request that is queued; none: it passes through. The path may carry a query.
+    /// The API of a queued path; `None`: the request passes through. The path may have a query.
     #[must_use]
     pub fn route(&self, method: &[u8], path: &[u8]) -> Option<Api> {
         if method != b"POST" {
@@ -147,11 +148,11 @@ impl CompiledPolicy {
             .map(|(_, api)| *api)
     }
 
-    /// The pool of a model.
+    /// The pool that serves a model; `None` if the policy names no pools.
     ///
     /// # Errors
-    /// There are pools, and none serves it.
-    pub fn pool(&self, model: &str) -> Result<Option<Arc<PoolPolicy>>, NoPool> {
+    /// The policy names pools, and none of them serves the model.
+    pub fn pool(&self, model: &str) -> Result<Option<Arc<PoolPolicy>>, UnknownModel> {
         if self.pools.is_empty() {
             return Ok(None);
         }
@@ -160,27 +161,27 @@ impl CompiledPolicy {
             .find(|pool| pool.serves(model))
             .cloned()
             .map(Some)
-            .ok_or(NoPool)
+            .ok_or(UnknownModel)
     }
 
-    /// The pools whose requests go without the companion when it is away for long.
+    /// The pools whose requests the filter admits by itself while the companion is down.
     pub fn fail_open_pools(&self) -> impl Iterator<Item = &PoolPolicy> {
         self.pools.iter().map(Arc::as_ref).filter(|pool| pool.fails_open)
     }
 
-    /// The pool of what passes through.
+    /// The pool of requests that pass through.
     #[must_use]
     pub fn first_pool(&self) -> Option<&PoolPolicy> {
         self.pools.first().map(Arc::as_ref)
     }
 }
 
-/// No pool serves a request's model.
+/// No pool serves the requested model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct NoPool;
+pub struct UnknownModel;
 
-/// The headers of these sources; a pseudo-header no request can do without.
-fn privileges(sources: &Sources) -> Arc<[Arc<str>]> {
+/// The header sources of class, strict tier and head start. Pseudo-headers are left out, because a request needs them.
+fn privileged_headers(sources: &Sources) -> Arc<[Arc<str>]> {
     let lists = [&sources.class, &sources.strict, &sources.jump];
     let mut names: Vec<Arc<str>> = Vec::new();
     for source in lists.into_iter().flatten() {
@@ -195,12 +196,12 @@ fn privileges(sources: &Sources) -> Arc<[Arc<str>]> {
 }
 
 fn compile(sources: &[wire::Source], keys: &mut Vec<String>) -> Vec<Source> {
-    use wire::source::From as Of;
+    use wire::source::From as SourceFrom;
     let mut compiled = Vec::new();
     for source in sources.iter().take(POLICY_LIST_MAX) {
         compiled.push(match &source.from {
-            Some(Of::Header(name)) => Source::Header(name.to_ascii_lowercase()),
-            Some(Of::Body(key)) => {
+            Some(SourceFrom::Header(name)) => Source::Header(name.to_ascii_lowercase()),
+            Some(SourceFrom::Body(key)) => {
                 let known = keys.iter().position(|known| known == key);
                 if known.is_none() && (keys.len() >= BODY_KEYS_MAX || key.len() > NAME_BYTES_MAX) {
                     continue;
@@ -210,8 +211,8 @@ fn compile(sources: &[wire::Source], keys: &mut Vec<String>) -> Vec<Source> {
                     keys.len().saturating_sub(1)
                 }))
             }
-            Some(Of::Metadata(path)) => Source::Metadata(metadata::keys(path)),
-            Some(Of::Model(table)) => Source::Model(
+            Some(SourceFrom::Metadata(path)) => Source::Metadata(metadata::keys(path)),
+            Some(SourceFrom::Model(table)) => Source::Model(
                 table
                     .rules
                     .iter()

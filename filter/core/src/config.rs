@@ -1,7 +1,7 @@
-//! The plugin configuration: JSON, parsed once into types that can't be wrong.
+//! The plugin configuration: JSON that is parsed once into typed values. Unknown keys are errors.
 //!
-//! It holds what a cold start without a companion needs: the companion's cluster and the policy. A later Policy frame of
-//! the companion replaces the policy. Unknown keys are errors.
+//! It contains the companion's cluster, and the policy for a start without a companion. A `Policy` command of the companion
+//! replaces that policy.
 
 use core::{fmt, net::IpAddr};
 
@@ -11,21 +11,20 @@ use serde::{
     de::{MapAccess, SeqAccess, Visitor},
 };
 
-/// A plugin configuration.
+/// A parsed plugin configuration.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Config {
-    /// The Envoy cluster of the companion.
+    /// Name of the companion's Envoy cluster.
     pub companion: String,
-    /// What this Envoy is called in /status.
+    /// Name of this Envoy in /status.
     pub node: String,
-    /// This Envoy's listener where a request enters again that no server took, as the endpoint header names it; `None`:
-    /// there is none.
-    pub requeue: Option<String>,
-    /// This is that listener's own filter.
+    /// The address of this Envoy's requeue listener, to which Envoy sends a request that no server accepted.
+    pub requeue_listener: Option<String>,
+    /// This filter runs in the requeue listener.
     pub is_requeue_listener: bool,
-    /// The routes say in the served header of every answer which host it is of, whatever the host itself says there.
+    /// The routes set the served-endpoint header of every response to the address of the server that sent it.
     pub routes_report_endpoint: bool,
-    /// The policy until the companion sends another.
+    /// The policy until the companion sends one.
     pub policy: wire::Policy,
 }
 
@@ -33,13 +32,13 @@ impl Config {
     /// Parses the plugin's configuration.
     ///
     /// # Errors
-    /// The key that is wrong and where, from serde.
+    /// Serde's error, which names the key and its position.
     pub fn parse(json: &[u8]) -> Result<Self, serde_json::Error> {
         let raw: RawConfig = serde_json::from_slice(json)?;
         Ok(Self {
             companion: raw.companion,
             node: raw.node,
-            requeue: raw.requeue,
+            requeue_listener: raw.requeue,
             is_requeue_listener: raw.reenters,
             routes_report_endpoint: raw.routes_tell,
             policy: raw.policy.into(),
@@ -105,7 +104,7 @@ struct RawIdentity {
     trust: Option<RawTrust>,
 }
 
-/// `"all"`, or networks as `address/prefix`; none trusts nobody.
+/// `"all"`, or networks as `address/prefix`; an empty list trusts no client.
 #[derive(Deserialize)]
 #[serde(rename_all = "snake_case")]
 enum RawTrust {
@@ -121,7 +120,7 @@ impl<'de> Deserialize<'de> for Network {
         let text = String::deserialize(deserializer)?;
         network(&text).map(Self).ok_or_else(|| {
             serde::de::Error::custom(format!(
-                "`{text}` is no network: write address/prefix, like 10.0.0.0/8"
+                "`{text}` is not a network: write address/prefix, for example 10.0.0.0/8"
             ))
         })
     }
@@ -130,8 +129,8 @@ impl<'de> Deserialize<'de> for Network {
 fn network(text: &str) -> Option<wire::Network> {
     let (address, prefix) = text.split_once('/')?;
     let (address, bits) = match address.parse().ok()? {
-        IpAddr::V4(it) => (it.octets().to_vec(), 32),
-        IpAddr::V6(it) => (it.octets().to_vec(), 128),
+        IpAddr::V4(address) => (address.octets().to_vec(), 32),
+        IpAddr::V6(address) => (address.octets().to_vec(), 128),
     };
     let prefix = prefix.parse().ok().filter(|prefix| *prefix <= bits)?;
     Some(wire::Network { address, prefix })
@@ -146,7 +145,7 @@ enum RawSource {
     Model(RawModelTable),
 }
 
-/// Pairs in the order of the document: the first glob that matches wins.
+/// Globs and values in the order of the document: the first glob that matches wins.
 struct RawModelTable(Vec<wire::ModelRule>);
 
 #[derive(Deserialize)]
@@ -253,7 +252,7 @@ impl From<RawIdentity> for wire::Identity {
                 },
                 RawTrust::Networks(networks) => wire::Trust {
                     all: false,
-                    networks: networks.into_iter().map(|Network(it)| it).collect(),
+                    networks: networks.into_iter().map(|Network(network)| network).collect(),
                 },
             }),
         }
@@ -262,12 +261,12 @@ impl From<RawIdentity> for wire::Identity {
 
 impl From<RawSource> for wire::Source {
     fn from(raw: RawSource) -> Self {
-        use wire::source::From as Of;
+        use wire::source::From as SourceFrom;
         let from = match raw {
-            RawSource::Header(name) => Of::Header(name.to_ascii_lowercase()),
-            RawSource::Body(key) => Of::Body(key),
-            RawSource::Metadata(path) => Of::Metadata(path),
-            RawSource::Model(RawModelTable(rules)) => Of::Model(wire::ModelTable { rules }),
+            RawSource::Header(name) => SourceFrom::Header(name.to_ascii_lowercase()),
+            RawSource::Body(key) => SourceFrom::Body(key),
+            RawSource::Metadata(path) => SourceFrom::Metadata(path),
+            RawSource::Model(RawModelTable(rules)) => SourceFrom::Model(wire::ModelTable { rules }),
         };
         Self { from: Some(from) }
     }
@@ -313,29 +312,35 @@ mod tests {
                    "endpoints": ["127.0.0.1:1"], "open_bound": 7}]}}"#;
 
     #[test]
-    fn a_full_configuration_is_read() {
-        use wire::source::From as Of;
+    fn full_configuration_is_parsed() {
+        use wire::source::From as SourceFrom;
         let config = Config::parse(FULL.as_bytes()).unwrap();
         assert_eq!(config.companion, "penstock_companion");
         assert_eq!(config.node, "edge");
         assert_eq!(config.policy.routes[1].api(), wire::Api::Messages);
         assert_eq!(config.policy.pools[0].fallback(), wire::Fallback::Closed);
         assert_eq!(
-            (config.requeue.as_deref(), config.is_requeue_listener),
+            (config.requeue_listener.as_deref(), config.is_requeue_listener),
             (Some("127.0.0.1:9"), false)
         );
         assert_eq!(config.policy.pools[0].fallback_bound, Some(7));
         let identity = config.policy.identity.unwrap();
         let networks = &identity.trust.as_ref().unwrap().networks;
-        let prefixes: Vec<_> = networks.iter().map(|it| (it.address.len(), it.prefix)).collect();
+        let prefixes: Vec<_> = networks
+            .iter()
+            .map(|network| (network.address.len(), network.prefix))
+            .collect();
         assert_eq!(prefixes, [(4, 8), (16, 64)]);
-        assert_eq!(identity.fairness_id[0].from, Some(Of::Header("x-a".into())));
-        let Some(Of::Model(table)) = &identity.fairness_id[3].from else {
+        assert_eq!(
+            identity.fairness_id[0].from,
+            Some(SourceFrom::Header("x-a".into()))
+        );
+        let Some(SourceFrom::Model(table)) = &identity.fairness_id[3].from else {
             panic!("a table")
         };
         assert_eq!(table.rules[0].glob, "chat-*");
         assert_eq!(table.rules[1].value, "default");
-        let Some(Of::Model(table)) = &identity.class[0].from else {
+        let Some(SourceFrom::Model(table)) = &identity.class[0].from else {
             panic!("a table")
         };
         assert_eq!(
@@ -345,7 +350,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_unknown_or_missing_is_named() {
+    fn error_names_the_unknown_or_missing_key() {
         for (from, to, word) in [
             ("\"node\"", "\"nodes\"", "nodes"),
             ("\"closed\"", "\"ajar\"", "ajar"),

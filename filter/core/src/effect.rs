@@ -1,4 +1,4 @@
-//! Decisions as data: what a worker asks of its host.
+//! Decisions of a worker, as data that its host carries out.
 
 use penstock_wire::{Api, names::code};
 
@@ -9,65 +9,65 @@ use crate::{
     session::SessionEffect,
 };
 
-/// What the host shall do.
+/// An action that the host carries out outside of a stream's own callback.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Effect {
-    /// Something for the session's stream.
+    /// An action on the session's gRPC stream.
     Session(SessionEffect),
-    /// Apply these to the request headers of this HTTP stream, then resume it.
+    /// Edit the request headers of a paused HTTP stream, and resume it.
     Resume {
-        /// The host's number of the HTTP stream.
+        /// The host's id of the HTTP stream.
         context: u32,
-        /// The changes.
+        /// The header edits.
         edits: Vec<HeaderEdit>,
-        /// A change to the body that is held; if that can't be done, the stream is to be answered `effect::unwritten`.
+        /// A rewrite of the buffered body. If it fails, the host sends `effect::rewrite_failed` instead of resuming.
         rewrite: Option<Rewrite>,
     },
-    /// LocalReply this HTTP stream.
+    /// Send a local reply on a paused HTTP stream.
     Reply {
-        /// The host's number of the HTTP stream.
+        /// The host's id of the HTTP stream.
         context: u32,
-        /// With what.
-        answer: LocalReply,
+        /// The reply.
+        reply: LocalReply,
     },
 }
 
-/// What becomes of a request whose headers are in.
+/// What the host does with a request whose headers have arrived.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum HeadersAction {
-    /// It passes through; the worker keeps nothing of it.
+    /// Pass the request through with these edits. The worker doesn't track it.
     Pass(Vec<HeaderEdit>),
-    /// It passes through, but there is nowhere to go.
+    /// The request would pass through, but has no endpoint: send this reply.
     Unroutable(LocalReply),
-    /// It is held, and its body read, under this number.
+    /// Edit the headers, buffer the body and pause. The worker tracks the request by this sequence number.
     Pause(u64, Vec<HeaderEdit>),
-    /// It is answered at once; its number is still asked for until its log entry.
+    /// Send this reply. The worker tracks the request by this sequence number until its log entry.
     Reply(u64, LocalReply),
 }
 
-/// What becomes of a request of whose body there is more.
+/// What the host does with a request of which more body bytes have arrived.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum BodyAction {
-    /// It is held.
+    /// Keep the stream paused.
     Pause,
-    /// It is answered.
+    /// Send this reply.
     Reply(LocalReply),
-    /// It goes on at once, with these changes to its headers.
+    /// Edit the request headers and continue.
     Continue(Vec<HeaderEdit>),
 }
 
-/// What becomes of an answer whose headers are in.
+/// What the host does with a response whose headers have arrived.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ResponseHeadersAction {
-    /// Changes to the response headers.
+    /// Edits of the response headers.
     pub edits: Vec<HeaderEdit>,
-    /// The body to send instead of what comes.
+    /// A body to send in place of the response's body.
     pub body: Option<Vec<u8>>,
 }
 
-/// What is answered where a host refuses to change a body: it can't be sent as it stands.
+/// The reply if the host fails to rewrite a body, which can't be sent as it is.
 #[must_use]
-pub fn unwritten() -> LocalReply {
+pub fn rewrite_failed() -> LocalReply {
     let message = "The gateway couldn't put the model's real name into the body.";
-    Failure::new(500, code::INTERNAL, message).answer(Api::Unspecified, None)
+    Failure::new(500, code::INTERNAL, message).reply(Api::Unspecified, None)
 }

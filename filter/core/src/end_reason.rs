@@ -1,55 +1,48 @@
-//! How an exchange ended, in Envoy's words and in ours.
+//! Maps Envoy's response code details to the reason for which a request ended.
 //!
-//! Source of the words: Envoy's response code details. They are told apart by their beginnings, and what stands in the
-//! braces of `upstream_reset_before_response_started{...}`.
+//! The details are the constants of Envoy's documentation ("Response code details"). They are recognized by their prefix,
+//! and by the text in the braces of `upstream_reset_before_response_started{...}`.
 
 use penstock_wire::{EndReason, names::code};
 
-use crate::local_reply::Failure;
+use crate::{limits::RETRY_AFTER_MS, local_reply::Failure};
 
-/// What a server's failure to answer means.
+/// A failure of the upstream before the first byte of a response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum UpstreamFailure {
-    /// No server took the request.
+    /// No server accepted the request.
     Unavailable,
-    /// A server took it and cut the connection before a byte of its answer.
+    /// A server accepted the request and then reset the connection.
     Reset,
 }
 
 impl UpstreamFailure {
-    /// By Envoy's response code details; none: it is another matter.
-    pub(crate) fn of(details: &str) -> Option<Self> {
-        const CUT: [&str; 4] = [
+    /// The failure that these details describe; `None`: they describe something else.
+    pub(crate) fn from_details(details: &str) -> Option<Self> {
+        const RESETS: [&str; 4] = [
             "connection_termination",
             "remote_reset",
             "protocol_error",
             "http2.remote_reset",
         ];
-        if let Some(cause) = details.strip_prefix("upstream_reset_before_response_started") {
-            return Some(
-                if CUT
-                    .iter()
-                    .any(|cut| cause.trim_start_matches('{').starts_with(cut))
-                {
-                    Self::Reset
-                } else {
-                    Self::Unavailable
-                },
-            );
-        }
-        let unavailable = [
+        const UNAVAILABLE: [&str; 4] = [
             "no_healthy_upstream",
             "cluster_not_found",
             "maintenance_mode",
             "upstream_per_try_timeout",
         ];
-        unavailable
+        if let Some(cause) = details.strip_prefix("upstream_reset_before_response_started") {
+            let cause = cause.trim_start_matches('{');
+            let is_reset = RESETS.iter().any(|reset| cause.starts_with(reset));
+            return Some(if is_reset { Self::Reset } else { Self::Unavailable });
+        }
+        UNAVAILABLE
             .iter()
-            .any(|words| details.starts_with(words))
+            .any(|prefix| details.starts_with(prefix))
             .then_some(Self::Unavailable)
     }
 
-    /// What the client is told.
+    /// The error for the client.
     pub(crate) fn failure(self) -> Failure {
         match self {
             Self::Unavailable => Failure::new(
@@ -57,7 +50,7 @@ impl UpstreamFailure {
                 code::UPSTREAM_UNAVAILABLE,
                 "No model server accepted the request. Try again later, or check that the pool's endpoints are up.",
             )
-            .retry_after_ms(crate::limits::RETRY_AFTER_MS),
+            .retry_after_ms(RETRY_AFTER_MS),
             Self::Reset => Failure::new(
                 502,
                 code::UPSTREAM_RESET,
@@ -66,8 +59,8 @@ impl UpstreamFailure {
         }
     }
 
-    /// What the companion is told.
-    pub(crate) fn end(self) -> EndReason {
+    /// The reason that the companion receives.
+    pub(crate) fn end_reason(self) -> EndReason {
         match self {
             Self::Unavailable => EndReason::Unavailable,
             Self::Reset => EndReason::ResetBeforeAnswer,
@@ -75,14 +68,14 @@ impl UpstreamFailure {
     }
 }
 
-/// How an exchange ended whose last byte wasn't seen. `answered`: response headers of a server were.
-pub(crate) fn unfinished(details: &str, answered: bool) -> EndReason {
-    match (UpstreamFailure::of(details), answered) {
-        (Some(none), false) => none.end(),
+/// The reason for which a request ended before the last byte of its response. `has_response`: a server had begun to respond.
+pub(crate) fn unfinished(details: &str, has_response: bool) -> EndReason {
+    match (UpstreamFailure::from_details(details), has_response) {
+        (Some(failure), false) => failure.end_reason(),
         (Some(_), true) => EndReason::ResetInsideAnswer,
         (None, true) if details.starts_with("upstream") => EndReason::ResetInsideAnswer,
         (None, false) if details.starts_with("upstream") => EndReason::ResetBeforeAnswer,
-        // A server's answer that Envoy itself ended, by one of its time limits.
+        // Envoy ended the response by one of its timeouts.
         (None, true) if details.contains("timeout") => EndReason::ResetInsideAnswer,
         (None, _) => EndReason::ClientLeft,
     }
@@ -95,9 +88,10 @@ mod tests {
     use wasm_bindgen_test::wasm_bindgen_test as test;
 
     #[test]
-    fn envoys_words_are_told_apart() {
-        let before =
-            |cause: &str| UpstreamFailure::of(&format!("upstream_reset_before_response_started{{{cause}}}"));
+    fn upstream_failures_are_recognized_by_their_details() {
+        let before = |cause: &str| {
+            UpstreamFailure::from_details(&format!("upstream_reset_before_response_started{{{cause}}}"))
+        };
         for cause in ["connection_termination", "remote_reset", "protocol_error"] {
             assert_eq!(before(cause), Some(UpstreamFailure::Reset), "{cause}");
         }
@@ -110,19 +104,19 @@ mod tests {
             assert_eq!(before(cause), Some(UpstreamFailure::Unavailable), "{cause}");
         }
         assert_eq!(
-            UpstreamFailure::of("no_healthy_upstream"),
+            UpstreamFailure::from_details("no_healthy_upstream"),
             Some(UpstreamFailure::Unavailable)
         );
         assert_eq!(
-            UpstreamFailure::of("cluster_not_found"),
+            UpstreamFailure::from_details("cluster_not_found"),
             Some(UpstreamFailure::Unavailable)
         );
-        assert_eq!(UpstreamFailure::of("via_upstream"), None);
-        assert_eq!(UpstreamFailure::of("stream_idle_timeout"), None);
+        assert_eq!(UpstreamFailure::from_details("via_upstream"), None);
+        assert_eq!(UpstreamFailure::from_details("stream_idle_timeout"), None);
     }
 
     #[test]
-    fn unfinished_exchanges_have_an_end() {
+    fn unfinished_requests_have_an_end_reason() {
         assert_eq!(
             unfinished("downstream_remote_disconnect", false),
             EndReason::ClientLeft

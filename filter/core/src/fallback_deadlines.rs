@@ -1,4 +1,4 @@
-//! How long a request waits while no companion answers: the deadlines that are the filter's to enforce then.
+//! Decides what happens to a waiting request while the companion is down, when the filter itself enforces the deadlines.
 
 use core::time::Duration;
 use std::collections::BTreeMap;
@@ -9,45 +9,42 @@ use crate::{
     exchange::Exchange,
     limits::{RETRY_AFTER_MS, TTL_DEFAULT},
     local_reply::Failure,
+    pool_endpoints::PoolEndpoints,
     time::Instant,
-    worker::PoolEndpoints,
 };
 
-/// What becomes of a request that waits.
+/// What happens to a waiting request.
 #[derive(Debug)]
 pub(crate) enum WaitDecision {
-    /// It waits on.
+    /// The request keeps waiting.
     Wait,
-    /// It goes without the companion, if there is room.
+    /// The filter admits the request by itself, if there is room.
     Admit,
-    /// It is refused, with this outcome.
+    /// The filter refuses the request, with this outcome.
     Reject(Failure, &'static str),
 }
 
-/// What becomes of a request if its companion has been away since then; `None`: it isn't.
+/// Decides about a waiting request. `down_since`: when the companion went down; `None`: the companion is up and decides.
 pub(crate) fn decide(
     now: Instant,
     exchange: &Exchange,
-    away_since: Option<Instant>,
-    ready: &BTreeMap<String, PoolEndpoints>,
+    down_since: Option<Instant>,
+    endpoints: &BTreeMap<String, PoolEndpoints>,
 ) -> WaitDecision {
-    let Some(away_since) = away_since else {
+    let Some(down_since) = down_since else {
         return WaitDecision::Wait;
     };
     let age = now.since(exchange.arrived);
     if let Some(deadline_ms) = exchange.register.deadline_ms
         && age >= Duration::from_millis(deadline_ms)
     {
-        let message = format!(
-            "The request's deadline of {deadline_ms}ms passed in the queue: raise {}.",
-            names::DEADLINE_HEADER
-        );
-        let failure = Failure::new(504, code::DEADLINE_EXCEEDED, message)
-            .retry_after_ms(RETRY_AFTER_MS)
-            .last();
-        return WaitDecision::Reject(failure, outcome::DEADLINE_EXCEEDED);
+        return deadline_exceeded(deadline_ms);
     }
-    let none_ready = |pool: &str| ready.get(pool).is_some_and(|ready| ready.endpoints.is_empty());
+    let none_ready = |pool: &str| {
+        endpoints
+            .get(pool)
+            .is_some_and(|endpoints| endpoints.ready.is_empty())
+    };
     let ttl = exchange.pool.as_ref().map_or(TTL_DEFAULT, |pool| {
         if none_ready(&pool.name) {
             pool.no_endpoint_ttl
@@ -57,11 +54,11 @@ pub(crate) fn decide(
     });
     if age >= ttl {
         let status = exchange.pool.as_ref().map_or(503, |pool| pool.capacity_status);
-        let message = format!("Request timed out after {} in queue", spoken(ttl));
+        let message = format!("Request timed out after {} in queue", format_duration(ttl));
         let failure = Failure::new(status, code::QUEUE_TIMEOUT, message).retry_after_ms(RETRY_AFTER_MS);
         return WaitDecision::Reject(failure, outcome::EXPIRED_TTL);
     }
-    if now.since(away_since) < exchange.hold() {
+    if now.since(down_since) < exchange.hold() {
         WaitDecision::Wait
     } else if exchange.pool.as_ref().is_some_and(|pool| pool.fails_open) {
         WaitDecision::Admit
@@ -73,8 +70,19 @@ pub(crate) fn decide(
     }
 }
 
-/// A duration as the configuration writes it.
-fn spoken(duration: Duration) -> String {
+fn deadline_exceeded(deadline_ms: u64) -> WaitDecision {
+    let message = format!(
+        "The request's deadline of {deadline_ms}ms passed in the queue: raise {}.",
+        names::DEADLINE_HEADER
+    );
+    let failure = Failure::new(504, code::DEADLINE_EXCEEDED, message)
+        .retry_after_ms(RETRY_AFTER_MS)
+        .without_retry();
+    WaitDecision::Reject(failure, outcome::DEADLINE_EXCEEDED)
+}
+
+/// Formats a duration as the configuration does.
+fn format_duration(duration: Duration) -> String {
     let millis = duration.as_millis();
     if millis.is_multiple_of(1_000) {
         format!("{}s", millis / 1_000)
@@ -90,9 +98,9 @@ mod tests {
     use wasm_bindgen_test::wasm_bindgen_test as test;
 
     #[test]
-    fn durations_are_spoken_as_configured() {
-        assert_eq!(spoken(Duration::from_secs(30)), "30s");
-        assert_eq!(spoken(Duration::from_secs(90)), "90s");
-        assert_eq!(spoken(Duration::from_millis(250)), "250ms");
+    fn durations_are_formatted_as_in_the_configuration() {
+        assert_eq!(format_duration(Duration::from_secs(30)), "30s");
+        assert_eq!(format_duration(Duration::from_secs(90)), "90s");
+        assert_eq!(format_duration(Duration::from_millis(250)), "250ms");
     }
 }

@@ -1,4 +1,4 @@
-//! Which headers don't pass: what only the gateway may say to a server, and what only it may say to a client.
+//! Removes headers that only the gateway may send: to a server in a request, and to a client in a response.
 
 use std::{borrow::Cow, sync::Arc};
 
@@ -9,20 +9,19 @@ use crate::headers::Headers;
 /// A change to a header map.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum HeaderEdit {
-    /// All headers of this name go.
+    /// Remove all headers of this name.
     Remove(Cow<'static, str>),
-    /// One header of this name stays, with this value.
+    /// Replace all headers of this name by one with this value.
     Set(&'static str, String),
 }
 
-/// How long a body is.
 pub(crate) const CONTENT_LENGTH: &str = "content-length";
 
-/// What a client may have said of the very bytes of its body.
+/// Request headers with a digest of the body, which a rewrite invalidates.
 const DIGESTS: [&str; 4] = ["content-md5", "content-digest", "digest", "repr-digest"];
 
-/// A client's claims: read by the filter, never passed to a server, on any path.
-const CLAIMS: [&str; 7] = [
+/// Request headers that the filter reads or sets. A client's values never reach a server, on any path.
+const REQUEST_HEADERS: [&str; 7] = [
     names::ENDPOINT_HEADER,
     names::POOL_HEADER,
     names::REQUEUE_HEADER,
@@ -32,8 +31,8 @@ const CLAIMS: [&str; 7] = [
     names::TOLERATE_HEADER,
 ];
 
-/// What a server may not say in the gateway's name.
-const REPORTS: [&str; 5] = [
+/// Response headers that only the gateway may set.
+const RESPONSE_HEADERS: [&str; 5] = [
     names::OUTCOME_HEADER,
     names::QUEUE_MS_HEADER,
     names::SATURATION_HEADER,
@@ -41,24 +40,25 @@ const REPORTS: [&str; 5] = [
     names::SERVED_AGAIN_HEADER,
 ];
 
-/// The removals from a request. A queued one also loses `accept-encoding`: a compressed answer hides its tokens.
+/// The removals from a request. A queued request also loses `accept-encoding`, because the filter can't read the token
+/// counts of a compressed response.
 #[must_use]
 pub fn request(headers: Headers<'_>, queued: bool) -> Vec<HeaderEdit> {
     let coding = queued.then_some("accept-encoding");
-    present(headers, CLAIMS.into_iter().chain(coding))
+    removals(headers, REQUEST_HEADERS.into_iter().chain(coding))
 }
 
-/// The changes where a body becomes another one of `length` bytes. `sized`: the request says its length.
-pub(crate) fn rewritten(length: usize, sized: bool) -> impl Iterator<Item = HeaderEdit> {
-    let length = sized.then(|| HeaderEdit::Set(CONTENT_LENGTH, length.to_string()));
+/// The edits for a request body that is rewritten to `length` bytes. `has_length`: the request has a `content-length`.
+pub(crate) fn rewritten(length: usize, has_length: bool) -> impl Iterator<Item = HeaderEdit> {
+    let length = has_length.then(|| HeaderEdit::Set(CONTENT_LENGTH, length.to_string()));
     let digests = DIGESTS
         .into_iter()
         .map(|name| HeaderEdit::Remove(Cow::Borrowed(name)));
     length.into_iter().chain(digests)
 }
 
-/// The removals of what only a client that is trusted may say: the headers of these names.
-pub(crate) fn privileges<'a>(
+/// The removals of the headers `names`, which only trusted clients may send.
+pub(crate) fn privileged<'a>(
     headers: Headers<'a>,
     names: &'a [Arc<str>],
 ) -> impl Iterator<Item = HeaderEdit> + 'a {
@@ -66,13 +66,13 @@ pub(crate) fn privileges<'a>(
     present.map(|name| HeaderEdit::Remove(Cow::Owned(name.as_ref().to_owned())))
 }
 
-/// The removals from a server's answer, where nothing is set in their place.
+/// The removals from a response to a request that isn't queued.
 #[must_use]
 pub fn response(headers: Headers<'_>) -> Vec<HeaderEdit> {
-    present(headers, REPORTS)
+    removals(headers, RESPONSE_HEADERS)
 }
 
-fn present(headers: Headers<'_>, names: impl IntoIterator<Item = &'static str>) -> Vec<HeaderEdit> {
+fn removals(headers: Headers<'_>, names: impl IntoIterator<Item = &'static str>) -> Vec<HeaderEdit> {
     names
         .into_iter()
         .filter(|name| headers.get(name).is_some())

@@ -1,26 +1,26 @@
-//! A header map as the host hands it over: one buffer, looked at in place.
+//! A header map in the host's serialized form, read in place.
 //!
-//! One host call brings the whole map, which costs about as much as reading two headers one by one. The format is
-//! proxy-wasm's: a count, then the two lengths of each pair, then the pairs, each string followed by a zero byte; all
-//! numbers are 32 bits, little endian. A buffer that breaks the format ends the map early; nothing fails.
+//! One host call fetches the whole map, which costs about as much as fetching two single headers. The format is
+//! proxy-wasm's: a count, then the two lengths of each pair, then the pairs, each string followed by a zero byte. All
+//! numbers have 32 bits, little endian. A malformed buffer ends the map early; it is no error.
 
 /// The headers of a request or of a response; names are in lower case, pseudo-headers included.
 #[derive(Clone, Copy, Debug)]
 pub struct Headers<'a> {
     lengths: &'a [u8],
     text: &'a [u8],
-    /// A bit for each length that a name has, modulo 64.
-    has: u64,
+    /// One bit for each name length that occurs, modulo 64.
+    name_lengths: u64,
 }
 
 impl<'a> Headers<'a> {
-    /// Reads the host's serialised map. What can't be read is an empty map.
+    /// Reads the host's serialized map. A malformed map is empty.
     #[must_use]
     pub fn new(map: &'a [u8]) -> Self {
         let empty = Self {
             lengths: &[],
             text: &[],
-            has: 0,
+            name_lengths: 0,
         };
         let Some((count, rest)) = map.split_first_chunk::<4>() else {
             return empty;
@@ -30,11 +30,15 @@ impl<'a> Headers<'a> {
             .and_then(|count| count.checked_mul(8));
         match bytes.and_then(|bytes| rest.split_at_checked(bytes)) {
             Some((lengths, text)) => {
-                let mut has = 0;
+                let mut name_lengths = 0;
                 for [[length, ..], _] in lengths.as_chunks::<4>().0.as_chunks::<2>().0 {
-                    has |= bit(usize::from(*length));
+                    name_lengths |= bit(usize::from(*length));
                 }
-                Self { lengths, text, has }
+                Self {
+                    lengths,
+                    text,
+                    name_lengths,
+                }
             }
             None => empty,
         }
@@ -55,33 +59,32 @@ impl<'a> Headers<'a> {
     /// The first value under `name`.
     #[must_use]
     pub fn get(self, name: &str) -> Option<&'a [u8]> {
-        // A map is asked for dozens of names that it doesn't have: who has another length isn't looked at.
-        if self.has & bit(name.len()) == 0 {
+        // Most lookups are for names that the map doesn't have, and the length rules most of them out.
+        if self.name_lengths & bit(name.len()) == 0 {
             return None;
         }
-        let mut at: usize = 0;
+        let mut start: usize = 0;
         for [key, value] in self.lengths.as_chunks::<4>().0.as_chunks::<2>().0 {
             let [key, value] = [length(*key)?, length(*value)?];
-            let key_end = at.saturating_add(key);
+            let key_end = start.saturating_add(key);
             let begin = key_end.saturating_add(1);
             let end = begin.saturating_add(value);
-            if key == name.len() && self.text.get(at..key_end)? == name.as_bytes() {
-                // Behind each stands a zero.
+            if key == name.len() && self.text.get(start..key_end)? == name.as_bytes() {
+                // The range includes the zero byte after the value.
                 return self.text.get(begin..=end)?.split_last().map(|(_, value)| value);
             }
-            at = end.saturating_add(1);
+            start = end.saturating_add(1);
         }
         None
     }
 
-    /// The first value under `name`, as text, at most `limit` bytes of it, without spaces around it. None also if
-    /// nothing is left.
+    /// The first value under `name` as trimmed text of at most `limit` bytes; `None` if that is empty.
     #[must_use]
     pub fn text(self, name: &str, limit: usize) -> Option<String> {
         self.get(name).and_then(|value| bounded(value, limit))
     }
 
-    /// The entries of a comma-separated list, over all headers of that name, at most `entries` of them.
+    /// At most `entries` entries of a comma-separated list, over all headers of this name.
     #[must_use]
     pub fn list(self, name: &str, entries: usize, entry_bytes: usize) -> Vec<String> {
         self.iter()
@@ -93,7 +96,7 @@ impl<'a> Headers<'a> {
     }
 }
 
-/// Of a length, by its lowest byte.
+/// The bit for a name length.
 fn bit(length: usize) -> u64 {
     let [lowest, ..] = length.to_le_bytes();
     1_u64.wrapping_shl(u32::from(lowest))
@@ -109,7 +112,7 @@ fn take<'a>(text: &mut &'a [u8], bytes: [u8; 4]) -> Option<&'a [u8]> {
     Some(string)
 }
 
-/// At most `limit` bytes of `value`, trimmed, as text; what isn't UTF-8 is replaced. None if nothing is left.
+/// At most `limit` bytes of `value`, trimmed, as text. Invalid UTF-8 is replaced. `None` if the text is empty.
 #[must_use]
 pub fn bounded(value: &[u8], limit: usize) -> Option<String> {
     let text = String::from_utf8_lossy(value.trim_ascii());
@@ -117,7 +120,7 @@ pub fn bounded(value: &[u8], limit: usize) -> Option<String> {
     (!text.is_empty()).then(|| text.to_owned())
 }
 
-/// The host's form of a header map, as `Headers::new` reads it.
+/// Serializes a header map in the host's form, as `Headers::new` reads it.
 #[must_use]
 pub fn serialize<'a>(pairs: impl IntoIterator<Item = (&'a str, &'a str)>) -> Vec<u8> {
     let mut count = 0_u32;
@@ -146,7 +149,7 @@ mod tests {
     use wasm_bindgen_test::wasm_bindgen_test as test;
 
     #[test]
-    fn a_map_reads_back_as_written() {
+    fn serialized_map_reads_back() {
         let map = serialize([
             (":path", "/v1"),
             ("x-list", "a, b"),
@@ -164,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn broken_maps_end_early() {
+    fn malformed_map_ends_early() {
         let map = serialize([("a", "1"), ("b", "2")]);
         for end in 0..map.len() {
             assert!(Headers::new(&map[..end]).iter().count() < 2);
@@ -173,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn values_are_bounded_at_characters() {
+    fn values_are_cut_at_character_boundaries() {
         assert_eq!(bounded(" äöü ".as_bytes(), 3).as_deref(), Some("ä"));
         assert_eq!(bounded(&[0xff, b'x'], 9).as_deref(), Some("\u{fffd}x"));
         assert_eq!(bounded(b"  ", 9), None);

@@ -1,9 +1,9 @@
-//! Who a request is from: the policy's sources, the first that is present wins.
+//! The identity of a request: the policy lists sources for each field, and the first source that the request has wins.
 //!
-//! Headers and metadata are there when the headers are, body and model only at the body's end. So each list is walked
-//! twice: `IdentityClaims::gather` stops at the first value that is there at once and remembers the later ones before it,
-//! `IdentityClaims::settle` decides. Of a client that isn't trusted, class, tier and head start aren't even asked for; the rest is
-//! passed on as it stands, for the companion to decide.
+//! Headers and metadata are available with the headers; body strings and the model only at the end of the body. So each
+//! list is evaluated twice: `IdentityClaims::gather` reads the headers up to the first source that has a value, and keeps
+//! the sources before it; `IdentityClaims::resolve` decides once the body is known. For an untrusted client the filter
+//! doesn't read class, strict tier and head start; the other fields are passed on for the companion to judge.
 
 use std::sync::Arc;
 
@@ -13,61 +13,56 @@ use penstock_wire::{
 };
 use wildmatch::WildMatch;
 
-use crate::{body::Body, headers::Headers, metadata};
+use crate::{body::Body, headers::Headers, metadata, properties::Properties};
 
-/// What the host knows of a stream beside its headers.
-pub trait Properties {
-    /// The value of a property; none if there is none.
-    fn property(&self, path: &[&str]) -> Option<Vec<u8>>;
-}
-
-/// Where a value is read.
+/// A place in a request that holds an identity value.
 #[derive(Clone, Debug)]
 pub enum Source {
     /// A request header.
     Header(String),
-    /// The body's string with this number in `CompiledPolicy::body_keys`.
+    /// The body string with this index in `CompiledPolicy::body_keys`.
     Body(usize),
     /// Dynamic metadata: the filter's name, then keys.
     Metadata(Vec<String>),
-    /// By the model; the first glob that matches.
+    /// A value by the requested model; the first glob that matches wins.
     Model(Arc<[Rule]>),
 }
 
-/// One line of a model table.
+/// One row of a model table.
 #[derive(Clone, Debug)]
 pub struct Rule {
-    /// Which models.
+    /// Matches the requested model.
     pub glob: WildMatch,
-    /// What they get.
+    /// The value for matching models.
     pub value: String,
 }
 
-/// The lists of a policy.
+/// The source lists of a policy.
 #[derive(Clone, Debug, Default)]
 pub struct Sources {
-    /// Whose share a request takes.
+    /// The tenant whose share the request takes.
     pub fairness_id: Vec<Source>,
-    /// Whose usage it counts to.
+    /// The user whose usage the request adds to.
     pub user: Vec<Source>,
-    /// Its criticality.
+    /// The criticality band.
     pub priority: Vec<Source>,
-    /// Its policy class.
+    /// The policy class.
     pub class: Vec<Source>,
-    /// Its strict tier.
+    /// The strict tier.
     pub strict: Vec<Source>,
-    /// Seconds it jumps ahead.
+    /// The head start in seconds.
     pub jump: Vec<Source>,
 }
 
+/// A source that may decide a field once the body is known.
 #[derive(Clone, Debug)]
 enum Candidate {
-    Known(String),
+    Value(String),
     Body(usize),
     Model(Arc<[Rule]>),
 }
 
-/// What the headers said, and what is left to ask the body.
+/// The identity values of the headers, and the sources that need the body.
 #[derive(Clone, Debug, Default)]
 pub struct IdentityClaims {
     fairness_id: Vec<Candidate>,
@@ -79,34 +74,34 @@ pub struct IdentityClaims {
 }
 
 impl IdentityClaims {
-    /// Reads what is there with the headers.
+    /// Reads the sources that are available with the headers.
     #[must_use]
     pub fn gather(sources: &Sources, trusted: bool, headers: Headers<'_>, host: &impl Properties) -> Self {
         let list = |sources: &[Source]| gather(sources, headers, host);
-        let privilege = |sources: &[Source]| if trusted { list(sources) } else { Vec::new() };
+        let privileged = |sources: &[Source]| if trusted { list(sources) } else { Vec::new() };
         Self {
             fairness_id: list(&sources.fairness_id),
             user: list(&sources.user),
             priority: list(&sources.priority),
-            class: privilege(&sources.class),
-            strict: privilege(&sources.strict),
-            jump: privilege(&sources.jump),
+            class: privileged(&sources.class),
+            strict: privileged(&sources.strict),
+            jump: privileged(&sources.jump),
         }
     }
 
-    /// Decides each, now that the body is known, and writes them into `register`. A strict tier or a head start that
-    /// is no whole number, or out of its range, counts as none.
-    pub fn settle(&self, body: &Body, register: &mut Register) {
-        let (fairness_id, private) = settle(&self.fairness_id, body).unwrap_or_default();
+    /// Decides each field and writes it into `register`. A strict tier or a head start that isn't a whole number, or is
+    /// out of range, counts as absent.
+    pub fn resolve(&self, body: &Body, register: &mut Register) {
+        let (fairness_id, private) = resolve(&self.fairness_id, body).unwrap_or_default();
         register.fairness_id = fairness_id;
         register.fairness_id_private = private;
-        let text = |list: &[Candidate]| settle(list, body).map(|(value, _)| value);
+        let text = |list: &[Candidate]| resolve(list, body).map(|(value, _)| value);
         register.user = text(&self.user).unwrap_or_default();
         register.priority = text(&self.priority).unwrap_or_default();
         register.class = text(&self.class).unwrap_or_default();
-        let number = |list: &[Candidate], most: u32| {
+        let number = |list: &[Candidate], max: u32| {
             let value: u32 = text(list)?.parse().ok()?;
-            (value <= most).then_some(value)
+            (value <= max).then_some(value)
         };
         register.strict = number(&self.strict, STRICT_MAX);
         register.jump_s = number(&self.jump, JUMP_S_MAX);
@@ -116,7 +111,7 @@ impl IdentityClaims {
 fn gather(sources: &[Source], headers: Headers<'_>, host: &impl Properties) -> Vec<Candidate> {
     let mut candidates = Vec::new();
     for source in sources {
-        let known = match source {
+        let value = match source {
             Source::Header(name) => headers.text(name, NAME_BYTES_MAX),
             Source::Metadata(keys) => {
                 let path: Vec<&str> = ["metadata", "filter_metadata"]
@@ -125,8 +120,8 @@ fn gather(sources: &[Source], headers: Headers<'_>, host: &impl Properties) -> V
                     .collect();
                 host.property(&path).and_then(|value| metadata::text(&value))
             }
-            Source::Body(key) => {
-                candidates.push(Candidate::Body(*key));
+            Source::Body(index) => {
+                candidates.push(Candidate::Body(*index));
                 None
             }
             Source::Model(rules) => {
@@ -134,19 +129,19 @@ fn gather(sources: &[Source], headers: Headers<'_>, host: &impl Properties) -> V
                 None
             }
         };
-        if let Some(known) = known {
-            candidates.push(Candidate::Known(known));
+        if let Some(value) = value {
+            candidates.push(Candidate::Value(value));
             break;
         }
     }
     candidates
 }
 
-/// The value, and whether it came out of the body.
-fn settle(candidates: &[Candidate], body: &Body) -> Option<(String, bool)> {
+/// The value of a field, and whether the value is from the body.
+fn resolve(candidates: &[Candidate], body: &Body) -> Option<(String, bool)> {
     candidates.iter().find_map(|candidate| match candidate {
-        Candidate::Known(value) => Some((value.clone(), false)),
-        Candidate::Body(key) => Some((body.found.get(*key)?.clone()?, true)),
+        Candidate::Value(value) => Some((value.clone(), false)),
+        Candidate::Body(index) => Some((body.identities.get(*index)?.clone()?, true)),
         Candidate::Model(rules) => {
             let rule = rules.iter().find(|rule| rule.glob.matches(&body.model))?;
             Some((rule.value.clone(), false))

@@ -1,58 +1,65 @@
-//! What the workers of one Envoy have in flight in a pool, kept in the shared_data: one list of words a pool, one word a
-//! worker.
+//! Counts what all workers of one Envoy have in flight in a pool, by records in Envoy's shared data: one value for each
+//! pool, with one record for each worker.
 //!
-//! Who takes a place reads the list, adds all that counts, and writes the list with itself in it only if nobody wrote in
-//! between: so two workers never both take the last one. A word says when it was written; one that wasn't renewed is a
-//! dead worker's and counts no longer.
+//! To reserve room, a worker reads the value, sums the live records, and writes the value with its new record only if no
+//! other worker has written in between. So two workers never both take the last room. Each record has the time of its
+//! writing; a record that isn't renewed belongs to a dead worker and no longer counts.
 
 use crate::{
     limits::{IN_FLIGHT_RECORD_TTL, IN_FLIGHT_WRITE_ATTEMPTS},
     session::Epoch,
-    shared_data::SharedData,
+    shared_data::{SetIf, SharedData},
     time::Instant,
 };
 
-/// Requests in flight, counted both ways.
+/// What requests in flight amount to.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Load {
     pub(crate) requests: u64,
-    /// Of prompts and expected output.
+    /// Tokens of the prompts and of the expected output.
     pub(crate) tokens: u64,
 }
 
 impl Load {
-    pub(crate) fn plus(self, more: Self) -> Self {
+    pub(crate) fn plus(self, other: Self) -> Self {
         Self {
-            requests: self.requests.saturating_add(more.requests),
-            tokens: self.tokens.saturating_add(more.tokens),
+            requests: self.requests.saturating_add(other.requests),
+            tokens: self.tokens.saturating_add(other.tokens),
         }
     }
 
-    pub(crate) fn minus(self, less: Self) -> Self {
+    pub(crate) fn minus(self, other: Self) -> Self {
         Self {
-            requests: self.requests.saturating_sub(less.requests),
-            tokens: self.tokens.saturating_sub(less.tokens),
+            requests: self.requests.saturating_sub(other.requests),
+            tokens: self.tokens.saturating_sub(other.tokens),
         }
+    }
+
+    pub(crate) fn is_zero(self) -> bool {
+        self == Self::default()
     }
 }
 
 /// How much may be in flight.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Bound {
-    pub(crate) most: u64,
-    pub(crate) in_tokens: bool,
+pub(crate) enum Bound {
+    Requests(u64),
+    Tokens(u64),
 }
 
 impl Bound {
-    /// Whether there is room for `more` beside `others`. Where nothing is, there is room for anything.
-    fn admits(self, others: Load, more: Load) -> bool {
-        let sum = others.plus(more);
-        let sum = if self.in_tokens { sum.tokens } else { sum.requests };
-        sum <= self.most || others.requests == 0
+    /// Whether there is room for `new` beside `current`. An idle pool has room for any request.
+    fn admits(self, current: Load, new: Load) -> bool {
+        let sum = current.plus(new);
+        let fits = match self {
+            Self::Requests(max) => sum.requests <= max,
+            Self::Tokens(max) => sum.tokens <= max,
+        };
+        fits || current.requests == 0
     }
 }
 
-/// One worker's words.
+/// One worker's access to the records.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct InFlightStore<'a> {
     pub(crate) shared_data: &'a dyn SharedData,
@@ -61,66 +68,67 @@ pub(crate) struct InFlightStore<'a> {
 }
 
 impl InFlightStore<'_> {
-    /// Says what this worker has in flight in a pool.
-    pub(crate) fn say(self, pool: &str, own: Load) {
+    /// Publishes what this worker has in flight in a pool.
+    pub(crate) fn publish(self, pool: &str, own: Load) {
         self.write(pool, own, |_| true);
     }
 
-    /// Takes a place for `more` beside what this worker has in flight. False: there is none.
-    pub(crate) fn take(self, pool: &str, own: Load, more: Load, bound: Bound) -> bool {
-        self.write(pool, own.plus(more), |others| {
-            bound.admits(others.plus(own), more)
-        })
+    /// Reserves room for `new` beside what this worker has in flight. Returns whether there was room.
+    pub(crate) fn reserve(self, pool: &str, own: Load, new: Load, bound: Bound) -> bool {
+        self.write(pool, own.plus(new), |others| bound.admits(others.plus(own), new))
     }
 
-    /// Replaces this worker's word if the sum of the others' allows it.
+    /// Replaces this worker's record if the sum of the other workers' records allows it.
     fn write(self, pool: &str, own: Load, allows: impl Fn(Load) -> bool) -> bool {
         let key = format!("penstock/flight/{pool}");
-        let mut kept = None;
+        let mut stored = None;
         for _ in 0..IN_FLIGHT_WRITE_ATTEMPTS {
-            kept = self.shared_data.get(&key);
-            let (list, number) = kept
-                .as_ref()
-                .map_or((&[][..], 0), |(list, number)| (list, *number));
+            stored = self.shared_data.get(&key);
+            let (records, condition) = match &stored {
+                Some((records, version)) => (records.as_slice(), SetIf::Version(*version)),
+                None => (&[][..], SetIf::Absent),
+            };
             let mut others = Load::default();
-            let mut next = Vec::with_capacity(list.len().saturating_add(RECORD_BYTES));
-            for word in list.as_chunks::<RECORD_BYTES>().0 {
-                let (worker, said_at, load) = read(word);
-                if worker != self.worker && self.now.since(said_at) < IN_FLIGHT_RECORD_TTL {
+            let mut next = Vec::with_capacity(records.len().saturating_add(RECORD_BYTES));
+            for record in records.as_chunks::<RECORD_BYTES>().0 {
+                let (worker, written_at, load) = decode(record);
+                if worker != self.worker && self.now.since(written_at) < IN_FLIGHT_RECORD_TTL {
                     others = others.plus(load);
-                    next.extend_from_slice(word);
+                    next.extend_from_slice(record);
                 }
             }
             if !allows(others) {
                 return false;
             }
-            if own != Load::default() {
-                next.extend(written(self.worker, self.now, own));
+            if !own.is_zero() {
+                next.extend(encode(self.worker, self.now, own));
             }
-            if self.shared_data.set(&key, &next, Some(number)) {
+            if self.shared_data.set(&key, &next, condition) {
                 return true;
             }
         }
-        // A host without shared_data: then each worker is alone. Else too many write at once, and nobody may guess.
-        kept.is_none() && allows(Load::default())
+        // Without shared data each worker counts alone. Otherwise too many workers write at once, and admitting the request
+        // could exceed the bound.
+        stored.is_none() && allows(Load::default())
     }
 }
 
-/// Epoch, requests, tokens and time, each number in 8 bytes, little endian.
+/// Size of a record: epoch (two numbers), requests, tokens, time of writing; each number in 8 bytes, little endian. A filter
+/// of the previous release may read it during an update.
 const RECORD_BYTES: usize = 40;
 
-fn written(worker: Epoch, now: Instant, load: Load) -> impl Iterator<Item = u8> {
+fn encode(worker: Epoch, now: Instant, load: Load) -> impl Iterator<Item = u8> {
     let numbers = [worker.hi, worker.lo, load.requests, load.tokens, now.as_nanos()];
     numbers.into_iter().flat_map(u64::to_le_bytes)
 }
 
-fn read(word: &[u8; RECORD_BYTES]) -> (Epoch, Instant, Load) {
-    let mut numbers = word.as_chunks().0.iter().copied().map(u64::from_le_bytes);
+fn decode(record: &[u8; RECORD_BYTES]) -> (Epoch, Instant, Load) {
+    let mut numbers = record.as_chunks().0.iter().copied().map(u64::from_le_bytes);
     let mut next = || numbers.next().unwrap_or(0);
-    let (hi, lo, requests, tokens, said_at) = (next(), next(), next(), next(), next());
+    let (hi, lo, requests, tokens, written_at) = (next(), next(), next(), next(), next());
     (
         Epoch { hi, lo },
-        Instant::from_nanos(said_at),
+        Instant::from_nanos(written_at),
         Load { requests, tokens },
     )
 }
@@ -137,7 +145,7 @@ mod tests {
     #[derive(Debug, Default)]
     struct Map {
         values: RefCell<BTreeMap<String, (Vec<u8>, u32)>>,
-        /// So many sets fail, and so many times somebody else takes a place first.
+        /// Before this many writes, another worker reserves room first.
         raced: RefCell<u32>,
     }
 
@@ -145,15 +153,15 @@ mod tests {
         Epoch { hi: 0, lo }
     }
 
-    fn at(seconds: u64) -> Instant {
+    fn instant(seconds: u64) -> Instant {
         Instant::from_nanos(seconds * 1_000_000_000)
     }
 
-    fn words(map: &Map, worker: u64, seconds: u64) -> InFlightStore<'_> {
+    fn store(map: &Map, worker: u64, seconds: u64) -> InFlightStore<'_> {
         InFlightStore {
             shared_data: map,
             worker: epoch(worker),
-            now: at(seconds),
+            now: instant(seconds),
         }
     }
 
@@ -166,80 +174,73 @@ mod tests {
         tokens: 0,
     };
 
-    fn requests(most: u64) -> Bound {
-        Bound {
-            most,
-            in_tokens: false,
-        }
-    }
-
     impl SharedData for Map {
         fn get(&self, key: &str) -> Option<(Vec<u8>, u32)> {
             self.values.borrow().get(key).cloned()
         }
 
-        fn set(&self, key: &str, value: &[u8], replaces: Option<u32>) -> bool {
+        fn set(&self, key: &str, value: &[u8], condition: SetIf) -> bool {
             let races = self.raced.take();
             if races > 0 {
                 let worker = 100 + u64::from(races);
-                assert!(words(self, worker, 0).take("p", NONE, ONE, requests(u64::MAX)));
+                assert!(store(self, worker, 0).reserve("p", NONE, ONE, Bound::Requests(u64::MAX)));
                 self.raced.replace(races - 1);
             }
             let mut values = self.values.borrow_mut();
-            let number = values.get(key).map_or(0, |(_, number)| *number);
-            if replaces.is_some_and(|replaces| replaces != number) {
-                return false;
+            let version = values.get(key).map(|(_, version)| *version);
+            let holds = condition.holds(version);
+            if holds {
+                values.insert(key.to_owned(), (value.to_vec(), version.unwrap_or(0) + 1));
             }
-            values.insert(key.to_owned(), (value.to_vec(), number + 1));
-            true
+            holds
         }
     }
 
     #[test]
-    fn places_are_taken_until_the_bound_and_again_when_some_are_free() {
+    fn room_is_reserved_up_to_the_bound_and_again_once_freed() {
         let map = Map::default();
-        assert!(words(&map, 1, 0).take("p", NONE, ONE, requests(3)));
-        assert!(words(&map, 1, 0).take("p", ONE, ONE, requests(3)));
-        assert!(words(&map, 2, 0).take("p", NONE, ONE, requests(3)));
-        assert!(!words(&map, 2, 0).take("p", ONE, ONE, requests(3)));
-        assert!(!words(&map, 3, 0).take("p", NONE, ONE, requests(3)));
-        // Another pool is another matter.
-        assert!(words(&map, 3, 0).take("q", NONE, ONE, requests(1)));
-        words(&map, 1, 0).say("p", ONE);
-        assert!(words(&map, 3, 0).take("p", NONE, ONE, requests(3)));
-        assert!(!words(&map, 2, 0).take("p", ONE, ONE, requests(3)));
+        assert!(store(&map, 1, 0).reserve("p", NONE, ONE, Bound::Requests(3)));
+        assert!(store(&map, 1, 0).reserve("p", ONE, ONE, Bound::Requests(3)));
+        assert!(store(&map, 2, 0).reserve("p", NONE, ONE, Bound::Requests(3)));
+        assert!(!store(&map, 2, 0).reserve("p", ONE, ONE, Bound::Requests(3)));
+        assert!(!store(&map, 3, 0).reserve("p", NONE, ONE, Bound::Requests(3)));
+        // Each pool has a separate bound.
+        assert!(store(&map, 3, 0).reserve("q", NONE, ONE, Bound::Requests(1)));
+        store(&map, 1, 0).publish("p", ONE);
+        assert!(store(&map, 3, 0).reserve("p", NONE, ONE, Bound::Requests(3)));
+        assert!(!store(&map, 2, 0).reserve("p", ONE, ONE, Bound::Requests(3)));
     }
 
     #[test]
-    fn of_two_at_once_one_takes_the_last_place() {
+    fn only_one_of_two_concurrent_workers_takes_the_last_room() {
         let map = Map::default();
-        assert!(words(&map, 1, 0).take("p", NONE, ONE, requests(2)));
-        // Between the look and the word another takes it.
+        assert!(store(&map, 1, 0).reserve("p", NONE, ONE, Bound::Requests(2)));
+        // Another worker takes the room between the read and the write.
         *map.raced.borrow_mut() = 1;
-        assert!(!words(&map, 2, 0).take("p", NONE, ONE, requests(2)));
-        assert!(!words(&map, 1, 0).take("p", ONE, ONE, requests(2)));
-        // With room for both, both go.
+        assert!(!store(&map, 2, 0).reserve("p", NONE, ONE, Bound::Requests(2)));
+        assert!(!store(&map, 1, 0).reserve("p", ONE, ONE, Bound::Requests(2)));
+        // With room for both, both succeed.
         *map.raced.borrow_mut() = 1;
-        assert!(words(&map, 2, 0).take("p", NONE, ONE, requests(4)));
+        assert!(store(&map, 2, 0).reserve("p", NONE, ONE, Bound::Requests(4)));
     }
 
     #[test]
-    fn who_is_always_too_late_takes_nothing() {
+    fn worker_that_always_loses_the_race_reserves_nothing() {
         let map = Map::default();
         *map.raced.borrow_mut() = 10_000;
-        assert!(!words(&map, 2, 0).take("p", NONE, ONE, requests(u64::MAX)));
+        assert!(!store(&map, 2, 0).reserve("p", NONE, ONE, Bound::Requests(u64::MAX)));
     }
 
     #[test]
-    fn a_dead_workers_word_expires() {
+    fn record_of_a_dead_worker_expires() {
         let map = Map::default();
-        assert!(words(&map, 1, 0).take("p", NONE, ONE, requests(1)));
-        assert!(!words(&map, 2, 9).take("p", NONE, ONE, requests(1)));
-        words(&map, 1, 9).say("p", ONE);
-        assert!(!words(&map, 2, 18).take("p", NONE, ONE, requests(1)));
-        assert!(words(&map, 2, 19).take("p", NONE, ONE, requests(1)));
-        // Its word is gone for good, and who is idle leaves none.
-        words(&map, 2, 19).say("p", NONE);
+        assert!(store(&map, 1, 0).reserve("p", NONE, ONE, Bound::Requests(1)));
+        assert!(!store(&map, 2, 9).reserve("p", NONE, ONE, Bound::Requests(1)));
+        store(&map, 1, 9).publish("p", ONE);
+        assert!(!store(&map, 2, 18).reserve("p", NONE, ONE, Bound::Requests(1)));
+        assert!(store(&map, 2, 19).reserve("p", NONE, ONE, Bound::Requests(1)));
+        // The expired record is removed, and an idle worker leaves none.
+        store(&map, 2, 19).publish("p", NONE);
         assert_eq!(
             map.get("penstock/flight/p").map(|(list, _)| list),
             Some(Vec::new())
@@ -247,47 +248,43 @@ mod tests {
     }
 
     #[test]
-    fn tokens_bound_too_and_one_always_goes() {
+    fn bound_may_count_tokens_and_an_idle_pool_admits_any_request() {
         let map = Map::default();
-        let bound = |most| Bound {
-            most,
-            in_tokens: true,
-        };
-        assert!(words(&map, 1, 0).take("p", NONE, ONE, bound(100)));
-        assert!(!words(&map, 2, 0).take("p", NONE, ONE, bound(599)));
-        assert!(words(&map, 2, 0).take("p", NONE, ONE, bound(600)));
+        assert!(store(&map, 1, 0).reserve("p", NONE, ONE, Bound::Tokens(100)));
+        assert!(!store(&map, 2, 0).reserve("p", NONE, ONE, Bound::Tokens(599)));
+        assert!(store(&map, 2, 0).reserve("p", NONE, ONE, Bound::Tokens(600)));
     }
 
     #[test]
-    fn a_list_that_isnt_one_is_begun_anew() {
+    fn malformed_records_are_discarded() {
         let map = Map::default();
-        map.set("penstock/flight/p", &[1; 39], None);
-        assert!(words(&map, 1, 0).take("p", NONE, ONE, requests(1)));
-        assert!(!words(&map, 2, 0).take("p", NONE, ONE, requests(1)));
+        map.set("penstock/flight/p", &[1; 39], SetIf::Always);
+        assert!(store(&map, 1, 0).reserve("p", NONE, ONE, Bound::Requests(1)));
+        assert!(!store(&map, 2, 0).reserve("p", NONE, ONE, Bound::Requests(1)));
     }
 
     #[derive(Debug)]
-    struct Nothing;
+    struct NoSharedData;
 
-    impl SharedData for Nothing {
+    impl SharedData for NoSharedData {
         fn get(&self, _: &str) -> Option<(Vec<u8>, u32)> {
             None
         }
 
-        fn set(&self, _: &str, _: &[u8], _: Option<u32>) -> bool {
+        fn set(&self, _: &str, _: &[u8], _: SetIf) -> bool {
             false
         }
     }
 
     #[test]
-    fn without_commons_each_worker_is_alone() {
-        let words = InFlightStore {
-            shared_data: &Nothing,
+    fn without_shared_data_each_worker_counts_alone() {
+        let store = InFlightStore {
+            shared_data: &NoSharedData,
             worker: epoch(1),
-            now: at(0),
+            now: instant(0),
         };
-        assert!(words.take("p", NONE, ONE, requests(2)));
-        assert!(words.take("p", ONE, ONE, requests(2)));
-        assert!(!words.take("p", ONE.plus(ONE), ONE, requests(2)));
+        assert!(store.reserve("p", NONE, ONE, Bound::Requests(2)));
+        assert!(store.reserve("p", ONE, ONE, Bound::Requests(2)));
+        assert!(!store.reserve("p", ONE.plus(ONE), ONE, Bound::Requests(2)));
     }
 }

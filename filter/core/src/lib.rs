@@ -1,10 +1,10 @@
-//! The filter's logic: what one Envoy worker knows of its HTTP streams and of the companion.
+//! The filter's logic, without a host: the HTTP streams of one Envoy worker, and its session with the companion.
 //!
-//! Everything here is pure: events come in as calls, with the time as an argument, and decisions go out as data. There is
-//! no host, no clock and no panic; the crate `penstock-filter` turns Envoy's callbacks into these calls and the decisions
-//! into host calls, the simulator does the same in virtual time.
+//! Events are method calls with the time as an argument, and decisions are returned as data (see [`effect`]). The crate has
+//! no host, no clock, and no panics. The crate `penstock-filter` connects it to Envoy's callbacks and host calls; the
+//! simulator does the same in virtual time. [`worker::Worker`] is the entry point.
 //!
-//! The tests also run as what Envoy runs, wasm, but for the property tests:
+//! All tests except the property tests also run as wasm, which is what Envoy runs:
 //!
 //! ```text
 //! cargo install wasm-bindgen-cli --version 0.2.130
@@ -28,6 +28,7 @@ pub mod compiled_policy;
 pub mod config;
 pub mod effect;
 mod end_reason;
+mod endpoint_choice;
 mod exchange;
 mod fallback_deadlines;
 pub mod header_sanitizer;
@@ -38,8 +39,10 @@ mod json;
 pub mod limits;
 pub mod local_reply;
 mod metadata;
+mod pool_endpoints;
 mod prefix_hashes;
 pub mod process_identity;
+pub mod properties;
 mod registration;
 mod requeue_token;
 pub mod response;

@@ -1,68 +1,66 @@
-//! Answers that are Penstock's own, in the shape the client's library expects.
-//!
-//! OpenAI's envelope everywhere but on the messages API, which gets Anthropic's. Times to wait are told in whole seconds
-//! for everyone and in milliseconds for who can read it.
+//! Responses that the filter sends itself (Envoy's local replies), in the format that the client's library expects:
+//! Anthropic's error object on the messages API, OpenAI's on all others.
 
 use penstock_wire::{Api, Reject, names};
 use serde::Serialize;
 
-/// A complete answer of the filter.
+/// A complete local reply.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LocalReply {
     /// The HTTP status.
     pub status: u32,
-    /// All headers but the length.
+    /// All headers except `content-length`.
     pub headers: Vec<(&'static str, String)>,
-    /// JSON.
+    /// The JSON body.
     pub body: Vec<u8>,
 }
 
-/// How a request left the queue, as its client is told.
+/// The response headers that report how a request left the queue.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct QueueReport {
     /// The outcome's name.
     pub outcome: String,
-    /// How long it waited.
+    /// Time in the queue.
     pub queue_us: u64,
-    /// How full its pool is, in thousandths.
+    /// Saturation of the pool, in thousandths.
     pub saturation_milli: u32,
 }
 
 impl QueueReport {
-    /// The response headers that tell it.
+    /// The headers of the report.
     #[must_use]
     pub fn headers(&self) -> [(&'static str, String); 3] {
         [
             (names::OUTCOME_HEADER, self.outcome.clone()),
             (names::QUEUE_MS_HEADER, (self.queue_us / 1_000).to_string()),
-            (names::SATURATION_HEADER, hundredths(self.saturation_milli)),
+            (names::SATURATION_HEADER, two_places(self.saturation_milli)),
         ]
     }
 }
 
-/// Thousandths as a decimal fraction with two places, rounded.
-fn hundredths(milli: u32) -> String {
+/// Thousandths as a decimal fraction, rounded to two places.
+fn two_places(milli: u32) -> String {
     let rounded = milli.saturating_add(5) / 10;
     format!("{}.{:02}", rounded / 100, rounded % 100)
 }
 
-/// An error on its way to a client.
+/// An error for a client.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Failure {
     /// The HTTP status.
     pub status: u32,
-    /// The contract's code.
+    /// The error code.
     pub code: String,
-    /// What happened and what to change.
+    /// The cause, and the remedy.
     pub message: String,
-    /// When to try again; absent: nothing is said.
+    /// Time after which the client should retry; `None`: the reply has no `retry-after`.
     pub retry_after_ms: Option<u64>,
-    /// The client's library shouldn't try again by itself.
+    /// Asks the client's library not to retry by itself.
     pub is_final: bool,
 }
 
 impl Failure {
-    /// An error that says nothing about another attempt.
+    /// An error without retry headers.
     #[must_use]
     pub fn new(status: u32, code: &str, message: impl Into<String>) -> Self {
         Self {
@@ -74,7 +72,7 @@ impl Failure {
         }
     }
 
-    /// The same, with the time to wait before the next attempt.
+    /// The same error with a `retry-after`.
     #[must_use]
     pub fn retry_after_ms(self, wait_ms: u64) -> Self {
         Self {
@@ -83,18 +81,18 @@ impl Failure {
         }
     }
 
-    /// The same, not worth another attempt.
+    /// The same error, for which the client's library shouldn't retry by itself.
     #[must_use]
-    pub fn last(self) -> Self {
+    pub fn without_retry(self) -> Self {
         Self {
             is_final: true,
             ..self
         }
     }
 
-    /// The answer in the API's envelope. `standing`: none on paths that aren't queued.
+    /// The reply in the API's format. `report`: `None` for requests that aren't queued.
     #[must_use]
-    pub fn answer(&self, api: Api, standing: Option<&QueueReport>) -> LocalReply {
+    pub fn reply(&self, api: Api, report: Option<&QueueReport>) -> LocalReply {
         let mut headers = vec![("content-type", "application/json".to_owned())];
         if let Some(wait_ms) = self.retry_after_ms {
             headers.push(("retry-after", wait_ms.div_ceil(1_000).max(1).to_string()));
@@ -103,7 +101,7 @@ impl Failure {
         if self.is_final {
             headers.push(("x-should-retry", "false".to_owned()));
         }
-        headers.extend(standing.into_iter().flat_map(QueueReport::headers));
+        headers.extend(report.into_iter().flat_map(QueueReport::headers));
         LocalReply {
             status: self.status,
             headers,
@@ -111,7 +109,7 @@ impl Failure {
         }
     }
 
-    /// The JSON alone.
+    /// The JSON body of the reply.
     #[must_use]
     pub fn body(&self, api: Api) -> Vec<u8> {
         let kind = kind(self.status);
@@ -152,7 +150,7 @@ impl From<&Reject> for Failure {
     }
 }
 
-/// The error's type, by its status.
+/// The error type for a status.
 fn kind(status: u32) -> &'static str {
     match status {
         429 => "rate_limit_error",
@@ -197,21 +195,21 @@ mod tests {
     use wasm_bindgen_test::wasm_bindgen_test as test;
 
     #[test]
-    fn openai_envelope_with_everything() {
-        let standing = QueueReport {
+    fn openai_format_with_all_headers() {
+        let report = QueueReport {
             outcome: "expired_ttl".into(),
             queue_us: 30_000_999,
             saturation_milli: 1_005,
         };
         let failure =
             Failure::new(503, "queue_timeout", "Request timed out after 30s in queue").retry_after_ms(1_001);
-        let answer = failure.last().answer(Api::ChatCompletions, Some(&standing));
-        assert_eq!(answer.status, 503);
+        let reply = failure.without_retry().reply(Api::ChatCompletions, Some(&report));
+        assert_eq!(reply.status, 503);
         assert_eq!(
-            String::from_utf8(answer.body).unwrap(),
+            String::from_utf8(reply.body).unwrap(),
             r#"{"error":{"message":"Request timed out after 30s in queue","type":"service_unavailable","param":null,"code":"queue_timeout"}}"#
         );
-        let headers: Vec<_> = answer
+        let headers: Vec<_> = reply
             .headers
             .iter()
             .map(|(name, value)| format!("{name}: {value}"))
@@ -231,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn anthropic_envelope() {
+    fn anthropic_format() {
         let body = Failure::new(413, "request_too_large", "say \"less\"").body(Api::Messages);
         assert_eq!(
             String::from_utf8(body).unwrap(),
@@ -240,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn types_by_status() {
+    fn error_type_follows_the_status() {
         let kinds = [400, 404, 413, 429, 503, 504, 500, 502].map(kind);
         let [a, b, c, rate, d, e, f, g] = kinds;
         assert_eq!([a, b, c], ["invalid_request_error"; 3]);
@@ -250,9 +248,9 @@ mod tests {
     }
 
     #[test]
-    fn saturation_has_two_places() {
+    fn saturation_is_rounded_to_two_places() {
         assert_eq!(
-            [0, 4, 5, 420, 995, 1_000, 12_345].map(hundredths),
+            [0, 4, 5, 420, 995, 1_000, 12_345].map(two_places),
             ["0.00", "0.00", "0.01", "0.42", "1.00", "1.00", "12.35"]
         );
     }

@@ -1,25 +1,25 @@
-//! Envoy's dynamic metadata as text: what another filter, one that checks tokens for example, says of a request.
+//! Envoy's dynamic metadata as text: values that another filter, for example JWT authentication, has attached to a request.
 //!
-//! Envoy hands a value over as bytes and doesn't say of what type it was: a text as it is, a number as the eight bytes of a
-//! double, a truth value as one byte. So what is no text (its bytes aren't UTF-8, or there are control characters among
-//! them) is taken for a number or a truth value by its length. A number that happens to be eight bytes of text would be
-//! read as that; no whole number below 2^45 is, because the first of its bytes are zero. Lists and objects are none.
+//! Envoy passes a value as bytes without its type: a string as it is, a number as the eight bytes of a double, a boolean as
+//! one byte. So a value that isn't text (invalid UTF-8 or control characters) is taken for a number or a boolean by its
+//! length. A number whose eight bytes happen to be text is read as text; this can't happen to whole numbers below 2^45,
+//! because their first bytes are zero. Lists and objects have no text.
 
 use penstock_wire::limits::NAME_BYTES_MAX;
 
 use crate::headers::bounded;
 
-/// Whole numbers up to here are written without a fraction, all of them exact: 2^53.
+/// 2^53: whole numbers up to here are exact, and are written without an exponent.
 const WHOLE_MAX: f64 = 9_007_199_254_740_992.0;
 
-/// A path's parts: they are separated by `/`; in a part `~1` stands for `/` and `~0` for `~`, as in JSON pointers (RFC 6901).
+/// Splits a path at `/`. In a part, `~1` stands for `/` and `~0` for `~`, as in JSON pointers (RFC 6901).
 pub(crate) fn keys(path: &str) -> Vec<String> {
     path.split('/')
         .map(|key| key.replace("~1", "/").replace("~0", "~"))
         .collect()
 }
 
-/// A value as text, at most `NAME_BYTES_MAX` bytes of it. None: it is empty, or neither text nor number nor truth value.
+/// A value as text of at most `NAME_BYTES_MAX` bytes. `None`: it is empty, or isn't a string, number or boolean.
 pub(crate) fn text(value: &[u8]) -> Option<String> {
     if core::str::from_utf8(value).is_ok_and(|text| !text.contains(char::is_control)) {
         return bounded(value, NAME_BYTES_MAX);
@@ -36,7 +36,7 @@ fn number(value: f64) -> Option<String> {
     if !value.is_finite() {
         return None;
     }
-    // Minus zero is zero.
+    // Writes -0 as 0.
     let value = if value == 0.0 { 0.0 } else { value };
     if value.abs() <= WHOLE_MAX {
         Some(value.to_string())
@@ -52,7 +52,7 @@ mod tests {
     use wasm_bindgen_test::wasm_bindgen_test as test;
 
     #[test]
-    fn texts_stay_what_they_are() {
+    fn strings_are_kept_and_trimmed() {
         for (value, expected) in [
             ("acme", Some("acme")),
             ("eightchr", Some("eightchr")),
@@ -68,13 +68,13 @@ mod tests {
             assert_eq!(text(value.as_bytes()).as_deref(), expected, "{value}");
         }
         assert_eq!(
-            text("x".repeat(999).as_bytes()).map(|it| it.len()),
+            text("x".repeat(999).as_bytes()).map(|text| text.len()),
             Some(NAME_BYTES_MAX)
         );
     }
 
     #[test]
-    fn numbers_and_truth_values_are_written_as_in_json() {
+    fn numbers_and_booleans_are_written_as_in_json() {
         for (value, expected) in [
             (0.0, Some("0")),
             (-0.0, Some("0")),
@@ -95,7 +95,7 @@ mod tests {
     }
 
     #[test]
-    fn lists_objects_and_torn_texts_are_none() {
+    fn lists_objects_and_invalid_utf8_have_no_text() {
         for value in [
             &[0; 4][..],
             &[1, 0, 0, 0, 3, 0, 0, 0, 1],
@@ -108,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn a_claim_may_be_named_by_a_url() {
+    fn path_may_contain_escaped_slashes() {
         assert_eq!(
             keys("envoy.filters.http.jwt_authn/payload/sub"),
             ["envoy.filters.http.jwt_authn", "payload", "sub"]

@@ -1,25 +1,26 @@
-//! Hashes of a prompt's beginnings: who begins alike has the same first hashes, and a server that has worked on one of them
-//! has in its cache what the other needs.
+//! Hashes of a prompt's prefixes. Two prompts with the same beginning have the same first hashes, so a server that has
+//! processed one of them has the shared prefix in its cache.
 //!
-//! The k-th hash is of the first 256 * 2^(k/2) bytes of the prompt's text, as `Body::prompt_bytes` counts it, and of where
-//! its strings end in there; so each covers all that the one before does. Who has fewer bytes has fewer hashes. Neither
-//! the model nor who speaks is in them: whoever compares them does it for one model. They are SipHash-1-3 with a fixed key,
-//! so that all Envoys say the same; whoever forges a collision sends its own request to a server without its cache.
+//! The k-th hash covers the first 256 * 2^(k/2) bytes of the prompt's text, as `Body::prompt_bytes` counts them, and the
+//! positions in there at which strings end. Each hash therefore covers all that the previous one covers. A shorter prompt
+//! has fewer hashes. The hashes contain neither the model nor the roles of the messages: the companion compares them within
+//! one model. The function is SipHash-1-3 with a fixed key, so that all Envoys compute the same values. A client that
+//! forges a collision only sends its own request to a server that doesn't have its prefix cached.
 
 use core::hash::Hasher;
 
 use penstock_wire::limits::PREFIX_HASHES_MAX;
 use siphasher::sip::SipHasher13;
 
-/// Bytes of text that each hash covers.
+/// The number of bytes that each hash covers.
 const OFFSETS: [u64; PREFIX_HASHES_MAX] = offsets();
-/// Where a string ends: no byte of UTF-8.
-const END: [u8; 1] = [0xff];
+/// Marks the end of a string: a byte that never occurs in UTF-8.
+const STRING_END: [u8; 1] = [0xff];
 
 const fn offsets() -> [u64; PREFIX_HASHES_MAX] {
     let mut offsets = [0; PREFIX_HASHES_MAX];
     let mut rest: &mut [u64] = &mut offsets;
-    // The square of 256 doubles with each.
+    // The square of 256; it doubles with each offset.
     let mut square: u64 = 1 << 16;
     while let Some((first, more)) = rest.split_first_mut() {
         *first = square.isqrt();
@@ -31,12 +32,12 @@ const fn offsets() -> [u64; PREFIX_HASHES_MAX] {
 
 const _: () = assert!(PREFIX_HASHES_MAX <= 47, "the squares fit into 64 bits");
 
-/// The hashes of one prompt, while it is read.
+/// Hashes one prompt while it is read.
 #[derive(Clone, Debug)]
 pub(crate) struct PrefixHasher {
     hasher: SipHasher13,
-    /// Bytes that were read.
-    read: u64,
+    /// Bytes hashed so far.
+    written: u64,
     hashes: Vec<u64>,
 }
 
@@ -44,32 +45,32 @@ impl PrefixHasher {
     pub(crate) fn new() -> Self {
         Self {
             hasher: SipHasher13::new_with_keys(0x7065_6e73_746f_636b, 1),
-            read: 0,
+            written: 0,
             hashes: Vec::new(),
         }
     }
 
-    /// The next bytes of the prompt.
-    pub(crate) fn text(&mut self, bytes: &[u8]) {
+    /// Hashes the next bytes of the prompt.
+    pub(crate) fn write(&mut self, bytes: &[u8]) {
         let mut rest = bytes;
         while let Some(offset) = OFFSETS.get(self.hashes.len()) {
-            let missing = usize::try_from(offset.saturating_sub(self.read)).unwrap_or(usize::MAX);
-            let Some((taken, more)) = rest.split_at_checked(missing) else {
+            let missing = usize::try_from(offset.saturating_sub(self.written)).unwrap_or(usize::MAX);
+            let Some((prefix, more)) = rest.split_at_checked(missing) else {
                 self.hasher.write(rest);
                 let count = u64::try_from(rest.len()).unwrap_or(u64::MAX);
-                self.read = self.read.saturating_add(count);
+                self.written = self.written.saturating_add(count);
                 return;
             };
-            self.hasher.write(taken);
-            self.read = *offset;
+            self.hasher.write(prefix);
+            self.written = *offset;
             self.hashes.push(self.hasher.finish());
             rest = more;
         }
     }
 
-    /// A string of the prompt is over.
-    pub(crate) fn end(&mut self) {
-        self.hasher.write(&END);
+    /// Ends a string of the prompt.
+    pub(crate) fn end_string(&mut self) {
+        self.hasher.write(&STRING_END);
     }
 
     pub(crate) fn into_hashes(self) -> Vec<u64> {
@@ -83,29 +84,29 @@ mod tests {
     #[cfg(target_arch = "wasm32")]
     use wasm_bindgen_test::wasm_bindgen_test as test;
 
-    fn of(strings: &[&[u8]]) -> Vec<u64> {
-        let mut prefixes = PrefixHasher::new();
+    fn hashes(strings: &[&[u8]]) -> Vec<u64> {
+        let mut hasher = PrefixHasher::new();
         for string in strings {
-            prefixes.text(string);
-            prefixes.end();
+            hasher.write(string);
+            hasher.end_string();
         }
-        prefixes.into_hashes()
+        hasher.into_hashes()
     }
 
     #[test]
-    fn offsets_grow_by_the_root_of_two() {
+    fn offsets_grow_by_the_square_root_of_two() {
         assert_eq!(OFFSETS[..6], [256, 362, 512, 724, 1024, 1448]);
         assert_eq!(OFFSETS[30..], [8_388_608, 11_863_283]);
-        for (at, offset) in OFFSETS.iter().enumerate() {
-            let exact = 256.0 * 2_f64.powf(at as f64 / 2.0);
-            assert!((*offset as f64 - exact).abs() < 1.0, "{at}: {offset}");
+        for (position, offset) in OFFSETS.iter().enumerate() {
+            let exact = 256.0 * 2_f64.powf(position as f64 / 2.0);
+            assert!((*offset as f64 - exact).abs() < 1.0, "{position}: {offset}");
         }
     }
 
     #[test]
-    fn there_is_one_for_each_offset_that_is_reached() {
+    fn prompt_has_one_hash_for_each_offset_it_reaches() {
         let text = vec![b'x'; 12_000_000];
-        for (bytes, hashes) in [
+        for (bytes, count) in [
             (0, 0),
             (255, 0),
             (256, 1),
@@ -114,45 +115,48 @@ mod tests {
             (1_023, 4),
             (12_000_000, 32),
         ] {
-            assert_eq!(of(&[&text[..bytes]]).len(), hashes, "{bytes}");
+            assert_eq!(hashes(&[&text[..bytes]]).len(), count, "{bytes}");
         }
     }
 
     #[test]
-    fn who_begins_alike_has_the_same_first_ones() {
+    fn prompts_with_equal_prefixes_share_the_first_hashes() {
         let text: Vec<u8> = (0..2_000)
-            .map(|at| b'a' + u8::try_from(at % 26).expect("small"))
+            .map(|position| b'a' + u8::try_from(position % 26).expect("small"))
             .collect();
-        let whole = of(&[&text]);
+        let whole = hashes(&[&text]);
         assert_eq!(whole.len(), 6);
-        for at in [0, 255, 256, 511, 512, 1_447, 1_448] {
+        for position in [0, 255, 256, 511, 512, 1_447, 1_448] {
             let mut other = text.clone();
-            other[at] = b'-';
-            let same = OFFSETS.iter().take_while(|offset| **offset <= at as u64).count();
-            let hashes = of(&[&other]);
-            assert_eq!(hashes[..same], whole[..same], "{at}");
+            other[position] = b'-';
+            let same = OFFSETS
+                .iter()
+                .take_while(|offset| **offset <= position as u64)
+                .count();
+            let changed = hashes(&[&other]);
+            assert_eq!(changed[..same], whole[..same], "{position}");
             assert!(
-                hashes[same..].iter().zip(&whole[same..]).all(|(a, b)| a != b),
-                "{at}"
+                changed[same..].iter().zip(&whole[same..]).all(|(a, b)| a != b),
+                "{position}"
             );
         }
-        assert_eq!(of(&[&text[..1_500]]), whole);
+        assert_eq!(hashes(&[&text[..1_500]]), whole);
     }
 
     #[test]
-    fn where_strings_end_counts() {
+    fn hashes_depend_on_where_strings_end() {
         let text = [b'x'; 512];
-        let one = of(&[&text]);
-        let cut = of(&[&text[..300], &text[300..]]);
+        let one = hashes(&[&text]);
+        let cut = hashes(&[&text[..300], &text[300..]]);
         assert_eq!(one[..1], cut[..1]);
         assert!(one[1] != cut[1] && one[2] != cut[2]);
-        // An end is said before what comes next, not at the byte where it is.
-        assert_eq!(of(&[&text[..256], &text[256..300]]), of(&[&text[..256]]));
+        // The end of a string takes effect with the next bytes.
+        assert_eq!(hashes(&[&text[..256], &text[256..300]]), hashes(&[&text[..256]]));
     }
 
     #[test]
-    fn they_are_the_same_in_every_build() {
-        assert_eq!(of(&[&[b'p'; 256]]), [PINNED]);
+    fn hashes_are_the_same_in_every_build() {
+        assert_eq!(hashes(&[&[b'p'; 256]]), [PINNED]);
     }
 
     const PINNED: u64 = 13_975_483_360_582_609_005;

@@ -1,53 +1,57 @@
-//! How an Envoy process knows itself: an id that all its workers say, and a key that all of them sign with.
+//! The identity of an Envoy process: an id that all its workers send to the companion, and a key that they sign with.
 //!
-//! Both are random and drawn once, by the worker that asks first; they live in the shared_data as long as the process. Where
-//! the shared_data don't keep them the process is nobody: it says no id, and signs nothing that another worker would have to
-//! read.
+//! Both are random. The worker that starts first draws them and writes them into Envoy's shared data, where they live as
+//! long as the process. Without shared data the process has no identity: its workers send no id and sign nothing, because
+//! other workers couldn't verify it.
 
-use crate::{session::Epoch, shared_data::SharedData};
+use core::num::NonZeroU64;
 
-/// 128 bits that only this Envoy knows.
-pub type Key = [u8; 16];
+use crate::{
+    session::Epoch,
+    shared_data::{SetIf, SharedData},
+};
 
-/// The random bits that a root context needs, drawn by its host.
+/// A key of 128 bits that only the workers of this Envoy share.
+pub type SigningKey = [u8; 16];
+
+/// The random bits that a root context needs; the host draws them.
 #[derive(Clone, Copy, Debug)]
 pub struct RandomBits {
-    /// Names the root context.
+    /// The epoch of the root context.
     pub epoch: Epoch,
-    /// Names the Envoy, if nobody drew before.
+    /// The id of the Envoy process, if this worker starts first.
     pub envoy: u64,
-    /// The Envoy's key, if nobody drew before.
-    pub key: Key,
+    /// The signing key of the Envoy process, if this worker starts first.
+    pub key: SigningKey,
 }
 
-/// The key of the shared_data under which both lie: the id in 8 bytes, little endian, then the key.
-const KEPT: &str = "penstock/process";
+/// The shared-data key of both: the id in 8 bytes, little endian, then the signing key.
+const SHARED_KEY: &str = "penstock/process";
 
-/// What this Envoy is known by.
+/// The identity of this Envoy process. Both fields are `None` without shared data.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct ProcessIdentity {
-    /// Never 0, but for an Envoy that isn't known.
-    pub(crate) id: u64,
-    pub(crate) key: Option<Key>,
+    pub(crate) id: Option<NonZeroU64>,
+    pub(crate) key: Option<SigningKey>,
 }
 
 impl ProcessIdentity {
-    /// Takes on what the first worker drew, or is the first.
-    pub(crate) fn join(shared_data: &dyn SharedData, draw: &RandomBits) -> Self {
-        if let Some(known) = Self::known(shared_data) {
-            return known;
+    /// Reads the identity that another worker has written, or writes it.
+    pub(crate) fn join(shared_data: &dyn SharedData, random: &RandomBits) -> Self {
+        if let Some(identity) = Self::read(shared_data) {
+            return identity;
         }
-        let drawn = [&draw.envoy.max(1).to_le_bytes()[..], &draw.key].concat();
-        // Whoever was first, what lies there now is what counts.
-        shared_data.set(KEPT, &drawn, Some(0));
-        Self::known(shared_data).unwrap_or_default()
+        let drawn = [&random.envoy.max(1).to_le_bytes()[..], &random.key].concat();
+        // If another worker writes at the same time, the value that is there afterwards counts for both.
+        shared_data.set(SHARED_KEY, &drawn, SetIf::Absent);
+        Self::read(shared_data).unwrap_or_default()
     }
 
-    fn known(shared_data: &dyn SharedData) -> Option<Self> {
-        let (kept, _) = shared_data.get(KEPT)?;
-        let (id, key) = kept.split_first_chunk()?;
+    fn read(shared_data: &dyn SharedData) -> Option<Self> {
+        let (value, _) = shared_data.get(SHARED_KEY)?;
+        let (id, key) = value.split_first_chunk()?;
         Some(Self {
-            id: u64::from_le_bytes(*id),
+            id: NonZeroU64::new(u64::from_le_bytes(*id)),
             key: Some(key.try_into().ok()?),
         })
     }

@@ -1,32 +1,24 @@
-//! A request as it comes in: what its headers and its body make of its Register, and what refuses it at the door.
+//! Builds the registration of a request from its headers and body, and refuses malformed requests.
 
 use penstock_wire::{
     Api, Register,
-    limits::{LIST_MAX, NAME_BYTES_MAX},
+    limits::LIST_MAX,
     names::{self, code},
 };
 
 use crate::{
     body::{Body, BodyError},
     headers::{Headers, bounded},
-    identity::Properties,
     limits::{LIST_ENTRY_BYTES_MAX, REQUEST_ID_BYTES_MAX},
     local_reply::Failure,
 };
 
-/// The client's address as Envoy saw it, without its port; empty: it has none.
-pub(crate) fn client(host: &impl Properties) -> String {
-    let address = host
-        .property(&["source", "address"])
-        .and_then(|address| bounded(&address, NAME_BYTES_MAX));
-    address.map(without_port).unwrap_or_default()
-}
-
-/// What the headers claim, of a client that isn't trusted only what anybody may. The rest is filled in from the body.
-pub(crate) fn read_claims(
+/// The part of a registration that the headers determine. The body adds the rest. For an untrusted client, the claims that
+/// only trusted clients may make are left out.
+pub(crate) fn from_headers(
     sequence: u64,
     api: Api,
-    client: String,
+    client: Option<String>,
     trusted: bool,
     headers: Headers<'_>,
 ) -> Register {
@@ -50,7 +42,7 @@ pub(crate) fn read_claims(
             .text("x-request-id", REQUEST_ID_BYTES_MAX)
             .unwrap_or_default(),
         api: api.into(),
-        client,
+        client: client.unwrap_or_default(),
         untrusted: !trusted,
         subset: list(names::SUBSET_HEADER),
         pin: pin.filter(|_| trusted).unwrap_or_default(),
@@ -63,8 +55,8 @@ pub(crate) fn read_claims(
     }
 }
 
-/// What the body adds.
-pub(crate) fn describe(body: Body, body_bytes: usize, register: &mut Register) {
+/// Adds the part that the body determines.
+pub(crate) fn add_body(body: Body, body_bytes: usize, register: &mut Register) {
     register.model = body.model;
     register.stream = body.stream;
     register.max_tokens = body.max_tokens;
@@ -72,18 +64,34 @@ pub(crate) fn describe(body: Body, body_bytes: usize, register: &mut Register) {
     register.body_bytes = u64::try_from(body_bytes).unwrap_or(u64::MAX);
 }
 
-/// `ip:port` or `[ip]:port` without the port.
-fn without_port(address: String) -> String {
-    let ip = address
-        .rsplit_once(':')
-        .map(|(ip, _)| ip.trim_start_matches('[').trim_end_matches(']').to_owned());
-    ip.unwrap_or(address)
+/// The models of a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct ModelName<'a> {
+    /// The model that the client requested.
+    pub(crate) requested: &'a str,
+    /// The model that a grant wrote into the body in its place.
+    pub(crate) target: Option<&'a str>,
 }
 
-/// What is wrong with a request on a queued path already by its headers. `end`: it has no body.
-pub(crate) fn refuse_by_headers(headers: Headers<'_>, end: bool, body_bytes_max: u64) -> Option<Failure> {
+impl<'a> ModelName<'a> {
+    /// The models of a registration, which sends an absent target as an empty string.
+    pub(crate) fn of(register: &'a Register) -> Self {
+        Self {
+            requested: &register.model,
+            target: Some(register.target_model.as_str()).filter(|target| !target.is_empty()),
+        }
+    }
+
+    /// The model that the body names.
+    pub(crate) fn in_body(self) -> &'a str {
+        self.target.unwrap_or(self.requested)
+    }
+}
+
+/// Checks the headers of a request on a queued path, and returns the reason for refusing it. `end`: it has no body.
+pub(crate) fn check_headers(headers: Headers<'_>, end: bool, body_bytes_max: u64) -> Option<Failure> {
     if end {
-        return Some(invalid(BodyError::Empty));
+        return Some(invalid_body(BodyError::Empty));
     }
     let coding = headers
         .get("content-encoding")
@@ -91,28 +99,25 @@ pub(crate) fn refuse_by_headers(headers: Headers<'_>, end: bool, body_bytes_max:
         .unwrap_or_default();
     if !coding.is_empty() && !coding.eq_ignore_ascii_case(b"identity") {
         let coding = bounded(coding, 32).unwrap_or_default();
-        return Some(Failure::new(
-            400,
-            code::INVALID_REQUEST,
-            format!(
-                "The body is compressed (content-encoding: {coding}): send it uncompressed, or put Envoy's \
-                     decompressor filter (envoy.filters.http.decompressor) before Penstock."
-            ),
-        ));
+        let message = format!(
+            "The body is compressed (content-encoding: {coding}): send it uncompressed, or put Envoy's decompressor \
+             filter (envoy.filters.http.decompressor) before Penstock."
+        );
+        return Some(Failure::new(400, code::INVALID_REQUEST, message));
     }
     let length = headers
         .text("content-length", 20)
         .and_then(|length| length.parse::<u64>().ok())?;
-    (length > body_bytes_max).then(|| too_large(body_bytes_max))
+    (length > body_bytes_max).then(|| body_too_large(body_bytes_max))
 }
 
-/// Of a body that can't be read.
-pub(crate) fn invalid(error: BodyError) -> Failure {
+/// The error for a body that the scanner refuses.
+pub(crate) fn invalid_body(error: BodyError) -> Failure {
     Failure::new(400, code::INVALID_REQUEST, error.to_string())
 }
 
-/// Of a body over the limit.
-pub(crate) fn too_large(limit: u64) -> Failure {
+/// The error for a body over the policy's limit.
+pub(crate) fn body_too_large(limit: u64) -> Failure {
     let message = format!("The body is larger than {limit} bytes: send less, or raise `limits.body_bytes`.");
     Failure::new(413, code::REQUEST_TOO_LARGE, message)
 }

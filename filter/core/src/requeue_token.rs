@@ -1,31 +1,31 @@
-//! The proof that a request which enters again was let in before: what its new exchange must know of the first, signed
-//! with a key that only this Envoy has.
+//! The token that authenticates a requeued request: the facts of its first pass through the filter, signed with a key that
+//! only the workers of this Envoy share.
 //!
-//! A request takes it along in a header, so every server on its way sees it. That does no harm: nothing in it is secret,
-//! and only the listener where requests enter again reads it, which nobody outside can reach. The signature is
-//! SipHash-2-4 with 128 bits, over all of it (Aumasson, Bernstein: "SipHash: a fast short-input PRF", 2012).
+//! The request carries the token in a header, so every server on its way sees it. That is harmless: the token contains
+//! nothing secret, and only the requeue listener reads it, which clients can't reach. The signature is SipHash-2-4 with 128
+//! bits over the whole content (Aumasson, Bernstein: "SipHash: a fast short-input PRF", 2012).
 
 use core::hash::Hasher;
 
 use penstock_wire::limits::NAME_BYTES_MAX;
 use siphasher::sip128::{Hasher128, SipHasher24};
 
-use crate::{process_identity::Key, session::Epoch, time::Instant};
+use crate::{process_identity::SigningKey, session::Epoch, time::Instant};
 
-/// What is known of a request that enters again.
+/// The facts of a requeued request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct RequeueToken {
-    /// Who it was.
+    /// The key of the request before it was requeued: epoch and sequence.
     pub(crate) epoch: Epoch,
     pub(crate) sequence: u64,
-    /// How often it was queued again, this time included.
+    /// How often the request was requeued, this time included.
     pub(crate) requeues: u32,
-    /// When it came for the first time.
+    /// When the request arrived at the gateway.
     pub(crate) arrived: Instant,
-    /// Its client's address: at the listener where it enters again its client is this Envoy.
-    pub(crate) client: String,
-    /// The model that it asked for; empty: its body still says so.
-    pub(crate) model: String,
+    /// The client's address. At the requeue listener, the client of the connection is this Envoy.
+    pub(crate) client: Option<String>,
+    /// The model that the client requested; `None`: the body still names it.
+    pub(crate) requested_model: Option<String>,
 }
 
 const TAG_BYTES: usize = 16;
@@ -33,52 +33,55 @@ const FIXED_BYTES: usize = 38;
 const BYTES_MAX: usize = TAG_BYTES + FIXED_BYTES + 2 * NAME_BYTES_MAX;
 
 impl RequeueToken {
-    /// The token as a header's value: in hexadecimal digits the tag, four numbers of 8 bytes, one of 4, and one of 2 that
-    /// is the client's length, little endian, then the client and the model.
-    pub(crate) fn mint(&self, key: &Key) -> String {
+    /// The token as a header value, in hexadecimal digits: the tag, four numbers of 8 bytes, one of 4 and one of 2 (the
+    /// length of the client's address), little endian, then the address and the model. An absent string is empty. A filter
+    /// of the previous release may read it during an update.
+    pub(crate) fn sign(&self, key: &SigningKey) -> String {
         let numbers = [
             self.epoch.hi,
             self.epoch.lo,
             self.sequence,
             self.arrived.as_nanos(),
         ];
-        let names = self.client.len().saturating_add(self.model.len());
-        let mut said = Vec::with_capacity(names.saturating_add(FIXED_BYTES));
+        let client = self.client.as_deref().unwrap_or_default();
+        let model = self.requested_model.as_deref().unwrap_or_default();
+        let strings = client.len().saturating_add(model.len());
+        let mut content = Vec::with_capacity(strings.saturating_add(FIXED_BYTES));
         for number in numbers {
-            said.extend_from_slice(&number.to_le_bytes());
+            content.extend_from_slice(&number.to_le_bytes());
         }
-        said.extend_from_slice(&self.requeues.to_le_bytes());
-        // A name beyond its limit has none: this is what no client can choose.
-        let length = u16::try_from(self.client.len()).unwrap_or(u16::MAX);
-        said.extend_from_slice(&length.to_le_bytes());
-        said.extend_from_slice(self.client.as_bytes());
-        said.extend_from_slice(self.model.as_bytes());
-        let mut text = String::with_capacity(said.len().saturating_add(TAG_BYTES).saturating_mul(2));
-        for byte in tag(key, &said).iter().chain(&said) {
-            text.push(digit(byte >> 4));
-            text.push(digit(byte & 15));
+        content.extend_from_slice(&self.requeues.to_le_bytes());
+        // The address has at most `NAME_BYTES_MAX` bytes, so its length always fits.
+        let length = u16::try_from(client.len()).unwrap_or(u16::MAX);
+        content.extend_from_slice(&length.to_le_bytes());
+        content.extend_from_slice(client.as_bytes());
+        content.extend_from_slice(model.as_bytes());
+        let mut text = String::with_capacity(content.len().saturating_add(TAG_BYTES).saturating_mul(2));
+        for byte in tag(key, &content).iter().chain(&content) {
+            text.push(hex_digit(byte >> 4));
+            text.push(hex_digit(byte & 15));
         }
         text
     }
 
-    /// Reads a token; none: this Envoy never wrote it.
-    pub(crate) fn verify(text: &[u8], key: &Key) -> Option<Self> {
+    /// Parses and verifies a header value; `None`: this Envoy hasn't signed it.
+    pub(crate) fn verify(text: &[u8], key: &SigningKey) -> Option<Self> {
         if text.len() > 2 * BYTES_MAX {
             return None;
         }
         let (pairs, rest) = text.as_chunks::<2>();
-        let bytes: Vec<u8> = pairs.iter().map(|pair| byte(*pair)).collect::<Option<_>>()?;
-        let (signed, said) = bytes.split_first_chunk::<TAG_BYTES>()?;
-        // Every byte is looked at, so that the time says nothing about where they differ.
-        let pairs = signed.iter().zip(tag(key, said));
-        let differ = pairs.fold(0, |differ, (a, b)| differ | (a ^ b));
-        if differ != 0 || !rest.is_empty() {
+        let bytes: Vec<u8> = pairs.iter().map(|pair| hex_byte(*pair)).collect::<Option<_>>()?;
+        let (signed, content) = bytes.split_first_chunk::<TAG_BYTES>()?;
+        // Compares in constant time, so that the duration doesn't reveal the first wrong byte.
+        let pairs = signed.iter().zip(tag(key, content));
+        let difference = pairs.fold(0, |difference, (a, b)| difference | (a ^ b));
+        if difference != 0 || !rest.is_empty() {
             return None;
         }
-        let (numbers, said) = said.split_first_chunk::<32>()?;
-        let (requeues, said) = said.split_first_chunk()?;
-        let (length, said) = said.split_first_chunk()?;
-        let (client, model) = said.split_at_checked(u16::from_le_bytes(*length).into())?;
+        let (numbers, content) = content.split_first_chunk::<32>()?;
+        let (requeues, content) = content.split_first_chunk()?;
+        let (length, content) = content.split_first_chunk()?;
+        let (client, model) = content.split_at_checked(u16::from_le_bytes(*length).into())?;
         let numbers = numbers.as_chunks().0;
         let [hi, lo, sequence, arrived] = *numbers.first_chunk()?;
         Some(Self {
@@ -89,23 +92,30 @@ impl RequeueToken {
             sequence: u64::from_le_bytes(sequence),
             requeues: u32::from_le_bytes(*requeues),
             arrived: Instant::from_nanos(u64::from_le_bytes(arrived)),
-            client: core::str::from_utf8(client).ok()?.to_owned(),
-            model: core::str::from_utf8(model).ok()?.to_owned(),
+            client: non_empty(client)?,
+            requested_model: non_empty(model)?,
         })
     }
 }
 
-fn tag(key: &Key, said: &[u8]) -> [u8; TAG_BYTES] {
+/// The string, or an inner `None` if it is empty; an outer `None` if it isn't UTF-8.
+#[expect(clippy::option_option, reason = "the outer option is the error")]
+fn non_empty(bytes: &[u8]) -> Option<Option<String>> {
+    let text = core::str::from_utf8(bytes).ok()?;
+    Some((!text.is_empty()).then(|| text.to_owned()))
+}
+
+fn tag(key: &SigningKey, content: &[u8]) -> [u8; TAG_BYTES] {
     let mut hasher = SipHasher24::new_with_key(key);
-    hasher.write(said);
+    hasher.write(content);
     hasher.finish128().as_bytes()
 }
 
-fn digit(nibble: u8) -> char {
+fn hex_digit(nibble: u8) -> char {
     char::from_digit(nibble.into(), 16).unwrap_or('0')
 }
 
-fn byte(pair: [u8; 2]) -> Option<u8> {
+fn hex_byte(pair: [u8; 2]) -> Option<u8> {
     let [high, low] = pair.map(|digit| char::from(digit).to_digit(16));
     u8::try_from((high? << 4) | low?).ok()
 }
@@ -116,7 +126,7 @@ mod tests {
     #[cfg(target_arch = "wasm32")]
     use wasm_bindgen_test::wasm_bindgen_test as test;
 
-    const KEY: Key = [3; 16];
+    const KEY: SigningKey = [3; 16];
 
     fn token() -> RequeueToken {
         RequeueToken {
@@ -124,40 +134,40 @@ mod tests {
             sequence: 0x1234_5678_9abc_def0,
             requeues: 3,
             arrived: Instant::from_nanos(5),
-            client: "2001:db8::9".into(),
-            model: "chat".into(),
+            client: Some("2001:db8::9".into()),
+            requested_model: Some("chat".into()),
         }
     }
 
     #[test]
-    fn what_is_minted_is_read() {
-        let minted = token().mint(&KEY);
-        assert_eq!(minted.len(), 2 * (TAG_BYTES + FIXED_BYTES + 11 + 4));
-        assert_eq!(RequeueToken::verify(minted.as_bytes(), &KEY), Some(token()));
-        let nobody = RequeueToken {
-            client: String::new(),
-            model: String::new(),
+    fn signed_token_verifies() {
+        let signed = token().sign(&KEY);
+        assert_eq!(signed.len(), 2 * (TAG_BYTES + FIXED_BYTES + 11 + 4));
+        assert_eq!(RequeueToken::verify(signed.as_bytes(), &KEY), Some(token()));
+        let anonymous = RequeueToken {
+            client: None,
+            requested_model: None,
             ..token()
         };
         assert_eq!(
-            RequeueToken::verify(nobody.mint(&KEY).as_bytes(), &KEY),
-            Some(nobody)
+            RequeueToken::verify(anonymous.sign(&KEY).as_bytes(), &KEY),
+            Some(anonymous)
         );
         let longest = RequeueToken {
-            client: "x".repeat(NAME_BYTES_MAX),
-            model: "y".repeat(NAME_BYTES_MAX),
+            client: Some("x".repeat(NAME_BYTES_MAX)),
+            requested_model: Some("y".repeat(NAME_BYTES_MAX)),
             ..token()
         };
         assert_eq!(
-            RequeueToken::verify(longest.mint(&KEY).as_bytes(), &KEY),
+            RequeueToken::verify(longest.sign(&KEY).as_bytes(), &KEY),
             Some(longest)
         );
     }
 
     #[test]
-    fn the_tag_is_the_published_function() {
-        // The first of the reference implementation's vectors, for an empty message: vectors_sip128.
-        let key: Key = core::array::from_fn(|i| u8::try_from(i).unwrap());
+    fn tag_matches_the_published_test_vector() {
+        // The first test vector of the reference implementation (vectors_sip128), for an empty message.
+        let key: SigningKey = core::array::from_fn(|index| u8::try_from(index).unwrap());
         assert_eq!(
             tag(&key, &[]),
             [
@@ -168,18 +178,22 @@ mod tests {
     }
 
     #[test]
-    fn any_other_text_is_none() {
-        let minted = token().mint(&KEY);
-        assert_eq!(RequeueToken::verify(minted.as_bytes(), &[4; 16]), None);
-        for at in 0..minted.len() {
-            let mut other = minted.clone().into_bytes();
-            other[at] = if other[at] == b'0' { b'1' } else { b'0' };
-            assert_eq!(RequeueToken::verify(&other, &KEY), None, "{at}");
-            assert_eq!(RequeueToken::verify(&minted.as_bytes()[..at], &KEY), None, "{at}");
+    fn any_other_text_is_rejected() {
+        let signed = token().sign(&KEY);
+        assert_eq!(RequeueToken::verify(signed.as_bytes(), &[4; 16]), None);
+        for position in 0..signed.len() {
+            let mut other = signed.clone().into_bytes();
+            other[position] = if other[position] == b'0' { b'1' } else { b'0' };
+            assert_eq!(RequeueToken::verify(&other, &KEY), None, "{position}");
+            assert_eq!(
+                RequeueToken::verify(&signed.as_bytes()[..position], &KEY),
+                None,
+                "{position}"
+            );
         }
         for more in ["0", "00", " "] {
             assert_eq!(
-                RequeueToken::verify(format!("{minted}{more}").as_bytes(), &KEY),
+                RequeueToken::verify(format!("{signed}{more}").as_bytes(), &KEY),
                 None
             );
         }
@@ -189,12 +203,14 @@ mod tests {
     }
 
     #[test]
-    fn digits_are_read_as_written() {
+    fn hex_digits_round_trip() {
         for value in 0..=u8::MAX {
-            let text: String = [digit(value >> 4), digit(value & 15)].into_iter().collect();
+            let text: String = [hex_digit(value >> 4), hex_digit(value & 15)]
+                .into_iter()
+                .collect();
             assert_eq!(text, format!("{value:02x}"));
             let pair = text.as_bytes().first_chunk().copied().unwrap();
-            assert_eq!(byte(pair), Some(value));
+            assert_eq!(hex_byte(pair), Some(value));
         }
     }
 }

@@ -1,31 +1,31 @@
-//! The body of a server's answer, read while it streams by: when it began and ended, and the tokens it speaks of.
+//! Reads the body of a server's response while it passes: the times of its first and last byte, and its token counts.
 //!
-//! Reads one JSON document, or a stream of server-sent events that carry one each. Tolerant throughout: what can't be
-//! read is passed over until the next event; nothing is ever refused here. At most 512 bytes are kept.
+//! The body is one JSON document, or a stream of server-sent events with one JSON document each. The scanner never fails:
+//! it skips what it can't parse up to the next event. It keeps at most 512 bytes.
 
 use core::convert::Infallible;
 
 use crate::{
     json::{ReadError, Reader},
     time::Instant,
-    usage::{Usage, UsageProbe},
+    usage::{Usage, UsageCollector},
 };
 
-/// How an answer's body is read.
+/// The format of a response body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Format {
-    /// One document.
+    /// One JSON document.
     Json,
-    /// Events.
+    /// Server-sent events.
     Sse,
-    /// Something else: only its times are taken.
+    /// Another format, of which only the times are recorded.
     Opaque,
 }
 
 impl Format {
-    /// By the answer's headers.
+    /// The format that the response headers announce.
     #[must_use]
-    pub fn of(content_type: Option<&[u8]>, content_encoding: Option<&[u8]>) -> Self {
+    pub fn from_headers(content_type: Option<&[u8]>, content_encoding: Option<&[u8]>) -> Self {
         let plain = content_encoding.is_none_or(|coding| coding.eq_ignore_ascii_case(b"identity"));
         let essence = content_type.and_then(|value| value.split(|byte| *byte == b';').next());
         match essence.map(<[u8]>::trim_ascii) {
@@ -36,46 +36,48 @@ impl Format {
     }
 }
 
-/// Where in a line of an event stream the next byte stands.
+/// The position of the next byte in a line of an event stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Line {
-    /// So many bytes of `data:` have been seen, nothing else.
-    Start(usize),
-    /// After `data:`, where one space is not part of the value.
+    /// The line so far is this many bytes of `data:`.
+    FieldName(usize),
+    /// Directly after `data:`, where one space isn't part of the value.
+    ValueStart,
     Value,
-    Data,
+    /// The rest of a line that isn't a data field.
     Skip,
 }
 
 const FIELD: &[u8] = b"data:";
 
-/// Reads one answer, slice by slice.
+/// Scans one response body, slice by slice.
 #[derive(Debug)]
 pub struct ResponseScanner {
     format: Format,
     reader: Reader,
-    probe: UsageProbe,
-    /// The document at hand can't be read: wait for the next.
-    lost: bool,
+    collector: UsageCollector,
+    /// The current document is malformed; the scanner waits for the next one.
+    is_malformed: bool,
     line: Line,
+    /// The last byte was a carriage return, which a line feed may complete.
     after_cr: bool,
     in_event: bool,
-    chunks: u64,
-    first: Option<Instant>,
-    last: Option<Instant>,
+    text_events: u64,
+    first_byte: Option<Instant>,
+    last_byte: Option<Instant>,
 }
 
-/// What an answer's body told.
+/// The facts of a response body.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ResponseStats {
-    /// The last usage of the body.
+    /// The last token counts in the body.
     pub usage: Usage,
-    /// Events that carried text.
-    pub chunks: u64,
-    /// When the first byte came.
-    pub first: Option<Instant>,
-    /// When the last byte came.
-    pub last: Option<Instant>,
+    /// Events that carried text of the answer.
+    pub text_events: u64,
+    /// When the first byte arrived.
+    pub first_byte: Option<Instant>,
+    /// When the last byte arrived.
+    pub last_byte: Option<Instant>,
 }
 
 impl ResponseScanner {
@@ -85,73 +87,73 @@ impl ResponseScanner {
         Self {
             format,
             reader: Reader::new(),
-            probe: UsageProbe::default(),
-            lost: false,
-            line: Line::Start(0),
+            collector: UsageCollector::default(),
+            is_malformed: false,
+            line: Line::FieldName(0),
             after_cr: false,
             in_event: false,
-            chunks: 0,
-            first: None,
-            last: None,
+            text_events: 0,
+            first_byte: None,
+            last_byte: None,
         }
     }
 
-    /// Bytes of the body are there, whether or not `feed` is called with them.
-    pub fn arrived(&mut self, now: Instant) {
-        self.first.get_or_insert(now);
-        self.last = Some(now);
+    /// Records the time at which bytes of the body arrive.
+    pub fn record_arrival(&mut self, now: Instant) {
+        self.first_byte.get_or_insert(now);
+        self.last_byte = Some(now);
     }
 
-    /// The scanner has a use for the body's bytes.
+    /// Whether the scanner needs further bytes of the body.
     #[must_use]
-    pub fn reads(&self) -> bool {
+    pub fn wants_bytes(&self) -> bool {
         match self.format {
-            Format::Json => !self.lost,
+            Format::Json => !self.is_malformed,
             Format::Sse => true,
             Format::Opaque => false,
         }
     }
 
-    /// Reads the next bytes.
+    /// Scans the next bytes of the body.
     pub fn feed(&mut self, bytes: &[u8]) {
         match self.format {
-            Format::Json => self.read(bytes),
-            Format::Sse => self.read_lines(bytes),
+            Format::Json => self.read_json(bytes),
+            Format::Sse => self.read_events(bytes),
             Format::Opaque => {}
         }
     }
 
-    /// What was told until now. An event that the end of the stream cut off before its blank line counts too.
+    /// The facts so far. Counts an event that the end of the stream has cut off before its blank line.
     #[must_use]
-    pub fn told(&mut self) -> ResponseStats {
+    pub fn stats(&mut self) -> ResponseStats {
         self.end_event();
         ResponseStats {
-            usage: self.probe.usage(),
-            chunks: self.chunks,
-            first: self.first,
-            last: self.last,
+            usage: self.collector.usage(),
+            text_events: self.text_events,
+            first_byte: self.first_byte,
+            last_byte: self.last_byte,
         }
     }
 
-    fn read(&mut self, bytes: &[u8]) {
-        if !self.lost {
-            let read: Result<(), ReadError<Infallible>> = self.reader.feed(bytes, &mut self.probe);
-            self.lost = read.is_err();
+    fn read_json(&mut self, bytes: &[u8]) {
+        if !self.is_malformed {
+            let read: Result<(), ReadError<Infallible>> = self.reader.feed(bytes, &mut self.collector);
+            self.is_malformed = read.is_err();
         }
     }
 
-    fn read_lines(&mut self, mut bytes: &[u8]) {
+    fn read_events(&mut self, mut bytes: &[u8]) {
         while let Some((byte, rest)) = bytes.split_first() {
             if core::mem::take(&mut self.after_cr) && *byte == b'\n' {
                 bytes = rest;
                 continue;
             }
-            if let Line::Data | Line::Skip = self.line {
+            if let Line::Value | Line::Skip = self.line {
                 let end = memchr::memchr2(b'\n', b'\r', bytes).unwrap_or(bytes.len());
                 let (value, after) = bytes.split_at_checked(end).unwrap_or((bytes, &[]));
                 if !value.is_empty() {
-                    if self.line == Line::Data {
-                        self.read(value);
+                    if self.line == Line::Value {
+                        self.read_json(value);
                     }
                     bytes = after;
                     continue;
@@ -161,24 +163,24 @@ impl ResponseScanner {
             self.line = match (self.line, *byte) {
                 (line, b'\n' | b'\r') => {
                     self.after_cr = *byte == b'\r';
-                    if line == Line::Start(0) {
+                    if line == Line::FieldName(0) {
                         self.end_event();
                     }
-                    Line::Start(0)
+                    Line::FieldName(0)
                 }
-                (Line::Start(seen), byte) if FIELD.get(seen) == Some(&byte) => {
+                (Line::FieldName(seen), byte) if FIELD.get(seen) == Some(&byte) => {
                     let seen = seen.saturating_add(1);
                     if seen == FIELD.len() {
                         self.begin_value()
                     } else {
-                        Line::Start(seen)
+                        Line::FieldName(seen)
                     }
                 }
-                (Line::Start(_) | Line::Skip, _) => Line::Skip,
-                (Line::Value, b' ') => Line::Data,
-                (Line::Value | Line::Data, byte) => {
-                    self.read(&[byte]);
-                    Line::Data
+                (Line::FieldName(_) | Line::Skip, _) => Line::Skip,
+                (Line::ValueStart, b' ') => Line::Value,
+                (Line::ValueStart | Line::Value, byte) => {
+                    self.read_json(&[byte]);
+                    Line::Value
                 }
             };
         }
@@ -186,18 +188,19 @@ impl ResponseScanner {
 
     fn begin_value(&mut self) -> Line {
         if self.in_event {
-            // The values of one event are joined by line feeds.
-            self.read(b"\n");
+            // Line feeds join the data fields of one event.
+            self.read_json(b"\n");
         }
         self.in_event = true;
-        Line::Value
+        Line::ValueStart
     }
 
     fn end_event(&mut self) {
         if self.format == Format::Sse && core::mem::take(&mut self.in_event) {
-            self.chunks = self.chunks.saturating_add(u64::from(self.probe.end_document()));
+            let carried_text = self.collector.end_document();
+            self.text_events = self.text_events.saturating_add(u64::from(carried_text));
             self.reader.restart();
-            self.lost = false;
+            self.is_malformed = false;
         }
     }
 }

@@ -1,73 +1,74 @@
-//! Another model in a body that waits: which bytes of it change, and how, on a host that changes bodies at their ends only.
+//! Replaces the model in a buffered request body, on a host that can only change the ends of a body.
 //!
-//! Envoy gives a filter two ways to change a body that it holds: to replace its first bytes, and to add to its end. What
-//! stands in the middle is reached in one of two ways. Where little stands before it, that is taken out, and put back
-//! behind the change. Where much does, the whole body is turned round once, a slice at a time from its front to its end, so
-//! that linear memory, which never shrinks, needn't hold it. Either way the body is never longer than before by more than
-//! the change, so no limit of the host is met on the way.
+//! Envoy gives a filter two ways to change a buffered body: replace its first bytes, and append to its end. To change bytes
+//! in the middle, the rewrite takes one of two ways. If few bytes are before them, it reads these, replaces everything up to
+//! the change, and puts them back in front. If many are, it rotates the whole body once, a slice at a time from the front to
+//! the end, because linear memory never shrinks and shouldn't grow to the size of a body. At no time is the body longer than
+//! before by more than the change, so the rewrite can't exceed the host's buffer limit.
 
 use core::ops::Range;
 
 use crate::limits::{REWRITE_FRONT_BYTES, SLICE_BYTES};
 
-/// A change to a body: these bytes of it are replaced.
+/// A replacement of some bytes of a body.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rewrite {
-    /// Which bytes.
-    pub at: Range<usize>,
-    /// By what.
+    /// The bytes to replace.
+    pub range: Range<usize>,
+    /// The bytes to put in their place.
     pub text: Vec<u8>,
-    /// How long the body is before.
+    /// Length of the body before the rewrite.
     pub length: usize,
 }
 
-/// A body that the host holds.
-pub trait Held {
-    /// At most `length` bytes of it from `start` on; none: it can't be read.
+/// A request body that the host buffers.
+pub trait BufferedBody {
+    /// At most `length` bytes from `start` on; `None`: the host fails.
     fn read(&mut self, start: usize, length: usize) -> Option<Vec<u8>>;
-    /// Replaces its first `length` bytes by these. False: the host refuses.
+    /// Replaces the first `length` bytes. Returns `false` if the host fails.
     fn replace_front(&mut self, length: usize, bytes: &[u8]) -> bool;
-    /// Adds these to its end. False: the host refuses.
+    /// Appends bytes. Returns `false` if the host fails.
     fn append(&mut self, bytes: &[u8]) -> bool;
 }
 
 impl Rewrite {
-    /// Of the JSON string at `at`, in a body of `length` bytes, by another string.
+    /// Replaces the JSON string at `range`, in a body of `length` bytes, by the string `text`.
     #[must_use]
-    pub fn string(at: &Range<u64>, text: &str, length: u64) -> Self {
-        let index = |at: u64| usize::try_from(at).unwrap_or(usize::MAX);
+    pub fn json_string(range: &Range<u64>, text: &str, length: u64) -> Self {
+        let index = |offset: u64| usize::try_from(offset).unwrap_or(usize::MAX);
         Self {
-            at: index(at.start)..index(at.end),
+            range: index(range.start)..index(range.end),
             text: serde_json::to_vec(text).unwrap_or_default(),
             length: index(length),
         }
     }
 
-    /// How long the body is after.
+    /// Length of the body after the rewrite.
     #[must_use]
     pub fn length_after(&self) -> usize {
-        let left = self.length.saturating_sub(self.at.len());
+        let left = self.length.saturating_sub(self.range.len());
         left.saturating_add(self.text.len())
     }
 
-    /// Does it. False: the body isn't what it should be, and what it holds now is nothing to be sent.
+    /// Rewrites the body. Returns `false` if the body isn't as expected or the host fails; the body is then incomplete and
+    /// must not be sent.
     #[must_use]
-    pub fn apply(&self, body: &mut impl Held) -> bool {
-        let Range { start, end } = self.at;
+    pub fn apply(&self, body: &mut impl BufferedBody) -> bool {
+        let Range { start, end } = self.range;
         if start >= end || end > self.length {
             return false;
         }
         if start <= REWRITE_FRONT_BYTES {
-            return self.by_front(body);
+            return self.apply_at_front(body);
         }
-        turn(body, start)
-            && body.replace_front(self.at.len(), &[])
+        rotate(body, start)
+            && body.replace_front(self.range.len(), &[])
             && body.append(&self.text)
-            && turn(body, self.length.saturating_sub(end))
+            && rotate(body, self.length.saturating_sub(end))
     }
 
-    fn by_front(&self, body: &mut impl Held) -> bool {
-        let Range { start, end } = self.at;
+    fn apply_at_front(&self, body: &mut impl BufferedBody) -> bool {
+        let Range { start, end } = self.range;
         let front = if start == 0 {
             Some(Vec::new())
         } else {
@@ -81,7 +82,7 @@ impl Rewrite {
 }
 
 /// Moves the first `length` bytes of a body to its end.
-fn turn(body: &mut impl Held, length: usize) -> bool {
+fn rotate(body: &mut impl BufferedBody, length: usize) -> bool {
     let mut left = length;
     while left > 0 {
         let Some(slice) = body
@@ -104,7 +105,7 @@ mod tests {
     #[cfg(target_arch = "wasm32")]
     use wasm_bindgen_test::wasm_bindgen_test as test;
 
-    /// A body as Envoy holds it, which gives no more than `most` bytes at a time and refuses the call number `fails`.
+    /// A buffered body that counts its greatest length and fails the call with the number `fails`.
     struct Body {
         bytes: Vec<u8>,
         longest: usize,
@@ -112,7 +113,7 @@ mod tests {
     }
 
     impl Body {
-        fn of(bytes: &[u8]) -> Self {
+        fn new(bytes: &[u8]) -> Self {
             Self {
                 bytes: bytes.to_vec(),
                 longest: bytes.len(),
@@ -120,7 +121,7 @@ mod tests {
             }
         }
 
-        fn counts(&mut self) -> bool {
+        fn count_call(&mut self) -> bool {
             self.longest = self.longest.max(self.bytes.len());
             let fails = self.fails == Some(0);
             self.fails = self.fails.and_then(|left| left.checked_sub(1));
@@ -128,40 +129,40 @@ mod tests {
         }
     }
 
-    impl Held for Body {
+    impl BufferedBody for Body {
         fn read(&mut self, start: usize, length: usize) -> Option<Vec<u8>> {
             let end = self.bytes.len().min(start.saturating_add(length));
-            self.counts().then(|| self.bytes[start..end].to_vec())
+            self.count_call().then(|| self.bytes[start..end].to_vec())
         }
 
         fn replace_front(&mut self, length: usize, bytes: &[u8]) -> bool {
             let length = length.min(self.bytes.len());
             self.bytes.splice(..length, bytes.iter().copied());
-            self.counts()
+            self.count_call()
         }
 
         fn append(&mut self, bytes: &[u8]) -> bool {
             self.bytes.extend_from_slice(bytes);
-            self.counts()
+            self.count_call()
         }
     }
 
     fn numbered(length: usize) -> Vec<u8> {
         (0..length)
-            .map(|at| u8::try_from(at % 251).expect("a byte"))
+            .map(|position| u8::try_from(position % 251).expect("a byte"))
             .collect()
     }
 
-    fn rewrite(at: Range<usize>, text: &[u8], length: usize) -> Rewrite {
+    fn rewrite(range: Range<usize>, text: &[u8], length: usize) -> Rewrite {
         Rewrite {
-            at,
+            range,
             text: text.to_vec(),
             length,
         }
     }
 
     #[test]
-    fn what_stands_anywhere_is_replaced_and_nothing_else() {
+    fn any_range_is_replaced_and_nothing_else() {
         const FRONT: usize = REWRITE_FRONT_BYTES;
         for length in [9, SLICE_BYTES, FRONT + 20, FRONT + 3 * SLICE_BYTES + 7] {
             let whole = numbered(length);
@@ -180,7 +181,7 @@ mod tests {
                     if end > length {
                         continue;
                     }
-                    let mut body = Body::of(&whole);
+                    let mut body = Body::new(&whole);
                     let rewrite = rewrite(start..end, text, length);
                     assert!(rewrite.apply(&mut body));
                     let expected = [&whole[..start], text, &whole[end..]].concat();
@@ -197,13 +198,13 @@ mod tests {
     }
 
     #[test]
-    fn a_host_that_refuses_is_said() {
+    fn failure_of_the_host_is_reported() {
         let length = REWRITE_FRONT_BYTES + 2 * SLICE_BYTES;
-        for at in [3..9, length - 9..length - 3] {
-            let rewrite = rewrite(at, b"\"m\"", length);
+        for range in [3..9, length - 9..length - 3] {
+            let rewrite = rewrite(range, b"\"m\"", length);
             let mut calls = 0;
             loop {
-                let mut body = Body::of(&numbered(length));
+                let mut body = Body::new(&numbered(length));
                 body.fails = Some(calls);
                 if rewrite.apply(&mut body) {
                     break;
@@ -212,19 +213,19 @@ mod tests {
             }
             assert!(calls >= 3, "{calls}");
         }
-        // A body that is shorter than it was.
-        assert!(!rewrite(3..9, b"", 20).apply(&mut Body::of(b"ab")));
-        assert!(!rewrite(length - 9..length - 3, b"", length).apply(&mut Body::of(b"ab")));
-        assert!(!rewrite(3..9, b"", 8).apply(&mut Body::of(&numbered(8))));
+        // The body is shorter than expected.
+        assert!(!rewrite(3..9, b"", 20).apply(&mut Body::new(b"ab")));
+        assert!(!rewrite(length - 9..length - 3, b"", length).apply(&mut Body::new(b"ab")));
+        assert!(!rewrite(3..9, b"", 8).apply(&mut Body::new(&numbered(8))));
     }
 
     #[test]
-    fn strings_are_written_as_json() {
-        let rewrite = Rewrite::string(&(9..12), "a\"\u{7}\u{e9}", 20);
+    fn text_is_written_as_a_json_string() {
+        let rewrite = Rewrite::json_string(&(9..12), "a\"\u{7}\u{e9}", 20);
         assert_eq!(rewrite.text, "\"a\\\"\\u0007\u{e9}\"".as_bytes());
-        assert_eq!((rewrite.at, rewrite.length), (9..12, 20));
+        assert_eq!((rewrite.range, rewrite.length), (9..12, 20));
         for (start, end) in [(12, 9), (9, 9), (9, 21), (9, u64::MAX)] {
-            assert!(!Rewrite::string(&(start..end), "m", 20).apply(&mut Body::of(&numbered(20))));
+            assert!(!Rewrite::json_string(&(start..end), "m", 20).apply(&mut Body::new(&numbered(20))));
         }
     }
 }

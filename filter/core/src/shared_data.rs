@@ -1,16 +1,38 @@
-//! What the workers of one Envoy share without the companion: Envoy's shared data, as the filter's logic sees it.
+//! Envoy's shared data: a small key-value store that all workers of one Envoy share, without the companion.
 //!
-//! A few words of state, looked at rarely: who this Envoy is, the policy in force, and how much each worker has in
-//! flight. A host may refuse any call; then a worker goes on with what it knows by itself.
+//! The filter keeps three things in it: the identity of the Envoy process, the current policy, and the number of requests
+//! in flight of each worker. A host may refuse any call; the worker then continues with its local knowledge.
 
 use core::fmt::Debug;
 
-/// Shared data: values by key, each with a number that changes when the value does.
+/// The condition under which `SharedData::set` writes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SetIf {
+    /// Write in any case.
+    Always,
+    /// Write only if the key has no value, as far as the host can tell.
+    Absent,
+    /// Write only if the value still has this version.
+    Version(u32),
+}
+
+impl SetIf {
+    /// Whether the condition holds for a key whose value has this version; `None`: the key has no value.
+    #[must_use]
+    pub fn holds(self, current: Option<u32>) -> bool {
+        match self {
+            Self::Always => true,
+            Self::Absent => current.is_none(),
+            Self::Version(version) => current == Some(version),
+        }
+    }
+}
+
+/// Shared data of an Envoy. Each value has a version that changes with the value.
 pub trait SharedData: Debug {
-    /// The value, and the number to replace just this one with; `None`: there is none.
+    /// The value and its version; `None`: the key has no value.
     fn get(&self, key: &str) -> Option<(Vec<u8>, u32)>;
 
-    /// Sets a value. With `replaces`, only if that is still its number; 0: only if there is none yet, where the host can
-    /// tell. `false`: it wasn't set.
-    fn set(&self, key: &str, value: &[u8], replaces: Option<u32>) -> bool;
+    /// Writes a value if `condition` holds. Returns whether the value was written.
+    fn set(&self, key: &str, value: &[u8], condition: SetIf) -> bool;
 }

@@ -1,10 +1,8 @@
-//! Time as the filter's logic sees it: an argument, nanoseconds of a monotonic clock that only the host reads.
-//!
-//! Refuses to go wrong: differences saturate at zero, sums at the end of time.
+//! Time as an argument: nanoseconds of a monotonic clock that only the host reads. Arithmetic saturates.
 
 use core::time::Duration;
 
-/// A moment on the host's monotonic clock; only differences mean something.
+/// A moment on the host's monotonic clock. Only differences are meaningful.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Instant(u64);
 
@@ -21,24 +19,24 @@ impl Instant {
         self.0
     }
 
-    /// The time from `earlier` to here; zero if `earlier` is later.
+    /// The time since `earlier`; zero if `earlier` is later.
     #[must_use]
     pub const fn since(self, earlier: Self) -> Duration {
         Duration::from_nanos(self.0.saturating_sub(earlier.0))
     }
 
-    /// The same in whole microseconds, the unit of the wire.
+    /// The time since `earlier` in whole microseconds, the unit of the protocol.
     #[must_use]
     pub const fn micros_since(self, earlier: Self) -> u64 {
         self.0.saturating_sub(earlier.0) / 1_000
     }
 
-    /// The moment `by` later.
+    /// The moment `delay` later.
     #[must_use]
-    pub fn after(self, by: Duration) -> Self {
+    pub fn after(self, delay: Duration) -> Self {
         Self(
             self.0
-                .saturating_add(u64::try_from(by.as_nanos()).unwrap_or(u64::MAX)),
+                .saturating_add(u64::try_from(delay.as_nanos()).unwrap_or(u64::MAX)),
         )
     }
 }

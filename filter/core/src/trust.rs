@@ -1,4 +1,4 @@
-//! Whose claims count: everybody's, or those of clients in some networks.
+//! The clients whose claims count: all clients, or those in trusted networks.
 
 use core::net::IpAddr;
 
@@ -6,74 +6,80 @@ use penstock_wire as wire;
 
 use crate::limits::POLICY_LIST_MAX;
 
-/// Which clients are taken at their word.
+/// The clients whose claims (class, strict tier, head start, endpoint choice) count.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Trust {
-    /// All of them.
+    /// All clients.
     All,
-    /// Those with an address in one of these networks; without any, nobody.
+    /// Clients with an address in one of these networks; an empty list trusts no client.
     Networks(Vec<Network>),
 }
 
-/// Addresses of one family that begin alike.
+/// An IP network.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Network {
     address: IpAddr,
-    /// Leading bits that count.
+    /// Number of leading bits that an address must share.
     prefix: u32,
 }
 
 impl Trust {
-    /// A policy's trust; none is said before version 2, where everybody had it. A network that isn't one is left out:
-    /// trust is never more than what was said.
+    /// Parses the trust of a policy. `None` trusts all clients, as version 1 of the protocol did. A malformed network is
+    /// skipped, so that it never adds trust.
     #[must_use]
-    pub fn new(said: Option<&wire::Trust>) -> Self {
-        match said {
+    pub fn new(trust: Option<&wire::Trust>) -> Self {
+        match trust {
             None => Self::All,
-            Some(said) if said.all => Self::All,
-            Some(said) => {
-                let networks = said.networks.iter().take(POLICY_LIST_MAX);
+            Some(trust) if trust.all => Self::All,
+            Some(trust) => {
+                let networks = trust.networks.iter().take(POLICY_LIST_MAX);
                 Self::Networks(networks.filter_map(Network::new).collect())
             }
         }
     }
 
-    /// Whether a client's claims count. `client`: its address as text; one that is none is nobody's.
+    /// Whether the claims of the client at this address count. A client without a valid address isn't in any network.
     #[must_use]
-    pub fn covers(&self, client: &str) -> bool {
+    pub fn covers(&self, client: Option<&str>) -> bool {
         match self {
             Self::All => true,
-            Self::Networks(networks) => client.parse().is_ok_and(|address: IpAddr| {
-                let address = address.to_canonical();
-                networks.iter().any(|network| network.holds(address))
-            }),
+            Self::Networks(networks) => {
+                client
+                    .and_then(|client| client.parse().ok())
+                    .is_some_and(|address: IpAddr| {
+                        let address = address.to_canonical();
+                        networks.iter().any(|network| network.contains(address))
+                    })
+            }
         }
     }
 }
 
 impl Network {
-    fn new(said: &wire::Network) -> Option<Self> {
-        let bytes = said.address.as_slice();
-        let v4 = <[u8; 4]>::try_from(bytes).map(|it| (IpAddr::from(it), 32));
+    fn new(network: &wire::Network) -> Option<Self> {
+        let bytes = network.address.as_slice();
+        let v4 = <[u8; 4]>::try_from(bytes).map(|octets| (IpAddr::from(octets), 32));
         let (address, bits) = v4
-            .or_else(|_| <[u8; 16]>::try_from(bytes).map(|it| (IpAddr::from(it), 128)))
+            .or_else(|_| <[u8; 16]>::try_from(bytes).map(|octets| (IpAddr::from(octets), 128)))
             .ok()?;
-        (said.prefix <= bits).then_some(Self {
+        (network.prefix <= bits).then_some(Self {
             address,
-            prefix: said.prefix,
+            prefix: network.prefix,
         })
     }
 
-    fn holds(&self, address: IpAddr) -> bool {
-        let (differ, bits) = match (self.address, address) {
-            (IpAddr::V4(ours), IpAddr::V4(theirs)) => (u128::from(ours.to_bits() ^ theirs.to_bits()), 32_u32),
-            (IpAddr::V6(ours), IpAddr::V6(theirs)) => (ours.to_bits() ^ theirs.to_bits(), 128),
+    fn contains(&self, address: IpAddr) -> bool {
+        let (difference, bits) = match (self.address, address) {
+            (IpAddr::V4(network), IpAddr::V4(address)) => {
+                (u128::from(network.to_bits() ^ address.to_bits()), 32_u32)
+            }
+            (IpAddr::V6(network), IpAddr::V6(address)) => (network.to_bits() ^ address.to_bits(), 128),
             (IpAddr::V4(_), IpAddr::V6(_)) | (IpAddr::V6(_), IpAddr::V4(_)) => return false,
         };
-        // A shift by all 128 bits leaves nothing, which `checked_shr` says as none.
-        differ
+        // Prefix 0 of IPv6 shifts by all 128 bits, for which `checked_shr` returns `None`.
+        difference
             .checked_shr(bits.saturating_sub(self.prefix))
-            .is_none_or(|differ| differ == 0)
+            .is_none_or(|prefix| prefix == 0)
     }
 }
 
@@ -98,22 +104,22 @@ mod tests {
     }
 
     #[test]
-    fn everybody_or_nobody() {
+    fn trust_covers_all_clients_or_none() {
         let all = wire::Trust {
             all: true,
             networks: Vec::new(),
         };
         for trust in [Trust::new(None), Trust::new(Some(&all))] {
-            assert!(trust.covers("10.0.0.9") && trust.covers(""));
+            assert!(trust.covers(Some("10.0.0.9")) && trust.covers(None));
         }
-        assert!(!trust(&[]).covers("127.0.0.1"));
+        assert!(!trust(&[]).covers(Some("127.0.0.1")));
     }
 
     #[test]
-    fn networks_hold_what_begins_like_them() {
+    fn networks_cover_addresses_with_their_prefix() {
         let v4 = trust(&[network(&[10, 1, 0, 0], 16), network(&[192, 168, 7, 7], 32)]);
         for inside in ["10.1.0.0", "10.1.255.255", "192.168.7.7", "::ffff:10.1.2.3"] {
-            assert!(v4.covers(inside), "{inside}");
+            assert!(v4.covers(Some(inside)), "{inside}");
         }
         for outside in [
             "10.2.0.0",
@@ -124,25 +130,25 @@ mod tests {
             "10.1.0.0:80",
             "chat",
         ] {
-            assert!(!v4.covers(outside), "{outside}");
+            assert!(!v4.covers(Some(outside)), "{outside}");
         }
         let mut half = [0; 16];
         half[0] = 0xfd;
         let v6 = trust(&[network(&half, 8)]);
-        assert!(v6.covers("fd00::1") && v6.covers("fdff::"));
-        assert!(!v6.covers("fe00::1") && !v6.covers("10.1.2.3"));
+        assert!(v6.covers(Some("fd00::1")) && v6.covers(Some("fdff::")));
+        assert!(!v6.covers(Some("fe00::1")) && !v6.covers(Some("10.1.2.3")));
     }
 
     #[test]
-    fn a_family_whole_is_that_family_alone() {
+    fn prefix_0_covers_only_its_own_address_family() {
         let v4 = trust(&[network(&[0; 4], 0)]);
-        assert!(v4.covers("1.2.3.4") && !v4.covers("::1"));
+        assert!(v4.covers(Some("1.2.3.4")) && !v4.covers(Some("::1")));
         let v6 = trust(&[network(&[0; 16], 0)]);
-        assert!(v6.covers("::1") && v6.covers("ffff::") && !v6.covers("1.2.3.4"));
+        assert!(v6.covers(Some("::1")) && v6.covers(Some("ffff::")) && !v6.covers(Some("1.2.3.4")));
     }
 
     #[test]
-    fn what_is_no_network_trusts_nobody() {
+    fn malformed_network_trusts_no_client() {
         let none = trust(&[network(&[0; 4], 33), network(&[0; 16], 129), network(&[0; 5], 0)]);
         assert_eq!(none, Trust::Networks(Vec::new()));
     }

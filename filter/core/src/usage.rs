@@ -1,32 +1,33 @@
-//! What one JSON document of a model server says about tokens, and whether it carries text of the answer.
+//! Collects token counts from the JSON documents of a model server, and notes whether a document carries text.
 //!
-//! Knows the shapes of OpenAI's chat, completions, embeddings and responses, and of Anthropic's messages. It judges
-//! nothing: a document of another shape simply says nothing.
+//! It knows OpenAI's formats (chat completions, completions, embeddings, responses) and Anthropic's messages. A document in
+//! another format yields nothing.
 
 use core::convert::Infallible;
 
 use crate::json::{Container, JsonString, Literal, Visitor};
 
-/// Tokens as a server counted them; what it didn't say is absent.
+/// Token counts as the server reports them; `None`: the server reported none.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Usage {
-    /// Of the whole prompt, cached ones included.
+    /// Tokens of the whole prompt, including cached ones.
     pub prompt: Option<u64>,
-    /// Of the prompt, those that were in a cache.
+    /// Tokens of the prompt that were cached.
     pub cached: Option<u64>,
-    /// Of the answer.
+    /// Tokens of the output.
     pub output: Option<u64>,
 }
 
-/// The levels that are told apart; no shape has its usage deeper.
+/// Nesting levels whose meaning is tracked. No known format has its usage deeper.
 const LEVELS: usize = 8;
 
+/// The meaning of an open container.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Level {
     #[default]
     Other,
     Root,
-    /// `response` or `message`: an object that wraps the usage.
+    /// `response` or `message`: an object that contains the usage.
     Envelope,
     Usage,
     Details,
@@ -34,6 +35,7 @@ enum Level {
     Delta,
 }
 
+/// The meaning of a key.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Key {
     #[default]
@@ -43,7 +45,8 @@ enum Key {
     Choices,
     Delta,
     Text,
-    Said,
+    /// Text of a delta under another key.
+    DeltaText,
     PromptTokens,
     InputTokens,
     OutputTokens,
@@ -54,15 +57,15 @@ enum Key {
 }
 
 impl Key {
-    fn of(key: &str) -> Self {
-        match key {
+    fn from_name(name: &str) -> Self {
+        match name {
             "response" | "message" => Self::Envelope,
             "usage" => Self::Usage,
             "choices" => Self::Choices,
             "delta" => Self::Delta,
             "text" => Self::Text,
             "content" | "reasoning_content" | "reasoning" | "thinking" | "partial_json" | "arguments"
-            | "refusal" => Self::Said,
+            | "refusal" => Self::DeltaText,
             "prompt_tokens" => Self::PromptTokens,
             "input_tokens" => Self::InputTokens,
             "completion_tokens" | "output_tokens" => Self::OutputTokens,
@@ -75,9 +78,9 @@ impl Key {
     }
 }
 
-/// Collects over one document after the other; the last word on each number counts.
+/// Collects over all documents of a response; the last value of each count wins.
 #[derive(Debug, Default)]
-pub(crate) struct UsageProbe {
+pub(crate) struct UsageCollector {
     levels: [Level; LEVELS],
     depth: usize,
     key: Key,
@@ -90,43 +93,44 @@ pub(crate) struct UsageProbe {
     output: Option<u64>,
 }
 
-impl UsageProbe {
-    /// The document is over: did it carry text of the answer? Readies for the next one.
+impl UsageCollector {
+    /// Ends a document, and prepares for the next one. Returns whether the document carried text of the answer.
     pub(crate) fn end_document(&mut self) -> bool {
         self.depth = 0;
         core::mem::take(&mut self.carries_text)
     }
 
     pub(crate) fn usage(&self) -> Usage {
-        // Anthropic counts what came from or went to the cache beside `input_tokens`, OpenAI inside.
-        let beside = self
+        // Anthropic's `input_tokens` exclude tokens that were read from or written to the cache; OpenAI's include them.
+        let cache_tokens = self
             .cache_read
             .unwrap_or(0)
             .saturating_add(self.cache_creation.unwrap_or(0));
         Usage {
             prompt: self
                 .prompt
-                .or(self.input.map(|input| input.saturating_add(beside))),
+                .or(self.input.map(|input| input.saturating_add(cache_tokens))),
             cached: self.cached.or(self.cache_read),
             output: self.output,
         }
     }
 
     fn level(&self) -> Level {
-        let top = self.depth.checked_sub(1).and_then(|top| self.levels.get(top));
-        top.copied().unwrap_or_default()
+        let innermost = self.depth.checked_sub(1);
+        let level = innermost.and_then(|innermost| self.levels.get(innermost));
+        level.copied().unwrap_or_default()
     }
 }
 
-impl Visitor for UsageProbe {
+impl Visitor for UsageCollector {
     type Stop = Infallible;
 
-    fn keep_key(&self) -> usize {
-        // The longest name above; a longer one that begins like it is told by its length.
+    fn key_limit(&self) -> usize {
+        // Longer than all known keys. A key that this limit cuts isn't compared.
         32
     }
 
-    fn keep_string(&self) -> usize {
+    fn string_limit(&self) -> usize {
         0
     }
 
@@ -134,19 +138,19 @@ impl Visitor for UsageProbe {
         self.key = if key.is_cut() {
             Key::Other
         } else {
-            Key::of(key.kept)
+            Key::from_name(key.kept)
         };
         Ok(())
     }
 
     fn string(&mut self, value: JsonString<'_>) -> Result<(), Infallible> {
-        let says = match (self.level(), self.key) {
+        let is_text = match (self.level(), self.key) {
             (Level::Root, Key::Delta)
-            | (Level::Delta, Key::Text | Key::Said)
+            | (Level::Delta, Key::Text | Key::DeltaText)
             | (Level::Choices, Key::Text) => true,
             (_, _) => false,
         };
-        self.carries_text |= says && value.bytes > 0;
+        self.carries_text |= is_text && value.bytes > 0;
         Ok(())
     }
 
@@ -166,7 +170,7 @@ impl Visitor for UsageProbe {
         Ok(())
     }
 
-    fn word(&mut self, _: Literal) -> Result<(), Infallible> {
+    fn literal(&mut self, _: Literal) -> Result<(), Infallible> {
         Ok(())
     }
 
@@ -190,7 +194,7 @@ impl Visitor for UsageProbe {
 
     fn close(&mut self) {
         self.depth = self.depth.saturating_sub(1);
-        // The key of what was closed says nothing about what follows in an array.
+        // The key doesn't apply to later items of the same array.
         self.key = Key::Other;
     }
 }

@@ -1,10 +1,13 @@
-//! One root context's whole state: its session and its exchanges. Host events in, decisions out.
+//! The state of one root context: its session with the companion, and its HTTP exchanges.
 //!
-//! What an HTTP callback must answer at once is its method's return value; everything else is an `Effect`, to be polled
-//! until there is none after every call. Every number of a request is the worker's own sequence, never the host's.
+//! The host reports events with the `handle_` methods. A decision that an HTTP callback needs at once is the method's return
+//! value. All other decisions are effects: after each call, the host takes them from `poll_effect` until there are none. A
+//! request is identified by the worker's sequence number, never by an id of the host.
 
 mod companion_down;
-mod request_path;
+mod in_flight_counts;
+mod request_body;
+mod request_headers;
 mod response_path;
 
 use core::time::Duration;
@@ -16,8 +19,6 @@ use std::{
 use penstock_wire::{
     self as wire, Cancel, Grant, Reject, command, filter_frame::Event, limits::HEARTBEAT_INTERVAL, names,
 };
-
-use companion_down::WorkerInFlight;
 use prost::Message;
 
 use crate::{
@@ -28,89 +29,84 @@ use crate::{
     header_sanitizer::{self, HeaderEdit},
     limits::{DEADLINE_CHECK_INTERVAL, TICK_MIN},
     local_reply::{Failure, QueueReport},
-    process_identity::{Key, ProcessIdentity, RandomBits},
+    pool_endpoints::PoolEndpoints,
+    process_identity::{ProcessIdentity, RandomBits, SigningKey},
     session::Session,
-    shared_data::SharedData,
+    shared_data::{SetIf, SharedData},
     time::Instant,
 };
+use in_flight_counts::InFlightCounts;
 
-/// The whole state of a root context.
+/// The state of a root context.
 #[derive(Debug)]
 pub struct Worker {
     session: Session,
     shared_data: Box<dyn SharedData>,
-    /// Where the shared_data keep the policy in force.
+    /// The shared-data key of the current policy.
     policy_key: String,
-    /// What this Envoy signs with.
-    key: Option<Key>,
-    /// Where a request enters again, as the endpoint header names it.
-    requeue: Option<String>,
-    /// Only what enters again is let in here.
+    /// Signs requeue tokens; `None` without shared data.
+    key: Option<SigningKey>,
+    /// The address of the requeue listener.
+    requeue_listener: Option<String>,
+    /// This worker runs in the requeue listener, which accepts only requeued requests.
     is_requeue_listener: bool,
-    /// Which host answers stands in the answer's headers.
+    /// The routes set the served-endpoint header of every response.
     routes_report_endpoint: bool,
     policy: Arc<CompiledPolicy>,
     exchanges: BTreeMap<u64, Exchange>,
     last_sequence: u64,
-    /// Of each pool that the companion spoke of.
-    ready: BTreeMap<String, PoolEndpoints>,
-    in_flight: WorkerInFlight,
+    /// The ready endpoints by pool, for the pools that the companion has sent.
+    endpoints: BTreeMap<String, PoolEndpoints>,
+    in_flight: InFlightCounts,
+    /// The round-robin counter over endpoints.
     turn: usize,
     saturation_milli: BTreeMap<String, u32>,
     effects: VecDeque<Effect>,
 }
 
-/// What the companion said last of a pool's endpoints.
-#[derive(Debug)]
-pub(crate) struct PoolEndpoints {
-    pub(crate) endpoints: Vec<String>,
-    /// What this Envoy may have in flight without a companion; `None`: it didn't say.
-    pub(crate) fallback_bound: Option<u64>,
-}
-
 impl Worker {
-    /// A worker that opens its session at the next tick. It starts with the policy that its Envoy had last, else with
-    /// its configuration's.
+    /// A worker that opens its session at the next tick. It applies the last policy that this Envoy received, or else the
+    /// policy of the plugin configuration.
     #[must_use]
-    pub fn new(now: Instant, draw: &RandomBits, config: &Config, shared_data: Box<dyn SharedData>) -> Self {
-        let process = ProcessIdentity::join(&*shared_data, draw);
+    pub fn new(now: Instant, random: &RandomBits, config: &Config, shared_data: Box<dyn SharedData>) -> Self {
+        let process = ProcessIdentity::join(&*shared_data, random);
         let policy_key = format!("penstock/policy/{}", config.companion);
-        let kept = shared_data.get(&policy_key);
-        let kept = kept.and_then(|(kept, _)| wire::Policy::decode(kept.as_slice()).ok());
+        let stored = shared_data.get(&policy_key);
+        let stored = stored.and_then(|(policy, _)| wire::Policy::decode(policy.as_slice()).ok());
         Self {
-            session: Session::new(now, draw.epoch, process.id, config.node.clone()),
+            session: Session::new(now, random.epoch, process.id, config.node.clone()),
             shared_data,
             policy_key,
             key: process.key,
-            requeue: config.requeue.clone(),
+            requeue_listener: config.requeue_listener.clone(),
             is_requeue_listener: config.is_requeue_listener,
             routes_report_endpoint: config.routes_report_endpoint,
-            policy: Arc::new(CompiledPolicy::new(kept.as_ref().unwrap_or(&config.policy))),
+            policy: Arc::new(CompiledPolicy::new(stored.as_ref().unwrap_or(&config.policy))),
             exchanges: BTreeMap::new(),
             last_sequence: 0,
-            ready: BTreeMap::new(),
-            in_flight: WorkerInFlight::new(now),
-            // Not every worker's first.
-            turn: usize::try_from(draw.epoch.lo & 0xffff).unwrap_or(0),
+            endpoints: BTreeMap::new(),
+            in_flight: InFlightCounts::new(now),
+            // A random start, so that not all workers start with the same endpoint.
+            turn: usize::try_from(random.epoch.lo & 0xffff).unwrap_or(0),
             saturation_milli: BTreeMap::new(),
             effects: VecDeque::new(),
         }
     }
 
-    /// The next thing to do; none: all is done.
+    /// The next effect to carry out; `None`: there is none left.
     pub fn poll_effect(&mut self) -> Option<Effect> {
         self.effects
             .pop_front()
-            .or_else(|| self.session.poll_order().map(Effect::Session))
+            .or_else(|| self.session.poll_effect().map(Effect::Session))
     }
 
-    /// HTTP streams that aren't over.
+    /// Number of HTTP exchanges that haven't ended.
     #[must_use]
     pub fn exchanges(&self) -> usize {
         self.exchanges.len()
     }
 
-    /// Terminal events that the companion hasn't acknowledged.
+    /// Number of terminal events that the companion hasn't acknowledged.
     #[must_use]
     pub fn unacknowledged(&self) -> usize {
         self.session.unacknowledged()
@@ -119,27 +115,24 @@ impl Worker {
     /// How long the host may wait before the next `handle_tick`.
     #[must_use]
     pub fn tick_period(&self, now: Instant) -> Duration {
-        let next = self
-            .session
-            .next_tick_at(now)
-            .since(now)
-            .clamp(TICK_MIN, HEARTBEAT_INTERVAL);
-        // A request that comes while the companion is away can't shorten the period from its own context.
-        if self.session.away_since().is_some() {
+        let next = self.session.next_tick_at(now).since(now);
+        let next = next.clamp(TICK_MIN, HEARTBEAT_INTERVAL);
+        // While the companion is down, a new request may need an earlier tick, but an HTTP context can't set the period.
+        if self.session.is_down() {
             next.min(DEADLINE_CHECK_INTERVAL)
         } else {
             next
         }
     }
 
-    /// Time has passed: beats, opens, and answers what has waited too long for a companion that is away.
+    /// Sends heartbeats, opens streams, and enforces deadlines while the companion is down.
     pub fn handle_tick(&mut self, now: Instant) {
         self.session.handle_tick(now);
         self.publish_in_flight(now);
-        self.enforce(now);
+        self.enforce_deadlines(now);
     }
 
-    /// The stream that was ordered is open.
+    /// The host has opened the stream.
     pub fn handle_opened(&mut self, now: Instant) {
         let mut waiting = Vec::new();
         let mut running = Vec::new();
@@ -150,7 +143,7 @@ impl Worker {
                     *registered = true;
                     waiting.push(register);
                 }
-                Phase::Granted(going) => running.extend(going.running(now, register)),
+                Phase::Granted(granted) => running.extend(granted.running(now, register)),
                 Phase::ReadingBody(_) | Phase::Answered => {}
             }
         }
@@ -158,7 +151,7 @@ impl Worker {
             .handle_opened(now, &self.policy.digest, waiting, running);
     }
 
-    /// The stream that was ordered can't be opened.
+    /// The host failed to open the stream.
     pub fn handle_open_failed(&mut self, now: Instant) {
         self.session.handle_open_failed(now);
         self.publish_in_flight(now);
@@ -170,23 +163,23 @@ impl Worker {
         self.publish_in_flight(now);
     }
 
-    /// The host shuts this context down.
+    /// The host shuts this root context down.
     pub fn handle_shutdown(&mut self) {
-        self.session.leave();
+        self.session.shut_down();
     }
 
-    /// A message of the companion.
+    /// A message of the companion has arrived.
     pub fn handle_message(&mut self, now: Instant, message: &[u8]) {
         for command in self.session.handle_message(now, message) {
             match command.kind {
                 Some(command::Kind::Grant(grant)) => self.handle_grant(now, grant),
                 Some(command::Kind::Reject(reject)) => self.handle_reject(&reject),
                 Some(command::Kind::Policy(policy)) => self.handle_policy(&policy),
-                Some(command::Kind::Endpoints(said)) => {
-                    let (pool, ready) = PoolEndpoints::new(said);
-                    self.ready.insert(pool, ready);
+                Some(command::Kind::Endpoints(message)) => {
+                    let (pool, endpoints) = PoolEndpoints::parse(message);
+                    self.endpoints.insert(pool, endpoints);
                 }
-                // The session has taken these; what a later version says is passed over.
+                // The session handles the first two; `None` is a command of a later protocol version.
                 Some(command::Kind::HelloAck(_) | command::Kind::Bye(_)) | None => {}
             }
         }
@@ -195,12 +188,12 @@ impl Worker {
 
     fn handle_policy(&mut self, policy: &wire::Policy) {
         self.policy = Arc::new(CompiledPolicy::new(policy));
-        // For who starts while no companion answers.
+        // Stored for workers that start while the companion is down.
         self.shared_data
-            .set(&self.policy_key, &policy.encode_to_vec(), None);
-        self.in_flight.tidy();
+            .set(&self.policy_key, &policy.encode_to_vec(), SetIf::Always);
+        self.in_flight.remove_idle_pools();
         let pools = &policy.pools;
-        self.ready
+        self.endpoints
             .retain(|name, _| pools.iter().any(|pool| pool.name == *name));
         self.saturation_milli
             .retain(|name, _| pools.iter().any(|pool| pool.name == *name));
@@ -211,47 +204,49 @@ impl Worker {
         let waiting = self
             .exchanges
             .get_mut(&sequence)
-            .filter(|e| matches!(e.phase, Phase::Waiting { .. }));
+            .filter(|exchange| matches!(exchange.phase, Phase::Waiting { .. }));
         let Some(exchange) = waiting else {
-            // A grant that is said again to what runs is no news; else what it grants has left.
-            let runs = self
-                .exchanges
-                .get(&sequence)
-                .is_some_and(|e| matches!(e.phase, Phase::Granted(_)));
-            if !runs {
-                self.session
-                    .tell_terminal(now, Event::Cancel(Cancel { sequence }));
-            }
+            self.handle_unexpected_grant(now, sequence);
             return;
         };
         let mut edits = vec![HeaderEdit::Set(names::POOL_HEADER, grant.pool.clone())];
-        let rewrite = exchange.retarget(&grant.target_model);
+        let rewrite = exchange.set_target_model(&grant.target_model);
         if let Some(rewrite) = &rewrite {
-            edits.extend(header_sanitizer::rewritten(
-                rewrite.length_after(),
-                exchange.sized,
-            ));
+            let length = rewrite.length_after();
+            edits.extend(header_sanitizer::rewritten(length, exchange.has_length));
         }
         if !grant.endpoints.is_empty() {
-            let again = (self.requeue.as_ref().zip(self.key.as_ref())).filter(|_| grant.requeue);
-            let list = grant.endpoints.join(",");
-            let route = again.map(|(listener, _)| format!("{list},{listener}"));
-            edits.push(HeaderEdit::Set(names::ENDPOINT_HEADER, list));
+            let endpoints = grant.endpoints.join(",");
+            let requeue = (self.requeue_listener.as_ref().zip(self.key.as_ref())).filter(|_| grant.requeue);
+            let route = requeue.map(|(listener, _)| format!("{endpoints},{listener}"));
+            edits.push(HeaderEdit::Set(names::ENDPOINT_HEADER, endpoints));
             edits.extend(route.map(|route| HeaderEdit::Set(names::ROUTE_HEADER, route)));
-            if let Some((_, key)) = again {
-                let token = exchange.token(self.session.epoch()).mint(key);
+            if let Some((_, key)) = requeue {
+                let token = exchange.requeue_token(self.session.epoch()).sign(key);
                 edits.push(HeaderEdit::Set(names::REQUEUE_HEADER, token));
             }
         }
-        note(&mut self.saturation_milli, &grant.pool, grant.saturation_milli);
-        let going = Granted::new(now, grant, exchange.load());
-        self.in_flight.begin(&going);
-        exchange.phase = Phase::Granted(Box::new(going));
+        set_saturation(&mut self.saturation_milli, &grant.pool, grant.saturation_milli);
+        let granted = Granted::new(now, grant, exchange.load());
+        self.in_flight.add(&granted);
+        exchange.phase = Phase::Granted(Box::new(granted));
         self.effects.push_back(Effect::Resume {
             context: exchange.context,
             edits,
             rewrite,
         });
+    }
+
+    /// Ignores a duplicate grant of a running request, and cancels the grant of a request that is gone.
+    fn handle_unexpected_grant(&mut self, now: Instant, sequence: u64) {
+        let is_running = self
+            .exchanges
+            .get(&sequence)
+            .is_some_and(|exchange| matches!(exchange.phase, Phase::Granted(_)));
+        if !is_running {
+            self.session
+                .send_terminal(now, Event::Cancel(Cancel { sequence }));
+        }
     }
 
     fn handle_reject(&mut self, reject: &Reject) {
@@ -263,25 +258,30 @@ impl Worker {
         }
         exchange.phase = Phase::Answered;
         if let Some(pool) = &exchange.pool {
-            note(&mut self.saturation_milli, &pool.name, reject.saturation_milli);
+            set_saturation(&mut self.saturation_milli, &pool.name, reject.saturation_milli);
         }
-        let standing = QueueReport {
+        let report = QueueReport {
             outcome: reject.outcome.clone(),
             queue_us: reject.queue_us,
             saturation_milli: reject.saturation_milli,
         };
-        let answer = Failure::from(reject).answer(exchange.register.api(), Some(&standing));
+        let reply = Failure::from(reject).reply(exchange.register.api(), Some(&report));
         self.effects.push_back(Effect::Reply {
             context: exchange.context,
-            answer,
+            reply,
         });
+    }
+
+    /// The last saturation of a pool that the companion sent; 0 before the first.
+    fn saturation_milli(&self, pool: &str) -> u32 {
+        self.saturation_milli.get(pool).copied().unwrap_or(0)
     }
 }
 
-/// Keeps how full a pool is; its name is copied once.
-fn note(saturation_milli: &mut BTreeMap<String, u32>, pool: &str, milli: u32) {
+/// Stores the saturation of a pool, and copies the name only for a new entry.
+fn set_saturation(saturation_milli: &mut BTreeMap<String, u32>, pool: &str, milli: u32) {
     match saturation_milli.get_mut(pool) {
-        Some(known) => *known = milli,
+        Some(stored) => *stored = milli,
         None => drop(saturation_milli.insert(pool.to_owned(), milli)),
     }
 }

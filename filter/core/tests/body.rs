@@ -30,12 +30,12 @@ fn a_chat_request() {
         body,
         Ok(Body {
             model: "m-1".into(),
-            model_at: 10..15,
+            model_range: 10..15,
             stream: true,
             max_tokens: Some(64),
             prompt_bytes: 8 + (2 + 4) + 8 + 5,
             prefix_hashes: Vec::new(),
-            found: vec![Some("bob".into()), None],
+            identities: vec![Some("bob".into()), None],
         })
     );
 }
@@ -95,7 +95,7 @@ fn escaped_keys_are_the_same_keys() {
 fn the_last_word_on_other_keys_counts() {
     let body =
         scan(br#"{"model":"m","user":"a","stream":true,"user":null,"tenant":"t","stream":false}"#).unwrap();
-    assert_eq!(body.found, [None, Some("t".into())]);
+    assert_eq!(body.identities, [None, Some("t".into())]);
     assert!(!body.stream);
 }
 
@@ -103,7 +103,7 @@ fn the_last_word_on_other_keys_counts() {
 fn long_identities_are_cut_and_long_models_refused() {
     let long = "ü".repeat(200);
     let body = scan(format!(r#"{{"model":"m","user":"{long}"}}"#).as_bytes()).unwrap();
-    assert_eq!(body.found[0].as_deref(), Some("ü".repeat(128).as_str()));
+    assert_eq!(body.identities[0].as_deref(), Some("ü".repeat(128).as_str()));
     assert!(matches!(
         scan(format!(r#"{{"model":"{long}"}}"#).as_bytes()),
         Err(BodyError::BadModel(_))

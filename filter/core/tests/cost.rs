@@ -13,10 +13,10 @@ use penstock_filter_core::{
     config::Config,
     effect::{BodyAction, Effect, HeadersAction},
     headers::{Headers, serialize},
-    identity::Properties,
     process_identity::RandomBits,
+    properties::Properties,
     session::{Epoch, SessionEffect},
-    shared_data::SharedData,
+    shared_data::{SetIf, SharedData},
     time::Instant,
     worker::Worker,
 };
@@ -76,7 +76,7 @@ impl SharedData for Alone {
         None
     }
 
-    fn set(&self, _: &str, _: &[u8], _: Option<u32>) -> bool {
+    fn set(&self, _: &str, _: &[u8], _: SetIf) -> bool {
         true
     }
 }

@@ -8,10 +8,10 @@ use penstock_filter_core::{
 #[cfg(target_arch = "wasm32")]
 use wasm_bindgen_test::wasm_bindgen_test as test;
 
-fn told(format: Format, body: &str) -> ResponseStats {
+fn stats(format: Format, body: &str) -> ResponseStats {
     let mut scanner = ResponseScanner::new(format);
     scanner.feed(body.as_bytes());
-    scanner.told()
+    scanner.stats()
 }
 
 fn usage(prompt: u64, cached: Option<u64>, output: Option<u64>) -> Usage {
@@ -24,13 +24,15 @@ fn usage(prompt: u64, cached: Option<u64>, output: Option<u64>) -> Usage {
 
 #[test]
 fn formats_by_headers() {
-    let of = |kind: &str, coding: Option<&str>| Format::of(Some(kind.as_bytes()), coding.map(str::as_bytes));
+    let of = |kind: &str, coding: Option<&str>| {
+        Format::from_headers(Some(kind.as_bytes()), coding.map(str::as_bytes))
+    };
     assert_eq!(of("text/event-stream", None), Format::Sse);
     assert_eq!(of("Text/Event-Stream; charset=utf-8", None), Format::Sse);
     assert_eq!(of("application/json", Some("identity")), Format::Json);
     assert_eq!(of("application/json", Some("gzip")), Format::Opaque);
     assert_eq!(of("text/plain", None), Format::Opaque);
-    assert_eq!(Format::of(None, None), Format::Opaque);
+    assert_eq!(Format::from_headers(None, None), Format::Opaque);
 }
 
 #[test]
@@ -62,9 +64,9 @@ fn usage_of_whole_documents() {
         ("<html>", Usage::default()),
         ("", Usage::default()),
     ] {
-        let told = told(Format::Json, body);
-        assert_eq!(told.usage, expected, "{body}");
-        assert_eq!(told.chunks, 0);
+        let stats = stats(Format::Json, body);
+        assert_eq!(stats.usage, expected, "{body}");
+        assert_eq!(stats.text_events, 0);
     }
 }
 
@@ -81,9 +83,9 @@ fn a_chat_stream() {
         "data: {\"choices\":[],\"usage\":{\"prompt_tokens\":7,\"completion_tokens\":5}}\n\n",
         "data: [DONE]\n\n",
     );
-    let told = told(Format::Sse, body);
-    assert_eq!(told.chunks, 4);
-    assert_eq!(told.usage, usage(7, None, Some(5)));
+    let stats = stats(Format::Sse, body);
+    assert_eq!(stats.text_events, 4);
+    assert_eq!(stats.usage, usage(7, None, Some(5)));
 }
 
 #[test]
@@ -98,9 +100,9 @@ fn a_messages_stream() {
         "event: message_delta\ndata: {\"type\":\"message_delta\",\"delta\":{\"stop_reason\":\"end_turn\"},\"usage\":{\"output_tokens\":15}}\n\n",
         "event: message_stop\ndata: {\"type\":\"message_stop\"}\n\n",
     );
-    let told = told(Format::Sse, body);
-    assert_eq!(told.chunks, 2);
-    assert_eq!(told.usage, usage(30, Some(5), Some(15)));
+    let stats = stats(Format::Sse, body);
+    assert_eq!(stats.text_events, 2);
+    assert_eq!(stats.usage, usage(30, Some(5), Some(15)));
 }
 
 #[test]
@@ -110,19 +112,19 @@ fn a_responses_stream() {
         "event: response.output_text.done\ndata: {\"type\":\"response.output_text.done\",\"text\":\"In\"}\n\n",
         "event: response.completed\ndata: {\"type\":\"response.completed\",\"response\":{\"output\":[{\"content\":[{\"text\":\"In\"}]}],\"usage\":{\"input_tokens\":36,\"output_tokens\":87}}}\n\n",
     );
-    let told = told(Format::Sse, body);
-    assert_eq!(told.chunks, 1);
-    assert_eq!(told.usage, usage(36, None, Some(87)));
+    let stats = stats(Format::Sse, body);
+    assert_eq!(stats.text_events, 1);
+    assert_eq!(stats.usage, usage(36, None, Some(87)));
 }
 
 #[test]
 fn an_event_without_its_blank_line_counts() {
     assert_eq!(
-        told(Format::Sse, "data: {\"choices\":[{\"text\":\"c\"}]}").chunks,
+        stats(Format::Sse, "data: {\"choices\":[{\"text\":\"c\"}]}").text_events,
         1
     );
     assert_eq!(
-        told(Format::Sse, "data: {\"choices\":[{\"text\":\"c\"}").chunks,
+        stats(Format::Sse, "data: {\"choices\":[{\"text\":\"c\"}").text_events,
         1
     );
 }
@@ -130,13 +132,13 @@ fn an_event_without_its_blank_line_counts() {
 #[test]
 fn times_are_those_of_the_bytes() {
     let mut scanner = ResponseScanner::new(Format::Opaque);
-    assert!(!scanner.reads());
+    assert!(!scanner.wants_bytes());
     for nanos in [5, 7, 9] {
-        scanner.arrived(Instant::from_nanos(nanos));
+        scanner.record_arrival(Instant::from_nanos(nanos));
     }
-    let told = scanner.told();
+    let stats = scanner.stats();
     assert_eq!(
-        (told.first, told.last),
+        (stats.first_byte, stats.last_byte),
         (Some(Instant::from_nanos(5)), Some(Instant::from_nanos(9)))
     );
 }

@@ -34,12 +34,12 @@ fn escaped(text: &str) -> String {
     text.encode_utf16().map(|unit| format!("\\u{unit:04x}")).collect()
 }
 
-fn told(format: Format, parts: &[&[u8]]) -> ResponseStats {
+fn stats(format: Format, parts: &[&[u8]]) -> ResponseStats {
     let mut scanner = ResponseScanner::new(format);
     for part in parts {
         scanner.feed(part);
     }
-    scanner.told()
+    scanner.stats()
 }
 
 /// Every split in two, and all bytes one by one.
@@ -151,12 +151,12 @@ fn model_of(document: &Value) -> Option<Body> {
     }
     Some(Body {
         model: model.to_owned(),
-        model_at: 0..0,
+        model_range: 0..0,
         stream: map.get("stream") == Some(&json!(true)),
         max_tokens: limits.iter().filter_map(|key| map.get(*key)?.as_u64()).min(),
         prompt_bytes,
         prefix_hashes: Vec::new(),
-        found: vec![user.map(|user| user[..user.floor_char_boundary(256)].to_owned())],
+        identities: vec![user.map(|user| user[..user.floor_char_boundary(256)].to_owned())],
     })
 }
 
@@ -191,7 +191,7 @@ proptest! {
         let bytes = if pretty { serde_json::to_vec_pretty(&document) } else { serde_json::to_vec(&document) }.unwrap();
         let mut body = scan(&[&bytes]).ok();
         if let Some(body) = &mut body {
-            let at = std::mem::take(&mut body.model_at);
+            let at = std::mem::take(&mut body.model_range);
             let said = &bytes[at.start as usize..at.end as usize];
             let said: Option<String> = serde_json::from_slice(said).ok();
             prop_assert_eq!(said.as_ref(), Some(&body.model));
@@ -243,8 +243,8 @@ proptest! {
     #[test]
     fn arbitrary_bytes_never_differ_by_split(bytes in vec(any::<u8>(), 0..60)) {
         for_splits(&bytes, scan);
-        for_splits(&bytes, |parts| told(Format::Json, parts));
-        for_splits(&bytes, |parts| told(Format::Sse, parts));
+        for_splits(&bytes, |parts| stats(Format::Json, parts));
+        for_splits(&bytes, |parts| stats(Format::Sse, parts));
     }
 
     #[test]
@@ -257,10 +257,10 @@ proptest! {
             bytes += &format!("event: e{end}data:{space}{event}{end}{end}");
         }
         bytes += &tail;
-        for_splits(bytes.as_bytes(), |parts| told(Format::Sse, parts));
+        for_splits(bytes.as_bytes(), |parts| stats(Format::Sse, parts));
         if tail.is_empty() {
             let texts = events.iter().filter(|(event, ..)| event["choices"][0]["delta"]["content"] == "x").count();
-            prop_assert!(told(Format::Sse, &[bytes.as_bytes()]).chunks >= texts as u64);
+            prop_assert!(stats(Format::Sse, &[bytes.as_bytes()]).text_events >= texts as u64);
         }
     }
 
@@ -270,7 +270,7 @@ proptest! {
             "a": document, "usage": {"completion_tokens": output, "x": document, "prompt_tokens": prompt,
                                      "prompt_tokens_details": {"cached_tokens": cached}}, "z": document,
         });
-        let usage = told(Format::Json, &[body.to_string().as_bytes()]).usage;
+        let usage = stats(Format::Json, &[body.to_string().as_bytes()]).usage;
         prop_assert_eq!((usage.prompt, usage.output, usage.cached), (Some(prompt), Some(output), Some(cached)));
     }
 }

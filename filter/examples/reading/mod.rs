@@ -1,8 +1,7 @@
-//! What the filters of the benchmark that read a request have in common: Penstock's own readers of headers and body,
-//! and nothing of what Penstock does with what they found.
+//! Reads a request as Penstock does, without acting on it: shared by the benchmark filters `parse` and `unary`.
 
-#[expect(dead_code, reason = "the filter's host calls, of which reading needs few")]
-#[path = "../../src/host.rs"]
+#[expect(dead_code, reason = "reading needs few of the filter's host calls")]
+#[path = "../../src/host/mod.rs"]
 mod host;
 
 use std::{rc::Rc, sync::Arc};
@@ -12,9 +11,9 @@ use penstock_filter_core::{
 };
 use penstock_wire::{Identity, Policy, Register, Source, source::From};
 
-use self::host::{Buffer, Map, Stream};
+use self::host::{Buffer, Map, StreamProperties};
 
-/// The policy that is in force where nobody configured another: where identities are read.
+/// The identity sources of Penstock's default configuration.
 pub(crate) fn policy() -> Rc<CompiledPolicy> {
     let header = |name: &str| Source {
         from: Some(From::Header(name.to_owned())),
@@ -44,7 +43,7 @@ pub(crate) fn policy() -> Rc<CompiledPolicy> {
     }))
 }
 
-/// One request while it is read.
+/// A request that is being read.
 pub(crate) struct Reading {
     scanner: BodyScanner,
     claims: IdentityClaims,
@@ -52,29 +51,28 @@ pub(crate) struct Reading {
 }
 
 impl Reading {
-    /// Reads the headers of the request that the host speaks of.
-    pub(crate) fn of_headers(policy: &CompiledPolicy) -> Self {
+    /// Reads the headers of the current HTTP stream's request.
+    pub(crate) fn from_headers(policy: &CompiledPolicy) -> Self {
         let map = host::headers(Map::Request);
         Self {
             scanner: BodyScanner::new(Arc::clone(&policy.body_keys)),
-            claims: IdentityClaims::gather(&policy.sources, true, Headers::new(&map), &Stream),
+            claims: IdentityClaims::gather(&policy.sources, true, Headers::new(&map), &StreamProperties),
             size: 0,
         }
     }
 
-    /// Reads what has come of the body, up to its byte `size`, as Penstock does; false: it is no body that Penstock would
-    /// let pass.
+    /// Reads the body up to byte `size`, as Penstock does. Returns `false` if Penstock would refuse the body.
     pub(crate) fn body(&mut self, size: usize, end: bool) -> bool {
         self.size = size;
         let read = |start, length| host::buffer(Buffer::RequestBody, start, length);
         self.scanner.read_on(size, end, read).is_ok()
     }
 
-    /// What Penstock would say of the request; none: it would refuse it.
+    /// The registration that Penstock would send; `None` if Penstock would refuse the request.
     pub(crate) fn register(self) -> Option<Register> {
         let body = self.scanner.finish().ok()?;
         let mut register = Register::default();
-        self.claims.settle(&body, &mut register);
+        self.claims.resolve(&body, &mut register);
         register.model = body.model;
         register.stream = body.stream;
         register.max_tokens = body.max_tokens;

@@ -40,7 +40,7 @@ fn scan(slices: &[&[u8]]) -> Result<Body, BodyError> {
         "{}",
         read.model
     );
-    assert_eq!(read.found.len(), 2);
+    assert_eq!(read.identities.len(), 2);
     Ok(read)
 }
 

@@ -402,14 +402,14 @@ impl World {
                     proper(&edits);
                     if let Some(rewrite) = rewrite {
                         assert!(
-                            rewrite.at.start < rewrite.at.end && rewrite.at.end <= rewrite.length,
+                            rewrite.range.start < rewrite.range.end && rewrite.range.end <= rewrite.length,
                             "{rewrite:?}"
                         );
                     }
                     self.moves(context, Http::Resumed);
                 }
-                Some(Effect::Reply { context, answer }) => {
-                    whole(&answer);
+                Some(Effect::Reply { context, reply }) => {
+                    whole(&reply);
                     self.moves(context, Http::Answered);
                 }
             }

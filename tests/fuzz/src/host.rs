@@ -6,11 +6,11 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use penstock_filter_core::header_sanitizer::HeaderEdit;
-use penstock_filter_core::identity::Properties;
 use penstock_filter_core::local_reply::LocalReply;
 use penstock_filter_core::process_identity::RandomBits;
+use penstock_filter_core::properties::Properties;
 use penstock_filter_core::session::Epoch;
-use penstock_filter_core::shared_data::SharedData;
+use penstock_filter_core::shared_data::{SetIf, SharedData};
 use penstock_wire::names;
 use serde_json::Value;
 
@@ -55,14 +55,14 @@ impl SharedData for Shared {
         self.0.borrow().get(key).cloned()
     }
 
-    fn set(&self, key: &str, value: &[u8], replaces: Option<u32>) -> bool {
+    fn set(&self, key: &str, value: &[u8], condition: SetIf) -> bool {
         let mut kept = self.0.borrow_mut();
-        let number = kept.get(key).map_or(0, |(_, number)| *number);
-        if replaces.is_some_and(|replaces| replaces != number) {
-            return false;
+        let version = kept.get(key).map(|(_, version)| *version);
+        let holds = condition.holds(version);
+        if holds {
+            kept.insert(key.to_owned(), (value.to_vec(), version.unwrap_or(0) + 1));
         }
-        kept.insert(key.to_owned(), (value.to_vec(), number + 1));
-        true
+        holds
     }
 }
 

@@ -20,11 +20,11 @@ pub fn run(input: &[u8]) {
         assert_eq!(scan(format, &[first, &[], second]), whole, "cut at {at}");
     }
     assert_eq!(
-        Format::of(Some(answer), None),
-        Format::of(Some(answer), Some(b"identity"))
+        Format::from_headers(Some(answer), None),
+        Format::from_headers(Some(answer), Some(b"identity"))
     );
     assert_eq!(
-        Format::of(Some(b"text/event-stream"), Some(b"gzip")),
+        Format::from_headers(Some(b"text/event-stream"), Some(b"gzip")),
         Format::Opaque
     );
 }
@@ -32,11 +32,11 @@ pub fn run(input: &[u8]) {
 fn scan(format: Format, slices: &[&[u8]]) -> ResponseStats {
     let mut scanner = ResponseScanner::new(format);
     for slice in slices {
-        if scanner.reads() {
+        if scanner.wants_bytes() {
             scanner.feed(slice);
         }
     }
-    let told = scanner.told();
-    assert_eq!(scanner.told(), told, "asked twice");
+    let told = scanner.stats();
+    assert_eq!(scanner.stats(), told, "asked twice");
     told
 }

@@ -13,7 +13,7 @@ use penstock_filter_core::config::Config;
 use penstock_filter_core::effect::Effect;
 use penstock_filter_core::process_identity::RandomBits;
 use penstock_filter_core::session::{Epoch, SessionEffect};
-use penstock_filter_core::shared_data::SharedData;
+use penstock_filter_core::shared_data::{SetIf, SharedData};
 use penstock_filter_core::time::Instant;
 use penstock_filter_core::worker::Worker;
 
@@ -33,14 +33,14 @@ impl SharedData for Shared {
         self.0.borrow().get(key).cloned()
     }
 
-    fn set(&self, key: &str, value: &[u8], replaces: Option<u32>) -> bool {
+    fn set(&self, key: &str, value: &[u8], condition: SetIf) -> bool {
         let mut all = self.0.borrow_mut();
-        let known = all.get(key).map_or(0, |(_, number)| *number);
-        if replaces.is_some_and(|replaces| replaces != known) {
-            return false;
+        let version = all.get(key).map(|(_, version)| *version);
+        let holds = condition.holds(version);
+        if holds {
+            all.insert(key.to_owned(), (value.to_vec(), version.unwrap_or(0) + 1));
         }
-        all.insert(key.to_owned(), (value.to_vec(), known + 1));
-        true
+        holds
     }
 }
 
@@ -175,7 +175,7 @@ impl World {
         let config = Config {
             companion: "companion".into(),
             node: format!("envoy-{envoy}/{vm}"),
-            requeue: Some(Self::reentry(envoy)),
+            requeue_listener: Some(Self::reentry(envoy)),
             is_requeue_listener: reenters,
             routes_report_endpoint: self.setting.routes_tell(),
             policy: self.policy_in_force(),
@@ -228,8 +228,8 @@ impl World {
                     edits,
                     rewrite,
                 } => self.resumed(root, u64::from(context), &edits, rewrite.as_ref()),
-                Effect::Reply { context, answer } => {
-                    self.answered(root, u64::from(context), &answer);
+                Effect::Reply { context, reply } => {
+                    self.answered(root, u64::from(context), &reply);
                 }
             }
         }

@@ -6,8 +6,8 @@
 use penstock_filter_core::effect::{BodyAction, HeadersAction, ResponseHeadersAction};
 use penstock_filter_core::header_sanitizer::HeaderEdit;
 use penstock_filter_core::headers::{Headers, serialize};
-use penstock_filter_core::identity::Properties;
 use penstock_filter_core::local_reply::LocalReply;
+use penstock_filter_core::properties::Properties;
 use penstock_filter_core::rewrite::Rewrite;
 use penstock_wire::names;
 
@@ -241,7 +241,7 @@ impl World {
         apply(&mut http.headers, edits);
         if let Some(rewrite) = rewrite {
             let text = String::from_utf8_lossy(&rewrite.text);
-            http.body.replace_range(rewrite.at.clone(), &text);
+            http.body.replace_range(rewrite.range.clone(), &text);
         }
         let hosts = header(&http.headers, names::ROUTE_HEADER)
             .or_else(|| header(&http.headers, names::ENDPOINT_HEADER))

@@ -1,7 +1,9 @@
-//! A streaming JSON reader: `reader` checks the grammar and calls a `visitor`; `string` scans the bytes of strings.
+//! A streaming JSON reader: `reader` checks the grammar and calls a `visitor`; `string_decoder` decodes the
+//! contents of strings, of which `string` finds the unescaped runs.
 
 mod reader;
 mod string;
+mod string_decoder;
 mod visitor;
 
 pub(crate) use reader::Reader;

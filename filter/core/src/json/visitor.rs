@@ -1,28 +1,27 @@
-//! What a JSON document is told as while it is read: the words between `reader` and those who want something of it.
+//! The interface between the JSON reader and its users: callbacks for each element, and the errors.
 
 use core::fmt;
 
-/// What a document is told to, in its order.
+/// Receives the elements of a document, in order.
 pub(crate) trait Visitor {
-    /// Cause a visitor stops the reader.
+    /// The reason for which a visitor stops the reader.
     type Stop;
-    /// How many decoded bytes of the key that begins are kept.
-    fn keep_key(&self) -> usize;
-    /// How many decoded bytes of the string value that begins are kept.
-    fn keep_string(&self) -> usize;
-    /// The decoded bytes of the string value that begins are to be told as they are read.
-    fn wants_bytes(&self) -> bool {
+    /// How many decoded bytes of the next key to keep.
+    fn key_limit(&self) -> usize;
+    /// How many decoded bytes of the next string value to keep.
+    fn string_limit(&self) -> usize;
+    /// Whether `string_bytes` is called with the decoded bytes of the next string value.
+    fn wants_string_bytes(&self) -> bool {
         false
     }
-    /// The next bytes of such a string; its end is told by `string`.
-    fn bytes(&mut self, bytes: &[u8]) {
-        let _nobody_asked = bytes;
-    }
+    /// The next decoded bytes of a string value; `string` follows at its end.
+    fn string_bytes(&mut self, _: &[u8]) {}
     fn key(&mut self, key: JsonString<'_>) -> Result<(), Self::Stop>;
     fn string(&mut self, value: JsonString<'_>) -> Result<(), Self::Stop>;
-    /// A number, with its value if that is a whole one that fits; `in_array`: it is an item, not a member.
+    /// A number. `whole` is its value if that is a whole number of 64 bits. `in_array`: an item of an array, not a member
+    /// of an object.
     fn number(&mut self, whole: Option<u64>, in_array: bool) -> Result<(), Self::Stop>;
-    fn word(&mut self, word: Literal) -> Result<(), Self::Stop>;
+    fn literal(&mut self, literal: Literal) -> Result<(), Self::Stop>;
     fn open(&mut self, container: Container) -> Result<(), Self::Stop>;
     fn close(&mut self);
 }
@@ -30,17 +29,17 @@ pub(crate) trait Visitor {
 /// A string of the document.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct JsonString<'a> {
-    /// Its beginning, up to the limit that was asked for.
+    /// The decoded string, cut at the visitor's limit.
     pub(crate) kept: &'a str,
-    /// Its whole length in UTF-8.
+    /// Length of the whole decoded string in UTF-8.
     pub(crate) bytes: u64,
-    /// Where it stands in the document, its quotes included.
+    /// Offsets in the document of the first quote and of the byte after the last quote.
     pub(crate) begin: u64,
     pub(crate) end: u64,
 }
 
 impl JsonString<'_> {
-    /// The limit has cut it.
+    /// Whether the limit has cut the string.
     pub(crate) fn is_cut(self) -> bool {
         u64::try_from(self.kept.len()).is_ok_and(|kept| kept < self.bytes)
     }
@@ -59,34 +58,35 @@ pub(crate) enum Literal {
     Null,
 }
 
-/// Cause a document isn't read further, and where.
+/// Where and why reading stopped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ReadError<S> {
-    /// The offset of the byte that can't be, from 0.
-    pub(crate) at: u64,
-    pub(crate) why: Cause<S>,
+    /// Offset of the offending byte, from 0.
+    pub(crate) offset: u64,
+    pub(crate) cause: Cause<S>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Cause<S> {
     Syntax(SyntaxError),
+    /// The visitor stopped the reader.
     Stopped(S),
 }
 
-/// What JSON doesn't allow.
+/// A violation of the JSON grammar.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SyntaxError {
-    /// A value must stand here.
+    /// Expected a value.
     Value,
-    /// A key or `}` must stand here.
+    /// Expected a key or `}`.
     Key,
-    /// A `:` must stand here.
+    /// Expected `:`.
     Colon,
-    /// A comma or the container's end must stand here.
+    /// Expected a comma or the end of the container.
     Comma,
-    /// Nothing may follow the document.
+    /// The document is followed by more bytes.
     Trailing,
-    /// A number can't go on like this.
+    /// A malformed number.
     Number,
     /// `true`, `false` or `null` is misspelt.
     Literal,
@@ -96,7 +96,7 @@ pub enum SyntaxError {
     Control,
     /// Not UTF-8.
     Utf8,
-    /// Containers nest too deep.
+    /// Containers are nested too deep.
     Depth,
     /// The document ends before it is complete.
     Unfinished,

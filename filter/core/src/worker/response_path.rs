@@ -1,4 +1,4 @@
-//! An answer on its way out: what the client is told beside it, and what the companion is told of it.
+//! The response: adds the gateway's headers for the client, and reports the response to the companion.
 
 use penstock_wire::{Api, Cancel, filter_frame::Event, limits::NAME_BYTES_MAX, names};
 
@@ -6,18 +6,19 @@ use super::Worker;
 use crate::{
     effect::ResponseHeadersAction,
     end_reason::UpstreamFailure,
-    exchange::{self, Granted, Phase, Response, Upstream},
+    exchange::{Granted, Phase, Response, Upstream},
     header_sanitizer::{self, CONTENT_LENGTH, HeaderEdit},
     headers::Headers,
-    identity::Properties,
     limits::SLICE_BYTES,
     local_reply::{LocalReply, QueueReport},
+    properties::{Properties, attempt_count, response_code_details, upstream_address},
     response::{Format, ResponseScanner},
     time::Instant,
 };
 
 impl Worker {
-    /// An answer's headers are in, a server's or Envoy's own. `sequence`: none for what passes through.
+    /// The headers of a response have arrived, from a server or from Envoy itself. `sequence`: `None` for a request that
+    /// passed through.
     pub fn handle_response_headers(
         &mut self,
         now: Instant,
@@ -27,79 +28,59 @@ impl Worker {
         host: &impl Properties,
     ) -> ResponseHeadersAction {
         let Some(exchange) = sequence.and_then(|sequence| self.exchanges.get_mut(&sequence)) else {
-            return ResponseHeadersAction {
-                edits: header_sanitizer::response(headers),
-                body: None,
-            };
+            return only_edits(header_sanitizer::response(headers));
         };
         let sequence = exchange.register.sequence;
         let api = exchange.register.api();
-        let Phase::Granted(going) = &mut exchange.phase else {
+        let Phase::Granted(granted) = &mut exchange.phase else {
             return ResponseHeadersAction::default();
         };
         let status = headers
             .text(":status", 3)
             .and_then(|status| status.parse().ok())
             .unwrap_or(0);
-        // A server's error is the server's to explain; only where no server answered Envoy's words are replaced.
-        let details = if status >= 400 {
-            exchange::details(host)
-        } else {
-            String::new()
-        };
-        if status >= 400 && !details.starts_with("via_upstream") {
-            return no_answer(going, status, &details, api, end);
+        // A server's error passes unchanged. Only an error that Envoy itself sends is replaced.
+        if status >= 400 {
+            let details = response_code_details(host);
+            if !details.starts_with("via_upstream") {
+                return replace_envoy_error(granted, status, &details, api, end);
+            }
         }
-        let told = headers
+        let reported = headers
             .text(names::SERVED_HEADER, NAME_BYTES_MAX)
             .filter(|_| self.routes_report_endpoint);
-        let is_told = told.is_some();
-        // Without the route's word it is asked for, which costs more than reading it.
-        let address = told.or_else(|| exchange::address(host));
-        if address.is_some() && address == self.requeue {
-            going.upstream = Upstream::Requeued { status };
-            // Where it entered again here, too, the first listener is still to come.
-            let overwritten = self.routes_report_endpoint && !self.is_requeue_listener;
-            let edits = reported_again(&going.standing, headers, overwritten);
-            return ResponseHeadersAction { edits, body: None };
+        let is_reported = reported.is_some();
+        // Asking the host for the address costs more than reading the header that a route may set.
+        let address = reported.or_else(|| upstream_address(host));
+        if address.is_some() && address == self.requeue_listener {
+            granted.upstream = Upstream::Requeued { status };
+            // At the first listener, the route's header names the requeue listener instead of the server.
+            let is_overwritten = self.routes_report_endpoint && !self.is_requeue_listener;
+            return only_edits(requeued_edits(&granted.report, headers, is_overwritten));
         }
-        let format = Format::of(headers.get("content-type"), headers.get("content-encoding"));
-        // How often it was sent matters only where the first of its list isn't who answers.
-        let attempts = match &address {
-            Some(address) if *address == going.endpoint => 0,
-            Some(_) | None => exchange::attempts(host),
-        };
-        let begun = Response {
-            endpoint: address.unwrap_or_else(|| going.endpoint.clone()),
-            status,
-            attempts,
-            scanner: ResponseScanner::new(if status < 400 { format } else { Format::Opaque }),
-            ended: end,
-        };
-        let mut edits = report(&going.standing);
-        if !is_told {
-            edits.push(HeaderEdit::Set(names::SERVED_HEADER, begun.endpoint.clone()));
+        let response = new_response(granted, status, address, headers, end, host);
+        let mut edits = report_edits(&granted.report);
+        if !is_reported {
+            edits.push(set_served(response.endpoint.clone()));
         }
         if self.is_requeue_listener && self.routes_report_endpoint {
-            // The first listener's route overwrites the other one.
-            edits.push(HeaderEdit::Set(
-                names::SERVED_AGAIN_HEADER,
-                begun.endpoint.clone(),
-            ));
+            // The route of the first listener overwrites the other header.
+            let endpoint = response.endpoint.clone().unwrap_or_default();
+            edits.push(HeaderEdit::Set(names::SERVED_AGAIN_HEADER, endpoint));
         } else if headers.get(names::SERVED_AGAIN_HEADER).is_some() {
             edits.push(HeaderEdit::Remove(names::SERVED_AGAIN_HEADER.into()));
         }
-        // One whose length is known comes as a whole: what is said at its end says all of it.
-        let streams = !end && headers.get(CONTENT_LENGTH).is_none();
-        let started = streams.then(|| going.started(now, sequence, &begun));
-        going.upstream = Upstream::Responding(Box::new(begun));
+        // A response of known length sends no event at its start, because `Completed` reports everything at its end.
+        let is_streamed = !end && headers.get(CONTENT_LENGTH).is_none();
+        let started = is_streamed.then(|| granted.started(now, sequence, &response));
+        granted.upstream = Upstream::Responding(Box::new(response));
         if let Some(started) = started {
-            self.session.tell(now, Event::Started(started));
+            self.session.send_once(now, Event::Started(started));
         }
-        ResponseHeadersAction { edits, body: None }
+        only_edits(edits)
     }
 
-    /// Bytes of an answer's body are there, `size` of them, read by `read(start, length)`.
+    /// Bytes of a response body have arrived: `size` bytes, which `read(start, length)` fetches.
     pub fn handle_response_body(
         &mut self,
         now: Instant,
@@ -108,35 +89,37 @@ impl Worker {
         end: bool,
         mut read: impl FnMut(usize, usize) -> Option<Vec<u8>>,
     ) {
-        let Some(begun) = self.begun(sequence) else { return };
-        begun.ended |= end;
+        let Some(response) = self.response(sequence) else {
+            return;
+        };
+        response.is_complete |= end;
         if size > 0 {
-            begun.scanner.arrived(now);
+            response.scanner.record_arrival(now);
         }
-        if begun.scanner.reads() {
-            let mut at = 0_usize;
-            while at < size {
-                let wanted = size.saturating_sub(at).min(SLICE_BYTES);
-                let Some(slice) = read(at, wanted).filter(|slice| !slice.is_empty()) else {
+        if response.scanner.wants_bytes() {
+            let mut start = 0_usize;
+            while start < size {
+                let length = size.saturating_sub(start).min(SLICE_BYTES);
+                let Some(slice) = read(start, length).filter(|slice| !slice.is_empty()) else {
                     return;
                 };
-                at = at.saturating_add(slice.len());
-                begun.scanner.feed(&slice);
+                start = start.saturating_add(slice.len());
+                response.scanner.feed(&slice);
             }
         }
     }
 
-    /// An answer's body is over, by trailers.
+    /// A response has ended with trailers.
     pub fn handle_response_end(&mut self, sequence: u64) {
-        if let Some(begun) = self.begun(sequence) {
-            begun.ended = true;
+        if let Some(response) = self.response(sequence) {
+            response.is_complete = true;
         }
     }
 
-    fn begun(&mut self, sequence: u64) -> Option<&mut Response> {
+    fn response(&mut self, sequence: u64) -> Option<&mut Response> {
         match &mut self.exchanges.get_mut(&sequence)?.phase {
-            Phase::Granted(going) => match &mut going.upstream {
-                Upstream::Responding(begun) => Some(begun),
+            Phase::Granted(granted) => match &mut granted.upstream {
+                Upstream::Responding(response) => Some(response),
                 Upstream::Pending
                 | Upstream::Unanswered { .. }
                 | Upstream::EndedByEnvoy { .. }
@@ -146,7 +129,7 @@ impl Worker {
         }
     }
 
-    /// The HTTP stream is over, whatever ended it.
+    /// Envoy writes the log entry of an HTTP stream, which is the end of its exchange.
     pub fn handle_log(&mut self, now: Instant, sequence: u64, host: &impl Properties) {
         let Some(exchange) = self.exchanges.remove(&sequence) else {
             return;
@@ -154,34 +137,71 @@ impl Worker {
         match exchange.phase {
             Phase::Waiting { registered: true } => self
                 .session
-                .tell_terminal(now, Event::Cancel(Cancel { sequence })),
-            Phase::Granted(going) => {
-                self.land(now, &going);
-                let completed = going.completed(sequence, host);
-                self.session.tell_terminal(now, Event::Completed(completed));
+                .send_terminal(now, Event::Cancel(Cancel { sequence })),
+            Phase::Granted(granted) => {
+                self.release(now, &granted);
+                let completed = granted.completed(sequence, host);
+                self.session.send_terminal(now, Event::Completed(completed));
             }
             Phase::ReadingBody(_) | Phase::Waiting { registered: false } | Phase::Answered => {}
         }
     }
 }
 
-fn report(standing: &QueueReport) -> Vec<HeaderEdit> {
-    standing
+fn only_edits(edits: Vec<HeaderEdit>) -> ResponseHeadersAction {
+    ResponseHeadersAction { edits, body: None }
+}
+
+fn new_response(
+    granted: &Granted,
+    status: u32,
+    address: Option<String>,
+    headers: Headers<'_>,
+    end: bool,
+    host: &impl Properties,
+) -> Response {
+    // The number of attempts matters only if the first endpoint of the grant isn't the one that responds.
+    let attempts = if address.is_some() && address == granted.endpoint {
+        0
+    } else {
+        attempt_count(host)
+    };
+    let format = if status < 400 {
+        Format::from_headers(headers.get("content-type"), headers.get("content-encoding"))
+    } else {
+        Format::Opaque
+    };
+    Response {
+        endpoint: address.or_else(|| granted.endpoint.clone()),
+        status,
+        attempts,
+        scanner: ResponseScanner::new(format),
+        is_complete: end,
+    }
+}
+
+fn set_served(endpoint: Option<String>) -> HeaderEdit {
+    HeaderEdit::Set(names::SERVED_HEADER, endpoint.unwrap_or_default())
+}
+
+fn report_edits(report: &QueueReport) -> Vec<HeaderEdit> {
+    report
         .headers()
         .into_iter()
         .map(|(name, value)| HeaderEdit::Set(name, value))
         .collect()
 }
 
-/// Of an answer to a request that entered again. The exchange that it became says what the client is told; it can't if
-/// its VM has trapped meanwhile. `overwritten`: this listener's route has put the way back in the place of the endpoint.
-fn reported_again(standing: &QueueReport, headers: Headers<'_>, overwritten: bool) -> Vec<HeaderEdit> {
+/// The edits of a requeued request's response, seen by its first exchange. The requeue listener's filter has set the
+/// report, unless its VM has trapped in the meantime. `is_overwritten`: this listener's route has set the served-endpoint
+/// header to the address of the requeue listener.
+fn requeued_edits(report: &QueueReport, headers: Headers<'_>, is_overwritten: bool) -> Vec<HeaderEdit> {
     let mut edits = Vec::new();
     let mut served = headers.text(names::SERVED_AGAIN_HEADER, NAME_BYTES_MAX);
     if headers.get(names::OUTCOME_HEADER).is_none() {
-        edits = report(standing);
+        edits = report_edits(report);
         served = None;
-    } else if !overwritten {
+    } else if !is_overwritten {
         return edits;
     }
     edits.push(match served {
@@ -194,30 +214,32 @@ fn reported_again(standing: &QueueReport, headers: Headers<'_>, overwritten: boo
     edits
 }
 
-/// Envoy answers a granted request by itself: in the contract's words where it has some.
-fn no_answer(going: &mut Granted, status: u32, details: &str, api: Api, end: bool) -> ResponseHeadersAction {
-    let mut edits = report(&going.standing);
+/// Replaces an error that Envoy itself sends for a granted request, if it means that no server responded.
+fn replace_envoy_error(
+    granted: &mut Granted,
+    status: u32,
+    details: &str,
+    api: Api,
+    end: bool,
+) -> ResponseHeadersAction {
+    let mut edits = report_edits(&granted.report);
     edits.push(HeaderEdit::Remove(names::SERVED_HEADER.into()));
-    let Some(why) = UpstreamFailure::of(details) else {
-        going.upstream = Upstream::EndedByEnvoy { status };
-        return ResponseHeadersAction { edits, body: None };
-    };
-    let failure = why.failure();
-    going.upstream = Upstream::Unanswered {
-        why,
-        status: failure.status,
+    let Some(failure) = UpstreamFailure::from_details(details) else {
+        granted.upstream = Upstream::EndedByEnvoy { status };
+        return only_edits(edits);
     };
     let LocalReply {
         status,
         headers,
         body,
-    } = failure.answer(api, None);
+    } = failure.failure().reply(api, None);
+    granted.upstream = Upstream::Unanswered { failure, status };
     edits.push(HeaderEdit::Set(":status", status.to_string()));
     if end {
-        // No body comes that could be replaced.
-        return ResponseHeadersAction { edits, body: None };
+        // The response has no body that could be replaced.
+        return only_edits(edits);
     }
-    edits.push(HeaderEdit::Set("content-length", body.len().to_string()));
+    edits.push(HeaderEdit::Set(CONTENT_LENGTH, body.len().to_string()));
     edits.extend(
         headers
             .into_iter()

@@ -1,6 +1,6 @@
 //! A request's body on its way in: read when enough of it is there, and judged.
 
-use crate::harness::{Out, Rig, Shared, config, register, slice};
+use crate::harness::{Output, Rig, Shared, config, register, slice};
 use penstock_filter_core::{effect::BodyAction, limits::SLICE_BYTES};
 use penstock_wire::filter_frame::Event;
 #[cfg(target_arch = "wasm32")]
@@ -9,17 +9,17 @@ use wasm_bindgen_test::wasm_bindgen_test as test;
 #[test]
 fn trailers_end_a_body() {
     let mut rig = Rig::connected();
-    let sequence = rig.held(&[]);
+    let sequence = rig.paused(&[]);
     let body = r#"{"model":"m1"}"#;
     assert_eq!(rig.body(sequence, body, false), None);
-    assert_eq!(rig.outs(), []);
+    assert_eq!(rig.outputs(), []);
     let ended = rig
         .worker
         .handle_request_end(rig.now, sequence, |start, length| slice(body, start, length));
     assert_eq!(ended, BodyAction::Pause);
     assert_eq!(
-        rig.outs(),
-        [Out::Said(2, Event::Register(register(sequence, "m1")))]
+        rig.outputs(),
+        [Output::Sent(2, Event::Register(register(sequence, "m1")))]
     );
 }
 
@@ -28,14 +28,14 @@ fn roomy() -> Rig {
     let roomy = config(r#""body_bytes_max": 1000"#, r#""body_bytes_max": 1000000"#);
     let mut rig = Rig::with(2, &roomy, &Shared::default());
     rig.open();
-    rig.greet(1);
+    rig.hello_ack(1);
     rig
 }
 
 #[test]
 fn a_body_is_read_by_the_slice() {
     let mut rig = roomy();
-    let sequence = rig.held(&[]);
+    let sequence = rig.paused(&[]);
     let body = format!(r#"{{"model":"m1","prompt":"{}"}}"#, "x".repeat(2 * SLICE_BYTES));
     let mut reads = Vec::new();
     for size in [
@@ -63,8 +63,8 @@ fn a_body_is_read_by_the_slice() {
             (2 * SLICE_BYTES, rest)
         ]
     );
-    let said = rig.outs();
-    let [Out::Said(_, Event::Register(register))] = said.as_slice() else {
+    let said = rig.outputs();
+    let [Output::Sent(_, Event::Register(register))] = said.as_slice() else {
         panic!("{said:?}")
     };
     assert_eq!(register.body_bytes, body.len() as u64);
@@ -74,7 +74,7 @@ fn a_body_is_read_by_the_slice() {
 #[test]
 fn a_body_is_refused_at_its_first_wrong_slice() {
     let mut rig = roomy();
-    let sequence = rig.held(&[]);
+    let sequence = rig.paused(&[]);
     let body = "x".repeat(SLICE_BYTES + 1);
     assert_eq!(rig.body(sequence, &body[..SLICE_BYTES - 1], false), None);
     let answer = rig.body(sequence, &body, false).expect("refused before its end");
@@ -84,15 +84,15 @@ fn a_body_is_refused_at_its_first_wrong_slice() {
 #[test]
 fn what_the_host_did_not_give_is_asked_for_again() {
     let mut rig = roomy();
-    let sequence = rig.held(&[]);
+    let sequence = rig.paused(&[]);
     let body = format!(r#"{{"model":"m1","prompt":"{}"}}"#, "x".repeat(SLICE_BYTES));
     let held = rig
         .worker
         .handle_request_body(rig.now, sequence, SLICE_BYTES, false, |_, _| None);
     assert_eq!(held, BodyAction::Pause);
     assert_eq!(rig.body(sequence, &body, true), None);
-    let said = rig.outs();
-    let [Out::Said(_, Event::Register(register))] = said.as_slice() else {
+    let said = rig.outputs();
+    let [Output::Sent(_, Event::Register(register))] = said.as_slice() else {
         panic!("{said:?}")
     };
     assert_eq!(register.prompt_bytes, SLICE_BYTES as u64);

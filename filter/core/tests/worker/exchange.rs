@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::harness::{Out, Rig, grant, register};
+use crate::harness::{Output, Rig, grant, register};
 use penstock_filter_core::{
     effect::{HeadersAction, ResponseHeadersAction},
     header_sanitizer::HeaderEdit,
@@ -36,17 +36,17 @@ fn set(name: &'static str, value: &str) -> HeaderEdit {
 fn a_request_from_headers_to_log() {
     let mut rig = Rig::connected();
     let (sequence, said) = rig.waiting("m1");
-    assert_eq!(said, [Out::Said(2, Event::Register(register(1, "m1")))]);
+    assert_eq!(said, [Output::Sent(2, Event::Register(register(1, "m1")))]);
 
-    rig.pass(Duration::from_millis(10));
+    rig.advance(Duration::from_millis(10));
     let edits =
         r#"[Set("x-penstock-pool", "chat"), Set("x-gateway-destination-endpoint", "1.1.1.1:1,2.2.2.2:2")]"#;
     assert_eq!(
         rig.command(2, [Kind::Grant(grant(sequence))]),
-        [Out::Resume(101, edits.into())]
+        [Output::Resume(101, edits.into())]
     );
 
-    rig.pass(Duration::from_millis(3));
+    rig.advance(Duration::from_millis(3));
     rig.host.0.insert("upstream.address", b"2.2.2.2:2".to_vec());
     rig.host
         .0
@@ -72,15 +72,15 @@ fn a_request_from_headers_to_log() {
         attempts: 2,
         after_us: 3_000,
     };
-    assert_eq!(rig.outs(), [Out::Said(3, Event::Started(started))]);
+    assert_eq!(rig.outputs(), [Output::Sent(3, Event::Started(started))]);
 
-    rig.pass(Duration::from_millis(4));
+    rig.advance(Duration::from_millis(4));
     rig.response_body(sequence, r#"{"usage":{"prompt_tokens":7,"#, false);
-    rig.pass(Duration::from_millis(5));
+    rig.advance(Duration::from_millis(5));
     rig.response_body(sequence, r#""completion_tokens":9}}"#, false);
-    rig.pass(Duration::from_millis(6));
+    rig.advance(Duration::from_millis(6));
     rig.response_body(sequence, "", true);
-    assert_eq!(rig.outs(), []);
+    assert_eq!(rig.outputs(), []);
     let completed = Completed {
         sequence,
         endpoint: "2.2.2.2:2".into(),
@@ -93,7 +93,7 @@ fn a_request_from_headers_to_log() {
         output_tokens: Some(9),
         ..Completed::default()
     };
-    assert_eq!(rig.log(sequence), [Out::Said(4, Event::Completed(completed))]);
+    assert_eq!(rig.log(sequence), [Output::Sent(4, Event::Completed(completed))]);
     assert_eq!(rig.log(sequence), []);
 }
 
@@ -153,15 +153,15 @@ fn what_the_client_claims_is_registered_and_removed() {
         bad_slo_ttft: true,
         ..register(sequence, "g1")
     };
-    assert_eq!(rig.outs(), [Out::Said(2, Event::Register(expected))]);
+    assert_eq!(rig.outputs(), [Output::Sent(2, Event::Register(expected))]);
 }
 
 #[test]
 fn identities_fall_back_to_body_and_model() {
     let mut rig = Rig::connected();
-    let sequence = rig.held(&[]);
+    let sequence = rig.paused(&[]);
     rig.body(sequence, r#"{"model":"g1","user":"bob"}"#, true);
-    let [Out::Said(_, Event::Register(said))] = &rig.outs()[..] else {
+    let [Output::Sent(_, Event::Register(said))] = &rig.outputs()[..] else {
         panic!("a register")
     };
     assert_eq!(
@@ -175,9 +175,9 @@ fn identities_fall_back_to_body_and_model() {
 fn tiers_and_head_starts_out_of_range_count_as_none() {
     let mut rig = Rig::connected();
     let mut said = |strict: &'static str, jump: &'static str| {
-        let sequence = rig.held(&[("x-strict", strict), ("x-jump", jump), ("x-class", "batch")]);
+        let sequence = rig.paused(&[("x-strict", strict), ("x-jump", jump), ("x-class", "batch")]);
         rig.body(sequence, r#"{"model":"g1"}"#, true);
-        let [Out::Said(_, Event::Register(said))] = &rig.outs()[..] else {
+        let [Output::Sent(_, Event::Register(said))] = &rig.outputs()[..] else {
             panic!("a register")
         };
         assert_eq!(said.class, "batch");
@@ -194,9 +194,9 @@ fn tiers_and_head_starts_out_of_range_count_as_none() {
 fn a_deadline_is_a_whole_number_of_at_least_one() {
     let mut rig = Rig::connected();
     let mut said = |deadline: &'static str| {
-        let sequence = rig.held(&[("x-penstock-deadline-ms", deadline)]);
+        let sequence = rig.paused(&[("x-penstock-deadline-ms", deadline)]);
         rig.body(sequence, r#"{"model":"g1"}"#, true);
-        let [Out::Said(_, Event::Register(said))] = &rig.outs()[..] else {
+        let [Output::Sent(_, Event::Register(said))] = &rig.outputs()[..] else {
             panic!("a register")
         };
         (said.deadline_ms, said.bad_deadline)
@@ -222,9 +222,9 @@ fn a_reject_is_told_in_the_clients_shape() {
         queue_us: 9_999,
         saturation_milli: 1_500,
     };
-    let outs = rig.command(2, [Kind::Reject(reject)]);
-    let [Out::LocalReply(101, answer)] = &outs[..] else {
-        panic!("an answer: {outs:?}")
+    let outputs = rig.command(2, [Kind::Reject(reject)]);
+    let [Output::Reply(101, answer)] = &outputs[..] else {
+        panic!("an answer: {outputs:?}")
     };
     assert_eq!(answer.status, 504);
     for (name, value) in [
@@ -297,7 +297,7 @@ fn bad_requests_are_refused_and_counted() {
             request_id: "id-1".into(),
             registered: false,
         };
-        assert_eq!(rig.outs(), [Out::Said(2, Event::Refused(refused))]);
+        assert_eq!(rig.outputs(), [Output::Sent(2, Event::Refused(refused))]);
         assert_eq!(rig.log(sequence), []);
     }
 }
@@ -314,13 +314,13 @@ fn a_request_without_a_body_is_refused_at_once() {
 #[test]
 fn a_client_that_leaves_is_told_of() {
     let mut rig = Rig::connected();
-    let unread = rig.held(&[]);
+    let unread = rig.paused(&[]);
     assert_eq!(rig.log(unread), []);
 
     let (waiting, _) = rig.waiting("m1");
     assert_eq!(
         rig.log(waiting),
-        [Out::Said(3, Event::Cancel(Cancel { sequence: waiting }))]
+        [Output::Sent(3, Event::Cancel(Cancel { sequence: waiting }))]
     );
 
     let running = rig.running("m1");
@@ -334,7 +334,7 @@ fn a_client_that_leaves_is_told_of() {
         end: EndReason::ClientLeft.into(),
         ..Completed::default()
     };
-    assert_eq!(rig.log(running), [Out::Said(5, Event::Completed(completed))]);
+    assert_eq!(rig.log(running), [Output::Sent(5, Event::Completed(completed))]);
 }
 
 #[test]
@@ -344,7 +344,7 @@ fn a_grant_for_what_left_is_answered_cancel() {
     rig.log(sequence);
     assert_eq!(
         rig.command(3, [Kind::Grant(grant(sequence))]),
-        [Out::Said(4, Event::Cancel(Cancel { sequence }))]
+        [Output::Sent(4, Event::Cancel(Cancel { sequence }))]
     );
     let running = rig.running("m1");
     assert_eq!(rig.command(4, [Kind::Grant(grant(running))]), []);
@@ -398,7 +398,7 @@ fn envoys_own_errors_are_told_in_the_contracts_words() {
             end: end.into(),
             ..Completed::default()
         };
-        assert_eq!(rig.log(sequence), [Out::Said(3, Event::Completed(completed))]);
+        assert_eq!(rig.log(sequence), [Output::Sent(3, Event::Completed(completed))]);
     }
 }
 
@@ -416,8 +416,8 @@ fn a_servers_own_error_is_the_servers() {
     );
     assert_eq!(responded.body, None);
     assert_eq!(responded.edits.len(), 4);
-    assert_eq!(rig.outs(), [], "it has ended with its headers");
-    let [Out::Said(_, Event::Completed(completed))] = &rig.log(sequence)[..] else {
+    assert_eq!(rig.outputs(), [], "it has ended with its headers");
+    let [Output::Sent(_, Event::Completed(completed))] = &rig.log(sequence)[..] else {
         panic!("completed")
     };
     assert_eq!((completed.status, completed.end()), (503, EndReason::Served));
@@ -437,12 +437,12 @@ fn a_cut_answer_is_settled_at_what_was_seen() {
         "data: {\"choices\":[{\"delta\":{\"content\":\"a\"}}]}\n\n",
         false,
     );
-    rig.outs();
+    rig.outputs();
     rig.host.0.insert(
         "response.code_details",
         b"upstream_reset_after_response_started{remote_reset}".to_vec(),
     );
-    let [Out::Said(_, Event::Completed(completed))] = &rig.log(sequence)[..] else {
+    let [Output::Sent(_, Event::Completed(completed))] = &rig.log(sequence)[..] else {
         panic!("completed")
     };
     assert_eq!(
@@ -488,7 +488,7 @@ fn other_paths_pass_in_turn_over_the_ready_endpoints() {
     assert_eq!(answer.status, 503);
     assert!(String::from_utf8_lossy(&answer.body).contains("no_endpoints"));
     assert_eq!(header(&answer, "x-penstock-outcome"), None);
-    assert_eq!(rig.outs(), []);
+    assert_eq!(rig.outputs(), []);
 }
 
 #[test]
@@ -507,10 +507,10 @@ fn a_traceparent_is_passed_on_where_the_policy_asks_for_it() {
             ..Policy::default()
         };
         rig.command(0, [Kind::Policy(policy)]);
-        let sequence = rig.held(&[("traceparent", given)]);
+        let sequence = rig.paused(&[("traceparent", given)]);
         rig.body(sequence, r#"{"model":"m"}"#, true);
-        match &rig.outs()[..] {
-            [Out::Said(_, Event::Register(register))] => register.traceparent.clone(),
+        match &rig.outputs()[..] {
+            [Output::Sent(_, Event::Register(register))] => register.traceparent.clone(),
             other => panic!("{other:?}"),
         }
     };
@@ -543,10 +543,10 @@ fn hashes_of_a_prompt_are_said_where_its_pool_wants_them() {
     rig.command(0, [Kind::Policy(policy)]);
     let mut said = |model: &str| {
         let body = format!(r#"{{"prompt":"{}","model":"{model}"}}"#, "x".repeat(600));
-        let sequence = rig.held(&[]);
+        let sequence = rig.paused(&[]);
         rig.body(sequence, &body, true);
-        match &rig.outs()[..] {
-            [Out::Said(_, Event::Register(register))] => register.prefix_hashes.clone(),
+        match &rig.outputs()[..] {
+            [Output::Sent(_, Event::Register(register))] => register.prefix_hashes.clone(),
             other => panic!("{other:?}"),
         }
     };

@@ -2,13 +2,13 @@
 
 use std::{cell::Cell, rc::Rc, time::Duration};
 
-use crate::harness::{CONFIG, Out, Rig, Shared, grant};
+use crate::harness::{CONFIG, Output, Rig, Shared, grant};
 use penstock_filter_core::{
     config::Config,
     effect::{BodyAction, HeadersAction},
     header_sanitizer::HeaderEdit,
     local_reply::LocalReply,
-    shared_data::SharedData,
+    shared_data::{SetIf, SharedData},
 };
 use penstock_wire::{
     Completed, Endpoints, Hello, HelloAck, Policy, Pool, Refused, Route, Running, command::Kind,
@@ -45,7 +45,7 @@ fn lost(epoch: u64, shared: &Shared, bound: Option<u64>) -> Rig {
 fn connected(epoch: u64, shared: &Shared, bound: Option<u64>) -> Rig {
     let mut rig = Rig::with(epoch, &config(""), shared);
     rig.open();
-    rig.greet(2);
+    rig.hello_ack(2);
     rig.command(1, [endpoints(bound)]);
     rig
 }
@@ -53,7 +53,7 @@ fn connected(epoch: u64, shared: &Shared, bound: Option<u64>) -> Rig {
 /// The same, long ago.
 pub(crate) fn open(epoch: u64, shared: &Shared, bound: Option<u64>) -> Rig {
     let mut rig = lost(epoch, shared, bound);
-    rig.pass(HOLD);
+    rig.advance(HOLD);
     rig
 }
 
@@ -63,7 +63,7 @@ fn comes(rig: &mut Rig) -> (u64, BodyAction) {
 }
 
 fn comes_with(rig: &mut Rig, headers: &[(&str, &str)]) -> (u64, BodyAction) {
-    let sequence = rig.held(headers);
+    let sequence = rig.paused(headers);
     let body = br#"{"model":"m1"}"#;
     let read = |start: usize, length: usize| body.get(start..start + length).map(<[u8]>::to_vec);
     let bodied = rig
@@ -100,19 +100,19 @@ fn after_hold_those_that_wait_go_in_order_as_far_as_there_is_room() {
         rig.waiting("m1");
     }
     let (patient, _) = rig.waiting("p1");
-    rig.pass(HOLD - Duration::from_millis(1));
+    rig.advance(HOLD - Duration::from_millis(1));
     rig.tick();
     rig.worker.handle_open_failed(rig.now);
-    rig.pass(Duration::from_millis(1));
-    let outs = rig.tick();
+    rig.advance(Duration::from_millis(1));
+    let outputs = rig.tick();
     let [
-        Out::Resume(101, first),
-        Out::Resume(102, second),
-        Out::LocalReply(103, third),
+        Output::Resume(101, first),
+        Output::Resume(102, second),
+        Output::Reply(103, third),
         ..,
-    ] = &outs[..]
+    ] = &outputs[..]
     else {
-        panic!("{outs:?}")
+        panic!("{outputs:?}")
     };
     assert_eq!(*first, format!("{:?}", to("b:1,c:1,d:1")));
     assert_eq!(*second, format!("{:?}", to("c:1,d:1,a:1")));
@@ -149,7 +149,7 @@ fn newcomers_go_at_once_or_not_at_all() {
         (answer.status, code(&answer).as_str()),
         (503, "gateway_unavailable")
     );
-    assert_eq!(rig.outs(), []);
+    assert_eq!(rig.outputs(), []);
     // Who ends makes room.
     rig.log(1);
     assert!(goes(&mut rig).is_some());
@@ -157,10 +157,10 @@ fn newcomers_go_at_once_or_not_at_all() {
     // Their ends, the refusal and who still runs: all of it is told when there is somebody to tell.
     let said = rig.open();
     let [
-        Out::Said(1, Event::Hello(hello)),
-        Out::Said(2, Event::Refused(Refused { sequence: 3, .. })),
-        Out::Said(3, Event::Completed(Completed { sequence: 1, .. })),
-        Out::Said(4, Event::Refused(Refused { sequence: 5, .. })),
+        Output::Sent(1, Event::Hello(hello)),
+        Output::Sent(2, Event::Refused(Refused { sequence: 3, .. })),
+        Output::Sent(3, Event::Completed(Completed { sequence: 1, .. })),
+        Output::Sent(4, Event::Refused(Refused { sequence: 5, .. })),
     ] = &said[..]
     else {
         panic!("{said:?}")
@@ -233,12 +233,12 @@ fn while_the_companion_answers_the_word_is_renewed_with_each_beat() {
     let mut busy = connected(1, &shared, Some(3));
     busy.running("m1");
     let mut other = open(2, &shared, Some(3));
-    busy.pass(Duration::from_secs(1));
+    busy.advance(Duration::from_secs(1));
     busy.tick();
     assert!(goes(&mut other).is_some() && goes(&mut other).is_some());
     assert_eq!(goes(&mut other), None);
     for _ in 0..60 {
-        busy.pass(Duration::from_secs(1));
+        busy.advance(Duration::from_secs(1));
         busy.tick();
     }
     other.now = busy.now;
@@ -253,15 +253,15 @@ fn a_dead_workers_word_expires() {
     assert!(goes(&mut dead).is_some());
     drop(dead);
     let mut other = open(2, &shared, Some(1));
-    other.pass(Duration::from_millis(9_999));
+    other.advance(Duration::from_millis(9_999));
     assert_eq!(goes(&mut other), None);
-    other.pass(Duration::from_millis(1));
+    other.advance(Duration::from_millis(1));
     assert!(goes(&mut other).is_some());
     // It renews its own as long as it lives, however long the companion is away.
     let mut third = lost(3, &shared, Some(1));
     third.now = other.now;
     for _ in 0..300 {
-        other.pass(Duration::from_millis(50));
+        other.advance(Duration::from_millis(50));
         other.tick();
         other.worker.handle_open_failed(other.now);
     }
@@ -273,7 +273,7 @@ fn a_dead_workers_word_expires() {
 fn tokens_bound_a_pool_that_counts_them() {
     let config = config(r#", "open_bound": 700, "open_in_tokens": true, "endpoints": ["s:1"]"#);
     let mut rig = Rig::with(1, &config, &Shared::default());
-    rig.pass(HOLD);
+    rig.advance(HOLD);
     // 256 each: their prompts are empty.
     assert_eq!(comes(&mut rig).1, BodyAction::Continue(to("s:1")));
     assert!(goes(&mut rig).is_some());
@@ -306,12 +306,12 @@ fn at_a_cold_start_the_policy_in_the_commons_names_servers_and_bound() {
     let mut first = connected(1, &shared, None);
     first.command(1, [Kind::Policy(policy)]);
     let mut rig = Rig::with(2, &config(""), &shared);
-    rig.pass(Duration::from_millis(999));
+    rig.advance(Duration::from_millis(999));
     let (sequence, _) = rig.waiting("m1");
-    rig.pass(Duration::from_millis(1));
-    let outs = rig.tick();
+    rig.advance(Duration::from_millis(1));
+    let outputs = rig.tick();
     let edits = format!("{:?}", to("s:1"));
-    assert_eq!(outs, [Out::Resume(101, edits), Out::Open]);
+    assert_eq!(outputs, [Output::Resume(101, edits), Output::OpenStream]);
     assert_eq!(goes(&mut rig), None);
     rig.worker.handle_open_failed(rig.now);
     rig.log(sequence);
@@ -321,14 +321,14 @@ fn at_a_cold_start_the_policy_in_the_commons_names_servers_and_bound() {
 #[test]
 fn where_no_server_is_known_envoy_chooses() {
     let mut rig = Rig::with(1, &config(""), &Shared::default());
-    rig.pass(HOLD);
+    rig.advance(HOLD);
     let edits = vec![HeaderEdit::Set("x-penstock-pool", "chat".into())];
     assert_eq!(comes(&mut rig).1, BodyAction::Continue(edits));
 }
 
 fn hello(rig: &mut Rig) -> Hello {
     match rig.open().first() {
-        Some(Out::Said(1, Event::Hello(hello))) => hello.clone(),
+        Some(Output::Sent(1, Event::Hello(hello))) => hello.clone(),
         said => panic!("Hello: {said:?}"),
     }
 }
@@ -337,13 +337,13 @@ fn hello(rig: &mut Rig) -> Hello {
 fn what_was_told_to_wait_and_goes_is_told_anew() {
     let mut rig = lost(0, &Shared::default(), None);
     rig.waiting("m1");
-    rig.pass(HOLD - Duration::from_millis(1));
+    rig.advance(HOLD - Duration::from_millis(1));
     assert_eq!(hello(&mut rig).waiting.len(), 1);
-    rig.pass(Duration::from_millis(1));
-    let outs = rig.tick();
-    assert!(matches!(&outs[..], [Out::Resume(101, _)]), "{outs:?}");
-    assert_eq!(rig.tick(), [Out::Cut]);
-    rig.pass(Duration::from_secs(1));
+    rig.advance(Duration::from_millis(1));
+    let outputs = rig.tick();
+    assert!(matches!(&outputs[..], [Output::Resume(101, _)]), "{outputs:?}");
+    assert_eq!(rig.tick(), [Output::ResetStream]);
+    rig.advance(Duration::from_secs(1));
     let hello = hello(&mut rig);
     assert_eq!((hello.waiting.len(), hello.running.len()), (0, 1));
 }
@@ -355,18 +355,18 @@ fn who_goes_before_the_companion_answers_is_told_when_it_does() {
     // A frozen companion takes the Hello and says nothing.
     let (first, bodied) = comes(&mut rig);
     assert!(matches!(bodied, BodyAction::Continue(_)));
-    assert_eq!(rig.outs(), []);
+    assert_eq!(rig.outputs(), []);
     let ack = || Kind::HelloAck(HelloAck { version: 2, term: 2 });
     assert_eq!(rig.command(0, [ack(), Kind::Grant(grant(first))]), []);
     // It is there again: nobody goes without it any more, and it hears who runs.
     assert_eq!(rig.waiting("m1").1, []);
-    assert_eq!(rig.tick(), [Out::Cut]);
+    assert_eq!(rig.tick(), [Output::ResetStream]);
     let again = hello(&mut rig);
     assert_eq!((again.waiting.len(), again.running.len()), (1, 1));
     assert_eq!(rig.command(0, [ack()]), []);
     let (sequence, said) = rig.waiting("m1");
     assert!(
-        matches!(&said[..], [Out::Said(2, Event::Register(said))] if said.sequence == sequence),
+        matches!(&said[..], [Output::Sent(2, Event::Register(said))] if said.sequence == sequence),
         "{said:?}"
     );
 }
@@ -389,7 +389,7 @@ fn without_hold_telling_anew_ends() {
         if cut.is_empty() {
             break;
         }
-        assert_eq!(cut, [Out::Cut]);
+        assert_eq!(cut, [Output::ResetStream]);
     }
     // The second answer counts, whoever went meanwhile.
     assert_eq!(rig.waiting("m1").1.len(), 1);
@@ -405,9 +405,9 @@ impl SharedData for Counted {
         self.0.get(key)
     }
 
-    fn set(&self, key: &str, value: &[u8], replaces: Option<u32>) -> bool {
+    fn set(&self, key: &str, value: &[u8], condition: SetIf) -> bool {
         self.1.set(self.1.get() + 1);
-        self.0.set(key, value, replaces)
+        self.0.set(key, value, condition)
     }
 }
 
@@ -416,18 +416,18 @@ fn while_the_companion_answers_words_cost_a_beat_and_nothing_else() {
     let closed = Config::parse(CONFIG.as_bytes()).expect("right");
     for (config, a_beat) in [(closed, 0), (config(""), 2)] {
         let calls = Rc::new(Cell::new(0));
-        let mut rig = Rig::on(
+        let mut rig = Rig::with_shared_data(
             1,
             &config,
             Box::new(Counted(Shared::default(), Rc::clone(&calls))),
         );
         rig.open();
-        rig.greet(2);
+        rig.hello_ack(2);
         let configured = calls.replace(0);
         assert!(configured <= 4, "{configured}");
         let running: Vec<u64> = (0..50).map(|_| rig.running("m1")).collect();
         assert_eq!(calls.get(), 0);
-        rig.pass(Duration::from_secs(1));
+        rig.advance(Duration::from_secs(1));
         rig.tick();
         assert_eq!(calls.replace(0), a_beat);
         for sequence in running {
@@ -436,7 +436,7 @@ fn while_the_companion_answers_words_cost_a_beat_and_nothing_else() {
         assert_eq!(calls.get(), 0);
         // One word to take the last back, then none while nothing is in flight.
         for after in [a_beat, 0, 0] {
-            rig.pass(Duration::from_secs(1));
+            rig.advance(Duration::from_secs(1));
             rig.tick();
             assert_eq!(calls.replace(0), after);
         }
@@ -448,10 +448,10 @@ fn a_companion_of_version_1_names_no_bound_and_the_policys_counts() {
     let config = config(r#", "open_bound": 1"#);
     let mut rig = Rig::with(1, &config, &Shared::default());
     rig.open();
-    rig.greet(1);
+    rig.hello_ack(1);
     rig.command(1, [endpoints(None)]);
     rig.worker.handle_closed(rig.now);
-    rig.pass(HOLD);
+    rig.advance(HOLD);
     assert_eq!(comes(&mut rig).1, BodyAction::Continue(to("c:1,d:1,a:1")));
     assert_eq!(goes(&mut rig), None);
 }
@@ -464,7 +464,7 @@ fn a_later_policy_may_close_again() {
     let closed = Config::parse(CONFIG.as_bytes()).expect("right").policy;
     rig.command(1, [Kind::Policy(closed)]);
     rig.worker.handle_closed(rig.now);
-    rig.pass(HOLD);
+    rig.advance(HOLD);
     let HeadersAction::Pause(sequence, _) = rig.headers(&[], false) else {
         panic!("held")
     };

@@ -1,4 +1,4 @@
-//! A worker without a host: its clock, its stream and its HTTP streams are the test's.
+//! A worker without a host: the test provides the clock, the gRPC stream and the HTTP streams.
 
 use std::{
     cell::{Cell, RefCell},
@@ -11,12 +11,12 @@ use penstock_filter_core::{
     config::Config,
     effect::{BodyAction, Effect, HeadersAction, ResponseHeadersAction},
     headers::{Headers, serialize},
-    identity::Properties,
     local_reply::LocalReply,
     process_identity::RandomBits,
+    properties::Properties,
     rewrite::Rewrite,
     session::{Epoch, SessionEffect},
-    shared_data::SharedData,
+    shared_data::{SetIf, SharedData},
     time::Instant,
     worker::Worker,
 };
@@ -25,7 +25,7 @@ use penstock_wire::{
 };
 use prost::Message;
 
-/// Envoy's properties, by their path joined with dots.
+/// Envoy's properties by path, joined with dots.
 #[derive(Default)]
 pub(crate) struct Host(pub(crate) BTreeMap<&'static str, Vec<u8>>);
 
@@ -35,18 +35,19 @@ impl Properties for Host {
     }
 }
 
-/// What came out of the worker, the session's messages decoded.
+/// An effect of the worker, with decoded messages.
 #[expect(clippy::large_enum_variant, reason = "written and compared, never stored")]
 #[derive(Debug, PartialEq)]
-pub(crate) enum Out {
-    Open,
-    Cut,
-    Said(u64, Event),
-    Log(String),
-    Note(String),
+pub(crate) enum Output {
+    OpenStream,
+    ResetStream,
+    /// An event, with the number of its frame.
+    Sent(u64, Event),
+    Warning(String),
+    Info(String),
     Resume(u32, String),
     Rewritten(u32, String, Rewrite),
-    LocalReply(u32, LocalReply),
+    Reply(u32, LocalReply),
 }
 
 pub(crate) const CONFIG: &str = r#"{"companion": "c", "node": "n", "policy": {
@@ -65,11 +66,12 @@ pub(crate) struct Rig {
     pub(crate) worker: Worker,
     pub(crate) host: Host,
     pub(crate) now: Instant,
-    said: u64,
+    /// Frames that the companion has sent on this stream.
+    companion_frames: u64,
     contexts: u32,
 }
 
-/// What the workers of one Envoy share: a map, as Envoy keeps it.
+/// The shared data of one Envoy, and the last version that was given to a value.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Shared(Rc<RefCell<Map>>, Rc<Cell<u32>>);
 
@@ -80,34 +82,33 @@ impl SharedData for Shared {
         self.0.borrow().get(key).cloned()
     }
 
-    fn set(&self, key: &str, value: &[u8], replaces: Option<u32>) -> bool {
+    fn set(&self, key: &str, value: &[u8], condition: SetIf) -> bool {
         let mut map = self.0.borrow_mut();
-        let number = map.get(key).map_or(0, |(_, number)| *number);
-        if replaces.is_some_and(|replaces| replaces != number) {
-            return false;
+        let holds = condition.holds(map.get(key).map(|(_, version)| *version));
+        if holds {
+            self.1.set(self.1.get() + 1);
+            map.insert(key.to_owned(), (value.to_vec(), self.1.get()));
         }
-        self.1.set(self.1.get() + 1);
-        map.insert(key.to_owned(), (value.to_vec(), self.1.get()));
-        true
+        holds
     }
 }
 
 /// A host without shared data.
 #[derive(Debug)]
-pub(crate) struct Nothing;
+pub(crate) struct NoSharedData;
 
-impl SharedData for Nothing {
+impl SharedData for NoSharedData {
     fn get(&self, _: &str) -> Option<(Vec<u8>, u32)> {
         None
     }
 
-    fn set(&self, _: &str, _: &[u8], _: Option<u32>) -> bool {
+    fn set(&self, _: &str, _: &[u8], _: SetIf) -> bool {
         false
     }
 }
 
-/// Of the first root context; `lo` of the epoch counts the others.
-pub(crate) fn draw(lo: u64) -> RandomBits {
+/// The random bits of a root context; `lo` of the epoch numbers the root contexts.
+pub(crate) fn random_bits(lo: u64) -> RandomBits {
     RandomBits {
         epoch: Epoch { hi: 1, lo },
         envoy: 70 + lo,
@@ -122,99 +123,99 @@ pub(crate) fn config(from: &str, to: &str) -> Config {
 }
 
 impl Rig {
-    /// A worker that was just configured.
+    /// A worker directly after its configuration.
     pub(crate) fn new() -> Self {
         Self::with(2, &config("", ""), &Shared::default())
     }
 
-    /// The same in an Envoy that has others.
+    /// A worker of an Envoy with this shared data.
     pub(crate) fn with(epoch_lo: u64, config: &Config, shared: &Shared) -> Self {
-        Self::on(epoch_lo, config, Box::new(shared.clone()))
+        Self::with_shared_data(epoch_lo, config, Box::new(shared.clone()))
     }
 
-    pub(crate) fn on(epoch_lo: u64, config: &Config, shared_data: Box<dyn SharedData>) -> Self {
+    pub(crate) fn with_shared_data(epoch_lo: u64, config: &Config, shared_data: Box<dyn SharedData>) -> Self {
         let now = Instant::from_nanos(1_000_000_000_000);
         let host = Host(BTreeMap::from([("source.address", b"10.0.0.9:555".to_vec())]));
         Self {
-            worker: Worker::new(now, &draw(epoch_lo), config, shared_data),
+            worker: Worker::new(now, &random_bits(epoch_lo), config, shared_data),
             host,
             now,
-            said: 0,
+            companion_frames: 0,
             contexts: 100,
         }
     }
 
-    /// The same with a companion that has greeted.
+    /// A worker with an established session.
     pub(crate) fn connected() -> Self {
         let mut rig = Self::new();
         rig.open();
-        rig.greet(1);
+        rig.hello_ack(1);
         rig
     }
 
-    pub(crate) fn pass(&mut self, time: Duration) {
+    pub(crate) fn advance(&mut self, time: Duration) {
         self.now = self.now.after(time);
     }
 
-    pub(crate) fn tick(&mut self) -> Vec<Out> {
+    pub(crate) fn tick(&mut self) -> Vec<Output> {
         self.worker.handle_tick(self.now);
-        self.outs()
+        self.outputs()
     }
 
-    /// The stream is wanted and opens: what is said on it.
-    pub(crate) fn open(&mut self) -> Vec<Out> {
-        assert_eq!(self.tick(), [Out::Open]);
-        self.said = 0;
+    /// Opens the stream that the worker asks for. Returns the outputs on it.
+    pub(crate) fn open(&mut self) -> Vec<Output> {
+        assert_eq!(self.tick(), [Output::OpenStream]);
+        self.companion_frames = 0;
         self.worker.handle_opened(self.now);
-        self.outs()
+        self.outputs()
     }
 
-    pub(crate) fn greet(&mut self, term: u64) -> Vec<Out> {
+    pub(crate) fn hello_ack(&mut self, term: u64) -> Vec<Output> {
         self.command(0, [Kind::HelloAck(HelloAck { version: 1, term })])
     }
 
-    /// The companion's next frame.
-    pub(crate) fn command<const N: usize>(&mut self, ack: u64, kinds: [Kind; N]) -> Vec<Out> {
-        self.said += 1;
+    /// Sends the next frame of the companion.
+    pub(crate) fn command<const N: usize>(&mut self, ack: u64, kinds: [Kind; N]) -> Vec<Output> {
+        self.companion_frames += 1;
         let commands = kinds
             .into_iter()
             .map(|kind| Command { kind: Some(kind) })
             .collect();
         let frame = CompanionFrame {
-            seq: self.said,
+            seq: self.companion_frames,
             ack,
             commands,
         };
         self.worker.handle_message(self.now, &frame.encode_to_vec());
-        self.outs()
+        self.outputs()
     }
 
-    pub(crate) fn outs(&mut self) -> Vec<Out> {
-        let mut outs = Vec::new();
+    pub(crate) fn outputs(&mut self) -> Vec<Output> {
+        let mut outputs = Vec::new();
         while let Some(effect) = self.worker.poll_effect() {
-            outs.push(match effect {
-                Effect::Session(SessionEffect::OpenStream) => Out::Open,
-                Effect::Session(SessionEffect::ResetStream) => Out::Cut,
-                Effect::Session(SessionEffect::LogWarning(text)) => Out::Log(text),
-                Effect::Session(SessionEffect::LogInfo(text)) => Out::Note(text),
+            outputs.push(match effect {
+                Effect::Session(SessionEffect::OpenStream) => Output::OpenStream,
+                Effect::Session(SessionEffect::ResetStream) => Output::ResetStream,
+                Effect::Session(SessionEffect::LogWarning(text)) => Output::Warning(text),
+                Effect::Session(SessionEffect::LogInfo(text)) => Output::Info(text),
                 Effect::Session(SessionEffect::Send(message)) => {
                     let frame = FilterFrame::decode(message.as_slice()).expect("a frame");
-                    Out::Said(frame.seq, frame.event.expect("an event"))
+                    Output::Sent(frame.seq, frame.event.expect("an event"))
                 }
                 Effect::Resume {
                     context,
                     edits,
                     rewrite: None,
-                } => Out::Resume(context, format!("{edits:?}")),
+                } => Output::Resume(context, format!("{edits:?}")),
                 Effect::Resume {
                     context,
                     edits,
                     rewrite: Some(rewrite),
-                } => Out::Rewritten(context, format!("{edits:?}"), rewrite),
-                Effect::Reply { context, answer } => Out::LocalReply(context, answer),
+                } => Output::Rewritten(context, format!("{edits:?}"), rewrite),
+                Effect::Reply { context, reply } => Output::Reply(context, reply),
             });
         }
-        outs
+        outputs
     }
 
     pub(crate) fn headers(&mut self, extra: &[(&str, &str)], end: bool) -> HeadersAction {
@@ -233,11 +234,11 @@ impl Rig {
             .handle_request_headers(self.now, self.contexts, Headers::new(&map), end, &self.host)
     }
 
-    /// A held request: its number.
-    pub(crate) fn held(&mut self, extra: &[(&str, &str)]) -> u64 {
+    /// Sends the headers of a request that must be paused. Returns its sequence number.
+    pub(crate) fn paused(&mut self, extra: &[(&str, &str)]) -> u64 {
         match self.headers(extra, false) {
             HeadersAction::Pause(sequence, _) => sequence,
-            other => panic!("not held: {other:?}"),
+            other => panic!("not paused: {other:?}"),
         }
     }
 
@@ -248,22 +249,22 @@ impl Rig {
             .handle_request_body(self.now, sequence, body.len(), end, read)
         {
             BodyAction::Pause => None,
-            BodyAction::Reply(answer) => Some(answer),
-            BodyAction::Continue(edits) => panic!("goes: {edits:?}"),
+            BodyAction::Reply(reply) => Some(reply),
+            BodyAction::Continue(edits) => panic!("continues: {edits:?}"),
         }
     }
 
-    /// A request that waits, and what that made the worker say.
-    pub(crate) fn waiting(&mut self, model: &str) -> (u64, Vec<Out>) {
-        let sequence = self.held(&[]);
+    /// Sends a request that must wait. Returns its sequence number and the outputs.
+    pub(crate) fn waiting(&mut self, model: &str) -> (u64, Vec<Output>) {
+        let sequence = self.paused(&[]);
         assert_eq!(
             self.body(sequence, &format!(r#"{{"model":"{model}"}}"#), true),
             None
         );
-        (sequence, self.outs())
+        (sequence, self.outputs())
     }
 
-    /// A request that runs.
+    /// Sends a request and grants it.
     pub(crate) fn running(&mut self, model: &str) -> u64 {
         let (sequence, _) = self.waiting(model);
         self.command(0, [Kind::Grant(grant(sequence))]);
@@ -288,9 +289,9 @@ impl Rig {
             .handle_response_body(self.now, sequence, body.len(), end, read);
     }
 
-    pub(crate) fn log(&mut self, sequence: u64) -> Vec<Out> {
+    pub(crate) fn log(&mut self, sequence: u64) -> Vec<Output> {
         self.worker.handle_log(self.now, sequence, &self.host);
-        self.outs()
+        self.outputs()
     }
 }
 
@@ -307,7 +308,7 @@ pub(crate) fn grant(sequence: u64) -> Grant {
     }
 }
 
-/// The Register of a bare request for this model, as the rig's headers make it.
+/// The registration of a request for this model without further headers.
 pub(crate) fn register(sequence: u64, model: &str) -> Register {
     Register {
         sequence,
@@ -319,7 +320,7 @@ pub(crate) fn register(sequence: u64, model: &str) -> Register {
     }
 }
 
-/// What the host gives of a body.
+/// Fetches bytes of a body, as the host does.
 pub(crate) fn slice(body: &str, start: usize, length: usize) -> Option<Vec<u8>> {
     body.as_bytes().get(start..start + length).map(<[u8]>::to_vec)
 }

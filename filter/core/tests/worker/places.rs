@@ -101,7 +101,7 @@ impl World {
                 let passed = Duration::from_millis(millis);
                 self.calm += passed;
                 for (rig, _) in &mut self.workers {
-                    rig.pass(passed);
+                    rig.advance(passed);
                     rig.tick();
                     rig.worker.handle_open_failed(rig.now);
                 }

@@ -4,7 +4,7 @@ use std::{collections::BTreeSet, time::Duration};
 
 use proptest::{collection::vec, prelude::*};
 
-use crate::harness::{Out, Rig};
+use crate::harness::{Output, Rig};
 use penstock_wire::filter_frame::Event;
 
 #[derive(Clone, Copy, Debug)]
@@ -44,9 +44,9 @@ struct Model {
 }
 
 impl Model {
-    fn sent(&mut self, outs: Vec<Out>) {
-        for out in outs {
-            let Out::Said(seq, event) = out else {
+    fn sent(&mut self, outputs: Vec<Output>) {
+        for out in outputs {
+            let Output::Sent(seq, event) = out else {
                 panic!("only frames: {out:?}")
             };
             self.stream.push(event);
@@ -77,10 +77,10 @@ impl Model {
     }
 
     /// A new stream: it must begin with the whole truth, and repeat exactly what wasn't acknowledged.
-    fn reopened(&mut self, outs: Vec<Out>) {
+    fn reopened(&mut self, outputs: Vec<Output>) {
         self.stream.clear();
         self.delivered = 0;
-        self.sent(outs);
+        self.sent(outputs);
         let Some(Event::Hello(hello)) = self.stream.first() else {
             panic!("Hello first")
         };
@@ -93,10 +93,10 @@ impl Model {
 
 fn reopen(rig: &mut Rig, model: &mut Model) {
     rig.worker.handle_closed(rig.now);
-    rig.pass(Duration::from_secs(1));
-    let outs = rig.open();
-    rig.greet(1);
-    model.reopened(outs);
+    rig.advance(Duration::from_secs(1));
+    let outputs = rig.open();
+    rig.hello_ack(1);
+    model.reopened(outputs);
 }
 
 proptest! {
@@ -108,17 +108,17 @@ proptest! {
         for step in steps {
             match step {
                 Step::Arrive => {
-                    let (sequence, outs) = rig.waiting("p1");
+                    let (sequence, outputs) = rig.waiting("p1");
                     model.waiting.push(sequence);
-                    model.sent(outs);
+                    model.sent(outputs);
                 }
                 Step::Leave(which) => {
                     if !model.waiting.is_empty() {
                         let sequence = model.waiting.remove(which.index(model.waiting.len()));
                         model.left.push(sequence);
                         model.everyone_who_left.insert(sequence);
-                        let outs = rig.log(sequence);
-                        model.sent(outs);
+                        let outputs = rig.log(sequence);
+                        model.sent(outputs);
                     }
                 }
                 Step::Deliver(count) => model.deliver(count),
@@ -141,7 +141,7 @@ proptest! {
         for message in messages {
             rig.worker.handle_message(rig.now, &message);
         }
-        rig.outs();
+        rig.outputs();
         rig.tick();
     }
 }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::harness::{Out, Rig, Shared, config, grant, register};
+use crate::harness::{Output, Rig, Shared, config, grant, register};
 use penstock_filter_core::{
     effect::{HeadersAction, ResponseHeadersAction},
     header_sanitizer::HeaderEdit,
@@ -20,7 +20,7 @@ fn connected(epoch: u64, keys: &str, shared: &Shared) -> Rig {
     let config = config(NODE, &format!(r#""node": "n", {keys}"#));
     let mut rig = Rig::with(epoch, &config, shared);
     rig.open();
-    rig.greet(2);
+    rig.hello_ack(2);
     rig
 }
 
@@ -47,9 +47,9 @@ fn may_requeue(sequence: u64) -> Grant {
 
 /// A granted request's token.
 fn granted(rig: &mut Rig, sequence: u64) -> String {
-    let outs = rig.command(0, [Kind::Grant(may_requeue(sequence))]);
-    let [Out::Resume(_, edits)] = &outs[..] else {
-        panic!("{outs:?}")
+    let outputs = rig.command(0, [Kind::Grant(may_requeue(sequence))]);
+    let [Output::Resume(_, edits)] = &outputs[..] else {
+        panic!("{outputs:?}")
     };
     let before = format!(
         r#"[Set("x-penstock-pool", "chat"), Set("x-gateway-destination-endpoint", "1.1.1.1:1,2.2.2.2:2"), Set("x-penstock-route", "1.1.1.1:1,2.2.2.2:2,{LISTENER}"), Set("x-penstock-requeue", ""#
@@ -97,7 +97,7 @@ fn who_may_be_queued_again_takes_its_way_back_along() {
     // At another worker of this Envoy, behind an address of its own.
     let mut second = again(6, &shared);
     second.host.0.insert("source.address", b"192.0.2.2:0".to_vec());
-    second.pass(Duration::from_millis(30));
+    second.advance(Duration::from_millis(30));
     let entered = entered(&mut second, &token);
     let expected = Register {
         age_us: 30_000,
@@ -105,7 +105,7 @@ fn who_may_be_queued_again_takes_its_way_back_along() {
         requeued_from: requeued_from(5, sequence),
         ..register(entered, "m1")
     };
-    assert_eq!(second.outs(), [Out::Said(2, Event::Register(expected))]);
+    assert_eq!(second.outputs(), [Output::Sent(2, Event::Register(expected))]);
 }
 
 #[test]
@@ -115,11 +115,11 @@ fn a_second_time_follows_the_first() {
     let (a, _) = first.waiting("m1");
     let token = granted(&mut first, a);
     let mut second = again(6, &shared);
-    second.pass(Duration::from_millis(30));
+    second.advance(Duration::from_millis(30));
     let b = entered(&mut second, &token);
-    second.outs();
+    second.outputs();
     let token = granted(&mut second, b);
-    second.pass(Duration::from_millis(40));
+    second.advance(Duration::from_millis(40));
     let c = entered(&mut second, &token);
     let expected = Register {
         age_us: 70_000,
@@ -127,14 +127,14 @@ fn a_second_time_follows_the_first() {
         requeued_from: requeued_from(6, b),
         ..register(c, "m1")
     };
-    assert_eq!(second.outs(), [Out::Said(3, Event::Register(expected))]);
+    assert_eq!(second.outputs(), [Output::Sent(3, Event::Register(expected))]);
     // Its last grant may be one without a way back.
     let edits =
         r#"[Set("x-penstock-pool", "chat"), Set("x-gateway-destination-endpoint", "1.1.1.1:1,2.2.2.2:2")]"#;
-    let outs = second.command(0, [Kind::Grant(grant(c))]);
+    let outputs = second.command(0, [Kind::Grant(grant(c))]);
     assert!(
-        matches!(&outs[..], [Out::Resume(_, said)] if said == edits),
-        "{outs:?}"
+        matches!(&outputs[..], [Output::Resume(_, said)] if said == edits),
+        "{outputs:?}"
     );
 }
 
@@ -144,15 +144,15 @@ fn without_a_listener_or_a_key_or_a_list_there_is_no_way_back() {
         r#"[Set("x-penstock-pool", "chat"), Set("x-gateway-destination-endpoint", "1.1.1.1:1,2.2.2.2:2")]"#;
     let mut no_listener = Rig::connected();
     let keyless = config(NODE, &format!(r#""node": "n", "requeue": "{LISTENER}""#));
-    let mut keyless = Rig::on(5, &keyless, Box::new(crate::harness::Nothing));
+    let mut keyless = Rig::with_shared_data(5, &keyless, Box::new(crate::harness::NoSharedData));
     keyless.open();
-    keyless.greet(2);
+    keyless.hello_ack(2);
     for rig in [&mut no_listener, &mut keyless] {
         let (sequence, _) = rig.waiting("m1");
-        let outs = rig.command(0, [Kind::Grant(may_requeue(sequence))]);
+        let outputs = rig.command(0, [Kind::Grant(may_requeue(sequence))]);
         assert!(
-            matches!(&outs[..], [Out::Resume(_, said)] if said == plain),
-            "{outs:?}"
+            matches!(&outputs[..], [Output::Resume(_, said)] if said == plain),
+            "{outputs:?}"
         );
     }
     let mut rig = gateway(5, &Shared::default());
@@ -161,11 +161,11 @@ fn without_a_listener_or_a_key_or_a_list_there_is_no_way_back() {
         endpoints: Vec::new(),
         ..may_requeue(sequence)
     };
-    let outs = rig.command(0, [Kind::Grant(nowhere)]);
+    let outputs = rig.command(0, [Kind::Grant(nowhere)]);
     let pool = r#"[Set("x-penstock-pool", "chat")]"#;
     assert!(
-        matches!(&outs[..], [Out::Resume(_, said)] if said == pool),
-        "{outs:?}"
+        matches!(&outputs[..], [Output::Resume(_, said)] if said == pool),
+        "{outputs:?}"
     );
 }
 
@@ -174,14 +174,14 @@ fn a_companion_of_version_1_lets_nobody_enter_again() {
     let config = config(NODE, &format!(r#""node": "n", "requeue": "{LISTENER}""#));
     let mut rig = Rig::with(5, &config, &Shared::default());
     rig.open();
-    assert_eq!(rig.greet(1), []);
+    assert_eq!(rig.hello_ack(1), []);
     let (sequence, _) = rig.waiting("m1");
     let plain =
         r#"[Set("x-penstock-pool", "chat"), Set("x-gateway-destination-endpoint", "1.1.1.1:1,2.2.2.2:2")]"#;
-    let outs = rig.command(2, [Kind::Grant(grant(sequence))]);
+    let outputs = rig.command(2, [Kind::Grant(grant(sequence))]);
     assert!(
-        matches!(&outs[..], [Out::Resume(_, said)] if said == plain),
-        "{outs:?}"
+        matches!(&outputs[..], [Output::Resume(_, said)] if said == plain),
+        "{outputs:?}"
     );
 }
 
@@ -191,9 +191,9 @@ fn strangers_are_turned_away() {
     // The key is the same in all tests: this Envoy's is another's.
     let shared = Shared::default();
     {
-        use penstock_filter_core::shared_data::SharedData;
+        use penstock_filter_core::shared_data::{SetIf, SharedData};
         let other = [9_u64.to_le_bytes().as_slice(), &[1; 16]].concat();
-        assert!(shared.set("penstock/process", &other, Some(0)));
+        assert!(shared.set("penstock/process", &other, SetIf::Absent));
     }
     let (sequence, _) = elsewhere.waiting("m1");
     let foreign = granted(&mut elsewhere, sequence);
@@ -223,7 +223,11 @@ fn strangers_are_turned_away() {
             request_id: "id-1".into(),
             ..Refused::default()
         };
-        assert_eq!(rig.outs(), [Out::Said(2, Event::Refused(refused))], "{headers:?}");
+        assert_eq!(
+            rig.outputs(),
+            [Output::Sent(2, Event::Refused(refused))],
+            "{headers:?}"
+        );
         assert_eq!(rig.log(sequence), []);
     }
 }
@@ -234,10 +238,10 @@ fn a_token_is_worth_nothing_where_nobody_enters_again() {
     let mut rig = gateway(5, &shared);
     let (sequence, _) = rig.waiting("m1");
     let token = granted(&mut rig, sequence);
-    let sequence = rig.held(&[("x-penstock-requeue", &token)]);
+    let sequence = rig.paused(&[("x-penstock-requeue", &token)]);
     rig.body(sequence, r#"{"model":"m1"}"#, true);
-    let said = rig.outs();
-    assert_eq!(said, [Out::Said(3, Event::Register(register(sequence, "m1")))]);
+    let said = rig.outputs();
+    assert_eq!(said, [Output::Sent(3, Event::Register(register(sequence, "m1")))]);
 }
 
 #[test]
@@ -251,7 +255,7 @@ fn trust_is_the_first_clients() {
     let config = penstock_filter_core::config::Config::parse(text.as_bytes()).expect("right");
     let mut first = Rig::with(5, &config, &shared);
     first.open();
-    first.greet(2);
+    first.hello_ack(2);
     let (sequence, _) = first.waiting("m1");
     let token = granted(&mut first, sequence);
     for (network, untrusted) in [("10.0.0.0/8", false), ("192.0.2.0/24", true)] {
@@ -265,7 +269,7 @@ fn trust_is_the_first_clients() {
         second.open();
         second.host.0.insert("source.address", b"192.0.2.2:0".to_vec());
         entered(&mut second, &token);
-        let [Out::Said(_, Event::Register(said))] = &second.outs()[..] else {
+        let [Output::Sent(_, Event::Register(said))] = &second.outputs()[..] else {
             panic!("a register")
         };
         assert_eq!((said.client.as_str(), said.untrusted), ("10.0.0.9", untrusted));
@@ -296,12 +300,12 @@ fn the_answer_of_who_entered_again_is_passed_on_as_it_is() {
         ResponseHeadersAction::default()
     );
     rig.response_body(sequence, r#"{"usage":{"prompt_tokens":7}}"#, true);
-    assert_eq!(rig.outs(), []);
+    assert_eq!(rig.outputs(), []);
 
     // A new stream says nothing of it but its end.
     rig.worker.handle_closed(rig.now);
-    rig.pass(Duration::from_millis(50));
-    let [Out::Said(1, Event::Hello(hello))] = &rig.open()[..] else {
+    rig.advance(Duration::from_millis(50));
+    let [Output::Sent(1, Event::Hello(hello))] = &rig.open()[..] else {
         panic!("Hello")
     };
     assert_eq!((hello.waiting.len(), hello.running.len()), (0, 0));
@@ -313,7 +317,7 @@ fn the_answer_of_who_entered_again_is_passed_on_as_it_is() {
         end: EndReason::Unavailable.into(),
         ..Completed::default()
     };
-    assert_eq!(rig.log(sequence), [Out::Said(2, Event::Completed(completed))]);
+    assert_eq!(rig.log(sequence), [Output::Sent(2, Event::Completed(completed))]);
 }
 
 /// Where the routes tell the host: the headers of an answer, as a listener's route leaves them, through its worker.
@@ -353,10 +357,10 @@ fn however_often_it_entered_again_the_client_is_told_who_served_it() {
     let (a, _) = first.waiting("m1");
     let token = granted(&mut first, a);
     let b = entered(&mut second, &token);
-    second.outs();
+    second.outputs();
     let token = granted(&mut second, b);
     let c = entered(&mut second, &token);
-    second.outs();
+    second.outputs();
     second.command(0, [Kind::Grant(grant(c))]);
 
     let lies = vec![
@@ -421,8 +425,8 @@ fn a_client_that_leaves_who_entered_again_is_told_of_twice() {
     let token = granted(&mut first, a);
     let mut second = again(6, &shared);
     let b = entered(&mut second, &token);
-    second.outs();
-    let [Out::Said(3, Event::Cancel(cancel))] = &second.log(b)[..] else {
+    second.outputs();
+    let [Output::Sent(3, Event::Cancel(cancel))] = &second.log(b)[..] else {
         panic!("cancelled")
     };
     assert_eq!(cancel.sequence, b);
@@ -430,7 +434,7 @@ fn a_client_that_leaves_who_entered_again_is_told_of_twice() {
         .host
         .0
         .insert("response.code_details", b"downstream_remote_disconnect".to_vec());
-    let [Out::Said(3, Event::Completed(completed))] = &first.log(a)[..] else {
+    let [Output::Sent(3, Event::Completed(completed))] = &first.log(a)[..] else {
         panic!("completed")
     };
     assert_eq!(completed.end(), EndReason::ClientLeft);
@@ -444,8 +448,8 @@ fn who_was_let_in_once_isnt_counted_as_refused() {
     let token = granted(&mut first, a);
     let config = config(NODE, r#""node": "n", "reenters": true"#);
     let mut second = Rig::with(6, &config, &shared);
-    second.pass(Duration::from_secs(5));
-    let sequence = second.held(&[("x-penstock-requeue", &token)]);
+    second.advance(Duration::from_secs(5));
+    let sequence = second.paused(&[("x-penstock-requeue", &token)]);
     let answer = second
         .body(sequence, r#"{"model":"m1"}"#, true)
         .expect("an answer");

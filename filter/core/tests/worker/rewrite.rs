@@ -1,7 +1,7 @@
 //! A grant that names another model: which bytes of the body change, what is said of it from then on, and who it is when
 //! it enters again.
 
-use crate::harness::{Out, Rig, Shared, config, grant, register};
+use crate::harness::{Output, Rig, Shared, config, grant, register};
 use penstock_filter_core::rewrite::Rewrite;
 use penstock_wire::{Grant, Hello, Register, RequestKey, command::Kind, filter_frame::Event};
 #[cfg(target_arch = "wasm32")]
@@ -14,7 +14,7 @@ fn rig(epoch: u64, is_requeue_listener: bool, shared: &Shared) -> Rig {
     let keys = format!(r#""node": "n", "requeue": "{LISTENER}", "reenters": {is_requeue_listener}"#);
     let mut rig = Rig::with(epoch, &config(r#""node": "n""#, &keys), shared);
     rig.open();
-    rig.greet(2);
+    rig.hello_ack(2);
     rig
 }
 
@@ -28,17 +28,17 @@ fn to(sequence: u64, target: &str) -> Grant {
 
 /// A held request with this body: its number.
 fn waits(rig: &mut Rig, headers: &[(&str, &str)], body: &str) -> u64 {
-    let sequence = rig.held(headers);
+    let sequence = rig.paused(headers);
     assert_eq!(rig.body(sequence, body, true), None);
     sequence
 }
 
 /// What a grant changes: the header edits, the body's change if there is one, and the token.
 fn granted(rig: &mut Rig, grant: Grant) -> (String, Option<Rewrite>, String) {
-    let outs = rig.command(0, [Kind::Grant(grant)]);
-    let resumed = outs.into_iter().find_map(|out| match out {
-        Out::Resume(_, edits) => Some((edits, None)),
-        Out::Rewritten(_, edits, rewrite) => Some((edits, Some(rewrite))),
+    let outputs = rig.command(0, [Kind::Grant(grant)]);
+    let resumed = outputs.into_iter().find_map(|out| match out {
+        Output::Resume(_, edits) => Some((edits, None)),
+        Output::Rewritten(_, edits, rewrite) => Some((edits, Some(rewrite))),
         _ => None,
     });
     let (edits, rewrite) = resumed.expect("it goes");
@@ -75,7 +75,7 @@ fn the_bytes_of_the_model_are_replaced_and_the_length_is_mended() {
         let rewrite = rewrite.expect("it changes");
         let mut bytes = body.as_bytes().to_vec();
         assert_eq!(rewrite.length, bytes.len());
-        bytes.splice(rewrite.at, rewrite.text);
+        bytes.splice(rewrite.range, rewrite.text);
         assert_eq!(String::from_utf8_lossy(&bytes), after);
         let said = format!(r#"Set("content-length", "{}")"#, after.len());
         assert_eq!(edits.contains(&said), sized, "{edits}");
@@ -100,9 +100,9 @@ fn what_runs_says_what_it_asks_for_by_now() {
     let sequence = waits(&mut rig, &[], r#"{"model":"m1"}"#);
     granted(&mut rig, to(sequence, "m1-real"));
     rig.worker.handle_closed(rig.now);
-    rig.outs();
-    rig.pass(std::time::Duration::from_secs(2));
-    let [Out::Said(1, Event::Hello(Hello { running, .. }))] = &rig.open()[..] else {
+    rig.outputs();
+    rig.advance(std::time::Duration::from_secs(2));
+    let [Output::Sent(1, Event::Hello(Hello { running, .. }))] = &rig.open()[..] else {
         panic!("a Hello")
     };
     let said: Vec<_> = running.iter().filter_map(|it| it.register.as_ref()).collect();
@@ -139,7 +139,10 @@ fn who_enters_again_is_known_by_its_first_model() {
         body_bytes: rewritten.len() as u64,
         ..register(again, "g1")
     };
-    assert_eq!(second.outs(), [Out::Said(2, Event::Register(expected.clone()))]);
+    assert_eq!(
+        second.outputs(),
+        [Output::Sent(2, Event::Register(expected.clone()))]
+    );
 
     // It keeps its target, or gets another; its token still names the first model.
     let (_, none, kept) = granted(&mut second, to(again, "x-real"));
@@ -152,7 +155,7 @@ fn who_enters_again_is_known_by_its_first_model() {
         sequence: again,
         ..it
     });
-    assert_eq!(second.outs(), [Out::Said(3, Event::Register(expected))]);
+    assert_eq!(second.outputs(), [Output::Sent(3, Event::Register(expected))]);
     let (_, other, _) = granted(&mut second, to(third, "g1"));
     assert_eq!(other.expect("back again").text, b"\"g1\"");
 }
@@ -167,7 +170,7 @@ fn a_token_of_one_that_was_not_rewritten_names_no_model() {
     let mut second = rig(6, true, &shared);
     let headers = [("x-penstock-requeue", token.as_str())];
     let again = waits(&mut second, &headers, r#"{"model":"m1"}"#);
-    let [Out::Said(_, Event::Register(register))] = &second.outs()[..] else {
+    let [Output::Sent(_, Event::Register(register))] = &second.outputs()[..] else {
         panic!("one Register")
     };
     assert_eq!((register.sequence, register.model.as_str()), (again, "m1"));

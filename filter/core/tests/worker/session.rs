@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::harness::{Out, Rig, grant, register};
+use crate::harness::{Output, Rig, grant, register};
 use penstock_wire::{
     Bye, Cancel, Heartbeat, Hello, HelloAck, Policy, Register, Running, Started,
     command::Kind,
@@ -30,34 +30,34 @@ fn hello(stream: u32) -> Hello {
 const TICK: Duration = Duration::from_millis(50);
 
 /// The stream ends and the next one opens: what is said on it.
-fn reopen(rig: &mut Rig) -> Vec<Out> {
+fn reopen(rig: &mut Rig) -> Vec<Output> {
     rig.worker.handle_closed(rig.now);
-    rig.pass(TICK);
+    rig.advance(TICK);
     rig.open()
 }
 
 #[test]
 fn it_greets_and_beats() {
     let mut rig = Rig::new();
-    assert_eq!(rig.open(), [Out::Said(1, Event::Hello(hello(1)))]);
-    assert_eq!(rig.greet(1), []);
+    assert_eq!(rig.open(), [Output::Sent(1, Event::Hello(hello(1)))]);
+    assert_eq!(rig.hello_ack(1), []);
     assert_eq!(rig.worker.tick_period(rig.now), Duration::from_secs(1));
-    rig.pass(Duration::from_millis(500));
+    rig.advance(Duration::from_millis(500));
     assert_eq!(rig.tick(), []);
-    rig.pass(Duration::from_millis(499));
-    assert_eq!(rig.tick(), [Out::Said(2, Event::Heartbeat(Heartbeat {}))]);
+    rig.advance(Duration::from_millis(499));
+    assert_eq!(rig.tick(), [Output::Sent(2, Event::Heartbeat(Heartbeat {}))]);
     rig.worker.handle_shutdown();
-    assert_eq!(rig.outs(), [Out::Said(3, Event::Bye(Bye {}))]);
+    assert_eq!(rig.outputs(), [Output::Sent(3, Event::Bye(Bye {}))]);
 }
 
 #[test]
 fn a_new_stream_tells_who_waits_and_who_runs() {
     let mut rig = Rig::connected();
     let running = rig.running("m1");
-    rig.pass(Duration::from_millis(7));
+    rig.advance(Duration::from_millis(7));
     let (waiting, _) = rig.waiting("m2");
     rig.response(running, &[(":status", "200")], false);
-    rig.outs();
+    rig.outputs();
     let said = reopen(&mut rig);
     let expected = Hello {
         waiting: vec![Register {
@@ -76,10 +76,10 @@ fn a_new_stream_tells_who_waits_and_who_runs() {
         }],
         ..hello(2)
     };
-    assert_eq!(said, [Out::Said(1, Event::Hello(expected))]);
+    assert_eq!(said, [Output::Sent(1, Event::Hello(expected))]);
     // A request that comes before the companion has greeted follows the Hello.
     let (early, said) = rig.waiting("m3");
-    assert_eq!(said, [Out::Said(2, Event::Register(register(early, "m3")))]);
+    assert_eq!(said, [Output::Sent(2, Event::Register(register(early, "m3")))]);
 }
 
 #[test]
@@ -93,7 +93,7 @@ fn a_hello_comes_in_parts() {
         .open()
         .into_iter()
         .map(|out| {
-            if let Out::Said(_, Event::Hello(hello)) = out {
+            if let Output::Sent(_, Event::Hello(hello)) = out {
                 hello
             } else {
                 panic!("only Hello: {out:?}")
@@ -123,20 +123,20 @@ fn terminal_events_are_repeated_until_acknowledged() {
     }
     // Frames 1 to 4 are the Hello and the Registers, 5 to 7 the Cancels: the first of these is heard.
     rig.command(5, []);
-    let cancel = |seq, id: u64| Out::Said(seq, Event::Cancel(Cancel { sequence: id }));
+    let cancel = |seq, id: u64| Output::Sent(seq, Event::Cancel(Cancel { sequence: id }));
     assert_eq!(
         reopen(&mut rig),
         [
-            Out::Said(1, Event::Hello(hello(2))),
+            Output::Sent(1, Event::Hello(hello(2))),
             cancel(2, ids[1]),
             cancel(3, ids[2])
         ]
     );
-    rig.greet(1);
+    rig.hello_ack(1);
     rig.command(3, []);
     rig.worker.handle_closed(rig.now);
-    rig.pass(TICK);
-    assert_eq!(rig.open(), [Out::Said(1, Event::Hello(hello(3)))]);
+    rig.advance(TICK);
+    assert_eq!(rig.open(), [Output::Sent(1, Event::Hello(hello(3)))]);
 }
 
 #[test]
@@ -145,11 +145,11 @@ fn what_ends_while_no_stream_is_open_is_told_on_the_next() {
     let (waiting, _) = rig.waiting("m1");
     rig.worker.handle_closed(rig.now);
     assert_eq!(rig.log(waiting), []);
-    rig.pass(TICK);
+    rig.advance(TICK);
     let said = rig.open();
     assert_eq!(
         said[1..],
-        [Out::Said(2, Event::Cancel(Cancel { sequence: waiting }))]
+        [Output::Sent(2, Event::Cancel(Cancel { sequence: waiting }))]
     );
 }
 
@@ -159,7 +159,7 @@ fn who_was_never_told_of_isnt_cancelled() {
     let (waiting, said) = rig.waiting("m1");
     assert_eq!(said, []);
     rig.log(waiting);
-    assert_eq!(rig.open(), [Out::Said(1, Event::Hello(hello(1)))]);
+    assert_eq!(rig.open(), [Output::Sent(1, Event::Hello(hello(1)))]);
 }
 
 #[test]
@@ -168,48 +168,51 @@ fn kept_events_are_bounded_and_however_large_no_reason_to_leave() {
     rig.worker.handle_closed(rig.now);
     let body = format!(r#"{{"model":"{}"}}"#, "z".repeat(256));
     for _ in 0..UNACKED_EVENTS_MAX + 5 {
-        let sequence = rig.held(&[]);
+        let sequence = rig.paused(&[]);
         assert!(rig.body(sequence, &body, true).is_some());
     }
-    rig.pass(TICK);
+    rig.advance(TICK);
     assert_eq!(rig.open().len(), 1 + UNACKED_EVENTS_MAX);
-    rig.greet(1);
+    rig.hello_ack(1);
     let (sequence, said) = rig.waiting("m1");
     let seq = 2 + UNACKED_EVENTS_MAX as u64;
-    assert_eq!(said, [Out::Said(seq, Event::Register(register(sequence, "m1")))]);
+    assert_eq!(
+        said,
+        [Output::Sent(seq, Event::Register(register(sequence, "m1")))]
+    );
 }
 
 #[test]
 fn a_companion_that_acknowledges_nothing_is_unreachable() {
     let mut rig = Rig::connected();
     let running = rig.running("m1");
-    let mut outs = Vec::new();
+    let mut outputs = Vec::new();
     for _ in 0..80_000 {
         rig.response(running, &[(":status", "200")], false);
-        outs = rig.outs();
-        if outs.len() > 1 {
+        outputs = rig.outputs();
+        if outputs.len() > 1 {
             break;
         }
     }
     assert_eq!(
-        outs[1],
-        Out::Log("session 1: the companion acknowledges nothing".into())
+        outputs[1],
+        Output::Warning("companion session 1 closed: the companion acknowledges nothing".into())
     );
-    assert_eq!(rig.tick(), [Out::Cut]);
-    rig.pass(TICK);
-    assert_eq!(rig.tick(), [Out::Open]);
+    assert_eq!(rig.tick(), [Output::ResetStream]);
+    rig.advance(TICK);
+    assert_eq!(rig.tick(), [Output::OpenStream]);
 }
 
 #[test]
 fn attempts_back_off() {
     let mut rig = Rig::new();
-    assert_eq!(rig.tick(), [Out::Open]);
+    assert_eq!(rig.tick(), [Output::OpenStream]);
     for wait_ms in [50, 100, 200, 400, 800, 1_000, 1_000] {
         rig.worker.handle_open_failed(rig.now);
-        rig.pass(Duration::from_millis(wait_ms - 1));
+        rig.advance(Duration::from_millis(wait_ms - 1));
         assert_eq!(rig.tick(), []);
-        rig.pass(Duration::from_millis(1));
-        assert_eq!(rig.tick(), [Out::Open]);
+        rig.advance(Duration::from_millis(1));
+        assert_eq!(rig.tick(), [Output::OpenStream]);
     }
 }
 
@@ -217,17 +220,17 @@ fn attempts_back_off() {
 fn without_a_common_version_it_tries_again_much_later() {
     let mut rig = Rig::new();
     rig.open();
-    let outs = rig.command(0, [Kind::HelloAck(HelloAck { version: 0, term: 1 })]);
+    let outputs = rig.command(0, [Kind::HelloAck(HelloAck { version: 0, term: 1 })]);
     assert_eq!(
-        outs,
-        [Out::Log(
-            "session 1: companion and filter have no version of the protocol in common".into()
+        outputs,
+        [Output::Warning(
+            "companion session 1 closed: companion and filter have no protocol version in common: update the older one".into()
         )]
     );
-    assert_eq!(rig.tick(), [Out::Cut]);
-    rig.pass(Duration::from_secs(29));
+    assert_eq!(rig.tick(), [Output::ResetStream]);
+    rig.advance(Duration::from_secs(29));
     assert_eq!(rig.tick(), []);
-    rig.pass(Duration::from_secs(1));
+    rig.advance(Duration::from_secs(1));
     rig.open();
     // Said once, however often it is tried.
     assert_eq!(
@@ -240,21 +243,21 @@ fn without_a_common_version_it_tries_again_much_later() {
 fn an_older_companion_is_left() {
     let mut rig = Rig::connected();
     rig.worker.handle_closed(rig.now);
-    rig.pass(TICK);
+    rig.advance(TICK);
     rig.open();
-    rig.greet(5);
+    rig.hello_ack(5);
     rig.worker.handle_closed(rig.now);
-    rig.pass(TICK);
+    rig.advance(TICK);
     rig.open();
     let (sequence, _) = rig.waiting("m1");
     assert_eq!(
-        rig.greet(4),
-        [Out::Log(
-            "session 3: this companion is older than the last one".into()
+        rig.hello_ack(4),
+        [Output::Warning(
+            "companion session 3 closed: its companion is older than the last one".into()
         )]
     );
     assert_eq!(rig.command(1, [Kind::Grant(grant(sequence))]), []);
-    assert_eq!(rig.tick(), [Out::Cut]);
+    assert_eq!(rig.tick(), [Output::ResetStream]);
 }
 
 #[test]
@@ -262,16 +265,16 @@ fn frames_out_of_order_break_the_stream() {
     let mut rig = Rig::connected();
     rig.worker.handle_message(rig.now, b"\xff\xff");
     assert_eq!(
-        rig.outs(),
-        [Out::Log(
-            "session 1: the companion sent what isn't a frame".into()
+        rig.outputs(),
+        [Output::Warning(
+            "companion session 1 closed: the companion sent a malformed frame".into()
         )]
     );
     let mut rig = Rig::connected();
     assert_eq!(
         rig.command(99, []),
-        [Out::Log(
-            "session 1: the companion's frames are out of order".into()
+        [Output::Warning(
+            "companion session 1 closed: the companion's frames are out of order".into()
         )]
     );
 }
@@ -282,12 +285,14 @@ fn bye_of_the_companion_makes_room_for_its_successor() {
     rig.waiting("m1");
     assert_eq!(
         rig.command(2, [Kind::Bye(Bye {})]),
-        [Out::Note("session 1: the companion goes away".into())]
+        [Output::Info(
+            "companion session 1 closed: the companion shuts down".into()
+        )]
     );
-    assert_eq!(rig.tick(), [Out::Cut]);
-    rig.pass(TICK);
+    assert_eq!(rig.tick(), [Output::ResetStream]);
+    rig.advance(TICK);
     let said = rig.open();
-    let [Out::Said(1, Event::Hello(hello))] = &said[..] else {
+    let [Output::Sent(1, Event::Hello(hello))] = &said[..] else {
         panic!("{said:?}")
     };
     assert_eq!(hello.waiting.len(), 1);
@@ -299,30 +304,30 @@ fn requests_wait_for_hold_and_no_longer() {
     let (waiting, _) = rig.waiting("m1");
     rig.worker.handle_closed(rig.now);
     assert_eq!(rig.worker.tick_period(rig.now), TICK);
-    rig.pass(Duration::from_millis(4_999));
-    assert_eq!(rig.tick(), [Out::Open]);
+    rig.advance(Duration::from_millis(4_999));
+    assert_eq!(rig.tick(), [Output::OpenStream]);
     rig.worker.handle_open_failed(rig.now);
     let (late, _) = rig.waiting("m1");
-    rig.pass(Duration::from_millis(1));
-    let outs = rig.tick();
-    let [Out::LocalReply(101, first), Out::LocalReply(102, second)] = &outs[..] else {
-        panic!("{outs:?}")
+    rig.advance(Duration::from_millis(1));
+    let outputs = rig.tick();
+    let [Output::Reply(101, first), Output::Reply(102, second)] = &outputs[..] else {
+        panic!("{outputs:?}")
     };
     assert_eq!((first.status, second.status), (503, 503));
     assert!(String::from_utf8_lossy(&first.body).contains("gateway_unavailable"));
     assert_eq!(rig.log(waiting), []);
     assert_eq!(rig.log(late), []);
     // From now on they don't wait at all, but in a pool that is more patient.
-    let sequence = rig.held(&[]);
+    let sequence = rig.paused(&[]);
     assert_eq!(rig.body(sequence, r#"{"model":"m1"}"#, true).unwrap().status, 503);
     let (patient, _) = rig.waiting("p1");
-    rig.pass(Duration::from_secs(1));
+    rig.advance(Duration::from_secs(1));
     let said = rig.open();
     let [
-        Out::Said(1, Event::Hello(hello)),
-        Out::Said(2, Event::Refused(first)),
-        Out::Said(3, _),
-        Out::Said(4, Event::Refused(last)),
+        Output::Sent(1, Event::Hello(hello)),
+        Output::Sent(2, Event::Refused(first)),
+        Output::Sent(3, _),
+        Output::Sent(4, Event::Refused(last)),
     ] = &said[..]
     else {
         panic!("{said:?}")
@@ -338,36 +343,36 @@ fn requests_wait_for_hold_and_no_longer() {
 #[test]
 fn at_a_cold_start_hold_counts_from_the_configuration() {
     let mut rig = Rig::new();
-    rig.pass(Duration::from_millis(4_999));
+    rig.advance(Duration::from_millis(4_999));
     rig.waiting("m1");
-    rig.pass(Duration::from_millis(1));
-    let outs = rig.tick();
+    rig.advance(Duration::from_millis(1));
+    let outputs = rig.tick();
     assert!(
-        matches!(outs[..], [Out::LocalReply(101, _), Out::Open]),
-        "{outs:?}"
+        matches!(outputs[..], [Output::Reply(101, _), Output::OpenStream]),
+        "{outputs:?}"
     );
 }
 
 #[test]
 fn ttl_and_deadline_are_kept_while_the_companion_is_away() {
     let mut rig = Rig::new();
-    let deadline = rig.held(&[("x-penstock-deadline-ms", "200")]);
+    let deadline = rig.paused(&[("x-penstock-deadline-ms", "200")]);
     rig.body(deadline, r#"{"model":"p1"}"#, true);
     rig.waiting("p1");
     rig.tick();
     rig.worker.handle_open_failed(rig.now);
-    rig.pass(Duration::from_millis(200));
-    let outs = rig.tick();
-    let Out::LocalReply(101, answer) = &outs[0] else {
-        panic!("{outs:?}")
+    rig.advance(Duration::from_millis(200));
+    let outputs = rig.tick();
+    let Output::Reply(101, answer) = &outputs[0] else {
+        panic!("{outputs:?}")
     };
     assert_eq!(answer.status, 504);
     assert!(answer.headers.contains(&("x-should-retry", "false".into())));
     rig.worker.handle_open_failed(rig.now);
-    rig.pass(Duration::from_millis(29_800));
-    let outs = rig.tick();
-    let Out::LocalReply(102, answer) = &outs[0] else {
-        panic!("{outs:?}")
+    rig.advance(Duration::from_millis(29_800));
+    let outputs = rig.tick();
+    let Output::Reply(102, answer) = &outputs[0] else {
+        panic!("{outputs:?}")
     };
     assert!(String::from_utf8_lossy(&answer.body).contains("Request timed out after 30s in queue"));
     assert!(String::from_utf8_lossy(&answer.body).contains("queue_timeout"));
@@ -377,14 +382,14 @@ fn ttl_and_deadline_are_kept_while_the_companion_is_away() {
 fn deadlines_are_the_companions_while_it_answers() {
     let mut rig = Rig::connected();
     rig.waiting("m1");
-    rig.pass(Duration::from_secs(100));
-    assert_eq!(rig.tick(), [Out::Said(3, Event::Heartbeat(Heartbeat {}))]);
+    rig.advance(Duration::from_secs(100));
+    assert_eq!(rig.tick(), [Output::Sent(3, Event::Heartbeat(Heartbeat {}))]);
 }
 
 #[test]
 fn a_policy_counts_from_the_next_request_on() {
     let mut rig = Rig::connected();
-    let before = rig.held(&[]);
+    let before = rig.paused(&[]);
     rig.command(
         1,
         [Kind::Policy(Policy {
@@ -398,9 +403,9 @@ fn a_policy_counts_from_the_next_request_on() {
         rig.headers(&[], true),
         penstock_filter_core::effect::HeadersAction::Pass(_)
     ));
-    rig.outs();
+    rig.outputs();
     let said = reopen(&mut rig);
-    let [Out::Said(1, Event::Hello(hello))] = &said[..] else {
+    let [Output::Sent(1, Event::Hello(hello))] = &said[..] else {
         panic!("{said:?}")
     };
     assert_eq!(hello.policy_digest, "d1");
@@ -411,9 +416,9 @@ fn what_isnt_terminal_isnt_repeated() {
     let mut rig = Rig::connected();
     let running = rig.running("m1");
     rig.response(running, &[(":status", "200")], false);
-    let said = rig.outs();
+    let said = rig.outputs();
     assert!(
-        matches!(said[..], [Out::Said(3, Event::Started(Started { .. }))]),
+        matches!(said[..], [Output::Sent(3, Event::Started(Started { .. }))]),
         "{said:?}"
     );
     assert_eq!(reopen(&mut rig).len(), 1);

@@ -1,7 +1,10 @@
 //! What workers of one Envoy share: who it is, and the policy in force.
 
-use crate::harness::{Nothing, Out, Rig, Shared, config};
-use penstock_filter_core::{effect::HeadersAction, shared_data::SharedData};
+use crate::harness::{NoSharedData, Output, Rig, Shared, config};
+use penstock_filter_core::{
+    effect::HeadersAction,
+    shared_data::{SetIf, SharedData},
+};
 use penstock_wire::{Hello, Policy, Route, command::Kind, filter_frame::Event};
 use prost::Message;
 #[cfg(target_arch = "wasm32")]
@@ -9,7 +12,7 @@ use wasm_bindgen_test::wasm_bindgen_test as test;
 
 fn hello(rig: &mut Rig) -> Hello {
     match &rig.open()[..] {
-        [Out::Said(1, Event::Hello(hello))] => hello.clone(),
+        [Output::Sent(1, Event::Hello(hello))] => hello.clone(),
         said => panic!("one Hello: {said:?}"),
     }
 }
@@ -34,24 +37,24 @@ impl SharedData for Raced {
         self.0.get(key)
     }
 
-    fn set(&self, key: &str, value: &[u8], replaces: Option<u32>) -> bool {
+    fn set(&self, key: &str, value: &[u8], condition: SetIf) -> bool {
         let other = [9_u64.to_le_bytes().as_slice(), &[1; 16]].concat();
-        self.0.set(key, &other, Some(0));
-        self.0.set(key, value, replaces)
+        self.0.set(key, &other, SetIf::Absent);
+        self.0.set(key, value, condition)
     }
 }
 
 #[test]
 fn of_two_that_draw_at_once_one_counts() {
-    let mut rig = Rig::on(5, &config("", ""), Box::new(Raced(Shared::default())));
+    let mut rig = Rig::with_shared_data(5, &config("", ""), Box::new(Raced(Shared::default())));
     assert_eq!(hello(&mut rig).envoy, 9);
 }
 
 #[test]
 fn without_commons_an_envoy_is_nobody() {
-    let mut rig = Rig::on(5, &config("", ""), Box::new(Nothing));
+    let mut rig = Rig::with_shared_data(5, &config("", ""), Box::new(NoSharedData));
     assert_eq!(hello(&mut rig).envoy, 0);
-    rig.greet(1);
+    rig.hello_ack(1);
     let running = rig.running("m1");
     assert_eq!(rig.log(running).len(), 1);
 }
@@ -62,7 +65,7 @@ fn a_new_worker_starts_with_the_policy_in_force() {
     let first = config("", "");
     let mut rig = Rig::with(5, &first, &shared);
     rig.open();
-    rig.greet(1);
+    rig.hello_ack(1);
     let policy = Policy {
         digest: "d1".into(),
         body_bytes_max: 10,
@@ -89,6 +92,6 @@ fn a_new_worker_starts_with_the_policy_in_force() {
         shared.get("penstock/policy/c").map(|(kept, _)| kept),
         Some(policy.encode_to_vec())
     );
-    shared.set("penstock/policy/c", b"\xff", None);
+    shared.set("penstock/policy/c", b"\xff", SetIf::Always);
     assert_eq!(hello(&mut Rig::with(8, &first, &shared)).policy_digest, "d0");
 }

@@ -1,6 +1,6 @@
 //! Which host answers, where the route tells it in the answer's headers.
 
-use crate::harness::{Out, Rig, Shared, config, grant};
+use crate::harness::{Output, Rig, Shared, config, grant};
 use penstock_filter_core::header_sanitizer::HeaderEdit;
 use penstock_wire::{command::Kind, filter_frame::Event};
 #[cfg(target_arch = "wasm32")]
@@ -14,7 +14,7 @@ fn an_address_that_the_route_tells_is_neither_asked_for_nor_set() {
         &Shared::default(),
     );
     rig.open();
-    rig.greet(2);
+    rig.hello_ack(2);
     let (sequence, _) = rig.waiting("m1");
     rig.command(0, [Kind::Grant(grant(sequence))]);
     // What Envoy would say if it were asked.
@@ -35,9 +35,9 @@ fn an_address_that_the_route_tells_is_neither_asked_for_nor_set() {
         ]
     );
     rig.response_body(sequence, "{}", true);
-    let outs = rig.log(sequence);
-    let [Out::Said(_, Event::Completed(completed))] = &outs[..] else {
-        panic!("{outs:?}")
+    let outputs = rig.log(sequence);
+    let [Output::Sent(_, Event::Completed(completed))] = &outputs[..] else {
+        panic!("{outputs:?}")
     };
     assert_eq!(completed.endpoint, "1.1.1.1:1");
 }

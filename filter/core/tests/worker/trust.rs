@@ -1,6 +1,6 @@
 //! Whose claims count: what is registered of a client that is trusted, and of one that isn't, and what a server sees.
 
-use crate::harness::{Out, Rig, Shared, config, register};
+use crate::harness::{Output, Rig, Shared, config, register};
 use penstock_filter_core::{effect::HeadersAction, header_sanitizer::HeaderEdit};
 use penstock_wire::{Register, filter_frame::Event};
 #[cfg(target_arch = "wasm32")]
@@ -28,7 +28,7 @@ fn rig(trust: &str) -> Rig {
     let config = config(r#""identity": {"#, &identity);
     let mut rig = Rig::with(2, &config, &Shared::default());
     rig.open();
-    rig.greet(2);
+    rig.hello_ack(2);
     rig
 }
 
@@ -45,8 +45,8 @@ fn said(rig: &mut Rig) -> (Vec<HeaderEdit>, Register) {
         panic!("held")
     };
     assert_eq!(rig.body(sequence, r#"{"model":"m1"}"#, true), None);
-    match rig.outs().pop() {
-        Some(Out::Said(_, Event::Register(said))) => (edits, said),
+    match rig.outputs().pop() {
+        Some(Output::Sent(_, Event::Register(said))) => (edits, said),
         other => panic!("a register: {other:?}"),
     }
 }

@@ -1,0 +1,304 @@
+//! Collects the fields of a request body from the JSON reader's callbacks.
+
+use std::sync::Arc;
+
+use penstock_wire::limits::NAME_BYTES_MAX;
+
+use super::Body;
+use crate::{
+    json::{Container, JsonString, Literal, Visitor},
+    limits::{ATTACHMENT_BYTES_MAX, KEY_BYTES_MAX, TOKEN_ID_BYTES},
+    prefix_hashes::PrefixHasher,
+};
+
+/// The reason for which a body is refused although it is JSON.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Stop {
+    NotAnObject,
+    TwoModels,
+    BadModel,
+}
+
+/// The meaning of a top-level key.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Role {
+    #[default]
+    Other,
+    Model,
+    Stream,
+    MaxTokens,
+    Prompt,
+    /// A prompt that may also be a list of token ids.
+    PromptOrIds,
+}
+
+impl Role {
+    fn from_key(key: &str) -> Self {
+        match key {
+            "model" => Self::Model,
+            "stream" => Self::Stream,
+            "max_tokens" | "max_completion_tokens" | "max_output_tokens" => Self::MaxTokens,
+            "messages" | "system" | "instructions" | "suffix" | "tools" | "functions" => Self::Prompt,
+            "prompt" | "input" => Self::PromptOrIds,
+            _ => Self::Other,
+        }
+    }
+}
+
+/// How much of a string counts as prompt text.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Share {
+    #[default]
+    Nothing,
+    Whole,
+    /// At most `ATTACHMENT_BYTES_MAX` bytes.
+    Capped,
+}
+
+impl Share {
+    /// The share of the value under `key`, in an object with the share `self`.
+    fn of_member(self, key: &str) -> Self {
+        match (self, key) {
+            (Self::Nothing, _) => Self::Nothing,
+            (
+                Self::Whole | Self::Capped,
+                "role" | "type" | "id" | "tool_call_id" | "call_id" | "status" | "detail" | "format"
+                | "media_type" | "mime_type" | "cache_control" | "file_id",
+            ) => Self::Nothing,
+            (
+                Self::Whole,
+                "url" | "image_url" | "image" | "source" | "data" | "input_audio" | "audio" | "audio_url"
+                | "video_url" | "file" | "file_data" | "file_url" | "b64_json" | "encrypted_content",
+            )
+            | (Self::Capped, _) => Self::Capped,
+            (Self::Whole, _) => Self::Whole,
+        }
+    }
+
+    /// The number of bytes of a string that count.
+    fn limit(self) -> u64 {
+        match self {
+            Self::Nothing => 0,
+            Self::Whole => u64::MAX,
+            Self::Capped => ATTACHMENT_BYTES_MAX,
+        }
+    }
+}
+
+#[derive(Debug, Default)]
+pub(super) struct Fields {
+    body_keys: Arc<[String]>,
+    body: Body,
+    has_model: bool,
+    depth: u32,
+    /// The role of the top-level key that was read last.
+    role: Role,
+    /// Its index in `body_keys`.
+    body_key: Option<usize>,
+    /// The share of the next value.
+    share: Share,
+    /// The shares of the open containers, one bit each.
+    whole: u128,
+    capped: u128,
+    hasher: Option<PrefixHasher>,
+    /// Bytes of the current string that were hashed.
+    hashed: u64,
+}
+
+impl Fields {
+    pub(super) fn new(body_keys: Arc<[String]>) -> Self {
+        let body = Body {
+            identities: vec![None; body_keys.len()],
+            ..Body::default()
+        };
+        Self {
+            body_keys,
+            body,
+            ..Self::default()
+        }
+    }
+
+    pub(super) fn hash_prefixes(&mut self) {
+        self.hasher = Some(PrefixHasher::new());
+    }
+
+    pub(super) fn into_body(self) -> Body {
+        let prefix_hashes = self.hasher.map(PrefixHasher::into_hashes);
+        Body {
+            prefix_hashes: prefix_hashes.unwrap_or_default(),
+            ..self.body
+        }
+    }
+
+    /// The bit of the innermost open container.
+    fn bit(&self) -> u128 {
+        1_u128.wrapping_shl(self.depth.saturating_sub(1))
+    }
+
+    fn container_share(&self) -> Share {
+        match (self.whole & self.bit() != 0, self.capped & self.bit() != 0) {
+            (true, _) => Share::Whole,
+            (false, true) => Share::Capped,
+            (false, false) => Share::Nothing,
+        }
+    }
+
+    /// Refuses a number or literal where the body needs an object or a string.
+    fn check_scalar(&self) -> Result<(), Stop> {
+        match self.depth {
+            0 => Err(Stop::NotAnObject),
+            1 if self.role == Role::Model => Err(Stop::BadModel),
+            _ => Ok(()),
+        }
+    }
+
+    fn identity(&mut self) -> Option<&mut Option<String>> {
+        self.body.identities.get_mut(self.body_key?)
+    }
+
+    fn count_prompt(&mut self, bytes: u64) {
+        self.body.prompt_bytes = self.body.prompt_bytes.saturating_add(bytes);
+    }
+}
+
+impl Visitor for Fields {
+    type Stop = Stop;
+
+    fn key_limit(&self) -> usize {
+        if self.depth == 1 {
+            // One byte more than the longest body key, so that a longer key can't be mistaken for it.
+            NAME_BYTES_MAX.saturating_add(1)
+        } else {
+            KEY_BYTES_MAX
+        }
+    }
+
+    fn string_limit(&self) -> usize {
+        if self.depth == 1 && (self.role == Role::Model || self.body_key.is_some()) {
+            NAME_BYTES_MAX
+        } else {
+            0
+        }
+    }
+
+    fn wants_string_bytes(&self) -> bool {
+        self.hasher.is_some() && self.depth > 0 && self.share != Share::Nothing
+    }
+
+    fn string_bytes(&mut self, bytes: &[u8]) {
+        let Some(hasher) = &mut self.hasher else {
+            return;
+        };
+        let room = self.share.limit().saturating_sub(self.hashed);
+        let room = usize::try_from(room).unwrap_or(usize::MAX);
+        let (counted, _) = bytes.split_at_checked(room).unwrap_or((bytes, &[]));
+        hasher.write(counted);
+        let counted = u64::try_from(counted.len()).unwrap_or(u64::MAX);
+        self.hashed = self.hashed.saturating_add(counted);
+    }
+
+    fn key(&mut self, key: JsonString<'_>) -> Result<(), Stop> {
+        if self.depth > 1 {
+            let key = if key.is_cut() { "" } else { key.kept };
+            self.share = self.container_share().of_member(key);
+            return Ok(());
+        }
+        self.role = Role::from_key(key.kept);
+        self.share = match self.role {
+            Role::Prompt | Role::PromptOrIds => Share::Whole,
+            Role::Other | Role::Model | Role::Stream | Role::MaxTokens => Share::Nothing,
+        };
+        self.body_key = self.body_keys.iter().position(|known| known == key.kept);
+        // The last of several equal keys counts, as in every JSON parser.
+        if let Some(identity) = self.identity() {
+            *identity = None;
+        }
+        match self.role {
+            Role::Model if self.has_model => return Err(Stop::TwoModels),
+            Role::Model => self.has_model = true,
+            Role::Stream => self.body.stream = false,
+            Role::Other | Role::MaxTokens | Role::Prompt | Role::PromptOrIds => {}
+        }
+        Ok(())
+    }
+
+    fn string(&mut self, value: JsonString<'_>) -> Result<(), Stop> {
+        if self.depth == 0 {
+            return Err(Stop::NotAnObject);
+        }
+        if self.share != Share::Nothing
+            && let Some(hasher) = &mut self.hasher
+        {
+            hasher.end_string();
+            self.hashed = 0;
+        }
+        self.count_prompt(value.bytes.min(self.share.limit()));
+        if self.depth > 1 {
+            return Ok(());
+        }
+        if self.role == Role::Model {
+            if value.is_cut() || value.kept.is_empty() {
+                return Err(Stop::BadModel);
+            }
+            value.kept.clone_into(&mut self.body.model);
+            self.body.model_range = value.begin..value.end;
+        }
+        if !value.kept.is_empty()
+            && let Some(identity) = self.identity()
+        {
+            *identity = Some(value.kept.to_owned());
+        }
+        Ok(())
+    }
+
+    fn number(&mut self, whole: Option<u64>, in_array: bool) -> Result<(), Stop> {
+        self.check_scalar()?;
+        if self.depth == 1 && self.role == Role::MaxTokens {
+            self.body.max_tokens = match (self.body.max_tokens, whole) {
+                (Some(least), Some(whole)) => Some(least.min(whole)),
+                (least, whole) => least.or(whole),
+            };
+        }
+        if in_array && self.role == Role::PromptOrIds && self.share == Share::Whole {
+            self.count_prompt(TOKEN_ID_BYTES);
+            if let Some(hasher) = &mut self.hasher {
+                let [a, b, c, d, ..] = whole.unwrap_or(u64::MAX).to_le_bytes();
+                hasher.write(&[a, b, c, d]);
+            }
+        }
+        Ok(())
+    }
+
+    fn literal(&mut self, literal: Literal) -> Result<(), Stop> {
+        self.check_scalar()?;
+        if self.depth == 1 && self.role == Role::Stream {
+            self.body.stream = literal == Literal::True;
+        }
+        Ok(())
+    }
+
+    fn open(&mut self, container: Container) -> Result<(), Stop> {
+        match (self.depth, container) {
+            (0, Container::Object) => {}
+            (0, Container::Array) => return Err(Stop::NotAnObject),
+            (1, _) if self.role == Role::Model => return Err(Stop::BadModel),
+            (_, _) => {}
+        }
+        self.depth = self.depth.saturating_add(1);
+        let bit = self.bit();
+        self.whole &= !bit;
+        self.capped &= !bit;
+        match self.share {
+            Share::Nothing => {}
+            Share::Whole => self.whole |= bit,
+            Share::Capped => self.capped |= bit,
+        }
+        Ok(())
+    }
+
+    fn close(&mut self) {
+        self.depth = self.depth.saturating_sub(1);
+        // The next item of an array has the array's share; in an object the next key sets it.
+        self.share = self.container_share();
+    }
+}

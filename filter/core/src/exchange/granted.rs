@@ -1,0 +1,150 @@
+//! A granted exchange: the upstream's response, and the messages that report it to the companion.
+
+use penstock_wire::{Completed, EndReason, Grant, Register, Running, Started};
+
+use crate::{
+    end_reason::{UpstreamFailure, unfinished},
+    in_flight::Load,
+    local_reply::QueueReport,
+    properties::{Properties, attempt_count, response_code_details, upstream_address},
+    response::{ResponseScanner, ResponseStats},
+    time::Instant,
+};
+
+/// An exchange that was granted and hasn't ended.
+#[derive(Debug)]
+pub(crate) struct Granted {
+    pub(crate) granted_at: Instant,
+    pub(crate) pool: String,
+    /// The first endpoint of the grant; `None`: Envoy chooses.
+    pub(crate) endpoint: Option<String>,
+    pub(crate) report: QueueReport,
+    pub(crate) upstream: Upstream,
+    /// What the request counts as in its pool.
+    pub(crate) load: Load,
+}
+
+/// The state of the response.
+#[derive(Debug)]
+pub(crate) enum Upstream {
+    /// No response yet.
+    Pending,
+    /// Envoy sent a local reply because no server responded.
+    Unanswered { failure: UpstreamFailure, status: u32 },
+    /// Envoy sent a local reply for another reason.
+    EndedByEnvoy { status: u32 },
+    /// The request was requeued. The requeue listener's filter responds and reports the result.
+    Requeued { status: u32 },
+    /// A server responds.
+    Responding(Box<Response>),
+}
+
+/// The response of a server.
+#[derive(Debug)]
+pub(crate) struct Response {
+    /// The server's address, as far as it is known.
+    pub(crate) endpoint: Option<String>,
+    pub(crate) status: u32,
+    /// How often Envoy sent the request; 0: not asked for.
+    pub(crate) attempts: u32,
+    pub(crate) scanner: ResponseScanner,
+    /// The last byte has passed.
+    pub(crate) is_complete: bool,
+}
+
+impl Granted {
+    pub(crate) fn new(now: Instant, grant: Grant, load: Load) -> Self {
+        Self {
+            load,
+            granted_at: now,
+            pool: grant.pool,
+            endpoint: grant.endpoints.into_iter().next(),
+            report: QueueReport {
+                outcome: grant.outcome,
+                queue_us: grant.queue_us,
+                saturation_milli: grant.saturation_milli,
+            },
+            upstream: Upstream::Pending,
+        }
+    }
+
+    /// The entry of this exchange in a Hello; `None` if it was requeued, and the requeue listener's filter lists it.
+    pub(crate) fn running(&self, now: Instant, register: Register) -> Option<Running> {
+        let response = match &self.upstream {
+            Upstream::Responding(response) => Some(response),
+            Upstream::Pending | Upstream::Unanswered { .. } | Upstream::EndedByEnvoy { .. } => None,
+            Upstream::Requeued { .. } => return None,
+        };
+        let endpoint = response.map_or(&self.endpoint, |response| &response.endpoint);
+        Some(Running {
+            register: Some(register),
+            pool: self.pool.clone(),
+            endpoint: endpoint.clone().unwrap_or_default(),
+            age_us: now.micros_since(self.granted_at),
+            started: response.is_some(),
+        })
+    }
+
+    /// The event for a response whose headers have arrived.
+    pub(crate) fn started(&self, now: Instant, sequence: u64, response: &Response) -> Started {
+        Started {
+            sequence,
+            endpoint: response.endpoint.clone().unwrap_or_default(),
+            status: response.status,
+            attempts: response.attempts,
+            after_us: now.micros_since(self.granted_at),
+        }
+    }
+
+    /// The event for the end of the exchange. Asks the host only for facts that the filter hasn't seen.
+    pub(crate) fn completed(self, sequence: u64, host: &impl Properties) -> Completed {
+        let (status, end) = match self.upstream {
+            Upstream::Responding(response) => {
+                return response.completed(self.granted_at, sequence, host);
+            }
+            Upstream::Unanswered { failure, status } => (status, failure.end_reason()),
+            // None of the granted endpoints accepted the request, whatever its requeued exchange came to.
+            Upstream::Requeued { status } => (status, EndReason::Unavailable),
+            Upstream::EndedByEnvoy { status } => (status, unfinished(&response_code_details(host), false)),
+            Upstream::Pending => (0, unfinished(&response_code_details(host), false)),
+        };
+        Completed {
+            sequence,
+            endpoint: upstream_address(host).unwrap_or_default(),
+            status,
+            attempts: attempt_count(host),
+            end: end.into(),
+            ..Completed::default()
+        }
+    }
+}
+
+impl Response {
+    fn completed(mut self, granted_at: Instant, sequence: u64, host: &impl Properties) -> Completed {
+        let end = if self.is_complete {
+            EndReason::Served
+        } else {
+            unfinished(&response_code_details(host), true)
+        };
+        let ResponseStats {
+            usage,
+            text_events,
+            first_byte,
+            last_byte,
+        } = self.scanner.stats();
+        let since_grant = |moment: Option<Instant>| moment.map(|moment| moment.micros_since(granted_at));
+        Completed {
+            sequence,
+            endpoint: self.endpoint.unwrap_or_default(),
+            status: self.status,
+            attempts: self.attempts,
+            end: end.into(),
+            first_byte_us: since_grant(first_byte),
+            last_byte_us: since_grant(last_byte),
+            prompt_tokens: usage.prompt,
+            cached_tokens: usage.cached,
+            output_tokens: usage.output,
+            output_chunks: text_events,
+        }
+    }
+}

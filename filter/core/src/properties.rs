@@ -1,0 +1,48 @@
+//! Properties of an HTTP stream that Envoy provides beside the headers: addresses, response details, metadata.
+
+use penstock_wire::limits::NAME_BYTES_MAX;
+
+use crate::headers::bounded;
+
+/// Envoy's properties of one HTTP stream.
+pub trait Properties {
+    /// The value of the property at `path`; `None`: the stream doesn't have it.
+    fn property(&self, path: &[&str]) -> Option<Vec<u8>>;
+}
+
+/// The client's address as Envoy sees it, without its port.
+pub(crate) fn client_address(host: &impl Properties) -> Option<String> {
+    let address = host.property(&["source", "address"])?;
+    bounded(&address, NAME_BYTES_MAX).map(without_port)
+}
+
+/// Envoy's response code details: the reason why a response was sent or a stream ended.
+pub(crate) fn response_code_details(host: &impl Properties) -> String {
+    text(host.property(&["response", "code_details"])).unwrap_or_default()
+}
+
+/// The address of the server that Envoy used last.
+pub(crate) fn upstream_address(host: &impl Properties) -> Option<String> {
+    text(host.property(&["upstream", "address"]))
+}
+
+/// How often Envoy sent the request upstream; 0: unknown.
+pub(crate) fn attempt_count(host: &impl Properties) -> u32 {
+    let count = host.property(&["upstream", "request_attempt_count"]);
+    let count = count.and_then(|bytes| Some(u64::from_le_bytes(bytes.try_into().ok()?)));
+    count.and_then(|count| u32::try_from(count).ok()).unwrap_or(0)
+}
+
+fn text(value: Option<Vec<u8>>) -> Option<String> {
+    value
+        .and_then(|value| String::from_utf8(value).ok())
+        .filter(|value| !value.is_empty())
+}
+
+/// Removes the port from `ip:port` or `[ip]:port`.
+fn without_port(address: String) -> String {
+    let ip = address
+        .rsplit_once(':')
+        .map(|(ip, _)| ip.trim_start_matches('[').trim_end_matches(']').to_owned());
+    ip.unwrap_or(address)
+}

@@ -1,0 +1,54 @@
+//! Builds the Hello of a stream, in parts of limited size.
+
+use core::num::NonZeroU64;
+
+use penstock_wire::{
+    Hello, Register, Running,
+    limits::{HELLO_PART_REQUESTS, VERSION_MAX, VERSION_MIN},
+};
+
+use super::Epoch;
+
+/// The fields that all parts share.
+pub(super) struct HelloHeader<'a> {
+    pub(super) epoch: Epoch,
+    pub(super) stream: u32,
+    pub(super) envoy: Option<NonZeroU64>,
+    pub(super) policy_digest: &'a str,
+    pub(super) node: &'a str,
+}
+
+impl HelloHeader<'_> {
+    /// The parts that list these requests; one part if there are none.
+    pub(super) fn parts(&self, waiting: Vec<Register>, running: Vec<Running>) -> Vec<Hello> {
+        let mut parts = Vec::new();
+        let (mut waiting, mut running) = (waiting.into_iter(), running.into_iter());
+        loop {
+            let mut part = self.empty_part();
+            part.part = u32::try_from(parts.len()).unwrap_or(u32::MAX);
+            part.waiting = waiting.by_ref().take(HELLO_PART_REQUESTS).collect();
+            let room = HELLO_PART_REQUESTS.saturating_sub(part.waiting.len());
+            part.running = running.by_ref().take(room).collect();
+            let last = waiting.len() == 0 && running.len() == 0;
+            part.last = last;
+            parts.push(part);
+            if last {
+                return parts;
+            }
+        }
+    }
+
+    fn empty_part(&self) -> Hello {
+        Hello {
+            epoch_hi: self.epoch.hi,
+            epoch_lo: self.epoch.lo,
+            stream: self.stream,
+            version_min: VERSION_MIN,
+            version_max: VERSION_MAX,
+            policy_digest: self.policy_digest.to_owned(),
+            node: self.node.to_owned(),
+            envoy: self.envoy.map_or(0, NonZeroU64::get),
+            ..Hello::default()
+        }
+    }
+}

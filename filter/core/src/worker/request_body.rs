@@ -1,0 +1,185 @@
+//! The request's body: reads it, registers the request with the companion, or refuses it.
+
+use penstock_wire::{
+    Api, Cancel, Refused,
+    filter_frame::Event,
+    names::{code, outcome},
+};
+
+use super::Worker;
+use crate::{
+    body::Body,
+    effect::BodyAction,
+    exchange::{Phase, ReadingBody},
+    fallback_deadlines::{WaitDecision, decide},
+    identity::IdentityClaims,
+    local_reply::{Failure, LocalReply, QueueReport},
+    registration::{self, body_too_large, invalid_body},
+    time::Instant,
+};
+
+impl Worker {
+    /// More of a request's body has arrived: `size` bytes in total, which `read(start, length)` fetches.
+    pub fn handle_request_body(
+        &mut self,
+        now: Instant,
+        sequence: u64,
+        size: usize,
+        end: bool,
+        read: impl FnMut(usize, usize) -> Option<Vec<u8>>,
+    ) -> BodyAction {
+        let Some(exchange) = self.exchanges.get_mut(&sequence) else {
+            return BodyAction::Pause;
+        };
+        let Phase::ReadingBody(reading) = &mut exchange.phase else {
+            return BodyAction::Pause;
+        };
+        let limit = exchange.policy.body_bytes_max;
+        if u64::try_from(size).unwrap_or(u64::MAX) > limit {
+            return self.refuse_invalid(now, sequence, &body_too_large(limit));
+        }
+        reading.size = size;
+        if end {
+            return self.handle_request_end(now, sequence, read);
+        }
+        match reading.scanner.read_on(size, false, read) {
+            Ok(()) => BodyAction::Pause,
+            Err(error) => self.refuse_invalid(now, sequence, &invalid_body(error)),
+        }
+    }
+
+    /// The body of a request has ended, with its last byte or with trailers. `read(start, length)` fetches the bytes that
+    /// haven't been scanned.
+    pub fn handle_request_end(
+        &mut self,
+        now: Instant,
+        sequence: u64,
+        read: impl FnMut(usize, usize) -> Option<Vec<u8>>,
+    ) -> BodyAction {
+        let Some(exchange) = self.exchanges.get_mut(&sequence) else {
+            return BodyAction::Pause;
+        };
+        let phase = core::mem::replace(&mut exchange.phase, Phase::Answered);
+        let Phase::ReadingBody(reading) = phase else {
+            exchange.phase = phase;
+            return BodyAction::Pause;
+        };
+        let ReadingBody {
+            mut scanner,
+            claims,
+            size,
+        } = *reading;
+        let scanned = scanner.read_on(size, true, read);
+        match scanned.and_then(|()| scanner.finish()) {
+            Ok(body) => self.handle_body(now, sequence, body, size, &claims),
+            Err(error) => self.refuse_invalid(now, sequence, &invalid_body(error)),
+        }
+    }
+
+    fn handle_body(
+        &mut self,
+        now: Instant,
+        sequence: u64,
+        mut body: Body,
+        size: usize,
+        claims: &IdentityClaims,
+    ) -> BodyAction {
+        let Some(exchange) = self.exchanges.get_mut(&sequence) else {
+            return BodyAction::Pause;
+        };
+        exchange.phase = Phase::Waiting { registered: false };
+        // A requeued body may already name the target model. Keep the model that the client requested.
+        let requested = core::mem::take(&mut exchange.register.model);
+        if !requested.is_empty() && requested != body.model {
+            exchange.register.target_model = core::mem::replace(&mut body.model, requested);
+        }
+        exchange.model_range = body.model_range.clone();
+        claims.resolve(&body, &mut exchange.register);
+        let hashes = core::mem::take(&mut body.prefix_hashes);
+        registration::add_body(body, size, &mut exchange.register);
+        let Ok(pool) = exchange.policy.pool(&exchange.register.model) else {
+            let message = format!(
+                "No pool serves the model \"{}\": check the name, or add it to `models` of a pool.",
+                exchange.register.model
+            );
+            let failure = Failure::new(404, code::MODEL_NOT_FOUND, message);
+            return self.refuse_invalid(now, sequence, &failure);
+        };
+        if pool.as_ref().is_some_and(|pool| pool.prefix_hashes) {
+            exchange.register.prefix_hashes = hashes;
+        }
+        exchange.pool = pool;
+        match decide(now, exchange, self.session.down_since(), &self.endpoints) {
+            WaitDecision::Wait => self.register(now, sequence),
+            decision => match self.carry_out(now, sequence, 0, decision) {
+                Ok(edits) => BodyAction::Continue(edits),
+                Err((failure, outcome)) => BodyAction::Reply(self.refuse(now, sequence, &failure, outcome)),
+            },
+        }
+    }
+
+    /// Registers a waiting request with the companion. Without a stream, the next Hello lists the request.
+    fn register(&mut self, now: Instant, sequence: u64) -> BodyAction {
+        if let Some(exchange) = self.exchanges.get_mut(&sequence)
+            && self.session.is_linked()
+        {
+            exchange.phase = Phase::Waiting { registered: true };
+            exchange.register.age_us = now.micros_since(exchange.arrived);
+            // The registration is moved into the event and back, so that it isn't copied.
+            let event = Event::Register(core::mem::take(&mut exchange.register));
+            if let Some(Event::Register(register)) = self.session.send_once(now, event) {
+                exchange.register = register;
+            }
+        }
+        BodyAction::Pause
+    }
+
+    fn refuse_invalid(&mut self, now: Instant, sequence: u64, failure: &Failure) -> BodyAction {
+        BodyAction::Reply(self.refuse(now, sequence, failure, outcome::REJECTED_INVALID))
+    }
+
+    /// Refuses a request without the companion's decision, and reports that to the companion.
+    pub(super) fn refuse(
+        &mut self,
+        now: Instant,
+        sequence: u64,
+        failure: &Failure,
+        outcome: &str,
+    ) -> LocalReply {
+        let Some(exchange) = self.exchanges.get_mut(&sequence) else {
+            return failure.reply(Api::Unspecified, None);
+        };
+        let phase = core::mem::replace(&mut exchange.phase, Phase::Answered);
+        let (registered, queue_us) = match phase {
+            Phase::Waiting { registered } => (registered, now.micros_since(exchange.arrived)),
+            Phase::ReadingBody(_) | Phase::Granted(_) | Phase::Answered => (false, 0),
+        };
+        let saturation = exchange
+            .pool
+            .as_ref()
+            .and_then(|pool| self.saturation_milli.get(&pool.name));
+        let report = QueueReport {
+            outcome: outcome.to_owned(),
+            queue_us,
+            saturation_milli: saturation.copied().unwrap_or(0),
+        };
+        let refused = Refused {
+            sequence,
+            code: failure.code.clone(),
+            outcome: outcome.to_owned(),
+            status: failure.status,
+            model: exchange.register.model.clone(),
+            request_id: exchange.register.request_id.clone(),
+            registered,
+        };
+        let reply = failure.reply(exchange.register.api(), Some(&report));
+        if exchange.register.requeued_from.is_none() {
+            self.session.send_terminal(now, Event::Refused(refused));
+        } else if registered {
+            // The companion has counted a requeued request at its first grant, so this only frees its place.
+            self.session
+                .send_terminal(now, Event::Cancel(Cancel { sequence }));
+        }
+        reply
+    }
+}

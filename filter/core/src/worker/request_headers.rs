@@ -1,0 +1,193 @@
+//! The request's headers: starts an exchange for a queued path, and passes all other requests through.
+
+use std::sync::Arc;
+
+use penstock_wire::{
+    Api, RequestKey,
+    names::{self, code, outcome},
+};
+
+use super::Worker;
+use crate::{
+    body::BodyScanner,
+    effect::HeadersAction,
+    exchange::{Exchange, Phase, ReadingBody},
+    header_sanitizer::{self, CONTENT_LENGTH, HeaderEdit},
+    headers::Headers,
+    identity::IdentityClaims,
+    limits::{RETRY_AFTER_MS, TRACEPARENT_BYTES_MAX},
+    local_reply::Failure,
+    properties::{Properties, client_address},
+    registration,
+    requeue_token::RequeueToken,
+    time::Instant,
+    trust::Trust,
+};
+
+impl Worker {
+    /// The headers of a request have arrived. `end`: it has no body.
+    pub fn handle_request_headers(
+        &mut self,
+        now: Instant,
+        context: u32,
+        headers: Headers<'_>,
+        end: bool,
+        host: &impl Properties,
+    ) -> HeadersAction {
+        let method = headers.get(":method").unwrap_or_default();
+        let path = headers.get(":path").unwrap_or_default();
+        let api = self.policy.route(method, path);
+        let token = if self.is_requeue_listener {
+            let Some(token) = self.requeue_token(headers) else {
+                return self.refuse_stranger(now, context, api.unwrap_or_default(), headers);
+            };
+            Some(token)
+        } else {
+            None
+        };
+        let Some(api) = api else {
+            return self.pass_through(headers, host);
+        };
+        let client = match &token {
+            Some(token) => token.client.clone(),
+            // Without trusted networks nothing depends on the address.
+            None if self.policy.trust == Trust::All => None,
+            None => client_address(host),
+        };
+        let trusted = self.policy.trust.covers(client.as_deref());
+        let claims = IdentityClaims::gather(&self.policy.sources, trusted, headers, host);
+        let exchange = self.new_exchange(now, context, api, client, trusted, headers);
+        let sequence = exchange.register.sequence;
+        self.exchanges.insert(
+            sequence,
+            Exchange {
+                phase: self.reading_body(claims),
+                ..with_token(exchange, token)
+            },
+        );
+        if let Some(failure) = registration::check_headers(headers, end, self.policy.body_bytes_max) {
+            let reply = self.refuse(now, sequence, &failure, outcome::REJECTED_INVALID);
+            return HeadersAction::Reply(sequence, reply);
+        }
+        let mut edits = header_sanitizer::request(headers, true);
+        if !trusted {
+            edits.extend(header_sanitizer::privileged(
+                headers,
+                &self.policy.privileged_headers,
+            ));
+        }
+        HeadersAction::Pause(sequence, edits)
+    }
+
+    fn requeue_token(&self, headers: Headers<'_>) -> Option<RequeueToken> {
+        let text = headers.get(names::REQUEUE_HEADER)?;
+        RequeueToken::verify(text, self.key.as_ref()?)
+    }
+
+    fn new_exchange(
+        &mut self,
+        now: Instant,
+        context: u32,
+        api: Api,
+        client: Option<String>,
+        trusted: bool,
+        headers: Headers<'_>,
+    ) -> Exchange {
+        self.last_sequence = self.last_sequence.saturating_add(1);
+        let mut register = registration::from_headers(self.last_sequence, api, client, trusted, headers);
+        if self.policy.tracing {
+            let parent = headers.text("traceparent", TRACEPARENT_BYTES_MAX);
+            register.traceparent = parent.unwrap_or_default();
+        }
+        Exchange {
+            context,
+            arrived: now,
+            policy: Arc::clone(&self.policy),
+            pool: None,
+            model_range: 0..0,
+            has_length: headers.get(CONTENT_LENGTH).is_some(),
+            register,
+            phase: Phase::Answered,
+        }
+    }
+
+    fn reading_body(&self, claims: IdentityClaims) -> Phase {
+        let scanner = BodyScanner::new(Arc::clone(&self.policy.body_keys));
+        Phase::ReadingBody(Box::new(ReadingBody {
+            scanner: if self.policy.prefix_hashes {
+                scanner.hashing()
+            } else {
+                scanner
+            },
+            claims,
+            size: 0,
+        }))
+    }
+
+    /// Refuses a request that reaches the requeue listener without a valid token.
+    fn refuse_stranger(
+        &mut self,
+        now: Instant,
+        context: u32,
+        api: Api,
+        headers: Headers<'_>,
+    ) -> HeadersAction {
+        let exchange = self.new_exchange(now, context, api, None, false, headers);
+        let sequence = exchange.register.sequence;
+        self.exchanges.insert(sequence, exchange);
+        let message =
+            "Only requests that this gateway queues again are let in here: send to its own address.";
+        let failure = Failure::new(403, code::INVALID_REQUEST, message).without_retry();
+        let reply = self.refuse(now, sequence, &failure, outcome::REJECTED_INVALID);
+        HeadersAction::Reply(sequence, reply)
+    }
+
+    /// Sends a request that isn't queued to the first pool, round robin over its ready endpoints.
+    fn pass_through(&mut self, headers: Headers<'_>, host: &impl Properties) -> HeadersAction {
+        let mut edits = header_sanitizer::request(headers, false);
+        let mut privileged =
+            header_sanitizer::privileged(headers, &self.policy.privileged_headers).peekable();
+        // Asking the host for the client's address costs a call, so it is asked only if there is a header to remove.
+        if privileged.peek().is_some() && !self.policy.trust.covers(client_address(host).as_deref()) {
+            edits.extend(privileged);
+        }
+        let Some(pool) = self.policy.first_pool() else {
+            return HeadersAction::Pass(edits);
+        };
+        edits.push(HeaderEdit::Set(names::POOL_HEADER, pool.name.clone()));
+        // Until the companion has sent endpoints, Envoy's load balancing chooses.
+        let Some(endpoints) = self.endpoints.get(&pool.name) else {
+            return HeadersAction::Pass(edits);
+        };
+        self.turn = self.turn.wrapping_add(1);
+        let endpoint = self
+            .turn
+            .checked_rem(endpoints.ready.len())
+            .and_then(|index| endpoints.ready.get(index));
+        if let Some(endpoint) = endpoint {
+            edits.push(HeaderEdit::Set(names::ENDPOINT_HEADER, endpoint.clone()));
+            return HeadersAction::Pass(edits);
+        }
+        let message = format!(
+            "The pool \"{}\" has no ready endpoint: check that its model servers are up.",
+            pool.name
+        );
+        let failure = Failure::new(503, code::NO_ENDPOINTS, message).retry_after_ms(RETRY_AFTER_MS);
+        HeadersAction::Unroutable(failure.reply(Api::Unspecified, None))
+    }
+}
+
+/// Adds the facts of the first pass to the exchange of a requeued request.
+fn with_token(mut exchange: Exchange, token: Option<RequeueToken>) -> Exchange {
+    if let Some(token) = token {
+        exchange.arrived = token.arrived;
+        exchange.register.requeues = token.requeues;
+        exchange.register.model = token.requested_model.unwrap_or_default();
+        exchange.register.requeued_from = Some(RequestKey {
+            epoch_hi: token.epoch.hi,
+            epoch_lo: token.epoch.lo,
+            sequence: token.sequence,
+        });
+    }
+    exchange
+}

@@ -1,0 +1,200 @@
+//! The state that a root context shares with its HTTP contexts: the worker, the session's gRPC stream, the tick, and the
+//! paused streams that are to be resumed or answered.
+
+use std::{
+    cell::{Cell, RefCell},
+    collections::VecDeque,
+    time::Duration,
+};
+
+use penstock_filter_core::{
+    effect::{self, Effect},
+    header_sanitizer::HeaderEdit,
+    limits::{RESUME_INTERVAL, STREAMS_RESUMED_MAX, TICK_MIN},
+    local_reply::LocalReply,
+    rewrite::Rewrite,
+    session::SessionEffect,
+    time::Instant,
+    worker::Worker,
+};
+use penstock_wire::{METHOD, SERVICE};
+use proxy_wasm::hostcalls;
+
+use crate::host::{self, Level, Map};
+
+/// One plugin configuration in one worker thread.
+pub(crate) struct Plugin {
+    /// The root context.
+    context: u32,
+    /// The companion's cluster.
+    companion: String,
+    worker: RefCell<Worker>,
+    /// The host's token of the session's gRPC stream; `None`: there is no stream.
+    token: Cell<Option<u32>>,
+    tick_period_ms: Cell<u32>,
+    next_tick: Cell<Instant>,
+    /// Actions on paused streams, in the order of the worker's decisions.
+    pending: RefCell<VecDeque<(u32, StreamAction)>>,
+}
+
+/// An action on a paused HTTP stream.
+enum StreamAction {
+    Resume(Vec<HeaderEdit>, Option<Rewrite>),
+    Reply(LocalReply),
+}
+
+impl Plugin {
+    pub(crate) fn new(context: u32, companion: String, worker: Worker) -> Self {
+        Self {
+            context,
+            companion,
+            worker: RefCell::new(worker),
+            token: Cell::new(None),
+            tick_period_ms: Cell::new(0),
+            next_tick: Cell::new(Instant::from_nanos(0)),
+            pending: RefCell::default(),
+        }
+    }
+
+    /// Calls `f` with the worker, then carries out the worker's effects on the session. Effects on HTTP streams wait until
+    /// `resume_streams`. `None`: the worker is borrowed, which can't happen because the host never re-enters the module
+    /// during a host call.
+    pub(crate) fn with_worker<T>(&self, f: impl FnOnce(&mut Worker) -> T) -> Option<T> {
+        let value = f(&mut *self.worker.try_borrow_mut().ok()?);
+        while let Some(effect) = self.next_effect() {
+            match effect {
+                Effect::Session(effect) => self.apply_session_effect(effect),
+                Effect::Resume {
+                    context,
+                    edits,
+                    rewrite,
+                } => self.defer(context, StreamAction::Resume(edits, rewrite)),
+                Effect::Reply { context, reply } => self.defer(context, StreamAction::Reply(reply)),
+            }
+        }
+        Some(value)
+    }
+
+    fn next_effect(&self) -> Option<Effect> {
+        self.worker.try_borrow_mut().ok()?.poll_effect()
+    }
+
+    fn defer(&self, context: u32, action: StreamAction) {
+        if let Ok(mut pending) = self.pending.try_borrow_mut() {
+            pending.push_back((context, action));
+        }
+    }
+
+    /// Resumes or answers paused streams, as many as one callback may; the next tick continues. Call it only from the root
+    /// context's callbacks: the host carries out each action when the callback returns, and calls back from there.
+    pub(crate) fn resume_streams(&self) {
+        for (context, action) in (0..STREAMS_RESUMED_MAX).map_while(|_| self.next_action()) {
+            // A stream that no longer exists needs no action.
+            if host::set_current_context(context) {
+                apply_stream_action(action);
+            }
+        }
+        host::set_current_context(self.context);
+    }
+
+    fn next_action(&self) -> Option<(u32, StreamAction)> {
+        self.pending.try_borrow_mut().ok()?.pop_front()
+    }
+
+    fn apply_session_effect(&self, effect: SessionEffect) {
+        match effect {
+            SessionEffect::OpenStream => self.open_stream(),
+            SessionEffect::ResetStream => {
+                if let Some(token) = self.token.take() {
+                    host::reset_grpc(token);
+                }
+            }
+            SessionEffect::Send(message) => {
+                if let Some(token) = self.token.get() {
+                    host::send_grpc(token, &message);
+                }
+            }
+            SessionEffect::LogWarning(text) => host::log(Level::Warn, &text),
+            SessionEffect::LogInfo(text) => host::log(Level::Info, &text),
+        }
+    }
+
+    fn open_stream(&self) {
+        // The SDK must know the token, so this call goes through the SDK. The SDK panics if it is called from an HTTP
+        // context; the worker opens streams only from ticks.
+        let opened = hostcalls::open_grpc_stream(&self.companion, SERVICE, METHOD, Vec::new());
+        self.token.set(opened.ok());
+        let now = host::now();
+        if let Ok(mut worker) = self.worker.try_borrow_mut() {
+            match opened {
+                Ok(_) => worker.handle_opened(now),
+                Err(_) => worker.handle_open_failed(now),
+            }
+        }
+    }
+
+    /// Whether `token` is the session's current gRPC stream.
+    pub(crate) fn is_current(&self, token: u32) -> bool {
+        self.token.get() == Some(token)
+    }
+
+    /// Removes and returns the token of the session's gRPC stream.
+    pub(crate) fn take_token(&self) -> Option<u32> {
+        self.token.take()
+    }
+
+    /// Sets the host's tick period, if the next tick would come too late or much too early. Each change costs a timer.
+    pub(crate) fn set_tick(&self, now: Instant) {
+        let Ok(worker) = self.worker.try_borrow() else {
+            return;
+        };
+        let is_idle = self.pending.try_borrow().is_ok_and(|pending| pending.is_empty());
+        let period = if is_idle {
+            worker.tick_period(now)
+        } else {
+            RESUME_INTERVAL
+        };
+        let (wanted, next) = (now.after(period), self.next_tick.get());
+        if next.since(wanted) > RESUME_INTERVAL || wanted.since(next) > TICK_MIN {
+            let period = u32::try_from(period.as_millis()).unwrap_or(u32::MAX);
+            host::set_tick_period(period);
+            self.tick_period_ms.set(period);
+            self.next_tick.set(wanted);
+        }
+    }
+
+    /// Notes a tick: the host's next one follows after the same period.
+    pub(crate) fn note_tick(&self, now: Instant) {
+        let period = Duration::from_millis(self.tick_period_ms.get().into());
+        self.next_tick.set(now.after(period));
+    }
+}
+
+fn apply_stream_action(action: StreamAction) {
+    match action {
+        StreamAction::Resume(edits, rewrite) => {
+            if rewrite.is_none_or(|rewrite| rewrite.apply(&mut host::RequestBody)) {
+                edit_headers(Map::Request, &edits);
+                host::resume_request();
+            } else {
+                send_local_reply(&effect::rewrite_failed());
+            }
+        }
+        StreamAction::Reply(reply) => send_local_reply(&reply),
+    }
+}
+
+/// Sends a local reply on the current HTTP stream.
+pub(crate) fn send_local_reply(reply: &LocalReply) {
+    host::send_local_reply(reply.status, &reply.headers, &reply.body);
+}
+
+/// Edits a header map of the current HTTP stream.
+pub(crate) fn edit_headers(map: Map, edits: &[HeaderEdit]) {
+    for edit in edits {
+        match edit {
+            HeaderEdit::Remove(name) => host::remove_header(map, name),
+            HeaderEdit::Set(name, value) => host::set_header(map, name, value),
+        }
+    }
+}
