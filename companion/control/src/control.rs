@@ -14,7 +14,6 @@ use penstock_wire as wire;
 use wire::command::Kind;
 use wire::filter_frame::Event as Said;
 
-use crate::autopilot::Scraped;
 use crate::convert;
 use crate::envoys::Envoys;
 use crate::event::{ConnId, Event, Observation, Output};
@@ -25,6 +24,7 @@ use crate::register::{Name, Requests};
 use crate::session::{Epoch, Session, Stage as SessionStage, Violation};
 use crate::settings::Settings;
 use crate::timers::{Timer, Timers};
+use penstock_autopilot::Scraped;
 
 /// Sessions, requests and engines of one companion.
 #[derive(Debug)]

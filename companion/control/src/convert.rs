@@ -10,11 +10,11 @@ use penstock_engine::{Instant, RequestId};
 use penstock_wire as wire;
 use penstock_wire::limits::{JUMP_S_MAX, LIST_MAX, NAME_BYTES_MAX, PREFIX_HASHES_MAX, STRICT_MAX};
 
-use crate::autopilot::{Granted, Served};
 use crate::event::Labels;
 use crate::pool::Pool;
 use crate::settings::FlowKey;
 use crate::status::ANONYMOUS;
+use penstock_autopilot::{Granted, Served};
 
 /// The engine's view of a registration. Its arrival lies as long ago as the filter says.
 ///

@@ -7,8 +7,8 @@ use penstock_engine::Outcome;
 use penstock_engine::input::{Band, PastUsage};
 use penstock_wire as wire;
 
-use crate::autopilot::{Kept, Scraped};
 use crate::settings::{EndpointSettings, Settings};
+use penstock_autopilot::{Kept, Scraped};
 
 /// One gRPC stream, as the shell names it. Never used twice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]

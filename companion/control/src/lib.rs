@@ -5,7 +5,6 @@
 
 mod answer;
 mod audit;
-mod autopilot;
 mod constraints;
 mod control;
 mod convert;
@@ -34,12 +33,9 @@ mod trust;
 
 pub use answer::code_of;
 pub use audit::AuditError;
-pub use autopilot::{
-    Autopilot, AutopilotEndpoint, AutopilotSettings, AutopilotStatus, Granted, Kept, Scraped, Served, Totals,
-    VariantStatus,
-};
 pub use control::Control;
 pub use event::{ConnId, Event, Labels, Observation, Output};
 pub use look::{RequestState, RequestStatus};
+pub use penstock_autopilot::{AutopilotStatus, Kept, Scraped, Totals, VariantStatus};
 pub use settings::{EndpointSettings, FlowKey, MaxPriority, PoolSettings, Rewrite, Settings};
 pub use status::{PoolStatus, ServerStatus, SessionStatus, Status};

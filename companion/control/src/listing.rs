@@ -8,9 +8,9 @@ use std::sync::Arc;
 use penstock_engine::Instant;
 use penstock_engine::input::{EndpointId, EndpointState, Input, Relisted};
 
-use crate::autopilot::{AutopilotEndpoint, Scraped};
 use crate::pool::Pool;
 use crate::settings::EndpointSettings;
+use penstock_autopilot::{AutopilotEndpoint, Scraped};
 
 /// One endpoint.
 #[derive(Debug)]
@@ -210,7 +210,7 @@ impl Pool {
             free.push(id);
         }
         if !free.is_empty() {
-            self.autopilot.settle();
+            self.autopilot.forget_unlisted();
         }
         while self.endpoints.last().is_some_and(|it| it.address.is_empty()) {
             self.endpoints.pop();

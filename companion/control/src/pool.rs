@@ -11,13 +11,13 @@ use penstock_engine::{Instant, Policy};
 use penstock_wire as wire;
 use wildmatch::WildMatch;
 
-use crate::autopilot::{Autopilot, AutopilotSettings};
 use crate::limits::WINDOW;
 use crate::listing::Endpoint;
 use crate::rewrite::Rewriter;
 use crate::settings::{FlowKey, PoolSettings};
 use crate::shown::Shown;
 use crate::status::ServerStatus;
+use penstock_autopilot::{Autopilot, AutopilotSettings};
 
 /// A pool and what decides for it.
 #[derive(Debug)]

@@ -8,7 +8,7 @@ use penstock_engine::input::Band;
 use penstock_engine::units::Decimal;
 use penstock_wire as wire;
 
-use crate::autopilot::Kept;
+use penstock_autopilot::Kept;
 
 /// Everything a control holds to.
 #[derive(Clone, Debug)]

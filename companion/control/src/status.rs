@@ -9,10 +9,10 @@ use penstock_engine::input::EndpointId;
 use penstock_engine::policy::Discipline;
 use penstock_engine::snapshot::Snapshot;
 
-use crate::autopilot::{AutopilotStatus, Scraped};
 use crate::control::Control;
 use crate::envoys::Envoy;
 use crate::pool::Pool;
+use penstock_autopilot::{AutopilotStatus, Scraped};
 
 /// Everything at one moment.
 #[derive(Clone, Debug)]

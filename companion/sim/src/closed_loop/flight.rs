@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
-use penstock_control::{Autopilot, AutopilotEndpoint, AutopilotSettings, Granted, Scraped, Served};
+use penstock_autopilot::{Autopilot, AutopilotEndpoint, AutopilotSettings, Granted, Scraped, Served};
 use penstock_engine::input::{EndpointId, EndpointState, Prompt, Service, Usage};
 use penstock_engine::policy::{Gate, StockUnit};
 use penstock_engine::units::{Decimal, Tokens};

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use penstock_control::{Granted, Scraped, Served, Totals};
+use penstock_autopilot::{Granted, Scraped, Served, Totals};
 use penstock_engine::input::EndpointId;
 use penstock_model::learner::State;
 use penstock_model::slo::{Policy, Source};

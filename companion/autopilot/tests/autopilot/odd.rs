@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use penstock_control::{Granted, Kept, Scraped, Served, Totals};
+use penstock_autopilot::{Granted, Kept, Scraped, Served, Totals};
 use penstock_engine::input::EndpointId;
 use penstock_model::Parameters;
 use penstock_model::learner::State;

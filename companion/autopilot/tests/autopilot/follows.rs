@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use penstock_control::AutopilotSettings;
+use penstock_autopilot::AutopilotSettings;
 use penstock_engine::input::EndpointId;
 use penstock_model::learner::State;
 

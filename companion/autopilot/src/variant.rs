@@ -11,8 +11,8 @@ use penstock_model::window_estimator::WindowEstimator;
 use penstock_model::workload::{Observed, aggregate};
 use penstock_model::{Parameters, Traffic};
 
-use super::blend::Blend;
-use super::words::{Kept, VariantStatus};
+use crate::moving_mean::Blend;
+use crate::types::{Kept, VariantStatus};
 
 /// Parameters are kept again after this, at the earliest,
 const KEPT_FOR: Duration = Duration::from_secs(60);
@@ -24,8 +24,8 @@ const WELL_KNOWN: f64 = 0.07;
 
 /// A variant.
 #[derive(Debug)]
-pub(super) struct Variant {
-    pub(super) name: String,
+pub(crate) struct Variant {
+    pub(crate) name: String,
     learner: Learner,
     /// What is learned of windows alone: shown beside it, and acted on where no request came token by token.
     filter: WindowEstimator,
@@ -50,7 +50,7 @@ pub(super) struct Variant {
 }
 
 impl Variant {
-    pub(super) fn new(name: String, kept: Option<Kept>) -> Self {
+    pub(crate) fn new(name: String, kept: Option<Kept>) -> Self {
         Self {
             name,
             learner: Learner::new(kept.map(|kept| (kept.parameters, kept.ttft_bias))),
@@ -70,18 +70,18 @@ impl Variant {
     }
 
     /// The parameters to act on.
-    pub(super) fn parameters(&self) -> Option<Parameters> {
+    pub(crate) fn parameters(&self) -> Option<Parameters> {
         self.learner.parameters().or(self.filtered)
     }
 
     /// Its parameters are known, and what is seen agrees.
-    pub(super) fn is_sure(&self) -> bool {
+    pub(crate) fn is_sure(&self) -> bool {
         matches!(self.state(), State::Converged | State::Infeasible)
     }
 
     /// The part of its load that is left of an endpoint that is probed: the less is known, the further from what is seen
     /// anyway.
-    pub(super) fn probed_by(&self) -> u8 {
+    pub(crate) fn probed_by(&self) -> u8 {
         match self.fit {
             Some(fit) if self.is_sure() && fit.n_star_half_width < WELL_KNOWN => 2,
             Some(_) | None => 4,
@@ -102,32 +102,32 @@ impl Variant {
     }
 
     /// The best guess at its parameters, for predictions at the load it is at.
-    pub(super) fn guess(&self) -> Option<Parameters> {
+    pub(crate) fn guess(&self) -> Option<Parameters> {
         self.parameters().or(self.fit.map(|fit| fit.parameters))
     }
 
     /// Observed over predicted time to the first token.
-    pub(super) const fn ttft_bias(&self) -> f64 {
+    pub(crate) const fn ttft_bias(&self) -> f64 {
         self.learner.ttft_bias()
     }
 
     /// What a prompt token adds to an iteration, in milliseconds.
-    pub(super) fn prompt_ms(&self) -> Option<f64> {
+    pub(crate) fn prompt_ms(&self) -> Option<f64> {
         self.learner.prompt_ms()
     }
 
     /// Requests like the mean of those seen lately.
-    pub(super) fn traffic(&self) -> Traffic {
+    pub(crate) fn traffic(&self) -> Traffic {
         self.blend.traffic()
     }
 
     /// Prompt tokens of them that are in a server's cache already.
-    pub(super) const fn cached(&self) -> f64 {
+    pub(crate) const fn cached(&self) -> f64 {
         self.blend.cached()
     }
 
     /// A window of that length is over: what its endpoints did, and the mean of prompt tokens that were in their caches.
-    pub(super) fn close(
+    pub(crate) fn close(
         &mut self,
         now_ms: f64,
         over: Duration,
@@ -158,7 +158,7 @@ impl Variant {
     }
 
     /// A window isn't over, and nothing is known yet.
-    pub(super) fn explore(&mut self, now_ms: f64, so_far: &[Observed], policy: &SloPolicy) {
+    pub(crate) fn explore(&mut self, now_ms: f64, so_far: &[Observed], policy: &SloPolicy) {
         let seen = aggregate(so_far);
         self.hear(seen.itl_ms);
         let traffic = if seen.busy > 0 {
@@ -176,7 +176,7 @@ impl Variant {
     }
 
     /// How long its requests decode; a minute at most.
-    pub(super) fn lasting(&self) -> Duration {
+    pub(crate) fn lasting(&self) -> Duration {
         let ms = self.traffic().output * self.itl_ms;
         Duration::try_from_secs_f64(ms / 1e3)
             .unwrap_or_default()
@@ -192,7 +192,7 @@ impl Variant {
     }
 
     /// A request has ended that says something.
-    pub(super) fn observe(&mut self, observation: &Observation) {
+    pub(crate) fn observe(&mut self, observation: &Observation) {
         self.is_new = true;
         self.is_active = true;
         if observation.decode.is_some() {
@@ -202,12 +202,12 @@ impl Variant {
     }
 
     /// As the analysis wants it.
-    pub(super) fn asked(&self, max_batch: u64, replicas: u64, pending: u64) -> analysis::Variant {
+    pub(crate) fn asked(&self, max_batch: u64, replicas: u64, pending: u64) -> analysis::Variant {
         analysis::Variant {
             name: self.name.clone(),
             replicas,
             pending,
-            max_batch: Some(super::tally::count(max_batch)),
+            max_batch: Some(crate::window_stats::count(max_batch)),
             parameters: self.parameters().map(|it| self.with_cache(&it)),
             ttft_bias: self.ttft_bias(),
             windows: self.seen_blended(),
@@ -240,12 +240,12 @@ impl Variant {
         }
     }
 
-    pub(super) fn analysed(&mut self, analysis: Option<VariantAnalysis>) {
+    pub(crate) fn analysed(&mut self, analysis: Option<VariantAnalysis>) {
         self.analysis = analysis;
     }
 
     /// What is worth keeping, if that has changed.
-    pub(super) fn keep(&mut self, now: Instant) -> Option<Kept> {
+    pub(crate) fn keep(&mut self, now: Instant) -> Option<Kept> {
         if !self.is_sure() || self.kept_at.is_some_and(|at| now.since(at) < KEPT_FOR) {
             return None;
         }
@@ -262,7 +262,7 @@ impl Variant {
     }
 
     /// What is known of it, if anything.
-    pub(super) fn known(&self) -> Option<Kept> {
+    pub(crate) fn known(&self) -> Option<Kept> {
         let parameters = self.parameters()?;
         Some(Kept {
             parameters,
@@ -270,7 +270,7 @@ impl Variant {
         })
     }
 
-    pub(super) fn status(&self, current: u64, pending: u64) -> VariantStatus {
+    pub(crate) fn status(&self, current: u64, pending: u64) -> VariantStatus {
         let analysis = self.analysis.as_ref().filter(|it| it.error.is_none());
         let error = self.analysis.as_ref().and_then(|it| it.error);
         // What one load can't tell apart is no number.

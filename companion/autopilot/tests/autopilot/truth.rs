@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use penstock_control::{
+use penstock_autopilot::{
     Autopilot, AutopilotEndpoint, AutopilotSettings, Granted, Kept, Served, VariantStatus,
 };
 use penstock_engine::input::{EndpointId, Input};

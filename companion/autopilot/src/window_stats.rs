@@ -6,13 +6,13 @@ use core::time::Duration;
 use penstock_model::Traffic;
 use penstock_model::workload::Observed;
 
-use super::words::Totals;
+use crate::types::Totals;
 
 /// One window of one endpoint.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Tally {
+pub(crate) struct Tally {
     /// Requests that were sent there.
-    pub(super) granted: u64,
+    pub(crate) granted: u64,
     served: Mean,
     input: f64,
     cached: f64,
@@ -46,7 +46,7 @@ impl Mean {
 impl Tally {
     /// A request was served: tokens computed, found in the cache and put out, times where they are known, in
     /// milliseconds.
-    pub(super) fn served(
+    pub(crate) fn served(
         &mut self,
         input: f64,
         cached: f64,
@@ -67,19 +67,19 @@ impl Tally {
     }
 
     /// Mean prompt tokens that were found in the cache; `None`: nothing was served.
-    pub(super) fn cached(&self) -> Option<f64> {
+    pub(crate) fn cached(&self) -> Option<f64> {
         (self.served.count > 0.0).then(|| self.cached / self.served.count)
     }
 
     /// Nothing happened.
-    pub(super) const fn is_empty(&self) -> bool {
+    pub(crate) const fn is_empty(&self) -> bool {
         self.granted == 0 && self.served.count == 0.0
     }
 
     /// The window's averages; `before` are those of the last window that had some, for what this one doesn't say.
     /// What came and what ended both say how much there is: requests last longer than windows. `None`: there are no
     /// averages.
-    pub(super) fn observed(&self, over: Duration, before: Option<&Observed>) -> Option<Observed> {
+    pub(crate) fn observed(&self, over: Duration, before: Option<&Observed>) -> Option<Observed> {
         let seconds = over.as_secs_f64();
         if self.is_empty() || seconds <= 0.0 {
             return None;
@@ -109,7 +109,7 @@ impl Tally {
 
 impl Totals {
     /// What happened between two readings; `None`: nothing, or the server has begun anew.
-    pub(super) fn since(&self, earlier: &Self, over: Duration) -> Option<Observed> {
+    pub(crate) fn since(&self, earlier: &Self, over: Duration) -> Option<Observed> {
         let seconds = over.as_secs_f64();
         let requests = self.requests.checked_sub(earlier.requests).filter(|it| *it > 0)?;
         let input = self.prompt_tokens.checked_sub(earlier.prompt_tokens)?;
@@ -142,7 +142,7 @@ impl Totals {
     clippy::cast_precision_loss,
     reason = "counts stay far below 2^53, and means need no more"
 )]
-pub(super) const fn count(of: u64) -> f64 {
+pub(crate) const fn count(of: u64) -> f64 {
     of as f64
 }
 

@@ -20,7 +20,7 @@ const ASSUMED: Traffic = Traffic {
 
 /// Means of late.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Blend {
+pub(crate) struct Blend {
     /// Requests that they rest on.
     requests: f64,
     traffic: Traffic,
@@ -29,7 +29,7 @@ pub(super) struct Blend {
 
 impl Blend {
     /// Takes a window in.
-    pub(super) fn add(&mut self, traffic: &Traffic, cached: f64, over: Duration) {
+    pub(crate) fn add(&mut self, traffic: &Traffic, cached: f64, over: Duration) {
         let requests = traffic.rate * over.as_secs_f64();
         if requests.is_nan() || requests <= 0.0 {
             return;
@@ -47,7 +47,7 @@ impl Blend {
     }
 
     /// Requests like the mean; the rate is that of the last window that had some.
-    pub(super) fn traffic(&self) -> Traffic {
+    pub(crate) fn traffic(&self) -> Traffic {
         if self.requests > 0.0 {
             self.traffic
         } else {
@@ -56,7 +56,7 @@ impl Blend {
     }
 
     /// Prompt tokens of them that are in a server's cache already.
-    pub(super) const fn cached(&self) -> f64 {
+    pub(crate) const fn cached(&self) -> f64 {
         self.cached
     }
 }

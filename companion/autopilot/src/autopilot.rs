@@ -6,14 +6,8 @@
 //! flight or just ended; what else a request does takes constant time. What is learned and said follows once a window, and
 //! no window runs while nothing happens.
 
-mod blend;
-mod gauge;
+mod probing;
 mod relist;
-mod server;
-mod steering;
-mod tally;
-mod variant;
-mod words;
 
 use core::time::Duration;
 use std::collections::VecDeque;
@@ -27,14 +21,11 @@ use penstock_model::observation::Completion;
 use penstock_model::slo::{Policy as SloPolicy, Slo, Source};
 use penstock_model::workload::Observed;
 
-use server::{Flight, Server};
-use tally::count;
-use variant::Variant;
+use crate::server::{Flight, Server};
+use crate::variant::Variant;
+use crate::window_stats::count;
 
-pub use words::{
-    AutopilotEndpoint, AutopilotSettings, AutopilotStatus, Granted, Kept, Scraped, Served, Totals,
-    VariantStatus,
-};
+use crate::types::{AutopilotSettings, AutopilotStatus, Granted, Kept, Scraped, Served, VariantStatus};
 
 /// Until the first token of one whose prompt was computed before it was heard of.
 const PREFILLED_MS: f64 = 1e-3;
@@ -328,7 +319,7 @@ impl Autopilot {
             }
         }
         self.turn += 1;
-        self.settle();
+        self.forget_unlisted();
         self.flip(now);
         self.window_since = (!is_idle).then_some(now);
         self.analyse();
@@ -369,12 +360,13 @@ impl Autopilot {
     }
 
     /// Requests that it takes to be in flight, in no order.
-    pub(crate) fn in_flight(&self) -> impl Iterator<Item = RequestId> {
+    pub fn in_flight(&self) -> impl Iterator<Item = RequestId> {
         self.flights.keys().copied()
     }
 
     /// What is kept of each endpoint agrees with what is in flight there; an overlap tracker follows no more, and up to a limit.
-    pub(crate) fn audit(&self) -> bool {
+    #[must_use]
+    pub fn audit(&self) -> bool {
         self.servers.iter().enumerate().all(|(number, server)| {
             let there = self
                 .flights

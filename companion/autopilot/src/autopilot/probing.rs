@@ -9,9 +9,9 @@ use penstock_engine::input::Input;
 use penstock_engine::{Budget, Instant};
 use penstock_model::workload::Observed;
 
-use super::gauge::{self, Gauge, Limits};
-use super::server::Server;
 use super::{Autopilot, millis};
+use crate::budgets::{self, Gauge, Limits};
+use crate::server::Server;
 
 /// One endpoint in one window of so many runs at half of what it may, so that more than one load is seen.
 const PROBED_EVERY: u64 = 10;
@@ -29,20 +29,20 @@ const EXPLORED_MAX: u32 = 40;
 
 impl Autopilot {
     /// Nothing is known of this endpoint's variant, and there is more to try.
-    pub(super) fn is_explored(&self, server: &Server) -> bool {
+    pub(crate) fn is_explored(&self, server: &Server) -> bool {
         self.gates
             && server.listed
             && self.explored < EXPLORED_MAX
             && self.variants[server.variant].parameters().is_none()
     }
 
-    pub(super) fn plan_exploring(&mut self, now: Instant) {
+    pub(crate) fn plan_exploring(&mut self, now: Instant) {
         let explores = self.window_since.is_some() && self.servers.iter().any(|it| self.is_explored(it));
         self.explores_at = explores.then(|| now.after(self.window / EXPLORED_PER_WINDOW));
     }
 
     /// Fits variants of which nothing is known, inside a window, and changes the load of their endpoints.
-    pub(super) fn explore(&mut self, now: Instant, since: Instant) {
+    pub(crate) fn explore(&mut self, now: Instant, since: Instant) {
         for number in 0..self.variants.len() {
             if self.variants[number].parameters().is_some() {
                 continue;
@@ -57,7 +57,7 @@ impl Autopilot {
     }
 
     /// Lets endpoints that are explored change their load, when what came under the last one has had its time.
-    pub(super) fn flip(&mut self, now: Instant) {
+    pub(crate) fn flip(&mut self, now: Instant) {
         if now.since(self.flipped_at) >= self.lasting(|it| self.is_explored(it)) {
             let explores = self.servers.iter().any(|it| self.is_explored(it));
             self.explored = self.explored.saturating_add(u32::from(explores));
@@ -88,7 +88,7 @@ impl Autopilot {
     }
 
     /// Says every endpoint's budget where that has changed.
-    pub(super) fn steer(&mut self) {
+    pub(crate) fn steer(&mut self) {
         let limits = self.limits();
         let probed = self.probed();
         for number in 0..self.servers.len() {
@@ -177,7 +177,7 @@ impl Autopilot {
             }
             (None, _) | (_, None) => {
                 let peak = server.peak();
-                (probed && peak > 1).then(|| gauge::count_only(peak / 4))
+                (probed && peak > 1).then(|| budgets::count_only(peak / 4))
             }
         }
     }

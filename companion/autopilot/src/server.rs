@@ -9,8 +9,8 @@ use penstock_model::Parameters;
 use penstock_model::overlap_tracker::OverlapTracker;
 use penstock_model::workload::Observed;
 
-use super::tally::{Tally, count};
-use super::words::{Granted, Scraped, Totals};
+use crate::types::{Granted, Scraped, Totals};
+use crate::window_stats::{Tally, count};
 
 /// For so long a server that has just come up isn't representative: caches are cold, kernels are compiled.
 const YOUNG_FOR: Duration = Duration::from_secs(120);
@@ -19,20 +19,20 @@ const THERE_BEFORE: Duration = Duration::from_secs(10);
 
 /// A request that is in flight.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Flight {
+pub(crate) struct Flight {
     /// Index of its server.
-    pub(super) server: usize,
-    pub(super) granted_at: Instant,
+    pub(crate) server: usize,
+    pub(crate) granted_at: Instant,
     /// Tokens of its prompt that are computed, all of them, and of its output, as they are expected.
-    pub(super) uncached: f64,
-    pub(super) prompt: f64,
-    pub(super) output: f64,
+    pub(crate) uncached: f64,
+    pub(crate) prompt: f64,
+    pub(crate) output: f64,
     /// It was seen from its beginning, at one place: its times say something of that place.
-    pub(super) whole: bool,
+    pub(crate) whole: bool,
 }
 
 impl Flight {
-    pub(super) fn new(server: usize, granted_at: Instant, granted: &Granted) -> Self {
+    pub(crate) fn new(server: usize, granted_at: Instant, granted: &Granted) -> Self {
         Self {
             server,
             granted_at,
@@ -55,25 +55,25 @@ struct Load {
 
 /// An endpoint.
 #[derive(Debug)]
-pub(super) struct Server {
-    pub(super) id: EndpointId,
+pub(crate) struct Server {
+    pub(crate) id: EndpointId,
     /// Index of its variant.
-    pub(super) variant: usize,
-    pub(super) max_batch: u64,
+    pub(crate) variant: usize,
+    pub(crate) max_batch: u64,
     /// The pool has it; else it is here until the last request there has ended.
-    pub(super) listed: bool,
+    pub(crate) listed: bool,
     /// It hasn't got its variant yet.
-    pub(super) is_fresh: bool,
-    pub(super) ready: bool,
-    pub(super) overlap_tracker: OverlapTracker,
-    pub(super) tally: Tally,
+    pub(crate) is_fresh: bool,
+    pub(crate) ready: bool,
+    pub(crate) overlap_tracker: OverlapTracker,
+    pub(crate) tally: Tally,
     /// The last window that had averages.
-    pub(super) observed: Option<Observed>,
-    pub(super) kv_tokens: Option<u64>,
+    pub(crate) observed: Option<Observed>,
+    pub(crate) kv_tokens: Option<u64>,
     /// Mean prompt tokens that were in its cache, when some were last served.
-    pub(super) cached: f64,
+    pub(crate) cached: f64,
     /// Its budget as it was last said.
-    pub(super) budget: Option<penstock_engine::Budget>,
+    pub(crate) budget: Option<penstock_engine::Budget>,
     load: Load,
     /// The most that was in flight in the last window, and in this one.
     peak: u64,
@@ -85,7 +85,7 @@ pub(super) struct Server {
 }
 
 impl Server {
-    pub(super) fn new(id: EndpointId, variant: usize, max_batch: u64) -> Self {
+    pub(crate) fn new(id: EndpointId, variant: usize, max_batch: u64) -> Self {
         Self {
             id,
             variant,
@@ -109,7 +109,7 @@ impl Server {
     }
 
     /// `age`: of the autopilot.
-    pub(super) fn set_ready(&mut self, now: Instant, age: Duration, ready: bool) {
+    pub(crate) fn set_ready(&mut self, now: Instant, age: Duration, ready: bool) {
         if ready && !self.ready && age > THERE_BEFORE {
             self.ready_since = Some(now);
         }
@@ -117,12 +117,12 @@ impl Server {
     }
 
     /// It isn't listed, and nothing is in flight there.
-    pub(super) const fn is_over(&self) -> bool {
+    pub(crate) const fn is_over(&self) -> bool {
         !self.listed && self.load.requests == 0
     }
 
     /// It is of another variant: what it did so far says nothing of that.
-    pub(super) fn begin_anew(&mut self) {
+    pub(crate) fn begin_anew(&mut self) {
         self.overlap_tracker = OverlapTracker::default();
         self.tally = Tally::default();
         self.observed = None;
@@ -133,26 +133,26 @@ impl Server {
     }
 
     /// It hasn't been ready for long.
-    pub(super) fn is_young(&self, now: Instant) -> bool {
+    pub(crate) fn is_young(&self, now: Instant) -> bool {
         self.ready_since.is_some_and(|since| now.since(since) < YOUNG_FOR)
     }
 
     /// The most that was in flight of late.
-    pub(super) fn peak(&self) -> u64 {
+    pub(crate) fn peak(&self) -> u64 {
         self.peak.max(self.peak_so_far)
     }
 
     /// What the window that runs says so far.
-    pub(super) fn so_far(&self, over: Duration) -> Option<Observed> {
+    pub(crate) fn so_far(&self, over: Duration) -> Option<Observed> {
         self.tally.observed(over, self.observed.as_ref())
     }
 
-    pub(super) const fn in_flight(&self) -> u64 {
+    pub(crate) const fn in_flight(&self) -> u64 {
         self.load.requests
     }
 
     /// The time to the first token of a newcomer, by the closed form at what is in flight now.
-    pub(super) fn first_token_ms(&self, parameters: &Parameters, newcomer: &Flight) -> f64 {
+    pub(crate) fn first_token_ms(&self, parameters: &Parameters, newcomer: &Flight) -> f64 {
         let Load {
             requests,
             uncached,
@@ -167,7 +167,7 @@ impl Server {
         iteration_ms + (parameters.beta_ms + parameters.gamma_ms) * newcomer.uncached
     }
 
-    pub(super) fn add(&mut self, flight: &Flight) {
+    pub(crate) fn add(&mut self, flight: &Flight) {
         self.load.requests += 1;
         self.load.uncached += flight.uncached;
         self.load.prompt += flight.prompt;
@@ -175,7 +175,7 @@ impl Server {
         self.peak_so_far = self.peak_so_far.max(self.load.requests);
     }
 
-    pub(super) fn remove(&mut self, flight: &Flight) {
+    pub(crate) fn remove(&mut self, flight: &Flight) {
         self.load.requests = self.load.requests.saturating_sub(1);
         if self.load.requests == 0 {
             // Sums of numbers that aren't whole don't go back to where they were.
@@ -188,7 +188,7 @@ impl Server {
     }
 
     /// `true`: the server has worked since it last spoke.
-    pub(super) fn scraped(&mut self, scraped: Option<&Scraped>) -> bool {
+    pub(crate) fn scraped(&mut self, scraped: Option<&Scraped>) -> bool {
         self.kv_tokens = scraped.and_then(|it| it.kv_tokens).or(self.kv_tokens);
         let totals = scraped.and_then(|it| it.totals);
         let before = core::mem::replace(&mut self.totals, totals);
@@ -200,7 +200,7 @@ impl Server {
     }
 
     /// Closes the window: what it says, `None` if the endpoint was idle or nothing is known of its requests.
-    pub(super) fn close(&mut self, over: Duration) -> Option<Observed> {
+    pub(crate) fn close(&mut self, over: Duration) -> Option<Observed> {
         let scraped = match (self.totals, self.totals_before) {
             (Some(totals), Some(before)) => totals.since(&before, over),
             (None, _) | (_, None) => None,

@@ -9,9 +9,10 @@ use penstock_engine::input::EndpointId;
 use penstock_model::Targets;
 use penstock_model::slo::{Slo, Source};
 
-use super::server::Server;
-use super::variant::Variant;
-use super::{Autopilot, AutopilotEndpoint, AutopilotSettings, Kept};
+use super::Autopilot;
+use crate::server::Server;
+use crate::types::{AutopilotEndpoint, AutopilotSettings, Kept};
+use crate::variant::Variant;
 
 /// Variants without endpoints of which is known what they were like.
 const KEPT_MAX: usize = 64;
@@ -36,7 +37,7 @@ impl Autopilot {
             self.servers.push(server);
         }
         self.rename(endpoints);
-        self.settle();
+        self.forget_unlisted();
         self.analyse();
         self.steer();
         self.plan_exploring(now);
@@ -110,7 +111,7 @@ impl Autopilot {
     }
 
     /// Forgets servers that aren't listed and where nothing is in flight, and variants that no server is of.
-    pub(crate) fn settle(&mut self) {
+    pub fn forget_unlisted(&mut self) {
         if !self.servers.iter().any(Server::is_over) {
             return;
         }

@@ -6,7 +6,7 @@
 use penstock_engine::Budget;
 use penstock_model::{Parameters, Targets, Traffic};
 
-use super::tally::count;
+use crate::window_stats::count;
 
 /// The part of a limit that is used.
 const USED: f64 = 0.9;
@@ -15,16 +15,16 @@ const REQUESTS_MAX: f64 = 1e6;
 
 /// Limits of an endpoint that follow from its targets.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) struct Limits {
+pub(crate) struct Limits {
     /// What an iteration may take; may be infinite.
-    pub(super) iteration_ms: f64,
+    pub(crate) iteration_ms: f64,
     /// What a first token may take; may be infinite.
-    pub(super) first_token_ms: f64,
+    pub(crate) first_token_ms: f64,
 }
 
 impl Limits {
     /// From explicit targets.
-    pub(super) fn explicit(targets: &Targets) -> Self {
+    pub(crate) fn explicit(targets: &Targets) -> Self {
         Self {
             iteration_ms: targets.itl_ms.unwrap_or(f64::INFINITY),
             first_token_ms: targets.ttft_ms.unwrap_or(f64::INFINITY),
@@ -33,7 +33,7 @@ impl Limits {
 
     /// From targets inferred at iterations of `iteration_ms`. Those for the first token say the same of the iteration,
     /// plus the request's own prompt: so they add nothing, and a prompt longer than the mean isn't held back for it.
-    pub(super) const fn inferred(iteration_ms: f64) -> Self {
+    pub(crate) const fn inferred(iteration_ms: f64) -> Self {
         Self {
             iteration_ms,
             first_token_ms: f64::INFINITY,
@@ -43,23 +43,23 @@ impl Limits {
 
 /// An endpoint that is to have a budget.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Gauge {
-    pub(super) parameters: Parameters,
-    pub(super) ttft_bias: f64,
+pub(crate) struct Gauge {
+    pub(crate) parameters: Parameters,
+    pub(crate) ttft_bias: f64,
     /// Requests like the mean,
-    pub(super) traffic: Traffic,
+    pub(crate) traffic: Traffic,
     /// and prompt tokens of them that are in the cache already: nothing is computed for them, and they are resident.
-    pub(super) cached: f64,
-    pub(super) limits: Limits,
-    pub(super) max_batch: u64,
-    pub(super) kv_tokens: Option<u64>,
+    pub(crate) cached: f64,
+    pub(crate) limits: Limits,
+    pub(crate) max_batch: u64,
+    pub(crate) kv_tokens: Option<u64>,
     /// It runs at one part of so many of what fits, whatever limits that, so that more than one load is seen; 1: at all.
-    pub(super) probed_by: u8,
+    pub(crate) probed_by: u8,
 }
 
 impl Gauge {
     /// Its budget.
-    pub(super) fn budget(&self) -> Budget {
+    pub(crate) fn budget(&self) -> Budget {
         let Parameters {
             alpha_ms,
             beta_ms,
@@ -101,7 +101,7 @@ impl Gauge {
 }
 
 /// A budget that only counts: it probes an endpoint of which nothing is known.
-pub(super) fn count_only(requests_max: u64) -> Budget {
+pub(crate) fn count_only(requests_max: u64) -> Budget {
     let requests_max = requests_max.max(1);
     Budget {
         alpha_ms: 1.0,
