@@ -9,8 +9,8 @@ use penstock_engine::policy::{
 use penstock_engine::units::{Decimal, Tokens};
 use penstock_engine::{Budget, Effect, EndpointId, Input, Request, RequestId};
 
-use crate::dice::Dice;
-use crate::support::{Bench, gate, policy};
+use crate::rng::Rng;
+use crate::support::{Harness, gate, policy};
 
 /// What one request asks for and what it gets.
 #[derive(Clone, Debug)]
@@ -148,7 +148,7 @@ impl Case {
 
 /// What went, in the order in which it did.
 #[derive(Clone, Debug)]
-pub(crate) struct Gone {
+pub(crate) struct Dispatched {
     pub(crate) id: u64,
     pub(crate) ask: Ask,
     /// What it was charged.
@@ -157,12 +157,12 @@ pub(crate) struct Gone {
 
 /// An engine under load.
 pub(crate) struct Load {
-    pub(crate) bench: Bench,
+    pub(crate) harness: Harness,
     asks: Vec<Ask>,
     /// Inputs: an audit takes time proportional to what waits.
     said: u64,
     pub(crate) running: VecDeque<u64>,
-    pub(crate) gone: Vec<Gone>,
+    pub(crate) dispatched: Vec<Dispatched>,
     /// Settled cost.
     pub(crate) served: BTreeMap<Place, u64>,
 }
@@ -170,19 +170,19 @@ pub(crate) struct Load {
 impl Load {
     pub(crate) fn new(policy: Policy, endpoints: u32) -> Self {
         let gate = policy.gate;
-        let mut bench = Bench::new(policy, endpoints);
+        let mut harness = Harness::new(policy, endpoints);
         if let Gate::Auto { initial } = gate {
             for id in (1..=endpoints).map(EndpointId) {
                 let budget = Some(endless(initial.ceil()));
-                assert_eq!(bench.say(Input::Budget { id, budget }), []);
+                assert_eq!(harness.handle(Input::Budget { id, budget }), []);
             }
         }
         Self {
-            bench,
+            harness,
             asks: Vec::new(),
             said: 0,
             running: VecDeque::new(),
-            gone: Vec::new(),
+            dispatched: Vec::new(),
             served: BTreeMap::new(),
         }
     }
@@ -201,7 +201,7 @@ impl Load {
         };
         with(&mut request);
         self.asks.push(ask);
-        self.say(Input::Register(request));
+        self.handle(Input::Register(request));
         id
     }
 
@@ -218,18 +218,18 @@ impl Load {
         self.ask_with(ask, |_| ())
     }
 
-    pub(crate) fn say(&mut self, input: Input) {
-        self.bench.engine.handle(self.bench.now, input);
+    pub(crate) fn handle(&mut self, input: Input) {
+        self.harness.engine.handle(self.harness.now, input);
         self.said += 1;
         if self.said.is_multiple_of(64) {
-            self.bench.engine.audit().expect("all invariants hold");
+            self.harness.engine.audit().expect("all invariants hold");
         }
-        while let Some(effect) = self.bench.engine.poll_effect() {
+        while let Some(effect) = self.harness.engine.poll_effect() {
             match effect {
                 Effect::Grant { id, cost, .. } => {
                     self.running.push_back(id.0);
                     let ask = self.asks[id.0 as usize].clone();
-                    self.gone.push(Gone {
+                    self.dispatched.push(Dispatched {
                         id: id.0,
                         ask,
                         cost: cost.0,
@@ -254,7 +254,7 @@ impl Load {
             output: Some(Tokens(0)),
         };
         let service = Service::Served(usage);
-        self.say(Input::Completed {
+        self.handle(Input::Completed {
             id: RequestId(id),
             service,
         });
@@ -263,17 +263,18 @@ impl Load {
     pub(crate) fn refund(&mut self, id: u64) {
         self.running.retain(|&other| other != id);
         let service = Service::Nothing;
-        self.say(Input::Completed {
+        self.handle(Input::Completed {
             id: RequestId(id),
             service,
         });
     }
 
-    /// Sums over those of `gone` that `of` names, from `from` on.
+    /// Sums over those of `dispatched` that `of` names, from `from` on.
     pub(crate) fn charged(&self, from: usize, of: impl Fn(&Place) -> bool) -> u64 {
-        let gone = self.gone[from..].iter();
-        gone.filter(|gone| of(&gone.ask.place))
-            .map(|gone| gone.cost)
+        let dispatched = self.dispatched[from..].iter();
+        dispatched
+            .filter(|dispatched| of(&dispatched.ask.place))
+            .map(|dispatched| dispatched.cost)
             .sum()
     }
 }
@@ -295,10 +296,10 @@ pub(crate) fn endless(requests: u64) -> Budget {
 }
 
 /// Of `place`, from 50 to 200 tokens, as estimated and in truth.
-pub(crate) fn some(dice: &mut Dice, place: &Place) -> Ask {
+pub(crate) fn some(rng: &mut Rng, place: &Place) -> Ask {
     Ask {
         place: place.clone(),
-        estimate: 50 + dice.below(151),
-        real: 50 + dice.below(151),
+        estimate: 50 + rng.below(151),
+        real: 50 + rng.below(151),
     }
 }

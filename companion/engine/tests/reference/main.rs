@@ -13,12 +13,12 @@ use penstock_engine::policy::{Admit, Discipline, Gate, Policy};
 use penstock_engine::{EndpointId, Engine, Input, Instant, RequestId};
 use proptest::prelude::*;
 
-use model::{Model, Said};
-use random::{Dice, Worlds, input, later, policy};
+use model::{EngineEffects, Model};
+use random::{PolicyChoices, Rng, input, later, policy};
 
 const START: Instant = Instant::from_nanos(1_000_000_000_000);
 
-/// What the worlds of one test leave out, so that the order of what happens within a step is nobody's to say.
+/// What the choices of one test remove_waiting out, so that the order of what happens within a step is unknown to say.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Without {
     /// Nothing that was charged is given back: virtual time never returns.
@@ -27,18 +27,18 @@ enum Without {
     Lanes,
 }
 
-fn worlds(disciplines: &[Discipline]) -> Worlds {
-    Worlds {
+fn choices(disciplines: &[Discipline]) -> PolicyChoices {
+    PolicyChoices {
         disciplines: disciplines.to_vec(),
         dynamo: false,
         identities: false,
-        ..Worlds::all()
+        ..PolicyChoices::all()
     }
 }
 
-fn drawn(dice: &mut Dice, worlds: &Worlds, without: Without) -> Policy {
-    let mut policy = policy(dice, worlds);
-    if dice.percent(70) {
+fn drawn(rng: &mut Rng, choices: &PolicyChoices, without: Without) -> Policy {
+    let mut policy = policy(rng, choices);
+    if rng.percent(70) {
         // Long queues: it is who goes next that matters there.
         policy.queue.enabled = true;
         policy.queue.admit = Admit::All;
@@ -121,20 +121,24 @@ struct Pair {
 }
 
 impl Pair {
-    fn say(&mut self, now: Instant, input: Option<Input>) -> Result<(), TestCaseError> {
-        let mut said = [&mut self.engine, &mut self.twin].map(|engine| {
+    fn handle(&mut self, now: Instant, input: Option<Input>) -> Result<(), TestCaseError> {
+        let mut effects = [&mut self.engine, &mut self.twin].map(|engine| {
             match input.clone() {
                 Some(input) => engine.handle(now, input),
                 None => engine.handle_timeout(now),
             }
             std::iter::from_fn(|| engine.poll_effect()).collect::<Vec<_>>()
         });
-        prop_assert_eq!(&said[0], &said[1], "the same seed and inputs, but other effects");
-        let mut said = Said(std::mem::take(&mut said[0]).into());
+        prop_assert_eq!(
+            &effects[0],
+            &effects[1],
+            "the same seed and inputs, but other effects"
+        );
+        let mut effects = EngineEffects(std::mem::take(&mut effects[0]).into());
         self.engine.audit().expect("all invariants hold");
         let (engine, model) = (&self.engine, &mut self.model);
-        model.step(now, input, &mut said);
-        prop_assert_eq!(said.0.front(), None, "the engine said too much");
+        model.step(now, input, &mut effects);
+        prop_assert_eq!(effects.0.front(), None, "the engine effects too much");
         prop_assert_eq!(engine.poll_timeout(), model.timeout());
         prop_assert_eq!(engine.stock(), model.stock());
         let snapshot = engine.snapshot();
@@ -160,35 +164,35 @@ impl Pair {
 
 /// Steps are drawn each from a seed of its own, so that a failing run can be cut short.
 fn run(disciplines: &[Discipline], without: Without, seed: u64, steps: &[u64]) -> Result<(), TestCaseError> {
-    let mut dice = Dice::new(seed);
-    let worlds = worlds(disciplines);
-    let policy = drawn(&mut dice, &worlds, without);
+    let mut rng = Rng::new(seed);
+    let choices = choices(disciplines);
+    let policy = drawn(&mut rng, &choices, without);
     let mut pair = Pair {
         engine: Engine::new(policy.clone(), seed, START),
         twin: Engine::new(policy.clone(), seed, START),
         model: Model::new(policy, START),
     };
-    for id in 1..=dice.below(5) as u32 {
+    for id in 1..=rng.below(5) as u32 {
         let (id, state) = (EndpointId(id), EndpointState::default());
-        pair.say(START, Some(Input::Endpoint { id, state }))?;
+        pair.handle(START, Some(Input::Endpoint { id, state }))?;
     }
-    if dice.percent(90) {
-        pair.say(START, Some(Input::Ready))?;
+    if rng.percent(90) {
+        pair.handle(START, Some(Input::Ready))?;
     }
     let mut now = START;
     for &step in steps {
-        let mut dice = Dice::new(step);
-        now = later(&mut dice, now);
+        let mut rng = Rng::new(step);
+        now = later(&mut rng, now);
         let live: Vec<RequestId> = pair.model.items.iter().map(|item| item.id).collect();
-        let next = input(&mut dice, now, &worlds, |dice, new| {
-            if new || live.is_empty() || dice.percent(10) {
-                RequestId(dice.below(1_000))
+        let next = input(&mut rng, now, &choices, |rng, new| {
+            if new || live.is_empty() || rng.percent(10) {
+                RequestId(rng.below(1_000))
             } else {
-                dice.one(&live)
+                rng.choose(&live)
             }
         });
         let next = next.and_then(|input| tamed(input, &pair.model.policy, without));
-        pair.say(now, next)?;
+        pair.handle(now, next)?;
     }
     Ok(())
 }
@@ -222,9 +226,9 @@ proptest! {
 
 #[test]
 fn a_change_keeps_what_makes_the_tree() {
-    let mut dice = Dice::new(1);
-    let worlds = worlds(&Discipline::ALL);
-    let (from, to) = (policy(&mut dice, &worlds), policy(&mut dice, &worlds));
+    let mut rng = Rng::new(1);
+    let choices = choices(&Discipline::ALL);
+    let (from, to) = (policy(&mut rng, &choices), policy(&mut rng, &choices));
     let kept = changed(&from, to);
     assert_eq!(
         discriminant(&kept.flows.discipline),

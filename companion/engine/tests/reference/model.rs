@@ -7,17 +7,17 @@
 
 #![expect(unreachable_pub, reason = "a module of one test")]
 
-mod arriving;
+mod arrival;
 mod budgets;
-mod ending;
-mod going;
+mod completion;
+mod dispatch;
+mod drr_ring;
+mod endpoints;
+mod engine_effects;
 mod limits;
-mod looking;
-mod ring;
-mod said;
+mod queries;
 mod scores;
-mod servers;
-mod tags;
+mod virtual_time;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -26,10 +26,10 @@ use penstock_engine::input::{Band, EndpointState};
 use penstock_engine::policy::{BandMode, Class, CostUnit, Discipline, Gate};
 use penstock_engine::{Budget, Effect, EndpointId, Input, Instant, Outcome, Policy, RequestId};
 
-use ring::{Ring, Taken};
-pub use said::Said;
-use scores::Seen;
-use tags::Tags;
+use drr_ring::{DrrRing, Taken};
+pub use engine_effects::EngineEffects;
+use scores::ScorerInputs;
+use virtual_time::VirtualTime;
 
 const BANDS: [Band; 3] = [Band::Critical, Band::Default, Band::Sheddable];
 
@@ -119,17 +119,17 @@ pub struct Model {
     draining: bool,
     pub items: Vec<Item>,
     classes: Vec<Class>,
-    band_ring: Option<Ring<Band>>,
-    model_rings: BTreeMap<Band, Ring<Box<str>>>,
-    class_rings: BTreeMap<Tree, Ring<usize>>,
-    flow_rings: BTreeMap<Leaf, Ring<Box<str>>>,
-    tags: BTreeMap<Leaf, Tags>,
+    band_ring: Option<DrrRing<Band>>,
+    model_rings: BTreeMap<Band, DrrRing<Box<str>>>,
+    class_rings: BTreeMap<Tree, DrrRing<usize>>,
+    flow_rings: BTreeMap<Leaf, DrrRing<Box<str>>>,
+    tags: BTreeMap<Leaf, VirtualTime>,
     used: Vec<Used>,
     /// Flows that the engine remembers, and the order in which their identities are preempted.
     nodes: BTreeSet<(Leaf, Box<str>)>,
-    turns: BTreeMap<(Band, Box<str>), (u64, u64)>,
+    preemption_order: BTreeMap<(Band, Box<str>), (u64, u64)>,
     endpoints: BTreeMap<EndpointId, Server>,
-    seen: Seen,
+    scorer_inputs: ScorerInputs,
     /// What failed where, of those that were ready and not probed, since they were last marked down.
     failed: Vec<(EndpointId, RequestId, Instant)>,
     first_listed: Option<Instant>,
@@ -139,7 +139,7 @@ pub struct Model {
     outages: i128,
     out_since: Option<Instant>,
     sequence: u64,
-    born: u64,
+    flows_created: u64,
     preemptions: u64,
     pub arrivals: u64,
     pub outcomes: BTreeMap<(Band, Outcome), u64>,
@@ -168,9 +168,9 @@ impl Model {
             tags: BTreeMap::new(),
             used: Vec::new(),
             nodes: BTreeSet::new(),
-            turns: BTreeMap::new(),
+            preemption_order: BTreeMap::new(),
             endpoints: BTreeMap::new(),
-            seen: Seen::default(),
+            scorer_inputs: ScorerInputs::default(),
             failed: Vec::new(),
             first_listed: None,
             ready_since: None,
@@ -178,7 +178,7 @@ impl Model {
             outages: 0,
             out_since: Some(now),
             sequence: 0,
-            born: 0,
+            flows_created: 0,
             preemptions: 0,
             arrivals: 0,
             outcomes: BTreeMap::new(),
@@ -190,61 +190,61 @@ impl Model {
         };
         if let BandMode::Weighted(_) = model.policy.bands.mode {
             let bands = BANDS.map(|band| (band, model.band_quantum(band)));
-            model.band_ring = Some(Ring::fixed(bands));
+            model.band_ring = Some(DrrRing::fixed(bands));
         }
         model.rate.0 = model.rate_capacity();
         model
     }
 
-    pub fn step(&mut self, now: Instant, input: Option<Input>, said: &mut Said) {
+    pub fn step(&mut self, now: Instant, input: Option<Input>, effects: &mut EngineEffects) {
         let now = now.max(self.now);
         if self.is_saturated() {
             self.saturated += now.as_nanos() - self.now.as_nanos();
         }
         let was_saturated = self.is_saturated();
         self.now = now;
-        self.forget_used();
-        self.bring_back();
+        self.expire_usage();
+        self.end_ejections();
         let manual = |model: &Self| model.policy.gate == Gate::Manual;
         if !manual(self) || input.is_none() {
-            self.expire(said);
+            self.expire(effects);
         }
         if let Some(input) = input {
-            self.take(input, was_saturated, said);
+            self.take(input, was_saturated, effects);
             if !manual(self) {
-                self.expire(said);
+                self.expire(effects);
             }
         }
         if !manual(self) {
-            self.dispatch_all(said);
+            self.dispatch_all(effects);
         }
     }
 
-    fn dispatch_all(&mut self, said: &mut Said) {
+    fn dispatch_all(&mut self, effects: &mut EngineEffects) {
         if self.by_budget() {
-            self.dispatch_fitting(said);
+            self.dispatch_by_budget(effects);
             return;
         }
         while self.may_dispatch() && self.has_rate() {
             let Some(id) = self.next() else { break };
-            self.dispatch(id, said);
+            self.dispatch(id, effects);
         }
     }
 
-    fn take(&mut self, input: Input, was_saturated: bool, said: &mut Said) {
+    fn take(&mut self, input: Input, was_saturated: bool, effects: &mut EngineEffects) {
         match input {
-            Input::Register(request) => self.register(request, said),
+            Input::Register(request) => self.register(request, effects),
             Input::Resume(request) => {
-                if let Some(item) = self.arrive(request, said) {
+                if let Some(item) = self.arrive(request, effects) {
                     self.wait(item);
                 }
             }
             Input::Adopt { request, endpoint } => self.adopt(request, endpoint),
             Input::Cancel(id) => {
                 if let Some(item) = self.find(id).filter(|item| item.running.is_none()).cloned() {
-                    self.leave(id);
+                    self.remove_waiting(id);
                     self.count(item.band, Outcome::Cancelled);
-                    said.expect(Effect::Cancelled {
+                    effects.expect_next(Effect::Cancelled {
                         id,
                         waited: self.now.since(item.arrived),
                     });
@@ -252,28 +252,28 @@ impl Model {
             }
             Input::ModelRemoved(id) => {
                 if self.find(id).is_some_and(|item| item.running.is_none()) {
-                    self.refuse_waiting(id, Outcome::RejectedInvalid, said);
+                    self.reject_waiting(id, Outcome::RejectedInvalid, effects);
                 }
             }
             Input::Amend(amended) => {
-                self.amend(&amended, said);
-                self.notice();
+                self.amend(&amended, effects);
+                self.refresh_backlogs();
             }
             Input::Relist(relisted) => {
                 for id in &relisted.removed {
                     self.endpoints.remove(id);
-                    self.lose();
+                    self.discard_lost_state();
                     self.failed.retain(|failed| failed.0 != *id);
                 }
                 for (id, state) in &relisted.listed {
                     self.list(*id, *state);
-                    self.lose();
+                    self.discard_lost_state();
                 }
-                self.note_outage();
+                self.update_outage();
                 for amended in &relisted.amended {
-                    self.amend(amended, said);
+                    self.amend(amended, effects);
                 }
-                self.notice();
+                self.refresh_backlogs();
             }
             Input::Sent { id, endpoint } => {
                 let runs = self
@@ -281,43 +281,43 @@ impl Model {
                     .filter(|running| running.endpoint != endpoint);
                 if let Some(running) = runs {
                     running.endpoint = endpoint;
-                    self.computes(id, endpoint);
+                    self.record_prefix(id, endpoint);
                 }
-                self.notice();
+                self.refresh_backlogs();
             }
-            Input::Completed { id, service } => self.complete(id, service, was_saturated, said),
+            Input::Completed { id, service } => self.complete(id, service, was_saturated, effects),
             Input::Settle { id, service } if self.policy.gate == Gate::Manual => {
-                self.complete(id, service, was_saturated, said);
+                self.complete(id, service, was_saturated, effects);
             }
             Input::Settle { id, service } => self.settle(id, service),
             Input::Dispatch { blocked } => {
                 if self.policy.gate == Gate::Manual && self.ready {
                     self.held = blocked;
                     if let Some(id) = self.next() {
-                        self.dispatch(id, said);
+                        self.dispatch(id, effects);
                     }
                     self.held.clear();
                 }
             }
-            Input::Requeue(id) => self.requeue(id, said),
+            Input::Requeue(id) => self.requeue(id, effects),
             Input::Endpoint { id, state } => {
                 self.list(id, state);
-                self.lose();
-                self.note_outage();
+                self.discard_lost_state();
+                self.update_outage();
             }
             Input::EndpointRemoved(id) => {
                 self.endpoints.remove(&id);
-                self.lose();
+                self.discard_lost_state();
                 self.failed.retain(|failed| failed.0 != id);
-                self.note_outage();
+                self.update_outage();
             }
             Input::Failed { id, endpoint } => {
                 self.fail(id, endpoint);
-                self.lose();
+                self.discard_lost_state();
             }
             Input::ServerStats { id, stats } => {
                 if self.endpoints.contains_key(&id) {
-                    self.seen.stats.insert(id, stats);
+                    self.scorer_inputs.stats.insert(id, stats);
                 }
             }
             Input::Suspend(id) => self.suspend(id, true),
@@ -331,7 +331,7 @@ impl Model {
             Input::Policy(policy) => {
                 self.fill_rate();
                 let had_rate = self.policy.queue.max_rate.is_some();
-                self.set_free();
+                self.clear_aside();
                 self.policy = *policy;
                 let capacity = self.rate_capacity();
                 self.rate.0 = if had_rate {
@@ -340,14 +340,14 @@ impl Model {
                     capacity
                 };
                 self.end_slow_starts();
-                self.notice();
+                self.refresh_backlogs();
             }
             Input::Drain(draining) => {
                 self.draining = draining;
                 let mut waiting: Vec<Item> = self.waiting().cloned().collect();
                 waiting.sort_by_key(|item| (item.arrived, item.sequence));
                 for item in waiting.into_iter().filter(|_| draining) {
-                    self.refuse_waiting(item.id, Outcome::ShuttingDown, said);
+                    self.reject_waiting(item.id, Outcome::ShuttingDown, effects);
                 }
             }
             Input::Budget { id, budget } => {
@@ -356,7 +356,7 @@ impl Model {
                 }
                 self.end_slow_starts();
             }
-            Input::PastUsage(past) => self.take_used(past),
+            Input::PastUsage(past) => self.add_past_usage(past),
             Input::Ready => {
                 self.ready = true;
                 self.ready_since.get_or_insert(self.now);

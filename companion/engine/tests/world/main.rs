@@ -1,4 +1,4 @@
-//! A million random operations on small worlds of every policy, each audited, and held against a ledger that knows
+//! A million random operations on small choices of every policy, each audited, and held against a checker that knows
 //! only what may not happen: an outcome twice or none, a grant after the end, stock over its bounds.
 //!
 //! A world that fails prints its seed; `PENSTOCK_WORLD=<seed>` runs that one alone, step by step.
@@ -7,19 +7,19 @@
 #[path = "../random/mod.rs"]
 mod random;
 
-mod ledger;
+mod invariants;
 
 use std::fmt::Debug;
 
 use penstock_engine::input::EndpointState;
 use penstock_engine::{EndpointId, Engine, Input, Instant, RequestId};
 
-use ledger::Ledger;
-use random::{Dice, Worlds, input, later, policy};
+use invariants::InvariantChecker;
+use random::{PolicyChoices, Rng, input, later, policy};
 
 const OPERATIONS: u64 = 1_000_000;
 const STEPS: u64 = 400;
-/// Tests that share the worlds: they run beside each other.
+/// Tests that share the choices: they run beside each other.
 const SHARES: u64 = 4;
 const START: Instant = Instant::from_nanos(1_000_000_000_000);
 
@@ -36,16 +36,16 @@ impl Drop for World {
 
 fn run(seed: u64, told: bool) -> u64 {
     let _world = World(seed);
-    let mut dice = Dice::new(seed);
-    let worlds = Worlds::all();
-    let first = policy(&mut dice, &worlds);
+    let mut rng = Rng::new(seed);
+    let choices = PolicyChoices::all();
+    let first = policy(&mut rng, &choices);
     let mut engine = Engine::new(first.clone(), seed, START);
-    engine.trace(dice.percent(30));
-    engine.report_usage(dice.percent(30));
-    let mut ledger = Ledger::new(first);
+    engine.trace(rng.percent(30));
+    engine.report_usage(rng.percent(30));
+    let mut checker = InvariantChecker::new(first);
     let mut now = START;
     let mut digest = 0;
-    let mut say = |now: Instant, input: Option<Input>, ledger: &mut Ledger| {
+    let mut say = |now: Instant, input: Option<Input>, checker: &mut InvariantChecker| {
         if told {
             println!("{:>8} ms: {input:?}", now.since(START).as_millis());
         }
@@ -61,36 +61,36 @@ fn run(seed: u64, told: bool) -> u64 {
         }
         engine.audit().expect("all invariants hold");
         digest = mixed(digest, &effects);
-        ledger.step(now, input, &effects, &engine);
+        checker.step(now, input, &effects, &engine);
     };
-    for id in 1..=dice.below(5) as u32 {
+    for id in 1..=rng.below(5) as u32 {
         let (id, state) = (EndpointId(id), EndpointState::default());
-        say(now, Some(Input::Endpoint { id, state }), &mut ledger);
+        say(now, Some(Input::Endpoint { id, state }), &mut checker);
     }
-    if dice.percent(90) {
-        say(now, Some(Input::Ready), &mut ledger);
+    if rng.percent(90) {
+        say(now, Some(Input::Ready), &mut checker);
     }
     let mut fresh = 0;
     for _ in 0..STEPS {
-        now = later(&mut dice, now);
-        let live: Vec<RequestId> = ledger.live().collect();
-        let next = input(&mut dice, now, &worlds, |dice, new| {
-            if live.is_empty() || dice.percent(if new { 95 } else { 3 }) {
+        now = later(&mut rng, now);
+        let live: Vec<RequestId> = checker.live().collect();
+        let next = input(&mut rng, now, &choices, |rng, new| {
+            if live.is_empty() || rng.percent(if new { 95 } else { 3 }) {
                 fresh += 1;
                 RequestId(fresh)
             } else {
-                dice.one(&live)
+                rng.choose(&live)
             }
         });
         // Else it may be over, and anew, in one call.
         let again = |id: &RequestId| live.contains(id);
         if matches!(&next, Some(Input::Register(of) | Input::Resume(of) | Input::Adopt { request: of, .. }) if again(&of.id))
         {
-            say(now, None, &mut ledger);
+            say(now, None, &mut checker);
         }
-        say(now, next, &mut ledger);
+        say(now, next, &mut checker);
     }
-    ledger.close(now, &mut say);
+    checker.close(now, &mut say);
     digest
 }
 
@@ -111,7 +111,7 @@ fn share(of: u64) {
     let million: u64 = std::env::var("PENSTOCK_MILLION").map_or(0, |n| n.parse().expect("a number"));
     let first = million * (OPERATIONS / STEPS);
     for number in (first + of..first + OPERATIONS / STEPS).step_by(SHARES as usize) {
-        let seed = Dice::new(number).roll();
+        let seed = Rng::new(number).next_u64();
         let digest = run(seed, false);
         if number % 50 == of {
             assert_eq!(

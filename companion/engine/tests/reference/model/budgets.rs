@@ -6,7 +6,7 @@ use std::time::Duration;
 use penstock_engine::policy::{Discipline, Gate};
 use penstock_engine::{Budget, EndpointId, RequestId};
 
-use super::said::Said;
+use super::engine_effects::EngineEffects;
 use super::{Item, Leaf, Model, Running, Server};
 
 /// How much of its budget an endpoint would use, and its iteration where nothing limits it.
@@ -89,13 +89,13 @@ impl Model {
     }
 
     /// The next one goes where it fits; where it doesn't, nobody goes before it.
-    pub(super) fn dispatch_fitting(&mut self, said: &mut Said) {
-        self.set_free();
+    pub(super) fn dispatch_by_budget(&mut self, effects: &mut EngineEffects) {
+        self.clear_aside();
         while self.may_dispatch() && self.has_rate() {
             let Some(id) = self.next() else { return };
             let item = self.item(id).clone();
             if !self.fitting(&item).is_empty() {
-                self.dispatch(id, said);
+                self.dispatch(id, effects);
                 continue;
             }
             let able = self.endpoints_for(&item);
@@ -103,16 +103,16 @@ impl Model {
                 return;
             }
             self.aside.extend(able.into_keys());
-            self.notice();
+            self.refresh_backlogs();
         }
     }
 
-    pub(super) fn set_free(&mut self) {
+    pub(super) fn clear_aside(&mut self) {
         self.aside.clear();
-        self.notice();
+        self.refresh_backlogs();
     }
 
-    /// Requests per second that are said to be served; 0 where that isn't said of all.
+    /// Requests per second that are effects to be served; 0 where that isn't effects of all.
     pub(super) fn expected_rate(&self) -> f64 {
         let ready = self.endpoints.values().filter(|server| server.ready);
         ready
@@ -153,14 +153,14 @@ impl Model {
         let own = (self.leaf(item), item.name.clone());
         let turn = (of_flows.get(&own).copied().unwrap_or(0) + 1) as f64;
         let fifo = self.discipline() == Discipline::Fifo;
-        let turns = |(flow, count): (&(Leaf, Box<str>), &u64)| {
+        let preemption_order = |(flow, count): (&(Leaf, Box<str>), &u64)| {
             if fifo || *flow == own {
                 return *count;
             }
             let weights = [&item.name, &flow.1].map(|name| self.policy.flows.weight_of(name));
             (*count).min((turn / weights[0] * weights[1]).ceil() as u64)
         };
-        critical + of_flows.iter().map(turns).sum::<u64>()
+        critical + of_flows.iter().map(preemption_order).sum::<u64>()
     }
 
     /// A newcomer would miss its deadline.

@@ -117,7 +117,7 @@ impl Model {
         self.parts().is_none() || self.rate_level() >= TOKEN
     }
 
-    pub(super) fn take_rate(&mut self) {
+    pub(super) fn take_rate_token(&mut self) {
         self.fill_rate();
         self.rate.0 = self.rate.0.saturating_sub(TOKEN);
     }
@@ -143,7 +143,7 @@ impl Model {
         (self.now.as_nanos() / self.width()) as i64
     }
 
-    pub(super) fn take_used(&mut self, past: Vec<PastUsage>) {
+    pub(super) fn add_past_usage(&mut self, past: Vec<PastUsage>) {
         if self.discipline() != Discipline::Usage {
             return;
         }
@@ -176,7 +176,7 @@ impl Model {
                 bucket,
                 cost: of.cost.0,
             });
-            self.remember(leaf, &name);
+            self.ensure_flow(leaf, &name);
         }
     }
 
@@ -184,12 +184,12 @@ impl Model {
         (self.policy.usage_window.as_nanos() as u64).div_ceil(self.width()) as i64
     }
 
-    pub(super) fn forget_used(&mut self) {
+    pub(super) fn expire_usage(&mut self) {
         let (kept, now) = (self.kept(), self.bucket());
         self.used.retain(|used| used.bucket + kept > now);
         let leaves: BTreeSet<Leaf> = self.nodes.iter().map(|(leaf, _)| leaf.clone()).collect();
         for leaf in leaves {
-            self.forget(&leaf);
+            self.drop_unused_flows(&leaf);
         }
     }
 

@@ -26,7 +26,7 @@ impl Server {
         self.ready = ready;
     }
 
-    fn come_back(&mut self) {
+    fn end_ejection(&mut self) {
         self.down = None;
         self.probed = true;
         self.turn(false);
@@ -85,18 +85,18 @@ impl Model {
             self.failed.retain(|failed| failed.0 != endpoint);
             self.endpoints.insert(endpoint, server);
         }
-        self.notice();
+        self.refresh_backlogs();
     }
 
     /// Who was down for long enough.
-    pub(super) fn bring_back(&mut self) {
+    pub(super) fn end_ejections(&mut self) {
         for server in self.endpoints.values_mut() {
             if server.down.is_some_and(|until| until <= self.now) {
-                server.come_back();
+                server.end_ejection();
             }
         }
         self.end_slow_starts();
-        self.notice();
+        self.refresh_backlogs();
     }
 
     pub(super) fn in_tokens(&self) -> bool {
@@ -197,11 +197,11 @@ impl Model {
         }
     }
 
-    pub(super) fn note_outage(&mut self) {
+    pub(super) fn update_outage(&mut self) {
         if !self.endpoints.values().any(|server| server.ready) {
             let healthy = self.endpoints.iter_mut().filter(|(_, server)| server.state.ready);
             if let Some((_, first)) = healthy.min_by_key(|(id, server)| (server.down, **id)) {
-                first.come_back();
+                first.end_ejection();
                 self.end_slow_starts();
             }
         }
@@ -214,7 +214,7 @@ impl Model {
             None if !ready => self.out_since = Some(self.now),
             _ => {}
         }
-        self.notice();
+        self.refresh_backlogs();
     }
 
     /// What runs there.

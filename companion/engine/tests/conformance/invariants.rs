@@ -7,16 +7,16 @@ use penstock_engine::policy::{CostUnit, Discipline};
 use penstock_engine::snapshot::FlowSnapshot;
 use penstock_engine::{Budget, EndpointId, Input, RequestId};
 
-use crate::dice::Dice;
 use crate::load::{Ask, Case, Load, Place, endless, some};
+use crate::rng::Rng;
 use crate::support::SECOND;
 
 /// As many as `slots` run, everything else of `load` waits.
-fn loaded(case: &Case, slots: u64, dice: &mut Dice, of_each: usize) -> Load {
+fn loaded(case: &Case, slots: u64, rng: &mut Rng, of_each: usize) -> Load {
     let mut load = Load::new(case.policy(slots), 1);
     for _ in 0..of_each {
         for place in case.places() {
-            load.ask(some(dice, &place));
+            load.ask(some(rng, &place));
         }
     }
     load
@@ -25,24 +25,24 @@ fn loaded(case: &Case, slots: u64, dice: &mut Dice, of_each: usize) -> Load {
 #[test]
 fn whoever_can_go_goes() {
     for case in Case::all() {
-        let mut dice = Dice::new(1);
+        let mut rng = Rng::new(1);
         let mut load = Load::new(case.policy(4), 2);
         let places = case.places();
         for _ in 0..300 {
-            if dice.percent(50) {
-                let place = dice.one(&places);
-                load.ask(some(&mut dice, &place));
+            if rng.percent(50) {
+                let place = rng.choose(&places);
+                load.ask(some(&mut rng, &place));
             } else if !load.running.is_empty() {
                 load.complete();
             }
-            let engine = &load.bench.engine;
+            let engine = &load.harness.engine;
             assert!(engine.waiting() == 0 || engine.stock() >= 8, "{case:?}");
             assert_eq!(engine.stock(), load.running.len() as u64);
         }
         while !load.running.is_empty() {
             load.complete();
         }
-        assert_eq!(load.bench.engine.waiting(), 0, "{case:?}");
+        assert_eq!(load.harness.engine.waiting(), 0, "{case:?}");
     }
 }
 
@@ -52,24 +52,24 @@ fn nobody_starves() {
     // A visit of a heavy flow is 3,072 tokens, 24 requests; the least of all has it once in a hundred.
     const SOON: usize = 4_000;
     for case in Case::all() {
-        let mut dice = Dice::new(2);
-        let mut load = loaded(&case, 4, &mut dice, 6);
+        let mut rng = Rng::new(2);
+        let mut load = loaded(&case, 4, &mut rng, 6);
         let places = case.places();
         let mut last: BTreeMap<Place, usize> = places.iter().map(|place| (place.clone(), 0)).collect();
         let mut seen = 0;
         let newcomer = Place::of("newcomer");
-        while load.gone.len() < SOON + 500 {
+        while load.dispatched.len() < SOON + 500 {
             load.complete();
-            while seen < load.gone.len() {
-                let place = load.gone[seen].ask.place.clone();
+            while seen < load.dispatched.len() {
+                let place = load.dispatched[seen].ask.place.clone();
                 seen += 1;
                 if place != newcomer {
-                    load.ask(some(&mut dice, &place));
+                    load.ask(some(&mut rng, &place));
                 }
                 let ago = seen - last.insert(place.clone(), seen).unwrap_or(seen);
                 assert!(ago <= SOON, "{place:?} waited for {ago} others: {case:?}");
                 if seen == 500 {
-                    load.ask(some(&mut dice, &newcomer));
+                    load.ask(some(&mut rng, &newcomer));
                 }
             }
         }
@@ -90,14 +90,14 @@ fn nobody_starves_for_its_size() {
     // A part of 0.008 of all tokens is its own where the most share: 900 of 112,000, or every 500th request.
     const SOON: usize = 1_000;
     for case in Case::all().into_iter().filter(|case| case.auto) {
-        let mut dice = Dice::new(11);
-        let mut load = loaded(&case, 100, &mut dice, 0);
+        let mut rng = Rng::new(11);
+        let mut load = loaded(&case, 100, &mut rng, 0);
         let sized = Budget {
             kv_tokens_max: Some(1_000),
             ..endless(100)
         };
         let (id, budget) = (EndpointId(1), Some(sized));
-        load.say(Input::Budget { id, budget });
+        load.handle(Input::Budget { id, budget });
         let places = case.places();
         let long = Place {
             band: Band::Default,
@@ -110,7 +110,7 @@ fn nobody_starves_for_its_size() {
         };
         for _ in 0..6 {
             for place in &places {
-                load.ask(ask(place, 200 + dice.below(50)));
+                load.ask(ask(place, 200 + rng.below(50)));
             }
         }
         let (mut seen, mut long_since) = (0, None);
@@ -121,14 +121,14 @@ fn nobody_starves_for_its_size() {
                 long_since = Some(seen);
             }
             load.complete();
-            while seen < load.gone.len() {
-                let place = load.gone[seen].ask.place.clone();
+            while seen < load.dispatched.len() {
+                let place = load.dispatched[seen].ask.place.clone();
                 seen += 1;
                 if place == long {
                     went += 1;
                     long_since = None;
                 } else {
-                    load.ask(ask(&place, 200 + dice.below(50)));
+                    load.ask(ask(&place, 200 + rng.below(50)));
                 }
                 let waits = long_since.map_or(0, |since| seen - since);
                 assert!(waits <= SOON, "the long one waits for {waits} others: {case:?}");
@@ -142,12 +142,15 @@ fn nobody_starves_for_its_size() {
 fn the_seed_decides() {
     for case in Case::all() {
         let run = || {
-            let mut dice = Dice::new(3);
-            let mut load = loaded(&case, 3, &mut dice, 10);
+            let mut rng = Rng::new(3);
+            let mut load = loaded(&case, 3, &mut rng, 10);
             while !load.running.is_empty() {
                 load.complete();
             }
-            load.gone.iter().map(|gone| gone.id).collect::<Vec<_>>()
+            load.dispatched
+                .iter()
+                .map(|dispatched| dispatched.id)
+                .collect::<Vec<_>>()
         };
         assert_eq!(run(), run(), "{case:?}");
     }
@@ -159,30 +162,30 @@ fn what_is_refunded_was_never_charged() {
     for case in Case::all() {
         for seed in 0..8 {
             let run = |without: Option<u64>| {
-                let mut dice = Dice::new(seed);
+                let mut rng = Rng::new(seed);
                 let mut load = Load::new(case.policy(1), 1);
                 let state = |ready| EndpointState {
                     ready,
                     ..EndpointState::default()
                 };
                 let id = EndpointId(1);
-                load.say(Input::Endpoint {
+                load.handle(Input::Endpoint {
                     id,
                     state: state(false),
                 });
                 for _ in 0..6 {
                     for place in case.places() {
-                        load.ask(some(&mut dice, &place));
+                        load.ask(some(&mut rng, &place));
                     }
                 }
                 if let Some(id) = without {
-                    load.bench.say(Input::Cancel(RequestId(id)));
+                    load.harness.handle(Input::Cancel(RequestId(id)));
                 }
-                load.say(Input::Endpoint {
+                load.handle(Input::Endpoint {
                     id,
                     state: state(true),
                 });
-                let first = load.gone[0].id;
+                let first = load.dispatched[0].id;
                 if without.is_none() {
                     load.refund(first);
                 }
@@ -190,9 +193,9 @@ fn what_is_refunded_was_never_charged() {
                     load.complete();
                 }
                 let order: Vec<u64> = load
-                    .gone
+                    .dispatched
                     .iter()
-                    .map(|gone| gone.id)
+                    .map(|dispatched| dispatched.id)
                     .filter(|&id| id != first || without.is_some())
                     .collect();
                 (first, order)
@@ -209,7 +212,7 @@ fn what_is_refunded_was_never_charged() {
 fn what_bypassed_and_is_refunded_was_never_charged() {
     for case in Case::all() {
         let run = |refunded: bool| {
-            let mut dice = Dice::new(5);
+            let mut rng = Rng::new(5);
             let mut load = Load::new(case.policy(1), 1);
             let ask = |place| Ask {
                 place,
@@ -219,7 +222,7 @@ fn what_bypassed_and_is_refunded_was_never_charged() {
             if refunded {
                 let first = load.ask(ask(case.places()[0].clone()));
                 load.refund(first);
-                load.gone.clear();
+                load.dispatched.clear();
             } else {
                 load.skip();
             }
@@ -231,13 +234,16 @@ fn what_bypassed_and_is_refunded_was_never_charged() {
             load.ask(ask(holds));
             for _ in 0..6 {
                 for place in case.places() {
-                    load.ask(some(&mut dice, &place));
+                    load.ask(some(&mut rng, &place));
                 }
             }
             while !load.running.is_empty() {
                 load.complete();
             }
-            load.gone.iter().map(|gone| gone.id).collect::<Vec<_>>()
+            load.dispatched
+                .iter()
+                .map(|dispatched| dispatched.id)
+                .collect::<Vec<_>>()
         };
         assert_eq!(run(true), run(false), "{case:?}");
     }
@@ -251,13 +257,13 @@ fn flows_that_go_leave_nothing() {
         let names: Vec<&'static str> = (0..500)
             .map(|number| &*Box::leak(format!("flow {number}").into_boxed_str()))
             .collect();
-        let mut dice = Dice::new(6);
+        let mut rng = Rng::new(6);
         for flow in names {
             let place = Place {
                 flow,
-                ..dice.one(&places)
+                ..rng.choose(&places)
             };
-            load.ask(some(&mut dice, &place));
+            load.ask(some(&mut rng, &place));
             if load.running.len() == 4 {
                 load.complete();
             }
@@ -266,7 +272,7 @@ fn flows_that_go_leave_nothing() {
             load.complete();
         }
         // What is left of each is paid off when virtual time, or the window, has passed it.
-        load.bench.at(1_000_000.0);
+        load.harness.advance_to(1_000_000.0);
         for place in &places {
             for real in [2_000_000, 100] {
                 load.ask(Ask {
@@ -277,7 +283,7 @@ fn flows_that_go_leave_nothing() {
                 load.complete();
             }
         }
-        let snapshot = load.bench.engine.snapshot();
+        let snapshot = load.harness.engine.snapshot();
         let present = |flow: &&FlowSnapshot| flow.waiting > 0 || flow.in_flight > 0 || flow.finish > 0.0;
         let left: Vec<_> = snapshot.flows.iter().filter(present).collect();
         assert!(left.len() <= places.len(), "{case:?}: {left:?}");
@@ -328,56 +334,56 @@ fn nothing_is_banked(lead: impl Fn(&Case, &Place, &Place) -> f64) {
 }
 
 fn lead_after_being_suspended(case: &Case, a: &Place, b: &Place) -> f64 {
-    let mut dice = Dice::new(8);
+    let mut rng = Rng::new(8);
     let mut load = Load::new(case.policy(4), 1);
-    load.bench.now = penstock_engine::Instant::from_nanos(SECOND);
+    load.harness.now = penstock_engine::Instant::from_nanos(SECOND);
     for _ in 0..1_400 {
-        load.ask(some(&mut dice, a));
+        load.ask(some(&mut rng, a));
     }
     let waits: Vec<u64> = (0..1_400)
         .map(|_| {
-            let id = load.ask(some(&mut dice, b));
-            load.say(Input::Suspend(RequestId(id)));
+            let id = load.ask(some(&mut rng, b));
+            load.handle(Input::Suspend(RequestId(id)));
             id
         })
         .collect();
-    while load.gone.len() < 600 {
+    while load.dispatched.len() < 600 {
         load.complete();
     }
     for id in waits {
-        load.say(Input::Continue(RequestId(id)));
+        load.handle(Input::Continue(RequestId(id)));
     }
     most_of_lead(case, &mut load, a, b)
 }
 
 /// What `b` got more than `a`, at most, by what each is due.
 fn lead_after_being_held(case: &Case, a: &Place, b: &Place) -> f64 {
-    let mut dice = Dice::new(8);
+    let mut rng = Rng::new(8);
     let mut load = Load::new(case.policy(4), 2);
     let second = EndpointId(2);
     let state = |ready| EndpointState {
         ready,
         ..EndpointState::default()
     };
-    load.say(Input::Endpoint {
+    load.handle(Input::Endpoint {
         id: second,
         state: state(false),
     });
     for number in 0..1_400 {
-        load.bench.now = penstock_engine::Instant::from_nanos(SECOND + number);
-        load.ask(some(&mut dice, a));
+        load.harness.now = penstock_engine::Instant::from_nanos(SECOND + number);
+        load.ask(some(&mut rng, a));
         let only = vec![second].into_boxed_slice();
-        load.ask_with(some(&mut dice, b), |request| request.eligible = Some(only));
+        load.ask_with(some(&mut rng, b), |request| request.eligible = Some(only));
     }
-    while load.gone.len() < 600 {
+    while load.dispatched.len() < 600 {
         load.complete();
     }
-    load.say(Input::Endpoint {
+    load.handle(Input::Endpoint {
         id: second,
         state: state(true),
     });
     // From here on they compete for the same places.
-    load.say(Input::Endpoint {
+    load.handle(Input::Endpoint {
         id: EndpointId(1),
         state: state(false),
     });
@@ -386,8 +392,8 @@ fn lead_after_being_held(case: &Case, a: &Place, b: &Place) -> f64 {
 
 /// From the 600th on, before which `b` got nothing.
 fn most_of_lead(case: &Case, load: &mut Load, a: &Place, b: &Place) -> f64 {
-    let before = load.gone[..600].iter();
-    assert_eq!(before.filter(|gone| gone.ask.place == *b).count(), 0);
+    let before = load.dispatched[..600].iter();
+    assert_eq!(before.filter(|dispatched| dispatched.ask.place == *b).count(), 0);
     let mut most = 0.0_f64;
     for _ in 0..400 {
         load.complete();

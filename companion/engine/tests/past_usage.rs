@@ -1,7 +1,7 @@
 //! What was used before: an engine that is told of it decides as one that saw it.
 
-#[path = "random/dice.rs"]
-mod dice;
+#[path = "random/rng.rs"]
+mod rng;
 #[path = "support/mod.rs"]
 mod support;
 
@@ -14,8 +14,8 @@ use penstock_engine::units::Tokens;
 use penstock_engine::{Effect, EndpointId, Engine, Input, Instant, Policy, Request, RequestId};
 use proptest::prelude::*;
 
-use dice::Dice;
-use support::{Bench, Said, gate, policy, request};
+use rng::Rng;
+use support::{Harness, ShortEffect, gate, policy, request};
 
 const BANDS: [Band; 3] = [Band::Critical, Band::Default, Band::Sheddable];
 
@@ -40,43 +40,46 @@ fn used(flow: &str, cost: u64, ago_ms: u64) -> PastUsage {
 }
 
 /// One runs, and these wait; who goes when it has ended.
-fn next_of(bench: &mut Bench, flows: &[&str]) -> Said {
-    bench.register(100, "x", Band::Critical);
+fn next_of(harness: &mut Harness, flows: &[&str]) -> ShortEffect {
+    harness.register(100, "x", Band::Critical);
     for (id, flow) in (101..).zip(flows) {
-        bench.register(id, flow, Band::Default);
+        harness.register(id, flow, Band::Default);
     }
-    bench.complete(100)[1]
+    harness.complete(100)[1]
 }
 
 #[test]
 fn who_used_much_before_goes_last() {
-    let mut bench = Bench::new(usage(60), 1);
-    assert_eq!(bench.say(Input::PastUsage(vec![used("heavy", 500, 59_000)])), []);
+    let mut harness = Harness::new(usage(60), 1);
     assert_eq!(
-        next_of(&mut bench, &["heavy", "light"]),
-        Said::Dispatched(102, 1),
+        harness.handle(Input::PastUsage(vec![used("heavy", 500, 59_000)])),
+        []
+    );
+    assert_eq!(
+        next_of(&mut harness, &["heavy", "light"]),
+        ShortEffect::Dispatched(102, 1),
         "although it lies before the engine's zero"
     );
 }
 
 #[test]
 fn what_is_out_of_the_window_or_nothing_leaves_no_flow() {
-    let mut bench = Bench::new(usage(60), 1);
+    let mut harness = Harness::new(usage(60), 1);
     let mut unknown = used("a", 5, 0);
-    unknown.class = "nobody's".into();
+    unknown.class = "unknown".into();
     let past = vec![
         used("b", 5, 61_000),
         used("c", 0, 0),
         unknown,
         used("d", 5, u64::MAX),
     ];
-    bench.say(Input::PastUsage(past));
-    assert_eq!(bench.engine.snapshot().flows.len(), 0);
-    bench.say(Input::PastUsage(vec![used("e", 5, 30_000)]));
-    assert_eq!(bench.engine.snapshot().flows.len(), 1);
-    bench.at(31.0).wait();
+    harness.handle(Input::PastUsage(past));
+    assert_eq!(harness.engine.snapshot().flows.len(), 0);
+    harness.handle(Input::PastUsage(vec![used("e", 5, 30_000)]));
+    assert_eq!(harness.engine.snapshot().flows.len(), 1);
+    harness.advance_to(31.0).handle_timeout();
     assert_eq!(
-        bench.engine.snapshot().flows.len(),
+        harness.engine.snapshot().flows.len(),
         0,
         "it is kept as long as it counts"
     );
@@ -84,24 +87,24 @@ fn what_is_out_of_the_window_or_nothing_leaves_no_flow() {
 
 #[test]
 fn who_waits_already_is_put_behind_by_what_others_tell() {
-    let mut bench = Bench::new(usage(60), 1);
-    bench.register(1, "x", Band::Critical);
-    bench.register(2, "a", Band::Default);
-    bench.register(3, "b", Band::Default);
-    bench.say(Input::PastUsage(vec![used("a", 1, 0)]));
-    assert_eq!(bench.complete(1)[1], Said::Dispatched(3, 1));
+    let mut harness = Harness::new(usage(60), 1);
+    harness.register(1, "x", Band::Critical);
+    harness.register(2, "a", Band::Default);
+    harness.register(3, "b", Band::Default);
+    harness.handle(Input::PastUsage(vec![used("a", 1, 0)]));
+    assert_eq!(harness.complete(1)[1], ShortEffect::Dispatched(3, 1));
 }
 
 #[test]
 fn past_the_limit_of_flows_what_is_told_makes_none() {
     let mut policy = usage(60);
     policy.flows.identities_max = 2;
-    let mut bench = Bench::new(policy, 1);
+    let mut harness = Harness::new(policy, 1);
     let past = (0..50)
         .map(|number| used(&format!("flow {number}"), 5, 0))
         .collect();
-    bench.say(Input::PastUsage(past));
-    let flows = bench.engine.snapshot().flows.len();
+    harness.handle(Input::PastUsage(past));
+    let flows = harness.engine.snapshot().flows.len();
     assert!(flows <= 2 + penstock_engine::limits::OVERFLOW_FLOWS, "{flows}");
 }
 
@@ -110,12 +113,16 @@ fn other_disciplines_have_no_window_to_tell_of() {
     for discipline in Discipline::ALL.into_iter().filter(|it| *it != Discipline::Usage) {
         let mut policy = usage(60);
         policy.flows.discipline = discipline;
-        let mut bench = Bench::new(policy, 1);
-        bench.engine.report_usage(true);
-        bench.say(Input::PastUsage(vec![used("heavy", 500, 0)]));
-        assert_eq!(bench.engine.snapshot().flows.len(), 0);
-        bench.register(1, "a", Band::Default);
-        assert_eq!(bench.complete(1).len(), 1, "{discipline:?} has nothing to report");
+        let mut harness = Harness::new(policy, 1);
+        harness.engine.report_usage(true);
+        harness.handle(Input::PastUsage(vec![used("heavy", 500, 0)]));
+        assert_eq!(harness.engine.snapshot().flows.len(), 0);
+        harness.register(1, "a", Band::Default);
+        assert_eq!(
+            harness.complete(1).len(),
+            1,
+            "{discipline:?} has nothing to report"
+        );
     }
 }
 
@@ -126,11 +133,11 @@ fn what_is_settled_is_reported_with_its_model_once() {
         classes: vec![Class::new("0.chat", 100)],
         ..ClassSet::default()
     }];
-    let mut bench = Bench::new(policy, 1);
-    bench.engine.report_usage(true);
+    let mut harness = Harness::new(policy, 1);
+    harness.engine.report_usage(true);
     let mut asked = request(1, "acme", Band::Sheddable);
     asked.requested_model = "gpt".into();
-    bench.say(Input::Register(asked));
+    harness.handle(Input::Register(asked));
     let service = Service::Served(Usage {
         prompt: Some(Tokens(10)),
         cached: Some(Tokens(4)),
@@ -138,7 +145,7 @@ fn what_is_settled_is_reported_with_its_model_once() {
     });
     let id = RequestId(1);
     let cost = Tokens(6 + 2 * 20);
-    let said = bench.effects(Input::Settle { id, service });
+    let said = harness.effects(Input::Settle { id, service });
     let expected = Effect::UsageSettled {
         band: Band::Sheddable,
         class: "0.chat".into(),
@@ -149,15 +156,15 @@ fn what_is_settled_is_reported_with_its_model_once() {
     assert_eq!(said, [expected]);
     let band = Band::Sheddable;
     assert_eq!(
-        bench.effects(Input::Completed { id, service }),
+        harness.effects(Input::Completed { id, service }),
         [Effect::Settled { id, band, cost }]
     );
-    bench.register(2, "acme", Band::Default);
+    harness.register(2, "acme", Band::Default);
     let refunded = Input::Completed {
         id: RequestId(2),
         service: Service::Nothing,
     };
-    assert_eq!(bench.say(refunded), [Said::Settled(2, 0)]);
+    assert_eq!(harness.handle(refunded), [ShortEffect::Settled(2, 0)]);
 }
 
 /// One that remembers what it reported, and when.
@@ -180,15 +187,15 @@ impl Life {
             running: Vec::new(),
             gone: Vec::new(),
         };
-        life.say(Input::Endpoint {
+        life.handle(Input::Endpoint {
             id: EndpointId(1),
             state: Default::default(),
         });
-        life.say(Input::Ready);
+        life.handle(Input::Ready);
         life
     }
 
-    fn say(&mut self, input: Input) {
+    fn handle(&mut self, input: Input) {
         self.engine.handle(self.now, input);
         self.engine.audit().expect("all invariants hold");
         while let Some(effect) = self.engine.poll_effect() {
@@ -229,12 +236,12 @@ impl Life {
             output: Some(Tokens(output)),
             ..Usage::default()
         });
-        self.say(Input::Completed { id, service });
+        self.handle(Input::Completed { id, service });
         true
     }
 
-    fn end_all(&mut self, dice: &mut Dice) {
-        while self.end_one(1 + dice.below(300)) {}
+    fn end_all(&mut self, rng: &mut Rng) {
+        while self.end_one(1 + rng.below(300)) {}
     }
 
     /// What is in the window of each flow, per weight.
@@ -250,7 +257,7 @@ impl Life {
     }
 
     /// All that it reported, as somebody tells it who summed up what came together, in any order.
-    fn told(&self, dice: &mut Dice) -> Vec<PastUsage> {
+    fn told(&self, rng: &mut Rng) -> Vec<PastUsage> {
         let mut sums: BTreeMap<_, u64> = BTreeMap::new();
         for (at, past) in &self.reported {
             let who = (
@@ -273,56 +280,56 @@ impl Life {
             })
             .collect();
         for at in (1..told.len()).rev() {
-            told.swap(at, dice.below(at as u64 + 1) as usize);
+            told.swap(at, rng.below(at as u64 + 1) as usize);
         }
         told
     }
 }
 
-fn ask(dice: &mut Dice, id: u64) -> Request {
-    let flow = dice.one(&["a", "b", "c", "d", "e", ""]);
-    let mut request = request(id, flow, dice.one(&BANDS));
-    request.requested_model = dice.one(&["m", "n"]).into();
+fn ask(rng: &mut Rng, id: u64) -> Request {
+    let flow = rng.choose(&["a", "b", "c", "d", "e", ""]);
+    let mut request = request(id, flow, rng.choose(&BANDS));
+    request.requested_model = rng.choose(&["m", "n"]).into();
     request
 }
 
-fn drawn(dice: &mut Dice) -> Policy {
-    let mut policy = usage(dice.one(&[3, 20, 300, 900]));
-    policy.gate = gate(1 + dice.below(3), 3);
-    policy.per_model = dice.percent(30);
+fn drawn(rng: &mut Rng) -> Policy {
+    let mut policy = usage(rng.choose(&[3, 20, 300, 900]));
+    policy.gate = gate(1 + rng.below(3), 3);
+    policy.per_model = rng.percent(30);
     policy.queue.ttl = Duration::from_secs(100_000);
     policy.flows.weights.insert("b".into(), 4.0);
-    policy.bands.mode = dice.one(&[
+    policy.bands.mode = rng.choose(&[
         penstock_engine::policy::BandMode::Strict,
         penstock_engine::policy::BandMode::Weighted([70.0, 20.0, 10.0]),
     ]);
-    if dice.percent(50) {
+    if rng.percent(50) {
         policy.gate = support::gate(1, 1);
     }
     policy
 }
 
 /// The same requests to both: they go in the same order, while the windows slide.
-fn go_alike(mut lives: [Life; 2], dice: &mut Dice) -> Result<(), TestCaseError> {
+fn go_alike(mut lives: [Life; 2], rng: &mut Rng) -> Result<(), TestCaseError> {
     for life in &mut lives {
         life.gone.clear();
     }
     let mut next = 1_000_000;
     for _ in 0..60 {
-        let step = Duration::from_millis(dice.one(&[0, 0, 100, 900, 4_000, 60_000]));
+        let step = Duration::from_millis(rng.choose(&[0, 0, 100, 900, 4_000, 60_000]));
         for life in &mut lives {
             life.now = life.now.after(step);
         }
-        if dice.percent(60) {
+        if rng.percent(60) {
             next += 1;
-            let of_all = ask(dice, next);
+            let of_all = ask(rng, next);
             for life in &mut lives {
                 let mut request = of_all.clone();
                 request.arrived = life.now;
-                life.say(Input::Register(request));
+                life.handle(Input::Register(request));
             }
         } else {
-            let output = 1 + dice.below(300);
+            let output = 1 + rng.below(300);
             for life in &mut lives {
                 life.end_one(output);
             }
@@ -346,51 +353,51 @@ proptest! {
 
     #[test]
     fn one_that_was_restarted_goes_on_like_one_that_was_not(seed in any::<u64>()) {
-        let mut dice = Dice::new(seed);
-        let policy = evened(&drawn(&mut dice));
+        let mut rng = Rng::new(seed);
+        let policy = evened(&drawn(&mut rng));
         let mut life = Life::begin(policy.clone(), Instant::from_nanos(10_000_000_000_000));
-        for id in 0..dice.below(80) {
-            life.now = life.now.after(Duration::from_millis(dice.one(&[0, 10, 700, 5_000, 40_000])));
-            let mut request = ask(&mut dice, id);
+        for id in 0..rng.below(80) {
+            life.now = life.now.after(Duration::from_millis(rng.choose(&[0, 10, 700, 5_000, 40_000])));
+            let mut request = ask(&mut rng, id);
             request.arrived = life.now;
-            life.say(Input::Register(request));
-            if dice.percent(60) {
-                life.end_one(1 + dice.below(300));
+            life.handle(Input::Register(request));
+            if rng.percent(60) {
+                life.end_one(1 + rng.below(300));
             }
         }
-        life.end_all(&mut dice);
+        life.end_all(&mut rng);
         // Buckets of the restored one begin at other times of its own clock, and at the same of the wall's.
         let width = 1_000_000_000_u64.max(policy.usage_window.as_nanos() as u64 / 300);
         let begun = Instant::from_nanos(life.now.as_nanos() % width);
         let mut again = Life::begin(policy, begun);
-        again.say(Input::PastUsage(life.told(&mut dice)));
+        again.handle(Input::PastUsage(life.told(&mut rng)));
         let [before, after] = [&life, &again].map(Life::windows);
         prop_assert_eq!(after, before);
-        go_alike([life, again], &mut dice)?;
+        go_alike([life, again], &mut rng)?;
     }
 
     #[test]
     fn two_that_tell_each_other_know_what_one_alone_would(seed in any::<u64>()) {
-        let mut dice = Dice::new(seed);
-        let policy = evened(&drawn(&mut dice));
+        let mut rng = Rng::new(seed);
+        let policy = evened(&drawn(&mut rng));
         let start = Instant::from_nanos(1_000_000_000);
         let [mut alone, mut here, mut there] = [(); 3].map(|()| Life::begin(policy.clone(), start));
-        for id in 0..dice.below(60) {
-            let step = Duration::from_millis(dice.one(&[0, 10, 700, 5_000]));
+        for id in 0..rng.below(60) {
+            let step = Duration::from_millis(rng.choose(&[0, 10, 700, 5_000]));
             for life in [&mut alone, &mut here, &mut there] {
                 life.now = life.now.after(step);
             }
-            let mut request = ask(&mut dice, id);
+            let mut request = ask(&mut rng, id);
             request.arrived = alone.now;
-            let output = 1 + dice.below(300);
-            let one_of_two = if dice.percent(50) { &mut here } else { &mut there };
+            let output = 1 + rng.below(300);
+            let one_of_two = if rng.percent(50) { &mut here } else { &mut there };
             for life in [&mut alone, one_of_two] {
-                life.say(Input::Register(request.clone()));
+                life.handle(Input::Register(request.clone()));
                 life.end_one(output);
             }
         }
-        let told = there.told(&mut dice);
-        here.say(Input::PastUsage(told));
-        go_alike([alone, here], &mut dice)?;
+        let told = there.told(&mut rng);
+        here.handle(Input::PastUsage(told));
+        go_alike([alone, here], &mut rng)?;
     }
 }

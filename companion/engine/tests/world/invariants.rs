@@ -29,7 +29,7 @@ struct Entry {
     place: Place,
 }
 
-pub(crate) struct Ledger {
+pub(crate) struct InvariantChecker {
     policy: Policy,
     latest: Instant,
     arrivals: u64,
@@ -46,7 +46,7 @@ pub(crate) struct Ledger {
     shared: bool,
 }
 
-impl Ledger {
+impl InvariantChecker {
     pub(crate) fn new(policy: Policy) -> Self {
         Self {
             shared: has_few(&policy),

@@ -22,7 +22,7 @@ pub struct Taken {
 }
 
 #[derive(Clone, Debug)]
-pub struct Ring<K> {
+pub struct DrrRing<K> {
     /// Who has nothing leaves, and comes back behind the cursor.
     joining: bool,
     children: Vec<Child<K>>,
@@ -30,7 +30,7 @@ pub struct Ring<K> {
     periods: u64,
 }
 
-impl<K: Clone + PartialEq> Ring<K> {
+impl<K: Clone + PartialEq> DrrRing<K> {
     /// Everybody has a place, with so many quarters a visit.
     pub fn fixed(children: impl IntoIterator<Item = (K, u64)>) -> Self {
         let child = |(key, quantum)| Child {
@@ -63,7 +63,7 @@ impl<K: Clone + PartialEq> Ring<K> {
     }
 
     /// Exactly `waiting`, each with its quantum, have something that waits. At most one of them is new.
-    pub fn notice(&mut self, waiting: &[(K, u64)]) {
+    pub fn refresh_backlogs(&mut self, waiting: &[(K, u64)]) {
         for index in (0..self.children.len()).rev() {
             let child = &mut self.children[index];
             if child.backlogged && !waiting.iter().any(|(key, _)| *key == child.key) {
@@ -159,7 +159,7 @@ impl<K: Clone + PartialEq> Ring<K> {
         }
     }
 
-    pub fn give_back(&mut self, key: &K, taken: Taken) {
+    pub fn refund(&mut self, key: &K, taken: Taken) {
         if let Some(index) = self.find(key) {
             let child = &mut self.children[index];
             if child.backlogged && child.period == taken.period {

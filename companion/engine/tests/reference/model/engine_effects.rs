@@ -1,4 +1,4 @@
-//! What the engine said, held against what the model says, with what is left to chance checked for its range.
+//! What the engine effects, held against what the model says, with what is left to chance checked for its range.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -9,15 +9,21 @@ use penstock_engine::{Effect, EndpointId, Outcome, RequestId};
 use super::Model;
 use super::budgets::Use;
 
-/// What the engine said about one input, still to be accounted for.
-pub struct Said(pub VecDeque<Effect>);
+/// What the engine effects about one input, still to be accounted for.
+pub struct EngineEffects(pub VecDeque<Effect>);
 
-impl Said {
-    pub(super) fn expect(&mut self, expected: Effect) {
+impl EngineEffects {
+    pub(super) fn expect_next(&mut self, expected: Effect) {
         assert_eq!(self.0.pop_front(), Some(expected));
     }
 
-    pub(super) fn refused(&mut self, id: RequestId, outcome: Outcome, waited: Duration, wait: Duration) {
+    pub(super) fn expect_reject(
+        &mut self,
+        id: RequestId,
+        outcome: Outcome,
+        waited: Duration,
+        wait: Duration,
+    ) {
         let effect = self.0.pop_front();
         let Some(Effect::Reject {
             retry_after: Some(after),
@@ -43,7 +49,7 @@ impl Said {
     }
 
     /// Where the engine sends `id`, if it may.
-    pub(super) fn granted(
+    pub(super) fn expect_grant(
         &mut self,
         model: &Model,
         id: RequestId,

@@ -29,7 +29,7 @@ struct Moved {
 
 /// The flows of one leaf.
 #[derive(Clone, Debug)]
-pub struct Tags {
+pub struct VirtualTime {
     discipline: Discipline,
     now: i128,
     /// Of counters: who went last.
@@ -38,7 +38,7 @@ pub struct Tags {
     pub flows: BTreeMap<Box<str>, Flow>,
 }
 
-impl Tags {
+impl VirtualTime {
     pub const fn new(discipline: Discipline) -> Self {
         Self {
             discipline,
@@ -143,7 +143,7 @@ impl Tags {
     }
 
     /// Who isn't `used` and would start no earlier anew is forgotten.
-    pub fn forget(&mut self, used: impl Fn(&str) -> bool) {
+    pub fn drop_unused_flows(&mut self, used: impl Fn(&str) -> bool) {
         loop {
             let level = self.level();
             let idle = self.flows.iter().filter(|(name, _)| !used(name));

@@ -6,38 +6,38 @@ use penstock_engine::input::{Band, ClassKey, Prompt};
 use penstock_engine::policy::{Admit, Overflow};
 use penstock_engine::{EndpointId, Outcome, Request};
 
-use super::said::Said;
+use super::engine_effects::EngineEffects;
 use super::{Item, Leaf, Model};
 
 impl Model {
-    pub(super) fn register(&mut self, request: Request, said: &mut Said) {
+    pub(super) fn register(&mut self, request: Request, effects: &mut EngineEffects) {
         if self.by_budget() {
-            self.dispatch_fitting(said);
+            self.dispatch_by_budget(effects);
         }
-        let Some(item) = self.arrive(request, said) else {
+        let Some(item) = self.arrive(request, effects) else {
             return;
         };
         let bypasses = self.may_bypass(&item);
         if self.is_unmeetable(&item, !bypasses) {
             self.release(&item);
             let outcome = Outcome::RejectedUnmeetable;
-            self.refuse(item.id, item.band, item.arrived, outcome, said);
+            self.reject(item.id, item.band, item.arrived, outcome, effects);
             return;
         }
         if bypasses {
             let id = item.id;
             self.items.push(item);
             let cost = self.cost(self.item(id));
-            let endpoint = said.granted(self, id, Outcome::Bypassed, Duration::ZERO, cost);
-            self.take_rate();
+            let endpoint = effects.expect_grant(self, id, Outcome::Bypassed, Duration::ZERO, cost);
+            self.take_rate_token();
             self.start(id, endpoint, Outcome::Bypassed);
             return;
         }
-        match self.may_wait(&item, said) {
+        match self.may_wait(&item, effects) {
             Ok(()) => self.wait(item),
             Err(outcome) => {
                 self.release(&item);
-                self.refuse(item.id, item.band, item.arrived, outcome, said);
+                self.reject(item.id, item.band, item.arrived, outcome, effects);
             }
         }
     }
@@ -49,7 +49,7 @@ impl Model {
             Some(item) if item.running.is_some() => return,
             Some(item) => {
                 self.items.retain(|item| item.id != id);
-                self.notice();
+                self.refresh_backlogs();
                 self.items.push(Item {
                     suspended: false,
                     ..item
@@ -64,7 +64,7 @@ impl Model {
         self.start(id, endpoint, Outcome::Dispatched);
     }
 
-    pub(super) fn arrive(&mut self, request: Request, said: &mut Said) -> Option<Item> {
+    pub(super) fn arrive(&mut self, request: Request, effects: &mut EngineEffects) -> Option<Item> {
         if self.find(request.id).is_some() {
             return None;
         }
@@ -82,7 +82,7 @@ impl Model {
         } else {
             return Some(self.make(request));
         };
-        self.refuse(request.id, request.band, request.arrived, outcome, said);
+        self.reject(request.id, request.band, request.arrived, outcome, effects);
         None
     }
 
@@ -129,17 +129,18 @@ impl Model {
             running: None,
         };
         self.sequence += 1;
-        self.remember(self.leaf(&item), &item.name);
+        self.ensure_flow(self.leaf(&item), &item.name);
         item
     }
 
     /// The flow is there, if it wasn't.
-    pub(super) fn remember(&mut self, leaf: Leaf, name: &str) {
+    pub(super) fn ensure_flow(&mut self, leaf: Leaf, name: &str) {
         let band = leaf.0.0;
         let mut of_band = self.nodes.iter().filter(|((tree, _), _)| tree.0 == band);
         if !of_band.any(|(_, other)| **other == *name) {
-            self.born += 1;
-            self.turns.insert((band, name.into()), (0, self.born));
+            self.flows_created += 1;
+            self.preemption_order
+                .insert((band, name.into()), (0, self.flows_created));
         }
         self.nodes.insert((leaf, name.into()));
     }
@@ -195,7 +196,7 @@ impl Model {
         open && first && !others_can && !over && self.can_run(item) && fits && self.goes_by_itself()
     }
 
-    fn may_wait(&mut self, item: &Item, said: &mut Said) -> Result<(), Outcome> {
+    fn may_wait(&mut self, item: &Item, effects: &mut EngineEffects) -> Result<(), Outcome> {
         let queue = self.policy.queue.clone();
         let admitted = queue.admit == Admit::All || item.band == Band::Critical;
         if !queue.enabled || queue.total_capacity == 0 || !admitted {
@@ -234,29 +235,29 @@ impl Model {
             return Err(full);
         }
         while !fits(self.waiting().collect()) {
-            self.displace(said);
+            self.displace(effects);
         }
         Ok(())
     }
 
     /// Of the lowest band, of the identity that was preempted least recently, the youngest.
-    fn displace(&mut self, said: &mut Said) {
+    fn displace(&mut self, effects: &mut EngineEffects) {
         let band = self.waiting().map(|item| item.band).max();
         let band = band.expect("something less critical waits");
         let victims = || self.waiting().filter(|item| item.band == band);
-        let turn = |item: &&Item| self.turns[&(band, item.name.clone())];
+        let turn = |item: &&Item| self.preemption_order[&(band, item.name.clone())];
         let name = victims().min_by_key(turn).expect("it waits").name.clone();
         let youngest = victims()
             .filter(|item| item.name == name)
             .max_by_key(|item| (item.arrived, item.sequence));
         let youngest = youngest.expect("it waits").id;
         self.preemptions += 1;
-        self.turns.get_mut(&(band, name)).expect("it waits").0 = self.preemptions;
-        self.refuse_waiting(youngest, Outcome::Displaced, said);
+        self.preemption_order.get_mut(&(band, name)).expect("it waits").0 = self.preemptions;
+        self.reject_waiting(youngest, Outcome::Displaced, effects);
     }
 
     pub(super) fn wait(&mut self, item: Item) {
         self.items.push(item);
-        self.notice();
+        self.refresh_backlogs();
     }
 }

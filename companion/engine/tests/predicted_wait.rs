@@ -9,13 +9,13 @@ use penstock_engine::policy::Discipline;
 use penstock_engine::{Budget, Effect, Input, Outcome, Policy, Request, RequestId};
 
 use Band::{Critical, Default};
-use Said::{Bypassed, Dispatched, Rejected, Settled};
+use ShortEffect::{Bypassed, Dispatched, Rejected, Settled};
 use support::budgets::*;
 use support::*;
 
 /// Of the only effect.
-fn retry_after(bench: &mut Bench, request: Request) -> Duration {
-    match &bench.effects(Input::Register(request))[..] {
+fn retry_after(harness: &mut Harness, request: Request) -> Duration {
+    match &harness.effects(Input::Register(request))[..] {
         [
             Effect::Reject {
                 retry_after: Some(after),
@@ -32,12 +32,12 @@ fn where_nothing_was_measured_the_model_says_when_to_try_again() {
     let refused = |budgets: &[Budget]| {
         let mut policy = auto(8);
         policy.queue.total_capacity = 20;
-        let mut bench = bench_of(policy, budgets);
+        let mut harness = harness_with_policy(policy, budgets);
         for id in 1..=20 + budgets.len() as u64 {
-            bench.register(id, "f", Default);
+            harness.register(id, "f", Default);
         }
-        assert_eq!(bench.engine.waiting(), 20);
-        bench
+        assert_eq!(harness.engine.waiting(), 20);
+        harness
     };
     let between = |after: Duration, seconds: f64| {
         let seconds = Duration::from_secs_f64(seconds);
@@ -51,11 +51,14 @@ fn where_nothing_was_measured_the_model_says_when_to_try_again() {
         (9, Duration::from_millis(4_500))
     );
     let mut unknown = refused(&[rated(None), rated(None)]);
-    between(retry_after(unknown.at(4.0), request(90, "f", Default)), 80.0);
+    between(
+        retry_after(unknown.advance_to(4.0), request(90, "f", Default)),
+        80.0,
+    );
     let mut half = refused(&[rated(None), rated(Some(1.0))]);
-    between(retry_after(half.at(4.0), request(90, "f", Default)), 80.0);
+    between(retry_after(half.advance_to(4.0), request(90, "f", Default)), 80.0);
     // Once one was served that counts.
-    known.at(4.0).complete(1);
+    known.advance_to(4.0).complete(1);
     known.register(92, "f", Default);
     between(retry_after(&mut known, request(91, "f", Default)), 80.0);
 }
@@ -70,28 +73,28 @@ fn who_would_miss_its_deadline_is_refused_at_once() {
         rate: Some(2.0),
         ..budget(13.0)
     };
-    let mut bench = bench_of(policy, &[rated]);
+    let mut harness = harness_with_policy(policy, &[rated]);
     let due = |id, milliseconds: u64| Request {
-        deadline: Some(at(milliseconds as f64 / 1e3)),
+        deadline: Some(time(milliseconds as f64 / 1e3)),
         ..request(id, "f", Default)
     };
     let unmeetable = |id| [Rejected(id, Outcome::RejectedUnmeetable)];
-    assert_eq!(send(&mut bench, due(1, 225)), unmeetable(1));
-    assert_eq!(send(&mut bench, due(2, 226)), [Bypassed(2, 1)]);
+    assert_eq!(send(&mut harness, due(1, 225)), unmeetable(1));
+    assert_eq!(send(&mut harness, due(2, 226)), [Bypassed(2, 1)]);
     // Nothing is before it; it goes at 13 ms of iteration at most.
-    assert_eq!(send(&mut bench, due(3, 225)), unmeetable(3));
-    assert_eq!(send(&mut bench, due(4, 226)), []);
+    assert_eq!(send(&mut harness, due(3, 225)), unmeetable(3));
+    assert_eq!(send(&mut harness, due(4, 226)), []);
     // One is before it: half a second.
-    assert_eq!(send(&mut bench, due(5, 725)), unmeetable(5));
-    assert_eq!(send(&mut bench, due(6, 726)), []);
-    assert_eq!(send(&mut bench, request(7, "f", Default)), [], "it has none");
+    assert_eq!(send(&mut harness, due(5, 725)), unmeetable(5));
+    assert_eq!(send(&mut harness, due(6, 726)), []);
+    assert_eq!(send(&mut harness, request(7, "f", Default)), [], "it has none");
     // What is less critical isn't before it.
     let critical = Request {
         band: Critical,
         ..due(8, 226)
     };
-    assert_eq!(send(&mut bench, critical), []);
-    let counted = bench.engine.snapshot().counters;
+    assert_eq!(send(&mut harness, critical), []);
+    let counted = harness.engine.snapshot().counters;
     assert_eq!(counted.outcome(Outcome::RejectedUnmeetable), 3);
 }
 
@@ -105,29 +108,29 @@ fn the_backlog_of_another_flow_is_nobodys_wait() {
         ..budget(13.0)
     };
     let due = |id, flow: &str, seconds| Request {
-        deadline: Some(at(seconds)),
+        deadline: Some(time(seconds)),
         ..request(id, flow, Default)
     };
     let filled = |policy: &Policy| {
-        let mut bench = bench_of(policy.clone(), &[rated]);
+        let mut harness = harness_with_policy(policy.clone(), &[rated]);
         for id in 0..=20 {
-            bench.register(id, "heavy", Default);
+            harness.register(id, "heavy", Default);
         }
-        bench
+        harness
     };
-    let mut bench = filled(&policy);
+    let mut harness = filled(&policy);
     // 20 wait; of these 3 go before the first of a flow of a third of their weight, and 6 before its second.
     let unmeetable = |id| [Rejected(id, Outcome::RejectedUnmeetable)];
-    assert_eq!(send(&mut bench, due(30, "light", 3.1)), unmeetable(30));
-    assert_eq!(send(&mut bench, due(31, "light", 3.2)), []);
-    assert_eq!(send(&mut bench, due(32, "light", 7.1)), unmeetable(32));
-    assert_eq!(send(&mut bench, due(33, "light", 7.2)), []);
+    assert_eq!(send(&mut harness, due(30, "light", 3.1)), unmeetable(30));
+    assert_eq!(send(&mut harness, due(31, "light", 3.2)), []);
+    assert_eq!(send(&mut harness, due(32, "light", 7.1)), unmeetable(32));
+    assert_eq!(send(&mut harness, due(33, "light", 7.2)), []);
     assert_eq!(
-        send(&mut bench, due(34, "heavy", 22.1)),
+        send(&mut harness, due(34, "heavy", 22.1)),
         unmeetable(34),
         "20 and 2"
     );
-    assert_eq!(send(&mut bench, due(35, "heavy", 22.2)), []);
+    assert_eq!(send(&mut harness, due(35, "heavy", 22.2)), []);
     policy.flows.discipline = Discipline::Fifo;
     assert_eq!(send(&mut filled(&policy), due(30, "light", 20.1)), unmeetable(30));
     assert_eq!(send(&mut filled(&policy), due(30, "light", 20.2)), []);
@@ -135,16 +138,16 @@ fn the_backlog_of_another_flow_is_nobodys_wait() {
 
 #[test]
 fn without_being_asked_for_nobody_is_refused_for_a_prediction() {
-    let mut bench = bench(&[Budget {
+    let mut harness = harness(&[Budget {
         rate: Some(0.01),
         ..budget(13.0)
     }]);
     for id in 1..=4 {
         let due = Request {
-            deadline: Some(at(0.001)),
+            deadline: Some(time(0.001)),
             ..request(id, "f", Default)
         };
-        assert!(matches!(send(&mut bench, due)[..], [] | [Bypassed(..)]));
+        assert!(matches!(send(&mut harness, due)[..], [] | [Bypassed(..)]));
     }
 }
 
@@ -153,20 +156,23 @@ fn without_any_measure_it_waits() {
     let mut policy = policy();
     policy.reject_unmeetable = true;
     policy.gate = gate(1, 1);
-    let mut bench = Bench::new(policy, 1);
+    let mut harness = Harness::new(policy, 1);
     let due = |id, seconds| Request {
-        deadline: Some(at(seconds)),
+        deadline: Some(time(seconds)),
         ..request(id, "f", Default)
     };
-    assert_eq!(send(&mut bench, due(1, 0.001)), [Bypassed(1, 1)]);
+    assert_eq!(send(&mut harness, due(1, 0.001)), [Bypassed(1, 1)]);
     for id in 2..=5 {
-        assert_eq!(send(&mut bench, due(id, 30.0)), []);
+        assert_eq!(send(&mut harness, due(id, 30.0)), []);
     }
     // One in two seconds was measured: three are before it.
-    assert_eq!(bench.at(2.0).complete(1), [Settled(1, 1), Dispatched(2, 1)]);
     assert_eq!(
-        send(&mut bench, due(6, 7.9)),
+        harness.advance_to(2.0).complete(1),
+        [Settled(1, 1), Dispatched(2, 1)]
+    );
+    assert_eq!(
+        send(&mut harness, due(6, 7.9)),
         [Rejected(6, Outcome::RejectedUnmeetable)]
     );
-    assert_eq!(send(&mut bench, due(7, 8.0)), []);
+    assert_eq!(send(&mut harness, due(7, 8.0)), []);
 }

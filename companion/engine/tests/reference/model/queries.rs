@@ -23,7 +23,7 @@ impl Model {
         if let Some(item) = found.filter(|item| item.running.is_none()) {
             item.suspended = suspended;
         }
-        self.notice();
+        self.refresh_backlogs();
     }
 
     pub(super) fn cost(&self, item: &Item) -> u64 {
@@ -67,7 +67,7 @@ impl Model {
     }
 
     /// Flows of `leaf` of which nothing waits, runs, or is remembered by their discipline.
-    pub(super) fn forget(&mut self, leaf: &Leaf) {
+    pub(super) fn drop_unused_flows(&mut self, leaf: &Leaf) {
         let of_leaf = self.items.iter().filter(|item| self.leaf(item) == *leaf);
         let mut used: BTreeSet<Box<str>> = of_leaf.map(|item| item.name.clone()).collect();
         if self.discipline() == Discipline::Usage {
@@ -75,7 +75,7 @@ impl Model {
             used.extend(there.map(|used| used.name.clone()));
         }
         if let Some(tags) = self.tags.get_mut(leaf) {
-            tags.forget(|name| used.contains(name));
+            tags.drop_unused_flows(|name| used.contains(name));
         }
         let remembered = |name: &str| {
             used.contains(name)

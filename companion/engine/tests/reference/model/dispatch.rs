@@ -7,9 +7,9 @@ use penstock_engine::{EndpointId, Outcome, RequestId};
 
 use penstock_engine::input::Band;
 
-use super::ring::{QUARTERS, Ring, Taken};
-use super::said::Said;
-use super::tags::{Tags, step};
+use super::drr_ring::{DrrRing, QUARTERS, Taken};
+use super::engine_effects::EngineEffects;
+use super::virtual_time::{VirtualTime, step};
 use super::{BANDS, Item, Leaf, Model, Running, Tree};
 
 impl Model {
@@ -43,7 +43,7 @@ impl Model {
     }
 
     /// What waits has changed, or who may: every level hears of it.
-    pub(super) fn notice(&mut self) {
+    pub(super) fn refresh_backlogs(&mut self) {
         let waiting: Vec<Item> = self.waiting().cloned().collect();
         let mut bands: Vec<(Band, u64)> = Vec::new();
         for band in BANDS {
@@ -53,26 +53,30 @@ impl Model {
             }
         }
         if let Some(ring) = &mut self.band_ring {
-            ring.notice(&bands);
+            ring.refresh_backlogs(&bands);
         }
         let model_quantum = self.quantum(1.0, 1_024);
         for item in &waiting {
             let (tree, leaf) = (self.tree(item), self.leaf(item));
             if self.policy.per_model {
-                self.model_rings.entry(tree.0).or_insert_with(Ring::joining);
+                self.model_rings.entry(tree.0).or_insert_with(DrrRing::joining);
             }
             if self.classes.len() > 1 {
                 let all = self.classes.iter().enumerate();
                 let all = all
                     .map(|(class, of)| (class, of.quantum * QUARTERS))
                     .collect::<Vec<_>>();
-                self.class_rings.entry(tree).or_insert_with(|| Ring::fixed(all));
+                self.class_rings
+                    .entry(tree)
+                    .or_insert_with(|| DrrRing::fixed(all));
             }
             if self.discipline() == Discipline::Drr {
-                self.flow_rings.entry(leaf).or_insert_with(Ring::joining);
+                self.flow_rings.entry(leaf).or_insert_with(DrrRing::joining);
             } else {
                 let discipline = self.discipline();
-                self.tags.entry(leaf).or_insert_with(|| Tags::new(discipline));
+                self.tags
+                    .entry(leaf)
+                    .or_insert_with(|| VirtualTime::new(discipline));
             }
         }
         let those = |of: &dyn Fn(&Item) -> bool| {
@@ -88,7 +92,7 @@ impl Model {
                 .into_iter()
                 .map(|item| (item.model, model_quantum))
                 .collect();
-            ring.notice(&models);
+            ring.refresh_backlogs(&models);
         }
         let trees: Vec<Tree> = self.class_rings.keys().cloned().collect();
         for tree in trees {
@@ -97,7 +101,10 @@ impl Model {
                 .iter()
                 .map(|item| (item.class, self.classes[item.class].quantum * QUARTERS));
             let there: Vec<_> = there.collect();
-            self.class_rings.get_mut(&tree).expect("just seen").notice(&there);
+            self.class_rings
+                .get_mut(&tree)
+                .expect("just seen")
+                .refresh_backlogs(&there);
         }
         let leaves: Vec<Leaf> = self.flow_rings.keys().cloned().collect();
         for leaf in leaves {
@@ -107,7 +114,10 @@ impl Model {
                 .iter()
                 .map(|item| (item.name.clone(), self.quantum(weight(item), 1_024)));
             let there: Vec<_> = there.collect();
-            self.flow_rings.get_mut(&leaf).expect("just seen").notice(&there);
+            self.flow_rings
+                .get_mut(&leaf)
+                .expect("just seen")
+                .refresh_backlogs(&there);
         }
         let leaves: Vec<Leaf> = self.tags.keys().cloned().collect();
         for leaf in leaves {
@@ -281,27 +291,27 @@ impl Model {
         ]
     }
 
-    pub(super) fn give_back(&mut self, item: &Item, taken: [Taken; 4]) {
+    pub(super) fn refund(&mut self, item: &Item, taken: [Taken; 4]) {
         let (leaf, tree) = (self.leaf(item), self.tree(item));
         if let Some(ring) = &mut self.band_ring {
-            ring.give_back(&item.band, taken[0]);
+            ring.refund(&item.band, taken[0]);
         }
         if let Some(ring) = self.model_rings.get_mut(&item.band) {
-            ring.give_back(&item.model, taken[1]);
+            ring.refund(&item.model, taken[1]);
         }
         if let Some(ring) = self.class_rings.get_mut(&tree) {
-            ring.give_back(&item.class, taken[2]);
+            ring.refund(&item.class, taken[2]);
         }
         if let Some(ring) = self.flow_rings.get_mut(&leaf) {
-            ring.give_back(&item.name, taken[3]);
+            ring.refund(&item.name, taken[3]);
         }
     }
 
-    pub(super) fn dispatch(&mut self, id: RequestId, said: &mut Said) {
+    pub(super) fn dispatch(&mut self, id: RequestId, effects: &mut EngineEffects) {
         let item = self.item(id).clone();
         let (waited, cost) = (self.now.since(item.arrived), self.cost(&item));
-        let endpoint = said.granted(self, id, Outcome::Dispatched, waited, cost);
-        self.take_rate();
+        let endpoint = effects.expect_grant(self, id, Outcome::Dispatched, waited, cost);
+        self.take_rate_token();
         let taken = self.serve(&item);
         self.run(&item, endpoint, Outcome::Dispatched, taken);
     }
@@ -323,9 +333,9 @@ impl Model {
             let tags = self
                 .tags
                 .entry(leaf.clone())
-                .or_insert_with(|| Tags::new(discipline));
+                .or_insert_with(|| VirtualTime::new(discipline));
             let (before, now) = tags.charge(&item.name, cost, weight);
-            self.hold_back_the_closed(item, before, now);
+            self.hold_back_blocked_lanes(item, before, now);
         }
         self.items.retain(|other| other.id != item.id);
         let running = Some(Running {
@@ -344,15 +354,15 @@ impl Model {
             running,
             ..item.clone()
         });
-        self.computes(item.id, endpoint);
+        self.record_prefix(item.id, endpoint);
         self.count(item.band, outcome);
-        self.notice();
-        self.forget(&leaf);
+        self.refresh_backlogs();
+        self.drop_unused_flows(&leaf);
     }
 
     /// Of those who wait for the same endpoints, none of which takes them, the first gains nothing while virtual time
     /// runs on, and the others keep their distance to it.
-    fn hold_back_the_closed(&mut self, goes: &Item, before: i128, now: i128) {
+    fn hold_back_blocked_lanes(&mut self, goes: &Item, before: i128, now: i128) {
         let leaf = self.leaf(goes);
         let heads: Vec<Item> = self
             .waiting()

@@ -7,14 +7,20 @@ use penstock_engine::policy::{CostUnit, Discipline};
 use penstock_engine::units::Tokens;
 use penstock_engine::{Effect, Instant, Outcome, RequestId};
 
-use super::said::Said;
+use super::engine_effects::EngineEffects;
 use super::{Item, Model, Running, Used};
 
 /// When, deadlines first, of the earlier first; and who is told what.
 type Timer = (Instant, bool, (i128, Instant), u64, RequestId, Outcome);
 
 impl Model {
-    pub(super) fn complete(&mut self, id: RequestId, service: Service, was_saturated: bool, said: &mut Said) {
+    pub(super) fn complete(
+        &mut self,
+        id: RequestId,
+        service: Service,
+        was_saturated: bool,
+        effects: &mut EngineEffects,
+    ) {
         let Some(item) = self.find(id).cloned() else {
             return;
         };
@@ -29,9 +35,9 @@ impl Model {
         let cost = self.running_mut(id).and_then(|running| running.settled);
         self.items.retain(|item| item.id != id);
         self.end_slow_starts();
-        self.notice();
+        self.refresh_backlogs();
         self.release(&item);
-        said.expect(Effect::Settled {
+        effects.expect_next(Effect::Settled {
             id,
             band: item.band,
             cost: Tokens(cost.expect("just settled")),
@@ -66,7 +72,7 @@ impl Model {
     fn account(&mut self, item: &Item, running: &Running, real: Option<u64>) {
         let leaf = self.leaf(item);
         if real.is_none() {
-            self.give_back(item, running.taken);
+            self.refund(item, running.taken);
         }
         if self.discipline() != Discipline::Drr {
             let tags = self.tags.get_mut(&leaf).expect("it was charged there");
@@ -84,7 +90,7 @@ impl Model {
         }
     }
 
-    pub(super) fn requeue(&mut self, id: RequestId, said: &mut Said) {
+    pub(super) fn requeue(&mut self, id: RequestId, effects: &mut EngineEffects) {
         let Some(mut item) = self.find(id).cloned() else {
             return;
         };
@@ -95,18 +101,18 @@ impl Model {
             self.account(&item, &running, None);
         }
         self.items.retain(|item| item.id != id);
-        self.notice();
+        self.refresh_backlogs();
         *self
             .outcomes
             .get_mut(&(item.band, running.outcome))
             .expect("counted") -= 1;
         self.wait(item);
         if self.draining {
-            self.refuse_waiting(id, Outcome::ShuttingDown, said);
+            self.reject_waiting(id, Outcome::ShuttingDown, effects);
         }
     }
 
-    pub(super) fn amend(&mut self, amended: &Amended, said: &mut Said) {
+    pub(super) fn amend(&mut self, amended: &Amended, effects: &mut EngineEffects) {
         let id = amended.id;
         let Some(item) = self.items.iter_mut().find(|item| item.id == id) else {
             return;
@@ -114,9 +120,9 @@ impl Model {
         let eligible = amended.eligible.as_ref();
         item.eligible = eligible.map(|eligible| eligible.iter().copied().collect());
         let waits = item.running.is_none();
-        self.notice();
+        self.refresh_backlogs();
         if waits && !self.fits_anywhere(id) {
-            self.refuse_waiting(id, Outcome::NoEndpoints, said);
+            self.reject_waiting(id, Outcome::NoEndpoints, effects);
         }
     }
 
@@ -128,12 +134,12 @@ impl Model {
         })
     }
 
-    pub(super) fn expire(&mut self, said: &mut Said) {
+    pub(super) fn expire(&mut self, effects: &mut EngineEffects) {
         while let Some((at, _, _, _, id, outcome)) = self.timers().into_iter().min() {
             if at > self.now {
                 break;
             }
-            self.refuse_waiting(id, outcome, said);
+            self.reject_waiting(id, outcome, effects);
         }
     }
 
@@ -174,10 +180,10 @@ impl Model {
     }
 
     /// It waits no more, and isn't charged for it.
-    pub(super) fn leave(&mut self, id: RequestId) {
+    pub(super) fn remove_waiting(&mut self, id: RequestId) {
         let item = self.item(id).clone();
         self.items.retain(|item| item.id != id);
-        self.notice();
+        self.refresh_backlogs();
         self.release(&item);
     }
 
@@ -186,23 +192,23 @@ impl Model {
         let leaf = self.leaf(item);
         let mut of_flow = self.items.iter();
         if !of_flow.any(|other| other.name == item.name && self.leaf(other) == leaf) {
-            self.forget(&leaf);
+            self.drop_unused_flows(&leaf);
         }
     }
 
-    pub(super) fn refuse_waiting(&mut self, id: RequestId, outcome: Outcome, said: &mut Said) {
+    pub(super) fn reject_waiting(&mut self, id: RequestId, outcome: Outcome, effects: &mut EngineEffects) {
         let item = self.item(id).clone();
-        self.leave(id);
-        self.refuse(id, item.band, item.arrived, outcome, said);
+        self.remove_waiting(id);
+        self.reject(id, item.band, item.arrived, outcome, effects);
     }
 
-    pub(super) fn refuse(
+    pub(super) fn reject(
         &mut self,
         id: RequestId,
         band: Band,
         arrived: Instant,
         outcome: Outcome,
-        said: &mut Said,
+        effects: &mut EngineEffects,
     ) {
         self.count(band, outcome);
         let ahead = self.waiting().filter(|item| item.band <= band).count() as u64;
@@ -210,6 +216,6 @@ impl Model {
             .predicted_wait(ahead)
             .unwrap_or_else(|| self.measured_wait(ahead))
             .clamp(1_000_000_000, 120_000_000_000);
-        said.refused(id, outcome, self.now.since(arrived), Duration::from_nanos(wait));
+        effects.expect_reject(id, outcome, self.now.since(arrived), Duration::from_nanos(wait));
     }
 }

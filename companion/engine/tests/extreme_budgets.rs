@@ -1,8 +1,8 @@
 //! Budgets that no sane model gives, under the auto gate: nothing panics, every invariant holds, and whatever waits, an
 //! endpoint where it may go isn't idle.
 
-#[path = "random/dice.rs"]
-mod dice;
+#[path = "random/rng.rs"]
+mod rng;
 mod support;
 
 use std::collections::BTreeMap;
@@ -13,15 +13,15 @@ use penstock_engine::policy::{Discipline, Gate};
 use penstock_engine::units::{Decimal, Tokens};
 use penstock_engine::{Budget, Effect, EndpointId, Engine, Input, Instant, Policy, Request, RequestId};
 
-use dice::Dice;
+use rng::Rng;
 use support::{gate, policy};
 
 const ENDPOINTS: u64 = 4;
 const STEPS: usize = 300;
 const WORLDS: u64 = 150;
 
-fn number(dice: &mut Dice) -> f64 {
-    dice.one(&[
+fn number(rng: &mut Rng) -> f64 {
+    rng.choose(&[
         0.0,
         -0.0,
         -1.0,
@@ -37,57 +37,57 @@ fn number(dice: &mut Dice) -> f64 {
     ])
 }
 
-fn count(dice: &mut Dice) -> u64 {
-    dice.one(&[0, 1, 2, 3, 1_000, u64::MAX - 1, u64::MAX])
+fn count(rng: &mut Rng) -> u64 {
+    rng.choose(&[0, 1, 2, 3, 1_000, u64::MAX - 1, u64::MAX])
 }
 
-fn wild(dice: &mut Dice) -> Budget {
+fn wild(rng: &mut Rng) -> Budget {
     Budget {
-        alpha_ms: number(dice),
-        beta_ms: number(dice),
-        gamma_ms: number(dice),
-        iteration_ms_max: number(dice),
-        first_token_ms_max: number(dice),
-        ttft_bias: number(dice),
-        kv_tokens_max: dice.percent(50).then(|| count(dice)),
-        requests_max: dice.percent(50).then(|| count(dice)),
-        typical: count(dice),
-        rate: dice.percent(50).then(|| number(dice)),
+        alpha_ms: number(rng),
+        beta_ms: number(rng),
+        gamma_ms: number(rng),
+        iteration_ms_max: number(rng),
+        first_token_ms_max: number(rng),
+        ttft_bias: number(rng),
+        kv_tokens_max: rng.percent(50).then(|| count(rng)),
+        requests_max: rng.percent(50).then(|| count(rng)),
+        typical: count(rng),
+        rate: rng.percent(50).then(|| number(rng)),
     }
 }
 
-fn wild_policy(dice: &mut Dice) -> Policy {
-    let initial = dice.one(&[0, 1, 2, 8, 1_000_000]);
+fn wild_policy(rng: &mut Rng) -> Policy {
+    let initial = rng.choose(&[0, 1, 2, 8, 1_000_000]);
     let mut policy = policy();
-    policy.gate = if dice.percent(85) {
+    policy.gate = if rng.percent(85) {
         Gate::Auto {
             initial: Decimal::whole(initial),
         }
     } else {
         gate(initial, initial)
     };
-    policy.flows.discipline = dice.one(&Discipline::ALL);
-    policy.reject_unmeetable = dice.percent(30);
+    policy.flows.discipline = rng.choose(&Discipline::ALL);
+    policy.reject_unmeetable = rng.percent(30);
     policy
 }
 
 /// All of a flow may go to the same endpoints, so that nobody waits behind one who may not go where it may.
-fn request(dice: &mut Dice, id: u64, now: Instant) -> Request {
-    let eligible = dice
+fn request(rng: &mut Rng, id: u64, now: Instant) -> Request {
+    let eligible = rng
         .percent(60)
-        .then(|| members(1 + dice.below((1 << ENDPOINTS) - 1)));
-    let tokens = |dice: &mut Dice| Tokens(dice.one(&[0, 1, 100, 10_000, u64::MAX]));
+        .then(|| members(1 + rng.below((1 << ENDPOINTS) - 1)));
+    let tokens = |rng: &mut Rng| Tokens(rng.choose(&[0, 1, 100, 10_000, u64::MAX]));
     Request {
         arrived: now,
-        flow: format!("{eligible:?}{}", dice.below(2)).into(),
-        band: dice.one(&[Band::Critical, Band::Default, Band::Sheddable]),
+        flow: format!("{eligible:?}{}", rng.below(2)).into(),
+        band: rng.choose(&[Band::Critical, Band::Default, Band::Sheddable]),
         model: "m".into(),
-        prompt: Prompt::Tokens(tokens(dice)),
-        cached: tokens(dice),
-        expected_output: dice.percent(70).then(|| tokens(dice)),
-        deadline: dice
+        prompt: Prompt::Tokens(tokens(rng)),
+        cached: tokens(rng),
+        expected_output: rng.percent(70).then(|| tokens(rng)),
+        deadline: rng
             .percent(20)
-            .then(|| now.after(Duration::from_millis(dice.below(100_000)))),
+            .then(|| now.after(Duration::from_millis(rng.below(100_000)))),
         eligible,
         ..Request::new(RequestId(id))
     }
@@ -108,7 +108,7 @@ struct World {
 }
 
 impl World {
-    fn say(&mut self, input: Input) {
+    fn handle(&mut self, input: Input) {
         let said = format!("{input:?}");
         match &input {
             Input::Register(request) => {
@@ -147,28 +147,28 @@ impl World {
         }
     }
 
-    fn complete(&mut self, dice: &mut Dice) {
+    fn complete(&mut self, rng: &mut Rng) {
         if self.running.is_empty() {
             return;
         }
-        let at = dice.below(self.running.len() as u64) as usize;
+        let at = rng.below(self.running.len() as u64) as usize;
         let id = self.running.swap_remove(at);
-        let service = if dice.percent(80) {
+        let service = if rng.percent(80) {
             Service::Served(Usage::default())
         } else {
             Service::Nothing
         };
-        self.say(Input::Completed { id, service });
+        self.handle(Input::Completed { id, service });
     }
 }
 
-fn endpoint(dice: &mut Dice) -> EndpointId {
-    EndpointId(1 + dice.below(ENDPOINTS) as u32)
+fn endpoint(rng: &mut Rng) -> EndpointId {
+    EndpointId(1 + rng.below(ENDPOINTS) as u32)
 }
 
 fn run(seed: u64) {
-    let mut dice = Dice::new(seed);
-    let policy = wild_policy(&mut dice);
+    let mut rng = Rng::new(seed);
+    let policy = wild_policy(&mut rng);
     let mut world = World {
         gate: policy.gate,
         engine: Engine::new(policy, seed, Instant::ZERO),
@@ -182,38 +182,38 @@ fn run(seed: u64) {
     };
     for id in 1..=ENDPOINTS as u32 {
         let (id, state) = (EndpointId(id), state(true));
-        world.say(Input::Endpoint { id, state });
+        world.handle(Input::Endpoint { id, state });
     }
-    world.say(Input::Ready);
+    world.handle(Input::Ready);
     for step in 1..=STEPS {
-        world.now = world.now.after(Duration::from_millis(dice.below(200)));
-        let id = endpoint(&mut dice);
-        match dice.below(100) {
+        world.now = world.now.after(Duration::from_millis(rng.below(200)));
+        let id = endpoint(&mut rng);
+        match rng.below(100) {
             0..40 => {
-                let request = request(&mut dice, step as u64, world.now);
-                world.say(Input::Register(request));
+                let request = request(&mut rng, step as u64, world.now);
+                world.handle(Input::Register(request));
             }
-            40..70 => world.complete(&mut dice),
+            40..70 => world.complete(&mut rng),
             70..85 => {
-                let budget = dice.percent(90).then(|| wild(&mut dice));
-                world.say(Input::Budget { id, budget });
+                let budget = rng.percent(90).then(|| wild(&mut rng));
+                world.handle(Input::Budget { id, budget });
             }
             85..90 => {
-                let running = dice.percent(80).then(|| count(&mut dice));
-                world.say(Input::Load { id, running });
+                let running = rng.percent(80).then(|| count(&mut rng));
+                world.handle(Input::Load { id, running });
             }
             90..94 => {
-                let state = state(dice.percent(70));
-                world.say(Input::Endpoint { id, state });
+                let state = state(rng.percent(70));
+                world.handle(Input::Endpoint { id, state });
             }
-            94..96 => world.say(Input::EndpointRemoved(id)),
+            94..96 => world.handle(Input::EndpointRemoved(id)),
             96..98 => {
-                let policy = wild_policy(&mut dice);
-                world.say(Input::Policy(Box::new(policy)));
+                let policy = wild_policy(&mut rng);
+                world.handle(Input::Policy(Box::new(policy)));
             }
             _ => {
                 if let Some(&of) = world.running.first() {
-                    world.say(Input::Settle {
+                    world.handle(Input::Settle {
                         id: of,
                         service: Service::Served(Usage::default()),
                     });
@@ -223,16 +223,16 @@ fn run(seed: u64) {
     }
     for id in 1..=ENDPOINTS as u32 {
         let (id, state) = (EndpointId(id), state(true));
-        world.say(Input::Endpoint { id, state });
+        world.handle(Input::Endpoint { id, state });
     }
-    world.say(Input::Policy(Box::new(Policy {
+    world.handle(Input::Policy(Box::new(Policy {
         gate: Gate::Auto {
             initial: Decimal::whole(1),
         },
         ..support::policy()
     })));
     while !world.running.is_empty() {
-        world.complete(&mut dice);
+        world.complete(&mut rng);
     }
     assert!(world.waiting.is_empty(), "{:?} wait for ever", world.waiting);
 }
@@ -240,7 +240,7 @@ fn run(seed: u64) {
 #[test]
 fn whatever_the_budgets_no_endpoint_idles_while_somebody_may_go_there() {
     for number in 0..WORLDS {
-        let seed = Dice::new(number).roll();
+        let seed = Rng::new(number).next_u64();
         let outcome = std::panic::catch_unwind(|| run(seed));
         assert!(outcome.is_ok(), "world {seed}");
     }

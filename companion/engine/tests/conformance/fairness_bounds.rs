@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use penstock_engine::input::Band;
 use penstock_engine::policy::{CostUnit, Discipline};
 
-use crate::dice::Dice;
-use crate::load::{Ask, BAND_WEIGHTS, Case, Gone, HEAVY, Load, Place, QUANTA, some};
+use crate::load::{Ask, BAND_WEIGHTS, Case, Dispatched, HEAVY, Load, Place, QUANTA, some};
+use crate::rng::Rng;
 
 const SLOTS: u64 = 4;
 const LARGEST: f64 = 200.0;
@@ -54,13 +54,13 @@ impl Got {
         }
     }
 
-    fn of(case: &Case, gone: &Gone) -> Self {
-        let estimate = gone.ask.estimate as f64;
+    fn of(case: &Case, dispatched: &Dispatched) -> Self {
+        let estimate = dispatched.ask.estimate as f64;
         let cost = match case.unit {
             CostUnit::Tokens => estimate,
             CostUnit::Requests => 1.0,
         };
-        assert_eq!(gone.cost as f64, cost);
+        assert_eq!(dispatched.cost as f64, cost);
         Self {
             cost,
             class_cost: estimate,
@@ -86,27 +86,27 @@ struct Measured {
 
 /// Everybody is backlogged all the time: who goes is followed by another.
 fn measured(case: &Case, seed: u64) -> Measured {
-    let mut dice = Dice::new(seed);
+    let mut rng = Rng::new(seed);
     let mut load = Load::new(case.policy(SLOTS), 1);
     let places = case.places();
     for _ in 0..4 {
         for place in &places {
-            load.ask(some(&mut dice, place));
+            load.ask(some(&mut rng, place));
         }
     }
     // The first that went did so alone.
-    let mut seen = load.gone.len();
+    let mut seen = load.dispatched.len();
     let settled_before = load.served.clone();
     let mut got: BTreeMap<Place, Got> = BTreeMap::new();
     let mut measured = Measured::default();
     for _ in 0..1_200 {
         load.complete();
-        while seen < load.gone.len() {
-            let gone = load.gone[seen].clone();
-            let place = gone.ask.place.clone();
+        while seen < load.dispatched.len() {
+            let dispatched = load.dispatched[seen].clone();
+            let place = dispatched.ask.place.clone();
             let sum = got.entry(place.clone()).or_default();
-            *sum = sum.and(&Got::of(case, &gone));
-            load.ask(some(&mut dice, &place));
+            *sum = sum.and(&Got::of(case, &dispatched));
+            load.ask(some(&mut rng, &place));
             seen += 1;
         }
         let settled = |place: &Place| {
@@ -207,21 +207,25 @@ fn fifo_goes_by_arrival() {
         .into_iter()
         .filter(|case| case.discipline == Discipline::Fifo)
     {
-        let mut dice = Dice::new(4);
+        let mut rng = Rng::new(4);
         let mut load = Load::new(case.policy(2), 1);
         for _ in 0..200 {
-            let place = dice.one(&case.places());
-            load.ask(some(&mut dice, &place));
+            let place = rng.choose(&case.places());
+            load.ask(some(&mut rng, &place));
         }
         while !load.running.is_empty() {
             load.complete();
         }
         let mut last: BTreeMap<_, u64> = BTreeMap::new();
-        for gone in &load.gone {
-            let place = &gone.ask.place;
+        for dispatched in &load.dispatched {
+            let place = &dispatched.ask.place;
             let last = last.entry((place.band, place.class, place.model)).or_default();
-            assert!(*last <= gone.id, "{} before {last}: {case:?}", gone.id);
-            *last = gone.id;
+            assert!(
+                *last <= dispatched.id,
+                "{} before {last}: {case:?}",
+                dispatched.id
+            );
+            *last = dispatched.id;
         }
     }
 }
@@ -256,13 +260,13 @@ fn who_is_underestimated_tenfold_gains_no_more_than_the_bound() {
                 |flow| load.served.get(&Place::of(flow)).copied().unwrap_or(0) as f64 / weight_of(flow);
             let gap = (served("light") - served("heavy")).abs();
             assert!(gap <= bound, "{gap} is over {bound} by {discipline:?}");
-            let gone = |flow| {
-                load.gone
+            let dispatched = |flow| {
+                load.dispatched
                     .iter()
-                    .filter(|gone| gone.ask.place.flow == flow)
+                    .filter(|dispatched| dispatched.ask.place.flow == flow)
                     .count()
             };
-            left = 500 - gone("light").max(gone("heavy"));
+            left = 500 - dispatched("light").max(dispatched("heavy"));
         }
     }
 }
@@ -296,16 +300,16 @@ fn strict_arrivals_around_visits_gain_nothing() {
             load.ask(ask("chat", 100));
             load.ask(ask("batch", 100));
         }
-        let start = load.gone.len();
+        let start = load.dispatched.len();
         let mut gap = Gap::default();
         let mut sums = [0_u64; 2];
         let mut seen = start;
         let mut strict: Option<u64> = None;
         for _ in 0..10_000 {
             load.complete();
-            while seen < load.gone.len() {
-                let (id, class) = (load.gone[seen].id, load.gone[seen].ask.place.class);
-                sums[usize::from(class == "batch")] += load.gone[seen].ask.estimate;
+            while seen < load.dispatched.len() {
+                let (id, class) = (load.dispatched[seen].id, load.dispatched[seen].ask.place.class);
+                sums[usize::from(class == "batch")] += load.dispatched[seen].ask.estimate;
                 seen += 1;
                 if Some(id) == strict {
                     strict = None;
