@@ -1,4 +1,4 @@
-//! The gate that a model of the servers sets: given these budgets, who goes where, and who waits for what.
+//! The `auto` gate: with given budgets, which endpoint a request goes to and which requests wait.
 
 mod support;
 
@@ -12,33 +12,23 @@ use ShortEffect::{Bypassed, Dispatched, Rejected, Settled};
 use support::budgets::*;
 use support::*;
 
-/// How many of these go at once, one after another; the first that doesn't is taken back.
-fn goes(harness: &mut Harness, first: u64, prompt: u64, output: u64) -> u64 {
-    let mut went = 0;
+/// The number of such requests that go at once, one after another. The first that has to wait is cancelled.
+fn count_granted(harness: &mut Harness, first: u64, prompt: u64, output: u64) -> u64 {
+    let mut granted = 0;
     let request = |id| Request {
         flow: "goes".into(),
         ..sized(id, prompt, output)
     };
-    while !send(harness, request(first + went)).is_empty() {
-        went += 1;
-        assert!(went < 1_000, "nothing limits it");
+    while !send(harness, request(first + granted)).is_empty() {
+        granted += 1;
+        assert!(granted < 1_000, "no limit applies");
     }
-    harness.handle(Input::Cancel(RequestId(first + went)));
-    went
-}
-
-fn bounds(harness: &Harness) -> Vec<u64> {
-    let endpoints = harness.engine.snapshot().endpoints;
-    endpoints.iter().map(|endpoint| endpoint.bound).collect()
-}
-
-fn stocks(harness: &Harness) -> Vec<u64> {
-    let endpoints = harness.engine.snapshot().endpoints;
-    endpoints.iter().map(|endpoint| endpoint.stock).collect()
+    harness.handle(Input::Cancel(RequestId(first + granted)));
+    granted
 }
 
 #[test]
-fn without_budgets_each_takes_the_initial_count() {
+fn without_budgets_each_endpoint_takes_the_initial_count() {
     let mut harness = Harness::new(auto(3), 2);
     for id in 1..=6 {
         assert!(matches!(harness.register(id, "f", Default)[..], [Bypassed(..)]));
@@ -54,7 +44,7 @@ fn without_budgets_each_takes_the_initial_count() {
 }
 
 #[test]
-fn the_predicted_iteration_gates() {
+fn the_predicted_iteration_time_gates() {
     // 10 + 3 n ms.
     let mut harness = harness(&[budget(25.0)]);
     for id in 1..=5 {
@@ -64,36 +54,39 @@ fn the_predicted_iteration_gates() {
     assert_eq!(harness.complete(3), [Settled(3, 1), Dispatched(6, 1)]);
     assert_eq!(harness.register(7, "f", Default), []);
     assert_eq!(
-        allow(&mut harness, 1, Some(budget(28.0))),
+        set_budget(&mut harness, 1, Some(budget(28.0))),
         [Dispatched(7, 1)],
-        "just as much as it may take"
+        "exactly the budget"
     );
 }
 
 #[test]
-fn a_prompt_is_spread_over_the_mean_answer() {
-    // C + P/o: 1 + 800/100 = 9 each, however many there are.
-    assert_eq!(goes(&mut harness(&[budget(10.0 + 36.0)]), 1, 800, 100), 4);
+fn a_prompt_is_spread_over_the_mean_output() {
+    // C + P/o: 1 + 800/100 = 9 for each, whatever their number.
+    assert_eq!(
+        count_granted(&mut harness(&[budget(10.0 + 36.0)]), 1, 800, 100),
+        4
+    );
     // Cached tokens aren't processed.
     let mut harness = harness(&[budget(10.0 + 36.0)]);
     let mut cached = sized(1, 800, 100);
     cached.cached = Tokens(800);
     assert_eq!(send(&mut harness, cached), [Bypassed(1, 1)]);
     // 1 + 9 n with two of them, 3 + 16, 4 + 24: the fourth would be 5 + 32.
-    assert_eq!(goes(&mut harness, 2, 800, 100), 3);
+    assert_eq!(count_granted(&mut harness, 2, 800, 100), 3);
 }
 
 #[test]
-fn answers_are_half_written_in_the_mean() {
+fn running_requests_count_half_of_their_output() {
     let gamma = Budget {
         beta_ms: 0.0,
         gamma_ms: 0.5,
         ..budget(10.0 + 0.5 * 460.0)
     };
-    // Residents: 100 of the newcomer, 100 + 20 of each that runs.
+    // Resident tokens: 100 of the new request, 100 + 20 of each running one.
     let mut harness = harness(&[gamma]);
-    assert_eq!(goes(&mut harness, 1, 100, 40), 4);
-    // ShortEffect to be longer than expected, once it is known: 140 more.
+    assert_eq!(count_granted(&mut harness, 1, 100, 40), 4);
+    // Settling reports a longer output than expected: 140 tokens more.
     let service = Service::Served(Usage {
         output: Some(Tokens(320)),
         ..Usage::default()
@@ -107,7 +100,7 @@ fn answers_are_half_written_in_the_mean() {
 }
 
 #[test]
-fn with_nothing_in_flight_one_always_goes() {
+fn an_idle_endpoint_takes_one_request_of_any_size() {
     let mut harness = harness(&[budget(1.0), budget(1.0)]);
     let huge = |id| sized(id, 1_000_000, 1);
     assert!(matches!(send(&mut harness, huge(1))[..], [Bypassed(1, _)]));
@@ -121,32 +114,32 @@ fn with_nothing_in_flight_one_always_goes() {
 }
 
 #[test]
-fn resident_tokens_and_the_batch_are_limits_of_their_own() {
-    let held = Budget {
+fn resident_tokens_and_batch_size_are_separate_limits() {
+    let resident = Budget {
         kv_tokens_max: Some(400),
         ..budget(1e9)
     };
-    // 150 of the newcomer, 125 of each that runs.
-    assert_eq!(goes(&mut harness(&[held]), 1, 100, 50), 3);
+    // 150 tokens of the new request, 125 of each running one.
+    assert_eq!(count_granted(&mut harness(&[resident]), 1, 100, 50), 3);
     let batch = Budget {
         requests_max: Some(7),
         ..budget(1e9)
     };
-    assert_eq!(goes(&mut harness(&[batch]), 1, 100, 50), 7);
-    // What isn't ours counts in both, as large as ours is.
-    for (limited, expected) in [(held, 1), (batch, 4)] {
+    assert_eq!(count_granted(&mut harness(&[batch]), 1, 100, 50), 7);
+    // Foreign requests count in both, at the mean size of this pool's requests.
+    for (limited, expected) in [(resident, 1), (batch, 4)] {
         let mut harness = harness(&[limited]);
         assert_eq!(harness.register(100, "f", Default), [Bypassed(100, 1)]);
         harness.handle(Input::Load {
             id: EndpointId(1),
             running: Some(1 + 3),
         });
-        assert_eq!(1 + goes(&mut harness, 1, 100, 50), expected);
+        assert_eq!(1 + count_granted(&mut harness, 1, 100, 50), expected);
     }
 }
 
 #[test]
-fn what_is_not_ours_takes_of_the_iteration_and_never_stops_dispatch() {
+fn foreign_load_uses_up_iteration_time_and_never_stops_dispatch() {
     let mut harness = harness(&[budget(25.0)]);
     let load = |running| Input::Load {
         id: EndpointId(1),
@@ -155,19 +148,19 @@ fn what_is_not_ours_takes_of_the_iteration_and_never_stops_dispatch() {
     harness.handle(load(Some(1_000)));
     assert_eq!(harness.register(1, "f", Default), [Bypassed(1, 1)]);
     assert_eq!(harness.register(2, "f", Default), []);
-    assert_eq!(harness.engine.upper(), 0, "of 5 is nothing left");
+    assert_eq!(harness.engine.upper(), 0, "foreign load uses up the bound of 5");
     harness.handle(load(Some(1 + 2)));
     assert_eq!(
         stocks(&harness),
         [2],
-        "2 of ours and 2 of theirs: 10 + 2 x 6 = 22 at the next"
+        "2 own and 2 foreign requests: 10 + 2 x 6 = 22 ms at the next"
     );
-    assert_eq!(goes(&mut harness, 3, 100, 50), 1);
+    assert_eq!(count_granted(&mut harness, 3, 100, 50), 1);
     assert_eq!(harness.engine.upper(), 3);
 }
 
 #[test]
-fn each_is_used_to_its_own_limit() {
+fn each_endpoint_fills_to_its_own_limit() {
     let slow = Budget {
         alpha_ms: 20.0,
         beta_ms: 2.0,
@@ -175,20 +168,20 @@ fn each_is_used_to_its_own_limit() {
     };
     // 10 + 3 n of 50, and 20 + 6 n.
     let mut harness = harness(&[budget(50.0), slow]);
-    assert_eq!(goes(&mut harness, 1, 100, 50), 13 + 5);
+    assert_eq!(count_granted(&mut harness, 1, 100, 50), 13 + 5);
     assert_eq!(stocks(&harness), [13, 5]);
 }
 
 #[test]
-fn who_uses_least_of_its_budget_is_first() {
+fn the_endpoint_with_the_least_used_budget_is_first() {
     let slow = Budget {
         alpha_ms: 20.0,
         beta_ms: 2.0,
         ..budget(50.0)
     };
     let mut harness = harness(&[slow, budget(50.0)]);
-    // With one more: 26 of 50 against 13, 16, 19, 22, 25, 28.
-    let went: Vec<ShortEffect> = (1..=7)
+    // With one request more: 26 of 50 ms against 13, 16, 19, 22, 25, 28 ms.
+    let granted: Vec<ShortEffect> = (1..=7)
         .flat_map(|id| harness.register(id, "f", Default))
         .collect();
     let expected = [2, 2, 2, 2, 2, 1, 2];
@@ -196,11 +189,11 @@ fn who_uses_least_of_its_budget_is_first() {
         .zip(expected)
         .map(|(id, endpoint)| Bypassed(id, endpoint))
         .collect();
-    assert_eq!(went, expected);
+    assert_eq!(granted, expected);
 }
 
 #[test]
-fn who_is_held_to_few_requests_is_filled_in_proportion() {
+fn an_endpoint_limited_in_requests_fills_in_proportion() {
     let few = Budget {
         requests_max: Some(4),
         ..budget(f64::INFINITY)
@@ -216,7 +209,7 @@ fn who_is_held_to_few_requests_is_filled_in_proportion() {
 }
 
 #[test]
-fn where_nothing_limits_the_shortest_iteration_is_first() {
+fn without_limits_the_shortest_iteration_is_first() {
     let mut harness = harness(&[budget(f64::INFINITY); 3]);
     for id in 1..=9 {
         harness.register(id, "f", Default);
@@ -225,7 +218,7 @@ fn where_nothing_limits_the_shortest_iteration_is_first() {
 }
 
 #[test]
-fn fallbacks_are_those_where_it_fits() {
+fn fallbacks_are_the_endpoints_where_the_request_fits() {
     let mut harness = harness(&[
         budget(13.0),
         budget(25.0),
@@ -238,10 +231,13 @@ fn fallbacks_are_those_where_it_fits() {
         panic!("{effects:?}")
     };
     assert_eq!(*endpoints, [5, 4, 3].map(EndpointId));
-    for (id, at) in [(2, 1), (3, 2), (4, 4)] {
-        harness.handle(Input::Register(restricted(request(id, "f", Default), &[at])));
+    for (id, endpoint) in [(2, 1), (3, 2), (4, 4)] {
+        harness.handle(Input::Register(restricted(
+            request(id, "f", Default),
+            &[endpoint],
+        )));
     }
-    // 26 ms with one of 600 more at 1, 2 and 4, 23 at the others.
+    // With a request of 600 tokens more: 26 ms at 1, 2 and 4, 23 ms at the rest.
     let long = sized(5, 600, 50);
     let effects = harness.effects(Input::Register(long));
     let [Effect::Grant { endpoints, .. }] = &effects[..] else {
@@ -256,23 +252,31 @@ fn fallbacks_are_those_where_it_fits() {
 }
 
 #[test]
-fn the_next_one_is_not_overtaken_for_its_size() {
+fn the_next_request_is_not_overtaken_because_of_its_size() {
     let mut harness = harness(&[budget(40.0)]);
     for id in 1..=5 {
         assert_eq!(harness.register(id, "f", Default), [Bypassed(id, 1)]);
     }
-    // 25 ms now; with 900 tokens more 10 + 6 + 1400/50.
+    // 25 ms now; with 900 tokens more, 10 + 6 + 1400/50.
     assert_eq!(send(&mut harness, sized(6, 900, 50)), []);
-    assert_eq!(harness.register(7, "f", Default), [], "it would fit");
-    assert_eq!(harness.register(8, "g", Default), [], "of another flow, too");
-    // After the sixth, in its flow and by virtual time.
+    assert_eq!(
+        harness.register(7, "f", Default),
+        [],
+        "it would fit, but request 6 is first"
+    );
+    assert_eq!(
+        harness.register(8, "g", Default),
+        [],
+        "the same holds for another flow"
+    );
+    // Request 7 follows request 6 in its flow; request 8 goes first by virtual time.
     assert_eq!(harness.complete(1), [Settled(1, 1)], "10 + 5 + 1300/50 = 41");
     assert_eq!(harness.complete(2), [Settled(2, 1), Dispatched(6, 1)]);
     assert_eq!(harness.complete(3), [Settled(3, 1), Dispatched(8, 1)]);
 }
 
 #[test]
-fn who_comes_before_it_goes_before_it() {
+fn a_higher_band_passes_a_large_request() {
     let mut harness = harness(&[budget(40.0)]);
     for id in 1..=5 {
         harness.register(id, "f", Default);
@@ -282,17 +286,17 @@ fn who_comes_before_it_goes_before_it() {
     assert_eq!(
         harness.register(8, "f", Critical),
         [Dispatched(8, 1)],
-        "it waited for nobody"
+        "a critical request passes it"
     );
     assert_eq!(
         harness.handle(Input::Cancel(RequestId(6))),
         [ShortEffect::Cancelled(6), Dispatched(7, 1)],
-        "with the long one gone what it kept back goes"
+        "once the long request is cancelled, request 7 goes"
     );
 }
 
 #[test]
-fn only_its_own_endpoints_are_set_aside() {
+fn a_large_request_sets_aside_only_its_eligible_endpoints() {
     let mut harness = harness(&[budget(40.0), budget(40.0)]);
     for id in 1..=5 {
         harness.handle(Input::Register(restricted(request(id, "f", Default), &[1])));
@@ -302,17 +306,17 @@ fn only_its_own_endpoints_are_set_aside() {
     assert_eq!(
         send(&mut harness, restricted(request(7, "g", Default), &[1])),
         [],
-        "it shares the endpoint"
+        "it needs the endpoint that is set aside"
     );
     assert_eq!(
         send(&mut harness, request(8, "h", Default)),
         [Bypassed(8, 2)],
-        "it overtakes nobody"
+        "endpoint 2 is not set aside"
     );
     assert_eq!(
-        goes(&mut harness, 10, 100, 50),
+        count_granted(&mut harness, 10, 100, 50),
         9,
-        "endpoint 2 is used to its limit"
+        "endpoint 2 fills to its limit"
     );
     assert_eq!(stocks(&harness), [5, 10]);
     assert_eq!(harness.register(30, "h", Default), []);
@@ -320,14 +324,14 @@ fn only_its_own_endpoints_are_set_aside() {
     assert_eq!(
         harness.complete(8),
         [Settled(8, 1), Dispatched(30, 2)],
-        "not to 1, where it would fit"
+        "not to endpoint 1, which is set aside"
     );
     assert_eq!(harness.complete(2), [Settled(2, 1), Dispatched(6, 1)]);
     assert_eq!(harness.complete(3), [Settled(3, 1), Dispatched(7, 1)]);
 }
 
 #[test]
-fn who_is_set_aside_for_somebody_is_free_when_that_leaves() {
+fn an_endpoint_is_released_when_its_large_request_expires() {
     let mut policy = auto(8);
     policy.queue.admit = Admit::CriticalOnly;
     let mut harness = harness_with_policy(policy, &[budget(40.0), budget(40.0)]);
@@ -350,16 +354,17 @@ fn who_is_set_aside_for_somebody_is_free_when_that_leaves() {
 }
 
 #[test]
-fn the_first_token_is_a_limit_for_those_whose_prompts_leave_time_for_it() {
-    // 1 ms per prompt token on top of the iteration: 100 of these leave 30 ms.
+fn the_first_token_target_limits_only_where_it_can_be_met() {
+    // A prompt token takes 1 ms beside the iteration: a prompt of 100 tokens leaves 30 ms.
     let first = |most| Budget {
         first_token_ms_max: most,
         ..budget(1e9)
     };
-    assert_eq!(goes(&mut harness(&[first(130.0)]), 1, 100, 50), 6);
-    // One that is longer than what is in flight isn't held to its own length: a server would be drained for it.
+    assert_eq!(count_granted(&mut harness(&[first(130.0)]), 1, 100, 50), 6);
+    // A prompt longer than the mean in flight is limited by the mean only; otherwise the server would have to drain
+    // first.
     let mut harness = harness(&[first(130.0)]);
-    assert_eq!(goes(&mut harness, 1, 100, 50), 6);
+    assert_eq!(count_granted(&mut harness, 1, 100, 50), 6);
     harness.complete(1);
     harness.complete(2);
     assert_eq!(
@@ -367,16 +372,16 @@ fn the_first_token_is_a_limit_for_those_whose_prompts_leave_time_for_it() {
         [Bypassed(9, 1)],
         "10 + 5 + 515/50"
     );
-    // Where not even an idle server meets it, it holds nobody.
+    // A target that not even an idle server meets is ignored.
     let unmeetable = Budget {
         iteration_ms_max: 160.0,
         ..first(109.0)
     };
-    assert_eq!(goes(&mut self::harness(&[unmeetable]), 1, 100, 50), 50);
+    assert_eq!(count_granted(&mut self::harness(&[unmeetable]), 1, 100, 50), 50);
 }
 
 #[test]
-fn what_is_shown_is_what_is_typical() {
+fn shown_bounds_are_the_typical_counts() {
     let mut harness = harness(&[budget(25.0), budget(25.0)]);
     harness.endpoint(3, true);
     assert_eq!(bounds(&harness), [5, 5, 8]);
@@ -402,24 +407,32 @@ fn what_is_shown_is_what_is_typical() {
     assert_eq!(
         bounds(&harness),
         [5, 5, 4],
-        "a budget is of the server, whatever its weight"
+        "a budget doesn't depend on the weight"
     );
-    allow(&mut harness, 1, None);
+    set_budget(&mut harness, 1, None);
     assert_eq!(bounds(&harness), [4, 5, 4]);
     harness.handle(Input::Policy(Box::new(Policy {
         gate: gate(2, 2),
         ..policy()
     })));
-    assert_eq!(bounds(&harness), [1, 2, 1], "no budget counts under another gate");
+    assert_eq!(
+        bounds(&harness),
+        [1, 2, 1],
+        "budgets don't apply under another gate"
+    );
     harness.handle(Input::Policy(Box::new(auto(8))));
-    assert_eq!(bounds(&harness), [4, 5, 4], "and none is forgotten");
+    assert_eq!(bounds(&harness), [4, 5, 4], "budgets survive a policy change");
     harness.handle(Input::EndpointRemoved(EndpointId(2)));
     harness.endpoint(2, true);
-    assert_eq!(bounds(&harness), [4, 8, 4], "but with the endpoint");
+    assert_eq!(
+        bounds(&harness),
+        [4, 8, 4],
+        "removing the endpoint removes its budget"
+    );
 }
 
 #[test]
-fn ceilings_are_parts_of_what_is_typical() {
+fn ceilings_are_parts_of_the_typical_count() {
     let mut policy = auto(8);
     policy.bands.ceilings[Sheddable as usize] = Some(Decimal::from_billionths(Decimal::ONE / 2));
     let mut harness = harness_with_policy(
@@ -443,34 +456,34 @@ fn ceilings_are_parts_of_what_is_typical() {
 }
 
 #[test]
-fn a_slow_start_holds_back_under_a_budget_too() {
+fn a_slow_start_also_applies_under_a_budget() {
     let mut harness = harness(&[budget(25.0)]);
     harness.advance_to(5.0).endpoint(1, false);
     harness.endpoint(1, true);
     let mut first = 0;
-    let went = [(); 5].map(|()| {
+    let granted = [(); 5].map(|()| {
         first += 100;
-        let went = goes(&mut harness, first, 100, 50);
-        for id in first..first + went {
+        let granted = count_granted(&mut harness, first, 100, 50);
+        for id in first..first + granted {
             harness.complete(id);
         }
-        went
+        granted
     });
-    assert_eq!(went, [1, 2, 4, 5, 5]);
+    assert_eq!(granted, [1, 2, 4, 5, 5]);
 }
 
 #[test]
-fn a_budget_of_what_is_not_listed_is_nothing() {
+fn a_budget_of_an_unlisted_endpoint_is_ignored() {
     let mut harness = harness(&[budget(25.0)]);
-    assert_eq!(allow(&mut harness, 9, Some(budget(1.0))), []);
+    assert_eq!(set_budget(&mut harness, 9, Some(budget(1.0))), []);
     assert_eq!(harness.engine.snapshot().endpoints.len(), 1);
 }
 
 #[test]
-fn a_smaller_budget_stops_and_takes_nothing_back() {
+fn a_smaller_budget_stops_dispatch_and_evicts_nothing() {
     let mut harness = harness(&[budget(40.0)]);
-    assert_eq!(goes(&mut harness, 1, 100, 50), 10);
-    assert_eq!(allow(&mut harness, 1, Some(budget(19.0))), []);
+    assert_eq!(count_granted(&mut harness, 1, 100, 50), 10);
+    assert_eq!(set_budget(&mut harness, 1, Some(budget(19.0))), []);
     assert_eq!(harness.register(50, "f", Default), []);
     for id in 1..=7 {
         assert_eq!(harness.complete(id), [Settled(id, 1)]);
@@ -479,7 +492,7 @@ fn a_smaller_budget_stops_and_takes_nothing_back() {
 }
 
 #[test]
-fn limits_that_are_not_of_size_set_nothing_aside() {
+fn limits_other_than_size_set_no_endpoint_aside() {
     let mut policy = auto(8);
     policy.flows.max_in_flight_per_endpoint = Some(1);
     let mut harness = harness_with_policy(policy, &[budget(40.0), budget(40.0)]);
@@ -487,7 +500,11 @@ fn limits_that_are_not_of_size_set_nothing_aside() {
         harness.register(id, "f", Default);
     }
     assert_eq!(stocks(&harness), [1, 1]);
-    assert_eq!(harness.register(3, "f", Default), [], "its flow runs everywhere");
+    assert_eq!(
+        harness.register(3, "f", Default),
+        [],
+        "its flow is at its limit on every endpoint"
+    );
     for id in 4..=5 {
         assert!(matches!(
             harness.register(id, &format!("{id}"), Default)[..],
@@ -497,7 +514,7 @@ fn limits_that_are_not_of_size_set_nothing_aside() {
 }
 
 #[test]
-fn the_rate_is_kept() {
+fn max_rate_also_limits_under_budgets() {
     let mut policy = auto(8);
     policy.queue.max_rate = Some(1.0);
     let mut harness = harness_with_policy(policy, &[budget(13.0)]);

@@ -1,4 +1,4 @@
-//! Bands by weight and under ceilings, and a tree for each model. One rule a test.
+//! Bands by weight and with ceilings, and a tree for each model. One rule a test.
 
 mod support;
 
@@ -19,7 +19,7 @@ fn manual(mode: BandMode) -> Policy {
     policy
 }
 
-/// The next `count` that go.
+/// The next `count` dispatched requests.
 fn order(harness: &mut Harness, count: usize) -> Vec<u64> {
     let next = |_| match harness.handle(Input::Dispatch { blocked: vec![] })[..] {
         [Dispatched(id, _)] => id,
@@ -37,7 +37,7 @@ fn weighted_bands_take_turns_by_requests() {
         harness.register(300 + id, "f", Sheddable);
     }
     let order = order(&mut harness, 11);
-    // Half a request a visit is one every other visit.
+    // Half a request a visit means one request every other visit.
     assert_eq!(order, [100, 101, 102, 200, 201, 103, 104, 105, 202, 203, 300]);
 }
 
@@ -54,7 +54,7 @@ fn weighted_bands_take_turns_by_tokens() {
             harness.handle(Input::Register(request));
         }
     }
-    // 100 tokens each: one, two; and who has no weight goes when nobody else can.
+    // 100 tokens each: one, then two. The band without weight goes when no other can.
     let order = order(&mut harness, 13);
     assert_eq!(order[..9], [100, 200, 201, 101, 202, 203, 102, 204, 205]);
     assert_eq!(order[9..], [103, 104, 105, 300]);
@@ -80,7 +80,7 @@ fn bands_change_their_mode_with_requests_waiting() {
     assert_eq!(order(&mut harness, 2), [103, 203]);
 }
 
-/// Sheddable requests go up to a part of the bound, which is `places`.
+/// A gate of `places`, with a ceiling for sheddable requests in hundredths of it.
 fn capped(places: u64, hundredths: u128) -> Harness {
     let mut policy = policy();
     policy.gate = gate(places, places);
@@ -89,12 +89,12 @@ fn capped(places: u64, hundredths: u128) -> Harness {
 }
 
 #[test]
-fn over_its_ceiling_a_band_waits_and_the_others_go() {
+fn a_band_over_its_ceiling_waits_and_the_others_go() {
     let mut harness = capped(4, 50);
     assert_eq!(harness.register(1, "f", Sheddable), [Bypassed(1, 1)]);
     assert_eq!(harness.register(2, "f", Sheddable), [Bypassed(2, 1)]);
     assert_eq!(harness.register(3, "f", Sheddable), []);
-    // What waits is held by its own limit.
+    // The waiting request is blocked by its ceiling only, so other bands don't overtake it.
     assert_eq!(harness.register(4, "f", Default), [Bypassed(4, 1)]);
     assert_eq!(harness.register(5, "f", Critical), [Bypassed(5, 1)]);
     assert_eq!(harness.complete(4), [Settled(4, 1)]);
@@ -103,7 +103,7 @@ fn over_its_ceiling_a_band_waits_and_the_others_go() {
 }
 
 #[test]
-fn under_a_ceiling_a_place_stays_free_where_there_is_more_than_one() {
+fn a_ceiling_keeps_a_place_free_if_there_is_more_than_one() {
     let mut harness = capped(2, 99);
     assert_eq!(harness.register(1, "f", Sheddable), [Bypassed(1, 1)]);
     assert_eq!(harness.register(2, "f", Sheddable), []);
@@ -115,7 +115,7 @@ fn under_a_ceiling_a_place_stays_free_where_there_is_more_than_one() {
 }
 
 #[test]
-fn a_ceiling_of_one_is_none() {
+fn a_ceiling_of_one_does_not_limit() {
     let mut harness = capped(2, 100);
     assert_eq!(harness.register(1, "f", Sheddable), [Bypassed(1, 1)]);
     assert_eq!(harness.register(2, "f", Sheddable), [Bypassed(2, 1)]);
@@ -133,7 +133,7 @@ fn each_model_has_a_tree_of_its_own() {
             harness.handle(Input::Register(request));
         }
     }
-    // One of m, one of n: two flows of one model share its half.
+    // One of m, one of n: the two flows of model m share its half.
     assert_eq!(order(&mut harness, 6), [100, 300, 200, 301, 101, 302]);
     policy.per_model = false;
     harness.handle(Input::Policy(Box::new(policy)));

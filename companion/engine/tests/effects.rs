@@ -1,4 +1,4 @@
-//! Given this input at this time: these effects, in this order, and nothing more. One rule a test.
+//! The basic rules: for each input at a given time, exactly these effects in this order. One rule a test.
 
 mod support;
 
@@ -15,7 +15,7 @@ use ShortEffect::{Bypassed, Dispatched, Rejected, Settled};
 use support::*;
 
 #[test]
-fn nothing_goes_before_the_owner_is_ready() {
+fn no_request_is_granted_before_ready() {
     let mut harness = Harness {
         engine: Engine::new(policy(), 7, Instant::ZERO),
         now: Instant::ZERO,
@@ -43,7 +43,7 @@ fn a_newcomer_bypasses_below_upper_and_dispatch_stops_at_lower() {
     );
     assert_eq!(harness.register(5, "f", Default), []);
     assert_eq!(harness.complete(1), [Settled(1, 1)]);
-    // Stock is below upper, but something waits: nobody overtakes it, however critical.
+    // Stock is below upper, but a request waits: no new request overtakes it, however critical.
     assert_eq!(harness.register(6, "g", Critical), []);
     assert_eq!(harness.complete(2), [Settled(2, 1)]);
     assert_eq!(harness.complete(3), [Settled(3, 1), Dispatched(6, 1)]);
@@ -52,7 +52,7 @@ fn a_newcomer_bypasses_below_upper_and_dispatch_stops_at_lower() {
 }
 
 #[test]
-fn with_stock_zero_one_always_goes() {
+fn with_stock_zero_one_request_is_always_granted() {
     let mut policy = policy();
     policy.gate = gate(0, 1);
     let mut harness = Harness::new(policy, 1);
@@ -111,19 +111,19 @@ fn flows_share_by_weight() {
         order.push(id);
         running = id;
     }
-    // Tags: a 1, 2, 3, 4; b 1/3, 2/3, 1 (a's first is older), 4/3, 5/3, 2.
+    // Virtual finish times: a 1, 2, 3, 4; b 1/3, 2/3, 1 (a's first is older), 4/3, 5/3, 2.
     assert_eq!(order, [20, 21, 10, 22, 23, 24, 11, 25, 12, 13]);
 }
 
 #[test]
-fn a_cost_is_settled_at_once_and_what_nothing_served_is_refunded() {
+fn a_settled_cost_replaces_the_estimate_at_once() {
     let run = |service: Service| {
         let mut harness = busy();
         let mut policy = policy();
         policy.gate = gate(1, 1);
         policy.flows.cost = CostUnit::Tokens;
         harness.handle(Input::Policy(Box::new(policy)));
-        // Each is estimated at 100 + 2 * 50 = 200.
+        // The estimate of each is 100 + 2 * 50 = 200.
         harness.register(10, "a", Default);
         harness.register(11, "a", Default);
         harness.register(20, "b", Default);
@@ -150,7 +150,8 @@ fn a_cost_is_settled_at_once_and_what_nothing_served_is_refunded() {
         cached: Some(Tokens(100)),
         output: Some(Tokens(50)),
     };
-    // a did 400 in truth: b goes twice before it is even, and then a's is the older at 600.
+    // The real cost of a's request is 400: b goes twice before it is even, and then a's request is the older one at
+    // 600.
     let served = [
         Settled(10, 400),
         Dispatched(20, 1),
@@ -162,7 +163,7 @@ fn a_cost_is_settled_at_once_and_what_nothing_served_is_refunded() {
 }
 
 #[test]
-fn refunded_is_never_charged() {
+fn a_refunded_request_was_never_charged() {
     let mut harness = busy();
     harness.register(10, "a", Default);
     harness.register(11, "a", Default);
@@ -172,36 +173,36 @@ fn refunded_is_never_charged() {
         id: RequestId(10),
         service: Service::Nothing,
     };
-    // a was charged 1 and has it back: its next stands where the first stood, before b's.
+    // The charge of 1 is refunded: a's next request takes the place of its first, before b's.
     assert_eq!(harness.handle(nothing), [Settled(10, 0), Dispatched(11, 1)]);
 }
 
 #[test]
-fn who_bypasses_is_charged_too() {
+fn a_bypassed_request_is_charged_too() {
     let mut policy = policy();
     policy.gate = gate(2, 2);
     policy.flows.cost = CostUnit::Tokens;
     let mut harness = Harness::new(policy, 1);
-    let mut dear = request(1, "a", Default);
-    dear.prompt = Prompt::Tokens(Tokens(10_000));
-    assert_eq!(harness.handle(Input::Register(dear)), [Bypassed(1, 1)]);
+    let mut expensive = request(1, "a", Default);
+    expensive.prompt = Prompt::Tokens(Tokens(10_000));
+    assert_eq!(harness.handle(Input::Register(expensive)), [Bypassed(1, 1)]);
     assert_eq!(harness.register(2, "x", Default), [Bypassed(2, 1)]);
     harness.register(10, "a", Default);
     harness.register(20, "b", Default);
-    let less = Usage {
+    let usage = Usage {
         prompt: Some(Tokens(9_000)),
         ..Usage::default()
     };
-    // What a ran is settled at 9,100, 1,000 less than V has seen: its next comes first.
+    // a's request is settled at 9,100, which is 1,000 less than virtual time: its next request comes first.
     let completed = Input::Completed {
         id: RequestId(1),
-        service: Service::Served(less),
+        service: Service::Served(usage),
     };
     assert_eq!(harness.handle(completed), [Settled(1, 9_100), Dispatched(10, 1)]);
 }
 
 #[test]
-fn what_is_requeued_has_its_old_place_and_its_outcome_is_taken_back() {
+fn a_requeued_request_has_its_old_place_and_its_outcome_is_uncounted() {
     let mut harness = busy();
     harness.advance_to(1.0).register(2, "f", Default);
     harness.advance_to(2.0).register(3, "f", Default);
@@ -219,14 +220,14 @@ fn what_is_requeued_has_its_old_place_and_its_outcome_is_taken_back() {
         ),
         (1, 1, 3)
     );
-    // Its endpoint is gone: it waits where it was, and goes first elsewhere.
+    // Its endpoint is gone: it waits in its old place, and goes first at another endpoint.
     harness.handle(Input::EndpointRemoved(EndpointId(1)));
     assert_eq!(harness.handle(Input::Requeue(RequestId(2))), []);
     assert_eq!(harness.advance_to(4.0).endpoint(2, true), [Dispatched(2, 2)]);
 }
 
 #[test]
-fn stock_follows_where_it_was_sent() {
+fn stock_follows_the_endpoint_that_the_request_was_sent_to() {
     let mut policy = policy();
     policy.gate = gate(1, 1);
     let mut harness = Harness::new(policy, 2);
@@ -241,7 +242,7 @@ fn stock_follows_where_it_was_sent() {
         endpoint: other,
     });
     assert_eq!(harness.register(2, "f", Default), [Bypassed(2, first.0)]);
-    // To an address that isn't listed: draining stock, and its place is free.
+    // An unlisted address: the stock is draining, and the place is free.
     harness.register(3, "f", Default);
     let sent = Input::Sent {
         id: RequestId(1),
@@ -254,7 +255,7 @@ fn stock_follows_where_it_was_sent() {
 }
 
 #[test]
-fn least_stock_goes_first_and_nobody_exceeds_its_own_bound() {
+fn the_endpoint_with_least_stock_is_first_and_each_keeps_its_bound() {
     let mut policy = policy();
     policy.gate = gate(2, 2);
     let mut harness = Harness::new(policy, 3);
@@ -274,7 +275,7 @@ fn least_stock_goes_first_and_nobody_exceeds_its_own_bound() {
 }
 
 #[test]
-fn who_may_go_nowhere_is_told_at_once() {
+fn a_request_without_eligible_endpoints_is_rejected_at_once() {
     let mut harness = busy();
     let nowhere = restricted(request(2, "f", Default), &[]);
     assert_eq!(
@@ -289,7 +290,7 @@ fn who_may_go_nowhere_is_told_at_once() {
 }
 
 #[test]
-fn what_waits_for_its_own_endpoints_holds_up_nobody() {
+fn a_request_waiting_for_its_endpoints_blocks_only_its_flow() {
     let mut policy = policy();
     policy.gate = gate(2, 2);
     let mut harness = Harness::new(policy, 2);
@@ -305,7 +306,7 @@ fn what_waits_for_its_own_endpoints_holds_up_nobody() {
         harness.handle(Input::Register(restricted(request(3, "p", Default), &[1]))),
         []
     );
-    // Its own flow waits behind it; others pass, as there is nothing that they could overtake.
+    // Its own flow waits behind it. Other flows pass, because they could not overtake it anyway.
     assert_eq!(harness.register(4, "p", Default), []);
     assert_eq!(harness.register(5, "q", Default), [Bypassed(5, 2)]);
     assert_eq!(
@@ -320,44 +321,46 @@ fn a_restricted_flow_is_not_starved_by_cheaper_ones() {
     policy.gate = gate(1, 1);
     policy.flows.cost = CostUnit::Tokens;
     let mut harness = Harness::new(policy, 2);
-    // Both endpoints are busy with x, which always waits with something cheaper than what p has.
+    // Both endpoints are busy with x, which always has cheaper requests waiting than p.
     let cheap = |id| {
         let mut cheap = request(id, "x", Default);
         cheap.prompt = Prompt::Tokens(Tokens(10));
         cheap.expected_output = Some(Tokens(0));
         Input::Register(cheap)
     };
-    let mut ends = Vec::new();
+    let mut running = Vec::new();
     for id in 0..60 {
-        for said in harness.handle(cheap(id)) {
-            let Bypassed(id, _) = said else { panic!("{said:?}") };
-            ends.push(id);
+        for effect in harness.handle(cheap(id)) {
+            let Bypassed(id, _) = effect else {
+                panic!("{effect:?}")
+            };
+            running.push(id);
         }
     }
     harness.handle(Input::Register(restricted(request(100, "p", Default), &[1])));
     let mut served = 0;
-    while !ends.is_empty() && served < 60 {
+    while !running.is_empty() && served < 60 {
         let mut next = Vec::new();
-        for id in ends {
-            for said in harness.complete(id) {
-                if let Dispatched(id, _) = said {
+        for id in running {
+            for effect in harness.complete(id) {
+                if let Dispatched(id, _) = effect {
                     next.push(id);
                     served += 1;
                     if id == 100 {
-                        // 200 against 10 each: about twenty go before it.
+                        // 200 against 10 each: about twenty requests go before it.
                         assert!(served <= 24, "{served}");
                         return;
                     }
                 }
             }
         }
-        ends = next;
+        running = next;
     }
-    panic!("p never went, {served} others did");
+    panic!("p was never granted, {served} requests of x were");
 }
 
 #[test]
-fn adopted_and_resumed_are_above_all_limits() {
+fn adopted_and_resumed_requests_exceed_all_limits() {
     let mut harness = busy();
     let mut policy = policy();
     policy.gate = gate(1, 1);
@@ -376,7 +379,7 @@ fn adopted_and_resumed_are_above_all_limits() {
         []
     );
     assert_eq!((harness.engine.stock(), harness.engine.waiting()), (2, 2));
-    // One that waits here and runs there: it runs.
+    // A request that waits and is adopted runs.
     assert_eq!(
         harness.handle(Input::Adopt {
             request: request(2, "f", Default),
@@ -400,7 +403,7 @@ fn adopted_and_resumed_are_above_all_limits() {
 }
 
 #[test]
-fn a_drain_refuses_what_waits_and_comes_and_lets_finish_what_runs() {
+fn a_drain_rejects_waiting_and_new_requests_and_lets_running_ones_finish() {
     let mut harness = busy();
     harness.register(2, "f", Sheddable);
     harness.register(3, "f", Critical);
@@ -414,7 +417,7 @@ fn a_drain_refuses_what_waits_and_comes_and_lets_finish_what_runs() {
 }
 
 #[test]
-fn an_endpoint_that_drains_throttles_nobody_else() {
+fn a_draining_endpoint_does_not_throttle_the_others() {
     let mut policy = policy();
     policy.gate = gate(2, 2);
     let mut harness = Harness::new(policy, 3);
@@ -428,19 +431,19 @@ fn an_endpoint_that_drains_throttles_nobody_else() {
         (snapshot.stock, snapshot.draining_stock, snapshot.upper),
         (4, 2, 4)
     );
-    let on_first = harness.engine.snapshot().endpoints[0].id;
-    let ended = (0..6).find_map(|id| {
-        let said = harness.complete(id);
-        said.get(1).copied()
+    let first_listed = harness.engine.snapshot().endpoints[0].id;
+    let dispatched = (0..6).find_map(|id| {
+        let effects = harness.complete(id);
+        effects.get(1).copied()
     });
-    let Some(Dispatched(6, endpoint)) = ended else {
-        panic!("{ended:?}")
+    let Some(Dispatched(6, endpoint)) = dispatched else {
+        panic!("{dispatched:?}")
     };
-    assert!(endpoint <= 2 && on_first == EndpointId(1));
+    assert!(endpoint <= 2 && first_listed == EndpointId(1));
 }
 
 #[test]
-fn the_clock_never_goes_back() {
+fn a_clock_that_goes_back_is_ignored_and_counted() {
     let mut harness = busy();
     harness.advance_to(10.0).register(2, "f", Default);
     harness.advance_to(5.0).register(3, "f", Default);
@@ -452,7 +455,7 @@ fn the_clock_never_goes_back() {
 }
 
 #[test]
-fn retry_after_is_what_waits_ahead_over_the_drain_rate() {
+fn retry_after_is_the_requests_ahead_over_the_drain_rate() {
     let mut harness = busy();
     let mut policy = policy();
     policy.gate = gate(1, 1);
@@ -461,7 +464,7 @@ fn retry_after_is_what_waits_ahead_over_the_drain_rate() {
     for id in 2..32 {
         harness.register(id, "f", Default);
     }
-    // One every two seconds.
+    // One completion every two seconds.
     for (step, id) in (1..=10).enumerate() {
         harness.advance_to(2.0 * (step + 1) as f64).complete(id);
     }
@@ -486,7 +489,7 @@ fn retry_after_is_what_waits_ahead_over_the_drain_rate() {
 }
 
 #[test]
-fn a_position_counts_who_would_go_before() {
+fn a_position_counts_the_requests_that_would_go_first() {
     let mut harness = busy();
     harness.advance_to(1.0).register(2, "a", Default);
     harness.register(3, "a", Default);
@@ -533,7 +536,7 @@ fn a_snapshot_shows_the_whole_state() {
     assert_eq!(snapshot.counters.arrivals, 2);
     harness.complete(1);
     harness.complete(2);
-    // Both are forgotten by the tree, and what they were served isn't.
+    // The tree forgets both flows; the snapshot keeps their served tokens.
     let served: Vec<_> = harness
         .engine
         .snapshot()

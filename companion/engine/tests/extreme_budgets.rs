@@ -1,5 +1,5 @@
-//! Budgets that no sane model gives, under the auto gate: nothing panics, every invariant holds, and whatever waits, an
-//! endpoint where it may go isn't idle.
+//! Budgets that no real model computes, under the `auto` gate: the engine doesn't panic, every invariant holds, and
+//! no endpoint is idle while a request that may go there waits.
 
 #[path = "random/rng.rs"]
 mod rng;
@@ -41,7 +41,7 @@ fn count(rng: &mut Rng) -> u64 {
     rng.choose(&[0, 1, 2, 3, 1_000, u64::MAX - 1, u64::MAX])
 }
 
-fn wild(rng: &mut Rng) -> Budget {
+fn extreme_budget(rng: &mut Rng) -> Budget {
     Budget {
         alpha_ms: number(rng),
         beta_ms: number(rng),
@@ -56,7 +56,7 @@ fn wild(rng: &mut Rng) -> Budget {
     }
 }
 
-fn wild_policy(rng: &mut Rng) -> Policy {
+fn random_policy(rng: &mut Rng) -> Policy {
     let initial = rng.choose(&[0, 1, 2, 8, 1_000_000]);
     let mut policy = policy();
     policy.gate = if rng.percent(85) {
@@ -71,7 +71,8 @@ fn wild_policy(rng: &mut Rng) -> Policy {
     policy
 }
 
-/// All of a flow may go to the same endpoints, so that nobody waits behind one who may not go where it may.
+/// A request that may go wherever the other requests of its flow may, so that no request waits behind one with fewer
+/// endpoints.
 fn request(rng: &mut Rng, id: u64, now: Instant) -> Request {
     let eligible = rng
         .percent(60)
@@ -94,22 +95,22 @@ fn request(rng: &mut Rng, id: u64, now: Instant) -> Request {
 }
 
 fn members(set: u64) -> Box<[EndpointId]> {
-    let all = (0..ENDPOINTS).filter(|it| set >> it & 1 == 1);
-    all.map(|it| EndpointId(it as u32 + 1)).collect()
+    let all = (0..ENDPOINTS).filter(|index| set >> index & 1 == 1);
+    all.map(|index| EndpointId(index as u32 + 1)).collect()
 }
 
 struct World {
     engine: Engine,
     gate: Gate,
     now: Instant,
-    /// Of those that wait, where they may go; `None`: anywhere.
+    /// The waiting requests with their eligible endpoints; `None`: any.
     waiting: BTreeMap<RequestId, Option<Box<[EndpointId]>>>,
     running: Vec<RequestId>,
 }
 
 impl World {
     fn handle(&mut self, input: Input) {
-        let said = format!("{input:?}");
+        let description = format!("{input:?}");
         match &input {
             Input::Register(request) => {
                 self.waiting.insert(request.id, request.eligible.clone());
@@ -142,7 +143,7 @@ impl World {
             });
             assert!(
                 !endpoint.ready || endpoint.stock > 0 || waits.is_none(),
-                "{waits:?} waits for {endpoint:?} after {said}"
+                "{waits:?} waits for {endpoint:?} after {description}"
             );
         }
     }
@@ -151,8 +152,8 @@ impl World {
         if self.running.is_empty() {
             return;
         }
-        let at = rng.below(self.running.len() as u64) as usize;
-        let id = self.running.swap_remove(at);
+        let index = rng.below(self.running.len() as u64) as usize;
+        let id = self.running.swap_remove(index);
         let service = if rng.percent(80) {
             Service::Served(Usage::default())
         } else {
@@ -168,7 +169,7 @@ fn endpoint(rng: &mut Rng) -> EndpointId {
 
 fn run(seed: u64) {
     let mut rng = Rng::new(seed);
-    let policy = wild_policy(&mut rng);
+    let policy = random_policy(&mut rng);
     let mut world = World {
         gate: policy.gate,
         engine: Engine::new(policy, seed, Instant::ZERO),
@@ -195,7 +196,7 @@ fn run(seed: u64) {
             }
             40..70 => world.complete(&mut rng),
             70..85 => {
-                let budget = rng.percent(90).then(|| wild(&mut rng));
+                let budget = rng.percent(90).then(|| extreme_budget(&mut rng));
                 world.handle(Input::Budget { id, budget });
             }
             85..90 => {
@@ -208,13 +209,13 @@ fn run(seed: u64) {
             }
             94..96 => world.handle(Input::EndpointRemoved(id)),
             96..98 => {
-                let policy = wild_policy(&mut rng);
+                let policy = random_policy(&mut rng);
                 world.handle(Input::Policy(Box::new(policy)));
             }
             _ => {
-                if let Some(&of) = world.running.first() {
+                if let Some(&request_id) = world.running.first() {
                     world.handle(Input::Settle {
-                        id: of,
+                        id: request_id,
                         service: Service::Served(Usage::default()),
                     });
                 }
@@ -234,11 +235,15 @@ fn run(seed: u64) {
     while !world.running.is_empty() {
         world.complete(&mut rng);
     }
-    assert!(world.waiting.is_empty(), "{:?} wait for ever", world.waiting);
+    assert!(
+        world.waiting.is_empty(),
+        "{:?} still wait at the end",
+        world.waiting
+    );
 }
 
 #[test]
-fn whatever_the_budgets_no_endpoint_idles_while_somebody_may_go_there() {
+fn no_endpoint_idles_while_an_eligible_request_waits() {
     for number in 0..WORLDS {
         let seed = Rng::new(number).next_u64();
         let outcome = std::panic::catch_unwind(|| run(seed));

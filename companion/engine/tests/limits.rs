@@ -1,5 +1,5 @@
-//! What a flow may have running, what a model's removal does, and what is known before a request has ended. One rule
-//! a test.
+//! Limits of a flow, changes of the policy while requests wait, removal of a model, and early settling. One rule a
+//! test.
 
 mod support;
 
@@ -14,7 +14,7 @@ use Band::Default;
 use ShortEffect::{Bypassed, Dispatched, Rejected, Settled};
 use support::*;
 
-/// Many places at each endpoint.
+/// A policy with ten places at each endpoint.
 fn wide() -> Policy {
     let mut policy = policy();
     policy.gate = gate(10, 10);
@@ -22,7 +22,7 @@ fn wide() -> Policy {
 }
 
 #[test]
-fn a_flow_runs_as_much_as_it_may_over_all_bands() {
+fn max_in_flight_limits_a_flow_over_all_bands() {
     for discipline in Discipline::ALL {
         let mut policy = wide();
         policy.flows.discipline = discipline;
@@ -32,7 +32,7 @@ fn a_flow_runs_as_much_as_it_may_over_all_bands() {
         assert_eq!(harness.register(2, "f", Band::Sheddable), [Bypassed(2, 1)]);
         assert_eq!(harness.register(3, "f", Default), []);
         assert_eq!(harness.register(4, "f", Band::Critical), []);
-        // What waits is held by its own limit, so that nobody is overtaken.
+        // The waiting requests are blocked by their flow's limit only, so other flows don't overtake them.
         assert_eq!(harness.register(5, "g", Default), [Bypassed(5, 1)]);
         assert_eq!(harness.complete(5), [Settled(5, 1)]);
         assert_eq!(harness.complete(1), [Settled(1, 1), Dispatched(4, 1)]);
@@ -41,7 +41,7 @@ fn a_flow_runs_as_much_as_it_may_over_all_bands() {
 }
 
 #[test]
-fn a_flow_runs_as_much_as_it_may_at_each_endpoint() {
+fn max_in_flight_per_endpoint_limits_a_flow_at_each_endpoint() {
     for discipline in Discipline::ALL {
         let mut policy = wide();
         policy.flows.discipline = discipline;
@@ -87,21 +87,21 @@ fn a_limit_changes_with_requests_waiting() {
 fn a_discipline_changes_with_requests_waiting_and_running() {
     let mut policy = wide();
     policy.gate = gate(1, 1);
-    for from in Discipline::ALL {
-        for to in Discipline::ALL {
-            policy.flows.discipline = from;
+    for first in Discipline::ALL {
+        for second in Discipline::ALL {
+            policy.flows.discipline = first;
             let mut harness = Harness::new(policy.clone(), 1);
             for (id, flow) in [(1, "x"), (2, "a"), (3, "a"), (4, "b")] {
                 harness.advance_to(id as f64).register(id, flow, Default);
             }
-            policy.flows.discipline = to;
+            policy.flows.discipline = second;
             assert_eq!(harness.handle(Input::Policy(Box::new(policy.clone()))), []);
             assert_eq!(harness.complete(1), [Settled(1, 1), Dispatched(2, 1)]);
-            let third = if to == Discipline::Fifo { 3 } else { 4 };
+            let third = if second == Discipline::Fifo { 3 } else { 4 };
             assert_eq!(
                 harness.complete(2),
                 [Settled(2, 1), Dispatched(third, 1)],
-                "{from:?} to {to:?}"
+                "{first:?} to {second:?}"
             );
         }
     }
@@ -171,7 +171,7 @@ fn a_cost_can_be_settled_before_the_request_has_ended() {
 }
 
 #[test]
-fn what_is_no_more_the_pools_is_refused_if_it_waits() {
+fn a_waiting_request_of_a_removed_model_is_rejected() {
     let mut policy = policy();
     policy.gate = gate(1, 1);
     let mut harness = Harness::new(policy, 1);
@@ -184,7 +184,7 @@ fn what_is_no_more_the_pools_is_refused_if_it_waits() {
 }
 
 #[test]
-fn past_the_limit_new_identities_share() {
+fn beyond_the_limit_new_identities_share_flows() {
     let mut policy = policy();
     policy.gate = gate(1, 1);
     policy.queue.flow_capacity = 1;
@@ -199,7 +199,7 @@ fn past_the_limit_new_identities_share() {
     let flows = harness.engine.snapshot().flows;
     let shared = flows.iter().filter(|flow| flow.key.starts_with("overflow-"));
     assert_eq!(shared.count() + refused, 200);
-    assert!(refused > 130, "{refused}: at most 64 are shared");
-    // Who was there before isn't concerned.
+    assert!(refused > 130, "{refused}: at most 64 flows are shared");
+    // Identities from before the limit keep their flow.
     assert!(flows.iter().any(|flow| &*flow.key == "y"));
 }

@@ -1,4 +1,4 @@
-//! `max_rate`: how many may go a second, whatever the stock.
+//! `max_rate`: the number of requests granted a second, independent of the stock.
 
 mod support;
 
@@ -19,7 +19,7 @@ fn rated(max_rate: f64) -> Policy {
 }
 
 #[test]
-fn max_rate_lets_a_second_go_at_once_and_then_opens_by_timer_only() {
+fn max_rate_allows_a_burst_of_one_second_and_then_opens_by_timer_only() {
     let mut harness = Harness::new(rated(4.0), 1);
     for id in 1..=4 {
         assert_eq!(harness.register(id, "f", Default), [Bypassed(id, 1)]);
@@ -28,17 +28,21 @@ fn max_rate_lets_a_second_go_at_once_and_then_opens_by_timer_only() {
         assert_eq!(harness.register(id, "f", Default), []);
     }
     assert_eq!(harness.engine.poll_timeout(), Some(time(0.25)));
-    assert_eq!(harness.complete(1), [Settled(1, 1)], "a free place opens nothing");
+    assert_eq!(
+        harness.complete(1),
+        [Settled(1, 1)],
+        "a free place gives no token"
+    );
     harness.now = time(0.25).before(Duration::from_nanos(1));
     assert_eq!(
         harness.handle_timeout(),
         [],
-        "nor does a timer that comes too early"
+        "an early timer gives no token either"
     );
     assert_eq!(harness.advance_to(0.25).handle_timeout(), [Dispatched(5, 1)]);
-    assert_eq!(harness.handle_timeout(), [], "the clock stands still");
+    assert_eq!(harness.handle_timeout(), [], "no time has passed");
     assert_eq!(harness.engine.poll_timeout(), Some(time(0.5)));
-    // Late, both go; the third token is for a newcomer, which overtakes nobody.
+    // A late timer grants both; the third token serves a new request, which overtakes none.
     assert_eq!(
         harness.advance_to(1.0).handle_timeout(),
         [Dispatched(6, 1), Dispatched(7, 1)]
@@ -47,34 +51,42 @@ fn max_rate_lets_a_second_go_at_once_and_then_opens_by_timer_only() {
     assert_eq!(harness.register(9, "f", Default), []);
     assert_eq!(harness.engine.poll_timeout(), Some(time(1.25)));
     harness.handle(Input::Cancel(RequestId(9)));
-    assert_eq!(harness.engine.poll_timeout(), None, "nobody waits for a token");
+    assert_eq!(
+        harness.engine.poll_timeout(),
+        None,
+        "no request waits for a token"
+    );
 }
 
 #[test]
-fn max_rate_asks_for_no_timer_while_something_else_holds() {
+fn max_rate_sets_no_timer_while_another_limit_blocks() {
     let mut policy = rated(2.0);
     policy.gate = gate(1, 1);
     let mut harness = Harness::new(policy, 1);
     let ttl = Some(time(30.0));
     assert_eq!(harness.register(1, "f", Default), [Bypassed(1, 1)]);
     assert_eq!(harness.register(2, "f", Default), []);
-    assert_eq!(harness.engine.poll_timeout(), ttl, "the gate holds it");
+    assert_eq!(harness.engine.poll_timeout(), ttl, "the gate blocks request 2");
     assert_eq!(harness.complete(1), [Settled(1, 1), Dispatched(2, 1)]);
     harness.handle(Input::Register(restricted(request(3, "f", Default), &[1])));
-    assert_eq!(harness.complete(2), [Settled(2, 1)], "two went in this second");
+    assert_eq!(
+        harness.complete(2),
+        [Settled(2, 1)],
+        "two were granted in this second"
+    );
     assert_eq!(harness.engine.poll_timeout(), Some(time(0.5)));
     harness.endpoint(1, false);
     assert_eq!(
         harness.engine.poll_timeout(),
         Some(time(60.0)),
-        "its server isn't ready"
+        "its endpoint isn't ready"
     );
     harness.advance_to(10.0);
     assert_eq!(harness.endpoint(1, true), [Dispatched(3, 1)]);
 }
 
 #[test]
-fn max_rate_below_one_is_still_one_at_first() {
+fn max_rate_below_one_still_allows_one_request_at_first() {
     let mut harness = Harness::new(rated(0.5), 1);
     assert_eq!(harness.register(1, "f", Default), [Bypassed(1, 1)]);
     assert_eq!(harness.register(2, "f", Default), []);
@@ -85,12 +97,12 @@ fn max_rate_below_one_is_still_one_at_first() {
     assert_eq!(
         harness.register(4, "f", Default),
         [],
-        "an idle pool saves up no more"
+        "an idle pool saves up no more than one token"
     );
 }
 
 #[test]
-fn max_rate_counts_what_goes_and_not_what_runs_already() {
+fn max_rate_counts_grants_and_not_adopted_requests() {
     let mut harness = Harness::new(rated(1.0), 1);
     for id in 1..=5 {
         harness.handle(Input::Adopt {
@@ -100,7 +112,7 @@ fn max_rate_counts_what_goes_and_not_what_runs_already() {
     }
     assert_eq!(harness.register(6, "f", Default), [Bypassed(6, 1)]);
     assert_eq!(harness.register(7, "f", Default), []);
-    // Another policy: as much as was there, or all at once.
+    // A changed rate keeps the tokens; without a rate all waiting requests go.
     assert_eq!(harness.handle(Input::Policy(Box::new(rated(2.0)))), []);
     assert_eq!(harness.engine.poll_timeout(), Some(time(0.5)));
     let free = with_gate(gate(100, 100));
@@ -108,7 +120,7 @@ fn max_rate_counts_what_goes_and_not_what_runs_already() {
 }
 
 #[test]
-fn max_rate_in_an_open_gate_holds_as_well() {
+fn max_rate_also_limits_under_an_open_gate() {
     let mut policy = rated(1.0);
     policy.gate = Gate::Open;
     let mut harness = Harness::new(policy, 1);

@@ -1,4 +1,4 @@
-//! What was used before: an engine that is told of it decides as one that saw it.
+//! Past usage: an engine that receives the usage of an earlier or another engine decides as if it had served it.
 
 #[path = "random/rng.rs"]
 mod rng;
@@ -39,8 +39,8 @@ fn used(flow: &str, cost: u64, ago_ms: u64) -> PastUsage {
     }
 }
 
-/// One runs, and these wait; who goes when it has ended.
-fn next_of(harness: &mut Harness, flows: &[&str]) -> ShortEffect {
+/// Lets one request run and these flows wait; returns the effect that follows its completion.
+fn next_after_completion(harness: &mut Harness, flows: &[&str]) -> ShortEffect {
     harness.register(100, "x", Band::Critical);
     for (id, flow) in (101..).zip(flows) {
         harness.register(id, flow, Band::Default);
@@ -49,21 +49,21 @@ fn next_of(harness: &mut Harness, flows: &[&str]) -> ShortEffect {
 }
 
 #[test]
-fn who_used_much_before_goes_last() {
+fn a_flow_with_much_past_usage_goes_last() {
     let mut harness = Harness::new(usage(60), 1);
     assert_eq!(
         harness.handle(Input::PastUsage(vec![used("heavy", 500, 59_000)])),
         []
     );
     assert_eq!(
-        next_of(&mut harness, &["heavy", "light"]),
+        next_after_completion(&mut harness, &["heavy", "light"]),
         ShortEffect::Dispatched(102, 1),
-        "although it lies before the engine's zero"
+        "also for usage from before the engine's time zero"
     );
 }
 
 #[test]
-fn what_is_out_of_the_window_or_nothing_leaves_no_flow() {
+fn usage_outside_the_window_or_of_zero_cost_creates_no_flow() {
     let mut harness = Harness::new(usage(60), 1);
     let mut unknown = used("a", 5, 0);
     unknown.class = "unknown".into();
@@ -81,12 +81,12 @@ fn what_is_out_of_the_window_or_nothing_leaves_no_flow() {
     assert_eq!(
         harness.engine.snapshot().flows.len(),
         0,
-        "it is kept as long as it counts"
+        "a flow is kept while its usage counts"
     );
 }
 
 #[test]
-fn who_waits_already_is_put_behind_by_what_others_tell() {
+fn past_usage_reorders_flows_that_already_wait() {
     let mut harness = Harness::new(usage(60), 1);
     harness.register(1, "x", Band::Critical);
     harness.register(2, "a", Band::Default);
@@ -96,7 +96,7 @@ fn who_waits_already_is_put_behind_by_what_others_tell() {
 }
 
 #[test]
-fn past_the_limit_of_flows_what_is_told_makes_none() {
+fn past_usage_creates_no_flows_beyond_the_limit() {
     let mut policy = usage(60);
     policy.flows.identities_max = 2;
     let mut harness = Harness::new(policy, 1);
@@ -109,8 +109,11 @@ fn past_the_limit_of_flows_what_is_told_makes_none() {
 }
 
 #[test]
-fn other_disciplines_have_no_window_to_tell_of() {
-    for discipline in Discipline::ALL.into_iter().filter(|it| *it != Discipline::Usage) {
+fn other_disciplines_ignore_and_report_no_usage() {
+    for discipline in Discipline::ALL
+        .into_iter()
+        .filter(|discipline| *discipline != Discipline::Usage)
+    {
         let mut policy = usage(60);
         policy.flows.discipline = discipline;
         let mut harness = Harness::new(policy, 1);
@@ -127,7 +130,7 @@ fn other_disciplines_have_no_window_to_tell_of() {
 }
 
 #[test]
-fn what_is_settled_is_reported_with_its_model_once() {
+fn settled_usage_is_reported_once_with_its_model() {
     let mut policy = usage(60);
     policy.classes = vec![ClassSet {
         classes: vec![Class::new("0.chat", 100)],
@@ -135,9 +138,9 @@ fn what_is_settled_is_reported_with_its_model_once() {
     }];
     let mut harness = Harness::new(policy, 1);
     harness.engine.report_usage(true);
-    let mut asked = request(1, "acme", Band::Sheddable);
-    asked.requested_model = "gpt".into();
-    harness.handle(Input::Register(asked));
+    let mut request = request(1, "acme", Band::Sheddable);
+    request.requested_model = "gpt".into();
+    harness.handle(Input::Register(request));
     let service = Service::Served(Usage {
         prompt: Some(Tokens(10)),
         cached: Some(Tokens(4)),
@@ -145,7 +148,7 @@ fn what_is_settled_is_reported_with_its_model_once() {
     });
     let id = RequestId(1);
     let cost = Tokens(6 + 2 * 20);
-    let said = harness.effects(Input::Settle { id, service });
+    let effects = harness.effects(Input::Settle { id, service });
     let expected = Effect::UsageSettled {
         band: Band::Sheddable,
         class: "0.chat".into(),
@@ -153,7 +156,7 @@ fn what_is_settled_is_reported_with_its_model_once() {
         model: "gpt".into(),
         cost,
     };
-    assert_eq!(said, [expected]);
+    assert_eq!(effects, [expected]);
     let band = Band::Sheddable;
     assert_eq!(
         harness.effects(Input::Completed { id, service }),
@@ -167,32 +170,32 @@ fn what_is_settled_is_reported_with_its_model_once() {
     assert_eq!(harness.handle(refunded), [ShortEffect::Settled(2, 0)]);
 }
 
-/// One that remembers what it reported, and when.
-struct Life {
+/// An engine with a record of the usage that it reported.
+struct Recorder {
     engine: Engine,
     now: Instant,
     reported: Vec<(Instant, PastUsage)>,
     running: Vec<RequestId>,
-    gone: Vec<RequestId>,
+    granted: Vec<RequestId>,
 }
 
-impl Life {
-    fn begin(policy: Policy, now: Instant) -> Self {
+impl Recorder {
+    fn start(policy: Policy, now: Instant) -> Self {
         let mut engine = Engine::new(policy, 7, now);
         engine.report_usage(true);
-        let mut life = Self {
+        let mut recorder = Self {
             engine,
             now,
             reported: Vec::new(),
             running: Vec::new(),
-            gone: Vec::new(),
+            granted: Vec::new(),
         };
-        life.handle(Input::Endpoint {
+        recorder.handle(Input::Endpoint {
             id: EndpointId(1),
             state: Default::default(),
         });
-        life.handle(Input::Ready);
-        life
+        recorder.handle(Input::Ready);
+        recorder
     }
 
     fn handle(&mut self, input: Input) {
@@ -202,7 +205,7 @@ impl Life {
             match effect {
                 Effect::Grant { id, .. } => {
                     self.running.push(id);
-                    self.gone.push(id);
+                    self.granted.push(id);
                 }
                 Effect::UsageSettled {
                     band,
@@ -222,7 +225,7 @@ impl Life {
                     };
                     self.reported.push((self.now, past));
                 }
-                Effect::Reject { id, .. } => panic!("{id:?} is refused"),
+                Effect::Reject { id, .. } => panic!("{id:?} is rejected"),
                 Effect::Settled { .. } | Effect::Cancelled { .. } | Effect::Traced { .. } => {}
             }
         }
@@ -244,7 +247,7 @@ impl Life {
         while self.end_one(1 + rng.below(300)) {}
     }
 
-    /// What is in the window of each flow, per weight.
+    /// The usage in the window of each flow, per weight.
     fn windows(&self) -> Vec<(Band, Box<str>, u64)> {
         let flows = self.engine.snapshot().flows;
         let mut windows: Vec<_> = flows
@@ -256,44 +259,44 @@ impl Life {
         windows
     }
 
-    /// All that it reported, as somebody tells it who summed up what came together, in any order.
-    fn told(&self, rng: &mut Rng) -> Vec<PastUsage> {
+    /// All reported usage, summed up by time and flow, in random order.
+    fn shuffled_usage(&self, rng: &mut Rng) -> Vec<PastUsage> {
         let mut sums: BTreeMap<_, u64> = BTreeMap::new();
-        for (at, past) in &self.reported {
-            let who = (
+        for (time, past) in &self.reported {
+            let key = (
                 past.band,
                 past.class.clone(),
                 past.flow.clone(),
                 past.model.clone(),
             );
-            *sums.entry((*at, who)).or_default() += past.cost.0;
+            *sums.entry((*time, key)).or_default() += past.cost.0;
         }
-        let mut told: Vec<PastUsage> = sums
+        let mut shuffled_usage: Vec<PastUsage> = sums
             .into_iter()
-            .map(|((at, (band, class, flow, model)), cost)| PastUsage {
+            .map(|((time, (band, class, flow, model)), cost)| PastUsage {
                 band,
                 class,
                 flow,
                 model,
                 cost: Tokens(cost),
-                ago: self.now.since(at),
+                ago: self.now.since(time),
             })
             .collect();
-        for at in (1..told.len()).rev() {
-            told.swap(at, rng.below(at as u64 + 1) as usize);
+        for time in (1..shuffled_usage.len()).rev() {
+            shuffled_usage.swap(time, rng.below(time as u64 + 1) as usize);
         }
-        told
+        shuffled_usage
     }
 }
 
-fn ask(rng: &mut Rng, id: u64) -> Request {
+fn random_request(rng: &mut Rng, id: u64) -> Request {
     let flow = rng.choose(&["a", "b", "c", "d", "e", ""]);
     let mut request = request(id, flow, rng.choose(&BANDS));
     request.requested_model = rng.choose(&["m", "n"]).into();
     request
 }
 
-fn drawn(rng: &mut Rng) -> Policy {
+fn random_policy(rng: &mut Rng) -> Policy {
     let mut policy = usage(rng.choose(&[3, 20, 300, 900]));
     policy.gate = gate(1 + rng.below(3), 3);
     policy.per_model = rng.percent(30);
@@ -309,39 +312,38 @@ fn drawn(rng: &mut Rng) -> Policy {
     policy
 }
 
-/// The same requests to both: they go in the same order, while the windows slide.
-fn go_alike(mut lives: [Life; 2], rng: &mut Rng) -> Result<(), TestCaseError> {
-    for life in &mut lives {
-        life.gone.clear();
+/// Sends the same requests to both engines, which must grant them in the same order while the windows slide.
+fn assert_same_order(mut recorders: [Recorder; 2], rng: &mut Rng) -> Result<(), TestCaseError> {
+    for recorder in &mut recorders {
+        recorder.granted.clear();
     }
     let mut next = 1_000_000;
     for _ in 0..60 {
         let step = Duration::from_millis(rng.choose(&[0, 0, 100, 900, 4_000, 60_000]));
-        for life in &mut lives {
-            life.now = life.now.after(step);
+        for recorder in &mut recorders {
+            recorder.now = recorder.now.after(step);
         }
         if rng.percent(60) {
             next += 1;
-            let of_all = ask(rng, next);
-            for life in &mut lives {
-                let mut request = of_all.clone();
-                request.arrived = life.now;
-                life.handle(Input::Register(request));
+            let shared = random_request(rng, next);
+            for recorder in &mut recorders {
+                let mut request = shared.clone();
+                request.arrived = recorder.now;
+                recorder.handle(Input::Register(request));
             }
         } else {
             let output = 1 + rng.below(300);
-            for life in &mut lives {
-                life.end_one(output);
+            for recorder in &mut recorders {
+                recorder.end_one(output);
             }
         }
-        prop_assert_eq!(&lives[0].gone, &lives[1].gone);
+        prop_assert_eq!(&recorders[0].granted, &recorders[1].granted);
     }
     Ok(())
 }
 
-/// Bands and models by weight take turns, and where a turn was nobody reports: one that lived on is brought to where a
-/// new one begins.
-fn evened(policy: &Policy) -> Policy {
+/// The policy without weighted bands and models. Their turns aren't reported, so two engines may differ in them.
+fn without_turns(policy: &Policy) -> Policy {
     let mut policy = policy.clone();
     policy.bands.mode = penstock_engine::policy::BandMode::Strict;
     policy.per_model = false;
@@ -352,52 +354,53 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(200))]
 
     #[test]
-    fn one_that_was_restarted_goes_on_like_one_that_was_not(seed in any::<u64>()) {
+    fn a_restarted_engine_with_past_usage_decides_like_the_original(seed in any::<u64>()) {
         let mut rng = Rng::new(seed);
-        let policy = evened(&drawn(&mut rng));
-        let mut life = Life::begin(policy.clone(), Instant::from_nanos(10_000_000_000_000));
+        let policy = without_turns(&random_policy(&mut rng));
+        let mut recorder = Recorder::start(policy.clone(), Instant::from_nanos(10_000_000_000_000));
         for id in 0..rng.below(80) {
-            life.now = life.now.after(Duration::from_millis(rng.choose(&[0, 10, 700, 5_000, 40_000])));
-            let mut request = ask(&mut rng, id);
-            request.arrived = life.now;
-            life.handle(Input::Register(request));
+            recorder.now = recorder.now.after(Duration::from_millis(rng.choose(&[0, 10, 700, 5_000, 40_000])));
+            let mut request = random_request(&mut rng, id);
+            request.arrived = recorder.now;
+            recorder.handle(Input::Register(request));
             if rng.percent(60) {
-                life.end_one(1 + rng.below(300));
+                recorder.end_one(1 + rng.below(300));
             }
         }
-        life.end_all(&mut rng);
-        // Buckets of the restored one begin at other times of its own clock, and at the same of the wall's.
+        recorder.end_all(&mut rng);
+        // The restored engine starts at another time of its clock, so that buckets begin at the same wall-clock
+        // times.
         let width = 1_000_000_000_u64.max(policy.usage_window.as_nanos() as u64 / 300);
-        let begun = Instant::from_nanos(life.now.as_nanos() % width);
-        let mut again = Life::begin(policy, begun);
-        again.handle(Input::PastUsage(life.told(&mut rng)));
-        let [before, after] = [&life, &again].map(Life::windows);
+        let start = Instant::from_nanos(recorder.now.as_nanos() % width);
+        let mut restarted = Recorder::start(policy, start);
+        restarted.handle(Input::PastUsage(recorder.shuffled_usage(&mut rng)));
+        let [before, after] = [&recorder, &restarted].map(Recorder::windows);
         prop_assert_eq!(after, before);
-        go_alike([life, again], &mut rng)?;
+        assert_same_order([recorder, restarted], &mut rng)?;
     }
 
     #[test]
-    fn two_that_tell_each_other_know_what_one_alone_would(seed in any::<u64>()) {
+    fn an_engine_with_reported_usage_decides_like_one_that_served_all(seed in any::<u64>()) {
         let mut rng = Rng::new(seed);
-        let policy = evened(&drawn(&mut rng));
+        let policy = without_turns(&random_policy(&mut rng));
         let start = Instant::from_nanos(1_000_000_000);
-        let [mut alone, mut here, mut there] = [(); 3].map(|()| Life::begin(policy.clone(), start));
+        let [mut alone, mut here, mut there] = [(); 3].map(|()| Recorder::start(policy.clone(), start));
         for id in 0..rng.below(60) {
             let step = Duration::from_millis(rng.choose(&[0, 10, 700, 5_000]));
-            for life in [&mut alone, &mut here, &mut there] {
-                life.now = life.now.after(step);
+            for recorder in [&mut alone, &mut here, &mut there] {
+                recorder.now = recorder.now.after(step);
             }
-            let mut request = ask(&mut rng, id);
+            let mut request = random_request(&mut rng, id);
             request.arrived = alone.now;
             let output = 1 + rng.below(300);
             let one_of_two = if rng.percent(50) { &mut here } else { &mut there };
-            for life in [&mut alone, one_of_two] {
-                life.handle(Input::Register(request.clone()));
-                life.end_one(output);
+            for recorder in [&mut alone, one_of_two] {
+                recorder.handle(Input::Register(request.clone()));
+                recorder.end_one(output);
             }
         }
-        let told = there.told(&mut rng);
-        here.handle(Input::PastUsage(told));
-        go_alike([alone, here], &mut rng)?;
+        let shuffled_usage = there.shuffled_usage(&mut rng);
+        here.handle(Input::PastUsage(shuffled_usage));
+        assert_same_order([alone, here], &mut rng)?;
     }
 }

@@ -1,4 +1,4 @@
-//! What the model of the servers says of a wait: when to try again, and who would miss its deadline.
+//! Predicted waits: the retry-after before anything was measured, and requests that would miss their deadline.
 
 mod support;
 
@@ -13,7 +13,7 @@ use ShortEffect::{Bypassed, Dispatched, Rejected, Settled};
 use support::budgets::*;
 use support::*;
 
-/// Of the only effect.
+/// The retry-after of the only effect, a rejection.
 fn retry_after(harness: &mut Harness, request: Request) -> Duration {
     match &harness.effects(Input::Register(request))[..] {
         [
@@ -27,7 +27,7 @@ fn retry_after(harness: &mut Harness, request: Request) -> Duration {
 }
 
 #[test]
-fn where_nothing_was_measured_the_model_says_when_to_try_again() {
+fn before_any_measurement_retry_after_comes_from_the_predicted_rate() {
     let rated = |rate| Budget { rate, ..budget(13.0) };
     let refused = |budgets: &[Budget]| {
         let mut policy = auto(8);
@@ -45,7 +45,7 @@ fn where_nothing_was_measured_the_model_says_when_to_try_again() {
     };
     let mut known = refused(&[rated(Some(1.5)), rated(Some(0.5))]);
     between(retry_after(&mut known, request(90, "f", Default)), 10.0);
-    let position = known.engine.position(RequestId(12)).expect("it waits");
+    let position = known.engine.position(RequestId(12)).expect("request 12 waits");
     assert_eq!(
         (position.ahead, position.estimate),
         (9, Duration::from_millis(4_500))
@@ -57,17 +57,17 @@ fn where_nothing_was_measured_the_model_says_when_to_try_again() {
     );
     let mut half = refused(&[rated(None), rated(Some(1.0))]);
     between(retry_after(half.advance_to(4.0), request(90, "f", Default)), 80.0);
-    // Once one was served that counts.
+    // Once a request was served, the measured rate counts.
     known.advance_to(4.0).complete(1);
     known.register(92, "f", Default);
     between(retry_after(&mut known, request(91, "f", Default)), 80.0);
 }
 
 #[test]
-fn who_would_miss_its_deadline_is_refused_at_once() {
+fn a_request_that_would_miss_its_deadline_is_rejected_at_once() {
     let mut policy = auto(8);
     policy.reject_unmeetable = true;
-    // The first token of one that goes alone: 13 + 100 ms, times 2.
+    // The first token of a request alone at its endpoint: 13 + 100 ms, times 2.
     let rated = Budget {
         ttft_bias: 2.0,
         rate: Some(2.0),
@@ -81,14 +81,18 @@ fn who_would_miss_its_deadline_is_refused_at_once() {
     let unmeetable = |id| [Rejected(id, Outcome::RejectedUnmeetable)];
     assert_eq!(send(&mut harness, due(1, 225)), unmeetable(1));
     assert_eq!(send(&mut harness, due(2, 226)), [Bypassed(2, 1)]);
-    // Nothing is before it; it goes at 13 ms of iteration at most.
+    // No request is ahead; the iteration takes at most 13 ms when it goes.
     assert_eq!(send(&mut harness, due(3, 225)), unmeetable(3));
     assert_eq!(send(&mut harness, due(4, 226)), []);
-    // One is before it: half a second.
+    // One request is ahead, which takes half a second.
     assert_eq!(send(&mut harness, due(5, 725)), unmeetable(5));
     assert_eq!(send(&mut harness, due(6, 726)), []);
-    assert_eq!(send(&mut harness, request(7, "f", Default)), [], "it has none");
-    // What is less critical isn't before it.
+    assert_eq!(
+        send(&mut harness, request(7, "f", Default)),
+        [],
+        "it has no deadline"
+    );
+    // Less critical requests aren't ahead of it.
     let critical = Request {
         band: Critical,
         ..due(8, 226)
@@ -99,7 +103,7 @@ fn who_would_miss_its_deadline_is_refused_at_once() {
 }
 
 #[test]
-fn the_backlog_of_another_flow_is_nobodys_wait() {
+fn the_wait_counts_only_the_fair_share_of_other_flows() {
     let mut policy = auto(8);
     policy.reject_unmeetable = true;
     policy.flows.weights.insert("heavy".into(), 3.0);
@@ -119,7 +123,7 @@ fn the_backlog_of_another_flow_is_nobodys_wait() {
         harness
     };
     let mut harness = filled(&policy);
-    // 20 wait; of these 3 go before the first of a flow of a third of their weight, and 6 before its second.
+    // 20 wait; 3 of them go before the first request of a flow with a third of the weight, and 6 before its second.
     let unmeetable = |id| [Rejected(id, Outcome::RejectedUnmeetable)];
     assert_eq!(send(&mut harness, due(30, "light", 3.1)), unmeetable(30));
     assert_eq!(send(&mut harness, due(31, "light", 3.2)), []);
@@ -128,7 +132,7 @@ fn the_backlog_of_another_flow_is_nobodys_wait() {
     assert_eq!(
         send(&mut harness, due(34, "heavy", 22.1)),
         unmeetable(34),
-        "20 and 2"
+        "20 of its own flow and 2 of the other"
     );
     assert_eq!(send(&mut harness, due(35, "heavy", 22.2)), []);
     policy.flows.discipline = Discipline::Fifo;
@@ -137,7 +141,7 @@ fn the_backlog_of_another_flow_is_nobodys_wait() {
 }
 
 #[test]
-fn without_being_asked_for_nobody_is_refused_for_a_prediction() {
+fn predictions_reject_no_request_unless_enabled() {
     let mut harness = harness(&[Budget {
         rate: Some(0.01),
         ..budget(13.0)
@@ -152,7 +156,7 @@ fn without_being_asked_for_nobody_is_refused_for_a_prediction() {
 }
 
 #[test]
-fn without_any_measure_it_waits() {
+fn without_a_measured_rate_a_request_waits() {
     let mut policy = policy();
     policy.reject_unmeetable = true;
     policy.gate = gate(1, 1);
@@ -165,7 +169,7 @@ fn without_any_measure_it_waits() {
     for id in 2..=5 {
         assert_eq!(send(&mut harness, due(id, 30.0)), []);
     }
-    // One in two seconds was measured: three are before it.
+    // The measured rate is one request in two seconds, and three are ahead.
     assert_eq!(
         harness.advance_to(2.0).complete(1),
         [Settled(1, 1), Dispatched(2, 1)]

@@ -1,4 +1,4 @@
-//! Who may wait, for how long, and who has to leave: given this input at this time, these effects and nothing more.
+//! Queue limits: which requests may wait, for how long, and which are displaced. Each test expects exact effects.
 
 mod support;
 
@@ -23,7 +23,7 @@ fn ttl_counts_from_the_first_arrival_and_fires_on_time() {
         harness.advance_to(31.0).handle_timeout(),
         [Rejected(2, O::ExpiredTtl)]
     );
-    // What is due is refused before anything else is decided.
+    // Expired requests are rejected before anything else is decided.
     assert_eq!(
         harness.advance_to(32.0).complete(1),
         [Rejected(3, O::ExpiredTtl), Settled(1, 1)]
@@ -31,7 +31,7 @@ fn ttl_counts_from_the_first_arrival_and_fires_on_time() {
 }
 
 #[test]
-fn ttl_stands_still_while_no_endpoint_is_ready() {
+fn ttl_is_paused_while_no_endpoint_is_ready() {
     let mut harness = busy();
     harness.advance_to(1.0).register(2, "f", Default);
     harness.advance_to(11.0).endpoint(1, false);
@@ -39,11 +39,11 @@ fn ttl_stands_still_while_no_endpoint_is_ready() {
         (harness.engine.stock(), harness.engine.snapshot().draining_stock),
         (0, 1)
     );
-    // 60 s from the outage's start for who was here, from its arrival for who comes later.
+    // 60 s from the start of the outage for waiting requests, from arrival for later ones.
     assert_eq!(harness.engine.poll_timeout(), Some(time(71.0)));
     harness.advance_to(21.0).register(3, "f", Default);
     harness.advance_to(31.0).endpoint(1, true);
-    // 2 has waited 10 of its 30 s; 3 none.
+    // Request 2 has waited 10 of its 30 s; request 3 none.
     assert_eq!(harness.engine.poll_timeout(), Some(time(51.0)));
     assert_eq!(
         harness.advance_to(51.0).handle_timeout(),
@@ -58,7 +58,7 @@ fn ttl_stands_still_while_no_endpoint_is_ready() {
 }
 
 #[test]
-fn a_deadline_is_the_clients_own() {
+fn a_request_expires_at_its_deadline() {
     let mut harness = busy();
     let mut request = request(2, "f", Default);
     request.deadline = Some(time(0.5));
@@ -76,7 +76,7 @@ fn a_deadline_is_the_clients_own() {
 }
 
 #[test]
-fn a_full_flow_is_told_before_a_full_queue() {
+fn a_full_flow_is_reported_before_a_full_queue() {
     let mut harness = busy();
     let mut policy = policy();
     policy.gate = gate(1, 1);
@@ -90,7 +90,7 @@ fn a_full_flow_is_told_before_a_full_queue() {
         harness.register(4, "f", Default),
         [Rejected(4, O::RejectedFlowCapacity)]
     );
-    // Another band of the same flow has room of its own.
+    // The same flow has a separate capacity in another band.
     harness.register(5, "f", Critical);
     assert_eq!(
         harness.register(6, "f", Default),
@@ -117,7 +117,7 @@ fn a_full_flow_is_told_before_a_full_queue() {
 }
 
 #[test]
-fn the_least_critical_is_displaced_from_the_least_recently_preempted_flow_its_youngest_first() {
+fn displacement_takes_the_lowest_band_then_the_least_recently_preempted_flow_then_its_youngest() {
     let mut harness = busy();
     let mut policy = policy();
     policy.gate = gate(1, 1);
@@ -150,7 +150,7 @@ fn the_least_critical_is_displaced_from_the_least_recently_preempted_flow_its_yo
 }
 
 #[test]
-fn bytes_are_a_limit_too_and_nobody_is_displaced_for_nothing() {
+fn bytes_are_a_limit_and_no_request_is_displaced_in_vain() {
     let mut harness = busy();
     let mut policy = policy();
     policy.gate = gate(1, 1);
@@ -173,7 +173,7 @@ fn bytes_are_a_limit_too_and_nobody_is_displaced_for_nothing() {
 }
 
 #[test]
-fn who_may_not_wait_is_refused() {
+fn requests_that_may_not_wait_are_rejected() {
     let mut harness = busy();
     let mut critical_only = policy();
     critical_only.gate = gate(1, 1);
@@ -204,7 +204,7 @@ fn who_may_not_wait_is_refused() {
 }
 
 #[test]
-fn a_cancel_frees_the_place_and_does_nothing_to_what_runs() {
+fn a_cancel_removes_a_waiting_request_and_ignores_a_running_one() {
     let mut harness = busy();
     harness.register(2, "f", Default);
     assert_eq!(harness.handle(Input::Cancel(RequestId(2))), [Cancelled(2)]);

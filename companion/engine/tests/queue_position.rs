@@ -1,4 +1,4 @@
-//! Where a request stands and what keeps it there, as whoever asks is told.
+//! The position of a waiting request and the reason that blocks it, as reported to operators.
 
 #[path = "support/mod.rs"]
 mod support;
@@ -7,53 +7,49 @@ use penstock_engine::input::{Band, ClassKey};
 use penstock_engine::policy::{Class, ClassSet, Discipline};
 use penstock_engine::queue_position::BlockReason;
 use penstock_engine::units::{Decimal, Tokens};
-use penstock_engine::{EndpointId, Input, Policy, RequestId};
+use penstock_engine::{EndpointId, Input, RequestId};
 
 use Band::{Critical, Default, Sheddable};
 use support::ShortEffect::*;
 use support::*;
 
-/// Endpoint 1 runs one at a time: request 1, of flow `other`.
-fn busy_with(change: impl FnOnce(&mut Policy)) -> Harness {
-    let mut policy = policy();
-    policy.gate = gate(1, 1);
-    change(&mut policy);
-    let mut harness = Harness::new(policy, 1);
-    assert_eq!(harness.register(1, "other", Default), [Bypassed(1, 1)]);
-    harness
-}
-
-fn hold(harness: &Harness, id: u64) -> Option<BlockReason> {
+fn block_reason(harness: &Harness, id: u64) -> Option<BlockReason> {
     harness.engine.block_reason(RequestId(id))
 }
 
 fn ahead(harness: &Harness, id: u64) -> Option<u64> {
-    harness.engine.position(RequestId(id)).map(|at| at.ahead)
+    harness
+        .engine
+        .position(RequestId(id))
+        .map(|position| position.ahead)
 }
 
 #[test]
-fn a_full_gate_is_said_with_its_numbers() {
+fn a_full_gate_is_reported_with_its_numbers() {
     let mut harness = busy_with(|_| {});
     harness.register(2, "f", Default);
-    assert_eq!(hold(&harness, 2), Some(BlockReason::Gate { stock: 1, lower: 1 }));
-    assert_eq!(hold(&harness, 1), None, "it runs");
-    assert_eq!(hold(&harness, 9), None, "nobody");
-    let place = |id| harness.engine.endpoint_of(RequestId(id));
-    assert_eq!((place(1), place(2)), (Some(EndpointId(1)), None));
+    assert_eq!(
+        block_reason(&harness, 2),
+        Some(BlockReason::Gate { stock: 1, lower: 1 })
+    );
+    assert_eq!(block_reason(&harness, 1), None, "request 1 runs");
+    assert_eq!(block_reason(&harness, 9), None, "request 9 doesn't exist");
+    let endpoint_of = |id| harness.engine.endpoint_of(RequestId(id));
+    assert_eq!((endpoint_of(1), endpoint_of(2)), (Some(EndpointId(1)), None));
 }
 
 #[test]
-fn what_holds_one_alone_comes_before_the_gate() {
+fn reasons_of_a_single_request_come_before_the_gate() {
     let mut harness = busy_with(|policy| policy.flows.max_in_flight = Some(1));
     harness.register(2, "other", Default);
     let limit = BlockReason::MaxInFlight { running: 1, most: 1 };
-    assert_eq!(hold(&harness, 2), Some(limit));
+    assert_eq!(block_reason(&harness, 2), Some(limit));
     harness.handle(Input::Suspend(RequestId(2)));
-    assert_eq!(hold(&harness, 2), Some(BlockReason::Suspended));
+    assert_eq!(block_reason(&harness, 2), Some(BlockReason::Suspended));
 }
 
 #[test]
-fn endpoints_that_are_not_ready_are_told_apart_from_those_it_may_not_use() {
+fn unready_endpoints_differ_from_ineligible_ones() {
     let mut policy = policy();
     policy.gate = gate(1, 1);
     let mut harness = Harness::new(policy, 2);
@@ -64,12 +60,12 @@ fn endpoints_that_are_not_ready_are_told_apart_from_those_it_may_not_use() {
         state: not_ready(),
     });
     assert_eq!(harness.handle(Input::Register(pinned)), []);
-    assert_eq!(hold(&harness, 1), Some(BlockReason::OwnEndpoints));
+    assert_eq!(block_reason(&harness, 1), Some(BlockReason::OwnEndpoints));
     harness.handle(Input::Endpoint {
         id: EndpointId(1),
         state: not_ready(),
     });
-    assert_eq!(hold(&harness, 1), Some(BlockReason::NoEndpoint));
+    assert_eq!(block_reason(&harness, 1), Some(BlockReason::NoEndpoint));
 }
 
 fn not_ready() -> penstock_engine::input::EndpointState {
@@ -80,7 +76,7 @@ fn not_ready() -> penstock_engine::input::EndpointState {
 }
 
 #[test]
-fn a_class_is_held_by_its_threshold() {
+fn a_class_over_its_threshold_is_reported() {
     let mut policy = policy();
     policy.gate = gate(4, 4);
     policy.classes = vec![ClassSet {
@@ -92,20 +88,20 @@ fn a_class_is_held_by_its_threshold() {
     }];
     let mut harness = Harness::new(policy, 1);
     let long = |id| {
-        let mut it = request(id, "f", Default);
-        it.prompt = penstock_engine::input::Prompt::Tokens(Tokens(500));
-        it.class = ClassKey::Family("long".into());
-        it
+        let mut long = request(id, "f", Default);
+        long.prompt = penstock_engine::input::Prompt::Tokens(Tokens(500));
+        long.class = ClassKey::Family("long".into());
+        long
     };
     assert_eq!(harness.engine.class_of(&long(1)), "long");
     assert_eq!(harness.handle(Input::Register(long(1))), [Bypassed(1, 1)]);
     assert_eq!(harness.handle(Input::Register(long(2))), []);
-    assert_eq!(hold(&harness, 2), Some(BlockReason::ClassThreshold));
+    assert_eq!(block_reason(&harness, 2), Some(BlockReason::ClassThreshold));
     assert_eq!(&*harness.engine.class(RequestId(2)), "long");
 }
 
 #[test]
-fn a_ceiling_and_a_rate_hold_with_the_gate_open() {
+fn a_ceiling_and_a_rate_block_with_the_gate_open() {
     let mut policy = policy();
     policy.gate = gate(4, 4);
     let half = Decimal::from_billionths(Decimal::ONE / 2);
@@ -116,7 +112,7 @@ fn a_ceiling_and_a_rate_hold_with_the_gate_open() {
     }
     assert_eq!(harness.register(3, "f", Sheddable), []);
     assert_eq!(
-        hold(&harness, 3),
+        block_reason(&harness, 3),
         Some(BlockReason::Ceiling { stock: 2, lower: 4 })
     );
 
@@ -126,32 +122,38 @@ fn a_ceiling_and_a_rate_hold_with_the_gate_open() {
     let mut harness = Harness::new(policy, 1);
     assert_eq!(harness.register(1, "f", Default), [Bypassed(1, 1)]);
     assert_eq!(harness.register(2, "f", Default), []);
-    assert_eq!(hold(&harness, 2), Some(BlockReason::MaxRate));
+    assert_eq!(block_reason(&harness, 2), Some(BlockReason::MaxRate));
 }
 
 #[test]
-fn a_position_goes_by_the_rule_of_the_flows() {
-    // In order of arrival: two of f, one of g, one of nobody; and a critical one last.
+fn a_position_follows_the_discipline() {
+    // In order of arrival: two of f, one of g, one anonymous, and a critical one last.
     let positions = |discipline| {
         let mut harness = busy_with(|policy| policy.flows.discipline = discipline);
         for (id, flow) in [(2, "f"), (3, "f"), (4, "g"), (5, "")] {
             harness.advance_to(id as f64).register(id, flow, Default);
         }
         harness.advance_to(9.0).register(6, "f", Critical);
-        let tag = harness.engine.position(RequestId(2)).and_then(|at| at.tag);
+        let tag = harness
+            .engine
+            .position(RequestId(2))
+            .and_then(|position| position.tag);
         let order: Vec<_> = (2..=6).map(|id| ahead(&harness, id)).collect();
-        let critical = harness.engine.position(RequestId(2)).map(|at| at.more_critical);
+        let critical = harness
+            .engine
+            .position(RequestId(2))
+            .map(|position| position.more_critical);
         assert_eq!(critical, Some(1), "{discipline:?}");
         (order, tag.is_some())
     };
-    let order = |of: [u64; 5]| of.map(Some).to_vec();
+    let order = |ahead: [u64; 5]| ahead.map(Some).to_vec();
     assert_eq!(positions(Discipline::Fifo), (order([1, 2, 3, 4, 0]), false));
-    // f's second comes behind one each of the others.
+    // f's second request comes behind one of each other flow.
     for discipline in [Discipline::Wfq, Discipline::RoundRobin, Discipline::Vtc] {
         let expected = (order([1, 4, 2, 3, 0]), true);
         assert_eq!(positions(discipline), expected, "{discipline:?}");
     }
     assert_eq!(positions(Discipline::Drr), (order([1, 4, 2, 3, 0]), false));
-    // Who says nothing of himself goes last.
+    // An anonymous request goes last.
     assert_eq!(positions(Discipline::Usage), (order([1, 3, 2, 4, 0]), true));
 }

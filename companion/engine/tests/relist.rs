@@ -1,4 +1,4 @@
-//! Other endpoints under requests that wait: where these may go changes, their places don't.
+//! Changes of the endpoint list while requests wait: their eligible endpoints change, their places don't.
 
 #[path = "support/mod.rs"]
 mod support;
@@ -28,7 +28,7 @@ fn relist(removed: &[u32], listed: &[u32], amended: Vec<Amended>) -> Input {
     }))
 }
 
-/// Two endpoints of one request each; both are taken.
+/// Two endpoints with one place each, both taken.
 fn full() -> Harness {
     let mut policy = policy();
     policy.gate = gate(1, 1);
@@ -39,7 +39,7 @@ fn full() -> Harness {
 }
 
 #[test]
-fn who_may_go_elsewhere_keeps_its_place() {
+fn a_request_with_changed_endpoints_keeps_its_place() {
     let mut harness = full();
     harness.handle(Input::Register(restricted(request(3, "f", Band::Default), &[2])));
     harness.register(4, "f", Band::Default);
@@ -49,13 +49,13 @@ fn who_may_go_elsewhere_keeps_its_place() {
     assert_eq!(
         harness.complete(2),
         [Settled(2, 1)],
-        "it may not go there any more"
+        "it is no longer eligible there"
     );
     assert_eq!(harness.handle(Input::Amend(amended(4, None))), [Dispatched(4, 2)]);
 }
 
 #[test]
-fn who_fits_nowhere_is_told_so() {
+fn a_waiting_request_without_listed_endpoints_is_rejected() {
     let mut harness = full();
     harness.register(3, "f", Band::Default);
     harness.register(4, "f", Band::Default);
@@ -67,14 +67,14 @@ fn who_fits_nowhere_is_told_so() {
         harness.handle(Input::Amend(amended(4, Some(&[])))),
         [Rejected(4, O::NoEndpoints)]
     );
-    // Of one that runs, or isn't there, nothing is said.
+    // A running or unknown request causes no effect.
     assert_eq!(harness.handle(Input::Amend(amended(1, Some(&[])))), []);
     assert_eq!(harness.handle(Input::Amend(amended(9, Some(&[])))), []);
     assert_eq!(harness.complete(1), [Settled(1, 1)]);
 }
 
 #[test]
-fn one_that_runs_goes_where_it_may_when_it_waits_again() {
+fn changed_endpoints_of_a_running_request_apply_after_a_requeue() {
     let mut harness = full();
     harness.handle(Input::Amend(amended(1, Some(&[2]))));
     assert_eq!(harness.handle(Input::Requeue(RequestId(1))), []);
@@ -82,20 +82,20 @@ fn one_that_runs_goes_where_it_may_when_it_waits_again() {
 }
 
 #[test]
-fn nothing_goes_to_an_endpoint_of_a_list_that_is_gone() {
+fn a_relist_is_applied_as_a_whole_before_any_dispatch() {
     let mut harness = full();
     harness.handle(Input::Register(restricted(
         request(3, "g", Band::Default),
         &[2, 3],
     )));
     harness.register(4, "f", Band::Default);
-    // With the first one gone there were room at the second, were it not gone, too.
-    let said = harness.handle(relist(
+    // Removing only endpoint 1 would let a request go to endpoint 2, which is removed too.
+    let effects = harness.handle(relist(
         &[1, 2],
         &[3],
         vec![amended(3, Some(&[3])), amended(4, Some(&[4]))],
     ));
-    assert_eq!(said, [Rejected(4, O::NoEndpoints), Dispatched(3, 3)]);
+    assert_eq!(effects, [Rejected(4, O::NoEndpoints), Dispatched(3, 3)]);
     let snapshot = harness.engine.snapshot();
     assert_eq!((snapshot.stock, snapshot.draining_stock), (1, 2));
     for id in 1..=2 {
@@ -105,7 +105,7 @@ fn nothing_goes_to_an_endpoint_of_a_list_that_is_gone() {
 }
 
 #[test]
-fn a_model_that_was_asked_for_counts_for_who_shares_and_the_other_for_what_is_learned() {
+fn fair_sharing_goes_by_the_requested_model() {
     let mut policy = policy();
     policy.gate = gate(1, 1);
     policy.per_model = true;
@@ -118,7 +118,7 @@ fn a_model_that_was_asked_for_counts_for_who_shares_and_the_other_for_what_is_le
         harness.handle(Input::Register(request));
     }
     harness.register(4, "f", Band::Default);
-    // Two models, in turns; of one the first that came goes first.
+    // The two models take turns; within one, the first arrival goes first.
     assert_eq!(harness.complete(1), [Settled(1, 1), Dispatched(2, 1)]);
     assert_eq!(harness.complete(2), [Settled(2, 1), Dispatched(4, 1)]);
     assert_eq!(harness.complete(4), [Settled(4, 1), Dispatched(3, 1)]);

@@ -1,4 +1,5 @@
-//! What flows get: their weights' shares within the bound, in the long run and at every moment of it.
+//! Fair shares: flows get shares in proportion to their weights, within the bound, at every moment and in the long
+//! run.
 
 mod support;
 
@@ -30,7 +31,7 @@ fn backlog(harness: &mut Harness, flow: &str, from: u64, costs: &Costs) {
 }
 
 proptest! {
-    /// |W_f/r_f - W_g/r_g| <= (D+1) (L_f/r_f + L_g/r_g) on settled cost, while both are backlogged (QUEUEING, Flows).
+    /// |W_f/r_f - W_g/r_g| <= (D+1) (L_f/r_f + L_g/r_g) on settled cost, while both flows are backlogged.
     #[test]
     fn shares_stay_within_the_bound(light in costs(), heavy in costs(), slots in 1..8_u64) {
         let mut policy = policy();
@@ -49,8 +50,8 @@ proptest! {
         let bound = (slots as f64 + 1.0) * (largest(&light) + largest(&heavy) / 3.0);
         let (mut left, mut served) = ([light.len(), heavy.len()], [0_u64; 2]);
         while let Some(id) = running.pop_front() {
-            let of = usize::try_from(id / 1_000).expect("small");
-            let real = match of {
+            let flow = usize::try_from(id / 1_000).expect("small");
+            let real = match flow {
                 0 => 1,
                 1 => light[(id - 1_000) as usize].1,
                 _ => heavy[(id - 2_000) as usize].1,
@@ -77,7 +78,7 @@ proptest! {
 }
 
 #[test]
-fn past_the_limit_new_flows_share_and_are_not_refused() {
+fn beyond_the_limit_new_flows_share_and_are_not_rejected() {
     let mut policy = policy();
     policy.gate = gate(1, 1);
     policy.queue.total_capacity = u64::MAX;
@@ -100,7 +101,7 @@ fn past_the_limit_new_flows_share_and_are_not_refused() {
 }
 
 #[test]
-fn flows_leave_no_trace() {
+fn idle_flows_leave_no_state() {
     let mut harness = Harness::new(policy(), 1);
     for id in 0..1_000 {
         let flow = format!("flow {id}");
@@ -117,9 +118,10 @@ fn flows_leave_no_trace() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(48))]
 
-    /// What the snapshot says of it: never above 1, whoever joins and leaves, by every rule that promises a bound.
+    /// The snapshot's lag is never above 1 times the bound, for every discipline with a bound, while flows join and
+    /// leave.
     #[test]
-    fn the_gap_stays_within_the_bound(
+    fn the_reported_lag_stays_within_the_bound(
         costs in costs(),
         waits in prop::collection::vec(1..30_usize, 40),
         slots in 1..6_u64,
@@ -152,15 +154,15 @@ proptest! {
                 let Some(id) = running.pop_front() else { break };
                 let (_, real) = costs[id as usize % costs.len()];
                 let usage = Usage { prompt: Some(Tokens(real)), cached: None, output: Some(Tokens(0)) };
-                let ended = Input::Completed { id: RequestId(id), service: Service::Served(usage) };
-                for effect in harness.effects(ended) {
+                let completed = Input::Completed { id: RequestId(id), service: Service::Served(usage) };
+                for effect in harness.effects(completed) {
                     if let Effect::Grant { id, .. } = effect {
                         running.push_back(id.0);
                     }
                 }
                 let gaps = harness.engine.snapshot().fairness_lags;
                 prop_assert_eq!(gaps.len(), 3);
-                prop_assert_eq!(gaps[0].ratio, 0.0, "nobody is critical");
+                prop_assert_eq!(gaps[0].ratio, 0.0, "no request is critical");
                 prop_assert!(gaps[1].ratio <= 1.0, "{:?}", gaps[1]);
                 largest = largest.max(gaps[1].ratio);
             }

@@ -1,5 +1,5 @@
-//! Requests whose owner is out of sight: they keep everything but their turn. And what is said again about a request
-//! that waits or runs already: adopted, requeued.
+//! Suspended requests, whose session is unreachable: they keep their place and can't be dispatched. Also inputs that
+//! repeat for a request that waits or runs already: adopt and requeue.
 
 #[path = "support/mod.rs"]
 mod support;
@@ -15,21 +15,11 @@ use Band::{Critical, Default, Sheddable};
 use support::ShortEffect::*;
 use support::*;
 
-/// Endpoint 1 runs one at a time: request 1.
-fn busy_with(change: impl FnOnce(&mut Policy)) -> Harness {
-    let mut policy = policy();
-    policy.gate = gate(1, 1);
-    change(&mut policy);
-    let mut harness = Harness::new(policy, 1);
-    assert_eq!(harness.register(1, "other", Default), [Bypassed(1, 1)]);
-    harness
-}
-
 fn suspend(harness: &mut Harness, id: u64) {
     assert_eq!(harness.handle(Input::Suspend(RequestId(id))), []);
 }
 
-fn go_on(harness: &mut Harness, id: u64) -> Vec<ShortEffect> {
+fn resume(harness: &mut Harness, id: u64) -> Vec<ShortEffect> {
     harness.handle(Input::Continue(RequestId(id)))
 }
 
@@ -39,7 +29,7 @@ fn counts(harness: &Harness) -> (u64, u64) {
 }
 
 #[test]
-fn it_keeps_its_place_and_holds_nobody_back() {
+fn a_suspended_request_keeps_its_place_and_blocks_no_other() {
     for discipline in Discipline::ALL {
         let mut harness = busy_with(|policy| policy.flows.discipline = discipline);
         for id in 2..=5 {
@@ -53,20 +43,26 @@ fn it_keeps_its_place_and_holds_nobody_back() {
             [Settled(1, 1), Dispatched(4, 1)],
             "{discipline:?}"
         );
-        assert_eq!(harness.engine.position(RequestId(3)).map(|at| at.ahead), Some(1));
-        assert_eq!(go_on(&mut harness, 3), []);
+        assert_eq!(
+            harness
+                .engine
+                .position(RequestId(3))
+                .map(|position| position.ahead),
+            Some(1)
+        );
+        assert_eq!(resume(&mut harness, 3), []);
         assert_eq!(harness.complete(4), [Settled(4, 1), Dispatched(3, 1)]);
-        assert_eq!(go_on(&mut harness, 2), []);
+        assert_eq!(resume(&mut harness, 2), []);
         assert_eq!(harness.complete(3), [Settled(3, 1), Dispatched(2, 1)]);
         suspend(&mut harness, 5);
         assert_eq!(harness.complete(2), [Settled(2, 1)]);
         assert_eq!(counts(&harness), (1, 1));
-        assert_eq!(go_on(&mut harness, 5), [Dispatched(5, 1)], "at once");
+        assert_eq!(resume(&mut harness, 5), [Dispatched(5, 1)], "at once");
     }
 }
 
 #[test]
-fn a_newcomer_passes_what_is_suspended_even_in_its_own_flow() {
+fn a_new_request_passes_suspended_ones_even_in_its_own_flow() {
     for discipline in Discipline::ALL {
         let mut harness = busy_with(|policy| policy.flows.discipline = discipline);
         harness.register(2, "f", Default);
@@ -76,39 +72,43 @@ fn a_newcomer_passes_what_is_suspended_even_in_its_own_flow() {
         harness.complete(1);
         assert_eq!(harness.register(4, "f", Default), [Bypassed(4, 1)]);
         assert_eq!(harness.register(5, "f", Default), []);
-        assert_eq!(go_on(&mut harness, 2), []);
+        assert_eq!(resume(&mut harness, 2), []);
         assert_eq!(harness.complete(4), [Settled(4, 1), Dispatched(2, 1)]);
         harness.complete(2);
         assert_eq!(harness.complete(5), [Settled(5, 1)]);
         assert_eq!(harness.register(6, "g", Sheddable), [Bypassed(6, 1)]);
-        assert_eq!(go_on(&mut harness, 3), []);
+        assert_eq!(resume(&mut harness, 3), []);
         assert_eq!(harness.register(7, "g", Sheddable), []);
         assert_eq!(harness.complete(6), [Settled(6, 1), Dispatched(3, 1)]);
     }
 }
 
 #[test]
-fn said_twice_or_of_others_it_does_nothing() {
+fn repeated_or_inapplicable_suspends_do_nothing() {
     let mut harness = busy_with(|_| ());
     harness.register(2, "f", Default);
     harness.register(3, "f", Default);
     suspend(&mut harness, 1);
     suspend(&mut harness, 99);
-    assert_eq!(counts(&harness), (2, 0), "one runs, the other isn't there");
-    assert_eq!(go_on(&mut harness, 2), []);
+    assert_eq!(
+        counts(&harness),
+        (2, 0),
+        "request 1 runs, request 99 doesn't exist"
+    );
+    assert_eq!(resume(&mut harness, 2), []);
     suspend(&mut harness, 2);
     suspend(&mut harness, 2);
     assert_eq!(counts(&harness), (2, 1));
     assert_eq!(harness.complete(1), [Settled(1, 1), Dispatched(3, 1)]);
-    assert_eq!(go_on(&mut harness, 2), []);
-    assert_eq!(go_on(&mut harness, 2), []);
+    assert_eq!(resume(&mut harness, 2), []);
+    assert_eq!(resume(&mut harness, 2), []);
     assert_eq!(harness.complete(3), [Settled(3, 1), Dispatched(2, 1)]);
     assert_eq!(harness.handle(Input::Requeue(RequestId(2))), [Dispatched(2, 1)]);
-    assert_eq!(go_on(&mut harness, 2), []);
+    assert_eq!(resume(&mut harness, 2), []);
 }
 
 #[test]
-fn it_counts_in_every_limit_of_what_waits() {
+fn suspended_requests_count_in_every_queue_limit() {
     let class = Class {
         requests_per_endpoint: Some(2),
         ..Class::new("c", 100)
@@ -144,12 +144,12 @@ fn it_counts_in_every_limit_of_what_waits() {
 }
 
 #[test]
-fn its_time_runs_on() {
+fn ttl_and_deadline_of_a_suspended_request_run_on() {
     let mut harness = busy_with(|policy| policy.queue.ttl = Duration::from_secs(5));
     harness.register(2, "f", Default);
-    let mut hurried = request(3, "f", Default);
-    hurried.deadline = Some(time(3.0));
-    harness.handle(Input::Register(hurried));
+    let mut with_deadline = request(3, "f", Default);
+    with_deadline.deadline = Some(time(3.0));
+    harness.handle(Input::Register(with_deadline));
     suspend(&mut harness, 2);
     suspend(&mut harness, 3);
     assert_eq!(harness.engine.poll_timeout(), Some(time(3.0)));
@@ -164,11 +164,11 @@ fn its_time_runs_on() {
     );
     assert_eq!(counts(&harness), (0, 0));
     assert_eq!(harness.engine.poll_timeout(), None);
-    assert_eq!(go_on(&mut harness, 2), []);
+    assert_eq!(resume(&mut harness, 2), []);
 }
 
 #[test]
-fn it_leaves_like_any_other_that_waits() {
+fn a_suspended_request_can_be_displaced_cancelled_and_drained() {
     let mut harness = busy_with(|policy| {
         policy.queue.total_capacity = 2;
         policy.queue.overflow = Overflow::Displace;
@@ -200,7 +200,7 @@ fn it_leaves_like_any_other_that_waits() {
 }
 
 #[test]
-fn who_runs_already_waits_no_more_suspended_or_not() {
+fn adopting_a_waiting_request_makes_it_run_suspended_or_not() {
     for suspended in [false, true] {
         let mut harness = busy_with(|_| ());
         harness.register(2, "f", Default);
@@ -224,8 +224,8 @@ fn who_runs_already_waits_no_more_suspended_or_not() {
             (3, 1)
         );
         assert!(snapshot.flows.iter().all(|flow| &*flow.key != "elsewhere"));
-        assert_eq!(go_on(&mut harness, 2), []);
-        // Back in the queue it is before the other, and free to go.
+        assert_eq!(resume(&mut harness, 2), []);
+        // After a requeue it precedes the other request, and it isn't suspended.
         assert_eq!(harness.handle(Input::Requeue(RequestId(2))), []);
         assert_eq!(counts(&harness), (2, 0));
         assert_eq!(harness.complete(1), [Settled(1, 1), Dispatched(2, 1)]);
@@ -234,7 +234,7 @@ fn who_runs_already_waits_no_more_suspended_or_not() {
 }
 
 #[test]
-fn what_is_requeued_is_above_the_limits_of_its_flow_and_of_the_pool() {
+fn requeued_requests_exceed_flow_and_pool_limits() {
     let mut harness = busy_with(|policy| {
         policy.queue.flow_capacity = 2;
         policy.queue.total_capacity = 2;
@@ -252,25 +252,29 @@ fn what_is_requeued_is_above_the_limits_of_its_flow_and_of_the_pool() {
     assert_eq!(
         harness.endpoint(2, true),
         [Dispatched(1, 2)],
-        "its old place: first"
+        "it has its old place, the first"
     );
     assert_eq!(harness.complete(1), [Settled(1, 1), Dispatched(2, 2)]);
 }
 
 #[test]
-fn what_is_requeued_and_may_go_nowhere_any_more_waits_for_that_to_come_back() {
+fn a_requeued_request_waits_for_its_endpoint_to_return() {
     let mut harness = Harness::new(policy(), 2);
     harness.handle(Input::Register(restricted(request(1, "f", Default), &[2])));
     harness.handle(Input::Register(restricted(request(2, "f", Default), &[2])));
     harness.handle(Input::EndpointRemoved(EndpointId(2)));
     for id in 1..=2 {
         assert_eq!(harness.handle(Input::Requeue(RequestId(id))), []);
-        assert_eq!(harness.handle(Input::Requeue(RequestId(id))), [], "once");
+        assert_eq!(
+            harness.handle(Input::Requeue(RequestId(id))),
+            [],
+            "a second requeue does nothing"
+        );
     }
     assert_eq!(counts(&harness), (2, 0));
     assert_eq!(harness.engine.snapshot().counters.requeues, 2);
     assert_eq!(harness.register(3, "g", Default), [Bypassed(3, 1)]);
-    // New at its address: one at a time.
+    // The endpoint is new, so its slow start takes one request at a time.
     assert_eq!(harness.advance_to(10.0).endpoint(2, true), [Dispatched(1, 2)]);
     harness.handle(Input::EndpointRemoved(EndpointId(2)));
     assert_eq!(
@@ -281,12 +285,12 @@ fn what_is_requeued_and_may_go_nowhere_any_more_waits_for_that_to_come_back() {
 }
 
 #[test]
-fn what_is_requeued_too_late_is_refused_as_if_it_had_waited() {
+fn a_request_requeued_after_its_ttl_is_rejected() {
     let mut harness = busy_with(|policy| policy.queue.ttl = Duration::from_secs(5));
     assert_eq!(
         harness.advance_to(5.0).handle(Input::Requeue(RequestId(1))),
         [Rejected(1, O::ExpiredTtl)],
-        "from its first arrival"
+        "the TTL counts from its first arrival"
     );
     assert_eq!(harness.register(2, "f", Default), [Bypassed(2, 1)]);
     harness.handle(Input::Drain(true));
@@ -303,7 +307,7 @@ fn what_is_requeued_too_late_is_refused_as_if_it_had_waited() {
 }
 
 #[test]
-fn what_was_settled_is_charged_anew_when_it_goes_again() {
+fn a_settled_request_is_charged_again_after_a_requeue() {
     let mut harness = busy_with(|_| ());
     let used = Service::Served(Usage {
         output: Some(Tokens(7)),
@@ -322,7 +326,7 @@ fn what_was_settled_is_charged_anew_when_it_goes_again() {
         assert_eq!(harness.handle(Input::Requeue(RequestId(1))), [Dispatched(1, 1)]);
         assert_eq!(finish(&harness), 1.0 + f64::from(time));
     }
-    // And what wasn't is given back each time.
+    // An unsettled charge is refunded at each requeue.
     for _ in 0..50 {
         assert_eq!(harness.handle(Input::Requeue(RequestId(1))), [Dispatched(1, 1)]);
         assert_eq!(finish(&harness), 51.0);
@@ -341,9 +345,9 @@ fn what_was_settled_is_charged_anew_when_it_goes_again() {
     assert_eq!((snapshot.stock, snapshot.waiting), (0, 0));
 }
 
-/// Everything in the policy that builds the tree anew, or moves who waits to other classes.
+/// Covers every part of the policy that rebuilds the tree or moves waiting requests to other classes.
 #[test]
-fn another_policy_leaves_it_suspended_in_its_place() {
+fn a_policy_change_keeps_suspended_requests_in_their_place() {
     let class = |name: &str| Class::new(name, 100);
     let sets = [
         Vec::new(),
@@ -376,9 +380,9 @@ fn another_policy_leaves_it_suspended_in_its_place() {
             }
         }
     }
-    for from in 0..policies.len() {
-        let to = (from * 7 + 5) % policies.len();
-        let mut harness = busy_with(|policy| *policy = policies[from].clone());
+    for first in 0..policies.len() {
+        let second = (first * 7 + 5) % policies.len();
+        let mut harness = busy_with(|policy| *policy = policies[first].clone());
         for id in 2..=4 {
             let request = Request {
                 class: ClassKey::Family("b".into()),
@@ -388,77 +392,81 @@ fn another_policy_leaves_it_suspended_in_its_place() {
         }
         suspend(&mut harness, 2);
         suspend(&mut harness, 4);
-        assert_eq!(harness.handle(Input::Policy(Box::new(policies[to].clone()))), []);
+        assert_eq!(
+            harness.handle(Input::Policy(Box::new(policies[second].clone()))),
+            []
+        );
         assert_eq!(counts(&harness), (3, 2));
         assert_eq!(harness.complete(1), [Settled(1, 1), Dispatched(3, 1)]);
         assert_eq!(
-            harness.handle(Input::Policy(Box::new(policies[from].clone()))),
+            harness.handle(Input::Policy(Box::new(policies[first].clone()))),
             []
         );
-        assert_eq!(harness.complete(3), [Settled(3, 1)], "{from} to {to}");
-        assert_eq!(go_on(&mut harness, 4), [Dispatched(4, 1)]);
-        assert_eq!(go_on(&mut harness, 2), []);
+        assert_eq!(harness.complete(3), [Settled(3, 1)], "{first} to {second}");
+        assert_eq!(resume(&mut harness, 4), [Dispatched(4, 1)]);
+        assert_eq!(resume(&mut harness, 2), []);
         assert_eq!(harness.complete(4), [Settled(4, 1), Dispatched(2, 1)]);
     }
 }
 
-/// A whole session at once: its requests go in the order in which they came, whatever came meanwhile.
+/// A whole session is suspended and resumed: its requests go in order of arrival, even if other requests arrived
+/// meanwhile.
 #[test]
-fn a_thousand_at_once_keep_their_order() {
+fn a_thousand_resumed_requests_keep_their_order() {
     for flows in [1, 40] {
         let mut policy = policy();
         policy.gate = gate(1, 1);
         policy.queue.flow_capacity = 10_000;
         policy.queue.total_capacity = 10_000;
         let mut engine = Engine::new(policy, 1, Instant::ZERO);
-        let say = |engine: &mut Engine, input: Input| -> Vec<ShortEffect> {
+        let handle = |engine: &mut Engine, input: Input| -> Vec<ShortEffect> {
             engine.handle(time(1.0), input);
             std::iter::from_fn(|| engine.poll_effect().map(|effect| shorten(&effect))).collect()
         };
-        say(
+        handle(
             &mut engine,
             Input::Endpoint {
                 id: EndpointId(1),
                 state: penstock_engine::input::EndpointState::default(),
             },
         );
-        say(&mut engine, Input::Ready);
+        handle(&mut engine, Input::Ready);
         let flow = |id: u64| format!("f{}", id % flows);
         for id in 0..=1_000 {
-            say(
+            handle(
                 &mut engine,
                 Input::Register(request(id, &flow(id), Band::Default)),
             );
         }
         for id in 1..=1_000 {
-            say(&mut engine, Input::Suspend(RequestId(id)));
+            handle(&mut engine, Input::Suspend(RequestId(id)));
         }
         engine.audit().expect("all invariants hold");
         for id in 2_000..2_010 {
-            say(&mut engine, Input::Register(request(id, &flow(0), Band::Default)));
+            handle(&mut engine, Input::Register(request(id, &flow(0), Band::Default)));
         }
-        // As a Hello may name them: in no order.
+        // A `Hello` may list them in any order.
         for id in (1..=1_000).rev() {
-            say(&mut engine, Input::Continue(RequestId(id)));
+            handle(&mut engine, Input::Continue(RequestId(id)));
         }
         engine.audit().expect("all invariants hold");
         let mut last = vec![0; 40];
-        let mut runs = 0;
+        let mut running = 0;
         for _ in 0..1_010 {
             let service = Service::Served(Usage::default());
-            let said = say(
+            let effects = handle(
                 &mut engine,
                 Input::Completed {
-                    id: RequestId(runs),
+                    id: RequestId(running),
                     service,
                 },
             );
-            let [Settled(..), Dispatched(id, 1)] = said[..] else {
-                panic!("{said:?}")
+            let [Settled(..), Dispatched(id, 1)] = effects[..] else {
+                panic!("{effects:?}")
             };
             let before = &mut last[(if id < 2_000 { id % flows } else { 0 }) as usize];
             assert!(*before < id, "{id} after {before}");
-            (*before, runs) = (id, id);
+            (*before, running) = (id, id);
         }
         assert_eq!(engine.waiting(), 0);
     }

@@ -1,25 +1,25 @@
-//! Measured unfairness within the bounds that QUEUEING states.
+//! The measured unfairness stays within the documented bounds.
 
 use std::collections::BTreeMap;
 
 use penstock_engine::input::Band;
 use penstock_engine::policy::{CostUnit, Discipline};
 
-use crate::load::{Ask, BAND_WEIGHTS, Case, Dispatched, HEAVY, Load, Place, QUANTA, some};
+use crate::load::{BAND_WEIGHTS, Case, Dispatched, HEAVY, Job, Load, Place, QUANTA, random_job};
 use crate::rng::Rng;
 
 const SLOTS: u64 = 4;
 const LARGEST: f64 = 200.0;
 
-/// The widest that the distance between two got, from its least to its most.
+/// The range of the distance between two flows, from its smallest to its largest value.
 #[derive(Clone, Copy, Debug, Default)]
-struct Gap {
+struct Range {
     least: f64,
     most: f64,
 }
 
-impl Gap {
-    const fn see(&mut self, distance: f64) {
+impl Range {
+    const fn observe(&mut self, distance: f64) {
         self.least = self.least.min(distance);
         self.most = self.most.max(distance);
     }
@@ -37,113 +37,117 @@ const fn weight_of(flow: &str) -> f64 {
     }
 }
 
-/// What somebody got: charged to its band and flow, charged to its class, and how often.
+/// Service received: cost charged to the band and flow, cost charged to the class, and the number of requests.
 #[derive(Clone, Copy, Debug, Default)]
-struct Got {
+struct Service {
     cost: f64,
     class_cost: f64,
-    times: f64,
+    requests: f64,
 }
 
-impl Got {
-    fn and(self, other: &Self) -> Self {
+impl Service {
+    fn plus(self, other: &Self) -> Self {
         Self {
             cost: self.cost + other.cost,
             class_cost: self.class_cost + other.class_cost,
-            times: self.times + other.times,
+            requests: self.requests + other.requests,
         }
     }
 
-    fn of(case: &Case, dispatched: &Dispatched) -> Self {
-        let estimate = dispatched.ask.estimate as f64;
+    fn from_dispatch(case: &Case, request: &Dispatched) -> Self {
+        let estimate = request.job.estimate as f64;
         let cost = match case.unit {
             CostUnit::Tokens => estimate,
             CostUnit::Requests => 1.0,
         };
-        assert_eq!(dispatched.cost as f64, cost);
+        assert_eq!(request.cost as f64, cost);
         Self {
             cost,
             class_cost: estimate,
-            times: 1.0,
+            requests: 1.0,
         }
     }
 }
 
-/// DRR: between two that stay backlogged, in multiples of the least quantum.
+/// The bound of DRR between two children that stay backlogged, with service in proportion to the least quantum.
 fn visits_bound(largest: f64, least_quantum: f64) -> f64 {
     2.0 * largest + least_quantum
 }
 
 #[derive(Default)]
 struct Measured {
-    /// Between the two flows of one place.
-    flows: BTreeMap<Place, Gap>,
-    /// Between two classes of a band and model, two models of a band, two bands.
-    classes: BTreeMap<Place, Gap>,
-    models: BTreeMap<Place, Gap>,
-    bands: BTreeMap<Place, Gap>,
+    /// Distances between the two flows of one place.
+    flows: BTreeMap<Place, Range>,
+    /// Distances between two classes of a band and model.
+    classes: BTreeMap<Place, Range>,
+    /// Distances between two models of a band.
+    models: BTreeMap<Place, Range>,
+    /// Distances between two bands.
+    bands: BTreeMap<Place, Range>,
 }
 
-/// Everybody is backlogged all the time: who goes is followed by another.
+/// Measures a load in which everything stays backlogged: each dispatched request is replaced by a new one.
 fn measured(case: &Case, seed: u64) -> Measured {
     let mut rng = Rng::new(seed);
     let mut load = Load::new(case.policy(SLOTS), 1);
     let places = case.places();
     for _ in 0..4 {
         for place in &places {
-            load.ask(some(&mut rng, place));
+            load.register(random_job(&mut rng, place));
         }
     }
-    // The first that went did so alone.
-    let mut seen = load.dispatched.len();
+    // The first requests were granted alone.
+    let mut counted = load.dispatched.len();
     let settled_before = load.served.clone();
-    let mut got: BTreeMap<Place, Got> = BTreeMap::new();
+    let mut received: BTreeMap<Place, Service> = BTreeMap::new();
     let mut measured = Measured::default();
     for _ in 0..1_200 {
         load.complete();
-        while seen < load.dispatched.len() {
-            let dispatched = load.dispatched[seen].clone();
-            let place = dispatched.ask.place.clone();
-            let sum = got.entry(place.clone()).or_default();
-            *sum = sum.and(&Got::of(case, &dispatched));
-            load.ask(some(&mut rng, &place));
-            seen += 1;
+        while counted < load.dispatched.len() {
+            let dispatched = load.dispatched[counted].clone();
+            let place = dispatched.job.place.clone();
+            let sum = received.entry(place.clone()).or_default();
+            *sum = sum.plus(&Service::from_dispatch(case, &dispatched));
+            load.register(random_job(&mut rng, &place));
+            counted += 1;
         }
         let settled = |place: &Place| {
-            let of = |sums: &BTreeMap<Place, u64>| sums.get(place).copied().unwrap_or(0);
-            (of(&load.served) - of(&settled_before)) as f64
+            let sum_at = |sums: &BTreeMap<Place, u64>| sums.get(place).copied().unwrap_or(0);
+            (sum_at(&load.served) - sum_at(&settled_before)) as f64
         };
-        measured.see(case, &got, settled);
+        measured.observe(case, &received, settled);
     }
     measured
 }
 
 impl Measured {
-    fn see(&mut self, case: &Case, got: &BTreeMap<Place, Got>, settled: impl Fn(&Place) -> f64) {
+    fn observe(&mut self, case: &Case, received: &BTreeMap<Place, Service>, settled: impl Fn(&Place) -> f64) {
         for light in case.places().into_iter().filter(|place| place.flow == "light") {
             let heavy = Place {
                 flow: "heavy",
                 ..light.clone()
             };
-            let got_of = |place: &Place| got.get(place).copied().unwrap_or_default();
-            let of = |place| match case.discipline {
+            let received_at = |place: &Place| received.get(place).copied().unwrap_or_default();
+            let service = |place| match case.discipline {
                 Discipline::Wfq | Discipline::Vtc | Discipline::Usage => settled(place),
-                Discipline::Drr => got_of(place).cost,
-                Discipline::RoundRobin => got_of(place).times,
+                Discipline::Drr => received_at(place).cost,
+                Discipline::RoundRobin => received_at(place).requests,
                 Discipline::Fifo => 0.0,
             };
-            let flows = of(&light) - of(&heavy) / HEAVY;
-            let sum = |of: &dyn Fn(&Place) -> bool| {
-                let those = got.iter().filter(|(place, _)| of(place));
-                those.fold(Got::default(), |sum, (_, got)| sum.and(got))
+            let flows = service(&light) - service(&heavy) / HEAVY;
+            let sum = |service: &dyn Fn(&Place) -> bool| {
+                let those = received.iter().filter(|(place, _)| service(place));
+                those.fold(Service::default(), |sum, (_, received)| sum.plus(received))
             };
             let tree = (light.band, light.model);
-            let class = |class| sum(&|of| (of.band, of.model) == tree && of.class == class).class_cost;
-            let model = |model| sum(&|of| of.band == light.band && of.model == model).cost;
-            let band = |band| sum(&|of| of.band == band).cost / BAND_WEIGHTS[band as usize];
+            let class = |class| {
+                sum(&|service| (service.band, service.model) == tree && service.class == class).class_cost
+            };
+            let model = |model| sum(&|service| service.band == light.band && service.model == model).cost;
+            let band = |band| sum(&|service| service.band == band).cost / BAND_WEIGHTS[band as usize];
             let classes = class("chat") - class("batch") * QUANTA[0] as f64 / QUANTA[1] as f64;
             let models = model("m") - model("n");
-            // By the least of the weights, which is 1.
+            // In units of the least weight, which is 1.
             let bands = band(light.band) - band(Band::Sheddable);
             let all = [
                 &mut self.flows,
@@ -151,15 +155,15 @@ impl Measured {
                 &mut self.models,
                 &mut self.bands,
             ];
-            for (gaps, distance) in all.into_iter().zip([flows, classes, models, bands]) {
-                gaps.entry(light.clone()).or_default().see(distance);
+            for (ranges, distance) in all.into_iter().zip([flows, classes, models, bands]) {
+                ranges.entry(light.clone()).or_default().observe(distance);
             }
         }
     }
 }
 
 #[test]
-fn nobody_gets_more_than_the_bound() {
+fn no_child_gets_more_than_the_bound() {
     for case in Case::all() {
         for seed in 0..2 {
             let measured = measured(&case, seed);
@@ -174,11 +178,11 @@ fn nobody_gets_more_than_the_bound() {
                 Discipline::Drr => visits_bound(largest, visit),
                 Discipline::Fifo => 0.0,
             };
-            let within = |what: &str, gaps: &BTreeMap<Place, Gap>, bound: f64| {
-                for (place, gap) in gaps {
+            let within = |level: &str, ranges: &BTreeMap<Place, Range>, bound: f64| {
+                for (place, range) in ranges {
                     assert!(
-                        gap.width() <= bound,
-                        "{what}: {gap:?} is over {bound} at {place:?}, {case:?}"
+                        range.width() <= bound,
+                        "{level}: {range:?} is over {bound} at {place:?}, {case:?}"
                     );
                 }
             };
@@ -202,7 +206,7 @@ fn nobody_gets_more_than_the_bound() {
 }
 
 #[test]
-fn fifo_goes_by_arrival() {
+fn fifo_dispatches_by_arrival() {
     for case in Case::all()
         .into_iter()
         .filter(|case| case.discipline == Discipline::Fifo)
@@ -211,14 +215,14 @@ fn fifo_goes_by_arrival() {
         let mut load = Load::new(case.policy(2), 1);
         for _ in 0..200 {
             let place = rng.choose(&case.places());
-            load.ask(some(&mut rng, &place));
+            load.register(random_job(&mut rng, &place));
         }
         while !load.running.is_empty() {
             load.complete();
         }
         let mut last: BTreeMap<_, u64> = BTreeMap::new();
         for dispatched in &load.dispatched {
-            let place = &dispatched.ask.place;
+            let place = &dispatched.job.place;
             let last = last.entry((place.band, place.class, place.model)).or_default();
             assert!(
                 *last <= dispatched.id,
@@ -230,9 +234,9 @@ fn fifo_goes_by_arrival() {
     }
 }
 
-/// 500 of each wait; one's real cost is ten times what was thought.
+/// 500 requests of each flow wait; the real cost of one flow's requests is ten times the estimate.
 #[test]
-fn who_is_underestimated_tenfold_gains_no_more_than_the_bound() {
+fn a_flow_underestimated_tenfold_gains_no_more_than_the_bound() {
     for discipline in [Discipline::Wfq, Discipline::Vtc, Discipline::Usage] {
         let case = Case {
             discipline,
@@ -245,8 +249,8 @@ fn who_is_underestimated_tenfold_gains_no_more_than_the_bound() {
         let mut load = Load::new(case.policy(SLOTS), 1);
         for _ in 0..500 {
             for (flow, real) in [("light", 1_000), ("heavy", 100)] {
-                load.ask(Ask {
-                    place: Place::of(flow),
+                load.register(Job {
+                    place: Place::default_for(flow),
                     estimate: 100,
                     real,
                 });
@@ -256,14 +260,15 @@ fn who_is_underestimated_tenfold_gains_no_more_than_the_bound() {
         let mut left = 1;
         while left > 0 {
             load.complete();
-            let served =
-                |flow| load.served.get(&Place::of(flow)).copied().unwrap_or(0) as f64 / weight_of(flow);
-            let gap = (served("light") - served("heavy")).abs();
-            assert!(gap <= bound, "{gap} is over {bound} by {discipline:?}");
+            let served = |flow| {
+                load.served.get(&Place::default_for(flow)).copied().unwrap_or(0) as f64 / weight_of(flow)
+            };
+            let range = (served("light") - served("heavy")).abs();
+            assert!(range <= bound, "{range} is over {bound} by {discipline:?}");
             let dispatched = |flow| {
                 load.dispatched
                     .iter()
-                    .filter(|dispatched| dispatched.ask.place.flow == flow)
+                    .filter(|dispatched| dispatched.job.place.flow == flow)
                     .count()
             };
             left = 500 - dispatched("light").max(dispatched("heavy"));
@@ -271,7 +276,8 @@ fn who_is_underestimated_tenfold_gains_no_more_than_the_bound() {
     }
 }
 
-/// Two classes of equal quanta, and one that tries to get more by what arrives in its visits, or before them.
+/// Two classes of equal quanta. One of them tries to gain service with strict requests that arrive during its visits
+/// or just before them.
 #[test]
 fn strict_arrivals_around_visits_gain_nothing() {
     for cheap in [false, true] {
@@ -288,44 +294,48 @@ fn strict_arrivals_around_visits_gain_nothing() {
             class.quantum = 1_000;
         }
         let mut load = Load::new(policy, 1);
-        let ask = |class, estimate| Ask {
+        let job = |class, estimate| Job {
             place: Place {
                 class,
-                ..Place::of("light")
+                ..Place::default_for("light")
             },
             estimate,
             real: estimate,
         };
         for _ in 0..4 {
-            load.ask(ask("chat", 100));
-            load.ask(ask("batch", 100));
+            load.register(job("chat", 100));
+            load.register(job("batch", 100));
         }
         let start = load.dispatched.len();
-        let mut gap = Gap::default();
+        let mut range = Range::default();
         let mut sums = [0_u64; 2];
-        let mut seen = start;
+        let mut counted = start;
         let mut strict: Option<u64> = None;
         for _ in 0..10_000 {
             load.complete();
-            while seen < load.dispatched.len() {
-                let (id, class) = (load.dispatched[seen].id, load.dispatched[seen].ask.place.class);
-                sums[usize::from(class == "batch")] += load.dispatched[seen].ask.estimate;
-                seen += 1;
+            while counted < load.dispatched.len() {
+                let (id, class) = (
+                    load.dispatched[counted].id,
+                    load.dispatched[counted].job.place.class,
+                );
+                sums[usize::from(class == "batch")] += load.dispatched[counted].job.estimate;
+                counted += 1;
                 if Some(id) == strict {
                     strict = None;
                 } else {
-                    load.ask(ask(class, 100));
+                    load.register(job(class, 100));
                 }
-                // In its visit a dear one; or whenever the other goes, so before its own visit, a cheap one.
+                // During its visit an expensive request; or, whenever the other class is served, and so before its
+                // visit, a cheap one.
                 if strict.is_none() && cheap == (class == "batch") {
                     let estimate = if cheap { 1 } else { 900 };
-                    strict = Some(load.ask_with(ask("chat", estimate), |request| request.strict = 1));
+                    strict = Some(load.register_with(job("chat", estimate), |request| request.strict = 1));
                 }
             }
-            gap.see(sums[0] as f64 - sums[1] as f64);
+            range.observe(sums[0] as f64 - sums[1] as f64);
         }
         let bound = visits_bound(900.0, 1_000.0);
-        assert!(gap.width() <= bound, "{gap:?} is over {bound} with {sums:?}");
+        assert!(range.width() <= bound, "{range:?} is over {bound} with {sums:?}");
         assert!(sums[0] > 300_000 && sums[1] > 300_000, "{sums:?}");
     }
 }

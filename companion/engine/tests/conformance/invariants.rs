@@ -1,4 +1,4 @@
-//! What every discipline keeps, apart from its own bound.
+//! Invariants that every discipline keeps, apart from its fairness bound.
 
 use std::collections::BTreeMap;
 
@@ -7,23 +7,23 @@ use penstock_engine::policy::{CostUnit, Discipline};
 use penstock_engine::snapshot::FlowSnapshot;
 use penstock_engine::{Budget, EndpointId, Input, RequestId};
 
-use crate::load::{Ask, Case, Load, Place, endless, some};
+use crate::load::{Case, Job, Load, Place, random_job, unlimited};
 use crate::rng::Rng;
 use crate::support::SECOND;
 
-/// As many as `slots` run, everything else of `load` waits.
+/// A load with `of_each` requests at each place, of which `slots` run and the rest wait.
 fn loaded(case: &Case, slots: u64, rng: &mut Rng, of_each: usize) -> Load {
     let mut load = Load::new(case.policy(slots), 1);
     for _ in 0..of_each {
         for place in case.places() {
-            load.ask(some(rng, &place));
+            load.register(random_job(rng, &place));
         }
     }
     load
 }
 
 #[test]
-fn whoever_can_go_goes() {
+fn no_request_waits_while_a_place_is_free() {
     for case in Case::all() {
         let mut rng = Rng::new(1);
         let mut load = Load::new(case.policy(4), 2);
@@ -31,7 +31,7 @@ fn whoever_can_go_goes() {
         for _ in 0..300 {
             if rng.percent(50) {
                 let place = rng.choose(&places);
-                load.ask(some(&mut rng, &place));
+                load.register(random_job(&mut rng, &place));
             } else if !load.running.is_empty() {
                 load.complete();
             }
@@ -46,100 +46,103 @@ fn whoever_can_go_goes() {
     }
 }
 
-/// While others always have more, everybody who waits goes before long, a newcomer as well.
+/// While all other flows always have more requests, every waiting request is dispatched soon, also one of a new flow.
 #[test]
-fn nobody_starves() {
-    // A visit of a heavy flow is 3,072 tokens, 24 requests; the least of all has it once in a hundred.
+fn no_flow_starves() {
+    // A visit of a heavy flow is 3,072 tokens, or 24 requests; the least favoured flow has one visit in a hundred.
     const SOON: usize = 4_000;
     for case in Case::all() {
         let mut rng = Rng::new(2);
         let mut load = loaded(&case, 4, &mut rng, 6);
         let places = case.places();
         let mut last: BTreeMap<Place, usize> = places.iter().map(|place| (place.clone(), 0)).collect();
-        let mut seen = 0;
-        let newcomer = Place::of("newcomer");
+        let mut counted = 0;
+        let newcomer = Place::default_for("newcomer");
         while load.dispatched.len() < SOON + 500 {
             load.complete();
-            while seen < load.dispatched.len() {
-                let place = load.dispatched[seen].ask.place.clone();
-                seen += 1;
+            while counted < load.dispatched.len() {
+                let place = load.dispatched[counted].job.place.clone();
+                counted += 1;
                 if place != newcomer {
-                    load.ask(some(&mut rng, &place));
+                    load.register(random_job(&mut rng, &place));
                 }
-                let ago = seen - last.insert(place.clone(), seen).unwrap_or(seen);
-                assert!(ago <= SOON, "{place:?} waited for {ago} others: {case:?}");
-                if seen == 500 {
-                    load.ask(some(&mut rng, &newcomer));
+                let ago = counted - last.insert(place.clone(), counted).unwrap_or(counted);
+                assert!(ago <= SOON, "{place:?} waited for {ago} requests: {case:?}");
+                if counted == 500 {
+                    load.register(random_job(&mut rng, &newcomer));
                 }
             }
         }
         for place in places.iter().chain([&newcomer]) {
-            let ago = last.get(place).map(|at| seen - at);
+            let ago = last.get(place).map(|position| counted - position);
             assert!(
                 ago.is_some_and(|ago| ago <= SOON),
-                "{place:?} waits for {ago:?} others: {case:?}"
+                "{place:?} waits for {ago:?} requests: {case:?}"
             );
         }
     }
 }
 
-/// Long ones among short ones, of which there are always more: an endpoint has room for four short ones, or for one
-/// long one and none besides. Nobody goes before it for its size: it doesn't wait for an idle moment.
+/// Long requests among ever more short ones: an endpoint has room for four short requests, or for a single long one.
+/// A long request is not overtaken because of its size; it doesn't wait for an idle moment.
 #[test]
-fn nobody_starves_for_its_size() {
-    // A part of 0.008 of all tokens is its own where the most share: 900 of 112,000, or every 500th request.
+fn a_large_request_does_not_starve() {
+    // With the most flows, its share is 0.008 of all tokens: 900 of 112,000, or every 500th request.
     const SOON: usize = 1_000;
     for case in Case::all().into_iter().filter(|case| case.auto) {
         let mut rng = Rng::new(11);
         let mut load = loaded(&case, 100, &mut rng, 0);
         let sized = Budget {
             kv_tokens_max: Some(1_000),
-            ..endless(100)
+            ..unlimited(100)
         };
         let (id, budget) = (EndpointId(1), Some(sized));
         load.handle(Input::Budget { id, budget });
         let places = case.places();
         let long = Place {
             band: Band::Default,
-            ..Place::of("long")
+            ..Place::default_for("long")
         };
-        let ask = |place: &Place, estimate| Ask {
+        let job = |place: &Place, estimate| Job {
             place: place.clone(),
             estimate,
             real: estimate,
         };
         for _ in 0..6 {
             for place in &places {
-                load.ask(ask(place, 200 + rng.below(50)));
+                load.register(job(place, 200 + rng.below(50)));
             }
         }
-        let (mut seen, mut long_since) = (0, None);
-        let mut went = 0;
-        while seen < 4_000 {
+        let (mut counted, mut long_since) = (0, None);
+        let mut dispatched_long = 0;
+        while counted < 4_000 {
             if long_since.is_none() {
-                load.ask(ask(&long, 900));
-                long_since = Some(seen);
+                load.register(job(&long, 900));
+                long_since = Some(counted);
             }
             load.complete();
-            while seen < load.dispatched.len() {
-                let place = load.dispatched[seen].ask.place.clone();
-                seen += 1;
+            while counted < load.dispatched.len() {
+                let place = load.dispatched[counted].job.place.clone();
+                counted += 1;
                 if place == long {
-                    went += 1;
+                    dispatched_long += 1;
                     long_since = None;
                 } else {
-                    load.ask(ask(&place, 200 + rng.below(50)));
+                    load.register(job(&place, 200 + rng.below(50)));
                 }
-                let waits = long_since.map_or(0, |since| seen - since);
-                assert!(waits <= SOON, "the long one waits for {waits} others: {case:?}");
+                let waited = long_since.map_or(0, |since| counted - since);
+                assert!(
+                    waited <= SOON,
+                    "the long request waited for {waited} requests: {case:?}"
+                );
             }
         }
-        assert!(went >= 4, "{went} long ones: {case:?}");
+        assert!(dispatched_long >= 4, "{dispatched_long} long ones: {case:?}");
     }
 }
 
 #[test]
-fn the_seed_decides() {
+fn the_same_seed_gives_the_same_order() {
     for case in Case::all() {
         let run = || {
             let mut rng = Rng::new(3);
@@ -156,9 +159,9 @@ fn the_seed_decides() {
     }
 }
 
-/// All wait; then one goes and nothing of it is served. The others go as if it hadn't been there.
+/// All requests wait; then one is granted and refunded. All remaining ones are dispatched as if it had not existed.
 #[test]
-fn what_is_refunded_was_never_charged() {
+fn a_refunded_request_leaves_no_charge() {
     for case in Case::all() {
         for seed in 0..8 {
             let run = |without: Option<u64>| {
@@ -175,7 +178,7 @@ fn what_is_refunded_was_never_charged() {
                 });
                 for _ in 0..6 {
                     for place in case.places() {
-                        load.ask(some(&mut rng, &place));
+                        load.register(random_job(&mut rng, &place));
                     }
                 }
                 if let Some(id) = without {
@@ -207,34 +210,34 @@ fn what_is_refunded_was_never_charged() {
     }
 }
 
-/// The same for one that never waited.
+/// The same for a request that bypassed the queue.
 #[test]
-fn what_bypassed_and_is_refunded_was_never_charged() {
+fn a_refunded_bypass_leaves_no_charge() {
     for case in Case::all() {
         let run = |refunded: bool| {
             let mut rng = Rng::new(5);
             let mut load = Load::new(case.policy(1), 1);
-            let ask = |place| Ask {
+            let job = |place| Job {
                 place,
                 estimate: 100,
                 real: 100,
             };
             if refunded {
-                let first = load.ask(ask(case.places()[0].clone()));
+                let first = load.register(job(case.places()[0].clone()));
                 load.refund(first);
                 load.dispatched.clear();
             } else {
                 load.skip();
             }
-            // Who holds the place is of neither flow.
-            let holds = Place {
+            // The request that takes the place belongs to neither flow.
+            let occupant = Place {
                 band: Band::Critical,
-                ..Place::of("other")
+                ..Place::default_for("other")
             };
-            load.ask(ask(holds));
+            load.register(job(occupant));
             for _ in 0..6 {
                 for place in case.places() {
-                    load.ask(some(&mut rng, &place));
+                    load.register(random_job(&mut rng, &place));
                 }
             }
             while !load.running.is_empty() {
@@ -250,7 +253,7 @@ fn what_bypassed_and_is_refunded_was_never_charged() {
 }
 
 #[test]
-fn flows_that_go_leave_nothing() {
+fn idle_flows_leave_no_state() {
     for case in Case::all() {
         let mut load = Load::new(case.policy(4), 1);
         let places = case.places();
@@ -263,7 +266,7 @@ fn flows_that_go_leave_nothing() {
                 flow,
                 ..rng.choose(&places)
             };
-            load.ask(some(&mut rng, &place));
+            load.register(random_job(&mut rng, &place));
             if load.running.len() == 4 {
                 load.complete();
             }
@@ -271,11 +274,11 @@ fn flows_that_go_leave_nothing() {
         while !load.running.is_empty() {
             load.complete();
         }
-        // What is left of each is paid off when virtual time, or the window, has passed it.
+        // Each flow's remaining debt is gone once virtual time, or the usage window, has passed it.
         load.harness.advance_to(1_000_000.0);
         for place in &places {
             for real in [2_000_000, 100] {
-                load.ask(Ask {
+                load.register(Job {
                     place: place.clone(),
                     estimate: real,
                     real,
@@ -291,7 +294,7 @@ fn flows_that_go_leave_nothing() {
     }
 }
 
-/// In what `b` differs from `a`.
+/// The level at which place `b` differs from place `a`.
 const LEVELS: [fn(&mut Place); 4] = [
     |b| b.flow = "b",
     |b| b.class = "batch",
@@ -299,50 +302,50 @@ const LEVELS: [fn(&mut Place); 4] = [
     |b| b.band = Band::Sheddable,
 ];
 
-/// `b` can't go for 600 dispatches of `a`; when it can, it isn't ahead of `a` by more than what goes while both wait.
-/// The window of `usage` remembers what it got, and arrival what `fifo` looks at: they are meant to.
+/// `b` can't be dispatched during 600 dispatches of `a`. Afterwards its lead over `a` stays below one turn of each.
+/// `usage` and `fifo` are excluded: the usage window and the arrival order favour `b` by design.
 #[test]
-fn who_was_held_banked_nothing() {
-    nothing_is_banked(lead_after_being_held);
+fn a_blocked_flow_saves_up_no_credit() {
+    assert_no_credit(lead_after_blocking);
 }
 
-/// The same for who was suspended: all that `b` had, and its share of nothing.
+/// The same for suspended requests.
 #[test]
-fn who_was_suspended_banked_nothing() {
-    nothing_is_banked(lead_after_being_suspended);
+fn a_suspended_flow_saves_up_no_credit() {
+    assert_no_credit(lead_after_suspension);
 }
 
-fn nothing_is_banked(lead: impl Fn(&Case, &Place, &Place) -> f64) {
+fn assert_no_credit(lead: impl Fn(&Case, &Place, &Place) -> f64) {
     for case in Case::all() {
         if matches!(case.discipline, Discipline::Usage | Discipline::Fifo) {
             continue;
         }
-        let there = [true, case.classes, case.per_model, case.weighted_bands];
-        for (level, _) in LEVELS.iter().zip(there).filter(|&(_, there)| there) {
-            let (a, mut b) = (Place::of("a"), Place::of("a"));
+        let exists = [true, case.classes, case.per_model, case.weighted_bands];
+        for (level, _) in LEVELS.iter().zip(exists).filter(|&(_, exists)| exists) {
+            let (a, mut b) = (Place::default_for("a"), Place::default_for("a"));
             level(&mut b);
             let lead = lead(&case, &a, &b);
-            // Quanta differ between classes, and weights between bands; a turn of each is below this.
+            // Quanta differ between classes, and weights between bands; one turn of each is below this.
             let turn = match case.unit {
                 CostUnit::Tokens => 2.0 * 2_048.0,
                 CostUnit::Requests if b.class == "batch" => 2.0 * 2_048.0 / 50.0,
                 CostUnit::Requests => 20.0,
             };
-            assert!(lead <= turn, "{lead} ahead of {turn}: {case:?} {b:?}");
+            assert!(lead <= turn, "a lead of {lead} exceeds {turn}: {case:?} {b:?}");
         }
     }
 }
 
-fn lead_after_being_suspended(case: &Case, a: &Place, b: &Place) -> f64 {
+fn lead_after_suspension(case: &Case, a: &Place, b: &Place) -> f64 {
     let mut rng = Rng::new(8);
     let mut load = Load::new(case.policy(4), 1);
     load.harness.now = penstock_engine::Instant::from_nanos(SECOND);
     for _ in 0..1_400 {
-        load.ask(some(&mut rng, a));
+        load.register(random_job(&mut rng, a));
     }
-    let waits: Vec<u64> = (0..1_400)
+    let waited: Vec<u64> = (0..1_400)
         .map(|_| {
-            let id = load.ask(some(&mut rng, b));
+            let id = load.register(random_job(&mut rng, b));
             load.handle(Input::Suspend(RequestId(id)));
             id
         })
@@ -350,14 +353,14 @@ fn lead_after_being_suspended(case: &Case, a: &Place, b: &Place) -> f64 {
     while load.dispatched.len() < 600 {
         load.complete();
     }
-    for id in waits {
+    for id in waited {
         load.handle(Input::Continue(RequestId(id)));
     }
-    most_of_lead(case, &mut load, a, b)
+    largest_lead(case, &mut load, a, b)
 }
 
-/// What `b` got more than `a`, at most, by what each is due.
-fn lead_after_being_held(case: &Case, a: &Place, b: &Place) -> f64 {
+/// The largest lead of `b` over `a`, in proportion to their shares.
+fn lead_after_blocking(case: &Case, a: &Place, b: &Place) -> f64 {
     let mut rng = Rng::new(8);
     let mut load = Load::new(case.policy(4), 2);
     let second = EndpointId(2);
@@ -371,9 +374,11 @@ fn lead_after_being_held(case: &Case, a: &Place, b: &Place) -> f64 {
     });
     for number in 0..1_400 {
         load.harness.now = penstock_engine::Instant::from_nanos(SECOND + number);
-        load.ask(some(&mut rng, a));
-        let only = vec![second].into_boxed_slice();
-        load.ask_with(some(&mut rng, b), |request| request.eligible = Some(only));
+        load.register(random_job(&mut rng, a));
+        let eligible = vec![second].into_boxed_slice();
+        load.register_with(random_job(&mut rng, b), |request| {
+            request.eligible = Some(eligible)
+        });
     }
     while load.dispatched.len() < 600 {
         load.complete();
@@ -382,18 +387,18 @@ fn lead_after_being_held(case: &Case, a: &Place, b: &Place) -> f64 {
         id: second,
         state: state(true),
     });
-    // From here on they compete for the same places.
+    // From here on both compete for the same places.
     load.handle(Input::Endpoint {
         id: EndpointId(1),
         state: state(false),
     });
-    most_of_lead(case, &mut load, a, b)
+    largest_lead(case, &mut load, a, b)
 }
 
-/// From the 600th on, before which `b` got nothing.
-fn most_of_lead(case: &Case, load: &mut Load, a: &Place, b: &Place) -> f64 {
+/// The largest lead from the 600th dispatch on; before it, `b` was not dispatched.
+fn largest_lead(case: &Case, load: &mut Load, a: &Place, b: &Place) -> f64 {
     let before = load.dispatched[..600].iter();
-    assert_eq!(before.filter(|dispatched| dispatched.ask.place == *b).count(), 0);
+    assert_eq!(before.filter(|dispatched| dispatched.job.place == *b).count(), 0);
     let mut most = 0.0_f64;
     for _ in 0..400 {
         load.complete();
@@ -414,7 +419,7 @@ fn most_of_lead(case: &Case, load: &mut Load, a: &Place, b: &Place) -> f64 {
     }
     assert!(
         load.charged(600, |place| place == b) > 0,
-        "{b:?} never went: {case:?}"
+        "{b:?} was never dispatched: {case:?}"
     );
     most
 }

@@ -1,4 +1,4 @@
-//! Random policies and inputs from a seed, for tests that run them: small numbers, so that everything meets.
+//! Random policies and inputs from a seed, with small numbers, so that the inputs interact.
 #![expect(unreachable_pub, reason = "a module of tests")]
 
 mod policies;
@@ -15,10 +15,10 @@ use penstock_engine::{Budget, EndpointId, Input, Instant, Request, RequestId};
 pub use policies::{PolicyChoices, policy};
 pub use rng::Rng;
 
-/// Models and flows that there are.
+/// Names of models and flows.
 pub const NAMES: [&str; 6] = ["", "a", "b", "c", "d", "e"];
 
-/// `Some` so often of a hundred.
+/// `Some` in this percentage of calls.
 pub fn maybe<T>(rng: &mut Rng, percent: u64, make: impl FnOnce(&mut Rng) -> T) -> Option<T> {
     rng.percent(percent).then(|| make(rng))
 }
@@ -33,7 +33,7 @@ pub fn band(rng: &mut Rng) -> Band {
     ])
 }
 
-/// One that arrives at `now`, or a little before.
+/// A request that arrives at `now`, or up to 40 s earlier.
 pub fn request(rng: &mut Rng, id: RequestId, now: Instant) -> Request {
     let arrived = if rng.percent(80) {
         now
@@ -67,7 +67,7 @@ pub fn request(rng: &mut Rng, id: RequestId, now: Instant) -> Request {
         ttft_target: maybe(rng, 20, |rng| Duration::from_secs(rng.below(20))),
         eligible: maybe(rng, 35, endpoints),
         prefix: rng
-            .one(&[&[][..], &[], &[], &[1], &[1, 2], &[1, 2, 3], &[4]])
+            .choose(&[&[][..], &[], &[], &[1], &[1, 2], &[1, 2, 3], &[4]])
             .into(),
         ..Request::new(id)
     }
@@ -90,21 +90,21 @@ pub fn state(rng: &mut Rng) -> EndpointState {
     }
 }
 
-/// Of numbers that floats hold exactly, so that whoever adds them up in another order finds the same.
+/// A budget of numbers that floats represent exactly, so that their sums don't depend on the order of addition.
 pub fn budget(rng: &mut Rng) -> Budget {
-    let often_endless = |rng: &mut Rng, of: &[f64]| {
+    let often_infinite = |rng: &mut Rng, values: &[f64]| {
         if rng.percent(40) {
             f64::INFINITY
         } else {
-            rng.choose(of)
+            rng.choose(values)
         }
     };
     Budget {
         alpha_ms: rng.choose(&[1.0, 8.0]),
         beta_ms: rng.choose(&[0.0, 0.25, 1.0]),
         gamma_ms: rng.choose(&[0.0, 0.015625, 0.125]),
-        iteration_ms_max: often_endless(rng, &[8.0, 20.0, 64.0, 200.0]),
-        first_token_ms_max: often_endless(rng, &[16.0, 64.0, 256.0]),
+        iteration_ms_max: often_infinite(rng, &[8.0, 20.0, 64.0, 200.0]),
+        first_token_ms_max: often_infinite(rng, &[16.0, 64.0, 256.0]),
         ttft_bias: rng.choose(&[1.0, 1.5, 8.0]),
         kv_tokens_max: maybe(rng, 40, |rng| rng.choose(&[300, 800, 2_000])),
         requests_max: maybe(rng, 40, |rng| 1 + rng.below(6)),
@@ -125,7 +125,8 @@ pub fn service(rng: &mut Rng) -> Service {
     })
 }
 
-/// What happens next; `None`: nothing but time. `id` says whom it concerns: a new one (`true`), or any.
+/// The next input; `None`: only time passes. `id` chooses the request that the input names: a new one (`true`) or
+/// any.
 pub fn input(
     rng: &mut Rng,
     now: Instant,
@@ -226,17 +227,17 @@ pub fn input(
         }
         269..275 => {
             let count = 1 + rng.below(3);
-            Input::PastUsage((0..count).map(|_| past_use(rng)).collect())
+            Input::PastUsage((0..count).map(|_| past_usage(rng)).collect())
         }
         _ => return None,
     })
 }
 
-fn past_use(rng: &mut Rng) -> PastUsage {
+fn past_usage(rng: &mut Rng) -> PastUsage {
     PastUsage {
         band: band(rng),
         class: rng
-            .one(&["", "0.chat.long", "0.batch", "1.chat", "unknown"])
+            .choose(&["", "0.chat.long", "0.batch", "1.chat", "unknown"])
             .into(),
         flow: rng.choose(&NAMES).into(),
         model: rng.choose(&["m", "n"]).into(),
@@ -245,8 +246,8 @@ fn past_use(rng: &mut Rng) -> PastUsage {
     }
 }
 
-/// To the next step; clocks may jump, back too.
-pub fn later(rng: &mut Rng, now: Instant) -> Instant {
+/// The time of the next step. The clock may jump, also backwards.
+pub fn next_time(rng: &mut Rng, now: Instant) -> Instant {
     let millis = match rng.below(24) {
         0 => rng.below(20_000) as i64,
         1 => -(rng.below(5_000) as i64),

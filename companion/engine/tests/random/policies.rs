@@ -12,24 +12,24 @@ use penstock_engine::units::Decimal;
 
 use super::{Rng, maybe};
 
-/// Which policies are drawn.
+/// The features that random policies use.
 #[derive(Clone, Debug)]
 pub struct PolicyChoices {
     pub disciplines: Vec<Discipline>,
-    /// Some follow `mode: dynamo`.
+    /// Some policies have the class mode `dynamo`.
     pub dynamo: bool,
-    /// Some have [`Gate::Manual`].
+    /// Some policies have [`Gate::Manual`].
     pub manual: bool,
-    /// Some follow budgets.
+    /// Some policies have [`Gate::Auto`].
     pub auto: bool,
-    /// Some count stock in tokens.
+    /// Some policies count stock in tokens.
     pub stock_in_tokens: bool,
-    /// Some have fewer identities than there are.
+    /// Some policies allow fewer identities than there are.
     pub identities: bool,
 }
 
 impl PolicyChoices {
-    /// Everything that there is.
+    /// All features.
     pub fn all() -> Self {
         Self {
             disciplines: Discipline::ALL.to_vec(),
@@ -42,8 +42,8 @@ impl PolicyChoices {
     }
 }
 
-fn quarters(of: u64) -> Decimal {
-    Decimal::from_billionths(u128::from(of) * Decimal::ONE / 4)
+fn quarters(count: u64) -> Decimal {
+    Decimal::from_billionths(u128::from(count) * Decimal::ONE / 4)
 }
 
 pub fn policy(rng: &mut Rng, choices: &PolicyChoices) -> Policy {
@@ -150,7 +150,7 @@ fn classes(rng: &mut Rng) -> Vec<ClassSet> {
     }
     let mut class = |family: &str, bucket: Option<&str>, name: &str| {
         let quantum = rng.choose(&[1, 64, 100, 512, 2_048]);
-        let limit = |rng: &mut Rng, percent, of| maybe(rng, percent, |rng| 1 + rng.below(of));
+        let limit = |rng: &mut Rng, percent, most| maybe(rng, percent, |rng| 1 + rng.below(most));
         Class {
             family: family.into(),
             bucket: bucket.map(Into::into),

@@ -1,9 +1,9 @@
-//! The engine's rules once more, slow and obvious: one list of requests, and everything else counted from it, or
-//! done one step at a time.
+//! A slow and obvious implementation of the engine's rules: one list of requests; everything else is counted from it
+//! or done one step at a time.
 //!
-//! It leaves to the engine what is left to chance: which of the least loaded endpoints, and how much jitter. It
-//! reads those from the effect in question, having checked that they are allowed. It learns nothing, so prompts
-//! come counted and outputs expected. Of a policy it takes on what doesn't build the tree anew.
+//! The engine makes two random choices: among the least loaded endpoints, and the jitter of retry-after. The model
+//! reads them from the engine's effects after checking that they are allowed. The model learns nothing, so prompts
+//! come with a token count and outputs with an expectation. It supports policy changes that don't rebuild the tree.
 
 #![expect(unreachable_pub, reason = "a module of one test")]
 
@@ -33,11 +33,12 @@ use virtual_time::VirtualTime;
 
 const BANDS: [Band; 3] = [Band::Critical, Band::Default, Band::Sheddable];
 
-/// Where classes share: a band and, if every model has its own, a model.
+/// The node that divides service among classes: a band and, with a tree per model, a model.
 type Tree = (Band, Box<str>);
-/// Where flows share: a tree and a class.
+/// The node that divides service among flows: a tree and a class.
 type Leaf = (Tree, usize);
 
+/// A request, waiting or running.
 #[derive(Clone, Debug)]
 pub struct Item {
     pub id: RequestId,
@@ -45,7 +46,7 @@ pub struct Item {
     /// The fairness identity.
     pub name: Box<str>,
     pub model: Box<str>,
-    /// What its server runs.
+    /// The model that the endpoint runs.
     target: Box<str>,
     class: usize,
     pub arrived: Instant,
@@ -65,6 +66,7 @@ pub struct Item {
     pub running: Option<Running>,
 }
 
+/// The state of a running request.
 #[derive(Clone, Copy, Debug)]
 pub struct Running {
     endpoint: EndpointId,
@@ -72,13 +74,13 @@ pub struct Running {
     weight: f64,
     unit: CostUnit,
     outcome: Outcome,
-    /// Its cost, once that is settled.
+    /// The real cost, once settled.
     settled: Option<u64>,
-    /// Tokens of its stock, and of these what is prefilled.
+    /// Total tokens in the stock; `output` and `prefill` are parts of them.
     tokens: u64,
     output: u64,
     prefill: u64,
-    /// In the rings of bands, models, classes and flows.
+    /// Deficit taken from the rings of bands, models, classes and flows.
     taken: [Taken; 4],
 }
 
@@ -86,22 +88,22 @@ pub struct Running {
 #[derive(Clone, Copy, Debug)]
 struct Server {
     state: EndpointState,
-    /// Healthy, and not marked down.
+    /// Healthy and not marked down.
     ready: bool,
-    /// It starts slowly when it is ready again.
+    /// The endpoint has a slow start when it becomes ready again.
     slowly: bool,
-    /// Requests at a time, and served since it was so many.
+    /// Slow start: the current limit, and the requests served since it was reached.
     ramp: Option<(u64, u64)>,
     foreign: u64,
     budget: Option<Budget>,
     down: Option<Instant>,
-    /// Back from that, and nothing was served there since.
+    /// Returned after being marked down, with no request served since.
     probed: bool,
-    /// How often that was since something was served there.
+    /// Times marked down since a request was last served.
     times: u32,
 }
 
-/// What one flow used of one model.
+/// Usage of one model by one flow.
 #[derive(Clone, Debug)]
 struct Used {
     leaf: Leaf,
@@ -125,16 +127,17 @@ pub struct Model {
     flow_rings: BTreeMap<Leaf, DrrRing<Box<str>>>,
     tags: BTreeMap<Leaf, VirtualTime>,
     used: Vec<Used>,
-    /// Flows that the engine remembers, and the order in which their identities are preempted.
+    /// Flows that the engine keeps state for.
     nodes: BTreeSet<(Leaf, Box<str>)>,
+    /// For displacement: when each identity was last preempted, and its order of creation.
     preemption_order: BTreeMap<(Band, Box<str>), (u64, u64)>,
     endpoints: BTreeMap<EndpointId, Server>,
     scorer_inputs: ScorerInputs,
-    /// What failed where, of those that were ready and not probed, since they were last marked down.
+    /// Failures at ready, unprobed endpoints since they were last marked down.
     failed: Vec<(EndpointId, RequestId, Instant)>,
     first_listed: Option<Instant>,
     ready_since: Option<Instant>,
-    /// Of the bucket of `max_rate`, in 1e-18, as of when.
+    /// Level of the `max_rate` bucket in 1e-18 requests, and the time it was computed.
     rate: (u128, Instant),
     outages: i128,
     out_since: Option<Instant>,
@@ -145,10 +148,10 @@ pub struct Model {
     pub outcomes: BTreeMap<(Band, Outcome), u64>,
     saturated: u64,
     completions: Vec<u64>,
-    /// Endpoints where only who doesn't fit there yet goes.
+    /// Endpoints set aside for a large request that doesn't fit there yet.
     aside: BTreeSet<EndpointId>,
-    /// Classes of which nothing may go in this step.
-    held: Vec<Box<str>>,
+    /// Classes blocked in this step.
+    blocked_classes: Vec<Box<str>>,
 }
 
 impl Model {
@@ -185,7 +188,7 @@ impl Model {
             saturated: 0,
             completions: Vec::new(),
             aside: BTreeSet::new(),
-            held: Vec::new(),
+            blocked_classes: Vec::new(),
             policy,
         };
         if let BandMode::Weighted(_) = model.policy.bands.mode {
@@ -205,17 +208,17 @@ impl Model {
         self.now = now;
         self.expire_usage();
         self.end_ejections();
-        let manual = |model: &Self| model.policy.gate == Gate::Manual;
-        if !manual(self) || input.is_none() {
+        let is_manual = |model: &Self| model.policy.gate == Gate::Manual;
+        if !is_manual(self) || input.is_none() {
             self.expire(effects);
         }
         if let Some(input) = input {
-            self.take(input, was_saturated, effects);
-            if !manual(self) {
+            self.apply(input, was_saturated, effects);
+            if !is_manual(self) {
                 self.expire(effects);
             }
         }
-        if !manual(self) {
+        if !is_manual(self) {
             self.dispatch_all(effects);
         }
     }
@@ -231,7 +234,7 @@ impl Model {
         }
     }
 
-    fn take(&mut self, input: Input, was_saturated: bool, effects: &mut EngineEffects) {
+    fn apply(&mut self, input: Input, was_saturated: bool, effects: &mut EngineEffects) {
         match input {
             Input::Register(request) => self.register(request, effects),
             Input::Resume(request) => {
@@ -292,11 +295,11 @@ impl Model {
             Input::Settle { id, service } => self.settle(id, service),
             Input::Dispatch { blocked } => {
                 if self.policy.gate == Gate::Manual && self.ready {
-                    self.held = blocked;
+                    self.blocked_classes = blocked;
                     if let Some(id) = self.next() {
                         self.dispatch(id, effects);
                     }
-                    self.held.clear();
+                    self.blocked_classes.clear();
                 }
             }
             Input::Requeue(id) => self.requeue(id, effects),

@@ -1,4 +1,4 @@
-//! Engines whose gate a model of the servers sets.
+//! Helpers for the `auto` gate, which bounds each endpoint by a budget.
 
 use penstock_engine::input::{Band, Prompt};
 use penstock_engine::policy::Gate;
@@ -15,7 +15,8 @@ pub fn auto(initial: u64) -> Policy {
     }
 }
 
-/// 10 ms and 1 ms per token processed: a request of 100 and 50 tokens adds 3 ms. Residents cost nothing.
+/// A budget of 10 ms an iteration and 1 ms per processed token, so that a request of 100 and 50 tokens adds 3 ms.
+/// Resident tokens cost nothing.
 pub fn budget(iteration_ms_max: f64) -> Budget {
     Budget {
         alpha_ms: 10.0,
@@ -31,14 +32,14 @@ pub fn budget(iteration_ms_max: f64) -> Budget {
     }
 }
 
-pub fn allow(harness: &mut Harness, id: u32, budget: Option<Budget>) -> Vec<ShortEffect> {
+pub fn set_budget(harness: &mut Harness, id: u32, budget: Option<Budget>) -> Vec<ShortEffect> {
     harness.handle(Input::Budget {
         id: EndpointId(id),
         budget,
     })
 }
 
-/// Endpoints from 1 on with these budgets, and a gate of 8 for those without.
+/// An engine with these budgets at endpoints 1 and up, and a gate of 8 requests for endpoints without one.
 pub fn harness(budgets: &[Budget]) -> Harness {
     harness_with_policy(auto(8), budgets)
 }
@@ -46,7 +47,7 @@ pub fn harness(budgets: &[Budget]) -> Harness {
 pub fn harness_with_policy(policy: Policy, budgets: &[Budget]) -> Harness {
     let mut harness = Harness::new(policy, budgets.len() as u32);
     for (id, budget) in (1..).zip(budgets) {
-        assert_eq!(allow(&mut harness, id, Some(*budget)), []);
+        assert_eq!(set_budget(&mut harness, id, Some(*budget)), []);
     }
     harness
 }

@@ -1,8 +1,8 @@
-//! What the engine's tests have in common: short ways to say things, and a check after every step.
+//! Helpers that the engine's tests share: short constructors, and an engine that is audited after every step.
 #![expect(
     dead_code,
     unreachable_pub,
-    reason = "each test binary includes it and uses a part of it"
+    reason = "each test binary includes this module and uses a part of it"
 )]
 
 pub mod budgets;
@@ -20,7 +20,7 @@ pub fn time(seconds: f64) -> Instant {
     Instant::from_nanos((seconds * 1e9) as u64)
 }
 
-/// The contract's defaults, but costs by request: what a test doesn't say shouldn't matter to it.
+/// The default policy, except that costs count requests and the gate has two requests per endpoint.
 pub fn policy() -> Policy {
     Policy {
         gate: gate(2, 2),
@@ -32,7 +32,7 @@ pub fn policy() -> Policy {
     }
 }
 
-/// Whole requests per endpoint.
+/// A gate with these bounds in requests per endpoint.
 pub fn gate(lower: u64, upper: u64) -> Gate {
     Gate::Bounded {
         unit: StockUnit::Requests,
@@ -59,7 +59,7 @@ pub fn restricted(mut request: Request, endpoints: &[u32]) -> Request {
     request
 }
 
-/// What an effect says, short: `e` is the first endpoint.
+/// An effect in short form, with its request and the first granted endpoint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ShortEffect {
     Bypassed(u64, u32),
@@ -96,12 +96,14 @@ pub fn shorten(effect: &Effect) -> ShortEffect {
             retry_after,
             ..
         } => {
-            let retry_after = retry_after.expect("every refusal of a queue says when to try again");
+            let retry_after = retry_after.expect("a rejection has a retry-after");
             assert!((1..=120).contains(&retry_after.as_secs()), "{retry_after:?}");
             ShortEffect::Rejected(id.0, *outcome)
         }
         Effect::Cancelled { id, .. } => ShortEffect::Cancelled(id.0),
-        Effect::Traced { .. } | Effect::UsageSettled { .. } => unreachable!("nobody asked for it"),
+        Effect::Traced { .. } | Effect::UsageSettled { .. } => {
+            unreachable!("tracing and usage reports are off")
+        }
         Effect::Settled { id, cost, .. } => ShortEffect::Settled(id.0, cost.0),
     }
 }
@@ -113,7 +115,7 @@ pub struct Harness {
 }
 
 impl Harness {
-    /// With endpoints 1 to `endpoints`, ready at time 0.
+    /// An engine with endpoints 1 to `endpoints`, ready at time 0.
     pub fn new(policy: Policy, endpoints: u32) -> Self {
         let mut harness = Self {
             engine: Engine::new(policy, 7, Instant::ZERO),
@@ -131,10 +133,10 @@ impl Harness {
         self
     }
 
-    /// Every effect of `input`, in full.
+    /// All effects of `input`, in full.
     pub fn effects(&mut self, input: Input) -> Vec<Effect> {
         self.engine.handle(self.now, input);
-        self.drained()
+        self.audited_effects()
     }
 
     pub fn handle(&mut self, input: Input) -> Vec<ShortEffect> {
@@ -143,7 +145,7 @@ impl Harness {
 
     pub fn handle_timeout(&mut self) -> Vec<ShortEffect> {
         self.engine.handle_timeout(self.now);
-        self.drained().iter().map(shorten).collect()
+        self.audited_effects().iter().map(shorten).collect()
     }
 
     pub fn register(&mut self, id: u64, flow: &str, band: Band) -> Vec<ShortEffect> {
@@ -168,7 +170,7 @@ impl Harness {
         })
     }
 
-    fn drained(&mut self) -> Vec<Effect> {
+    fn audited_effects(&mut self) -> Vec<Effect> {
         self.engine.audit().expect("all invariants hold");
         std::iter::from_fn(|| self.engine.poll_effect()).collect()
     }
@@ -178,7 +180,32 @@ pub fn with_gate(gate: Gate) -> Policy {
     Policy { gate, ..policy() }
 }
 
-/// One endpoint that takes one at a time; request 1 of flow `x` runs there.
+/// An engine with a changed policy and one endpoint that takes one request at a time; request 1 of flow `other` runs
+/// there.
+pub fn busy_with(change: impl FnOnce(&mut Policy)) -> Harness {
+    let mut policy = policy();
+    policy.gate = gate(1, 1);
+    change(&mut policy);
+    let mut harness = Harness::new(policy, 1);
+    assert_eq!(
+        harness.register(1, "other", Band::Default),
+        [ShortEffect::Bypassed(1, 1)]
+    );
+    harness
+}
+
+/// The bound of each endpoint.
+pub fn bounds(harness: &Harness) -> Vec<u64> {
+    let endpoints = harness.engine.snapshot().endpoints;
+    endpoints.iter().map(|endpoint| endpoint.bound).collect()
+}
+
+/// The stock of each endpoint.
+pub fn stocks(harness: &Harness) -> Vec<u64> {
+    let endpoints = harness.engine.snapshot().endpoints;
+    endpoints.iter().map(|endpoint| endpoint.stock).collect()
+}
+/// An engine with one endpoint that takes one request at a time; request 1 of flow `x` runs there.
 pub fn busy() -> Harness {
     let mut policy = policy();
     policy.gate = gate(1, 1);

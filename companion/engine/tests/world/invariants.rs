@@ -1,4 +1,4 @@
-//! What may not happen, whatever the policy: kept from the inputs and effects alone.
+//! Checks invariants that hold for every policy, from the inputs and effects alone.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -8,17 +8,17 @@ use penstock_engine::snapshot::EndpointSnapshot;
 use penstock_engine::{Effect, EndpointId, Engine, Input, Instant, Outcome, Policy, Request, RequestId};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Place {
-    /// In the call that brings it.
+enum State {
+    /// Arrived in this step.
     New,
-    Waits,
+    Waiting,
     Suspended,
-    Runs {
-        at: EndpointId,
+    Running {
+        endpoint: EndpointId,
         settled: bool,
     },
-    /// In the call that completes it.
-    Ends {
+    /// Completed in this step.
+    Ended {
         settled: bool,
     },
 }
@@ -26,7 +26,7 @@ enum Place {
 #[derive(Clone, Debug)]
 struct Entry {
     request: Request,
-    place: Place,
+    state: State,
 }
 
 pub(crate) struct InvariantChecker {
@@ -36,13 +36,13 @@ pub(crate) struct InvariantChecker {
     requeues: u64,
     entries: BTreeMap<RequestId, Entry>,
     endpoints: BTreeMap<EndpointId, EndpointState>,
-    /// Where something failed since it was listed.
+    /// Endpoints with a failure since they were listed.
     failures: BTreeSet<EndpointId>,
-    /// Marked down, as the engine says.
+    /// Endpoints that the engine reports as marked down.
     down: BTreeSet<EndpointId>,
-    /// Grants since the rate was set, and when that was.
+    /// Number of grants since the rate was set, and the time at which it was set.
     granted: (u64, Instant),
-    /// Some share an identity with others, or did.
+    /// The policy had so few identities that flows may share one.
     shared: bool,
 }
 
@@ -66,7 +66,7 @@ impl InvariantChecker {
         self.entries.keys().copied()
     }
 
-    /// `input` was said, and these are all the effects of it.
+    /// Checks the effects of one step.
     pub(crate) fn step(&mut self, now: Instant, input: Option<Input>, effects: &[Effect], engine: &Engine) {
         self.latest = self.latest.max(now);
         let snapshot = engine.snapshot();
@@ -74,9 +74,9 @@ impl InvariantChecker {
         let requeued = counters.requeues > self.requeues;
         self.requeues = counters.requeues;
         if let Some(input) = &input {
-            self.take(input, requeued);
+            self.apply(input, requeued);
         }
-        self.look_at_down(&snapshot.endpoints);
+        self.check_ejections(&snapshot.endpoints);
         let mut granted = None;
         for effect in effects {
             if let Effect::Traced { id, .. } = effect {
@@ -94,64 +94,67 @@ impl InvariantChecker {
                     granted = Some(*id);
                 }
                 Effect::Reject { id, .. } => {
-                    let entry = self.entries.remove(id).expect("who is refused is there");
-                    assert!(!entry.runs(), "{id:?} is refused and runs");
+                    let entry = self.entries.remove(id).expect("a rejected request exists");
+                    assert!(!entry.runs(), "{id:?} is rejected while it runs");
                 }
                 Effect::Cancelled { id, .. } => {
-                    let entry = self.entries.remove(id).expect("who leaves is there");
-                    let waits = matches!(entry.place, Place::Waits | Place::Suspended);
-                    assert!(waits, "only who waits leaves");
-                    assert!(matches!(input, Some(Input::Cancel(of)) if of == *id));
+                    let entry = self.entries.remove(id).expect("a cancelled request exists");
+                    let waits = matches!(entry.state, State::Waiting | State::Suspended);
+                    assert!(waits, "only a waiting request is cancelled");
+                    assert!(matches!(input, Some(Input::Cancel(cancelled)) if cancelled == *id));
                 }
                 Effect::Settled { id, .. } => self.settled(*id, input.as_ref()),
-                Effect::UsageSettled { cost, .. } => assert!(cost.0 > 0, "nothing was used"),
+                Effect::UsageSettled { cost, .. } => assert!(cost.0 > 0, "reported usage is above 0"),
                 Effect::Traced { .. } => {}
             }
         }
-        self.entries.retain(|id, entry| match entry.place {
-            Place::Ends { settled } => {
-                assert!(settled, "{id:?} ended and isn't settled");
+        self.entries.retain(|id, entry| match entry.state {
+            State::Ended { settled } => {
+                assert!(settled, "{id:?} ended without being settled");
                 false
             }
-            Place::New | Place::Waits | Place::Suspended | Place::Runs { .. } => true,
+            State::New | State::Waiting | State::Suspended | State::Running { .. } => true,
         });
         for (id, entry) in &mut self.entries {
-            if entry.place == Place::New {
-                entry.place = Place::Waits;
+            if entry.state == State::New {
+                entry.state = State::Waiting;
             }
-            let gone = matches!(input, Some(Input::Cancel(of) | Input::ModelRemoved(of)) if of == *id);
-            assert!(!gone || entry.runs(), "{id:?} is gone and waits");
+            let gone = matches!(input, Some(Input::Cancel(removed) | Input::ModelRemoved(removed)) if removed == *id);
+            assert!(!gone || entry.runs(), "{id:?} was removed and still waits");
         }
         self.compare(engine);
     }
 
-    fn take(&mut self, input: &Input, requeued: bool) {
+    fn apply(&mut self, input: &Input, requeued: bool) {
         match input {
-            Input::Register(request) | Input::Resume(request) => self.arrives(request, Place::New),
+            Input::Register(request) | Input::Resume(request) => self.record_arrival(request, State::New),
             Input::Adopt { request, endpoint } => {
-                let runs = Place::Runs {
-                    at: *endpoint,
+                let runs = State::Running {
+                    endpoint: *endpoint,
                     settled: false,
                 };
                 match self.entries.get_mut(&request.id) {
                     Some(entry) if entry.runs() => {}
-                    Some(entry) => entry.place = runs,
-                    None => self.arrives(request, runs),
+                    Some(entry) => entry.state = runs,
+                    None => self.record_arrival(request, runs),
                 }
             }
             Input::Sent { id, endpoint } => {
-                if let Some(Place::Runs { at, .. }) = self.place_mut(*id) {
-                    *at = *endpoint;
+                if let Some(State::Running {
+                    endpoint: current, ..
+                }) = self.state_mut(*id)
+                {
+                    *current = *endpoint;
                 }
             }
-            Input::Completed { id, .. } => self.ends(*id),
-            Input::Settle { id, .. } if self.policy.gate == Gate::Manual => self.ends(*id),
+            Input::Completed { id, .. } => self.record_end(*id),
+            Input::Settle { id, .. } if self.policy.gate == Gate::Manual => self.record_end(*id),
             Input::Settle { .. } => {}
             Input::Requeue(id) => {
                 let entry = self.entries.get_mut(id).filter(|entry| entry.runs());
-                assert!(!requeued || entry.is_some(), "only what runs is requeued");
+                assert!(!requeued || entry.is_some(), "only a running request is requeued");
                 if let Some(entry) = entry.filter(|_| requeued) {
-                    entry.place = Place::Waits;
+                    entry.state = State::Waiting;
                 }
             }
             Input::Endpoint { id, state } => {
@@ -169,8 +172,8 @@ impl InvariantChecker {
             Input::Failed { endpoint, .. } => {
                 self.failures.insert(*endpoint);
             }
-            Input::Suspend(id) => self.suspend(*id, Place::Waits, Place::Suspended),
-            Input::Continue(id) => self.suspend(*id, Place::Suspended, Place::Waits),
+            Input::Suspend(id) => self.suspend(*id, State::Waiting, State::Suspended),
+            Input::Continue(id) => self.suspend(*id, State::Suspended, State::Waiting),
             Input::Amend(amended) => self.amend(amended),
             Input::Relist(relisted) => {
                 for id in &relisted.removed {
@@ -200,41 +203,45 @@ impl InvariantChecker {
         }
     }
 
-    fn suspend(&mut self, id: RequestId, from: Place, to: Place) {
-        if let Some(place) = self.place_mut(id).filter(|place| **place == from) {
-            *place = to;
+    fn suspend(&mut self, id: RequestId, before: State, after: State) {
+        if let Some(state) = self.state_mut(id).filter(|state| **state == before) {
+            *state = after;
         }
     }
 
-    fn ends(&mut self, id: RequestId) {
-        if let Some(place) = self.place_mut(id)
-            && let Place::Runs { settled, .. } = *place
+    fn record_end(&mut self, id: RequestId) {
+        if let Some(state) = self.state_mut(id)
+            && let State::Running { settled, .. } = *state
         {
-            *place = Place::Ends { settled };
+            *state = State::Ended { settled };
         }
     }
 
-    fn arrives(&mut self, request: &Request, place: Place) {
+    fn record_arrival(&mut self, request: &Request, state: State) {
         if !self.entries.contains_key(&request.id) {
             self.arrivals += 1;
             let request = request.clone();
-            self.entries.insert(request.id, Entry { request, place });
+            self.entries.insert(request.id, Entry { request, state });
         }
     }
 
-    fn place_mut(&mut self, id: RequestId) -> Option<&mut Place> {
-        self.entries.get_mut(&id).map(|entry| &mut entry.place)
+    fn state_mut(&mut self, id: RequestId) -> Option<&mut State> {
+        self.entries.get_mut(&id).map(|entry| &mut entry.state)
     }
 
     fn grant(&mut self, id: RequestId, endpoints: &[EndpointId], outcome: Outcome, engine: &Engine) {
         let entry = &self.entries[&id];
         assert!(!entry.runs(), "{id:?} is granted twice");
-        assert_ne!(entry.place, Place::Suspended, "{id:?} can't go");
-        let place = match outcome {
-            Outcome::Bypassed => Place::New,
-            _ => entry.place,
+        assert_ne!(
+            entry.state,
+            State::Suspended,
+            "{id:?} is suspended and can't be granted"
+        );
+        let state = match outcome {
+            Outcome::Bypassed => State::New,
+            _ => entry.state,
         };
-        assert_eq!(entry.place, place, "who bypasses comes now");
+        assert_eq!(entry.state, state, "only a new request bypasses");
         assert!((1..=3).contains(&endpoints.len()));
         let request = entry.request.clone();
         for (index, endpoint) in endpoints.iter().enumerate() {
@@ -243,14 +250,14 @@ impl InvariantChecker {
             let eligible = request.eligible.as_ref();
             assert!(eligible.is_none_or(|eligible| eligible.contains(endpoint)));
         }
-        self.within_limits(&request, endpoints, engine);
+        self.check_limits(&request, endpoints, engine);
         let settled = false;
-        *self.place_mut(id).expect("it is there") = Place::Runs {
-            at: endpoints[0],
+        *self.state_mut(id).expect("a granted request exists") = State::Running {
+            endpoint: endpoints[0],
             settled,
         };
         self.granted.0 += 1;
-        // A script lets go whom it wants.
+        // Under a manual gate the rate doesn't limit.
         if let Some(rate) = self
             .policy
             .queue
@@ -279,9 +286,9 @@ impl InvariantChecker {
         }
     }
 
-    /// Before it runs.
-    fn within_limits(&self, request: &Request, endpoints: &[EndpointId], engine: &Engine) {
-        let stock = self.running().filter(|&at| self.is_ready(at)).count() as u64;
+    /// Checks the limits of the gate and of the flow before the grant.
+    fn check_limits(&self, request: &Request, endpoints: &[EndpointId], engine: &Engine) {
+        let stock = self.running().filter(|&endpoint| self.is_ready(endpoint)).count() as u64;
         let by_budget = matches!(self.policy.gate, Gate::Auto { .. });
         assert!(
             by_budget || !self.counts_requests() || stock < engine.upper() || stock == 0,
@@ -311,10 +318,10 @@ impl InvariantChecker {
     }
 
     fn settled(&mut self, id: RequestId, input: Option<&Input>) {
-        let asked = matches!(input, Some(Input::Completed { id: of, .. } | Input::Settle { id: of, .. }) if *of == id);
-        assert!(asked, "{id:?} is settled and nobody asked");
-        match self.place_mut(id) {
-            Some(Place::Runs { settled, .. } | Place::Ends { settled }) if !*settled => *settled = true,
+        let expected = matches!(input, Some(Input::Completed { id: ended, .. } | Input::Settle { id: ended, .. }) if *ended == id);
+        assert!(expected, "{id:?} is settled without an input for it");
+        match self.state_mut(id) {
+            Some(State::Running { settled, .. } | State::Ended { settled }) if !*settled => *settled = true,
             other => panic!("{id:?} is settled: {other:?}"),
         }
     }
@@ -331,11 +338,14 @@ impl InvariantChecker {
         self.endpoints.get(&id).is_some_and(|state| state.ready)
     }
 
-    /// Only who failed is marked down, for a time, and never the last that is healthy.
-    fn look_at_down(&mut self, endpoints: &[EndpointSnapshot]) {
+    /// Checks that only endpoints with a failure are marked down, until a later time, and never the last healthy one.
+    fn check_ejections(&mut self, endpoints: &[EndpointSnapshot]) {
         let down = endpoints.iter().filter(|endpoint| endpoint.down_until.is_some());
         self.down = down.clone().map(|endpoint| endpoint.id).collect();
-        assert!(self.down.is_subset(&self.failures), "nothing failed there");
+        assert!(
+            self.down.is_subset(&self.failures),
+            "an endpoint without a failure is marked down"
+        );
         assert!(
             down.clone()
                 .all(|endpoint| endpoint.down_until > Some(self.latest))
@@ -349,10 +359,10 @@ impl InvariantChecker {
 
     fn compare(&mut self, engine: &Engine) {
         let snapshot = engine.snapshot();
-        // One that waited and was adopted runs, and no effect says so.
+        // A waiting request that is adopted runs without an effect.
         let waiting = || self.entries.values().filter(|entry| !entry.runs());
         assert_eq!(snapshot.waiting, waiting().count() as u64, "waiting");
-        let suspended = waiting().filter(|entry| entry.place == Place::Suspended);
+        let suspended = waiting().filter(|entry| entry.state == State::Suspended);
         assert_eq!(snapshot.suspended, suspended.count() as u64, "suspended");
         for band in snapshot.bands {
             let of_band = waiting().filter(|entry| entry.request.band == band.band);
@@ -362,31 +372,36 @@ impl InvariantChecker {
         let outcomes = snapshot.counters.outcomes_total();
         assert_eq!(outcomes + snapshot.waiting, self.arrivals, "outcomes and waiting");
         for endpoint in &snapshot.endpoints {
-            let there = self.running().filter(|&at| at == endpoint.id).count() as u64;
-            let same = endpoint.stock == there || !self.counts_requests();
-            assert!(same, "{there} run: {endpoint:?}");
+            let count = self
+                .running()
+                .filter(|&endpoint_id| endpoint_id == endpoint.id)
+                .count() as u64;
+            let same = endpoint.stock == count || !self.counts_requests();
+            assert!(same, "{count} run: {endpoint:?}");
             assert_eq!(endpoint.ready, self.is_ready(endpoint.id));
         }
         let in_flight: u64 = snapshot.flows.iter().map(|flow| flow.in_flight).sum();
         assert_eq!(in_flight, self.running().count() as u64, "in flight");
-        let due = engine.poll_timeout().is_some_and(|at| at <= self.latest);
+        let due = engine
+            .poll_timeout()
+            .is_some_and(|endpoint_id| endpoint_id <= self.latest);
         assert!(
             !due || self.policy.gate == Gate::Manual,
-            "a timer is due after all were heard"
+            "a timer is due after all timers were handled"
         );
     }
 
-    /// All end and leave: nothing of them stays.
-    pub(crate) fn close(mut self, now: Instant, say: &mut impl FnMut(Instant, Option<Input>, &mut Self)) {
+    /// Ends all requests and removes all endpoints.
+    pub(crate) fn close(mut self, now: Instant, handle: &mut impl FnMut(Instant, Option<Input>, &mut Self)) {
         let now = now.max(self.latest);
-        say(now, Some(Input::Drain(true)), &mut self);
+        handle(now, Some(Input::Drain(true)), &mut self);
         let service = penstock_engine::input::Service::Nothing;
         for id in self.live().collect::<Vec<_>>() {
-            say(now, Some(Input::Completed { id, service }), &mut self);
+            handle(now, Some(Input::Completed { id, service }), &mut self);
         }
-        assert_eq!(self.live().next(), None, "somebody is left");
+        assert_eq!(self.live().next(), None, "a request is left");
         for id in self.endpoints.keys().copied().collect::<Vec<_>>() {
-            say(now, Some(Input::EndpointRemoved(id)), &mut self);
+            handle(now, Some(Input::EndpointRemoved(id)), &mut self);
         }
     }
 }
@@ -401,9 +416,9 @@ impl Entry {
     }
 
     const fn runs_at(&self) -> Option<EndpointId> {
-        match self.place {
-            Place::Runs { at, .. } => Some(at),
-            Place::New | Place::Waits | Place::Suspended | Place::Ends { .. } => None,
+        match self.state {
+            State::Running { endpoint, .. } => Some(endpoint),
+            State::New | State::Waiting | State::Suspended | State::Ended { .. } => None,
         }
     }
 }

@@ -1,4 +1,4 @@
-//! What becomes of a newcomer.
+//! The decision about an arriving request: bypass, wait or reject.
 
 use std::time::Duration;
 
@@ -42,7 +42,7 @@ impl Model {
         }
     }
 
-    /// Above all limits.
+    /// Adopts a running request, regardless of all limits.
     pub(super) fn adopt(&mut self, request: Request, endpoint: EndpointId) {
         let id = request.id;
         match self.find(id).cloned() {
@@ -133,7 +133,7 @@ impl Model {
         item
     }
 
-    /// The flow is there, if it wasn't.
+    /// Creates the flow if it doesn't exist.
     pub(super) fn ensure_flow(&mut self, leaf: Leaf, name: &str) {
         let band = leaf.0.0;
         let mut of_band = self.nodes.iter().filter(|((tree, _), _)| tree.0 == band);
@@ -145,7 +145,7 @@ impl Model {
         self.nodes.insert((leaf, name.into()));
     }
 
-    /// By the number of the class in the ring of all sets.
+    /// The position of the request's class in the ring of all class sets.
     fn classify(&self, set: u16, key: &ClassKey, uncached: u64) -> usize {
         let sets = &self.policy.classes;
         if sets.is_empty() {
@@ -165,12 +165,14 @@ impl Model {
             .max_by_key(|bucket| bucket.min_tokens)
             .map(|bucket| &bucket.name);
         let of_family = |family: &str| {
-            let of = |wanted: Option<&Box<str>>| {
+            let with_bucket = |wanted: Option<&Box<str>>| {
                 set.classes
                     .iter()
                     .position(|class| *class.family == *family && class.bucket.as_ref() == wanted)
             };
-            bucket.and_then(|_| of(bucket)).or_else(|| of(None))
+            bucket
+                .and_then(|_| with_bucket(bucket))
+                .or_else(|| with_bucket(None))
         };
         let by_default = || {
             let family = set.default_family.as_ref().unwrap_or(&set.classes[0].family);
@@ -210,8 +212,8 @@ impl Model {
             .waiting()
             .filter(|other| other.band == item.band && other.name == item.name);
         let in_flow = of_identity.count() as u64;
-        let own = self.policy.flows.capacities.get(&item.name).copied();
-        if in_flow >= own.unwrap_or(queue.flow_capacity) {
+        let flow_limit = self.policy.flows.capacities.get(&item.name).copied();
+        if in_flow >= flow_limit.unwrap_or(queue.flow_capacity) {
             return Err(Outcome::RejectedFlowCapacity);
         }
         if !self.class_has_room(item) {
@@ -240,19 +242,22 @@ impl Model {
         Ok(())
     }
 
-    /// Of the lowest band, of the identity that was preempted least recently, the youngest.
+    /// Displaces the youngest request of the least recently preempted identity in the lowest band.
     fn displace(&mut self, effects: &mut EngineEffects) {
         let band = self.waiting().map(|item| item.band).max();
-        let band = band.expect("something less critical waits");
+        let band = band.expect("a less critical request waits");
         let victims = || self.waiting().filter(|item| item.band == band);
         let turn = |item: &&Item| self.preemption_order[&(band, item.name.clone())];
-        let name = victims().min_by_key(turn).expect("it waits").name.clone();
+        let name = victims().min_by_key(turn).expect("a request waits").name.clone();
         let youngest = victims()
             .filter(|item| item.name == name)
             .max_by_key(|item| (item.arrived, item.sequence));
-        let youngest = youngest.expect("it waits").id;
+        let youngest = youngest.expect("a request waits").id;
         self.preemptions += 1;
-        self.preemption_order.get_mut(&(band, name)).expect("it waits").0 = self.preemptions;
+        self.preemption_order
+            .get_mut(&(band, name))
+            .expect("a request waits")
+            .0 = self.preemptions;
         self.reject_waiting(youngest, Outcome::Displaced, effects);
     }
 

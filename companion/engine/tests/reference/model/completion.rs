@@ -1,4 +1,4 @@
-//! How a request ends, waiting or running.
+//! The ways in which a request ends, waiting or running.
 
 use std::time::Duration;
 
@@ -10,7 +10,8 @@ use penstock_engine::{Effect, Instant, Outcome, RequestId};
 use super::engine_effects::EngineEffects;
 use super::{Item, Model, Running, Used};
 
-/// When, deadlines first, of the earlier first; and who is told what.
+/// Expiry of a waiting request, in the order in which simultaneous ones fire: time, deadlines first, then age; with
+/// the id and the outcome.
 type Timer = (Instant, bool, (i128, Instant), u64, RequestId, Outcome);
 
 impl Model {
@@ -40,11 +41,11 @@ impl Model {
         effects.expect_next(Effect::Settled {
             id,
             band: item.band,
-            cost: Tokens(cost.expect("just settled")),
+            cost: Tokens(cost.expect("a completed request is settled")),
         });
     }
 
-    /// Once.
+    /// Settles a running request, at most once.
     pub(super) fn settle(&mut self, id: RequestId, service: Service) {
         let Some(item) = self.find(id).cloned() else {
             return;
@@ -52,33 +53,33 @@ impl Model {
         let Some(mut running) = item.running.filter(|running| running.settled.is_none()) else {
             return;
         };
-        let real = match service {
+        let settled_cost = match service {
             Service::Nothing => None,
             Service::Served(_) if running.unit == CostUnit::Requests => Some(1),
             Service::Served(usage) => Some(self.cost_of(&item, usage)),
         };
-        self.account(&item, &running, real);
+        self.account(&item, &running, settled_cost);
         if let Service::Served(usage) = service {
-            let tokens = |of: Option<Tokens>, estimate| of.map_or(estimate, |tokens| tokens.0);
+            let tokens = |reported: Option<Tokens>, estimate| reported.map_or(estimate, |tokens| tokens.0);
             let prompt = tokens(usage.prompt, item.prompt);
             running.output = tokens(usage.output, item.output);
             running.tokens = prompt + running.output;
             running.prefill = prompt.saturating_sub(tokens(usage.cached, item.cached));
         }
-        running.settled = Some(real.unwrap_or(0));
-        *self.running_mut(id).expect("it runs") = running;
+        running.settled = Some(settled_cost.unwrap_or(0));
+        *self.running_mut(id).expect("the request runs") = running;
     }
 
-    fn account(&mut self, item: &Item, running: &Running, real: Option<u64>) {
+    fn account(&mut self, item: &Item, running: &Running, settled_cost: Option<u64>) {
         let leaf = self.leaf(item);
-        if real.is_none() {
+        if settled_cost.is_none() {
             self.refund(item, running.taken);
         }
         if self.discipline() != Discipline::Drr {
-            let tags = self.tags.get_mut(&leaf).expect("it was charged there");
-            tags.settle(&item.name, running.cost, running.weight, real);
+            let tags = self.tags.get_mut(&leaf).expect("the leaf was charged");
+            tags.settle(&item.name, running.cost, running.weight, settled_cost);
         }
-        if let Some(cost) = real.filter(|_| self.discipline() == Discipline::Usage) {
+        if let Some(cost) = settled_cost.filter(|_| self.discipline() == Discipline::Usage) {
             let bucket = self.bucket();
             self.used.push(Used {
                 leaf,
@@ -135,8 +136,8 @@ impl Model {
     }
 
     pub(super) fn expire(&mut self, effects: &mut EngineEffects) {
-        while let Some((at, _, _, _, id, outcome)) = self.timers().into_iter().min() {
-            if at > self.now {
+        while let Some((due, _, _, _, id, outcome)) = self.timers().into_iter().min() {
+            if due > self.now {
                 break;
             }
             self.reject_waiting(id, outcome, effects);
@@ -146,12 +147,12 @@ impl Model {
     fn timers(&self) -> Vec<Timer> {
         let mut timers = Vec::new();
         for item in self.waiting() {
-            let (at, outcome) = self.ttl_end(item);
+            let (due, outcome) = self.ttl_end(item);
             let order = (item.starts, item.arrived);
-            timers.push((at, true, order, item.sequence, item.id, outcome));
-            if let Some(at) = item.deadline {
+            timers.push((due, true, order, item.sequence, item.id, outcome));
+            if let Some(due) = item.deadline {
                 let outcome = Outcome::DeadlineExceeded;
-                timers.push((at, false, (0, item.arrived), item.sequence, item.id, outcome));
+                timers.push((due, false, (0, item.arrived), item.sequence, item.id, outcome));
             }
         }
         timers
@@ -173,13 +174,13 @@ impl Model {
                 Outcome::NoEndpoints,
             ),
             None => {
-                let came = u64::try_from(item.starts + self.outages).expect("no arrival lies before zero");
-                (Instant::from_nanos(came).after(queue.ttl), Outcome::ExpiredTtl)
+                let arrived = u64::try_from(item.starts + self.outages).expect("no arrival lies before zero");
+                (Instant::from_nanos(arrived).after(queue.ttl), Outcome::ExpiredTtl)
             }
         }
     }
 
-    /// It waits no more, and isn't charged for it.
+    /// Removes a waiting request, which has no charge.
     pub(super) fn remove_waiting(&mut self, id: RequestId) {
         let item = self.item(id).clone();
         self.items.retain(|item| item.id != id);
@@ -187,7 +188,7 @@ impl Model {
         self.release(&item);
     }
 
-    /// Nothing of it is there any more; perhaps nothing of its flow is.
+    /// Drops the request's flow if no request of it is left.
     pub(super) fn release(&mut self, item: &Item) {
         let leaf = self.leaf(item);
         let mut of_flow = self.items.iter();

@@ -1,4 +1,4 @@
-//! Who goes next, and what that costs whom.
+//! The choice of the next request, and the charges of its dispatch.
 
 use std::cmp::Reverse;
 
@@ -26,7 +26,7 @@ impl Model {
         (self.tree(item), item.class)
     }
 
-    /// What a visit of one of that weight grants, in quarters; `tokens` to a weight of 1, or one request.
+    /// The quantum of a child with this weight, in quarters. A weight of 1 gets `tokens`, or one request.
     fn quantum(&self, weight: f64, tokens: u64) -> u64 {
         let unit = match self.policy.flows.cost {
             CostUnit::Tokens => tokens,
@@ -42,7 +42,7 @@ impl Model {
         }
     }
 
-    /// What waits has changed, or who may: every level hears of it.
+    /// Updates the backlog of every level, after a change of the queue or of the limits.
     pub(super) fn refresh_backlogs(&mut self) {
         let waiting: Vec<Item> = self.waiting().cloned().collect();
         let mut bands: Vec<(Band, u64)> = Vec::new();
@@ -53,7 +53,7 @@ impl Model {
             }
         }
         if let Some(ring) = &mut self.band_ring {
-            ring.refresh_backlogs(&bands);
+            ring.set_waiting(&bands);
         }
         let model_quantum = self.quantum(1.0, 1_024);
         for item in &waiting {
@@ -62,13 +62,13 @@ impl Model {
                 self.model_rings.entry(tree.0).or_insert_with(DrrRing::joining);
             }
             if self.classes.len() > 1 {
-                let all = self.classes.iter().enumerate();
-                let all = all
-                    .map(|(class, of)| (class, of.quantum * QUARTERS))
+                let quanta = self.classes.iter().enumerate();
+                let quanta = quanta
+                    .map(|(class, definition)| (class, definition.quantum * QUARTERS))
                     .collect::<Vec<_>>();
                 self.class_rings
                     .entry(tree)
-                    .or_insert_with(|| DrrRing::fixed(all));
+                    .or_insert_with(|| DrrRing::fixed(quanta));
             }
             if self.discipline() == Discipline::Drr {
                 self.flow_rings.entry(leaf).or_insert_with(DrrRing::joining);
@@ -79,74 +79,74 @@ impl Model {
                     .or_insert_with(|| VirtualTime::new(discipline));
             }
         }
-        let those = |of: &dyn Fn(&Item) -> bool| {
+        let waiting_where = |definition: &dyn Fn(&Item) -> bool| {
             waiting
                 .iter()
-                .filter(|item| of(item))
+                .filter(|item| definition(item))
                 .cloned()
                 .collect::<Vec<_>>()
         };
         for (band, ring) in &mut self.model_rings {
-            let models = those(&|item| item.band == *band);
+            let models = waiting_where(&|item| item.band == *band);
             let models: Vec<_> = models
                 .into_iter()
                 .map(|item| (item.model, model_quantum))
                 .collect();
-            ring.refresh_backlogs(&models);
+            ring.set_waiting(&models);
         }
         let trees: Vec<Tree> = self.class_rings.keys().cloned().collect();
         for tree in trees {
-            let there = those(&|item| self.tree(item) == tree);
-            let there = there
+            let backlogged = waiting_where(&|item| self.tree(item) == tree);
+            let backlogged = backlogged
                 .iter()
                 .map(|item| (item.class, self.classes[item.class].quantum * QUARTERS));
-            let there: Vec<_> = there.collect();
+            let backlogged: Vec<_> = backlogged.collect();
             self.class_rings
                 .get_mut(&tree)
-                .expect("just seen")
-                .refresh_backlogs(&there);
+                .expect("its key was listed")
+                .set_waiting(&backlogged);
         }
         let leaves: Vec<Leaf> = self.flow_rings.keys().cloned().collect();
         for leaf in leaves {
-            let there = those(&|item| self.leaf(item) == leaf);
+            let backlogged = waiting_where(&|item| self.leaf(item) == leaf);
             let weight = |item: &Item| self.policy.flows.weight_of(&item.name);
-            let there = there
+            let backlogged = backlogged
                 .iter()
                 .map(|item| (item.name.clone(), self.quantum(weight(item), 1_024)));
-            let there: Vec<_> = there.collect();
+            let backlogged: Vec<_> = backlogged.collect();
             self.flow_rings
                 .get_mut(&leaf)
-                .expect("just seen")
-                .refresh_backlogs(&there);
+                .expect("its key was listed")
+                .set_waiting(&backlogged);
         }
         let leaves: Vec<Leaf> = self.tags.keys().cloned().collect();
         for leaf in leaves {
             let mut names: Vec<Box<str>> = self.tags[&leaf].flows.keys().cloned().collect();
-            let there = those(&|item| self.leaf(item) == leaf);
-            names.extend(there.iter().map(|item| item.name.clone()));
+            let backlogged = waiting_where(&|item| self.leaf(item) == leaf);
+            names.extend(backlogged.iter().map(|item| item.name.clone()));
             for name in names {
-                let waits =
-                    there.iter().any(|item| item.name == name && !item.suspended) && !self.is_at_limit(&name);
-                let tags = self.tags.get_mut(&leaf).expect("just seen");
+                let waits = backlogged.iter().any(|item| item.name == name && !item.suspended)
+                    && !self.is_at_limit(&name);
+                let tags = self.tags.get_mut(&leaf).expect("its key was listed");
                 tags.set_backlogged(&name, waits);
             }
         }
     }
 
-    /// In its flow: the first goes first.
-    fn place(&self, item: &Item) -> (Reverse<u8>, u128, u64, u64) {
-        let own = self.classes.get(item.class).and_then(|class| class.order);
-        let (at, nanos) = (u128::from(item.arrived.as_nanos()), u128::MAX >> 1);
-        let score = match own.unwrap_or(self.policy.order) {
-            Order::Fcfs => nanos + at - item.jump.as_nanos(),
+    /// The order within a flow; the least goes first.
+    fn order_in_flow(&self, item: &Item) -> (Reverse<u8>, u128, u64, u64) {
+        let class_order = self.classes.get(item.class).and_then(|class| class.order);
+        let (arrived, nanos) = (u128::from(item.arrived.as_nanos()), u128::MAX >> 1);
+        let score = match class_order.unwrap_or(self.policy.order) {
+            Order::Fcfs => nanos + arrived - item.jump.as_nanos(),
             Order::Wspt => {
-                // The tests' head starts are whole seconds: cost/(1+s) in parts that all of them divide.
+                // The tests' head starts are whole seconds: cost/(1+s) in units that all of them divide.
                 u128::from(self.class_cost(item)) * 720_720 / u128::from(1 + item.jump.as_secs())
             }
-            Order::Edf => item.deadline.map_or(nanos, |at| at.as_nanos().into()),
+            Order::Edf => item.deadline.map_or(nanos, |arrived| arrived.as_nanos().into()),
             Order::SloDeadline { target } => {
                 let target = item.ttft_target.or(target);
-                target.map_or(nanos, |target| at + target.as_nanos())
+                target.map_or(nanos, |target| arrived + target.as_nanos())
             }
         };
         (
@@ -161,21 +161,21 @@ impl Model {
         let of_flow = self
             .active()
             .filter(|other| other.name == item.name && self.leaf(other) == self.leaf(item));
-        let head = of_flow.min_by_key(|other| self.place(other));
+        let head = of_flow.min_by_key(|other| self.order_in_flow(other));
         head.is_some_and(|head| head.id == item.id)
     }
 
-    /// The head of that flow, if it can go.
+    /// The head of the flow, if it can be dispatched.
     fn head(&self, leaf: &Leaf, name: &str) -> Option<&Item> {
         let of_flow = self
             .active()
             .filter(|item| *item.name == *name && self.leaf(item) == *leaf);
         of_flow
-            .min_by_key(|item| self.place(item))
+            .min_by_key(|item| self.order_in_flow(item))
             .filter(|item| self.can_go(item))
     }
 
-    // Each level: the request that would go, changing nothing.
+    // For each level: the request that would go next, without changing anything.
 
     fn next_of_leaf(&self, leaf: &Leaf) -> Option<Item> {
         if let Some(ring) = self.flow_rings.get(leaf) {
@@ -187,13 +187,13 @@ impl Model {
         let heads = self
             .waiting()
             .filter(|item| self.leaf(item) == *leaf && self.is_head(item) && self.can_go(item));
-        heads.min_by_key(|item| self.tag(item)).cloned()
+        heads.min_by_key(|item| self.order_key(item)).cloned()
     }
 
-    /// With ties by arrival.
-    fn tag(&self, item: &Item) -> (bool, i128, u64, u64) {
+    /// The virtual-time key of a request, with ties by arrival.
+    fn order_key(&self, item: &Item) -> (bool, i128, u64, u64) {
         let weight = self.policy.flows.weight_of(&item.name);
-        let (last, tag) = match self.discipline() {
+        let (is_anonymous, order_key) = match self.discipline() {
             Discipline::Usage => (*item.name == *"anonymous", step(self.usage(item), weight)),
             Discipline::Wfq
             | Discipline::Vtc
@@ -201,10 +201,10 @@ impl Model {
             | Discipline::Drr
             | Discipline::Fifo => {
                 let tags = &self.tags[&self.leaf(item)];
-                (false, tags.tag(&item.name, self.cost(item), weight))
+                (false, tags.order_key(&item.name, self.cost(item), weight))
             }
         };
-        (last, tag, item.arrived.as_nanos(), item.sequence)
+        (is_anonymous, order_key, item.arrived.as_nanos(), item.sequence)
     }
 
     fn next_of_tree(&self, tree: &Tree) -> Option<Item> {
@@ -233,7 +233,7 @@ impl Model {
     /// The request that goes next.
     pub(super) fn next(&self) -> Option<RequestId> {
         let next = |band: &Band| self.next_of_band(*band);
-        // Of strict bands none has a turn; of weighted ones those without go when no other can.
+        // Under strict priority no band has a turn. Under weighted bands, those without weight go when no other can.
         let has_turn = |band: &Band| self.band_quantum(*band) > 0;
         let without_turn = || {
             BANDS
@@ -246,36 +246,36 @@ impl Model {
         next(&band).map(|item| item.id)
     }
 
-    /// The same walk, for good.
+    /// Dispatches the item at each level: advances the rings to it and takes its cost.
     fn serve(&mut self, item: &Item) -> [Taken; 4] {
-        let still = self.clone();
+        let snapshot = self.clone();
         let (leaf, tree) = (self.leaf(item), self.tree(item));
         let (cost, class_cost) = (self.cost(item), self.class_cost(item));
         let mut taken = [Taken::default(); 4];
-        let has_turn = |band: Band| still.band_quantum(band) > 0;
+        let has_turn = |band: Band| snapshot.band_quantum(band) > 0;
         if let Some(ring) = self.band_ring.as_mut().filter(|_| has_turn(item.band)) {
-            let next = |band: Band| still.next_of_band(band).filter(|_| has_turn(band));
-            ring.pick(|band| next(*band).map(|item| still.cost(&item)));
+            let next = |band: Band| snapshot.next_of_band(band).filter(|_| has_turn(band));
+            ring.pick(|band| next(*band).map(|item| snapshot.cost(&item)));
             taken[0] = ring.take(&item.band, cost);
         }
         if let Some(ring) = self.model_rings.get_mut(&item.band) {
-            let next = |model: &str| still.next_of_tree(&(item.band, model.into()));
-            ring.pick(|model| next(model).map(|item| still.cost(&item)));
+            let next = |model: &str| snapshot.next_of_tree(&(item.band, model.into()));
+            ring.pick(|model| next(model).map(|item| snapshot.cost(&item)));
             taken[1] = ring.take(&item.model, cost);
         }
         if let Some(ring) = self.class_rings.get_mut(&tree) {
-            let next = |class: &usize| still.next_of_leaf(&(tree.clone(), *class));
-            ring.pick(|class| next(class).map(|item| still.class_cost(&item)));
+            let next = |class: &usize| snapshot.next_of_leaf(&(tree.clone(), *class));
+            ring.pick(|class| next(class).map(|item| snapshot.class_cost(&item)));
             taken[2] = ring.take(&item.class, class_cost);
         }
         if let Some(ring) = self.flow_rings.get_mut(&leaf) {
-            ring.pick(|name| still.head(&leaf, name).map(|item| still.cost(item)));
+            ring.pick(|name| snapshot.head(&leaf, name).map(|item| snapshot.cost(item)));
             taken[3] = ring.take(&item.name, cost);
         }
         taken
     }
 
-    /// What went past the queue takes what there is.
+    /// Charges a request that bypassed the queue; each ring takes at most its deficit.
     fn charge(&mut self, item: &Item) -> [Taken; 4] {
         let (leaf, tree) = (self.leaf(item), self.tree(item));
         let (cost, class_cost) = (self.cost(item), self.class_cost(item));
@@ -316,7 +316,7 @@ impl Model {
         self.run(&item, endpoint, Outcome::Dispatched, taken);
     }
 
-    /// Of one that doesn't wait; it is in the list.
+    /// Starts a request from the list that doesn't wait.
     pub(super) fn start(&mut self, id: RequestId, endpoint: EndpointId, outcome: Outcome) {
         let item = self.item(id).clone();
         self.items.retain(|item| item.id != id);
@@ -360,13 +360,13 @@ impl Model {
         self.drop_unused_flows(&leaf);
     }
 
-    /// Of those who wait for the same endpoints, none of which takes them, the first gains nothing while virtual time
-    /// runs on, and the others keep their distance to it.
-    fn hold_back_blocked_lanes(&mut self, goes: &Item, before: i128, now: i128) {
-        let leaf = self.leaf(goes);
+    /// Adjusts flows whose heads wait for the same endpoints, all without room: the first of them gains nothing while
+    /// virtual time advances, and the rest keep their distance to it.
+    fn hold_back_blocked_lanes(&mut self, dispatched: &Item, before: i128, now: i128) {
+        let leaf = self.leaf(dispatched);
         let heads: Vec<Item> = self
             .waiting()
-            .filter(|item| item.id != goes.id && self.leaf(item) == leaf)
+            .filter(|item| item.id != dispatched.id && self.leaf(item) == leaf)
             .filter(|item| self.is_head(item) && !self.is_at_limit(&item.name))
             .filter(|item| self.lane(item).is_some() && self.endpoints_for(item).is_empty())
             .cloned()
@@ -375,13 +375,19 @@ impl Model {
         lanes.sort();
         lanes.dedup();
         for lane in lanes {
-            let of_lane = || heads.iter().filter(|item| self.lane(item) == lane);
-            let first = of_lane().map(|item| self.tag(item).1).min().expect("not empty");
+            let in_lane = || heads.iter().filter(|item| self.lane(item) == lane);
+            let first = in_lane()
+                .map(|item| self.order_key(item).1)
+                .min()
+                .expect("not empty");
             let shift = (now - first).min(now - before).max(0);
-            let names: Vec<Box<str>> = of_lane().map(|item| item.name.clone()).collect();
-            let tags = self.tags.get_mut(&leaf).expect("it is charged there");
+            let names: Vec<Box<str>> = in_lane().map(|item| item.name.clone()).collect();
+            let tags = self.tags.get_mut(&leaf).expect("the leaf was charged");
             for name in names {
-                tags.flows.get_mut(&name).expect("it waits").finish += shift;
+                tags.flows
+                    .get_mut(&name)
+                    .expect("a waiting flow has virtual time")
+                    .finish += shift;
             }
         }
     }

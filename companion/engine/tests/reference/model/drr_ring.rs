@@ -1,6 +1,6 @@
-//! Deficit round robin by visits, one step at a time: QUEUEING's rule for classes as it is written there.
+//! Deficit round robin by visits, one step at a time, as the rule for classes defines it.
 
-/// In quarters of a unit of cost: the tests' weights are quarters.
+/// Deficits are in quarters of a cost unit, because the weights in tests are quarters.
 pub const QUARTERS: u64 = 4;
 
 #[derive(Clone, Debug)]
@@ -9,12 +9,12 @@ struct Child<K> {
     quantum: u64,
     deficit: u64,
     in_visit: bool,
-    /// Something of it waits; how often that has begun.
+    /// Requests wait in this child; `period` counts how often that began.
     backlogged: bool,
     period: u64,
 }
 
-/// What was taken for one that went, and in which period of its child's.
+/// Deficit taken for a dispatched request, and the period of the child in which it was taken.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Taken {
     period: u64,
@@ -23,7 +23,7 @@ pub struct Taken {
 
 #[derive(Clone, Debug)]
 pub struct DrrRing<K> {
-    /// Who has nothing leaves, and comes back behind the cursor.
+    /// An empty child leaves the ring, and joins again behind the cursor.
     joining: bool,
     children: Vec<Child<K>>,
     cursor: usize,
@@ -31,7 +31,7 @@ pub struct DrrRing<K> {
 }
 
 impl<K: Clone + PartialEq> DrrRing<K> {
-    /// Everybody has a place, with so many quarters a visit.
+    /// A ring in which every child has a fixed place, with its quantum in quarters.
     pub fn fixed(children: impl IntoIterator<Item = (K, u64)>) -> Self {
         let child = |(key, quantum)| Child {
             key,
@@ -62,8 +62,8 @@ impl<K: Clone + PartialEq> DrrRing<K> {
         self.children.iter().position(|child| child.key == *key)
     }
 
-    /// Exactly `waiting`, each with its quantum, have something that waits. At most one of them is new.
-    pub fn refresh_backlogs(&mut self, waiting: &[(K, u64)]) {
+    /// Sets the children with waiting requests and their quanta. At most one of them is new.
+    pub fn set_waiting(&mut self, waiting: &[(K, u64)]) {
         for index in (0..self.children.len()).rev() {
             let child = &mut self.children[index];
             if child.backlogged && !waiting.iter().any(|(key, _)| *key == child.key) {
@@ -87,7 +87,7 @@ impl<K: Clone + PartialEq> DrrRing<K> {
     }
 
     fn join(&mut self, key: K, quantum: u64) {
-        assert!(self.joining, "who isn't in a fixed ring doesn't wait");
+        assert!(self.joining, "a fixed ring has all children");
         self.periods += 1;
         let child = Child {
             key,
@@ -123,7 +123,7 @@ impl<K: Clone + PartialEq> DrrRing<K> {
         self.cursor = (self.cursor + 1) % self.children.len();
     }
 
-    /// The one that goes, whose head costs what `head` says; `None`: it can't go.
+    /// The child that goes next; `head` returns the cost of its first request, or `None` if it can't go.
     pub fn pick(&mut self, head: impl Fn(&K) -> Option<u64>) -> Option<K> {
         let heads: Vec<Option<u64>> = self.children.iter().map(|child| head(&child.key)).collect();
         if heads.iter().all(Option::is_none) {
@@ -145,7 +145,7 @@ impl<K: Clone + PartialEq> DrrRing<K> {
         }
     }
 
-    /// The one that was picked goes, or one goes past the queue: as much as there is.
+    /// Charges a child that was picked or bypassed the queue; takes at most its deficit.
     pub fn take(&mut self, key: &K, cost: u64) -> Taken {
         let Some(index) = self.find(key).filter(|&index| self.children[index].backlogged) else {
             return Taken::default();
@@ -168,7 +168,7 @@ impl<K: Clone + PartialEq> DrrRing<K> {
         }
     }
 
-    /// In whole units.
+    /// The deficit in whole units.
     pub fn deficit(&self, key: &K) -> u64 {
         self.find(key)
             .map_or(0, |index| self.children[index].deficit / QUARTERS)

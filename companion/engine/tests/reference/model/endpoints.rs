@@ -1,4 +1,4 @@
-//! Endpoints: bounds, room, slow starts, outages.
+//! Endpoints: bounds, free places, slow starts, ejections and outages.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -10,12 +10,12 @@ use penstock_engine::{EndpointId, RequestId};
 
 use super::{Item, Model, Running, Server};
 
-/// Two decimals multiplied are in units of this.
+/// The product of two decimals is in this unit.
 const ONE: u128 = Decimal::ONE * Decimal::ONE;
 
 impl Server {
-    /// It is ready from now on, or isn't.
-    fn turn(&mut self, starting: bool) {
+    /// Updates `ready` and the slow start after a change of health or ejection.
+    fn update_ready(&mut self, starting: bool) {
         let ready = self.state.ready && self.down.is_none();
         if !ready {
             self.ramp = None;
@@ -29,7 +29,7 @@ impl Server {
     fn end_ejection(&mut self) {
         self.down = None;
         self.probed = true;
-        self.turn(false);
+        self.update_ready(false);
     }
 }
 
@@ -53,12 +53,13 @@ impl Model {
             times: 0,
         });
         server.state = state;
-        server.turn(starting);
+        server.update_ready(starting);
         self.endpoints.insert(id, server);
         self.end_slow_starts();
     }
 
-    /// Two different ones within 10 s, or one after it was down.
+    /// Marks an endpoint down after failures of two different requests within 10 s, or after one failure following an
+    /// ejection.
     pub(super) fn fail(&mut self, id: RequestId, endpoint: EndpointId) {
         let Some(mut server) = self
             .endpoints
@@ -71,24 +72,28 @@ impl Model {
         if !server.probed {
             self.failed.push((endpoint, id, self.now));
         }
-        let others = self.failed.iter().filter(|of| of.0 == endpoint && of.1 != id);
-        let lately = others
-            .filter(|of| self.now.since(of.2) <= Duration::from_secs(10))
+        let others = self
+            .failed
+            .iter()
+            .filter(|failure| failure.0 == endpoint && failure.1 != id);
+        let recent = others
+            .filter(|failure| self.now.since(failure.2) <= Duration::from_secs(10))
             .count();
-        let last = self.endpoints.values().filter(|server| server.ready).count() == 1;
-        if (server.probed || lately > 0) && !last {
-            let down = self.policy.outlier_ejection;
-            let rest = (0..server.times).fold(down.first, |rest, _| (rest * 2).min(down.max));
+        let is_last_ready = self.endpoints.values().filter(|server| server.ready).count() == 1;
+        if (server.probed || recent > 0) && !is_last_ready {
+            let ejection = self.policy.outlier_ejection;
+            let duration =
+                (0..server.times).fold(ejection.first, |duration, _| (duration * 2).min(ejection.max));
             server.times += 1;
-            server.down = Some(self.now.after(rest));
-            server.turn(false);
+            server.down = Some(self.now.after(duration));
+            server.update_ready(false);
             self.failed.retain(|failed| failed.0 != endpoint);
             self.endpoints.insert(endpoint, server);
         }
         self.refresh_backlogs();
     }
 
-    /// Who was down for long enough.
+    /// Ends the ejections that are due.
     pub(super) fn end_ejections(&mut self) {
         for server in self.endpoints.values_mut() {
             if server.down.is_some_and(|until| until <= self.now) {
@@ -106,7 +111,7 @@ impl Model {
         }
     }
 
-    /// What it adds to a bound of the pool.
+    /// The endpoint's part of a bound of the pool.
     fn share(&self, server: &Server, bound: Decimal) -> u128 {
         let full = match self.budget_of(server) {
             Some(budget) => u128::from(budget.typical) * ONE,
@@ -155,7 +160,7 @@ impl Model {
         Some(full.sum::<u128>().div_ceil(ONE) as u64)
     }
 
-    /// What one endpoint takes at a time.
+    /// The number of requests that one endpoint takes at a time.
     pub(super) fn own_bound(&self, server: &Server) -> u64 {
         match self.policy.gate {
             Gate::Open | Gate::Manual => u64::MAX,
@@ -180,7 +185,7 @@ impl Model {
         self.end_slow_starts();
     }
 
-    /// Those that hold nothing back any more.
+    /// Ends the slow starts that have reached the full bound.
     pub(super) fn end_slow_starts(&mut self) {
         let servers = self.endpoints.values().copied().map(|server| {
             let full = self.own_bound(&Server {
@@ -217,7 +222,7 @@ impl Model {
         self.refresh_backlogs();
     }
 
-    /// What runs there.
+    /// The requests that run there.
     pub(super) fn runs_at(&self, id: EndpointId) -> impl Iterator<Item = (&Item, &Running)> {
         let running = self
             .items
@@ -247,32 +252,32 @@ impl Model {
         self.policy.gate != Gate::Manual
     }
 
-    /// Those that have room for anything at all.
+    /// Ready endpoints with a free place, with their stock.
     pub(super) fn with_room(&self) -> BTreeMap<EndpointId, u64> {
         let ready = self.endpoints.iter().filter(|(_, server)| server.ready);
-        let room = ready.filter(|&(&id, server)| {
+        let free = ready.filter(|&(&id, server)| {
             let running = self.runs_at(id).count() as u64;
             let counted = match self.budget_of(server) {
                 Some(budget) => budget
                     .requests_max
-                    .is_none_or(|most| running == 0 || running + server.foreign < most),
+                    .is_none_or(|limit| running == 0 || running + server.foreign < limit),
                 None => self.stock_of(id) < self.own_bound(server),
             };
             counted && !self.aside.contains(&id) && server.ramp.is_none_or(|(bound, _)| running < bound)
         });
-        room.map(|(&id, _)| (id, self.stock_of(id))).collect()
+        free.map(|(&id, _)| (id, self.stock_of(id))).collect()
     }
 
     pub(super) fn may_dispatch(&self) -> bool {
         self.ready && self.gate_open(self.bounds().0) && !self.with_room().is_empty()
     }
 
-    /// Uncached prompt tokens in flight there.
+    /// Uncached prompt tokens in flight at the endpoint.
     fn prefill(&self, id: EndpointId) -> u64 {
         self.runs_at(id).map(|(_, running)| running.prefill).sum()
     }
 
-    /// It takes nothing more of that class.
+    /// Whether the endpoint is over the class's threshold.
     fn is_busy(&self, id: EndpointId, server: &Server, class: usize) -> bool {
         let Some(class) = self.classes.get(class) else {
             return false;
@@ -280,28 +285,28 @@ impl Model {
         let prefill = self.prefill(id);
         let fraction = class.busy_fraction.zip(server.state.batched_tokens_max);
         class.busy_tokens.is_some_and(|tokens| prefill >= tokens)
-            || fraction.is_some_and(|(part, most)| prefill as f64 >= part * most as f64)
+            || fraction.is_some_and(|(part, limit)| prefill as f64 >= part * limit as f64)
     }
 
-    /// Where its identity runs as much as it may.
+    /// Endpoints where the identity is at its limit.
     pub(super) fn excluded(&self, name: &str) -> Vec<EndpointId> {
-        let Some(most) = self.policy.flows.max_in_flight_per_endpoint else {
+        let Some(limit) = self.policy.flows.max_in_flight_per_endpoint else {
             return Vec::new();
         };
-        let mut there: BTreeMap<EndpointId, u64> = BTreeMap::new();
+        let mut counts: BTreeMap<EndpointId, u64> = BTreeMap::new();
         for item in self.items.iter().filter(|item| *item.name == *name) {
             if let Some(running) = item.running {
-                *there.entry(running.endpoint).or_default() += 1;
+                *counts.entry(running.endpoint).or_default() += 1;
             }
         }
-        there
+        counts
             .into_iter()
-            .filter(|&(_, count)| count >= most)
+            .filter(|&(_, count)| count >= limit)
             .map(|(id, _)| id)
             .collect()
     }
 
-    /// Those that take it now, with their stock.
+    /// Endpoints that can take the item now, with their stock.
     pub(super) fn endpoints_for(&self, item: &Item) -> BTreeMap<EndpointId, u64> {
         let excluded = self.excluded(&item.name);
         let mut room = self.with_room();

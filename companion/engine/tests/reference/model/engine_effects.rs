@@ -1,4 +1,4 @@
-//! What the engine effects, held against what the model says, with what is left to chance checked for its range.
+//! Compares the engine's effects with those that the model expects, and checks the range of random choices.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -7,9 +7,9 @@ use penstock_engine::units::Tokens;
 use penstock_engine::{Effect, EndpointId, Outcome, RequestId};
 
 use super::Model;
-use super::budgets::Use;
+use super::budgets::Utilisation;
 
-/// What the engine effects about one input, still to be accounted for.
+/// The engine's effects of one input that the model has not expected yet.
 pub struct EngineEffects(pub VecDeque<Effect>);
 
 impl EngineEffects {
@@ -30,7 +30,7 @@ impl EngineEffects {
             ..
         }) = &effect
         else {
-            panic!("{id:?} is refused with {outcome:?}, but the engine says {effect:?}");
+            panic!("{id:?} is rejected with {outcome:?}, but the engine's effect is {effect:?}");
         };
         let most = (wait + wait / 10).min(Duration::from_secs(120));
         assert!(
@@ -48,7 +48,7 @@ impl EngineEffects {
         );
     }
 
-    /// Where the engine sends `id`, if it may.
+    /// Expects a grant of `id`, checks its endpoints, and returns the first.
     pub(super) fn expect_grant(
         &mut self,
         model: &Model,
@@ -66,18 +66,22 @@ impl EngineEffects {
             ..
         }) = &effect
         else {
-            panic!("{id:?} is granted, but the engine says {effect:?}");
+            panic!("{id:?} is granted, but the engine's effect is {effect:?}");
         };
         let (endpoints, prompt, cached, output) = (endpoints.clone(), prompt, cached, output);
-        let mut able = model.choices(id);
-        assert_eq!(endpoints.len(), able.len().min(3));
+        let mut choices = model.choices(id);
+        assert_eq!(endpoints.len(), choices.len().min(3));
         for endpoint in &endpoints {
-            let order = |a: &(f64, Use), b: &(f64, Use)| {
+            let order = |a: &(f64, Utilisation), b: &(f64, Utilisation)| {
                 let used = a.1.0.total_cmp(&b.1.0).then(a.1.1.total_cmp(&b.1.1));
                 b.0.total_cmp(&a.0).then(used)
             };
-            let least = able.values().copied().min_by(order);
-            assert_eq!(able.remove(endpoint), least, "{endpoint:?} isn't the best");
+            let least = choices.values().copied().min_by(order);
+            assert_eq!(
+                choices.remove(endpoint),
+                least,
+                "{endpoint:?} isn't the best choice"
+            );
         }
         let (first, cost) = (endpoints[0], Tokens(cost));
         assert_eq!(

@@ -1,4 +1,4 @@
-//! What the model counts from its list whenever it is asked.
+//! Values that the model counts from its list of requests on demand.
 
 use std::collections::BTreeSet;
 
@@ -13,7 +13,7 @@ impl Model {
         self.items.iter().filter(|item| item.running.is_none())
     }
 
-    /// Those that may go some time.
+    /// Waiting requests that aren't suspended.
     pub fn active(&self) -> impl Iterator<Item = &Item> {
         self.waiting().filter(|item| !item.suspended)
     }
@@ -33,7 +33,7 @@ impl Model {
         }
     }
 
-    /// A snapshot: never settled.
+    /// The cost for classes, fixed at arrival and never settled.
     pub(super) fn class_cost(&self, item: &Item) -> u64 {
         item.prompt.saturating_sub(item.cached).max(1)
     }
@@ -55,7 +55,7 @@ impl Model {
     }
 
     pub(super) fn item(&self, id: RequestId) -> &Item {
-        self.find(id).expect("it is there")
+        self.find(id).expect("the request exists")
     }
 
     pub(super) fn running_mut(&mut self, id: RequestId) -> Option<&mut Running> {
@@ -66,13 +66,13 @@ impl Model {
         *self.outcomes.entry((band, outcome)).or_default() += 1;
     }
 
-    /// Flows of `leaf` of which nothing waits, runs, or is remembered by their discipline.
+    /// Drops the flows of `leaf` without waiting or running requests that the discipline doesn't remember either.
     pub(super) fn drop_unused_flows(&mut self, leaf: &Leaf) {
         let of_leaf = self.items.iter().filter(|item| self.leaf(item) == *leaf);
         let mut used: BTreeSet<Box<str>> = of_leaf.map(|item| item.name.clone()).collect();
         if self.discipline() == Discipline::Usage {
-            let there = self.used.iter().filter(|used| used.leaf == *leaf);
-            used.extend(there.map(|used| used.name.clone()));
+            let in_window = self.used.iter().filter(|used| used.leaf == *leaf);
+            used.extend(in_window.map(|used| used.name.clone()));
         }
         if let Some(tags) = self.tags.get_mut(leaf) {
             tags.drop_unused_flows(|name| used.contains(name));
@@ -84,18 +84,18 @@ impl Model {
                     .get(leaf)
                     .is_some_and(|tags| tags.flows.contains_key(name))
         };
-        let gone: Vec<_> = self
+        let unused: Vec<_> = self
             .nodes
             .iter()
             .filter(|(other, name)| other == leaf && !remembered(name))
             .cloned()
             .collect();
-        for node in gone {
+        for node in unused {
             self.nodes.remove(&node);
         }
         let tree = &leaf.0;
         if self.policy.per_model && !self.nodes.iter().any(|((other, _), _)| other == tree) {
-            // A model of which nothing is left is forgotten altogether.
+            // A model without flows is dropped altogether.
             self.class_rings.remove(tree);
             self.flow_rings.retain(|(other, _), _| other != tree);
             self.tags.retain(|(other, _), _| other != tree);
@@ -104,8 +104,8 @@ impl Model {
 
     /// The deficits of every class over all bands and models, in the order of the ring.
     pub fn deficits(&self) -> Vec<u64> {
-        let of = |class: usize| self.class_rings.values().map(|ring| ring.deficit(&class)).sum();
-        (0..self.classes.len()).map(of).collect()
+        let deficit = |class: usize| self.class_rings.values().map(|ring| ring.deficit(&class)).sum();
+        (0..self.classes.len()).map(deficit).collect()
     }
 
     pub fn waiting_by_band(&self) -> [u64; 3] {

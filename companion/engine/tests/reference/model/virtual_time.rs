@@ -1,4 +1,4 @@
-//! The rules that go by a tag, by definition. Virtual time is in units that all weights of the tests divide.
+//! The disciplines with virtual time, by definition. Virtual time is in units that all weights of the tests divide.
 
 use std::collections::BTreeMap;
 
@@ -6,7 +6,7 @@ use penstock_engine::policy::Discipline;
 
 const ONE: i128 = 720_720 * 1_024;
 
-/// How far `cost` moves one of `weight`, which is a number of quarters.
+/// The virtual time that `cost` takes a flow with this weight, a multiple of a quarter.
 pub fn step(cost: u128, weight: f64) -> i128 {
     cost as i128 * ONE * 4 / (weight * 4.0) as i128
 }
@@ -14,27 +14,27 @@ pub fn step(cost: u128, weight: f64) -> i128 {
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Flow {
     pub finish: i128,
-    /// Something of it waits and its own limit lets it go.
+    /// Requests of the flow wait, and the flow's limit admits them.
     pub backlogged: bool,
 }
 
-/// How virtual time was moved last, as long as nobody has started there.
+/// The last advance of virtual time, as long as no flow has started at it.
 #[derive(Clone, Debug)]
-struct Moved {
-    by: Box<str>,
+struct LastAdvance {
+    flow: Box<str>,
     step: i128,
     now: i128,
     served: Option<Box<str>>,
 }
 
-/// The flows of one leaf.
+/// Virtual time of the flows of one leaf.
 #[derive(Clone, Debug)]
 pub struct VirtualTime {
     discipline: Discipline,
     now: i128,
-    /// Of counters: who went last.
+    /// For `vtc`: the flow served last.
     served: Option<Box<str>>,
-    moved: Option<Moved>,
+    last_advance: Option<LastAdvance>,
     pub flows: BTreeMap<Box<str>, Flow>,
 }
 
@@ -44,19 +44,20 @@ impl VirtualTime {
             discipline,
             now: 0,
             served: None,
-            moved: None,
+            last_advance: None,
             flows: BTreeMap::new(),
         }
     }
 
-    /// Where who begins to wait starts, at least.
-    fn level(&self) -> i128 {
+    /// The least start of a flow that becomes backlogged.
+    fn start_level(&self) -> i128 {
         match self.discipline {
             Discipline::Wfq | Discipline::RoundRobin => self.now,
             Discipline::Vtc => {
-                let able = self.flows.values().filter(|flow| flow.backlogged);
+                let backlogged = self.flows.values().filter(|flow| flow.backlogged);
                 let last = || self.served.as_ref().map(|name| self.flows[name].finish);
-                able.map(|flow| flow.finish)
+                backlogged
+                    .map(|flow| flow.finish)
                     .min()
                     .or_else(last)
                     .unwrap_or(self.now)
@@ -73,8 +74,8 @@ impl VirtualTime {
         }
     }
 
-    /// What a head of that cost waits for.
-    pub fn tag(&self, name: &str, cost: u64, weight: f64) -> i128 {
+    /// The key that orders a flow with a head of this cost.
+    pub fn order_key(&self, name: &str, cost: u64, weight: f64) -> i128 {
         match self.discipline {
             Discipline::Wfq | Discipline::RoundRobin => self.flows[name].finish + self.step(cost, weight),
             Discipline::Vtc => self.flows[name].finish,
@@ -83,11 +84,11 @@ impl VirtualTime {
     }
 
     fn lift(&mut self, name: &str) {
-        let level = self.level();
+        let start_level = self.start_level();
         let flow = self.flows.entry(name.into()).or_default();
-        if flow.finish < level {
-            flow.finish = level;
-            self.moved = None;
+        if flow.finish < start_level {
+            flow.finish = start_level;
+            self.last_advance = None;
         }
     }
 
@@ -101,7 +102,7 @@ impl VirtualTime {
         }
     }
 
-    /// Returns virtual time before and after.
+    /// Charges a flow and returns virtual time before and after.
     pub fn charge(&mut self, name: &str, cost: u64, weight: f64) -> (i128, i128) {
         if !self.flows.get(name).is_some_and(|flow| flow.backlogged) {
             self.lift(name);
@@ -110,19 +111,19 @@ impl VirtualTime {
         let flow = self.flows.get_mut(name).expect("lifted");
         flow.finish += step;
         let (before, finish) = (self.now, flow.finish);
-        let moved = Moved {
-            by: name.into(),
+        let last_advance = LastAdvance {
+            flow: name.into(),
             step,
             now: before,
             served: self.served.clone(),
         };
         match self.discipline {
             Discipline::Wfq | Discipline::RoundRobin => {
-                self.moved = (finish > before).then_some(moved);
+                self.last_advance = (finish > before).then_some(last_advance);
                 self.now = before.max(finish);
             }
             Discipline::Vtc => {
-                self.moved = Some(moved);
+                self.last_advance = Some(last_advance);
                 self.served = Some(name.into());
             }
             Discipline::Usage | Discipline::Drr | Discipline::Fifo => {}
@@ -132,29 +133,29 @@ impl VirtualTime {
 
     pub fn settle(&mut self, name: &str, cost: u64, weight: f64, real: Option<u64>) {
         let step = self.step(cost, weight);
-        if let Some(last) = self.moved.take_if(|last| *last.by == *name)
+        if let Some(advance) = self.last_advance.take_if(|advance| *advance.flow == *name)
             && real.is_none()
-            && last.step == step
+            && advance.step == step
         {
-            (self.now, self.served) = (last.now, last.served);
+            (self.now, self.served) = (advance.now, advance.served);
         }
         let real = real.map_or(0, |real| self.step(real, weight));
-        self.flows.get_mut(name).expect("it ran").finish += real - step;
+        self.flows.get_mut(name).expect("the flow was charged").finish += real - step;
     }
 
-    /// Who isn't `used` and would start no earlier anew is forgotten.
+    /// Forgets flows that aren't `used` and would not start earlier if they were new.
     pub fn drop_unused_flows(&mut self, used: impl Fn(&str) -> bool) {
         loop {
-            let level = self.level();
+            let start_level = self.start_level();
             let idle = self.flows.iter().filter(|(name, _)| !used(name));
-            let gone = idle
-                .filter(|(_, flow)| flow.finish <= level)
+            let forgotten = idle
+                .filter(|(_, flow)| flow.finish <= start_level)
                 .map(|(name, _)| name.clone());
-            let Some(name) = gone.min_by_key(|name| self.flows[name].finish) else {
+            let Some(name) = forgotten.min_by_key(|name| self.flows[name].finish) else {
                 return;
             };
-            let flow = self.flows.remove(&name).expect("just found");
-            self.moved = None;
+            let flow = self.flows.remove(&name).expect("the flow exists");
+            self.last_advance = None;
             if self.served.as_ref() == Some(&name) {
                 self.served = None;
                 self.now = flow.finish;

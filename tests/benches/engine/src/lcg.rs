@@ -1,14 +1,14 @@
-//! Drawing lots, seeded: the same requests in every run and for every subject.
+//! A seeded generator: the same requests in every run and for every subject.
 
 /// A linear congruential generator (Knuth, MMIX); its upper bits.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Lot(u64);
+pub(crate) struct Lcg(u64);
 
-impl Lot {
+impl Lcg {
     pub(crate) fn new(seed: u64) -> Self {
-        let mut lot = Self(seed);
-        lot.below(1);
-        lot
+        let mut lcg = Self(seed);
+        lcg.below(1);
+        lcg
     }
 
     /// A number below `end`.
