@@ -167,6 +167,57 @@ fn endpoint(rng: &mut Rng) -> EndpointId {
     EndpointId(1 + rng.below(ENDPOINTS) as u32)
 }
 
+fn state(ready: bool) -> EndpointState {
+    EndpointState {
+        ready,
+        ..EndpointState::default()
+    }
+}
+
+impl World {
+    fn list_all_endpoints(&mut self) {
+        for id in 1..=ENDPOINTS as u32 {
+            let (id, state) = (EndpointId(id), state(true));
+            self.handle(Input::Endpoint { id, state });
+        }
+    }
+
+    fn step(&mut self, rng: &mut Rng, number: u64) {
+        self.now = self.now.after(Duration::from_millis(rng.below(200)));
+        let id = endpoint(rng);
+        match rng.below(100) {
+            0..40 => {
+                let request = request(rng, number, self.now);
+                self.handle(Input::Register(request));
+            }
+            40..70 => self.complete(rng),
+            70..85 => {
+                let budget = rng.percent(90).then(|| extreme_budget(rng));
+                self.handle(Input::Budget { id, budget });
+            }
+            85..90 => {
+                let running = rng.percent(80).then(|| count(rng));
+                self.handle(Input::Load { id, running });
+            }
+            90..94 => {
+                let state = state(rng.percent(70));
+                self.handle(Input::Endpoint { id, state });
+            }
+            94..96 => self.handle(Input::EndpointRemoved(id)),
+            96..98 => {
+                let policy = random_policy(rng);
+                self.handle(Input::Policy(Box::new(policy)));
+            }
+            _ => {
+                if let Some(&id) = self.running.first() {
+                    let service = Service::Served(Usage::default());
+                    self.handle(Input::Settle { id, service });
+                }
+            }
+        }
+    }
+}
+
 fn run(seed: u64) {
     let mut rng = Rng::new(seed);
     let policy = random_policy(&mut rng);
@@ -177,55 +228,12 @@ fn run(seed: u64) {
         waiting: BTreeMap::new(),
         running: Vec::new(),
     };
-    let state = |ready| EndpointState {
-        ready,
-        ..EndpointState::default()
-    };
-    for id in 1..=ENDPOINTS as u32 {
-        let (id, state) = (EndpointId(id), state(true));
-        world.handle(Input::Endpoint { id, state });
-    }
+    world.list_all_endpoints();
     world.handle(Input::Ready);
-    for step in 1..=STEPS {
-        world.now = world.now.after(Duration::from_millis(rng.below(200)));
-        let id = endpoint(&mut rng);
-        match rng.below(100) {
-            0..40 => {
-                let request = request(&mut rng, step as u64, world.now);
-                world.handle(Input::Register(request));
-            }
-            40..70 => world.complete(&mut rng),
-            70..85 => {
-                let budget = rng.percent(90).then(|| extreme_budget(&mut rng));
-                world.handle(Input::Budget { id, budget });
-            }
-            85..90 => {
-                let running = rng.percent(80).then(|| count(&mut rng));
-                world.handle(Input::Load { id, running });
-            }
-            90..94 => {
-                let state = state(rng.percent(70));
-                world.handle(Input::Endpoint { id, state });
-            }
-            94..96 => world.handle(Input::EndpointRemoved(id)),
-            96..98 => {
-                let policy = random_policy(&mut rng);
-                world.handle(Input::Policy(Box::new(policy)));
-            }
-            _ => {
-                if let Some(&request_id) = world.running.first() {
-                    world.handle(Input::Settle {
-                        id: request_id,
-                        service: Service::Served(Usage::default()),
-                    });
-                }
-            }
-        }
+    for number in 1..=STEPS {
+        world.step(&mut rng, number as u64);
     }
-    for id in 1..=ENDPOINTS as u32 {
-        let (id, state) = (EndpointId(id), state(true));
-        world.handle(Input::Endpoint { id, state });
-    }
+    world.list_all_endpoints();
     world.handle(Input::Policy(Box::new(Policy {
         gate: Gate::Auto {
             initial: Decimal::whole(1),
@@ -235,11 +243,8 @@ fn run(seed: u64) {
     while !world.running.is_empty() {
         world.complete(&mut rng);
     }
-    assert!(
-        world.waiting.is_empty(),
-        "{:?} still wait at the end",
-        world.waiting
-    );
+    let waiting = &world.waiting;
+    assert!(waiting.is_empty(), "{waiting:?} still wait at the end");
 }
 
 #[test]

@@ -133,7 +133,18 @@ pub fn input(
     choices: &PolicyChoices,
     mut id: impl FnMut(&mut Rng, bool) -> RequestId,
 ) -> Option<Input> {
-    Some(match rng.below(280) {
+    let roll = rng.below(280);
+    request_input(rng, roll, now, &mut id).or_else(|| pool_input(rng, roll, choices, &mut id))
+}
+
+/// An input that names one request, if `roll` selects one.
+fn request_input(
+    rng: &mut Rng,
+    roll: u64,
+    now: Instant,
+    id: &mut dyn FnMut(&mut Rng, bool) -> RequestId,
+) -> Option<Input> {
+    Some(match roll {
         0..66 => {
             let id = id(rng, true);
             Input::Register(request(rng, id, now))
@@ -153,11 +164,6 @@ pub fn input(
             id: id(rng, false),
             endpoint: endpoint(rng),
         },
-        147..159 => Input::Endpoint {
-            id: endpoint(rng),
-            state: state(rng),
-        },
-        159..162 => Input::EndpointRemoved(endpoint(rng)),
         162..166 => {
             let id = id(rng, true);
             Input::Resume(request(rng, id, now))
@@ -169,6 +175,33 @@ pub fn input(
                 endpoint: endpoint(rng),
             }
         }
+        195..207 => Input::Failed {
+            id: id(rng, false),
+            endpoint: endpoint(rng),
+        },
+        207..219 => Input::Suspend(id(rng, false)),
+        219..231 => Input::Continue(id(rng, false)),
+        247..257 => {
+            let id = id(rng, false);
+            Input::Amend(amended(rng, id))
+        }
+        _ => return None,
+    })
+}
+
+/// An input about endpoints or the whole pool, if `roll` selects one.
+fn pool_input(
+    rng: &mut Rng,
+    roll: u64,
+    choices: &PolicyChoices,
+    id: &mut dyn FnMut(&mut Rng, bool) -> RequestId,
+) -> Option<Input> {
+    Some(match roll {
+        147..159 => Input::Endpoint {
+            id: endpoint(rng),
+            state: state(rng),
+        },
+        159..162 => Input::EndpointRemoved(endpoint(rng)),
         170..173 => Input::Policy(Box::new(policy(rng, choices))),
         173 => Input::Drain(rng.percent(50)),
         174..176 => Input::Drain(false),
@@ -184,21 +217,10 @@ pub fn input(
             id: endpoint(rng),
             running: maybe(rng, 70, |rng| rng.below(6)),
         },
-        195..207 => Input::Failed {
-            id: id(rng, false),
-            endpoint: endpoint(rng),
-        },
-        207..219 => Input::Suspend(id(rng, false)),
-        219..231 => Input::Continue(id(rng, false)),
         231..247 => Input::Budget {
             id: endpoint(rng),
             budget: maybe(rng, 80, budget),
         },
-        247..257 => Input::Amend(Amended {
-            id: id(rng, false),
-            class_set: rng.below(3) as u16,
-            eligible: maybe(rng, 60, endpoints),
-        }),
         257..265 => Input::ServerStats {
             id: endpoint(rng),
             stats: ServerStats {
@@ -210,19 +232,16 @@ pub fn input(
             },
         },
         265..269 => {
-            let mut amended = Vec::new();
+            let mut changes = Vec::new();
             for _ in 0..rng.below(4) {
-                amended.push(Amended {
-                    id: id(rng, false),
-                    class_set: rng.below(3) as u16,
-                    eligible: maybe(rng, 60, endpoints),
-                });
+                let id = id(rng, false);
+                changes.push(amended(rng, id));
             }
             let listed = endpoints(rng).iter().map(|id| (*id, state(rng))).collect();
             Input::Relist(Box::new(Relisted {
                 removed: endpoints(rng).into_vec(),
                 listed,
-                amended,
+                amended: changes,
             }))
         }
         269..275 => {
@@ -231,6 +250,14 @@ pub fn input(
         }
         _ => return None,
     })
+}
+
+fn amended(rng: &mut Rng, id: RequestId) -> Amended {
+    Amended {
+        id,
+        class_set: rng.below(3) as u16,
+        eligible: maybe(rng, 60, endpoints),
+    }
 }
 
 fn past_usage(rng: &mut Rng) -> PastUsage {

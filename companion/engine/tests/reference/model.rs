@@ -22,7 +22,7 @@ mod virtual_time;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use penstock_engine::input::{Band, EndpointState};
+use penstock_engine::input::{Band, EndpointState, Relisted};
 use penstock_engine::policy::{BandMode, Class, CostUnit, Discipline, Gate};
 use penstock_engine::{Budget, Effect, EndpointId, Input, Instant, Outcome, Policy, RequestId};
 
@@ -125,7 +125,7 @@ pub struct Model {
     model_rings: BTreeMap<Band, DrrRing<Box<str>>>,
     class_rings: BTreeMap<Tree, DrrRing<usize>>,
     flow_rings: BTreeMap<Leaf, DrrRing<Box<str>>>,
-    tags: BTreeMap<Leaf, VirtualTime>,
+    virtual_times: BTreeMap<Leaf, VirtualTime>,
     used: Vec<Used>,
     /// Flows that the engine keeps state for.
     nodes: BTreeSet<(Leaf, Box<str>)>,
@@ -168,7 +168,7 @@ impl Model {
             model_rings: BTreeMap::new(),
             class_rings: BTreeMap::new(),
             flow_rings: BTreeMap::new(),
-            tags: BTreeMap::new(),
+            virtual_times: BTreeMap::new(),
             used: Vec::new(),
             nodes: BTreeSet::new(),
             preemption_order: BTreeMap::new(),
@@ -243,16 +243,6 @@ impl Model {
                 }
             }
             Input::Adopt { request, endpoint } => self.adopt(request, endpoint),
-            Input::Cancel(id) => {
-                if let Some(item) = self.find(id).filter(|item| item.running.is_none()).cloned() {
-                    self.remove_waiting(id);
-                    self.count(item.band, Outcome::Cancelled);
-                    effects.expect_next(Effect::Cancelled {
-                        id,
-                        waited: self.now.since(item.arrived),
-                    });
-                }
-            }
             Input::ModelRemoved(id) => {
                 if self.find(id).is_some_and(|item| item.running.is_none()) {
                     self.reject_waiting(id, Outcome::RejectedInvalid, effects);
@@ -262,22 +252,38 @@ impl Model {
                 self.amend(&amended, effects);
                 self.refresh_backlogs();
             }
-            Input::Relist(relisted) => {
-                for id in &relisted.removed {
-                    self.endpoints.remove(id);
-                    self.discard_lost_state();
-                    self.failed.retain(|failed| failed.0 != *id);
-                }
-                for (id, state) in &relisted.listed {
-                    self.list(*id, *state);
-                    self.discard_lost_state();
-                }
-                self.update_outage();
-                for amended in &relisted.amended {
-                    self.amend(amended, effects);
-                }
-                self.refresh_backlogs();
+            Input::Completed { id, service } => self.complete(id, service, was_saturated, effects),
+            Input::Settle { id, service } if self.policy.gate == Gate::Manual => {
+                self.complete(id, service, was_saturated, effects);
             }
+            Input::Settle { id, service } => self.settle(id, service),
+            Input::Requeue(id) => self.requeue(id, effects),
+            Input::Suspend(id) => self.suspend(id, true),
+            Input::Continue(id) => self.suspend(id, false),
+            Input::PastUsage(past) => self.add_past_usage(past),
+            Input::Ready => {
+                self.ready = true;
+                self.ready_since.get_or_insert(self.now);
+            }
+            Input::Cancel(id) => self.cancel(id, effects),
+            Input::Dispatch { blocked } => self.dispatch_manually(blocked, effects),
+            Input::Policy(policy) => self.change_policy(*policy),
+            Input::Drain(draining) => self.drain(draining, effects),
+            input @ (Input::Relist(_)
+            | Input::Sent { .. }
+            | Input::Endpoint { .. }
+            | Input::EndpointRemoved(_)
+            | Input::Failed { .. }
+            | Input::ServerStats { .. }
+            | Input::Load { .. }
+            | Input::Budget { .. }) => self.apply_to_endpoints(input, effects),
+        }
+    }
+
+    /// Applies an input about endpoints.
+    fn apply_to_endpoints(&mut self, input: Input, effects: &mut EngineEffects) {
+        match input {
+            Input::Relist(relisted) => self.relist(&relisted, effects),
             Input::Sent { id, endpoint } => {
                 let runs = self
                     .running_mut(id)
@@ -288,21 +294,6 @@ impl Model {
                 }
                 self.refresh_backlogs();
             }
-            Input::Completed { id, service } => self.complete(id, service, was_saturated, effects),
-            Input::Settle { id, service } if self.policy.gate == Gate::Manual => {
-                self.complete(id, service, was_saturated, effects);
-            }
-            Input::Settle { id, service } => self.settle(id, service),
-            Input::Dispatch { blocked } => {
-                if self.policy.gate == Gate::Manual && self.ready {
-                    self.blocked_classes = blocked;
-                    if let Some(id) = self.next() {
-                        self.dispatch(id, effects);
-                    }
-                    self.blocked_classes.clear();
-                }
-            }
-            Input::Requeue(id) => self.requeue(id, effects),
             Input::Endpoint { id, state } => {
                 self.list(id, state);
                 self.discard_lost_state();
@@ -323,34 +314,10 @@ impl Model {
                     self.scorer_inputs.stats.insert(id, stats);
                 }
             }
-            Input::Suspend(id) => self.suspend(id, true),
-            Input::Continue(id) => self.suspend(id, false),
             Input::Load { id, running } => {
                 let stock = self.runs_at(id).count() as u64;
                 if let Some(server) = self.endpoints.get_mut(&id) {
                     server.foreign = running.unwrap_or(0).saturating_sub(stock);
-                }
-            }
-            Input::Policy(policy) => {
-                self.fill_rate();
-                let had_rate = self.policy.queue.max_rate.is_some();
-                self.clear_aside();
-                self.policy = *policy;
-                let capacity = self.rate_capacity();
-                self.rate.0 = if had_rate {
-                    self.rate.0.min(capacity)
-                } else {
-                    capacity
-                };
-                self.end_slow_starts();
-                self.refresh_backlogs();
-            }
-            Input::Drain(draining) => {
-                self.draining = draining;
-                let mut waiting: Vec<Item> = self.waiting().cloned().collect();
-                waiting.sort_by_key(|item| (item.arrived, item.sequence));
-                for item in waiting.into_iter().filter(|_| draining) {
-                    self.reject_waiting(item.id, Outcome::ShuttingDown, effects);
                 }
             }
             Input::Budget { id, budget } => {
@@ -359,11 +326,70 @@ impl Model {
                 }
                 self.end_slow_starts();
             }
-            Input::PastUsage(past) => self.add_past_usage(past),
-            Input::Ready => {
-                self.ready = true;
-                self.ready_since.get_or_insert(self.now);
+            _ => unreachable!("only inputs about endpoints come here"),
+        }
+    }
+
+    fn relist(&mut self, relisted: &Relisted, effects: &mut EngineEffects) {
+        for id in &relisted.removed {
+            self.endpoints.remove(id);
+            self.discard_lost_state();
+            self.failed.retain(|failed| failed.0 != *id);
+        }
+        for (id, state) in &relisted.listed {
+            self.list(*id, *state);
+            self.discard_lost_state();
+        }
+        self.update_outage();
+        for amended in &relisted.amended {
+            self.amend(amended, effects);
+        }
+        self.refresh_backlogs();
+    }
+
+    fn cancel(&mut self, id: RequestId, effects: &mut EngineEffects) {
+        if let Some(item) = self.find(id).filter(|item| item.running.is_none()).cloned() {
+            self.remove_waiting(id);
+            self.count(item.band, Outcome::Cancelled);
+            effects.expect_next(Effect::Cancelled {
+                id,
+                waited: self.now.since(item.arrived),
+            });
+        }
+    }
+
+    /// Under a manual gate: dispatches the next request that is not of a blocked class.
+    fn dispatch_manually(&mut self, blocked: Vec<Box<str>>, effects: &mut EngineEffects) {
+        if self.policy.gate == Gate::Manual && self.ready {
+            self.blocked_classes = blocked;
+            if let Some(id) = self.next() {
+                self.dispatch(id, effects);
             }
+            self.blocked_classes.clear();
+        }
+    }
+
+    fn change_policy(&mut self, policy: Policy) {
+        self.fill_rate();
+        let had_rate = self.policy.queue.max_rate.is_some();
+        self.clear_aside();
+        self.policy = policy;
+        let capacity = self.rate_capacity();
+        self.rate.0 = if had_rate {
+            self.rate.0.min(capacity)
+        } else {
+            capacity
+        };
+        self.end_slow_starts();
+        self.refresh_backlogs();
+    }
+
+    fn drain(&mut self, draining: bool, effects: &mut EngineEffects) {
+        self.draining = draining;
+        let mut waiting: Vec<Item> = self.waiting().cloned().collect();
+        waiting.sort_by_key(|item| (item.arrived, item.sequence));
+        for item in waiting.into_iter().filter(|_| draining) {
+            self.reject_waiting(item.id, Outcome::ShuttingDown, effects);
         }
     }
 

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use penstock_engine::input::{Amended, EndpointState};
+use penstock_engine::input::{Amended, EndpointState, Relisted};
 use penstock_engine::policy::{Gate, StockUnit};
 use penstock_engine::snapshot::EndpointSnapshot;
 use penstock_engine::{Effect, EndpointId, Engine, Input, Instant, Outcome, Policy, Request, RequestId};
@@ -129,15 +129,7 @@ impl InvariantChecker {
         match input {
             Input::Register(request) | Input::Resume(request) => self.record_arrival(request, State::New),
             Input::Adopt { request, endpoint } => {
-                let runs = State::Running {
-                    endpoint: *endpoint,
-                    settled: false,
-                };
-                match self.entries.get_mut(&request.id) {
-                    Some(entry) if entry.runs() => {}
-                    Some(entry) => entry.state = runs,
-                    None => self.record_arrival(request, runs),
-                }
+                self.adopt(request, *endpoint);
             }
             Input::Sent { id, endpoint } => {
                 if let Some(State::Running {
@@ -175,16 +167,7 @@ impl InvariantChecker {
             Input::Suspend(id) => self.suspend(*id, State::Waiting, State::Suspended),
             Input::Continue(id) => self.suspend(*id, State::Suspended, State::Waiting),
             Input::Amend(amended) => self.amend(amended),
-            Input::Relist(relisted) => {
-                for id in &relisted.removed {
-                    self.endpoints.remove(id);
-                    self.failures.remove(id);
-                }
-                self.endpoints.extend(relisted.listed.iter().copied());
-                for amended in &relisted.amended {
-                    self.amend(amended);
-                }
-            }
+            Input::Relist(relisted) => self.relist(relisted),
             Input::PastUsage(_)
             | Input::Load { .. }
             | Input::ServerStats { .. }
@@ -194,6 +177,29 @@ impl InvariantChecker {
             | Input::Dispatch { .. }
             | Input::Drain(_)
             | Input::Ready => {}
+        }
+    }
+
+    fn adopt(&mut self, request: &Request, endpoint: EndpointId) {
+        let running = State::Running {
+            endpoint,
+            settled: false,
+        };
+        match self.entries.get_mut(&request.id) {
+            Some(entry) if entry.runs() => {}
+            Some(entry) => entry.state = running,
+            None => self.record_arrival(request, running),
+        }
+    }
+
+    fn relist(&mut self, relisted: &Relisted) {
+        for id in &relisted.removed {
+            self.endpoints.remove(id);
+            self.failures.remove(id);
+        }
+        self.endpoints.extend(relisted.listed.iter().copied());
+        for amended in &relisted.amended {
+            self.amend(amended);
         }
     }
 

@@ -76,8 +76,8 @@ impl Model {
             self.refund(item, running.taken);
         }
         if self.discipline() != Discipline::Drr {
-            let tags = self.tags.get_mut(&leaf).expect("the leaf was charged");
-            tags.settle(&item.name, running.cost, running.weight, settled_cost);
+            let virtual_time = self.virtual_times.get_mut(&leaf).expect("the leaf was charged");
+            virtual_time.settle(&item.name, running.cost, running.weight, settled_cost);
         }
         if let Some(cost) = settled_cost.filter(|_| self.discipline() == Discipline::Usage) {
             let bucket = self.bucket();

@@ -45,6 +45,20 @@ impl Model {
     /// Updates the backlog of every level, after a change of the queue or of the limits.
     pub(super) fn refresh_backlogs(&mut self) {
         let waiting: Vec<Item> = self.waiting().cloned().collect();
+        self.refresh_bands(&waiting);
+        self.create_missing_levels(&waiting);
+        let model_quantum = self.quantum(1.0, 1_024);
+        for (band, ring) in &mut self.model_rings {
+            let models = waiting.iter().filter(|item| item.band == *band);
+            let models: Vec<_> = models.map(|item| (item.model.clone(), model_quantum)).collect();
+            ring.set_waiting(&models);
+        }
+        self.refresh_classes(&waiting);
+        self.refresh_flows(&waiting);
+        self.refresh_virtual_time(&waiting);
+    }
+
+    fn refresh_bands(&mut self, waiting: &[Item]) {
         let mut bands: Vec<(Band, u64)> = Vec::new();
         for band in BANDS {
             let quantum = self.band_quantum(band);
@@ -55,80 +69,73 @@ impl Model {
         if let Some(ring) = &mut self.band_ring {
             ring.set_waiting(&bands);
         }
-        let model_quantum = self.quantum(1.0, 1_024);
-        for item in &waiting {
+    }
+
+    /// Creates the rings and the virtual time that the waiting requests need.
+    fn create_missing_levels(&mut self, waiting: &[Item]) {
+        let discipline = self.discipline();
+        for item in waiting {
             let (tree, leaf) = (self.tree(item), self.leaf(item));
             if self.policy.per_model {
                 self.model_rings.entry(tree.0).or_insert_with(DrrRing::joining);
             }
             if self.classes.len() > 1 {
-                let quanta = self.classes.iter().enumerate();
-                let quanta = quanta
-                    .map(|(class, definition)| (class, definition.quantum * QUARTERS))
-                    .collect::<Vec<_>>();
+                let classes = self.classes.iter().enumerate();
+                let quanta: Vec<_> = classes
+                    .map(|(index, class)| (index, class.quantum * QUARTERS))
+                    .collect();
                 self.class_rings
                     .entry(tree)
                     .or_insert_with(|| DrrRing::fixed(quanta));
             }
-            if self.discipline() == Discipline::Drr {
+            if discipline == Discipline::Drr {
                 self.flow_rings.entry(leaf).or_insert_with(DrrRing::joining);
             } else {
-                let discipline = self.discipline();
-                self.tags
+                self.virtual_times
                     .entry(leaf)
                     .or_insert_with(|| VirtualTime::new(discipline));
             }
         }
-        let waiting_where = |definition: &dyn Fn(&Item) -> bool| {
-            waiting
-                .iter()
-                .filter(|item| definition(item))
-                .cloned()
-                .collect::<Vec<_>>()
-        };
-        for (band, ring) in &mut self.model_rings {
-            let models = waiting_where(&|item| item.band == *band);
-            let models: Vec<_> = models
-                .into_iter()
-                .map(|item| (item.model, model_quantum))
-                .collect();
-            ring.set_waiting(&models);
-        }
+    }
+
+    fn refresh_classes(&mut self, waiting: &[Item]) {
         let trees: Vec<Tree> = self.class_rings.keys().cloned().collect();
         for tree in trees {
-            let backlogged = waiting_where(&|item| self.tree(item) == tree);
-            let backlogged = backlogged
+            let backlogged: Vec<_> = waiting
                 .iter()
-                .map(|item| (item.class, self.classes[item.class].quantum * QUARTERS));
-            let backlogged: Vec<_> = backlogged.collect();
-            self.class_rings
-                .get_mut(&tree)
-                .expect("its key was listed")
-                .set_waiting(&backlogged);
+                .filter(|item| self.tree(item) == tree)
+                .map(|item| (item.class, self.classes[item.class].quantum * QUARTERS))
+                .collect();
+            let ring = self.class_rings.get_mut(&tree).expect("its key was listed");
+            ring.set_waiting(&backlogged);
         }
+    }
+
+    fn refresh_flows(&mut self, waiting: &[Item]) {
         let leaves: Vec<Leaf> = self.flow_rings.keys().cloned().collect();
         for leaf in leaves {
-            let backlogged = waiting_where(&|item| self.leaf(item) == leaf);
             let weight = |item: &Item| self.policy.flows.weight_of(&item.name);
-            let backlogged = backlogged
+            let backlogged: Vec<_> = waiting
                 .iter()
-                .map(|item| (item.name.clone(), self.quantum(weight(item), 1_024)));
-            let backlogged: Vec<_> = backlogged.collect();
-            self.flow_rings
-                .get_mut(&leaf)
-                .expect("its key was listed")
-                .set_waiting(&backlogged);
+                .filter(|item| self.leaf(item) == leaf)
+                .map(|item| (item.name.clone(), self.quantum(weight(item), 1_024)))
+                .collect();
+            let ring = self.flow_rings.get_mut(&leaf).expect("its key was listed");
+            ring.set_waiting(&backlogged);
         }
-        let leaves: Vec<Leaf> = self.tags.keys().cloned().collect();
+    }
+
+    fn refresh_virtual_time(&mut self, waiting: &[Item]) {
+        let leaves: Vec<Leaf> = self.virtual_times.keys().cloned().collect();
         for leaf in leaves {
-            let mut names: Vec<Box<str>> = self.tags[&leaf].flows.keys().cloned().collect();
-            let backlogged = waiting_where(&|item| self.leaf(item) == leaf);
+            let mut names: Vec<Box<str>> = self.virtual_times[&leaf].flows.keys().cloned().collect();
+            let backlogged: Vec<_> = waiting.iter().filter(|item| self.leaf(item) == leaf).collect();
             names.extend(backlogged.iter().map(|item| item.name.clone()));
             for name in names {
                 let waits = backlogged.iter().any(|item| item.name == name && !item.suspended)
                     && !self.is_at_limit(&name);
-                let tags = self.tags.get_mut(&leaf).expect("its key was listed");
-                tags.set_backlogged(&name, waits);
+                let virtual_time = self.virtual_times.get_mut(&leaf).expect("its key was listed");
+                virtual_time.set_backlogged(&name, waits);
             }
         }
     }
@@ -200,8 +207,8 @@ impl Model {
             | Discipline::RoundRobin
             | Discipline::Drr
             | Discipline::Fifo => {
-                let tags = &self.tags[&self.leaf(item)];
-                (false, tags.order_key(&item.name, self.cost(item), weight))
+                let virtual_time = &self.virtual_times[&self.leaf(item)];
+                (false, virtual_time.order_key(&item.name, self.cost(item), weight))
             }
         };
         (is_anonymous, order_key, item.arrived.as_nanos(), item.sequence)
@@ -330,11 +337,11 @@ impl Model {
         let weight = self.policy.flows.weight_of(&item.name);
         if self.discipline() != Discipline::Drr {
             let discipline = self.discipline();
-            let tags = self
-                .tags
+            let virtual_time = self
+                .virtual_times
                 .entry(leaf.clone())
                 .or_insert_with(|| VirtualTime::new(discipline));
-            let (before, now) = tags.charge(&item.name, cost, weight);
+            let (before, now) = virtual_time.charge(&item.name, cost, weight);
             self.hold_back_blocked_lanes(item, before, now);
         }
         self.items.retain(|other| other.id != item.id);
@@ -382,9 +389,10 @@ impl Model {
                 .expect("not empty");
             let shift = (now - first).min(now - before).max(0);
             let names: Vec<Box<str>> = in_lane().map(|item| item.name.clone()).collect();
-            let tags = self.tags.get_mut(&leaf).expect("the leaf was charged");
+            let virtual_time = self.virtual_times.get_mut(&leaf).expect("the leaf was charged");
             for name in names {
-                tags.flows
+                virtual_time
+                    .flows
                     .get_mut(&name)
                     .expect("a waiting flow has virtual time")
                     .finish += shift;

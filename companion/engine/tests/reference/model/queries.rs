@@ -74,15 +74,15 @@ impl Model {
             let in_window = self.used.iter().filter(|used| used.leaf == *leaf);
             used.extend(in_window.map(|used| used.name.clone()));
         }
-        if let Some(tags) = self.tags.get_mut(leaf) {
-            tags.drop_unused_flows(|name| used.contains(name));
+        if let Some(virtual_time) = self.virtual_times.get_mut(leaf) {
+            virtual_time.drop_unused_flows(|name| used.contains(name));
         }
         let remembered = |name: &str| {
             used.contains(name)
                 || self
-                    .tags
+                    .virtual_times
                     .get(leaf)
-                    .is_some_and(|tags| tags.flows.contains_key(name))
+                    .is_some_and(|virtual_time| virtual_time.flows.contains_key(name))
         };
         let unused: Vec<_> = self
             .nodes
@@ -98,7 +98,7 @@ impl Model {
             // A model without flows is dropped altogether.
             self.class_rings.remove(tree);
             self.flow_rings.retain(|(other, _), _| other != tree);
-            self.tags.retain(|(other, _), _| other != tree);
+            self.virtual_times.retain(|(other, _), _| other != tree);
         }
     }
 
