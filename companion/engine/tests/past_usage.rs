@@ -282,8 +282,8 @@ impl Recorder {
                 ago: self.now.since(time),
             })
             .collect();
-        for time in (1..shuffled_usage.len()).rev() {
-            shuffled_usage.swap(time, rng.below(time as u64 + 1) as usize);
+        for index in (1..shuffled_usage.len()).rev() {
+            shuffled_usage.swap(index, rng.below(index as u64 + 1) as usize);
         }
         shuffled_usage
     }

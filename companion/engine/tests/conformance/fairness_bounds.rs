@@ -13,12 +13,12 @@ const LARGEST: f64 = 200.0;
 
 /// The range of the distance between two flows, from its smallest to its largest value.
 #[derive(Clone, Copy, Debug, Default)]
-struct Range {
+struct DistanceRange {
     least: f64,
     most: f64,
 }
 
-impl Range {
+impl DistanceRange {
     const fn observe(&mut self, distance: f64) {
         self.least = self.least.min(distance);
         self.most = self.most.max(distance);
@@ -77,13 +77,13 @@ fn visits_bound(largest: f64, least_quantum: f64) -> f64 {
 #[derive(Default)]
 struct Measured {
     /// Distances between the two flows of one place.
-    flows: BTreeMap<Place, Range>,
+    flows: BTreeMap<Place, DistanceRange>,
     /// Distances between two classes of a band and model.
-    classes: BTreeMap<Place, Range>,
+    classes: BTreeMap<Place, DistanceRange>,
     /// Distances between two models of a band.
-    models: BTreeMap<Place, Range>,
+    models: BTreeMap<Place, DistanceRange>,
     /// Distances between two bands.
-    bands: BTreeMap<Place, Range>,
+    bands: BTreeMap<Place, DistanceRange>,
 }
 
 /// Measures a load in which everything stays backlogged: each dispatched request is replaced by a new one.
@@ -135,16 +135,15 @@ impl Measured {
                 Discipline::Fifo => 0.0,
             };
             let flows = service(&light) - service(&heavy) / HEAVY;
-            let sum = |service: &dyn Fn(&Place) -> bool| {
-                let those = received.iter().filter(|(place, _)| service(place));
-                those.fold(Service::default(), |sum, (_, received)| sum.plus(received))
+            let sum = |matches: &dyn Fn(&Place) -> bool| {
+                let matching = received.iter().filter(|(place, _)| matches(place));
+                matching.fold(Service::default(), |sum, (_, received)| sum.plus(received))
             };
             let tree = (light.band, light.model);
-            let class = |class| {
-                sum(&|service| (service.band, service.model) == tree && service.class == class).class_cost
-            };
-            let model = |model| sum(&|service| service.band == light.band && service.model == model).cost;
-            let band = |band| sum(&|service| service.band == band).cost / BAND_WEIGHTS[band as usize];
+            let class =
+                |class| sum(&|place| (place.band, place.model) == tree && place.class == class).class_cost;
+            let model = |model| sum(&|place| place.band == light.band && place.model == model).cost;
+            let band = |band| sum(&|place| place.band == band).cost / BAND_WEIGHTS[band as usize];
             let classes = class("chat") - class("batch") * QUANTA[0] as f64 / QUANTA[1] as f64;
             let models = model("m") - model("n");
             // In units of the least weight, which is 1.
@@ -171,14 +170,14 @@ fn no_child_gets_more_than_the_bound() {
                 CostUnit::Tokens => (LARGEST, 1_024.0),
                 CostUnit::Requests => (1.0, 1.0),
             };
-            let tags = |largest: f64| (largest + largest / HEAVY) * (SLOTS as f64 + 1.0);
+            let virtual_time_bound = |largest: f64| (largest + largest / HEAVY) * (SLOTS as f64 + 1.0);
             let flows = match case.discipline {
-                Discipline::Wfq | Discipline::Vtc | Discipline::Usage => tags(largest),
-                Discipline::RoundRobin => tags(1.0),
+                Discipline::Wfq | Discipline::Vtc | Discipline::Usage => virtual_time_bound(largest),
+                Discipline::RoundRobin => virtual_time_bound(1.0),
                 Discipline::Drr => visits_bound(largest, visit),
                 Discipline::Fifo => 0.0,
             };
-            let within = |level: &str, ranges: &BTreeMap<Place, Range>, bound: f64| {
+            let within = |level: &str, ranges: &BTreeMap<Place, DistanceRange>, bound: f64| {
                 for (place, range) in ranges {
                     assert!(
                         range.width() <= bound,
@@ -307,7 +306,7 @@ fn strict_arrivals_around_visits_gain_nothing() {
             load.register(job("batch", 100));
         }
         let start = load.dispatched.len();
-        let mut range = Range::default();
+        let mut range = DistanceRange::default();
         let mut sums = [0_u64; 2];
         let mut counted = start;
         let mut strict: Option<u64> = None;

@@ -85,7 +85,8 @@ fn run(seed: u64, verbose: bool) -> u64 {
         });
         // First let requests expire, so that an id doesn't end and arrive anew within one step.
         let is_live = |id: &RequestId| live.contains(id);
-        if matches!(&next, Some(Input::Register(request) | Input::Resume(request) | Input::Adopt { request, .. }) if is_live(&request.id))
+        if let Some(Input::Register(request) | Input::Resume(request) | Input::Adopt { request, .. }) = &next
+            && is_live(&request.id)
         {
             handle(now, None, &mut checker);
         }
@@ -102,7 +103,8 @@ fn mixed(digest: u64, effects: &impl Debug) -> u64 {
     })
 }
 
-fn share(part: u64) {
+/// Runs one of the [`SHARES`] parts of the worlds.
+fn run_share(part: u64) {
     if let Ok(seed) = std::env::var("PENSTOCK_WORLD") {
         if part == 0 {
             run(seed.parse().expect("PENSTOCK_WORLD is a seed"), true);
@@ -126,20 +128,20 @@ fn share(part: u64) {
 
 #[test]
 fn a_million_operations_first_quarter() {
-    share(0);
+    run_share(0);
 }
 
 #[test]
 fn a_million_operations_second_quarter() {
-    share(1);
+    run_share(1);
 }
 
 #[test]
 fn a_million_operations_third_quarter() {
-    share(2);
+    run_share(2);
 }
 
 #[test]
 fn a_million_operations_last_quarter() {
-    share(3);
+    run_share(3);
 }
