@@ -1,4 +1,4 @@
-//! Suspended requests, whose session is unreachable: they keep their place and can't be dispatched. Also inputs that
+//! Suspended requests (their session is unreachable) keep their place and can't be dispatched. Also inputs that
 //! repeat for a request that waits or runs already: adopt and requeue.
 
 #[path = "support/mod.rs"]

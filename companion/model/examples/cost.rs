@@ -29,7 +29,7 @@ fn pseudo_random(number: u64) -> f64 {
 /// Requests that a simulated server runs, by the time of their last token in microseconds.
 type Running = BinaryHeap<(Reverse<u64>, u64, u64)>;
 
-/// Completes the requests whose last token is due, and returns their number.
+/// Completes the requests that have made their last token, and returns their number.
 fn complete_due(
     running: &mut Running,
     now_ms: f64,

@@ -59,7 +59,7 @@ fn a_request_waits_for_a_later_one_and_counts_its_prompt_and_overlap() {
         .find(|observation| observation.at_ms == 130.0)
         .and_then(|observation| observation.decode);
     let decode = decode.expect("both have ended");
-    // Half of its ten decodes overlapped the second request, whose prompt was computed in one of them.
+    // Half of its ten decodes overlapped the second request, which computed its prompt in one of them.
     near(decode.prompts, 6.0);
     near(decode.batch, 1.0 + 0.5 + 6.0);
     near(decode.resident, 105.5 + 60.0 / 10.0 + 0.5 * (60.0 + 2.5 + 0.5));

@@ -367,8 +367,8 @@ impl Model {
         self.drop_unused_flows(&leaf);
     }
 
-    /// Adjusts flows whose heads wait for the same endpoints, all without room: the first of them gains nothing while
-    /// virtual time advances, and the rest keep their distance to it.
+    /// Adjusts flows with heads that wait for the same endpoints, all without room: the first of them gains nothing
+    /// while virtual time advances, and the rest keep their distance to it.
     fn hold_back_blocked_lanes(&mut self, dispatched: &Item, before: i128, now: i128) {
         let leaf = self.leaf(dispatched);
         let heads: Vec<Item> = self

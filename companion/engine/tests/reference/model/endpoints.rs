@@ -72,11 +72,11 @@ impl Model {
         if !server.probed {
             self.failed.push((endpoint, id, self.now));
         }
-        let others = self
+        let failures = self
             .failed
             .iter()
             .filter(|failure| failure.0 == endpoint && failure.1 != id);
-        let recent = others
+        let recent = failures
             .filter(|failure| self.now.since(failure.2) <= Duration::from_secs(10))
             .count();
         let is_last_ready = self.endpoints.values().filter(|server| server.ready).count() == 1;
