@@ -1,3 +1,5 @@
+//! Computes the mean load that one request decoded under, from the times of all requests that overlapped it.
+//!
 //! The means are over iterations, not over time: an iteration that computes a prompt takes longer and still counts
 //! once. The clock used here therefore stops while prompts are computed. A request may decode faster or slower than
 //! its neighbours; the number of iterations it shares with them follows from this clock, not from its token count.

@@ -1,3 +1,5 @@
+//! Learns parameters from windows alone: applies the Kalman filter's steps, restarts it, and reports its state.
+//!
 //! It serves servers that are only scraped, and recordings of windows. Behind a gate that it set itself, such an
 //! estimator would see one operating point and couldn't identify the parameters there. So it never sets the gate of a
 //! server with per-request observations.
