@@ -1,9 +1,11 @@
 //! A simulated model server with iteration-level batching, in virtual time.
 //!
-//! Pure: time is an argument, randomness is seeded, nothing here waits or does input and output. The mock server
-//! drives a [`Server`] by a real clock, the simulated world by a virtual one.
+//! Pure: time is an argument, randomness is seeded, and nothing waits or does I/O. The mock server drives a [`Server`]
+//! with a real clock, the simulated world with a virtual one.
 
 pub mod limits;
 pub mod server;
 
-pub use server::{Event, Gauges, Hardware, HardwareError, Job, JobId, Kind, Refused, Server, Totals};
+pub use server::{
+    Event, Gauges, Hardware, HardwareError, Job, JobId, JobProgress, Server, SubmitError, Totals,
+};

@@ -1,14 +1,14 @@
-//! One model server with iteration-level batching: who is in the batch, and how long each iteration takes.
+//! One simulated model server with iteration-level batching.
 //!
-//! An iteration takes `alpha + beta * tokens processed + gamma * tokens resident in the KV cache`; a decode
-//! processes one token, a prompt as many as the iteration's budget leaves. Between iterations the running jobs are
-//! scheduled first, then the waiting ones in order of arrival; a job gets its first token at the end of the
-//! iteration that finishes its prompt, and one more at the end of each that follows. When the cache is full the
-//! youngest running job is preempted and computed again later.
+//! An iteration takes `alpha + beta * tokens processed + gamma * tokens resident in the KV cache`. A decode processes
+//! one token, a prompt as many as the iteration's token budget leaves. Between iterations the server schedules the
+//! running jobs first, then the waiting jobs in order of arrival. A job gets its first token at the end of the iteration
+//! that finishes its prompt, and one more token at the end of each later iteration. If the cache is full, the youngest
+//! running job is preempted and later computed again.
 //!
-//! What it refuses to do: prefix caching, blocks (the cache is counted in tokens), sampling. The trade-off is that
-//! it is exact in time however late it is asked: an iteration starts where the one before ended, or at the arrival
-//! that ended the idleness, and never at the moment somebody looked.
+//! Not simulated: prefix caching, cache blocks (the cache is counted in tokens) and sampling. Times don't depend on when
+//! the server's owner calls it: an iteration starts at the end of the previous one, or at the arrival that ended an idle
+//! period.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -19,7 +19,7 @@ use rand_chacha::ChaCha8Rng;
 
 use crate::limits::{BATCHED_TOKENS, COST_MS_MAX, KV_TOKENS_MAX, SEQS_MAX, WAITING_MAX};
 
-/// What a server is made of.
+/// A server's speed and capacity.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Hardware {
     /// Milliseconds that every iteration takes; above 0.
@@ -52,26 +52,26 @@ impl Default for Hardware {
     }
 }
 
-/// A [`Hardware`] that can't be.
+/// Why a [`Hardware`] is invalid.
 #[derive(Clone, Copy, Debug, PartialEq, thiserror::Error)]
 pub enum HardwareError {
-    /// A cost is negative, no number, or too large.
-    #[error("{name} is {value} ms; it must be a number from {least} to {COST_MS_MAX}")]
+    /// A cost is negative, not a number, or too large.
+    #[error("{name} is {value} ms; it must be a number from {min} to {COST_MS_MAX}")]
     Cost {
-        /// Which.
+        /// Name of the cost.
         name: &'static str,
-        /// As given.
+        /// The invalid value.
         value: f64,
-        /// In words: the least allowed.
-        least: &'static str,
+        /// The smallest allowed value, in words.
+        min: &'static str,
     },
-    /// The batch has no place, or too many.
+    /// The batch has no place for a sequence, or too many places.
     #[error("max-num-seqs is {0}; it must be from 1 to {SEQS_MAX}")]
     Seqs(usize),
-    /// The cache holds nothing, or too much.
+    /// The cache's size is outside its range.
     #[error("kv-tokens is {0}; it must be from 1 to {KV_TOKENS_MAX}")]
     Kv(u64),
-    /// An iteration couldn't decode the whole batch.
+    /// One iteration can't decode the whole batch.
     #[error(
         "an iteration of {batched} tokens is too small for {seqs} sequences; it needs at least one for each"
     )]
@@ -81,18 +81,18 @@ pub enum HardwareError {
         /// Sequences of the batch.
         seqs: usize,
     },
-    /// Noise outside its range.
+    /// The noise is outside its range.
     #[error("noise is {0}; it must be from 0 to 1")]
     Noise(f64),
 }
 
 impl Hardware {
     fn check(&self) -> Result<(), HardwareError> {
-        let cost = |name, value: f64, least: &'static str, ok: bool| {
-            if ok && value.is_finite() && value <= COST_MS_MAX {
+        let cost = |name, value: f64, min: &'static str, in_range: bool| {
+            if in_range && value.is_finite() && value <= COST_MS_MAX {
                 Ok(())
             } else {
-                Err(HardwareError::Cost { name, value, least })
+                Err(HardwareError::Cost { name, value, min })
             }
         };
         cost("alpha", self.alpha_ms, "just above 0", self.alpha_ms > 0.0)?;
@@ -117,14 +117,14 @@ impl Hardware {
     }
 }
 
-/// A job, as the server's owner names it. Never used twice in the life of a server.
+/// A job's id, chosen by the server's owner and never used twice at the same server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct JobId(pub u64);
 
 /// One request's work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Job {
-    /// Its name.
+    /// The job's id.
     pub id: JobId,
     /// Tokens of the prompt; 0 counts as 1.
     pub input: u64,
@@ -132,71 +132,71 @@ pub struct Job {
     pub output: u64,
 }
 
-/// Why a job isn't taken. It never becomes part of the server.
+/// Why a server rejects a job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Refused {
-    /// It could never run, not even alone.
+pub enum SubmitError {
+    /// The job doesn't fit into the cache, even alone.
     #[error(
-        "a prompt of {input} tokens and an answer of {output} don't fit a KV cache of {kv_tokens} tokens"
+        "a prompt of {input} tokens and an answer of {output} tokens don't fit into a KV cache of {kv_tokens} tokens"
     )]
     TooLong {
-        /// Its prompt.
+        /// Prompt tokens.
         input: u64,
-        /// Its answer.
+        /// Output tokens.
         output: u64,
-        /// What the server has.
+        /// Size of the server's cache.
         kv_tokens: u64,
     },
-    /// [`WAITING_MAX`] jobs wait.
-    #[error("{WAITING_MAX} requests wait at this server already")]
+    /// [`WAITING_MAX`] jobs already wait.
+    #[error("{WAITING_MAX} requests already wait at this server")]
     Full,
 }
 
-/// What happened to a job at the end of an iteration.
+/// A job's progress at the end of an iteration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
-    /// Its prompt is done and its first token out.
+pub enum JobProgress {
+    /// The prompt is processed and the first token produced.
     First,
-    /// One more token is out.
+    /// One more token is produced.
     Token,
-    /// Nothing more comes; follows the last token at the same instant.
+    /// The job has ended; follows the last token at the same instant.
     Done,
 }
 
-/// Something a client sees.
+/// The progress of one job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Event {
-    /// The end of the iteration, never later than the `now` it was asked with.
-    pub at: Instant,
-    /// Whose.
+    /// The end of the iteration; never later than the `now` of the call that processed it.
+    pub time: Instant,
+    /// The job.
     pub id: JobId,
-    /// What.
-    pub kind: Kind,
+    /// Its progress.
+    pub progress: JobProgress,
 }
 
-/// The server at this moment.
+/// A server's current state.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Gauges {
     /// Jobs in the batch.
     pub running: usize,
-    /// Jobs that wait for a place in it.
+    /// Jobs that wait for a place in the batch.
     pub waiting: usize,
     /// Tokens in the KV cache.
     pub kv_tokens: u64,
 }
 
-/// The server since its start.
+/// Counters since a server's start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Totals {
-    /// Jobs that were taken.
+    /// Jobs that were accepted.
     pub submitted: u64,
     /// Jobs that got all their tokens.
     pub done: u64,
-    /// Jobs that were taken back.
+    /// Jobs that were cancelled.
     pub cancelled: u64,
-    /// Times a job lost its place in the batch to an older one.
+    /// Preemptions of a job in favour of an older one.
     pub preemptions: u64,
-    /// Tokens of finished prompts, each prompt once.
+    /// Tokens of finished prompts; a prompt counts once, even if it is computed again.
     pub prompt_tokens: u64,
     /// Tokens produced.
     pub output_tokens: u64,
@@ -204,8 +204,8 @@ pub struct Totals {
     pub iterations: u64,
 }
 
-/// A job inside the server. `computed` tokens of `input + generated` are in the cache; a token comes out whenever
-/// both are equal, so prompts, decodes and recomputation after a preemption are one rule.
+/// An accepted job. `computed` tokens of `input + generated` are in the cache. The job produces a token whenever both
+/// are equal, so the same rule covers prompts, decodes and recomputation after a preemption.
 #[derive(Clone, Copy, Debug)]
 struct Sequence {
     id: JobId,
@@ -214,13 +214,13 @@ struct Sequence {
     output: u64,
     generated: u64,
     computed: u64,
-    /// Tokens being processed in the iteration under way; 0: passed over in it.
+    /// Tokens that the current iteration processes; 0 if it skips this job.
     chunk: u64,
-    /// Tokens that it decodes in an iteration, on the average.
+    /// Mean number of tokens that this job decodes in an iteration.
     pace: f64,
-    /// What that leaves over from iteration to iteration.
+    /// The fraction of a token that is carried over to the next iteration.
     credit: f64,
-    /// Of `chunk`, tokens that are decoded beyond the one that is due.
+    /// Decoded tokens of `chunk` beyond the first.
     extra: u64,
 }
 
@@ -233,26 +233,27 @@ impl Sequence {
         self.generated > 0 && self.missing() == 1
     }
 
-    /// Tokens that it decodes in the next iteration, at its own pace.
-    fn due(&self) -> u64 {
+    /// Tokens to decode in the next iteration, at this job's pace.
+    fn next_decodes(&self) -> u64 {
         let left = self.output - self.generated;
         ((self.credit + self.pace).floor() as u64).min(left)
     }
 }
 
-/// Where the server stands between two calls.
+/// The server's phase between two calls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
-    /// There is nothing to do.
+    /// There is no work.
     Idle,
-    /// The next iteration starts here: the arrival that ended the idleness. Jobs of the same instant share it.
+    /// The next iteration starts at this time, the arrival that ended an idle period. Jobs that arrive at the same
+    /// instant take part.
     Starts(Instant),
-    /// An iteration is under way and ends here.
+    /// The current iteration ends at this time.
     Runs(Instant),
 }
 
-/// A simulated model server. Its owner calls [`Server::handle_timeout`] when [`Server::poll_timeout`] is due and
-/// takes what happened from [`Server::poll_event`]; being late costs nothing but lateness.
+/// A simulated model server. The owner calls [`Server::handle_timeout`] when [`Server::poll_timeout`] is due, then
+/// [`Server::poll_event`] until it returns `None`. A late call changes no event's time.
 #[derive(Clone, Debug)]
 pub struct Server {
     hardware: Hardware,
@@ -269,7 +270,7 @@ pub struct Server {
 }
 
 impl Server {
-    /// An idle server. Two with the same hardware and seed do the same.
+    /// An idle server. Servers with the same hardware and seed behave the same.
     ///
     /// # Errors
     /// A value of `hardware` is out of its range.
@@ -288,43 +289,43 @@ impl Server {
         })
     }
 
-    /// From now on jobs decode at a pace of their own, as they do where some tokens are guessed: a few in one iteration, or
-    /// none in another. A job's time between tokens is that of the iterations times a log-normal factor of mean 1 and
-    /// this relative standard deviation; 0: none.
+    /// From now on each job decodes at a pace of its own, as with speculative decoding: several tokens in one iteration,
+    /// none in another. A job's time between tokens is the iteration time multiplied by a log-normal factor with mean 1
+    /// and the relative standard deviation `sigma`; 0 for none.
     #[must_use]
     pub fn with_request_noise(mut self, sigma: f64) -> Self {
         self.request_noise = sigma;
         self
     }
 
-    /// The server is another one from the next iteration on; what it holds, it keeps.
+    /// Changes the hardware from the next iteration on. Accepted jobs stay.
     ///
     /// # Errors
     /// A value of `hardware` is out of its range; nothing has changed.
-    pub fn become_hardware(&mut self, hardware: Hardware) -> Result<(), HardwareError> {
+    pub fn set_hardware(&mut self, hardware: Hardware) -> Result<(), HardwareError> {
         hardware.check()?;
         self.hardware = hardware;
         Ok(())
     }
 
-    /// A job arrives. It takes part from the first iteration that starts at `now` or later.
+    /// Accepts a job. It takes part from the first iteration that starts at `now` or later.
     ///
     /// # Errors
-    /// The job can't be taken; nothing has changed.
-    pub fn submit(&mut self, now: Instant, job: Job) -> Result<(), Refused> {
+    /// The server rejects the job; nothing has changed.
+    pub fn submit(&mut self, now: Instant, job: Job) -> Result<(), SubmitError> {
         let (input, kv_tokens) = (job.input.max(1), self.hardware.kv_tokens);
         if input.saturating_add(job.output) > kv_tokens {
-            return Err(Refused::TooLong {
+            return Err(SubmitError::TooLong {
                 input,
                 output: job.output,
                 kv_tokens,
             });
         }
         if self.waiting.len() >= WAITING_MAX {
-            return Err(Refused::Full);
+            return Err(SubmitError::Full);
         }
         let (id, output) = (job.id, job.output);
-        // Half a token of credit: what is rounded at the end of a job is right on the average.
+        // Half a token of credit makes the rounding at a job's end unbiased.
         let (pace, credit) = if self.request_noise > 0.0 {
             (1.0 / self.factor(self.request_noise), 0.5)
         } else {
@@ -349,33 +350,33 @@ impl Server {
         Ok(())
     }
 
-    /// A client has gone: its job leaves at once, its place in the cache too. The iteration under way takes as long
-    /// as it was going to. `false`: there is no such job any more.
+    /// Cancels a job and frees its place in the cache at once. The current iteration keeps its duration. Returns `false`
+    /// if the job has already ended.
     pub fn cancel(&mut self, id: JobId) -> bool {
-        let known = if let Some(at) = self.running.iter().position(|s| s.id == id) {
-            let gone = self.running.remove(at);
-            self.kv_tokens -= gone.computed + gone.chunk;
+        let found = if let Some(index) = self.running.iter().position(|sequence| sequence.id == id) {
+            let cancelled = self.running.remove(index);
+            self.kv_tokens -= cancelled.computed + cancelled.chunk;
             true
-        } else if let Some(at) = self.waiting.iter().position(|s| s.id == id) {
-            self.waiting.remove(at);
+        } else if let Some(index) = self.waiting.iter().position(|sequence| sequence.id == id) {
+            self.waiting.remove(index);
             true
         } else {
             false
         };
-        self.totals.cancelled += u64::from(known);
-        known
+        self.totals.cancelled += u64::from(found);
+        found
     }
 
-    /// When something happens next without further input; `None`: never.
+    /// The time of the next change without further input; `None` if the server is idle.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Instant> {
         match self.phase {
             Phase::Idle => None,
-            Phase::Starts(at) | Phase::Runs(at) => Some(at),
+            Phase::Starts(time) | Phase::Runs(time) => Some(time),
         }
     }
 
-    /// Everything that is due by `now` happens, each at its own time.
+    /// Processes every iteration that is due by `now`, each at its own time.
     pub fn handle_timeout(&mut self, now: Instant) {
         while let Some(due) = self.poll_timeout().filter(|due| *due <= now) {
             if self.phase == Phase::Runs(due) {
@@ -385,12 +386,12 @@ impl Server {
         }
     }
 
-    /// What happened next, in order of time.
+    /// The next event, in order of time.
     pub fn poll_event(&mut self) -> Option<Event> {
         self.events.pop_front()
     }
 
-    /// The server at this moment.
+    /// The current state.
     #[must_use]
     pub fn gauges(&self) -> Gauges {
         Gauges {
@@ -400,82 +401,86 @@ impl Server {
         }
     }
 
-    /// The server since its start.
+    /// Counters since the start.
     #[must_use]
     pub fn totals(&self) -> Totals {
         self.totals
     }
 
-    /// What it is made of.
+    /// The current hardware.
     #[must_use]
     pub fn hardware(&self) -> &Hardware {
         &self.hardware
     }
 
-    fn finish_iteration(&mut self, at: Instant) {
+    fn finish_iteration(&mut self, time: Instant) {
         self.totals.iterations += 1;
         let (events, totals, kv_tokens) = (&mut self.events, &mut self.totals, &mut self.kv_tokens);
-        self.running.retain_mut(|s| {
-            s.computed += std::mem::take(&mut s.chunk);
-            for _ in 0..std::mem::take(&mut s.extra) {
+        self.running.retain_mut(|sequence| {
+            sequence.computed += std::mem::take(&mut sequence.chunk);
+            for _ in 0..std::mem::take(&mut sequence.extra) {
                 events.push_back(Event {
-                    at,
-                    id: s.id,
-                    kind: Kind::Token,
+                    time,
+                    id: sequence.id,
+                    progress: JobProgress::Token,
                 });
-                s.generated += 1;
+                sequence.generated += 1;
                 totals.output_tokens += 1;
             }
-            if s.missing() > 0 {
+            if sequence.missing() > 0 {
                 return true;
             }
-            if s.generated == 0 {
-                totals.prompt_tokens += s.input;
+            if sequence.generated == 0 {
+                totals.prompt_tokens += sequence.input;
             }
-            if s.output > 0 {
-                let kind = if s.generated == 0 {
-                    Kind::First
+            if sequence.output > 0 {
+                let progress = if sequence.generated == 0 {
+                    JobProgress::First
                 } else {
-                    Kind::Token
+                    JobProgress::Token
                 };
-                events.push_back(Event { at, id: s.id, kind });
-                s.generated += 1;
+                events.push_back(Event {
+                    time,
+                    id: sequence.id,
+                    progress,
+                });
+                sequence.generated += 1;
                 totals.output_tokens += 1;
             }
-            if s.generated < s.output {
+            if sequence.generated < sequence.output {
                 return true;
             }
             events.push_back(Event {
-                at,
-                id: s.id,
-                kind: Kind::Done,
+                time,
+                id: sequence.id,
+                progress: JobProgress::Done,
             });
             totals.done += 1;
-            *kv_tokens -= s.computed;
+            *kv_tokens -= sequence.computed;
             false
         });
     }
 
-    fn start_iteration(&mut self, at: Instant) {
+    fn start_iteration(&mut self, start: Instant) {
         let mut budget = self.hardware.batched_tokens;
         let preempted = self.schedule_running(&mut budget);
         if !preempted {
-            self.admit(at, &mut budget);
+            self.admit(start, &mut budget);
         }
         if self.running.is_empty() {
-            // Only a job that arrives later can be waiting now: with an empty cache the first always fits.
+            // A job that waits now arrives later: the first waiting job always fits into an empty cache.
             self.phase = self
                 .waiting
                 .front()
-                .map_or(Phase::Idle, |next| Phase::Starts(next.arrived.max(at)));
+                .map_or(Phase::Idle, |next| Phase::Starts(next.arrived.max(start)));
             return;
         }
         let processed = self.hardware.batched_tokens - budget;
         let duration = self.duration(processed);
-        self.phase = Phase::Runs(at.after(duration));
+        self.phase = Phase::Runs(start.after(duration));
     }
 
-    /// Gives each running job its share of the iteration, the oldest first; `true` if one had to be preempted.
+    /// Assigns tokens of the iteration to running jobs, oldest first. Returns whether a job was preempted.
     fn schedule_running(&mut self, budget: &mut u64) -> bool {
         let mut preempted = false;
         let mut next = 0;
@@ -483,7 +488,7 @@ impl Server {
             let sequence = &self.running[next];
             let decodes = sequence.decodes();
             let wanted = if decodes {
-                sequence.due()
+                sequence.next_decodes()
             } else {
                 sequence.missing()
             };
@@ -509,11 +514,12 @@ impl Server {
         preempted
     }
 
-    /// Takes waiting jobs in order, as long as the next one fits.
-    fn admit(&mut self, at: Instant, budget: &mut u64) {
+    /// Moves waiting jobs into the batch in order, as long as the next one fits.
+    fn admit(&mut self, start: Instant, budget: &mut u64) {
         while *budget > 0 && self.running.len() < self.hardware.seqs_max {
-            let fits =
-                |s: &Sequence| s.arrived <= at && self.kv_tokens + s.missing() <= self.hardware.kv_tokens;
+            let fits = |next: &Sequence| {
+                next.arrived <= start && self.kv_tokens + next.missing() <= self.hardware.kv_tokens
+            };
             if !self.waiting.front().is_some_and(fits) {
                 return;
             }
@@ -526,10 +532,13 @@ impl Server {
         }
     }
 
-    /// Of an iteration that processes so many tokens with the cache as it is; at least 1 ns, so that time goes on.
+    /// Duration of an iteration that processes this many tokens with the current cache; at least 1 ns, so that time
+    /// always advances.
     fn duration(&mut self, processed: u64) -> Duration {
-        let h = &self.hardware;
-        let ms = h.alpha_ms + h.beta_ms * processed as f64 + h.gamma_ms * self.kv_tokens as f64;
+        let hardware = &self.hardware;
+        let ms = hardware.alpha_ms
+            + hardware.beta_ms * processed as f64
+            + hardware.gamma_ms * self.kv_tokens as f64;
         let nanos = ms * 1e6 * self.noise();
         Duration::from_nanos((nanos.round() as u64).max(1))
     }
@@ -541,9 +550,9 @@ impl Server {
         }
     }
 
-    /// A log-normal factor with mean 1, so that noise doesn't change what a server can do.
+    /// A log-normal factor. Its mean is 1, so that noise doesn't change the server's capacity.
     fn factor(&mut self, sigma: f64) -> f64 {
-        // Box-Muller; 1 - u keeps the logarithm off zero.
+        // Box-Muller transform; 1 - u is never zero.
         let (u, v): (f64, f64) = (self.rng.random(), self.rng.random());
         let normal = (-2.0 * (1.0 - u).ln()).sqrt() * (std::f64::consts::TAU * v).cos();
         (sigma * normal - sigma * sigma / 2.0).exp()

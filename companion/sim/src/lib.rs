@@ -1,6 +1,6 @@
-//! A whole world around the filters, the control and the engines, in virtual time.
+//! Whole worlds around filters, control, engines and model servers, in virtual time.
 //!
-//! Pure: time is an argument, randomness is seeded, nothing here waits or does input and output.
+//! Pure: time is an argument, randomness is seeded, and nothing waits or does I/O.
 
 pub mod closed_loop;
 pub mod world;

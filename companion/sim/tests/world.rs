@@ -1,24 +1,23 @@
-//! A million requests through small worlds in which everything goes wrong that can: filters, network, companion,
-//! servers, clients and clocks.
+//! A million requests through small worlds with faults in filters, network, companion, servers, clients and clocks.
 //!
-//! A world that fails prints its last events and its seed; `PENSTOCK_WORLD=<seed>` runs that one alone.
+//! A failing world prints its last events and its seed. `PENSTOCK_WORLD=<seed>` runs only the world of that seed.
 
-use penstock_sim::world::{self, Tally};
+use penstock_sim::world::{self, Summary};
 
 const REQUESTS: u64 = 1_000_000;
-/// Tests that share the worlds: they run beside each other.
+/// Number of tests that share the requests, so that they run in parallel.
 const SHARES: u64 = 4;
 
-fn share(of: u64) {
+fn run_share(share: u64) {
     if let Ok(seed) = std::env::var("PENSTOCK_WORLD") {
-        if of == 0 {
-            let tally = world::run(seed.parse().expect("PENSTOCK_WORLD is a seed"));
-            println!("{}", tally.unwrap_or_else(|failure| panic!("{failure}")));
+        if share == 0 {
+            let summary = world::run(seed.parse().expect("PENSTOCK_WORLD is a seed"));
+            println!("{}", summary.unwrap_or_else(|failure| panic!("{failure}")));
         }
         return;
     }
-    let mut sum = Tally::default();
-    let mut seed = of;
+    let mut sum = Summary::default();
+    let mut seed = share;
     while sum.requests < REQUESTS / SHARES {
         sum.add(&world::run(seed).unwrap_or_else(|failure| panic!("{failure}")));
         seed += SHARES;
@@ -28,28 +27,28 @@ fn share(of: u64) {
 
 #[test]
 fn a_million_requests_first_quarter() {
-    share(0);
+    run_share(0);
 }
 
 #[test]
 fn a_million_requests_second_quarter() {
-    share(1);
+    run_share(1);
 }
 
 #[test]
 fn a_million_requests_third_quarter() {
-    share(2);
+    run_share(2);
 }
 
 #[test]
 fn a_million_requests_last_quarter() {
-    share(3);
+    run_share(3);
 }
 
 #[test]
-fn a_seed_goes_the_same_way_twice() {
+fn same_seed_gives_the_same_result() {
     for seed in 1_000..1_020 {
-        let twice = [0, 1].map(|_| world::run(seed).map_err(|failure| failure.what));
-        assert_eq!(twice[0], twice[1], "world {seed}");
+        let results = [0, 1].map(|_| world::run(seed).map_err(|failure| failure.violation));
+        assert_eq!(results[0], results[1], "world {seed}");
     }
 }

@@ -1,4 +1,4 @@
-//! The HTTP side: from a request to a job, and from the job's tokens to an answer.
+//! The HTTP API: turns request bodies into jobs, and the tokens of jobs into responses.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -13,26 +13,26 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use bytes::Bytes;
 use futures_util::stream;
-use penstock_model_server::Refused;
+use penstock_model_server::SubmitError;
 use serde_json::json;
 
-use super::ask::{Api, Ask, Length};
 use super::clock::Clock;
 use super::dialect::{self, Answer, Sse};
-use super::driver::{Arrival, Handle, Piece, Ticket};
-use super::log::Seen;
+use super::driver::{Arrival, Handle, JobUpdate, Ticket};
+use super::log::RequestInfo;
 use super::metrics::Metrics;
+use super::request::{Api, ApiRequest, Length};
 
-/// The largest body that is read; above what the gateway lets through.
+/// The largest request body; above the gateway's own limit.
 const BODY_BYTES_MAX: usize = 64 << 20;
 
-/// What every handler has.
+/// State of every handler.
 #[derive(Clone)]
 pub(super) struct App {
     pub(super) driver: Handle,
     pub(super) metrics: Metrics,
     pub(super) address: SocketAddr,
-    /// Names it answers to; empty: all.
+    /// Names of the served models; empty: every name.
     pub(super) models: std::sync::Arc<[String]>,
 }
 
@@ -63,12 +63,12 @@ pub(super) fn router(app: App) -> Router {
         .route("/metrics", get(metrics))
         .route("/mock/log", get(log))
         .route("/mock/stats", get(stats))
-        .fallback(async || Failure::not_found("there is no such path on this server".to_owned()).openai())
+        .fallback(async || Failure::not_found("this server has no such path".to_owned()).openai())
         .layer(DefaultBodyLimit::max(BODY_BYTES_MAX))
         .with_state(app)
 }
 
-/// An answer that is no answer.
+/// An error response.
 struct Failure {
     status: StatusCode,
     kind: &'static str,
@@ -105,7 +105,7 @@ impl Failure {
     }
 
     fn into_response(self, api: Api) -> Response {
-        let body = dialect::of(api).error(self.kind, self.code, &self.message);
+        let body = dialect::for_api(api).error(self.kind, self.code, &self.message);
         (self.status, Json(body)).into_response()
     }
 
@@ -122,12 +122,12 @@ async fn serve(
     body: Result<Bytes, BytesRejection>,
 ) -> Response {
     let mut response = match prepare(api, path, &app, &headers, body).await {
-        Ok((ask, ticket)) => {
+        Ok((request, ticket)) => {
             let in_flight = ticket.in_flight;
-            let mut response = if ask.stream {
-                streamed(api, ask, ticket)
+            let mut response = if request.stream {
+                streamed(api, request, ticket)
             } else {
-                whole(api, ask, ticket).await
+                whole(api, request, ticket).await
             };
             set(&mut response, "x-mock-inflight", &in_flight.to_string());
             response
@@ -141,41 +141,41 @@ async fn serve(
     response
 }
 
-/// From a body to a job that the server has taken.
+/// Reads a body and submits the job.
 async fn prepare(
     api: Api,
     path: &'static str,
     app: &App,
     headers: &HeaderMap,
     body: Result<Bytes, BytesRejection>,
-) -> Result<(Ask, Ticket), Failure> {
-    let ask = read(api, app, body).inspect_err(|_| app.driver.refused())?;
+) -> Result<(ApiRequest, Ticket), Failure> {
+    let request = read(api, app, body).inspect_err(|_| app.driver.count_refused())?;
     let arrival = Arrival {
-        seen: seen(path, &ask, headers),
-        input: ask.input,
-        length: ask.length,
+        info: request_info(path, &request, headers),
+        input: request.input,
+        length: request.length,
     };
     match app.driver.submit(arrival).await {
-        Ok(Ok(ticket)) => Ok((ask, ticket)),
-        Ok(Err(refused @ Refused::TooLong { .. })) => Err(Failure {
+        Ok(Ok(ticket)) => Ok((request, ticket)),
+        Ok(Err(error @ SubmitError::TooLong { .. })) => Err(Failure {
             code: Some("context_length_exceeded"),
-            ..Failure::invalid(refused.to_string())
+            ..Failure::invalid(error.to_string())
         }),
-        Ok(Err(refused @ Refused::Full)) => Err(Failure::unavailable(refused.to_string())),
+        Ok(Err(error @ SubmitError::Full)) => Err(Failure::unavailable(error.to_string())),
         Err(stopped) => Err(Failure::unavailable(stopped.to_string())),
     }
 }
 
-fn read(api: Api, app: &App, body: Result<Bytes, BytesRejection>) -> Result<Ask, Failure> {
-    let body = body.map_err(|e| Failure {
-        status: e.status(),
-        ..Failure::invalid(e.body_text())
+fn read(api: Api, app: &App, body: Result<Bytes, BytesRejection>) -> Result<ApiRequest, Failure> {
+    let body = body.map_err(|error| Failure {
+        status: error.status(),
+        ..Failure::invalid(error.body_text())
     })?;
-    let ask = Ask::parse(api, &body).map_err(|e| Failure::invalid(e.to_string()))?;
-    if !app.models.is_empty() && !app.models.contains(&ask.model) {
+    let request = ApiRequest::parse(api, &body).map_err(|error| Failure::invalid(error.to_string()))?;
+    if !app.models.is_empty() && !app.models.contains(&request.model) {
         let message = format!(
             "The model `{}` does not exist; this server has: {}",
-            ask.model,
+            request.model,
             app.models.join(", ")
         );
         return Err(Failure {
@@ -183,28 +183,28 @@ fn read(api: Api, app: &App, body: Result<Bytes, BytesRejection>) -> Result<Ask,
             ..Failure::not_found(message)
         });
     }
-    Ok(ask)
+    Ok(request)
 }
 
-fn seen(path: &'static str, ask: &Ask, headers: &HeaderMap) -> Seen {
+fn request_info(path: &'static str, request: &ApiRequest, headers: &HeaderMap) -> RequestInfo {
     let text = |value: &HeaderValue| String::from_utf8_lossy(value.as_bytes()).into_owned();
     let first = |names: &[&str]| names.iter().find_map(|name| headers.get(*name)).map(text);
-    let mut ours: BTreeMap<String, String> = BTreeMap::new();
+    let mut gateway_headers: BTreeMap<String, String> = BTreeMap::new();
     for (name, value) in headers {
         let name = name.as_str();
         if name.starts_with("x-gateway-") || name.starts_with("x-penstock-") {
-            // A header that came twice is shown as one line, as a proxy may join it.
-            let line = ours.entry(name.to_owned()).or_default();
+            // Repeated headers are joined into one line, as a proxy may do.
+            let line = gateway_headers.entry(name.to_owned()).or_default();
             if !line.is_empty() {
                 line.push_str(", ");
             }
             line.push_str(&text(value));
         }
     }
-    Seen {
+    RequestInfo {
         path,
-        model: ask.model.clone(),
-        stream: ask.stream,
+        model: request.model.clone(),
+        stream: request.stream,
         request_id: first(&["x-request-id"]),
         tenant: first(&[
             "x-gateway-inference-fairness-id",
@@ -216,59 +216,61 @@ fn seen(path: &'static str, ask: &Ask, headers: &HeaderMap) -> Seen {
             "x-nexus-priority",
             "x-gateway-inference-objective",
         ]),
-        headers: ours,
+        headers: gateway_headers,
     }
 }
 
-fn answer(ask: Ask, ticket: &Ticket) -> Answer {
+fn answer(request: ApiRequest, ticket: &Ticket) -> Answer {
     Answer {
         number: ticket.order,
         created: Clock::unix_s(),
-        model: ask.model,
-        input: ask.input,
+        model: request.model,
+        input: request.input,
         output: 0,
         text: String::new(),
-        limited: matches!(ask.length, Length::Exactly(_)),
-        include_usage: ask.include_usage,
-        inputs: ask.inputs,
-        base64: ask.base64,
+        limited: matches!(request.length, Length::Exactly(_)),
+        include_usage: request.include_usage,
+        inputs: request.inputs,
+        base64: request.base64,
     }
 }
 
-async fn whole(api: Api, ask: Ask, mut ticket: Ticket) -> Response {
-    let mut answer = answer(ask, &ticket);
+async fn whole(api: Api, request: ApiRequest, mut ticket: Ticket) -> Response {
+    let mut answer = answer(request, &ticket);
     loop {
         match ticket.next().await {
-            Some(Piece::Token) => {
+            Some(JobUpdate::Token) => {
                 answer.push();
             }
-            Some(Piece::Done) => return Json(dialect::of(api).whole(&answer)).into_response(),
+            Some(JobUpdate::Done) => return Json(dialect::for_api(api).complete(&answer)).into_response(),
             None => {
-                return Failure::unavailable("this server stopped before the answer was done".to_owned())
-                    .into_response(api);
+                return Failure::unavailable(
+                    "this server stopped before the response was complete".to_owned(),
+                )
+                .into_response(api);
             }
         }
     }
 }
 
-/// The headers go at once; the tokens follow as they come. A server that ends cuts the stream.
-fn streamed(api: Api, ask: Ask, ticket: Ticket) -> Response {
-    let answer = answer(ask, &ticket);
+/// Sends the headers at once and each token when it is produced. If the server stops, the stream is cut.
+fn streamed(api: Api, request: ApiRequest, ticket: Ticket) -> Response {
+    let answer = answer(request, &ticket);
     let chunks = stream::unfold(Some((ticket, answer)), move |state| async move {
         let (mut ticket, mut answer) = state?;
-        let dialect = dialect::of(api);
+        let dialect = dialect::for_api(api);
         let mut out = Sse::default();
         match ticket.next().await {
-            Some(Piece::Token) => {
+            Some(JobUpdate::Token) => {
                 if answer.output == 0 {
-                    dialect.open(&answer, &mut out);
+                    dialect.start(&answer, &mut out);
                 }
                 let text = answer.push();
                 dialect.token(&answer, text, &mut out);
                 Some((Ok(out.into_bytes()), Some((ticket, answer))))
             }
-            Some(Piece::Done) => {
-                dialect.close(&answer, &mut out);
+            Some(JobUpdate::Done) => {
+                dialect.end(&answer, &mut out);
                 Some((Ok(out.into_bytes()), None))
             }
             None => Some((Err(std::io::Error::other("the server stopped")), None)),

@@ -1,10 +1,10 @@
-//! The one place where the mock server reads a clock; everything else is told the time.
+//! The clocks of the mock server. All other modules get the time as an argument.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use penstock_engine::Instant;
 
-/// Maps the runtime's clock to the simulation's time, which starts at zero when the server does.
+/// Converts between the runtime's clock and the simulated server's time, which starts at zero.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Clock {
     zero: tokio::time::Instant,
@@ -21,11 +21,11 @@ impl Clock {
         Instant::ZERO.after(self.zero.elapsed())
     }
 
-    pub(super) fn deadline(self, at: Instant) -> tokio::time::Instant {
-        self.zero + at.since(Instant::ZERO)
+    pub(super) fn deadline(self, time: Instant) -> tokio::time::Instant {
+        self.zero + time.since(Instant::ZERO)
     }
 
-    /// Seconds since 1970, for `created`.
+    /// Seconds since 1970, for the `created` field.
     pub(super) fn unix_s() -> u64 {
         SystemTime::now()
             .duration_since(UNIX_EPOCH)

@@ -1,6 +1,6 @@
-//! How an answer looks in each API: whole, and as a stream of server-sent events.
+//! The response formats of each API: complete responses, and streams of server-sent events.
 //!
-//! The shapes are the ones that OpenAI's and Anthropic's client libraries parse. The text means nothing.
+//! The formats are the ones that OpenAI's and Anthropic's client libraries parse. The text is filler.
 
 mod chat;
 mod completions;
@@ -10,22 +10,22 @@ mod responses;
 
 use serde_json::{Value, json};
 
-use super::ask::Api;
+use super::request::Api;
 
-/// An answer under way.
+/// A response that is being produced.
 #[derive(Clone, Debug)]
 pub(super) struct Answer {
-    /// Tells it from every other answer of this server.
+    /// Unique number of the response at this server.
     pub(super) number: u64,
     /// Seconds since 1970.
     pub(super) created: u64,
     pub(super) model: String,
     pub(super) input: u64,
-    /// Tokens so far.
+    /// Tokens produced so far.
     pub(super) output: u64,
     /// Their text.
     pub(super) text: String,
-    /// It ends because of the client's limit.
+    /// The response ends because of the client's limit.
     pub(super) limited: bool,
     pub(super) include_usage: bool,
     pub(super) inputs: usize,
@@ -33,7 +33,7 @@ pub(super) struct Answer {
 }
 
 impl Answer {
-    /// Adds a token and gives its text.
+    /// Adds a token and returns its text.
     pub(super) fn push(&mut self) -> &'static str {
         const WORDS: [&str; 12] = [
             " water", " waits", " behind", " the", " gate", " until", " a", " turbine", " has", " room",
@@ -46,7 +46,7 @@ impl Answer {
     }
 }
 
-/// Server-sent events, ready to be written.
+/// Server-sent events in their wire format.
 #[derive(Debug, Default)]
 pub(super) struct Sse(String);
 
@@ -73,23 +73,23 @@ impl Sse {
     }
 }
 
-/// One API's shapes.
+/// The response formats of one API.
 pub(super) trait Dialect: Sync {
-    /// The answer at once, when it is complete.
-    fn whole(&self, answer: &Answer) -> Value;
-    /// What goes before the first token.
-    fn open(&self, answer: &Answer, out: &mut Sse);
-    /// One token, already counted in `answer`.
+    /// A complete response.
+    fn complete(&self, answer: &Answer) -> Value;
+    /// The events before the first token.
+    fn start(&self, answer: &Answer, out: &mut Sse);
+    /// The events of one token, which `answer` already counts.
     fn token(&self, answer: &Answer, text: &str, out: &mut Sse);
-    /// What goes after the last.
-    fn close(&self, answer: &Answer, out: &mut Sse);
-    /// An error in the shape that the API's clients read.
+    /// The events after the last token.
+    fn end(&self, answer: &Answer, out: &mut Sse);
+    /// An error response.
     fn error(&self, kind: &str, code: Option<&str>, message: &str) -> Value {
         json!({"error": {"message": message, "type": kind, "param": null, "code": code}})
     }
 }
 
-pub(super) fn of(api: Api) -> &'static dyn Dialect {
+pub(super) fn for_api(api: Api) -> &'static dyn Dialect {
     match api {
         Api::Chat => &chat::Chat,
         Api::Completions => &completions::Completions,

@@ -1,96 +1,96 @@
-//! The task that owns the simulated server and drives it by the real clock.
+//! The task that owns the simulated server and drives it with the real clock.
 //!
-//! Handlers send commands and read tokens from a channel of their own; nothing is shared and nothing locked. A
-//! client that leaves drops its [`Ticket`], and that takes its job back. Channels have no bound of their own: there
-//! is one command per connection and event, and a job's tokens are limited by its length.
+//! Handlers send commands to the task and receive tokens through one channel per job, so nothing is shared or locked.
+//! When a client disconnects, its [`Ticket`] is dropped, which cancels the job. The channels are unbounded, but their
+//! contents are limited: one command per connection and event, and the tokens of each job.
 
 use std::collections::{BTreeMap, HashMap};
 
 use penstock_engine::Instant;
-use penstock_model_server::{Event, Job, JobId, Kind, Refused, Server};
+use penstock_model_server::{Event, Job, JobId, JobProgress, Server, SubmitError};
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use tokio::sync::{mpsc, oneshot};
 
-use super::ask::Length;
 use super::clock::Clock;
-use super::log::{Log, Seen, Stats};
+use super::log::{Log, RequestInfo, Stats};
 use super::metrics::Metrics;
+use super::request::Length;
 
-/// What handlers hold: the way to the driver.
+/// The handlers' connection to the driver.
 #[derive(Clone, Debug)]
 pub(super) struct Handle {
     commands: mpsc::UnboundedSender<Command>,
 }
 
-/// The driver has ended: the server is shutting down.
+/// The driver has ended because the server is shutting down.
 #[derive(Debug, thiserror::Error)]
 #[error("this server is shutting down")]
 pub(super) struct Stopped;
 
-/// A request that wants to be served.
+/// A request to submit.
 #[derive(Debug)]
 pub(super) struct Arrival {
-    pub(super) seen: Seen,
+    pub(super) info: RequestInfo,
     pub(super) input: u64,
     pub(super) length: Length,
 }
 
-/// A job that was taken. Dropped before its end, it is cancelled.
+/// An accepted job. Dropping the ticket before the job's end cancels the job.
 #[derive(Debug)]
 pub(super) struct Ticket {
-    /// Its place in the order of arrival, from 0.
+    /// Position in the order of arrival, from 0.
     pub(super) order: u64,
-    /// Requests at this server when it arrived, itself included.
+    /// Requests at this server right after this one's arrival, including this one.
     pub(super) in_flight: u64,
-    pieces: mpsc::UnboundedReceiver<Piece>,
+    updates: mpsc::UnboundedReceiver<JobUpdate>,
     commands: mpsc::UnboundedSender<Command>,
     ended: bool,
 }
 
-/// What a job gets.
+/// An update of a job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Piece {
+pub(super) enum JobUpdate {
     Token,
-    /// The last.
+    /// The job has ended.
     Done,
 }
 
 #[derive(Debug)]
 enum Command {
-    Submit(Arrival, oneshot::Sender<Result<Ticket, Refused>>),
+    Submit(Arrival, oneshot::Sender<Result<Ticket, SubmitError>>),
     Cancel(JobId),
-    /// A request was refused before it came here.
-    Refused,
+    /// A request was rejected before it became a job.
+    CountRefused,
     Stats(oneshot::Sender<Stats>),
     ServedByTenant(oneshot::Sender<BTreeMap<String, u64>>),
     Log(oneshot::Sender<Log>),
 }
 
 impl Handle {
-    /// The job is at the server when this returns.
-    pub(super) async fn submit(&self, arrival: Arrival) -> Result<Result<Ticket, Refused>, Stopped> {
-        self.ask(|reply| Command::Submit(arrival, reply)).await
+    /// Submits a job. When this returns, the server has accepted or rejected it.
+    pub(super) async fn submit(&self, arrival: Arrival) -> Result<Result<Ticket, SubmitError>, Stopped> {
+        self.call(|reply| Command::Submit(arrival, reply)).await
     }
 
-    pub(super) fn refused(&self) {
-        // A driver that has ended counts nothing any more.
-        let _ = self.commands.send(Command::Refused);
+    pub(super) fn count_refused(&self) {
+        // After the driver's end nothing is counted.
+        let _ = self.commands.send(Command::CountRefused);
     }
 
     pub(super) async fn stats(&self) -> Result<Stats, Stopped> {
-        self.ask(Command::Stats).await
+        self.call(Command::Stats).await
     }
 
     pub(super) async fn served_by_tenant(&self) -> Result<BTreeMap<String, u64>, Stopped> {
-        self.ask(Command::ServedByTenant).await
+        self.call(Command::ServedByTenant).await
     }
 
     pub(super) async fn log(&self) -> Result<Log, Stopped> {
-        self.ask(Command::Log).await
+        self.call(Command::Log).await
     }
 
-    async fn ask<T>(&self, command: impl FnOnce(oneshot::Sender<T>) -> Command) -> Result<T, Stopped> {
+    async fn call<T>(&self, command: impl FnOnce(oneshot::Sender<T>) -> Command) -> Result<T, Stopped> {
         let (reply, answer) = oneshot::channel();
         self.commands.send(command(reply)).map_err(|_| Stopped)?;
         answer.await.map_err(|_| Stopped)
@@ -98,46 +98,46 @@ impl Handle {
 }
 
 impl Ticket {
-    /// The next piece, as it comes; `None`: the server ended before the job.
-    pub(super) async fn next(&mut self) -> Option<Piece> {
-        let piece = self.pieces.recv().await;
-        self.ended |= piece == Some(Piece::Done);
-        piece
+    /// The next update; `None` if the server ended before the job.
+    pub(super) async fn next(&mut self) -> Option<JobUpdate> {
+        let update = self.updates.recv().await;
+        self.ended |= update == Some(JobUpdate::Done);
+        update
     }
 }
 
 impl Drop for Ticket {
     fn drop(&mut self) {
         if !self.ended {
-            // A driver that has ended has no job to cancel.
+            // If the driver has ended, there is no job to cancel.
             let _ = self.commands.send(Command::Cancel(JobId(self.order)));
         }
     }
 }
 
-/// What the driver remembers of a job.
-struct Open {
-    pieces: mpsc::UnboundedSender<Piece>,
+/// The driver's record of a job.
+struct ActiveJob {
+    updates: mpsc::UnboundedSender<JobUpdate>,
     arrived: Instant,
     last: Instant,
     reason: &'static str,
     tenant: String,
 }
 
-/// The server and all that is known of it; one task owns it.
+/// The simulated server and everything recorded about it.
 pub(super) struct Driver {
     server: Server,
     clock: Clock,
     metrics: Metrics,
     log: Log,
     rng: ChaCha8Rng,
-    /// Mean of [`Length::Natural`].
+    /// Mean response length for [`Length::Natural`].
     output_tokens: u64,
     next: u64,
-    open: HashMap<JobId, Open>,
+    jobs: HashMap<JobId, ActiveJob>,
     commands: mpsc::UnboundedReceiver<Command>,
-    /// For tickets only.
-    back: mpsc::WeakUnboundedSender<Command>,
+    /// Used to create tickets. Weak, so that the driver ends with the last handle and the last ticket.
+    ticket_commands: mpsc::WeakUnboundedSender<Command>,
 }
 
 impl Driver {
@@ -151,20 +151,20 @@ impl Driver {
             rng: ChaCha8Rng::seed_from_u64(seed),
             output_tokens,
             next: 0,
-            open: HashMap::new(),
+            jobs: HashMap::new(),
             commands,
-            back: sender.downgrade(),
+            ticket_commands: sender.downgrade(),
         };
         (driver, Handle { commands: sender })
     }
 
-    /// Runs until the last handle and the last ticket are gone.
+    /// Runs until the last handle and the last ticket are dropped.
     pub(super) async fn run(mut self) {
         loop {
-            let due = self.server.poll_timeout().map(|at| self.clock.deadline(at));
+            let due = self.server.poll_timeout().map(|time| self.clock.deadline(time));
             let wait = async {
                 match due {
-                    Some(at) => tokio::time::sleep_until(at).await,
+                    Some(due) => tokio::time::sleep_until(due).await,
                     None => std::future::pending().await,
                 }
             };
@@ -177,29 +177,29 @@ impl Driver {
             };
             let now = self.clock.now();
             self.server.handle_timeout(now);
-            self.deliver();
+            self.process_events();
             if let Some(command) = command {
                 self.handle(now, command);
             }
-            self.metrics.follow(self.server.gauges(), self.server.totals());
+            self.metrics.update(self.server.gauges(), self.server.totals());
         }
     }
 
     fn handle(&mut self, now: Instant, command: Command) {
         match command {
             Command::Submit(arrival, reply) => {
-                // Dropped by a handler that is gone, the ticket cancels itself.
+                // If the handler is gone, the dropped ticket cancels the job.
                 let _ = reply.send(self.submit(now, arrival));
             }
             Command::Cancel(id) => {
                 if self.server.cancel(id)
-                    && let Some(open) = self.open.remove(&id)
+                    && let Some(job) = self.jobs.remove(&id)
                 {
                     self.log.cancelled(now, id.0);
-                    self.metrics.ended("abort", now.since(open.arrived));
+                    self.metrics.ended("abort", now.since(job.arrived));
                 }
             }
-            Command::Refused => self.log.refused(),
+            Command::CountRefused => self.log.count_refused(),
             Command::Stats(reply) => {
                 let _ = reply.send(self.log.stats());
             }
@@ -212,16 +212,16 @@ impl Driver {
         }
     }
 
-    fn submit(&mut self, now: Instant, arrival: Arrival) -> Result<Ticket, Refused> {
+    fn submit(&mut self, now: Instant, arrival: Arrival) -> Result<Ticket, SubmitError> {
         let (output, reason) = match arrival.length {
             Length::Nothing => (0, "stop"),
             Length::Exactly(tokens) => (tokens, "length"),
-            Length::Natural => (self.natural(arrival.input), "stop"),
+            Length::Natural => (self.draw_output_tokens(arrival.input), "stop"),
         };
         let (order, id) = (self.next, JobId(self.next));
-        // The caller asks through a sender; as long as it waits for this answer there is one.
-        let commands = self.back.upgrade().ok_or(Refused::Full)?;
-        if let Err(refused) = self.server.submit(
+        // The caller holds a handle while it waits for this reply, so the upgrade succeeds.
+        let commands = self.ticket_commands.upgrade().ok_or(SubmitError::Full)?;
+        if let Err(error) = self.server.submit(
             now,
             Job {
                 id,
@@ -229,21 +229,21 @@ impl Driver {
                 output,
             },
         ) {
-            self.log.refused();
-            return Err(refused);
+            self.log.count_refused();
+            return Err(error);
         }
         self.next += 1;
         let tenant = arrival
-            .seen
+            .info
             .tenant
             .clone()
             .unwrap_or_else(|| "anonymous".to_owned());
-        let in_flight = self.log.arrived(now, order, arrival.seen, arrival.input);
-        let (sender, pieces) = mpsc::unbounded_channel();
-        self.open.insert(
+        let in_flight = self.log.arrived(now, order, arrival.info, arrival.input);
+        let (sender, updates) = mpsc::unbounded_channel();
+        self.jobs.insert(
             id,
-            Open {
-                pieces: sender,
+            ActiveJob {
+                updates: sender,
                 arrived: now,
                 last: now,
                 reason,
@@ -253,14 +253,14 @@ impl Driver {
         Ok(Ticket {
             order,
             in_flight,
-            pieces,
+            updates,
             commands,
             ended: false,
         })
     }
 
-    /// From half the mean to one and a half of it, as far as the cache has room.
-    fn natural(&mut self, input: u64) -> u64 {
+    /// A random length between half the mean and one and a half of it, limited by the free part of the cache.
+    fn draw_output_tokens(&mut self, input: u64) -> u64 {
         let mean = self.output_tokens;
         let drawn = self.rng.random_range(mean.div_ceil(2)..=mean + mean / 2);
         drawn
@@ -268,33 +268,33 @@ impl Driver {
             .max(1)
     }
 
-    fn deliver(&mut self) {
-        while let Some(Event { at, id, kind }) = self.server.poll_event() {
-            let Some(open) = self.open.get_mut(&id) else {
+    fn process_events(&mut self) {
+        while let Some(Event { time, id, progress }) = self.server.poll_event() {
+            let Some(job) = self.jobs.get_mut(&id) else {
                 continue;
             };
-            let piece = match kind {
-                Kind::First => {
-                    self.metrics.first_token(at.since(open.arrived));
-                    self.log.token(at, id.0);
-                    Piece::Token
+            let update = match progress {
+                JobProgress::First => {
+                    self.metrics.first_token(time.since(job.arrived));
+                    self.log.token(time, id.0);
+                    JobUpdate::Token
                 }
-                Kind::Token => {
-                    self.metrics.token(at.since(open.last));
-                    self.log.token(at, id.0);
-                    Piece::Token
+                JobProgress::Token => {
+                    self.metrics.token(time.since(job.last));
+                    self.log.token(time, id.0);
+                    JobUpdate::Token
                 }
-                Kind::Done => {
-                    self.metrics.ended(open.reason, at.since(open.arrived));
-                    self.log.served(at, id.0, std::mem::take(&mut open.tenant));
-                    Piece::Done
+                JobProgress::Done => {
+                    self.metrics.ended(job.reason, time.since(job.arrived));
+                    self.log.served(time, id.0, std::mem::take(&mut job.tenant));
+                    JobUpdate::Done
                 }
             };
-            open.last = at;
-            // A client that is gone has its cancellation on the way.
-            let _ = open.pieces.send(piece);
-            if kind == Kind::Done {
-                self.open.remove(&id);
+            job.last = time;
+            // If the client has disconnected, the job's cancellation is in the command queue.
+            let _ = job.updates.send(update);
+            if progress == JobProgress::Done {
+                self.jobs.remove(&id);
             }
         }
     }

@@ -1,24 +1,24 @@
-//! What reached this server, for tests that count at the server and not at the client.
+//! Record of the requests that reached this server, so that tests can count at the server instead of the client.
 //!
-//! The latest [`ENTRIES_MAX`] requests; older ones are forgotten and counted.
+//! Keeps the latest [`ENTRIES_MAX`] requests and counts the ones it dropped.
 
 use std::collections::{BTreeMap, VecDeque};
 
 use penstock_engine::Instant;
 use serde::Serialize;
 
-/// Requests that are remembered.
+/// Requests that are kept.
 pub(super) const ENTRIES_MAX: usize = 65_536;
-/// Tenants that are counted one by one.
+/// Tenants that are counted separately.
 const TENANTS_MAX: usize = 1_024;
 
 /// `/mock/log`.
 #[derive(Clone, Debug, Default, Serialize)]
 pub(super) struct Log {
     stats: Stats,
-    /// Requests served, by tenant; at most [`TENANTS_MAX`], then `other`. One that names none is `anonymous`.
+    /// Served requests by tenant. From [`TENANTS_MAX`] on, new tenants count as `other`; no tenant is `anonymous`.
     served_by_tenant: BTreeMap<String, u64>,
-    /// Requests that were forgotten.
+    /// Number of dropped entries.
     forgotten: u64,
     /// In order of arrival.
     requests: VecDeque<Entry>,
@@ -27,48 +27,48 @@ pub(super) struct Log {
 /// `/mock/stats`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Stats {
-    /// Requests that are here now.
+    /// Requests at the server now.
     pub in_flight: u64,
-    /// The most that were here at a time.
+    /// The most requests at a time.
     pub peak: u64,
-    /// Requests that got their whole answer.
+    /// Requests with a complete response.
     pub served: u64,
-    /// Requests whose client left before.
+    /// Requests whose client disconnected before the response was complete.
     pub cancelled: u64,
-    /// Requests that were taken from no client: malformed, too long, for a model that isn't served.
+    /// Rejected requests: malformed, too long, or for an unknown model.
     pub refused: u64,
 }
 
-/// What is known of a request when it arrives.
+/// Properties of a request at its arrival.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
-pub(super) struct Seen {
+pub(super) struct RequestInfo {
     pub(super) path: &'static str,
     pub(super) model: String,
     pub(super) stream: bool,
     pub(super) request_id: Option<String>,
     pub(super) tenant: Option<String>,
     pub(super) priority: Option<String>,
-    /// Every x-gateway-* and x-penstock-* header.
+    /// All x-gateway-* and x-penstock-* headers.
     pub(super) headers: BTreeMap<String, String>,
 }
 
 #[derive(Clone, Debug, Serialize)]
 struct Entry {
-    /// From 0, in order of arrival.
+    /// Position in the order of arrival, from 0.
     order: u64,
-    request: Seen,
+    request: RequestInfo,
     input_tokens: u64,
     output_tokens: u64,
-    /// Requests that were here right after its arrival, itself included.
+    /// Requests at the server right after this one's arrival, including this one.
     in_flight: u64,
     state: State,
-    /// Since the server's start, like the others.
+    /// Milliseconds since the server's start, as all times here.
     arrived_ms: f64,
     first_token_ms: Option<f64>,
     ended_ms: Option<f64>,
 }
 
-/// Where a request stands.
+/// The state of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 enum State {
@@ -78,14 +78,14 @@ enum State {
 }
 
 impl Log {
-    /// A request is here; the orders are given without gaps. Gives the requests in flight, this one included.
-    pub(super) fn arrived(&mut self, now: Instant, order: u64, seen: Seen, input_tokens: u64) -> u64 {
+    /// Records an arrival. Orders must be consecutive. Returns the requests in flight, including this one.
+    pub(super) fn arrived(&mut self, now: Instant, order: u64, info: RequestInfo, input_tokens: u64) -> u64 {
         self.stats.in_flight += 1;
         self.stats.peak = self.stats.peak.max(self.stats.in_flight);
         let in_flight = self.stats.in_flight;
         self.requests.push_back(Entry {
             order,
-            request: seen,
+            request: info,
             input_tokens,
             output_tokens: 0,
             in_flight,
@@ -101,27 +101,27 @@ impl Log {
         in_flight
     }
 
-    pub(super) fn token(&mut self, at: Instant, order: u64) {
+    pub(super) fn token(&mut self, time: Instant, order: u64) {
         if let Some(entry) = self.entry(order) {
             entry.output_tokens += 1;
-            entry.first_token_ms.get_or_insert(ms(at));
+            entry.first_token_ms.get_or_insert(ms(time));
         }
     }
 
-    pub(super) fn served(&mut self, at: Instant, order: u64, tenant: String) {
+    pub(super) fn served(&mut self, time: Instant, order: u64, tenant: String) {
         self.stats.served += 1;
         let full = self.served_by_tenant.len() >= TENANTS_MAX && !self.served_by_tenant.contains_key(&tenant);
         let tenant = if full { "other".to_owned() } else { tenant };
         *self.served_by_tenant.entry(tenant).or_default() += 1;
-        self.ended(at, order, State::Served);
+        self.ended(time, order, State::Served);
     }
 
-    pub(super) fn cancelled(&mut self, at: Instant, order: u64) {
+    pub(super) fn cancelled(&mut self, time: Instant, order: u64) {
         self.stats.cancelled += 1;
-        self.ended(at, order, State::Cancelled);
+        self.ended(time, order, State::Cancelled);
     }
 
-    pub(super) fn refused(&mut self) {
+    pub(super) fn count_refused(&mut self) {
         self.stats.refused += 1;
     }
 
@@ -133,11 +133,11 @@ impl Log {
         self.served_by_tenant.clone()
     }
 
-    fn ended(&mut self, at: Instant, order: u64, state: State) {
+    fn ended(&mut self, time: Instant, order: u64, state: State) {
         self.stats.in_flight -= 1;
         if let Some(entry) = self.entry(order) {
             entry.state = state;
-            entry.ended_ms = Some(ms(at));
+            entry.ended_ms = Some(ms(time));
         }
     }
 
@@ -148,8 +148,8 @@ impl Log {
     }
 }
 
-fn ms(at: Instant) -> f64 {
-    at.as_nanos() as f64 / 1e6
+fn ms(time: Instant) -> f64 {
+    time.as_nanos() as f64 / 1e6
 }
 
 #[cfg(test)]
@@ -157,11 +157,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_old_is_forgotten_and_what_is_kept_keeps_its_order() {
+    fn oldest_entries_are_dropped_and_counted() {
         let mut log = Log::default();
         let more = 10;
         for order in 0..(ENTRIES_MAX + more) as u64 {
-            assert_eq!(log.arrived(Instant::ZERO, order, Seen::default(), 1), order + 1);
+            assert_eq!(
+                log.arrived(Instant::ZERO, order, RequestInfo::default(), 1),
+                order + 1
+            );
         }
         log.served(Instant::ZERO, 0, "a".to_owned());
         log.cancelled(Instant::ZERO, more as u64);

@@ -1,6 +1,6 @@
-//! The server's /metrics, under the names and buckets that vLLM gives them.
+//! The server's /metrics, with vLLM's names and buckets.
 //!
-//! Like vLLM it names the first served model only, whatever a request asked for.
+//! As in vLLM, the label `model_name` is always the first served model.
 
 use std::time::Duration;
 
@@ -20,10 +20,10 @@ const E2E_S: [f64; 20] = [
     0.3, 0.5, 0.8, 1.0, 1.5, 2.0, 2.5, 5.0, 10.0, 15.0, 20.0, 30.0, 40.0, 50.0, 60.0, 120.0, 240.0, 480.0,
     960.0, 1920.0,
 ];
-/// Tokens in a block of the KV cache, for those who multiply.
+/// Tokens in a block of the KV cache, for `cache_config_info`.
 const BLOCK_TOKENS: u64 = 16;
 
-/// The series. Cloning shares them.
+/// The metrics. Clones share the same series.
 #[derive(Clone)]
 pub(super) struct Metrics {
     registry: Registry,
@@ -40,79 +40,101 @@ pub(super) struct Metrics {
     kv_tokens: u64,
 }
 
+/// Registers series with the labels that all of them share.
+struct Registrar<'a> {
+    registry: &'a Registry,
+    model: &'a str,
+}
+
+impl Registrar<'_> {
+    fn opts(&self, name: &str, help: &str) -> Opts {
+        Opts::new(format!("vllm:{name}"), help)
+            .const_label("model_name", self.model)
+            .const_label("engine", "0")
+    }
+
+    fn gauge(&self, name: &str, help: &str) -> Result<Gauge, prometheus::Error> {
+        let gauge = Gauge::with_opts(self.opts(name, help))?;
+        self.registry.register(Box::new(gauge.clone()))?;
+        Ok(gauge)
+    }
+
+    fn counter(&self, name: &str, help: &str) -> Result<IntCounter, prometheus::Error> {
+        let counter = IntCounter::with_opts(self.opts(name, help))?;
+        self.registry.register(Box::new(counter.clone()))?;
+        Ok(counter)
+    }
+
+    fn histogram(&self, name: &str, help: &str, buckets: &[f64]) -> Result<Histogram, prometheus::Error> {
+        let opts = HistogramOpts {
+            common_opts: self.opts(name, help),
+            buckets: buckets.to_vec(),
+        };
+        let histogram = Histogram::with_opts(opts)?;
+        self.registry.register(Box::new(histogram.clone()))?;
+        Ok(histogram)
+    }
+
+    fn success(&self) -> Result<IntCounterVec, prometheus::Error> {
+        let opts = self.opts(
+            "request_success_total",
+            "Requests that ended, by the reason of their end.",
+        );
+        let success = IntCounterVec::new(opts, &["finished_reason"])?;
+        self.registry.register(Box::new(success.clone()))?;
+        Ok(success)
+    }
+
+    fn cache_config(&self, hardware: &Hardware) -> Result<(), prometheus::Error> {
+        let opts = self
+            .opts("cache_config_info", "Configuration of the KV cache.")
+            .const_label("block_size", BLOCK_TOKENS.to_string())
+            .const_label("num_gpu_blocks", (hardware.kv_tokens / BLOCK_TOKENS).to_string());
+        let cache = Gauge::with_opts(opts)?;
+        cache.set(1.0);
+        self.registry.register(Box::new(cache))
+    }
+}
+
 impl Metrics {
     /// All series, at zero.
     ///
     /// # Errors
-    /// A label isn't what Prometheus allows; the names here all are.
+    /// A label is not valid in Prometheus, which only a model's name could cause.
     pub(super) fn new(model: &str, hardware: &Hardware) -> Result<Self, prometheus::Error> {
         let registry = Registry::new();
-        let opts = |name: &str, help: &str| {
-            Opts::new(format!("vllm:{name}"), help)
-                .const_label("model_name", model)
-                .const_label("engine", "0")
+        let registrar = Registrar {
+            registry: &registry,
+            model,
         };
-        let gauge = |name, help| -> Result<Gauge, prometheus::Error> {
-            let gauge = Gauge::with_opts(opts(name, help))?;
-            registry.register(Box::new(gauge.clone()))?;
-            Ok(gauge)
-        };
-        let counter = |name, help| -> Result<IntCounter, prometheus::Error> {
-            let counter = IntCounter::with_opts(opts(name, help))?;
-            registry.register(Box::new(counter.clone()))?;
-            Ok(counter)
-        };
-        let histogram = |name, help, buckets: &[f64]| -> Result<Histogram, prometheus::Error> {
-            let opts = HistogramOpts {
-                common_opts: opts(name, help),
-                buckets: buckets.to_vec(),
-            };
-            let histogram = Histogram::with_opts(opts)?;
-            registry.register(Box::new(histogram.clone()))?;
-            Ok(histogram)
-        };
-        let success = opts(
-            "request_success_total",
-            "Requests that were answered, by why they ended.",
-        );
-        let success = IntCounterVec::new(success, &["finished_reason"])?;
-        registry.register(Box::new(success.clone()))?;
-        let cache = opts("cache_config_info", "The KV cache.")
-            .const_label("block_size", BLOCK_TOKENS.to_string())
-            .const_label("num_gpu_blocks", (hardware.kv_tokens / BLOCK_TOKENS).to_string());
-        let cache = Gauge::with_opts(cache)?;
-        cache.set(1.0);
-        registry.register(Box::new(cache))?;
+        registrar.cache_config(hardware)?;
         Ok(Self {
-            running: gauge("num_requests_running", "Requests in the batch.")?,
-            waiting: gauge(
+            running: registrar.gauge("num_requests_running", "Requests in the batch.")?,
+            waiting: registrar.gauge(
                 "num_requests_waiting",
                 "Requests that wait for a place in the batch.",
             )?,
-            kv_usage: gauge(
-                "kv_cache_usage_perc",
-                "Part of the KV cache in use; 1 is all of it.",
-            )?,
-            preemptions: counter(
+            kv_usage: registrar.gauge("kv_cache_usage_perc", "Used part of the KV cache, from 0 to 1.")?,
+            preemptions: registrar.counter(
                 "num_preemptions_total",
-                "Times a request lost its place in the batch.",
+                "Preemptions of a request in favour of an older one.",
             )?,
-            prompt_tokens: counter("prompt_tokens_total", "Prompt tokens processed.")?,
-            generation_tokens: counter("generation_tokens_total", "Tokens produced.")?,
-            success,
-            ttft: histogram(
+            prompt_tokens: registrar.counter("prompt_tokens_total", "Processed prompt tokens.")?,
+            generation_tokens: registrar.counter("generation_tokens_total", "Produced tokens.")?,
+            success: registrar.success()?,
+            ttft: registrar.histogram(
                 "time_to_first_token_seconds",
-                "From arrival to the first token.",
+                "Time from arrival to the first token.",
                 &TTFT_S,
             )?,
-            itl: histogram(
+            itl: registrar.histogram(
                 "inter_token_latency_seconds",
-                "From one token to the next.",
+                "Time between two tokens of a response.",
                 &ITL_S,
             )?,
-            e2e: histogram(
+            e2e: registrar.histogram(
                 "e2e_request_latency_seconds",
-                "From arrival to the last token.",
+                "Time from arrival to the last token.",
                 &E2E_S,
             )?,
             kv_tokens: hardware.kv_tokens,
@@ -128,14 +150,14 @@ impl Metrics {
         self.itl.observe(after.as_secs_f64());
     }
 
-    /// `reason`: `length`, `stop` or `abort`.
+    /// Records a request's end. `reason` is `length`, `stop` or `abort`.
     pub(super) fn ended(&self, reason: &str, after: Duration) {
         self.success.with_label_values(&[reason]).inc();
         self.e2e.observe(after.as_secs_f64());
     }
 
-    /// Brings gauges and counters to what the server says.
-    pub(super) fn follow(&self, now: Gauges, totals: Totals) {
+    /// Sets gauges and counters to the server's current values.
+    pub(super) fn update(&self, now: Gauges, totals: Totals) {
         self.running.set(now.running as f64);
         self.waiting.set(now.waiting as f64);
         self.kv_usage.set(now.kv_tokens as f64 / self.kv_tokens as f64);
@@ -148,7 +170,7 @@ impl Metrics {
         }
     }
 
-    /// In Prometheus' text format.
+    /// The metrics in Prometheus' text format.
     ///
     /// # Errors
     /// A series is inconsistent.

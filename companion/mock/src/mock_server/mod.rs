@@ -1,16 +1,15 @@
 //! `penstock mock-server`: an OpenAI-compatible server that batches like vLLM, for demos and tests.
 //!
-//! The physics are `penstock-sim`'s, driven by the real clock. It refuses to know anything of Penstock but the names
-//! of its headers, which it records: what a gateway did is counted here, at the server, by `/mock/stats` and
-//! `/mock/log`.
+//! A real clock drives the simulated server. The mock server doesn't depend on Penstock except for the names of the
+//! headers that it records. `/mock/stats` and `/mock/log` show at the server the effect of a gateway's decisions.
 
 mod api;
-mod ask;
 mod clock;
 mod dialect;
 mod driver;
 mod log;
 mod metrics;
+mod request;
 #[cfg(test)]
 mod tests;
 
@@ -28,15 +27,15 @@ use tokio::task::JoinHandle;
 
 pub use log::Stats;
 
-/// What /v1/models says when every name is served.
+/// The model name in /v1/models if every name is served.
 const DEFAULT_MODEL: &str = "mock";
-/// Running requests get so long to end after SIGTERM or Ctrl-C.
+/// Time for running requests to end after SIGTERM or Ctrl-C.
 const GRACE: Duration = Duration::from_secs(10);
 
 /// An OpenAI-compatible server that batches like vLLM, with /metrics under vLLM's names.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Args {
-    /// Port to listen on; 0 takes a free one and prints it
+    /// Port to listen on; 0 takes a free port and prints it
     #[arg(long, value_name = "N")]
     pub port: u16,
     /// Address to listen on
@@ -57,32 +56,32 @@ pub struct Args {
     /// Tokens that the KV cache holds
     #[arg(long, value_name = "N", default_value_t = Hardware::default().kv_tokens)]
     pub kv_tokens: u64,
-    /// Name it answers to, may be repeated; none: it answers to every name
+    /// Name of a served model, may be repeated; without it, every name is served
     #[arg(long = "model", value_name = "NAME")]
     pub models: Vec<String>,
-    /// Mean length of an answer whose request names no limit
+    /// Mean length of a response if the request has no limit
     #[arg(long, value_name = "N", default_value_t = 64, value_parser = value_parser!(u64).range(1..=1_000_000))]
     pub output_tokens: u64,
     /// Relative standard deviation of an iteration's duration
     #[arg(long, value_name = "X", allow_negative_numbers = true, default_value_t = 0.0)]
     pub noise: f64,
-    /// Seed of all that is random
+    /// Seed of the random numbers
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub seed: u64,
 }
 
-/// What a mock server is started with.
+/// Settings of a mock server.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Settings {
-    /// Where it listens; port 0: a free one.
+    /// Address to listen on; port 0 takes a free port.
     pub listen: SocketAddr,
-    /// What it is made of.
+    /// Speed and capacity of the simulated server.
     pub hardware: Hardware,
-    /// Names it answers to; empty: all.
+    /// Names of the served models; empty: every name.
     pub models: Vec<String>,
-    /// Mean length of an answer whose request names no limit; at least 1.
+    /// Mean length of a response if the request has no limit; at least 1.
     pub output_tokens: u64,
-    /// Seed of all that is random.
+    /// Seed of the random numbers.
     pub seed: u64,
 }
 
@@ -101,7 +100,7 @@ impl Default for Settings {
 impl From<Args> for Settings {
     fn from(args: Args) -> Self {
         let seqs_max = args.max_num_seqs;
-        let standard = Hardware::default();
+        let default = Hardware::default();
         Self {
             listen: SocketAddr::new(args.host, args.port),
             hardware: Hardware {
@@ -111,7 +110,7 @@ impl From<Args> for Settings {
                 seqs_max,
                 kv_tokens: args.kv_tokens,
                 noise: args.noise,
-                batched_tokens: standard.batched_tokens.max(seqs_max as u64),
+                batched_tokens: default.batched_tokens.max(seqs_max as u64),
             },
             models: args.models,
             output_tokens: args.output_tokens,
@@ -120,28 +119,30 @@ impl From<Args> for Settings {
     }
 }
 
-/// Why a mock server can't start or go on.
+/// Why a mock server can't start or continue.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// A flag's value is out of its range: bad usage.
+    /// A flag's value is out of its range.
     #[error(transparent)]
     Hardware(#[from] HardwareError),
-    /// The port is taken.
-    #[error("{0} is in use: stop what listens there, or choose another --port (0 takes a free one)")]
+    /// Another process uses the port.
+    #[error(
+        "{0} is in use: stop the process that listens there, or choose another --port (0 takes a free port)"
+    )]
     InUse(SocketAddr),
-    /// The address can't be listened on for another reason.
+    /// Listening failed for another reason.
     #[error("can't listen on {0}: {1}")]
     Listen(SocketAddr, #[source] io::Error),
-    /// Signals can't be waited for.
-    #[error("can't wait for signals: {0}")]
+    /// Signal handlers can't be installed.
+    #[error("can't install signal handlers: {0}")]
     Signals(#[source] io::Error),
-    /// A series of /metrics can't be made, which only a name of a model could cause.
-    #[error("can't name the metrics: {0}")]
+    /// A metric can't be registered, which only a model's name could cause.
+    #[error("can't register the metrics: {0}")]
     Metrics(#[from] prometheus::Error),
 }
 
 impl Error {
-    /// 2: bad usage, 1: failed at run time.
+    /// The process' exit code: 2 for bad usage, 1 for a failure at run time.
     #[must_use]
     pub const fn exit_code(&self) -> u8 {
         match self {
@@ -151,40 +152,40 @@ impl Error {
     }
 }
 
-/// A mock server that runs until it is shut down, or dropped: then it stops at once and cuts what it was answering.
+/// A running mock server. Dropping it stops the server at once and cuts its responses.
 #[derive(Debug)]
 pub struct Running {
     address: SocketAddr,
     driver: Option<driver::Handle>,
     stop: Option<oneshot::Sender<()>>,
     http: JoinHandle<()>,
-    physics: JoinHandle<()>,
+    driver_task: JoinHandle<()>,
 }
 
 impl Running {
-    /// Where it listens.
+    /// The address that the server listens on.
     #[must_use]
     pub const fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// What it has done so far; `None` once it has stopped.
+    /// The current counters; `None` after the server has stopped.
     pub async fn stats(&self) -> Option<Stats> {
         self.driver.as_ref()?.stats().await.ok()
     }
 
-    /// Requests it has answered in full, by the tenant they named; `None` once it has stopped.
+    /// Completely served requests by tenant; `None` after the server has stopped.
     pub async fn served_by_tenant(&self) -> Option<BTreeMap<String, u64>> {
         self.driver.as_ref()?.served_by_tenant().await.ok()
     }
 
-    /// Takes no more, and gives what it is answering up to `grace` to end.
+    /// Stops accepting requests, and gives the running ones up to `grace` to end.
     pub async fn shutdown(mut self, grace: Duration) {
         self.driver = None;
         if let Some(stop) = self.stop.take() {
             let _ = stop.send(());
         }
-        // What isn't done by then is cut when `self` is dropped.
+        // Dropping `self` cuts the responses that are still running.
         let _ = tokio::time::timeout(grace, &mut self.http).await;
     }
 }
@@ -192,14 +193,14 @@ impl Running {
 impl Drop for Running {
     fn drop(&mut self) {
         self.http.abort();
-        self.physics.abort();
+        self.driver_task.abort();
     }
 }
 
 /// Starts a mock server inside the current runtime.
 ///
 /// # Errors
-/// The hardware can't be, or the address can't be listened on.
+/// The hardware is invalid, or the server can't listen on the address.
 pub async fn start(settings: Settings) -> Result<Running, Error> {
     let Settings {
         listen,
@@ -211,14 +212,18 @@ pub async fn start(settings: Settings) -> Result<Running, Error> {
     let server = Server::new(hardware, seed)?;
     let model = models.first().map_or(DEFAULT_MODEL, String::as_str);
     let metrics = metrics::Metrics::new(model, &hardware)?;
-    let listener = TcpListener::bind(listen).await.map_err(|e| match e.kind() {
-        io::ErrorKind::AddrInUse => Error::InUse(listen),
-        _ => Error::Listen(listen, e),
-    })?;
-    let address = listener.local_addr().map_err(|e| Error::Listen(listen, e))?;
+    let listener = TcpListener::bind(listen)
+        .await
+        .map_err(|error| match error.kind() {
+            io::ErrorKind::AddrInUse => Error::InUse(listen),
+            _ => Error::Listen(listen, error),
+        })?;
+    let address = listener
+        .local_addr()
+        .map_err(|error| Error::Listen(listen, error))?;
 
     let (driver, handle) = driver::Driver::new(server, metrics.clone(), output_tokens, seed);
-    let physics = tokio::spawn(driver.run());
+    let driver_task = tokio::spawn(driver.run());
     let app = api::App {
         driver: handle.clone(),
         metrics,
@@ -230,7 +235,7 @@ pub async fn start(settings: Settings) -> Result<Running, Error> {
         let stopped = async {
             let _ = stopped.await;
         };
-        // Accept errors are retried inside; this future gives no error.
+        // axum retries accept errors by itself and returns no error.
         let _ = axum::serve(listener, api::router(app))
             .with_graceful_shutdown(stopped)
             .await;
@@ -240,19 +245,19 @@ pub async fn start(settings: Settings) -> Result<Running, Error> {
         driver: Some(handle),
         stop: Some(stop),
         http,
-        physics,
+        driver_task,
     })
 }
 
-/// Serves until SIGINT or SIGTERM, then lets running requests end.
+/// Serves until SIGINT or SIGTERM, then waits for running requests.
 ///
 /// # Errors
-/// It can't start.
+/// The server can't start.
 pub async fn run(args: Args) -> Result<(), Error> {
     let mut interrupt = signal(SignalKind::interrupt()).map_err(Error::Signals)?;
     let mut terminate = signal(SignalKind::terminate()).map_err(Error::Signals)?;
     let running = start(args.into()).await?;
-    // Who closed our stdout doesn't want to know.
+    // A closed stdout is no reason to stop.
     let _ = writeln!(io::stdout(), "mock-server http://{}", running.address());
     tokio::select! {
         _ = interrupt.recv() => {}

@@ -1,4 +1,4 @@
-//! The mock server seen from outside, by an HTTP client.
+//! Tests of the mock server through an HTTP client.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use super::{Error, Running, Settings, start};
 
-/// Fast enough that no test waits.
+/// Fast enough that tests don't have to wait.
 fn fast() -> Settings {
     Settings {
         hardware: Hardware {
@@ -36,16 +36,16 @@ async fn get(server: &Running, path: &str) -> reqwest::Response {
         .unwrap()
 }
 
-/// Asks again until it is so; a test that waits in vain fails after 10 s.
-async fn until(server: &Running, what: &str, so: impl Fn(super::Stats) -> bool) {
+/// Waits until the counters satisfy the condition; fails after 10 s.
+async fn until(server: &Running, condition: &str, satisfied: impl Fn(super::Stats) -> bool) {
     let wait = async {
-        while !so(server.stats().await.unwrap()) {
+        while !satisfied(server.stats().await.unwrap()) {
             tokio::time::sleep(Duration::from_millis(2)).await;
         }
     };
     tokio::time::timeout(Duration::from_secs(10), wait)
         .await
-        .unwrap_or_else(|_| panic!("never: {what}"));
+        .unwrap_or_else(|_| panic!("timeout: {condition}"));
 }
 
 fn chat(max_tokens: u64, stream: bool) -> Value {
@@ -64,7 +64,7 @@ fn data(stream: &str) -> Vec<&str> {
 }
 
 #[tokio::test]
-async fn chat_answers_whole() {
+async fn chat_returns_a_complete_response() {
     let server = server(fast()).await;
     let url = format!("http://{}/v1/chat/completions", server.address());
     let request = reqwest::Client::new()
@@ -94,7 +94,7 @@ async fn chat_answers_whole() {
 }
 
 #[tokio::test]
-async fn chat_streams_one_chunk_a_token_then_usage_then_done() {
+async fn chat_streams_one_chunk_per_token_then_usage_then_done() {
     let server = server(fast()).await;
     let response = post(&server, "/v1/chat/completions", &chat(3, true)).await;
     assert!(
@@ -123,7 +123,7 @@ async fn chat_streams_one_chunk_a_token_then_usage_then_done() {
 }
 
 #[tokio::test]
-async fn the_other_dialects_answer_in_their_shapes() {
+async fn other_dialects_answer_in_their_formats() {
     let server = server(fast()).await;
     let body: Value = post(
         &server,
@@ -151,16 +151,24 @@ async fn the_other_dialects_answer_in_their_shapes() {
     assert_eq!(body["data"].as_array().unwrap().len(), 2);
     assert_eq!(body["data"][1]["embedding"].as_array().unwrap().len(), 8);
 
-    let ask = json!({"model": "m", "input": "abc", "max_output_tokens": 2});
-    let body: Value = post(&server, "/v1/responses", &ask).await.json().await.unwrap();
+    let request = json!({"model": "m", "input": "abc", "max_output_tokens": 2});
+    let body: Value = post(&server, "/v1/responses", &request)
+        .await
+        .json()
+        .await
+        .unwrap();
     assert_eq!(
         (&body["status"], &body["usage"]["output_tokens"]),
         (&json!("incomplete"), &json!(2))
     );
     assert_eq!(body["output"][0]["content"][0]["type"], "output_text");
 
-    let ask = json!({"model": "m", "max_tokens": 2, "messages": [{"role": "user", "content": "abc"}]});
-    let body: Value = post(&server, "/v1/messages", &ask).await.json().await.unwrap();
+    let request = json!({"model": "m", "max_tokens": 2, "messages": [{"role": "user", "content": "abc"}]});
+    let body: Value = post(&server, "/v1/messages", &request)
+        .await
+        .json()
+        .await
+        .unwrap();
     assert_eq!(
         (&body["stop_reason"], &body["usage"]["output_tokens"]),
         (&json!("max_tokens"), &json!(2))
@@ -170,29 +178,29 @@ async fn the_other_dialects_answer_in_their_shapes() {
 #[tokio::test]
 async fn responses_and_messages_stream_their_events_in_order() {
     let server = server(fast()).await;
-    let kinds = async |path: &str, ask: Value| {
-        let text = post(&server, path, &ask).await.text().await.unwrap();
+    let kinds = async |path: &str, request: Value| {
+        let text = post(&server, path, &request).await.text().await.unwrap();
         let named: Vec<String> = text
             .lines()
             .filter_map(|line| line.strip_prefix("event: "))
             .map(str::to_owned)
             .collect();
-        for (at, (name, data)) in named.iter().zip(data(&text)).enumerate() {
+        for (index, (name, data)) in named.iter().zip(data(&text)).enumerate() {
             let data: Value = serde_json::from_str(data).unwrap();
             assert_eq!(&data["type"], name);
             if path == "/v1/responses" {
-                assert_eq!(data["sequence_number"], at);
+                assert_eq!(data["sequence_number"], index);
             }
         }
         named
     };
-    let got = kinds(
+    let events = kinds(
         "/v1/responses",
         json!({"model": "m", "input": "abc", "stream": true, "max_output_tokens": 2}),
     )
     .await;
     assert_eq!(
-        got,
+        events,
         [
             "response.created",
             "response.in_progress",
@@ -206,9 +214,9 @@ async fn responses_and_messages_stream_their_events_in_order() {
             "response.incomplete",
         ]
     );
-    let ask = json!({"model": "m", "max_tokens": 2, "stream": true, "messages": [{"role": "user", "content": "a"}]});
+    let request = json!({"model": "m", "max_tokens": 2, "stream": true, "messages": [{"role": "user", "content": "a"}]});
     assert_eq!(
-        kinds("/v1/messages", ask).await,
+        kinds("/v1/messages", request).await,
         [
             "message_start",
             "content_block_start",
@@ -223,7 +231,7 @@ async fn responses_and_messages_stream_their_events_in_order() {
 }
 
 #[tokio::test]
-async fn what_is_wrong_is_said_in_the_dialects_error_shape() {
+async fn errors_have_the_format_of_their_dialect() {
     let server = server(Settings {
         models: vec!["here".to_owned()],
         ..fast()
@@ -240,15 +248,19 @@ async fn what_is_wrong_is_said_in_the_dialects_error_shape() {
     let body: Value = response.json().await.unwrap();
     assert_eq!(body["error"]["code"], "model_not_found");
 
-    let ask = json!({"model": "here", "messages": [{"role": "user", "content": "abc"}]});
-    let body: Value = post(&server, "/v1/messages", &ask).await.json().await.unwrap();
+    let request = json!({"model": "here", "messages": [{"role": "user", "content": "abc"}]});
+    let body: Value = post(&server, "/v1/messages", &request)
+        .await
+        .json()
+        .await
+        .unwrap();
     assert_eq!(
         (&body["type"], &body["error"]["type"]),
         (&json!("error"), &json!("invalid_request_error"))
     );
 
-    let ask = json!({"model": "here", "prompt": "abc", "max_tokens": 1_000_000_000});
-    let response = post(&server, "/v1/completions", &ask).await;
+    let request = json!({"model": "here", "prompt": "abc", "max_tokens": 1_000_000_000});
+    let response = post(&server, "/v1/completions", &request).await;
     assert_eq!(response.status(), 400);
     let body: Value = response.json().await.unwrap();
     assert_eq!(body["error"]["code"], "context_length_exceeded");
@@ -257,8 +269,8 @@ async fn what_is_wrong_is_said_in_the_dialects_error_shape() {
 }
 
 #[tokio::test]
-async fn a_client_that_leaves_takes_its_job_back() {
-    // So slow that only a cancellation ends it.
+async fn disconnecting_client_cancels_its_job() {
+    // So slow that only a cancellation ends the job.
     let slow = Hardware {
         alpha_ms: 1_000.0,
         ..Hardware::default()
@@ -275,16 +287,16 @@ async fn a_client_that_leaves_takes_its_job_back() {
             let response = request.send().await.unwrap();
             response.bytes().await
         });
-        until(&server, "the job is there", |s| s.in_flight == 1).await;
+        until(&server, "the job has arrived", |s| s.in_flight == 1).await;
         sent.abort();
-        until(&server, "the job is gone", |s| s.in_flight == 0).await;
+        until(&server, "the job has ended", |s| s.in_flight == 0).await;
         let stats = server.stats().await.unwrap();
         assert_eq!((stats.peak, stats.served, stats.cancelled), (1, 0, 1));
     }
 }
 
 #[tokio::test]
-async fn the_log_tells_what_came_in_which_order_and_how_many_at_a_time() {
+async fn log_records_requests_in_order_with_the_number_in_flight() {
     let slow = Hardware {
         alpha_ms: 20.0,
         seqs_max: 2,
@@ -297,7 +309,7 @@ async fn the_log_tells_what_came_in_which_order_and_how_many_at_a_time() {
     .await;
     let client = reqwest::Client::new();
     let url = format!("http://{}/v1/chat/completions", server.address());
-    let all = (0..4).map(|n| {
+    let requests = (0..4).map(|n| {
         let request = client
             .post(&url)
             .header("x-request-id", format!("r-{n}"))
@@ -307,7 +319,7 @@ async fn the_log_tells_what_came_in_which_order_and_how_many_at_a_time() {
             .header("x-gateway-foo", "bar");
         request.json(&chat(3, n % 2 == 0)).send()
     });
-    for response in join_all(all).await {
+    for response in join_all(requests).await {
         response.unwrap().bytes().await.unwrap();
     }
     until(&server, "all are served", |s| s.served == 4).await;
@@ -337,7 +349,7 @@ async fn the_log_tells_what_came_in_which_order_and_how_many_at_a_time() {
 }
 
 #[tokio::test]
-async fn metrics_have_vllms_names() {
+async fn metrics_have_the_names_of_vllm() {
     let server = server(Settings {
         models: vec!["m".to_owned()],
         ..fast()
@@ -348,7 +360,7 @@ async fn metrics_have_vllms_names() {
         .bytes()
         .await
         .unwrap();
-    until(&server, "it is served", |s| s.served == 1).await;
+    until(&server, "the request is served", |s| s.served == 1).await;
     let text = get(&server, "/metrics").await.text().await.unwrap();
     let value = |series: &str| {
         let line = text
@@ -377,7 +389,7 @@ async fn metrics_have_vllms_names() {
 }
 
 #[tokio::test]
-async fn models_and_health() {
+async fn models_and_health_are_served() {
     let server = server(Settings {
         models: vec!["a".to_owned(), "b".to_owned()],
         ..fast()
@@ -396,7 +408,7 @@ async fn models_and_health() {
 }
 
 #[tokio::test]
-async fn a_port_in_use_is_said_and_so_is_hardware_that_cannot_be() {
+async fn port_in_use_and_invalid_hardware_are_start_errors() {
     let first = server(fast()).await;
     let second = start(Settings {
         listen: first.address(),
@@ -405,35 +417,35 @@ async fn a_port_in_use_is_said_and_so_is_hardware_that_cannot_be() {
     .await
     .unwrap_err();
     assert!(
-        matches!(second, Error::InUse(at) if at == first.address()),
+        matches!(second, Error::InUse(address) if address == first.address()),
         "{second}"
     );
     assert_eq!(second.exit_code(), 1);
-    let wrong = Settings {
+    let invalid = Settings {
         hardware: Hardware {
             alpha_ms: -1.0,
             ..Hardware::default()
         },
         ..fast()
     };
-    assert_eq!(start(wrong).await.unwrap_err().exit_code(), 2);
+    assert_eq!(start(invalid).await.unwrap_err().exit_code(), 2);
 }
 
 #[tokio::test]
-async fn shutting_down_lets_running_requests_end_and_dropping_cuts_them() {
+async fn shutdown_lets_running_requests_end_and_dropping_cuts_them() {
     let slow = Hardware {
         alpha_ms: 20.0,
         ..Hardware::default()
     };
-    let ask = async |settings: Settings| {
+    let start_request = async |settings: Settings| {
         let server = server(settings).await;
         let url = format!("http://{}/v1/chat/completions", server.address());
         let request = reqwest::Client::new().post(url).json(&chat(10, true));
         let sent = tokio::spawn(async move { request.send().await.unwrap().text().await });
-        until(&server, "the job is there", |s| s.in_flight == 1).await;
+        until(&server, "the job has arrived", |s| s.in_flight == 1).await;
         (server, sent)
     };
-    let (server, sent) = ask(Settings {
+    let (server, sent) = start_request(Settings {
         hardware: slow,
         ..fast()
     })
@@ -445,7 +457,7 @@ async fn shutting_down_lets_running_requests_end_and_dropping_cuts_them() {
         alpha_ms: 10_000.0,
         ..slow
     };
-    let (server, sent) = ask(Settings {
+    let (server, sent) = start_request(Settings {
         hardware: forever,
         ..fast()
     })

@@ -1,4 +1,4 @@
-//! Exact effects of small cases, the closed form in a constant batch, and what holds under random operations.
+//! Exact event times of small cases, the closed form of a constant batch, and invariants under random operations.
 
 use std::collections::BTreeMap;
 
@@ -14,7 +14,7 @@ fn server(hardware: Hardware) -> Server {
     Server::new(hardware, 1).expect("the hardware of a test is valid")
 }
 
-/// 10 ms an iteration, 1 ms a token, nothing for the cache.
+/// 10 ms per iteration, 1 ms per processed token, no cost for resident tokens.
 fn plain() -> Hardware {
     Hardware {
         alpha_ms: 10.0,
@@ -32,29 +32,29 @@ fn job(id: u64, input: u64, output: u64) -> Job {
     }
 }
 
-fn events(server: &mut Server) -> Vec<(f64, u64, Kind)> {
+fn events(server: &mut Server) -> Vec<(f64, u64, JobProgress)> {
     std::iter::from_fn(|| server.poll_event())
-        .map(|e| (e.at.as_nanos() as f64 / 1e6, e.id.0, e.kind))
+        .map(|e| (e.time.as_nanos() as f64 / 1e6, e.id.0, e.progress))
         .collect()
 }
 
-/// Runs until nothing is left to do.
+/// Runs the server until it is idle.
 fn drain(server: &mut Server) {
-    while let Some(at) = server.poll_timeout() {
-        server.handle_timeout(at);
+    while let Some(time) = server.poll_timeout() {
+        server.handle_timeout(time);
     }
 }
 
 #[test]
-fn a_lone_job_gets_its_first_token_after_its_prompt_and_one_per_iteration_then() {
+fn lone_job_gets_its_first_token_after_its_prompt_and_then_one_per_iteration() {
     let mut s = server(plain());
     s.submit(at_ms(5.0), job(1, 20, 3)).unwrap();
     s.handle_timeout(at_ms(1_000.0));
     let expected = vec![
-        (35.0, 1, Kind::First),
-        (46.0, 1, Kind::Token),
-        (57.0, 1, Kind::Token),
-        (57.0, 1, Kind::Done),
+        (35.0, 1, JobProgress::First),
+        (46.0, 1, JobProgress::Token),
+        (57.0, 1, JobProgress::Token),
+        (57.0, 1, JobProgress::Done),
     ];
     assert_eq!(events(&mut s), expected);
     assert_eq!((s.gauges(), s.poll_timeout()), (Gauges::default(), None));
@@ -71,7 +71,7 @@ fn a_lone_job_gets_its_first_token_after_its_prompt_and_one_per_iteration_then()
 }
 
 #[test]
-fn resident_tokens_cost_gamma() {
+fn resident_tokens_add_gamma_to_an_iteration() {
     let mut s = server(Hardware {
         gamma_ms: 0.1,
         ..plain()
@@ -80,15 +80,15 @@ fn resident_tokens_cost_gamma() {
     drain(&mut s);
     // 10 + 20 + 2 for the prompt, then 10 + 1 + 2.1 with 21 tokens resident.
     let expected = vec![
-        (32.0, 1, Kind::First),
-        (45.1, 1, Kind::Token),
-        (45.1, 1, Kind::Done),
+        (32.0, 1, JobProgress::First),
+        (45.1, 1, JobProgress::Token),
+        (45.1, 1, JobProgress::Done),
     ];
     assert_eq!(events(&mut s), expected);
 }
 
 #[test]
-fn one_that_arrives_inside_an_iteration_joins_the_next() {
+fn job_that_arrives_during_an_iteration_joins_the_next_one() {
     let mut s = server(plain());
     s.submit(Instant::ZERO, job(1, 10, 2)).unwrap();
     s.handle_timeout(Instant::ZERO);
@@ -104,17 +104,17 @@ fn one_that_arrives_inside_an_iteration_joins_the_next() {
     drain(&mut s);
     // The second iteration holds a decode and ten tokens of prompt.
     let expected = vec![
-        (20.0, 1, Kind::First),
-        (41.0, 1, Kind::Token),
-        (41.0, 1, Kind::Done),
-        (41.0, 2, Kind::First),
-        (41.0, 2, Kind::Done),
+        (20.0, 1, JobProgress::First),
+        (41.0, 1, JobProgress::Token),
+        (41.0, 1, JobProgress::Done),
+        (41.0, 2, JobProgress::First),
+        (41.0, 2, JobProgress::Done),
     ];
     assert_eq!(events(&mut s), expected);
 }
 
 #[test]
-fn being_asked_late_changes_no_time() {
+fn late_calls_change_no_event_time() {
     let run = |late: bool| {
         let mut s = server(plain());
         s.submit(Instant::ZERO, job(1, 10, 3)).unwrap();
@@ -129,15 +129,15 @@ fn being_asked_late_changes_no_time() {
 }
 
 #[test]
-fn an_embedding_is_done_with_its_prompt() {
+fn embedding_is_done_with_its_prompt() {
     let mut s = server(plain());
     s.submit(Instant::ZERO, job(1, 10, 0)).unwrap();
     drain(&mut s);
-    assert_eq!(events(&mut s), vec![(20.0, 1, Kind::Done)]);
+    assert_eq!(events(&mut s), vec![(20.0, 1, JobProgress::Done)]);
 }
 
 #[test]
-fn the_batch_has_so_many_places_and_waiting_is_by_arrival() {
+fn full_batch_admits_waiting_jobs_in_order_of_arrival() {
     let mut s = server(Hardware {
         seqs_max: 1,
         ..plain()
@@ -148,20 +148,20 @@ fn the_batch_has_so_many_places_and_waiting_is_by_arrival() {
     drain(&mut s);
     let firsts: Vec<_> = events(&mut s)
         .into_iter()
-        .filter(|e| e.2 == Kind::First)
+        .filter(|e| e.2 == JobProgress::First)
         .collect();
     assert_eq!(
         firsts,
         vec![
-            (11.0, 1, Kind::First),
-            (22.0, 2, Kind::First),
-            (33.0, 3, Kind::First)
+            (11.0, 1, JobProgress::First),
+            (22.0, 2, JobProgress::First),
+            (33.0, 3, JobProgress::First)
         ]
     );
 }
 
 #[test]
-fn a_long_prompt_is_computed_in_chunks_beside_the_decodes() {
+fn long_prompt_is_computed_in_chunks_alongside_decodes() {
     let mut s = server(Hardware {
         batched_tokens: 256,
         ..plain()
@@ -172,11 +172,11 @@ fn a_long_prompt_is_computed_in_chunks_beside_the_decodes() {
     drain(&mut s);
     let first_of_2 = events(&mut s).into_iter().find(|e| e.1 == 2).unwrap();
     // 11 ms for the first, then 256 tokens (one of them a decode), then 145 + 1.
-    assert_eq!(first_of_2, (11.0 + 266.0 + 156.0, 2, Kind::First));
+    assert_eq!(first_of_2, (11.0 + 266.0 + 156.0, 2, JobProgress::First));
 }
 
 #[test]
-fn a_full_cache_preempts_the_youngest_and_both_finish() {
+fn full_cache_preempts_the_youngest_job_and_both_finish() {
     let mut s = server(Hardware {
         kv_tokens: 30,
         ..plain()
@@ -186,15 +186,25 @@ fn a_full_cache_preempts_the_youngest_and_both_finish() {
     drain(&mut s);
     let events = events(&mut s);
     for id in [1, 2] {
-        let tokens = events.iter().filter(|e| e.1 == id && e.2 != Kind::Done).count();
+        let tokens = events
+            .iter()
+            .filter(|e| e.1 == id && e.2 != JobProgress::Done)
+            .count();
         assert_eq!(tokens, 15, "job {id}");
         assert_eq!(
-            events.iter().filter(|e| e.1 == id && e.2 == Kind::First).count(),
+            events
+                .iter()
+                .filter(|e| e.1 == id && e.2 == JobProgress::First)
+                .count(),
             1,
             "job {id}"
         );
     }
-    let done: Vec<_> = events.iter().filter(|e| e.2 == Kind::Done).map(|e| e.1).collect();
+    let done: Vec<_> = events
+        .iter()
+        .filter(|e| e.2 == JobProgress::Done)
+        .map(|e| e.1)
+        .collect();
     assert_eq!(done, vec![1, 2]);
     assert!(s.totals().preemptions > 0);
     assert_eq!(s.totals().prompt_tokens, 20);
@@ -202,7 +212,7 @@ fn a_full_cache_preempts_the_youngest_and_both_finish() {
 }
 
 #[test]
-fn a_cancelled_job_frees_its_place_at_once() {
+fn cancelled_job_frees_its_place_at_once() {
     let mut s = server(Hardware {
         seqs_max: 1,
         ..plain()
@@ -222,34 +232,34 @@ fn a_cancelled_job_frees_its_place_at_once() {
         }
     );
     drain(&mut s);
-    // The iteration under way ends when it was going to, at 20.
-    assert_eq!(events(&mut s).first(), Some(&(40.0, 3, Kind::First)));
+    // The current iteration still ends at 20.
+    assert_eq!(events(&mut s).first(), Some(&(40.0, 3, JobProgress::First)));
     assert_eq!((s.totals().cancelled, s.totals().done), (2, 1));
 }
 
 #[test]
-fn what_could_never_run_is_refused() {
+fn job_that_exceeds_the_cache_is_rejected() {
     let mut s = server(Hardware {
         kv_tokens: 100,
         ..plain()
     });
-    let refused = Refused::TooLong {
+    let error = SubmitError::TooLong {
         input: 90,
         output: 11,
         kv_tokens: 100,
     };
-    assert_eq!(s.submit(Instant::ZERO, job(1, 90, 11)), Err(refused));
+    assert_eq!(s.submit(Instant::ZERO, job(1, 90, 11)), Err(error));
     assert_eq!(s.submit(Instant::ZERO, job(2, 90, 10)), Ok(()));
     assert!(matches!(
         s.submit(Instant::ZERO, job(3, u64::MAX, 1)),
-        Err(Refused::TooLong { .. })
+        Err(SubmitError::TooLong { .. })
     ));
 }
 
 #[test]
-fn hardware_that_cannot_be_is_refused() {
+fn invalid_hardware_is_rejected() {
     let base = Hardware::default();
-    for wrong in [
+    for invalid in [
         Hardware {
             alpha_ms: 0.0,
             ..base
@@ -274,19 +284,19 @@ fn hardware_that_cannot_be_is_refused() {
         },
         Hardware { noise: 1.5, ..base },
     ] {
-        assert!(Server::new(wrong, 0).is_err(), "{wrong:?}");
+        assert!(Server::new(invalid, 0).is_err(), "{invalid:?}");
     }
 }
 
-/// Holds `n` jobs of `i` input and `o` output tokens at the server all the time, each replaced when it is done, and
-/// gives the mean of (last token - first token) / (o - 1) in milliseconds.
+/// Keeps `n` jobs of `i` input and `o` output tokens at the server: each job that ends is replaced. Returns the mean of
+/// (last token - first token) / (o - 1) in milliseconds.
 fn itl_of_a_constant_batch(hardware: Hardware, n: u64, i: u64, o: u64, predicted_ms: f64) -> f64 {
     let mut s = server(hardware);
     let mut next = 0;
-    // Evenly staggered over one job's life: prompts that share an iteration would hide it from their own ITL.
+    // Evenly staggered over the duration of one job. Prompts that share an iteration would not slow each other's decodes.
     while next < n {
-        let at = at_ms(next as f64 * predicted_ms * o as f64 / n as f64);
-        s.submit(at, job(next, i, o)).unwrap();
+        let arrival = at_ms(next as f64 * predicted_ms * o as f64 / n as f64);
+        s.submit(arrival, job(next, i, o)).unwrap();
         next += 1;
     }
     let mut first: BTreeMap<JobId, Instant> = BTreeMap::new();
@@ -295,17 +305,17 @@ fn itl_of_a_constant_batch(hardware: Hardware, n: u64, i: u64, o: u64, predicted
         let now = s.poll_timeout().expect("there is always work");
         s.handle_timeout(now);
         while let Some(e) = s.poll_event() {
-            match e.kind {
-                Kind::First => {
-                    first.insert(e.id, e.at);
+            match e.progress {
+                JobProgress::First => {
+                    first.insert(e.id, e.time);
                 }
-                Kind::Token => {}
-                Kind::Done => {
+                JobProgress::Token => {}
+                JobProgress::Done => {
                     if s.totals().done > 5 * n {
-                        sum += e.at.since(first[&e.id]).as_secs_f64() * 1e3 / (o - 1) as f64;
+                        sum += e.time.since(first[&e.id]).as_secs_f64() * 1e3 / (o - 1) as f64;
                         count += 1;
                     }
-                    s.submit(e.at, job(next, i, o)).unwrap();
+                    s.submit(e.time, job(next, i, o)).unwrap();
                     next += 1;
                 }
             }
@@ -315,7 +325,7 @@ fn itl_of_a_constant_batch(hardware: Hardware, n: u64, i: u64, o: u64, predicted
 }
 
 #[test]
-fn a_constant_batch_has_the_closed_forms_itl() {
+fn constant_batch_has_the_itl_of_the_closed_form() {
     let h = Hardware::default();
     for (n, i, o) in [
         (1, 512, 128),
@@ -356,7 +366,7 @@ fn ops() -> impl Strategy<Value = Vec<Op>> {
 
 proptest! {
     #[test]
-    fn every_job_taken_ends_once_with_all_its_tokens(ops in ops(), seed in any::<u64>()) {
+    fn every_accepted_job_ends_once_with_all_its_tokens(ops in ops(), seed in any::<u64>()) {
         let hardware = Hardware { kv_tokens: 96, seqs_max: 4, batched_tokens: 32, noise: 0.3, ..Hardware::default() };
         let mut s = Server::new(hardware, seed).unwrap();
         let mut now = Instant::ZERO;
@@ -369,10 +379,10 @@ proptest! {
                     s.submit(now, job).unwrap();
                     jobs.push((job, 0, false, false));
                 }
-                Some(Op::Cancel(at)) => if let Some((job, _, done, gone)) = jobs.get_mut(at) {
-                    let known = s.cancel(job.id);
-                    prop_assert_eq!(known, !*done && !*gone);
-                    *gone |= known;
+                Some(Op::Cancel(index)) => if let Some((job, _, done, cancelled)) = jobs.get_mut(index) {
+                    let found = s.cancel(job.id);
+                    prop_assert_eq!(found, !*done && !*cancelled);
+                    *cancelled |= found;
                 },
                 Some(Op::Wait(nanos)) => {
                     now = Instant::from_nanos(now.as_nanos() + nanos);
@@ -381,14 +391,14 @@ proptest! {
                 None => drain(&mut s),
             }
             while let Some(e) = s.poll_event() {
-                prop_assert!(e.at >= last);
-                last = e.at;
-                let (job, tokens, done, gone) = &mut jobs[e.id.0 as usize];
-                prop_assert!(!*done && !*gone);
-                match e.kind {
-                    Kind::First => { prop_assert_eq!(*tokens, 0); *tokens += 1; }
-                    Kind::Token => { prop_assert!(*tokens > 0); *tokens += 1; }
-                    Kind::Done => { prop_assert_eq!(*tokens, job.output); *done = true; }
+                prop_assert!(e.time >= last);
+                last = e.time;
+                let (job, tokens, done, cancelled) = &mut jobs[e.id.0 as usize];
+                prop_assert!(!*done && !*cancelled);
+                match e.progress {
+                    JobProgress::First => { prop_assert_eq!(*tokens, 0); *tokens += 1; }
+                    JobProgress::Token => { prop_assert!(*tokens > 0); *tokens += 1; }
+                    JobProgress::Done => { prop_assert_eq!(*tokens, job.output); *done = true; }
                 }
             }
             let g = s.gauges();
@@ -397,6 +407,6 @@ proptest! {
             prop_assert_eq!(t.submitted, t.done + t.cancelled + (g.running + g.waiting) as u64);
         }
         prop_assert_eq!(s.gauges(), Gauges::default());
-        prop_assert!(jobs.iter().all(|(_, _, done, gone)| done != gone));
+        prop_assert!(jobs.iter().all(|(_, _, done, cancelled)| done != cancelled));
     }
 }

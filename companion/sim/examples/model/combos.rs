@@ -1,13 +1,13 @@
-//! Hardware and traffic, and what is true of both together.
+//! Hardware, traffic, and the true sizes that follow from both.
 
 use penstock_model::{Parameters, Sizing, Traffic, sizing, slo};
 use penstock_model_server::Hardware;
-use penstock_sim::closed_loop::{Mix, ServerSetting};
+use penstock_sim::closed_loop::{Mix, ServerSpec};
 
 /// The default multiplier of inferred targets.
 pub(crate) const MULTIPLIER: f64 = 3.0;
 
-/// A server by name: alpha, beta, gamma in milliseconds.
+/// Servers: name; alpha, beta and gamma in milliseconds.
 pub(crate) const HARDWARE: [(&str, f64, f64, f64); 3] = [
     ("fast", 5.0, 0.02, 0.0001),
     ("middle", 8.0, 0.05, 0.0005),
@@ -18,8 +18,8 @@ pub(crate) fn mixes() -> [Mix; 4] {
     [Mix::chat(), Mix::long(), Mix::code(), Mix::mixed()]
 }
 
-pub(crate) fn hardware(at: usize) -> Hardware {
-    let (_, alpha_ms, beta_ms, gamma_ms) = HARDWARE[at];
+pub(crate) fn hardware(index: usize) -> Hardware {
+    let (_, alpha_ms, beta_ms, gamma_ms) = HARDWARE[index];
     Hardware {
         alpha_ms,
         beta_ms,
@@ -36,8 +36,8 @@ pub(crate) fn parameters(hardware: &Hardware) -> Parameters {
     }
 }
 
-pub(crate) fn server(hardware: Hardware, request_noise: f64) -> ServerSetting {
-    ServerSetting {
+pub(crate) fn server(hardware: Hardware, request_noise: f64) -> ServerSpec {
+    ServerSpec {
         variant: "default",
         hardware,
         request_noise,

@@ -1,4 +1,4 @@
-//! The Kalman filter over the same run's windows, all servers of a window together.
+//! A Kalman filter over the windows of a run. It combines all servers of a window into one observation.
 
 use penstock_model::Parameters;
 use penstock_model::window_estimator::WindowEstimator;
@@ -15,7 +15,7 @@ impl Default for Filter {
 }
 
 impl Filter {
-    /// Takes one window of all servers in; what it holds the parameters to be then.
+    /// Processes one window of all servers and returns the filter's parameters.
     pub(crate) fn step(&mut self, observed: &[Observed]) -> Option<Parameters> {
         let mut all = aggregate(observed);
         all.traffic.rate /= all.busy.max(1) as f64;

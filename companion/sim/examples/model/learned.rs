@@ -1,17 +1,17 @@
-//! Learned behind its own gate: lambda* and n* of what was learned beside the truth, and the Kalman filter over windows
-//! beside it in the same runs.
+//! Learning behind its own gate: errors of lambda* and n* from the learned parameters, compared with a Kalman filter over
+//! windows of the same runs.
 
 use penstock_model::learner::State;
 use penstock_model::{Parameters, Traffic};
-use penstock_sim::closed_loop::{Arrivals, Change, GateBy, Mix, Record, Sample, Setting, fly};
+use penstock_sim::closed_loop::{Arrivals, Change, GateBy, Mix, Record, Sample, Scenario, run as run_loop};
 use serde_json::{Value, json};
 
-use crate::all;
 use crate::combos::{HARDWARE, hardware, inferred_size, mixes, parameters, server};
 use crate::kalman::Filter;
+use crate::map_parallel;
 
 const SERVERS: usize = 2;
-/// What is offered, of what the servers can do: more, so that the gate sets the load.
+/// Offered load as a multiple of the servers' capacity. Above 1, so that the gate determines the load.
 const OFFERED: f64 = 1.2;
 const NOISES: [f64; 2] = [0.05, 0.10];
 const SEEDS: [u64; 3] = [1, 2, 3];
@@ -19,7 +19,7 @@ const EARLY: usize = 200;
 const LATE: usize = 3_000;
 const LONG: usize = 100_000;
 
-/// One combination.
+/// One combination of hardware, traffic, noise and seed.
 #[derive(Clone, Copy, Debug)]
 struct Combo {
     hardware: usize,
@@ -33,39 +33,44 @@ impl Combo {
         (parameters(&hardware(self.hardware)), mixes()[self.mix].mean())
     }
 
-    fn setting(&self, served: usize) -> Setting {
+    fn scenario(&self, served: usize) -> Scenario {
         let (truth, traffic) = self.truth();
         let rate = OFFERED * SERVERS as f64 * inferred_size(&truth, &traffic).lambda_star;
         let arrivals = Arrivals::steady(mixes()[self.mix].clone(), rate);
         let servers = vec![server(hardware(self.hardware), self.noise); SERVERS];
-        let mut setting = Setting::new(servers, GateBy::Learned, arrivals, served);
-        setting.seed = self.seed;
-        setting
+        let mut scenario = Scenario::new(servers, GateBy::Learned, arrivals).until_served(served);
+        scenario.seed = self.seed;
+        scenario
     }
 }
 
-/// Relative errors of n* and lambda*; `None`: there are no parameters.
+/// Relative errors.
 #[derive(Clone, Copy, Debug)]
-struct Off {
+struct Errors {
     n_star: f64,
     lambda_star: f64,
 }
 
-fn off(found: Option<Parameters>, truth: &Parameters, traffic: &Traffic) -> Option<Off> {
+/// Errors of n* and lambda* that follow from the found parameters; `None` without parameters.
+fn errors(found: Option<Parameters>, truth: &Parameters, traffic: &Traffic) -> Option<Errors> {
     let (found, truth) = (inferred_size(&found?, traffic), inferred_size(truth, traffic));
-    Some(Off {
+    Some(Errors {
         n_star: found.n_star? / truth.n_star? - 1.0,
         lambda_star: found.lambda_star / truth.lambda_star - 1.0,
     })
 }
 
-fn worst(off: &Off) -> f64 {
-    off.n_star.abs().max(off.lambda_star.abs())
+fn worst(errors: &Errors) -> f64 {
+    errors.n_star.abs().max(errors.lambda_star.abs())
 }
 
-/// What the autopilot acts on at a sample.
-fn acts_on(sample: &Sample) -> Option<Parameters> {
-    sample.status.variants.first().and_then(|it| it.parameters)
+/// The parameters that the autopilot uses at a sample.
+fn used_parameters(sample: &Sample) -> Option<Parameters> {
+    sample
+        .status
+        .variants
+        .first()
+        .and_then(|variant| variant.parameters)
 }
 
 fn state(sample: &Sample) -> State {
@@ -73,11 +78,11 @@ fn state(sample: &Sample) -> State {
         .status
         .variants
         .first()
-        .map_or(State::NoTraffic, |it| it.state)
+        .map_or(State::NoTraffic, |variant| variant.state)
 }
 
-/// What the filter says at each sample.
-fn filtered(record: &Record) -> Vec<Option<Parameters>> {
+/// The Kalman filter's parameters at each sample.
+fn kalman_parameters(record: &Record) -> Vec<Option<Parameters>> {
     let mut filter = Filter::default();
     record
         .samples
@@ -86,34 +91,36 @@ fn filtered(record: &Record) -> Vec<Option<Parameters>> {
         .collect()
 }
 
-/// The errors at one moment of a run.
+/// The errors at one sample of a run.
 #[derive(Clone, Copy, Debug)]
 struct Moment {
     served: usize,
-    reservoir: Option<Off>,
+    /// Errors of the autopilot, which keeps a reservoir of requests.
+    reservoir: Option<Errors>,
+    /// Error of the exported n*.
     exported: Option<f64>,
-    kalman: Option<Off>,
+    kalman: Option<Errors>,
     converged: bool,
 }
 
 fn moment(combo: &Combo, record: &Record, kalman: &[Option<Parameters>], served: usize) -> Option<Moment> {
     let (truth, traffic) = combo.truth();
-    let at = record.samples.iter().position(|it| it.served >= served)?;
-    let sample = &record.samples[at];
-    let exported = sample.status.variants.first().and_then(|it| it.n_star);
+    let index = record.samples.iter().position(|sample| sample.served >= served)?;
+    let sample = &record.samples[index];
+    let exported = sample.status.variants.first().and_then(|variant| variant.n_star);
     let n_star = inferred_size(&truth, &traffic).n_star?;
     Some(Moment {
         served: sample.served,
-        reservoir: off(acts_on(sample), &truth, &traffic),
-        exported: exported.map(|it| it / n_star - 1.0),
-        kalman: off(kalman[at], &truth, &traffic),
+        reservoir: errors(used_parameters(sample), &truth, &traffic),
+        exported: exported.map(|found| found / n_star - 1.0),
+        kalman: errors(kalman[index], &truth, &traffic),
         converged: state(sample) == State::Converged,
     })
 }
 
-/// Median and worst of errors over seeds; `missing`: runs that had no number.
-fn over(moments: &[Moment], of: impl Fn(&Moment) -> Option<f64>) -> Value {
-    let mut found: Vec<f64> = moments.iter().filter_map(of).map(f64::abs).collect();
+/// Median and worst error over all seeds; `missing` counts the runs without a value.
+fn over_seeds(moments: &[Moment], error: impl Fn(&Moment) -> Option<f64>) -> Value {
+    let mut found: Vec<f64> = moments.iter().filter_map(error).map(f64::abs).collect();
     found.sort_by(f64::total_cmp);
     json!({
         "median": found.get(found.len() / 2),
@@ -124,14 +131,14 @@ fn over(moments: &[Moment], of: impl Fn(&Moment) -> Option<f64>) -> Value {
 
 fn summary(moments: &[Moment]) -> Value {
     json!({
-        "requests_per_endpoint": moments.iter().map(|it| it.served / SERVERS).max(),
-        "converged": moments.iter().filter(|it| it.converged).count(),
+        "requests_per_endpoint": moments.iter().map(|moment| moment.served / SERVERS).max(),
+        "converged": moments.iter().filter(|moment| moment.converged).count(),
         "runs": moments.len(),
-        "n_star": over(moments, |it| it.reservoir.map(|off| off.n_star)),
-        "lambda_star": over(moments, |it| it.reservoir.map(|off| off.lambda_star)),
-        "exported_n_star": over(moments, |it| it.exported),
-        "kalman_n_star": over(moments, |it| it.kalman.map(|off| off.n_star)),
-        "kalman_lambda_star": over(moments, |it| it.kalman.map(|off| off.lambda_star)),
+        "n_star": over_seeds(moments, |moment| moment.reservoir.map(|errors| errors.n_star)),
+        "lambda_star": over_seeds(moments, |moment| moment.reservoir.map(|errors| errors.lambda_star)),
+        "exported_n_star": over_seeds(moments, |moment| moment.exported),
+        "kalman_n_star": over_seeds(moments, |moment| moment.kalman.map(|errors| errors.n_star)),
+        "kalman_lambda_star": over_seeds(moments, |moment| moment.kalman.map(|errors| errors.lambda_star)),
     })
 }
 
@@ -154,7 +161,7 @@ fn combinations() -> Value {
             rows.extend(NOISES.map(|noise| (hardware, mix, noise)));
         }
     }
-    let rows = all(&rows, |&(hardware, mix, noise)| {
+    let rows = map_parallel(&rows, |&(hardware, mix, noise)| {
         let runs = SEEDS.map(|seed| {
             let combo = Combo {
                 hardware,
@@ -162,11 +169,11 @@ fn combinations() -> Value {
                 noise,
                 seed,
             };
-            let record = fly(&combo.setting(SERVERS * LATE * 11 / 10)).expect("it can be");
-            let kalman = filtered(&record);
+            let record = run_loop(&combo.scenario(SERVERS * LATE * 11 / 10)).expect("the hardware is valid");
+            let kalman = kalman_parameters(&record);
             [EARLY, LATE].map(|served| moment(&combo, &record, &kalman, SERVERS * served))
         });
-        let at = |which: usize| -> Vec<Moment> { runs.iter().filter_map(|run| run[which]).collect() };
+        let moments = |index: usize| -> Vec<Moment> { runs.iter().filter_map(|run| run[index]).collect() };
         let combo = Combo {
             hardware,
             mix,
@@ -181,20 +188,20 @@ fn combinations() -> Value {
             "noise": noise,
             "n_star": size.n_star,
             "lambda_star": size.lambda_star,
-            "early": summary(&at(0)),
-            "late": summary(&at(1)),
+            "early": summary(&moments(0)),
+            "late": summary(&moments(1)),
         })
     });
     Value::Array(rows)
 }
 
-/// Least and most of n* as it was acted on once it had settled, of the true one.
+/// Smallest and largest n* of these samples, as a multiple of the true n*.
 fn range(samples: &[Sample], kalman: &[Option<Parameters>], combo: &Combo) -> Value {
     let (truth, traffic) = combo.truth();
     let ratios = |found: &mut dyn Iterator<Item = Option<Parameters>>| -> Value {
         let all: Vec<f64> = found
-            .filter_map(|it| off(it, &truth, &traffic))
-            .map(|off| 1.0 + off.n_star)
+            .filter_map(|parameters| errors(parameters, &truth, &traffic))
+            .map(|errors| 1.0 + errors.n_star)
             .collect();
         json!({
             "least": all.iter().copied().reduce(f64::min),
@@ -203,7 +210,7 @@ fn range(samples: &[Sample], kalman: &[Option<Parameters>], combo: &Combo) -> Va
         })
     };
     json!({
-        "reservoir": ratios(&mut samples.iter().map(acts_on)),
+        "reservoir": ratios(&mut samples.iter().map(used_parameters)),
         "kalman": ratios(&mut kalman.iter().copied()),
     })
 }
@@ -220,16 +227,16 @@ fn long() -> Value {
             });
         }
     }
-    Value::Array(all(&combos, |combo| {
-        let record = fly(&combo.setting(LONG)).expect("it can be");
-        let kalman = filtered(&record);
+    Value::Array(map_parallel(&combos, |combo| {
+        let record = run_loop(&combo.scenario(LONG)).expect("the hardware is valid");
+        let kalman = kalman_parameters(&record);
         let settled = record
             .samples
             .iter()
-            .position(|it| it.served >= SERVERS * LATE)
+            .position(|sample| sample.served >= SERVERS * LATE)
             .unwrap_or(0);
         let states = record.samples[settled..].iter().map(state);
-        let converged = states.clone().filter(|it| *it == State::Converged).count();
+        let converged = states.clone().filter(|state| *state == State::Converged).count();
         let (truth, traffic) = combo.truth();
         let points = record
             .samples
@@ -237,8 +244,8 @@ fn long() -> Value {
             .zip(&kalman)
             .step_by(record.samples.len().div_ceil(200));
         let points = points.map(|(sample, filter)| {
-            let n = |found| off(found, &truth, &traffic).map(|off| 1.0 + off.n_star);
-            json!([sample.served, n(acts_on(sample)), n(*filter)])
+            let n = |found| errors(found, &truth, &traffic).map(|errors| 1.0 + errors.n_star);
+            json!([sample.served, n(used_parameters(sample)), n(*filter)])
         });
         json!({
             "hardware": HARDWARE[combo.hardware].0,
@@ -252,7 +259,8 @@ fn long() -> Value {
     }))
 }
 
-/// Requests, after alpha doubled, until n* and lambda* were within a tenth of the new truth and stayed for ten windows.
+/// Requests after the change of alpha until n* and lambda* were within 10 % of the new truth and stayed there for ten
+/// windows.
 fn relearned(
     samples: &[Sample],
     found: &[Option<Parameters>],
@@ -262,11 +270,11 @@ fn relearned(
 ) -> Option<usize> {
     let good: Vec<bool> = found
         .iter()
-        .map(|it| off(*it, truth, traffic).is_some_and(|off| worst(&off) < 0.10))
+        .map(|parameters| errors(*parameters, truth, traffic).is_some_and(|errors| worst(&errors) < 0.10))
         .collect();
-    let at =
-        (0..good.len()).find(|&at| samples[at].served > from && good[at..].iter().take(10).all(|it| *it))?;
-    Some(samples[at].served - from)
+    let stays = |index: usize| good[index..].iter().take(10).all(|good| *good);
+    let index = (0..good.len()).find(|&index| samples[index].served > from && stays(index))?;
+    Some(samples[index].served - from)
 }
 
 fn doubled() -> Value {
@@ -276,7 +284,7 @@ fn doubled() -> Value {
             combos.push((mix, noise));
         }
     }
-    Value::Array(all(&combos, |&(mix, noise)| {
+    Value::Array(map_parallel(&combos, |&(mix, noise)| {
         let runs = SEEDS.map(|seed| {
             let combo = Combo {
                 hardware: 1,
@@ -284,22 +292,22 @@ fn doubled() -> Value {
                 noise,
                 seed,
             };
-            // One server: requests of the endpoint are those of the variant.
-            let mut setting = combo.setting(LATE * 2 + 1_000);
-            setting.servers.truncate(1);
-            setting.change = Some(Change::Alpha {
+            // With one server, the endpoint's requests are the variant's requests.
+            let mut scenario = combo.scenario(LATE * 2 + 1_000);
+            scenario.servers.truncate(1);
+            scenario.change = Some(Change::Alpha {
                 served: LATE,
                 times: 2.0,
             });
-            let record = fly(&setting).expect("it can be");
-            let kalman = filtered(&record);
+            let record = run_loop(&scenario).expect("the hardware is valid");
+            let kalman = kalman_parameters(&record);
             let (mut truth, traffic) = combo.truth();
             truth.alpha_ms *= 2.0;
-            let own: Vec<_> = record.samples.iter().map(acts_on).collect();
+            let own: Vec<_> = record.samples.iter().map(used_parameters).collect();
             [own, kalman].map(|found| relearned(&record.samples, &found, LATE, &truth, &traffic))
         });
-        let of = |which: usize| -> Value {
-            let mut all: Vec<usize> = runs.iter().filter_map(|run| run[which]).collect();
+        let over_seeds = |index: usize| -> Value {
+            let mut all: Vec<usize> = runs.iter().filter_map(|run| run[index]).collect();
             all.sort_unstable();
             json!({
                 "median": all.get(all.len() / 2),
@@ -310,32 +318,34 @@ fn doubled() -> Value {
         json!({
             "traffic": mixes()[mix].name,
             "noise": noise,
-            "reservoir": of(0),
-            "kalman": of(1),
+            "reservoir": over_seeds(0),
+            "kalman": over_seeds(1),
         })
     }))
 }
 
-/// One operating point: requests that are all alike, from clients that are always as many, and nobody probes.
+/// A single operating point: requests of one size from a constant number of clients, without probing.
 fn constant() -> Value {
-    Value::Array(all(&NOISES, |&noise| {
+    Value::Array(map_parallel(&NOISES, |&noise| {
         let arrivals = Arrivals::Closed {
             clients: 8,
             mix: Mix::chat().uniform(),
         };
         let servers = vec![server(hardware(1), noise)];
-        let setting = Setting::new(servers, GateBy::Nobody, arrivals, LATE * 2);
-        let record = fly(&setting).expect("it can be");
+        let scenario = Scenario::new(servers, GateBy::Unlimited, arrivals).until_served(LATE * 2);
+        let record = run_loop(&scenario).expect("the hardware is valid");
         let states: Vec<State> = record.samples.iter().map(state).collect();
-        let part =
-            |of: State| states.iter().filter(|it| **it == of).count() as f64 / states.len().max(1) as f64;
-        let parts = State::ALL.map(|it| (it.as_str().to_string(), json!(part(it))));
+        let share = |state: State| {
+            let count = states.iter().filter(|other| **other == state).count();
+            count as f64 / states.len().max(1) as f64
+        };
+        let shares = State::ALL.map(|state| (state.as_str().to_string(), json!(share(state))));
         json!({
             "noise": noise,
             "windows": states.len(),
-            "states": Value::Object(parts.into_iter().collect()),
-            "last": states.last().map(|it| it.as_str()),
-            "numbers_exported": record.samples.iter().filter(|it| acts_on(it).is_some()).count(),
+            "states": Value::Object(shares.into_iter().collect()),
+            "last": states.last().map(|state| state.as_str()),
+            "numbers_exported": record.samples.iter().filter(|sample| used_parameters(sample).is_some()).count(),
         })
     }))
 }

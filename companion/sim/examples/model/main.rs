@@ -1,8 +1,8 @@
-//! The model in a closed loop, with servers of known parameters, in virtual time: does it learn behind its own gate, what
-//! is its gate worth, and what follows for replicas.
+//! Closed-loop experiments with servers of known parameters, in virtual time: whether the model learns behind its own
+//! gate, what that gate is worth, and how many replicas it asks for.
 //!
-//! `model [--out DIR] [learned|gate|servers|replicas]...` writes model.json, model.md and plots to DIR; without words all
-//! of them, else what is left out stays as it stands in model.json.
+//! Usage: `model [--out DIR] [learned|gate|servers|replicas]...` writes model.json, model.md and plots to DIR. Without
+//! names it runs all experiments. Experiments that aren't named keep their figures in model.json.
 
 mod combos;
 mod gate;
@@ -19,8 +19,10 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 
-/// Does `of` to every item, on as many threads as there are cores; the results are in order.
-pub(crate) fn all<T: Sync, R: Send>(items: &[T], of: impl Fn(&T) -> R + Sync) -> Vec<R> {
+const USAGE: &str = "usage: model [--out DIR] [learned|gate|servers|replicas]...";
+
+/// Calls `function` for every item, on as many threads as there are cores. Returns the results in the items' order.
+pub(crate) fn map_parallel<T: Sync, R: Send>(items: &[T], function: impl Fn(&T) -> R + Sync) -> Vec<R> {
     let next = AtomicUsize::new(0);
     let done = Mutex::new(Vec::with_capacity(items.len()));
     let threads = std::thread::available_parallelism().map_or(1, usize::from);
@@ -28,34 +30,36 @@ pub(crate) fn all<T: Sync, R: Send>(items: &[T], of: impl Fn(&T) -> R + Sync) ->
         for _ in 0..threads {
             scope.spawn(|| {
                 loop {
-                    let at = next.fetch_add(1, Ordering::Relaxed);
-                    let Some(item) = items.get(at) else {
+                    let index = next.fetch_add(1, Ordering::Relaxed);
+                    let Some(item) = items.get(index) else {
                         return;
                     };
-                    let result = of(item);
+                    let result = function(item);
                     done.lock()
-                        .expect("invariant: nobody panics with it")
-                        .push((at, result));
+                        .expect("invariant: no thread panics while it holds the lock")
+                        .push((index, result));
                 }
             });
         }
     });
-    let mut done = done.into_inner().expect("invariant: nobody panics with it");
-    done.sort_by_key(|(at, _)| *at);
+    let mut done = done
+        .into_inner()
+        .expect("invariant: no thread panics while it holds the lock");
+    done.sort_by_key(|(index, _)| *index);
     done.into_iter().map(|(_, result)| result).collect()
 }
 
 fn main() -> ExitCode {
     let mut out = PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/bench"));
     let mut chosen = Vec::new();
-    let mut words = std::env::args().skip(1);
-    while let Some(word) = words.next() {
-        match (word.as_str(), words.len()) {
-            ("--out", 1..) => out = words.next().map(PathBuf::from).unwrap_or_default(),
-            ("learned" | "gate" | "servers" | "replicas", _) => chosen.push(word),
+    let mut arguments = std::env::args().skip(1);
+    while let Some(argument) = arguments.next() {
+        match (argument.as_str(), arguments.len()) {
+            ("--out", 1..) => out = arguments.next().map(PathBuf::from).unwrap_or_default(),
+            ("learned" | "gate" | "servers" | "replicas", _) => chosen.push(argument),
             ("--bench", _) => {}
             _ => {
-                eprintln!("model [--out DIR] [learned|gate|servers|replicas]...: not understood: {word}");
+                eprintln!("invalid argument: {argument}\n{USAGE}");
                 return ExitCode::from(2);
             }
         }
@@ -67,14 +71,14 @@ fn main() -> ExitCode {
         ("servers", servers::run),
         ("replicas", replicas::run),
     ] {
-        if chosen.is_empty() || chosen.iter().any(|it| it == name) {
-            let begun = Instant::now();
+        if chosen.is_empty() || chosen.iter().any(|chosen| chosen == name) {
+            let start = Instant::now();
             report.set(name, run());
-            eprintln!("{name}: {:.1} s", begun.elapsed().as_secs_f64());
+            eprintln!("{name}: {:.1} s", start.elapsed().as_secs_f64());
         }
     }
     if let Err(error) = report.write(&out) {
-        eprintln!("{}: {error}", out.display());
+        eprintln!("can't write the report to {}: {error}", out.display());
         return ExitCode::FAILURE;
     }
     ExitCode::SUCCESS

@@ -17,15 +17,15 @@ type Error = Box<dyn std::error::Error + Send + Sync>;
 type Plot = fn(&Area<'_>, &Value) -> Result<(), Error>;
 type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
 
-/// Draws what there are figures for.
-pub(crate) fn draw(dir: &Path, of: &Map<String, Value>) -> Result<(), Error> {
+/// Draws the plots of all experiments that have figures.
+pub(crate) fn draw(dir: &Path, experiments: &Map<String, Value>) -> Result<(), Error> {
     let plots: [(&str, &str, Plot); 3] = [
         ("learned", "model-long.svg", long),
         ("gate", "model-gate.svg", gate),
         ("replicas", "model-replicas.svg", replicas),
     ];
     for (name, file, plot) in plots {
-        if let Some(figures) = of.get(name) {
+        if let Some(figures) = experiments.get(name) {
             let path = dir.join(file);
             let area = SVGBackend::new(&path, SIZE).into_drawing_area();
             area.fill(&WHITE)?;
@@ -36,7 +36,7 @@ pub(crate) fn draw(dir: &Path, of: &Map<String, Value>) -> Result<(), Error> {
     Ok(())
 }
 
-/// Lines of one chart.
+/// One line of a chart.
 struct Line {
     name: String,
     colour: RGBColor,
@@ -46,8 +46,8 @@ struct Line {
 fn lines(area: &Area<'_>, title: &str, axes: (&str, &str), top: f64, lines: Vec<Line>) -> Result<(), Error> {
     let right = lines
         .iter()
-        .flat_map(|it| &it.points)
-        .map(|it| it.0)
+        .flat_map(|line| &line.points)
+        .map(|(x, _)| *x)
         .fold(1.0, f64::max);
     let mut chart = ChartBuilder::on(area)
         .caption(title, ("sans-serif", 17))
@@ -78,44 +78,48 @@ fn lines(area: &Area<'_>, title: &str, axes: (&str, &str), top: f64, lines: Vec<
     Ok(())
 }
 
-fn rows(of: &Value) -> impl Iterator<Item = &Value> {
-    of.as_array().into_iter().flatten()
+fn rows(array: &Value) -> impl Iterator<Item = &Value> {
+    array.as_array().into_iter().flatten()
 }
 
-fn points(of: &Value, y: usize) -> Vec<(f64, f64)> {
-    rows(of)
-        .filter_map(|it| Some((it[0].as_f64()?, it[y].as_f64()?)))
+fn points(array: &Value, y: usize) -> Vec<(f64, f64)> {
+    rows(array)
+        .filter_map(|row| Some((row[0].as_f64()?, row[y].as_f64()?)))
         .collect()
 }
 
-fn long(area: &Area<'_>, of: &Value) -> Result<(), Error> {
+fn long(area: &Area<'_>, figures: &Value) -> Result<(), Error> {
     let mut all = Vec::new();
-    for (at, row) in rows(&of["long"]).enumerate() {
+    for (index, row) in rows(&figures["long"]).enumerate() {
         for (y, name, colour) in [
             (2, "Kalman over windows", OTHER),
-            (1, "per request, as it gates", OWN),
+            (1, "per request, used by the gate", OWN),
         ] {
             all.push(Line {
-                name: if at == 0 { name.to_string() } else { String::new() },
+                name: if index == 0 {
+                    name.to_string()
+                } else {
+                    String::new()
+                },
                 colour,
                 points: points(&row["points"], y),
             });
         }
     }
-    let title = "n* behind its own gate, of the true one: 12 combinations, noise 10 %";
+    let title = "n* learned behind its own gate / true n*: 12 combinations, noise 10 %";
     lines(area, title, ("requests served", "n* / true n*"), 2.5, all)
 }
 
-fn gate(area: &Area<'_>, of: &Value) -> Result<(), Error> {
+fn gate(area: &Area<'_>, figures: &Value) -> Result<(), Error> {
     let mut all = Vec::new();
     let mut top = 1.2_f64;
-    for (row, colour) in rows(&of["scenes"]).zip([OWN, OTHER, FOURTH, FIFTH, THIRD, BLACK, MAGENTA]) {
+    for (row, colour) in rows(&figures["scenes"]).zip([OWN, OTHER, FOURTH, FIFTH, THIRD, BLACK, MAGENTA]) {
         let auto = row["auto"]["goodput_tokens_s"].as_f64().unwrap_or(1.0);
         let points: Vec<_> = points(&row["search"], 1)
             .into_iter()
             .map(|(x, y)| (x, y / auto))
             .collect();
-        top = points.iter().map(|it| it.1 * 1.3).fold(top, f64::max);
+        top = points.iter().map(|(_, y)| y * 1.3).fold(top, f64::max);
         all.push(Line {
             name: format!(
                 "{}, {} offered",
@@ -126,32 +130,32 @@ fn gate(area: &Area<'_>, of: &Value) -> Result<(), Error> {
             points,
         });
     }
-    let title = "Goodput of fixed watermarks, of that of auto";
+    let title = "Goodput of fixed watermarks / goodput of auto";
     lines(
         area,
         title,
-        ("watermark per endpoint", "goodput / that of auto"),
+        ("watermark per endpoint", "goodput / goodput of auto"),
         top,
         all,
     )
 }
 
-fn replicas(area: &Area<'_>, of: &Value) -> Result<(), Error> {
+fn replicas(area: &Area<'_>, figures: &Value) -> Result<(), Error> {
     let desired = Line {
         name: "desired replicas".into(),
         colour: OWN,
-        points: points(&of["points"], 1),
+        points: points(&figures["points"], 1),
     };
     let demand = Line {
         name: "offered, requests/s".into(),
         colour: OTHER,
-        points: points(&of["points"], 2),
+        points: points(&figures["points"], 2),
     };
     let top = desired
         .points
         .iter()
         .chain(&demand.points)
-        .map(|it| it.1 * 1.25)
+        .map(|(_, y)| y * 1.25)
         .fold(6.0, f64::max);
     lines(
         area,

@@ -1,4 +1,4 @@
-//! model.json, and the same as tables and plots for people.
+//! The report: figures in model.json, tables in model.md, and plots.
 
 use std::fmt::Write as _;
 use std::path::Path;
@@ -15,7 +15,7 @@ type Part = fn(&mut String, &Value);
 pub(crate) struct Report(Map<String, Value>);
 
 impl Report {
-    /// What is there already; nothing, if it isn't readable.
+    /// The figures of an earlier report; empty if there is no readable model.json.
     pub(crate) fn read(dir: &Path) -> Self {
         let text = fs::read_to_string(dir.join("model.json")).unwrap_or_default();
         Self(serde_json::from_str(&text).unwrap_or_default())
@@ -52,42 +52,61 @@ impl Report {
 
 const HEAD: &str = "# The model in a closed loop
 
-Written by `just model`, which also writes [model.json](model.json) with all figures. Everything is simulated in virtual
-time with seeds, so it comes out the same everywhere: clients, the engine, the autopilot that learns its budgets, and
-servers with iteration-level batching whose alpha, beta and gamma are known. The autopilot sees what the companion
-sees: bytes of prompts, first and last times, tokens as counted by servers. Each request decodes at a pace of its own
-(the noise below). Sizes are log-normal (deviation of the logarithm 0.5) around chat 512/128, long 8,000/150, code
-2,000/400; mixed is 60 % chat, 10 % long, 30 % code. Servers in ms (alpha, beta, gamma): fast 5, 0.02, 0.0001; middle
-8, 0.05, 0.0005; slow 20, 0.12, 0.0008.
+`just model` writes this page, and all figures to [model.json](model.json). Every experiment is a seeded simulation in
+virtual time, so it gives the same figures on every machine. A closed loop consists of clients, the engine, the autopilot
+that learns the engine's budgets, and servers with iteration-level batching and known alpha, beta and gamma. The autopilot
+sees the same data as in the companion: bytes of prompts, times of first and last tokens, and token counts from servers.
+Each request decodes at a pace of its own (the noise below).
+
+Sizes are log-normal (deviation of the logarithm 0.5). Mean prompt and output tokens: chat 512 and 128, long 8,000 and 150,
+code 2,000 and 400. Mixed is 60 % chat, 10 % long and 30 % code. Servers, with alpha, beta and gamma in ms: fast 5, 0.02,
+0.0001; middle 8, 0.05, 0.0005; slow 20, 0.12, 0.0008.
 ";
 
-fn number(of: &Value, digits: usize) -> String {
-    of.as_f64()
-        .map_or_else(|| "-".to_string(), |it| format!("{it:.digits$}"))
+fn number(value: &Value, digits: usize) -> String {
+    value
+        .as_f64()
+        .map_or_else(|| "-".to_string(), |number| format!("{number:.digits$}"))
 }
 
-fn percent(of: &Value) -> String {
-    of.as_f64()
-        .map_or_else(|| "-".to_string(), |it| format!("{:.1} %", 100.0 * it))
+fn percent(value: &Value) -> String {
+    value
+        .as_f64()
+        .map_or_else(|| "-".to_string(), |part| format!("{:.1} %", 100.0 * part))
 }
 
-fn word(of: &Value) -> &str {
-    of.as_str().unwrap_or("-")
+fn word(value: &Value) -> &str {
+    value.as_str().unwrap_or("-")
 }
 
-fn rows(of: &Value) -> impl Iterator<Item = &Value> {
-    of.as_array().into_iter().flatten()
-}
-
-/// Median and worst of one error.
-fn error(of: &Value) -> String {
-    let missing = of["missing"].as_u64().unwrap_or(0);
-    let none = if missing > 0 {
-        format!(", {missing} without")
+fn or_dash(value: &Value) -> String {
+    if value.is_null() {
+        "-".to_string()
     } else {
-        String::new()
-    };
-    format!("{} ({}){none}", percent(&of["median"]), percent(&of["worst"]))
+        value.to_string()
+    }
+}
+
+fn rows(array: &Value) -> impl Iterator<Item = &Value> {
+    array.as_array().into_iter().flatten()
+}
+
+/// `, 3 never` if the count is above zero.
+fn remark(count: &Value, text: &str) -> String {
+    match count.as_u64() {
+        Some(count @ 1..) => format!(", {count} {text}"),
+        _ => String::new(),
+    }
+}
+
+/// Median and worst value of one error.
+fn error(figures: &Value) -> String {
+    let missing = remark(&figures["missing"], "without");
+    format!(
+        "{} ({}){missing}",
+        percent(&figures["median"]),
+        percent(&figures["worst"])
+    )
 }
 
 /// One line of a table.
@@ -104,19 +123,26 @@ fn head(text: &mut String, cells: &[&str]) {
     );
 }
 
-fn learned(text: &mut String, of: &Value) {
+fn learned(text: &mut String, figures: &Value) {
     let _ = writeln!(
         text,
-        "\n## Learned behind its own gate\n\n{} servers, offered {} of what they can do within targets inferred at k = 3, so \
-         the gate sets the load it learns from. Errors of n* and lambda* against the closed forms at the true parameters, the \
-         sizes of the mix and a bias of 1: median (worst) of {} seeds, at the first window that ends after so many requests an \
-         endpoint. Exported n* is that of /metrics: at the \
-         sizes that were served, which behind fair queueing aren't those that were offered (mixed), and with the bias. Kalman: the filter over windows, \
-         in the same runs.",
-        of["servers"], of["offered"], of["seeds"]
+        "\n## Learning behind its own gate\n\n{} servers. The offered load is {} times their capacity within targets inferred at \
+         k = 3, so the gate determines the load from which it learns. The errors of n* and lambda* refer to the closed forms at \
+         the true parameters, the mix's sizes and a bias of 1. Each cell shows the median (worst) of {} seeds at the end of the \
+         first window after the given number of requests per endpoint. The exported n* is the one in /metrics: it uses the sizes \
+         of served requests, which with fair queueing differ from the offered sizes (mixed), and the learned bias. Kalman: a \
+         filter over the windows of the same runs.",
+        figures["servers"], figures["offered"], figures["seeds"]
     );
-    for (which, title) in [("early", "200"), ("late", "3,000")] {
-        let _ = writeln!(text, "\nAfter {title} requests an endpoint:");
+    learned_combinations(text, figures);
+    learned_long(text, figures);
+    learned_doubled(text, figures);
+    learned_constant(text, figures);
+}
+
+fn learned_combinations(text: &mut String, figures: &Value) {
+    for (key, title) in [("early", "200"), ("late", "3,000")] {
+        let _ = writeln!(text, "\nAfter {title} requests per endpoint:");
         head(
             text,
             &[
@@ -132,8 +158,8 @@ fn learned(text: &mut String, of: &Value) {
                 "Kalman lambda*",
             ],
         );
-        for row in rows(&of["combinations"]) {
-            let at = &row[which];
+        for row in rows(&figures["combinations"]) {
+            let moment = &row[key];
             line(
                 text,
                 &[
@@ -141,20 +167,23 @@ fn learned(text: &mut String, of: &Value) {
                     word(&row["traffic"]).into(),
                     percent(&row["noise"]),
                     number(&row["n_star"], 1),
-                    format!("{} of {}", at["converged"], at["runs"]),
-                    error(&at["n_star"]),
-                    error(&at["lambda_star"]),
-                    error(&at["exported_n_star"]),
-                    error(&at["kalman_n_star"]),
-                    error(&at["kalman_lambda_star"]),
+                    format!("{} of {}", moment["converged"], moment["runs"]),
+                    error(&moment["n_star"]),
+                    error(&moment["lambda_star"]),
+                    error(&moment["exported_n_star"]),
+                    error(&moment["kalman_n_star"]),
+                    error(&moment["kalman_lambda_star"]),
                 ],
             );
         }
     }
+}
+
+fn learned_long(text: &mut String, figures: &Value) {
     let _ = writeln!(
         text,
-        "\n100,000 requests at 10 % noise: least and most of n*, as a part of the true one, from 3,000 requests an endpoint on.\n\n\
-         ![n* over 100,000 requests](model-long.svg)"
+        "\n100,000 requests at 10 % noise: smallest and largest n* as a multiple of the true n*, after the first 3,000 requests \
+         per endpoint.\n\n![n* over 100,000 requests](model-long.svg)"
     );
     head(
         text,
@@ -167,8 +196,9 @@ fn learned(text: &mut String, of: &Value) {
             "Kalman n*",
         ],
     );
-    for row in rows(&of["long"]) {
-        let range = |of: &Value| format!("{} to {}", number(&of["least"], 3), number(&of["most"], 3));
+    for row in rows(&figures["long"]) {
+        let range =
+            |range: &Value| format!("{} to {}", number(&range["least"], 3), number(&range["most"], 3));
         line(
             text,
             &[
@@ -181,36 +211,38 @@ fn learned(text: &mut String, of: &Value) {
             ],
         );
     }
+}
+
+fn learned_doubled(text: &mut String, figures: &Value) {
     let _ = writeln!(
         text,
         "\nAlpha doubled after 3,000 requests (one middle server): requests until n* and lambda* were within 10 % of the new \
          truth and stayed there for ten windows; median (worst) of {} seeds.",
-        of["seeds"]
+        figures["seeds"]
     );
     head(text, &["traffic", "noise", "relearned after", "Kalman"]);
-    for row in rows(&of["doubled"]) {
-        let after = |of: &Value| {
-            let never = of["never"].as_u64().unwrap_or(0);
-            let none = if never > 0 {
-                format!(", {never} never")
-            } else {
-                String::new()
-            };
-            format!("{} ({}){none}", number(&of["median"], 0), number(&of["worst"], 0))
+    for row in rows(&figures["doubled"]) {
+        let requests = |requests: &Value| {
+            let never = remark(&requests["never"], "never");
+            let (median, worst) = (&requests["median"], &requests["worst"]);
+            format!("{} ({}){never}", number(median, 0), number(worst, 0))
         };
         line(
             text,
             &[
                 word(&row["traffic"]).into(),
                 percent(&row["noise"]),
-                after(&row["reservoir"]),
-                after(&row["kalman"]),
+                requests(&row["reservoir"]),
+                requests(&row["kalman"]),
             ],
         );
     }
+}
+
+fn learned_constant(text: &mut String, figures: &Value) {
     let _ = writeln!(
         text,
-        "\nConstant load (8 clients, all requests alike, nobody probes): part of the windows in each state."
+        "\nConstant load (8 clients, requests of one size, no probing): share of the windows in each state."
     );
     head(
         text,
@@ -223,7 +255,7 @@ fn learned(text: &mut String, of: &Value) {
             "windows with parameters",
         ],
     );
-    for row in rows(&of["constant"]) {
+    for row in rows(&figures["constant"]) {
         let states = &row["states"];
         line(
             text,
@@ -239,19 +271,20 @@ fn learned(text: &mut String, of: &Value) {
     }
 }
 
-fn gate(text: &mut String, of: &Value) {
+fn gate(text: &mut String, figures: &Value) {
     let _ = writeln!(
         text,
-        "\n## `auto` against the best fixed watermark\n\n{} middle servers, target {} ms between tokens (and 10 s to the first \
-         token, out of the way). Offered: of what they can do within the target, in every phase. Noise 5 %, 16 minutes after 8 to \
-         settle and learn, mean of {} seeds. Goodput: output tokens per second of answers whose own mean time between tokens was \
-         within the target. The best fixed watermark is the one with the most goodput of all that a search tried, coarse, then \
-         fine; the best that keeps the target is the same among those with at most {} of their answers over it. With prompts: \
-         prompt tokens count too, against the fixed one that is best at that.\n\n![goodput by watermark](model-gate.svg)",
-        of["servers"],
-        of["itl_slo_ms"],
-        of["seeds"],
-        percent(&of["keeps"])
+        "\n## `auto` compared with the best fixed watermark\n\n{} middle servers. The target is {} ms between tokens (and 10 s to the \
+         first token, too high to matter). Offered: the load in every phase as a multiple of the capacity within the target. \
+         Noise 5 %; 16 minutes after a warm-up of 8; mean of {} seeds. Goodput: output tokens per second of responses with a \
+         mean time between tokens within the target. The best fixed watermark is the one with the most goodput in a coarse and \
+         then fine search. The best that keeps the target has the most goodput among the watermarks with at most {} of the \
+         responses over the target. With prompts: prompt tokens count as well, and the comparison is with the best fixed \
+         watermark by that measure.\n\n![goodput by watermark](model-gate.svg)",
+        figures["servers"],
+        figures["itl_slo_ms"],
+        figures["seeds"],
+        percent(&figures["keeps"])
     );
     head(
         text,
@@ -269,7 +302,7 @@ fn gate(text: &mut String, of: &Value) {
             "auto, parameters known",
         ],
     );
-    for row in rows(&of["scenes"]) {
+    for row in rows(&figures["scenes"]) {
         let (fixed, auto) = (&row["best_fixed"], &row["auto"]);
         line(
             text,
@@ -294,12 +327,12 @@ fn gate(text: &mut String, of: &Value) {
     }
 }
 
-fn servers(text: &mut String, of: &Value) {
+fn servers(text: &mut String, figures: &Value) {
     let _ = writeln!(
         text,
-        "\n## Servers that differ\n\nTwo middle servers and one twice as slow (a variant of its own) behind one pool, chat, target \
-         50 ms between tokens, 1.2 of what they can do is offered, noise 5 %, 15 minutes after 5. n* is the true one at the \
-         target; budgets keep to 0.9 of it."
+        "\n## Servers of different speed\n\nTwo middle servers and one with half their speed (a separate variant) in one pool. Chat, \
+         target 50 ms between tokens, offered 1.2 times the capacity, noise 5 %, 15 minutes after a warm-up of 5. The true n* is \
+         the one at the target; budgets use 0.9 of the target."
     );
     head(
         text,
@@ -314,7 +347,7 @@ fn servers(text: &mut String, of: &Value) {
             "requests/s",
         ],
     );
-    for row in rows(of) {
+    for row in rows(figures) {
         for server in rows(&row["servers"]) {
             line(
                 text,
@@ -333,13 +366,13 @@ fn servers(text: &mut String, of: &Value) {
     }
 }
 
-fn replicas(text: &mut String, of: &Value) {
+fn replicas(text: &mut String, figures: &Value) {
     let _ = writeln!(
         text,
-        "\n## Replicas\n\n{} middle servers, chat, targets inferred: the load is a part of what they can do, ten minutes each; \
-         windows of 10 s. Needed: with the backlog, the flow's full queue of 100 in its ttl of \
-         30 s.\n\n![desired replicas](model-replicas.svg)",
-        of["servers"]
+        "\n## Replicas\n\n{} middle servers, chat, inferred targets. The load is a multiple of the servers' capacity, ten minutes \
+         each; windows are 10 s long. The needed replicas include the backlog: a full flow queue of 100 requests within a TTL \
+         of 30 s.\n\n![desired replicas](model-replicas.svg)",
+        figures["servers"]
     );
     head(
         text,
@@ -352,14 +385,7 @@ fn replicas(text: &mut String, of: &Value) {
             "at the end",
         ],
     );
-    for row in rows(&of["phases"]) {
-        let or_none = |of: &Value| {
-            if of.is_null() {
-                "-".to_string()
-            } else {
-                of.to_string()
-            }
-        };
+    for row in rows(&figures["phases"]) {
         line(
             text,
             &[
@@ -367,13 +393,13 @@ fn replicas(text: &mut String, of: &Value) {
                 row["needed"].to_string(),
                 format!(
                     "{} ({} to {})",
-                    or_none(&row["median"]),
-                    or_none(&row["least"]),
-                    or_none(&row["most"])
+                    or_dash(&row["median"]),
+                    or_dash(&row["least"]),
+                    or_dash(&row["most"])
                 ),
                 format!("{} of {}", row["absent"], row["windows"]),
-                or_none(&row["windows_until_needed"]),
-                or_none(&row["last"]),
+                or_dash(&row["windows_until_needed"]),
+                or_dash(&row["last"]),
             ],
         );
     }

@@ -1,19 +1,21 @@
-//! Clients, an engine, the autopilot that learns its budgets, and model servers whose parameters are known, in one
-//! loop in virtual time.
+//! A closed loop in virtual time: clients, an engine, the autopilot that learns the engine's budgets, and model servers
+//! with known parameters.
 //!
-//! The autopilot sees what the companion sees: bytes of prompts, first and last times of answers, tokens as servers
-//! count them. What a gate does changes what is learned, and what is learned sets the gate; that is what is tried here.
-//! There is no Envoy and no network: a grant is at the server at once.
+//! The autopilot sees the same data as in a companion: bytes of prompts, times of the first and last tokens, and token
+//! counts from servers. The gate's decisions determine what the autopilot can learn, and the learned parameters
+//! determine the gate's decisions; the closed loop tests both together. There is no Envoy and no network: a granted
+//! request reaches its server at once.
 
-mod flight;
+mod event_loop;
 mod record;
-mod setting;
+mod scenario;
+mod settings;
 mod traffic;
 
-pub use flight::fly;
+pub use event_loop::run;
 pub use record::{Finished, Record, Sample};
-pub use setting::{Change, GateBy, ServerSetting, Setting};
-pub use traffic::{Arrivals, Kind, Mix, Phase};
+pub use scenario::{Change, GateBy, Scenario, ServerSpec};
+pub use traffic::{Arrivals, Mix, Phase, RequestKind};
 
 #[cfg(test)]
 mod tests;

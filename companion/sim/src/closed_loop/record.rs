@@ -1,77 +1,77 @@
-//! What a closed loop was seen to do.
+//! The results of a closed loop.
 
 use std::time::Duration;
 
-use penstock_autopilot::AutopilotStatus;
+use penstock_control::AutopilotStatus;
 use penstock_model::workload::Observed;
 
-/// A request that was served.
+/// A served request. Times count from the start of the run.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Finished {
-    /// Its kind.
+    /// Name of the request's kind.
     pub kind: &'static str,
-    /// By number: where.
+    /// Index of the server.
     pub server: usize,
-    /// It came,
+    /// Arrival.
     pub arrived: Duration,
-    /// went to its server,
+    /// Grant, which is also the arrival at the server.
     pub granted: Duration,
-    /// had its first token,
+    /// First token.
     pub first: Duration,
-    /// and its last.
+    /// Last token.
     pub last: Duration,
-    /// Tokens of its prompt.
+    /// Prompt tokens.
     pub input: u64,
-    /// Tokens of its answer; at least 2.
+    /// Output tokens; at least 2.
     pub output: u64,
 }
 
 impl Finished {
-    /// Mean time between its tokens.
+    /// Mean time between tokens.
     #[must_use]
     pub fn itl_ms(&self) -> f64 {
         (self.last - self.first).as_secs_f64() * 1e3 / (self.output - 1) as f64
     }
 
-    /// From the server's first sight of it to its first token.
+    /// Time from the arrival at the server to the first token.
     #[must_use]
     pub fn ttft_ms(&self) -> f64 {
         (self.first - self.granted).as_secs_f64() * 1e3
     }
 }
 
-/// The loop at the end of one of the autopilot's windows.
+/// The state at the end of one of the autopilot's windows.
 #[derive(Clone, Debug)]
 pub struct Sample {
-    /// When.
-    pub at: Duration,
+    /// Time from the start of the run.
+    pub time: Duration,
     /// Requests served by then.
     pub served: usize,
-    /// What each server did in the window.
+    /// By server, the traffic and latencies of the window.
     pub observed: Vec<Observed>,
-    /// Requests at each server.
+    /// By server, the requests in flight.
     pub in_flight: Vec<usize>,
     /// Requests that wait.
     pub waiting: usize,
-    /// What the autopilot says.
+    /// The autopilot's status.
     pub status: AutopilotStatus,
 }
 
 /// A whole run.
 #[derive(Clone, Debug, Default)]
 pub struct Record {
-    /// In the order in which they ended, those after it had settled.
+    /// Requests served after the warm-up, in order of their ends.
     pub finished: Vec<Finished>,
-    /// A window each.
+    /// One sample per window.
     pub samples: Vec<Sample>,
-    /// Requests that came.
+    /// Requests that arrived.
     pub arrived: usize,
-    /// Requests that were served, those while it settled too.
+    /// Requests that were served, warm-up included.
     pub served: usize,
-    /// Requests that were refused, or waited too long.
-    pub refused: usize,
-    /// How long it took.
-    pub lasted: Duration,
-    /// Of that, recorded.
+    /// Requests that were rejected or expired.
+    pub rejected: usize,
+    /// Length of the run.
+    pub duration: Duration,
+    /// Length of the run without the warm-up.
     pub recorded: Duration,
 }

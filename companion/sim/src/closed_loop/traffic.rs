@@ -1,4 +1,4 @@
-//! What is asked: kinds of requests, mixes of them, and when they come.
+//! Traffic: kinds of requests, mixes of kinds, and arrival processes.
 
 use std::time::Duration;
 
@@ -8,29 +8,29 @@ use rand_chacha::ChaCha8Rng;
 
 /// Requests of one kind. Sizes are log-normal around their means.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Kind {
-    /// Its flow.
+pub struct RequestKind {
+    /// The name, which is also the requests' flow.
     pub name: &'static str,
     /// Mean prompt tokens; at least 1.
     pub input: f64,
     /// Mean output tokens; at least 2.
     pub output: f64,
-    /// Standard deviation of the logarithm of both; 0: all are alike.
+    /// Standard deviation of the logarithm of both; with 0 all requests have the same size.
     pub spread: f64,
 }
 
 /// A mix of kinds.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Mix {
-    /// As reports call it.
+    /// The name in reports.
     pub name: &'static str,
-    /// Parts and how often each comes; the parts add up to 1.
-    pub parts: Vec<(f64, Kind)>,
+    /// Kinds and their shares of the requests; the shares add up to 1.
+    pub parts: Vec<(f64, RequestKind)>,
 }
 
 impl Mix {
-    fn of(name: &'static str, input: f64, output: f64) -> Self {
-        let kind = Kind {
+    fn single(name: &'static str, input: f64, output: f64) -> Self {
+        let kind = RequestKind {
             name,
             input,
             output,
@@ -42,28 +42,28 @@ impl Mix {
         }
     }
 
-    /// A conversation: 512 tokens in, 128 out.
+    /// Conversations: 512 prompt tokens, 128 output tokens.
     #[must_use]
     pub fn chat() -> Self {
-        Self::of("chat", 512.0, 128.0)
+        Self::single("chat", 512.0, 128.0)
     }
 
-    /// Questions about documents: 8,000 in, 150 out.
+    /// Questions about documents: 8,000 prompt tokens, 150 output tokens.
     #[must_use]
     pub fn long() -> Self {
-        Self::of("long", 8_000.0, 150.0)
+        Self::single("long", 8_000.0, 150.0)
     }
 
-    /// Programs: 2,000 in, 400 out.
+    /// Programs: 2,000 prompt tokens, 400 output tokens.
     #[must_use]
     pub fn code() -> Self {
-        Self::of("code", 2_000.0, 400.0)
+        Self::single("code", 2_000.0, 400.0)
     }
 
-    /// Six of ten chat, one long, three code.
+    /// 60 % chat, 10 % long, 30 % code.
     #[must_use]
     pub fn mixed() -> Self {
-        let part = |share, of: Self| (share, of.parts[0].1);
+        let part = |share, mix: Self| (share, mix.parts[0].1);
         Self {
             name: "mixed",
             parts: vec![
@@ -74,7 +74,7 @@ impl Mix {
         }
     }
 
-    /// The same, all requests of a kind alike.
+    /// The same mix with requests of one size per kind.
     #[must_use]
     pub fn uniform(mut self) -> Self {
         for (_, kind) in &mut self.parts {
@@ -83,10 +83,11 @@ impl Mix {
         self
     }
 
-    /// Its mean request; the rate is 0.
+    /// The mean request; the rate is 0.
     #[must_use]
     pub fn mean(&self) -> Traffic {
-        let mean = |of: fn(&Kind) -> f64| self.parts.iter().map(|(share, kind)| share * of(kind)).sum();
+        let mean =
+            |size: fn(&RequestKind) -> f64| self.parts.iter().map(|(share, kind)| share * size(kind)).sum();
         Traffic {
             rate: 0.0,
             input: mean(|kind| kind.input),
@@ -95,10 +96,10 @@ impl Mix {
     }
 
     pub(super) fn draw(&self, rng: &mut ChaCha8Rng) -> Drawn {
-        let mut lot: f64 = rng.random();
+        let mut rest: f64 = rng.random();
         let chosen = self.parts.iter().find(|(share, _)| {
-            lot -= share;
-            lot < 0.0
+            rest -= share;
+            rest < 0.0
         });
         let kind = chosen.unwrap_or(&self.parts[0]).1;
         let sized = |mean: f64, rng: &mut ChaCha8Rng| mean * factor(rng, kind.spread);
@@ -110,7 +111,7 @@ impl Mix {
     }
 }
 
-/// One request.
+/// The kind and sizes of one request.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Drawn {
     pub(super) kind: &'static str,
@@ -118,7 +119,7 @@ pub(super) struct Drawn {
     pub(super) output: u64,
 }
 
-/// A log-normal factor of mean 1.
+/// A random log-normal factor with mean 1.
 pub(super) fn factor(rng: &mut ChaCha8Rng, sigma: f64) -> f64 {
     if sigma == 0.0 {
         return 1.0;
@@ -128,36 +129,36 @@ pub(super) fn factor(rng: &mut ChaCha8Rng, sigma: f64) -> f64 {
     (sigma * normal - sigma * sigma / 2.0).exp()
 }
 
-/// A time of one kind of traffic.
+/// A period of constant traffic.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Phase {
-    /// What comes.
+    /// The mix of requests.
     pub mix: Mix,
-    /// Requests per second; 0: none.
+    /// Requests per second; 0 for none.
     pub rate: f64,
-    /// How long.
-    pub lasts: Duration,
+    /// Length of the period.
+    pub duration: Duration,
 }
 
-/// When requests come.
+/// How requests arrive.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Arrivals {
-    /// Independently of each other, in phases that repeat.
+    /// As a Poisson process. The phases repeat.
     Poisson(Vec<Phase>),
-    /// So many clients, each of which sends its next request when it has its answer.
+    /// From clients that each send the next request when the previous one is answered.
     Closed {
-        /// Clients.
+        /// Number of clients.
         clients: usize,
-        /// What they ask.
+        /// The mix of requests.
         mix: Mix,
     },
 }
 
 impl Arrivals {
-    /// One kind of traffic for ever.
+    /// A Poisson process of constant rate.
     #[must_use]
     pub fn steady(mix: Mix, rate: f64) -> Self {
-        let lasts = Duration::from_secs(1 << 30);
-        Self::Poisson(vec![Phase { mix, rate, lasts }])
+        let duration = Duration::from_secs(1 << 30);
+        Self::Poisson(vec![Phase { mix, rate, duration }])
     }
 }

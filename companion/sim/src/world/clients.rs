@@ -1,21 +1,21 @@
-//! Clients: each sends one request, waits for its one answer, or leaves before.
+//! Clients: each one sends a request and waits for the response, or disconnects before.
 
 use penstock_wire::names;
 
 use super::World;
-use super::agenda::Due;
-use super::http::{Pairs, SERVER_HEADER, header};
+use super::event::SimEvent;
+use super::headers::{Pairs, SERVER_HEADER, header};
 
-/// How a client's request ended, as the client knows it.
+/// How a client's request ended, as the client sees it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum End {
-    /// The answer was complete; its status.
+    /// A complete response of this status.
     Answered(u16),
     /// The connection broke.
     Cut,
-    /// It left by itself.
+    /// The client disconnected.
     Left,
-    /// Nobody took its connection.
+    /// No Envoy accepted the connection.
     Unreachable,
 }
 
@@ -27,38 +27,42 @@ pub(super) struct Client {
     pub(super) band: u64,
     pub(super) model: u64,
     pub(super) end: Option<End>,
-    /// The status of an answer that has begun.
+    /// The status of a response that has started.
     status: Option<u16>,
-    pub(super) http: u64,
-    /// Every root context that it came by.
+    /// The client's HTTP stream; `None` before it is opened.
+    http: Option<u64>,
+    /// Every root context that the request passed through.
     pub(super) roots: Vec<u64>,
-    /// Which companion it has arrived at and left the queue of, counted there.
-    pub(super) arrived: u64,
-    pub(super) decided: u64,
-    /// Which companion has released a root context of its own: what comes back is another request to it.
-    pub(super) released: u64,
+    /// Generation of the last companion that counted the request's arrival,
+    pub(super) arrival_counted_by: Option<u64>,
+    /// and of the last one that counted its outcome.
+    pub(super) outcome_counted_by: Option<u64>,
+    /// Generation of the last companion that released one of the request's sessions. That companion counts the request
+    /// again when it comes back.
+    pub(super) released_by: Option<u64>,
 }
 
 const PRIORITIES: [&str; 3] = ["critical", "default", "sheddable"];
 
 impl World {
-    /// The next request comes.
-    pub(super) fn arrive(&mut self) {
-        if self.clients.len() as u64 >= self.setting.requests {
+    /// Starts the next client and schedules the one after it.
+    pub(super) fn next_client(&mut self) {
+        if self.clients.len() as u64 >= self.scenario.requests {
             return;
         }
-        let mean = self.setting.interval;
-        let wait = self.dice.around(mean);
-        self.agenda.put(self.now + wait, Due::Arrive);
-        self.client_comes();
+        let mean = self.scenario.interval;
+        let wait = self.rng.exponential(mean);
+        self.event_queue
+            .schedule(self.now + wait, SimEvent::ClientArrives);
+        self.start_client();
     }
 
-    pub(super) fn client_comes(&mut self) {
+    fn start_client(&mut self) {
         let number = self.clients.len() as u64;
-        let pool = self.dice.below(self.setting.pools.len() as u64) as usize;
-        let flow = self.dice.below(self.setting.flows);
-        let band = self.dice.one(&[0, 1, 1, 1, 2]);
-        let model = self.dice.below(2);
+        let pool = self.rng.below(self.scenario.pools.len() as u64) as usize;
+        let flow = self.rng.below(self.scenario.flows);
+        let band = self.rng.choose(&[0, 1, 1, 1, 2]);
+        let model = self.rng.below(2);
         self.clients.push(Client {
             pool,
             flow,
@@ -66,43 +70,45 @@ impl World {
             model,
             end: None,
             status: None,
-            http: 0,
+            http: None,
             roots: Vec::new(),
-            arrived: 0,
-            decided: 0,
-            released: 0,
+            arrival_counted_by: None,
+            outcome_counted_by: None,
+            released_by: None,
         });
-        self.tally.requests += 1;
-        let lit: Vec<usize> = (0..self.envoys.len())
-            .filter(|at| self.envoys[*at].alive)
+        self.summary.requests += 1;
+        let alive: Vec<usize> = (0..self.envoys.len())
+            .filter(|index| self.envoys[*index].alive)
             .collect();
-        let Some(envoy) = self.dice.any(&lit) else {
-            return self.client_ends(number, End::Unreachable);
+        let Some(envoy) = self.rng.choose_any(&alive) else {
+            return self.end_client(number, End::Unreachable);
         };
-        let worker = self.dice.below(self.setting.workers as u64) as usize;
-        let Some(root) = self.envoys[envoy].fronts[worker] else {
-            // A VM that has trapped answers by itself.
-            return self.client_ends(number, End::Answered(503));
+        let worker = self.rng.below(self.scenario.workers as u64) as usize;
+        let Some(root) = self.envoys[envoy].front_roots[worker] else {
+            // Envoy answers by itself where the VM has trapped.
+            return self.end_client(number, End::Answered(503));
         };
-        let odd = self.dice.percent(self.setting.oddities_percent);
-        let (headers, body) = self.request(number, odd);
-        let id = self.start_http(root, number, None, headers, body);
-        self.clients[number as usize].http = id;
-        if self.dice.percent(self.setting.slow_bodies_percent) {
-            let mean = self.setting.interval * 4;
-            let wait = self.dice.around(mean);
-            self.agenda.put(self.now + wait, Due::Body(id));
+        let malformed = self.rng.percent(self.scenario.malformed_percent);
+        let (headers, body) = self.request(number, malformed);
+        let id = self.open_http_stream(root, number, None, headers, body);
+        self.clients[number as usize].http = Some(id);
+        if self.rng.percent(self.scenario.slow_bodies_percent) {
+            let mean = self.scenario.interval * 4;
+            let wait = self.rng.exponential(mean);
+            self.event_queue
+                .schedule(self.now + wait, SimEvent::BodyArrives(id));
         } else {
-            self.body_in(id);
+            self.receive_body(id);
         }
-        if self.dice.percent(self.setting.leavers_percent) {
-            let mean = self.setting.service + self.setting.interval * 4;
-            let patience = self.dice.around(mean);
-            self.agenda.put(self.now + patience, Due::Leave(number));
+        if self.rng.percent(self.scenario.cancel_percent) {
+            let mean = self.scenario.service + self.scenario.interval * 4;
+            let wait = self.rng.exponential(mean);
+            self.event_queue
+                .schedule(self.now + wait, SimEvent::ClientLeaves(number));
         }
     }
 
-    fn request(&mut self, number: u64, odd: bool) -> (Pairs, String) {
+    fn request(&mut self, number: u64, malformed: bool) -> (Pairs, String) {
         let client = &self.clients[number as usize];
         let pair = |name: &str, value: String| (name.to_owned(), value);
         let headers = vec![
@@ -113,8 +119,8 @@ impl World {
             pair("x-priority", PRIORITIES[client.band as usize].into()),
         ];
         let (pool, model) = (client.pool, client.model);
-        let words = "word ".repeat(self.dice.between(1, 40) as usize);
-        let body = match odd.then(|| self.dice.below(3)) {
+        let words = "word ".repeat(self.rng.between(1, 40) as usize);
+        let body = match malformed.then(|| self.rng.below(3)) {
             Some(0) => "{\"model\": 5".to_owned(),
             Some(1) => r#"{"model":"unheard-of","messages":[]}"#.to_owned(),
             Some(_) => "x".repeat(100_001),
@@ -125,7 +131,7 @@ impl World {
         (headers, body)
     }
 
-    /// A client leaves, if it is still there.
+    /// A client disconnects, unless its request has ended.
     pub(super) fn client_leaves(&mut self, number: u64) {
         let client = &mut self.clients[number as usize];
         if client.end.is_some() {
@@ -133,20 +139,22 @@ impl World {
         }
         client.end = Some(End::Left);
         let http = client.http;
-        self.note(|| format!("client {number} leaves"));
-        *self.tally.ends.entry("left".into()).or_default() += 1;
-        self.log(http, "downstream_remote_disconnect");
+        self.note(|| format!("client {number} disconnects"));
+        *self.summary.ends.entry("left".into()).or_default() += 1;
+        if let Some(http) = http {
+            self.close_http_stream(http, "downstream_remote_disconnect");
+        }
     }
 
-    /// The head of an answer reaches a client.
-    pub(super) fn client_sees(&mut self, http: u64, pairs: &Pairs) {
-        let Some(of) = self.https.get(&http) else {
+    /// A response's headers reach a client.
+    pub(super) fn client_receives_headers(&mut self, http: u64, pairs: &Pairs) {
+        let Some(stream) = self.http_streams.get(&http) else {
             return;
         };
-        let number = of.client;
-        let filtered = self.roots.get(&of.root).is_some_and(|root| !root.dead);
+        let number = stream.client;
+        let filtered = self.roots.get(&stream.root).is_some_and(|root| !root.dead);
         let status = header(pairs, ":status")
-            .and_then(|it| it.parse().ok())
+            .and_then(|status| status.parse().ok())
             .unwrap_or(0);
         let outcomes = pairs
             .iter()
@@ -154,7 +162,7 @@ impl World {
             .count();
         if filtered && outcomes != 1 {
             let pairs = pairs.clone();
-            return self.broken(|| format!("client {number} hears {outcomes} outcomes: {pairs:?}"));
+            return self.fail(|| format!("client {number} receives {outcomes} outcomes: {pairs:?}"));
         }
         let (server, served) = (header(pairs, SERVER_HEADER), header(pairs, names::SERVED_HEADER));
         if filtered
@@ -163,44 +171,44 @@ impl World {
                 .is_some_and(|(server, served)| server != served)
         {
             let pairs = pairs.clone();
-            return self.broken(|| format!("client {number} is told of another server: {pairs:?}"));
+            return self.fail(|| format!("client {number} receives another server's name: {pairs:?}"));
         }
         if let Some(outcome) = header(pairs, names::OUTCOME_HEADER) {
-            match self.tally.outcomes.get_mut(outcome) {
+            match self.summary.outcomes.get_mut(outcome) {
                 Some(count) => *count += 1,
                 None => {
-                    self.tally.outcomes.insert(outcome.to_owned(), 1);
+                    self.summary.outcomes.insert(outcome.to_owned(), 1);
                 }
             }
         }
         let client = &mut self.clients[number as usize];
         if client.status.replace(status).is_some() || client.end.is_some() {
-            self.broken(|| format!("client {number} is answered a second time"));
+            self.fail(|| format!("client {number} receives a second response"));
         }
     }
 
-    /// The whole answer has reached a client.
-    pub(super) fn client_served(&mut self, http: u64) {
-        let Some(of) = self.https.get(&http) else {
+    /// A response's end reaches a client.
+    pub(super) fn client_receives_end(&mut self, http: u64) {
+        let Some(stream) = self.http_streams.get(&http) else {
             return;
         };
-        let number = of.client;
+        let number = stream.client;
         let status = self.clients[number as usize].status.unwrap_or(0);
-        self.client_ends(number, End::Answered(status));
+        self.end_client(number, End::Answered(status));
     }
 
-    /// A client's HTTP stream is over.
-    pub(super) fn client_gone(&mut self, number: u64) {
+    /// A client's HTTP stream has ended.
+    pub(super) fn client_stream_closed(&mut self, number: u64) {
         if self.clients[number as usize].end.is_none() {
-            self.client_ends(number, End::Cut);
+            self.end_client(number, End::Cut);
         }
     }
 
-    fn client_ends(&mut self, number: u64, end: End) {
+    fn end_client(&mut self, number: u64, end: End) {
         let before = self.clients[number as usize].end.replace(end);
         self.note(|| format!("client {number}: {end:?}"));
         if let Some(before) = before {
-            self.broken(|| format!("client {number} ended as {before:?} and as {end:?}"));
+            self.fail(|| format!("client {number} ended as {before:?} and as {end:?}"));
         }
         let name = match end {
             End::Answered(status) => format!("{status}"),
@@ -208,32 +216,32 @@ impl World {
             End::Left => "left".into(),
             End::Unreachable => "unreachable".into(),
         };
-        *self.tally.ends.entry(name).or_default() += 1;
+        *self.summary.ends.entry(name).or_default() += 1;
     }
 
-    /// Many requests at once.
-    pub(super) fn crowd(&mut self, count: u64) {
+    /// Starts several clients at once.
+    pub(super) fn client_burst(&mut self, count: u64) {
         for _ in 0..count {
-            if (self.clients.len() as u64) < self.setting.requests {
-                self.client_comes();
+            if (self.clients.len() as u64) < self.scenario.requests {
+                self.start_client();
             }
         }
     }
 
-    /// Many leave at once.
-    pub(super) fn exodus(&mut self, percent: u64) {
-        let there: Vec<u64> = (0..self.clients.len() as u64)
+    /// This part of the clients disconnects at once.
+    pub(super) fn clients_leave_at_once(&mut self, percent: u64) {
+        let waiting: Vec<u64> = (0..self.clients.len() as u64)
             .filter(|number| self.clients[*number as usize].end.is_none())
             .collect();
-        for number in there {
-            if self.dice.percent(percent) {
+        for number in waiting {
+            if self.rng.percent(percent) {
                 self.client_leaves(number);
             }
         }
     }
 
-    /// Nobody asks any more, and nobody waits.
+    /// Whether all clients have started and all HTTP streams have ended.
     pub(super) fn all_ended(&self) -> bool {
-        self.clients.len() as u64 >= self.setting.requests && self.https.is_empty()
+        self.clients.len() as u64 >= self.scenario.requests && self.http_streams.is_empty()
     }
 }

@@ -1,8 +1,8 @@
 //! Envoys: processes with workers, in each a VM with a root context per plugin configuration.
 //!
-//! A root context is a filter's worker with what its host keeps for it: a stream, a timer, the HTTP streams. A new
-//! configuration puts a second root context beside the first, which drains; a trap takes a whole VM at once, and its
-//! HTTP streams are left without anybody; a killed process takes all of it.
+//! A root context is a filter's worker with the state that its host keeps for it: a stream, a timer, HTTP streams. A new
+//! plugin configuration starts a second root context, and the first one drains. A trap ends all root contexts of a VM
+//! and leaves their HTTP streams without a filter. A killed process ends with everything in it.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -18,13 +18,13 @@ use penstock_filter_core::time::Instant;
 use penstock_filter_core::worker::Worker;
 
 use super::World;
-use super::agenda::{Due, MICRO, MILLI, Nanos, SECOND};
-use super::network::Up;
+use super::event::{SimEvent, ToCompanion};
+use super::time::{MICRO, MILLI, Nanos, SECOND};
 
-/// Values by key, each with its number.
+/// Values by key, each with its compare-and-swap number.
 type Values = BTreeMap<String, (Vec<u8>, u32)>;
 
-/// Shared data of an Envoy.
+/// An Envoy's shared data.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Shared(Rc<RefCell<Values>>);
 
@@ -50,25 +50,21 @@ impl Shared {
     }
 }
 
-/// One Envoy process, or its place while there is none.
+/// One Envoy, whether its process runs or not.
 #[derive(Debug)]
 pub(super) struct Envoy {
     pub(super) alive: bool,
-    /// Of its plugin configuration.
-    pub(super) version: u64,
-    /// The root context that takes new requests, by worker; none: its VM has trapped.
-    pub(super) fronts: Vec<Option<u64>>,
-    /// The same of the listener where requests enter again.
-    pub(super) backs: Vec<Option<u64>>,
+    /// By worker, the root context of the front listener, which takes clients' requests; `None`: its VM has trapped.
+    pub(super) front_roots: Vec<Option<u64>>,
+    /// By worker, the root context of the requeue listener.
+    pub(super) requeue_roots: Vec<Option<u64>>,
     pub(super) shared: Shared,
-    /// Its clock runs ahead of the world's by so much.
-    pub(super) ahead: Nanos,
-    /// A host that isn't in its clusters, though it should be.
-    pub(super) blind: Option<String>,
-    /// When a companion last let something of it go.
-    pub(super) granted_at: Nanos,
-    /// Times that it lit up.
-    pub(super) lives: u64,
+    /// How far the Envoy's clock is ahead of the world's.
+    pub(super) clock_offset: Nanos,
+    /// A host that is missing from the Envoy's cluster by fault.
+    pub(super) missing_host: Option<String>,
+    /// When a companion last granted one of the Envoy's requests.
+    pub(super) last_grant_at: Nanos,
 }
 
 /// A root context.
@@ -77,257 +73,272 @@ pub(super) struct Root {
     pub(super) envoy: usize,
     pub(super) vm: usize,
     pub(super) worker: Worker,
-    /// The stream that its host has for it.
+    /// The stream that the worker opened.
     pub(super) stream: Option<u64>,
     pub(super) epoch: u128,
-    /// Its VM has trapped: nothing of it moves any more.
+    /// The VM has trapped, so the worker is never called again.
     pub(super) dead: bool,
-    /// A newer configuration took its place.
+    /// A newer configuration has replaced this one.
     pub(super) draining: bool,
-    /// HTTP streams that aren't over, by the worker's number.
-    pub(super) https: BTreeMap<u64, u64>,
-    tick: Nanos,
-    timer: u64,
-    /// The stream by which the companion's life knows it.
-    pub(super) spoken_for: Option<u64>,
-    /// Since when, by the companion's clock, it knows none.
-    pub(super) orphaned: Option<CompanionTime>,
-    /// Of the latest companion whose word it took.
+    /// HTTP streams that have not ended, by sequence number.
+    pub(super) http_streams: BTreeMap<u64, u64>,
+    tick_period: Nanos,
+    /// Number of the current tick timer.
+    tick_timer: u64,
+    /// The stream of this root context's session at the current companion.
+    pub(super) session_stream: Option<u64>,
+    /// When the companion lost the session's stream, by the companion's clock.
+    pub(super) orphaned_since: Option<CompanionTime>,
+    /// Term of the companion whose grant the worker obeyed last.
     pub(super) term: u64,
-    /// Requests that are over, of whose end no companion has heard.
-    pub(super) owed: BTreeSet<u64>,
-    /// Requests whose end the companion has heard.
-    pub(super) ended: BTreeSet<u64>,
+    /// Requests that have ended, and whose end no companion has processed.
+    pub(super) unreported_ends: BTreeSet<u64>,
+    /// Requests whose end the current companion has processed.
+    pub(super) reported_ends: BTreeSet<u64>,
 }
 
 impl Envoy {
-    /// A place for one.
+    /// An Envoy that is not running.
     pub(super) fn new(workers: usize) -> Self {
         Self {
             alive: false,
-            version: 0,
-            fronts: vec![None; workers],
-            backs: vec![None; workers],
+            front_roots: vec![None; workers],
+            requeue_roots: vec![None; workers],
             shared: Shared::default(),
-            ahead: 0,
-            blind: None,
-            granted_at: 0,
-            lives: 0,
+            clock_offset: 0,
+            missing_host: None,
+            last_grant_at: 0,
         }
     }
 }
 
 impl Root {
-    /// A new companion knows nothing.
-    pub(super) fn companion_forgot(&mut self) {
-        self.spoken_for = None;
-        self.orphaned = None;
-        self.ended.clear();
+    /// Clears the state that belongs to the previous companion.
+    pub(super) fn reset_companion_state(&mut self) {
+        self.session_stream = None;
+        self.orphaned_since = None;
+        self.reported_ends.clear();
     }
 }
 
 impl World {
     pub(super) fn envoy_now(&self, envoy: usize) -> Instant {
-        Instant::from_nanos(self.now + self.envoys[envoy].ahead)
+        Instant::from_nanos(self.now + self.envoys[envoy].clock_offset)
     }
 
-    /// Where an Envoy's requests enter again.
-    pub(super) fn reentry(envoy: usize) -> String {
+    /// Address of an Envoy's requeue listener.
+    pub(super) fn requeue_address(envoy: usize) -> String {
         format!("127.0.0.1:{}", 9_000 + envoy)
     }
 
     /// An Envoy process starts.
-    pub(super) fn light(&mut self, envoy: usize) {
-        let workers = self.setting.workers;
-        let at = &mut self.envoys[envoy];
-        at.alive = true;
-        at.lives += 1;
-        at.shared = Shared::default();
-        at.fronts = vec![None; workers];
-        at.backs = vec![None; workers];
-        self.note(|| format!("envoy {envoy} starts"));
+    pub(super) fn start_envoy(&mut self, index: usize) {
+        let workers = self.scenario.workers;
+        let envoy = &mut self.envoys[index];
+        envoy.alive = true;
+        envoy.shared = Shared::default();
+        envoy.front_roots = vec![None; workers];
+        envoy.requeue_roots = vec![None; workers];
+        self.note(|| format!("envoy {index} starts"));
         for vm in 0..workers {
-            self.new_roots(envoy, vm);
+            self.new_roots(index, vm);
         }
     }
 
-    /// The root contexts of the configuration in force begin in one VM.
+    /// Starts the root contexts of the current configuration in one VM.
     fn new_roots(&mut self, envoy: usize, vm: usize) {
         let front = self.new_root(envoy, vm, false);
-        self.envoys[envoy].fronts[vm] = Some(front);
+        self.envoys[envoy].front_roots[vm] = Some(front);
         let back = self.new_root(envoy, vm, true);
-        self.envoys[envoy].backs[vm] = Some(back);
+        self.envoys[envoy].requeue_roots[vm] = Some(back);
     }
 
-    fn new_root(&mut self, envoy: usize, vm: usize, reenters: bool) -> u64 {
-        self.roots_begun += 1;
-        let id = self.roots_begun;
+    fn new_root(&mut self, envoy: usize, vm: usize, is_requeue_listener: bool) -> u64 {
+        self.roots_created += 1;
+        let id = self.roots_created;
         let epoch = Epoch {
-            hi: self.dice.roll(),
-            lo: self.dice.roll(),
+            hi: self.rng.next(),
+            lo: self.rng.next(),
         };
-        let draw = RandomBits {
+        let random = RandomBits {
             epoch,
-            envoy: self.dice.roll(),
-            key: u128::from(self.dice.roll()).to_le_bytes(),
+            envoy: self.rng.next(),
+            key: u128::from(self.rng.next()).to_le_bytes(),
         };
         let shared = self.envoys[envoy].shared.clone();
         let config = Config {
             companion: "companion".into(),
             node: format!("envoy-{envoy}/{vm}"),
-            requeue_listener: Some(Self::reentry(envoy)),
-            is_requeue_listener: reenters,
-            routes_report_endpoint: self.setting.routes_tell(),
-            policy: self.policy_in_force(),
+            requeue_listener: Some(Self::requeue_address(envoy)),
+            is_requeue_listener,
+            routes_report_endpoint: self.scenario.routes_set_served_header(),
+            policy: self.current_policy(),
         };
         let now = self.envoy_now(envoy);
         let root = Root {
             envoy,
             vm,
-            worker: Worker::new(now, &draw, &config, Box::new(shared)),
+            worker: Worker::new(now, &random, &config, Box::new(shared)),
             stream: None,
             epoch: u128::from(epoch.hi) << 64 | u128::from(epoch.lo),
             dead: false,
             draining: false,
-            https: BTreeMap::new(),
-            tick: 0,
-            timer: 0,
-            spoken_for: None,
-            orphaned: None,
+            http_streams: BTreeMap::new(),
+            tick_period: 0,
+            tick_timer: 0,
+            session_stream: None,
+            orphaned_since: None,
             term: 0,
-            owed: BTreeSet::new(),
-            ended: BTreeSet::new(),
+            unreported_ends: BTreeSet::new(),
+            reported_ends: BTreeSet::new(),
         };
         self.note(|| {
             format!(
-                "root {id} begins in envoy {envoy}, worker {vm}, epoch {:016x}",
+                "root {id} starts in envoy {envoy}, worker {vm}, epoch {:016x}",
                 epoch.hi
             )
         });
         self.epochs.insert(id, root.epoch);
         self.roots.insert(id, root);
-        self.settle_root(id);
+        self.reschedule_tick(id);
         id
     }
 
-    /// Calls a root context's worker, then does what it asks for.
-    pub(super) fn with<T>(&mut self, root: u64, call: impl FnOnce(&mut Worker, Instant) -> T) -> Option<T> {
-        let of = self.roots.get_mut(&root).filter(|it| !it.dead)?;
-        let now = Instant::from_nanos(self.now + self.envoys[of.envoy].ahead);
-        let value = call(&mut of.worker, now);
-        self.obey(root);
+    /// Calls a root context's worker, then applies the worker's effects.
+    pub(super) fn call_worker<T>(
+        &mut self,
+        id: u64,
+        call: impl FnOnce(&mut Worker, Instant) -> T,
+    ) -> Option<T> {
+        let root = self.roots.get_mut(&id).filter(|root| !root.dead)?;
+        let now = Instant::from_nanos(self.now + self.envoys[root.envoy].clock_offset);
+        let value = call(&mut root.worker, now);
+        self.apply_effects(id);
         Some(value)
     }
 
-    fn obey(&mut self, root: u64) {
-        while let Some(effect) = self.roots.get_mut(&root).and_then(|it| it.worker.poll_effect()) {
+    fn apply_effects(&mut self, root: u64) {
+        while let Some(effect) = self
+            .roots
+            .get_mut(&root)
+            .and_then(|root| root.worker.poll_effect())
+        {
             match effect {
-                Effect::Session(order) => self.obey_order(root, order),
+                Effect::Session(effect) => self.apply_session_effect(root, effect),
                 Effect::Resume {
                     context,
                     edits,
                     rewrite,
-                } => self.resumed(root, u64::from(context), &edits, rewrite.as_ref()),
+                } => self.resume(root, u64::from(context), &edits, rewrite.as_ref()),
                 Effect::Reply { context, reply } => {
-                    self.answered(root, u64::from(context), &reply);
+                    self.answer(root, u64::from(context), &reply);
                 }
             }
         }
     }
 
-    fn obey_order(&mut self, root: u64, order: SessionEffect) {
-        match order {
+    fn apply_session_effect(&mut self, id: u64, effect: SessionEffect) {
+        match effect {
             SessionEffect::OpenStream => {
-                let stream = self.open_stream(root);
-                self.note(|| format!("root {root} opens stream {stream:?}"));
-                let Some(of) = self.roots.get_mut(&root) else {
+                let stream = self.open_stream(id);
+                self.note(|| format!("root {id} opens stream {stream:?}"));
+                let Some(root) = self.roots.get_mut(&id) else {
                     return;
                 };
-                of.stream = stream;
-                let now = Instant::from_nanos(self.now + self.envoys[of.envoy].ahead);
+                root.stream = stream;
+                let now = Instant::from_nanos(self.now + self.envoys[root.envoy].clock_offset);
                 match stream {
-                    Some(_) => of.worker.handle_opened(now),
-                    None => of.worker.handle_open_failed(now),
+                    Some(_) => root.worker.handle_opened(now),
+                    None => root.worker.handle_open_failed(now),
                 }
             }
             SessionEffect::ResetStream => {
-                let stream = self.roots.get_mut(&root).and_then(|it| it.stream.take());
-                self.note(|| format!("root {root} cuts stream {stream:?}"));
+                let stream = self.roots.get_mut(&id).and_then(|root| root.stream.take());
+                self.note(|| format!("root {id} resets stream {stream:?}"));
                 if let Some(stream) = stream {
-                    self.close_at_filter(stream, false);
+                    self.close_at_filter(stream, true);
                 }
             }
             SessionEffect::Send(message) => {
-                if let Some(stream) = self.roots.get(&root).and_then(|it| it.stream) {
-                    self.send_up(stream, Up::Frame(message));
+                if let Some(stream) = self.roots.get(&id).and_then(|root| root.stream) {
+                    self.send_to_companion(stream, ToCompanion::Frame(message));
                 }
             }
             SessionEffect::LogWarning(text) | SessionEffect::LogInfo(text) => {
-                self.note(|| format!("root {root} logs: {text}"))
+                self.note(|| format!("root {id} logs: {text}"));
             }
         }
     }
 
-    /// After a root's own callback: its timer follows what the worker wants.
-    fn settle_root(&mut self, root: u64) {
-        let Some(of) = self.roots.get_mut(&root).filter(|it| !it.dead) else {
+    /// Restarts a root context's tick timer if its worker wants another period.
+    fn reschedule_tick(&mut self, id: u64) {
+        let Some(root) = self.roots.get_mut(&id).filter(|root| !root.dead) else {
             return;
         };
-        let now = Instant::from_nanos(self.now + self.envoys[of.envoy].ahead);
-        let millis = u64::try_from(of.worker.tick_period(now).as_millis()).unwrap_or(u64::MAX);
+        let now = Instant::from_nanos(self.now + self.envoys[root.envoy].clock_offset);
+        let millis = u64::try_from(root.worker.tick_period(now).as_millis()).unwrap_or(u64::MAX);
         let period = millis.max(1) * MILLI;
-        if of.tick != period {
-            of.tick = period;
-            of.timer += 1;
-            self.agenda.put(self.now + period, Due::Tick(root, of.timer));
+        if root.tick_period != period {
+            root.tick_period = period;
+            root.tick_timer += 1;
+            self.event_queue
+                .schedule(self.now + period, SimEvent::Tick(id, root.tick_timer));
         }
     }
 
-    pub(super) fn ticked(&mut self, root: u64, timer: u64) {
-        let Some(of) = self.roots.get(&root).filter(|it| !it.dead && it.timer == timer) else {
+    pub(super) fn handle_tick_event(&mut self, id: u64, timer: u64) {
+        let current = |root: &&Root| !root.dead && root.tick_timer == timer;
+        let Some(root) = self.roots.get(&id).filter(current) else {
             return;
         };
-        let period = of.tick;
-        self.with(root, Worker::handle_tick);
-        // A busy worker's timer comes late.
-        let late = self.dice.below(300 * MICRO);
-        let before = self.roots.get(&root).map(|it| it.tick);
-        self.settle_root(root);
-        if self.roots.get(&root).map(|it| it.tick) == before {
-            self.agenda.put(self.now + period + late, Due::Tick(root, timer));
+        let period = root.tick_period;
+        self.call_worker(id, Worker::handle_tick);
+        // A busy worker's timer fires late.
+        let delay = self.rng.below(300 * MICRO);
+        let before = self.roots.get(&id).map(|root| root.tick_period);
+        self.reschedule_tick(id);
+        if self.roots.get(&id).map(|root| root.tick_period) == before {
+            self.event_queue
+                .schedule(self.now + period + delay, SimEvent::Tick(id, timer));
         }
     }
 
-    pub(super) fn root_hears(&mut self, root: u64, stream: u64, message: &[u8]) {
-        if self.roots.get(&root).is_some_and(|it| it.stream == Some(stream)) {
-            let from = self.streams.get(&stream);
-            self.by_companion = from.map(|it| (it.life, it.term));
-            self.with(root, |worker, now| worker.handle_message(now, message));
-            self.by_companion = None;
-            self.settle_root(root);
+    pub(super) fn root_receives(&mut self, id: u64, stream: u64, message: &[u8]) {
+        if self
+            .roots
+            .get(&id)
+            .is_some_and(|root| root.stream == Some(stream))
+        {
+            let sender = self.streams.get(&stream);
+            self.message_source = sender.map(|stream| (stream.generation, stream.term));
+            self.call_worker(id, |worker, now| worker.handle_message(now, message));
+            self.message_source = None;
+            self.reschedule_tick(id);
         }
     }
 
-    pub(super) fn root_closed(&mut self, root: u64, stream: u64) {
-        let Some(of) = self.roots.get_mut(&root) else {
+    pub(super) fn root_stream_closed(&mut self, id: u64, stream: u64) {
+        let Some(root) = self.roots.get_mut(&id) else {
             return;
         };
-        if of.stream == Some(stream) {
-            of.stream = None;
-            self.note(|| format!("root {root} loses stream {stream}"));
-            self.with(root, Worker::handle_closed);
-            self.settle_root(root);
+        if root.stream == Some(stream) {
+            root.stream = None;
+            self.note(|| format!("root {id} loses stream {stream}"));
+            self.call_worker(id, Worker::handle_closed);
+            self.reschedule_tick(id);
         }
     }
 
-    /// A new plugin configuration: new root contexts take what comes, the old ones drain.
+    /// A new plugin configuration: new root contexts take new requests, the old ones drain.
     pub(super) fn reconfigure(&mut self, envoy: usize) {
-        self.envoys[envoy].version += 1;
-        self.note(|| format!("envoy {envoy} is configured anew"));
-        for vm in 0..self.setting.workers {
-            let old = [self.envoys[envoy].fronts[vm], self.envoys[envoy].backs[vm]];
+        self.note(|| format!("envoy {envoy} gets a new plugin configuration"));
+        for vm in 0..self.scenario.workers {
+            let old = [
+                self.envoys[envoy].front_roots[vm],
+                self.envoys[envoy].requeue_roots[vm],
+            ];
             if old.contains(&None) {
-                // Its VM isn't there; when it is, it has the new configuration.
+                // The VM has trapped. It starts with the new configuration when it is loaded again.
                 continue;
             }
             self.new_roots(envoy, vm);
@@ -335,103 +346,102 @@ impl World {
                 if let Some(root) = self.roots.get_mut(&id) {
                     root.draining = true;
                 }
-                // The back listener of the old configuration still serves the streams of the old front ones.
-                let least = self.dice.below(2 * SECOND);
-                self.agenda.put(self.now + least, Due::Retire(id));
+                // The old requeue listener still serves the streams of the old front listener.
+                let drain_time = self.rng.below(2 * SECOND);
+                self.event_queue
+                    .schedule(self.now + drain_time, SimEvent::RootRetires(id));
             }
         }
     }
 
-    /// A root context that drains ends with its last HTTP stream.
-    pub(super) fn retire(&mut self, root: u64) {
-        let Some(of) = self.roots.get(&root).filter(|it| it.draining && !it.dead) else {
+    /// A draining root context ends as soon as it has no HTTP stream.
+    pub(super) fn retire_root(&mut self, id: u64) {
+        let Some(root) = self.roots.get(&id).filter(|root| root.draining && !root.dead) else {
             return;
         };
-        if !of.https.is_empty() {
-            self.agenda.put(self.now + 200 * MILLI, Due::Retire(root));
-            return;
+        if !root.http_streams.is_empty() {
+            return self
+                .event_queue
+                .schedule(self.now + 200 * MILLI, SimEvent::RootRetires(id));
         }
-        self.note(|| format!("root {root} is done"));
-        self.with(root, |worker, _| worker.handle_shutdown());
-        if let Some(stream) = self.roots.get_mut(&root).and_then(|it| it.stream.take()) {
-            self.close_at_filter(stream, true);
+        self.note(|| format!("root {id} ends"));
+        self.call_worker(id, |worker, _| worker.handle_shutdown());
+        if let Some(stream) = self.roots.get_mut(&id).and_then(|root| root.stream.take()) {
+            self.close_at_filter(stream, false);
         }
-        self.roots.remove(&root);
+        self.roots.remove(&id);
     }
 
-    /// A VM traps: its root contexts and everything in them stand still.
+    /// A VM traps: its root contexts and their HTTP streams make no progress any more.
     pub(super) fn trap(&mut self, envoy: usize, vm: usize) {
-        if self.envoys[envoy].fronts[vm].is_none() {
+        if self.envoys[envoy].front_roots[vm].is_none() {
             return;
         }
         self.note(|| format!("envoy {envoy}, worker {vm} traps"));
-        self.envoys[envoy].fronts[vm] = None;
-        self.envoys[envoy].backs[vm] = None;
-        let here: Vec<u64> = self
-            .roots
-            .iter()
-            .filter(|(_, it)| it.envoy == envoy && it.vm == vm)
-            .map(|(id, _)| *id)
-            .collect();
-        for id in here {
+        self.envoys[envoy].front_roots[vm] = None;
+        self.envoys[envoy].requeue_roots[vm] = None;
+        for id in self.root_ids(|root| root.envoy == envoy && root.vm == vm) {
             if let Some(root) = self.roots.get_mut(&id) {
                 root.dead = true;
             }
-            self.orphan_https(id);
-            self.bury(id);
+            self.abandon_http_streams(id);
+            self.remove_trapped_root(id);
         }
-        self.agenda
-            .put(self.now + 1_200 * MILLI, Due::Revive(envoy as u64, vm));
+        self.event_queue
+            .schedule(self.now + 1_200 * MILLI, SimEvent::VmReloads(envoy as u64, vm));
     }
 
-    /// A trapped root context goes with its last HTTP stream, and then its session's stream is closed.
-    pub(super) fn bury(&mut self, root: u64) {
-        let over = |it: &Root| it.dead && it.https.is_empty();
-        if self.roots.get(&root).is_some_and(over) {
-            if let Some(stream) = self.roots.get_mut(&root).and_then(|it| it.stream.take()) {
-                self.close_at_filter(stream, true);
+    fn root_ids(&self, selects: impl Fn(&Root) -> bool) -> Vec<u64> {
+        self.roots
+            .iter()
+            .filter(|(_, root)| selects(root))
+            .map(|(id, _)| *id)
+            .collect()
+    }
+
+    /// A trapped root context is removed with its last HTTP stream; then the stream of its session is closed.
+    pub(super) fn remove_trapped_root(&mut self, id: u64) {
+        let is_done = |root: &Root| root.dead && root.http_streams.is_empty();
+        if self.roots.get(&id).is_some_and(is_done) {
+            if let Some(stream) = self.roots.get_mut(&id).and_then(|root| root.stream.take()) {
+                self.close_at_filter(stream, false);
             }
-            self.roots.remove(&root);
+            self.roots.remove(&id);
         }
     }
 
-    pub(super) fn revive(&mut self, envoy: usize, vm: usize) {
-        if self.envoys[envoy].alive && self.envoys[envoy].fronts[vm].is_none() {
+    pub(super) fn reload_vm(&mut self, envoy: usize, vm: usize) {
+        if self.envoys[envoy].alive && self.envoys[envoy].front_roots[vm].is_none() {
             self.new_roots(envoy, vm);
         }
     }
 
-    /// An Envoy process dies with everything in it. `silently`: its machine does.
+    /// An Envoy process ends with everything in it; with `silently` its machine does.
     pub(super) fn kill_envoy(&mut self, envoy: usize, silently: bool) {
         if !self.envoys[envoy].alive {
             return;
         }
-        self.note(|| format!("envoy {envoy} dies"));
+        self.note(|| format!("envoy {envoy} is killed"));
         self.envoys[envoy].alive = false;
-        self.envoys[envoy].fronts.fill(None);
-        self.envoys[envoy].backs.fill(None);
-        self.drop_https(envoy);
-        let here: Vec<u64> = self
-            .roots
-            .iter()
-            .filter(|(_, it)| it.envoy == envoy)
-            .map(|(id, _)| *id)
-            .collect();
-        for id in here {
-            self.root_gone(id, silently);
+        self.envoys[envoy].front_roots.fill(None);
+        self.envoys[envoy].requeue_roots.fill(None);
+        self.drop_http_streams(envoy);
+        for id in self.root_ids(|root| root.envoy == envoy) {
+            self.drop_root_streams(id, silently);
             self.roots.remove(&id);
         }
-        let away = self.dice.around(SECOND);
-        self.agenda.put(self.now + away, Due::Relight(envoy as u64));
+        let downtime = self.rng.exponential(SECOND);
+        self.event_queue
+            .schedule(self.now + downtime, SimEvent::EnvoyRestarts(envoy as u64));
     }
 
-    /// Its clock jumps.
-    pub(super) fn jump_envoy(&mut self, envoy: usize, ahead: bool, by: Nanos) {
-        let of = &mut self.envoys[envoy];
-        of.ahead = if ahead {
-            of.ahead + by
+    /// An Envoy's clock jumps.
+    pub(super) fn jump_envoy(&mut self, envoy: usize, ahead: bool, distance: Nanos) {
+        let offset = &mut self.envoys[envoy].clock_offset;
+        *offset = if ahead {
+            *offset + distance
         } else {
-            of.ahead.saturating_sub(by)
+            offset.saturating_sub(distance)
         };
     }
 }

@@ -1,358 +1,316 @@
-//! What goes wrong, and how it gets well again.
+//! Faults: their kinds, how each is injected, and how it is repaired.
 
 use std::fmt;
 
 use penstock_control::Event;
 
 use super::World;
-use super::agenda::{Due, MILLI, Nanos, SECOND};
+use super::event::{Repair, SimEvent};
 use super::servers::Mode;
+use super::time::{MILLI, Nanos, SECOND};
 
-/// Kinds of faults.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Kind {
-    /// kill -9 of the companion.
-    Kill,
-    /// Its machine is gone.
-    Vanish,
-    /// SIGSTOP, SIGCONT.
-    Freeze,
-    /// SIGTERM, `reject`.
-    Drain,
-    /// SIGTERM, `hand_over`.
-    HandOver,
-    /// An older companion answers in the place of the last one.
-    Elder,
-    /// A stream is reset; both ends hear of it.
-    Cut,
-    /// Only the companion does.
-    HalfFilter,
-    /// Only the filter does.
-    HalfCompanion,
-    /// Neither does.
-    Silence,
-    /// Nothing arrives for a while.
-    Stall,
-    EnvoyKill,
-    EnvoyVanish,
-    /// A VM traps and is loaded again.
-    Trap,
-    /// Another plugin configuration, the old one drains.
-    Reconfigure,
-    /// An endpoint fails its health check for a while.
-    Flap,
-    Refuse,
-    Reset,
-    BreakOff,
-    Hang,
-    /// Envoy doesn't find a granted host.
-    Misroute,
-    JumpBack,
-    JumpAhead,
-    /// Many clients leave at once.
-    Exodus,
-    /// Many come at once.
-    Crowd,
-    /// A reload with other rules.
-    Retune,
-    /// An endpoint isn't listed for a while.
-    Relist,
-    /// A pool isn't configured for a while.
-    Drop,
-}
-
-impl Kind {
-    pub(super) const ALL: [Self; 28] = [
-        Self::Kill,
-        Self::Vanish,
-        Self::Freeze,
-        Self::Drain,
-        Self::HandOver,
-        Self::Elder,
-        Self::Cut,
-        Self::HalfFilter,
-        Self::HalfCompanion,
-        Self::Silence,
-        Self::Stall,
-        Self::EnvoyKill,
-        Self::EnvoyVanish,
-        Self::Trap,
-        Self::Reconfigure,
-        Self::Flap,
-        Self::Refuse,
-        Self::Reset,
-        Self::BreakOff,
-        Self::Hang,
-        Self::Misroute,
-        Self::JumpBack,
-        Self::JumpAhead,
-        Self::Exodus,
-        Self::Crowd,
-        Self::Retune,
-        Self::Relist,
-        Self::Drop,
-    ];
-
-    pub(super) const fn name(self) -> &'static str {
-        match self {
-            Self::Kill => "companion killed",
-            Self::Vanish => "companion's machine gone",
-            Self::Freeze => "companion frozen",
-            Self::Drain => "companion told to go, reject",
-            Self::HandOver => "companion told to go, hand over",
-            Self::Elder => "older companion answers",
-            Self::Cut => "stream cut",
-            Self::HalfFilter => "stream half open at the filter",
-            Self::HalfCompanion => "stream half open at the companion",
-            Self::Silence => "stream silent",
-            Self::Stall => "stream stalled",
-            Self::EnvoyKill => "envoy killed",
-            Self::EnvoyVanish => "envoy's machine gone",
-            Self::Trap => "worker's VM trapped",
-            Self::Reconfigure => "plugin configuration changed",
-            Self::Flap => "endpoint flapped",
-            Self::Refuse => "server refuses",
-            Self::Reset => "server resets",
-            Self::BreakOff => "server breaks off",
-            Self::Hang => "server hangs",
-            Self::Misroute => "host unknown to envoy",
-            Self::JumpBack => "clock jumped back",
-            Self::JumpAhead => "clock jumped ahead",
-            Self::Exodus => "clients left at once",
-            Self::Crowd => "clients came at once",
-            Self::Retune => "rules changed",
-            Self::Relist => "endpoint taken off the list",
-            Self::Drop => "pool taken out of the configuration",
+macro_rules! fault_kinds {
+    ($($(#[$doc:meta])* $kind:ident => $name:literal,)*) => {
+        /// A kind of fault.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+        pub(super) enum FaultKind {
+            $($(#[$doc])* $kind,)*
         }
-    }
+
+        impl FaultKind {
+            /// Every kind. The order is part of a seed's meaning.
+            pub(super) const ALL: &'static [Self] = &[$(Self::$kind,)*];
+
+            pub(super) const fn name(self) -> &'static str {
+                match self {
+                    $(Self::$kind => $name,)*
+                }
+            }
+        }
+    };
 }
 
-impl fmt::Display for Kind {
+fault_kinds! {
+    /// `kill -9` of the companion.
+    CompanionKill => "companion killed",
+    /// The companion's machine disappears: connections end without a reset.
+    CompanionHostLoss => "companion's machine lost",
+    /// SIGSTOP, later SIGCONT.
+    CompanionFreeze => "companion frozen",
+    /// SIGTERM with shutdown mode `reject`.
+    CompanionDrain => "companion drained, reject",
+    /// SIGTERM with shutdown mode `hand_over`.
+    CompanionHandOver => "companion drained, hand over",
+    /// A companion with an older term takes the place of the last one.
+    OlderCompanion => "older companion answers",
+    /// A stream is reset; both ends notice.
+    StreamReset => "stream reset",
+    /// A stream breaks; only the companion notices at once.
+    StreamHalfOpenAtFilter => "stream half open at the filter",
+    /// A stream breaks; only the filter notices.
+    StreamHalfOpenAtCompanion => "stream half open at the companion",
+    /// A stream carries nothing any more; only the filter's keepalive notices.
+    StreamSilent => "stream silent",
+    /// A stream delivers nothing for a while.
+    StreamStall => "stream stalled",
+    EnvoyKill => "envoy killed",
+    EnvoyHostLoss => "envoy's machine lost",
+    /// A VM traps and is loaded again.
+    VmTrap => "worker's VM trapped",
+    /// A new plugin configuration replaces the old one, which drains.
+    FilterReconfigured => "plugin configuration changed",
+    /// An endpoint fails its health check for a while.
+    EndpointFlap => "endpoint flapped",
+    ServerRefuses => "server refuses connections",
+    ServerResets => "server resets connections",
+    ServerTruncates => "server truncates responses",
+    ServerHangs => "server hangs",
+    /// A granted host is missing from Envoy's cluster.
+    HostMissing => "host missing in envoy",
+    ClockBack => "clock jumped back",
+    ClockAhead => "clock jumped ahead",
+    /// Many clients disconnect at once.
+    ClientsLeave => "clients left at once",
+    /// Many clients arrive at once.
+    ClientBurst => "clients arrived at once",
+    /// A reload with other policy rules.
+    RulesChanged => "rules changed",
+    /// An endpoint is missing from its pool's list for a while.
+    EndpointRemoved => "endpoint removed from the list",
+    /// A pool is missing from the configuration for a while.
+    PoolRemoved => "pool removed from the configuration",
+}
+
+impl fmt::Display for FaultKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.name())
     }
 }
 
-/// What is to be put right later.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Fault {
-    /// A server of another mode.
-    Server(usize),
-    /// An endpoint that isn't ready.
-    Endpoint(usize),
-    /// A host that this Envoy doesn't know.
-    Blind(usize),
-    /// An older companion.
-    Elder,
-    /// A server that isn't listed.
-    Absent(usize),
-    /// A pool that isn't configured.
-    Dropped(usize),
-}
-
 impl World {
-    /// The next fault.
-    pub(super) fn fault(&mut self) {
-        if self.healing {
+    /// Injects a fault and schedules the next one.
+    pub(super) fn next_fault(&mut self) {
+        if self.faults_over {
             return;
         }
-        let mean = self.setting.fault_interval;
-        let wait = self.dice.around(mean);
-        self.agenda.put(self.now + wait.max(MILLI), Due::Fault);
-        let Some(kind) = self.dice.any(&self.setting.faults.clone()) else {
+        let mean = self.scenario.fault_interval;
+        let wait = self.rng.exponential(mean);
+        self.event_queue
+            .schedule(self.now + wait.max(MILLI), SimEvent::NextFault);
+        let Some(kind) = self.rng.choose_any(&self.scenario.faults.clone()) else {
             return;
         };
         self.note(|| format!("FAULT: {kind}"));
-        *self.tally.faults.entry(kind.name()).or_default() += 1;
-        self.befall(kind);
+        *self.summary.faults.entry(kind.name()).or_default() += 1;
+        self.inject(kind);
     }
 
-    fn befall(&mut self, kind: Kind) {
-        let mut streams = || {
-            let ids: Vec<u64> = self.streams.keys().copied().collect();
-            self.dice.any(&ids)
+    fn inject(&mut self, kind: FaultKind) {
+        match kind {
+            FaultKind::CompanionKill
+            | FaultKind::CompanionHostLoss
+            | FaultKind::CompanionFreeze
+            | FaultKind::CompanionDrain
+            | FaultKind::CompanionHandOver
+            | FaultKind::OlderCompanion => self.inject_at_companion(kind),
+            FaultKind::StreamReset
+            | FaultKind::StreamHalfOpenAtFilter
+            | FaultKind::StreamHalfOpenAtCompanion
+            | FaultKind::StreamSilent
+            | FaultKind::StreamStall => self.inject_at_stream(kind),
+            FaultKind::EnvoyKill
+            | FaultKind::EnvoyHostLoss
+            | FaultKind::VmTrap
+            | FaultKind::FilterReconfigured
+            | FaultKind::HostMissing => self.inject_at_envoy(kind),
+            FaultKind::EndpointFlap
+            | FaultKind::ServerRefuses
+            | FaultKind::ServerResets
+            | FaultKind::ServerTruncates
+            | FaultKind::ServerHangs => self.inject_at_server(kind),
+            FaultKind::ClockBack | FaultKind::ClockAhead => self.jump_a_clock(kind == FaultKind::ClockAhead),
+            FaultKind::ClientsLeave => {
+                let percent = self.rng.choose(&[30, 100]);
+                self.clients_leave_at_once(percent);
+            }
+            FaultKind::ClientBurst => {
+                let count = self.rng.between(5, 60);
+                self.client_burst(count);
+            }
+            FaultKind::RulesChanged => self.change_rules(),
+            FaultKind::EndpointRemoved => self.remove_endpoint(),
+            FaultKind::PoolRemoved => self.remove_pool(),
+        }
+    }
+
+    fn inject_at_companion(&mut self, kind: FaultKind) {
+        match kind {
+            FaultKind::CompanionFreeze => {
+                let mean = self.rng.choose(&[50 * MILLI, 2 * SECOND, 8 * SECOND]);
+                let duration = self.rng.exponential(mean);
+                self.freeze_companion(duration);
+            }
+            FaultKind::CompanionDrain => self.drain_companion(),
+            FaultKind::CompanionHandOver => self.hand_over_companion(),
+            FaultKind::OlderCompanion => {
+                self.kill_companion(false);
+                self.start_companion(true);
+                self.schedule_repair(Repair::OlderCompanion, 2 * SECOND);
+            }
+            _ => {
+                let was_running = self.companion.control.is_some();
+                self.kill_companion(kind == FaultKind::CompanionHostLoss);
+                if was_running {
+                    let mean = self.rng.choose(&[50 * MILLI, SECOND, 8 * SECOND]);
+                    let downtime = self.rng.exponential(mean);
+                    self.event_queue
+                        .schedule(self.now + downtime, SimEvent::CompanionStarts);
+                }
+            }
+        }
+    }
+
+    fn inject_at_stream(&mut self, kind: FaultKind) {
+        let ids: Vec<u64> = self.streams.keys().copied().collect();
+        let Some(id) = self.rng.choose_any(&ids) else {
+            return;
         };
         match kind {
-            Kind::Kill | Kind::Vanish => {
-                let silently = kind == Kind::Vanish;
-                let lived = self.companion.control.is_some();
-                self.kill_companion(silently);
-                if lived {
-                    let mean = self.dice.one(&[50 * MILLI, SECOND, 8 * SECOND]);
-                    let away = self.dice.around(mean);
-                    self.agenda.put(self.now + away, Due::Boot);
-                }
+            FaultKind::StreamHalfOpenAtFilter => self.silence_stream(id, true),
+            FaultKind::StreamHalfOpenAtCompanion => {
+                let filter = self.delay();
+                self.break_stream(id, Some(filter), None);
             }
-            Kind::Freeze => {
-                let mean = self.dice.one(&[50 * MILLI, 2 * SECOND, 8 * SECOND]);
-                let by = self.dice.around(mean);
-                self.freeze_companion(by);
+            FaultKind::StreamSilent => self.silence_stream(id, false),
+            FaultKind::StreamStall => {
+                let duration = self.rng.below(3 * SECOND);
+                self.stall_stream(id, duration);
             }
-            Kind::Drain => self.drain_companion(),
-            Kind::HandOver => self.hand_over(),
-            Kind::Elder => {
-                self.kill_companion(false);
-                self.boot(true);
-                self.heal_later(Fault::Elder, 2 * SECOND);
+            _ => {
+                let (filter, companion) = (self.delay(), self.delay());
+                self.break_stream(id, Some(filter), Some(companion));
             }
-            Kind::Cut => {
-                if let Some(id) = streams() {
-                    let (filter, companion) = (self.delay(), self.delay());
-                    self.break_stream(id, Some(filter), Some(companion));
-                }
-            }
-            Kind::HalfFilter => {
-                if let Some(id) = streams() {
-                    self.silence_stream(id, true);
-                }
-            }
-            Kind::HalfCompanion => {
-                if let Some(id) = streams() {
-                    let soon = self.delay();
-                    self.break_stream(id, Some(soon), None);
-                }
-            }
-            Kind::Silence => {
-                if let Some(id) = streams() {
-                    self.silence_stream(id, false);
-                }
-            }
-            Kind::Stall => {
-                if let Some(id) = streams() {
-                    let by = self.dice.below(3 * SECOND);
-                    self.stall_stream(id, by);
-                }
-            }
-            Kind::EnvoyKill | Kind::EnvoyVanish => {
-                let envoy = self.one_envoy();
-                self.kill_envoy(envoy, kind == Kind::EnvoyVanish);
-            }
-            Kind::Trap => {
-                let (envoy, vm) = (self.one_envoy(), self.dice.below(self.setting.workers as u64));
+        }
+    }
+
+    fn inject_at_envoy(&mut self, kind: FaultKind) {
+        let envoy = self.random_envoy();
+        match kind {
+            FaultKind::VmTrap => {
+                let vm = self.rng.below(self.scenario.workers as u64);
                 if self.envoys[envoy].alive {
                     self.trap(envoy, vm as usize);
                 }
             }
-            Kind::Reconfigure => {
-                let envoy = self.one_envoy();
+            FaultKind::FilterReconfigured => {
                 if self.envoys[envoy].alive {
                     self.reconfigure(envoy);
                 }
             }
-            Kind::Flap => {
-                let server = self.one_server();
-                self.list(server, false);
-                let mean = self.dice.one(&[100 * MILLI, 5 * SECOND]);
-                self.heal_later(Fault::Endpoint(server), mean);
+            FaultKind::HostMissing => {
+                let server = self.random_server();
+                self.envoys[envoy].missing_host = Some(self.servers[server].address.clone());
+                self.schedule_repair(Repair::MissingHost(envoy), SECOND);
             }
-            Kind::Refuse | Kind::Reset | Kind::BreakOff | Kind::Hang => {
-                let server = self.one_server();
-                let mode = match kind {
-                    Kind::Refuse => Mode::Refuses,
-                    Kind::Reset => Mode::Resets,
-                    Kind::BreakOff => Mode::BreaksOff,
-                    _ => Mode::Hangs,
-                };
-                self.set_mode(server, mode);
-                self.heal_later(Fault::Server(server), 3 * SECOND);
-            }
-            Kind::Misroute => {
-                let (envoy, server) = (self.one_envoy(), self.one_server());
-                self.envoys[envoy].blind = Some(self.servers[server].address.clone());
-                self.heal_later(Fault::Blind(envoy), SECOND);
-            }
-            Kind::JumpBack | Kind::JumpAhead => self.jump(kind == Kind::JumpAhead),
-            Kind::Exodus => {
-                let percent = self.dice.one(&[30, 100]);
-                self.exodus(percent);
-            }
-            Kind::Crowd => {
-                let count = self.dice.between(5, 60);
-                self.crowd(count);
-            }
-            Kind::Retune => self.retune(),
-            Kind::Relist => self.relist(),
-            Kind::Drop => self.drop_pool(),
+            _ => self.kill_envoy(envoy, kind == FaultKind::EnvoyHostLoss),
         }
     }
 
-    fn jump(&mut self, ahead: bool) {
-        self.jumped = true;
-        let by = if ahead {
-            let mean = self.dice.one(&[SECOND, 60 * SECOND, 1_000_000 * SECOND]);
-            self.dice.around(mean)
+    fn inject_at_server(&mut self, kind: FaultKind) {
+        let server = self.random_server();
+        let mode = match kind {
+            FaultKind::ServerRefuses => Mode::Refuses,
+            FaultKind::ServerResets => Mode::Resets,
+            FaultKind::ServerTruncates => Mode::Truncates,
+            FaultKind::ServerHangs => Mode::Hangs,
+            _ => {
+                self.set_ready(server, false);
+                let mean = self.rng.choose(&[100 * MILLI, 5 * SECOND]);
+                return self.schedule_repair(Repair::EndpointReady(server), mean);
+            }
+        };
+        self.set_mode(server, mode);
+        self.schedule_repair(Repair::ServerMode(server), 3 * SECOND);
+    }
+
+    fn jump_a_clock(&mut self, ahead: bool) {
+        self.clock_jumped = true;
+        let distance = if ahead {
+            let mean = self.rng.choose(&[SECOND, 60 * SECOND, 1_000_000 * SECOND]);
+            self.rng.exponential(mean)
         } else {
-            self.dice.around(5 * SECOND)
+            self.rng.exponential(5 * SECOND)
         };
         if !ahead {
-            self.jumped_back += by;
+            self.clock_set_back += distance;
         }
-        if self.dice.percent(50) {
-            self.jump_companion(ahead, by);
+        if self.rng.percent(50) {
+            self.jump_companion(ahead, distance);
         } else {
-            let envoy = self.one_envoy();
-            self.jump_envoy(envoy, ahead, by);
+            let envoy = self.random_envoy();
+            self.jump_envoy(envoy, ahead, distance);
         }
     }
 
-    fn one_envoy(&mut self) -> usize {
-        self.dice.below(self.envoys.len() as u64) as usize
+    fn random_envoy(&mut self) -> usize {
+        self.rng.below(self.envoys.len() as u64) as usize
     }
 
-    fn one_server(&mut self) -> usize {
-        self.dice.below(self.servers.len() as u64) as usize
+    fn random_server(&mut self) -> usize {
+        self.rng.below(self.servers.len() as u64) as usize
     }
 
-    pub(super) fn heal_later(&mut self, fault: Fault, mean: Nanos) {
-        let after = self.dice.around(mean);
-        self.agenda.put(self.now + after, Due::Heal(fault));
+    pub(super) fn schedule_repair(&mut self, repair: Repair, mean: Nanos) {
+        let wait = self.rng.exponential(mean);
+        self.event_queue
+            .schedule(self.now + wait, SimEvent::Repair(repair));
     }
 
-    /// A fault is over.
-    pub(super) fn heal(&mut self, fault: Fault) {
-        match fault {
-            Fault::Server(server) => self.set_mode(server, Mode::Well),
-            Fault::Endpoint(server) => self.list(server, true),
-            Fault::Blind(envoy) => self.envoys[envoy].blind = None,
-            Fault::Absent(server) => self.list_again(server),
-            Fault::Dropped(pool) => self.name_again(pool),
-            Fault::Elder => {
+    /// Ends a fault's effect.
+    pub(super) fn repair(&mut self, repair: Repair) {
+        match repair {
+            Repair::ServerMode(server) => self.set_mode(server, Mode::Healthy),
+            Repair::EndpointReady(server) => self.set_ready(server, true),
+            Repair::MissingHost(envoy) => self.envoys[envoy].missing_host = None,
+            Repair::RemovedEndpoint(server) => self.restore_endpoint(server),
+            Repair::RemovedPool(pool) => self.restore_pool(pool),
+            Repair::OlderCompanion => {
                 if self.companion.control.is_some() && self.companion.term <= 1 {
                     self.kill_companion(false);
                 }
-                self.boot(false);
+                self.start_companion(false);
             }
         }
     }
 
-    /// A health check's verdict changes.
-    fn list(&mut self, server: usize, ready: bool) {
-        let of = &mut self.servers[server];
-        if of.listed == ready {
+    /// Changes the result of a server's health check.
+    fn set_ready(&mut self, index: usize, ready: bool) {
+        let server = &mut self.servers[index];
+        if server.ready == ready {
             return;
         }
-        of.listed = ready;
+        server.ready = ready;
         let (pool, address) = (
-            self.setting.pools[of.pool].name.as_str().into(),
-            of.address.clone(),
+            self.scenario.pools[server.pool].name.as_str().into(),
+            server.address.clone(),
         );
-        self.tell_companion(Event::EndpointReady { pool, address, ready });
+        self.deliver_to_companion(Event::EndpointReady { pool, address, ready });
     }
 
-    /// No more faults; what is wrong gets well.
-    pub(super) fn heal_all(&mut self) {
-        self.healing = true;
-        self.note(|| "all is well from here on".to_owned());
+    /// Ends all faults for the rest of the world's run.
+    pub(super) fn repair_all(&mut self) {
+        self.faults_over = true;
+        self.note(|| "no more faults".to_owned());
         for server in 0..self.servers.len() {
-            self.set_mode(server, Mode::Well);
-            self.list(server, true);
+            self.set_mode(server, Mode::Healthy);
+            self.set_ready(server, true);
         }
         for envoy in &mut self.envoys {
-            envoy.blind = None;
+            envoy.missing_host = None;
         }
-        self.restore();
-        let life = self.companion.life;
-        self.thaw_companion(life);
-        self.heal(Fault::Elder);
+        self.restore_configuration();
+        let generation = self.companion.generation;
+        self.thaw_companion(generation);
+        self.repair(Repair::OlderCompanion);
     }
 }

@@ -1,127 +1,102 @@
-//! HTTP streams inside an Envoy: paused by the filter, resumed or answered by it, routed along a list of hosts, and
-//! ended once, whatever ends them.
+//! HTTP streams inside an Envoy: the filter pauses each one, then resumes or answers it; Envoy routes a resumed stream
+//! along a list of hosts; and each stream ends exactly once.
 //!
-//! The last host of a list may be this Envoy itself: then the stream's upstream is another stream, whose client it is.
+//! The last host of a list can be this Envoy's own requeue listener. The stream's upstream is then another HTTP stream,
+//! its child.
 
 use penstock_filter_core::effect::{BodyAction, HeadersAction, ResponseHeadersAction};
 use penstock_filter_core::header_sanitizer::HeaderEdit;
-use penstock_filter_core::headers::{Headers, serialize};
+use penstock_filter_core::headers::Headers;
 use penstock_filter_core::local_reply::LocalReply;
-use penstock_filter_core::properties::Properties;
 use penstock_filter_core::rewrite::Rewrite;
 use penstock_wire::names;
 
 use super::World;
-use super::agenda::{Due, MILLI, Nanos, SECOND, Why};
+use super::event::{AttemptError, SimEvent};
+use super::headers::{Pairs, StreamProperties, abi_map, apply_edits, header, local_reply_headers};
+use super::time::{MILLI, Nanos, SECOND};
 
-/// What Envoy says of an answer that isn't its own.
+/// Envoy's response code details for a response that came from upstream.
 pub(super) const VIA_UPSTREAM: &str = "via_upstream";
-/// Which server answers, in its own words.
-pub(super) const SERVER_HEADER: &str = "x-server";
 
-/// Headers, in order.
-pub(super) type Pairs = Vec<(String, String)>;
-
-/// An HTTP stream that isn't over.
+/// An HTTP stream that has not ended.
 #[derive(Debug)]
-pub(super) struct Http {
+pub(super) struct HttpStream {
     pub(super) root: u64,
     pub(super) envoy: usize,
     pub(super) client: u64,
-    /// The stream whose upstream this is; none: a client's own.
+    /// The stream of which this is the upstream; `None` for a client's own stream.
     pub(super) parent: Option<u64>,
     /// The stream that is this one's upstream.
     pub(super) child: Option<u64>,
     pub(super) sequence: u64,
-    pub(super) arrived: Nanos,
+    pub(super) arrived_at: Nanos,
     headers: Pairs,
     body: String,
-    /// All of its request was seen by the filter.
-    pub(super) whole: bool,
+    /// The filter has seen the whole request body.
+    body_read: bool,
     pub(super) resumed: bool,
-    /// By which companion; 0: by the filter itself.
-    pub(super) life: u64,
-    /// Its companion has released it, though it runs.
-    pub(super) excused: bool,
-    /// Which companion knows it,
-    pub(super) known: u64,
-    /// and which one counts it as running.
-    pub(super) held: u64,
-    /// It came earlier than the companion can know.
-    pub(super) unsure: bool,
-    /// The filter's local reply is on its way.
+    /// Generation of the companion that granted the request; `None`: the filter admitted it as a fallback.
+    pub(super) granted_by: Option<u64>,
+    /// The companion released the request while it ran.
+    pub(super) released_while_running: bool,
+    /// Generation of the companion with which the request is registered.
+    pub(super) registered_with: Option<u64>,
+    /// Generation of the companion that counts the request as running.
+    pub(super) counted_by: Option<u64>,
+    /// The registration's age is too small, so the companion can't know how early the request came.
+    pub(super) age_uncertain: bool,
+    /// The filter's local reply is scheduled.
     pub(super) replied: bool,
     reply: Pairs,
     hosts: Vec<String>,
-    tried: usize,
+    hosts_tried: usize,
     pub(super) job: Option<u64>,
     pub(super) address: String,
     attempts: u64,
-    /// The answer's head went downstream.
-    begun: bool,
+    /// The response's headers were sent downstream.
+    response_started: bool,
 }
 
-impl Http {
-    /// It isn't where it was granted first.
+impl HttpStream {
+    fn new(root: u64, envoy: usize, client: u64, parent: Option<u64>, arrived_at: Nanos) -> Self {
+        Self {
+            root,
+            envoy,
+            client,
+            parent,
+            child: None,
+            sequence: 0,
+            arrived_at,
+            headers: Vec::new(),
+            body: String::new(),
+            body_read: false,
+            resumed: false,
+            granted_by: None,
+            released_while_running: false,
+            registered_with: None,
+            counted_by: None,
+            age_uncertain: false,
+            replied: false,
+            reply: vec![(":status".to_owned(), "503".to_owned())],
+            hosts: Vec::new(),
+            hosts_tried: 0,
+            job: None,
+            address: String::new(),
+            attempts: 0,
+            response_started: false,
+        }
+    }
+
+    /// Whether the current host is not the first one of the list.
     pub(super) const fn is_fallback(&self) -> bool {
-        self.tried > 0
+        self.hosts_tried > 0
     }
-}
-
-/// What Envoy says of a stream.
-struct Facts<'a> {
-    address: &'a str,
-    attempts: u64,
-    details: &'a str,
-}
-
-impl Properties for Facts<'_> {
-    fn property(&self, path: &[&str]) -> Option<Vec<u8>> {
-        match path {
-            ["upstream", "address"] => Some(self.address.as_bytes().to_vec()),
-            ["upstream", "request_attempt_count"] => Some(self.attempts.to_le_bytes().to_vec()),
-            ["response", "code_details"] => Some(self.details.as_bytes().to_vec()),
-            ["source", "address"] => Some(b"192.0.2.7:4711".to_vec()),
-            _ => None,
-        }
-    }
-}
-
-fn reply(answer: &LocalReply) -> Pairs {
-    let status = (":status".to_owned(), answer.status.to_string());
-    let headers = answer
-        .headers
-        .iter()
-        .map(|(name, value)| ((*name).to_owned(), value.clone()));
-    core::iter::once(status).chain(headers).collect()
-}
-
-fn map(pairs: &Pairs) -> Vec<u8> {
-    serialize(pairs.iter().map(|(name, value)| (name.as_str(), value.as_str())))
-}
-
-fn apply(pairs: &mut Pairs, edits: &[HeaderEdit]) {
-    for edit in edits {
-        match edit {
-            HeaderEdit::Remove(name) => pairs.retain(|(known, _)| known != name),
-            HeaderEdit::Set(name, value) => {
-                pairs.retain(|(known, _)| known != name);
-                pairs.push(((*name).to_owned(), value.clone()));
-            }
-        }
-    }
-}
-
-pub(super) fn header<'a>(pairs: &'a Pairs, name: &str) -> Option<&'a str> {
-    pairs
-        .iter()
-        .find(|(known, _)| known == name)
-        .map(|(_, value)| value.as_str())
 }
 
 impl World {
-    /// A request's head reaches a root context. `parent`: the stream it comes from, if it enters again.
-    pub(super) fn start_http(
+    /// A request's headers reach a root context. `parent` is the stream that Envoy routed to its requeue listener.
+    pub(super) fn open_http_stream(
         &mut self,
         root: u64,
         client: u64,
@@ -129,116 +104,93 @@ impl World {
         headers: Pairs,
         body: String,
     ) -> u64 {
-        self.https_begun += 1;
-        let id = self.https_begun;
-        let envoy = self.roots.get(&root).map_or(0, |it| it.envoy);
+        self.http_streams_opened += 1;
+        let id = self.http_streams_opened;
+        let envoy = self.roots.get(&root).map_or(0, |root| root.envoy);
         self.clients[client as usize].roots.push(root);
-        let mut http = Http {
-            root,
-            envoy,
-            client,
-            parent,
-            child: None,
-            sequence: 0,
-            arrived: self.now,
-            headers,
-            body,
-            whole: false,
-            resumed: false,
-            life: 0,
-            excused: false,
-            known: 0,
-            held: 0,
-            unsure: false,
-            replied: false,
-            reply: vec![(":status".to_owned(), "503".to_owned())],
-            hosts: Vec::new(),
-            tried: 0,
-            job: None,
-            address: String::new(),
+        let mut http = HttpStream::new(root, envoy, client, parent, self.now);
+        (http.headers, http.body) = (headers, body);
+        let properties = StreamProperties {
+            upstream_address: "",
             attempts: 0,
-            begun: false,
-        };
-        let facts = Facts {
-            address: "",
-            attempts: 0,
-            details: "",
+            response_code_details: "",
         };
         let context = u32::try_from(id).unwrap_or(u32::MAX);
-        let bytes = map(&http.headers);
-        let headed = self.with(root, |worker, now| {
-            worker.handle_request_headers(now, context, Headers::new(&bytes), false, &facts)
+        let bytes = abi_map(&http.headers);
+        let action = self.call_worker(root, |worker, now| {
+            worker.handle_request_headers(now, context, Headers::new(&bytes), false, &properties)
         });
-        match headed {
+        match action {
             Some(HeadersAction::Pause(sequence, edits)) => {
                 http.sequence = sequence;
-                apply(&mut http.headers, &edits);
-                self.note(|| format!("http {id} of client {client} is {sequence} of root {root}"));
-                self.enter(id, http);
+                apply_edits(&mut http.headers, &edits);
+                self.note(|| format!("http {id} of client {client} is request {sequence} of root {root}"));
+                self.insert_http_stream(id, http);
             }
-            Some(HeadersAction::Reply(sequence, answer)) => {
+            Some(HeadersAction::Reply(sequence, reply)) => {
                 http.sequence = sequence;
-                http.reply = reply(&answer);
+                http.reply = local_reply_headers(&reply);
                 http.replied = true;
-                self.enter(id, http);
-                self.agenda.put(self.now, Due::Reply(id));
+                self.insert_http_stream(id, http);
+                self.event_queue.schedule(self.now, SimEvent::LocalReply(id));
             }
             Some(HeadersAction::Pass(_) | HeadersAction::Unroutable(_)) => {
-                self.broken(|| format!("http {id} on a queued path passes through"));
+                self.fail(|| format!("http {id} passes through the filter on a queued path"));
             }
-            // Its VM isn't there.
+            // The VM has trapped.
             None => {
                 http.replied = true;
-                self.https.insert(id, http);
-                self.agenda.put(self.now, Due::Reply(id));
+                self.http_streams.insert(id, http);
+                self.event_queue.schedule(self.now, SimEvent::LocalReply(id));
             }
         }
         id
     }
 
-    fn enter(&mut self, id: u64, http: Http) {
+    fn insert_http_stream(&mut self, id: u64, http: HttpStream) {
         if let Some(root) = self.roots.get_mut(&http.root) {
-            root.https.insert(http.sequence, id);
+            root.http_streams.insert(http.sequence, id);
         }
-        self.https.insert(id, http);
+        self.http_streams.insert(id, http);
     }
 
-    /// The rest of its body comes.
-    pub(super) fn body_in(&mut self, id: u64) {
-        let Some(http) = self.https.get_mut(&id).filter(|it| !it.replied && !it.whole) else {
+    /// The rest of a request's body arrives.
+    pub(super) fn receive_body(&mut self, id: u64) {
+        let unread = |http: &&mut HttpStream| !http.replied && !http.body_read;
+        let Some(http) = self.http_streams.get_mut(&id).filter(unread) else {
             return;
         };
-        http.whole = true;
+        http.body_read = true;
         let (root, sequence, body) = (http.root, http.sequence, http.body.clone());
         let read = |start: usize, length: usize| {
             body.as_bytes()
                 .get(start..start.saturating_add(length))
                 .map(<[u8]>::to_vec)
         };
-        let bodied = self.with(root, |worker, now| {
+        let action = self.call_worker(root, |worker, now| {
             worker.handle_request_body(now, sequence, body.len(), true, read)
         });
-        match bodied {
+        match action {
             None | Some(BodyAction::Pause) => {}
-            Some(BodyAction::Continue(edits)) => self.resumed(root, id, &edits, None),
-            Some(BodyAction::Reply(answer)) => self.answered(root, id, &answer),
+            Some(BodyAction::Continue(edits)) => self.resume(root, id, &edits, None),
+            Some(BodyAction::Reply(reply)) => self.answer(root, id, &reply),
         }
     }
 
     /// The filter resumes a stream.
-    pub(super) fn resumed(&mut self, root: u64, id: u64, edits: &[HeaderEdit], rewrite: Option<&Rewrite>) {
+    pub(super) fn resume(&mut self, root: u64, id: u64, edits: &[HeaderEdit], rewrite: Option<&Rewrite>) {
         self.note(|| format!("root {root} resumes http {id}: {edits:?}"));
-        let life = self.by_companion.map_or(0, |(life, _)| life);
-        let Some(http) = self.https.get_mut(&id) else {
-            return self.broken(|| format!("http {id} was resumed after its end"));
+        let granted_by = self.message_source.map(|(generation, _)| generation);
+        let Some(http) = self.http_streams.get_mut(&id) else {
+            return self.fail(|| format!("http {id} is resumed after its end"));
         };
-        if http.resumed || http.replied || http.root != root || !http.whole {
+        if http.resumed || http.replied || http.root != root || !http.body_read {
             let http = format!("{http:?}");
-            return self.broken(|| format!("resumed twice, or never to be: {http}"));
+            return self.fail(|| format!("a stream is resumed that must not be, or twice: {http}"));
         }
         http.resumed = true;
-        http.life = life;
-        apply(&mut http.headers, edits);
+        http.granted_by = granted_by;
+        apply_edits(&mut http.headers, edits);
         if let Some(rewrite) = rewrite {
             let text = String::from_utf8_lossy(&rewrite.text);
             http.body.replace_range(rewrite.range.clone(), &text);
@@ -248,265 +200,288 @@ impl World {
             .unwrap_or_default();
         http.hosts = hosts
             .split(',')
-            .filter(|it| !it.is_empty())
+            .filter(|host| !host.is_empty())
             .map(str::to_owned)
             .collect();
-        self.agenda.put(self.now, Due::Attempt(id));
+        self.event_queue.schedule(self.now, SimEvent::TryNextHost(id));
         self.check_resumed(id);
     }
 
-    /// The filter answers a stream that was paused.
-    pub(super) fn answered(&mut self, root: u64, id: u64, answer: &LocalReply) {
-        let status = answer.status;
+    /// The filter answers a paused stream with a local reply.
+    pub(super) fn answer(&mut self, root: u64, id: u64, reply: &LocalReply) {
+        let status = reply.status;
         self.note(|| format!("root {root} answers http {id} with {status}"));
-        let Some(http) = self.https.get_mut(&id) else {
-            return self.broken(|| format!("http {id} was answered after its end"));
+        let Some(http) = self.http_streams.get_mut(&id) else {
+            return self.fail(|| format!("http {id} is answered after its end"));
         };
         if http.resumed || http.replied || http.root != root {
             let http = format!("{http:?}");
-            return self.broken(|| format!("answered twice, or after it was resumed: {http}"));
+            return self.fail(|| format!("a stream is answered twice, or after it was resumed: {http}"));
         }
-        http.reply = reply(answer);
+        http.reply = local_reply_headers(reply);
         http.replied = true;
-        self.agenda.put(self.now, Due::Reply(id));
+        self.event_queue.schedule(self.now, SimEvent::LocalReply(id));
     }
 
-    /// The filter's local reply goes out.
-    pub(super) fn reply_out(&mut self, id: u64) {
-        let Some(http) = self.https.get_mut(&id) else {
+    /// Envoy sends the filter's local reply.
+    pub(super) fn send_local_reply(&mut self, id: u64) {
+        let Some(http) = self.http_streams.get_mut(&id) else {
             return;
         };
         let pairs = core::mem::take(&mut http.reply);
-        self.head(id, pairs, "wasm_fail_stream", "", true);
+        self.respond(id, pairs, "wasm_fail_stream", "");
     }
 
-    /// Envoy tries the next host.
-    pub(super) fn attempt(&mut self, id: u64) {
-        let Some(http) = self.https.get_mut(&id) else {
+    /// Envoy tries the next host of the list.
+    pub(super) fn try_next_host(&mut self, id: u64) {
+        let Some(http) = self.http_streams.get_mut(&id) else {
             return;
         };
-        // A host that isn't in the cluster is passed over without a word.
-        while http.hosts.get(http.tried).is_some()
-            && http.hosts.get(http.tried) == self.envoys[http.envoy].blind.as_ref()
+        // Envoy silently skips a host that isn't in the cluster.
+        while http.hosts.get(http.hosts_tried).is_some()
+            && http.hosts.get(http.hosts_tried) == self.envoys[http.envoy].missing_host.as_ref()
         {
-            http.tried += 1;
+            http.hosts_tried += 1;
         }
-        let host = http.hosts.get(http.tried).cloned();
+        let host = http.hosts.get(http.hosts_tried).cloned();
         let host = host.or_else(|| {
-            // Without a list Envoy's own balancing chooses.
-            let pool = header(&http.headers, names::POOL_HEADER)?;
-            let pool = self.setting.pools.iter().find(|it| it.name == pool)?;
-            http.tried += 1;
-            let at = self.dice.below(pool.servers.len() as u64) as usize;
-            pool.servers.get(at).cloned()
+            // Without a list, Envoy's own load balancing chooses.
+            let name = header(&http.headers, names::POOL_HEADER)?;
+            let pool = self.scenario.pools.iter().find(|pool| pool.name == name)?;
+            http.hosts_tried += 1;
+            let index = self.rng.below(pool.servers.len() as u64) as usize;
+            pool.servers.get(index).cloned()
         });
         let Some(host) = host else {
-            return self.broken(|| format!("http {id} is sent to no pool"));
+            return self.fail(|| format!("http {id} is resumed without a pool"));
         };
         http.attempts += 1;
         http.address.clone_from(&host);
-        self.note(|| format!("http {id} goes to {host}"));
-        let envoy = self.https.get(&id).map_or(0, |it| it.envoy);
-        if host == Self::reentry(envoy) {
-            self.reenter(id);
+        self.note(|| format!("http {id} is routed to {host}"));
+        let envoy = self.http_streams.get(&id).map_or(0, |http| http.envoy);
+        if host == Self::requeue_address(envoy) {
+            self.requeue_to_self(id);
         } else {
-            self.begin_job(id, &host);
+            self.start_job(id, &host);
         }
     }
 
-    /// The stream's upstream is this Envoy itself.
-    fn reenter(&mut self, id: u64) {
-        let Some(http) = self.https.get(&id) else {
+    /// Envoy routes a stream to its own requeue listener.
+    fn requeue_to_self(&mut self, id: u64) {
+        let Some(http) = self.http_streams.get(&id) else {
             return;
         };
         let (envoy, client) = (http.envoy, http.client);
         let (headers, body) = (http.headers.clone(), http.body.clone());
-        let backs: Vec<u64> = self.envoys[envoy].backs.iter().flatten().copied().collect();
-        let Some(back) = self.dice.any(&backs) else {
-            return self.agenda.put(self.now, Due::Failed(id, Why::Refused));
+        let roots: Vec<u64> = self.envoys[envoy]
+            .requeue_roots
+            .iter()
+            .flatten()
+            .copied()
+            .collect();
+        let Some(root) = self.rng.choose_any(&roots) else {
+            return self
+                .event_queue
+                .schedule(self.now, SimEvent::AttemptFailed(id, AttemptError::Refused));
         };
-        self.tally.reentries += 1;
-        let child = self.start_http(back, client, Some(id), headers, body);
-        if let Some(http) = self.https.get_mut(&id) {
+        self.summary.reentries += 1;
+        let child = self.open_http_stream(root, client, Some(id), headers, body);
+        if let Some(http) = self.http_streams.get_mut(&id) {
             http.child = Some(child);
         }
-        self.body_in(child);
+        self.receive_body(child);
     }
 
-    /// An attempt came to nothing.
-    pub(super) fn failed(&mut self, id: u64, why: Why) {
-        let Some(http) = self.https.get_mut(&id) else {
+    /// An attempt failed: Envoy tries the next host after a short wait, or answers with 503.
+    pub(super) fn attempt_failed(&mut self, id: u64, error: AttemptError) {
+        let Some(http) = self.http_streams.get_mut(&id) else {
             return;
         };
         http.job = None;
         http.child = None;
-        http.tried += 1;
-        if http.tried < http.hosts.len() {
-            let wait = self.dice.below(25 * MILLI);
-            return self.agenda.put(self.now + wait, Due::Attempt(id));
+        http.hosts_tried += 1;
+        if http.hosts_tried < http.hosts.len() {
+            let wait = self.rng.below(25 * MILLI);
+            return self
+                .event_queue
+                .schedule(self.now + wait, SimEvent::TryNextHost(id));
         }
-        let details = match why {
-            Why::Refused => "upstream_reset_before_response_started{remote_connection_failure}",
-            Why::Reset => "upstream_reset_before_response_started{connection_termination}",
+        let details = match error {
+            AttemptError::Refused => "upstream_reset_before_response_started{remote_connection_failure}",
+            AttemptError::Reset => "upstream_reset_before_response_started{connection_termination}",
         };
         let pairs = vec![(":status".to_owned(), "503".to_owned())];
-        self.head(id, pairs, details, details, true);
+        self.respond(id, pairs, details, details);
     }
 
-    /// An answer's head is there: a server's, another stream's, or Envoy's own. `end`: the whole answer follows at
-    /// once, and the log says `at_end`.
-    pub(super) fn head(&mut self, id: u64, mut pairs: Pairs, details: &str, at_end: &str, end: bool) {
-        let Some(http) = self.https.get_mut(&id) else {
-            return;
-        };
-        if http.begun {
-            return self.broken(|| format!("http {id} is answered twice"));
+    /// Envoy sends a whole response of its own. `details` are the response code details that the filter reads with the
+    /// headers, `final_details` those at the end of the stream.
+    fn respond(&mut self, id: u64, pairs: Pairs, details: &str, final_details: &str) {
+        if let Some(responded) = self.start_response(id, pairs, details) {
+            let body = responded.body.unwrap_or_else(|| b"{}".to_vec());
+            self.end_response(id, &body, final_details);
         }
-        http.begun = true;
+    }
+
+    /// The headers of a response: a server's, another stream's, or Envoy's own. Returns how the filter handled them;
+    /// `None` if the stream has ended or has a response already.
+    pub(super) fn start_response(
+        &mut self,
+        id: u64,
+        mut pairs: Pairs,
+        details: &str,
+    ) -> Option<ResponseHeadersAction> {
+        let http = self.http_streams.get_mut(&id)?;
+        if http.response_started {
+            self.fail(|| format!("http {id} gets a second response"));
+            return None;
+        }
+        http.response_started = true;
         let (root, sequence, parent) = (http.root, http.sequence, http.parent);
         let (address, attempts) = (http.address.clone(), http.attempts);
-        if details == VIA_UPSTREAM && self.setting.routes_tell() {
-            apply(
+        if details == VIA_UPSTREAM && self.scenario.routes_set_served_header() {
+            apply_edits(
                 &mut pairs,
                 &[HeaderEdit::Set(names::SERVED_HEADER, address.clone())],
             );
         }
-        let facts = Facts {
-            address: &address,
+        let properties = StreamProperties {
+            upstream_address: &address,
             attempts,
-            details,
+            response_code_details: details,
         };
-        let bytes = map(&pairs);
-        let responded = self.with(root, |worker, now| {
-            worker.handle_response_headers(now, Some(sequence), Headers::new(&bytes), false, &facts)
+        let bytes = abi_map(&pairs);
+        let responded = self.call_worker(root, |worker, now| {
+            worker.handle_response_headers(now, Some(sequence), Headers::new(&bytes), false, &properties)
         });
-        let ResponseHeadersAction { edits, body } = responded.unwrap_or_default();
-        apply(&mut pairs, &edits);
+        let responded = responded.unwrap_or_default();
+        apply_edits(&mut pairs, &responded.edits);
         match parent {
-            Some(parent) => self.head(parent, pairs, VIA_UPSTREAM, VIA_UPSTREAM, false),
-            None => self.client_sees(id, &pairs),
+            Some(parent) => {
+                self.start_response(parent, pairs, VIA_UPSTREAM);
+            }
+            None => self.client_receives_headers(id, &pairs),
         }
-        if end {
-            let body = body.unwrap_or_else(|| b"{}".to_vec());
-            self.tail(id, &body, at_end);
-        }
+        Some(responded)
     }
 
-    /// The last of an answer's body is there.
-    pub(super) fn tail(&mut self, id: u64, body: &[u8], details: &str) {
-        let Some(http) = self.https.get(&id) else {
+    /// The end of a response's body.
+    pub(super) fn end_response(&mut self, id: u64, body: &[u8], details: &str) {
+        let Some(http) = self.http_streams.get(&id) else {
             return;
         };
         let (root, sequence, parent) = (http.root, http.sequence, http.parent);
         let read =
             |start: usize, length: usize| body.get(start..start.saturating_add(length)).map(<[u8]>::to_vec);
-        self.with(root, |worker, now| {
+        self.call_worker(root, |worker, now| {
             worker.handle_response_body(now, sequence, body.len(), true, read);
         });
         match parent {
             Some(parent) => {
-                if let Some(http) = self.https.get_mut(&parent) {
+                if let Some(http) = self.http_streams.get_mut(&parent) {
                     http.child = None;
                 }
-                self.tail(parent, body, "via_upstream");
+                self.end_response(parent, body, VIA_UPSTREAM);
             }
-            None => self.client_served(id),
+            None => self.client_receives_end(id),
         }
-        self.log(id, details);
+        self.close_http_stream(id, details);
     }
 
-    /// The answer breaks off, or never comes and nobody is left to say so.
-    pub(super) fn cut(&mut self, id: u64, details: &str) {
-        let Some(http) = self.https.get(&id) else {
+    /// A stream's upstream disappears, before or during the response.
+    pub(super) fn reset_http_stream(&mut self, id: u64, details: &str) {
+        let Some(http) = self.http_streams.get(&id) else {
             return;
         };
-        let (parent, begun) = (http.parent, http.begun);
-        self.log(id, details);
+        let (parent, response_started) = (http.parent, http.response_started);
+        self.close_http_stream(id, details);
         match parent {
-            Some(parent) if begun => {
-                if let Some(http) = self.https.get_mut(&parent) {
+            Some(parent) if response_started => {
+                if let Some(http) = self.http_streams.get_mut(&parent) {
                     http.child = None;
                 }
-                self.cut(parent, "upstream_reset_after_response_started{remote_reset}");
+                self.reset_http_stream(parent, "upstream_reset_after_response_started{remote_reset}");
             }
-            Some(parent) => self.failed(parent, Why::Reset),
+            Some(parent) => self.attempt_failed(parent, AttemptError::Reset),
             None => {}
         }
     }
 
-    /// A stream is over: its log entry is written, and what was upstream of it goes.
-    pub(super) fn log(&mut self, id: u64, details: &str) {
-        let Some(http) = self.https.remove(&id) else {
+    /// A stream ends: the filter gets its log callback, and Envoy drops the stream's upstream.
+    pub(super) fn close_http_stream(&mut self, id: u64, details: &str) {
+        let Some(http) = self.http_streams.remove(&id) else {
             return;
         };
-        self.note(|| format!("http {id} is over: {details}"));
+        self.note(|| format!("http {id} ends: {details}"));
         if let Some(job) = http.job {
             self.end_job(job);
         }
         if let Some(child) = http.child {
-            self.log(child, "downstream_remote_disconnect");
+            self.close_http_stream(child, "downstream_remote_disconnect");
         }
         if http.parent.is_none() {
-            self.client_gone(http.client);
+            self.client_stream_closed(http.client);
         }
-        // Whatever the filter has promised of it, it must say of its end.
-        if (http.resumed || http.known > 0 && !http.replied)
-            && let Some(root) = self.roots.get_mut(&http.root).filter(|it| !it.dead)
-            && !root.ended.contains(&http.sequence)
+        // The filter must report the end of every request that a companion may count.
+        if (http.resumed || http.registered_with.is_some() && !http.replied)
+            && let Some(root) = self.roots.get_mut(&http.root).filter(|root| !root.dead)
+            && !root.reported_ends.contains(&http.sequence)
         {
-            root.owed.insert(http.sequence);
+            root.unreported_ends.insert(http.sequence);
         }
-        let facts = Facts {
-            address: &http.address,
+        let properties = StreamProperties {
+            upstream_address: &http.address,
             attempts: http.attempts,
-            details,
+            response_code_details: details,
         };
         let sequence = http.sequence;
-        self.with(http.root, |worker, now| worker.handle_log(now, sequence, &facts));
+        self.call_worker(http.root, |worker, now| {
+            worker.handle_log(now, sequence, &properties)
+        });
         if let Some(root) = self.roots.get_mut(&http.root)
-            && root.https.get(&sequence) == Some(&id)
+            && root.http_streams.get(&sequence) == Some(&id)
         {
-            root.https.remove(&sequence);
+            root.http_streams.remove(&sequence);
         }
-        self.bury(http.root);
+        self.remove_trapped_root(http.root);
     }
 
-    /// Its root context has trapped: what is paused stays so until Envoy gives it up.
-    pub(super) fn orphan_https(&mut self, root: u64) {
-        let here = self
+    /// The root context of these streams has trapped: a paused stream stays paused until Envoy's idle timeout.
+    pub(super) fn abandon_http_streams(&mut self, root: u64) {
+        let ids: Option<Vec<u64>> = self
             .roots
             .get(&root)
-            .map(|it| it.https.values().copied().collect::<Vec<u64>>());
-        for id in here.unwrap_or_default() {
-            let patience = self.dice.between(20, 94) * SECOND;
-            self.agenda.put(self.now + patience, Due::Idle(id));
+            .map(|root| root.http_streams.values().copied().collect());
+        for id in ids.unwrap_or_default() {
+            let timeout = self.rng.between(20, 94) * SECOND;
+            self.event_queue
+                .schedule(self.now + timeout, SimEvent::IdleTimeout(id));
         }
     }
 
-    /// Envoy gives an idle stream up.
-    pub(super) fn idle(&mut self, id: u64) {
-        if self.https.contains_key(&id) {
-            self.cut(id, "stream_idle_timeout");
+    pub(super) fn idle_timeout(&mut self, id: u64) {
+        if self.http_streams.contains_key(&id) {
+            self.reset_http_stream(id, "stream_idle_timeout");
         }
     }
 
-    /// Everything in an Envoy is gone.
-    pub(super) fn drop_https(&mut self, envoy: usize) {
-        let here: Vec<u64> = self
-            .https
+    /// An Envoy process ends with all its HTTP streams.
+    pub(super) fn drop_http_streams(&mut self, envoy: usize) {
+        let ids: Vec<u64> = self
+            .http_streams
             .iter()
-            .filter(|(_, it)| it.envoy == envoy)
+            .filter(|(_, http)| http.envoy == envoy)
             .map(|(id, _)| *id)
             .collect();
-        for id in here {
-            let Some(http) = self.https.remove(&id) else {
+        for id in ids {
+            let Some(http) = self.http_streams.remove(&id) else {
                 continue;
             };
             if let Some(job) = http.job {
                 self.end_job(job);
             }
             if http.parent.is_none() {
-                self.client_gone(http.client);
+                self.client_stream_closed(http.client);
             }
         }
     }

@@ -1,85 +1,91 @@
-//! A whole world in virtual time: clients, Envoys with filter cores, a network, a companion with its engines, model
-//! servers, and the faults that befall them. Everything in it follows from one seed, so a failure happens again.
+//! A world in virtual time: clients, Envoys with filter cores, a network, a companion with its engines, model servers,
+//! and faults. One seed determines everything in the world, so every failure can be reproduced.
 //!
-//! The filters, the control and the engines are the real ones; all else is as little as shows what is true. What must
-//! hold is in `books`: one end for each request, nothing granted twice or after its end, no server over its bound but
-//! for what was adopted, order in each flow, and nothing left of anything when all is quiet.
+//! The filters, the control and the engines are the real ones. Everything else is simulated with as little detail as
+//! the invariants need. [`invariants`] checks them: every request ends exactly once; no request is granted twice or
+//! after its end; no server exceeds its bound, except for adopted requests; each flow keeps its order; and no state is
+//! left over when the world is idle.
 
-mod agenda;
-mod books;
 mod clients;
 mod companion;
-mod dice;
 mod envoy;
+mod event;
+mod event_queue;
 mod faults;
+mod headers;
 mod http;
+mod invariants;
 mod network;
 mod reloads;
 mod report;
+mod rng;
+mod scenario;
 mod servers;
-mod setting;
+mod time;
 
 use std::collections::{BTreeMap, VecDeque};
 
-use agenda::{Agenda, Due, Nanos, SECOND};
 use clients::Client;
 use companion::Companion;
-use dice::Dice;
 use envoy::{Envoy, Root};
-use http::Http;
+use event::SimEvent;
+use event_queue::EventQueue;
+use http::HttpStream;
 use network::Stream;
-use reloads::Differing;
-pub use report::{Failure, Tally};
+use reloads::Overrides;
+pub use report::{Failure, Summary};
+use rng::Rng;
+use scenario::Scenario;
 use servers::{Job, Mode, Server};
-use setting::Setting;
+use time::{Nanos, SECOND};
 
 /// Lines of a trace that are kept.
-const TRACE: usize = 4_000;
-/// The world's zero, far enough from the clocks' own for them to jump back.
+const TRACE_LINES_MAX: usize = 4_000;
+/// The world's start. Far enough from zero for simulated clocks to jump back.
 const START: Nanos = 1_000 * SECOND;
-/// How long a world that is well may take until nothing happens in it any more.
-const CALM_MAX: Nanos = 600 * SECOND;
-/// How long nothing happens before the books are closed.
-const REST: Nanos = 40 * SECOND;
+/// How long a world without faults may take until every request has ended.
+const DRAIN_TIME_MAX: Nanos = 600 * SECOND;
+/// How long the world then runs idle before the final checks.
+const QUIET_TIME: Nanos = 40 * SECOND;
 
-/// Everything.
+/// The state of a world.
 #[derive(Debug)]
 struct World {
-    setting: Setting,
-    dice: Dice,
+    scenario: Scenario,
+    rng: Rng,
     now: Nanos,
-    agenda: Agenda,
+    event_queue: EventQueue,
     companion: Companion,
     envoys: Vec<Envoy>,
     roots: BTreeMap<u64, Root>,
-    roots_begun: u64,
-    /// Of every root context that ever was.
+    roots_created: u64,
+    /// Session epochs of all root contexts, removed ones included.
     epochs: BTreeMap<u64, u128>,
     streams: BTreeMap<u64, Stream>,
-    /// Whose each stream is or was.
+    /// The root context of every stream, closed streams included.
     stream_roots: BTreeMap<u64, u64>,
     streams_opened: u64,
-    https: BTreeMap<u64, Http>,
-    https_begun: u64,
+    http_streams: BTreeMap<u64, HttpStream>,
+    http_streams_opened: u64,
     servers: Vec<Server>,
     jobs: BTreeMap<u64, Job>,
-    jobs_begun: u64,
+    jobs_started: u64,
     clients: Vec<Client>,
-    /// The version of the policy in force.
-    policy: u64,
-    /// What of that isn't as the setting says.
-    differing: Differing,
-    /// By pool, the most that an Envoy was ever told it may have in flight by itself; none: no bound.
-    open_bounds: Vec<Option<u64>>,
-    /// The companion whose word a root context is hearing, by its life and its term.
-    by_companion: Option<(u64, u64)>,
-    /// A clock jumped,
-    jumped: bool,
-    /// and back by so much in all: a deadline may be that much later.
-    jumped_back: Nanos,
-    /// No more faults.
-    healing: bool,
-    tally: Tally,
+    /// Version of the current policy.
+    policy_version: u64,
+    /// Differences between the current configuration and the scenario's.
+    overrides: Overrides,
+    /// For each pool, the largest fallback bound that an Envoy ever received; `None`: no bound.
+    fallback_bounds: Vec<Option<u64>>,
+    /// Generation and term of the companion whose message a root context is processing.
+    message_source: Option<(u64, u64)>,
+    /// Whether any clock jumped.
+    clock_jumped: bool,
+    /// Sum of all backward jumps. A deadline can be late by this much.
+    clock_set_back: Nanos,
+    /// Whether the phase with faults is over.
+    faults_over: bool,
+    summary: Summary,
     traced: bool,
     trace: VecDeque<String>,
     failure: Option<String>,
@@ -88,174 +94,176 @@ struct World {
 /// Runs the world of this seed to its end.
 ///
 /// # Errors
-/// What didn't hold, with the last events before it.
-pub fn run(seed: u64) -> Result<Tally, Box<Failure>> {
-    let what = match World::new(seed, false).live() {
-        Ok(tally) => return Ok(tally),
-        Err(what) => what,
+/// The violated invariant and the events before the violation. The trace comes from a second run of the same seed.
+pub fn run(seed: u64) -> Result<Summary, Box<Failure>> {
+    let first = match World::new(seed, false).run_to_end() {
+        Ok(summary) => return Ok(summary),
+        Err(violation) => violation,
     };
-    // Once more, told.
-    let mut again = World::new(seed, true);
-    let what_again = again.live();
-    let what = match what_again {
-        Err(same) if same == what => what,
-        other => format!("{what}; and the second time: {other:?}"),
+    let mut traced = World::new(seed, true);
+    let violation = match traced.run_to_end() {
+        Err(second) if second == first => first,
+        second => format!("{first}; the second run of the same seed ended with {second:?}"),
     };
     Err(Box::new(Failure {
         seed,
-        what,
-        trace: again.trace.into(),
+        violation,
+        trace: traced.trace.into(),
     }))
 }
 
 impl World {
     fn new(seed: u64, traced: bool) -> Self {
-        let mut dice = Dice::new(seed);
-        let setting = Setting::draw(seed, &mut dice);
-        let servers = setting.pools.iter().enumerate().flat_map(|(pool, of)| {
-            of.servers.iter().map(move |address| Server {
+        let mut rng = Rng::new(seed);
+        let scenario = Scenario::draw(seed, &mut rng);
+        let servers = scenario.pools.iter().enumerate().flat_map(|(index, pool)| {
+            pool.servers.iter().map(move |address| Server {
                 address: address.clone(),
-                pool,
-                mode: Mode::Well,
-                listed: true,
+                pool: index,
+                mode: Mode::Healthy,
+                ready: true,
             })
         });
-        let envoys = (0..setting.envoys).map(|_| Envoy::new(setting.workers));
+        let envoys = (0..scenario.envoys).map(|_| Envoy::new(scenario.workers));
         Self {
             servers: servers.collect(),
             envoys: envoys.collect(),
-            open_bounds: setting.pools.iter().map(|it| it.pool_bound).collect(),
-            setting,
-            dice,
+            fallback_bounds: scenario.pools.iter().map(|pool| pool.pool_bound).collect(),
+            scenario,
+            rng,
             now: START,
-            agenda: Agenda::default(),
+            event_queue: EventQueue::default(),
             companion: Companion::default(),
             roots: BTreeMap::new(),
-            roots_begun: 0,
+            roots_created: 0,
             epochs: BTreeMap::new(),
             streams: BTreeMap::new(),
             stream_roots: BTreeMap::new(),
             streams_opened: 0,
-            https: BTreeMap::new(),
-            https_begun: 0,
+            http_streams: BTreeMap::new(),
+            http_streams_opened: 0,
             jobs: BTreeMap::new(),
-            jobs_begun: 0,
+            jobs_started: 0,
             clients: Vec::new(),
-            policy: 1,
-            differing: Differing::default(),
-            by_companion: None,
-            jumped: false,
-            jumped_back: 0,
-            healing: false,
-            tally: Tally::default(),
+            policy_version: 1,
+            overrides: Overrides::default(),
+            message_source: None,
+            clock_jumped: false,
+            clock_set_back: 0,
+            faults_over: false,
+            summary: Summary::default(),
             traced,
             trace: VecDeque::new(),
             failure: None,
         }
     }
 
-    /// From its beginning to its end.
-    fn live(&mut self) -> Result<Tally, String> {
-        self.note(|| "begin".to_owned());
+    /// Runs all phases: with faults, without faults until every request has ended, and idle.
+    fn run_to_end(&mut self) -> Result<Summary, String> {
+        self.note(|| "start".to_owned());
         if self.traced {
-            let setting = format!("{:?}", self.setting);
-            self.note(|| setting);
+            let scenario = format!("{:?}", self.scenario);
+            self.note(|| scenario);
         }
-        self.begin();
-        self.go_on(|it| it.clients.len() as u64 >= it.setting.requests, Nanos::MAX)?;
-        self.heal_all();
-        let calm = self.now + CALM_MAX + self.jumped_back;
-        self.go_on(Self::all_ended, calm)?;
-        let rest = self.now + REST + self.jumped_back;
-        self.go_on(|it| it.now >= rest, rest)?;
-        self.check_rest();
-        self.tally.worlds = 1;
+        self.start();
+        self.run_until(
+            |world| world.clients.len() as u64 >= world.scenario.requests,
+            None,
+        )?;
+        self.repair_all();
+        let drained = self.now + DRAIN_TIME_MAX + self.clock_set_back;
+        self.run_until(Self::all_ended, Some(drained))?;
+        let quiet = self.now + QUIET_TIME + self.clock_set_back;
+        self.run_until(|world| world.now >= quiet, Some(quiet))?;
+        self.check_quiescence();
+        self.summary.worlds = 1;
         match self.failure.take() {
-            Some(what) => Err(what),
-            None => Ok(core::mem::take(&mut self.tally)),
+            Some(violation) => Err(violation),
+            None => Ok(core::mem::take(&mut self.summary)),
         }
     }
 
-    fn begin(&mut self) {
-        let cold = self.dice.percent(20);
-        if cold {
-            let late = self.dice.around(3 * SECOND);
-            self.agenda.put(self.now + late, Due::Boot);
+    fn start(&mut self) {
+        let companion_is_late = self.rng.percent(20);
+        if companion_is_late {
+            let wait = self.rng.exponential(3 * SECOND);
+            self.event_queue
+                .schedule(self.now + wait, SimEvent::CompanionStarts);
         } else {
-            self.boot(false);
+            self.start_companion(false);
         }
         for envoy in 0..self.envoys.len() {
-            self.light(envoy);
+            self.start_envoy(envoy);
         }
-        self.agenda.put(self.now, Due::Arrive);
-        let first = self.setting.fault_interval;
-        let first = self.dice.around(first);
-        self.agenda.put(self.now + first, Due::Fault);
+        self.event_queue.schedule(self.now, SimEvent::ClientArrives);
+        let mean = self.scenario.fault_interval;
+        let wait = self.rng.exponential(mean);
+        self.event_queue.schedule(self.now + wait, SimEvent::NextFault);
     }
 
-    /// Lets things happen until `enough`, or something doesn't hold. `until`: by then it must be enough.
-    fn go_on(&mut self, enough: impl Fn(&Self) -> bool, until: Nanos) -> Result<(), String> {
-        while !enough(self) {
-            let Some((at, due)) = self.agenda.next() else {
-                return Err("nothing happens any more".to_owned());
+    /// Handles events until `finished` or until an invariant is violated. Not finishing by `deadline` is a violation.
+    fn run_until(&mut self, finished: impl Fn(&Self) -> bool, deadline: Option<Nanos>) -> Result<(), String> {
+        while !finished(self) {
+            let Some((time, event)) = self.event_queue.pop() else {
+                return Err("the event queue is empty".to_owned());
             };
-            self.now = at;
-            if at > until && !enough(self) {
-                self.check_rest();
-                let why = self
+            self.now = time;
+            if deadline.is_some_and(|deadline| time > deadline) && !finished(self) {
+                self.check_quiescence();
+                let violation = self
                     .failure
                     .take()
-                    .unwrap_or_else(|| "it doesn't come to rest".to_owned());
-                self.note(|| why.clone());
-                return Err(why);
+                    .unwrap_or_else(|| "the world doesn't become idle".to_owned());
+                self.note(|| violation.clone());
+                return Err(violation);
             }
-            self.tally.events += 1;
-            self.happen(due);
-            if let Some(what) = self.failure.take() {
-                return Err(what);
+            self.summary.events += 1;
+            self.handle(event);
+            if let Some(violation) = self.failure.take() {
+                return Err(violation);
             }
         }
         Ok(())
     }
 
-    fn happen(&mut self, due: Due) {
-        match due {
-            Due::Arrive => self.arrive(),
-            Due::Body(http) => self.body_in(http),
-            Due::Leave(client) => self.client_leaves(client),
-            Due::Reply(http) => self.reply_out(http),
-            Due::Attempt(http) => self.attempt(http),
-            Due::Failed(http, why) => self.failed(http, why),
-            Due::Job(job) => self.job_steps(job),
-            Due::Idle(http) => self.idle(http),
-            Due::Tick(root, timer) => self.ticked(root, timer),
-            Due::Up(stream, what) => self.arrived_up(stream, what),
-            Due::Down(stream, what) => self.arrived_down(stream, what),
-            Due::Inbox(life) => self.companion_looks(life),
-            Due::Timer(life, number) => self.companion_timer(life, number),
-            Due::Boot => self.boot(false),
-            Due::Quit(life) => self.quit_companion(life),
-            Due::Thaw(life) => self.thaw_companion(life),
-            Due::Revive(envoy, vm) => self.revive(envoy as usize, vm),
-            Due::Relight(envoy) => self.light(envoy as usize),
-            Due::Retire(root) => self.retire(root),
-            Due::Fault => self.fault(),
-            Due::Heal(fault) => self.heal(fault),
+    fn handle(&mut self, event: SimEvent) {
+        match event {
+            SimEvent::ClientArrives => self.next_client(),
+            SimEvent::BodyArrives(http) => self.receive_body(http),
+            SimEvent::ClientLeaves(client) => self.client_leaves(client),
+            SimEvent::LocalReply(http) => self.send_local_reply(http),
+            SimEvent::TryNextHost(http) => self.try_next_host(http),
+            SimEvent::AttemptFailed(http, error) => self.attempt_failed(http, error),
+            SimEvent::JobStep(job) => self.advance_job(job),
+            SimEvent::IdleTimeout(http) => self.idle_timeout(http),
+            SimEvent::Tick(root, timer) => self.handle_tick_event(root, timer),
+            SimEvent::AtCompanion(stream, message) => self.arrive_at_companion(stream, message),
+            SimEvent::AtFilter(stream, message) => self.arrive_at_filter(stream, message),
+            SimEvent::CompanionInbox(generation) => self.process_inbox(generation),
+            SimEvent::CompanionTimer(generation, number) => self.handle_companion_timer(generation, number),
+            SimEvent::CompanionStarts => self.start_companion(false),
+            SimEvent::CompanionExit(generation) => self.finish_companion(generation),
+            SimEvent::CompanionThaws(generation) => self.thaw_companion(generation),
+            SimEvent::VmReloads(envoy, vm) => self.reload_vm(envoy as usize, vm),
+            SimEvent::EnvoyRestarts(envoy) => self.start_envoy(envoy as usize),
+            SimEvent::RootRetires(root) => self.retire_root(root),
+            SimEvent::NextFault => self.next_fault(),
+            SimEvent::Repair(repair) => self.repair(repair),
         }
     }
 
-    /// A line of the trace, if there is one.
+    /// Adds a line to the trace, if this run is traced.
     fn note(&mut self, line: impl FnOnce() -> String) {
         if self.traced {
             let line = line();
-            if self.trace.len() >= TRACE {
+            if self.trace.len() >= TRACE_LINES_MAX {
                 self.trace.pop_front();
             }
-            let since = (self.now - START) / 1_000;
+            let micros = (self.now - START) / 1_000;
             self.trace.push_back(format!(
                 "{:>6}.{:06} {line}",
-                since / 1_000_000,
-                since % 1_000_000
+                micros / 1_000_000,
+                micros % 1_000_000
             ));
         }
     }

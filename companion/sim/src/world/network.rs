@@ -1,257 +1,253 @@
-//! The network between filters and companion: streams that keep their order, and can be slow, stall, break for one
-//! end before the other, or for one end alone.
+//! The network between filters and companion. A stream delivers messages in order; faults make it slow, stall it, or
+//! break it for one end before the other or for one end only.
 //!
-//! What one end sent last may be lost when a stream breaks; nothing is ever lost, doubled or out of order in a
-//! stream that goes on.
+//! When a stream breaks, the last messages of either end can be lost. A stream that continues loses, duplicates and
+//! reorders nothing.
 
 use penstock_control::{ConnId, Event};
 use penstock_wire::{CompanionFrame, FilterFrame};
 use prost::Message;
 
 use super::World;
-use super::agenda::{Due, MILLI, Nanos, SECOND};
-
-/// What reaches the companion's end.
-#[derive(Debug)]
-pub(super) enum Up {
-    Open,
-    Frame(Vec<u8>),
-    End,
-}
-
-/// What reaches the filter's end.
-#[derive(Debug)]
-pub(super) enum Down {
-    Frame(Vec<u8>),
-    End,
-}
+use super::event::{SimEvent, ToCompanion, ToFilter};
+use super::time::{MILLI, Nanos, SECOND};
 
 /// One gRPC stream.
 #[derive(Debug)]
 pub(super) struct Stream {
-    /// The root context that opened it.
+    /// The root context that opened the stream.
     pub(super) root: u64,
-    /// The companion's life that it leads to.
-    pub(super) life: u64,
-    /// And what it says it is.
+    /// Generation of the companion at the other end.
+    pub(super) generation: u64,
+    /// Term of that companion.
     pub(super) term: u64,
-    /// The filter has it.
-    pub(super) at_filter: bool,
-    /// The companion has it, or will have.
-    pub(super) at_companion: bool,
+    /// The filter has not closed its end.
+    pub(super) open_at_filter: bool,
+    /// The companion has accepted the stream, or will accept it, and has not closed its end.
+    pub(super) open_at_companion: bool,
+    /// When the last message to the companion arrives.
     up_last: Nanos,
+    /// When the last message to the filter arrives.
     down_last: Nanos,
-    up_lost: bool,
-    down_lost: bool,
+    /// Messages to the companion are dropped.
+    up_dropped: bool,
+    /// Messages to the filter are dropped.
+    down_dropped: bool,
 }
 
-/// After this an Envoy notices that its connection is dead, by its keepalive.
+/// Envoy's keepalive closes a dead connection after this time.
 const KEEPALIVE: Nanos = 4 * SECOND;
+/// A stalled stream delivers within this time: less than [`KEEPALIVE`], or Envoy would close the connection.
+const STALL_MAX: Nanos = 3 * SECOND;
 
 impl World {
-    /// A filter opens a stream: none, if its host can't at all.
+    /// A filter opens a stream; `None` if its host can't open streams at all.
     pub(super) fn open_stream(&mut self, root: u64) -> Option<u64> {
-        if self.dice.percent(2) {
+        if self.rng.percent(2) {
             return None;
         }
         self.streams_opened += 1;
         let id = self.streams_opened;
         self.stream_roots.insert(id, root);
-        let life = self.companion.life;
-        let lives = self.companion.control.is_some() && !self.companion.closed_door;
+        let accepted = self.companion.control.is_some() && !self.companion.refuses_streams;
         self.streams.insert(
             id,
             Stream {
                 root,
-                life,
+                generation: self.companion.generation,
                 term: self.companion.term,
-                at_filter: true,
-                at_companion: lives,
+                open_at_filter: true,
+                open_at_companion: accepted,
                 up_last: self.now,
                 down_last: self.now,
-                up_lost: !lives,
-                down_lost: false,
+                up_dropped: !accepted,
+                down_dropped: false,
             },
         );
-        if lives {
-            self.send_up(id, Up::Open);
+        if accepted {
+            self.send_to_companion(id, ToCompanion::Open);
         } else if self.companion.vanished {
-            self.agenda.put(self.now + KEEPALIVE, Due::Down(id, Down::End));
+            self.event_queue
+                .schedule(self.now + KEEPALIVE, SimEvent::AtFilter(id, ToFilter::End));
         } else {
             let delay = self.delay();
-            self.agenda.put(self.now + delay, Due::Down(id, Down::End));
+            self.event_queue
+                .schedule(self.now + delay, SimEvent::AtFilter(id, ToFilter::End));
         }
         Some(id)
     }
 
+    /// A random network delay.
     pub(super) fn delay(&mut self) -> Nanos {
-        let mean = self.setting.delay;
-        self.dice.around(mean).max(1)
+        let mean = self.scenario.delay;
+        self.rng.exponential(mean).max(1)
     }
 
-    pub(super) fn send_up(&mut self, id: u64, what: Up) {
+    pub(super) fn send_to_companion(&mut self, id: u64, message: ToCompanion) {
         let delay = self.delay();
-        let Some(stream) = self.streams.get_mut(&id).filter(|it| !it.up_lost) else {
+        let Some(stream) = self.streams.get_mut(&id).filter(|stream| !stream.up_dropped) else {
             return;
         };
         stream.up_last = stream.up_last.max(self.now + delay);
-        self.agenda.put(stream.up_last, Due::Up(id, what));
+        self.event_queue
+            .schedule(stream.up_last, SimEvent::AtCompanion(id, message));
     }
 
-    pub(super) fn send_down(&mut self, id: u64, what: Down) {
+    pub(super) fn send_to_filter(&mut self, id: u64, message: ToFilter) {
         let delay = self.delay();
-        let Some(stream) = self.streams.get_mut(&id).filter(|it| !it.down_lost) else {
+        let Some(stream) = self.streams.get_mut(&id).filter(|stream| !stream.down_dropped) else {
             return;
         };
         stream.down_last = stream.down_last.max(self.now + delay);
-        self.agenda.put(stream.down_last, Due::Down(id, what));
+        self.event_queue
+            .schedule(stream.down_last, SimEvent::AtFilter(id, message));
     }
 
-    pub(super) fn arrived_up(&mut self, id: u64, what: Up) {
-        let life = self.companion.life;
+    pub(super) fn arrive_at_companion(&mut self, id: u64, message: ToCompanion) {
+        let generation = self.companion.generation;
         let Some(stream) = self.streams.get_mut(&id) else {
             return;
         };
-        if stream.life != life || !stream.at_companion {
+        if stream.generation != generation || !stream.open_at_companion {
             return;
         }
-        match what {
-            Up::Open if stream.up_lost => {}
-            Up::Open => self.tell_companion(Event::Opened(ConnId(id))),
-            Up::Frame(_) if stream.up_lost => {}
-            Up::Frame(bytes) => match FilterFrame::decode(bytes.as_slice()) {
-                Ok(frame) => self.tell_companion(Event::Frame(ConnId(id), Box::new(frame))),
-                Err(error) => self.broken(|| format!("a filter sent what isn't a frame: {error}")),
+        match message {
+            ToCompanion::Open if stream.up_dropped => {}
+            ToCompanion::Open => self.deliver_to_companion(Event::Opened(ConnId(id))),
+            ToCompanion::Frame(_) if stream.up_dropped => {}
+            ToCompanion::Frame(bytes) => match FilterFrame::decode(bytes.as_slice()) {
+                Ok(frame) => self.deliver_to_companion(Event::Frame(ConnId(id), Box::new(frame))),
+                Err(error) => self.fail(|| format!("a filter sent an invalid frame: {error}")),
             },
-            Up::End => {
-                stream.at_companion = false;
-                stream.up_lost = true;
-                stream.down_lost = true;
-                self.tell_companion(Event::Closed(ConnId(id)));
-                self.forget_stream(id);
+            ToCompanion::End => {
+                stream.open_at_companion = false;
+                stream.up_dropped = true;
+                stream.down_dropped = true;
+                self.deliver_to_companion(Event::Closed(ConnId(id)));
+                self.remove_closed_stream(id);
             }
         }
     }
 
-    pub(super) fn arrived_down(&mut self, id: u64, what: Down) {
-        let Some(stream) = self.streams.get_mut(&id).filter(|it| it.at_filter) else {
+    pub(super) fn arrive_at_filter(&mut self, id: u64, message: ToFilter) {
+        let Some(stream) = self.streams.get_mut(&id).filter(|stream| stream.open_at_filter) else {
             return;
         };
         let root = stream.root;
-        match what {
-            Down::Frame(_) if stream.down_lost => {}
-            Down::Frame(bytes) => self.root_hears(root, id, &bytes),
-            Down::End => {
-                stream.at_filter = false;
-                stream.up_lost = true;
-                stream.down_lost = true;
-                self.root_closed(root, id);
-                self.forget_stream(id);
+        match message {
+            ToFilter::Frame(_) if stream.down_dropped => {}
+            ToFilter::Frame(bytes) => self.root_receives(root, id, &bytes),
+            ToFilter::End => {
+                stream.open_at_filter = false;
+                stream.up_dropped = true;
+                stream.down_dropped = true;
+                self.root_stream_closed(root, id);
+                self.remove_closed_stream(id);
             }
         }
     }
 
     pub(super) fn send_frame(&mut self, id: u64, frame: &CompanionFrame) {
-        self.send_down(id, Down::Frame(frame.encode_to_vec()));
+        self.send_to_filter(id, ToFilter::Frame(frame.encode_to_vec()));
     }
 
-    /// The companion closes its end; what it sent before still goes out.
+    /// The companion closes its end. Messages that it sent before still arrive.
     pub(super) fn close_at_companion(&mut self, id: u64) {
         let Some(stream) = self.streams.get_mut(&id) else {
             return;
         };
-        stream.at_companion = false;
-        stream.up_lost = true;
-        self.send_down(id, Down::End);
-        self.forget_stream(id);
+        stream.open_at_companion = false;
+        stream.up_dropped = true;
+        self.send_to_filter(id, ToFilter::End);
+        self.remove_closed_stream(id);
     }
 
-    /// The filter closes its end (`politely`), or resets it.
-    pub(super) fn close_at_filter(&mut self, id: u64, politely: bool) {
+    /// The filter closes its end, or with `reset` resets the stream.
+    pub(super) fn close_at_filter(&mut self, id: u64, reset: bool) {
         let Some(stream) = self.streams.get_mut(&id) else {
             return;
         };
-        stream.at_filter = false;
-        stream.down_lost = true;
-        self.send_up(id, Up::End);
-        if !politely && let Some(stream) = self.streams.get_mut(&id) {
-            // What is on its way may be lost, its end isn't.
-            stream.up_lost = self.dice.percent(50);
+        stream.open_at_filter = false;
+        stream.down_dropped = true;
+        self.send_to_companion(id, ToCompanion::End);
+        if reset && let Some(stream) = self.streams.get_mut(&id) {
+            // A reset can lose messages in transit, but the companion always notices the end.
+            stream.up_dropped = self.rng.percent(50);
         }
-        self.forget_stream(id);
+        self.remove_closed_stream(id);
     }
 
-    /// The stream breaks: each end notices after this long, or never.
+    /// Breaks a stream. Each end notices after the given time; `None`: never.
     pub(super) fn break_stream(&mut self, id: u64, filter: Option<Nanos>, companion: Option<Nanos>) {
         let Some(stream) = self.streams.get_mut(&id) else {
             return;
         };
-        stream.up_lost = true;
-        stream.down_lost = true;
-        if let Some(after) = filter {
-            self.agenda.put(self.now + after, Due::Down(id, Down::End));
+        stream.up_dropped = true;
+        stream.down_dropped = true;
+        if let Some(wait) = filter {
+            self.event_queue
+                .schedule(self.now + wait, SimEvent::AtFilter(id, ToFilter::End));
         }
-        if let Some(after) = companion {
-            self.agenda.put(self.now + after, Due::Up(id, Up::End));
+        if let Some(wait) = companion {
+            self.event_queue
+                .schedule(self.now + wait, SimEvent::AtCompanion(id, ToCompanion::End));
         }
     }
 
-    /// Nothing passes any more: the filter's host notices by its keepalive, the companion by itself.
+    /// A stream carries nothing any more. The filter's host notices by its keepalive, the companion at once or never.
     pub(super) fn silence_stream(&mut self, id: u64, companion_notices: bool) {
-        let soon = self.dice.below(20 * MILLI);
-        self.break_stream(id, Some(KEEPALIVE), companion_notices.then_some(soon));
+        let wait = self.rng.below(20 * MILLI);
+        self.break_stream(id, Some(KEEPALIVE), companion_notices.then_some(wait));
     }
 
-    /// Everything that is sent from now on takes this long more.
-    pub(super) fn stall_stream(&mut self, id: u64, by: Nanos) {
+    /// Delays all later messages of a stream.
+    pub(super) fn stall_stream(&mut self, id: u64, delay: Nanos) {
         if let Some(stream) = self.streams.get_mut(&id) {
-            stream.up_last = stream.up_last.max(self.now) + by;
-            stream.down_last = stream.down_last.max(self.now) + by;
-            // Never longer than a keepalive takes, or the stream would be cut.
-            stream.up_last = stream.up_last.min(self.now + 3_000 * MILLI);
-            stream.down_last = stream.down_last.min(self.now + 3_000 * MILLI);
+            let latest = self.now + STALL_MAX;
+            stream.up_last = (stream.up_last.max(self.now) + delay).min(latest);
+            stream.down_last = (stream.down_last.max(self.now) + delay).min(latest);
         }
     }
 
-    fn forget_stream(&mut self, id: u64) {
+    fn remove_closed_stream(&mut self, id: u64) {
         if self
             .streams
             .get(&id)
-            .is_some_and(|it| !it.at_filter && !it.at_companion)
+            .is_some_and(|stream| !stream.open_at_filter && !stream.open_at_companion)
         {
             self.streams.remove(&id);
         }
     }
 
-    /// The companion's process has gone, and with it its ends of all streams.
-    pub(super) fn companion_gone(&mut self, silently: bool) {
-        let held = |(id, it): (&u64, &Stream)| it.at_companion.then_some(*id);
-        let ids: Vec<u64> = self.streams.iter().filter_map(held).collect();
+    /// The companion's process ends, and with it its ends of all streams.
+    pub(super) fn drop_companion_streams(&mut self, silently: bool) {
+        let open = |(id, stream): (&u64, &Stream)| stream.open_at_companion.then_some(*id);
+        let ids: Vec<u64> = self.streams.iter().filter_map(open).collect();
         for id in ids {
             let delay = if silently { KEEPALIVE } else { self.delay() };
             if let Some(stream) = self.streams.get_mut(&id) {
-                stream.at_companion = false;
+                stream.open_at_companion = false;
             }
             self.break_stream(id, Some(delay), None);
-            self.forget_stream(id);
+            self.remove_closed_stream(id);
         }
     }
 
-    /// A root context has gone without a word; the companion notices now, or never.
-    pub(super) fn root_gone(&mut self, root: u64, silently: bool) {
+    /// A root context ends without closing its streams. The companion notices soon, or never if `silently`.
+    pub(super) fn drop_root_streams(&mut self, root: u64, silently: bool) {
         let ids: Vec<u64> = self
             .streams
             .iter()
-            .filter(|(_, it)| it.root == root)
+            .filter(|(_, stream)| stream.root == root)
             .map(|(id, _)| *id)
             .collect();
         for id in ids {
             let delay = self.delay();
             if let Some(stream) = self.streams.get_mut(&id) {
-                stream.at_filter = false;
+                stream.open_at_filter = false;
             }
             self.break_stream(id, None, (!silently).then_some(delay));
-            self.forget_stream(id);
+            self.remove_closed_stream(id);
         }
     }
 }

@@ -1,7 +1,7 @@
-//! Other configurations: what is in force now where that isn't the setting's own, told to a companion that lives, and
-//! found by filters and companions that begin.
+//! Configuration reloads: the difference between the current configuration and the scenario's. A running companion
+//! receives each change; filters and companions that start later find the current configuration.
 //!
-//! Bounds never rise over the setting's, so that what is held against these still holds.
+//! A reload never raises a bound above the scenario's, so the invariants can use the scenario's bounds.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,100 +12,102 @@ use penstock_engine::units::Decimal;
 use penstock_wire as wire;
 
 use super::World;
-use super::agenda::SECOND;
-use super::faults::Fault;
+use super::event::Repair;
+use super::time::SECOND;
 
-/// What differs from the setting.
+/// Differences between the current configuration and the scenario's.
 #[derive(Debug, Default)]
-pub(super) struct Differing {
-    /// Pools that the configuration doesn't have.
-    dropped: BTreeSet<usize>,
-    /// Servers that their pools don't list.
-    absent: BTreeSet<usize>,
-    /// Rules of pools.
+pub(super) struct Overrides {
+    removed_pools: BTreeSet<usize>,
+    removed_servers: BTreeSet<usize>,
+    /// Policies by pool.
     rules: BTreeMap<usize, Policy>,
 }
 
 impl World {
-    /// What a companion of this term is made with now.
-    pub(super) fn settings_in_force(&self, term: u64) -> Settings {
+    /// The settings with which a companion of this term starts now.
+    pub(super) fn current_settings(&self, term: u64) -> Settings {
         let servers = &self.servers;
-        let ready = |address: &str| servers.iter().any(|it| it.address == address && it.listed);
-        let mut settings = self.setting.settings(term, self.policy, &ready);
-        settings.policy = self.policy_in_force();
-        for (pool, of) in settings.pools.iter_mut().enumerate() {
-            if let Some(rules) = self.differing.rules.get(&pool) {
-                of.policy = rules.clone();
+        let ready = |address: &str| {
+            servers
+                .iter()
+                .any(|server| server.address == address && server.ready)
+        };
+        let mut settings = self.scenario.settings(term, self.policy_version, &ready);
+        settings.policy = self.current_policy();
+        for (index, pool) in settings.pools.iter_mut().enumerate() {
+            if let Some(rules) = self.overrides.rules.get(&index) {
+                pool.policy = rules.clone();
             }
-            of.endpoints.retain(|endpoint| !self.is_absent(&endpoint.address));
+            pool.endpoints
+                .retain(|endpoint| !self.is_removed(&endpoint.address));
         }
-        let dropped = &self.differing.dropped;
-        let mut pool = 0..;
-        settings
-            .pools
-            .retain(|_| pool.next().is_some_and(|pool| !dropped.contains(&pool)));
+        self.retain_configured(&mut settings.pools);
         settings
     }
 
-    /// What filters are told now.
-    pub(super) fn policy_in_force(&self) -> wire::Policy {
-        let mut policy = self.setting.policy(self.policy);
-        for (pool, rules) in &self.differing.rules {
-            if let Some(of) = policy.pools.get_mut(*pool) {
-                of.ttl_ms = u64::try_from(rules.queue.ttl.as_millis()).unwrap_or(u64::MAX);
+    /// The policy that filters receive now.
+    pub(super) fn current_policy(&self) -> wire::Policy {
+        let mut policy = self.scenario.policy(self.policy_version);
+        for (index, rules) in &self.overrides.rules {
+            if let Some(pool) = policy.pools.get_mut(*index) {
+                pool.ttl_ms = u64::try_from(rules.queue.ttl.as_millis()).unwrap_or(u64::MAX);
             }
         }
-        let dropped = &self.differing.dropped;
-        let mut pool = 0..;
-        policy
-            .pools
-            .retain(|_| pool.next().is_some_and(|pool| !dropped.contains(&pool)));
+        self.retain_configured(&mut policy.pools);
         policy
     }
 
-    fn is_absent(&self, address: &str) -> bool {
-        let absent = &self.differing.absent;
-        absent
+    /// Drops the removed pools from a list of all pools.
+    fn retain_configured<T>(&self, pools: &mut Vec<T>) {
+        let removed = &self.overrides.removed_pools;
+        let mut indices = 0..;
+        pools.retain(|_| indices.next().is_some_and(|index| !removed.contains(&index)));
+    }
+
+    fn is_removed(&self, address: &str) -> bool {
+        self.overrides
+            .removed_servers
             .iter()
-            .any(|server| self.servers[*server].address == address)
+            .any(|index| self.servers[*index].address == address)
     }
 
     fn reload(&mut self) {
-        self.policy += 1;
-        // A control's term is its own, whatever it is told.
-        let settings = self.settings_in_force(0);
-        self.tell_companion(Event::Settings(Box::new(settings)));
+        self.policy_version += 1;
+        // A running control keeps its term and ignores the settings' term.
+        let settings = self.current_settings(0);
+        self.deliver_to_companion(Event::Settings(Box::new(settings)));
     }
 
-    /// A pool has other rules from now on.
-    pub(super) fn retune(&mut self) {
-        let pool = self.dice.below(self.setting.pools.len() as u64) as usize;
-        if self.differing.rules.remove(&pool).is_none() || self.dice.percent(70) {
-            let rules = self.other_rules(pool);
-            self.differing.rules.insert(pool, rules);
+    /// Changes a pool's policy, or restores the scenario's.
+    pub(super) fn change_rules(&mut self) {
+        let pool = self.rng.below(self.scenario.pools.len() as u64) as usize;
+        if self.overrides.rules.remove(&pool).is_none() || self.rng.percent(70) {
+            let rules = self.draw_rules(pool);
+            self.overrides.rules.insert(pool, rules);
         }
         self.reload();
     }
 
-    fn other_rules(&mut self, pool: usize) -> Policy {
-        let mut rules = self.setting.pools[pool].policy.clone();
-        let dice = &mut self.dice;
-        rules.flows.discipline = dice.one(&Discipline::ALL);
-        rules.flows.cost = dice.one(&[CostUnit::Tokens, CostUnit::Requests]);
-        rules.flows.default_weight = dice.one(&[1.0, 2.5]);
-        rules.flows.max_in_flight = dice.percent(20).then_some(2);
-        rules.flows.max_in_flight_per_endpoint = dice.percent(20).then_some(1);
-        rules.per_model = dice.percent(30);
-        rules.bands.mode = dice.one(&[BandMode::Strict, BandMode::Weighted([1.0, 2.0, 3.0])]);
-        rules.queue.total_capacity = dice.one(&[0, 5, 1_000]);
-        rules.queue.flow_capacity = dice.one(&[1, 100]);
-        rules.queue.enabled = !dice.percent(10);
-        rules.queue.max_rate = dice.percent(10).then_some(20.0);
-        rules.queue.ttl = rules.queue.ttl * dice.one(&[1, 2, 4]) / 2;
+    fn draw_rules(&mut self, pool: usize) -> Policy {
+        let mut rules = self.scenario.pools[pool].policy.clone();
+        let rng = &mut self.rng;
+        rules.flows.discipline = rng.choose(&Discipline::ALL);
+        rules.flows.cost = rng.choose(&[CostUnit::Tokens, CostUnit::Requests]);
+        rules.flows.default_weight = rng.choose(&[1.0, 2.5]);
+        rules.flows.max_in_flight = rng.percent(20).then_some(2);
+        rules.flows.max_in_flight_per_endpoint = rng.percent(20).then_some(1);
+        rules.per_model = rng.percent(30);
+        rules.bands.mode = rng.choose(&[BandMode::Strict, BandMode::Weighted([1.0, 2.0, 3.0])]);
+        rules.queue.total_capacity = rng.choose(&[0, 5, 1_000]);
+        rules.queue.flow_capacity = rng.choose(&[1, 100]);
+        rules.queue.enabled = !rng.percent(10);
+        rules.queue.max_rate = rng.percent(10).then_some(20.0);
+        rules.queue.ttl = rules.queue.ttl * rng.choose(&[1, 2, 4]) / 2;
         let one = Decimal::whole(1);
         rules.gate = match rules.gate {
-            // The gate counts for a while, and doesn't.
-            Gate::Auto { initial } if dice.percent(50) => Gate::Bounded {
+            // Switches between the two kinds of gate.
+            Gate::Auto { initial } if rng.percent(50) => Gate::Bounded {
                 unit: StockUnit::Requests,
                 lower: initial,
                 upper: initial,
@@ -115,7 +117,7 @@ impl World {
                 unit: StockUnit::Requests,
                 upper,
                 ..
-            } if upper > one && dice.percent(50) => Gate::Bounded {
+            } if upper > one && rng.percent(50) => Gate::Bounded {
                 unit: StockUnit::Requests,
                 lower: one,
                 upper: one,
@@ -126,56 +128,57 @@ impl World {
         rules
     }
 
-    /// A pool's list of endpoints is without one for a while, told by itself or with everything else.
-    pub(super) fn relist(&mut self) {
-        let server = self.dice.below(self.servers.len() as u64) as usize;
-        if !self.differing.absent.insert(server) {
+    /// Removes an endpoint from its pool's list for a while.
+    pub(super) fn remove_endpoint(&mut self) {
+        let server = self.rng.below(self.servers.len() as u64) as usize;
+        if !self.overrides.removed_servers.insert(server) {
             return;
         }
-        self.tell_list(server);
-        let mean = self.dice.one(&[SECOND / 5, 5 * SECOND]);
-        self.heal_later(Fault::Absent(server), mean);
+        self.publish_endpoints(server);
+        let mean = self.rng.choose(&[SECOND / 5, 5 * SECOND]);
+        self.schedule_repair(Repair::RemovedEndpoint(server), mean);
     }
 
-    pub(super) fn list_again(&mut self, server: usize) {
-        if self.differing.absent.remove(&server) {
-            self.tell_list(server);
+    pub(super) fn restore_endpoint(&mut self, server: usize) {
+        if self.overrides.removed_servers.remove(&server) {
+            self.publish_endpoints(server);
         }
     }
 
-    fn tell_list(&mut self, server: usize) {
-        if self.dice.percent(30) {
+    /// Sends the endpoint list of a server's pool, alone or as part of a reload.
+    fn publish_endpoints(&mut self, server: usize) {
+        if self.rng.percent(30) {
             return self.reload();
         }
-        let pool = &self.setting.pools[self.servers[server].pool].name;
-        let settings = self.settings_in_force(0);
-        let of = settings.pools.into_iter().find(|it| it.name == *pool);
-        let endpoints: Vec<EndpointSettings> = of.map(|it| it.endpoints).unwrap_or_default();
-        let pool = pool.as_str().into();
-        self.tell_companion(Event::Endpoints { pool, endpoints });
+        let name = &self.scenario.pools[self.servers[server].pool].name;
+        let settings = self.current_settings(0);
+        let pool = settings.pools.into_iter().find(|pool| pool.name == *name);
+        let endpoints: Vec<EndpointSettings> = pool.map(|pool| pool.endpoints).unwrap_or_default();
+        let pool = name.as_str().into();
+        self.deliver_to_companion(Event::Endpoints { pool, endpoints });
     }
 
-    /// A pool is taken out of the configuration for a while, unless it is the last.
-    pub(super) fn drop_pool(&mut self) {
-        let pool = self.dice.below(self.setting.pools.len() as u64) as usize;
-        let left = self.setting.pools.len() - self.differing.dropped.len();
-        if left <= 1 || !self.differing.dropped.insert(pool) {
+    /// Removes a pool from the configuration for a while, unless it is the only one left.
+    pub(super) fn remove_pool(&mut self) {
+        let pool = self.rng.below(self.scenario.pools.len() as u64) as usize;
+        let configured = self.scenario.pools.len() - self.overrides.removed_pools.len();
+        if configured <= 1 || !self.overrides.removed_pools.insert(pool) {
             return;
         }
         self.reload();
-        let mean = self.dice.one(&[SECOND / 5, 2 * SECOND, 10 * SECOND]);
-        self.heal_later(Fault::Dropped(pool), mean);
+        let mean = self.rng.choose(&[SECOND / 5, 2 * SECOND, 10 * SECOND]);
+        self.schedule_repair(Repair::RemovedPool(pool), mean);
     }
 
-    pub(super) fn name_again(&mut self, pool: usize) {
-        if self.differing.dropped.remove(&pool) {
+    pub(super) fn restore_pool(&mut self, pool: usize) {
+        if self.overrides.removed_pools.remove(&pool) {
             self.reload();
         }
     }
 
-    /// Everything is as the setting says.
-    pub(super) fn restore(&mut self) {
-        self.differing = Differing::default();
+    /// Restores the scenario's configuration.
+    pub(super) fn restore_configuration(&mut self) {
+        self.overrides = Overrides::default();
         self.reload();
     }
 }

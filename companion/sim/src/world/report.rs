@@ -1,46 +1,46 @@
-//! What a world tells of itself: how much of what happened, and how to see again what went wrong.
+//! Results of a world: how much of each thing happened, and how to reproduce a failure.
 
 use std::collections::BTreeMap;
 use std::fmt;
 
-/// Sums over one world, or many.
+/// Counts over one world or several.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Tally {
+pub struct Summary {
     /// Worlds.
     pub worlds: u64,
     /// Requests that clients sent.
     pub requests: u64,
-    /// Requests that reached a server, each time counted.
+    /// Requests that reached a server; each time counts.
     pub jobs: u64,
-    /// Requests that were queued again.
+    /// Requests that were requeued.
     pub requeues: u64,
-    /// Streams that entered their own Envoy again.
+    /// HTTP streams that Envoy routed to its own requeue listener.
     pub reentries: u64,
-    /// Requests that a filter let go by itself.
-    pub opened: u64,
-    /// Whole audits of the companion.
+    /// Requests that a filter admitted without a companion.
+    pub fallback_admissions: u64,
+    /// Full audits of the companion's state.
     pub audits: u64,
-    /// Things that happened.
+    /// Simulated events.
     pub events: u64,
-    /// The most keys that an Envoy's shared data had at rest.
+    /// The most keys in one Envoy's shared data at the end of a world.
     pub shared_keys_max: u64,
-    /// How requests ended for their clients.
+    /// How requests ended, as clients saw it: status, cut, left or unreachable.
     pub ends: BTreeMap<String, u64>,
-    /// Outcomes, as clients were told them.
+    /// Outcomes in response headers.
     pub outcomes: BTreeMap<String, u64>,
-    /// Faults by their kind.
+    /// Injected faults by kind.
     pub faults: BTreeMap<&'static str, u64>,
 }
 
-impl Tally {
-    /// Adds another's sums.
+impl Summary {
+    /// Adds the counts of `other`.
     pub fn add(&mut self, other: &Self) {
         self.worlds += other.worlds;
         self.requests += other.requests;
         self.jobs += other.jobs;
         self.requeues += other.requeues;
         self.reentries += other.reentries;
-        self.opened += other.opened;
+        self.fallback_admissions += other.fallback_admissions;
         self.audits += other.audits;
         self.events += other.events;
         self.shared_keys_max = self.shared_keys_max.max(other.shared_keys_max);
@@ -56,12 +56,12 @@ impl Tally {
     }
 }
 
-impl fmt::Display for Tally {
+impl fmt::Display for Summary {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(
             f,
-            "{} worlds, {} requests, {} at servers, {} queued again, {} entered again, {} let go by a filter",
-            self.worlds, self.requests, self.jobs, self.requeues, self.reentries, self.opened
+            "{} worlds, {} requests, {} jobs at servers, {} requeues, {} reentries, {} fallback admissions",
+            self.worlds, self.requests, self.jobs, self.requeues, self.reentries, self.fallback_admissions
         )?;
         writeln!(
             f,
@@ -84,14 +84,14 @@ impl fmt::Display for Tally {
     }
 }
 
-/// A world in which something didn't hold.
+/// A world in which an invariant was violated.
 #[derive(Clone, Debug)]
 pub struct Failure {
-    /// The seed that makes it happen again.
+    /// The seed that reproduces the failure.
     pub seed: u64,
-    /// What didn't hold.
-    pub what: String,
-    /// The last events before that, oldest first.
+    /// The violated invariant.
+    pub violation: String,
+    /// The last events before the violation, oldest first.
     pub trace: Vec<String>,
 }
 
@@ -100,10 +100,10 @@ impl fmt::Display for Failure {
         for line in &self.trace {
             writeln!(f, "{line}")?;
         }
-        writeln!(f, "world {}: {}", self.seed, self.what)?;
+        writeln!(f, "world {}: {}", self.seed, self.violation)?;
         write!(
             f,
-            "again: PENSTOCK_WORLD={} cargo test -p penstock-sim --test world",
+            "reproduce with: PENSTOCK_WORLD={} cargo test -p penstock-sim --test world",
             self.seed
         )
     }

@@ -1,21 +1,23 @@
-//! Model servers, as far as a gateway can tell: they take a request, take their time, and answer; or they refuse,
-//! reset, break off or hang. What is in progress here is the truth that all books are held against.
+//! Model servers as a gateway sees them: a server accepts a request, takes some time and answers; or it refuses, resets,
+//! truncates or hangs. The jobs in progress here are the truth against which the invariants compare all other counts.
 
 use super::World;
-use super::agenda::{Due, MICRO, MILLI, Nanos, Why};
-use super::http::{SERVER_HEADER, VIA_UPSTREAM};
+use super::event::{AttemptError, SimEvent};
+use super::headers::SERVER_HEADER;
+use super::http::VIA_UPSTREAM;
+use super::time::{MICRO, MILLI, Nanos};
 
-/// How a server is.
+/// How a server behaves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Mode {
-    Well,
-    /// It takes no connection.
+    Healthy,
+    /// Refuses connections.
     Refuses,
-    /// It takes requests and cuts the connection before an answer.
+    /// Accepts requests and closes the connection before a response.
     Resets,
-    /// It breaks off inside the answer.
-    BreaksOff,
-    /// It takes requests and says nothing.
+    /// Closes the connection in the middle of a response.
+    Truncates,
+    /// Accepts requests and never responds.
     Hangs,
 }
 
@@ -25,8 +27,8 @@ pub(super) struct Server {
     pub(super) address: String,
     pub(super) pool: usize,
     pub(super) mode: Mode,
-    /// Its health check passes.
-    pub(super) listed: bool,
+    /// The server passes its health check.
+    pub(super) ready: bool,
 }
 
 /// A request at a server.
@@ -34,129 +36,133 @@ pub(super) struct Server {
 pub(super) struct Job {
     pub(super) http: u64,
     pub(super) server: usize,
-    /// It wasn't granted to this server first.
+    /// Envoy tried another host first, so the grant does not name this server.
     pub(super) fallback: bool,
-    fate: Mode,
-    begun: bool,
-    rest: Nanos,
+    /// The server's mode when the job started.
+    mode: Mode,
+    response_started: bool,
+    /// Time from the start of the response to its end.
+    response_time: Nanos,
 }
 
 impl World {
     /// A request reaches a server.
-    pub(super) fn begin_job(&mut self, http: u64, address: &str) {
-        let Some(server) = self.servers.iter().position(|it| it.address == address) else {
-            return self.broken(|| format!("http {http} goes to {address}, which is no server"));
+    pub(super) fn start_job(&mut self, http: u64, address: &str) {
+        let Some(index) = self.servers.iter().position(|server| server.address == address) else {
+            return self.fail(|| format!("http {http} is routed to {address}, which is no server"));
         };
-        let mode = self.servers[server].mode;
+        let mode = self.servers[index].mode;
         if mode == Mode::Refuses {
-            let wait = self.dice.below(5 * MILLI);
-            return self.agenda.put(self.now + wait, Due::Failed(http, Why::Refused));
+            let wait = self.rng.below(5 * MILLI);
+            return self.event_queue.schedule(
+                self.now + wait,
+                SimEvent::AttemptFailed(http, AttemptError::Refused),
+            );
         }
-        let Some(of) = self.https.get_mut(&http) else {
+        let Some(stream) = self.http_streams.get_mut(&http) else {
             return;
         };
-        self.jobs_begun += 1;
-        let id = self.jobs_begun;
-        of.job = Some(id);
-        let fallback = of.is_fallback();
-        let mean = self.setting.service;
-        let time = self.dice.around(mean).max(100 * MICRO);
-        let first = match mode {
-            Mode::Well | Mode::BreaksOff | Mode::Refuses => time / 4,
-            Mode::Resets => self.dice.below(time / 2 + 1),
-            Mode::Hangs => Nanos::MAX,
+        self.jobs_started += 1;
+        let id = self.jobs_started;
+        stream.job = Some(id);
+        let fallback = stream.is_fallback();
+        let mean = self.scenario.service;
+        let time = self.rng.exponential(mean).max(100 * MICRO);
+        let first_step = match mode {
+            Mode::Healthy | Mode::Truncates | Mode::Refuses => Some(time / 4),
+            Mode::Resets => Some(self.rng.below(time / 2 + 1)),
+            Mode::Hangs => None,
         };
         let job = Job {
             http,
-            server,
+            server: index,
             fallback,
-            fate: mode,
-            begun: false,
-            rest: time - time / 4,
+            mode,
+            response_started: false,
+            response_time: time - time / 4,
         };
         self.jobs.insert(id, job);
-        self.tally.jobs += 1;
-        if first < Nanos::MAX {
-            self.agenda.put(self.now + first, Due::Job(id));
+        self.summary.jobs += 1;
+        if let Some(wait) = first_step {
+            self.event_queue.schedule(self.now + wait, SimEvent::JobStep(id));
         }
-        self.check_job(id);
+        self.check_servers(id);
     }
 
-    /// A job is a step further.
-    pub(super) fn job_steps(&mut self, id: u64) {
+    /// A job starts its response, ends it, or fails.
+    pub(super) fn advance_job(&mut self, id: u64) {
         let Some(job) = self.jobs.get_mut(&id) else {
             return;
         };
         let http = job.http;
         let root_dead = self
-            .https
+            .http_streams
             .get(&http)
-            .is_none_or(|it| self.roots.get(&it.root).is_none_or(|root| root.dead));
+            .is_none_or(|http| self.roots.get(&http.root).is_none_or(|root| root.dead));
         if root_dead {
-            // The next byte meets a filter that isn't there.
-            return self.cut(http, "wasm_fail_stream");
+            // Envoy fails the stream at the next callback into the trapped VM.
+            return self.reset_http_stream(http, "wasm_fail_stream");
         }
-        match (job.fate, job.begun) {
+        match (job.mode, job.response_started) {
             (Mode::Resets | Mode::Hangs, _) => {
-                self.end_job(id);
-                if let Some(of) = self.https.get_mut(&http) {
-                    of.job = None;
-                }
-                self.failed(http, Why::Reset);
+                self.detach_job(id, http);
+                self.attempt_failed(http, AttemptError::Reset);
             }
-            (Mode::Well | Mode::BreaksOff | Mode::Refuses, false) => {
-                job.begun = true;
-                let rest = job.rest;
-                self.agenda.put(self.now + rest, Due::Job(id));
-                let status = if self.dice.mille(5) { "500" } else { "200" };
-                let server = self.https.get(&http).map(|it| it.address.clone());
+            (Mode::Healthy | Mode::Truncates | Mode::Refuses, false) => {
+                job.response_started = true;
+                let wait = job.response_time;
+                self.event_queue.schedule(self.now + wait, SimEvent::JobStep(id));
+                let status = if self.rng.per_mille(5) { "500" } else { "200" };
+                let server = self.http_streams.get(&http).map(|http| http.address.clone());
                 let pairs = vec![
                     (":status".to_owned(), status.to_owned()),
                     ("content-type".to_owned(), "application/json".to_owned()),
                     (SERVER_HEADER.to_owned(), server.unwrap_or_default()),
                 ];
-                self.head(http, pairs, VIA_UPSTREAM, VIA_UPSTREAM, false);
+                self.start_response(http, pairs, VIA_UPSTREAM);
             }
-            (Mode::BreaksOff, true) => {
-                self.end_job(id);
-                if let Some(of) = self.https.get_mut(&http) {
-                    of.job = None;
-                }
-                self.cut(http, "upstream_reset_after_response_started{remote_reset}");
+            (Mode::Truncates, true) => {
+                self.detach_job(id, http);
+                self.reset_http_stream(http, "upstream_reset_after_response_started{remote_reset}");
             }
-            (Mode::Well | Mode::Refuses, true) => {
-                self.end_job(id);
-                if let Some(of) = self.https.get_mut(&http) {
-                    of.job = None;
-                }
-                let output = self.dice.between(1, 300);
-                let prompt = self.dice.between(1, 500);
+            (Mode::Healthy | Mode::Refuses, true) => {
+                self.detach_job(id, http);
+                let output = self.rng.between(1, 300);
+                let prompt = self.rng.between(1, 500);
                 let body =
                     format!(r#"{{"usage":{{"prompt_tokens":{prompt},"completion_tokens":{output}}}}}"#);
-                self.tail(http, body.as_bytes(), "via_upstream");
+                self.end_response(http, body.as_bytes(), VIA_UPSTREAM);
             }
         }
     }
 
-    /// A job is over: done, or its client has gone.
+    /// A job ends before its HTTP stream does.
+    fn detach_job(&mut self, id: u64, http: u64) {
+        self.end_job(id);
+        if let Some(http) = self.http_streams.get_mut(&http) {
+            http.job = None;
+        }
+    }
+
+    /// A job ends: it is done, or its client has disconnected.
     pub(super) fn end_job(&mut self, id: u64) {
         self.jobs.remove(&id);
     }
 
-    /// A server is another from now on. What hung there is cut.
-    pub(super) fn set_mode(&mut self, server: usize, mode: Mode) {
-        let before = std::mem::replace(&mut self.servers[server].mode, mode);
-        let address = self.servers[server].address.clone();
-        self.note(|| format!("server {address} is {mode:?}"));
+    /// Changes how a server behaves. Jobs that hung there are reset.
+    pub(super) fn set_mode(&mut self, index: usize, mode: Mode) {
+        let before = std::mem::replace(&mut self.servers[index].mode, mode);
+        let address = self.servers[index].address.clone();
+        self.note(|| format!("server {address}: {mode:?}"));
         if before == Mode::Hangs {
             let hung: Vec<u64> = self
                 .jobs
                 .iter()
-                .filter(|(_, it)| it.server == server && it.fate == Mode::Hangs)
+                .filter(|(_, job)| job.server == index && job.mode == Mode::Hangs)
                 .map(|(id, _)| *id)
                 .collect();
             for id in hung {
-                self.agenda.put(self.now, Due::Job(id));
+                self.event_queue.schedule(self.now, SimEvent::JobStep(id));
             }
         }
     }

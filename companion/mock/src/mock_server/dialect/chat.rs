@@ -1,4 +1,4 @@
-//! /v1/chat/completions.
+//! Responses of /v1/chat/completions.
 
 use serde_json::{Value, json};
 
@@ -7,7 +7,7 @@ use super::{Answer, Dialect, Sse, finish_reason, usage};
 pub(super) struct Chat;
 
 impl Dialect for Chat {
-    fn whole(&self, answer: &Answer) -> Value {
+    fn complete(&self, answer: &Answer) -> Value {
         json!({
             "id": id(answer),
             "object": "chat.completion",
@@ -23,7 +23,7 @@ impl Dialect for Chat {
         })
     }
 
-    fn open(&self, answer: &Answer, out: &mut Sse) {
+    fn start(&self, answer: &Answer, out: &mut Sse) {
         out.data(&chunk(answer, &json!({"role": "assistant", "content": ""}), None));
     }
 
@@ -31,7 +31,7 @@ impl Dialect for Chat {
         out.data(&chunk(answer, &json!({"content": text}), None));
     }
 
-    fn close(&self, answer: &Answer, out: &mut Sse) {
+    fn end(&self, answer: &Answer, out: &mut Sse) {
         out.data(&chunk(answer, &json!({}), Some(finish_reason(answer))));
         if answer.include_usage {
             let mut last = chunk(answer, &Value::Null, None);

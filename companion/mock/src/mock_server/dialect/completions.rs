@@ -1,4 +1,4 @@
-//! /v1/completions.
+//! Responses of /v1/completions.
 
 use serde_json::{Value, json};
 
@@ -7,19 +7,19 @@ use super::{Answer, Dialect, Sse, finish_reason, usage};
 pub(super) struct Completions;
 
 impl Dialect for Completions {
-    fn whole(&self, answer: &Answer) -> Value {
-        let mut whole = chunk(answer, &answer.text, Some(finish_reason(answer)));
-        whole["usage"] = usage(answer);
-        whole
+    fn complete(&self, answer: &Answer) -> Value {
+        let mut response = chunk(answer, &answer.text, Some(finish_reason(answer)));
+        response["usage"] = usage(answer);
+        response
     }
 
-    fn open(&self, _: &Answer, _: &mut Sse) {}
+    fn start(&self, _: &Answer, _: &mut Sse) {}
 
     fn token(&self, answer: &Answer, text: &str, out: &mut Sse) {
         out.data(&chunk(answer, text, None));
     }
 
-    fn close(&self, answer: &Answer, out: &mut Sse) {
+    fn end(&self, answer: &Answer, out: &mut Sse) {
         out.data(&chunk(answer, "", Some(finish_reason(answer))));
         if answer.include_usage {
             let mut last = chunk(answer, "", None);

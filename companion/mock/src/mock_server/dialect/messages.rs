@@ -1,4 +1,4 @@
-//! /v1/messages, Anthropic's.
+//! Responses of /v1/messages, Anthropic's API.
 
 use serde_json::{Value, json};
 
@@ -7,12 +7,12 @@ use super::{Answer, Dialect, Sse};
 pub(super) struct Messages;
 
 impl Dialect for Messages {
-    fn whole(&self, answer: &Answer) -> Value {
+    fn complete(&self, answer: &Answer) -> Value {
         let content = [json!({"type": "text", "text": answer.text})];
         message(answer, &content, Some(stop_reason(answer)), answer.output)
     }
 
-    fn open(&self, answer: &Answer, out: &mut Sse) {
+    fn start(&self, answer: &Answer, out: &mut Sse) {
         let message = message(answer, &[], None, 1);
         out.event(
             "message_start",
@@ -32,7 +32,7 @@ impl Dialect for Messages {
         );
     }
 
-    fn close(&self, answer: &Answer, out: &mut Sse) {
+    fn end(&self, answer: &Answer, out: &mut Sse) {
         out.event(
             "content_block_stop",
             &json!({"type": "content_block_stop", "index": 0}),

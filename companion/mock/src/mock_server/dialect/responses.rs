@@ -1,4 +1,4 @@
-//! /v1/responses.
+//! Responses of /v1/responses.
 
 use serde_json::{Value, json};
 
@@ -7,8 +7,8 @@ use super::{Answer, Dialect, Sse};
 pub(super) struct Responses;
 
 impl Dialect for Responses {
-    fn whole(&self, answer: &Answer) -> Value {
-        let (status, details) = ended(answer);
+    fn complete(&self, answer: &Answer) -> Value {
+        let (status, details) = final_status(answer);
         response(
             answer,
             status,
@@ -18,7 +18,7 @@ impl Dialect for Responses {
         )
     }
 
-    fn open(&self, answer: &Answer, out: &mut Sse) {
+    fn start(&self, answer: &Answer, out: &mut Sse) {
         let started = response(answer, "in_progress", &Value::Null, &[], &Value::Null);
         let mut item = item(answer, "in_progress");
         item["content"] = json!([]);
@@ -34,12 +34,12 @@ impl Dialect for Responses {
             out,
             "response.content_part.added",
             3,
-            inside(answer, json!({"part": part("")})),
+            with_position(answer, json!({"part": part("")})),
         );
     }
 
     fn token(&self, answer: &Answer, text: &str, out: &mut Sse) {
-        let delta = inside(answer, json!({"delta": text, "logprobs": []}));
+        let delta = with_position(answer, json!({"delta": text, "logprobs": []}));
         send(
             out,
             "response.output_text.delta",
@@ -48,25 +48,25 @@ impl Dialect for Responses {
         );
     }
 
-    fn close(&self, answer: &Answer, out: &mut Sse) {
+    fn end(&self, answer: &Answer, out: &mut Sse) {
         let next = OPENING + answer.output;
-        let text = inside(answer, json!({"text": answer.text, "logprobs": []}));
+        let text = with_position(answer, json!({"text": answer.text, "logprobs": []}));
         send(out, "response.output_text.done", next, text);
-        let done = inside(answer, json!({"part": part(&answer.text)}));
+        let done = with_position(answer, json!({"part": part(&answer.text)}));
         send(out, "response.content_part.done", next + 1, done);
         let done = json!({"output_index": 0, "item": item(answer, "completed")});
         send(out, "response.output_item.done", next + 2, done);
-        let (status, _) = ended(answer);
+        let (status, _) = final_status(answer);
         send(
             out,
             &format!("response.{status}"),
             next + 3,
-            json!({"response": self.whole(answer)}),
+            json!({"response": self.complete(answer)}),
         );
     }
 }
 
-/// Events before the first token.
+/// Number of events before the first token.
 const OPENING: u64 = 4;
 
 fn send(out: &mut Sse, kind: &str, sequence: u64, mut event: Value) {
@@ -75,8 +75,8 @@ fn send(out: &mut Sse, kind: &str, sequence: u64, mut event: Value) {
     out.event(kind, &event);
 }
 
-/// Names the one content part of the one item.
-fn inside(answer: &Answer, mut event: Value) -> Value {
+/// Adds the position of the response's only content part.
+fn with_position(answer: &Answer, mut event: Value) -> Value {
     event["item_id"] = json!(format!("msg_mock_{}", answer.number));
     event["output_index"] = json!(0);
     event["content_index"] = json!(0);
@@ -97,7 +97,7 @@ fn item(answer: &Answer, status: &str) -> Value {
     })
 }
 
-fn ended(answer: &Answer) -> (&'static str, Value) {
+fn final_status(answer: &Answer) -> (&'static str, Value) {
     if answer.limited {
         ("incomplete", json!({"reason": "max_output_tokens"}))
     } else {

@@ -1,4 +1,4 @@
-//! What a seed's world is like: how many of what, which policy, how fast, and which faults befall it.
+//! The scenario of a seed: pools, Envoys, load, policies, and the kinds of faults.
 
 use core::time::Duration;
 
@@ -11,64 +11,65 @@ use penstock_model::slo::Policy as SloPolicy;
 use penstock_model::{Parameters, Targets};
 use penstock_wire as wire;
 
-use super::agenda::{MICRO, MILLI, Nanos, SECOND};
-use super::dice::Dice;
-use super::faults::Kind;
+use super::faults::FaultKind;
+use super::rng::Rng;
+use super::time::{MICRO, MILLI, Nanos, SECOND};
 
-/// A pool, as everyone in the world knows it.
+/// A pool.
 #[derive(Debug)]
-pub(super) struct PoolSetting {
+pub(super) struct PoolScenario {
     pub(super) name: String,
-    /// Addresses of its servers.
+    /// Addresses of the pool's servers.
     pub(super) servers: Vec<String>,
     pub(super) policy: Policy,
     pub(super) hold: Duration,
     pub(super) open: bool,
     pub(super) requeues: u32,
-    /// Stock is counted in tokens.
+    /// Whether stock is counted in tokens.
     pub(super) in_tokens: bool,
     pub(super) slo: SloPolicy,
-    /// What an earlier life has learned.
+    /// Parameters that an earlier companion has learned.
     pub(super) kept: Option<Kept>,
-    /// Requests that one server takes at most; `None`: stock isn't counted in requests.
+    /// The most requests at one server; `None`: stock isn't counted in requests.
     pub(super) server_bound: Option<u64>,
-    /// What the pool takes at most while all its servers are ready.
+    /// The most requests at the pool's servers while all of them are ready; `None`: stock isn't counted in requests.
     pub(super) pool_bound: Option<u64>,
 }
 
-/// What doesn't change while a world lasts.
+/// The properties of a world that stay the same for its whole run.
 #[derive(Debug)]
-pub(super) struct Setting {
-    pub(super) pools: Vec<PoolSetting>,
+pub(super) struct Scenario {
+    pub(super) pools: Vec<PoolScenario>,
     pub(super) envoys: usize,
-    /// Workers of one Envoy, the main thread's VM included.
+    /// VMs of one Envoy, including the main thread's.
     pub(super) workers: usize,
     pub(super) requests: u64,
     /// Mean time between two requests.
     pub(super) interval: Nanos,
-    /// Mean time that a server takes.
+    /// Mean time of a request at a server.
     pub(super) service: Nanos,
+    /// Mean network delay of a message.
     pub(super) delay: Nanos,
-    /// No message takes longer than this.
+    /// The longest delay of a message.
     pub(super) delay_max: Nanos,
-    /// The companion's driver takes its inbox in batches, up to this long after each other.
+    /// The longest time between an event's arrival in the companion's inbox and the batch that processes it.
     pub(super) batch: Nanos,
     pub(super) startup_wait: Duration,
     pub(super) flows: u64,
-    pub(super) leavers_percent: u64,
+    pub(super) cancel_percent: u64,
     pub(super) slow_bodies_percent: u64,
-    pub(super) oddities_percent: u64,
-    pub(super) faults: Vec<Kind>,
+    pub(super) malformed_percent: u64,
+    pub(super) faults: Vec<FaultKind>,
     pub(super) fault_interval: Nanos,
     pub(super) seed: u64,
 }
 
-/// What pools whose gate is the predicted iteration aim at,
+/// Targets of pools whose gate is the predicted iteration.
 const TARGETS: Targets = Targets {
     ttft_ms: Some(400.0),
     itl_ms: Some(40.0),
 };
-/// and what is taken to be known of their servers: some requests of the worlds fit, and some more don't.
+/// Learned parameters of those pools. With them, some of a world's requests fit within the targets, and more don't.
 const KEPT: Kept = Kept {
     parameters: Parameters {
         alpha_ms: 8.0,
@@ -78,54 +79,58 @@ const KEPT: Kept = Kept {
     ttft_bias: 1.2,
 };
 
-fn quarters(of: u64) -> Decimal {
-    Decimal::from_billionths(u128::from(of) * Decimal::ONE / 4)
+fn quarters(count: u64) -> Decimal {
+    Decimal::from_billionths(u128::from(count) * Decimal::ONE / 4)
 }
 
-impl Setting {
-    pub(super) fn draw(seed: u64, dice: &mut Dice) -> Self {
-        let mut pools: Vec<PoolSetting> = (0..dice.between(1, 2)).map(|number| pool(number, dice)).collect();
-        let span = dice.one(&[5, 20, 20, 60, 120]) * SECOND;
-        let requests = dice.between(200, 600);
+impl Scenario {
+    pub(super) fn draw(seed: u64, rng: &mut Rng) -> Self {
+        let mut pools: Vec<PoolScenario> = (0..rng.between(1, 2)).map(|number| pool(number, rng)).collect();
+        let span = rng.choose(&[5, 20, 20, 60, 120]) * SECOND;
+        let requests = rng.between(200, 600);
         let interval = span / requests;
         let slots: u64 = pools
             .iter()
-            .map(|it| it.servers.len() as u64 * it.server_bound.unwrap_or(4))
+            .map(|pool| pool.servers.len() as u64 * pool.server_bound.unwrap_or(4))
             .sum();
-        let load_percent = dice.one(&[30, 60, 80, 110, 200]);
+        let load_percent = rng.choose(&[30, 60, 80, 110, 200]);
         let service = (slots * interval * load_percent / 100).clamp(MILLI, 20 * SECOND);
         for pool in &mut pools {
-            // Most queues are such that most of what waits goes in the end.
-            let ttl = Duration::from_nanos(service * dice.one(&[2, 10, 40, 40]));
+            // With most of these values, most waiting requests are granted in the end.
+            let ttl = Duration::from_nanos(service * rng.choose(&[2, 10, 40, 40]));
             pool.policy.queue.ttl = ttl.clamp(Duration::from_millis(500), Duration::from_secs(120));
         }
-        let delay = dice.one(&[50 * MICRO, 300 * MICRO, 2 * MILLI, 30 * MILLI]);
-        let share = dice.one(&[0, 15, 15, 40, 40, 100, 100]);
-        let faults: Vec<Kind> = Kind::ALL.into_iter().filter(|_| dice.percent(share)).collect();
-        let stalls = faults.contains(&Kind::Stall);
+        let delay = rng.choose(&[50 * MICRO, 300 * MICRO, 2 * MILLI, 30 * MILLI]);
+        let share = rng.choose(&[0, 15, 15, 40, 40, 100, 100]);
+        let faults: Vec<FaultKind> = FaultKind::ALL
+            .iter()
+            .copied()
+            .filter(|_| rng.percent(share))
+            .collect();
+        let stalls = faults.contains(&FaultKind::StreamStall);
         Self {
-            envoys: usize::from(dice.percent(35)) + 1,
-            workers: dice.one(&[1, 2, 2, 3, 4]),
+            envoys: usize::from(rng.percent(35)) + 1,
+            workers: rng.choose(&[1, 2, 2, 3, 4]),
             requests,
             interval,
             service,
             delay,
             delay_max: delay * 8 + if stalls { 3_500 * MILLI } else { 0 },
-            batch: dice.one(&[0, 0, 500 * MICRO, 20 * MILLI]),
-            startup_wait: Duration::from_millis(dice.one(&[0, 200, 2_000])),
-            flows: dice.one(&[1, 3, 8, 40]),
-            leavers_percent: dice.one(&[0, 3, 20]),
-            slow_bodies_percent: dice.one(&[0, 5, 30]),
-            oddities_percent: dice.one(&[0, 3]),
-            fault_interval: span / dice.one(&[3, 10, 40, 200]),
+            batch: rng.choose(&[0, 0, 500 * MICRO, 20 * MILLI]),
+            startup_wait: Duration::from_millis(rng.choose(&[0, 200, 2_000])),
+            flows: rng.choose(&[1, 3, 8, 40]),
+            cancel_percent: rng.choose(&[0, 3, 20]),
+            slow_bodies_percent: rng.choose(&[0, 5, 30]),
+            malformed_percent: rng.choose(&[0, 3]),
+            fault_interval: span / rng.choose(&[3, 10, 40, 200]),
             faults,
             pools,
             seed,
         }
     }
 
-    /// What every filter is told; `number` names this version of it.
-    pub(super) fn policy(&self, number: u64) -> wire::Policy {
+    /// The policy of this version, as filters receive it.
+    pub(super) fn policy(&self, version: u64) -> wire::Policy {
         let header = |name: &str| wire::Source {
             from: Some(wire::source::From::Header(name.into())),
         };
@@ -147,7 +152,7 @@ impl Setting {
             prefix_hashes: false,
         });
         wire::Policy {
-            digest: format!("p{number}"),
+            digest: format!("p{version}"),
             routes: vec![wire::Route {
                 path: "/v1/chat/completions".into(),
                 api: wire::Api::ChatCompletions.into(),
@@ -167,19 +172,20 @@ impl Setting {
         }
     }
 
-    /// As many sessions as there are when all is well; none: nobody knows.
+    /// The number of sessions without faults; `None` in scenarios whose companion isn't configured with it.
     pub(super) fn sessions_expected(&self) -> Option<usize> {
         self.seed
             .is_multiple_of(2)
             .then_some(self.envoys * self.workers * 2)
     }
 
-    /// Envoy's routes put the host that answers into the answer; else the filter asks for it.
-    pub(super) fn routes_tell(&self) -> bool {
+    /// Whether Envoy's routes put the upstream's address into a response header. Otherwise the filter reads the
+    /// upstream's address from Envoy's properties.
+    pub(super) fn routes_set_served_header(&self) -> bool {
         !self.seed.is_multiple_of(3)
     }
 
-    /// What a companion of that term is made with. `ready`: of each pool's servers.
+    /// A companion's settings. `ready` returns whether the server of this address passes its health check.
     pub(super) fn settings(&self, term: u64, policy: u64, ready: &dyn Fn(&str) -> bool) -> Settings {
         let pools = self.pools.iter().map(|pool| PoolSettings {
             name: pool.name.clone(),
@@ -224,94 +230,99 @@ impl Setting {
     }
 }
 
-impl PoolSetting {
-    /// What one Envoy of so many may have in flight while no companion answers.
+impl PoolScenario {
+    /// The most requests that one of these Envoys may have in flight while no companion answers.
     fn fallback_bound(&self, envoys: usize) -> Option<u64> {
         let bound = self.pool_bound?;
         Some((bound / envoys as u64).max(1))
     }
 }
 
-fn pool(number: u64, dice: &mut Dice) -> PoolSetting {
+fn pool(number: u64, rng: &mut Rng) -> PoolScenario {
     let name = format!("m{number}");
-    let servers: Vec<String> = (0..dice.between(1, 4))
+    let servers: Vec<String> = (0..rng.between(1, 4))
         .map(|server| format!("10.0.{number}.{server}:80"))
         .collect();
-    let lower = dice.between(1, 10);
-    let upper = lower + dice.below(5);
-    let unit = if dice.percent(10) {
+    let lower = rng.between(1, 10);
+    let upper = lower + rng.below(5);
+    let unit = if rng.percent(10) {
         StockUnit::Tokens
     } else {
         StockUnit::Requests
     };
-    let (each, in_requests) = match unit {
+    let (scale, in_requests) = match unit {
         StockUnit::Requests => (1, true),
         StockUnit::Tokens => (100, false),
     };
-    let all = quarters(upper * servers.len() as u64).ceil();
-    let mode = if dice.percent(30) {
+    let pool_bound = quarters(upper * servers.len() as u64).ceil();
+    let mode = if rng.percent(30) {
         BandMode::Weighted([3.0, 2.0, 1.0])
     } else {
         BandMode::Strict
     };
-    let ceiling = dice.percent(15).then(|| quarters(3));
+    let ceiling = rng.percent(15).then(|| quarters(3));
     let second = Duration::from_secs(1);
-    let auto = dice.percent(20);
-    PoolSetting {
+    let auto = rng.percent(20);
+    let gate = if auto {
+        Gate::Auto {
+            initial: quarters(upper).max(Decimal::whole(1)),
+        }
+    } else {
+        Gate::Bounded {
+            unit,
+            lower: quarters(lower * scale),
+            upper: quarters(upper * scale),
+            watermark: quarters(lower * scale),
+        }
+    };
+    PoolScenario {
         in_tokens: !in_requests && !auto,
         slo: SloPolicy {
-            explicit: (auto && dice.percent(50)).then_some(TARGETS),
+            explicit: (auto && rng.percent(50)).then_some(TARGETS),
             ..SloPolicy::default()
         },
-        kept: (auto && dice.percent(70)).then_some(KEPT),
-        hold: dice.one(&[second / 2, 5 * second, 20 * second]),
-        open: dice.percent(40),
-        requeues: dice.one(&[0, 1, 3]),
+        kept: (auto && rng.percent(70)).then_some(KEPT),
+        hold: rng.choose(&[second / 2, 5 * second, 20 * second]),
+        open: rng.percent(40),
+        requeues: rng.choose(&[0, 1, 3]),
         server_bound: (in_requests && !auto).then(|| quarters(upper).ceil().max(1)),
-        pool_bound: (in_requests && !auto).then(|| all.max(1)),
-        policy: Policy {
-            queue: Queue {
-                enabled: !dice.percent(3),
-                total_capacity: dice.one(&[5, 20, 1_000, 1_000]),
-                flow_capacity: dice.one(&[2, 10, 100, 100]),
-                no_endpoint_ttl: second * dice.one(&[2, 10, 60]),
-                overflow: dice.one(&[Overflow::Displace, Overflow::Reject]),
-                max_rate: dice.percent(5).then_some(30.0),
-                ..Queue::default()
-            },
-            gate: if auto {
-                Gate::Auto {
-                    initial: quarters(upper).max(Decimal::whole(1)),
-                }
-            } else {
-                Gate::Bounded {
-                    unit,
-                    lower: quarters(lower * each),
-                    upper: quarters(upper * each),
-                    watermark: quarters(lower * each),
-                }
-            },
-            bands: Bands {
-                mode,
-                ceilings: [None, None, ceiling],
-            },
-            flows: Flows {
-                discipline: dice.one(&Discipline::ALL),
-                cost: dice.one(&[CostUnit::Tokens, CostUnit::Requests]),
-                max_in_flight: dice.percent(10).then_some(3),
-                max_in_flight_per_endpoint: dice.percent(10).then_some(1),
-                identities_max: dice.one(&[2, 1_000, 1_000]),
-                ..Flows::default()
-            },
-            per_model: dice.percent(10),
-            outlier_ejection: OutlierEjection::default(),
-            ..Policy::default()
-        },
+        pool_bound: (in_requests && !auto).then(|| pool_bound.max(1)),
+        policy: policy(rng, mode, ceiling, gate),
         name,
         servers,
     }
 }
 
-fn millis(of: Duration) -> u64 {
-    u64::try_from(of.as_millis()).unwrap_or(u64::MAX)
+fn policy(rng: &mut Rng, mode: BandMode, ceiling: Option<Decimal>, gate: Gate) -> Policy {
+    Policy {
+        queue: Queue {
+            enabled: !rng.percent(3),
+            total_capacity: rng.choose(&[5, 20, 1_000, 1_000]),
+            flow_capacity: rng.choose(&[2, 10, 100, 100]),
+            no_endpoint_ttl: Duration::from_secs(1) * rng.choose(&[2, 10, 60]),
+            overflow: rng.choose(&[Overflow::Displace, Overflow::Reject]),
+            max_rate: rng.percent(5).then_some(30.0),
+            ..Queue::default()
+        },
+        gate,
+        bands: Bands {
+            mode,
+            ceilings: [None, None, ceiling],
+        },
+        flows: Flows {
+            discipline: rng.choose(&Discipline::ALL),
+            cost: rng.choose(&[CostUnit::Tokens, CostUnit::Requests]),
+            max_in_flight: rng.percent(10).then_some(3),
+            max_in_flight_per_endpoint: rng.percent(10).then_some(1),
+            identities_max: rng.choose(&[2, 1_000, 1_000]),
+            ..Flows::default()
+        },
+        per_model: rng.percent(10),
+        outlier_ejection: OutlierEjection::default(),
+        ..Policy::default()
+    }
+}
+
+fn millis(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }

@@ -1,12 +1,12 @@
-//! What a request body asks for, in the five dialects, read once into a type that can't be wrong.
+//! Request bodies of the five APIs, parsed into one validated type.
 //!
-//! Fields this server has no use for are ignored, as real servers ignore them: it is fed by real client libraries.
-//! Text is measured, never kept: about four bytes are a token.
+//! Unknown fields are ignored, as by real servers, because real client libraries send them. Text is measured and
+//! not kept: four bytes count as one token.
 
 use serde::Deserialize;
 use serde_json::Value;
 
-/// The dialect of a request, by its path.
+/// The API of a request, which follows from its path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Api {
     Chat,
@@ -16,43 +16,45 @@ pub(super) enum Api {
     Messages,
 }
 
-/// A request that can be served.
+/// A valid request.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Ask {
+pub(super) struct ApiRequest {
     pub(super) model: String,
-    /// Tokens of the prompt, at least 1.
+    /// Prompt tokens, at least 1.
     pub(super) input: u64,
     pub(super) length: Length,
     pub(super) stream: bool,
-    /// The stream ends with a chunk that holds `usage`.
+    /// The stream ends with a chunk that contains `usage`.
     pub(super) include_usage: bool,
-    /// Embeddings: one vector each.
+    /// Embeddings: the number of inputs.
     pub(super) inputs: usize,
-    /// Embeddings: vectors as base64 of little-endian floats, what OpenAI's Python client asks for.
+    /// Embeddings: vectors are base64 of little-endian floats, the default of OpenAI's Python client.
     pub(super) base64: bool,
 }
 
-/// How long the answer is to be.
+/// The length of the response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Length {
-    /// None: an embedding.
+    /// No tokens: an embedding.
     Nothing,
-    /// The client's limit, used up exactly: a test says how long an answer is.
+    /// Exactly the client's limit, so that a test can choose the length.
     Exactly(u64),
-    /// The server's own choice.
+    /// A random length chosen by the server.
     Natural,
 }
 
-/// Why a body can't be served; its text is the error's message.
+/// Why a body is rejected; the text is the error's message.
 #[derive(Debug, thiserror::Error)]
-pub(super) enum Malformed {
-    #[error("the body is no valid request: {0}")]
+pub(super) enum RequestError {
+    #[error("the body is not a valid request: {0}")]
     Json(#[from] serde_json::Error),
     #[error("`{0}` is missing or empty")]
     Missing(&'static str),
     #[error("`{0}` must be at least 1")]
     Zero(&'static str),
-    #[error("this server answers one prompt with one choice; send one request for each (`{0}`)")]
+    #[error(
+        "this server takes one prompt and returns one choice per request; send separate requests (`{0}`)"
+    )]
     Several(&'static str),
 }
 
@@ -78,9 +80,9 @@ struct StreamOptions {
     include_usage: Option<bool>,
 }
 
-impl Ask {
-    /// Reads the body of a request to `api`.
-    pub(super) fn parse(api: Api, body: &[u8]) -> Result<Self, Malformed> {
+impl ApiRequest {
+    /// Parses the body of a request to `api`.
+    pub(super) fn parse(api: Api, body: &[u8]) -> Result<Self, RequestError> {
         let raw: Raw = serde_json::from_slice(body)?;
         let (name, prompt, context, limit) = match api {
             Api::Chat => {
@@ -105,19 +107,21 @@ impl Ask {
                 ("max_tokens", raw.max_tokens),
             ),
         };
-        let prompt = prompt.filter(|p| !is_empty(p)).ok_or(Malformed::Missing(name))?;
+        let prompt = prompt
+            .filter(|p| !is_empty(p))
+            .ok_or(RequestError::Missing(name))?;
         if raw.n.is_some_and(|n| n > 1) {
-            return Err(Malformed::Several("n"));
+            return Err(RequestError::Several("n"));
         }
         let inputs = prompts(&prompt);
         if api == Api::Completions && inputs > 1 {
-            return Err(Malformed::Several(name));
+            return Err(RequestError::Several(name));
         }
         let length = match (api, limit) {
             (Api::Embeddings, _) => Length::Nothing,
-            (_, (name, Some(0))) => return Err(Malformed::Zero(name)),
+            (_, (name, Some(0))) => return Err(RequestError::Zero(name)),
             (_, (_, Some(limit))) => Length::Exactly(limit),
-            (Api::Messages, (name, None)) => return Err(Malformed::Missing(name)),
+            (Api::Messages, (name, None)) => return Err(RequestError::Missing(name)),
             (_, (_, None)) => Length::Natural,
         };
         let bytes = text_bytes(&prompt) + context.as_ref().map_or(0, text_bytes);
@@ -125,7 +129,7 @@ impl Ask {
             model: raw
                 .model
                 .filter(|m| !m.is_empty())
-                .ok_or(Malformed::Missing("model"))?,
+                .ok_or(RequestError::Missing("model"))?,
             input: bytes.div_ceil(BYTES_PER_TOKEN).max(1),
             length,
             stream: raw.stream.unwrap_or(false) && api != Api::Embeddings,
@@ -146,7 +150,7 @@ fn is_empty(prompt: &Value) -> bool {
     }
 }
 
-/// How many prompts a list is: one of token ids is a single prompt.
+/// The number of prompts in a list; a list of token ids is one prompt.
 fn prompts(prompt: &Value) -> usize {
     match prompt {
         Value::Array(items) if !items.iter().all(Value::is_number) => items.len(),
@@ -155,7 +159,7 @@ fn prompts(prompt: &Value) -> usize {
     }
 }
 
-/// Bytes of the text inside a prompt: strings, `content` and `text` of whatever nests them; a number is a token id.
+/// Bytes of the text in a prompt: strings, and nested `content` and `text` fields. A number is a token id.
 fn text_bytes(value: &Value) -> u64 {
     match value {
         Value::String(text) => text.len() as u64,
@@ -174,12 +178,12 @@ fn text_bytes(value: &Value) -> u64 {
 mod tests {
     use super::*;
 
-    fn parse(api: Api, body: &str) -> Result<Ask, String> {
-        Ask::parse(api, body.as_bytes()).map_err(|e| e.to_string())
+    fn parse(api: Api, body: &str) -> Result<ApiRequest, String> {
+        ApiRequest::parse(api, body.as_bytes()).map_err(|e| e.to_string())
     }
 
     #[test]
-    fn text_is_found_in_every_dialect() {
+    fn text_is_measured_in_every_dialect() {
         let cases = [
             (
                 Api::Chat,
@@ -211,10 +215,10 @@ mod tests {
     }
 
     #[test]
-    fn the_limit_is_the_dialects_own() {
+    fn output_limit_has_the_name_of_its_dialect() {
         let chat = |limit: &str| {
             let body = format!(r#"{{"model":"m","messages":[{{"content":"hi"}}]{limit}}}"#);
-            parse(Api::Chat, &body).map(|ask| ask.length)
+            parse(Api::Chat, &body).map(|request| request.length)
         };
         assert_eq!(chat(""), Ok(Length::Natural));
         assert_eq!(chat(r#","max_tokens":7"#), Ok(Length::Exactly(7)));
@@ -237,9 +241,9 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_served_says_why() {
-        for (body, why) in [
-            ("nonsense", "the body is no valid request"),
+    fn rejected_bodies_name_the_reason() {
+        for (body, reason) in [
+            ("nonsense", "the body is not a valid request"),
             (r#"{"messages":[{"content":"hi"}]}"#, "`model` is missing"),
             (r#"{"model":"m"}"#, "`messages` is missing"),
             (r#"{"model":"m","messages":[]}"#, "`messages` is missing"),
@@ -249,7 +253,7 @@ mod tests {
             ),
         ] {
             let message = parse(Api::Chat, body).unwrap_err();
-            assert!(message.contains(why), "{body}: {message}");
+            assert!(message.contains(reason), "{body}: {message}");
         }
     }
 }

@@ -1,0 +1,474 @@
+//! The event loop: handles whatever is due next until the run ends.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use penstock_control::{Autopilot, Granted, Scraped, Served};
+use penstock_engine::input::{EndpointState, Prompt, Service, Usage};
+use penstock_engine::units::Tokens;
+use penstock_engine::{Effect, Engine, Input, Instant, Request, RequestId};
+use penstock_model::Traffic;
+use penstock_model::workload::Observed;
+use rand::{RngExt, SeedableRng};
+use rand_chacha::ChaCha8Rng;
+
+use super::record::{Finished, Record, Sample};
+use super::scenario::{Change, GateBy, Scenario};
+use super::settings;
+use super::traffic::{Arrivals, Drawn, Mix, factor};
+use penstock_model_server::{HardwareError, Job, JobId, JobProgress, Server};
+
+/// Mean bytes of text per token.
+const BYTES_PER_TOKEN: f64 = 4.2;
+/// Standard deviation of the logarithm of a prompt's bytes per token.
+const BYTES_SPREAD: f64 = 0.05;
+/// Time between two scrapes of a server.
+const SCRAPE_INTERVAL: Duration = Duration::from_secs(1);
+
+/// Runs one closed loop to its end.
+///
+/// # Errors
+/// The hardware of a server is invalid.
+pub fn run(scenario: &Scenario) -> Result<Record, HardwareError> {
+    let mut closed_loop = ClosedLoop::new(scenario)?;
+    while closed_loop.step() {}
+    Ok(closed_loop.finish())
+}
+
+/// A request that waits or is at a server.
+#[derive(Debug)]
+struct Pending {
+    drawn: Drawn,
+    arrived: Instant,
+    granted: Instant,
+    first: Instant,
+}
+
+/// Sums over the requests that one server finished in the current window.
+#[derive(Clone, Copy, Debug, Default)]
+struct WindowSums {
+    requests: f64,
+    input: f64,
+    output: f64,
+    ttft_ms: f64,
+    itl_ms: f64,
+}
+
+impl WindowSums {
+    fn add(&mut self, finished: &Finished) {
+        self.requests += 1.0;
+        self.input += finished.input as f64;
+        self.output += finished.output as f64;
+        self.ttft_ms += finished.ttft_ms();
+        self.itl_ms += finished.itl_ms();
+    }
+
+    fn observed(&self, seconds: f64) -> Observed {
+        if self.requests == 0.0 || seconds == 0.0 {
+            return Observed::default();
+        }
+        Observed {
+            traffic: Traffic {
+                rate: self.requests / seconds,
+                input: self.input / self.requests,
+                output: self.output / self.requests,
+            },
+            ttft_ms: self.ttft_ms / self.requests,
+            itl_ms: self.itl_ms / self.requests,
+            busy: 1,
+        }
+    }
+}
+
+#[derive(Debug)]
+struct ClosedLoop<'a> {
+    scenario: &'a Scenario,
+    now: Instant,
+    rng: ChaCha8Rng,
+    engine: Engine,
+    autopilot: Autopilot,
+    servers: Vec<Server>,
+    pending: HashMap<u64, Pending>,
+    next_id: u64,
+    next_arrival: Option<Instant>,
+    next_scrape: Instant,
+    next_sample: Instant,
+    sums: Vec<WindowSums>,
+    in_flight: Vec<usize>,
+    waiting: usize,
+    changed: bool,
+    record: Record,
+}
+
+impl<'a> ClosedLoop<'a> {
+    fn new(scenario: &'a Scenario) -> Result<Self, HardwareError> {
+        let now = Instant::ZERO;
+        let servers = scenario
+            .servers
+            .iter()
+            .enumerate()
+            .map(|(index, spec)| {
+                let seed = scenario.seed.wrapping_mul(1_000).wrapping_add(index as u64);
+                Ok(Server::new(spec.hardware, seed)?.with_request_noise(spec.request_noise))
+            })
+            .collect::<Result<Vec<_>, HardwareError>>()?;
+        let count = servers.len();
+        let mut closed_loop = Self {
+            scenario,
+            now,
+            rng: ChaCha8Rng::seed_from_u64(scenario.seed),
+            engine: Engine::new(settings::policy(scenario.gate), scenario.seed, now),
+            autopilot: Autopilot::new(settings::autopilot(scenario), now),
+            servers,
+            pending: HashMap::new(),
+            next_id: 0,
+            next_arrival: None,
+            next_scrape: now,
+            next_sample: now.after(scenario.window),
+            sums: vec![WindowSums::default(); count],
+            in_flight: vec![0; count],
+            waiting: 0,
+            changed: false,
+            record: Record::default(),
+        };
+        closed_loop.start();
+        Ok(closed_loop)
+    }
+
+    fn start(&mut self) {
+        for index in 0..self.servers.len() {
+            let (id, state) = (settings::endpoint(index), EndpointState::default());
+            self.engine.handle(self.now, Input::Endpoint { id, state });
+            self.autopilot.ready(self.now, id, true);
+        }
+        self.engine.handle(self.now, Input::Ready);
+        match &self.scenario.arrivals {
+            Arrivals::Poisson(_) => self.plan_arrival(),
+            Arrivals::Closed { clients, mix } => {
+                for _ in 0..*clients {
+                    self.arrive(mix);
+                }
+            }
+        }
+        self.set_true_budgets();
+    }
+
+    /// Handles everything that is due next. Returns `false` when the run is over.
+    fn step(&mut self) -> bool {
+        let servers = self.servers.iter().filter_map(Server::poll_timeout).min();
+        let timers = [
+            servers,
+            self.next_arrival,
+            Some(self.next_scrape),
+            Some(self.next_sample),
+            self.engine.poll_timeout(),
+            self.autopilot.poll_timeout(),
+        ];
+        let Some(next) = timers.into_iter().flatten().min() else {
+            return false;
+        };
+        self.now = self.now.max(next);
+        let elapsed = self.now.since(Instant::ZERO);
+        if self.scenario.duration.is_some_and(|duration| elapsed > duration)
+            || self
+                .scenario
+                .served_max
+                .is_some_and(|max| self.record.served >= max)
+        {
+            return false;
+        }
+        for index in 0..self.servers.len() {
+            if self.servers[index]
+                .poll_timeout()
+                .is_some_and(|due| due <= self.now)
+            {
+                self.servers[index].handle_timeout(self.now);
+                self.handle_server_events(index);
+            }
+        }
+        if self.next_scrape <= self.now {
+            self.scrape();
+        }
+        if self.autopilot.poll_timeout().is_some_and(|due| due <= self.now) {
+            self.autopilot.handle_timeout(self.now, self.waiting as u64);
+        }
+        if self.next_sample <= self.now {
+            self.sample();
+        }
+        if self.next_arrival.is_some_and(|due| due <= self.now) {
+            self.arrive_as_planned();
+        }
+        if self.engine.poll_timeout().is_some_and(|due| due <= self.now) {
+            self.engine.handle_timeout(self.now);
+        }
+        self.apply_decisions();
+        true
+    }
+
+    fn finish(mut self) -> Record {
+        self.record.duration = self.now.since(Instant::ZERO);
+        self.record.recorded = self.record.duration.saturating_sub(self.scenario.warmup);
+        self.record
+    }
+
+    /// The mix and the rate at this time, and the end of that phase.
+    fn phase(&self, time: Instant) -> Option<(&'a Mix, f64, Instant)> {
+        let Arrivals::Poisson(phases) = &self.scenario.arrivals else {
+            return None;
+        };
+        let whole: Duration = phases.iter().map(|phase| phase.duration).sum();
+        let since = time.since(Instant::ZERO);
+        let rounds = since.as_nanos() / whole.as_nanos().max(1);
+        let mut end = Duration::from_nanos(u64::try_from(rounds * whole.as_nanos()).ok()?);
+        for phase in phases {
+            end += phase.duration;
+            if since < end {
+                return Some((&phase.mix, phase.rate, Instant::ZERO.after(end)));
+            }
+        }
+        None
+    }
+
+    fn plan_arrival(&mut self) {
+        let mut from = self.now;
+        self.next_arrival = loop {
+            let Some((_, rate, end)) = self.phase(from) else {
+                break None;
+            };
+            if rate > 0.0 {
+                let unit: f64 = self.rng.random();
+                let wait = Duration::from_secs_f64(-(1.0 - unit).ln() / rate);
+                if from.after(wait) < end {
+                    break Some(from.after(wait));
+                }
+            }
+            from = end;
+        };
+    }
+
+    fn arrive_as_planned(&mut self) {
+        if let Some((mix, _, _)) = self.phase(self.now) {
+            self.arrive(mix);
+        }
+        self.plan_arrival();
+    }
+
+    fn arrive(&mut self, mix: &Mix) {
+        let drawn = mix.draw(&mut self.rng);
+        let bytes = (drawn.input as f64 * BYTES_PER_TOKEN * factor(&mut self.rng, BYTES_SPREAD)) as u64;
+        let id = self.next_id;
+        self.next_id += 1;
+        let pending = Pending {
+            drawn,
+            arrived: self.now,
+            granted: self.now,
+            first: self.now,
+        };
+        self.pending.insert(id, pending);
+        self.record.arrived += 1;
+        self.waiting += 1;
+        self.autopilot.arrived(self.now);
+        let mut request = Request::new(RequestId(id));
+        request.flow = drawn.kind.into();
+        request.model = "model".into();
+        request.prompt = Prompt::Bytes(bytes);
+        request.body_bytes = bytes;
+        self.engine.handle(self.now, Input::Register(request));
+    }
+
+    /// Passes a server's events to the engine and the autopilot.
+    fn handle_server_events(&mut self, server: usize) {
+        while let Some(event) = self.servers[server].poll_event() {
+            match event.progress {
+                JobProgress::First => {
+                    if let Some(pending) = self.pending.get_mut(&event.id.0) {
+                        pending.first = event.time;
+                    }
+                }
+                JobProgress::Token => {}
+                JobProgress::Done => self.served(server, event.id.0),
+            }
+        }
+    }
+
+    fn served(&mut self, server: usize, id: u64) {
+        let Some(pending) = self.pending.remove(&id) else {
+            return;
+        };
+        let now = self.now;
+        let elapsed = |time: Instant| time.since(Instant::ZERO);
+        let finished = Finished {
+            kind: pending.drawn.kind,
+            server,
+            arrived: elapsed(pending.arrived),
+            granted: elapsed(pending.granted),
+            first: elapsed(pending.first),
+            last: elapsed(now),
+            input: pending.drawn.input,
+            output: pending.drawn.output,
+        };
+        self.sums[server].add(&finished);
+        self.in_flight[server] -= 1;
+        self.record.served += 1;
+        if finished.last >= self.scenario.warmup {
+            self.record.finished.push(finished);
+        }
+        let served = Served {
+            first: Some(pending.first.since(pending.granted)),
+            last: Some(now.since(pending.granted)),
+            streamed: true,
+            prompt: Some(pending.drawn.input),
+            cached: None,
+            output: Some(pending.drawn.output),
+        };
+        self.autopilot.served(now, RequestId(id), served);
+        let usage = Usage {
+            prompt: Some(Tokens(pending.drawn.input)),
+            cached: None,
+            output: Some(Tokens(pending.drawn.output)),
+        };
+        let completed = Input::Completed {
+            id: RequestId(id),
+            service: Service::Served(usage),
+        };
+        self.engine.handle(now, completed);
+        if let Arrivals::Closed { mix, .. } = &self.scenario.arrivals {
+            self.arrive(mix);
+        }
+        self.change();
+    }
+
+    fn change(&mut self) {
+        let Some(Change::Alpha { served, times }) = self.scenario.change else {
+            return;
+        };
+        if self.changed || self.record.served < served {
+            return;
+        }
+        self.changed = true;
+        for server in &mut self.servers {
+            let mut hardware = *server.hardware();
+            hardware.alpha_ms *= times;
+            // Fails only if alpha exceeds the largest allowed cost; the server then keeps its hardware.
+            let _ = server.set_hardware(hardware);
+        }
+        self.set_true_budgets();
+    }
+
+    fn scrape(&mut self) {
+        self.next_scrape = self.now.after(SCRAPE_INTERVAL);
+        for index in 0..self.servers.len() {
+            let gauges = self.servers[index].gauges();
+            let kv_tokens = self.servers[index].hardware().kv_tokens;
+            let scraped = Scraped {
+                running: Some(gauges.running as u64),
+                waiting: Some(gauges.waiting as u64),
+                kv_used: Some(gauges.kv_tokens as f64 / kv_tokens as f64),
+                kv_tokens: Some(kv_tokens),
+                totals: None,
+            };
+            self.autopilot
+                .scraped(self.now, settings::endpoint(index), Some(scraped));
+        }
+    }
+
+    fn sample(&mut self) {
+        let seconds = self.scenario.window.as_secs_f64();
+        self.next_sample = self.now.after(self.scenario.window);
+        let observed = self
+            .sums
+            .iter_mut()
+            .map(|sums| std::mem::take(sums).observed(seconds));
+        let sample = Sample {
+            time: self.now.since(Instant::ZERO),
+            served: self.record.served,
+            observed: observed.collect(),
+            in_flight: self.in_flight.clone(),
+            waiting: self.waiting,
+            status: self.autopilot.status(),
+        };
+        self.record.samples.push(sample);
+    }
+
+    /// Applies the decisions of the engine and the autopilot until both have none left.
+    fn apply_decisions(&mut self) {
+        loop {
+            let mut idle = true;
+            while let Some(effect) = self.engine.poll_effect() {
+                idle = false;
+                self.apply_effect(effect);
+            }
+            while let Some(input) = self.autopilot.poll_input() {
+                idle = false;
+                if self.scenario.gate == GateBy::Learned {
+                    self.engine.handle(self.now, input);
+                }
+            }
+            if idle {
+                return;
+            }
+        }
+    }
+
+    fn apply_effect(&mut self, effect: Effect) {
+        match effect {
+            Effect::Grant {
+                id,
+                endpoints,
+                prompt,
+                cached,
+                output,
+                ..
+            } => {
+                self.waiting -= 1;
+                let endpoint = endpoints[0];
+                let server = endpoint.0 as usize;
+                let granted = Granted {
+                    endpoint,
+                    prompt: prompt.0,
+                    cached: cached.0,
+                    output: output.0,
+                };
+                self.autopilot.granted(self.now, id, granted);
+                let pending = self
+                    .pending
+                    .get_mut(&id.0)
+                    .expect("invariant: a granted request is pending");
+                pending.granted = self.now;
+                self.in_flight[server] += 1;
+                let job = Job {
+                    id: JobId(id.0),
+                    input: pending.drawn.input,
+                    output: pending.drawn.output,
+                };
+                self.servers[server]
+                    .submit(self.now, job)
+                    .expect("invariant: sizes are far below a server's cache");
+            }
+            Effect::Reject { id, .. } | Effect::Cancelled { id, .. } => {
+                self.waiting -= 1;
+                self.record.rejected += 1;
+                self.pending.remove(&id.0);
+            }
+            Effect::Traced { .. } | Effect::UsageSettled { .. } | Effect::Settled { .. } => {}
+        }
+    }
+
+    /// With [`GateBy::Truth`], gives the engine the budgets that follow from the true parameters.
+    fn set_true_budgets(&mut self) {
+        if self.scenario.gate != GateBy::Truth {
+            return;
+        }
+        for index in 0..self.servers.len() {
+            let budget = Some(settings::true_budget(
+                self.scenario,
+                self.servers[index].hardware(),
+            ));
+            let input = Input::Budget {
+                id: settings::endpoint(index),
+                budget,
+            };
+            self.engine.handle(self.now, input);
+        }
+    }
+}

@@ -1,0 +1,99 @@
+//! The description of a closed loop: servers, gate, traffic, and when the run ends.
+
+use std::time::Duration;
+
+use penstock_control::Kept;
+use penstock_model::slo::Policy as SloPolicy;
+
+use super::traffic::Arrivals;
+use penstock_model_server::Hardware;
+
+/// One server.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ServerSpec {
+    /// Servers of the same variant share one set of learned parameters.
+    pub variant: &'static str,
+    /// The server's speed and capacity.
+    pub hardware: Hardware,
+    /// See [`penstock_model_server::Server::with_request_noise`].
+    pub request_noise: f64,
+}
+
+/// What limits the requests in flight at a server.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum GateBy {
+    /// A fixed number of requests per endpoint, above 0.
+    Watermark(f64),
+    /// Budgets from the true parameters.
+    Truth,
+    /// Budgets from the parameters that the autopilot learns.
+    Learned,
+    /// No limit.
+    Unlimited,
+}
+
+/// A change during the run.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Change {
+    /// Multiplies every server's alpha once.
+    Alpha {
+        /// Number of served requests after which alpha changes.
+        served: usize,
+        /// The factor, above 0.
+        times: f64,
+    },
+}
+
+/// The description of a closed loop.
+#[derive(Clone, Debug)]
+pub struct Scenario {
+    /// At least one.
+    pub servers: Vec<ServerSpec>,
+    /// Latency targets.
+    pub slo: SloPolicy,
+    /// What limits the requests in flight.
+    pub gate: GateBy,
+    /// Which requests arrive, and when.
+    pub arrivals: Arrivals,
+    /// A change during the run.
+    pub change: Option<Change>,
+    /// Length of the autopilot's windows.
+    pub window: Duration,
+    /// Parameters that an earlier autopilot has learned, by variant.
+    pub kept: Vec<(String, Kept)>,
+    /// The run ends after this many served requests; `None`: only `duration` ends it.
+    pub served_max: Option<usize>,
+    /// The run ends at this time; `None`: only `served_max` ends it.
+    pub duration: Option<Duration>,
+    /// Before this time only samples are recorded.
+    pub warmup: Duration,
+    /// The same seed gives the same run.
+    pub seed: u64,
+}
+
+impl Scenario {
+    /// A scenario without an end: set `served_max` or `duration`.
+    #[must_use]
+    pub fn new(servers: Vec<ServerSpec>, gate: GateBy, arrivals: Arrivals) -> Self {
+        Self {
+            servers,
+            slo: SloPolicy::default(),
+            gate,
+            arrivals,
+            change: None,
+            window: Duration::from_secs(10),
+            kept: Vec::new(),
+            served_max: None,
+            duration: None,
+            warmup: Duration::ZERO,
+            seed: 1,
+        }
+    }
+
+    /// Ends the run after this many served requests.
+    #[must_use]
+    pub fn until_served(mut self, requests: usize) -> Self {
+        self.served_max = Some(requests);
+        self
+    }
+}

@@ -1,0 +1,103 @@
+//! What a closed loop's scenario means for the engine and the autopilot: policy, settings, and true budgets.
+
+use std::time::Duration;
+
+use penstock_control::{AutopilotEndpoint, AutopilotSettings};
+use penstock_engine::input::EndpointId;
+use penstock_engine::policy::{Gate, StockUnit};
+use penstock_engine::units::Decimal;
+use penstock_engine::{Budget, Policy};
+use penstock_model::{Parameters, sizing, slo};
+
+use super::scenario::{GateBy, Scenario};
+use super::traffic::Arrivals;
+use penstock_model_server::Hardware;
+
+/// The part of a target that a budget uses; the autopilot's margin.
+const MARGIN: f64 = 0.9;
+/// The pool's default queue TTL.
+const TTL: Duration = Duration::from_secs(30);
+
+/// The budget of a server, from its true parameters.
+pub(super) fn true_budget(scenario: &Scenario, hardware: &Hardware) -> Budget {
+    let parameters = parameters(hardware);
+    let traffic = match &scenario.arrivals {
+        Arrivals::Poisson(phases) => phases[0].mix.mean(),
+        Arrivals::Closed { mix, .. } => mix.mean(),
+    };
+    let policy = &scenario.slo;
+    let targets = policy
+        .explicit
+        .unwrap_or_else(|| slo::inferred(&parameters, &traffic, policy.multiplier));
+    let requests_max = Some(hardware.seqs_max as f64);
+    let size = sizing::size(&parameters, &traffic, &targets, requests_max, 1.0);
+    Budget {
+        alpha_ms: parameters.alpha_ms,
+        beta_ms: parameters.beta_ms,
+        gamma_ms: parameters.gamma_ms,
+        iteration_ms_max: targets.itl_ms.map_or(f64::INFINITY, |target| MARGIN * target),
+        first_token_ms_max: targets.ttft_ms.map_or(f64::INFINITY, |target| MARGIN * target),
+        ttft_bias: 1.0,
+        kv_tokens_max: Some((MARGIN * hardware.kv_tokens as f64) as u64),
+        requests_max: Some(hardware.seqs_max as u64),
+        typical: size.n_star.map_or(1, |n| n.max(1.0) as u64),
+        rate: None,
+    }
+}
+
+pub(super) fn endpoint(server: usize) -> EndpointId {
+    EndpointId(u32::try_from(server).expect("invariant: there are few servers"))
+}
+
+/// The parameters that a model of this server should find.
+#[must_use]
+pub(super) const fn parameters(hardware: &Hardware) -> Parameters {
+    Parameters {
+        alpha_ms: hardware.alpha_ms,
+        beta_ms: hardware.beta_ms,
+        gamma_ms: hardware.gamma_ms,
+    }
+}
+
+/// The pool's policy.
+pub(super) fn policy(gate: GateBy) -> Policy {
+    let mut policy = Policy::default();
+    policy.queue.ttl = TTL;
+    policy.gate = match gate {
+        GateBy::Watermark(watermark) => {
+            let bound = Decimal::from_billionths((watermark * Decimal::ONE as f64) as u128);
+            Gate::Bounded {
+                unit: StockUnit::Requests,
+                lower: bound,
+                upper: bound,
+                watermark: bound,
+            }
+        }
+        GateBy::Truth | GateBy::Learned => Gate::Auto {
+            initial: Decimal::whole(8),
+        },
+        GateBy::Unlimited => Gate::Open,
+    };
+    policy
+}
+
+/// The autopilot's settings.
+pub(super) fn autopilot(scenario: &Scenario) -> AutopilotSettings {
+    let endpoints = scenario
+        .servers
+        .iter()
+        .enumerate()
+        .map(|(index, server)| AutopilotEndpoint {
+            id: endpoint(index),
+            variant: server.variant.to_string(),
+            max_batch: server.hardware.seqs_max as u64,
+        });
+    AutopilotSettings {
+        endpoints: endpoints.collect(),
+        slo: scenario.slo,
+        gates: scenario.gate == GateBy::Learned,
+        ttl: TTL,
+        window: scenario.window,
+        kept: scenario.kept.clone(),
+    }
+}

@@ -1,0 +1,89 @@
+//! The events of a world: everything that can be scheduled for a time.
+
+/// A scheduled event. Numbers without a name in the comment are the subject's id.
+#[derive(Debug)]
+pub(super) enum SimEvent {
+    /// The next client sends its request.
+    ClientArrives,
+    /// The rest of a request's body reaches this HTTP stream.
+    BodyArrives(u64),
+    /// A client disconnects, whatever the state of its request.
+    ClientLeaves(u64),
+    /// The filter's local reply goes out on this HTTP stream.
+    LocalReply(u64),
+    /// Envoy tries the next host in a resumed HTTP stream's list.
+    TryNextHost(u64),
+    /// An HTTP stream's attempt at a host failed.
+    AttemptFailed(u64, AttemptError),
+    /// A job at a server starts or ends its response.
+    JobStep(u64),
+    /// Envoy's idle timeout for an HTTP stream.
+    IdleTimeout(u64),
+    /// A root context's tick; the second number is the timer's, and a timer that was replaced is ignored.
+    Tick(u64, u64),
+    /// A message reaches the companion's end of a stream.
+    AtCompanion(u64, ToCompanion),
+    /// A message reaches the filter's end of a stream.
+    AtFilter(u64, ToFilter),
+    /// The companion of this generation processes its inbox.
+    CompanionInbox(u64),
+    /// The companion's timer: generation and timer number.
+    CompanionTimer(u64, u64),
+    /// A companion starts.
+    CompanionStarts,
+    /// A draining companion of this generation exits.
+    CompanionExit(u64),
+    /// A frozen companion of this generation continues.
+    CompanionThaws(u64),
+    /// A worker's VM is loaded again: Envoy and worker.
+    VmReloads(u64, usize),
+    /// A killed Envoy starts again.
+    EnvoyRestarts(u64),
+    /// The listener of a root context's old plugin configuration has finished draining.
+    RootRetires(u64),
+    /// The next fault is injected.
+    NextFault,
+    /// A fault's effect ends.
+    Repair(Repair),
+}
+
+/// A message to the companion's end of a stream.
+#[derive(Debug)]
+pub(super) enum ToCompanion {
+    Open,
+    Frame(Vec<u8>),
+    End,
+}
+
+/// A message to the filter's end of a stream.
+#[derive(Debug)]
+pub(super) enum ToFilter {
+    Frame(Vec<u8>),
+    End,
+}
+
+/// Why an attempt at a host failed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum AttemptError {
+    /// The host refused the connection.
+    Refused,
+    /// The host accepted the request and closed the connection before a response.
+    Reset,
+}
+
+/// What is put right when a fault ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Repair {
+    /// This server works normally again.
+    ServerMode(usize),
+    /// This server passes its health check again.
+    EndpointReady(usize),
+    /// This Envoy has the missing host in its cluster again.
+    MissingHost(usize),
+    /// A companion with the newest term replaces the older one.
+    OlderCompanion,
+    /// This server is listed as an endpoint again.
+    RemovedEndpoint(usize),
+    /// This pool is configured again.
+    RemovedPool(usize),
+}

@@ -1,0 +1,466 @@
+//! The world's invariants: checks after each step that could violate them, regular audits of the companion, and final
+//! checks of the idle world.
+
+use penstock_control::Control;
+use penstock_engine::policy::{Gate, StockUnit};
+
+use super::World;
+use super::clients::Client;
+use super::companion::PoolCounts;
+use super::faults::FaultKind;
+use super::http::HttpStream;
+use super::servers::Job;
+use super::time::{MILLI, Nanos};
+
+/// The oldest that a worker's published in-flight count may be: one heartbeat, which a tick renews, and a tick may be
+/// late.
+const REPORT_AGE_MAX: Nanos = 1_500 * MILLI;
+
+impl World {
+    /// Records a violated invariant. Only the first one counts.
+    pub(super) fn fail(&mut self, violation: impl FnOnce() -> String) {
+        if self.failure.is_none() {
+            let violation = violation();
+            self.note(|| format!("VIOLATED: {violation}"));
+            self.failure = Some(violation);
+        }
+    }
+
+    /// Checks an HTTP stream that its filter just resumed.
+    pub(super) fn check_resumed(&mut self, id: u64) {
+        if let Some((_, term)) = self.message_source {
+            let (root, envoy) = self
+                .http_streams
+                .get(&id)
+                .map_or((0, 0), |http| (http.root, http.envoy));
+            self.envoys[envoy].last_grant_at = self.now;
+            let last = self
+                .roots
+                .get_mut(&root)
+                .map(|root| core::mem::replace(&mut root.term, term));
+            if last.is_some_and(|last| last > term) {
+                self.fail(|| {
+                    format!("root {root} obeys a companion of term {term} after one of term {last:?}")
+                });
+            }
+        } else {
+            self.summary.fallback_admissions += 1;
+            self.check_fallback_bound(id);
+        }
+    }
+
+    /// The longest delay between an event and the companion's processing of it, unless a fault delays it.
+    pub(super) fn notification_delay_max(&self) -> Nanos {
+        self.scenario.delay_max + self.scenario.batch + MILLI
+    }
+
+    /// Checks a grant: the request's session has a stream, and the companion has waited for the sessions it expects.
+    pub(super) fn check_grant_allowed(&mut self, request: &str) {
+        let Some(number) = client_number(request) else {
+            return;
+        };
+        // A grant for a request that already runs, under its current or a previous key, is an adoption.
+        let streams = || self.http_streams.values().filter(|http| http.client == number);
+        if streams().next().is_none() || streams().any(|http| http.resumed) {
+            return;
+        }
+        let without_session = |http: &HttpStream| {
+            self.roots
+                .get(&http.root)
+                .is_some_and(|root| root.orphaned_since.is_some())
+        };
+        if streams().any(without_session) {
+            self.fail(|| format!("client {number} is granted, though its filter has no session stream"));
+        }
+        let sessions = self.companion.sessions_max;
+        let expected = self.scenario.sessions_expected();
+        let uptime = self
+            .companion_now()
+            .as_nanos()
+            .saturating_sub(self.companion.started_at);
+        let waited = u128::from(uptime) >= self.scenario.startup_wait.as_nanos();
+        if !waited && !self.clock_jumped && expected.is_none_or(|expected| sessions < expected) {
+            self.fail(|| {
+                format!("client {number} is granted during the startup wait with only {sessions} sessions")
+            });
+        }
+    }
+
+    /// Checks that a companion counts at most one arrival and one outcome of a request, however often the request is
+    /// registered.
+    pub(super) fn check_counted_once(&mut self, request: &str, arrived: bool, decided: bool) {
+        let Some(number) = client_number(request).and_then(|number| usize::try_from(number).ok()) else {
+            return;
+        };
+        let generation = self.companion.generation;
+        // A companion that learns of a requeued request's second key first may count the request twice.
+        let has_one_key =
+            |client: &&mut Client| client.released_by != Some(generation) && client.roots.len() == 1;
+        let Some(client) = self.clients.get_mut(number).filter(has_one_key) else {
+            return;
+        };
+        let twice = arrived && client.arrival_counted_by.replace(generation) == Some(generation)
+            || decided && client.outcome_counted_by.replace(generation) == Some(generation);
+        if twice {
+            self.fail(|| format!("client {number} is counted twice"));
+        }
+    }
+
+    /// Checks that a session is gone after its filter sent Bye.
+    pub(super) fn check_released(&mut self, root: u64) {
+        let (Some(epoch), Some(control)) = (self.epochs.get(&root), &self.companion.control) else {
+            return;
+        };
+        let id = format!("{:016x}", epoch >> 64);
+        let status = control.status(self.companion_now());
+        if !status.handed_over && status.sessions.iter().any(|session| session.id == id) {
+            self.fail(|| format!("root {root} sent Bye, and its session still exists"));
+        }
+    }
+
+    /// Checks a grant: no request of the same flow and session that came clearly earlier still waits.
+    pub(super) fn check_flow_order(&mut self, id: u64) {
+        let Some(http) = self.http_streams.get(&id) else {
+            return;
+        };
+        // A lost grant is repeated, whatever arrived in between.
+        let repeated = http.counted_by == Some(self.companion.generation);
+        if self.clock_jumped || http.parent.is_some() || http.resumed || repeated {
+            return;
+        }
+        // Above the limit of identities several flows share one queue, and a flow can move into the shared queue.
+        let pool = &self.scenario.pools[self.clients[http.client as usize].pool];
+        if pool.policy.flows.identities_max < self.scenario.flows as usize {
+            return;
+        }
+        let Some(root) = self.roots.get(&http.root) else {
+            return;
+        };
+        let delay = self.notification_delay_max();
+        let flow = |number: u64| {
+            let client = &self.clients[number as usize];
+            (client.pool, client.flow, client.band, client.model)
+        };
+        let waits_longer = |older: &HttpStream| {
+            older.registered_with == Some(self.companion.generation)
+                && !older.resumed
+                && !older.replied
+                && !older.age_uncertain
+                && older.parent.is_none()
+                && older.arrived_at + delay < http.arrived_at
+                && flow(older.client) == flow(http.client)
+        };
+        let older = root
+            .http_streams
+            .values()
+            .find(|id| self.http_streams.get(id).is_some_and(waits_longer));
+        let Some(&older) = older else {
+            return;
+        };
+        // The older request's grant may be in transit.
+        let sequence = self.http_streams.get(&older).map_or(0, |http| http.sequence);
+        let control = self.companion.control.as_ref();
+        let granted = control.and_then(|control| control.is_granted(root.epoch, sequence));
+        if granted == Some(false) {
+            self.fail(|| format!("http {id} overtakes http {older} of the same flow"));
+        }
+    }
+
+    /// Checks a grant: the requests that the companion counts as running, adopted ones included, are below the bound.
+    pub(super) fn check_bound(&mut self, id: u64) {
+        let generation = self.companion.generation;
+        let Some(http) = self
+            .http_streams
+            .get(&id)
+            .filter(|http| http.counted_by != Some(generation))
+        else {
+            return;
+        };
+        let pool = self.clients[http.client as usize].pool;
+        let bound = self.scenario.pools[pool].pool_bound;
+        let Some(bound) = bound.filter(|_| self.endpoints_are_static()) else {
+            return;
+        };
+        let running = self.http_streams.values().filter(|http| {
+            http.counted_by == Some(generation)
+                && http.job.is_some()
+                && self.clients[http.client as usize].pool == pool
+        });
+        let running = running.count() as u64;
+        if running >= bound {
+            self.fail(|| {
+                format!("http {id} is granted, though {running} requests run with a bound of {bound}")
+            });
+        }
+    }
+
+    /// Whether no fault of this world changes the set of usable endpoints or the bounds.
+    fn endpoints_are_static(&self) -> bool {
+        let changing = [
+            FaultKind::EndpointFlap,
+            FaultKind::ServerRefuses,
+            FaultKind::ServerResets,
+            FaultKind::ServerTruncates,
+            FaultKind::ServerHangs,
+            FaultKind::HostMissing,
+            FaultKind::RulesChanged,
+            FaultKind::EndpointRemoved,
+            FaultKind::PoolRemoved,
+        ];
+        !changing.iter().any(|kind| self.scenario.faults.contains(kind))
+    }
+
+    /// Checks a fallback admission: an Envoy's filters never have more of them in flight than the Envoy's share. If no
+    /// companion has granted anything for longer than a published count may be old, granted requests count as well.
+    fn check_fallback_bound(&mut self, id: u64) {
+        let Some(http) = self.http_streams.get(&id) else {
+            return;
+        };
+        let pool = self.clients[http.client as usize].pool;
+        let bound = self.fallback_bounds[pool];
+        let Some(bound) = bound.filter(|_| !self.clock_jumped && http.parent.is_none()) else {
+            return;
+        };
+        let idle = self.now.saturating_sub(self.envoys[http.envoy].last_grant_at);
+        let counts_granted = idle > REPORT_AGE_MAX;
+        let counts = |other: &HttpStream| {
+            other.envoy == http.envoy
+                && other.resumed
+                && other.parent.is_none()
+                && (counts_granted || other.granted_by.is_none())
+                && self.clients[other.client as usize].pool == pool
+                && self.roots.get(&other.root).is_some_and(|root| !root.dead)
+        };
+        let in_flight = self.http_streams.values().filter(|other| counts(other)).count() as u64;
+        if in_flight > bound {
+            self.fail(|| {
+                format!(
+                    "http {id} is request {in_flight} in flight at an Envoy with a fallback bound of {bound}"
+                )
+            });
+        }
+    }
+
+    /// Checks a request that just reached a server.
+    pub(super) fn check_servers(&mut self, id: u64) {
+        let Some(job) = self.jobs.get(&id) else {
+            return;
+        };
+        let (server, pool) = (job.server, self.servers[job.server].pool);
+        let Some(http) = self.http_streams.get(&job.http) else {
+            return self.fail(|| format!("job {id} has no HTTP stream"));
+        };
+        let number = http.client;
+        let client = &self.clients[number as usize];
+        if client.end.is_some() {
+            return self.fail(|| format!("client {number} has ended, and its request reaches a server"));
+        }
+        if client.pool != pool {
+            return self.fail(|| format!("client {number}'s request reaches a server of another pool"));
+        }
+        let is_clients = |job: &&Job| {
+            self.http_streams
+                .get(&job.http)
+                .is_some_and(|http| http.client == number)
+        };
+        let copies = self.jobs.values().filter(is_clients).count();
+        if copies != 1 {
+            return self.fail(|| format!("client {number}'s request is at {copies} servers at once"));
+        }
+        self.check_server_bounds(server, pool);
+    }
+
+    /// Checks the bounds of a server and its pool. Adopted and released requests don't count.
+    fn check_server_bounds(&mut self, server: usize, pool: usize) {
+        let generation = self.companion.generation;
+        let counts = |job: &&Job| {
+            self.http_streams
+                .get(&job.http)
+                .is_some_and(|http| http.granted_by == Some(generation) && !http.released_while_running)
+        };
+        let at_server = self
+            .jobs
+            .values()
+            .filter(|job| job.server == server && !job.fallback)
+            .filter(counts)
+            .count() as u64;
+        let at_pool = self
+            .jobs
+            .values()
+            .filter(|job| self.servers[job.server].pool == pool)
+            .filter(counts)
+            .count() as u64;
+        let scenario = &self.scenario.pools[pool];
+        if let Some(bound) = scenario.server_bound.filter(|bound| at_server > *bound) {
+            return self.fail(|| format!("{at_server} requests are at a server with a bound of {bound}"));
+        }
+        let pool_bound = scenario.pool_bound.filter(|_| self.endpoints_are_static());
+        if let Some(bound) = pool_bound.filter(|bound| at_pool > *bound) {
+            self.fail(|| format!("{at_pool} requests are at the servers of a pool with a bound of {bound}"));
+        }
+    }
+
+    /// Checks all of the companion's state.
+    pub(super) fn audit_companion(&mut self) {
+        self.summary.audits += 1;
+        let Some(control) = &self.companion.control else {
+            return;
+        };
+        if let Err(error) = control.audit() {
+            return self.fail(|| error.to_string());
+        }
+        if let Some(violation) = self.wrong_pool_counts(control) {
+            self.fail(|| violation);
+        }
+    }
+
+    fn wrong_pool_counts(&self, control: &Control) -> Option<String> {
+        let status = control.status(self.companion_now());
+        let mut violation = None;
+        for pool in &status.pools {
+            let Some(scenario) = self
+                .scenario
+                .pools
+                .iter()
+                .find(|scenario| *scenario.name == *pool.name)
+            else {
+                continue;
+            };
+            let counts: PoolCounts = self
+                .companion
+                .counts
+                .get(&scenario.name)
+                .copied()
+                .unwrap_or_default();
+            let waiting = pool.snapshot.waiting;
+            // A requeued request waits although its outcome is already counted.
+            let min = counts.arrived.saturating_sub(counts.left);
+            if waiting < min || waiting > min + counts.requeued {
+                violation = Some(format!(
+                    "pool {} counted {counts:?}, but {waiting} requests wait",
+                    scenario.name
+                ));
+            }
+            let in_requests = matches!(
+                scenario.policy.gate,
+                Gate::Auto { .. }
+                    | Gate::Bounded {
+                        unit: StockUnit::Requests,
+                        ..
+                    }
+            );
+            let stock = pool.snapshot.stock + pool.snapshot.draining_stock;
+            let requests = status.requests as u64;
+            if in_requests && stock > requests {
+                violation = Some(format!(
+                    "pool {} has a stock of {stock}, but only {requests} requests exist",
+                    scenario.name
+                ));
+            }
+        }
+        violation
+    }
+
+    /// Checks the idle world: every request has ended, and no component keeps any state of it.
+    pub(super) fn check_quiescence(&mut self) {
+        self.audit_companion();
+        let mut leftovers = Vec::new();
+        for (number, client) in self.clients.iter().enumerate() {
+            if client.end.is_none() {
+                leftovers.push(format!("client {number} has no outcome"));
+            }
+        }
+        if !self.jobs.is_empty() {
+            leftovers.push(format!("{} jobs are still at servers", self.jobs.len()));
+        }
+        self.collect_root_leftovers(&mut leftovers);
+        self.collect_companion_leftovers(&mut leftovers);
+        self.collect_stream_leftovers(&mut leftovers);
+        let keys = self.envoys.iter().map(|envoy| envoy.shared.len()).max();
+        let keys = keys.unwrap_or(0) as u64;
+        self.summary.shared_keys_max = self.summary.shared_keys_max.max(keys);
+        if !leftovers.is_empty() {
+            leftovers.truncate(8);
+            self.fail(|| format!("in the idle world: {}", leftovers.join("; ")));
+        }
+    }
+
+    fn collect_root_leftovers(&self, leftovers: &mut Vec<String>) {
+        for (id, root) in &self.roots {
+            let (exchanges, unacknowledged) = (root.worker.exchanges(), root.worker.unacknowledged());
+            if exchanges > 0 || !root.http_streams.is_empty() {
+                leftovers.push(format!("root {id} keeps {exchanges} exchanges"));
+            }
+            if !root.unreported_ends.is_empty() {
+                leftovers.push(format!(
+                    "root {id} has not reported the ends of {:?}",
+                    root.unreported_ends
+                ));
+            }
+            if unacknowledged > 0 {
+                leftovers.push(format!("root {id} keeps {unacknowledged} unacknowledged events"));
+            }
+            if root.session_stream.is_none() || root.session_stream != root.stream {
+                leftovers.push(format!("root {id} has no session; its stream: {:?}", root.stream));
+            }
+            if root.draining || root.dead {
+                leftovers.push(format!("root {id} hasn't ended"));
+            }
+        }
+    }
+
+    fn collect_companion_leftovers(&self, leftovers: &mut Vec<String>) {
+        let Some(control) = &self.companion.control else {
+            return;
+        };
+        let status = control.status(self.companion_now());
+        if status.requests > 0 {
+            leftovers.push(format!("the companion keeps {} requests", status.requests));
+        }
+        if status.sessions.len() != self.roots.len() || status.sessions.iter().any(|session| !session.open) {
+            let sessions: Vec<_> = status
+                .sessions
+                .iter()
+                .map(|session| (&session.id, session.open))
+                .collect();
+            leftovers.push(format!("the companion keeps the sessions {sessions:?}"));
+        }
+        for pool in &status.pools {
+            let snapshot = &pool.snapshot;
+            if (snapshot.stock, snapshot.draining_stock, snapshot.waiting) != (0, 0, 0) {
+                leftovers.push(format!(
+                    "pool {} has a stock of {}, {} draining, {} waiting",
+                    pool.name, snapshot.stock, snapshot.draining_stock, snapshot.waiting
+                ));
+            }
+            if snapshot
+                .flows
+                .iter()
+                .any(|flow| flow.waiting > 0 || flow.in_flight > 0)
+            {
+                leftovers.push(format!("a flow of pool {} still has requests", pool.name));
+            }
+        }
+        for (pool, counts) in &self.companion.counts {
+            if counts.arrived != counts.left {
+                leftovers.push(format!("pool {pool} counted {counts:?}"));
+            }
+        }
+    }
+
+    fn collect_stream_leftovers(&self, leftovers: &mut Vec<String>) {
+        let open = self
+            .streams
+            .values()
+            .filter(|stream| stream.open_at_companion && stream.open_at_filter)
+            .count();
+        if open > self.roots.len() {
+            leftovers.push(format!("{open} streams are open for {} roots", self.roots.len()));
+        }
+    }
+}
+
+/// The client's number in a request id.
+fn client_number(request: &str) -> Option<u64> {
+    request.strip_prefix('r')?.parse().ok()
+}
