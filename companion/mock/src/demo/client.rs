@@ -1,4 +1,4 @@
-//! One request of the demo, from sending it to knowing how it ended.
+//! One request of the demo, from sending to its end.
 
 use std::time::Duration;
 
@@ -7,32 +7,32 @@ use reqwest::StatusCode;
 use serde_json::Value;
 use tokio::time::Instant;
 
-/// The largest answer that is read, so that a server gone wild doesn't fill the demo's memory.
-const ANSWER_BYTES_MAX: usize = 16 << 20;
+/// The largest response that is read, so that a faulty server can't fill the demo's memory.
+const RESPONSE_BYTES_MAX: usize = 16 << 20;
 
-/// How a request ended, as its client sees it.
+/// How a request ended, as the client sees it.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Ending {
-    /// The whole answer came.
+    /// A complete response.
     Served {
         outcome: String,
         ttft: Duration,
         input: u64,
         output: u64,
     },
-    /// The gateway or the server said no.
+    /// An error response from the gateway or a server.
     Refused {
         outcome: String,
         status: u16,
         retry_after: Option<Duration>,
     },
-    /// The answer began and didn't end.
+    /// The response started, but didn't end properly.
     Cut { outcome: String, why: String },
-    /// No answer came.
+    /// No response.
     Failed { why: String },
 }
 
-/// Sends it and reads the answer to its end.
+/// Sends a request and reads the response to its end.
 pub(super) async fn send(request: reqwest::RequestBuilder) -> Ending {
     let sent = Instant::now();
     let response = match request.send().await {
@@ -48,13 +48,13 @@ pub(super) async fn send(request: reqwest::RequestBuilder) -> Ending {
 
 async fn refused(response: reqwest::Response) -> Ending {
     let status = response.status().as_u16();
-    let named = outcome(&response);
+    let header_outcome = outcome(&response);
     let retry_after = header(&response, "retry-after-ms")
         .and_then(|ms| ms.parse().ok())
         .map(Duration::from_millis);
     let body: Value = response.json().await.unwrap_or_default();
-    // Without the header it wasn't the gateway's filter: a server's error code, or Envoy's bare status.
-    let outcome = named
+    // Responses of Penstock's filter have the outcome header. Servers send an error code, Envoy only a status.
+    let outcome = header_outcome
         .or_else(|| body["error"]["code"].as_str().map(str::to_owned))
         .unwrap_or_else(|| format!("http_{status}"));
     Ending::Refused {
@@ -72,10 +72,10 @@ async fn served(mut response: reqwest::Response, sent: Instant) -> Ending {
             Ok(Some(bytes)) => {
                 ttft.get_or_insert_with(|| sent.elapsed());
                 stream.push(&bytes);
-                if stream.bytes > ANSWER_BYTES_MAX {
+                if stream.bytes > RESPONSE_BYTES_MAX {
                     return Ending::Cut {
                         outcome,
-                        why: format!("the answer is over {ANSWER_BYTES_MAX} bytes"),
+                        why: format!("the response is longer than {RESPONSE_BYTES_MAX} bytes"),
                     };
                 }
             }
@@ -106,7 +106,7 @@ async fn served(mut response: reqwest::Response, sent: Instant) -> Ending {
     }
 }
 
-/// What is kept of an event stream: the line under way, the usage, and whether it is done.
+/// Parser state of an event stream: the current line, the usage, and whether the stream is done.
 #[derive(Debug, Default)]
 struct Stream {
     line: Vec<u8>,
@@ -121,13 +121,13 @@ impl Stream {
         for part in bytes.split_inclusive(|b| *b == b'\n') {
             self.line.extend_from_slice(part);
             if part.ends_with(b"\n") {
-                self.line_ended();
+                self.end_line();
                 self.line.clear();
             }
         }
     }
 
-    fn line_ended(&mut self) {
+    fn end_line(&mut self) {
         let Some(data) = self.line.strip_prefix(b"data: ") else {
             return;
         };
@@ -153,7 +153,7 @@ fn header<'a>(response: &'a reqwest::Response, name: &str) -> Option<&'a str> {
     response.headers().get(name)?.to_str().ok()
 }
 
-/// An error with its causes: reqwest's own text leaves out what matters.
+/// An error with all its causes. The Display text of reqwest's errors omits the causes.
 fn chain(error: &dyn std::error::Error) -> String {
     let causes = std::iter::successors(Some(error), |e| e.source());
     causes.map(ToString::to_string).collect::<Vec<_>>().join(": ")
@@ -164,14 +164,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_stream_is_read_the_same_however_it_is_split() {
+    fn stream_is_parsed_the_same_wherever_it_is_split() {
         let text = b"data: {\"choices\":[]}\n\n: comment\n\ndata: {\"usage\":null}\n\n\
             data: {\"choices\":[],\"usage\":{\"prompt_tokens\":7,\"completion_tokens\":9}}\r\n\r\ndata: [DONE]\n\n";
-        for at in 0..text.len() {
+        for split in 0..text.len() {
             let mut stream = Stream::default();
-            stream.push(&Bytes::from_static(&text[..at]));
-            stream.push(&Bytes::from_static(&text[at..]));
-            assert_eq!((stream.usage, stream.done), (Some((7, 9)), true), "split at {at}");
+            stream.push(&Bytes::from_static(&text[..split]));
+            stream.push(&Bytes::from_static(&text[split..]));
+            assert_eq!(
+                (stream.usage, stream.done),
+                (Some((7, 9)), true),
+                "split at {split}"
+            );
         }
         let mut cut = Stream::default();
         cut.push(&Bytes::from_static(&text[..text.len() - 4]));

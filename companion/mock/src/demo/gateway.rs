@@ -1,4 +1,4 @@
-//! The demo's gateway: `up` with a policy of the demo's own.
+//! The demo's gateway: `up` with the demo's configuration.
 
 use std::io;
 
@@ -11,13 +11,13 @@ use tokio::sync::broadcast::error::TryRecvError;
 use super::{Args, tenants};
 use crate::mock_server::Running;
 
-/// Why the gateway isn't there.
+/// Why the gateway can't run.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// Its configuration can't be written.
-    #[error("can't write the demo's configuration to the temporary folder: {0}")]
-    Folder(#[from] io::Error),
-    /// It didn't start.
+    /// The configuration can't be written.
+    #[error("can't write the demo's configuration to the temporary directory: {0}")]
+    Directory(#[from] io::Error),
+    /// The gateway didn't start.
     #[error(transparent)]
     Up(#[from] up::Error),
 }
@@ -26,20 +26,20 @@ pub enum Error {
 pub(super) struct Gateway {
     gateway: up::Gateway,
     events: broadcast::Receiver<up::Event>,
-    /// Holds the configuration as long as the gateway runs.
-    _folder: TempDir,
+    /// Contains the configuration. Dropping it deletes the directory.
+    _directory: TempDir,
 }
 
-/// Starts it and returns when the first request would be served.
+/// Starts the gateway and returns when it serves requests.
 pub(super) async fn start(servers: &[Running], args: &Args) -> Result<Gateway, Error> {
-    let folder = tempfile::Builder::new().prefix("penstock-demo-").tempdir()?;
-    let file = folder.path().join("penstock.yaml");
+    let directory = tempfile::Builder::new().prefix("penstock-demo-").tempdir()?;
+    let file = directory.path().join("penstock.yaml");
     std::fs::write(&file, config(servers))?;
     let options = up::Options {
         config: Some(file),
         port: Some(args.port),
         admin_port: Some(args.admin_port),
-        // Refusals are part of the show, and would be logged across the table.
+        // The demo provokes refused requests. Logging them would disturb the table.
         flags: vec!["--log".to_owned(), "error".to_owned()],
         ..up::Options::default()
     };
@@ -49,21 +49,21 @@ pub(super) async fn start(servers: &[Running], args: &Args) -> Result<Gateway, E
     Ok(Gateway {
         gateway,
         events,
-        _folder: folder,
+        _directory: directory,
     })
 }
 
 impl Gateway {
-    /// As `up` prints them.
+    /// The addresses, in the format of `up`.
     pub(super) fn addresses(&self) -> up::Addresses {
         self.gateway.addresses()
     }
 
-    /// The companion that runs now isn't the one that it began with.
+    /// Whether the companion was restarted since the last call.
     pub(super) fn companion_restarted(&mut self) -> bool {
         std::iter::from_fn(|| match self.events.try_recv() {
             Ok(event) => Some(event),
-            // So many deaths that the oldest were forgotten: the next one is still there.
+            // So many processes exited that the oldest events are lost: continue with the next one.
             Err(TryRecvError::Lagged(_)) => self.events.try_recv().ok(),
             Err(TryRecvError::Empty | TryRecvError::Closed) => None,
         })
@@ -83,7 +83,7 @@ impl Gateway {
     }
 }
 
-/// What the demo's gateway holds to; JSON is YAML.
+/// The gateway's configuration, as JSON, which is valid YAML.
 fn config(servers: &[Running]) -> String {
     let any = "127.0.0.1:0";
     let addresses: Vec<String> = servers
@@ -113,7 +113,7 @@ mod tests {
     use penstock_config::Config;
 
     #[tokio::test]
-    async fn its_configuration_is_valid() {
+    async fn configuration_is_valid() {
         let servers = vec![start(Settings::default()).await.unwrap()];
         let config = Config::parse(&config(&servers), "demo").unwrap();
         let pool = &config.pools[0];

@@ -1,15 +1,15 @@
-//! `penstock demo`: a whole gateway in front of simulated servers, under the traffic of three tenants.
+//! `penstock demo`: a whole gateway in front of simulated servers, with the traffic of three tenants.
 //!
-//! It uses what a user has: the gateway as `up` starts it, its HTTP pages, and HTTP clients. It ends by comparing
-//! what clients, companion and servers counted, and fails if a single request isn't accounted for.
+//! The demo uses only what a user has: the gateway as `up` starts it, its HTTP pages, and HTTP clients. At the end it
+//! compares the counts of clients, companion and servers, and fails unless every request is accounted for.
 
-mod books;
+mod accounting;
 mod client;
+mod companion;
 mod gateway;
-mod look;
-mod scene;
 mod screen;
 mod share;
+mod snapshot;
 mod summary;
 mod tally;
 mod tenants;
@@ -28,45 +28,45 @@ use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;
 
 use crate::mock_server::{self, Running};
-use books::Books;
-use look::{Companion, Counts, Pool};
-use scene::Scene;
+use accounting::Accounting;
+use companion::{Companion, Counts, Pool};
 use screen::Screen;
+use snapshot::Snapshot;
 use tenants::TENANTS;
 use traffic::Event;
 
-/// Servers behind the gateway.
+/// Number of simulated servers.
 const SERVERS: u64 = 3;
-/// Between two looks at the companion.
-const LOOK: Duration = Duration::from_millis(200);
-/// What is out when traffic stops has so long to end: the queue's ttl and a while to be served.
+/// Time between two requests to the companion.
+const POLL_INTERVAL: Duration = Duration::from_millis(200);
+/// Time for outstanding requests to end after the traffic stops: the queue's TTL, and some time to be served.
 const DRAIN: Duration = Duration::from_secs(60);
-/// The companion learns of the last ends a moment after the clients.
+/// Time for the companion to process the last ends, of which the clients know first.
 const SETTLE: Duration = Duration::from_secs(5);
-/// Servers have nothing left to do when they are stopped.
+/// Grace period of the servers' shutdown, when no requests are left.
 const GRACE: Duration = Duration::from_secs(1);
 
-/// A whole gateway with simulated servers and the traffic of three tenants.
+/// Run a gateway with simulated servers and the traffic of three tenants
 #[derive(Clone, Debug, clap::Args)]
 pub struct Args {
-    /// Ends by itself after this time, `20s` for example
+    /// End after this time, for example `20s`
     #[arg(long = "for", value_name = "T", value_parser = positive)]
     pub time: Option<Duration>,
-    /// Seed of the traffic and of the servers
+    /// Seed of the traffic and the servers
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub seed: u64,
-    /// Port of the gateway; 0 takes a free one
+    /// Port of the gateway; 0 takes a free port
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub port: u16,
-    /// Port of Envoy's admin interface; 0 takes a free one
+    /// Port of Envoy's admin interface; 0 takes a free port
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub admin_port: u16,
 }
 
 fn positive(text: &str) -> Result<Duration, String> {
-    let time = humantime::parse_duration(text).map_err(|e| format!("{e}; write `20s` or `5m`"))?;
+    let time = humantime::parse_duration(text).map_err(|error| format!("{error}; write `20s` or `5m`"))?;
     if time.is_zero() {
-        Err("it must be above 0".to_owned())
+        Err("the time must be above 0".to_owned())
     } else {
         Ok(time)
     }
@@ -76,30 +76,30 @@ fn positive(text: &str) -> Result<Duration, String> {
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// A simulated server didn't start.
-    #[error("a simulated server: {0}")]
+    #[error("can't start a simulated server: {0}")]
     Server(#[from] mock_server::Error),
     /// The gateway didn't start.
     #[error(transparent)]
     Gateway(#[from] gateway::Error),
-    /// The HTTP client can't be made.
-    #[error("the demo's HTTP client: {0}")]
+    /// The HTTP client can't be created.
+    #[error("can't create the HTTP client: {0}")]
     Client(#[from] reqwest::Error),
-    /// Signals can't be waited for.
-    #[error("can't wait for signals: {0}")]
+    /// Signal handlers can't be installed.
+    #[error("can't install signal handlers: {0}")]
     Signals(#[source] io::Error),
-    /// Some counts don't fit.
+    /// Some counts don't agree.
     #[error("not every request is accounted for:\n  {}", .0.join("\n  "))]
     Unaccounted(Vec<String>),
 }
 
 impl Error {
-    /// 2: bad usage or configuration, 1: failed at run time.
+    /// The process' exit code: 2 for bad usage or configuration, 1 for a failure at run time.
     #[must_use]
     pub const fn exit_code(&self) -> u8 {
         match self {
             Self::Server(error) => error.exit_code(),
             Self::Gateway(gateway::Error::Up(error)) => error.exit_code(),
-            Self::Gateway(gateway::Error::Folder(_))
+            Self::Gateway(gateway::Error::Directory(_))
             | Self::Client(_)
             | Self::Signals(_)
             | Self::Unaccounted(_) => 1,
@@ -107,16 +107,16 @@ impl Error {
     }
 }
 
-/// Runs until Ctrl-C, SIGTERM or the end of `--for`; then the summary is printed.
+/// Runs until Ctrl-C, SIGTERM or the end of `--for`, then prints the summary.
 ///
 /// # Errors
-/// It can't start, or a request isn't accounted for.
+/// The demo can't start, or a request isn't accounted for.
 pub async fn run(args: Args) -> Result<(), Error> {
     let mut signals = Signals::new()?;
     let servers = servers(args.seed).await?;
     let mut gateway = tokio::select! {
         gateway = gateway::start(&servers, &args) => gateway?,
-        // The user changed their mind before it began.
+        // A signal during the start ends the demo.
         () = signals.next() => return Ok(()),
     };
     let addresses = gateway.addresses();
@@ -124,29 +124,28 @@ pub async fn run(args: Args) -> Result<(), Error> {
         gateway: addresses.gateway.to_string(),
         companion: addresses.companion.to_string(),
     };
-    say(&format!("{addresses}try {}\n\n", curl(&site)));
+    print(&format!("{addresses}try {}\n\n", curl(&site)));
 
     let screen = Screen::open(TENANTS.len(), servers.len());
-    let played = play(&site, &args, screen, &mut signals).await;
-    let finished = match played {
-        Ok(scene) => finish(&site, scene, &servers, gateway.companion_restarted()).await,
+    let result = match run_traffic(&site, &args, screen, &mut signals).await {
+        Ok(snapshot) => finish(&site, snapshot, &servers, gateway.companion_restarted()).await,
         Err(error) => Err(error),
     };
     gateway.shutdown().await;
     for server in servers {
         server.shutdown(GRACE).await;
     }
-    finished
+    result
 }
 
-/// Where the demo's gateway is, each as `host:port`.
+/// Addresses of the demo's gateway, each as `host:port`.
 #[derive(Clone, Debug)]
 struct Site {
     gateway: String,
     companion: String,
 }
 
-/// Servers that the default watermark of 2 keeps busy and not more: six requests of a second each or less.
+/// Starts servers that the default watermark of 2 just keeps busy: six requests at a time, each of at most a second.
 async fn servers(seed: u64) -> Result<Vec<Running>, mock_server::Error> {
     let mut servers = Vec::new();
     for number in 0..SERVERS {
@@ -167,64 +166,75 @@ async fn servers(seed: u64) -> Result<Vec<Running>, mock_server::Error> {
     Ok(servers)
 }
 
-/// Sends traffic and shows it, until it is over and everything that was out has ended.
-async fn play(site: &Site, args: &Args, mut screen: Screen, signals: &mut Signals) -> Result<Scene, Error> {
+/// Sends and shows the traffic until it has stopped and every outstanding request has ended.
+async fn run_traffic(
+    site: &Site,
+    args: &Args,
+    mut screen: Screen,
+    signals: &mut Signals,
+) -> Result<Snapshot, Error> {
     let (stop, stopping) = watch::channel(false);
     let url = format!("http://{}", site.gateway);
     let (mut events, mut tasks) = traffic::start(&url, &TENANTS, args.seed, &stopping)?;
-    let mut looks = look_again(Companion::new(format!("http://{}", site.companion))?);
-    let mut scene = Scene::new(&TENANTS);
-    let began = Instant::now();
-    // Far away stands for never.
-    let mut ends = began + args.time.unwrap_or(Duration::from_secs(u64::from(u32::MAX)));
-    let mut redraw = tokio::time::interval_at(began + screen.period(), screen.period());
+    let mut pools = poll_companion(Companion::new(format!("http://{}", site.companion))?);
+    let mut snapshot = Snapshot::new(&TENANTS);
+    let start = Instant::now();
+    let mut deadline = args.time.map(|time| start + time);
+    let mut redraw = tokio::time::interval_at(start + screen.period(), screen.period());
     loop {
         tokio::select! {
             event = events.recv() => match event {
-                Some(Event::Sent(place)) => scene.tallies[place].sent(),
-                Some(Event::Ended(place, ending)) => {
-                    let counting = scene.counting();
-                    scene.tallies[place].ended(ending, counting);
+                Some(Event::Sent(tenant)) => snapshot.tallies[tenant].sent(),
+                Some(Event::Ended(tenant, ending)) => {
+                    let counting = snapshot.is_counting();
+                    snapshot.tallies[tenant].ended(ending, counting);
                 }
                 None => break,
             },
-            Some(pool) = looks.recv() => {
-                scene.elapsed = began.elapsed();
-                scene.saw(pool);
+            Some(pool) = pools.recv() => {
+                snapshot.elapsed = start.elapsed();
+                snapshot.update(pool);
             }
-            _ = redraw.tick() => screen.show(&scene),
-            () = ended(ends, signals) => {
-                if scene.stopping {
-                    // The second time: what is out is given up, and will be missing in the books.
+            _ = redraw.tick() => screen.show(&snapshot),
+            () = deadline_or_signal(deadline, signals) => {
+                if snapshot.stopping {
+                    // The second signal, or the drain time is over: outstanding requests are aborted, and the
+                    // accounting will miss them.
                     tasks.abort_all();
                 } else {
-                    scene.stopping = true;
-                    // The tasks hold receivers until they have ended.
+                    snapshot.stopping = true;
+                    // Sending succeeds as long as a task runs.
                     let _ = stop.send(true);
                 }
-                ends = Instant::now() + DRAIN;
+                deadline = Some(Instant::now() + DRAIN);
             }
         }
     }
     screen.close();
-    Ok(scene)
+    Ok(snapshot)
 }
 
-async fn ended(at: Instant, signals: &mut Signals) {
+async fn deadline_or_signal(deadline: Option<Instant>, signals: &mut Signals) {
+    let time = async {
+        match deadline {
+            Some(deadline) => tokio::time::sleep_until(deadline).await,
+            None => std::future::pending().await,
+        }
+    };
     tokio::select! {
-        () = tokio::time::sleep_until(at) => {}
+        () = time => {}
         () = signals.next() => {}
     }
 }
 
-/// Looks at the companion again and again, as long as somebody listens.
-fn look_again(companion: Companion) -> mpsc::Receiver<Option<Pool>> {
+/// Requests the pool's state regularly until the receiver is dropped. `None`: the companion didn't answer.
+fn poll_companion(companion: Companion) -> mpsc::Receiver<Option<Pool>> {
     let (sender, receiver) = mpsc::channel(1);
     tokio::spawn(async move {
-        let mut every = tokio::time::interval(LOOK);
-        every.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        let mut ticks = tokio::time::interval(POLL_INTERVAL);
+        ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         loop {
-            every.tick().await;
+            ticks.tick().await;
             if sender.send(companion.pool().await.ok()).await.is_err() {
                 return;
             }
@@ -233,62 +243,67 @@ fn look_again(companion: Companion) -> mpsc::Receiver<Option<Pool>> {
     receiver
 }
 
-/// Compares the books and prints the summary.
+/// Compares the counts and prints the summary.
 async fn finish(
     site: &Site,
-    scene: Scene,
+    snapshot: Snapshot,
     servers: &[Running],
     companion_restarted: bool,
 ) -> Result<(), Error> {
     let companion = Companion::new(format!("http://{}", site.companion))?;
-    let books = Books {
-        clients: scene
+    let accounting = Accounting {
+        clients: snapshot
             .tenants
             .iter()
-            .map(|t| t.name)
-            .zip(scene.tallies.iter().cloned())
+            .map(|tenant| tenant.name)
+            .zip(snapshot.tallies.iter().cloned())
             .collect(),
-        companion: settled(&companion).await,
+        companion: final_counts(&companion).await,
         companion_restarted,
-        ..served(servers).await
+        ..server_counts(servers).await
     };
-    let misfits = books.misfits();
-    say(&format!("\n{}", summary::write(&scene, &books, &misfits)));
-    if misfits.is_empty() {
+    let mismatches = accounting.mismatches();
+    print(&format!(
+        "\n{}",
+        summary::render(&snapshot, &accounting, &mismatches)
+    ));
+    if mismatches.is_empty() {
         Ok(())
     } else {
-        Err(Error::Unaccounted(misfits))
+        Err(Error::Unaccounted(mismatches))
     }
 }
 
-/// The servers' part of the books.
-async fn served(servers: &[Running]) -> Books {
-    let mut books = Books::default();
+/// The accounting with only the servers' counts.
+async fn server_counts(servers: &[Running]) -> Accounting {
+    let mut accounting = Accounting::default();
     for server in servers {
-        books.servers.extend(server.stats().await);
+        accounting.servers.extend(server.stats().await);
         let served: BTreeMap<String, u64> = server.served_by_tenant().await.unwrap_or_default();
         for (tenant, count) in served {
-            *books.served.entry(tenant).or_default() += count;
+            *accounting.served.entry(tenant).or_default() += count;
         }
     }
-    books
+    accounting
 }
 
-/// The companion's counts, once nothing waits or runs any more, or as they are after [`SETTLE`].
-async fn settled(companion: &Companion) -> Option<Counts> {
-    let until = Instant::now() + SETTLE;
+/// The companion's counts as soon as no request waits or runs, but at the latest after [`SETTLE`].
+async fn final_counts(companion: &Companion) -> Option<Counts> {
+    let deadline = Instant::now() + SETTLE;
     loop {
         let counts = companion.counts().await.ok();
-        let settled = counts.as_ref().is_some_and(|c| c.stock == 0 && c.waiting == 0);
-        if settled || Instant::now() >= until {
+        let idle = counts
+            .as_ref()
+            .is_some_and(|counts| counts.stock == 0 && counts.waiting == 0);
+        if idle || Instant::now() >= deadline {
             return counts;
         }
-        tokio::time::sleep(LOOK).await;
+        tokio::time::sleep(POLL_INTERVAL).await;
     }
 }
 
 fn curl(site: &Site) -> String {
-    // Another model than the demo's, so that it can be told apart in the books.
+    // Not the demo's model, so that the accounting can distinguish these requests.
     let model = "any";
     format!(
         "curl -iN http://{}/v1/chat/completions -H 'content-type: application/json' -H 'x-penstock-tenant: you' \
@@ -298,13 +313,13 @@ fn curl(site: &Site) -> String {
     )
 }
 
-fn say(text: &str) {
+fn print(text: &str) {
     let mut out = io::stdout().lock();
-    // Who closed our standard output doesn't want to know.
+    // A closed stdout is no reason to stop.
     let _ = out.write_all(text.as_bytes()).and_then(|()| out.flush());
 }
 
-/// The two signals that end the demo.
+/// The signals that end the demo.
 struct Signals {
     interrupt: Signal,
     terminate: Signal,

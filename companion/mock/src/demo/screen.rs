@@ -1,7 +1,7 @@
-//! Shows the scene: a live table at the bottom of a terminal, or lines every few seconds elsewhere.
+//! Shows the demo's state: a live table at the bottom of a terminal, or lines every few seconds elsewhere.
 //!
-//! The terminal isn't put into raw mode: Ctrl-C stays a signal, and what was printed stays in the scrollback. A
-//! terminal that doesn't answer is treated as none.
+//! The terminal isn't put into raw mode, so that Ctrl-C sends a signal and earlier output stays in the scrollback. If
+//! the terminal can't be set up, lines are printed instead.
 
 use std::io::{self, IsTerminal, Stdout, Write};
 use std::time::Duration;
@@ -13,27 +13,27 @@ use ratatui::text::{Line, Text};
 use ratatui::widgets::{Paragraph, Row, Table};
 use ratatui::{Frame, Terminal, TerminalOptions, Viewport};
 
-use super::scene::Scene;
+use super::snapshot::Snapshot;
 use super::text::columns;
 
-/// Between two pictures on a terminal.
-const REDRAW: Duration = Duration::from_millis(250);
-/// Between two reports elsewhere.
-const REPORT: Duration = Duration::from_secs(2);
+/// Time between two updates of the live table.
+const REDRAW_INTERVAL: Duration = Duration::from_millis(250);
+/// Time between two reports as lines.
+const REPORT_INTERVAL: Duration = Duration::from_secs(2);
 
-/// Where the scene is shown.
+/// The output of the demo's state.
 pub(super) enum Screen {
     Terminal(Box<Terminal<CrosstermBackend<Stdout>>>),
     Lines,
 }
 
 impl Screen {
-    /// A table with so many tenants and servers, if standard output is a terminal.
+    /// A live table for this number of tenants and servers, if stdin and stdout are a terminal; otherwise lines.
     pub(super) fn open(tenants: usize, servers: usize) -> Self {
         if !io::stdout().is_terminal() || !io::stdin().is_terminal() {
             return Self::Lines;
         }
-        // The headline, two tables with their headers, a blank before each, and the hint.
+        // The headline, two tables with headers and a blank line before each, and the hint.
         let height = u16::try_from(1 + 2 + tenants + 2 + servers + 2).unwrap_or(u16::MAX);
         let options = TerminalOptions {
             viewport: Viewport::Inline(height),
@@ -44,41 +44,41 @@ impl Screen {
         }
     }
 
-    /// How often [`Screen::show`] is worth it.
+    /// Time between two calls of [`Screen::show`].
     pub(super) fn period(&self) -> Duration {
         match self {
-            Self::Terminal(_) => REDRAW,
-            Self::Lines => REPORT,
+            Self::Terminal(_) => REDRAW_INTERVAL,
+            Self::Lines => REPORT_INTERVAL,
         }
     }
 
-    /// Shows the scene as it is now.
-    pub(super) fn show(&mut self, scene: &Scene) {
+    /// Shows the current state.
+    pub(super) fn show(&mut self, snapshot: &Snapshot) {
         let shown = match self {
-            Self::Terminal(terminal) => terminal.draw(|frame| draw(frame, scene)).map(|_| ()),
+            Self::Terminal(terminal) => terminal.draw(|frame| draw(frame, snapshot)).map(|_| ()),
             Self::Lines => {
-                let text = columns(&Scene::TENANT_HEADER, &scene.tenant_rows());
-                writeln!(io::stdout(), "{}\n{text}", scene.headline())
+                let text = columns(&Snapshot::TENANT_HEADER, &snapshot.tenant_rows());
+                writeln!(io::stdout(), "{}\n{text}", snapshot.headline())
             }
         };
-        // A terminal that has gone is no reason to stop the demo: its accounts still decide.
+        // A failing terminal is no reason to stop the demo: the accounting decides its result.
         if shown.is_err() {
             *self = Self::Lines;
         }
     }
 
-    /// Leaves the terminal's cursor below the table.
+    /// Clears the live table and shows the cursor again.
     pub(super) fn close(self) {
         if let Self::Terminal(mut terminal) = self {
-            // Nothing to be done if it has gone.
+            // If the terminal fails, nothing can be cleaned up.
             let _ = terminal.clear().and_then(|()| terminal.show_cursor());
         }
     }
 }
 
-fn draw(frame: &mut Frame<'_>, scene: &Scene) {
-    let tenants = scene.tenant_rows();
-    let servers = scene.server_rows();
+fn draw(frame: &mut Frame<'_>, snapshot: &Snapshot) {
+    let tenants = snapshot.tenant_rows();
+    let servers = snapshot.server_rows();
     let [head, upper, _, lower, hint] = Layout::vertical([
         Constraint::Length(2),
         Constraint::Length(u16::try_from(1 + tenants.len()).unwrap_or(u16::MAX)),
@@ -88,17 +88,17 @@ fn draw(frame: &mut Frame<'_>, scene: &Scene) {
     ])
     .areas(frame.area());
     frame.render_widget(
-        Paragraph::new(Line::from(scene.headline()).style(Modifier::BOLD)),
+        Paragraph::new(Line::from(snapshot.headline()).style(Modifier::BOLD)),
         head,
     );
-    frame.render_widget(table(&Scene::TENANT_HEADER, tenants, 10), upper);
-    frame.render_widget(table(&Scene::SERVER_HEADER, servers, 22), lower);
-    frame.render_widget(Paragraph::new("Ctrl-C ends it").style(Modifier::DIM), hint);
+    frame.render_widget(table(&Snapshot::TENANT_HEADER, tenants, 10), upper);
+    frame.render_widget(table(&Snapshot::SERVER_HEADER, servers, 22), lower);
+    frame.render_widget(Paragraph::new("Ctrl-C ends the demo").style(Modifier::DIM), hint);
 }
 
 fn table<'a>(header: &[&'a str], rows: Vec<Vec<String>>, first: u16) -> Table<'a> {
-    let cell = |at: usize, text: String| {
-        if at == 0 {
+    let cell = |column: usize, text: String| {
+        if column == 0 {
             Text::from(text)
         } else {
             Text::from(text).right_aligned()
@@ -107,12 +107,19 @@ fn table<'a>(header: &[&'a str], rows: Vec<Vec<String>>, first: u16) -> Table<'a
     let head = header
         .iter()
         .enumerate()
-        .map(|(at, name)| cell(at, (*name).to_owned()));
+        .map(|(column, name)| cell(column, (*name).to_owned()));
     let head = Row::new(head).style(Style::new().add_modifier(Modifier::UNDERLINED));
-    let widths = (0..header.len()).map(|at| Constraint::Length(if at == 0 { first } else { 8 }));
+    let widths = (0..header.len()).map(|column| Constraint::Length(if column == 0 { first } else { 8 }));
     let rows: Vec<Row<'a>> = rows
         .into_iter()
-        .map(|cells| Row::new(cells.into_iter().enumerate().map(|(at, text)| cell(at, text))))
+        .map(|cells| {
+            Row::new(
+                cells
+                    .into_iter()
+                    .enumerate()
+                    .map(|(column, text)| cell(column, text)),
+            )
+        })
         .collect();
     Table::new(rows, widths).header(head).column_spacing(2)
 }
@@ -122,12 +129,12 @@ mod tests {
     use ratatui::backend::TestBackend;
 
     use super::*;
-    use crate::demo::look::{Endpoint, Pool};
+    use crate::demo::companion::{Endpoint, Pool};
     use crate::demo::tenants::TENANTS;
 
     #[test]
-    fn the_picture_holds_every_tenant_and_server() {
-        let mut scene = Scene::new(&TENANTS);
+    fn table_shows_every_tenant_and_server() {
+        let mut snapshot = Snapshot::new(&TENANTS);
         let endpoint = |n: u64| Endpoint {
             address: format!("127.0.0.1:900{n}"),
             ready: true,
@@ -135,7 +142,7 @@ mod tests {
             bound: 3,
         };
         let endpoints = (0..3).map(endpoint).collect();
-        scene.saw(Some(Pool {
+        snapshot.update(Some(Pool {
             stock: 3,
             lower: 6,
             upper: 7,
@@ -143,7 +150,7 @@ mod tests {
             ..Pool::default()
         }));
         let mut terminal = Terminal::new(TestBackend::new(110, 13)).unwrap();
-        terminal.draw(|frame| draw(frame, &scene)).unwrap();
+        terminal.draw(|frame| draw(frame, &snapshot)).unwrap();
         let cells = terminal.backend().buffer().content();
         let text: String = cells.iter().map(ratatui::buffer::Cell::symbol).collect();
         for word in [

@@ -1,58 +1,59 @@
-//! What share of the service each tenant should have had.
+//! The ideal share of each tenant in the service.
 //!
-//! Weights decide only between those that always had something waiting. Who didn't got all it asked for, so its
-//! ideal share is what it had; the backlogged ones divide the rest by weight.
+//! Weights apply only between tenants that always have a waiting request. A tenant without a backlog gets everything
+//! it requests, so its ideal share is its real share. The backlogged tenants divide the rest by weight.
 
-/// A sample of the queue counts as backlog of a tenant when it had something waiting; so much of the time is "kept".
-const KEPT: f64 = 0.95;
+/// A tenant is backlogged if it had a waiting request in at least this part of the samples.
+const BACKLOGGED_MIN: f64 = 0.95;
 
-/// How often a tenant had something waiting, among the looks at the queue.
+/// Samples of a tenant's queue.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Backlog {
-    looks: u64,
+    samples: u64,
     waiting: u64,
 }
 
 impl Backlog {
-    pub(super) fn look(&mut self, waiting: bool) {
-        self.looks += 1;
+    pub(super) fn sample(&mut self, waiting: bool) {
+        self.samples += 1;
         self.waiting += u64::from(waiting);
     }
 
-    /// It had something waiting all the time, as far as was seen; `false` if nobody looked.
-    pub(super) fn kept(self) -> bool {
-        self.looks > 0 && self.waiting as f64 >= KEPT * self.looks as f64
+    /// Whether the tenant was backlogged in nearly all samples; `false` without samples.
+    pub(super) fn is_persistent(self) -> bool {
+        self.samples > 0 && self.waiting as f64 >= BACKLOGGED_MIN * self.samples as f64
     }
 }
 
-/// One tenant's part in the division.
+/// A tenant's service and its entitlement.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) struct Claim {
-    /// Weighted tokens that it got; not negative.
+pub(super) struct TenantService {
+    /// Served tokens, weighted; not negative.
     pub(super) service: f64,
     /// Above 0.
     pub(super) weight: f64,
-    /// It kept a backlog.
+    /// The tenant always had a waiting request.
     pub(super) backlogged: bool,
 }
 
-/// Real and ideal share of each, from 0 to 1; `None`: nothing was served at all.
-pub(super) fn shares(claims: &[Claim]) -> Option<Vec<(f64, f64)>> {
-    let total: f64 = claims.iter().map(|c| c.service).sum();
+/// Real and ideal share of each tenant, from 0 to 1; `None` if no tokens were served.
+pub(super) fn shares(tenants: &[TenantService]) -> Option<Vec<(f64, f64)>> {
+    let total: f64 = tenants.iter().map(|tenant| tenant.service).sum();
     if total <= 0.0 {
         return None;
     }
-    let backlogged = || claims.iter().filter(|c| c.backlogged);
-    let (divided, weights) = backlogged().fold((0.0, 0.0), |(s, w), c| (s + c.service, w + c.weight));
-    let share = |c: &Claim| {
-        let ideal = if c.backlogged {
-            divided * c.weight / weights
+    let backlogged = || tenants.iter().filter(|tenant| tenant.backlogged);
+    let divided: f64 = backlogged().map(|tenant| tenant.service).sum();
+    let weights: f64 = backlogged().map(|tenant| tenant.weight).sum();
+    let share = |tenant: &TenantService| {
+        let ideal = if tenant.backlogged {
+            divided * tenant.weight / weights
         } else {
-            c.service
+            tenant.service
         };
-        (c.service / total, ideal / total)
+        (tenant.service / total, ideal / total)
     };
-    Some(claims.iter().map(share).collect())
+    Some(tenants.iter().map(share).collect())
 }
 
 #[cfg(test)]
@@ -61,8 +62,8 @@ mod tests {
 
     use super::*;
 
-    fn claim(service: f64, weight: f64, backlogged: bool) -> Claim {
-        Claim {
+    fn tenant(service: f64, weight: f64, backlogged: bool) -> TenantService {
+        TenantService {
             service,
             weight,
             backlogged,
@@ -70,13 +71,13 @@ mod tests {
     }
 
     #[test]
-    fn the_backlogged_divide_what_the_others_left_by_weight() {
-        let claims = [
-            claim(20.0, 1.0, true),
-            claim(70.0, 3.0, true),
-            claim(10.0, 1.0, false),
+    fn backlogged_tenants_divide_the_rest_by_weight() {
+        let tenants = [
+            tenant(20.0, 1.0, true),
+            tenant(70.0, 3.0, true),
+            tenant(10.0, 1.0, false),
         ];
-        let ideal: Vec<f64> = shares(&claims)
+        let ideal: Vec<f64> = shares(&tenants)
             .unwrap()
             .into_iter()
             .map(|(_, ideal)| ideal)
@@ -85,30 +86,30 @@ mod tests {
     }
 
     #[test]
-    fn nothing_served_has_no_shares() {
-        assert_eq!(shares(&[claim(0.0, 1.0, true)]), None);
+    fn without_service_there_are_no_shares() {
+        assert_eq!(shares(&[tenant(0.0, 1.0, true)]), None);
         assert_eq!(shares(&[]), None);
     }
 
     #[test]
-    fn backlog_is_kept_only_if_it_was_seen() {
+    fn backlog_is_persistent_from_95_percent_of_the_samples_on() {
         let mut backlog = Backlog::default();
-        assert!(!backlog.kept());
-        for at in 0..100 {
-            backlog.look(at % 20 != 0);
+        assert!(!backlog.is_persistent());
+        for number in 0..100 {
+            backlog.sample(number % 20 != 0);
         }
-        assert!(backlog.kept());
-        backlog.look(false);
-        assert!(!backlog.kept());
+        assert!(backlog.is_persistent());
+        backlog.sample(false);
+        assert!(!backlog.is_persistent());
     }
 
     proptest! {
         #[test]
         fn real_and_ideal_shares_both_sum_to_one(
-            claims in proptest::collection::vec((0.0..1e9_f64, 0.1..100.0_f64, any::<bool>()), 1..8),
+            tenants in proptest::collection::vec((0.0..1e9_f64, 0.1..100.0_f64, any::<bool>()), 1..8),
         ) {
-            let claims: Vec<Claim> = claims.into_iter().map(|(s, w, b)| claim(s, w, b)).collect();
-            if let Some(shares) = shares(&claims) {
+            let tenants: Vec<TenantService> = tenants.into_iter().map(|(s, w, b)| tenant(s, w, b)).collect();
+            if let Some(shares) = shares(&tenants) {
                 let (real, ideal) = shares.iter().fold((0.0, 0.0), |(r, i), s| (r + s.0, i + s.1));
                 prop_assert!((real - 1.0).abs() < 1e-9 && (ideal - 1.0).abs() < 1e-9);
             }

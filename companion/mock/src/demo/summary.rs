@@ -1,9 +1,9 @@
-//! The demo's last words: what each tenant got, and whether every request is accounted for.
+//! The demo's summary: each tenant's service, and whether every request is accounted for.
 
 use std::fmt::Write;
 
-use super::books::Books;
-use super::scene::Scene;
+use super::accounting::Accounting;
+use super::snapshot::Snapshot;
 use super::tally::{OUTPUT_WEIGHT, Tally};
 use super::text::{columns, duration, percent};
 
@@ -11,15 +11,36 @@ const HEADER: [&str; 10] = [
     "tenant", "weight", "sent", "served", "refused", "failed", "TTFT p50", "p99", "share", "ideal",
 ];
 
-/// The whole summary; it ends with a newline.
-pub(super) fn write(scene: &Scene, books: &Books, misfits: &[String]) -> String {
-    let shares = scene.shares();
-    let tenants = scene.tenants.iter().zip(&scene.tallies);
-    let rows: Vec<Vec<String>> = tenants
-        .clone()
+/// The summary's text; it ends with a newline.
+pub(super) fn render(snapshot: &Snapshot, accounting: &Accounting, mismatches: &[String]) -> String {
+    let mut out = columns(&HEADER, &tenant_rows(snapshot));
+    out.push('\n');
+    out.push_str(&explanation(snapshot));
+    for (tenant, tally) in snapshot.tenants.iter().zip(&snapshot.tallies) {
+        let outcomes: Vec<String> = tally
+            .outcomes
+            .iter()
+            .map(|(name, count)| format!("{name} {count}"))
+            .collect();
+        push(&mut out, &format!("{}: {}", tenant.name, outcomes.join(", ")));
+        if let Some(why) = &tally.last_failure {
+            push(&mut out, &format!("{}, last failure: {why}", tenant.name));
+        }
+    }
+    push(&mut out, &servers_line(accounting));
+    if mismatches.is_empty() {
+        push(&mut out, &accounted_line(snapshot, accounting));
+    }
+    out
+}
+
+fn tenant_rows(snapshot: &Snapshot) -> Vec<Vec<String>> {
+    let shares = snapshot.shares();
+    let tenants = snapshot.tenants.iter().zip(&snapshot.tallies);
+    tenants
         .enumerate()
-        .map(|(place, (tenant, tally))| {
-            let share = shares.as_ref().and_then(|shares| shares.get(place)).copied();
+        .map(|(index, (tenant, tally))| {
+            let share = shares.as_ref().and_then(|shares| shares.get(index)).copied();
             vec![
                 tenant.name.to_owned(),
                 tenant.weight.to_string(),
@@ -33,67 +54,49 @@ pub(super) fn write(scene: &Scene, books: &Books, misfits: &[String]) -> String 
                 percent(share.map(|(_, ideal)| ideal)),
             ]
         })
-        .collect();
-    let mut out = columns(&HEADER, &rows);
-    out.push('\n');
-    out.push_str(&explanation(scene));
-    for (tenant, tally) in tenants {
-        let outcomes: Vec<String> = tally
-            .outcomes
-            .iter()
-            .map(|(name, count)| format!("{name} {count}"))
-            .collect();
-        push(&mut out, &format!("{}: {}", tenant.name, outcomes.join(", ")));
-        if let Some(why) = &tally.last_failure {
-            push(&mut out, &format!("{}, the last failure: {why}", tenant.name));
-        }
-    }
-    let (served, peaks): (u64, Vec<String>) =
-        books
-            .servers
-            .iter()
-            .fold((0, Vec::new()), |(served, mut peaks), stats| {
-                peaks.push(stats.peak.to_string());
-                (served + stats.served, peaks)
-            });
-    push(
-        &mut out,
-        &format!("servers: {served} served, at most {} at a time", peaks.join(", ")),
-    );
-    let sum = |of: fn(&Tally) -> u64| scene.tallies.iter().map(of).sum::<u64>();
-    let (sent, failed) = (sum(|t| t.sent), sum(|t| t.cut + t.failed));
-    if misfits.is_empty() {
-        let agree = if books.companion_restarted {
-            "clients and servers agree (the companion was started again, its counts begin there)"
-        } else {
-            "clients, companion and servers agree"
-        };
-        let failures = if failed > 0 {
-            format!(", {failed} of them failed")
-        } else {
-            String::new()
-        };
-        push(
-            &mut out,
-            &format!("every one of {sent} requests is accounted for{failures}: {agree}"),
-        );
-    }
-    out
+        .collect()
 }
 
-fn explanation(scene: &Scene) -> String {
-    let names = scene.backlogged();
-    let who = match names.as_slice() {
-        [] => "nobody always had something waiting, so weights decided nothing: each got what it asked for"
+fn servers_line(accounting: &Accounting) -> String {
+    let served: u64 = accounting.servers.iter().map(|stats| stats.served).sum();
+    let peaks: Vec<String> = accounting
+        .servers
+        .iter()
+        .map(|stats| stats.peak.to_string())
+        .collect();
+    format!("servers: {served} served, at most {} at a time", peaks.join(", "))
+}
+
+fn accounted_line(snapshot: &Snapshot, accounting: &Accounting) -> String {
+    let sum = |count: fn(&Tally) -> u64| snapshot.tallies.iter().map(count).sum::<u64>();
+    let sent = sum(|tally| tally.sent);
+    let failed = sum(|tally| tally.cut + tally.failed);
+    let agree = if accounting.companion_restarted {
+        "clients and servers agree (the companion was restarted, so its counts are incomplete)"
+    } else {
+        "clients, companion and servers agree"
+    };
+    let failures = if failed > 0 {
+        format!(", {failed} of them failed")
+    } else {
+        String::new()
+    };
+    format!("every one of {sent} requests is accounted for{failures}: {agree}")
+}
+
+fn explanation(snapshot: &Snapshot) -> String {
+    let names = snapshot.backlogged();
+    let ideal = match names.as_slice() {
+        [] => "no tenant always had a waiting request, so weights had no effect: each tenant got all it requested"
             .to_owned(),
-        [one] => format!("only {one} always had something waiting: it should have all that the others left"),
-        many => format!(
-            "{} always had something waiting: by weight they divide what the others left",
-            many.join(" and ")
+        [name] => format!("only {name} always had a waiting request: its ideal share is the rest"),
+        names => format!(
+            "{} always had a waiting request: they divide the rest by weight",
+            names.join(" and ")
         ),
     };
     format!(
-        "  share: of the tokens served (prompt + {OUTPUT_WEIGHT} x output) after the first second\n  ideal: {who}\n\n"
+        "  share: part of the served tokens (prompt + {OUTPUT_WEIGHT} x output) after the first second\n  ideal: {ideal}\n\n"
     )
 }
 

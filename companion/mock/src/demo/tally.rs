@@ -1,4 +1,4 @@
-//! What the demo's clients saw, tenant by tenant.
+//! Counts of the demo's requests by tenant, as the clients see them.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -7,12 +7,12 @@ use hdrhistogram::Histogram;
 
 use super::client::Ending;
 
-/// What an output token weighs beside a prompt token: the default of the gateway's policy.
+/// Weight of an output token relative to a prompt token: the default of the gateway's policy.
 pub(super) const OUTPUT_WEIGHT: f64 = 2.0;
-/// The longest time to the first token that is told apart.
+/// The longest time to the first token that the histogram distinguishes.
 const TTFT_MAX: Duration = Duration::from_secs(600);
 
-/// One tenant's requests.
+/// Counts of one tenant's requests.
 #[derive(Clone, Debug)]
 pub(super) struct Tally {
     pub(super) sent: u64,
@@ -20,19 +20,19 @@ pub(super) struct Tally {
     pub(super) refused: u64,
     pub(super) cut: u64,
     pub(super) failed: u64,
-    /// By the gateway's own word; without failures, which have none.
+    /// Outcomes from responses. Failed requests have none.
     pub(super) outcomes: BTreeMap<String, u64>,
-    /// Weighted tokens served while traffic was on: prompt + 2 x output.
+    /// Served tokens while all tenants sent, weighted: prompt + 2 x output.
     pub(super) service: f64,
-    /// Why the latest request was cut or failed.
+    /// Why the latest failed or cut request failed.
     pub(super) last_failure: Option<String>,
-    /// In microseconds.
+    /// Time to the first token, in microseconds.
     ttft: Histogram<u64>,
 }
 
 impl Default for Tally {
     fn default() -> Self {
-        let most = TTFT_MAX.as_micros() as u64;
+        let max = TTFT_MAX.as_micros() as u64;
         Self {
             sent: 0,
             served: 0,
@@ -42,7 +42,7 @@ impl Default for Tally {
             outcomes: BTreeMap::new(),
             service: 0.0,
             last_failure: None,
-            ttft: Histogram::new_with_bounds(1, most, 3).expect("invariant: 1 < 2 * 1 <= most, 3 digits"),
+            ttft: Histogram::new_with_bounds(1, max, 3).expect("invariant: 1 < 2 * 1 <= max, 3 digits"),
         }
     }
 }
@@ -52,7 +52,7 @@ impl Tally {
         self.sent += 1;
     }
 
-    /// `counts`: the answer came while traffic was on, so its tokens belong to the shares.
+    /// Counts a request's end. `counts`: the tokens count for the shares, because all tenants were sending.
     pub(super) fn ended(&mut self, ending: Ending, counts: bool) {
         let outcome = match ending {
             Ending::Served {
@@ -87,12 +87,12 @@ impl Tally {
         *self.outcomes.entry(outcome).or_default() += 1;
     }
 
-    /// Requests that have ended, however.
+    /// Requests that have ended in any way.
     pub(super) fn ends(&self) -> u64 {
         self.served + self.refused + self.cut + self.failed
     }
 
-    /// Time to the first token at a quantile; `None`: nothing was served.
+    /// Time to the first token at a quantile; `None` if no request was served.
     pub(super) fn ttft(&self, quantile: f64) -> Option<Duration> {
         (!self.ttft.is_empty()).then(|| Duration::from_micros(self.ttft.value_at_quantile(quantile)))
     }
@@ -134,7 +134,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn ends_are_all_that_ended_and_outcomes_all_that_were_answered(
+        fn ends_count_every_request_and_outcomes_every_response(
             endings in proptest::collection::vec((ending(), any::<bool>()), 0..200),
         ) {
             let mut tally = Tally::default();
@@ -155,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn quantiles_are_those_of_the_served() {
+    fn quantiles_cover_the_served_requests() {
         let mut tally = Tally::default();
         assert_eq!(tally.ttft(0.5), None);
         for ms in 1..=100 {

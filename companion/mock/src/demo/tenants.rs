@@ -1,4 +1,4 @@
-//! Who sends what in the demo.
+//! The demo's tenants and their requests.
 
 use std::time::Duration;
 
@@ -6,60 +6,60 @@ use rand::RngExt;
 use rand_chacha::ChaCha8Rng;
 use serde_json::{Value, json};
 
-/// One tenant and its habit.
+/// A tenant and its sending pattern.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Tenant {
-    /// Its fairness id.
+    /// The fairness id.
     pub(super) name: &'static str,
-    /// Its weight in the fair queueing.
+    /// The weight in fair queueing.
     pub(super) weight: f64,
-    /// Its requests claim to be critical.
+    /// The requests have the priority `critical`.
     pub(super) critical: bool,
-    pub(super) habit: Habit,
+    pub(super) pattern: Pattern,
 }
 
-/// When a tenant sends.
+/// When a tenant sends requests.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) enum Habit {
-    /// So many outstanding, always: an answer is followed by the next request.
+pub(super) enum Pattern {
+    /// Always this number of outstanding requests: each response is followed by the next request.
     Outstanding(usize),
-    /// At random, this long apart on average, whatever is outstanding.
+    /// A Poisson process with this mean interval, independent of the outstanding requests.
     Every(Duration),
 }
 
-/// The demo's tenants. `greedy` asks for more than three times as much at a time as `light`, which has three times
-/// its weight; both keep a backlog, so weights decide. `vip` asks for little, and first.
+/// The demo's tenants. `light` has three times the weight of `greedy`, but fewer outstanding requests. Both keep a
+/// backlog, so weights determine their shares. `vip` sends few requests with a high priority.
 pub(super) const TENANTS: [Tenant; 3] = [
     Tenant {
         name: "greedy",
         weight: 1.0,
         critical: false,
-        habit: Habit::Outstanding(32),
+        pattern: Pattern::Outstanding(32),
     },
     Tenant {
         name: "light",
         weight: 3.0,
         critical: false,
-        habit: Habit::Outstanding(12),
+        pattern: Pattern::Outstanding(12),
     },
     Tenant {
         name: "vip",
         weight: 1.0,
         critical: true,
-        habit: Habit::Every(Duration::from_millis(500)),
+        pattern: Pattern::Every(Duration::from_millis(500)),
     },
 ];
 
-/// Requests that may wait for one tenant: less than `greedy` has outstanding, so that it meets the limit.
+/// Limit of waiting requests per tenant: less than `greedy`'s outstanding requests, so that it reaches the limit.
 pub(super) const FLOW_CAPACITY: usize = 24;
 
 /// The name of the demo's model.
 pub(super) const MODEL: &str = "demo";
 
-/// Mean length of an answer without a limit, in tokens.
+/// Mean length in tokens of a response without a limit.
 pub(super) const OUTPUT_TOKENS: u64 = 48;
 
-/// The body of one chat completion: a prompt of 16 to 512 tokens, and for every other a limit of 16 to 96 tokens.
+/// The body of a chat completion: 16 to 512 prompt tokens, and in half of the bodies a limit of 16 to 96 tokens.
 pub(super) fn body(rng: &mut ChaCha8Rng) -> Value {
     let words: u64 = rng.random_range(16..=512);
     let mut body = json!({
@@ -74,7 +74,7 @@ pub(super) fn body(rng: &mut ChaCha8Rng) -> Value {
     body
 }
 
-/// Until the next request of [`Habit::Every`]: exponential, so that arrivals are a Poisson process.
+/// The time until the next request of [`Pattern::Every`]: exponential, so that arrivals are a Poisson process.
 pub(super) fn gap(mean: Duration, rng: &mut ChaCha8Rng) -> Duration {
     let u: f64 = rng.random();
     mean.mul_f64(-(1.0 - u).ln())

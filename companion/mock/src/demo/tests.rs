@@ -1,4 +1,4 @@
-//! The demo's traffic against a simulated server without a gateway: what is sent is what is counted.
+//! The demo's traffic against a simulated server without a gateway.
 
 use std::time::Duration;
 
@@ -29,7 +29,7 @@ async fn fast() -> Running {
 }
 
 #[tokio::test]
-async fn what_was_sent_has_ended_and_the_server_agrees_tenant_by_tenant() {
+async fn every_sent_request_ends_and_the_server_agrees_by_tenant() {
     let server = fast().await;
     let address = server.address().to_string();
     let site = Site {
@@ -37,7 +37,7 @@ async fn what_was_sent_has_ended_and_the_server_agrees_tenant_by_tenant() {
         companion: address,
     };
     let mut signals = Signals::new().unwrap();
-    let scene = play(
+    let snapshot = run_traffic(
         &site,
         &args(Duration::from_millis(800)),
         Screen::Lines,
@@ -46,7 +46,7 @@ async fn what_was_sent_has_ended_and_the_server_agrees_tenant_by_tenant() {
     .await
     .unwrap();
     let served = server.served_by_tenant().await.unwrap();
-    for (tenant, tally) in scene.tenants.iter().zip(&scene.tallies) {
+    for (tenant, tally) in snapshot.tenants.iter().zip(&snapshot.tallies) {
         assert_eq!(tally.sent, tally.ends(), "{}", tenant.name);
         assert_eq!(
             tally.served, tally.sent,
@@ -60,23 +60,23 @@ async fn what_was_sent_has_ended_and_the_server_agrees_tenant_by_tenant() {
             tenant.name
         );
     }
-    assert!(scene.tallies[0].served > 0);
+    assert!(snapshot.tallies[0].served > 0);
     let stats = server.stats().await.unwrap();
     assert_eq!((stats.in_flight, stats.cancelled, stats.refused), (0, 0, 0));
 }
 
 #[tokio::test]
-async fn a_gateway_that_is_not_there_makes_failures_that_are_counted() {
-    let gone = {
+async fn unreachable_gateway_gives_failures_that_are_counted() {
+    let unreachable = {
         let server = fast().await;
         server.address().to_string()
     };
     let site = Site {
-        gateway: gone.clone(),
-        companion: gone,
+        gateway: unreachable.clone(),
+        companion: unreachable,
     };
     let mut signals = Signals::new().unwrap();
-    let scene = play(
+    let snapshot = run_traffic(
         &site,
         &args(Duration::from_millis(100)),
         Screen::Lines,
@@ -84,19 +84,19 @@ async fn a_gateway_that_is_not_there_makes_failures_that_are_counted() {
     )
     .await
     .unwrap();
-    let greedy = &scene.tallies[0];
+    let greedy = &snapshot.tallies[0];
     assert!(greedy.failed > 0 && greedy.failed == greedy.sent, "{greedy:?}");
     let clients = vec![("greedy", greedy.clone())];
-    let misfits = Books {
+    let mismatches = Accounting {
         clients,
-        ..Books::default()
+        ..Accounting::default()
     }
-    .misfits();
-    assert!(misfits[0].contains("no request was served"), "{misfits:?}");
+    .mismatches();
+    assert!(mismatches[0].contains("requests was served"), "{mismatches:?}");
 }
 
 #[test]
-fn the_time_is_read_as_people_write_it() {
+fn time_is_a_positive_duration_with_a_unit() {
     assert_eq!(positive("20s"), Ok(Duration::from_secs(20)));
     assert_eq!(positive("1m 30s"), Ok(Duration::from_secs(90)));
     assert!(positive("20").is_err() && positive("0s").is_err() && positive("soon").is_err());

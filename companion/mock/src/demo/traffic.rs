@@ -1,6 +1,6 @@
-//! The demo's clients: each tenant sends by its habit until it is told to stop, then waits for what is out.
+//! The demo's clients. Each tenant sends by its pattern until the traffic stops, then waits for outstanding requests.
 //!
-//! Every request is told twice, when it is sent and when it has ended; who counts both loses none.
+//! Every request gives two events, when it is sent and when it ends, so that none can be lost.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -12,36 +12,36 @@ use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 
 use super::client::{Ending, send};
-use super::tenants::{self, Habit, Tenant};
+use super::tenants::{self, Pattern, Tenant};
 
-/// A refused client waits as long as it is told, but at most so long: the demo is short.
+/// The longest pause after a refused request, whatever `retry-after` asks for, because the demo is short.
 const RETRY_MAX: Duration = Duration::from_secs(5);
-/// A client whose request failed without an answer waits so long before the next.
+/// The pause after a request that failed without a response.
 const FAILED_PAUSE: Duration = Duration::from_millis(500);
 
-/// What happens to a request; the tenant by its place in the list.
+/// An event of a request; the number is the tenant's index.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Event {
     Sent(usize),
     Ended(usize, Ending),
 }
 
-/// Where requests go, and the way to tell of them.
+/// A tenant's client.
 #[derive(Clone)]
-struct Line {
+struct Sender {
     client: reqwest::Client,
     url: Arc<str>,
-    place: usize,
+    index: usize,
     tenant: Tenant,
     next: Arc<AtomicU64>,
     events: mpsc::UnboundedSender<Event>,
     stop: watch::Receiver<bool>,
 }
 
-/// Starts every tenant. The channel closes when `stop` was set to true and the last request has ended.
+/// Starts all tenants. The channel closes after `stop` was set to true and the last request has ended.
 ///
 /// # Errors
-/// The HTTP client can't be made.
+/// The HTTP client can't be created.
 pub(super) fn start(
     gateway: &str,
     tenants: &[Tenant],
@@ -51,38 +51,38 @@ pub(super) fn start(
     let client = reqwest::Client::builder().no_proxy().tcp_nodelay(true).build()?;
     let (events, received) = mpsc::unbounded_channel();
     let mut tasks = JoinSet::new();
-    for (place, tenant) in tenants.iter().enumerate() {
-        let line = Line {
+    for (index, tenant) in tenants.iter().enumerate() {
+        let sender = Sender {
             client: client.clone(),
             url: format!("{gateway}/v1/chat/completions").into(),
-            place,
+            index,
             tenant: *tenant,
             next: Arc::default(),
             events: events.clone(),
             stop: stop.clone(),
         };
-        // Each client draws from a stream of its own: what it sends doesn't depend on who is faster.
+        // Each task has its own random stream, so that the requests don't depend on the timing of other tasks.
         let rng = |stream: u64| {
             let mut rng = ChaCha8Rng::seed_from_u64(seed);
-            rng.set_stream((place as u64) << 32 | stream);
+            rng.set_stream((index as u64) << 32 | stream);
             rng
         };
-        match tenant.habit {
-            Habit::Outstanding(count) => {
+        match tenant.pattern {
+            Pattern::Outstanding(count) => {
                 for stream in 0..count as u64 {
-                    tasks.spawn(line.clone().one_after_the_other(rng(stream)));
+                    tasks.spawn(sender.clone().send_one_after_the_other(rng(stream)));
                 }
             }
-            Habit::Every(mean) => {
-                tasks.spawn(line.one_every(mean, rng(0)));
+            Pattern::Every(mean) => {
+                tasks.spawn(sender.send_at_intervals(mean, rng(0)));
             }
         }
     }
     Ok((received, tasks))
 }
 
-impl Line {
-    async fn one_after_the_other(mut self, mut rng: ChaCha8Rng) {
+impl Sender {
+    async fn send_one_after_the_other(mut self, mut rng: ChaCha8Rng) {
         while !*self.stop.borrow() {
             match self.request(&mut rng).await {
                 Ending::Served { .. } => {}
@@ -95,29 +95,29 @@ impl Line {
         }
     }
 
-    async fn one_every(mut self, mean: Duration, mut rng: ChaCha8Rng) {
-        let mut out = JoinSet::new();
+    async fn send_at_intervals(mut self, mean: Duration, mut rng: ChaCha8Rng) {
+        let mut outstanding = JoinSet::new();
         loop {
             self.pause(tenants::gap(mean, &mut rng)).await;
             if *self.stop.borrow() {
                 break;
             }
-            let request = self.sent(&mut rng);
-            let line = self.clone();
-            out.spawn(async move { line.ended(send(request).await) });
-            while out.try_join_next().is_some() {}
+            let request = self.next_request(&mut rng);
+            let sender = self.clone();
+            outstanding.spawn(async move { sender.ended(send(request).await) });
+            while outstanding.try_join_next().is_some() {}
         }
-        out.join_all().await;
+        outstanding.join_all().await;
     }
 
     async fn request(&self, rng: &mut ChaCha8Rng) -> Ending {
-        let ending = send(self.sent(rng)).await;
+        let ending = send(self.next_request(rng)).await;
         self.ended(ending.clone());
         ending
     }
 
-    /// Makes the next request and tells that it is sent.
-    fn sent(&self, rng: &mut ChaCha8Rng) -> reqwest::RequestBuilder {
+    /// Builds the next request and records it as sent.
+    fn next_request(&self, rng: &mut ChaCha8Rng) -> reqwest::RequestBuilder {
         let name = self.tenant.name;
         let number = self.next.fetch_add(1, Ordering::Relaxed);
         let mut request = self.client.post(&*self.url);
@@ -127,18 +127,18 @@ impl Line {
         if self.tenant.critical {
             request = request.header("x-penstock-priority", "critical");
         }
-        // Nobody listens any more when the demo itself has gone.
-        let _ = self.events.send(Event::Sent(self.place));
+        // Fails only if the demo itself has ended.
+        let _ = self.events.send(Event::Sent(self.index));
         request.json(&tenants::body(rng))
     }
 
     fn ended(&self, ending: Ending) {
-        let _ = self.events.send(Event::Ended(self.place, ending));
+        let _ = self.events.send(Event::Ended(self.index, ending));
     }
 
-    /// Until the time is over or it is told to stop.
+    /// Waits until the time is over or the traffic stops.
     async fn pause(&mut self, time: Duration) {
-        // An error means that the demo has gone; then `stop` keeps its last value.
+        // The wait fails only if the demo has ended; `stop` then keeps its last value.
         let _ = tokio::time::timeout(time, self.stop.wait_for(|stop| *stop)).await;
     }
 }

@@ -1,6 +1,6 @@
-//! What the companion says of the gateway: the parts of /status and /metrics that the demo shows and checks.
+//! The companion's pages /status and /metrics, as far as the demo shows and checks them.
 //!
-//! Read over HTTP like any user's tool would, so that the demo also shows that these pages are enough.
+//! The demo reads them over HTTP, like any other tool.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -9,8 +9,8 @@ use serde::Deserialize;
 
 use super::tenants::MODEL;
 
-/// A companion that doesn't answer for so long is treated as away.
-const PATIENCE: Duration = Duration::from_secs(2);
+/// A request to the companion that takes longer fails.
+const TIMEOUT: Duration = Duration::from_secs(2);
 
 /// The demo's pool in /status.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq)]
@@ -24,7 +24,7 @@ pub(super) struct Pool {
     pub(super) endpoints: Vec<Endpoint>,
 }
 
-/// A flow, once for each of its bands.
+/// A flow in one band.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq)]
 pub(super) struct Flow {
     pub(super) key: String,
@@ -46,42 +46,42 @@ struct Status {
 }
 
 impl Pool {
-    /// Requests of a flow that wait and that run, over its bands.
+    /// The waiting and running requests of a flow, over all bands.
     pub(super) fn flow(&self, key: &str) -> (u64, u64) {
-        let of = self.flows.iter().filter(|flow| flow.key == key);
-        of.fold((0, 0), |(waiting, running), flow| {
+        let bands = self.flows.iter().filter(|flow| flow.key == key);
+        bands.fold((0, 0), |(waiting, running), flow| {
             (waiting + flow.waiting, running + flow.in_flight)
         })
     }
 }
 
-/// The companion's own count of the requests.
+/// The companion's counts of requests.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Counts {
-    /// Everybody's.
-    pub(super) all: Passed,
-    /// Those for the demo's model.
-    pub(super) demo: Passed,
+    /// All requests.
+    pub(super) all: RequestCounts,
+    /// Requests for the demo's model.
+    pub(super) demo: RequestCounts,
     pub(super) waiting: u64,
     pub(super) stock: u64,
 }
 
-/// What came in and what became of it.
+/// Arrivals and outcomes of requests.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Passed {
+pub(super) struct RequestCounts {
     pub(super) arrivals: u64,
     pub(super) outcomes: BTreeMap<String, u64>,
 }
 
-impl Passed {
-    /// Requests that were let through to a server.
+impl RequestCounts {
+    /// Requests that were admitted to a server.
     pub(super) fn admitted(&self) -> u64 {
         let names = ["bypassed", "leased", "dispatched"];
         names.iter().filter_map(|name| self.outcomes.get(*name)).sum()
     }
 }
 
-/// The companion's pages.
+/// A client for the companion's pages.
 #[derive(Clone, Debug)]
 pub(super) struct Companion {
     client: reqwest::Client,
@@ -89,22 +89,22 @@ pub(super) struct Companion {
 }
 
 impl Companion {
-    /// `base`: `http://127.0.0.1:9191`, without a slash at the end.
+    /// `base` is an address such as `http://127.0.0.1:9191`, without a slash at the end.
     pub(super) fn new(base: String) -> reqwest::Result<Self> {
         Ok(Self {
-            client: reqwest::Client::builder().no_proxy().timeout(PATIENCE).build()?,
+            client: reqwest::Client::builder().no_proxy().timeout(TIMEOUT).build()?,
             base,
         })
     }
 
-    /// The first pool; an error if the companion doesn't answer, or has none.
+    /// The first pool. Fails if the companion doesn't answer or has no pool.
     pub(super) async fn pool(&self) -> Result<Pool, String> {
         let status: Status = self
             .get("/status")
             .await?
             .json()
             .await
-            .map_err(|e| format!("/status: {e}"))?;
+            .map_err(|error| format!("/status: {error}"))?;
         status
             .pools
             .into_iter()
@@ -118,7 +118,7 @@ impl Companion {
             .await?
             .text()
             .await
-            .map_err(|e| format!("/metrics: {e}"))?;
+            .map_err(|error| format!("/metrics: {error}"))?;
         Ok(counts(&text))
     }
 
@@ -126,7 +126,7 @@ impl Companion {
         let answer = self.client.get(format!("{}{path}", self.base)).send().await;
         answer
             .and_then(reqwest::Response::error_for_status)
-            .map_err(|e| format!("{path}: {e}"))
+            .map_err(|error| format!("{path}: {error}"))
     }
 }
 
@@ -152,7 +152,7 @@ fn counts(text: &str) -> Counts {
     counts
 }
 
-impl Passed {
+impl RequestCounts {
     fn add(&mut self, name: &str, labels: &str, value: u64) {
         if name == "penstock_arrivals_total" {
             self.arrivals += value;
@@ -163,13 +163,13 @@ impl Passed {
     }
 }
 
-/// The value of a label; outcomes hold nothing that Prometheus escapes.
+/// The value of a label. The labels used here never contain characters that Prometheus escapes.
 fn label<'a>(labels: &'a str, name: &str) -> Option<&'a str> {
-    let starts = labels.match_indices(name).find_map(|(at, _)| {
-        let value = labels[at + name.len()..].strip_prefix("=\"")?;
-        (at == 0 || labels[..at].ends_with(',')).then_some(value)
+    let value = labels.match_indices(name).find_map(|(position, _)| {
+        let value = labels[position + name.len()..].strip_prefix("=\"")?;
+        (position == 0 || labels[..position].ends_with(',')).then_some(value)
     })?;
-    starts.split('"').next()
+    value.split('"').next()
 }
 
 #[cfg(test)]
@@ -189,7 +189,7 @@ mod tests {
             penstock_stock_level{endpoint=\"127.0.0.1:2\"} 2\npenstock_arrivals_total_created 99\n";
         let passed = |arrivals, outcomes: &[(&str, u64)]| {
             let outcomes = outcomes.iter().map(|(name, count)| ((*name).to_owned(), *count));
-            Passed {
+            RequestCounts {
                 arrivals,
                 outcomes: outcomes.collect(),
             }
@@ -205,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn status_is_read_past_what_is_unknown() {
+    fn unknown_fields_of_status_are_ignored() {
         let text = r#"{"version":"1","pools":[{"name":"demo","saturation":0.5,"stock":3,"lower":6,"upper":7,
             "watermark":6,"waiting":2,"bands":[],"flows":[
             {"key":"vip","band":"critical","waiting":1,"in_flight":2,"weight":1.0},

@@ -1,31 +1,31 @@
-//! What is known of the demo at this moment, and how its tables read.
+//! The current state of the demo, and the rows of its tables.
 
 use std::time::Duration;
 
-use super::look::Pool;
-use super::share::{self, Backlog, Claim};
+use super::companion::Pool;
+use super::share::{self, Backlog, TenantService};
 use super::tally::Tally;
 use super::tenants::Tenant;
 use super::text::{duration, percent};
 
-/// Until the queue has filled, nobody has a backlog and shares mean nothing.
+/// Until the queues have filled, no tenant has a backlog and shares are meaningless.
 const WARM_UP: Duration = Duration::from_secs(1);
 
-/// Everything that the screen and the summary are made of.
+/// The data for the screen and the summary.
 #[derive(Debug)]
-pub(super) struct Scene {
+pub(super) struct Snapshot {
     pub(super) tenants: Vec<Tenant>,
     pub(super) tallies: Vec<Tally>,
     backlogs: Vec<Backlog>,
-    /// The latest look at the companion; `None`: it didn't answer.
+    /// The latest state of the pool; `None`: the companion didn't answer.
     pub(super) pool: Option<Pool>,
-    /// Since the first request.
+    /// Time since the first request.
     pub(super) elapsed: Duration,
-    /// Nothing is sent any more.
+    /// No new requests are sent.
     pub(super) stopping: bool,
 }
 
-impl Scene {
+impl Snapshot {
     pub(super) fn new(tenants: &[Tenant]) -> Self {
         Self {
             tenants: tenants.to_vec(),
@@ -37,38 +37,38 @@ impl Scene {
         }
     }
 
-    /// Shares are counted now: after the warm-up, while all tenants send.
-    pub(super) fn counting(&self) -> bool {
+    /// Whether shares are counted now: after the warm-up, while all tenants send.
+    pub(super) fn is_counting(&self) -> bool {
         self.elapsed >= WARM_UP && !self.stopping
     }
 
-    /// A look at the companion.
-    pub(super) fn saw(&mut self, pool: Option<Pool>) {
-        if let Some(pool) = pool.as_ref().filter(|_| self.counting()) {
+    /// Takes over the pool's latest state.
+    pub(super) fn update(&mut self, pool: Option<Pool>) {
+        if let Some(pool) = pool.as_ref().filter(|_| self.is_counting()) {
             for (tenant, backlog) in self.tenants.iter().zip(&mut self.backlogs) {
-                backlog.look(pool.flow(tenant.name).0 > 0);
+                backlog.sample(pool.flow(tenant.name).0 > 0);
             }
         }
         self.pool = pool;
     }
 
-    /// Real and ideal share of each tenant; `None`: nothing was served.
+    /// Real and ideal share of each tenant; `None`: no tokens were served.
     pub(super) fn shares(&self) -> Option<Vec<(f64, f64)>> {
         let all = self.tenants.iter().zip(&self.tallies).zip(&self.backlogs);
-        let claims: Vec<Claim> = all
-            .map(|((tenant, tally), backlog)| Claim {
+        let services: Vec<TenantService> = all
+            .map(|((tenant, tally), backlog)| TenantService {
                 service: tally.service,
                 weight: tenant.weight,
-                backlogged: backlog.kept(),
+                backlogged: backlog.is_persistent(),
             })
             .collect();
-        share::shares(&claims)
+        share::shares(&services)
     }
 
-    /// Tenants that always had something waiting, in words.
+    /// Names of the tenants that always had a waiting request.
     pub(super) fn backlogged(&self) -> Vec<&'static str> {
         let all = self.tenants.iter().zip(&self.backlogs);
-        all.filter(|(_, backlog)| backlog.kept())
+        all.filter(|(_, backlog)| backlog.is_persistent())
             .map(|(tenant, _)| tenant.name)
             .collect()
     }
@@ -81,10 +81,10 @@ impl Scene {
     /// A row for each tenant.
     pub(super) fn tenant_rows(&self) -> Vec<Vec<String>> {
         let shares = self.shares();
-        let row = |(place, (tenant, tally)): (usize, (&Tenant, &Tally))| {
-            let share = shares.as_ref().and_then(|shares| shares.get(place)).copied();
+        let row = |(index, (tenant, tally)): (usize, (&Tenant, &Tally))| {
+            let share = shares.as_ref().and_then(|shares| shares.get(index)).copied();
             let flow = self.pool.as_ref().map(|pool| pool.flow(tenant.name));
-            let number = |of: Option<u64>| of.map_or_else(|| "-".to_owned(), |n| n.to_string());
+            let number = |count: Option<u64>| count.map_or_else(|| "-".to_owned(), |count| count.to_string());
             vec![
                 tenant.name.to_owned(),
                 tenant.weight.to_string(),
@@ -112,7 +112,7 @@ impl Scene {
     /// A row for each server.
     pub(super) fn server_rows(&self) -> Vec<Vec<String>> {
         let endpoints = self.pool.iter().flat_map(|pool| &pool.endpoints);
-        let row = |endpoint: &super::look::Endpoint| {
+        let row = |endpoint: &super::companion::Endpoint| {
             let ready = if endpoint.ready { "yes" } else { "no" };
             vec![
                 endpoint.address.clone(),
@@ -124,18 +124,18 @@ impl Scene {
         endpoints.map(row).collect()
     }
 
-    /// One line on the pool as a whole.
+    /// One line about the pool.
     pub(super) fn headline(&self) -> String {
         let seconds = self.elapsed.as_secs();
-        let what = if self.stopping {
-            "ending, waiting for what is out"
+        let phase = if self.stopping {
+            "stopping, waiting for outstanding requests"
         } else {
             "running"
         };
         match &self.pool {
-            None => format!("{seconds} s, {what}; the companion doesn't answer"),
+            None => format!("{seconds} s, {phase}; the companion doesn't answer"),
             Some(pool) => format!(
-                "{seconds} s, {what}; stock {} of {}..{}, waiting {}, saturation {:.2}",
+                "{seconds} s, {phase}; stock {} of {}..{}, waiting {}, saturation {:.2}",
                 pool.stock, pool.lower, pool.upper, pool.waiting, pool.saturation
             ),
         }
@@ -146,7 +146,7 @@ impl Scene {
 mod tests {
     use super::*;
     use crate::demo::client::Ending;
-    use crate::demo::look::Flow;
+    use crate::demo::companion::Flow;
     use crate::demo::tenants::TENANTS;
 
     fn served(tokens: u64) -> Ending {
@@ -159,8 +159,8 @@ mod tests {
     }
 
     #[test]
-    fn only_looks_and_tokens_while_counting_make_shares() {
-        let mut scene = Scene::new(&TENANTS);
+    fn shares_use_only_samples_and_tokens_from_the_counting_phase() {
+        let mut snapshot = Snapshot::new(&TENANTS);
         let waits = |key: &str| Flow {
             key: key.to_owned(),
             waiting: 1,
@@ -170,30 +170,30 @@ mod tests {
             flows: vec![waits("greedy"), waits("light")],
             ..Pool::default()
         };
-        scene.saw(Some(Pool::default()));
-        let counts = scene.counting();
-        scene.tallies[0].ended(served(1_000_000), counts);
-        assert_eq!(scene.shares(), None);
+        snapshot.update(Some(Pool::default()));
+        let counts = snapshot.is_counting();
+        snapshot.tallies[0].ended(served(1_000_000), counts);
+        assert_eq!(snapshot.shares(), None);
 
-        scene.elapsed = Duration::from_secs(2);
+        snapshot.elapsed = Duration::from_secs(2);
         for _ in 0..10 {
-            scene.saw(Some(pool.clone()));
+            snapshot.update(Some(pool.clone()));
         }
-        let counts = scene.counting();
-        for (place, tokens) in [(0, 30), (1, 60), (2, 10)] {
-            scene.tallies[place].ended(served(tokens), counts);
+        let counts = snapshot.is_counting();
+        for (tenant, tokens) in [(0, 30), (1, 60), (2, 10)] {
+            snapshot.tallies[tenant].ended(served(tokens), counts);
         }
-        assert_eq!(scene.backlogged(), ["greedy", "light"]);
-        let rows = scene.tenant_rows();
+        assert_eq!(snapshot.backlogged(), ["greedy", "light"]);
+        let rows = snapshot.tenant_rows();
         assert_eq!(rows[0][9..], ["30.0 %", "22.5 %"]);
         assert_eq!(rows[1][9..], ["60.0 %", "67.5 %"]);
         assert_eq!(rows[2][9..], ["10.0 %", "10.0 %"]);
         assert_eq!(rows[0][2..5], ["1", "0", "2"]);
 
-        scene.stopping = true;
-        scene.saw(None);
-        assert!(!scene.counting());
-        assert_eq!(scene.backlogged(), ["greedy", "light"]);
-        assert!(scene.headline().contains("doesn't answer"));
+        snapshot.stopping = true;
+        snapshot.update(None);
+        assert!(!snapshot.is_counting());
+        assert_eq!(snapshot.backlogged(), ["greedy", "light"]);
+        assert!(snapshot.headline().contains("doesn't answer"));
     }
 }
