@@ -1,7 +1,8 @@
-//! `--backend URL`: where a model server is.
+//! `--backend URL`: the address of a model server.
 //!
-//! Envoy and the companion name a server by its address, so a host's name is looked up once, here, and stays what
-//! it was; who wants a name followed has `endpoints: {dns: ...}` in a configuration. TLS and a path are refused: Envoy speaks plain HTTP to the server and passes the client's path on.
+//! Envoy and the companion name a server by its IP address, so a host name is resolved once, here. A configuration with
+//! `endpoints: {dns: ...}` follows changes of a name. TLS and a path are rejected, because Envoy uses plain HTTP to
+//! the server and forwards the client's path.
 
 use std::{
     net::{IpAddr, SocketAddr},
@@ -10,59 +11,59 @@ use std::{
 
 use tokio::net::{TcpStream, lookup_host};
 
-/// How long a server may take to accept a connection before it is said to be away.
-const PATIENCE: Duration = Duration::from_secs(1);
+/// A server that accepts no connection within this time is reported as unreachable.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// A model server as the user named it.
+/// A model server from --backend.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Backend {
-    /// As given.
+    /// The URL as given.
     pub url: String,
-    /// Where it is.
+    /// The server's address.
     pub address: SocketAddr,
-    /// What was looked up; `None`: it was an address already.
+    /// The host name that was resolved; `None` if the URL contains an IP address.
     pub name: Option<String>,
 }
 
-/// A backend that can't be used.
+/// Why a backend can't be used.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// Not a server's address.
+    /// The URL is invalid.
     #[error(
-        "--backend {url}: {why}; a model server is given as http://HOST:PORT, for example http://127.0.0.1:8000"
+        "--backend {url}: {why}; give a model server as http://HOST:PORT, for example http://127.0.0.1:8000"
     )]
     Url {
-        /// As given.
+        /// The URL as given.
         url: String,
-        /// What is wrong.
+        /// The reason.
         why: String,
     },
-    /// Its name isn't known.
-    #[error("--backend {url}: {host} can't be looked up: {why}")]
+    /// The host name can't be resolved.
+    #[error("--backend {url}: can't resolve {host}: {why}")]
     Name {
-        /// As given.
+        /// The URL as given.
         url: String,
-        /// The name.
+        /// The host name.
         host: String,
-        /// As the system says.
+        /// The system's error.
         why: std::io::Error,
     },
-    /// Given twice.
-    #[error("--backend {first} and --backend {second} are the same server, {address}: give it once")]
+    /// Two URLs have the same address.
+    #[error("--backend {first} and --backend {second} are the same server, {address}: give the server once")]
     Twice {
-        /// The one.
+        /// The first URL.
         first: String,
-        /// The other.
+        /// The second URL.
         second: String,
-        /// What both are.
+        /// The address of both.
         address: SocketAddr,
     },
 }
 
-/// Reads and looks up all of them.
+/// Parses the URLs and resolves their host names.
 ///
 /// # Errors
-/// At the first that can't be used.
+/// The first URL that can't be used.
 pub(super) async fn resolve(urls: &[String]) -> Result<Vec<Backend>, Error> {
     let mut backends: Vec<Backend> = Vec::with_capacity(urls.len());
     for url in urls {
@@ -76,9 +77,10 @@ pub(super) async fn resolve(urls: &[String]) -> Result<Vec<Backend>, Error> {
             .await
             .map_err(failed)?
             .collect();
-        // `localhost` is both; most model servers listen on IPv4 only.
-        let address = found.iter().find(|at| at.is_ipv4()).or(found.first()).copied();
-        let address = address.ok_or_else(|| failed(std::io::Error::other("it has no address")))?;
+        // `localhost` has addresses of both families, but most model servers listen on IPv4 only.
+        let address = found.iter().find(|address| address.is_ipv4());
+        let address = address.or(found.first()).copied();
+        let address = address.ok_or_else(|| failed(std::io::Error::other("the name has no address")))?;
         if let Some(before) = backends.iter().find(|before| before.address == address) {
             return Err(Error::Twice {
                 first: before.url.clone(),
@@ -95,21 +97,21 @@ pub(super) async fn resolve(urls: &[String]) -> Result<Vec<Backend>, Error> {
     Ok(backends)
 }
 
-/// Says of each server that doesn't accept a connection that it doesn't. It may come later.
-pub(super) async fn warn_of_absent(servers: Vec<(String, SocketAddr)>) {
-    let looks = servers.into_iter().map(|(name, address)| async move {
-        let why = match tokio::time::timeout(PATIENCE, TcpStream::connect(address)).await {
+/// Logs a warning for each server that doesn't accept a connection. The server may start later.
+pub(super) async fn warn_of_unreachable(servers: Vec<(String, SocketAddr)>) {
+    let checks = servers.into_iter().map(|(name, address)| async move {
+        let why = match tokio::time::timeout(CONNECT_TIMEOUT, TcpStream::connect(address)).await {
             Ok(Ok(_)) => return,
             Ok(Err(why)) => why.to_string(),
-            Err(_) => format!("no connection within {PATIENCE:?}"),
+            Err(_) => format!("no connection within {CONNECT_TIMEOUT:?}"),
         };
-        tracing::warn!("{name} doesn't answer: {why}. Its requests wait; start it, or correct its address");
+        tracing::warn!("model server {name} is unreachable: {why}; its requests wait until it is started or its address is corrected");
     });
-    futures_util::future::join_all(looks).await;
+    futures_util::future::join_all(checks).await;
 }
 
 fn host_and_port(url: &str) -> Result<(String, u16), Error> {
-    let wrong = |why: &str| Error::Url {
+    let invalid = |why: &str| Error::Url {
         url: url.to_owned(),
         why: why.to_owned(),
     };
@@ -118,26 +120,26 @@ fn host_and_port(url: &str) -> Result<(String, u16), Error> {
     } else {
         format!("http://{url}")
     };
-    let parsed = reqwest::Url::parse(&with_scheme).map_err(|error| wrong(&error.to_string()))?;
+    let parsed = reqwest::Url::parse(&with_scheme).map_err(|error| invalid(&error.to_string()))?;
     match parsed.scheme() {
         "http" => {}
-        "https" => return Err(wrong("TLS to model servers isn't supported")),
-        _ => return Err(wrong("this isn't HTTP")),
+        "https" => return Err(invalid("TLS to model servers isn't supported")),
+        _ => return Err(invalid("the scheme isn't HTTP")),
     }
     if parsed.path() != "/" || parsed.query().is_some() {
-        return Err(wrong(
-            "leave out what follows the port: the client's path is passed on",
+        return Err(invalid(
+            "remove the path after the port, because the client's path is forwarded",
         ));
     }
     if !parsed.username().is_empty() || parsed.password().is_some() {
-        return Err(wrong(
-            "a password has no place here: the client's authorization is passed on",
+        return Err(invalid(
+            "remove user and password, because the client's authorization is forwarded",
         ));
     }
-    let host = parsed.host_str().ok_or_else(|| wrong("it names no host"))?;
+    let host = parsed.host_str().ok_or_else(|| invalid("the URL has no host"))?;
     let port = parsed
         .port_or_known_default()
-        .ok_or_else(|| wrong("it names no port"))?;
+        .ok_or_else(|| invalid("the URL has no port"))?;
     Ok((host.trim_matches(['[', ']']).to_owned(), port))
 }
 
@@ -146,7 +148,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_server_is_a_host_and_a_port() {
+    fn server_is_a_host_and_a_port() {
         for (url, host, port) in [
             ("http://127.0.0.1:8000", "127.0.0.1", 8000),
             ("http://gpu-1:8000/", "gpu-1", 8000),
@@ -163,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn anything_else_is_refused_with_an_example() {
+    fn other_urls_are_rejected_with_an_example() {
         for (url, word) in [
             ("https://gpu-1:8000", "TLS"),
             ("http://gpu-1:8000/v1", "path"),
@@ -181,7 +183,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn one_server_given_twice_is_refused() {
+    async fn same_server_given_twice_is_rejected() {
         let urls = ["http://127.0.0.1:8000".to_owned(), "127.0.0.1:8000".to_owned()];
         assert!(matches!(resolve(&urls).await, Err(Error::Twice { .. })));
         let resolved = resolve(&urls[..1]).await.expect("valid");

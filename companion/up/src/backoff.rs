@@ -1,35 +1,35 @@
-//! When a child that died is started again: soon the first time, ever later when it keeps dying.
+//! The wait before a dead process is restarted: short the first time, longer after repeated deaths.
 
 use std::time::Duration;
 
-/// Before the first restart; its start-up fits into the second that is promised.
+/// Wait before the first restart. The process' own start still fits into the promised second.
 const FIRST: Duration = Duration::from_millis(20);
-/// Before the second in a row; doubles from here.
+/// Wait before the second restart in a row; it doubles with each further restart.
 const SECOND: Duration = Duration::from_secs(2);
-/// The longest.
-const MOST: Duration = Duration::from_secs(10);
-/// A child that ran this long starts with a clean record.
-const STEADY: Duration = Duration::from_secs(60);
+/// The longest wait.
+const MAX: Duration = Duration::from_secs(10);
+/// After running this long, a process counts as stable, and earlier deaths are forgotten.
+const STABLE: Duration = Duration::from_secs(60);
 
-const _: () = assert!(FIRST.as_millis() < 500 && STEADY.as_secs() > MOST.as_secs());
+const _: () = assert!(FIRST.as_millis() < 500 && STABLE.as_secs() > MAX.as_secs());
 
-/// The record of one child.
+/// The death count of one process.
 #[derive(Debug, Default)]
 pub(super) struct Backoff {
-    /// Deaths in a row, none of them after a steady run.
+    /// Deaths in a row without a stable run in between.
     deaths: u32,
 }
 
 impl Backoff {
-    /// It died after having run for `ran`: how long to wait before the next start.
-    pub(super) fn died(&mut self, ran: Duration) -> Duration {
-        if ran >= STEADY {
+    /// Records a death after the process ran for `ran`. Returns the wait before the restart.
+    pub(super) fn after_death(&mut self, ran: Duration) -> Duration {
+        if ran >= STABLE {
             self.deaths = 0;
         }
         self.deaths = self.deaths.saturating_add(1);
         match self.deaths {
             1 => FIRST,
-            deaths => SECOND.saturating_mul(1 << (deaths - 2).min(8)).min(MOST),
+            deaths => SECOND.saturating_mul(1 << (deaths - 2).min(8)).min(MAX),
         }
     }
 }
@@ -39,20 +39,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn pauses_grow_to_ten_seconds_and_a_steady_run_forgets_them() {
-        let mut record = Backoff::default();
+    fn waits_grow_to_ten_seconds_and_a_stable_run_resets_them() {
+        let mut backoff = Backoff::default();
         let at_once = Duration::ZERO;
-        let pauses: Vec<u128> = (0..7).map(|_| record.died(at_once).as_millis()).collect();
-        assert_eq!(pauses, [20, 2_000, 4_000, 8_000, 10_000, 10_000, 10_000]);
-        assert_eq!(record.died(STEADY - Duration::from_nanos(1)), MOST);
-        assert_eq!(record.died(STEADY), FIRST);
-        assert_eq!(record.died(at_once), SECOND);
+        let waits: Vec<u128> = (0..7).map(|_| backoff.after_death(at_once).as_millis()).collect();
+        assert_eq!(waits, [20, 2_000, 4_000, 8_000, 10_000, 10_000, 10_000]);
+        assert_eq!(backoff.after_death(STABLE - Duration::from_nanos(1)), MAX);
+        assert_eq!(backoff.after_death(STABLE), FIRST);
+        assert_eq!(backoff.after_death(at_once), SECOND);
     }
 
     #[test]
     fn no_number_of_deaths_overflows() {
-        let mut record = Backoff { deaths: u32::MAX - 1 };
-        assert_eq!(record.died(Duration::ZERO), MOST);
-        assert_eq!(record.died(Duration::ZERO), MOST);
+        let mut backoff = Backoff { deaths: u32::MAX - 1 };
+        assert_eq!(backoff.after_death(Duration::ZERO), MAX);
+        assert_eq!(backoff.after_death(Duration::ZERO), MAX);
     }
 }

@@ -1,4 +1,4 @@
-//! A running gateway: the companion and Envoy, supervised.
+//! A running gateway: the supervised companion and Envoy.
 
 use std::{
     fmt,
@@ -19,27 +19,28 @@ use tokio::{
 
 use super::{
     Error, Options,
-    backend::warn_of_absent,
+    backend::warn_of_unreachable,
     inspect::Inspection,
     plan::Plan,
-    supervise::{End, Event, Orders, Part, Supervisor},
+    supervise::{Commands, End, Event, Part, Supervisor},
 };
 
-/// From the first start to readiness: Envoy compiles the filter for each worker, on a busy machine.
+/// Time from the start until the gateway is ready. Envoy compiles the filter for each worker, which takes long on a
+/// busy machine.
 const READY_WITHIN: Duration = Duration::from_secs(60);
-/// Between two looks at readiness.
-const LOOK: Duration = Duration::from_millis(25);
-/// Events that a slow reader may be behind.
-const EVENTS: usize = 64;
+/// Time between two checks of the readiness.
+const POLL_INTERVAL: Duration = Duration::from_millis(25);
+/// Events that a slow receiver may be behind.
+const EVENTS_MAX: usize = 64;
 
-/// Where a gateway is reached. Displayed as `penstock up` prints it, one address a line.
+/// A gateway's addresses. The Display form is the output of `penstock up`: one address per line.
 #[derive(Clone, Debug)]
 pub struct Addresses {
     /// For clients.
     pub gateway: SocketAddr,
     /// Envoy's admin interface.
     pub envoy_admin: SocketAddr,
-    /// The companion's pages.
+    /// The companion's HTTP API.
     pub companion: Address,
 }
 
@@ -47,7 +48,9 @@ impl fmt::Display for Addresses {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "gateway http://{}", self.gateway)?;
         match &self.companion {
-            Address::Tcp(at) => writeln!(f, "dashboard http://{at}/\nmetrics http://{at}/metrics"),
+            Address::Tcp(address) => {
+                writeln!(f, "dashboard http://{address}/\nmetrics http://{address}/metrics")
+            }
             Address::Unix(path) => {
                 let path = path.display();
                 writeln!(f, "dashboard unix:{path} /\nmetrics unix:{path} /metrics")
@@ -56,27 +59,27 @@ impl fmt::Display for Addresses {
     }
 }
 
-/// A gateway. Dropped, its processes are killed; [`Gateway::shutdown`] is the gentle way.
+/// A gateway. Dropping it kills its processes; [`Gateway::shutdown`] drains it first.
 #[derive(Debug)]
 pub struct Gateway {
     plan: Arc<Plan>,
-    /// Has been ready once: what dies from then on is started again.
-    established: Arc<AtomicBool>,
+    /// The gateway has been ready once, so a process that dies is restarted.
+    restarts: Arc<AtomicBool>,
     companion: Supervised,
     envoy: Supervised,
     events: broadcast::Sender<Event>,
     inspection: Option<JoinHandle<String>>,
 }
 
-/// One process' supervisor: a set of one task, which ends with it.
+/// A process' supervisor, as a set of one task that is aborted on drop.
 #[derive(Debug)]
 struct Supervised {
-    orders: watch::Sender<Orders>,
+    commands: watch::Sender<Commands>,
     task: JoinSet<Result<(), Error>>,
 }
 
 impl Supervised {
-    /// Why it ended although nobody told it to.
+    /// Waits until the supervisor ends without a request, and returns the reason.
     async fn died(&mut self) -> Error {
         match self.task.join_next().await {
             Some(Ok(Err(error))) => error,
@@ -85,38 +88,38 @@ impl Supervised {
     }
 
     async fn end(&mut self) {
-        self.orders
-            .send_modify(|orders| orders.end = orders.end.max(End::Gently));
+        self.commands
+            .send_modify(|commands| commands.end = commands.end.max(End::Gently));
         while self.task.join_next().await.is_some() {}
     }
 }
 
 impl Gateway {
-    /// Settles addresses, finds Envoy (downloading it if need be), and starts both processes.
+    /// Chooses addresses, finds Envoy (downloading it if necessary), and starts both processes.
     ///
     /// # Errors
-    /// When something is missing or wrong; the message says what to do. Nothing runs then.
+    /// Something is missing or invalid. In that case no process runs.
     pub async fn start(options: Options) -> Result<Self, Error> {
         let plan = Arc::new(Plan::new(&options).await?);
-        let established = Arc::<AtomicBool>::default();
-        let (events, _) = broadcast::channel(EVENTS);
+        let restarts = Arc::<AtomicBool>::default();
+        let (events, _) = broadcast::channel(EVENTS_MAX);
         let supervise = |part: Part| {
-            let (orders, ordered) = watch::channel(Orders::default());
+            let (commands, receiver) = watch::channel(Commands::default());
             let supervisor = Supervisor {
                 part,
                 plan: Arc::clone(&plan),
                 flags: options.flags.clone(),
-                established: Arc::clone(&established),
-                orders: ordered,
+                restarts: Arc::clone(&restarts),
+                commands: receiver,
                 events: events.clone(),
             };
             let mut task = JoinSet::new();
             task.spawn(supervisor.run());
-            Supervised { orders, task }
+            Supervised { commands, task }
         };
         let companion = supervise(Part::Companion);
         let envoy = supervise(Part::Envoy);
-        tokio::spawn(warn_of_absent(plan.servers.clone()));
+        tokio::spawn(warn_of_unreachable(plan.servers.clone()));
         let inspection = (!plan.backends.is_empty()).then(|| {
             let inspection = Inspection {
                 backends: plan.backends.clone(),
@@ -127,14 +130,14 @@ impl Gateway {
         Ok(Self {
             inspection,
             plan,
-            established,
+            restarts,
             companion,
             envoy,
             events,
         })
     }
 
-    /// Where it is reached; known from the start.
+    /// The addresses, known from the start.
     #[must_use]
     pub fn addresses(&self) -> Addresses {
         Addresses {
@@ -144,93 +147,95 @@ impl Gateway {
         }
     }
 
-    /// What was found at model servers that no file describes, and what was decided on, for people; once.
+    /// The report about the servers of --backend and the defaults in use; `None` with --config, or if already taken.
     pub fn inspection(&mut self) -> Option<JoinHandle<String>> {
         self.inspection.take()
     }
 
-    /// Starts and deaths of the processes, from now on.
+    /// Subscribes to the processes' starts and deaths.
     #[must_use]
     pub fn events(&self) -> broadcast::Receiver<Event> {
         self.events.subscribe()
     }
 
-    /// Waits until the first request will be served: the companion's /readyz says so.
+    /// Waits until the gateway serves requests, which is when the companion's /readyz returns 200.
     ///
     /// # Errors
-    /// When a process dies before, or it takes more than a minute.
+    /// A process dies before, or the gateway isn't ready within a minute.
     pub async fn wait_ready(&mut self) -> Result<(), Error> {
-        let mut answer = "it doesn't answer".to_owned();
-        let look = ready(&self.plan.listen.http, &mut answer);
-        let looked = tokio::select! {
+        let mut last_answer = "the companion doesn't answer".to_owned();
+        let ready = ready(&self.plan.listen.http, &mut last_answer);
+        let result = tokio::select! {
             error = self.companion.died() => return Err(error),
             error = self.envoy.died() => return Err(error),
-            looked = time::timeout(READY_WITHIN, look) => looked,
+            result = time::timeout(READY_WITHIN, ready) => result,
         };
-        if looked.is_err() {
-            return Err(Error::NotReady(READY_WITHIN, answer));
+        if result.is_err() {
+            return Err(Error::NotReady(READY_WITHIN, last_answer));
         }
-        self.established.store(true, Ordering::Relaxed);
+        self.restarts.store(true, Ordering::Relaxed);
         Ok(())
     }
 
-    /// Has the companion read its configuration again.
+    /// Makes the companion reload its configuration.
     pub fn reload(&self) {
-        self.companion.orders.send_modify(|orders| orders.reloads += 1);
+        self.companion
+            .commands
+            .send_modify(|commands| commands.reloads += 1);
     }
 
-    /// Drains: what is queued is refused, what runs may finish, then the processes end. Cancel-safe.
+    /// Drains the gateway: waiting requests are rejected, running ones may end, then the processes end. Cancel-safe.
     pub async fn shutdown(&mut self) {
         self.companion.end().await;
-        // Last, with the answers of the drain behind it.
+        // Envoy ends last, because it still delivers the drain's responses.
         self.envoy.end().await;
     }
 
-    /// What cuts a [`Self::shutdown`] short.
+    /// A handle that ends a running [`Self::shutdown`] early.
     #[must_use]
-    pub fn hurry(&self) -> Hurry {
-        Hurry {
-            companion: self.companion.orders.clone(),
+    pub fn drain_shortcut(&self) -> DrainShortcut {
+        DrainShortcut {
+            companion: self.companion.commands.clone(),
         }
     }
 }
 
-/// Ends a gateway's drain before its time.
+/// Ends a gateway's drain early.
 #[derive(Clone, Debug)]
-pub struct Hurry {
-    companion: watch::Sender<Orders>,
+pub struct DrainShortcut {
+    companion: watch::Sender<Commands>,
 }
 
-impl Hurry {
-    /// The companion no longer waits for what runs.
-    pub fn now(&self) {
-        self.companion.send_modify(|orders| orders.end = End::Now);
+impl DrainShortcut {
+    /// The companion no longer waits for running requests.
+    pub fn end_now(&self) {
+        self.companion.send_modify(|commands| commands.end = End::Now);
     }
 }
 
-/// Returns when the companion says 200; `answer` is what it said last.
-async fn ready(at: &Address, answer: &mut String) {
+/// Returns when the companion's /readyz returns 200. `last_answer` is the last other response.
+async fn ready(address: &Address, last_answer: &mut String) {
     let builder = reqwest::Client::builder()
         .no_proxy()
         .timeout(Duration::from_secs(1));
-    let (builder, url) = match at {
-        Address::Tcp(at) => (builder, format!("http://{at}/readyz")),
+    let (builder, url) = match address {
+        Address::Tcp(address) => (builder, format!("http://{address}/readyz")),
         Address::Unix(path) => (
             builder.unix_socket(path.as_path()),
             "http://localhost/readyz".to_owned(),
         ),
     };
     let Ok(client) = builder.build() else {
-        "no HTTP client".clone_into(answer);
+        "the HTTP client can't be created".clone_into(last_answer);
         return std::future::pending().await;
     };
     loop {
         match client.get(&url).send().await {
             Ok(response) if response.status() == 200 => return,
-            Ok(response) => *answer = response.text().await.unwrap_or_default(),
-            // Not listening yet.
+            Ok(response) => *last_answer = response.text().await.unwrap_or_default(),
+            // The companion doesn't listen yet.
             Err(_) => {}
         }
-        time::sleep(LOOK).await;
+        time::sleep(POLL_INTERVAL).await;
     }
 }

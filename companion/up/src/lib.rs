@@ -1,7 +1,7 @@
-//! `penstock up`: Envoy, the filter and the companion in front of real model servers, in one command.
+//! `penstock up`: runs Envoy, the filter and the companion in front of model servers with one command.
 //!
-//! The companion and Envoy are processes of their own, so that either can die and be started again while the other
-//! goes on: streams that wait stay in Envoy. [`Gateway`] is the same as a library, for the demo.
+//! The companion and Envoy are separate processes. Either one can die and be restarted while the other continues:
+//! waiting requests stay in Envoy. [`Gateway`] offers the same as a library, for the demo.
 
 mod backend;
 mod backoff;
@@ -23,26 +23,26 @@ use penstock_envoy::find;
 use penstock_filter_module as filter_module;
 use tokio::signal::unix::{SignalKind, signal};
 
-pub use gateway::{Addresses, Gateway, Hurry};
+pub use gateway::{Addresses, DrainShortcut, Gateway};
 pub use supervise::{Event, Part};
 
 /// Flags of `penstock up`.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Args {
-    /// The configuration file; without one, --backend names the model servers.
+    /// The configuration file; without it, --backend names the model servers.
     #[arg(long, value_name = "FILE", conflicts_with = "backends")]
     pub config: Option<PathBuf>,
-    /// A model server, http://HOST:PORT; may be given several times.
+    /// A model server as http://HOST:PORT; can be given several times.
     #[arg(long = "backend", value_name = "URL")]
     pub backends: Vec<String>,
-    /// Where clients connect, instead of listen.gateway's port; 0: any free one.
+    /// Port for clients instead of that in listen.gateway; 0 takes a free port.
     #[arg(long, value_name = "PORT")]
     pub port: Option<u16>,
-    /// Envoy's admin interface, instead of listen.envoy_admin's port; 0: any free one.
+    /// Port of Envoy's admin interface instead of that in listen.envoy_admin; 0 takes a free port.
     #[arg(long, value_name = "PORT")]
     pub admin_port: Option<u16>,
-    /// Filters of Envoy's own to put before Penstock's, one that checks tokens for example: a file with one of Envoy's
-    /// HttpFilter objects, or a list of them, in YAML or JSON; may be given several times.
+    /// File with additional Envoy HTTP filters to place before Penstock's, for example one that checks tokens: an
+    /// HttpFilter object of Envoy's API or a list of them, in YAML or JSON; can be given several times.
     #[arg(long = "http-filter", value_name = "FILE")]
     pub http_filters: Vec<PathBuf>,
 }
@@ -50,22 +50,22 @@ pub struct Args {
 const EXAMPLE: &str = "Example:\n  penstock up --backend http://127.0.0.1:8000 --backend http://127.0.0.1:8001\n  \
                        penstock up --config penstock.yaml";
 
-/// What a gateway is started with.
+/// Options of a gateway.
 #[derive(Clone, Debug, Default)]
 pub struct Options {
     /// The configuration file.
     pub config: Option<PathBuf>,
-    /// Model servers, if there is no file.
+    /// Model servers, if there is no configuration file.
     pub backends: Vec<String>,
-    /// Instead of the port of `listen.gateway`; 0: any free one.
+    /// Replaces the port of `listen.gateway`; 0 takes a free port.
     pub port: Option<u16>,
-    /// Instead of the port of `listen.envoy_admin`; 0: any free one.
+    /// Replaces the port of `listen.envoy_admin`; 0 takes a free port.
     pub admin_port: Option<u16>,
-    /// Files with filters of Envoy's own that come before Penstock's.
+    /// Files with Envoy HTTP filters to place before Penstock's.
     pub http_filters: Vec<PathBuf>,
-    /// Envoy's worker threads; as many as cores if it isn't given.
+    /// Number of Envoy's worker threads; by default one per core.
     pub workers: Option<u32>,
-    /// Flags of `penstock` for the companion, before its command: `--log debug`.
+    /// Flags of `penstock` that the companion gets before its command, such as `--log debug`.
     pub flags: Vec<String>,
 }
 
@@ -89,14 +89,14 @@ impl From<Args> for Options {
     }
 }
 
-/// A gateway that doesn't start, or doesn't stay.
+/// Why a gateway can't start or continue.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// No model server is named.
-    #[error("no model server is named: give --backend URL or --config FILE\n\n{EXAMPLE}")]
+    /// Neither --backend nor --config is given.
+    #[error("no model server is given: use --backend URL or --config FILE\n\n{EXAMPLE}")]
     Neither,
-    /// Servers are named twice.
-    #[error("the model servers are in the configuration file: give --config or --backend, not both")]
+    /// Both --backend and --config are given.
+    #[error("the configuration file already names the model servers: use --config or --backend, not both")]
     Both,
     /// A backend can't be used.
     #[error(transparent)]
@@ -104,42 +104,42 @@ pub enum Error {
     /// The configuration can't be used.
     #[error(transparent)]
     Config(#[from] config::Error),
-    /// An address can't be listened on.
+    /// An address is in use or can't be used.
     #[error(transparent)]
     Port(#[from] ports::Error),
-    /// There is no Envoy.
+    /// No Envoy was found.
     #[error(transparent)]
     Find(#[from] find::Error),
     /// The filter's module can't be written.
     #[error(transparent)]
     Filter(#[from] filter_module::Error),
-    /// A filter of the user's can't be used.
+    /// A file of --http-filter can't be used.
     #[error("--http-filter {0}")]
     HttpFilter(#[from] http_filters::Error),
-    /// The folder for generated files.
-    #[error("a temporary folder for generated files: {0}; TMPDIR says where it is made")]
-    Folder(#[source] io::Error),
-    /// A signal can't be waited for.
-    #[error("signals: {0}")]
+    /// The directory for generated files can't be used.
+    #[error("can't use a temporary directory for generated files: {0}; choose another one with TMPDIR")]
+    Directory(#[source] io::Error),
+    /// Signal handlers can't be installed.
+    #[error("can't install signal handlers: {0}")]
     Signal(#[source] io::Error),
-    /// A child died before the gateway was ready.
-    #[error("{part} didn't stay: {why}")]
+    /// A process ended before the gateway was ready.
+    #[error("{part} ended before the gateway was ready: {why}")]
     Died {
-        /// Which.
+        /// The process.
         part: Part,
-        /// As far as it is known.
+        /// The reason, if it is known.
         why: String,
     },
-    /// The companion says it isn't ready, or doesn't answer.
+    /// The companion isn't ready in time, or doesn't answer.
     #[error("the gateway wasn't ready within {0:?}: {1}")]
     NotReady(std::time::Duration, String),
-    /// The runtime ends.
+    /// The runtime is shutting down.
     #[error("interrupted")]
     Interrupted,
 }
 
 impl Error {
-    /// 2: bad usage or configuration, 1: failed at run time.
+    /// The process' exit code: 2 for bad usage or configuration, 1 for a failure at run time.
     #[must_use]
     pub const fn exit_code(&self) -> u8 {
         match self {
@@ -147,7 +147,7 @@ impl Error {
             Self::Port(_)
             | Self::Find(_)
             | Self::Filter(_)
-            | Self::Folder(_)
+            | Self::Directory(_)
             | Self::Signal(_)
             | Self::Died { .. }
             | Self::NotReady(..)
@@ -156,10 +156,11 @@ impl Error {
     }
 }
 
-/// Runs a gateway until SIGTERM or ^C, then drains it; a second one ends it at once. SIGHUP is passed on.
+/// Runs a gateway until SIGTERM or Ctrl-C, then drains it. A second signal ends it at once. SIGHUP reloads the
+/// configuration.
 ///
 /// # Errors
-/// When it can't start, or doesn't become ready.
+/// The gateway can't start or doesn't become ready.
 pub async fn run(options: Options) -> Result<(), Error> {
     let mut terminate = signal(SignalKind::terminate()).map_err(Error::Signal)?;
     let mut interrupt = signal(SignalKind::interrupt()).map_err(Error::Signal)?;
@@ -176,12 +177,12 @@ pub async fn run(options: Options) -> Result<(), Error> {
     };
     if let Some(ready) = ready {
         ready?;
-        // Nobody may be reading.
+        // A closed stdout is no reason to stop.
         let _ = write!(io::stdout().lock(), "{}", gateway.addresses());
         if let Some(inspection) = gateway.inspection() {
             tokio::spawn(async move {
-                if let Ok(found) = inspection.await {
-                    let _ = write!(io::stderr().lock(), "{found}");
+                if let Ok(report) = inspection.await {
+                    let _ = write!(io::stderr().lock(), "{report}");
                 }
             });
         }
@@ -193,11 +194,11 @@ pub async fn run(options: Options) -> Result<(), Error> {
             }
         }
     }
-    let hurry = gateway.hurry();
+    let shortcut = gateway.drain_shortcut();
     tokio::select! {
         () = gateway.shutdown() => return Ok(()),
-        _ = terminate.recv() => hurry.now(),
-        _ = interrupt.recv() => hurry.now(),
+        _ = terminate.recv() => shortcut.end_now(),
+        _ = interrupt.recv() => shortcut.end_now(),
     }
     gateway.shutdown().await;
     Ok(())

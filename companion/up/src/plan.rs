@@ -1,4 +1,4 @@
-//! What `penstock up` is going to start: addresses settled, files written, Envoy found. Nothing runs yet.
+//! Preparation of `penstock up`: reserves addresses, writes files and finds Envoy. No process runs yet.
 
 use std::{
     net::SocketAddr,
@@ -15,78 +15,83 @@ use tempfile::TempDir;
 use super::{Error, Options, backend, ports::Ports};
 use crate::http_filters;
 
-/// The one pool of a gateway without a configuration.
+/// The name of the only pool without a configuration file.
 const POOL: &str = "default";
 
-/// All that is decided before the first start, and that every restart uses again.
+/// Everything that is decided before the first start and reused by every restart.
 #[derive(Debug)]
 pub(super) struct Plan {
-    /// Settled: no port is 0.
+    /// The addresses to listen on. No port is 0.
     pub listen: Listen,
     pub config: PathBuf,
     pub drain: std::time::Duration,
     pub envoy: Launch,
-    /// Where Envoy reads pools and endpoints, and the companion writes them.
+    /// Directory with pools and endpoints, written by the companion and read by Envoy.
     pub pools: PathBuf,
-    /// What the model servers of a file are called, and where they are.
+    /// Names and addresses of the model servers in the configuration file.
     pub servers: Vec<(String, SocketAddr)>,
-    /// The model servers without a file.
+    /// The model servers of --backend.
     pub backends: Vec<backend::Backend>,
-    /// The first pool: theirs.
+    /// The first pool. With --backend it is the only one.
     pub pool: Pool,
-    /// Holds the addresses.
+    /// Keeps the addresses reserved.
     _ports: Ports,
-    /// Holds the files; they go with it.
-    _folder: TempDir,
+    /// Dropping it deletes the generated files.
+    _directory: TempDir,
+}
+
+/// A configuration and the model servers in it.
+struct Source {
+    config: Config,
+    file: PathBuf,
+    servers: Vec<(String, SocketAddr)>,
+    backends: Vec<backend::Backend>,
+}
+
+impl Source {
+    async fn read(options: &Options, directory: &Path) -> Result<Self, Error> {
+        match (&options.config, options.backends.as_slice()) {
+            (Some(_), [_, ..]) => Err(Error::Both),
+            (None, []) => Err(Error::Neither),
+            (Some(file), []) => {
+                let config = Config::read(file)?;
+                Ok(Self {
+                    servers: servers_of(&config),
+                    config,
+                    file: file.clone(),
+                    backends: Vec::new(),
+                })
+            }
+            (None, urls) => {
+                let backends = backend::resolve(urls).await?;
+                let file = write_config(directory, &backends)?;
+                Ok(Self {
+                    config: Config::read(&file)?,
+                    file,
+                    servers: Vec::new(),
+                    backends,
+                })
+            }
+        }
+    }
 }
 
 impl Plan {
     pub(super) async fn new(options: &Options) -> Result<Self, Error> {
-        let folder = tempfile::Builder::new()
+        let directory = tempfile::Builder::new()
             .prefix("penstock-")
             .tempdir()
-            .map_err(Error::Folder)?;
-        let (mut config, file, servers, backends) = match (&options.config, options.backends.as_slice()) {
-            (Some(_), [_, ..]) => return Err(Error::Both),
-            (None, []) => return Err(Error::Neither),
-            (Some(file), []) => {
-                let config = Config::read(file)?;
-                let servers = of_config(&config);
-                (config, file.clone(), servers, Vec::new())
-            }
-            (None, urls) => {
-                let backends = backend::resolve(urls).await?;
-                let file = write_config(folder.path(), &backends)?;
-                let config = Config::read(&file)?;
-                (config, file, Vec::new(), backends)
-            }
-        };
-        let ports = settle(&mut config.listen, options)?;
-
-        let filter = folder.path().join(filter_module::file_name());
-        filter_module::write_to(&filter)?;
-        let bootstrap = folder.path().join("envoy.json");
-        let mut settings = settings(&config, "up", filter);
-        settings.http_filters = http_filters::read_all(&options.http_filters)?;
-        let mut pools = Folder::open(&folder.path().join("envoy")).map_err(Error::Folder)?;
-        pools.write(&settings.pools).map_err(Error::Folder)?;
-        settings.folder = Some(pools.path().to_owned());
-        settings.stream_idle_timeout = settings.stream_idle_timeout.max(limits::STREAM_IDLE_RELOADED);
-        let document = bootstrap::document(&settings);
-        write(&bootstrap, &document.to_string())?;
-        // It may download, and it runs programs.
-        let found = tokio::task::spawn_blocking(|| find::Search::here().find()).await;
-        let found = found.map_err(|_| Error::Interrupted)??;
-        tracing::info!(version = found.version, path = %found.path.display(), "Envoy is {}", found.source);
-        if found.is_older() {
-            tracing::warn!(
-                "this Envoy is {}; Penstock is tested with {}",
-                found.version,
-                find::VERSION
-            );
-        }
+            .map_err(Error::Directory)?;
+        let Source {
+            mut config,
+            file,
+            servers,
+            backends,
+        } = Source::read(options, directory.path()).await?;
+        let ports = reserve_ports(&mut config.listen, options)?;
+        let (bootstrap, pools) = write_bootstrap(&config, options, directory.path())?;
         let envoy = Launch {
-            binary: found.path,
+            binary: find_envoy().await?,
             bootstrap,
             admin: config.listen.envoy_admin,
             workers: options.workers.unwrap_or_else(cores),
@@ -96,35 +101,72 @@ impl Plan {
             config: file,
             drain: config.drain,
             envoy,
-            pools: pools.path().to_owned(),
+            pools,
             servers,
             backends,
             pool: config.pools.swap_remove(0),
             _ports: ports,
-            _folder: folder,
+            _directory: directory,
         })
     }
 }
 
-/// Flags over the file, and a free port for 0. Without a file nobody named the addresses that no flag names: any will
-/// do, the usual ones if they are free, unless `--port` hints at another gateway on this machine.
-fn settle(listen: &mut Listen, options: &Options) -> Result<Ports, Error> {
+/// Writes Envoy's bootstrap and the filter's module. Returns the bootstrap's path and the directory of pools and
+/// endpoints.
+fn write_bootstrap(
+    config: &Config,
+    options: &Options,
+    directory: &Path,
+) -> Result<(PathBuf, PathBuf), Error> {
+    let filter = directory.join(filter_module::file_name());
+    filter_module::write_to(&filter)?;
+    let mut settings = settings(config, "up", filter);
+    settings.http_filters = http_filters::read_all(&options.http_filters)?;
+    let mut pools = Folder::open(&directory.join("envoy")).map_err(Error::Directory)?;
+    pools.write(&settings.pools).map_err(Error::Directory)?;
+    settings.folder = Some(pools.path().to_owned());
+    settings.stream_idle_timeout = settings.stream_idle_timeout.max(limits::STREAM_IDLE_RELOADED);
+    let bootstrap = directory.join("envoy.json");
+    let document = bootstrap::document(&settings);
+    write(&bootstrap, &document.to_string())?;
+    Ok((bootstrap, pools.path().to_owned()))
+}
+
+async fn find_envoy() -> Result<PathBuf, Error> {
+    // The search runs programs and may download Envoy, so it blocks.
+    let found = tokio::task::spawn_blocking(|| find::Search::here().find()).await;
+    let found = found.map_err(|_| Error::Interrupted)??;
+    tracing::info!(version = found.version, path = %found.path.display(), "Envoy is {}", found.source);
+    if found.is_older() {
+        tracing::warn!(
+            "Envoy {} is older than {}, with which Penstock is tested",
+            found.version,
+            find::VERSION
+        );
+    }
+    Ok(found.path)
+}
+
+/// Reserves the addresses. Flags override the configuration, and port 0 becomes a free port. Without a configuration
+/// file, addresses that no flag chooses may move to a free port: if the default is in use, or always if `--port` is
+/// given, which suggests another gateway on this machine.
+fn reserve_ports(listen: &mut Listen, options: &Options) -> Result<Ports, Error> {
     let mut ports = Ports::default();
     let from_file = options.config.is_some();
-    let mut settle = |address: &mut SocketAddr, flag: Option<u16>, key, remedy| {
+    let mut reserve = |address: &mut SocketAddr, flag: Option<u16>, key, remedy| {
         if let Some(port) = flag {
             address.set_port(port);
         }
-        let named = from_file || flag.is_some() || key == "listen.gateway";
-        *address = match (named, options.port) {
-            (true, _) => ports.settle(*address, key, remedy)?,
-            (false, None) => ports.settle_near(*address, key, remedy)?,
-            (false, Some(_)) => ports.settle(SocketAddr::new(address.ip(), 0), key, remedy)?,
+        let chosen = from_file || flag.is_some() || key == "listen.gateway";
+        *address = match (chosen, options.port) {
+            (true, _) => ports.reserve(*address, key, remedy)?,
+            (false, None) => ports.reserve_or_free(*address, key, remedy)?,
+            (false, Some(_)) => ports.reserve(SocketAddr::new(address.ip(), 0), key, remedy)?,
         };
         Ok::<_, Error>(())
     };
-    settle(&mut listen.gateway, options.port, "listen.gateway", "--port")?;
-    settle(
+    reserve(&mut listen.gateway, options.port, "listen.gateway", "--port")?;
+    reserve(
         &mut listen.envoy_admin,
         options.admin_port,
         "listen.envoy_admin",
@@ -135,13 +177,14 @@ fn settle(listen: &mut Listen, options: &Options) -> Result<Ports, Error> {
         (&mut listen.http, "listen.http"),
     ] {
         if let Address::Tcp(address) = address {
-            settle(address, None, key, "that key")?;
+            reserve(address, None, key, "that key")?;
         }
     }
     Ok(ports)
 }
 
-fn of_config(config: &Config) -> Vec<(String, SocketAddr)> {
+/// Names and addresses of the model servers in a configuration.
+fn servers_of(config: &Config) -> Vec<(String, SocketAddr)> {
     let servers = config.pools.iter().flat_map(|pool| {
         pool.endpoints.iter().map(|endpoint| {
             (
@@ -153,20 +196,20 @@ fn of_config(config: &Config) -> Vec<(String, SocketAddr)> {
     servers.collect()
 }
 
-/// JSON is YAML.
-fn write_config(folder: &Path, backends: &[backend::Backend]) -> Result<PathBuf, Error> {
+/// Writes a configuration for --backend, as JSON, which is valid YAML.
+fn write_config(directory: &Path, backends: &[backend::Backend]) -> Result<PathBuf, Error> {
     let addresses: Vec<String> = backends
         .iter()
         .map(|backend| backend.address.to_string())
         .collect();
-    let file = folder.join("penstock.yaml");
+    let file = directory.join("penstock.yaml");
     let document = json!({ "pools": [{ "name": POOL, "endpoints": { "static": addresses } }] });
     write(&file, &document.to_string())?;
     Ok(file)
 }
 
 fn write(path: &Path, text: &str) -> Result<(), Error> {
-    std::fs::write(path, text).map_err(Error::Folder)
+    std::fs::write(path, text).map_err(Error::Directory)
 }
 
 fn cores() -> u32 {

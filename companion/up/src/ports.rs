@@ -1,82 +1,82 @@
-//! Addresses to listen on: free ones where the port is 0, and a clear word where one is taken.
+//! Ports to listen on: chooses free ports for port 0, and reports addresses that are in use.
 //!
-//! Envoy and the companion must agree on addresses before either runs, so a port 0 is settled here. A chosen one is
-//! held for as long as the gateway lives, by a socket that is bound and doesn't listen: the system gives it to nobody
-//! who asks for any free port, and whoever asks for this one, as Envoy and the companion do at each start, gets it
-//! (both set `SO_REUSEADDR`, which shares an address while nobody listens there).
+//! Envoy and the companion need each other's addresses before they start, so a port 0 is resolved here. Each resolved
+//! address is reserved as long as the gateway lives, by a socket that is bound but doesn't listen. The system then
+//! never returns the port to processes that ask for any free port. Envoy and the companion still can listen on it,
+//! because they set `SO_REUSEADDR`, which shares an address as long as no socket listens there.
 
 use std::{io, net::SocketAddr};
 
 use tokio::net::TcpSocket;
 
-/// An address that can't be listened on.
+/// Why an address can't be used.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// Someone listens there.
-    #[error("{address} ({key}) is in use: stop what listens there, or choose another with {flag}")]
+    /// Another process listens on the address.
+    #[error(
+        "{address} ({key}) is in use: stop the process that listens there, or choose another address with {flag}"
+    )]
     Taken {
-        /// Which.
+        /// The address.
         address: SocketAddr,
-        /// Where the configuration names it.
+        /// The configuration key of the address.
         key: &'static str,
-        /// What to change.
+        /// The flag or key to change.
         flag: &'static str,
     },
-    /// The system says no.
+    /// The system refuses the address.
     #[error("can't listen on {address} ({key}): {why}")]
     Refused {
-        /// Which.
+        /// The address.
         address: SocketAddr,
-        /// Where the configuration names it.
+        /// The configuration key of the address.
         key: &'static str,
-        /// As the system says.
+        /// The system's error.
         why: io::Error,
     },
 }
 
-/// Holds what was chosen, until it is dropped.
+/// The reserved addresses. Dropping the value releases them.
 #[derive(Debug, Default)]
 pub(super) struct Ports(Vec<TcpSocket>);
 
 impl Ports {
-    /// `address` itself, or with a free port if it has port 0.
-    pub(super) fn settle(
+    /// Reserves an address. Port 0 becomes a free port.
+    pub(super) fn reserve(
         &mut self,
         address: SocketAddr,
         key: &'static str,
         flag: &'static str,
     ) -> Result<SocketAddr, Error> {
-        match bind(address).and_then(|held| Ok((held.local_addr()?, held))) {
-            Ok((settled, held)) if self.holds(settled) => {
-                drop(held);
-                Err(Error::Taken { address, key, flag })
-            }
-            Ok((settled, held)) => {
-                self.0.push(held);
-                Ok(settled)
+        match bind(address).and_then(|socket| Ok((socket.local_addr()?, socket))) {
+            Ok((bound, _)) if self.contains(bound) => Err(Error::Taken { address, key, flag }),
+            Ok((bound, socket)) => {
+                self.0.push(socket);
+                Ok(bound)
             }
             Err(why) if why.kind() == io::ErrorKind::AddrInUse => Err(Error::Taken { address, key, flag }),
             Err(why) => Err(Error::Refused { address, key, why }),
         }
     }
 
-    /// A shared address is ours already: the configuration names it twice.
-    fn holds(&self, address: SocketAddr) -> bool {
+    /// Whether the address is already reserved here, because the configuration uses it twice.
+    fn contains(&self, address: SocketAddr) -> bool {
         self.0
             .iter()
-            .any(|held| held.local_addr().is_ok_and(|other| other == address))
+            .any(|socket| socket.local_addr().is_ok_and(|other| other == address))
     }
 
-    /// As [`Self::settle`], but any free port does if that one is taken: for addresses that nobody named.
-    pub(super) fn settle_near(
+    /// Reserves an address, or a free port on the same IP address if it is in use. For addresses that the user didn't
+    /// choose.
+    pub(super) fn reserve_or_free(
         &mut self,
         address: SocketAddr,
         key: &'static str,
         flag: &'static str,
     ) -> Result<SocketAddr, Error> {
-        match self.settle(address, key, flag) {
-            Err(Error::Taken { .. }) => self.settle(SocketAddr::new(address.ip(), 0), key, flag),
-            settled => settled,
+        match self.reserve(address, key, flag) {
+            Err(Error::Taken { .. }) => self.reserve(SocketAddr::new(address.ip(), 0), key, flag),
+            result => result,
         }
     }
 }
@@ -102,30 +102,30 @@ mod tests {
     }
 
     #[test]
-    fn settled_ports_differ_and_are_for_who_asks_for_them() {
+    fn reserved_ports_differ_and_can_be_listened_on() {
         let mut ports = Ports::default();
-        let first = ports.settle(any(), "a", "--a").expect("free");
-        let second = ports.settle(any(), "b", "--b").expect("free");
+        let first = ports.reserve(any(), "a", "--a").expect("free");
+        let second = ports.reserve(any(), "b", "--b").expect("free");
         assert_ne!(first, second);
         let message = ports
-            .settle(first, "listen.gateway", "--port")
-            .expect_err("held")
+            .reserve(first, "listen.gateway", "--port")
+            .expect_err("reserved")
             .to_string();
         assert!(
             message.contains("(listen.gateway) is in use") && message.contains("--port"),
             "{message}"
         );
         assert_ne!(
-            ports.settle_near(first, "a", "--a").expect("another").port(),
+            ports.reserve_or_free(first, "a", "--a").expect("another").port(),
             first.port()
         );
-        let companion = TcpListener::bind(first).expect("who asks for it gets it");
-        let taken = Ports::default().settle(first, "listen.http", "that key");
+        let companion = TcpListener::bind(first).expect("a reserved port can be listened on");
+        let taken = Ports::default().reserve(first, "listen.http", "that key");
         assert!(
             taken.is_err_and(|error| error.to_string().contains("is in use")),
-            "somebody listens there"
+            "another socket listens there"
         );
         drop(companion);
-        TcpListener::bind(first).expect("and gets it again");
+        TcpListener::bind(first).expect("the port can be listened on again");
     }
 }

@@ -1,6 +1,7 @@
-//! Keeps one process running: starts it, starts it again when it dies, ends it when told.
+//! Keeps one process running: starts it, restarts it when it dies, and ends it on request.
 //!
-//! Until the gateway has been ready once, a death is the end: a wrong configuration doesn't get better by trying.
+//! Until the gateway has been ready once, a process that dies isn't restarted, because a retry doesn't repair a wrong
+//! configuration.
 
 use std::{
     fmt, io,
@@ -22,8 +23,8 @@ use tokio::{
 
 use super::{Error, backoff::Backoff, plan::Plan};
 
-/// What a companion may take beyond its drain, and Envoy at all, before it is killed.
-const PATIENCE: Duration = Duration::from_secs(5);
+/// Time for the companion to end after its drain, and for Envoy to end, before the process is killed.
+const KILL_AFTER: Duration = Duration::from_secs(5);
 
 /// One of the processes of a gateway.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -43,43 +44,43 @@ impl fmt::Display for Part {
     }
 }
 
-/// What happened to a process.
+/// An event of a process.
 #[derive(Clone, Debug)]
 pub enum Event {
-    /// It runs.
+    /// The process was started.
     Started {
-        /// Which.
+        /// The process.
         part: Part,
-        /// Its process number.
+        /// The process id.
         pid: u32,
     },
-    /// It died by itself.
+    /// The process died by itself.
     Died {
-        /// Which.
+        /// The process.
         part: Part,
-        /// As far as it is known.
+        /// The reason, if it is known.
         why: String,
-        /// When it is started again.
-        again_in: Duration,
+        /// Time until the restart.
+        restart_in: Duration,
     },
 }
 
-/// What a supervisor is told. The latest counts.
+/// Commands to a supervisor. Only the latest value counts.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Orders {
-    /// How often the configuration was to be read again.
+pub(super) struct Commands {
+    /// Number of requested reloads of the configuration.
     pub reloads: u64,
     pub end: End,
 }
 
-/// Whether to end.
+/// Whether and how to end the process.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum End {
     #[default]
     NotYet,
-    /// Drain first.
+    /// Drain before.
     Gently,
-    /// Don't wait for what runs.
+    /// Don't wait for running requests.
     Now,
 }
 
@@ -87,16 +88,17 @@ pub(super) struct Supervisor {
     pub part: Part,
     pub plan: Arc<Plan>,
     pub flags: Vec<String>,
-    pub established: Arc<AtomicBool>,
-    pub orders: watch::Receiver<Orders>,
+    /// The gateway has been ready once, so a process that dies is restarted.
+    pub restarts: Arc<AtomicBool>,
+    pub commands: watch::Receiver<Commands>,
     pub events: broadcast::Sender<Event>,
 }
 
 impl Supervisor {
-    /// Returns when it was told to end, or with the death that it doesn't repair.
+    /// Returns when the process was ended on request, or when it died and isn't restarted.
     pub(super) async fn run(mut self) -> Result<(), Error> {
         let part = self.part;
-        let mut record = Backoff::default();
+        let mut backoff = Backoff::default();
         loop {
             let started = time::Instant::now();
             let why = match self.start().await {
@@ -106,15 +108,19 @@ impl Supervisor {
                 },
                 Err(why) => why,
             };
-            if !self.established.load(Ordering::Relaxed) {
+            if !self.restarts.load(Ordering::Relaxed) {
                 return Err(Error::Died { part, why });
             }
-            let again_in = record.died(started.elapsed());
-            tracing::warn!("{part} died: {why}; starting it again in {again_in:?}");
-            self.tell(Event::Died { part, why, again_in });
+            let restart_in = backoff.after_death(started.elapsed());
+            tracing::warn!("{part} died: {why}; restart in {restart_in:?}");
+            self.notify(Event::Died {
+                part,
+                why,
+                restart_in,
+            });
             tokio::select! {
-                () = time::sleep(again_in) => {}
-                () = ended(&mut self.orders, End::Gently) => return Ok(()),
+                () = time::sleep(restart_in) => {}
+                () = requested(&mut self.commands, End::Gently) => return Ok(()),
             }
         }
     }
@@ -124,49 +130,49 @@ impl Supervisor {
             Part::Envoy => Process::Envoy(
                 Envoy::start(&self.plan.envoy)
                     .await
-                    .map_err(|why| why.to_string())?,
+                    .map_err(|error| error.to_string())?,
             ),
             Part::Companion => {
                 let child = child::spawn(companion(&self.plan, &self.flags)).await;
-                Process::Companion(child.map_err(|why| format!("it can't be started: {why}"))?)
+                Process::Companion(child.map_err(|error| format!("the process can't be started: {error}"))?)
             }
         };
         if let Some(pid) = process.id() {
-            self.tell(Event::Started { part: self.part, pid });
+            self.notify(Event::Started { part: self.part, pid });
         }
         Ok(process)
     }
 
-    /// Until it dies, and why; or until it was ended as told.
+    /// Waits until the process dies and returns the reason; `None` if it was ended on request.
     async fn watch(&mut self, mut process: Process) -> Option<String> {
-        let mut reloads = self.orders.borrow_and_update().reloads;
+        let mut reloads = self.commands.borrow_and_update().reloads;
         loop {
-            let orders = *self.orders.borrow_and_update();
-            if orders.end != End::NotYet {
-                process.end(&mut self.orders, self.plan.drain).await;
+            let commands = *self.commands.borrow_and_update();
+            if commands.end != End::NotYet {
+                process.end(&mut self.commands, self.plan.drain).await;
                 return None;
             }
-            if orders.reloads != reloads {
-                reloads = orders.reloads;
+            if commands.reloads != reloads {
+                reloads = commands.reloads;
                 process.reload();
             }
             tokio::select! {
                 why = process.died() => return Some(why),
-                changed = self.orders.changed() => if changed.is_err() {
-                    // The gateway was dropped: so is the process.
+                changed = self.commands.changed() => if changed.is_err() {
+                    // The gateway was dropped, and dropping the process kills it.
                     return None;
                 },
             }
         }
     }
 
-    fn tell(&self, event: Event) {
-        // Nobody may be listening.
+    fn notify(&self, event: Event) {
+        // Without receivers the event is dropped.
         let _ = self.events.send(event);
     }
 }
 
-/// A running process of either kind. Dropped, it is killed.
+/// A running process of either kind. Dropping it kills the process.
 enum Process {
     Companion(Child),
     Envoy(Envoy),
@@ -191,7 +197,7 @@ impl Process {
         }
     }
 
-    /// Envoy has nothing to read again.
+    /// Reloads the companion's configuration. Envoy has none to reload.
     fn reload(&self) {
         match self {
             Self::Companion(child) => child::signal(child, libc::SIGHUP),
@@ -199,20 +205,20 @@ impl Process {
         }
     }
 
-    /// A companion drains; told again, it ends at once.
-    async fn end(self, orders: &mut watch::Receiver<Orders>, drain: Duration) {
+    /// Ends the process. A companion drains; [`End::Now`] ends the drain.
+    async fn end(self, commands: &mut watch::Receiver<Commands>, drain: Duration) {
         match self {
-            Self::Envoy(envoy) => envoy.stop(PATIENCE).await,
+            Self::Envoy(envoy) => envoy.stop(KILL_AFTER).await,
             Self::Companion(mut child) => {
-                // Not SIGTERM, at which it may leave what waits to another companion: Envoy ends with this one.
+                // SIGTERM would hand waiting requests over to another companion, but this Envoy ends as well.
                 child::signal(&child, libc::SIGINT);
-                let most = drain.saturating_add(PATIENCE);
+                let limit = drain.saturating_add(KILL_AFTER);
                 tokio::select! {
-                    _ = time::timeout(most, child.wait()) => {}
-                    () = ended(orders, End::Now) => {
+                    _ = time::timeout(limit, child.wait()) => {}
+                    () = requested(commands, End::Now) => {
                         child::signal(&child, libc::SIGINT);
-                        // Killed by the drop if this is too short.
-                        let _ = time::timeout(PATIENCE, child.wait()).await;
+                        // If the companion doesn't end in time, dropping the child kills it.
+                        let _ = time::timeout(KILL_AFTER, child.wait()).await;
                     }
                 }
             }
@@ -220,13 +226,13 @@ impl Process {
     }
 }
 
-/// Returns when the order to end is at least this one.
-async fn ended(orders: &mut watch::Receiver<Orders>, end: End) {
-    // An error means that the gateway was dropped: that is an end as well.
-    let _ = orders.wait_for(|orders| orders.end >= end).await;
+/// Returns when this end, or a faster one, is requested.
+async fn requested(commands: &mut watch::Receiver<Commands>, end: End) {
+    // An error means that the gateway was dropped, which also requests the end.
+    let _ = commands.wait_for(|commands| commands.end >= end).await;
 }
 
-/// Sessions of an Envoy: one for each of the filter's plugin configurations, on each worker and on the main thread.
+/// Number of an Envoy's sessions: one per plugin configuration on each worker and on the main thread.
 fn sessions(workers: u32) -> u32 {
     workers.saturating_add(1).saturating_mul(bootstrap::PLUGINS)
 }
@@ -251,9 +257,9 @@ fn companion(plan: &Plan, flags: &[String]) -> Command {
     command
 }
 
-/// This very program, also after its file was replaced.
+/// The running program's file. If it was replaced or deleted, the path of the running process' image.
 fn this_program() -> PathBuf {
-    let running = Path::new("/proc/self/exe");
+    let image = Path::new("/proc/self/exe");
     std::env::current_exe()
         .and_then(|path| {
             if path.exists() {
@@ -262,5 +268,5 @@ fn this_program() -> PathBuf {
                 Err(io::ErrorKind::NotFound.into())
             }
         })
-        .unwrap_or_else(|_| running.to_owned())
+        .unwrap_or_else(|_| image.to_owned())
 }
