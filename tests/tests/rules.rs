@@ -37,19 +37,8 @@ const ARROWS: &[Arrow] = &[
         never: &["tokio", "tonic", "rand"],
     },
     Arrow {
-        name: "penstock-autopilot",
-        workspace: &["penstock-engine", "penstock-model"],
-        outside: Some(&["hashbrown"]),
-        never: &["tokio", "tonic", "serde", "rand", "prost"],
-    },
-    Arrow {
         name: "penstock-control",
-        workspace: &[
-            "penstock-autopilot",
-            "penstock-engine",
-            "penstock-model",
-            "penstock-wire",
-        ],
+        workspace: &["penstock-engine", "penstock-model", "penstock-wire"],
         outside: None,
         never: &["tokio", "tonic", "serde", "rand"],
     },
@@ -82,7 +71,6 @@ const ARROWS: &[Arrow] = &[
     Arrow {
         name: "penstock-sim",
         workspace: &[
-            "penstock-autopilot",
             "penstock-control",
             "penstock-engine",
             "penstock-filter-core",
@@ -260,7 +248,6 @@ const ARROWS: &[Arrow] = &[
 const CLOCKLESS: &[&str] = &[
     "wire/src",
     "filter/core/src",
-    "companion/autopilot/src",
     "companion/control/src",
     "companion/engine/src",
     "companion/model/src",

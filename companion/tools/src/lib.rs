@@ -1,4 +1,4 @@
-//! The commands of `penstock` that need no gateway, or ask one that runs: import, replay, model, status, top.
+//! The commands of `penstock` that work without a gateway or query a running one: import, replay, model, status, top.
 
 pub mod import;
 mod jsonl;

@@ -1,13 +1,13 @@
-//! `penstock status`: one look at a running gateway.
+//! `penstock status`: prints the state of a running gateway.
 
 use crate::top::{self, Error, Source, SourceArgs};
 
-/// One look at a running gateway: pools, flows, endpoints, models, advice.
+/// Print the state of a running gateway: pools, flows, endpoints, models, advice
 #[derive(Clone, Debug, clap::Args)]
 pub struct Args {
     #[command(flatten)]
     source: SourceArgs,
-    /// Print the document of /status as it is
+    /// Print the /status document as JSON
     #[arg(long)]
     json: bool,
 }
@@ -15,8 +15,8 @@ pub struct Args {
 /// Runs the command.
 ///
 /// # Errors
-/// When the address is wrong, or nobody answers.
+/// The address is invalid, or the companion doesn't answer.
 pub async fn run(args: Args) -> Result<(), Error> {
     let source = Source::new(&args.source)?;
-    top::once(&source, args.json).await
+    top::print_once(&source, args.json).await
 }

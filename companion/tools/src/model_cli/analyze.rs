@@ -1,4 +1,4 @@
-//! `penstock model analyze`: the variants of a model as they are at a moment, and what follows for their replicas.
+//! `penstock model analyze`: latency targets, capacity and needed replicas of a model's variants, from a snapshot.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -10,23 +10,23 @@ use penstock_model::workload::Observed;
 use penstock_model::{Parameters, Traffic};
 use serde::{Deserialize, Serialize};
 
-use super::number::{AtLeast0, Batch, Three};
-use super::{Error, answer};
+use super::number::{AtLeast0, Batch, ParameterTriple};
+use super::{Error, print};
 
-/// Bytes of a snapshot.
+/// The largest accepted snapshot.
 const SNAPSHOT_BYTES_MAX: u64 = 64 << 20;
-/// Requests in one batch of a variant that doesn't say.
+/// The default for a variant's largest batch.
 const MAX_BATCH: Batch = Batch(256.0);
 
-/// What `penstock model analyze` is told.
+/// Arguments of `penstock model analyze`.
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
-    /// The variants, as JSON.
+    /// The snapshot of the variants, as JSON.
     #[arg(value_name = "SNAPSHOT.json")]
     snapshot: PathBuf,
 }
 
-/// The document.
+/// The snapshot document.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Snapshot {
@@ -37,7 +37,7 @@ struct Snapshot {
     variants: Variants,
 }
 
-/// Of different names.
+/// Variants with different names.
 #[derive(Debug, Deserialize)]
 #[serde(try_from = "Vec<Entry>")]
 struct Variants(Vec<Entry>);
@@ -46,8 +46,8 @@ impl TryFrom<Vec<Entry>> for Variants {
     type Error = String;
     fn try_from(entries: Vec<Entry>) -> Result<Self, String> {
         let mut names = BTreeSet::new();
-        match entries.iter().find(|it| !names.insert(&it.name)) {
-            Some(twice) => Err(format!("the variant `{}` is listed twice", twice.name)),
+        match entries.iter().find(|entry| !names.insert(&entry.name)) {
+            Some(duplicate) => Err(format!("the variant `{}` is listed twice", duplicate.name)),
             None => Ok(Self(entries)),
         }
     }
@@ -57,23 +57,23 @@ impl TryFrom<Vec<Entry>> for Variants {
 #[serde(deny_unknown_fields)]
 struct Entry {
     name: String,
-    /// Absent: as many as there are pods.
+    /// Default: the number of pods.
     #[serde(default)]
     replicas: Option<u64>,
     #[serde(default)]
     pending: u64,
-    /// `null`: not limited.
+    /// `null`: no limit.
     #[serde(default = "max_batch")]
     max_batch: Option<Batch>,
     #[serde(default)]
-    params: Option<Three>,
+    params: Option<ParameterTriple>,
     #[serde(default)]
     pods: Vec<Pod>,
 }
 
 #[expect(
     clippy::unnecessary_wraps,
-    reason = "what stands for an absent key, beside null"
+    reason = "the default of an absent key; null is None"
 )]
 const fn max_batch() -> Option<Batch> {
     Some(MAX_BATCH)
@@ -83,7 +83,7 @@ const fn max_batch() -> Option<Batch> {
 #[serde(deny_unknown_fields, try_from = "RawPod")]
 struct Pod(Observed);
 
-/// An average that is null or absent wasn't observed.
+/// A mean that is null or absent wasn't observed.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct RawPod {
@@ -101,18 +101,18 @@ struct RawPod {
 impl TryFrom<RawPod> for Pod {
     type Error = &'static str;
     fn try_from(raw: RawPod) -> Result<Self, &'static str> {
-        let number = |it: Option<AtLeast0>| it.map_or(0.0, |it| it.0);
+        let value = |number: Option<AtLeast0>| number.map_or(0.0, |number| number.0);
         if raw.rate.0 > 0.0 && (raw.input.is_none() || raw.output.is_none()) {
-            return Err("a pod of a rate above 0 has an input and an output");
+            return Err("a pod with a rate above 0 needs an input and an output");
         }
         Ok(Self(Observed {
             traffic: Traffic {
                 rate: raw.rate.0,
-                input: number(raw.input),
-                output: number(raw.output),
+                input: value(raw.input),
+                output: value(raw.output),
             },
-            ttft_ms: number(raw.ttft),
-            itl_ms: number(raw.itl),
+            ttft_ms: value(raw.ttft),
+            itl_ms: value(raw.itl),
             busy: usize::from(raw.rate.0 > 0.0),
         }))
     }
@@ -124,10 +124,10 @@ impl From<Entry> for Variant {
             name: entry.name,
             replicas: entry.replicas.unwrap_or(entry.pods.len() as u64),
             pending: entry.pending,
-            max_batch: entry.max_batch.map(|it| it.0),
-            parameters: entry.params.map(Three::parameters),
+            max_batch: entry.max_batch.map(|batch| batch.0),
+            parameters: entry.params.map(ParameterTriple::parameters),
             ttft_bias: 1.0,
-            windows: entry.pods.into_iter().map(|it| it.0).collect(),
+            windows: entry.pods.into_iter().map(|pod| pod.0).collect(),
         }
     }
 }
@@ -173,7 +173,7 @@ impl<'a> From<&'a Analysis> for Answer<'a> {
 
 impl<'a> From<&'a VariantAnalysis> for VariantAnswer<'a> {
     fn from(variant: &'a VariantAnalysis) -> Self {
-        let list = |it: Parameters| [it.alpha_ms, it.beta_ms, it.gamma_ms];
+        let list = |parameters: Parameters| [parameters.alpha_ms, parameters.beta_ms, parameters.gamma_ms];
         Self {
             name: &variant.name,
             bootstrap: variant.bootstrap.map(list),
@@ -183,12 +183,12 @@ impl<'a> From<&'a VariantAnalysis> for VariantAnswer<'a> {
             capacity: variant.capacity,
             demand: variant.demand,
             utilization: variant.utilization,
-            error: variant.error.map(|it| it.to_string()),
+            error: variant.error.map(|error| error.to_string()),
         }
     }
 }
 
-/// Analyses the snapshot and answers on stdout.
+/// Analyzes the snapshot and prints the result.
 pub(super) fn run(args: &Args) -> Result<(), Error> {
     let path = &args.snapshot;
     let reading = Error::reading(path);
@@ -196,22 +196,22 @@ pub(super) fn run(args: &Args) -> Result<(), Error> {
     let file = std::fs::File::open(path).map_err(&reading)?;
     io::Read::read_to_end(&mut io::Read::take(file, SNAPSHOT_BYTES_MAX + 1), &mut text).map_err(&reading)?;
     if text.len() as u64 > SNAPSHOT_BYTES_MAX {
-        let why = format!("a snapshot has up to {SNAPSHOT_BYTES_MAX} bytes");
+        let why = format!("the snapshot is longer than {SNAPSHOT_BYTES_MAX} bytes");
         return Err(Error::at(path, 1, why));
     }
-    let snapshot = read(&text).map_err(|(line, why)| Error::at(path, line, why))?;
+    let snapshot = parse(&text).map_err(|(line, why)| Error::at(path, line, why))?;
     let policy = snapshot.slo.unwrap_or_default().0;
-    let total_rate = snapshot.total_rate.map(|it| it.0);
+    let total_rate = snapshot.total_rate.map(|rate| rate.0);
     let variants: Vec<Variant> = snapshot.variants.0.into_iter().map(Variant::from).collect();
     let analysis = analysis::analyze(&policy, total_rate, &variants);
-    answer(&mut io::stdout().lock(), &Answer::from(&analysis))
+    print(&mut io::stdout().lock(), &Answer::from(&analysis))
 }
 
-/// Reads a document; an error comes with its line, and names the key.
-fn read(text: &[u8]) -> Result<Snapshot, (u64, String)> {
-    let mut from = serde_json::Deserializer::from_slice(text);
-    let read = serde_path_to_error::deserialize(&mut from);
-    let read: Snapshot = read.map_err(|error| {
+/// Parses a document. An error has its line, and names the key.
+fn parse(text: &[u8]) -> Result<Snapshot, (u64, String)> {
+    let mut deserializer = serde_json::Deserializer::from_slice(text);
+    let result = serde_path_to_error::deserialize(&mut deserializer);
+    let snapshot: Snapshot = result.map_err(|error| {
         let path = error.path().to_string();
         let (line, why) = place(&error.into_inner());
         match &*path {
@@ -219,11 +219,11 @@ fn read(text: &[u8]) -> Result<Snapshot, (u64, String)> {
             path => (line, format!("{path}: {why}")),
         }
     })?;
-    from.end().map_err(|error| place(&error))?;
-    Ok(read)
+    deserializer.end().map_err(|error| place(&error))?;
+    Ok(snapshot)
 }
 
-/// Where, from 1, and what.
+/// An error's line, from 1, and its message without the place.
 fn place(error: &serde_json::Error) -> (u64, String) {
     let message = error.to_string();
     let end = message.rfind(" at line ").unwrap_or(message.len());
@@ -234,29 +234,29 @@ fn place(error: &serde_json::Error) -> (u64, String) {
 mod tests {
     use super::*;
 
-    fn one(keys: &str) -> Result<Variant, (u64, String)> {
-        read(format!(r#"{{"variants":[{{"name":"a"{keys}}}]}}"#).as_bytes())
-            .map(|it| it.variants.0.into_iter().next().expect("one").into())
+    fn variant(keys: &str) -> Result<Variant, (u64, String)> {
+        parse(format!(r#"{{"variants":[{{"name":"a"{keys}}}]}}"#).as_bytes())
+            .map(|snapshot| snapshot.variants.0.into_iter().next().expect("one").into())
     }
 
     #[test]
-    fn absent_and_null_mean_what_they_should() {
-        let variant = one("").expect("a name is enough");
-        assert_eq!((variant.replicas, variant.pending), (0, 0));
-        assert_eq!((variant.max_batch, variant.parameters), (Some(256.0), None));
+    fn absent_and_null_keys_have_their_defaults() {
+        let minimal = variant("").expect("a name is enough");
+        assert_eq!((minimal.replicas, minimal.pending), (0, 0));
+        assert_eq!((minimal.max_batch, minimal.parameters), (Some(256.0), None));
         let nulls = r#","replicas":null,"max_batch":null,"params":null,"pods":[{"rate":0}]"#;
-        let variant = one(nulls).expect("nulls");
+        let variant = variant(nulls).expect("nulls");
         assert_eq!((variant.replicas, variant.max_batch), (1, None));
         assert_eq!(variant.windows[0].busy, 0);
-        let bare = read(br#"{"slo":null,"total_rate":null,"variants":[]}"#).expect("nulls");
+        let bare = parse(br#"{"slo":null,"total_rate":null,"variants":[]}"#).expect("nulls");
         assert!(bare.slo.is_none() && bare.total_rate.is_none());
     }
 
     #[test]
-    fn targets_are_written_as_in_a_pool() {
+    fn targets_have_the_same_keys_as_in_a_pool() {
         let policy = |slo: &str| {
-            read(format!(r#"{{"slo":{slo},"variants":[]}}"#).as_bytes())
-                .map(|it| it.slo.unwrap_or_default().0)
+            parse(format!(r#"{{"slo":{slo},"variants":[]}}"#).as_bytes())
+                .map(|snapshot| snapshot.slo.unwrap_or_default().0)
         };
         let explicit = policy(r#"{"target_ttft":"500ms","target_itl":49.5}"#).expect("both");
         let targets = explicit.explicit.expect("targets");
@@ -265,7 +265,7 @@ mod tests {
             let read = policy(&format!(r#"{{"slo_multiplier":{multiplier}}}"#)).expect(multiplier);
             assert_eq!((read.multiplier, read.explicit), (value, None));
         }
-        let refused = [
+        let invalid = [
             r#"{"slo_multiplier":1.0}"#,
             r#"{"slo_multiplier":0.5}"#,
             r#"{"target_ttft":500}"#,
@@ -274,15 +274,15 @@ mod tests {
             r#"{"target_ttft":0,"target_itl":50}"#,
             r#"{"targetTTFT":500,"targetITL":50}"#,
         ];
-        for slo in refused {
+        for slo in invalid {
             assert!(policy(slo).is_err(), "{slo}");
         }
     }
 
     #[test]
-    fn an_error_names_line_and_key() {
+    fn errors_name_the_line_and_the_key() {
         let (line, why) =
-            read(b"{\"variants\":[\n{\"name\":\"a\",\n\"pods\":[{\"rate\":-1}]}]}").expect_err("negative");
+            parse(b"{\"variants\":[\n{\"name\":\"a\",\n\"pods\":[{\"rate\":-1}]}]}").expect_err("negative");
         assert_eq!(line, 3);
         assert!(why.contains("variants[0].pods[0]") && why.contains("-1"), "{why}");
         for (keys, why) in [
@@ -293,12 +293,12 @@ mod tests {
             (r#","pods":[{"rate":1,"input":5}]"#, "an output"),
             (r#","speed":1"#, "speed"),
         ] {
-            let (_, said) = one(keys).expect_err(keys);
-            assert!(said.contains(why), "{keys}: {said}");
+            let (_, message) = variant(keys).expect_err(keys);
+            assert!(message.contains(why), "{keys}: {message}");
         }
-        let (_, said) = read(br#"{"variants":[{"name":"a"},{"name":"a"}]}"#).expect_err("twice");
-        assert!(said.contains("listed twice"), "{said}");
-        assert!(read(br#"{"variants":[]} x"#).is_err());
-        assert!(read(b"").is_err());
+        let (_, message) = parse(br#"{"variants":[{"name":"a"},{"name":"a"}]}"#).expect_err("twice");
+        assert!(message.contains("listed twice"), "{message}");
+        assert!(parse(br#"{"variants":[]} x"#).is_err());
+        assert!(parse(b"").is_err());
     }
 }

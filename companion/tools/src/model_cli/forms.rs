@@ -1,4 +1,4 @@
-//! `penstock model solve` and `size`: the closed forms, for one kind of server and one kind of request.
+//! `penstock model solve` and `size`: the closed forms for one kind of server and one kind of request.
 
 use penstock_model::sizing;
 use penstock_model::{Parameters, Targets, Traffic, slo};
@@ -7,22 +7,22 @@ use serde::Serialize;
 use super::Error;
 use super::number::{Above0, AtLeast0, Batch, Multiplier};
 
-/// A kind of server, and an average request.
+/// A kind of server, and a mean request.
 #[derive(Debug, clap::Args)]
 struct Case {
-    /// Milliseconds of every iteration; above 0.
+    /// Milliseconds per iteration; above 0.
     #[arg(long, value_name = "MS", allow_negative_numbers = true)]
     alpha: Above0,
-    /// Milliseconds for each token that an iteration processes.
+    /// Milliseconds per token that an iteration processes.
     #[arg(long, value_name = "MS", allow_negative_numbers = true)]
     beta: AtLeast0,
-    /// Milliseconds for each token in the KV cache.
+    /// Milliseconds per token in the KV cache.
     #[arg(long, value_name = "MS", allow_negative_numbers = true)]
     gamma: AtLeast0,
-    /// Tokens of the prompt, on average.
+    /// Mean number of prompt tokens.
     #[arg(long, value_name = "TOKENS", allow_negative_numbers = true)]
     input: AtLeast0,
-    /// Tokens of the answer, on average.
+    /// Mean number of output tokens.
     #[arg(long, value_name = "TOKENS", allow_negative_numbers = true)]
     output: AtLeast0,
 }
@@ -45,7 +45,7 @@ impl Case {
     }
 }
 
-/// What `penstock model solve` is told.
+/// Arguments of `penstock model solve`.
 #[derive(Debug, clap::Args)]
 pub(super) struct Solve {
     #[command(flatten)]
@@ -55,7 +55,7 @@ pub(super) struct Solve {
     rate: AtLeast0,
 }
 
-/// Where a server settles. The last four are null where it doesn't.
+/// The steady state of a server. Without one, t_iter, ttft, itl and n are null.
 #[derive(Debug, Serialize)]
 pub(super) struct Solved {
     delta: f64,
@@ -68,59 +68,59 @@ pub(super) struct Solved {
 }
 
 impl Solve {
-    pub(super) fn answer(&self) -> Solved {
+    pub(super) fn solve(&self) -> Solved {
         let operation = self.case.parameters().solve(&self.case.traffic(self.rate.0));
         let steady = operation.steady;
         Solved {
             delta: operation.delta_ms,
             rho: operation.rho,
-            t_iter: steady.map(|it| it.iteration_ms),
-            ttft: steady.map(|it| it.ttft_ms),
-            itl: steady.map(|it| it.itl_ms),
-            n: steady.map(|it| it.in_flight),
+            t_iter: steady.map(|steady| steady.iteration_ms),
+            ttft: steady.map(|steady| steady.ttft_ms),
+            itl: steady.map(|steady| steady.itl_ms),
+            n: steady.map(|steady| steady.in_flight),
             stable: steady.is_some(),
         }
     }
 }
 
-/// What `penstock model size` is told.
+/// Arguments of `penstock model size`.
 #[derive(Debug, clap::Args)]
 pub(super) struct Size {
     #[command(flatten)]
     case: Case,
-    /// Plays no part: what a server can take doesn't depend on what it is asked for. Taken so that the flags of
-    /// `solve` can be used again.
+    /// Ignored, because a server's capacity doesn't depend on its load. Accepted so that the flags of `solve` can be
+    /// reused.
     #[arg(long, value_name = "RATE", allow_negative_numbers = true)]
     rate: Option<AtLeast0>,
-    /// Target of the mean time to the first token; 0 or absent: none.
+    /// Target for the mean time to the first token; 0 or absent: none.
     #[arg(long, value_name = "MS", allow_negative_numbers = true)]
     slo_ttft: Option<AtLeast0>,
-    /// Target of the mean time between tokens; 0 or absent: none.
+    /// Target for the mean time between tokens; 0 or absent: none.
     #[arg(long, value_name = "MS", allow_negative_numbers = true)]
     slo_itl: Option<AtLeast0>,
-    /// Targets as they are at an iteration of so many times alpha; above 1, or 0 for 3. Both targets
-    /// that are given win over it.
+    /// Infer the targets from the latencies when an iteration takes K times alpha; above 1, or 0 for 3. Ignored if
+    /// both targets are given.
     #[arg(long, value_name = "K", allow_negative_numbers = true)]
     slo_multiplier: Option<Multiplier>,
-    /// Requests in one batch at most; absent: not limited.
+    /// The most requests in one batch; absent: no limit.
     #[arg(long, value_name = "N", allow_negative_numbers = true)]
     max_batch: Option<Batch>,
-    /// Requests per second that all servers together have to take.
+    /// Requests per second for all servers together.
     #[arg(long, value_name = "RATE", allow_negative_numbers = true)]
     total_rate: Option<AtLeast0>,
 }
 
-/// What a server can take.
+/// The capacity of a server.
 #[derive(Debug, Serialize)]
 pub(super) struct Sized {
-    /// Null: nothing limits it, and requests cost nothing.
+    /// Null: unlimited, because no limit applies and requests cost nothing.
     lambda_star: f64,
     n_star: Option<f64>,
     rho: f64,
     binding: &'static str,
     feasible: bool,
     required_replicas: Option<u64>,
-    /// Where a multiplier was given.
+    /// The inferred or given targets, if a multiplier was given.
     #[serde(flatten)]
     slo: Option<Slo>,
 }
@@ -133,10 +133,10 @@ struct Slo {
 
 impl Size {
     /// # Errors
-    /// When the flags don't fit together.
-    pub(super) fn answer(&self) -> Result<Sized, Error> {
+    /// The flags contradict each other.
+    pub(super) fn size(&self) -> Result<Sized, Error> {
         let (parameters, traffic) = (self.case.parameters(), self.case.traffic(0.0));
-        let given = |target: Option<AtLeast0>| target.map(|it| it.0).filter(|ms| *ms > 0.0);
+        let given = |target: Option<AtLeast0>| target.map(|target| target.0).filter(|ms| *ms > 0.0);
         let explicit = Targets {
             ttft_ms: given(self.slo_ttft),
             itl_ms: given(self.slo_itl),
@@ -146,11 +146,11 @@ impl Size {
             (None, _, _) | (Some(_), Some(_), Some(_)) => explicit,
             (Some(_), Some(_), None) | (Some(_), None, Some(_)) => {
                 return Err(Error::Usage(
-                    "--slo-ttft and --slo-itl are given both, or neither, beside --slo-multiplier",
+                    "with --slo-multiplier, give both --slo-ttft and --slo-itl or neither",
                 ));
             }
         };
-        let max_batch = self.max_batch.map(|it| it.0);
+        let max_batch = self.max_batch.map(|batch| batch.0);
         let sizing = sizing::size(&parameters, &traffic, &targets, max_batch, 1.0);
         Ok(Sized {
             lambda_star: sizing.lambda_star,

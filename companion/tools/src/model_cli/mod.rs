@@ -1,7 +1,7 @@
-//! `penstock model`: the queueing model on the command line. Numbers in by flags or files, JSON out.
+//! `penstock model`: the queueing model on the command line. Input comes from flags or files, output is JSON.
 //!
-//! Milliseconds, requests per second and tokens; moments in files are seconds. `null` is a number that there is none
-//! of: unstable, unlimited, or not known.
+//! Units are milliseconds, requests per second and tokens; times of day in files are seconds. `null` is a value that
+//! doesn't exist: unstable, unlimited or unknown.
 
 mod analyze;
 mod fit;
@@ -16,64 +16,64 @@ use clap::Subcommand;
 use penstock_errors::EXIT_USAGE;
 use serde::Serialize;
 
-/// What `penstock model` is told.
+/// Arguments of `penstock model`.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     #[command(subcommand)]
-    what: What,
+    command: Command,
 }
 
 #[derive(Debug, Subcommand)]
-enum What {
-    /// Where a server settles under a load.
+enum Command {
+    /// Compute the steady state of a server under a load.
     Solve(forms::Solve),
-    /// What a server can take within its targets, and how many of it a load needs.
+    /// Compute a server's capacity within latency targets, and the number of servers for a load.
     Size(forms::Size),
-    /// Learn alpha, beta and gamma from what was observed.
+    /// Learn alpha, beta and gamma from observations.
     Fit(fit::Args),
-    /// Analyse the variants of a model: targets, capacity, and replicas.
+    /// Compute targets, capacity and replicas of a model's variants.
     Analyze(analyze::Args),
 }
 
-/// Why it can't be said.
+/// Why a command fails.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// Flags that don't fit together.
+    /// The flags contradict each other.
     #[error("{0}")]
     Usage(&'static str),
-    /// A file can't be opened, or read.
-    #[error("{}: {source}", path.display())]
+    /// A file can't be opened or read.
+    #[error("can't read {}: {source}", path.display())]
     Read {
-        /// Which file.
+        /// The file.
         path: PathBuf,
-        /// Why.
+        /// The system's error.
         source: io::Error,
     },
-    /// A file is wrong at a line. What was answered before is out.
+    /// A line of a file is invalid. The results for the lines before are already printed.
     #[error("{}:{line}: {why}", path.display())]
     Line {
-        /// Which file.
+        /// The file.
         path: PathBuf,
-        /// From 1.
+        /// The line, from 1.
         line: u64,
-        /// What is wrong, and what is allowed.
+        /// The reason, with the allowed values.
         why: String,
     },
     /// The plot can't be written.
-    #[error("{}: {why}", path.display())]
+    #[error("can't write {}: {why}", path.display())]
     Plot {
-        /// Which file.
+        /// The file.
         path: PathBuf,
-        /// Why.
+        /// The reason.
         why: String,
     },
-    /// The answers can't be written.
-    #[error("can't write the answers: {0}")]
+    /// The results can't be written.
+    #[error("can't write the results: {0}")]
     Output(#[from] io::Error),
 }
 
 impl Error {
-    /// 2 for what its user must change, 1 for what failed.
+    /// The process' exit code: 2 for invalid input, 1 for a failure at run time.
     #[must_use]
     pub fn exit_code(&self) -> u8 {
         match self {
@@ -88,7 +88,7 @@ impl Error {
         }
     }
 
-    /// It begins with a place in a file, as a compiler's would.
+    /// Whether the message starts with a place in a file, like a compiler's.
     #[must_use]
     pub const fn has_place(&self) -> bool {
         matches!(self, Self::Line { .. })
@@ -110,22 +110,22 @@ impl Error {
     }
 }
 
-/// Does what is asked and answers on stdout.
+/// Runs the command and prints the results.
 ///
 /// # Errors
-/// When a file can't be used, or nobody takes the answers.
+/// A file can't be used, or the results can't be written.
 pub fn run(args: &Args) -> Result<(), Error> {
-    match &args.what {
-        What::Solve(args) => answer(&mut io::stdout().lock(), &args.answer()),
-        What::Size(args) => answer(&mut io::stdout().lock(), &args.answer()?),
-        What::Fit(args) => fit::run(args),
-        What::Analyze(args) => analyze::run(args),
+    match &args.command {
+        Command::Solve(args) => print(&mut io::stdout().lock(), &args.solve()),
+        Command::Size(args) => print(&mut io::stdout().lock(), &args.size()?),
+        Command::Fit(args) => fit::run(args),
+        Command::Analyze(args) => analyze::run(args),
     }
 }
 
-/// Writes an answer as a line. Numbers that aren't finite are null.
-fn answer(to: &mut impl Write, answer: &impl Serialize) -> Result<(), Error> {
-    serde_json::to_writer(&mut *to, answer).map_err(io::Error::from)?;
-    to.write_all(b"\n")?;
+/// Prints a result as a line of JSON. Numbers that aren't finite are null.
+fn print(out: &mut impl Write, result: &impl Serialize) -> Result<(), Error> {
+    serde_json::to_writer(&mut *out, result).map_err(io::Error::from)?;
+    out.write_all(b"\n")?;
     Ok(())
 }

@@ -1,6 +1,6 @@
-//! Numbers as they come in, from flags and from files: types that can't hold a value out of their range.
+//! Number types with a range, for flags and files.
 //!
-//! None is infinite or no number, and none is so large that a product of four of them could become either.
+//! All numbers are finite, and so small that a product of four of them is finite as well.
 
 use std::fmt;
 use std::str::FromStr;
@@ -8,12 +8,12 @@ use std::str::FromStr;
 use penstock_model::Parameters;
 use serde::de::{Deserialize, Deserializer, Error as _};
 
-/// More than anything is.
-const MOST: f64 = 1e30;
-/// More seconds than any clock shows, in either direction from its zero; in milliseconds still exact to one.
-const SECONDS_MOST: f64 = 1e12;
+/// Above every realistic value.
+const MAX: f64 = 1e30;
+/// Above every realistic time, before or after a clock's zero. In milliseconds such a time is still exact to 1 ms.
+const SECONDS_MAX: f64 = 1e12;
 
-/// A number out of its range: what was given, and what is allowed.
+/// A number is out of its range. The text contains the number and the range.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub(super) struct OutOfRange(String);
@@ -28,7 +28,7 @@ macro_rules! ranged {
                     Ok(Self(number))
                 } else {
                     Err(OutOfRange(format!(
-                        concat!("this is ", $what, ", not {:?}"),
+                        concat!("expected ", $what, ", not {:?}"),
                         number
                     )))
                 }
@@ -55,28 +55,28 @@ macro_rules! ranged {
 fn parse(text: &str, what: &str) -> Result<f64, OutOfRange> {
     text.trim()
         .parse()
-        .map_err(|_| OutOfRange(format!("this is {what}, not `{text}`")))
+        .map_err(|_| OutOfRange(format!("expected {what}, not `{text}`")))
 }
 
 /// A finite number above 0.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Above0(pub(super) f64);
-ranged!(Above0, "a number above 0 and up to 1e30", |it| it > 0.0
-    && it <= MOST);
+ranged!(Above0, "a number above 0 and up to 1e30", |number| number > 0.0
+    && number <= MAX);
 
 /// A finite number, 0 or more.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(super) struct AtLeast0(pub(super) f64);
-ranged!(AtLeast0, "a number from 0 to 1e30", |it| (0.0..=MOST)
-    .contains(&it));
+ranged!(AtLeast0, "a number from 0 to 1e30", |number| (0.0..=MAX)
+    .contains(&number));
 
-/// Above 1; 0 stands for the default.
+/// A number above 1, or 0 for the default.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Multiplier(f64);
 ranged!(
     Multiplier,
     "a number above 1 and up to 1e30, or 0 for the default of 3",
-    |it| it == 0.0 || it > 1.0 && it <= MOST
+    |number| number == 0.0 || number > 1.0 && number <= MAX
 );
 
 impl Multiplier {
@@ -89,17 +89,21 @@ impl Multiplier {
     }
 }
 
-/// Requests in one batch: a whole number of at least 1.
+/// Requests in one batch: a whole number from 1 on.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Batch(pub(super) f64);
-ranged!(Batch, "a whole number from 1 to 1e12", |it| it.fract() == 0.0
-    && (1.0..=1e12).contains(&it));
+ranged!(Batch, "a whole number from 1 to 1e12", |number| number.fract()
+    == 0.0
+    && (1.0..=1e12).contains(&number));
 
-/// A moment, in seconds of any clock.
+/// A point in time, in seconds of any clock.
 #[derive(Clone, Copy, Debug, PartialEq, PartialOrd)]
 pub(super) struct Seconds(f64);
-ranged!(Seconds, "a number of seconds from -1e12 to 1e12", |it| it.abs()
-    <= SECONDS_MOST);
+ranged!(
+    Seconds,
+    "a number of seconds from -1e12 to 1e12",
+    |seconds| seconds.abs() <= SECONDS_MAX
+);
 
 impl Seconds {
     pub(super) fn ms(self) -> f64 {
@@ -108,16 +112,16 @@ impl Seconds {
 }
 
 impl fmt::Display for Seconds {
-    fn fmt(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.fmt(to)
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
     }
 }
 
-/// alpha, beta and gamma in milliseconds: a list of three in files, `8,0.05,0.0005` in flags.
+/// alpha, beta and gamma in milliseconds: a list of three numbers in files, `8,0.05,0.0005` in flags.
 #[derive(Clone, Copy, Debug, PartialEq, serde::Deserialize)]
-pub(super) struct Three(Above0, AtLeast0, AtLeast0);
+pub(super) struct ParameterTriple(Above0, AtLeast0, AtLeast0);
 
-impl Three {
+impl ParameterTriple {
     pub(super) const fn parameters(self) -> Parameters {
         Parameters {
             alpha_ms: self.0.0,
@@ -127,12 +131,12 @@ impl Three {
     }
 }
 
-impl FromStr for Three {
+impl FromStr for ParameterTriple {
     type Err = OutOfRange;
     fn from_str(text: &str) -> Result<Self, OutOfRange> {
         let parts: Vec<&str> = text.split(',').collect();
         let [alpha, beta, gamma] = *parts else {
-            let why = format!("these are three numbers like 8,0.05,0.0005, not `{text}`");
+            let why = format!("expected three numbers like 8,0.05,0.0005, not `{text}`");
             return Err(OutOfRange(why));
         };
         let named = |name: &'static str| move |error: OutOfRange| OutOfRange(format!("{name}: {error}"));
@@ -148,21 +152,27 @@ impl FromStr for Three {
 mod tests {
     use super::*;
 
-    fn reads<T: FromStr + for<'de> Deserialize<'de>>(text: &str) -> bool {
+    fn is_accepted<T: FromStr + for<'de> Deserialize<'de>>(text: &str) -> bool {
         let from_json = serde_json::from_str::<T>(text).is_ok();
         assert_eq!(from_json, text.parse::<T>().is_ok(), "{text}");
         from_json
     }
 
     #[test]
-    fn ranges_hold_in_flags_and_in_files() {
+    fn ranges_apply_to_flags_and_files() {
         for text in ["1e-300", "0.05", "8", "1e30"] {
-            assert!(reads::<Above0>(text) && reads::<AtLeast0>(text), "{text}");
+            assert!(
+                is_accepted::<Above0>(text) && is_accepted::<AtLeast0>(text),
+                "{text}"
+            );
         }
         for text in ["-1", "1.1e30", "1e400", "nan", "inf", "x", ""] {
-            assert!(!reads::<Above0>(text) && !reads::<AtLeast0>(text), "{text}");
+            assert!(
+                !is_accepted::<Above0>(text) && !is_accepted::<AtLeast0>(text),
+                "{text}"
+            );
         }
-        assert!(reads::<AtLeast0>("0") && !reads::<Above0>("0"));
+        assert!(is_accepted::<AtLeast0>("0") && !is_accepted::<Above0>("0"));
         for (text, allowed) in [
             ("1", true),
             ("256", true),
@@ -170,7 +180,7 @@ mod tests {
             ("1.5", false),
             ("-2", false),
         ] {
-            assert_eq!(reads::<Batch>(text), allowed, "{text}");
+            assert_eq!(is_accepted::<Batch>(text), allowed, "{text}");
         }
         for (text, allowed) in [
             ("0", true),
@@ -179,21 +189,25 @@ mod tests {
             ("0.5", false),
             ("-1", false),
         ] {
-            assert_eq!(reads::<Multiplier>(text), allowed, "{text}");
+            assert_eq!(is_accepted::<Multiplier>(text), allowed, "{text}");
         }
-        assert!(reads::<Seconds>("-1.5") && reads::<Seconds>("1795262073.25") && !reads::<Seconds>("1e13"));
+        assert!(
+            is_accepted::<Seconds>("-1.5")
+                && is_accepted::<Seconds>("1795262073.25")
+                && !is_accepted::<Seconds>("1e13")
+        );
     }
 
     #[test]
-    fn no_multiplier_is_three() {
-        let of = |text: &str| text.parse::<Multiplier>().map(Multiplier::value);
-        assert_eq!(of("0"), Ok(3.0));
-        assert_eq!(of("2"), Ok(2.0));
+    fn multiplier_0_is_the_default_of_3() {
+        let value = |text: &str| text.parse::<Multiplier>().map(Multiplier::value);
+        assert_eq!(value("0"), Ok(3.0));
+        assert_eq!(value("2"), Ok(2.0));
     }
 
     #[test]
-    fn parameters_are_three_numbers() {
-        let three: Three = "8, .05,0".parse().expect("three");
+    fn parameters_are_three_numbers_in_range() {
+        let three: ParameterTriple = "8, .05,0".parse().expect("three");
         let parameters = Parameters {
             alpha_ms: 8.0,
             beta_ms: 0.05,
@@ -201,13 +215,13 @@ mod tests {
         };
         assert_eq!(three.parameters(), parameters);
         assert_eq!(
-            serde_json::from_str::<Three>("[8, 0.05, 0]").expect("three"),
+            serde_json::from_str::<ParameterTriple>("[8, 0.05, 0]").expect("three"),
             three
         );
         for text in ["", "8,1", "8,1,1,1", "0,1,1", "8,-1,1", "8,1,nan"] {
-            assert!(text.parse::<Three>().is_err(), "{text}");
+            assert!(text.parse::<ParameterTriple>().is_err(), "{text}");
             assert!(
-                serde_json::from_str::<Three>(&format!("[{text}]")).is_err(),
+                serde_json::from_str::<ParameterTriple>(&format!("[{text}]")).is_err(),
                 "{text}"
             );
         }

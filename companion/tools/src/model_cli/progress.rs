@@ -1,19 +1,19 @@
-//! How far long work is, on stderr: a bar on a terminal, a line every few seconds elsewhere, nothing for short work.
+//! Progress of long work on stderr: a bar on a terminal, otherwise a line every few seconds. Short work shows nothing.
 
 use std::io::{self, IsTerminal};
 use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
-/// Work that is done by then isn't worth a word; between two lines.
+/// Time until the first line, and between two lines.
 const PERIOD: Duration = Duration::from_secs(5);
-/// Steps between two looks at the clock.
+/// Steps between two checks of the time.
 const STRIDE: u64 = 256;
 
-/// One piece of work.
+/// The progress of one task.
 pub(super) struct Progress {
-    what: &'static str,
-    /// In the unit of the steps; 0: not known.
+    label: &'static str,
+    /// In the unit of the steps; 0 if unknown.
     total: u64,
     done: u64,
     steps: u64,
@@ -23,20 +23,20 @@ pub(super) struct Progress {
 }
 
 impl Progress {
-    /// Work of a known size, or of 0.
-    pub(super) fn new(what: &'static str, total: u64) -> Self {
+    /// A task of this size; 0 if unknown.
+    pub(super) fn new(label: &'static str, total: u64) -> Self {
         let bar = io::stderr().is_terminal().then(|| {
             let bar = ProgressBar::with_draw_target(
                 (total > 0).then_some(total),
                 ProgressDrawTarget::stderr_with_hz(5),
             );
             let style = ProgressStyle::with_template("{msg} {wide_bar} {percent:>3} % {eta:>4}");
-            bar.set_style(style.expect("invariant: the template is one"));
-            bar.set_message(what);
+            bar.set_style(style.expect("invariant: the template is valid"));
+            bar.set_message(label);
             bar
         });
         Self {
-            what,
+            label,
             total,
             done: 0,
             steps: 0,
@@ -46,9 +46,9 @@ impl Progress {
         }
     }
 
-    /// So much more is done.
-    pub(super) fn advance(&mut self, by: u64) {
-        self.done += by;
+    /// Records a step of this size.
+    pub(super) fn advance(&mut self, amount: u64) {
+        self.done += amount;
         self.steps += 1;
         if !self.steps.is_multiple_of(STRIDE) {
             return;
@@ -65,8 +65,8 @@ impl Progress {
 
     fn line(&self) -> String {
         match (self.done * 100).checked_div(self.total) {
-            Some(percent) => format!("{}: {} %", self.what, percent.min(100)),
-            None => format!("{}: {} so far", self.what, self.done),
+            Some(percent) => format!("{}: {} %", self.label, percent.min(100)),
+            None => format!("{}: {} so far", self.label, self.done),
         }
     }
 }
@@ -84,7 +84,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_line_says_how_far_it_is() {
+    fn line_shows_the_percentage_or_the_amount() {
         let mut progress = Progress::new("reading", 400);
         progress.advance(100);
         assert_eq!(progress.line(), "reading: 25 %");

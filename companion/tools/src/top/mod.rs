@@ -1,7 +1,7 @@
-//! `penstock top`: a live table of pools, flows, endpoints and models, with advice; and what `penstock status` shares
-//! with it.
+//! `penstock top`: a live table of pools, flows, endpoints and models, with advice. `penstock status` prints the same
+//! tables once.
 //!
-//! It asks /status as anybody could. Without a terminal it looks once, like `penstock status`.
+//! Both commands read /status over HTTP. Without a terminal, `penstock top` works like `penstock status`.
 
 mod screen;
 mod source;
@@ -20,30 +20,30 @@ use tokio::time::{Instant, MissedTickBehavior};
 
 pub(crate) use source::Source;
 pub use source::{Args as SourceArgs, Error};
-use state::{State, Wish};
+use state::{Command, State};
 pub(crate) use text::render;
 pub(crate) use view::View;
 
-/// Keys that wait to be acted on; more than anybody types.
-const KEYS: usize = 64;
+/// Keys that wait to be processed; more than a person types at once.
+const KEYS_MAX: usize = 64;
 
 /// A live table of pools, flows, endpoints and models, with advice.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Args {
     #[command(flatten)]
     source: SourceArgs,
-    /// Between two looks, `1s` or `500ms`
+    /// Time between two requests to /status, such as `1s` or `500ms`
     #[arg(long, value_name = "T", default_value = "1s", value_parser = interval)]
     interval: Duration,
-    /// Print the document of /status once, as it is
+    /// Print the /status document once, as JSON
     #[arg(long)]
     json: bool,
 }
 
 fn interval(text: &str) -> Result<Duration, String> {
-    let time = humantime::parse_duration(text).map_err(|e| format!("{e}; write `1s` or `500ms`"))?;
+    let time = humantime::parse_duration(text).map_err(|error| format!("{error}; write `1s` or `500ms`"))?;
     if time < Duration::from_millis(100) {
-        Err("it must be at least 100ms".to_owned())
+        Err("the interval must be at least 100ms".to_owned())
     } else {
         Ok(time)
     }
@@ -52,46 +52,49 @@ fn interval(text: &str) -> Result<Duration, String> {
 /// Runs the command.
 ///
 /// # Errors
-/// When the address is wrong, nobody answers at first, or the terminal fails.
+/// The address is invalid, the companion doesn't answer the first request, or the terminal fails.
 pub async fn run(args: Args) -> Result<(), Error> {
     let source = Source::new(&args.source)?;
     if args.json || !io::stdout().is_terminal() || !io::stdin().is_terminal() {
-        return once(&source, args.json).await;
+        return print_once(&source, args.json).await;
     }
-    // Before the screen is taken: who can't be reached is said where it can be read.
-    let first = look(&source).await?;
+    // The first request comes before the terminal's alternate screen, so that its error stays visible.
+    let first = fetch(&source).await?;
     let mut terminal = ratatui::try_init()?;
-    let ended = live(&source, args.interval, first, &mut terminal).await;
+    let result = run_live(&source, args.interval, first, &mut terminal).await;
     ratatui::restore();
-    ended
+    result
 }
 
-/// One look, printed: the document as it is, or as tables.
+/// Requests /status once and prints it, as JSON or as tables.
 ///
 /// # Errors
-/// When nobody answers, or what isn't a /status.
-pub(crate) async fn once(source: &Source, json: bool) -> Result<(), Error> {
+/// The companion doesn't answer, or the answer is not a /status document.
+pub(crate) async fn print_once(source: &Source, json: bool) -> Result<(), Error> {
     let document = source.status().await?;
     let text = if json {
         format!("{}\n", document.trim_end())
     } else {
-        render(
-            &View::read(&document).map_err(|why| source.answered(&format!("what isn't a /status: {why}")))?,
-        )
+        render(&parse(source, &document)?)
     };
     match io::stdout().write_all(text.as_bytes()) {
-        // Who reads no further has seen enough.
-        Err(why) if why.kind() == io::ErrorKind::BrokenPipe => Ok(()),
-        written => Ok(written?),
+        // The reader has closed the pipe, as `head` does.
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
+        result => Ok(result?),
     }
 }
 
-async fn look(source: &Source) -> Result<View, Error> {
-    let document = source.status().await?;
-    View::read(&document).map_err(|why| source.answered(&format!("what isn't a /status: {why}")))
+async fn fetch(source: &Source) -> Result<View, Error> {
+    parse(source, &source.status().await?)
 }
 
-async fn live(
+fn parse(source: &Source, document: &str) -> Result<View, Error> {
+    View::parse(document).map_err(|error| {
+        source.unexpected_answer(&format!("with something other than a /status document: {error}"))
+    })
+}
+
+async fn run_live(
     source: &Source,
     interval: Duration,
     first: View,
@@ -99,7 +102,7 @@ async fn live(
 ) -> Result<(), Error> {
     let started = Instant::now();
     let mut state = State::default();
-    state.saw(started.elapsed(), first);
+    state.update(started.elapsed(), first);
     let mut keys = keys();
     let mut terminate = signal(SignalKind::terminate())?;
     let mut ticks = tokio::time::interval_at(started + interval, interval);
@@ -109,29 +112,29 @@ async fn live(
         tokio::select! {
             _ = ticks.tick() => refresh(source, &mut state, started).await,
             _ = terminate.recv() => return Ok(()),
-            wish = keys.recv() => match wish {
-                None | Some(Wish::Quit) => return Ok(()),
-                Some(Wish::Look) => refresh(source, &mut state, started).await,
-                Some(wish) => state.wish(wish),
+            command = keys.recv() => match command {
+                None | Some(Command::Quit) => return Ok(()),
+                Some(Command::Refresh) => refresh(source, &mut state, started).await,
+                Some(command) => state.apply(command),
             },
         }
     }
 }
 
 async fn refresh(source: &Source, state: &mut State, started: Instant) {
-    match look(source).await {
-        Ok(view) => state.saw(started.elapsed(), view),
-        Err(why) => state.missed(why.to_string()),
+    match fetch(source).await {
+        Ok(view) => state.update(started.elapsed(), view),
+        Err(error) => state.update_failed(error.to_string()),
     }
 }
 
-/// What is typed, read by a thread of its own: a terminal has no other way. It ends with the program.
-fn keys() -> mpsc::Receiver<Wish> {
-    let (sender, keys) = mpsc::channel(KEYS);
+/// Starts a thread that reads the keyboard, because terminals offer only blocking reads. The thread ends with the process.
+fn keys() -> mpsc::Receiver<Command> {
+    let (sender, keys) = mpsc::channel(KEYS_MAX);
     std::thread::spawn(move || {
         while let Ok(event) = event::read() {
-            if let Some(wish) = wish(&event)
-                && sender.blocking_send(wish).is_err()
+            if let Some(command) = command(&event)
+                && sender.blocking_send(command).is_err()
             {
                 return;
             }
@@ -140,23 +143,25 @@ fn keys() -> mpsc::Receiver<Wish> {
     keys
 }
 
-fn wish(event: &Event) -> Option<Wish> {
+fn command(event: &Event) -> Option<Command> {
     match event {
-        Event::Resize(_, _) => Some(Wish::Redraw),
+        Event::Resize(_, _) => Some(Command::Redraw),
         Event::Key(KeyEvent {
             code,
             modifiers,
             kind: KeyEventKind::Press | KeyEventKind::Repeat,
             ..
         }) => match code {
-            KeyCode::Char('c' | 'd') if modifiers.contains(KeyModifiers::CONTROL) => Some(Wish::Quit),
-            KeyCode::Char('q') | KeyCode::Esc => Some(Wish::Quit),
-            KeyCode::Down | KeyCode::Right | KeyCode::Tab | KeyCode::Char('j') => Some(Wish::NextPool),
-            KeyCode::Up | KeyCode::Left | KeyCode::BackTab | KeyCode::Char('k') => Some(Wish::PreviousPool),
-            KeyCode::PageDown => Some(Wish::FlowsDown),
-            KeyCode::PageUp => Some(Wish::FlowsUp),
-            KeyCode::Char('s') => Some(Wish::Sort),
-            KeyCode::Char('r') => Some(Wish::Look),
+            KeyCode::Char('c' | 'd') if modifiers.contains(KeyModifiers::CONTROL) => Some(Command::Quit),
+            KeyCode::Char('q') | KeyCode::Esc => Some(Command::Quit),
+            KeyCode::Down | KeyCode::Right | KeyCode::Tab | KeyCode::Char('j') => Some(Command::NextPool),
+            KeyCode::Up | KeyCode::Left | KeyCode::BackTab | KeyCode::Char('k') => {
+                Some(Command::PreviousPool)
+            }
+            KeyCode::PageDown => Some(Command::FlowsDown),
+            KeyCode::PageUp => Some(Command::FlowsUp),
+            KeyCode::Char('s') => Some(Command::Sort),
+            KeyCode::Char('r') => Some(Command::Refresh),
             _ => None,
         },
         _ => None,
@@ -168,32 +173,32 @@ mod tests {
     use super::*;
 
     #[test]
-    fn keys_are_those_that_the_help_names() {
-        let pressed = |code, modifiers| wish(&Event::Key(KeyEvent::new(code, modifiers)));
+    fn keys_have_the_effects_that_the_help_names() {
+        let pressed = |code, modifiers| command(&Event::Key(KeyEvent::new(code, modifiers)));
         for (code, expected) in [
-            (KeyCode::Char('q'), Some(Wish::Quit)),
-            (KeyCode::Tab, Some(Wish::NextPool)),
-            (KeyCode::Up, Some(Wish::PreviousPool)),
-            (KeyCode::PageDown, Some(Wish::FlowsDown)),
-            (KeyCode::Char('s'), Some(Wish::Sort)),
+            (KeyCode::Char('q'), Some(Command::Quit)),
+            (KeyCode::Tab, Some(Command::NextPool)),
+            (KeyCode::Up, Some(Command::PreviousPool)),
+            (KeyCode::PageDown, Some(Command::FlowsDown)),
+            (KeyCode::Char('s'), Some(Command::Sort)),
             (KeyCode::Char('x'), None),
         ] {
             assert_eq!(pressed(code, KeyModifiers::NONE), expected, "{code:?}");
         }
         assert_eq!(
             pressed(KeyCode::Char('c'), KeyModifiers::CONTROL),
-            Some(Wish::Quit)
+            Some(Command::Quit)
         );
         assert_eq!(pressed(KeyCode::Char('c'), KeyModifiers::NONE), None);
-        assert_eq!(wish(&Event::Resize(80, 24)), Some(Wish::Redraw));
+        assert_eq!(command(&Event::Resize(80, 24)), Some(Command::Redraw));
     }
 
     #[test]
-    fn both_commands_can_be_told_what_they_say() {
+    fn top_and_status_parse_their_flags() {
         fn parsed<A: clap::Args>(arguments: &[&str]) -> A {
-            let command = A::augment_args(clap::Command::new("it"));
+            let command = A::augment_args(clap::Command::new("test"));
             command.clone().debug_assert();
-            let matches = command.try_get_matches_from([&["it"], arguments].concat());
+            let matches = command.try_get_matches_from([&["test"], arguments].concat());
             A::from_arg_matches(&matches.expect("valid")).expect("valid")
         }
         let top: Args = parsed(&["--url", "unix:/s", "--interval", "250ms"]);
@@ -206,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn an_interval_is_no_busy_loop() {
+    fn too_short_intervals_are_rejected() {
         assert_eq!(interval("500ms"), Ok(Duration::from_millis(500)));
         assert!(interval("1ms").is_err() && interval("x").is_err());
     }

@@ -1,4 +1,4 @@
-//! The live table: what a terminal shows of one look, whatever its size.
+//! The live table: draws the state in a terminal of any size.
 
 use ratatui::Frame;
 use ratatui::layout::{Alignment, Constraint, Layout, Rect};
@@ -9,115 +9,138 @@ use ratatui::widgets::{Cell, Paragraph, Row, Table as Widget, Wrap};
 use super::state::State;
 use super::tables::{self, Table};
 
-/// From here on a pool is full.
+/// From this saturation on, a pool is shown as full.
 const FULL: f64 = 1.0;
+/// From this saturation on, a pool is shown as busy.
 const BUSY: f64 = 0.8;
-/// Rows of flows that are shown at least, where there are so many.
+/// The smallest number of rows for flows.
 const FLOWS_MIN: u16 = 4;
-const KEYS: &str = " q quit   \u{2191}\u{2193} tab pool   PgUp PgDn flows   s sort   r now ";
+const KEYS: &str = " q quit   \u{2191}\u{2193} tab pool   PgUp PgDn flows   s sort   r refresh ";
 
-/// Draws everything that is known.
+/// Draws the whole screen.
 pub(super) fn draw(frame: &mut Frame<'_>, state: &State) {
     let view = state.view();
-    let all = tables::pools(view);
+    let pools = tables::pools(view);
     let advice = tables::advice(view);
-    let pool = state.pool();
-    let mut parts: Vec<(Table, u16)> = Vec::new();
-    if let Some(pool) = pool {
-        for table in [
-            tables::endpoints(pool),
-            tables::classes(pool),
-            tables::model(pool),
-        ] {
-            if !table.rows.is_empty() {
-                let height = rows(&table);
-                parts.push((table, height));
-            }
-        }
-    }
     let area = frame.area();
     let advice_height = advice_rows(&advice, area.width).min(area.height / 3);
-    // Where there is no room for all, the model goes first.
-    let fixed = 2 + rows(&all).min(area.height / 3) + 2 + FLOWS_MIN + advice_height;
-    let whole = |parts: &[(Table, u16)]| parts.iter().fold(fixed, |sum, (_, it)| sum.saturating_add(*it));
-    while parts.len() > 1 && whole(&parts) > area.height {
-        parts.pop();
-    }
+    let pools_height = rows(&pools).min(area.height / 3);
+    let fixed_height = 2 + pools_height + 2 + FLOWS_MIN + advice_height;
+    let details = details(state, area.height.saturating_sub(fixed_height));
     let mut constraints = vec![
         Constraint::Length(1),
-        Constraint::Length(rows(&all).min(area.height / 3)),
+        Constraint::Length(pools_height),
         Constraint::Min(2 + FLOWS_MIN),
     ];
-    constraints.extend(parts.iter().map(|(_, height)| Constraint::Max(*height)));
+    constraints.extend(details.iter().map(|table| Constraint::Max(rows(table))));
     constraints.push(Constraint::Length(advice_height));
     constraints.push(Constraint::Length(1));
     let areas = Layout::vertical(constraints).split(area);
     let mut areas = areas.iter().copied();
     let mut next = || areas.next().unwrap_or_default();
 
-    let head = match state.away() {
-        None => Line::from(format!(" {} ", view.headline())).bold().reversed(),
-        Some(why) => Line::from(format!(" no answer, as it was: {why} "))
-            .bold()
-            .white()
-            .on_red(),
-    };
-    frame.render_widget(Paragraph::new(head), next());
-    let chosen = pool.map(|it| it.name.as_str());
-    table(frame, next(), &all, 0, &|row| {
-        let saturation = row.get(1).and_then(|it| it.parse().ok()).unwrap_or(0.0);
-        let mut style = Style::new().fg(load(saturation));
-        if row.first().map(String::as_str) == chosen {
-            style = style.add_modifier(Modifier::REVERSED);
-        }
-        style
-    });
-    let flows = next();
-    if let Some(pool) = pool {
-        let of = tables::flows(pool, state.sort(), |flow| state.rate(flow));
-        table(frame, flows, &of, state.scrolled(of.rows.len()), &|_| {
-            Style::new()
-        });
+    frame.render_widget(Paragraph::new(headline(state)), next());
+    draw_pools(frame, next(), &pools, state);
+    let flows_area = next();
+    if let Some(pool) = state.pool() {
+        let flows = tables::flows(pool, state.sort(), |flow| state.rate(flow));
+        let skipped = state.scrolled(flows.rows.len());
+        draw_table(frame, flows_area, &flows, skipped, &|_| Style::new());
     }
-    for (part, _) in &parts {
-        table(frame, next(), part, 0, &|row| {
-            if part.header.last() == Some(&"state") && row.last().is_some_and(|it| it != "ready") {
-                Style::new().fg(Color::Red)
-            } else {
-                Style::new()
-            }
-        });
+    for table in &details {
+        draw_table(frame, next(), table, 0, &|row| detail_style(table, row));
     }
-    let lines: Vec<Line<'_>> = if advice.is_empty() {
-        vec![Line::from(vec![
-            Span::from("advice").bold(),
-            Span::from(" none").dim(),
-        ])]
-    } else {
-        std::iter::once(Line::from("advice").bold())
-            .chain(advice.iter().map(|it| Line::from(format!("! {it}")).yellow()))
-            .collect()
-    };
-    frame.render_widget(Paragraph::new(lines).wrap(Wrap { trim: false }), next());
+    let advice = Paragraph::new(advice_lines(&advice)).wrap(Wrap { trim: false });
+    frame.render_widget(advice, next());
     frame.render_widget(Paragraph::new(Line::from(KEYS).dim()), next());
 }
 
-/// A title, a header, the rows, and a blank below.
-fn rows(of: &Table) -> u16 {
-    u16::try_from(of.rows.len() + 3).unwrap_or(u16::MAX)
+/// The tables of the selected pool below its flows. If they need more rows than the height, the last ones are left out.
+fn details(state: &State, height: u16) -> Vec<Table> {
+    let Some(pool) = state.pool() else {
+        return Vec::new();
+    };
+    let mut tables = vec![
+        tables::endpoints(pool),
+        tables::classes(pool),
+        tables::model(pool),
+    ];
+    tables.retain(|table| !table.rows.is_empty());
+    let needed = |tables: &[Table]| {
+        tables
+            .iter()
+            .fold(0_u16, |sum, table| sum.saturating_add(rows(table)))
+    };
+    while tables.len() > 1 && needed(&tables) > height {
+        tables.pop();
+    }
+    tables
 }
 
-/// Lines that the advice takes at this width, its title included.
+fn headline(state: &State) -> Line<'_> {
+    match state.error() {
+        None => Line::from(format!(" {} ", state.view().headline()))
+            .bold()
+            .reversed(),
+        Some(error) => Line::from(format!(" no answer, last known state: {error} "))
+            .bold()
+            .white()
+            .on_red(),
+    }
+}
+
+fn draw_pools(frame: &mut Frame<'_>, area: Rect, pools: &Table, state: &State) {
+    let selected = state.pool().map(|pool| pool.name.as_str());
+    draw_table(frame, area, pools, 0, &|row| {
+        let saturation = row.get(1).and_then(|cell| cell.parse().ok()).unwrap_or(0.0);
+        let style = Style::new().fg(saturation_color(saturation));
+        if row.first().map(String::as_str) == selected {
+            style.add_modifier(Modifier::REVERSED)
+        } else {
+            style
+        }
+    });
+}
+
+/// Red for an endpoint that isn't ready.
+fn detail_style(table: &Table, row: &[String]) -> Style {
+    let has_state = table.header.last() == Some(&"state");
+    if has_state && row.last().is_some_and(|state| state != "ready") {
+        Style::new().fg(Color::Red)
+    } else {
+        Style::new()
+    }
+}
+
+fn advice_lines(advice: &[String]) -> Vec<Line<'_>> {
+    if advice.is_empty() {
+        return vec![Line::from(vec![
+            Span::from("advice").bold(),
+            Span::from(" none").dim(),
+        ])];
+    }
+    let lines = advice.iter().map(|line| Line::from(format!("! {line}")).yellow());
+    std::iter::once(Line::from("advice").bold())
+        .chain(lines)
+        .collect()
+}
+
+/// The height of a table: title, header, rows, and a blank line.
+fn rows(table: &Table) -> u16 {
+    u16::try_from(table.rows.len() + 3).unwrap_or(u16::MAX)
+}
+
+/// The height of the advice at this width, including its title.
 fn advice_rows(advice: &[String], width: u16) -> u16 {
     let width = usize::from(width.max(1));
-    // A line is broken between words, so that it takes a little more than its letters.
+    // Lines break between words, which needs a little more space than the characters.
     let lines = advice
         .iter()
-        .map(|it| (it.chars().count() + 2) * 10 / 9 / width + 1);
+        .map(|line| (line.chars().count() + 2) * 10 / 9 / width + 1);
     u16::try_from(1 + lines.sum::<usize>()).unwrap_or(u16::MAX)
 }
 
-fn load(saturation: f64) -> Color {
+fn saturation_color(saturation: f64) -> Color {
     if saturation >= FULL {
         Color::Red
     } else if saturation >= BUSY {
@@ -127,38 +150,49 @@ fn load(saturation: f64) -> Color {
     }
 }
 
-/// A title and a table below it, without the first `skipped` rows.
-fn table(frame: &mut Frame<'_>, area: Rect, of: &Table, skipped: usize, style: &dyn Fn(&[String]) -> Style) {
+/// Draws a title and a table below it, without the first `skipped` rows.
+fn draw_table(
+    frame: &mut Frame<'_>,
+    area: Rect,
+    table: &Table,
+    skipped: usize,
+    style: &dyn Fn(&[String]) -> Style,
+) {
     let [title, body] = Layout::vertical([Constraint::Length(1), Constraint::Min(0)]).areas(area);
-    let shown = usize::from(body.height.saturating_sub(1));
-    let left = of.rows.len().saturating_sub(skipped);
-    let more = match left.saturating_sub(shown) {
+    let visible_rows = usize::from(body.height.saturating_sub(1));
+    let remaining = table.rows.len().saturating_sub(skipped);
+    let more = match remaining.saturating_sub(visible_rows) {
         0 => String::new(),
         more => format!("  ({more} more below)"),
     };
-    let head = Line::from(vec![Span::from(of.title.as_str()).bold(), Span::from(more).dim()]);
+    let head = Line::from(vec![
+        Span::from(table.title.as_str()).bold(),
+        Span::from(more).dim(),
+    ]);
     frame.render_widget(Paragraph::new(head), title);
-    let cell = |at: usize, text: &str| {
-        let alignment = if of.left.contains(&at) {
+    let cell = |column: usize, text: &str| {
+        let alignment = if table.left.contains(&column) {
             Alignment::Left
         } else {
             Alignment::Right
         };
         Cell::from(Text::from(text.to_owned()).alignment(alignment))
     };
-    let header = of.header.iter().enumerate().map(|(at, name)| cell(at, name));
+    let header = table
+        .header
+        .iter()
+        .enumerate()
+        .map(|(column, name)| cell(column, name));
     let header = Row::new(header).style(Style::new().add_modifier(Modifier::UNDERLINED));
-    let visible = of.rows.iter().skip(skipped).take(shown);
+    let visible = table.rows.iter().skip(skipped).take(visible_rows);
     let body_rows = visible.map(|row| {
-        let cells = row.iter().enumerate().map(|(at, text)| cell(at, text));
+        let cells = row.iter().enumerate().map(|(column, text)| cell(column, text));
         Row::new(cells).style(style(row))
     });
-    let widths = (0..of.header.len()).map(|at| {
-        let cells = of.rows.iter().filter_map(|row| row.get(at));
-        let widest = cells.map(|it| it.chars().count()).max().unwrap_or(0);
-        let widest = widest.max(of.header.get(at).map_or(0, |it| it.len()));
-        Constraint::Length(u16::try_from(widest).unwrap_or(u16::MAX))
-    });
+    let widths = table
+        .widths()
+        .into_iter()
+        .map(|width| Constraint::Length(u16::try_from(width).unwrap_or(u16::MAX)));
     let widget = Widget::new(body_rows, widths).header(header).column_spacing(2);
     frame.render_widget(widget, body);
 }
@@ -173,7 +207,7 @@ mod tests {
     use super::super::view::tests::DOCUMENT;
     use super::*;
 
-    fn picture(state: &State, width: u16, height: u16) -> String {
+    fn rendered(state: &State, width: u16, height: u16) -> String {
         let mut terminal = Terminal::new(TestBackend::new(width, height)).expect("a terminal");
         terminal.draw(|frame| draw(frame, state)).expect("drawn");
         let buffer = terminal.backend().buffer();
@@ -186,13 +220,13 @@ mod tests {
 
     fn state() -> State {
         let mut state = State::default();
-        state.saw(Duration::ZERO, View::read(DOCUMENT).expect("valid"));
+        state.update(Duration::ZERO, View::parse(DOCUMENT).expect("valid"));
         state
     }
 
     #[test]
-    fn the_picture_holds_pools_flows_endpoints_model_and_advice() {
-        let text = picture(&state(), 120, 40);
+    fn screen_shows_pools_flows_endpoints_model_and_advice() {
+        let text = rendered(&state(), 120, 40);
         for word in [
             "penstock 0.1.0, up 1h 2m",
             "flows of chat, by waiting",
@@ -209,21 +243,24 @@ mod tests {
     }
 
     #[test]
-    fn no_size_is_too_small() {
+    fn every_terminal_size_can_be_drawn() {
         for (width, height) in [(1, 1), (20, 5), (80, 24), (300, 100)] {
-            let text = picture(&state(), width, height);
+            let text = rendered(&state(), width, height);
             assert_eq!(text.lines().count(), usize::from(height));
         }
-        let text = picture(&state(), 80, 24);
+        let text = rendered(&state(), 80, 24);
         assert!(text.contains("greedy") && text.contains("q quit"), "{text}");
     }
 
     #[test]
-    fn a_companion_that_is_away_is_said_and_the_last_look_stays() {
+    fn failed_update_shows_the_error_and_keeps_the_last_state() {
         let mut state = state();
-        state.missed("nobody answers".into());
-        let text = picture(&state, 100, 40);
-        assert!(text.contains("no answer, as it was: nobody answers"), "{text}");
+        state.update_failed("connection refused".into());
+        let text = rendered(&state, 100, 40);
+        assert!(
+            text.contains("no answer, last known state: connection refused"),
+            "{text}"
+        );
         assert!(text.contains("greedy"), "{text}");
     }
 }

@@ -1,4 +1,4 @@
-//! Where a companion is asked for its /status: an address and a token, checked before anything is asked.
+//! The companion whose /status is shown: its address and the admin token.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -7,151 +7,152 @@ use penstock_errors::cause;
 use reqwest::header::AUTHORIZATION;
 use reqwest::{StatusCode, Url};
 
-/// Who answers no sooner counts as not answering.
-const PATIENCE: Duration = Duration::from_secs(5);
-/// Of a document that is taken.
+/// A request that takes longer fails.
+const TIMEOUT: Duration = Duration::from_secs(5);
+/// The largest accepted document.
 const BYTES_MAX: usize = 64 << 20;
 
-/// Where and as whom.
+/// The companion's address and the admin token.
 #[derive(Clone, Debug, clap::Args)]
-// Both commands that take these have a group named as this would be.
+// Without `skip`, clap would give both commands' argument groups the same name.
 #[group(skip)]
 pub struct Args {
-    /// The companion's HTTP side: `http://HOST:PORT`, or `unix:/PATH`; its `listen.http`
+    /// Address of the companion's HTTP API (its listen.http): `http://HOST:PORT` or `unix:/PATH`
     #[arg(long, value_name = "URL", default_value = "http://127.0.0.1:9191")]
     pub url: String,
-    /// File with the admin token (admin.token_file), which shows flows whose identity comes from bodies
+    /// File with the admin token (admin.token_file); with it, flows whose identity comes from bodies are shown
     #[arg(long, value_name = "FILE")]
     pub token_file: Option<PathBuf>,
 }
 
-/// Why there is no document.
+/// Why /status can't be shown.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// Not an address.
+    /// The address is invalid.
     #[error("--url {0}: {1}; write http://HOST:PORT or unix:/PATH")]
     Url(String, String),
-    /// Not a token.
+    /// The token file can't be used.
     #[error("--token-file {}: {why}", path.display())]
     Token {
-        /// Which.
+        /// The token file.
         path: PathBuf,
-        /// Why.
+        /// The reason.
         why: String,
     },
-    /// Nobody is there.
+    /// The companion can't be reached.
     #[error(
-        "nobody answers at {url}: {why}. Is `penstock serve`, `up` or `demo` running? They listen at listen.http, and `up` and `demo` print it as `dashboard`; name it with --url"
+        "no answer from {url}: {why}. Check that `penstock serve`, `up` or `demo` is running, and pass its address with --url (listen.http; `up` and `demo` print it as `dashboard`)"
     )]
-    Away {
-        /// Where.
+    Unreachable {
+        /// The address as given.
         url: String,
-        /// Why.
+        /// The reason.
         why: String,
     },
-    /// Somebody is, and it isn't a companion, or it refuses.
-    #[error("{url} answered {why}. Is that a companion? It listens at listen.http")]
+    /// The answer is not a /status document.
+    #[error("{url} answered {why}. Check that --url is the companion's listen.http")]
     Answer {
-        /// Where.
+        /// The address as given.
         url: String,
-        /// What.
+        /// The answer.
         why: String,
     },
-    /// The terminal.
+    /// The terminal or the standard output failed.
     #[error("terminal: {0}")]
     Terminal(#[from] std::io::Error),
 }
 
 impl Error {
-    /// What the process exits with.
+    /// The process' exit code.
     #[must_use]
     pub const fn exit_code(&self) -> u8 {
         match self {
             Self::Url(..) | Self::Token { .. } => 2,
-            Self::Away { .. } | Self::Answer { .. } | Self::Terminal(_) => 1,
+            Self::Unreachable { .. } | Self::Answer { .. } | Self::Terminal(_) => 1,
         }
     }
 }
 
-/// A companion to ask.
+/// The companion whose /status is requested.
 #[derive(Clone, Debug)]
 pub(crate) struct Source {
     client: reqwest::Client,
     status: Url,
-    /// As the user wrote it.
+    /// The address as given.
     url: String,
     token: Option<String>,
 }
 
 impl Source {
-    /// From what the user said.
+    /// Checks the arguments and reads the token.
     ///
     /// # Errors
-    /// When that is no address, or the token can't be read.
+    /// The address is invalid, or the token can't be read.
     pub(crate) fn new(args: &Args) -> Result<Self, Error> {
-        let wrong = |why: &str| Error::Url(args.url.clone(), why.into());
-        let builder = reqwest::Client::builder().no_proxy().timeout(PATIENCE);
+        let invalid = |why: &str| Error::Url(args.url.clone(), why.into());
+        let builder = reqwest::Client::builder().no_proxy().timeout(TIMEOUT);
         let (builder, base) = match args.url.strip_prefix("unix:") {
             Some(path) if path.starts_with('/') => (builder.unix_socket(path), "http://localhost"),
-            Some(_) => return Err(wrong("a unix socket is named by its whole path")),
+            Some(_) => return Err(invalid("the path of a unix socket must be absolute")),
             None => (builder, args.url.trim_end_matches('/')),
         };
         if base.starts_with("https:") {
-            return Err(wrong(
-                "the companion's HTTP side speaks no TLS; reach it by a tunnel",
+            return Err(invalid(
+                "the companion's HTTP API has no TLS; use a tunnel instead",
             ));
         }
         if !base.starts_with("http://") {
-            return Err(wrong("that is no http:// address"));
+            return Err(invalid("the address must start with http://"));
         }
-        let status = Url::parse(&format!("{base}/status")).map_err(|why| wrong(&why.to_string()))?;
+        let status = Url::parse(&format!("{base}/status")).map_err(|error| invalid(&error.to_string()))?;
         Ok(Self {
-            client: builder.build().map_err(|why| wrong(&why.to_string()))?,
+            client: builder.build().map_err(|error| invalid(&error.to_string()))?,
             status,
             url: args.url.clone(),
             token: args.token_file.clone().map(token).transpose()?,
         })
     }
 
-    /// The document of /status, as text.
+    /// Requests /status and returns the document's text.
     ///
     /// # Errors
-    /// When nobody answers, or with something else.
+    /// The companion doesn't answer, or the answer isn't a text with status 200.
     pub(crate) async fn status(&self) -> Result<String, Error> {
         let mut request = self.client.get(self.status.clone());
         if let Some(token) = &self.token {
             request = request.header(AUTHORIZATION, format!("Bearer {token}"));
         }
-        let mut answer = request.send().await.map_err(|why| self.away(&why))?;
+        let mut answer = request.send().await.map_err(|error| self.unreachable(&error))?;
         let code = answer.status();
         let mut body = Vec::new();
-        while let Some(chunk) = answer.chunk().await.map_err(|why| self.away(&why))? {
+        while let Some(chunk) = answer.chunk().await.map_err(|error| self.unreachable(&error))? {
             if body.len() + chunk.len() > BYTES_MAX {
-                return Err(self.answered(&"more than a /status ever is"));
+                return Err(self.unexpected_answer(&"with more than 64 MiB"));
             }
             body.extend_from_slice(&chunk);
         }
-        let text = String::from_utf8(body).map_err(|_| self.answered(&"what is no text"))?;
+        let text =
+            String::from_utf8(body).map_err(|_| self.unexpected_answer(&"with something other than text"))?;
         if code == StatusCode::OK {
             Ok(text)
         } else {
             let first = text.lines().next().unwrap_or_default();
-            Err(self.answered(&format!("{code}: {first}")))
+            Err(self.unexpected_answer(&format!("{code}: {first}")))
         }
     }
 
-    /// Somebody answered this, and it isn't what was asked for.
-    pub(super) fn answered(&self, what: &dyn std::fmt::Display) -> Error {
+    /// The companion, or another process, answered something unexpected.
+    pub(super) fn unexpected_answer(&self, answer: &dyn std::fmt::Display) -> Error {
         Error::Answer {
             url: self.url.clone(),
-            why: what.to_string(),
+            why: answer.to_string(),
         }
     }
 
-    fn away(&self, why: &reqwest::Error) -> Error {
-        Error::Away {
+    fn unreachable(&self, error: &reqwest::Error) -> Error {
+        Error::Unreachable {
             url: self.url.clone(),
-            why: cause::root(why),
+            why: cause::root(error),
         }
     }
 }
@@ -163,11 +164,11 @@ fn token(path: PathBuf) -> Result<String, Error> {
         }
         Ok(_) => Err(Error::Token {
             path,
-            why: "it holds no token".into(),
+            why: "the file holds no token".into(),
         }),
-        Err(why) => Err(Error::Token {
+        Err(error) => Err(Error::Token {
             path,
-            why: why.to_string(),
+            why: error.to_string(),
         }),
     }
 }
@@ -184,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn addresses_are_taken_as_people_write_them() {
+    fn http_and_unix_addresses_are_accepted() {
         for (url, status) in [
             ("http://127.0.0.1:9191", "http://127.0.0.1:9191/status"),
             ("http://127.0.0.1:9191/", "http://127.0.0.1:9191/status"),
@@ -196,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wrong_address_is_bad_usage_and_says_what_is_right() {
+    fn invalid_address_is_bad_usage_and_names_the_valid_forms() {
         for url in [
             "127.0.0.1:9191",
             "https://h:1",
@@ -212,13 +213,14 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn nobody_there_is_said_with_what_to_do() {
-        // A port that is held, and nobody listens on.
-        let held = tokio::net::TcpSocket::new_v4().expect("a socket");
-        held.bind("127.0.0.1:0".parse().expect("an address"))
+    async fn unreachable_companion_error_names_the_address_and_the_commands() {
+        // A port that is bound, but has no listener.
+        let bound = tokio::net::TcpSocket::new_v4().expect("a socket");
+        bound
+            .bind("127.0.0.1:0".parse().expect("an address"))
             .expect("bound");
-        let port = held.local_addr().expect("an address").port();
-        let missing = std::env::temp_dir().join("penstock-nobody.sock");
+        let port = bound.local_addr().expect("an address").port();
+        let missing = std::env::temp_dir().join("penstock-missing.sock");
         for url in [
             format!("http://127.0.0.1:{port}"),
             format!("unix:{}", missing.display()),
@@ -231,19 +233,19 @@ mod tests {
     }
 
     #[test]
-    fn a_token_is_one_word_in_a_file() {
+    fn token_is_a_single_word_in_a_file() {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("token");
-        let with = |path: PathBuf| {
+        let source = |path: PathBuf| {
             Source::new(&Args {
                 url: "http://127.0.0.1:1".into(),
                 token_file: Some(path),
             })
         };
-        assert_eq!(with(path.clone()).expect_err("missing").exit_code(), 2);
+        assert_eq!(source(path.clone()).expect_err("missing").exit_code(), 2);
         std::fs::write(&path, "two words\n").expect("written");
-        assert_eq!(with(path.clone()).expect_err("two").exit_code(), 2);
+        assert_eq!(source(path.clone()).expect_err("two").exit_code(), 2);
         std::fs::write(&path, "a-long-secret\n").expect("written");
-        assert_eq!(with(path).expect("one").token.as_deref(), Some("a-long-secret"));
+        assert_eq!(source(path).expect("one").token.as_deref(), Some("a-long-secret"));
     }
 }

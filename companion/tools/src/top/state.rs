@@ -1,4 +1,4 @@
-//! What the live table knows between two pictures: the last look, the one before it, and what its user has chosen.
+//! The state of the live table: the last document, rates since the one before, and the user's selection.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -6,49 +6,50 @@ use std::time::Duration;
 use super::tables::Sort;
 use super::view::{Flow, Pool, View};
 
-/// Flows that a page up or down goes by.
+/// Rows that one key press scrolls.
 const PAGE: usize = 10;
 
-/// What a key asks for.
+/// The effect of a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Wish {
+pub(super) enum Command {
     NextPool,
     PreviousPool,
     FlowsDown,
     FlowsUp,
     Sort,
-    /// Another look, now.
-    Look,
+    /// Request /status now.
+    Refresh,
     Quit,
-    /// The terminal has another size.
+    /// The terminal has a new size.
     Redraw,
 }
 
 #[derive(Debug, Default)]
 pub(super) struct State {
     view: View,
-    at: Duration,
-    /// Of the chosen pool, by flow and band.
+    updated_at: Duration,
+    /// Served tokens per second of the selected pool's flows, by flow and band.
     rates: HashMap<(String, String), f64>,
-    /// By name, so that it stays chosen when others come and go.
-    chosen: Option<String>,
+    /// The selected pool's name. The selection follows the name when the list of pools changes.
+    selected: Option<String>,
     sort: Sort,
     scrolled: usize,
-    away: Option<String>,
+    /// Why the last update failed.
+    error: Option<String>,
 }
 
 impl State {
-    /// A look at this time, however that is counted.
-    pub(super) fn saw(&mut self, at: Duration, view: View) {
-        let seconds = at.saturating_sub(self.at).as_secs_f64();
+    /// Replaces the document. `time` counts from any fixed start.
+    pub(super) fn update(&mut self, time: Duration, view: View) {
+        let seconds = time.saturating_sub(self.updated_at).as_secs_f64();
         let before = std::mem::replace(&mut self.view, view);
-        self.at = at;
-        self.away = None;
+        self.updated_at = time;
+        self.error = None;
         self.rates.clear();
         let Some(pool) = self.pool() else {
             return;
         };
-        let Some(before) = before.pools.iter().find(|it| it.name == pool.name) else {
+        let Some(before) = before.pools.iter().find(|before| before.name == pool.name) else {
             return;
         };
         let mut served: HashMap<(&str, &str), u64> = HashMap::new();
@@ -57,34 +58,34 @@ impl State {
         }
         let rates = pool.flows.iter().filter_map(|flow| {
             let last = served.get(&(&*flow.key, &*flow.band))?;
-            // Less than before: it was forgotten meanwhile, or refunded.
-            let more = flow.served_tokens.checked_sub(*last)?;
-            #[expect(clippy::cast_precision_loss, reason = "a rate is for people")]
-            let rate = more as f64 / seconds;
+            // The counter is smaller if the flow was forgotten in between, or tokens were refunded.
+            let difference = flow.served_tokens.checked_sub(*last)?;
+            #[expect(clippy::cast_precision_loss, reason = "a rate is only displayed")]
+            let rate = difference as f64 / seconds;
             (seconds > 0.0).then(|| ((flow.key.clone(), flow.band.clone()), rate))
         });
         self.rates = rates.collect();
     }
 
-    /// Nobody answered.
-    pub(super) fn missed(&mut self, why: String) {
-        self.away = Some(why);
+    /// Keeps the last document and shows the error.
+    pub(super) fn update_failed(&mut self, error: String) {
+        self.error = Some(error);
     }
 
-    /// Does what a key asks for, as far as that is for the state to do.
-    pub(super) fn wish(&mut self, wish: Wish) {
-        match wish {
-            Wish::NextPool => self.choose(1),
-            Wish::PreviousPool => self.choose(self.view.pools.len().saturating_sub(1)),
-            Wish::FlowsDown => self.scrolled = self.scrolled.saturating_add(PAGE),
-            Wish::FlowsUp => self.scrolled = self.scrolled.saturating_sub(PAGE),
-            Wish::Sort => {
+    /// Applies a key's effect on the selection; other commands have none.
+    pub(super) fn apply(&mut self, command: Command) {
+        match command {
+            Command::NextPool => self.select_next(1),
+            Command::PreviousPool => self.select_next(self.view.pools.len().saturating_sub(1)),
+            Command::FlowsDown => self.scrolled = self.scrolled.saturating_add(PAGE),
+            Command::FlowsUp => self.scrolled = self.scrolled.saturating_sub(PAGE),
+            Command::Sort => {
                 self.sort = self.sort.next();
                 self.scrolled = 0;
             }
-            Wish::Look | Wish::Quit | Wish::Redraw => {}
+            Command::Refresh | Command::Quit | Command::Redraw => {}
         }
-        let flows = self.pool().map_or(0, |it| it.flows.len());
+        let flows = self.pool().map_or(0, |pool| pool.flows.len());
         self.scrolled = self.scrolled.min(flows.saturating_sub(1));
     }
 
@@ -92,39 +93,39 @@ impl State {
         &self.view
     }
 
-    /// The chosen pool, or the first.
+    /// The selected pool, or the first one.
     pub(super) fn pool(&self) -> Option<&Pool> {
-        self.view.pools.get(self.at())
+        self.view.pools.get(self.pool_index())
     }
 
     pub(super) const fn sort(&self) -> Sort {
         self.sort
     }
 
-    /// How many of so many flows are above what is shown.
+    /// Number of flows that are scrolled past, if there are this many flows.
     pub(super) fn scrolled(&self, flows: usize) -> usize {
         self.scrolled.min(flows.saturating_sub(1))
     }
 
-    /// Why nobody answered, if the last look failed.
-    pub(super) fn away(&self) -> Option<&str> {
-        self.away.as_deref()
+    /// Why the last update failed; `None` if it succeeded.
+    pub(super) fn error(&self) -> Option<&str> {
+        self.error.as_deref()
     }
 
-    /// Tokens a second that a flow of the chosen pool was served between the last two looks.
-    pub(super) fn rate(&self, of: &Flow) -> Option<f64> {
-        self.rates.get(&(of.key.clone(), of.band.clone())).copied()
+    /// Tokens per second that a flow of the selected pool was served between the last two documents.
+    pub(super) fn rate(&self, flow: &Flow) -> Option<f64> {
+        self.rates.get(&(flow.key.clone(), flow.band.clone())).copied()
     }
 
-    fn at(&self) -> usize {
-        let named = |name: &String| self.view.pools.iter().position(|it| it.name == *name);
-        self.chosen.as_ref().and_then(named).unwrap_or(0)
+    fn pool_index(&self) -> usize {
+        let named = |name: &String| self.view.pools.iter().position(|pool| pool.name == *name);
+        self.selected.as_ref().and_then(named).unwrap_or(0)
     }
 
-    fn choose(&mut self, by: usize) {
-        let all = self.view.pools.len();
-        if let Some(next) = (self.at() + by).checked_rem(all) {
-            self.chosen = self.view.pools.get(next).map(|it| it.name.clone());
+    fn select_next(&mut self, distance: usize) {
+        let count = self.view.pools.len();
+        if let Some(next) = (self.pool_index() + distance).checked_rem(count) {
+            self.selected = self.view.pools.get(next).map(|pool| pool.name.clone());
             self.rates.clear();
             self.scrolled = 0;
         }
@@ -136,55 +137,59 @@ mod tests {
     use super::super::view::tests::DOCUMENT;
     use super::*;
 
-    fn look(served: u64) -> View {
+    fn view(served: u64) -> View {
         let text = DOCUMENT.replace("123456", &served.to_string());
-        View::read(&text).expect("valid")
+        View::parse(&text).expect("valid")
     }
 
     #[test]
-    fn rates_are_between_two_looks() {
+    fn rate_is_the_difference_between_two_updates() {
         let mut state = State::default();
-        state.saw(Duration::from_secs(1), look(1_000));
+        state.update(Duration::from_secs(1), view(1_000));
         let rate = |state: &State| state.rate(&state.view().pools[0].flows[0]);
         assert_eq!(rate(&state), None);
-        state.saw(Duration::from_secs(3), look(1_500));
+        state.update(Duration::from_secs(3), view(1_500));
         assert_eq!(rate(&state), Some(250.0));
-        state.saw(Duration::from_secs(4), look(10));
-        assert_eq!(rate(&state), None, "it was forgotten meanwhile");
+        state.update(Duration::from_secs(4), view(10));
+        assert_eq!(rate(&state), None, "the flow was forgotten in between");
     }
 
     #[test]
-    fn a_pool_stays_chosen_by_its_name() {
+    fn selection_follows_the_pools_name() {
         let mut state = State::default();
-        state.wish(Wish::NextPool);
-        assert!(state.pool().is_none(), "there is none yet");
-        state.saw(Duration::ZERO, look(1));
-        let name = |state: &State| state.pool().map(|it| it.name.clone());
+        state.apply(Command::NextPool);
+        assert!(state.pool().is_none(), "there are no pools yet");
+        state.update(Duration::ZERO, view(1));
+        let name = |state: &State| state.pool().map(|pool| pool.name.clone());
         assert_eq!(name(&state).as_deref(), Some("chat"));
-        state.wish(Wish::NextPool);
+        state.apply(Command::NextPool);
         assert_eq!(name(&state).as_deref(), Some("batch"));
-        let mut other = look(1);
+        let mut other = view(1);
         other.pools.reverse();
-        state.saw(Duration::from_secs(1), other);
+        state.update(Duration::from_secs(1), other);
         assert_eq!(name(&state).as_deref(), Some("batch"));
-        state.wish(Wish::PreviousPool);
+        state.apply(Command::PreviousPool);
         assert_eq!(name(&state).as_deref(), Some("chat"));
-        state.wish(Wish::NextPool);
-        assert_eq!(name(&state).as_deref(), Some("batch"), "it goes round");
+        state.apply(Command::NextPool);
+        assert_eq!(
+            name(&state).as_deref(),
+            Some("batch"),
+            "the selection wraps around"
+        );
     }
 
     #[test]
-    fn nobody_scrolls_past_the_end() {
+    fn scrolling_stops_at_the_last_flow() {
         let mut state = State::default();
-        state.saw(Duration::ZERO, look(1));
-        state.wish(Wish::FlowsDown);
-        state.wish(Wish::FlowsDown);
+        state.update(Duration::ZERO, view(1));
+        state.apply(Command::FlowsDown);
+        state.apply(Command::FlowsDown);
         assert_eq!(state.scrolled(3), 2);
-        state.wish(Wish::FlowsUp);
+        state.apply(Command::FlowsUp);
         assert_eq!(state.scrolled(3), 0);
-        state.missed("gone".into());
-        assert_eq!(state.away(), Some("gone"));
-        state.saw(Duration::from_secs(1), look(1));
-        assert_eq!(state.away(), None);
+        state.update_failed("refused".into());
+        assert_eq!(state.error(), Some("refused"));
+        state.update(Duration::from_secs(1), view(1));
+        assert_eq!(state.error(), None);
     }
 }

@@ -1,10 +1,10 @@
-//! What the tables say: one row a pool, a flow, an endpoint, a variant; the same for a terminal and for text.
+//! Table contents: one row per pool, flow, endpoint or variant, for the live table and for plain text.
 
 use std::cmp::Reverse;
 
 use super::view::{Endpoint, Flow, Model, Pool, View};
 
-/// Rows under a header; the columns of `left` are words, the others numbers.
+/// A table. The columns in `left` hold words and are aligned left, the others hold numbers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Table {
     pub(super) title: String,
@@ -13,7 +13,7 @@ pub(super) struct Table {
     pub(super) left: &'static [usize],
 }
 
-/// By what flows are sorted.
+/// The order of flows.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Sort {
     #[default]
@@ -46,22 +46,22 @@ impl Sort {
     }
 }
 
-/// An endless bound.
-const ENDLESS: u64 = u64::MAX;
-/// What isn't known.
+/// The bound of a pool or endpoint without a bound, in the /status document.
+const NO_BOUND: u64 = u64::MAX;
+/// Shown for an unknown value.
 const UNKNOWN: &str = "-";
 const BANDS: [&str; 3] = ["critical", "default", "sheddable"];
 
-/// All pools, a row each.
+/// A row for each pool.
 pub(super) fn pools(view: &View) -> Table {
     let row = |pool: &Pool| {
         let band = |name: &str| {
             pool.bands
                 .iter()
-                .find(|it| it.name == name)
-                .map_or(0, |it| it.waiting)
+                .find(|band| band.name == name)
+                .map_or(0, |band| band.waiting)
         };
-        let ready = pool.endpoints.iter().filter(|it| it.ready).count();
+        let ready = pool.endpoints.iter().filter(|endpoint| endpoint.ready).count();
         let mut row = vec![
             pool.name.clone(),
             format!("{:.2}", pool.saturation),
@@ -93,9 +93,9 @@ pub(super) fn pools(view: &View) -> Table {
     }
 }
 
-/// The flows of a pool, and how many tokens each was served a second, where that is known.
+/// A row for each flow of a pool. `rate` returns a flow's served tokens per second, if known.
 pub(super) fn flows(pool: &Pool, sort: Sort, rate: impl Fn(&Flow) -> Option<f64>) -> Table {
-    let mut flows: Vec<(&Flow, Option<f64>)> = pool.flows.iter().map(|it| (it, rate(it))).collect();
+    let mut flows: Vec<(&Flow, Option<f64>)> = pool.flows.iter().map(|flow| (flow, rate(flow))).collect();
     flows.sort_by(|(a, a_rate), (b, b_rate)| {
         let by_name = || (&a.key, &a.band).cmp(&(&b.key, &b.band));
         match sort {
@@ -118,7 +118,7 @@ pub(super) fn flows(pool: &Pool, sort: Sort, rate: impl Fn(&Flow) -> Option<f64>
             flow.waiting.to_string(),
             flow.in_flight.to_string(),
             grouped(flow.served_tokens),
-            rate.map_or_else(|| UNKNOWN.into(), |it| format!("{it:.0}")),
+            rate.map_or_else(|| UNKNOWN.into(), |rate| format!("{rate:.0}")),
             significant(flow.weight),
         ]
     };
@@ -138,14 +138,14 @@ pub(super) fn flows(pool: &Pool, sort: Sort, rate: impl Fn(&Flow) -> Option<f64>
     }
 }
 
-/// The policy classes of a pool; no rows where none are configured.
+/// A row for each policy class of a pool; no rows if none are configured.
 pub(super) fn classes(pool: &Pool) -> Table {
-    let rows = pool.classes.iter().map(|it| {
+    let rows = pool.classes.iter().map(|class| {
         vec![
-            it.name.clone(),
-            it.waiting.to_string(),
-            it.quantum.to_string(),
-            it.deficit.to_string(),
+            class.name.clone(),
+            class.waiting.to_string(),
+            class.quantum.to_string(),
+            class.deficit.to_string(),
         ]
     });
     Table {
@@ -156,23 +156,24 @@ pub(super) fn classes(pool: &Pool) -> Table {
     }
 }
 
-/// The endpoints of a pool.
+/// A row for each endpoint of a pool.
 pub(super) fn endpoints(pool: &Pool) -> Table {
-    let row = |it: &Endpoint| {
+    let row = |endpoint: &Endpoint| {
         vec![
-            it.address.clone(),
-            it.variant.clone().unwrap_or_else(|| UNKNOWN.into()),
-            it.stock.to_string(),
-            if it.bound == ENDLESS {
+            endpoint.address.clone(),
+            endpoint.variant.clone().unwrap_or_else(|| UNKNOWN.into()),
+            endpoint.stock.to_string(),
+            if endpoint.bound == NO_BOUND {
                 "any".into()
             } else {
-                it.bound.to_string()
+                endpoint.bound.to_string()
             },
-            maybe(it.foreign),
-            maybe(it.queue),
-            it.kv
+            or_unknown(endpoint.foreign),
+            or_unknown(endpoint.queue),
+            endpoint
+                .kv
                 .map_or_else(|| UNKNOWN.into(), |kv| format!("{:.0} %", kv * 100.0)),
-            it.why.clone(),
+            endpoint.why.clone(),
         ]
     };
     Table {
@@ -185,21 +186,21 @@ pub(super) fn endpoints(pool: &Pool) -> Table {
     }
 }
 
-/// What is known of a pool's servers.
+/// A row for each variant of a pool's servers, with its learned parameters.
 pub(super) fn model(pool: &Pool) -> Table {
-    let number = |of: Option<f64>| of.map_or_else(|| UNKNOWN.into(), significant);
-    let row = |it: &Model| {
+    let number = |value: Option<f64>| value.map_or_else(|| UNKNOWN.into(), significant);
+    let row = |model: &Model| {
         vec![
-            it.variant.clone(),
-            it.state.replace('_', " "),
-            number(it.alpha),
-            number(it.beta),
-            number(it.gamma),
-            number(it.n_star),
-            number(it.lambda_star),
-            significant(it.demand),
-            it.current_replicas.to_string(),
-            maybe(it.desired_replicas),
+            model.variant.clone(),
+            model.state.replace('_', " "),
+            number(model.alpha),
+            number(model.beta),
+            number(model.gamma),
+            number(model.n_star),
+            number(model.lambda_star),
+            significant(model.demand),
+            model.current_replicas.to_string(),
+            or_unknown(model.desired_replicas),
         ]
     };
     Table {
@@ -221,10 +222,10 @@ pub(super) fn model(pool: &Pool) -> Table {
     }
 }
 
-/// All advice, the pool's name before its own.
+/// All advice. Lines about a pool start with the pool's name.
 pub(super) fn advice(view: &View) -> Vec<String> {
     let pools = view.pools.iter().flat_map(|pool| {
-        let line = |it: &String| format!("{}: {it}", pool.name);
+        let line = |line: &String| format!("{}: {line}", pool.name);
         pool.advice.iter().map(line).collect::<Vec<_>>()
     });
     view.advice.iter().cloned().chain(pools).collect()
@@ -232,21 +233,36 @@ pub(super) fn advice(view: &View) -> Vec<String> {
 
 fn bounds(pool: &Pool) -> String {
     match (pool.lower, pool.upper) {
-        (ENDLESS, _) | (_, ENDLESS) => "any".into(),
+        (NO_BOUND, _) | (_, NO_BOUND) => "any".into(),
         (lower, upper) => format!("{lower}..{upper}"),
     }
 }
 
-fn maybe(of: Option<u64>) -> String {
-    of.map_or_else(|| UNKNOWN.into(), |it| it.to_string())
+fn or_unknown(value: Option<u64>) -> String {
+    value.map_or_else(|| UNKNOWN.into(), |value| value.to_string())
 }
 
-/// `1,234,567`.
-fn grouped(of: u64) -> String {
-    let digits = of.to_string();
+impl Table {
+    /// The width of each column: its longest cell, header included.
+    pub(super) fn widths(&self) -> Vec<usize> {
+        let width = |column: usize| {
+            let cells = self.rows.iter().filter_map(|row| row.get(column));
+            let cells = cells.map(|cell| cell.chars().count());
+            cells
+                .chain(self.header.get(column).map(|name| name.len()))
+                .max()
+                .unwrap_or(0)
+        };
+        (0..self.header.len()).map(width).collect()
+    }
+}
+
+/// Formats a number as `1,234,567`.
+fn grouped(number: u64) -> String {
+    let digits = number.to_string();
     let mut text = String::with_capacity(digits.len() * 4 / 3 + 1);
-    for (at, digit) in digits.chars().enumerate() {
-        if at > 0 && (digits.len() - at).is_multiple_of(3) {
+    for (index, digit) in digits.chars().enumerate() {
+        if index > 0 && (digits.len() - index).is_multiple_of(3) {
             text.push(',');
         }
         text.push(digit);
@@ -254,19 +270,19 @@ fn grouped(of: u64) -> String {
     text
 }
 
-/// Three digits that say something.
-fn significant(of: f64) -> String {
-    if of == 0.0 || !of.is_finite() {
+/// Formats a number with three significant digits.
+fn significant(number: f64) -> String {
+    if number == 0.0 || !number.is_finite() {
         return "0".into();
     }
-    let before = of.abs().log10().floor();
-    let places = if before >= 2.0 { 0.0 } else { 2.0 - before };
+    let exponent = number.abs().log10().floor();
+    let places = if exponent >= 2.0 { 0.0 } else { 2.0 - exponent };
     #[expect(
         clippy::cast_possible_truncation,
         clippy::cast_sign_loss,
         reason = "a float has at most 324 digits before its first one"
     )]
-    let text = format!("{of:.*}", places as usize);
+    let text = format!("{number:.*}", places as usize);
     match text.split_once('.') {
         Some(_) => text.trim_end_matches('0').trim_end_matches('.').into(),
         None => text,
@@ -279,8 +295,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn flows_are_sorted_by_what_is_asked() {
-        let view = View::read(DOCUMENT).expect("valid");
+    fn flows_are_sorted_by_the_selected_column() {
+        let view = View::parse(DOCUMENT).expect("valid");
         let names = |sort| -> Vec<String> {
             let table = flows(&view.pools[0], sort, |flow| (flow.key == "vip").then_some(5.0));
             table.rows.into_iter().map(|row| row[0].clone()).collect()
@@ -294,12 +310,12 @@ mod tests {
         for _ in 0..5 {
             sort = sort.next();
         }
-        assert_eq!(sort, Sort::default(), "it goes round");
+        assert_eq!(sort, Sort::default(), "the order wraps around");
     }
 
     #[test]
-    fn every_row_has_as_many_cells_as_its_header() {
-        let view = View::read(DOCUMENT).expect("valid");
+    fn every_row_has_as_many_cells_as_the_header() {
+        let view = View::parse(DOCUMENT).expect("valid");
         for pool in &view.pools {
             let all = [
                 pools(&view),
@@ -324,7 +340,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_are_short() {
+    fn numbers_are_formatted_with_few_digits() {
         for (number, text) in [
             (0.0, "0"),
             (0.0005, "0.0005"),

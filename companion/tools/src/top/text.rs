@@ -1,20 +1,20 @@
-//! One look as text, for `penstock status` and for whoever has no terminal.
+//! The document as plain text, for `penstock status` and for output without a terminal.
 
 use super::tables::{self, Sort, Table};
 use super::view::View;
 
-/// Everything, pool by pool, with the advice last, where it is read first.
+/// All tables, pool by pool. The advice comes last, where it stays visible above the prompt.
 pub(crate) fn render(view: &View) -> String {
     let mut text = format!("{}\n", view.headline());
     text.push_str(&block(&tables::pools(view)));
     for pool in &view.pools {
-        let of = [
+        let tables = [
             tables::flows(pool, Sort::Waiting, |_| None).without("tokens/s"),
             tables::classes(pool),
             tables::endpoints(pool),
             tables::model(pool),
         ];
-        for table in of.iter().filter(|it| !it.rows.is_empty()) {
+        for table in tables.iter().filter(|table| !table.rows.is_empty()) {
             text.push_str(&block(table));
         }
     }
@@ -31,37 +31,33 @@ pub(crate) fn render(view: &View) -> String {
 }
 
 impl Table {
-    /// The same without one column.
+    /// The table without one column.
     fn without(mut self, name: &str) -> Self {
-        if let Some(at) = self.header.iter().position(|it| *it == name) {
-            self.header.remove(at);
+        if let Some(column) = self.header.iter().position(|header| *header == name) {
+            self.header.remove(column);
             for row in &mut self.rows {
-                row.remove(at);
+                row.remove(column);
             }
         }
         self
     }
 }
 
-/// Words to the left, numbers to the right; no line ends in blanks.
+/// The table as lines: words aligned left, numbers right, no trailing blanks.
 fn block(table: &Table) -> String {
-    let width = |at: usize| {
-        let cells = table.rows.iter().filter_map(|row| row.get(at));
-        let cells = cells.map(|cell| cell.chars().count());
-        cells
-            .chain(table.header.get(at).map(|it| it.len()))
-            .max()
-            .unwrap_or(0)
-    };
-    let widths: Vec<usize> = (0..table.header.len()).map(width).collect();
+    let widths = table.widths();
     let line = |cells: Vec<&str>| {
-        let cells = cells.iter().zip(&widths).enumerate().map(|(at, (cell, width))| {
-            if table.left.contains(&at) {
-                format!("{cell:<width$}")
-            } else {
-                format!("{cell:>width$}")
-            }
-        });
+        let cells = cells
+            .iter()
+            .zip(&widths)
+            .enumerate()
+            .map(|(column, (cell, width))| {
+                if table.left.contains(&column) {
+                    format!("{cell:<width$}")
+                } else {
+                    format!("{cell:>width$}")
+                }
+            });
         let line = cells.collect::<Vec<_>>().join("  ");
         format!("  {}\n", line.trim_end())
     };
@@ -78,8 +74,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_whole_is_a_page_of_columns() {
-        let text = render(&View::read(DOCUMENT).expect("valid"));
+    fn text_has_aligned_columns_and_ends_with_the_advice() {
+        let text = render(&View::parse(DOCUMENT).expect("valid"));
         for line in [
             "  pool   satur.  stock  bound  waiting  critical  default  sheddable  ready  advice",
             "  chat     0.86      6   6..7       12         1       11          0    2/3       1",
@@ -88,14 +84,14 @@ mod tests {
             "  cached       12     2048      512",
             "  h100     converged          8     0.05    0.0005  29.5     9.25         37        2       4",
         ] {
-            assert!(text.lines().any(|it| it == line), "{line} isn't in\n{text}");
+            assert!(text.lines().any(|found| found == line), "{line} isn't in\n{text}");
         }
         assert!(
             text.contains("  - the configuration file isn't in force"),
             "{text}"
         );
         assert!(text.contains("  - chat: 127.0.0.1:9003 isn't ready"), "{text}");
-        assert!(text.lines().all(|it| it == it.trim_end()), "{text}");
+        assert!(text.lines().all(|line| line == line.trim_end()), "{text}");
         assert!(
             !text.contains("flows of batch"),
             "empty tables are left out: {text}"

@@ -1,4 +1,4 @@
-//! The document of /status, as far as it is shown to people. What another version doesn't say is taken as nothing.
+//! The shown part of the /status document. Fields that another version doesn't send have their defaults.
 
 use serde::Deserialize;
 use serde_json::Value;
@@ -105,33 +105,33 @@ pub(super) struct Model {
 }
 
 impl View {
-    /// Reads the document.
+    /// Parses the document.
     ///
     /// # Errors
-    /// When it isn't one.
-    pub(crate) fn read(text: &str) -> Result<Self, serde_json::Error> {
+    /// The text is not a /status document.
+    pub(crate) fn parse(text: &str) -> Result<Self, serde_json::Error> {
         let document: Value = serde_json::from_str(text)?;
         if document.get("pools").is_none() {
-            return Err(serde::de::Error::custom("it names no pools"));
+            return Err(serde::de::Error::custom("the key `pools` is missing"));
         }
         serde_json::from_value(document)
     }
 
-    /// One line on the companion.
+    /// One line about the companion: version, uptime, sessions and configuration.
     pub(super) fn headline(&self) -> String {
-        let open = self.sessions.iter().filter(|it| it.open).count();
+        let open = self.sessions.iter().filter(|session| session.open).count();
         let lost = match self.sessions.len() - open {
             0 => String::new(),
-            lost => format!(" ({lost} not heard of)"),
+            lost => format!(" ({lost} disconnected)"),
         };
-        let config = self.config.as_ref().map_or_else(String::new, |it| {
-            let failed = if it.failures > 0 {
-                format!(", {} failed", it.failures)
+        let config = self.config.as_ref().map_or_else(String::new, |config| {
+            let failed = if config.failures > 0 {
+                format!(", {} failed reloads", config.failures)
             } else {
                 String::new()
             };
-            let digest: String = it.digest.chars().take(12).collect();
-            format!(", {} ({digest}{failed})", it.source)
+            let digest: String = config.digest.chars().take(12).collect();
+            format!(", {} ({digest}{failed})", config.source)
         });
         let draining = if self.draining { ", DRAINING" } else { "" };
         format!(
@@ -142,7 +142,7 @@ impl View {
     }
 }
 
-/// `3d 4h`, `5m 6s`: the two largest units.
+/// A duration in its two largest units: `3d 4h`, `5m 6s`.
 fn uptime(seconds: u64) -> String {
     let units = [(86_400, "d"), (3_600, "h"), (60, "m"), (1, "s")];
     let mut rest = seconds;
@@ -161,31 +161,31 @@ fn uptime(seconds: u64) -> String {
 pub(super) mod tests {
     use super::*;
 
-    /// A document with everything in it.
+    /// A document with every kind of content.
     pub(crate) const DOCUMENT: &str = include_str!("sample.json");
 
     #[test]
-    fn a_whole_document_is_read() {
-        let view = View::read(DOCUMENT).expect("valid");
+    fn whole_document_is_parsed() {
+        let view = View::parse(DOCUMENT).expect("valid");
         let pool = &view.pools[0];
         assert_eq!((pool.waiting, pool.flows.len(), pool.endpoints.len()), (12, 3, 3));
         assert_eq!(
             view.headline(),
-            "penstock 0.1.0, up 1h 2m, 2 sessions (1 not heard of), penstock.yaml (0123456789ab, 1 failed)"
+            "penstock 0.1.0, up 1h 2m, 2 sessions (1 disconnected), penstock.yaml (0123456789ab, 1 failed reloads)"
         );
     }
 
     #[test]
-    fn what_is_missing_is_nothing_and_what_is_new_is_ignored() {
-        let view = View::read(r#"{"pools": [{"name": "a"}], "later": 1}"#).expect("valid");
+    fn missing_fields_have_defaults_and_unknown_fields_are_ignored() {
+        let view = View::parse(r#"{"pools": [{"name": "a"}], "later": 1}"#).expect("valid");
         assert_eq!((view.pools[0].waiting, view.pools[0].advice.len()), (0, 0));
         for other in ["[]", "{}", "1", "<html>"] {
-            assert!(View::read(other).is_err(), "{other}");
+            assert!(View::parse(other).is_err(), "{other}");
         }
     }
 
     #[test]
-    fn times_are_said_by_their_two_largest_units() {
+    fn uptime_has_its_two_largest_units() {
         for (seconds, text) in [
             (0, "0s"),
             (59, "59s"),

@@ -1,4 +1,4 @@
-//! The audit helper that the included sources of the engine use.
+//! What the included sources of the engine check themselves with.
 
 pub(crate) use penstock_engine::AuditError;
 

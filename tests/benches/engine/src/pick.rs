@@ -1,8 +1,7 @@
-//! Deficit round robin over classes: the cost of a pick while all classes are backlogged.
+//! Deficit round robin over classes: who goes next, when all of them are backlogged.
 //!
-//! Every subject gets the same requests: each class draws costs from a separate stream, and each picked request is
-//! replaced by the next one of its class, so that no class runs empty. Enqueues and picks are timed in separate
-//! batches.
+//! Every subject gets the same requests: each class draws its costs from a stream of its own, and whatever class went
+//! gets its next request, so that nothing runs empty. Enqueues and picks are timed in batches, apart.
 
 mod alone;
 mod engine;
@@ -11,23 +10,23 @@ mod released;
 use std::fmt;
 use std::time::Duration;
 
-use crate::cpu_clock::CpuClock;
-use crate::lcg::Lcg;
+use crate::lot::Lot;
+use crate::watch::Cpu;
 
 pub(crate) use alone::Alone;
 pub(crate) use engine::Whole;
 pub(crate) use released::Released;
 
-/// Numbers of classes.
+/// How many classes.
 pub(crate) const CLASSES: [usize; 4] = [1, 8, 64, 1_024];
-/// Waiting requests in total.
+/// Requests that wait in all.
 const WAITING: usize = 16_384;
-/// Requests in one batch; fewer than wait in one class if there are few classes.
+/// Requests of one batch; fewer than ever wait in one class, where there are few.
 const BATCH: usize = 256;
 
-/// Cost of a request: smallest value and exclusive end.
+/// What a request costs its class, least and end.
 const COST: [u64; 2] = [256, 2_048];
-/// Quantum of a class: `QUANTUM + class % 5 * QUANTUM_STEP`.
+/// What a visit grants: `QUANTUM + class % 5 * QUANTUM_STEP`.
 const QUANTUM: u64 = 1_024;
 const QUANTUM_STEP: u64 = 256;
 
@@ -36,7 +35,7 @@ pub(crate) const fn quantum(class: usize) -> u64 {
     QUANTUM + class as u64 % 5 * QUANTUM_STEP
 }
 
-/// A request with its id, class and cost.
+/// A request: its number, class and cost.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Item {
     pub(crate) id: u64,
@@ -46,39 +45,39 @@ pub(crate) struct Item {
 
 /// A queue of classes that share by deficit round robin.
 pub(crate) trait Subject {
-    /// The subject's form of a request.
+    /// What it is given for a request.
     type Request;
 
-    /// Name in the results.
+    /// What it is called in the results.
     const NAME: &'static str;
 
     fn new(classes: usize) -> Self;
-    /// Converts a request; not timed.
+    /// Makes what it is given; not timed.
     fn prepare(&self, item: Item) -> Self::Request;
     fn enqueue(&mut self, request: Self::Request);
-    /// Removes the next request and returns its id.
+    /// The number of the one that goes, taken out.
     fn pick(&mut self) -> u64;
-    /// Ends the picked request `id`; not timed.
-    fn end(&mut self, id: u64);
+    /// `id`, which was picked, has ended; not timed.
+    fn ended(&mut self, id: u64);
 }
 
-/// Result of one measurement, per request.
+/// What one measurement came to, per request.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Sample {
     pub(crate) enqueue_ns: f64,
     pub(crate) pick_ns: f64,
 }
 
-/// Generates requests.
+/// Where requests come from.
 struct Source {
-    costs: Vec<Lcg>,
+    costs: Vec<Lot>,
     classes: Vec<usize>,
 }
 
 impl Source {
     fn new(classes: usize) -> Self {
         Self {
-            costs: (0..classes as u64).map(Lcg::new).collect(),
+            costs: (0..classes as u64).map(Lot::new).collect(),
             classes: Vec::new(),
         }
     }
@@ -95,45 +94,45 @@ impl Source {
 pub(crate) fn measure<S: Subject>(classes: usize, batches: usize) -> Sample {
     let mut subject = S::new(classes);
     let mut source = Source::new(classes);
-    for number in 0..WAITING {
-        let request = subject.prepare(source.item(number % classes));
+    for at in 0..WAITING {
+        let request = subject.prepare(source.item(at % classes));
         subject.enqueue(request);
     }
-    let mut durations = [Duration::ZERO; 2];
+    let mut took = [Duration::ZERO; 2];
     let warm_up = batches / 10 + 1;
     for batch in 0..warm_up + batches {
         if batch == warm_up {
-            durations = [Duration::ZERO; 2];
+            took = [Duration::ZERO; 2];
         }
-        let mut picked = Vec::with_capacity(BATCH);
-        let start = CpuClock::now();
+        let mut gone = Vec::with_capacity(BATCH);
+        let start = Cpu::now();
         for _ in 0..BATCH {
-            picked.push(subject.pick());
+            gone.push(subject.pick());
         }
-        durations[0] += start.elapsed();
+        took[0] += start.elapsed();
         let mut next = Vec::with_capacity(BATCH);
-        for id in picked {
-            subject.end(id);
+        for id in gone {
+            subject.ended(id);
             let class = source.classes[id as usize];
             next.push(subject.prepare(source.item(class)));
         }
-        let start = CpuClock::now();
+        let start = Cpu::now();
         for request in next {
             subject.enqueue(request);
         }
-        durations[1] += start.elapsed();
+        took[1] += start.elapsed();
     }
-    let each = |duration: Duration| duration.as_nanos() as f64 / (batches * BATCH) as f64;
+    let each = |took: Duration| took.as_nanos() as f64 / (batches * BATCH) as f64;
     Sample {
-        pick_ns: each(durations[0]),
-        enqueue_ns: each(durations[1]),
+        pick_ns: each(took[0]),
+        enqueue_ns: each(took[1]),
     }
 }
 
 /// All subjects at one number of classes.
 pub(crate) struct Row {
     pub(crate) classes: usize,
-    /// Samples by subject, in the order of [`Row::NAMES`]; one a round.
+    /// By subject, in the order of [`Row::NAMES`]; one a round.
     pub(crate) samples: [Vec<Sample>; 3],
 }
 
@@ -149,13 +148,13 @@ impl Row {
 
     /// One round.
     pub(crate) fn measure(&mut self, round: usize, batches: usize) {
-        for subject in crate::rotated(round, Self::NAMES.len()) {
-            let sample = match subject {
+        for at in crate::turned(round, Self::NAMES.len()) {
+            let sample = match at {
                 0 => measure::<Released>(self.classes, batches),
                 1 => measure::<Alone>(self.classes, batches),
                 _ => measure::<Whole>(self.classes, batches),
             };
-            self.samples[subject].push(sample);
+            self.samples[at].push(sample);
         }
     }
 }

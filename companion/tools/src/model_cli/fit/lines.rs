@@ -1,4 +1,4 @@
-//! A line of observations: a window of a server, or one request. All lines of a file are of one form.
+//! Lines of a file of observations. Each line is a window of a server or a request; all lines of a file have one format.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -11,16 +11,16 @@ use serde::{Deserialize, Deserializer};
 use crate::jsonl::{fields, is_object};
 use crate::model_cli::number::{AtLeast0, Seconds};
 
-/// What a file is made of.
+/// The format of a file's lines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Form {
+pub(super) enum Format {
     Windows,
     Requests,
 }
 
-impl fmt::Display for Form {
-    fn fmt(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
-        to.write_str(match self {
+impl fmt::Display for Format {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
             Self::Windows => "windows {\"t\", \"rate\", \"input\", \"output\", \"ttft\", \"itl\"}",
             Self::Requests => {
                 "requests {\"t\", \"input\", \"output\", \"dispatched\", \"first\", \"done\", \"endpoint\"}"
@@ -29,9 +29,9 @@ impl fmt::Display for Form {
     }
 }
 
-/// The keys that only one form has.
+/// The keys that only one of the formats has.
 #[derive(Deserialize)]
-struct Which {
+struct DistinctiveKeys {
     rate: Option<de::IgnoredAny>,
     ttft: Option<de::IgnoredAny>,
     itl: Option<de::IgnoredAny>,
@@ -41,44 +41,44 @@ struct Which {
     endpoint: Option<de::IgnoredAny>,
 }
 
-impl Form {
-    /// Of a line by itself.
-    pub(super) fn of(line: &[u8]) -> Result<Self, String> {
+impl Format {
+    /// Detects the format of a line.
+    pub(super) fn detect(line: &[u8]) -> Result<Self, String> {
         if !is_object(line) {
             return Err(format!(
-                "not a JSON object; lines are {} or {}",
+                "not a JSON object; expected {} or {}",
                 Self::Windows,
                 Self::Requests
             ));
         }
-        let which: Which = fields(line)?;
-        let window = which.rate.is_some() || which.ttft.is_some() || which.itl.is_some();
-        let request = which.dispatched.is_some()
-            || which.first.is_some()
-            || which.done.is_some()
-            || which.endpoint.is_some();
+        let keys: DistinctiveKeys = fields(line)?;
+        let window = keys.rate.is_some() || keys.ttft.is_some() || keys.itl.is_some();
+        let request = keys.dispatched.is_some()
+            || keys.first.is_some()
+            || keys.done.is_some()
+            || keys.endpoint.is_some();
         match (window, request) {
             (true, false) => Ok(Self::Windows),
             (false, true) => Ok(Self::Requests),
             (true, true) => Err(format!(
-                "keys of two forms; lines are {} or {}",
+                "keys of both formats in one line; expected {} or {}",
                 Self::Windows,
                 Self::Requests
             )),
             (false, false) => Err(format!(
-                "neither a rate nor times; lines are {} or {}",
+                "no key that distinguishes the formats; expected {} or {}",
                 Self::Windows,
                 Self::Requests
             )),
         }
     }
 
-    /// The same, of a line after others of this form.
+    /// Checks that a line has this format, which is that of the file's first line.
     pub(super) fn check(self, line: &[u8]) -> Result<(), String> {
-        match Self::of(line)? {
-            form if form == self => Ok(()),
+        match Self::detect(line)? {
+            format if format == self => Ok(()),
             _ => Err(format!(
-                "a file has lines of one form, and this one begins with {self}"
+                "all lines of a file must have the same format, and the first line has {self}"
             )),
         }
     }
@@ -87,9 +87,9 @@ impl Form {
 /// A window of one server.
 #[derive(Debug)]
 pub(super) struct Window {
-    /// Its end.
+    /// The window's end.
     pub(super) t: Seconds,
-    /// What was seen; 0 for a mean that wasn't.
+    /// The observed means; 0 for one that wasn't observed.
     pub(super) observed: Observed,
 }
 
@@ -109,15 +109,15 @@ struct RawWindow {
 }
 
 impl Window {
-    /// Reads a line.
-    pub(super) fn read(line: &[u8]) -> Result<Self, String> {
+    /// Parses a line.
+    pub(super) fn parse(line: &[u8]) -> Result<Self, String> {
         let raw: RawWindow = fields(line)?;
-        let mean = |it: Option<AtLeast0>, name: &str| match it {
+        let mean = |value: Option<AtLeast0>, name: &str| match value {
             Some(value) => Ok(value.0),
-            None if raw.rate.0 > 0.0 => Err(format!("{name}: a window of a rate above 0 has one")),
+            None if raw.rate.0 > 0.0 => Err(format!("{name}: missing, but the rate is above 0")),
             None => Ok(0.0),
         };
-        let seen = |it: Option<AtLeast0>| it.map_or(0.0, |it| it.0);
+        let latency = |value: Option<AtLeast0>| value.map_or(0.0, |value| value.0);
         Ok(Self {
             t: raw.t,
             observed: Observed {
@@ -126,24 +126,24 @@ impl Window {
                     input: mean(raw.input, "input")?,
                     output: mean(raw.output, "output")?,
                 },
-                ttft_ms: seen(raw.ttft),
-                itl_ms: seen(raw.itl),
+                ttft_ms: latency(raw.ttft),
+                itl_ms: latency(raw.itl),
                 busy: usize::from(raw.rate.0 > 0.0),
             },
         })
     }
 }
 
-/// One request, from its dispatch to its last token.
+/// A request, from its dispatch to its last token.
 #[derive(Debug)]
 pub(super) struct Request<'a> {
     pub(super) dispatched_ms: f64,
-    /// `None`: it had no first token, or nobody saw it.
+    /// `None`: there was no first token, or its time is unknown.
     pub(super) first_ms: Option<f64>,
     pub(super) done_ms: f64,
     pub(super) input: f64,
     pub(super) output: f64,
-    /// Where it ran.
+    /// The server's endpoint.
     pub(super) endpoint: Cow<'a, str>,
 }
 
@@ -163,24 +163,21 @@ struct RawRequest<'a> {
 }
 
 impl<'a> Request<'a> {
-    /// Reads a line.
-    pub(super) fn read(line: &'a [u8]) -> Result<Self, String> {
+    /// Parses a line.
+    pub(super) fn parse(line: &'a [u8]) -> Result<Self, String> {
         let raw: RawRequest<'a> = fields(line)?;
         if raw.done < raw.dispatched {
             return Err(format!(
-                "done: {} lies before dispatched, {}",
+                "done: {} is before dispatched, {}",
                 raw.done, raw.dispatched
             ));
         }
         match raw.first {
             Some(first) if first < raw.dispatched => {
-                return Err(format!(
-                    "first: {first} lies before dispatched, {}",
-                    raw.dispatched
-                ));
+                return Err(format!("first: {first} is before dispatched, {}", raw.dispatched));
             }
             Some(first) if first > raw.done => {
-                return Err(format!("first: {first} lies after done, {}", raw.done));
+                return Err(format!("first: {first} is after done, {}", raw.done));
             }
             Some(_) | None => {}
         }
@@ -195,17 +192,17 @@ impl<'a> Request<'a> {
     }
 }
 
-/// A name, or a number for one. Absent or null: the only one.
+/// A name, or a number as a name. Absent or null: the only endpoint.
 #[derive(Default)]
 struct Endpoint<'a>(Cow<'a, str>);
 
 impl<'de: 'a, 'a> Deserialize<'de> for Endpoint<'a> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Names;
-        impl<'de> Visitor<'de> for Names {
+        struct EndpointVisitor;
+        impl<'de> Visitor<'de> for EndpointVisitor {
             type Value = Endpoint<'de>;
-            fn expecting(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
-                to.write_str("a name like \"127.0.0.1:8001\", or a whole number")
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a name like \"127.0.0.1:8001\", or a whole number")
             }
             fn visit_borrowed_str<E: de::Error>(self, name: &'de str) -> Result<Endpoint<'de>, E> {
                 Ok(Endpoint(Cow::Borrowed(name)))
@@ -220,7 +217,7 @@ impl<'de: 'a, 'a> Deserialize<'de> for Endpoint<'a> {
                 Ok(Endpoint::default())
             }
         }
-        deserializer.deserialize_any(Names)
+        deserializer.deserialize_any(EndpointVisitor)
     }
 }
 
@@ -233,23 +230,23 @@ mod tests {
         r#"{"t":1,"input":5,"output":2,"dispatched":1,"first":1.5,"done":2,"endpoint":"a"}"#;
 
     #[test]
-    fn the_form_shows_in_the_keys() {
-        assert_eq!(Form::of(WINDOW.as_bytes()), Ok(Form::Windows));
-        assert_eq!(Form::of(REQUEST.as_bytes()), Ok(Form::Requests));
-        assert_eq!(Form::Windows.check(WINDOW.as_bytes()), Ok(()));
+    fn format_follows_from_the_keys() {
+        assert_eq!(Format::detect(WINDOW.as_bytes()), Ok(Format::Windows));
+        assert_eq!(Format::detect(REQUEST.as_bytes()), Ok(Format::Requests));
+        assert_eq!(Format::Windows.check(WINDOW.as_bytes()), Ok(()));
         for line in [REQUEST, "{}", r#"{"t":1,"rate":2,"done":3}"#, "[1]", "", "null"] {
-            assert!(Form::Windows.check(line.as_bytes()).is_err(), "{line}");
+            assert!(Format::Windows.check(line.as_bytes()).is_err(), "{line}");
         }
     }
 
     #[test]
-    fn a_window_may_lack_what_was_not_seen() {
-        let of = |line: &str| Window::read(line.as_bytes());
-        let whole = of(WINDOW).expect("a window").observed;
+    fn window_may_lack_latencies_that_were_not_observed() {
+        let window = |line: &str| Window::parse(line.as_bytes());
+        let whole = window(WINDOW).expect("a window").observed;
         assert_eq!((whole.ttft_ms, whole.itl_ms, whole.busy), (35.0, 9.6, 1));
-        let half = of(r#"{"t":1,"rate":2,"input":5,"output":1,"ttft":null}"#).expect("a window");
+        let half = window(r#"{"t":1,"rate":2,"input":5,"output":1,"ttft":null}"#).expect("a window");
         assert_eq!((half.observed.ttft_ms, half.observed.itl_ms), (0.0, 0.0));
-        assert_eq!(of(r#"{"t":1,"rate":0}"#).expect("idle").observed.busy, 0);
+        assert_eq!(window(r#"{"t":1,"rate":0}"#).expect("idle").observed.busy, 0);
         for (from, to, why) in [
             (r#""input":512,"#, "", "input"),
             (r#""rate":2"#, r#""rate":-2"#, "rate"),
@@ -261,37 +258,36 @@ mod tests {
             (r#""t":1,"#, r#""t":1,"t":1,"#, "duplicate"),
             (r#""t":1,"#, r#""t":1,"x":1,"#, "`x`"),
         ] {
-            let why_not = of(&WINDOW.replace(from, to)).expect_err(to);
-            assert!(why_not.contains(why), "{to}: {why_not}");
+            let message = window(&WINDOW.replace(from, to)).expect_err(to);
+            assert!(message.contains(why), "{to}: {message}");
         }
     }
 
     #[test]
-    fn the_times_of_a_request_are_in_order() {
-        let of = |from: &str, to: &str| {
-            Request::read(REQUEST.replace(from, to).as_bytes())
-                .map(|it| (it.first_ms, it.endpoint.into_owned()))
+    fn times_of_a_request_must_be_in_order() {
+        let request = |from: &str, to: &str| {
+            Request::parse(REQUEST.replace(from, to).as_bytes())
+                .map(|request| (request.first_ms, request.endpoint.into_owned()))
         };
-        assert_eq!(of("", ""), Ok((Some(1_500.0), "a".into())));
-        assert_eq!(of("1.5", "null"), Ok((None, "a".into())));
-        assert_eq!(of(r#""a""#, "7"), Ok((Some(1_500.0), "7".into())));
-        assert_eq!(of(r#""a""#, "null"), Ok((Some(1_500.0), String::new())));
-        assert_eq!(of(r#","endpoint":"a""#, ""), Ok((Some(1_500.0), String::new())));
+        assert_eq!(request("", ""), Ok((Some(1_500.0), "a".into())));
+        assert_eq!(request("1.5", "null"), Ok((None, "a".into())));
+        assert_eq!(request(r#""a""#, "7"), Ok((Some(1_500.0), "7".into())));
+        assert_eq!(request(r#""a""#, "null"), Ok((Some(1_500.0), String::new())));
+        assert_eq!(
+            request(r#","endpoint":"a""#, ""),
+            Ok((Some(1_500.0), String::new()))
+        );
         for (from, to, why) in [
-            (
-                "\"done\":2",
-                "\"done\":0.5",
-                "done: 0.5 lies before dispatched, 1",
-            ),
-            ("1.5", "0.5", "first: 0.5 lies before dispatched, 1"),
-            ("1.5", "2.5", "first: 2.5 lies after done, 2"),
+            ("\"done\":2", "\"done\":0.5", "done: 0.5 is before dispatched, 1"),
+            ("1.5", "0.5", "first: 0.5 is before dispatched, 1"),
+            ("1.5", "2.5", "first: 2.5 is after done, 2"),
             (",\"done\":2", "", "`done`"),
             ("\"output\":2", "\"output\":-2", "output"),
             ("\"a\"", "-1", "endpoint"),
             ("\"a\"", "[]", "endpoint"),
         ] {
-            let why_not = of(from, to).expect_err(to);
-            assert!(why_not.contains(why), "{to}: {why_not}");
+            let message = request(from, to).expect_err(to);
+            assert!(message.contains(why), "{to}: {message}");
         }
     }
 }

@@ -1,24 +1,25 @@
-//! The picture of a fit: what was observed against what the parameters at its end say, with the line where both agree.
+//! The plot of a fit: observed values against those of the final parameters, with the line where both are equal.
 //!
-//! As SVG, with the fonts of whoever looks at it. Of many points it shows every n-th.
+//! The format is SVG, with the viewer's fonts. Long series are thinned to every n-th point.
 
 use std::fs::OpenOptions;
 use std::path::Path;
 
 use super::Error;
+
 #[cfg_attr(not(feature = "plots"), path = "plot/without_drawing.rs")]
 mod drawing;
 
-/// Points of one panel; when there are as many, every second is left away.
+/// Points of one panel; at this number, every second point is removed.
 const POINTS_MAX: usize = 4_000;
 
-/// Of a long series, a few: the first and every n-th.
+/// A thinned series: the first and then every n-th item.
 #[derive(Debug)]
 pub(super) struct Thinned<T> {
     pub(super) kept: Vec<T>,
     seen: u64,
-    /// Every so many are kept.
-    every: u64,
+    /// Every n-th item is kept, with this n.
+    step: u64,
 }
 
 impl<T> Default for Thinned<T> {
@@ -26,66 +27,66 @@ impl<T> Default for Thinned<T> {
         Self {
             kept: Vec::new(),
             seen: 0,
-            every: 1,
+            step: 1,
         }
     }
 }
 
 impl<T> Thinned<T> {
-    pub(super) fn take(&mut self, one: T) {
-        if self.seen.is_multiple_of(self.every) {
-            self.kept.push(one);
+    pub(super) fn push(&mut self, item: T) {
+        if self.seen.is_multiple_of(self.step) {
+            self.kept.push(item);
         }
         self.seen += 1;
         if self.kept.len() >= POINTS_MAX {
-            let mut nth = 0_usize;
+            let mut index = 0_usize;
             self.kept.retain(|_| {
-                nth += 1;
-                nth % 2 == 1
+                index += 1;
+                index % 2 == 1
             });
-            self.every *= 2;
+            self.step *= 2;
         }
     }
 }
 
-/// Whether a picture can be written there: asked before long work. What stands there is kept.
-pub(super) fn check(to: &Path) -> Result<(), Error> {
-    drawing::check(to)?;
-    let open = OpenOptions::new().create(true).append(true).open(to);
-    open.map(drop).map_err(Error::reading(to))
+/// Checks before long work that the file can be written. An existing file is kept.
+pub(super) fn check(path: &Path) -> Result<(), Error> {
+    drawing::check(path)?;
+    let open = OpenOptions::new().create(true).append(true).open(path);
+    open.map(drop).map_err(Error::reading(path))
 }
 
-/// What a picture shows.
+/// The points of a plot.
 #[derive(Debug, Default)]
 pub(super) struct Plot {
-    /// Observed, then fitted, in milliseconds.
+    /// Observed and fitted value, in milliseconds.
     itl: Thinned<(f64, f64)>,
     ttft: Thinned<(f64, f64)>,
 }
 
 impl Plot {
-    /// A time between tokens.
+    /// Adds a time between tokens.
     pub(super) fn itl(&mut self, observed_ms: f64, fitted_ms: f64) {
-        take(&mut self.itl, observed_ms, fitted_ms);
+        push(&mut self.itl, observed_ms, fitted_ms);
     }
 
-    /// A time to the first token.
+    /// Adds a time to the first token.
     pub(super) fn ttft(&mut self, observed_ms: f64, fitted_ms: f64) {
-        take(&mut self.ttft, observed_ms, fitted_ms);
+        push(&mut self.ttft, observed_ms, fitted_ms);
     }
 
-    /// Writes it to a file.
-    pub(super) fn write(&self, to: &Path) -> Result<(), Error> {
-        std::fs::write(to, drawing::svg(self)).map_err(|source| Error::Plot {
-            path: to.into(),
+    /// Writes the plot to a file.
+    pub(super) fn write(&self, path: &Path) -> Result<(), Error> {
+        std::fs::write(path, drawing::svg(self)).map_err(|source| Error::Plot {
+            path: path.into(),
             why: source.to_string(),
         })
     }
 }
 
-fn take(pairs: &mut Thinned<(f64, f64)>, observed_ms: f64, fitted_ms: f64) {
+fn push(pairs: &mut Thinned<(f64, f64)>, observed_ms: f64, fitted_ms: f64) {
     if observed_ms.is_finite() && fitted_ms.is_finite() {
-        pairs.take((observed_ms, fitted_ms));
+        pairs.push((observed_ms, fitted_ms));
     }
 }
 
@@ -94,17 +95,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn points_stay_few_and_even() {
+    fn thinned_points_are_few_and_evenly_spaced() {
         let mut pairs = Thinned::default();
-        for at in 0..100_000_u32 {
-            pairs.take((f64::from(at), 1.0));
+        for number in 0..100_000_u32 {
+            pairs.push((f64::from(number), 1.0));
         }
         assert!(
             (POINTS_MAX / 2..POINTS_MAX).contains(&pairs.kept.len()),
             "{}",
             pairs.kept.len()
         );
-        let steps: Vec<f64> = pairs.kept.windows(2).map(|it| it[1].0 - it[0].0).collect();
+        let steps: Vec<f64> = pairs.kept.windows(2).map(|pair| pair[1].0 - pair[0].0).collect();
         assert!(steps.iter().all(|step| *step == steps[0]), "{:?}", &steps[..9]);
     }
 }

@@ -1,4 +1,4 @@
-//! Learning from a file of windows: the Kalman filter's answer to each.
+//! Learning from a file of estimator with the Kalman filter.
 
 use std::io::Write;
 
@@ -8,53 +8,53 @@ use penstock_model::workload::Observed;
 
 use super::lines::Window;
 use super::plot::{Plot, Thinned};
-use super::{Answer, Error, Known, Source, Start, Summary, answer};
+use super::{Answer, Error, Learned, Source, Start, Summary, print};
 
-/// Learns from each window as it is read, and answers it.
+/// Learns from each window when it is read, and prints the result.
 pub(super) fn learn(
     source: &mut Source<'_>,
     start: Start,
     plot: Option<&mut Plot>,
     out: &mut impl Write,
 ) -> Result<Summary, Error> {
-    let mut windows = WindowEstimator::new(match start {
+    let mut estimator = WindowEstimator::new(match start {
         Start::Bootstrap => None,
         Start::Defaults => Some(DEFAULTS),
         Start::Given(parameters) => Some(parameters),
     });
-    let mut seen: Option<Thinned<Observed>> = plot.is_some().then(Thinned::default);
+    let mut observed: Option<Thinned<Observed>> = plot.is_some().then(Thinned::default);
     let mut last = None;
     while let Some(window) = source.next(|line| {
-        let window = Window::read(line)?;
+        let window = Window::parse(line)?;
         match last {
-            Some(before) if window.t < before => Err(format!("t: {} lies before {before}", window.t)),
+            Some(before) if window.t < before => Err(format!("t: {} is before {before}", window.t)),
             _ => Ok(window),
         }
     })? {
         last = Some(window.t);
-        let outcome = windows.observe(&window.observed);
-        answer(
+        let outcome = estimator.observe(&window.observed);
+        print(
             out,
             &Answer {
-                known: known(&windows),
-                nis: outcome.and_then(|it| it.nis),
-                accepted: outcome.is_some_and(|it| it.accepted),
-                condition: windows.condition(),
+                learned: learned(&estimator),
+                nis: outcome.and_then(|outcome| outcome.nis),
+                accepted: outcome.is_some_and(|outcome| outcome.accepted),
+                condition: estimator.condition(),
             },
         )?;
-        if let Some(seen) = &mut seen {
-            seen.take(window.observed);
+        if let Some(observed) = &mut observed {
+            observed.push(window.observed);
         }
         if source.is_drained() {
             out.flush()?;
         }
     }
-    if let (Some(plot), Some(seen)) = (plot, seen) {
-        draw(plot, &windows, seen);
+    if let (Some(plot), Some(observed)) = (plot, observed) {
+        draw(plot, &estimator, observed);
     }
-    let counts = windows.counts();
+    let counts = estimator.counts();
     Ok(Summary {
-        known: known(&windows),
+        learned: learned(&estimator),
         accepted: counts.accepted,
         rejected: counts.rejected,
         undefined: counts.undefined,
@@ -62,16 +62,16 @@ pub(super) fn learn(
     })
 }
 
-fn known(windows: &WindowEstimator) -> Known {
-    Known::new(windows.parameters(), windows.state())
+fn learned(estimator: &WindowEstimator) -> Learned {
+    Learned::new(estimator.parameters(), estimator.state())
 }
 
-/// What was seen, against what is believed at the end.
-fn draw(plot: &mut Plot, windows: &WindowEstimator, seen: Thinned<Observed>) {
-    let Some(parameters) = windows.parameters() else {
+/// Adds the observed values and those of the final parameters to the plot.
+fn draw(plot: &mut Plot, estimator: &WindowEstimator, observed: Thinned<Observed>) {
+    let Some(parameters) = estimator.parameters() else {
         return;
     };
-    for window in seen.kept {
+    for window in observed.kept {
         let Some(steady) = parameters.solve(&window.traffic).steady else {
             continue;
         };

@@ -1,4 +1,4 @@
-//! Draws the picture of a fit with plotters.
+//! Draws the plot of a fit with plotters.
 
 use std::path::Path;
 
@@ -6,23 +6,23 @@ use plotters::prelude::*;
 
 use super::{Error, Plot};
 
-/// Pixels of a panel.
+/// Pixels of one panel.
 const SIZE: (u32, u32) = (640, 560);
 
-/// Whether pictures can be drawn.
+/// Checks that this binary can draw plots.
 #[expect(clippy::unnecessary_wraps, reason = "a binary without plots fails here")]
 pub(super) const fn check(_to: &Path) -> Result<(), Error> {
     Ok(())
 }
 
-/// The picture as SVG.
+/// The plot as SVG.
 pub(super) fn svg(plot: &Plot) -> String {
     let panels: Vec<_> = [
         ("time between tokens", &plot.itl),
         ("time to the first token", &plot.ttft),
     ]
     .into_iter()
-    .filter(|(what, pairs)| !pairs.kept.is_empty() || *what == "time between tokens")
+    .filter(|(title, pairs)| !pairs.kept.is_empty() || *title == "time between tokens")
     .collect();
     let mut text = String::new();
     let columns = panels.len();
@@ -32,11 +32,11 @@ pub(super) fn svg(plot: &Plot) -> String {
         root.split_evenly((1, columns))
             .iter()
             .zip(panels)
-            .try_for_each(|(area, (what, pairs))| panel(area, what, &pairs.kept))
+            .try_for_each(|(area, (title, pairs))| panel(area, title, &pairs.kept))
     });
     drawn
         .and_then(|()| root.present())
-        .expect("invariant: a string takes what is drawn");
+        .expect("invariant: drawing into a string doesn't fail");
     drop(root);
     text
 }
@@ -44,12 +44,12 @@ pub(super) fn svg(plot: &Plot) -> String {
 type Area<'a> = DrawingArea<SVGBackend<'a>, plotters::coord::Shift>;
 type Drawn<'a> = Result<(), DrawingAreaErrorKind<<SVGBackend<'a> as DrawingBackend>::ErrorType>>;
 
-fn panel<'a>(area: &Area<'a>, what: &str, points: &[(f64, f64)]) -> Drawn<'a> {
+fn panel<'a>(area: &Area<'a>, title: &str, points: &[(f64, f64)]) -> Drawn<'a> {
     let all = || points.iter().flat_map(|(observed, fitted)| [*observed, *fitted]);
-    let most = all().fold(0.0, f64::max);
-    let range = 0.0..if most > 0.0 { most * 1.05 } else { 1.0 };
+    let max = all().fold(0.0, f64::max);
+    let range = 0.0..if max > 0.0 { max * 1.05 } else { 1.0 };
     let mut chart = ChartBuilder::on(area)
-        .caption(format!("{what}, {} points", points.len()), ("sans-serif", 18))
+        .caption(format!("{title}, {} points", points.len()), ("sans-serif", 18))
         .margin(16)
         .x_label_area_size(44)
         .y_label_area_size(64)
@@ -62,7 +62,7 @@ fn panel<'a>(area: &Area<'a>, what: &str, points: &[(f64, f64)]) -> Drawn<'a> {
         .label_style(("sans-serif", 13))
         .draw()?;
     let point = RGBColor(31, 119, 180).mix(0.45).filled();
-    chart.draw_series(points.iter().map(|at| Circle::new(*at, 2, point)))?;
+    chart.draw_series(points.iter().map(|center| Circle::new(*center, 2, point)))?;
     chart.draw_series(std::iter::once(PathElement::new(
         [(range.start, range.start), (range.end, range.end)],
         RGBColor(80, 80, 80).stroke_width(1),
@@ -75,7 +75,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_picture_is_svg_with_a_circle_a_point() {
+    fn plot_is_svg_with_one_circle_per_point() {
         let mut plot = Plot::default();
         let empty = svg(&plot);
         assert!(

@@ -1,4 +1,4 @@
-//! Stands in for the drawing of plots in a binary without the feature `plots`.
+//! Replaces the drawing of plots in a binary without the feature `plots`.
 
 use std::path::Path;
 
@@ -12,7 +12,7 @@ pub(super) fn check(to: &Path) -> Result<(), Error> {
     })
 }
 
-/// Nothing: [`check`] has failed before.
+/// Never called, because [`check`] fails before.
 pub(super) const fn svg(_plot: &Plot) -> String {
     String::new()
 }

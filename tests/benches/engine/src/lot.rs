@@ -1,14 +1,14 @@
-//! A seeded generator: the same requests in every run and for every subject.
+//! Drawing lots, seeded: the same requests in every run and for every subject.
 
 /// A linear congruential generator (Knuth, MMIX); its upper bits.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Lcg(u64);
+pub(crate) struct Lot(u64);
 
-impl Lcg {
+impl Lot {
     pub(crate) fn new(seed: u64) -> Self {
-        let mut lcg = Self(seed);
-        lcg.below(1);
-        lcg
+        let mut lot = Self(seed);
+        lot.below(1);
+        lot
     }
 
     /// A number below `end`.
