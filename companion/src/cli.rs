@@ -1,6 +1,6 @@
-//! The commands of the `penstock` binary, and what their ends mean for the exit code.
+//! The commands of the `penstock` binary.
 //!
-//! 0: done. 1: failed at run time. 2: bad usage or configuration.
+//! Exit codes: 0 for success, 1 for a failure at run time, 2 for bad usage or an invalid configuration.
 
 mod help;
 #[cfg(test)]
@@ -27,7 +27,7 @@ use tracing_subscriber::EnvFilter;
 struct Cli {
     #[command(subcommand)]
     command: Command,
-    /// What is logged, to stderr: `warn`, `debug`, `penstock=debug,h2=info`.
+    /// Filter for log messages on stderr: `warn`, `debug`, `penstock=debug,h2=info`.
     #[arg(
         long,
         global = true,
@@ -36,7 +36,7 @@ struct Cli {
         value_name = "FILTER"
     )]
     log: String,
-    /// How it is logged.
+    /// Format of log messages.
     #[arg(
         long,
         global = true,
@@ -55,37 +55,37 @@ enum LogFormat {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Run the companion alone.
+    /// Run the companion, without Envoy.
     Serve(serve::Args),
     /// Run Envoy, the filter and the companion in front of model servers.
     Up(up::Args),
-    /// Run a gateway in front of simulated servers, under the traffic of three tenants.
+    /// Run a gateway with simulated model servers and the traffic of three tenants.
     Demo(demo::Args),
     /// Check a configuration file.
     Validate(Validate),
     /// Print the Envoy bootstrap of a configuration.
     EnvoyConfig(envoy_config::Args),
-    /// Write the filter's wasm module to a file.
+    /// Write the filter's WebAssembly module to a file.
     Filter(filter_module::Args),
-    /// One look at a running gateway: pools, flows, endpoints, models, advice.
+    /// Print the state of a running gateway: pools, flows, endpoints, models, advice.
     Status(status_cmd::Args),
-    /// A live table of the same.
+    /// Show the state of a running gateway as a live table.
     Top(top::Args),
-    /// Run the engine over a script of operations.
+    /// Run the queueing engine over a script of operations.
     Replay(replay::Args),
-    /// The queueing model: what a server does under a load, what it can take, and what was learned of it.
+    /// Use the queueing model: solve it, size servers, learn its parameters, analyze a snapshot.
     Model(model_cli::Args),
-    /// Run an OpenAI-compatible server that batches like vLLM.
+    /// Run a simulated OpenAI-compatible model server.
     MockServer(mock_server::Args),
-    /// Print another system's queueing policy as a Penstock configuration.
+    /// Convert another system's queueing policy to a Penstock configuration.
     Import(import::Args),
-    /// Print what makes a shell complete commands and flags.
+    /// Print a shell's completion script.
     Completions(Completions),
 }
 
 #[derive(Debug, clap::Args)]
 struct Completions {
-    /// Which shell.
+    /// The shell.
     #[arg(value_enum, value_name = "SHELL")]
     shell: Shell,
 }
@@ -100,19 +100,19 @@ struct Validate {
     schema: bool,
 }
 
-/// All commands, with their help.
+/// All commands with their help pages.
 fn command() -> clap::Command {
-    help::dress(Cli::command())
+    help::add_pages(Cli::command())
 }
 
-/// What the shell reads to complete them.
+/// A shell's completion script.
 fn completions(shell: Shell) -> String {
     let mut script = Vec::new();
     clap_complete::generate(shell, &mut command(), "penstock", &mut script);
     String::from_utf8_lossy(&script).into_owned()
 }
 
-/// Runs the command that the process was started with.
+/// Parses the process' arguments and runs the command.
 #[must_use]
 pub fn main() -> ExitCode {
     let cli = match Cli::from_arg_matches(&command().get_matches()) {
@@ -141,20 +141,10 @@ pub fn main() -> ExitCode {
 async fn run(cli: Cli) -> ExitCode {
     match cli.command {
         Command::Serve(args) => ended(serve::run(args).await, serve::Error::exit_code),
-        Command::Up(args) => {
-            let format = match cli.log_format {
-                LogFormat::Text => "text",
-                LogFormat::Json => "json",
-            };
-            let flags = vec!["--log".into(), cli.log, "--log-format".into(), format.into()];
-            ended(
-                up::run(up::Options { flags, ..args.into() }).await,
-                up::Error::exit_code,
-            )
-        }
+        Command::Up(args) => run_up(args, cli.log, cli.log_format).await,
         Command::Demo(args) => ended(demo::run(args).await, demo::Error::exit_code),
         Command::EnvoyConfig(args) => match envoy_config::render(args) {
-            Ok(bootstrap) => said(&bootstrap),
+            Ok(bootstrap) => print(&bootstrap),
             Err(error) => failed(&error.to_string(), error.exit_code()),
         },
         Command::Filter(args) => ended(filter_module::write_to(&args.out), |_| 1),
@@ -162,7 +152,7 @@ async fn run(cli: Cli) -> ExitCode {
         Command::Status(args) => ended(status_cmd::run(args).await, top::Error::exit_code),
         Command::Top(args) => ended(top::run(args).await, top::Error::exit_code),
         Command::Replay(args) => match replay::run(&args) {
-            // As a compiler would: what a line is wrong in begins with its place.
+            // Like a compiler's messages, an error about a line starts with the line's place.
             Err(error @ replay::Error::Line { .. }) => {
                 eprintln!("{error}");
                 ExitCode::from(error.exit_code())
@@ -178,39 +168,50 @@ async fn run(cli: Cli) -> ExitCode {
         },
         Command::MockServer(args) => ended(mock_server::run(args).await, mock_server::Error::exit_code),
         Command::Import(args) => match import::run(&args) {
-            Ok(page) => said(&page),
+            Ok(page) => print(&page),
             Err(error) if error.has_place() => {
                 eprintln!("{error}");
                 ExitCode::from(error.exit_code())
             }
             Err(error) => failed(&error.to_string(), error.exit_code()),
         },
-        Command::Completions(args) => said(&completions(args.shell)),
+        Command::Completions(args) => print(&completions(args.shell)),
     }
 }
 
-/// A command's answer, on stdout. Who closed it, as `head` does, has read enough.
-fn said(answer: &str) -> ExitCode {
+/// Runs `up`. The companion that it starts gets the same log options.
+async fn run_up(args: up::Args, log: String, log_format: LogFormat) -> ExitCode {
+    let format = match log_format {
+        LogFormat::Text => "text",
+        LogFormat::Json => "json",
+    };
+    let flags = vec!["--log".into(), log, "--log-format".into(), format.into()];
+    let options = up::Options { flags, ..args.into() };
+    ended(up::run(options).await, up::Error::exit_code)
+}
+
+/// Prints a command's result on stdout. A reader that closes the pipe, as `head` does, is no error.
+fn print(text: &str) -> ExitCode {
     let mut out = io::stdout().lock();
-    match out.write_all(answer.as_bytes()).and_then(|()| out.flush()) {
+    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => ExitCode::SUCCESS,
-        Err(error) => failed(&format!("can't write the answer: {error}"), 1),
+        Err(error) => failed(&format!("can't write to stdout: {error}"), 1),
     }
 }
 
-/// Says that a file is valid or why it isn't, or prints what may stand in one.
+/// Checks a configuration file, or prints the JSON Schema.
 fn validate(args: &Validate) -> ExitCode {
     let Some(file) = &args.config else {
-        return said(&format!("{:#}\n", config::schema()));
+        return print(&format!("{:#}\n", config::schema()));
     };
     match config::Config::read(file) {
-        Ok(_) => said(&format!("{}: valid\n", file.display())),
+        Ok(_) => print(&format!("{}: valid\n", file.display())),
         Err(error) => failed(&error.to_string(), EXIT_USAGE),
     }
 }
 
-/// A command's end, as an exit code; an error is said first.
+/// Prints a command's error, if any, and returns the exit code.
 fn ended<E: std::error::Error>(result: Result<(), E>, code: impl Fn(&E) -> u8) -> ExitCode {
     match result {
         Ok(()) => ExitCode::SUCCESS,
@@ -218,8 +219,8 @@ fn ended<E: std::error::Error>(result: Result<(), E>, code: impl Fn(&E) -> u8) -
     }
 }
 
-/// Says why, and returns the exit code.
-fn failed(why: &str, code: u8) -> ExitCode {
-    eprintln!("penstock: {why}");
+/// Prints an error and returns the exit code.
+fn failed(message: &str, code: u8) -> ExitCode {
+    eprintln!("penstock: {message}");
     ExitCode::from(code)
 }

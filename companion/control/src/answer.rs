@@ -1,6 +1,6 @@
-//! The answer to a client whose request is rejected: status, code and message by outcome.
+//! What a client is told when its request doesn't go: the contract's table of statuses and codes.
 //!
-//! Every message says what happened and which setting to change.
+//! Every message says what happened and names what to change.
 
 use core::time::Duration;
 
@@ -9,23 +9,18 @@ use penstock_wire::names::code;
 
 use crate::limits::{REQUESTS_IN_ALL_MAX, REQUESTS_MAX};
 
-/// An answer of the gateway itself.
+/// An answer of ours.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Answer {
     pub(crate) status: u16,
     pub(crate) code: &'static str,
     pub(crate) message: String,
-    /// The client's library should not retry.
-    pub(crate) is_final: bool,
+    /// The client's library shouldn't try again by itself.
+    pub(crate) last_word: bool,
 }
 
-/// The answer to a request with this outcome; `None` if the request was granted or its client has left.
-pub(crate) fn for_outcome(
-    outcome: Outcome,
-    pool: &str,
-    policy: &Policy,
-    capacity_status: u16,
-) -> Option<Answer> {
+/// The answer to a request that left with this outcome; `None` for outcomes that go or have nobody to answer.
+pub(crate) fn to(outcome: Outcome, pool: &str, policy: &Policy, capacity_status: u16) -> Option<Answer> {
     let queue = &policy.queue;
     let (status, code, message) = match outcome {
         Outcome::Bypassed | Outcome::Leased | Outcome::Dispatched | Outcome::Cancelled => return None,
@@ -75,7 +70,7 @@ pub(crate) fn for_outcome(
         Outcome::ExpiredTtl => (
             capacity_status,
             code::QUEUE_TIMEOUT,
-            format!("Request timed out after {} in queue", duration_text(queue.ttl)),
+            format!("Request timed out after {} in queue", written(queue.ttl)),
         ),
         Outcome::RejectedUnmeetable => (
             429,
@@ -113,34 +108,34 @@ pub(crate) fn for_outcome(
             "The gateway could not decide on this request. Its log says why.".to_owned(),
         ),
     };
-    let is_final = matches!(outcome, Outcome::RejectedUnmeetable | Outcome::DeadlineExceeded);
+    let last_word = matches!(outcome, Outcome::RejectedUnmeetable | Outcome::DeadlineExceeded);
     Some(Answer {
         status,
         code,
         message,
-        is_final,
+        last_word,
     })
 }
 
-/// The code in the answer to a request with this outcome; `None` if such a request gets no answer.
+/// The code of `to`, for who has nobody to answer.
 #[must_use]
 pub fn code_of(outcome: Outcome) -> Option<&'static str> {
-    for_outcome(outcome, "", &Policy::default(), 503).map(|answer| answer.code)
+    to(outcome, "", &Policy::default(), 503).map(|answer| answer.code)
 }
 
-/// No pool serves this model.
+/// No pool has this model.
 pub(crate) fn unknown_model(model: &str) -> Answer {
     Answer {
         status: 404,
         code: code::MODEL_NOT_FOUND,
         message: format!("No pool serves the model `{model}`. Check its name, or add it to pools[].models."),
-        is_final: false,
+        last_word: false,
     }
 }
 
-/// The companion holds as many requests as it may: of one root context, or of all together.
-pub(crate) fn too_many(status: u16, is_context_full: bool) -> Answer {
-    let message = if is_context_full {
+/// The companion keeps as many requests as it may: `of_one` worker of an Envoy, or of all.
+pub(crate) fn too_many(status: u16, of_one: bool) -> Answer {
+    let message = if of_one {
         format!(
             "One worker of this Envoy holds {REQUESTS_MAX} requests, waiting and running, and may not hold more. Send \
              less at a time, or give Envoy more workers (--concurrency)."
@@ -155,11 +150,11 @@ pub(crate) fn too_many(status: u16, is_context_full: bool) -> Answer {
         status,
         code: code::QUEUE_FULL,
         message,
-        is_final: false,
+        last_word: false,
     }
 }
 
-/// The registration exceeds a limit of the protocol.
+/// Its filter says more of it than the protocol lets it.
 pub(crate) fn too_long() -> Answer {
     Answer {
         status: 400,
@@ -167,26 +162,26 @@ pub(crate) fn too_long() -> Answer {
         message:
             "A name that this request gives is longer than the gateway takes. Shorten its identity headers."
                 .to_owned(),
-        is_final: true,
+        last_word: true,
     }
 }
 
-/// The client of a requeued request has left: the HTTP stream of its first exchange has ended.
-pub(crate) fn client_left() -> Answer {
+/// Nobody is there to be answered: the stream that this request came by, before it entered again, is over.
+pub(crate) fn gone() -> Answer {
     Answer {
         status: 499,
         code: code::CANCELLED,
         message: "The client of this request has gone.".to_owned(),
-        is_final: true,
+        last_word: true,
     }
 }
 
-/// A duration in the format of the configuration.
-pub(crate) fn duration_text(duration: Duration) -> String {
-    if duration.subsec_millis() == 0 {
-        format!("{}s", duration.as_secs())
+/// A duration as the configuration writes it.
+pub(crate) fn written(of: Duration) -> String {
+    if of.subsec_millis() == 0 {
+        format!("{}s", of.as_secs())
     } else {
-        format!("{}ms", duration.as_millis())
+        format!("{}ms", of.as_millis())
     }
 }
 
@@ -195,23 +190,22 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_request_above_a_limit_is_told_which_limit() {
-        for (is_context_full, limit, advice) in [(true, "65536", "--concurrency"), (false, "1048576", "less")]
-        {
-            let Answer { code, message, .. } = too_many(503, is_context_full);
+    fn who_is_one_too_many_is_told_of_whom() {
+        for (of_one, limit, advice) in [(true, "65536", "--concurrency"), (false, "1048576", "less")] {
+            let Answer { code, message, .. } = too_many(503, of_one);
             assert_eq!(code, code::QUEUE_FULL);
             assert!(message.contains(limit) && message.contains(advice), "{message}");
             assert!(
                 !message.contains("total_capacity"),
-                "raising it wouldn't help: {message}"
+                "that wouldn't help: {message}"
             );
         }
     }
 
     #[test]
-    fn durations_are_written_as_in_the_configuration() {
-        assert_eq!(duration_text(Duration::from_secs(30)), "30s");
-        assert_eq!(duration_text(Duration::from_millis(250)), "250ms");
-        assert_eq!(duration_text(Duration::from_secs(90)), "90s");
+    fn durations_read_as_they_are_configured() {
+        assert_eq!(written(Duration::from_secs(30)), "30s");
+        assert_eq!(written(Duration::from_millis(250)), "250ms");
+        assert_eq!(written(Duration::from_secs(90)), "90s");
     }
 }

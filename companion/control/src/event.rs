@@ -1,217 +1,242 @@
-//! The inputs and outputs of a control.
+//! What a control is told, and what it says.
 
 use core::time::Duration;
 use std::sync::Arc;
 
 use penstock_engine::Outcome;
-use penstock_engine::input::PastUsage;
+use penstock_engine::input::{Band, PastUsage};
 use penstock_wire as wire;
 
-use crate::ids::ConnId;
-use crate::labels::Labels;
+use crate::autopilot::{Kept, Scraped};
 use crate::settings::{EndpointSettings, Settings};
-use penstock_autopilot::{Kept, Scraped};
+
+/// One gRPC stream, as the shell names it. Never used twice.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ConnId(pub u64);
 
 /// Everything that can happen to a control.
 #[derive(Clone, Debug)]
 pub enum Event {
-    /// A stream has opened.
+    /// A stream was opened.
     Opened(ConnId),
-    /// A frame has arrived.
+    /// A frame came in on it.
     Frame(ConnId, Box<wire::FilterFrame>),
-    /// A stream has ended, for any reason.
+    /// It ended, however.
     Closed(ConnId),
-    /// The health of an endpoint has changed.
+    /// An endpoint became ready, or is no longer.
     EndpointReady {
-        /// The pool's name. An unknown one is ignored.
+        /// The pool's name; unknown ones are ignored.
         pool: Arc<str>,
-        /// `ip:port`. An unknown one is ignored.
+        /// `ip:port`; unknown ones are ignored.
         address: String,
-        /// The endpoint passes its health check.
+        /// It passes its health check.
         ready: bool,
     },
-    /// The metrics of a model server were read.
+    /// What a server says of itself; `None`: it hasn't for too long.
     Scraped {
-        /// The pool's name. An unknown one is ignored.
+        /// The pool's name; unknown ones are ignored.
         pool: Arc<str>,
-        /// `ip:port`. An unknown one is ignored.
+        /// `ip:port`; unknown ones are ignored.
         address: String,
-        /// The metrics; `None` if reading them has failed for too long.
+        /// What it says.
         scraped: Option<Scraped>,
-        /// Adapters in the server's memory, by the names of their models; `None` if the server doesn't report them.
+        /// Adapters that it has in memory, by the names of their models; `None`: it doesn't say.
         adapters: Option<Box<[Box<str>]>>,
     },
-    /// Another configuration, whole, including the endpoints of pools whose endpoints are discovered. A pool is identified
-    /// by its name. A waiting request keeps its place, flow, band and target model. It is rejected with `rejected_invalid`
-    /// if its pool is gone or no longer serves its model. Running requests go on. Term and seed stay as they were.
+    /// Another configuration, whole: of a pool whose endpoints are discovered, those too. What waits keeps its place, its
+    /// flow, its band and its target, what runs runs on; pools are told apart by their names. What waits in a pool that is
+    /// gone, or that doesn't serve its model any more, is refused with `rejected_invalid`; what runs there ends as ever.
+    /// Term and seed stay as they were.
     Settings(Box<Settings>),
-    /// Another list of a pool's endpoints. An address that stays keeps its health and its running requests. A new address
-    /// has the health that its settings give. Requests on an endpoint that is gone go on. A waiting request whose
-    /// constraints leave no endpoint is rejected with `no_endpoints`.
+    /// A pool's endpoints are these from now on. An address that stays keeps what runs there and its health; of a new one
+    /// that is what its settings say. What runs on one that is gone ends as ever. What waits and is left with nowhere to
+    /// go by its own constraints is refused with `no_endpoints`.
     Endpoints {
-        /// The pool's name. An unknown one is ignored.
+        /// The pool's name; unknown ones are ignored.
         pool: Arc<str>,
         /// All of them, in order.
         endpoints: Vec<EndpointSettings>,
     },
-    /// Usage of a pool's flows from before this companion's start, or of another companion's grants. It counts in the windows
-    /// of the pool's discipline, if that has windows.
+    /// What flows of a pool used in an earlier life of this companion, or of what others grant: it counts in their windows,
+    /// where the pool's discipline has such.
     Used {
-        /// The pool's name. An unknown one is ignored.
+        /// The pool's name; unknown ones are ignored.
         pool: Arc<str>,
-        /// Flows, costs and ages.
+        /// Whose, how much, and how long ago.
         past: Vec<PastUsage>,
     },
-    /// Reject new and waiting requests (`true`), or take requests again (`false`).
+    /// Refuse everything new and all that waits (`true`), or take requests again (`false`).
     Drain(bool),
-    /// Another companion takes over: every session gets a Bye and is closed, and nothing is granted any more.
+    /// Another companion takes over: every session is told Bye and closed, nothing is granted from here on.
     HandOver,
 }
 
-/// An output of a control.
+/// What a control says.
 #[derive(Clone, Debug)]
 pub enum Output {
     /// Send this frame.
     Send(ConnId, Box<wire::CompanionFrame>),
-    /// Close the stream, for this reason. Frames that were output before are still sent.
+    /// Close the stream; what was sent before must still go out.
     Close(ConnId, &'static str),
     /// For metrics and logs.
     Observe(Observation),
 }
 
-/// An event for metrics and logs.
+/// Whose request it is: the labels of its metrics and log lines. Shared by all that is said of one request.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Labels {
+    /// The pool's name; `none` for a request that has none.
+    pub pool: Arc<str>,
+    /// The model asked for.
+    pub model: Box<str>,
+    /// The model that the server is asked for.
+    pub target_model: Box<str>,
+    /// The flow; empty: anonymous.
+    pub flow: Box<str>,
+    /// The flow mustn't be shown: it comes from a body, or is a user.
+    pub private: bool,
+    /// The band.
+    pub band: Band,
+    /// The policy class it came in by; empty: its pool has none.
+    pub class: Box<str>,
+    /// The client's `x-request-id`.
+    pub request_id: Box<str>,
+    /// The client's `traceparent`; empty: it sent none, or nobody traces.
+    pub traceparent: Box<str>,
+}
+
+/// Something worth counting or logging.
 #[derive(Clone, Debug)]
 pub enum Observation {
-    /// A session has opened: its Hello is complete.
+    /// A session said Hello.
     SessionOpened {
         /// Its stream.
         conn: ConnId,
-        /// Envoy's node name.
+        /// Which Envoy it is.
         node: Box<str>,
-        /// Waiting requests in its Hello.
+        /// Requests it brought along, waiting.
         waiting: usize,
-        /// Running requests in its Hello.
+        /// And running.
         running: usize,
     },
-    /// A session has closed.
+    /// A session is over.
     SessionClosed {
         /// Its stream.
         conn: ConnId,
-        /// The reason.
+        /// Why.
         why: &'static str,
     },
-    /// A session has closed without Bye, and its root context has no other stream. Its requests keep their place for
+    /// It ended without Bye, and no other stream speaks for its filter: what that has keeps its place and its stock for
     /// [`wire::limits::SESSION_GRACE`].
     SessionOrphaned {
         /// Its stream.
         conn: ConnId,
-        /// Its waiting requests.
+        /// Requests of its filter that wait.
         waiting: usize,
-        /// Its running requests.
+        /// And that run.
         running: usize,
     },
-    /// An endpoint was marked down because requests failed there.
+    /// An endpoint is marked down: requests failed there.
     EndpointDown {
         /// The pool's name.
         pool: Arc<str>,
-        /// The endpoint's address.
+        /// Its address.
         endpoint: Box<str>,
     },
-    /// An endpoint that was marked down is probed.
+    /// An endpoint that was marked down is tried again.
     EndpointBack {
         /// The pool's name.
         pool: Arc<str>,
-        /// The endpoint's address.
+        /// Its address.
         endpoint: Box<str>,
     },
-    /// A request has arrived.
+    /// A request came.
     Arrived(Arc<Labels>),
-    /// A deadline header that the pool uses is not a valid number, and is ignored.
+    /// Its client's deadline, or target for the first token where that counts, is no time and is ignored.
     BadDeadline(Arc<Labels>),
-    /// A request claimed a higher priority than its tenant or a client without trust may have, and got a lower band.
+    /// It claimed a higher priority than its tenant may have, or than one gets that isn't trusted: it has a lower one.
     PriorityLowered(Arc<Labels>),
-    /// A granted request waits again, because no endpoint took it or its endpoints are gone. It keeps the outcome of its
-    /// first grant.
+    /// No server took it, or the one it was granted to isn't there any more: it waits again. Its outcome stays that of its first admission.
     Requeued(Arc<Labels>),
-    /// The outcome of a request: it left the queue, or never entered it.
+    /// A request left the queue, or never entered it.
     Decided {
-        /// Of the request.
+        /// Whose.
         labels: Arc<Labels>,
-        /// The outcome.
+        /// How.
         outcome: Outcome,
-        /// The code of the answer; empty for a granted request.
+        /// The code of the answer; empty for one that goes.
         code: &'static str,
-        /// Since the request's arrival.
+        /// Since its arrival.
         waited: Duration,
-        /// The first choice of the grant; empty for a request that isn't granted.
+        /// The first choice; empty for one that doesn't go.
         endpoint: Arc<str>,
     },
-    /// The filter answered a request by itself.
+    /// The filter answered by itself.
     Refused {
-        /// Of the request.
+        /// Whose.
         labels: Arc<Labels>,
         /// An outcome's name.
         outcome: Box<str>,
         /// The code of the answer.
         code: Box<str>,
     },
-    /// Envoy sent a request to an endpoint that wasn't granted.
+    /// A server answered from another endpoint than was granted.
     Misrouted {
-        /// Of the request.
+        /// Whose.
         labels: Arc<Labels>,
-        /// The endpoint's address.
+        /// Where Envoy sent it.
         endpoint: Box<str>,
     },
-    /// The parameters of a variant have changed enough to be stored.
+    /// A variant's parameters are known better: worth keeping.
     Learned {
         /// The pool's name.
         pool: Arc<str>,
-        /// The variant's name.
+        /// Which variant.
         variant: String,
-        /// The parameters.
+        /// What is known.
         kept: Kept,
     },
-    /// A cost was settled that counts in a window. Only of pools whose settings are
+    /// A cost was settled that counts in a window, just now: of pools whose settings are
     /// [`reported`](crate::PoolSettings::reported).
     Used {
         /// The pool's name.
         pool: Arc<str>,
-        /// Flow and cost. The flow may be private.
+        /// Whose, and how much. The flow may be nobody's business.
         used: PastUsage,
     },
     /// A granted request has ended.
     Completed {
-        /// Of the request.
+        /// Whose.
         labels: Arc<Labels>,
-        /// The outcome of its first grant.
+        /// How it was let go.
         outcome: Outcome,
-        /// In the queue, from the arrival to the last grant.
+        /// In the queue, from its arrival until it was let go.
         waited: Duration,
-        /// The last address that Envoy used; empty if it used none.
+        /// The last address that Envoy used; empty: none.
         endpoint: Arc<str>,
-        /// The HTTP status that the client got; 0 if it got none.
+        /// What the client got; 0: nothing.
         status: u16,
-        /// From the arrival to the first byte of the response, including the wait; `None` without a response.
+        /// From its arrival to the first byte of the answer, the wait included; `None`: there was none.
         ttft: Option<Duration>,
-        /// Mean time between tokens; `None` with fewer than two, or if they weren't counted.
+        /// Mean time between tokens; `None`: fewer than two, or not counted.
         itl: Option<Duration>,
-        /// From the arrival to the end.
+        /// From its arrival to the end.
         duration: Duration,
-        /// As the model server counted.
+        /// As the server counted.
         prompt_tokens: Option<u64>,
-        /// As the model server counted, otherwise the events of the stream.
+        /// As the server counted, else the stream's events.
         output_tokens: Option<u64>,
     },
-    /// A request has ended after its first grant, and no endpoint is known to have ended it: its client left before it was
-    /// sent, its session is gone, or no endpoint took it and it waited too long for another one.
+    /// A request that had been let go has ended, and not at a server that anybody saw: its client left before it was
+    /// sent, its session is gone, or no server took it and it waited for another one too long.
     Dropped {
-        /// Of the request.
+        /// Whose.
         labels: Arc<Labels>,
-        /// The outcome of its first grant.
+        /// How it was let go.
         outcome: Outcome,
-        /// The code of the answer; empty if there was none.
+        /// The code of the answer; empty: nobody was answered.
         code: &'static str,
-        /// In the queue, from the arrival to the last grant, or to the end if the request waited again.
+        /// In the queue, from its arrival until it was let go last, or until its end if it waited again.
         waited: Duration,
     },
 }

