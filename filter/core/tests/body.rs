@@ -1,4 +1,4 @@
-//! What the body scanner reads and what it refuses, in the words its clients see.
+//! The fields that the body scanner extracts, and the messages with which it refuses a body.
 
 use std::sync::Arc;
 
@@ -17,7 +17,7 @@ fn refusal(body: &[u8]) -> String {
 }
 
 #[test]
-fn a_chat_request() {
+fn chat_request_is_scanned() {
     let body = scan(
         br#"{"model": "m-1", "user": "bob", "stream": true, "max_tokens": 99, "max_completion_tokens": 64,
              "temperature": 0.5, "stop": ["x"], "metadata": {"model": "no", "user": "no"},
@@ -41,7 +41,7 @@ fn a_chat_request() {
 }
 
 #[test]
-fn prompts_of_the_other_apis() {
+fn prompts_of_the_other_apis_are_counted() {
     for (body, bytes) in [
         (r#"{"model":"m","prompt":"four"}"#, 4),
         (r#"{"model":"m","prompt":["four","five5"]}"#, 9),
@@ -92,7 +92,7 @@ fn escaped_keys_are_the_same_keys() {
 }
 
 #[test]
-fn the_last_word_on_other_keys_counts() {
+fn last_of_several_equal_keys_counts() {
     let body =
         scan(br#"{"model":"m","user":"a","stream":true,"user":null,"tenant":"t","stream":false}"#).unwrap();
     assert_eq!(body.identities, [None, Some("t".into())]);
@@ -100,7 +100,7 @@ fn the_last_word_on_other_keys_counts() {
 }
 
 #[test]
-fn long_identities_are_cut_and_long_models_refused() {
+fn long_identities_are_cut_and_long_models_are_refused() {
     let long = "ü".repeat(200);
     let body = scan(format!(r#"{{"model":"m","user":"{long}"}}"#).as_bytes()).unwrap();
     assert_eq!(body.identities[0].as_deref(), Some("ü".repeat(128).as_str()));
@@ -111,7 +111,7 @@ fn long_identities_are_cut_and_long_models_refused() {
 }
 
 #[test]
-fn a_key_that_only_begins_like_ours_is_another() {
+fn longer_key_with_the_same_prefix_is_another_key() {
     let key = "model".to_owned() + &"x".repeat(500);
     assert_eq!(
         scan(format!(r#"{{"{key}":"no","model":"m"}}"#).as_bytes())
@@ -122,7 +122,7 @@ fn a_key_that_only_begins_like_ours_is_another() {
 }
 
 #[test]
-fn lone_surrogates_are_taken_for_one_character() {
+fn lone_surrogates_become_the_replacement_character() {
     assert_eq!(
         scan(br#"{"model":"m","prompt":"\ud83dx\ude00\ud83d\ud83d\ude00"}"#)
             .unwrap()
@@ -132,7 +132,7 @@ fn lone_surrogates_are_taken_for_one_character() {
 }
 
 #[test]
-fn refusals_name_the_problem_and_the_place() {
+fn refusals_name_the_problem_and_its_position() {
     let deep = [br#"{"model":"m","x":"#.as_slice(), &[b'['; 200]].concat();
     for (body, message) in [
         (
@@ -240,13 +240,13 @@ fn hashes(body: &str) -> Vec<u64> {
 }
 
 #[test]
-fn what_counts_as_prompt_is_hashed() {
+fn counted_prompt_text_is_hashed() {
     let (long, data) = ("x".repeat(300), "A".repeat(9_000));
     let chat =
         |content: &str| format!(r#"{{"model":"m","user":"{long}","messages":[{{"content":{content}}}]}}"#);
     assert!(hashes(&chat("\"short\"")).is_empty());
     assert_eq!(hashes(&chat(&format!("\"{long}\""))).len(), 1);
-    // An attachment counts up to its limit: 4,096 bytes are nine offsets.
+    // An attachment counts up to its limit of 4,096 bytes, which is nine offsets.
     let image = |data: &str| {
         hashes(&chat(&format!(
             r#"[{{"type":"image_url","image_url":{{"url":"{data}"}}}}]"#
@@ -255,10 +255,10 @@ fn what_counts_as_prompt_is_hashed() {
     assert_eq!(image(&data).len(), 9);
     assert_eq!(image(&format!("{data}BBB")), image(&data));
     assert_ne!(image(&format!("B{data}")), image(&data));
-    // Two attachments have a limit each.
+    // Each attachment has a separate limit.
     let both = format!(r#"[{{"url":"{data}"}},{{"url":"{data}"}}]"#);
     assert_eq!(hashes(&chat(&both)).len(), 11);
-    // Ids of tokens are numbers of four bytes.
+    // A token id is hashed as a number of four bytes.
     let ids = |last: u32| {
         let ids: Vec<_> = (0..99).chain([last]).map(|id| id.to_string()).collect();
         hashes(&format!(r#"{{"model":"m","prompt":[{}]}}"#, ids.join(",")))

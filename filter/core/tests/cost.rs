@@ -1,7 +1,7 @@
-//! What a request costs the worker: allocations, words to the companion, questions to the host, changes to headers.
+//! The cost of a request in the worker: allocations, messages, host calls for properties, and header edits.
 //!
-//! Counted, not timed, so that the same code gives the same numbers everywhere. Whoever makes a request dearer sees it
-//! here first, and raises the number knowingly.
+//! The costs are counted, not timed, so that the same code gives the same numbers on every machine. A change that makes a
+//! request more expensive fails here, and must raise a bound on purpose.
 #![cfg(not(target_arch = "wasm32"))]
 
 use std::{
@@ -23,34 +23,34 @@ use penstock_filter_core::{
 use penstock_wire::{Command, CompanionFrame, Grant, HelloAck, command::Kind};
 use prost::Message;
 
-/// What this thread has allocated so far.
+/// An allocator that counts the allocations of each thread.
 struct Counting;
 
 thread_local! {
     static ALLOCATIONS: Cell<(u64, u64)> = const { Cell::new((0, 0)) };
 }
 
-// SAFETY: all is left to the system's allocator; a thread's count is its own, and needs no allocation.
+// SAFETY: all calls are forwarded to the system's allocator. The counter is thread-local and needs no allocation.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        ALLOCATIONS.with(|it| {
-            let (count, bytes) = it.get();
-            it.set((count + 1, bytes + layout.size() as u64));
+        ALLOCATIONS.with(|counter| {
+            let (count, bytes) = counter.get();
+            counter.set((count + 1, bytes + layout.size() as u64));
         });
-        // SAFETY: the caller's promise is passed on.
+        // SAFETY: the caller upholds the contract of `alloc`.
         unsafe { System.alloc(layout) }
     }
 
-    unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
-        // SAFETY: as above.
-        unsafe { System.dealloc(at, layout) };
+    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
+        // SAFETY: the caller upholds the contract of `dealloc`.
+        unsafe { System.dealloc(pointer, layout) };
     }
 }
 
 #[global_allocator]
 static COUNTING: Counting = Counting;
 
-/// A host that counts what it is asked.
+/// A host that counts the properties that are fetched.
 #[derive(Default)]
 struct Host {
     properties: Cell<u64>,
@@ -69,9 +69,9 @@ impl Properties for Host {
 }
 
 #[derive(Debug)]
-struct Alone;
+struct SingleWorker;
 
-impl SharedData for Alone {
+impl SharedData for SingleWorker {
     fn get(&self, _: &str) -> Option<(Vec<u8>, u32)> {
         None
     }
@@ -86,9 +86,9 @@ struct Cost {
     allocations: u64,
     allocated: u64,
     properties: u64,
-    said: u64,
-    said_bytes: u64,
-    heard_bytes: u64,
+    sent: u64,
+    sent_bytes: u64,
+    received_bytes: u64,
     edits: u64,
 }
 
@@ -96,10 +96,10 @@ struct Rig {
     worker: Worker,
     host: Host,
     now: Instant,
-    heard: u64,
-    said: (u64, u64),
+    received: u64,
+    sent: (u64, u64),
     edits: u64,
-    heard_bytes: u64,
+    received_bytes: u64,
 }
 
 const CONFIG: &str = r#"{"companion": "c", "node": "n", "requeue": "127.0.0.1:1", "routes_tell": true, "policy": {
@@ -122,19 +122,19 @@ impl Rig {
         let config = Config::parse(CONFIG.as_bytes()).expect("the configuration is right");
         let now = Instant::from_nanos(1_000_000_000_000);
         let mut rig = Self {
-            worker: Worker::new(now, &draw, &config, Box::new(Alone)),
+            worker: Worker::new(now, &draw, &config, Box::new(SingleWorker)),
             host: Host::default(),
             now,
-            heard: 0,
-            said: (0, 0),
+            received: 0,
+            sent: (0, 0),
             edits: 0,
-            heard_bytes: 0,
+            received_bytes: 0,
         };
         rig.worker.handle_tick(rig.now);
         rig.effects();
         rig.worker.handle_opened(rig.now);
         rig.effects();
-        rig.hear(Kind::HelloAck(HelloAck { version: 2, term: 1 }));
+        rig.receive(Kind::HelloAck(HelloAck { version: 2, term: 1 }));
         rig
     }
 
@@ -142,8 +142,8 @@ impl Rig {
         while let Some(effect) = self.worker.poll_effect() {
             match effect {
                 Effect::Session(SessionEffect::Send(message)) => {
-                    self.said.0 += 1;
-                    self.said.1 += message.len() as u64;
+                    self.sent.0 += 1;
+                    self.sent.1 += message.len() as u64;
                 }
                 Effect::Session(_) | Effect::Reply { .. } => {}
                 Effect::Resume { edits, .. } => self.edits += edits.len() as u64,
@@ -151,20 +151,20 @@ impl Rig {
         }
     }
 
-    fn hear(&mut self, kind: Kind) {
-        self.heard += 1;
+    fn receive(&mut self, kind: Kind) {
+        self.received += 1;
         let frame = CompanionFrame {
-            seq: self.heard,
-            ack: self.said.0,
+            seq: self.received,
+            ack: self.sent.0,
             commands: vec![Command { kind: Some(kind) }],
         };
         let frame = frame.encode_to_vec();
-        self.heard_bytes += frame.len() as u64;
+        self.received_bytes += frame.len() as u64;
         self.worker.handle_message(self.now, &frame);
         self.effects();
     }
 
-    /// One request from its headers to its log entry. Maps and slices are the host's: what they take isn't counted.
+    /// Handles one request from its headers to its log entry. The host's maps and slices aren't counted.
     fn request(&mut self, body: &[u8], answer: &[(&str, &str)], chunks: &[&[u8]]) -> Cost {
         let request = serialize([
             (":authority", "gateway.example:8080"),
@@ -181,10 +181,10 @@ impl Rig {
         ]);
         let answer = serialize(answer.iter().copied());
         let before = (
-            self.said,
+            self.sent,
             self.edits,
             self.host.properties.get(),
-            self.heard_bytes,
+            self.received_bytes,
         );
         let (mut allocations, mut allocated) = (0, 0);
         let mut count = |rig: &mut Self, f: &mut dyn FnMut(&mut Self)| {
@@ -227,7 +227,7 @@ impl Rig {
             target_model: String::new(),
             requeue: true,
         }));
-        count(self, &mut |rig| rig.hear(grant.take().expect("once")));
+        count(self, &mut |rig| rig.receive(grant.take().expect("once")));
         count(self, &mut |rig| {
             let headers = Headers::new(&answer);
             let responded =
@@ -236,9 +236,9 @@ impl Rig {
             rig.edits += responded.edits.len() as u64;
             rig.effects();
         });
-        for (at, chunk) in chunks.iter().enumerate() {
+        for (index, chunk) in chunks.iter().enumerate() {
             let mut slice = Some(chunk.to_vec());
-            let end = at + 1 == chunks.len();
+            let end = index + 1 == chunks.len();
             count(self, &mut |rig| {
                 let read = |_, _| slice.take();
                 rig.worker
@@ -254,19 +254,19 @@ impl Rig {
             allocations,
             allocated,
             properties: self.host.properties.get() - before.2,
-            said: self.said.0 - before.0.0,
-            said_bytes: self.said.1 - before.0.1,
-            heard_bytes: self.heard_bytes - before.3,
+            sent: self.sent.0 - before.0.0,
+            sent_bytes: self.sent.1 - before.0.1,
+            received_bytes: self.received_bytes - before.3,
             edits: self.edits - before.1,
         }
     }
 }
 
-/// The least of a few equal ones: the first grow tables, and now and then one splits.
+/// The least cost of several equal requests: the first ones grow tables, and a tree node splits now and then.
 fn least(mut run: impl FnMut(&mut Rig) -> Cost) -> Cost {
     let mut rig = Rig::new();
     let costs = (0..32).map(|_| run(&mut rig));
-    costs.min_by_key(|it| it.allocations).expect("some")
+    costs.min_by_key(|cost| cost.allocations).expect("some")
 }
 
 fn chat() -> Vec<u8> {
@@ -276,7 +276,7 @@ fn chat() -> Vec<u8> {
 }
 
 #[test]
-fn an_answer_as_a_whole() {
+fn cost_of_a_whole_response() {
     let cost = least(|rig| {
         let headers = [
             (":status", "200"),
@@ -289,14 +289,14 @@ fn an_answer_as_a_whole() {
         rig.request(&chat(), &headers, &[answer])
     });
     println!("{cost:?}");
-    assert_eq!(cost.said, 2, "Register and Completed: {cost:?}");
+    assert_eq!(cost.sent, 2, "Register and Completed: {cost:?}");
     assert!(cost.allocations <= 32, "{cost:?}");
     assert_eq!(cost.properties, 0, "the headers say where it went: {cost:?}");
 }
 
 #[test]
-fn an_answer_as_a_stream() {
-    let of = |chunks: usize| {
+fn cost_of_a_streamed_response() {
+    let stream = |chunks: usize| {
         least(|rig| {
             let headers = [
                 (":status", "200"),
@@ -307,9 +307,9 @@ fn an_answer_as_a_stream() {
             rig.request(&chat(), &headers, &vec![chunk; chunks])
         })
     };
-    let (few, many) = (of(2), of(102));
+    let (few, many) = (stream(2), stream(102));
     println!("{few:?}\n{many:?}");
-    assert_eq!(few.said, 3, "Register, Started and Completed: {few:?}");
+    assert_eq!(few.sent, 3, "Register, Started and Completed: {few:?}");
     assert!(few.allocations <= 34, "{few:?}");
     assert_eq!(few.allocations, many.allocations, "a chunk allocates nothing");
     assert_eq!(few.properties, many.properties);

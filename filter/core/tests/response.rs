@@ -1,4 +1,4 @@
-//! What the response scanner learns from answers of each API, and how little it minds the rest.
+//! The facts that the response scanner extracts from responses of each API, and its tolerance of malformed ones.
 
 use penstock_filter_core::{
     response::{Format, ResponseScanner, ResponseStats},
@@ -23,20 +23,20 @@ fn usage(prompt: u64, cached: Option<u64>, output: Option<u64>) -> Usage {
 }
 
 #[test]
-fn formats_by_headers() {
-    let of = |kind: &str, coding: Option<&str>| {
+fn format_follows_the_headers() {
+    let format = |kind: &str, coding: Option<&str>| {
         Format::from_headers(Some(kind.as_bytes()), coding.map(str::as_bytes))
     };
-    assert_eq!(of("text/event-stream", None), Format::Sse);
-    assert_eq!(of("Text/Event-Stream; charset=utf-8", None), Format::Sse);
-    assert_eq!(of("application/json", Some("identity")), Format::Json);
-    assert_eq!(of("application/json", Some("gzip")), Format::Opaque);
-    assert_eq!(of("text/plain", None), Format::Opaque);
+    assert_eq!(format("text/event-stream", None), Format::Sse);
+    assert_eq!(format("Text/Event-Stream; charset=utf-8", None), Format::Sse);
+    assert_eq!(format("application/json", Some("identity")), Format::Json);
+    assert_eq!(format("application/json", Some("gzip")), Format::Opaque);
+    assert_eq!(format("text/plain", None), Format::Opaque);
     assert_eq!(Format::from_headers(None, None), Format::Opaque);
 }
 
 #[test]
-fn usage_of_whole_documents() {
+fn usage_of_whole_documents_is_read() {
     for (body, expected) in [
         (
             r#"{"choices":[{"message":{"content":"{\"usage\":{\"prompt_tokens\":9}}"}}],
@@ -71,7 +71,7 @@ fn usage_of_whole_documents() {
 }
 
 #[test]
-fn a_chat_stream() {
+fn chat_stream_is_read() {
     let body = concat!(
         "data: {\"choices\":[{\"delta\":{\"role\":\"assistant\",\"content\":\"\"}}]}\n\n",
         "data: {\"choices\":[{\"delta\":{\"content\":\"a\"}}],\"usage\":null}\n\n",
@@ -89,7 +89,7 @@ fn a_chat_stream() {
 }
 
 #[test]
-fn a_messages_stream() {
+fn messages_stream_is_read() {
     let body = concat!(
         "event: message_start\ndata: {\"type\":\"message_start\",\"message\":{\"usage\":{\"input_tokens\":25,\"cache_read_input_tokens\":5,\"output_tokens\":1}}}\n\n",
         "event: content_block_start\ndata: {\"type\":\"content_block_start\",\"index\":0,\"content_block\":{\"type\":\"text\",\"text\":\"\"}}\n\n",
@@ -106,7 +106,7 @@ fn a_messages_stream() {
 }
 
 #[test]
-fn a_responses_stream() {
+fn responses_stream_is_read() {
     let body = concat!(
         "event: response.output_text.delta\ndata: {\"type\":\"response.output_text.delta\",\"delta\":\"In\"}\n\n",
         "event: response.output_text.done\ndata: {\"type\":\"response.output_text.done\",\"text\":\"In\"}\n\n",
@@ -118,7 +118,7 @@ fn a_responses_stream() {
 }
 
 #[test]
-fn an_event_without_its_blank_line_counts() {
+fn last_event_counts_without_its_blank_line() {
     assert_eq!(
         stats(Format::Sse, "data: {\"choices\":[{\"text\":\"c\"}]}").text_events,
         1
@@ -130,7 +130,7 @@ fn an_event_without_its_blank_line_counts() {
 }
 
 #[test]
-fn times_are_those_of_the_bytes() {
+fn times_of_first_and_last_byte_are_recorded() {
     let mut scanner = ResponseScanner::new(Format::Opaque);
     assert!(!scanner.wants_bytes());
     for nanos in [5, 7, 9] {

@@ -1,4 +1,4 @@
-//! Bodies arrive split anywhere: every split says the same, and the same as a slow, obvious reader.
+//! Bodies arrive in arbitrary slices: every split gives the same result, which is that of a simple reference reader.
 #![cfg(not(target_arch = "wasm32"))]
 
 use std::sync::Arc;
@@ -18,7 +18,7 @@ fn scan(parts: &[&[u8]]) -> Result<Body, BodyError> {
     scanner.finish()
 }
 
-/// The same with hashes of the prompt's beginnings.
+/// Scans with prefix hashes. Returns the prompt bytes and the hashes.
 fn hashes(parts: &[&[u8]]) -> Result<(u64, Vec<u64>), BodyError> {
     let mut scanner = BodyScanner::new(Arc::from([])).hashing();
     for part in parts {
@@ -29,7 +29,7 @@ fn hashes(parts: &[&[u8]]) -> Result<(u64, Vec<u64>), BodyError> {
         .map(|body| (body.prompt_bytes, body.prefix_hashes))
 }
 
-/// Every character escaped, as a client may write it.
+/// A JSON string with every character escaped.
 fn escaped(text: &str) -> String {
     text.encode_utf16().map(|unit| format!("\\u{unit:04x}")).collect()
 }
@@ -42,7 +42,7 @@ fn stats(format: Format, parts: &[&[u8]]) -> ResponseStats {
     scanner.stats()
 }
 
-/// Every split in two, and all bytes one by one.
+/// Checks that every split in two, and single bytes, give the same result.
 fn for_splits<T: PartialEq + std::fmt::Debug>(bytes: &[u8], read: impl Fn(&[&[u8]]) -> T) {
     let whole = read(&[bytes]);
     for at in 0..=bytes.len() {
@@ -117,8 +117,8 @@ fn request() -> impl Strategy<Value = Value> {
     })
 }
 
-/// What the scanner should say, read off the parsed tree; none: it should refuse.
-fn model_of(document: &Value) -> Option<Body> {
+/// The expected fields, from the parsed tree; `None`: the scanner must refuse.
+fn expected_body(document: &Value) -> Option<Body> {
     let map = document.as_object()?;
     let model = map
         .get("model")?
@@ -187,21 +187,21 @@ fn weigh(value: &Value, cap: Option<u64>, ids: bool, sum: &mut u64) {
 
 proptest! {
     #[test]
-    fn bodies_read_the_same_however_split(document in request(), pretty in any::<bool>()) {
+    fn bodies_give_the_same_fields_for_every_split(document in request(), pretty in any::<bool>()) {
         let bytes = if pretty { serde_json::to_vec_pretty(&document) } else { serde_json::to_vec(&document) }.unwrap();
         let mut body = scan(&[&bytes]).ok();
         if let Some(body) = &mut body {
-            let at = std::mem::take(&mut body.model_range);
-            let said = &bytes[at.start as usize..at.end as usize];
-            let said: Option<String> = serde_json::from_slice(said).ok();
-            prop_assert_eq!(said.as_ref(), Some(&body.model));
+            let range = std::mem::take(&mut body.model_range);
+            let found = &bytes[range.start as usize..range.end as usize];
+            let found: Option<String> = serde_json::from_slice(found).ok();
+            prop_assert_eq!(found.as_ref(), Some(&body.model));
         }
-        prop_assert_eq!(body, model_of(&document), "{}", String::from_utf8_lossy(&bytes));
+        prop_assert_eq!(body, expected_body(&document), "{}", String::from_utf8_lossy(&bytes));
         for_splits(&bytes, scan);
     }
 
     #[test]
-    fn hashes_are_of_the_text_however_written_and_split(
+    fn hashes_depend_only_on_the_decoded_text(
         texts in vec("(?s).{0,400}", 1..5), piece in 1_usize..700, other in "[a-z]{1,9}",
     ) {
         let messages: Vec<_> = texts.iter().map(|text| json!({"role": "user", "content": text})).collect();
@@ -214,25 +214,25 @@ proptest! {
         prop_assert_eq!(expected.len(), reached);
         for body in [plain.as_bytes(), escapes.as_bytes()] {
             for size in [1, piece, body.len()] {
-                let said = hashes(&body.chunks(size).collect::<Vec<_>>());
-                prop_assert_eq!(said, Ok((bytes, expected.clone())), "in pieces of {}", size);
+                let found = hashes(&body.chunks(size).collect::<Vec<_>>());
+                prop_assert_eq!(found, Ok((bytes, expected.clone())), "in pieces of {}", size);
             }
         }
     }
 
-    /// One byte is replaced, or the end is cut off: we take what serde takes, but for what we read more kindly.
+    /// With one byte replaced, or the end cut off, the scanner accepts what serde accepts, and a little more.
     #[test]
-    fn broken_bodies_are_refused_as_serde_refuses_them(
-        document in request(), at in any::<prop::sample::Index>(), byte in any::<u8>(), cut in any::<bool>(),
+    fn malformed_bodies_are_refused_as_by_serde(
+        document in request(), position in any::<prop::sample::Index>(), byte in any::<u8>(), cut in any::<bool>(),
     ) {
         let mut bytes = serde_json::to_vec(&document).unwrap();
-        let at = at.index(bytes.len());
-        if cut { bytes.truncate(at) } else { bytes[at] = byte }
+        let position = position.index(bytes.len());
+        if cut { bytes.truncate(position) } else { bytes[position] = byte }
         let is_syntax = matches!(scan(&[&bytes]), Err(BodyError::Syntax(..) | BodyError::Empty));
         match serde_json::from_slice::<Value>(&bytes) {
             Ok(_) => prop_assert!(!is_syntax),
             Err(error) => {
-                // A document that isn't an object, or has a bad model, is refused for that first.
+                // The scanner may refuse the document earlier because it isn't an object or has a bad model.
                 let taken = scan(&[&bytes]).is_ok();
                 prop_assert!(!taken || error.to_string().contains("number out of range"), "{}", error);
             }
@@ -241,14 +241,14 @@ proptest! {
     }
 
     #[test]
-    fn arbitrary_bytes_never_differ_by_split(bytes in vec(any::<u8>(), 0..60)) {
+    fn arbitrary_bytes_give_the_same_result_for_every_split(bytes in vec(any::<u8>(), 0..60)) {
         for_splits(&bytes, scan);
         for_splits(&bytes, |parts| stats(Format::Json, parts));
         for_splits(&bytes, |parts| stats(Format::Sse, parts));
     }
 
     #[test]
-    fn streams_read_the_same_however_split(
+    fn event_streams_give_the_same_stats_for_every_split(
         events in vec((prop_oneof![value(), chunk()], "(\n|\r|\r\n)", any::<bool>()), 0..5), tail in "[\\x00-\\x7f]{0,9}",
     ) {
         let mut bytes = String::new();
@@ -265,7 +265,7 @@ proptest! {
     }
 
     #[test]
-    fn usage_is_read_off_any_document(document in value(), prompt in any::<u64>(), output in any::<u64>(), cached in any::<u64>()) {
+    fn usage_is_found_in_any_document(document in value(), prompt in any::<u64>(), output in any::<u64>(), cached in any::<u64>()) {
         let body = json!({
             "a": document, "usage": {"completion_tokens": output, "x": document, "prompt_tokens": prompt,
                                      "prompt_tokens_details": {"cached_tokens": cached}}, "z": document,

@@ -1,4 +1,4 @@
-//! A request's body on its way in: read when enough of it is there, and judged.
+//! The request body: fetched in slices, checked, and refused at the first error.
 
 use crate::harness::{Output, Rig, Shared, config, register, slice};
 use penstock_filter_core::{effect::BodyAction, limits::SLICE_BYTES};
@@ -7,7 +7,7 @@ use penstock_wire::filter_frame::Event;
 use wasm_bindgen_test::wasm_bindgen_test as test;
 
 #[test]
-fn trailers_end_a_body() {
+fn trailers_end_the_body() {
     let mut rig = Rig::connected();
     let sequence = rig.paused(&[]);
     let body = r#"{"model":"m1"}"#;
@@ -23,7 +23,7 @@ fn trailers_end_a_body() {
     );
 }
 
-/// Where bodies may be long.
+/// A worker that accepts long bodies.
 fn roomy() -> Rig {
     let roomy = config(r#""body_bytes_max": 1000"#, r#""body_bytes_max": 1000000"#);
     let mut rig = Rig::with(2, &roomy, &Shared::default());
@@ -33,7 +33,7 @@ fn roomy() -> Rig {
 }
 
 #[test]
-fn a_body_is_read_by_the_slice() {
+fn body_is_fetched_in_slices() {
     let mut rig = roomy();
     let sequence = rig.paused(&[]);
     let body = format!(r#"{{"model":"m1","prompt":"{}"}}"#, "x".repeat(2 * SLICE_BYTES));
@@ -63,16 +63,16 @@ fn a_body_is_read_by_the_slice() {
             (2 * SLICE_BYTES, rest)
         ]
     );
-    let said = rig.outputs();
-    let [Output::Sent(_, Event::Register(register))] = said.as_slice() else {
-        panic!("{said:?}")
+    let outputs = rig.outputs();
+    let [Output::Sent(_, Event::Register(register))] = outputs.as_slice() else {
+        panic!("{outputs:?}")
     };
     assert_eq!(register.body_bytes, body.len() as u64);
     assert_eq!(register.prompt_bytes, 2 * SLICE_BYTES as u64);
 }
 
 #[test]
-fn a_body_is_refused_at_its_first_wrong_slice() {
+fn body_is_refused_at_its_first_invalid_slice() {
     let mut rig = roomy();
     let sequence = rig.paused(&[]);
     let body = "x".repeat(SLICE_BYTES + 1);
@@ -82,7 +82,7 @@ fn a_body_is_refused_at_its_first_wrong_slice() {
 }
 
 #[test]
-fn what_the_host_did_not_give_is_asked_for_again() {
+fn missing_bytes_are_fetched_again() {
     let mut rig = roomy();
     let sequence = rig.paused(&[]);
     let body = format!(r#"{{"model":"m1","prompt":"{}"}}"#, "x".repeat(SLICE_BYTES));
@@ -91,9 +91,9 @@ fn what_the_host_did_not_give_is_asked_for_again() {
         .handle_request_body(rig.now, sequence, SLICE_BYTES, false, |_, _| None);
     assert_eq!(held, BodyAction::Pause);
     assert_eq!(rig.body(sequence, &body, true), None);
-    let said = rig.outputs();
-    let [Output::Sent(_, Event::Register(register))] = said.as_slice() else {
-        panic!("{said:?}")
+    let outputs = rig.outputs();
+    let [Output::Sent(_, Event::Register(register))] = outputs.as_slice() else {
+        panic!("{outputs:?}")
     };
     assert_eq!(register.prompt_bytes, SLICE_BYTES as u64);
 }

@@ -1,4 +1,4 @@
-//! One request through the worker: exactly these answers, these words to the companion, and nothing more.
+//! One request through the worker: its replies, its header edits, and exactly the events that the companion receives.
 
 use std::time::Duration;
 
@@ -33,10 +33,10 @@ fn set(name: &'static str, value: &str) -> HeaderEdit {
 }
 
 #[test]
-fn a_request_from_headers_to_log() {
+fn request_from_headers_to_log_entry() {
     let mut rig = Rig::connected();
-    let (sequence, said) = rig.waiting("m1");
-    assert_eq!(said, [Output::Sent(2, Event::Register(register(1, "m1")))]);
+    let (sequence, registered) = rig.waiting("m1");
+    assert_eq!(registered, [Output::Sent(2, Event::Register(register(1, "m1")))]);
 
     rig.advance(Duration::from_millis(10));
     let edits =
@@ -98,7 +98,7 @@ fn a_request_from_headers_to_log() {
 }
 
 #[test]
-fn what_the_client_claims_is_registered_and_removed() {
+fn claims_are_registered_and_their_headers_removed() {
     let mut rig = Rig::connected();
     rig.host
         .0
@@ -157,58 +157,58 @@ fn what_the_client_claims_is_registered_and_removed() {
 }
 
 #[test]
-fn identities_fall_back_to_body_and_model() {
+fn identities_fall_back_to_body_and_model_table() {
     let mut rig = Rig::connected();
     let sequence = rig.paused(&[]);
     rig.body(sequence, r#"{"model":"g1","user":"bob"}"#, true);
-    let [Output::Sent(_, Event::Register(said))] = &rig.outputs()[..] else {
+    let [Output::Sent(_, Event::Register(registered))] = &rig.outputs()[..] else {
         panic!("a register")
     };
     assert_eq!(
-        (said.fairness_id.as_str(), said.fairness_id_private),
+        (registered.fairness_id.as_str(), registered.fairness_id_private),
         ("bob", true)
     );
-    assert_eq!(said.priority, "critical");
+    assert_eq!(registered.priority, "critical");
 }
 
 #[test]
-fn tiers_and_head_starts_out_of_range_count_as_none() {
+fn tiers_and_head_starts_out_of_range_are_ignored() {
     let mut rig = Rig::connected();
-    let mut said = |strict: &'static str, jump: &'static str| {
+    let mut registered = |strict: &'static str, jump: &'static str| {
         let sequence = rig.paused(&[("x-strict", strict), ("x-jump", jump), ("x-class", "batch")]);
         rig.body(sequence, r#"{"model":"g1"}"#, true);
-        let [Output::Sent(_, Event::Register(said))] = &rig.outputs()[..] else {
+        let [Output::Sent(_, Event::Register(registered))] = &rig.outputs()[..] else {
             panic!("a register")
         };
-        assert_eq!(said.class, "batch");
-        (said.strict, said.jump_s)
+        assert_eq!(registered.class, "batch");
+        (registered.strict, registered.jump_s)
     };
-    assert_eq!(said("15", "3600"), (Some(15), Some(3_600)));
-    assert_eq!(said("16", "3601"), (None, None));
-    assert_eq!(said("0", "0"), (Some(0), Some(0)));
-    assert_eq!(said("-1", "1.5"), (None, None));
-    assert_eq!(said("high", "99999999999999999999"), (None, None));
+    assert_eq!(registered("15", "3600"), (Some(15), Some(3_600)));
+    assert_eq!(registered("16", "3601"), (None, None));
+    assert_eq!(registered("0", "0"), (Some(0), Some(0)));
+    assert_eq!(registered("-1", "1.5"), (None, None));
+    assert_eq!(registered("high", "99999999999999999999"), (None, None));
 }
 
 #[test]
-fn a_deadline_is_a_whole_number_of_at_least_one() {
+fn deadline_must_be_a_whole_number_of_at_least_one() {
     let mut rig = Rig::connected();
-    let mut said = |deadline: &'static str| {
+    let mut registered = |deadline: &'static str| {
         let sequence = rig.paused(&[("x-penstock-deadline-ms", deadline)]);
         rig.body(sequence, r#"{"model":"g1"}"#, true);
-        let [Output::Sent(_, Event::Register(said))] = &rig.outputs()[..] else {
+        let [Output::Sent(_, Event::Register(registered))] = &rig.outputs()[..] else {
             panic!("a register")
         };
-        (said.deadline_ms, said.bad_deadline)
+        (registered.deadline_ms, registered.bad_deadline)
     };
-    assert_eq!(said(" 1 "), (Some(1), false));
+    assert_eq!(registered(" 1 "), (Some(1), false));
     for bad in ["0", "-5", "1.5", "5s", "", "184467440737095516160"] {
-        assert_eq!(said(bad), (None, true), "{bad}");
+        assert_eq!(registered(bad), (None, true), "{bad}");
     }
 }
 
 #[test]
-fn a_reject_is_told_in_the_clients_shape() {
+fn reject_is_sent_in_the_format_of_the_api() {
     let mut rig = Rig::connected();
     let (sequence, _) = rig.waiting("m1");
     let reject = Reject {
@@ -237,7 +237,7 @@ fn a_reject_is_told_in_the_clients_shape() {
     ] {
         assert_eq!(header(answer, name), Some(value), "{name}");
     }
-    // The answer passes the filter on its way out, and is left alone; nothing more is said of it.
+    // The filter leaves its own reply unchanged on the response path, and reports nothing more.
     assert_eq!(
         rig.response(sequence, &[(":status", "504")], false),
         ResponseHeadersAction::default()
@@ -246,7 +246,7 @@ fn a_reject_is_told_in_the_clients_shape() {
 }
 
 #[test]
-fn bad_requests_are_refused_and_counted() {
+fn malformed_requests_are_refused_and_reported() {
     for (headers, body, status, code, word) in [
         (
             &[("content-length", "1001")][..],
@@ -303,7 +303,7 @@ fn bad_requests_are_refused_and_counted() {
 }
 
 #[test]
-fn a_request_without_a_body_is_refused_at_once() {
+fn request_without_a_body_is_refused_at_once() {
     let mut rig = Rig::connected();
     let HeadersAction::Reply(_, answer) = rig.headers(&[], true) else {
         panic!("answered")
@@ -312,7 +312,7 @@ fn a_request_without_a_body_is_refused_at_once() {
 }
 
 #[test]
-fn a_client_that_leaves_is_told_of() {
+fn disconnect_of_the_client_is_reported() {
     let mut rig = Rig::connected();
     let unread = rig.paused(&[]);
     assert_eq!(rig.log(unread), []);
@@ -338,7 +338,7 @@ fn a_client_that_leaves_is_told_of() {
 }
 
 #[test]
-fn a_grant_for_what_left_is_answered_cancel() {
+fn grant_for_a_request_that_is_gone_is_cancelled() {
     let mut rig = Rig::connected();
     let (sequence, _) = rig.waiting("m1");
     rig.log(sequence);
@@ -351,7 +351,7 @@ fn a_grant_for_what_left_is_answered_cancel() {
 }
 
 #[test]
-fn envoys_own_errors_are_told_in_the_contracts_words() {
+fn errors_of_envoy_are_replaced_by_penstocks() {
     for (details, status, code, end) in [
         (
             "upstream_reset_before_response_started{remote_connection_failure}",
@@ -403,7 +403,7 @@ fn envoys_own_errors_are_told_in_the_contracts_words() {
 }
 
 #[test]
-fn a_servers_own_error_is_the_servers() {
+fn errors_of_a_server_pass_unchanged() {
     let mut rig = Rig::connected();
     let sequence = rig.running("m1");
     rig.host
@@ -424,7 +424,7 @@ fn a_servers_own_error_is_the_servers() {
 }
 
 #[test]
-fn a_cut_answer_is_settled_at_what_was_seen() {
+fn interrupted_response_reports_the_tokens_seen() {
     let mut rig = Rig::connected();
     let sequence = rig.running("m1");
     rig.response(
@@ -453,7 +453,7 @@ fn a_cut_answer_is_settled_at_what_was_seen() {
 }
 
 #[test]
-fn other_paths_pass_in_turn_over_the_ready_endpoints() {
+fn other_paths_pass_round_robin_over_the_ready_endpoints() {
     let mut rig = Rig::connected();
     let pass = |rig: &mut Rig| rig.headers(&[(":method", "GET"), ("x-penstock-pool", "evil")], true);
     let pool = set("x-penstock-pool", "chat");
@@ -492,10 +492,10 @@ fn other_paths_pass_in_turn_over_the_ready_endpoints() {
 }
 
 #[test]
-fn a_traceparent_is_passed_on_where_the_policy_asks_for_it() {
+fn traceparent_is_registered_if_the_policy_asks_for_it() {
     const PARENT: &str = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
     let mut rig = Rig::connected();
-    let mut said = |tracing: bool, given: &str| {
+    let mut registered = |tracing: bool, given: &str| {
         let path = [Route {
             path: "/v1/chat/completions".into(),
             api: penstock_wire::Api::ChatCompletions.into(),
@@ -514,15 +514,18 @@ fn a_traceparent_is_passed_on_where_the_policy_asks_for_it() {
             other => panic!("{other:?}"),
         }
     };
-    assert_eq!(said(true, PARENT), PARENT);
-    assert_eq!(said(false, PARENT), "");
-    assert_eq!(said(true, ""), "");
-    // What a later version adds has its limit.
-    assert_eq!(said(true, &format!("{PARENT}-{}", "7".repeat(99))).len(), 64);
+    assert_eq!(registered(true, PARENT), PARENT);
+    assert_eq!(registered(false, PARENT), "");
+    assert_eq!(registered(true, ""), "");
+    // A longer value of a later version is cut at the limit.
+    assert_eq!(
+        registered(true, &format!("{PARENT}-{}", "7".repeat(99))).len(),
+        64
+    );
 }
 
 #[test]
-fn hashes_of_a_prompt_are_said_where_its_pool_wants_them() {
+fn prompt_hashes_are_registered_if_the_pool_wants_them() {
     let mut rig = Rig::connected();
     let mut policy = Policy {
         body_bytes_max: 1_000,
@@ -541,7 +544,7 @@ fn hashes_of_a_prompt_are_said_where_its_pool_wants_them() {
         })
         .into();
     rig.command(0, [Kind::Policy(policy)]);
-    let mut said = |model: &str| {
+    let mut registered = |model: &str| {
         let body = format!(r#"{{"prompt":"{}","model":"{model}"}}"#, "x".repeat(600));
         let sequence = rig.paused(&[]);
         rig.body(sequence, &body, true);
@@ -550,6 +553,6 @@ fn hashes_of_a_prompt_are_said_where_its_pool_wants_them() {
             other => panic!("{other:?}"),
         }
     };
-    assert_eq!(said("wants").len(), 3);
-    assert!(said("not").is_empty());
+    assert_eq!(registered("wants").len(), 3);
+    assert!(registered("not").is_empty());
 }

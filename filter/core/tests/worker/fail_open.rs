@@ -1,4 +1,4 @@
-//! `then: open`: who goes without the companion, where to, and never more than this Envoy may over all its workers.
+//! `then: open`: while the companion is down, the filter admits requests by itself, up to a bound over all workers.
 
 use std::{cell::Cell, rc::Rc, time::Duration};
 
@@ -19,12 +19,12 @@ use wasm_bindgen_test::wasm_bindgen_test as test;
 
 const HOLD: Duration = Duration::from_secs(5);
 
-/// The pool `chat` opens, with these keys.
+/// A configuration whose pool `chat` fails open, with additional keys.
 fn config(keys: &str) -> Config {
     let closed = r#""hold_ms": 5000, "then": "closed""#;
     assert!(CONFIG.contains(closed));
     let text = CONFIG.replacen(closed, &format!(r#""hold_ms": 5000, "then": "open"{keys}"#), 1);
-    Config::parse(text.as_bytes()).expect("the configuration is right")
+    Config::parse(text.as_bytes()).expect("a valid configuration")
 }
 
 fn endpoints(bound: Option<u64>) -> Kind {
@@ -35,7 +35,7 @@ fn endpoints(bound: Option<u64>) -> Kind {
     })
 }
 
-/// A worker whose companion has said this bound, and was lost just now.
+/// A worker whose companion has sent this bound and has just gone down.
 fn lost(epoch: u64, shared: &Shared, bound: Option<u64>) -> Rig {
     let mut rig = connected(epoch, shared, bound);
     rig.worker.handle_closed(rig.now);
@@ -50,19 +50,19 @@ fn connected(epoch: u64, shared: &Shared, bound: Option<u64>) -> Rig {
     rig
 }
 
-/// The same, long ago.
+/// A worker whose companion has been down for longer than `hold`.
 pub(crate) fn open(epoch: u64, shared: &Shared, bound: Option<u64>) -> Rig {
     let mut rig = lost(epoch, shared, bound);
     rig.advance(HOLD);
     rig
 }
 
-/// A newcomer: whether it goes, and its number.
-fn comes(rig: &mut Rig) -> (u64, BodyAction) {
-    comes_with(rig, &[])
+/// Sends a request. Returns its sequence number and the action.
+fn arrive(rig: &mut Rig) -> (u64, BodyAction) {
+    arrive_with(rig, &[])
 }
 
-fn comes_with(rig: &mut Rig, headers: &[(&str, &str)]) -> (u64, BodyAction) {
+fn arrive_with(rig: &mut Rig, headers: &[(&str, &str)]) -> (u64, BodyAction) {
     let sequence = rig.paused(headers);
     let body = br#"{"model":"m1"}"#;
     let read = |start: usize, length: usize| body.get(start..start + length).map(<[u8]>::to_vec);
@@ -72,16 +72,16 @@ fn comes_with(rig: &mut Rig, headers: &[(&str, &str)]) -> (u64, BodyAction) {
     (sequence, bodied)
 }
 
-/// A newcomer that goes: its number.
-pub(crate) fn goes(rig: &mut Rig) -> Option<u64> {
-    match comes(rig) {
+/// Sends a request. Returns its sequence number if it is admitted.
+pub(crate) fn admitted(rig: &mut Rig) -> Option<u64> {
+    match arrive(rig) {
         (sequence, BodyAction::Continue(_)) => Some(sequence),
         (_, BodyAction::Reply(_)) => None,
-        (_, BodyAction::Pause) => panic!("held"),
+        (_, BodyAction::Pause) => panic!("paused"),
     }
 }
 
-fn to(endpoints: &str) -> Vec<HeaderEdit> {
+fn edits_to(endpoints: &str) -> Vec<HeaderEdit> {
     vec![
         HeaderEdit::Set("x-penstock-pool", "chat".into()),
         HeaderEdit::Set("x-gateway-destination-endpoint", endpoints.into()),
@@ -94,7 +94,7 @@ fn code(answer: &LocalReply) -> String {
 }
 
 #[test]
-fn after_hold_those_that_wait_go_in_order_as_far_as_there_is_room() {
+fn waiting_requests_are_admitted_in_order_after_hold_while_there_is_room() {
     let mut rig = lost(0, &Shared::default(), Some(2));
     for _ in 0..3 {
         rig.waiting("m1");
@@ -114,8 +114,8 @@ fn after_hold_those_that_wait_go_in_order_as_far_as_there_is_room() {
     else {
         panic!("{outputs:?}")
     };
-    assert_eq!(*first, format!("{:?}", to("b:1,c:1,d:1")));
-    assert_eq!(*second, format!("{:?}", to("c:1,d:1,a:1")));
+    assert_eq!(*first, format!("{:?}", edits_to("b:1,c:1,d:1")));
+    assert_eq!(*second, format!("{:?}", edits_to("c:1,d:1,a:1")));
     assert_eq!((third.status, code(third).as_str()), (503, "gateway_unavailable"));
     for header in [
         ("retry-after", "1"),
@@ -125,7 +125,7 @@ fn after_hold_those_that_wait_go_in_order_as_far_as_there_is_room() {
         let (name, value) = (header.0, header.1.to_owned());
         assert!(third.headers.contains(&(name, value)), "{:?}", third.headers);
     }
-    // The answer says how long it really waited.
+    // The response reports the real time in the queue.
     let responded = rig.response(1, &[(":status", "200")], true);
     for edit in [
         HeaderEdit::Set("x-penstock-outcome", "dispatched".into()),
@@ -138,11 +138,11 @@ fn after_hold_those_that_wait_go_in_order_as_far_as_there_is_room() {
 }
 
 #[test]
-fn newcomers_go_at_once_or_not_at_all() {
+fn new_requests_are_admitted_or_refused_at_once_after_hold() {
     let mut rig = open(0, &Shared::default(), Some(2));
-    assert_eq!(comes(&mut rig).1, BodyAction::Continue(to("b:1,c:1,d:1")));
-    assert_eq!(comes(&mut rig).1, BodyAction::Continue(to("c:1,d:1,a:1")));
-    let (_, BodyAction::Reply(answer)) = comes(&mut rig) else {
+    assert_eq!(arrive(&mut rig).1, BodyAction::Continue(edits_to("b:1,c:1,d:1")));
+    assert_eq!(arrive(&mut rig).1, BodyAction::Continue(edits_to("c:1,d:1,a:1")));
+    let (_, BodyAction::Reply(answer)) = arrive(&mut rig) else {
         panic!("answered")
     };
     assert_eq!(
@@ -150,20 +150,20 @@ fn newcomers_go_at_once_or_not_at_all() {
         (503, "gateway_unavailable")
     );
     assert_eq!(rig.outputs(), []);
-    // Who ends makes room.
+    // A request that ends frees its room.
     rig.log(1);
-    assert!(goes(&mut rig).is_some());
-    assert_eq!(goes(&mut rig), None);
-    // Their ends, the refusal and who still runs: all of it is told when there is somebody to tell.
-    let said = rig.open();
+    assert!(admitted(&mut rig).is_some());
+    assert_eq!(admitted(&mut rig), None);
+    // The next stream reports the ends, the refusal, and the requests that still run.
+    let sent = rig.open();
     let [
         Output::Sent(1, Event::Hello(hello)),
         Output::Sent(2, Event::Refused(Refused { sequence: 3, .. })),
         Output::Sent(3, Event::Completed(Completed { sequence: 1, .. })),
         Output::Sent(4, Event::Refused(Refused { sequence: 5, .. })),
-    ] = &said[..]
+    ] = &sent[..]
     else {
-        panic!("{said:?}")
+        panic!("{sent:?}")
     };
     assert_eq!(hello.waiting, []);
     let running: Vec<_> = hello
@@ -185,79 +185,82 @@ fn newcomers_go_at_once_or_not_at_all() {
 }
 
 #[test]
-fn without_a_bound_all_go_and_a_pin_is_kept_to() {
+fn without_a_bound_all_are_admitted_to_the_endpoints_they_allow() {
     let mut rig = open(0, &Shared::default(), None);
     for _ in 0..100 {
-        assert!(goes(&mut rig).is_some());
+        assert!(admitted(&mut rig).is_some());
     }
     let pin = [("x-penstock-endpoint", "d:1")];
-    assert_eq!(comes_with(&mut rig, &pin).1, BodyAction::Continue(to("d:1")));
+    assert_eq!(
+        arrive_with(&mut rig, &pin).1,
+        BodyAction::Continue(edits_to("d:1"))
+    );
     let elsewhere = [("x-gateway-destination-endpoint-subset", "z:1")];
-    let (_, BodyAction::Reply(answer)) = comes_with(&mut rig, &elsewhere) else {
+    let (_, BodyAction::Reply(answer)) = arrive_with(&mut rig, &elsewhere) else {
         panic!("answered")
     };
     assert_eq!((answer.status, code(&answer).as_str()), (503, "no_endpoints"));
 }
 
 #[test]
-fn the_bound_is_all_workers() {
+fn bound_applies_to_all_workers_together() {
     let shared = Shared::default();
     let (mut one, mut two) = (open(1, &shared, Some(3)), open(2, &shared, Some(3)));
-    let first = goes(&mut one).expect("goes");
-    assert!(goes(&mut two).is_some());
-    assert!(goes(&mut one).is_some());
-    assert_eq!((goes(&mut one), goes(&mut two)), (None, None));
+    let first = admitted(&mut one).expect("admitted");
+    assert!(admitted(&mut two).is_some());
+    assert!(admitted(&mut one).is_some());
+    assert_eq!((admitted(&mut one), admitted(&mut two)), (None, None));
     one.log(first);
-    assert!(goes(&mut two).is_some());
-    assert_eq!((goes(&mut one), goes(&mut two)), (None, None));
+    assert!(admitted(&mut two).is_some());
+    assert_eq!((admitted(&mut one), admitted(&mut two)), (None, None));
 }
 
 #[test]
-fn what_the_companion_granted_counts_too() {
+fn requests_that_the_companion_granted_count_against_the_bound() {
     let shared = Shared::default();
     let mut busy = connected(1, &shared, Some(3));
     busy.running("m1");
     let ends = busy.running("m1");
     busy.worker.handle_closed(busy.now);
     let mut other = open(2, &shared, Some(3));
-    assert!(goes(&mut other).is_some());
-    assert_eq!(goes(&mut other), None);
+    assert!(admitted(&mut other).is_some());
+    assert_eq!(admitted(&mut other), None);
     busy.log(ends);
-    assert!(goes(&mut other).is_some());
-    assert_eq!(goes(&mut other), None);
+    assert!(admitted(&mut other).is_some());
+    assert_eq!(admitted(&mut other), None);
 }
 
 #[test]
-fn while_the_companion_answers_the_word_is_renewed_with_each_beat() {
+fn record_is_renewed_with_each_heartbeat_while_the_companion_is_up() {
     let shared = Shared::default();
     let mut busy = connected(1, &shared, Some(3));
     busy.running("m1");
     let mut other = open(2, &shared, Some(3));
     busy.advance(Duration::from_secs(1));
     busy.tick();
-    assert!(goes(&mut other).is_some() && goes(&mut other).is_some());
-    assert_eq!(goes(&mut other), None);
+    assert!(admitted(&mut other).is_some() && admitted(&mut other).is_some());
+    assert_eq!(admitted(&mut other), None);
     for _ in 0..60 {
         busy.advance(Duration::from_secs(1));
         busy.tick();
     }
     other.now = busy.now;
     other.tick();
-    assert_eq!(goes(&mut other), None);
+    assert_eq!(admitted(&mut other), None);
 }
 
 #[test]
-fn a_dead_workers_word_expires() {
+fn record_of_a_dead_worker_expires() {
     let shared = Shared::default();
     let mut dead = open(1, &shared, Some(1));
-    assert!(goes(&mut dead).is_some());
+    assert!(admitted(&mut dead).is_some());
     drop(dead);
     let mut other = open(2, &shared, Some(1));
     other.advance(Duration::from_millis(9_999));
-    assert_eq!(goes(&mut other), None);
+    assert_eq!(admitted(&mut other), None);
     other.advance(Duration::from_millis(1));
-    assert!(goes(&mut other).is_some());
-    // It renews its own as long as it lives, however long the companion is away.
+    assert!(admitted(&mut other).is_some());
+    // A live worker renews its record for as long as the companion is down.
     let mut third = lost(3, &shared, Some(1));
     third.now = other.now;
     for _ in 0..300 {
@@ -266,22 +269,22 @@ fn a_dead_workers_word_expires() {
         other.worker.handle_open_failed(other.now);
     }
     third.now = other.now;
-    assert_eq!(goes(&mut third), None);
+    assert_eq!(admitted(&mut third), None);
 }
 
 #[test]
-fn tokens_bound_a_pool_that_counts_them() {
+fn bound_may_count_tokens() {
     let config = config(r#", "open_bound": 700, "open_in_tokens": true, "endpoints": ["s:1"]"#);
     let mut rig = Rig::with(1, &config, &Shared::default());
     rig.advance(HOLD);
-    // 256 each: their prompts are empty.
-    assert_eq!(comes(&mut rig).1, BodyAction::Continue(to("s:1")));
-    assert!(goes(&mut rig).is_some());
-    assert_eq!(goes(&mut rig), None);
+    // Each counts 256 tokens, because its prompt is empty.
+    assert_eq!(arrive(&mut rig).1, BodyAction::Continue(edits_to("s:1")));
+    assert!(admitted(&mut rig).is_some());
+    assert_eq!(admitted(&mut rig), None);
 }
 
 #[test]
-fn at_a_cold_start_the_policy_in_the_commons_names_servers_and_bound() {
+fn stored_policy_provides_endpoints_and_bound_at_a_cold_start() {
     let shared = Shared::default();
     let policy = Policy {
         digest: "d7".into(),
@@ -310,31 +313,31 @@ fn at_a_cold_start_the_policy_in_the_commons_names_servers_and_bound() {
     let (sequence, _) = rig.waiting("m1");
     rig.advance(Duration::from_millis(1));
     let outputs = rig.tick();
-    let edits = format!("{:?}", to("s:1"));
+    let edits = format!("{:?}", edits_to("s:1"));
     assert_eq!(outputs, [Output::Resume(101, edits), Output::OpenStream]);
-    assert_eq!(goes(&mut rig), None);
+    assert_eq!(admitted(&mut rig), None);
     rig.worker.handle_open_failed(rig.now);
     rig.log(sequence);
-    assert!(goes(&mut rig).is_some());
+    assert!(admitted(&mut rig).is_some());
 }
 
 #[test]
-fn where_no_server_is_known_envoy_chooses() {
+fn without_known_endpoints_envoy_chooses() {
     let mut rig = Rig::with(1, &config(""), &Shared::default());
     rig.advance(HOLD);
     let edits = vec![HeaderEdit::Set("x-penstock-pool", "chat".into())];
-    assert_eq!(comes(&mut rig).1, BodyAction::Continue(edits));
+    assert_eq!(arrive(&mut rig).1, BodyAction::Continue(edits));
 }
 
 fn hello(rig: &mut Rig) -> Hello {
     match rig.open().first() {
         Some(Output::Sent(1, Event::Hello(hello))) => hello.clone(),
-        said => panic!("Hello: {said:?}"),
+        sent => panic!("Hello: {sent:?}"),
     }
 }
 
 #[test]
-fn what_was_told_to_wait_and_goes_is_told_anew() {
+fn admitting_a_registered_request_before_the_hello_ack_reopens_the_stream() {
     let mut rig = lost(0, &Shared::default(), None);
     rig.waiting("m1");
     rig.advance(HOLD - Duration::from_millis(1));
@@ -349,41 +352,41 @@ fn what_was_told_to_wait_and_goes_is_told_anew() {
 }
 
 #[test]
-fn who_goes_before_the_companion_answers_is_told_when_it_does() {
+fn requests_admitted_before_the_hello_ack_are_listed_in_the_next_hello() {
     let mut rig = open(0, &Shared::default(), None);
     assert_eq!(hello(&mut rig).running.len(), 0);
-    // A frozen companion takes the Hello and says nothing.
-    let (first, bodied) = comes(&mut rig);
+    // A suspended companion receives the Hello and doesn't answer.
+    let (first, bodied) = arrive(&mut rig);
     assert!(matches!(bodied, BodyAction::Continue(_)));
     assert_eq!(rig.outputs(), []);
     let ack = || Kind::HelloAck(HelloAck { version: 2, term: 2 });
     assert_eq!(rig.command(0, [ack(), Kind::Grant(grant(first))]), []);
-    // It is there again: nobody goes without it any more, and it hears who runs.
+    // The companion resumes: no further request is admitted without it, and a new Hello lists the running ones.
     assert_eq!(rig.waiting("m1").1, []);
     assert_eq!(rig.tick(), [Output::ResetStream]);
     let again = hello(&mut rig);
     assert_eq!((again.waiting.len(), again.running.len()), (1, 1));
     assert_eq!(rig.command(0, [ack()]), []);
-    let (sequence, said) = rig.waiting("m1");
+    let (sequence, sent) = rig.waiting("m1");
     assert!(
-        matches!(&said[..], [Output::Sent(2, Event::Register(said))] if said.sequence == sequence),
-        "{said:?}"
+        matches!(&sent[..], [Output::Sent(2, Event::Register(sent))] if sent.sequence == sequence),
+        "{sent:?}"
     );
 }
 
 #[test]
-fn without_hold_telling_anew_ends() {
+fn without_hold_the_stream_is_reopened_only_once() {
     let text = CONFIG.replacen(
         r#""hold_ms": 5000, "then": "closed""#,
         r#""hold_ms": 0, "then": "open""#,
         1,
     );
-    let config = Config::parse(text.as_bytes()).expect("right");
+    let config = Config::parse(text.as_bytes()).expect("a valid configuration");
     let mut rig = Rig::with(1, &config, &Shared::default());
     let ack = || Kind::HelloAck(HelloAck { version: 2, term: 1 });
     for _ in 0..2 {
         rig.open();
-        assert!(goes(&mut rig).is_some());
+        assert!(admitted(&mut rig).is_some());
         assert_eq!(rig.command(0, [ack()]), []);
         let cut = rig.tick();
         if cut.is_empty() {
@@ -391,15 +394,15 @@ fn without_hold_telling_anew_ends() {
         }
         assert_eq!(cut, [Output::ResetStream]);
     }
-    // The second answer counts, whoever went meanwhile.
+    // The second HelloAck establishes the session, although further requests were admitted in the meantime.
     assert_eq!(rig.waiting("m1").1.len(), 1);
 }
 
-/// SharedData that count how often they are asked.
+/// Shared data that counts its calls.
 #[derive(Debug)]
-struct Counted(Shared, Rc<Cell<u32>>);
+struct CountedSharedData(Shared, Rc<Cell<u32>>);
 
-impl SharedData for Counted {
+impl SharedData for CountedSharedData {
     fn get(&self, key: &str) -> Option<(Vec<u8>, u32)> {
         self.1.set(self.1.get() + 1);
         self.0.get(key)
@@ -412,14 +415,14 @@ impl SharedData for Counted {
 }
 
 #[test]
-fn while_the_companion_answers_words_cost_a_beat_and_nothing_else() {
-    let closed = Config::parse(CONFIG.as_bytes()).expect("right");
-    for (config, a_beat) in [(closed, 0), (config(""), 2)] {
+fn records_cost_shared_data_calls_only_with_heartbeats_while_the_companion_is_up() {
+    let closed = Config::parse(CONFIG.as_bytes()).expect("a valid configuration");
+    for (config, per_heartbeat) in [(closed, 0), (config(""), 2)] {
         let calls = Rc::new(Cell::new(0));
         let mut rig = Rig::with_shared_data(
             1,
             &config,
-            Box::new(Counted(Shared::default(), Rc::clone(&calls))),
+            Box::new(CountedSharedData(Shared::default(), Rc::clone(&calls))),
         );
         rig.open();
         rig.hello_ack(2);
@@ -429,13 +432,13 @@ fn while_the_companion_answers_words_cost_a_beat_and_nothing_else() {
         assert_eq!(calls.get(), 0);
         rig.advance(Duration::from_secs(1));
         rig.tick();
-        assert_eq!(calls.replace(0), a_beat);
+        assert_eq!(calls.replace(0), per_heartbeat);
         for sequence in running {
             rig.log(sequence);
         }
         assert_eq!(calls.get(), 0);
-        // One word to take the last back, then none while nothing is in flight.
-        for after in [a_beat, 0, 0] {
+        // One write removes the last record; then none is needed while nothing is in flight.
+        for after in [per_heartbeat, 0, 0] {
             rig.advance(Duration::from_secs(1));
             rig.tick();
             assert_eq!(calls.replace(0), after);
@@ -444,7 +447,7 @@ fn while_the_companion_answers_words_cost_a_beat_and_nothing_else() {
 }
 
 #[test]
-fn a_companion_of_version_1_names_no_bound_and_the_policys_counts() {
+fn policys_bound_applies_if_the_companion_sends_none() {
     let config = config(r#", "open_bound": 1"#);
     let mut rig = Rig::with(1, &config, &Shared::default());
     rig.open();
@@ -452,22 +455,24 @@ fn a_companion_of_version_1_names_no_bound_and_the_policys_counts() {
     rig.command(1, [endpoints(None)]);
     rig.worker.handle_closed(rig.now);
     rig.advance(HOLD);
-    assert_eq!(comes(&mut rig).1, BodyAction::Continue(to("c:1,d:1,a:1")));
-    assert_eq!(goes(&mut rig), None);
+    assert_eq!(arrive(&mut rig).1, BodyAction::Continue(edits_to("c:1,d:1,a:1")));
+    assert_eq!(admitted(&mut rig), None);
 }
 
 #[test]
-fn a_later_policy_may_close_again() {
+fn later_policy_can_switch_to_fail_closed() {
     let mut rig = open(0, &Shared::default(), None);
-    assert!(goes(&mut rig).is_some());
+    assert!(admitted(&mut rig).is_some());
     let mut rig = connected(0, &Shared::default(), None);
-    let closed = Config::parse(CONFIG.as_bytes()).expect("right").policy;
+    let closed = Config::parse(CONFIG.as_bytes())
+        .expect("a valid configuration")
+        .policy;
     rig.command(1, [Kind::Policy(closed)]);
     rig.worker.handle_closed(rig.now);
     rig.advance(HOLD);
     let HeadersAction::Pause(sequence, _) = rig.headers(&[], false) else {
-        panic!("held")
+        panic!("paused")
     };
-    let answer = rig.body(sequence, r#"{"model":"m1"}"#, true).expect("an answer");
-    assert_eq!(code(&answer), "gateway_unavailable");
+    let reply = rig.body(sequence, r#"{"model":"m1"}"#, true).expect("a reply");
+    assert_eq!(code(&reply), "gateway_unavailable");
 }

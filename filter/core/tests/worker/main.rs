@@ -1,4 +1,4 @@
-//! The worker from outside: calls in, decisions out, with a clock and a companion that are the test's.
+//! Tests of the worker through its public interface. The tests provide the clock and the companion.
 
 mod bodies;
 mod exchange;
@@ -8,9 +8,9 @@ mod harness;
 mod places;
 #[cfg(not(target_arch = "wasm32"))]
 mod repeats;
+mod reported_endpoint;
 mod requeue;
 mod rewrite;
 mod session;
 mod shared_data;
-mod told;
 mod trust;

@@ -1,4 +1,4 @@
-//! Several workers of one Envoy without a companion: never more in flight than the bound, and never less than may be.
+//! Several workers of one Envoy without a companion: the bound is never exceeded, and room is never left unused.
 
 use std::{collections::BTreeSet, time::Duration};
 
@@ -14,11 +14,11 @@ const EXPIRES: Duration = Duration::from_secs(10);
 
 #[derive(Clone, Copy, Debug)]
 enum Step {
-    /// A request comes to a worker.
+    /// A request arrives at a worker.
     Arrive(usize),
-    /// One of those that run at a worker ends.
+    /// One of a worker's running requests ends.
     End(usize, usize),
-    /// A worker dies with all that runs there, and another takes its place.
+    /// A worker dies with its running requests, and a new one replaces it.
     Die(usize),
     /// Time passes, and all workers tick.
     Pass(u64),
@@ -27,7 +27,7 @@ enum Step {
 fn step() -> impl Strategy<Value = Step> {
     prop_oneof![
         6 => (0..WORKERS).prop_map(Step::Arrive),
-        4 => (0..WORKERS, 0_usize..8).prop_map(|(at, which)| Step::End(at, which)),
+        4 => (0..WORKERS, 0_usize..8).prop_map(|(worker, index)| Step::End(worker, index)),
         1 => (0..WORKERS).prop_map(Step::Die),
         3 => (1_u64..1_000).prop_map(Step::Pass),
     ]
@@ -38,7 +38,7 @@ struct World {
     bound: u64,
     epochs: u64,
     workers: Vec<(Rig, BTreeSet<u64>)>,
-    /// Since the last death of a worker where something ran.
+    /// Time since the last death of a worker with running requests.
     calm: Duration,
 }
 
@@ -62,7 +62,7 @@ impl World {
         self.epochs += 1;
         let mut rig = fail_open::open(self.epochs, &self.shared, Some(self.bound));
         if let Some((other, _)) = self.workers.first() {
-            // Lost when the others were, however long ago.
+            // The companion went down at the same time as for the other workers.
             rig.now = other.now;
         }
         (rig, BTreeSet::new())
@@ -74,28 +74,28 @@ impl World {
 
     fn step(&mut self, step: Step) -> Result<(), TestCaseError> {
         match step {
-            Step::Arrive(at) => {
+            Step::Arrive(worker) => {
                 let before = self.running();
-                let (rig, running) = &mut self.workers[at];
-                let went = fail_open::goes(rig);
+                let (rig, running) = &mut self.workers[worker];
+                let went = fail_open::admitted(rig);
                 running.extend(went);
                 prop_assert!(went.is_none() || before < self.bound, "over the bound");
                 if self.calm >= EXPIRES {
                     prop_assert_eq!(went.is_some(), before < self.bound, "a place is left empty");
                 }
             }
-            Step::End(at, which) => {
-                let (rig, running) = &mut self.workers[at];
-                if let Some(sequence) = running.iter().nth(which % running.len().max(1)).copied() {
+            Step::End(worker, index) => {
+                let (rig, running) = &mut self.workers[worker];
+                if let Some(sequence) = running.iter().nth(index % running.len().max(1)).copied() {
                     running.remove(&sequence);
                     rig.log(sequence);
                 }
             }
-            Step::Die(at) => {
-                if !self.workers[at].1.is_empty() {
+            Step::Die(worker) => {
+                if !self.workers[worker].1.is_empty() {
                     self.calm = Duration::ZERO;
                 }
-                self.workers[at] = self.worker();
+                self.workers[worker] = self.worker();
             }
             Step::Pass(millis) => {
                 let passed = Duration::from_millis(millis);
@@ -113,15 +113,15 @@ impl World {
 
 proptest! {
     #[test]
-    fn places_are_neither_taken_twice_nor_left_empty(bound in 1_u64..5, steps in vec(step(), 0..120)) {
+    fn room_is_neither_used_twice_nor_left_unused(bound in 1_u64..5, steps in vec(step(), 0..120)) {
         let mut world = World::new(bound);
-        for it in steps {
-            world.step(it)?;
+        for step in steps {
+            world.step(step)?;
         }
-        // When all is over every place is free.
-        for at in 0..WORKERS {
+        // Once all requests have ended, all room is free.
+        for worker in 0..WORKERS {
             for _ in 0..=bound {
-                world.step(Step::End(at, 0))?;
+                world.step(Step::End(worker, 0))?;
             }
         }
         prop_assert_eq!(world.running(), 0);

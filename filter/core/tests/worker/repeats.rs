@@ -1,4 +1,4 @@
-//! Whatever the network loses, the companion hears of every request that left, and who still waits.
+//! Whatever the network loses, the companion learns of every request that was cancelled, and of all that still wait.
 
 use std::{collections::BTreeSet, time::Duration};
 
@@ -10,13 +10,13 @@ use penstock_wire::filter_frame::Event;
 #[derive(Clone, Copy, Debug)]
 enum Step {
     Arrive,
-    /// One of those that wait goes away.
+    /// The client of a waiting request disconnects.
     Leave(prop::sample::Index),
-    /// So many more frames of the stream reach the companion.
+    /// This many more frames of the stream reach the companion.
     Deliver(usize),
-    /// The companion acknowledges all that reached it.
+    /// The companion acknowledges the frames that reached it.
     Acknowledge,
-    /// The stream ends with all that didn't reach the companion, and the next one opens.
+    /// The stream ends, the frames that didn't reach the companion are lost, and the next stream opens.
     Lose,
 }
 
@@ -30,15 +30,15 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// The slow, obvious companion.
+/// A simple model of the companion.
 #[derive(Default)]
 struct Model {
     waiting: Vec<u64>,
-    /// In the order they left, not acknowledged.
+    /// Cancelled requests that aren't acknowledged, in the order of cancelling.
     left: Vec<u64>,
-    everyone_who_left: BTreeSet<u64>,
-    heard: BTreeSet<u64>,
-    /// What was sent on this stream, and how much of it arrived.
+    all_cancelled: BTreeSet<u64>,
+    received: BTreeSet<u64>,
+    /// The events that were sent on this stream, and how many of them arrived.
     stream: Vec<Event>,
     delivered: usize,
 }
@@ -67,16 +67,16 @@ impl Model {
 
     fn deliver(&mut self, count: usize) {
         self.delivered = (self.delivered + count).min(self.stream.len());
-        self.heard.extend(self.cancels(&self.stream[..self.delivered]));
+        self.received.extend(self.cancels(&self.stream[..self.delivered]));
     }
 
     fn acknowledge(&mut self) -> u64 {
-        let heard = self.cancels(&self.stream[..self.delivered]);
-        self.left.retain(|sequence| !heard.contains(sequence));
+        let received = self.cancels(&self.stream[..self.delivered]);
+        self.left.retain(|sequence| !received.contains(sequence));
         self.delivered as u64
     }
 
-    /// A new stream: it must begin with the whole truth, and repeat exactly what wasn't acknowledged.
+    /// Checks a new stream: its Hello must list all waiting requests, and exactly the unacknowledged events must follow.
     fn reopened(&mut self, outputs: Vec<Output>) {
         self.stream.clear();
         self.delivered = 0;
@@ -101,7 +101,7 @@ fn reopen(rig: &mut Rig, model: &mut Model) {
 
 proptest! {
     #[test]
-    fn nothing_is_lost_and_nothing_acknowledged_is_said_again(steps in vec(step(), 0..60)) {
+    fn nothing_is_lost_and_nothing_acknowledged_is_repeated(steps in vec(step(), 0..60)) {
         let mut rig = Rig::connected();
         let mut model = Model::default();
         reopen(&mut rig, &mut model);
@@ -116,7 +116,7 @@ proptest! {
                     if !model.waiting.is_empty() {
                         let sequence = model.waiting.remove(which.index(model.waiting.len()));
                         model.left.push(sequence);
-                        model.everyone_who_left.insert(sequence);
+                        model.all_cancelled.insert(sequence);
                         let outputs = rig.log(sequence);
                         model.sent(outputs);
                     }
@@ -131,11 +131,11 @@ proptest! {
         }
         reopen(&mut rig, &mut model);
         model.deliver(usize::MAX - model.delivered);
-        prop_assert_eq!(model.heard, model.everyone_who_left);
+        prop_assert_eq!(model.received, model.all_cancelled);
     }
 
     #[test]
-    fn no_message_of_the_companion_does_harm(messages in vec(vec(any::<u8>(), 0..40), 0..8)) {
+    fn arbitrary_messages_of_the_companion_are_handled(messages in vec(vec(any::<u8>(), 0..40), 0..8)) {
         let mut rig = Rig::connected();
         rig.waiting("p1");
         for message in messages {

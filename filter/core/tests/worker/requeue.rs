@@ -1,4 +1,4 @@
-//! Queued again: the way out over this Envoy's own listener, who is let in there, and whose answer the client gets.
+//! Requeued requests: the route over the requeue listener, the token that it requires, and the response for the client.
 
 use std::time::Duration;
 
@@ -24,13 +24,13 @@ fn connected(epoch: u64, keys: &str, shared: &Shared) -> Rig {
     rig
 }
 
-/// The worker of the gateway's listener.
-fn gateway(epoch: u64, shared: &Shared) -> Rig {
+/// A worker of the first listener.
+fn first_worker(epoch: u64, shared: &Shared) -> Rig {
     connected(epoch, &format!(r#""requeue": "{LISTENER}""#), shared)
 }
 
-/// The worker of the listener where requests enter again.
-fn again(epoch: u64, shared: &Shared) -> Rig {
+/// A worker of the requeue listener.
+fn requeue_worker(epoch: u64, shared: &Shared) -> Rig {
     connected(
         epoch,
         &format!(r#""requeue": "{LISTENER}", "reenters": true"#),
@@ -45,7 +45,7 @@ fn may_requeue(sequence: u64) -> Grant {
     }
 }
 
-/// A granted request's token.
+/// Grants a request. Returns its requeue token.
 fn granted(rig: &mut Rig, sequence: u64) -> String {
     let outputs = rig.command(0, [Kind::Grant(may_requeue(sequence))]);
     let [Output::Resume(_, edits)] = &outputs[..] else {
@@ -58,7 +58,7 @@ fn granted(rig: &mut Rig, sequence: u64) -> String {
     token.strip_suffix(r#"")]"#).expect(edits).to_owned()
 }
 
-/// A request that enters again: its number.
+/// Sends a requeued request. Returns its sequence number.
 fn entered(rig: &mut Rig, token: &str) -> u64 {
     let list = format!("1.1.1.1:1,2.2.2.2:2,{LISTENER}");
     let headers = [
@@ -67,7 +67,7 @@ fn entered(rig: &mut Rig, token: &str) -> u64 {
         ("x-penstock-route", &list),
     ];
     let HeadersAction::Pause(sequence, edits) = rig.headers(&headers, false) else {
-        panic!("held")
+        panic!("paused")
     };
     let removed = [
         "x-gateway-destination-endpoint",
@@ -88,14 +88,14 @@ fn requeued_from(epoch_lo: u64, sequence: u64) -> Option<RequestKey> {
 }
 
 #[test]
-fn who_may_be_queued_again_takes_its_way_back_along() {
+fn requeueable_request_carries_its_token_and_route() {
     let shared = Shared::default();
-    let mut first = gateway(5, &shared);
+    let mut first = first_worker(5, &shared);
     let (sequence, _) = first.waiting("m1");
     let token = granted(&mut first, sequence);
 
-    // At another worker of this Envoy, behind an address of its own.
-    let mut second = again(6, &shared);
+    // It arrives at another worker of this Envoy, from another client address.
+    let mut second = requeue_worker(6, &shared);
     second.host.0.insert("source.address", b"192.0.2.2:0".to_vec());
     second.advance(Duration::from_millis(30));
     let entered = entered(&mut second, &token);
@@ -109,12 +109,12 @@ fn who_may_be_queued_again_takes_its_way_back_along() {
 }
 
 #[test]
-fn a_second_time_follows_the_first() {
+fn request_may_be_requeued_twice() {
     let shared = Shared::default();
-    let mut first = gateway(5, &shared);
+    let mut first = first_worker(5, &shared);
     let (a, _) = first.waiting("m1");
     let token = granted(&mut first, a);
-    let mut second = again(6, &shared);
+    let mut second = requeue_worker(6, &shared);
     second.advance(Duration::from_millis(30));
     let b = entered(&mut second, &token);
     second.outputs();
@@ -128,7 +128,7 @@ fn a_second_time_follows_the_first() {
         ..register(c, "m1")
     };
     assert_eq!(second.outputs(), [Output::Sent(3, Event::Register(expected))]);
-    // Its last grant may be one without a way back.
+    // The last grant may exclude a requeue.
     let edits =
         r#"[Set("x-penstock-pool", "chat"), Set("x-gateway-destination-endpoint", "1.1.1.1:1,2.2.2.2:2")]"#;
     let outputs = second.command(0, [Kind::Grant(grant(c))]);
@@ -139,7 +139,7 @@ fn a_second_time_follows_the_first() {
 }
 
 #[test]
-fn without_a_listener_or_a_key_or_a_list_there_is_no_way_back() {
+fn without_listener_key_or_endpoints_there_is_no_token() {
     let plain =
         r#"[Set("x-penstock-pool", "chat"), Set("x-gateway-destination-endpoint", "1.1.1.1:1,2.2.2.2:2")]"#;
     let mut no_listener = Rig::connected();
@@ -155,7 +155,7 @@ fn without_a_listener_or_a_key_or_a_list_there_is_no_way_back() {
             "{outputs:?}"
         );
     }
-    let mut rig = gateway(5, &Shared::default());
+    let mut rig = first_worker(5, &Shared::default());
     let (sequence, _) = rig.waiting("m1");
     let nowhere = Grant {
         endpoints: Vec::new(),
@@ -170,7 +170,7 @@ fn without_a_listener_or_a_key_or_a_list_there_is_no_way_back() {
 }
 
 #[test]
-fn a_companion_of_version_1_lets_nobody_enter_again() {
+fn grant_of_a_version_1_companion_has_no_token() {
     let config = config(NODE, &format!(r#""node": "n", "requeue": "{LISTENER}""#));
     let mut rig = Rig::with(5, &config, &Shared::default());
     rig.open();
@@ -186,9 +186,9 @@ fn a_companion_of_version_1_lets_nobody_enter_again() {
 }
 
 #[test]
-fn strangers_are_turned_away() {
-    let mut elsewhere = gateway(5, &Shared::default());
-    // The key is the same in all tests: this Envoy's is another's.
+fn requeue_listener_refuses_requests_without_a_valid_token() {
+    let mut elsewhere = first_worker(5, &Shared::default());
+    // All tests use the same key, so this Envoy gets a different one.
     let shared = Shared::default();
     {
         use penstock_filter_core::shared_data::{SetIf, SharedData};
@@ -207,7 +207,7 @@ fn strangers_are_turned_away() {
         &[("x-penstock-requeue", "token"), (":path", "/v1/models")],
         &[(":method", "GET"), (":path", "/v1/models")],
     ] {
-        let mut rig = again(6, &shared);
+        let mut rig = requeue_worker(6, &shared);
         let HeadersAction::Reply(sequence, answer) = rig.headers(headers, true) else {
             panic!("answered: {headers:?}")
         };
@@ -233,9 +233,9 @@ fn strangers_are_turned_away() {
 }
 
 #[test]
-fn a_token_is_worth_nothing_where_nobody_enters_again() {
+fn first_listener_ignores_tokens() {
     let shared = Shared::default();
-    let mut rig = gateway(5, &shared);
+    let mut rig = first_worker(5, &shared);
     let (sequence, _) = rig.waiting("m1");
     let token = granted(&mut rig, sequence);
     let sequence = rig.paused(&[("x-penstock-requeue", &token)]);
@@ -245,14 +245,14 @@ fn a_token_is_worth_nothing_where_nobody_enters_again() {
 }
 
 #[test]
-fn trust_is_the_first_clients() {
+fn trust_of_a_requeued_request_follows_its_original_client() {
     let shared = Shared::default();
     let keys = r#""trust": {"networks": ["10.0.0.0/8"]}, "fairness_id""#;
     let node = format!(r#""node": "n", "requeue": "{LISTENER}""#);
     let text = crate::harness::CONFIG
         .replacen(r#""fairness_id""#, keys, 1)
         .replacen(NODE, &node, 1);
-    let config = penstock_filter_core::config::Config::parse(text.as_bytes()).expect("right");
+    let config = penstock_filter_core::config::Config::parse(text.as_bytes()).expect("a valid configuration");
     let mut first = Rig::with(5, &config, &shared);
     first.open();
     first.hello_ack(2);
@@ -264,7 +264,8 @@ fn trust_is_the_first_clients() {
         let text = crate::harness::CONFIG
             .replacen(r#""fairness_id""#, &keys, 1)
             .replacen(NODE, node, 1);
-        let config = penstock_filter_core::config::Config::parse(text.as_bytes()).expect("right");
+        let config =
+            penstock_filter_core::config::Config::parse(text.as_bytes()).expect("a valid configuration");
         let mut second = Rig::with(6, &config, &shared);
         second.open();
         second.host.0.insert("source.address", b"192.0.2.2:0".to_vec());
@@ -277,8 +278,8 @@ fn trust_is_the_first_clients() {
 }
 
 #[test]
-fn the_answer_of_who_entered_again_is_passed_on_as_it_is() {
-    let mut rig = gateway(5, &Shared::default());
+fn response_of_a_requeued_request_passes_unchanged() {
+    let mut rig = first_worker(5, &Shared::default());
     let (sequence, _) = rig.waiting("m1");
     granted(&mut rig, sequence);
     rig.host
@@ -302,7 +303,7 @@ fn the_answer_of_who_entered_again_is_passed_on_as_it_is() {
     rig.response_body(sequence, r#"{"usage":{"prompt_tokens":7}}"#, true);
     assert_eq!(rig.outputs(), []);
 
-    // A new stream says nothing of it but its end.
+    // The next Hello doesn't list it; only its end is reported.
     rig.worker.handle_closed(rig.now);
     rig.advance(Duration::from_millis(50));
     let [Output::Sent(1, Event::Hello(hello))] = &rig.open()[..] else {
@@ -320,7 +321,7 @@ fn the_answer_of_who_entered_again_is_passed_on_as_it_is() {
     assert_eq!(rig.log(sequence), [Output::Sent(2, Event::Completed(completed))]);
 }
 
-/// Where the routes tell the host: the headers of an answer, as a listener's route leaves them, through its worker.
+/// Passes a response through a worker whose route reports the endpoint. Returns the response headers.
 fn through(
     rig: &mut Rig,
     sequence: u64,
@@ -349,7 +350,7 @@ fn through(
 const SERVED: &str = "x-gateway-destination-endpoint-served";
 
 #[test]
-fn however_often_it_entered_again_the_client_is_told_who_served_it() {
+fn served_endpoint_reaches_the_client_after_any_number_of_requeues() {
     let shared = Shared::default();
     let keys = |more: &str| format!(r#""requeue": "{LISTENER}", "routes_tell": true{more}"#);
     let mut first = connected(5, &keys(""), &shared);
@@ -375,7 +376,7 @@ fn however_often_it_entered_again_the_client_is_told_who_served_it() {
     assert!(names.contains(&"x-penstock-outcome"), "{names:?}");
     assert!(answer.contains(&(SERVED, "2.2.2.2:2".into())), "{answer:?}");
 
-    // Who was answered by the filter inside was served by nobody.
+    // A local reply of the requeue listener's filter has no served endpoint.
     let (a, _) = first.waiting("m1");
     granted(&mut first, a);
     let expired = vec![
@@ -391,8 +392,8 @@ fn however_often_it_entered_again_the_client_is_told_who_served_it() {
 }
 
 #[test]
-fn an_answer_that_no_filter_has_seen_is_told_by_the_first_exchange() {
-    let mut rig = gateway(5, &Shared::default());
+fn first_exchange_reports_a_response_that_the_requeue_filter_has_not_seen() {
+    let mut rig = first_worker(5, &Shared::default());
     let (sequence, _) = rig.waiting("m1");
     granted(&mut rig, sequence);
     rig.host
@@ -401,7 +402,7 @@ fn an_answer_that_no_filter_has_seen_is_told_by_the_first_exchange() {
     rig.host
         .0
         .insert("response.code_details", b"via_upstream".to_vec());
-    // The VM behind the listener has trapped: Envoy answers for it.
+    // The requeue listener's VM has trapped, so Envoy sends a local reply.
     let answer = [
         (":status", "503"),
         ("x-gateway-destination-endpoint-served", "3.3.3.3:3"),
@@ -418,12 +419,12 @@ fn an_answer_that_no_filter_has_seen_is_told_by_the_first_exchange() {
 }
 
 #[test]
-fn a_client_that_leaves_who_entered_again_is_told_of_twice() {
+fn disconnect_of_a_requeued_client_is_reported_by_both_exchanges() {
     let shared = Shared::default();
-    let mut first = gateway(5, &shared);
+    let mut first = first_worker(5, &shared);
     let (a, _) = first.waiting("m1");
     let token = granted(&mut first, a);
-    let mut second = again(6, &shared);
+    let mut second = requeue_worker(6, &shared);
     let b = entered(&mut second, &token);
     second.outputs();
     let [Output::Sent(3, Event::Cancel(cancel))] = &second.log(b)[..] else {
@@ -441,18 +442,16 @@ fn a_client_that_leaves_who_entered_again_is_told_of_twice() {
 }
 
 #[test]
-fn who_was_let_in_once_isnt_counted_as_refused() {
+fn refused_requeued_request_is_not_counted_as_refused() {
     let shared = Shared::default();
-    let mut first = gateway(5, &shared);
+    let mut first = first_worker(5, &shared);
     let (a, _) = first.waiting("m1");
     let token = granted(&mut first, a);
     let config = config(NODE, r#""node": "n", "reenters": true"#);
     let mut second = Rig::with(6, &config, &shared);
     second.advance(Duration::from_secs(5));
     let sequence = second.paused(&[("x-penstock-requeue", &token)]);
-    let answer = second
-        .body(sequence, r#"{"model":"m1"}"#, true)
-        .expect("an answer");
+    let answer = second.body(sequence, r#"{"model":"m1"}"#, true).expect("a reply");
     assert_eq!(answer.status, 503);
     assert_eq!(second.log(sequence), []);
     assert_eq!(second.open().len(), 1);

@@ -1,5 +1,4 @@
-//! A grant that names another model: which bytes of the body change, what is said of it from then on, and who it is when
-//! it enters again.
+//! A grant with a target model: the rewrite of the body, the registration afterwards, and the token of a requeued request.
 
 use crate::harness::{Output, Rig, Shared, config, grant, register};
 use penstock_filter_core::rewrite::Rewrite;
@@ -9,7 +8,7 @@ use wasm_bindgen_test::wasm_bindgen_test as test;
 
 const LISTENER: &str = "envoy://penstock-requeue/";
 
-/// A worker of the gateway's listener, or of the other.
+/// A worker of the first listener or of the requeue listener.
 fn rig(epoch: u64, is_requeue_listener: bool, shared: &Shared) -> Rig {
     let keys = format!(r#""node": "n", "requeue": "{LISTENER}", "reenters": {is_requeue_listener}"#);
     let mut rig = Rig::with(epoch, &config(r#""node": "n""#, &keys), shared);
@@ -18,7 +17,7 @@ fn rig(epoch: u64, is_requeue_listener: bool, shared: &Shared) -> Rig {
     rig
 }
 
-fn to(sequence: u64, target: &str) -> Grant {
+fn grant_to(sequence: u64, target: &str) -> Grant {
     Grant {
         target_model: target.into(),
         requeue: true,
@@ -26,14 +25,14 @@ fn to(sequence: u64, target: &str) -> Grant {
     }
 }
 
-/// A held request with this body: its number.
+/// Sends a request with this body, which must wait. Returns its sequence number.
 fn waits(rig: &mut Rig, headers: &[(&str, &str)], body: &str) -> u64 {
     let sequence = rig.paused(headers);
     assert_eq!(rig.body(sequence, body, true), None);
     sequence
 }
 
-/// What a grant changes: the header edits, the body's change if there is one, and the token.
+/// Applies a grant. Returns the header edits, the rewrite of the body, and the requeue token.
 fn granted(rig: &mut Rig, grant: Grant) -> (String, Option<Rewrite>, String) {
     let outputs = rig.command(0, [Kind::Grant(grant)]);
     let resumed = outputs.into_iter().find_map(|out| match out {
@@ -41,7 +40,7 @@ fn granted(rig: &mut Rig, grant: Grant) -> (String, Option<Rewrite>, String) {
         Output::Rewritten(_, edits, rewrite) => Some((edits, Some(rewrite))),
         _ => None,
     });
-    let (edits, rewrite) = resumed.expect("it goes");
+    let (edits, rewrite) = resumed.expect("resumed");
     let (_, token) = edits
         .split_once(r#"Set("x-penstock-requeue", ""#)
         .expect("a token");
@@ -50,7 +49,7 @@ fn granted(rig: &mut Rig, grant: Grant) -> (String, Option<Rewrite>, String) {
 }
 
 #[test]
-fn the_bytes_of_the_model_are_replaced_and_the_length_is_mended() {
+fn model_in_the_body_is_replaced_and_the_length_updated() {
     let shared = Shared::default();
     for (body, sized, target, after) in [
         (
@@ -71,56 +70,59 @@ fn the_bytes_of_the_model_are_replaced_and_the_length_is_mended() {
         let length = body.len().to_string();
         let headers = [("content-length", length.as_str())];
         let sequence = waits(&mut rig, if sized { &headers } else { &[] }, body);
-        let (edits, rewrite, _) = granted(&mut rig, to(sequence, target));
-        let rewrite = rewrite.expect("it changes");
+        let (edits, rewrite, _) = granted(&mut rig, grant_to(sequence, target));
+        let rewrite = rewrite.expect("a rewrite");
         let mut bytes = body.as_bytes().to_vec();
         assert_eq!(rewrite.length, bytes.len());
         bytes.splice(rewrite.range, rewrite.text);
         assert_eq!(String::from_utf8_lossy(&bytes), after);
-        let said = format!(r#"Set("content-length", "{}")"#, after.len());
-        assert_eq!(edits.contains(&said), sized, "{edits}");
+        let length = format!(r#"Set("content-length", "{}")"#, after.len());
+        assert_eq!(edits.contains(&length), sized, "{edits}");
         assert!(edits.contains(r#"Remove("content-md5")"#), "{edits}");
     }
 }
 
 #[test]
-fn a_body_that_asks_for_the_target_already_stays() {
+fn body_that_names_the_target_model_stays() {
     let mut rig = rig(5, false, &Shared::default());
     for target in ["", "m1"] {
         let sequence = waits(&mut rig, &[], r#"{"model":"m1"}"#);
-        let (edits, rewrite, _) = granted(&mut rig, to(sequence, target));
+        let (edits, rewrite, _) = granted(&mut rig, grant_to(sequence, target));
         assert_eq!(rewrite, None);
         assert!(!edits.contains("content-"), "{edits}");
     }
 }
 
 #[test]
-fn what_runs_says_what_it_asks_for_by_now() {
+fn running_request_is_listed_with_its_target_model() {
     let mut rig = rig(5, false, &Shared::default());
     let sequence = waits(&mut rig, &[], r#"{"model":"m1"}"#);
-    granted(&mut rig, to(sequence, "m1-real"));
+    granted(&mut rig, grant_to(sequence, "m1-real"));
     rig.worker.handle_closed(rig.now);
     rig.outputs();
     rig.advance(std::time::Duration::from_secs(2));
     let [Output::Sent(1, Event::Hello(Hello { running, .. }))] = &rig.open()[..] else {
         panic!("a Hello")
     };
-    let said: Vec<_> = running.iter().filter_map(|it| it.register.as_ref()).collect();
-    assert_eq!(said.len(), 1);
+    let registered: Vec<_> = running
+        .iter()
+        .filter_map(|entry| entry.register.as_ref())
+        .collect();
+    assert_eq!(registered.len(), 1);
     assert_eq!(
-        (said[0].model.as_str(), said[0].target_model.as_str()),
+        (registered[0].model.as_str(), registered[0].target_model.as_str()),
         ("m1", "m1-real")
     );
 }
 
 #[test]
-fn who_enters_again_is_known_by_its_first_model() {
+fn requeued_request_keeps_its_requested_model() {
     let shared = Shared::default();
     let mut first = rig(5, false, &shared);
     let asked = waits(&mut first, &[], r#"{"model":"g1","user":"u"}"#);
-    let (_, _, token) = granted(&mut first, to(asked, "x-real"));
+    let (_, _, token) = granted(&mut first, grant_to(asked, "x-real"));
 
-    // No pool serves `x-real`, and no priority is known for it: both go by what was asked for.
+    // No pool serves `x-real` and no priority applies to it: both follow the requested model.
     let mut second = rig(6, true, &shared);
     let rewritten = r#"{"model":"x-real","user":"u"}"#;
     let again = waits(&mut second, &[("x-penstock-requeue", &token)], rewritten);
@@ -144,29 +146,29 @@ fn who_enters_again_is_known_by_its_first_model() {
         [Output::Sent(2, Event::Register(expected.clone()))]
     );
 
-    // It keeps its target, or gets another; its token still names the first model.
-    let (_, none, kept) = granted(&mut second, to(again, "x-real"));
+    // The next grant keeps the target model or sets another; the token still has the requested model.
+    let (_, none, kept) = granted(&mut second, grant_to(again, "x-real"));
     assert_eq!(none, None);
     let third = waits(&mut second, &[("x-penstock-requeue", &kept)], rewritten);
     expected.sequence = third;
     expected.requeues = 2;
-    expected.requeued_from = expected.requeued_from.map(|it| RequestKey {
+    expected.requeued_from = expected.requeued_from.map(|key| RequestKey {
         epoch_lo: 6,
         sequence: again,
-        ..it
+        ..key
     });
     assert_eq!(second.outputs(), [Output::Sent(3, Event::Register(expected))]);
-    let (_, other, _) = granted(&mut second, to(third, "g1"));
+    let (_, other, _) = granted(&mut second, grant_to(third, "g1"));
     assert_eq!(other.expect("back again").text, b"\"g1\"");
 }
 
 #[test]
-fn a_token_of_one_that_was_not_rewritten_names_no_model() {
+fn token_of_a_request_without_target_model_has_no_model() {
     let shared = Shared::default();
     let mut first = rig(5, false, &shared);
     let sequence = waits(&mut first, &[], r#"{"model":"m1"}"#);
-    let (_, _, token) = granted(&mut first, to(sequence, ""));
-    // What it asks for is then what its body says.
+    let (_, _, token) = granted(&mut first, grant_to(sequence, ""));
+    // The requested model is then the one in the body.
     let mut second = rig(6, true, &shared);
     let headers = [("x-penstock-requeue", token.as_str())];
     let again = waits(&mut second, &headers, r#"{"model":"m1"}"#);

@@ -1,4 +1,5 @@
-//! The session: what is said on which stream, what is said again, and what happens while nobody answers.
+//! The session: the events of each stream, their repetition after a reconnect, and waiting requests while the companion is
+//! down.
 
 use std::time::Duration;
 
@@ -29,7 +30,7 @@ fn hello(stream: u32) -> Hello {
 
 const TICK: Duration = Duration::from_millis(50);
 
-/// The stream ends and the next one opens: what is said on it.
+/// Ends the stream and opens the next one. Returns the outputs on it.
 fn reopen(rig: &mut Rig) -> Vec<Output> {
     rig.worker.handle_closed(rig.now);
     rig.advance(TICK);
@@ -37,7 +38,7 @@ fn reopen(rig: &mut Rig) -> Vec<Output> {
 }
 
 #[test]
-fn it_greets_and_beats() {
+fn hello_and_heartbeats_are_sent() {
     let mut rig = Rig::new();
     assert_eq!(rig.open(), [Output::Sent(1, Event::Hello(hello(1)))]);
     assert_eq!(rig.hello_ack(1), []);
@@ -51,14 +52,14 @@ fn it_greets_and_beats() {
 }
 
 #[test]
-fn a_new_stream_tells_who_waits_and_who_runs() {
+fn hello_lists_waiting_and_running_requests() {
     let mut rig = Rig::connected();
     let running = rig.running("m1");
     rig.advance(Duration::from_millis(7));
     let (waiting, _) = rig.waiting("m2");
     rig.response(running, &[(":status", "200")], false);
     rig.outputs();
-    let said = reopen(&mut rig);
+    let sent = reopen(&mut rig);
     let expected = Hello {
         waiting: vec![Register {
             age_us: 50_000,
@@ -76,14 +77,14 @@ fn a_new_stream_tells_who_waits_and_who_runs() {
         }],
         ..hello(2)
     };
-    assert_eq!(said, [Output::Sent(1, Event::Hello(expected))]);
-    // A request that comes before the companion has greeted follows the Hello.
-    let (early, said) = rig.waiting("m3");
-    assert_eq!(said, [Output::Sent(2, Event::Register(register(early, "m3")))]);
+    assert_eq!(sent, [Output::Sent(1, Event::Hello(expected))]);
+    // A request that arrives before the HelloAck is registered after the Hello.
+    let (early, sent) = rig.waiting("m3");
+    assert_eq!(sent, [Output::Sent(2, Event::Register(register(early, "m3")))]);
 }
 
 #[test]
-fn a_hello_comes_in_parts() {
+fn large_hello_is_sent_in_parts() {
     let mut rig = Rig::new();
     let count = HELLO_PART_REQUESTS + 3;
     for _ in 0..count {
@@ -92,11 +93,11 @@ fn a_hello_comes_in_parts() {
     let parts: Vec<Hello> = rig
         .open()
         .into_iter()
-        .map(|out| {
-            if let Output::Sent(_, Event::Hello(hello)) = out {
+        .map(|output| {
+            if let Output::Sent(_, Event::Hello(hello)) = output {
                 hello
             } else {
-                panic!("only Hello: {out:?}")
+                panic!("only Hello: {output:?}")
             }
         })
         .collect();
@@ -121,7 +122,7 @@ fn terminal_events_are_repeated_until_acknowledged() {
     for id in &ids {
         rig.log(*id);
     }
-    // Frames 1 to 4 are the Hello and the Registers, 5 to 7 the Cancels: the first of these is heard.
+    // Frames 1 to 4 are the Hello and the Registers, 5 to 7 the Cancels, of which the first is acknowledged.
     rig.command(5, []);
     let cancel = |seq, id: u64| Output::Sent(seq, Event::Cancel(Cancel { sequence: id }));
     assert_eq!(
@@ -140,30 +141,30 @@ fn terminal_events_are_repeated_until_acknowledged() {
 }
 
 #[test]
-fn what_ends_while_no_stream_is_open_is_told_on_the_next() {
+fn ends_without_a_stream_are_reported_on_the_next_one() {
     let mut rig = Rig::connected();
     let (waiting, _) = rig.waiting("m1");
     rig.worker.handle_closed(rig.now);
     assert_eq!(rig.log(waiting), []);
     rig.advance(TICK);
-    let said = rig.open();
+    let sent = rig.open();
     assert_eq!(
-        said[1..],
+        sent[1..],
         [Output::Sent(2, Event::Cancel(Cancel { sequence: waiting }))]
     );
 }
 
 #[test]
-fn who_was_never_told_of_isnt_cancelled() {
+fn unregistered_request_is_not_cancelled() {
     let mut rig = Rig::new();
-    let (waiting, said) = rig.waiting("m1");
-    assert_eq!(said, []);
+    let (waiting, sent) = rig.waiting("m1");
+    assert_eq!(sent, []);
     rig.log(waiting);
     assert_eq!(rig.open(), [Output::Sent(1, Event::Hello(hello(1)))]);
 }
 
 #[test]
-fn kept_events_are_bounded_and_however_large_no_reason_to_leave() {
+fn unacknowledged_events_are_bounded_and_their_resend_is_no_reason_to_reconnect() {
     let mut rig = Rig::connected();
     rig.worker.handle_closed(rig.now);
     let body = format!(r#"{{"model":"{}"}}"#, "z".repeat(256));
@@ -174,16 +175,16 @@ fn kept_events_are_bounded_and_however_large_no_reason_to_leave() {
     rig.advance(TICK);
     assert_eq!(rig.open().len(), 1 + UNACKED_EVENTS_MAX);
     rig.hello_ack(1);
-    let (sequence, said) = rig.waiting("m1");
+    let (sequence, sent) = rig.waiting("m1");
     let seq = 2 + UNACKED_EVENTS_MAX as u64;
     assert_eq!(
-        said,
+        sent,
         [Output::Sent(seq, Event::Register(register(sequence, "m1")))]
     );
 }
 
 #[test]
-fn a_companion_that_acknowledges_nothing_is_unreachable() {
+fn companion_that_acknowledges_nothing_is_unreachable() {
     let mut rig = Rig::connected();
     let running = rig.running("m1");
     let mut outputs = Vec::new();
@@ -204,7 +205,7 @@ fn a_companion_that_acknowledges_nothing_is_unreachable() {
 }
 
 #[test]
-fn attempts_back_off() {
+fn reconnects_back_off() {
     let mut rig = Rig::new();
     assert_eq!(rig.tick(), [Output::OpenStream]);
     for wait_ms in [50, 100, 200, 400, 800, 1_000, 1_000] {
@@ -217,7 +218,7 @@ fn attempts_back_off() {
 }
 
 #[test]
-fn without_a_common_version_it_tries_again_much_later() {
+fn without_a_common_version_the_reconnect_is_much_later() {
     let mut rig = Rig::new();
     rig.open();
     let outputs = rig.command(0, [Kind::HelloAck(HelloAck { version: 0, term: 1 })]);
@@ -232,7 +233,7 @@ fn without_a_common_version_it_tries_again_much_later() {
     assert_eq!(rig.tick(), []);
     rig.advance(Duration::from_secs(1));
     rig.open();
-    // Said once, however often it is tried.
+    // Logged once, however often the filter reconnects.
     assert_eq!(
         rig.command(0, [Kind::HelloAck(HelloAck { version: 0, term: 1 })]),
         []
@@ -240,7 +241,7 @@ fn without_a_common_version_it_tries_again_much_later() {
 }
 
 #[test]
-fn an_older_companion_is_left() {
+fn companion_with_a_lower_term_is_refused() {
     let mut rig = Rig::connected();
     rig.worker.handle_closed(rig.now);
     rig.advance(TICK);
@@ -261,7 +262,7 @@ fn an_older_companion_is_left() {
 }
 
 #[test]
-fn frames_out_of_order_break_the_stream() {
+fn frames_out_of_order_reset_the_stream() {
     let mut rig = Rig::connected();
     rig.worker.handle_message(rig.now, b"\xff\xff");
     assert_eq!(
@@ -280,7 +281,7 @@ fn frames_out_of_order_break_the_stream() {
 }
 
 #[test]
-fn bye_of_the_companion_makes_room_for_its_successor() {
+fn bye_of_the_companion_lets_the_filter_reconnect_to_its_successor() {
     let mut rig = Rig::connected();
     rig.waiting("m1");
     assert_eq!(
@@ -291,9 +292,9 @@ fn bye_of_the_companion_makes_room_for_its_successor() {
     );
     assert_eq!(rig.tick(), [Output::ResetStream]);
     rig.advance(TICK);
-    let said = rig.open();
-    let [Output::Sent(1, Event::Hello(hello))] = &said[..] else {
-        panic!("{said:?}")
+    let sent = rig.open();
+    let [Output::Sent(1, Event::Hello(hello))] = &sent[..] else {
+        panic!("{sent:?}")
     };
     assert_eq!(hello.waiting.len(), 1);
 }
@@ -317,20 +318,20 @@ fn requests_wait_for_hold_and_no_longer() {
     assert!(String::from_utf8_lossy(&first.body).contains("gateway_unavailable"));
     assert_eq!(rig.log(waiting), []);
     assert_eq!(rig.log(late), []);
-    // From now on they don't wait at all, but in a pool that is more patient.
+    // From now on requests don't wait at all, except in a pool with a longer hold.
     let sequence = rig.paused(&[]);
     assert_eq!(rig.body(sequence, r#"{"model":"m1"}"#, true).unwrap().status, 503);
     let (patient, _) = rig.waiting("p1");
     rig.advance(Duration::from_secs(1));
-    let said = rig.open();
+    let sent = rig.open();
     let [
         Output::Sent(1, Event::Hello(hello)),
         Output::Sent(2, Event::Refused(first)),
         Output::Sent(3, _),
         Output::Sent(4, Event::Refused(last)),
-    ] = &said[..]
+    ] = &sent[..]
     else {
-        panic!("{said:?}")
+        panic!("{sent:?}")
     };
     assert_eq!(hello.waiting[0].sequence, patient);
     assert_eq!(
@@ -341,7 +342,7 @@ fn requests_wait_for_hold_and_no_longer() {
 }
 
 #[test]
-fn at_a_cold_start_hold_counts_from_the_configuration() {
+fn hold_counts_from_the_configuration_at_a_cold_start() {
     let mut rig = Rig::new();
     rig.advance(Duration::from_millis(4_999));
     rig.waiting("m1");
@@ -354,7 +355,7 @@ fn at_a_cold_start_hold_counts_from_the_configuration() {
 }
 
 #[test]
-fn ttl_and_deadline_are_kept_while_the_companion_is_away() {
+fn ttl_and_deadline_are_enforced_while_the_companion_is_down() {
     let mut rig = Rig::new();
     let deadline = rig.paused(&[("x-penstock-deadline-ms", "200")]);
     rig.body(deadline, r#"{"model":"p1"}"#, true);
@@ -379,7 +380,7 @@ fn ttl_and_deadline_are_kept_while_the_companion_is_away() {
 }
 
 #[test]
-fn deadlines_are_the_companions_while_it_answers() {
+fn filter_enforces_no_deadlines_while_the_companion_is_up() {
     let mut rig = Rig::connected();
     rig.waiting("m1");
     rig.advance(Duration::from_secs(100));
@@ -387,7 +388,7 @@ fn deadlines_are_the_companions_while_it_answers() {
 }
 
 #[test]
-fn a_policy_counts_from_the_next_request_on() {
+fn new_policy_applies_from_the_next_request_on() {
     let mut rig = Rig::connected();
     let before = rig.paused(&[]);
     rig.command(
@@ -404,22 +405,22 @@ fn a_policy_counts_from_the_next_request_on() {
         penstock_filter_core::effect::HeadersAction::Pass(_)
     ));
     rig.outputs();
-    let said = reopen(&mut rig);
-    let [Output::Sent(1, Event::Hello(hello))] = &said[..] else {
-        panic!("{said:?}")
+    let sent = reopen(&mut rig);
+    let [Output::Sent(1, Event::Hello(hello))] = &sent[..] else {
+        panic!("{sent:?}")
     };
     assert_eq!(hello.policy_digest, "d1");
 }
 
 #[test]
-fn what_isnt_terminal_isnt_repeated() {
+fn only_terminal_events_are_repeated() {
     let mut rig = Rig::connected();
     let running = rig.running("m1");
     rig.response(running, &[(":status", "200")], false);
-    let said = rig.outputs();
+    let sent = rig.outputs();
     assert!(
-        matches!(said[..], [Output::Sent(3, Event::Started(Started { .. }))]),
-        "{said:?}"
+        matches!(sent[..], [Output::Sent(3, Event::Started(Started { .. }))]),
+        "{sent:?}"
     );
     assert_eq!(reopen(&mut rig).len(), 1);
 }

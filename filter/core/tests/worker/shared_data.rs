@@ -1,4 +1,4 @@
-//! What workers of one Envoy share: who it is, and the policy in force.
+//! Data that the workers of one Envoy share: the process identity and the current policy.
 
 use crate::harness::{NoSharedData, Output, Rig, Shared, config};
 use penstock_filter_core::{
@@ -13,12 +13,12 @@ use wasm_bindgen_test::wasm_bindgen_test as test;
 fn hello(rig: &mut Rig) -> Hello {
     match &rig.open()[..] {
         [Output::Sent(1, Event::Hello(hello))] => hello.clone(),
-        said => panic!("one Hello: {said:?}"),
+        outputs => panic!("one Hello: {outputs:?}"),
     }
 }
 
 #[test]
-fn all_workers_of_an_envoy_say_the_id_that_the_first_drew() {
+fn all_workers_of_an_envoy_send_the_id_that_the_first_drew() {
     let shared = Shared::default();
     let config = config("", "");
     let ids: Vec<u64> = [5, 6, 7]
@@ -28,7 +28,7 @@ fn all_workers_of_an_envoy_say_the_id_that_the_first_drew() {
     assert_eq!(hello(&mut Rig::with(8, &config, &Shared::default())).envoy, 78);
 }
 
-/// SharedData in which somebody else is always a moment faster.
+/// Shared data in which another worker always writes first.
 #[derive(Debug)]
 struct Raced(Shared);
 
@@ -45,13 +45,13 @@ impl SharedData for Raced {
 }
 
 #[test]
-fn of_two_that_draw_at_once_one_counts() {
+fn one_identity_wins_if_two_workers_draw_at_once() {
     let mut rig = Rig::with_shared_data(5, &config("", ""), Box::new(Raced(Shared::default())));
     assert_eq!(hello(&mut rig).envoy, 9);
 }
 
 #[test]
-fn without_commons_an_envoy_is_nobody() {
+fn without_shared_data_an_envoy_has_no_identity() {
     let mut rig = Rig::with_shared_data(5, &config("", ""), Box::new(NoSharedData));
     assert_eq!(hello(&mut rig).envoy, 0);
     rig.hello_ack(1);
@@ -60,7 +60,7 @@ fn without_commons_an_envoy_is_nobody() {
 }
 
 #[test]
-fn a_new_worker_starts_with_the_policy_in_force() {
+fn new_worker_starts_with_the_current_policy() {
     let shared = Shared::default();
     let first = config("", "");
     let mut rig = Rig::with(5, &first, &shared);
@@ -85,7 +85,7 @@ fn a_new_worker_starts_with_the_policy_in_force() {
     ));
     assert_eq!(hello(&mut next).policy_digest, "d1");
 
-    // Of another companion it is no business, and what can't be read is none.
+    // The policy of another companion doesn't apply, and a malformed one is ignored.
     let other = config(r#""companion": "c""#, r#""companion": "d""#);
     assert_eq!(hello(&mut Rig::with(7, &other, &shared)).policy_digest, "d0");
     assert_eq!(

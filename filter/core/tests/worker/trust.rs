@@ -1,4 +1,4 @@
-//! Whose claims count: what is registered of a client that is trusted, and of one that isn't, and what a server sees.
+//! Trusted and untrusted clients: the claims that are registered, and the headers that reach a server.
 
 use crate::harness::{Output, Rig, Shared, config, register};
 use penstock_filter_core::{effect::HeadersAction, header_sanitizer::HeaderEdit};
@@ -22,7 +22,7 @@ const CLAIMS: [(&str, &str); 13] = [
     ("x-penstock-deadline-ms", "1500"),
 ];
 
-/// A worker that trusts these, connected.
+/// A worker with this trust setting and an established session.
 fn rig(trust: &str) -> Rig {
     let identity = format!(r#""identity": {{"trust": {trust}, "#);
     let config = config(r#""identity": {"#, &identity);
@@ -39,19 +39,19 @@ fn removals(names: &[&'static str]) -> Vec<HeaderEdit> {
         .collect()
 }
 
-/// What the request's headers lose, and what is registered of it.
-fn said(rig: &mut Rig) -> (Vec<HeaderEdit>, Register) {
+/// Sends a request with all claims. Returns the removed headers and the registration.
+fn register_with_claims(rig: &mut Rig) -> (Vec<HeaderEdit>, Register) {
     let HeadersAction::Pause(sequence, edits) = rig.headers(&CLAIMS, false) else {
         panic!("held")
     };
     assert_eq!(rig.body(sequence, r#"{"model":"m1"}"#, true), None);
     match rig.outputs().pop() {
-        Some(Output::Sent(_, Event::Register(said))) => (edits, said),
+        Some(Output::Sent(_, Event::Register(registered))) => (edits, registered),
         other => panic!("a register: {other:?}"),
     }
 }
 
-/// In the order of the rules.
+/// The headers that are always removed, in the order of removal.
 const ALWAYS: [&str; 7] = [
     "x-gateway-destination-endpoint",
     "x-penstock-pool",
@@ -63,7 +63,7 @@ const ALWAYS: [&str; 7] = [
 ];
 
 #[test]
-fn of_a_client_that_isnt_trusted_only_identities_and_priority_are_heard() {
+fn untrusted_client_may_claim_only_identities_and_priority() {
     for (trust, client) in [
         (r#"{"networks": []}"#, "10.0.0.9:555"),
         (r#"{"networks": ["10.0.1.0/24", "::/0"]}"#, "10.0.0.9:555"),
@@ -72,7 +72,7 @@ fn of_a_client_that_isnt_trusted_only_identities_and_priority_are_heard() {
     ] {
         let mut rig = rig(trust);
         rig.host.0.insert("source.address", client.as_bytes().to_vec());
-        let (edits, said) = said(&mut rig);
+        let (edits, registered) = register_with_claims(&mut rig);
         let lost = [&ALWAYS[..], &["x-class", "x-strict", "x-jump"]].concat();
         assert_eq!(edits, removals(&lost), "{trust} {client}");
         let expected = Register {
@@ -80,21 +80,21 @@ fn of_a_client_that_isnt_trusted_only_identities_and_priority_are_heard() {
             priority: "critical".into(),
             deadline_ms: Some(1_500),
             untrusted: true,
-            client: said.client.clone(),
+            client: registered.client.clone(),
             ..register(1, "m1")
         };
-        assert_eq!(said, expected, "{trust} {client}");
+        assert_eq!(registered, expected, "{trust} {client}");
     }
 }
 
 #[test]
-fn of_a_client_that_is_trusted_all_is_heard() {
-    // Who it is matters to nobody where everybody is trusted.
+fn trusted_client_may_make_all_claims() {
+    // If all clients are trusted, the address isn't registered.
     for (trust, client) in [
         (r#""all""#, ""),
         (r#"{"networks": ["192.168.0.0/16", "10.0.0.9/32"]}"#, "10.0.0.9"),
     ] {
-        let (edits, said) = said(&mut rig(trust));
+        let (edits, registered) = register_with_claims(&mut rig(trust));
         assert_eq!(edits, removals(&ALWAYS), "{trust}");
         let expected = Register {
             fairness_id: "acme".into(),
@@ -109,12 +109,12 @@ fn of_a_client_that_is_trusted_all_is_heard() {
             client: client.into(),
             ..register(1, "m1")
         };
-        assert_eq!(said, expected, "{trust}");
+        assert_eq!(registered, expected, "{trust}");
     }
 }
 
 #[test]
-fn what_passes_through_loses_the_same() {
+fn requests_that_pass_through_lose_the_same_headers() {
     let passing = [&CLAIMS[..], &[(":method", "GET")]].concat();
     for (trust, lost) in [
         (r#""all""#, &[][..]),
@@ -132,7 +132,7 @@ fn what_passes_through_loses_the_same() {
 }
 
 #[test]
-fn a_pseudo_header_is_never_removed() {
+fn pseudo_headers_are_never_removed() {
     let config = config(
         r#""class": [{"header": "x-class"}]"#,
         r#""class": [{"header": ":authority"}], "trust": {"networks": []}"#,

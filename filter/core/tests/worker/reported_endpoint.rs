@@ -1,4 +1,4 @@
-//! Which host answers, where the route tells it in the answer's headers.
+//! Routes that report the endpoint in the response headers.
 
 use crate::harness::{Output, Rig, Shared, config, grant};
 use penstock_filter_core::header_sanitizer::HeaderEdit;
@@ -7,7 +7,7 @@ use penstock_wire::{command::Kind, filter_frame::Event};
 use wasm_bindgen_test::wasm_bindgen_test as test;
 
 #[test]
-fn an_address_that_the_route_tells_is_neither_asked_for_nor_set() {
+fn endpoint_reported_by_the_route_is_neither_fetched_nor_set() {
     let mut rig = Rig::with(
         7,
         &config(r#""node": "n""#, r#""node": "n", "routes_tell": true"#),
@@ -17,7 +17,7 @@ fn an_address_that_the_route_tells_is_neither_asked_for_nor_set() {
     rig.hello_ack(2);
     let (sequence, _) = rig.waiting("m1");
     rig.command(0, [Kind::Grant(grant(sequence))]);
-    // What Envoy would say if it were asked.
+    // The address that Envoy would return.
     rig.host.0.insert("upstream.address", b"9.9.9.9:9".to_vec());
     let answer = [
         (":status", "200"),
