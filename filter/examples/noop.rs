@@ -1,4 +1,4 @@
-//! A filter whose callbacks do nothing: the baseline of the benchmarks.
+//! A filter with empty callbacks: the baseline of the benchmarks.
 
 use proxy_wasm::{
     traits::{Context, HttpContext, RootContext},

@@ -31,7 +31,7 @@ pub struct CompiledPolicy {
     pub prefix_hashes: bool,
     /// The identity sources.
     pub sources: Sources,
-    /// The clients whose claims count.
+    /// The clients that may make privileged claims.
     pub trust: Trust,
     /// Header sources of class, strict tier and head start, which only trusted clients may send.
     pub privileged_headers: Arc<[Arc<str>]>,
@@ -164,7 +164,7 @@ impl CompiledPolicy {
             .ok_or(UnknownModel)
     }
 
-    /// The pools whose requests the filter admits by itself while the companion is down.
+    /// The pools that fail open: the filter admits their requests by itself while the companion is down.
     pub fn fail_open_pools(&self) -> impl Iterator<Item = &PoolPolicy> {
         self.pools.iter().map(Arc::as_ref).filter(|pool| pool.fails_open)
     }

@@ -32,7 +32,7 @@ pub enum Effect {
     },
 }
 
-/// What the host does with a request whose headers have arrived.
+/// The host's action on a request after its headers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum HeadersAction {
     /// Pass the request through with these edits. The worker doesn't track it.
@@ -45,7 +45,7 @@ pub enum HeadersAction {
     Reply(u64, LocalReply),
 }
 
-/// What the host does with a request of which more body bytes have arrived.
+/// The host's action on a request after more of its body.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum BodyAction {
     /// Keep the stream paused.
@@ -56,7 +56,7 @@ pub enum BodyAction {
     Continue(Vec<HeaderEdit>),
 }
 
-/// What the host does with a response whose headers have arrived.
+/// The host's action on a response after its headers.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ResponseHeadersAction {
     /// Edits of the response headers.

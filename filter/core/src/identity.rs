@@ -40,9 +40,9 @@ pub struct Rule {
 /// The source lists of a policy.
 #[derive(Clone, Debug, Default)]
 pub struct Sources {
-    /// The tenant whose share the request takes.
+    /// The tenant: the request takes from its share.
     pub fairness_id: Vec<Source>,
-    /// The user whose usage the request adds to.
+    /// The user: the request adds to its usage.
     pub user: Vec<Source>,
     /// The criticality band.
     pub priority: Vec<Source>,

@@ -1,5 +1,5 @@
 //! Responses that the filter sends itself (Envoy's local replies), in the format that the client's library expects:
-//! Anthropic's error object on the messages API, OpenAI's on all others.
+//! Anthropic's error object on the messages API, OpenAI's on every other API.
 
 use penstock_wire::{Api, Reject, names};
 use serde::Serialize;

@@ -5,7 +5,7 @@
 //! positions in there at which strings end. Each hash therefore covers all that the previous one covers. A shorter prompt
 //! has fewer hashes. The hashes contain neither the model nor the roles of the messages: the companion compares them within
 //! one model. The function is SipHash-1-3 with a fixed key, so that all Envoys compute the same values. A client that
-//! forges a collision only sends its own request to a server that doesn't have its prefix cached.
+//! forges a collision only misdirects a request of that client, to a server that doesn't have its prefix cached.
 
 use core::hash::Hasher;
 

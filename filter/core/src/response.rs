@@ -1,7 +1,7 @@
 //! Reads the body of a server's response while it passes: the times of its first and last byte, and its token counts.
 //!
 //! The body is one JSON document, or a stream of server-sent events with one JSON document each. The scanner never fails:
-//! it skips what it can't parse up to the next event. It keeps at most 512 bytes.
+//! it skips a malformed document up to the next event. It keeps at most 512 bytes.
 
 use core::convert::Infallible;
 
@@ -18,7 +18,7 @@ pub enum Format {
     Json,
     /// Server-sent events.
     Sse,
-    /// Another format, of which only the times are recorded.
+    /// Another format: the scanner records only the times.
     Opaque,
 }
 

@@ -17,7 +17,7 @@ pub enum SetIf {
 }
 
 impl SetIf {
-    /// Whether the condition holds for a key whose value has this version; `None`: the key has no value.
+    /// Whether the condition holds for a value of this version; `None`: the key has no value.
     #[must_use]
     pub fn holds(self, current: Option<u32>) -> bool {
         match self {

@@ -1,4 +1,4 @@
-//! The clients whose claims count: all clients, or those in trusted networks.
+//! The trusted clients: all clients, or those in trusted networks.
 
 use core::net::IpAddr;
 
@@ -6,7 +6,7 @@ use penstock_wire as wire;
 
 use crate::limits::POLICY_LIST_MAX;
 
-/// The clients whose claims (class, strict tier, head start, endpoint choice) count.
+/// The trusted clients. Only they may claim a class, a strict tier or a head start, or restrict the endpoints.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Trust {
     /// All clients.

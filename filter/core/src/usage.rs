@@ -18,7 +18,7 @@ pub struct Usage {
     pub output: Option<u64>,
 }
 
-/// Nesting levels whose meaning is tracked. No known format has its usage deeper.
+/// Tracked nesting levels. No known format has its usage deeper.
 const LEVELS: usize = 8;
 
 /// The meaning of an open container.

@@ -85,7 +85,7 @@ impl Granted {
         })
     }
 
-    /// The event for a response whose headers have arrived.
+    /// The event for the headers of a response.
     pub(crate) fn started(&self, now: Instant, sequence: u64, response: &Response) -> Started {
         Started {
             sequence,

@@ -1,5 +1,5 @@
 //! A streaming JSON reader: `reader` checks the grammar and calls a `visitor`; `string_decoder` decodes the
-//! contents of strings, of which `string` finds the unescaped runs.
+//! contents of strings, and uses `string` to find unescaped runs.
 
 mod reader;
 mod string;

@@ -1,6 +1,6 @@
 //! Enforces deadlines and admits requests while the companion is down.
 //!
-//! The policy bounds how much one Envoy may admit by itself, over all its workers. So each worker publishes what it has in
+//! The policy bounds the load that one Envoy may admit by itself, over all its workers. So each worker publishes its load in
 //! flight: once in each heartbeat interval, and at every change while the companion is down.
 
 use penstock_wire::{
@@ -161,7 +161,7 @@ impl Worker {
         }
     }
 
-    /// Publishes what is in flight when a renewal is due, and as soon as the companion goes down.
+    /// Publishes the load in flight when a renewal is due, and as soon as the companion goes down.
     pub(super) fn publish_in_flight(&mut self, now: Instant) {
         let is_down = self.session.is_down();
         let went_down = is_down && !self.in_flight.was_down;

@@ -1,4 +1,4 @@
-//! What this worker has in flight by pool, and what it has published of it.
+//! The load that this worker has in flight, by pool, and the pools in which it has published a record.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -51,7 +51,7 @@ impl InFlightCounts {
         self.pools.get(pool).copied().unwrap_or_default()
     }
 
-    /// Publishes what is in flight in a pool. Writes nothing if nothing is, and no record needs to be removed.
+    /// Publishes the load in flight in a pool. Without load, only a published record is removed.
     pub(super) fn publish(&mut self, pool: &str, store: InFlightStore<'_>) {
         let load = self.load(pool);
         if !load.is_zero() {
