@@ -4,6 +4,13 @@
 demo *args:
     cargo demo {{ args }}
 
+# The binary to ship, and its symbols beside it: a backtrace and a debugger find them there. Needs objcopy (binutils).
+release:
+    CARGO_PROFILE_RELEASE_STRIP=none cargo build --release --locked --package penstock
+    mkdir -p target/dist
+    objcopy --only-keep-debug target/release/penstock target/dist/penstock.debug
+    cd target/dist && objcopy --strip-debug --add-gnu-debuglink=penstock.debug ../release/penstock penstock
+
 # Every test, those through a real Envoy included.
 test *args:
     cargo test --workspace {{ args }}
