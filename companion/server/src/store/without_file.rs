@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use penstock_control::Kept;
-use penstock_engine::input::PastUse;
+use penstock_engine::input::PastUsage;
 
 use super::ledger::Batch;
 use super::{Error, Models};
@@ -19,7 +19,7 @@ pub(super) enum File {}
 #[derive(Debug, Default)]
 pub(super) struct Found {
     pub(super) models: Vec<(String, Kept)>,
-    pub(super) past: Vec<PastUse>,
+    pub(super) past: Vec<PastUsage>,
 }
 
 impl File {

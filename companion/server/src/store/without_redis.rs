@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use penstock_config::RedisUrl;
 use penstock_control::Kept;
-use penstock_engine::input::PastUse;
+use penstock_engine::input::PastUsage;
 use tokio::sync::{mpsc, oneshot};
 
 use super::health::Health;
@@ -33,7 +33,7 @@ impl Redis {
         &mut self,
         _pool: Arc<str>,
         _window: Option<Duration>,
-        _past: Option<oneshot::Sender<Vec<PastUse>>>,
+        _past: Option<oneshot::Sender<Vec<PastUsage>>>,
     ) {
         match *self {}
     }
