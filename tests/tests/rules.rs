@@ -37,8 +37,19 @@ const ARROWS: &[Arrow] = &[
         never: &["tokio", "tonic", "rand"],
     },
     Arrow {
+        name: "penstock-autopilot",
+        workspace: &["penstock-engine", "penstock-model"],
+        outside: Some(&["hashbrown"]),
+        never: &["tokio", "tonic", "serde", "rand", "prost"],
+    },
+    Arrow {
         name: "penstock-control",
-        workspace: &["penstock-engine", "penstock-model", "penstock-wire"],
+        workspace: &[
+            "penstock-autopilot",
+            "penstock-engine",
+            "penstock-model",
+            "penstock-wire",
+        ],
         outside: None,
         never: &["tokio", "tonic", "serde", "rand"],
     },
@@ -71,6 +82,7 @@ const ARROWS: &[Arrow] = &[
     Arrow {
         name: "penstock-sim",
         workspace: &[
+            "penstock-autopilot",
             "penstock-control",
             "penstock-engine",
             "penstock-filter-core",
@@ -248,6 +260,7 @@ const ARROWS: &[Arrow] = &[
 const CLOCKLESS: &[&str] = &[
     "wire/src",
     "filter/core/src",
+    "companion/autopilot/src",
     "companion/control/src",
     "companion/engine/src",
     "companion/model/src",

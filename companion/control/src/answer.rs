@@ -1,6 +1,6 @@
-//! What a client is told when its request doesn't go: the contract's table of statuses and codes.
+//! The answer to a client whose request is rejected: status, code and message by outcome.
 //!
-//! Every message says what happened and names what to change.
+//! Every message says what happened and which setting to change.
 
 use core::time::Duration;
 
@@ -9,18 +9,23 @@ use penstock_wire::names::code;
 
 use crate::limits::{REQUESTS_IN_ALL_MAX, REQUESTS_MAX};
 
-/// An answer of ours.
+/// An answer of the gateway itself.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Answer {
     pub(crate) status: u16,
     pub(crate) code: &'static str,
     pub(crate) message: String,
-    /// The client's library shouldn't try again by itself.
-    pub(crate) last_word: bool,
+    /// The client's library should not retry.
+    pub(crate) is_final: bool,
 }
 
-/// The answer to a request that left with this outcome; `None` for outcomes that go or have nobody to answer.
-pub(crate) fn to(outcome: Outcome, pool: &str, policy: &Policy, capacity_status: u16) -> Option<Answer> {
+/// The answer to a request with this outcome; `None` if the request was granted or its client has left.
+pub(crate) fn for_outcome(
+    outcome: Outcome,
+    pool: &str,
+    policy: &Policy,
+    capacity_status: u16,
+) -> Option<Answer> {
     let queue = &policy.queue;
     let (status, code, message) = match outcome {
         Outcome::Bypassed | Outcome::Leased | Outcome::Dispatched | Outcome::Cancelled => return None,
@@ -70,7 +75,7 @@ pub(crate) fn to(outcome: Outcome, pool: &str, policy: &Policy, capacity_status:
         Outcome::ExpiredTtl => (
             capacity_status,
             code::QUEUE_TIMEOUT,
-            format!("Request timed out after {} in queue", written(queue.ttl)),
+            format!("Request timed out after {} in queue", duration_text(queue.ttl)),
         ),
         Outcome::RejectedUnmeetable => (
             429,
@@ -108,34 +113,34 @@ pub(crate) fn to(outcome: Outcome, pool: &str, policy: &Policy, capacity_status:
             "The gateway could not decide on this request. Its log says why.".to_owned(),
         ),
     };
-    let last_word = matches!(outcome, Outcome::RejectedUnmeetable | Outcome::DeadlineExceeded);
+    let is_final = matches!(outcome, Outcome::RejectedUnmeetable | Outcome::DeadlineExceeded);
     Some(Answer {
         status,
         code,
         message,
-        last_word,
+        is_final,
     })
 }
 
-/// The code of `to`, for who has nobody to answer.
+/// The code in the answer to a request with this outcome; `None` if such a request gets no answer.
 #[must_use]
 pub fn code_of(outcome: Outcome) -> Option<&'static str> {
-    to(outcome, "", &Policy::default(), 503).map(|answer| answer.code)
+    for_outcome(outcome, "", &Policy::default(), 503).map(|answer| answer.code)
 }
 
-/// No pool has this model.
+/// No pool serves this model.
 pub(crate) fn unknown_model(model: &str) -> Answer {
     Answer {
         status: 404,
         code: code::MODEL_NOT_FOUND,
         message: format!("No pool serves the model `{model}`. Check its name, or add it to pools[].models."),
-        last_word: false,
+        is_final: false,
     }
 }
 
-/// The companion keeps as many requests as it may: `of_one` worker of an Envoy, or of all.
-pub(crate) fn too_many(status: u16, of_one: bool) -> Answer {
-    let message = if of_one {
+/// The companion holds as many requests as it may: of one root context, or of all together.
+pub(crate) fn too_many(status: u16, is_context_full: bool) -> Answer {
+    let message = if is_context_full {
         format!(
             "One worker of this Envoy holds {REQUESTS_MAX} requests, waiting and running, and may not hold more. Send \
              less at a time, or give Envoy more workers (--concurrency)."
@@ -150,11 +155,11 @@ pub(crate) fn too_many(status: u16, of_one: bool) -> Answer {
         status,
         code: code::QUEUE_FULL,
         message,
-        last_word: false,
+        is_final: false,
     }
 }
 
-/// Its filter says more of it than the protocol lets it.
+/// The registration exceeds a limit of the protocol.
 pub(crate) fn too_long() -> Answer {
     Answer {
         status: 400,
@@ -162,26 +167,26 @@ pub(crate) fn too_long() -> Answer {
         message:
             "A name that this request gives is longer than the gateway takes. Shorten its identity headers."
                 .to_owned(),
-        last_word: true,
+        is_final: true,
     }
 }
 
-/// Nobody is there to be answered: the stream that this request came by, before it entered again, is over.
-pub(crate) fn gone() -> Answer {
+/// The client of a requeued request has left: the HTTP stream of its first exchange has ended.
+pub(crate) fn client_left() -> Answer {
     Answer {
         status: 499,
         code: code::CANCELLED,
         message: "The client of this request has gone.".to_owned(),
-        last_word: true,
+        is_final: true,
     }
 }
 
-/// A duration as the configuration writes it.
-pub(crate) fn written(of: Duration) -> String {
-    if of.subsec_millis() == 0 {
-        format!("{}s", of.as_secs())
+/// A duration in the format of the configuration.
+pub(crate) fn duration_text(duration: Duration) -> String {
+    if duration.subsec_millis() == 0 {
+        format!("{}s", duration.as_secs())
     } else {
-        format!("{}ms", of.as_millis())
+        format!("{}ms", duration.as_millis())
     }
 }
 
@@ -190,22 +195,23 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_is_one_too_many_is_told_of_whom() {
-        for (of_one, limit, advice) in [(true, "65536", "--concurrency"), (false, "1048576", "less")] {
-            let Answer { code, message, .. } = too_many(503, of_one);
+    fn a_request_above_a_limit_is_told_which_limit() {
+        for (is_context_full, limit, advice) in [(true, "65536", "--concurrency"), (false, "1048576", "less")]
+        {
+            let Answer { code, message, .. } = too_many(503, is_context_full);
             assert_eq!(code, code::QUEUE_FULL);
             assert!(message.contains(limit) && message.contains(advice), "{message}");
             assert!(
                 !message.contains("total_capacity"),
-                "that wouldn't help: {message}"
+                "raising it wouldn't help: {message}"
             );
         }
     }
 
     #[test]
-    fn durations_read_as_they_are_configured() {
-        assert_eq!(written(Duration::from_secs(30)), "30s");
-        assert_eq!(written(Duration::from_millis(250)), "250ms");
-        assert_eq!(written(Duration::from_secs(90)), "90s");
+    fn durations_are_written_as_in_the_configuration() {
+        assert_eq!(duration_text(Duration::from_secs(30)), "30s");
+        assert_eq!(duration_text(Duration::from_millis(250)), "250ms");
+        assert_eq!(duration_text(Duration::from_secs(90)), "90s");
     }
 }

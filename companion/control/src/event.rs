@@ -1,242 +1,217 @@
-//! What a control is told, and what it says.
+//! The inputs and outputs of a control.
 
 use core::time::Duration;
 use std::sync::Arc;
 
 use penstock_engine::Outcome;
-use penstock_engine::input::{Band, PastUsage};
+use penstock_engine::input::PastUsage;
 use penstock_wire as wire;
 
-use crate::autopilot::{Kept, Scraped};
+use crate::ids::ConnId;
+use crate::labels::Labels;
 use crate::settings::{EndpointSettings, Settings};
-
-/// One gRPC stream, as the shell names it. Never used twice.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct ConnId(pub u64);
+use penstock_autopilot::{Kept, Scraped};
 
 /// Everything that can happen to a control.
 #[derive(Clone, Debug)]
 pub enum Event {
-    /// A stream was opened.
+    /// A stream has opened.
     Opened(ConnId),
-    /// A frame came in on it.
+    /// A frame has arrived.
     Frame(ConnId, Box<wire::FilterFrame>),
-    /// It ended, however.
+    /// A stream has ended, for any reason.
     Closed(ConnId),
-    /// An endpoint became ready, or is no longer.
+    /// The health of an endpoint has changed.
     EndpointReady {
-        /// The pool's name; unknown ones are ignored.
+        /// The pool's name. An unknown one is ignored.
         pool: Arc<str>,
-        /// `ip:port`; unknown ones are ignored.
+        /// `ip:port`. An unknown one is ignored.
         address: String,
-        /// It passes its health check.
+        /// The endpoint passes its health check.
         ready: bool,
     },
-    /// What a server says of itself; `None`: it hasn't for too long.
+    /// The metrics of a model server were read.
     Scraped {
-        /// The pool's name; unknown ones are ignored.
+        /// The pool's name. An unknown one is ignored.
         pool: Arc<str>,
-        /// `ip:port`; unknown ones are ignored.
+        /// `ip:port`. An unknown one is ignored.
         address: String,
-        /// What it says.
+        /// The metrics; `None` if reading them has failed for too long.
         scraped: Option<Scraped>,
-        /// Adapters that it has in memory, by the names of their models; `None`: it doesn't say.
+        /// Adapters in the server's memory, by the names of their models; `None` if the server doesn't report them.
         adapters: Option<Box<[Box<str>]>>,
     },
-    /// Another configuration, whole: of a pool whose endpoints are discovered, those too. What waits keeps its place, its
-    /// flow, its band and its target, what runs runs on; pools are told apart by their names. What waits in a pool that is
-    /// gone, or that doesn't serve its model any more, is refused with `rejected_invalid`; what runs there ends as ever.
-    /// Term and seed stay as they were.
+    /// Another configuration, whole, including the endpoints of pools whose endpoints are discovered. A pool is identified
+    /// by its name. A waiting request keeps its place, flow, band and target model. It is rejected with `rejected_invalid`
+    /// if its pool is gone or no longer serves its model. Running requests go on. Term and seed stay as they were.
     Settings(Box<Settings>),
-    /// A pool's endpoints are these from now on. An address that stays keeps what runs there and its health; of a new one
-    /// that is what its settings say. What runs on one that is gone ends as ever. What waits and is left with nowhere to
-    /// go by its own constraints is refused with `no_endpoints`.
+    /// Another list of a pool's endpoints. An address that stays keeps its health and its running requests. A new address
+    /// has the health that its settings give. Requests on an endpoint that is gone go on. A waiting request whose
+    /// constraints leave no endpoint is rejected with `no_endpoints`.
     Endpoints {
-        /// The pool's name; unknown ones are ignored.
+        /// The pool's name. An unknown one is ignored.
         pool: Arc<str>,
         /// All of them, in order.
         endpoints: Vec<EndpointSettings>,
     },
-    /// What flows of a pool used in an earlier life of this companion, or of what others grant: it counts in their windows,
-    /// where the pool's discipline has such.
+    /// Usage of a pool's flows from before this companion's start, or of another companion's grants. It counts in the windows
+    /// of the pool's discipline, if that has windows.
     Used {
-        /// The pool's name; unknown ones are ignored.
+        /// The pool's name. An unknown one is ignored.
         pool: Arc<str>,
-        /// Whose, how much, and how long ago.
+        /// Flows, costs and ages.
         past: Vec<PastUsage>,
     },
-    /// Refuse everything new and all that waits (`true`), or take requests again (`false`).
+    /// Reject new and waiting requests (`true`), or take requests again (`false`).
     Drain(bool),
-    /// Another companion takes over: every session is told Bye and closed, nothing is granted from here on.
+    /// Another companion takes over: every session gets a Bye and is closed, and nothing is granted any more.
     HandOver,
 }
 
-/// What a control says.
+/// An output of a control.
 #[derive(Clone, Debug)]
 pub enum Output {
     /// Send this frame.
     Send(ConnId, Box<wire::CompanionFrame>),
-    /// Close the stream; what was sent before must still go out.
+    /// Close the stream, for this reason. Frames that were output before are still sent.
     Close(ConnId, &'static str),
     /// For metrics and logs.
     Observe(Observation),
 }
 
-/// Whose request it is: the labels of its metrics and log lines. Shared by all that is said of one request.
-#[derive(Debug, PartialEq, Eq)]
-pub struct Labels {
-    /// The pool's name; `none` for a request that has none.
-    pub pool: Arc<str>,
-    /// The model asked for.
-    pub model: Box<str>,
-    /// The model that the server is asked for.
-    pub target_model: Box<str>,
-    /// The flow; empty: anonymous.
-    pub flow: Box<str>,
-    /// The flow mustn't be shown: it comes from a body, or is a user.
-    pub private: bool,
-    /// The band.
-    pub band: Band,
-    /// The policy class it came in by; empty: its pool has none.
-    pub class: Box<str>,
-    /// The client's `x-request-id`.
-    pub request_id: Box<str>,
-    /// The client's `traceparent`; empty: it sent none, or nobody traces.
-    pub traceparent: Box<str>,
-}
-
-/// Something worth counting or logging.
+/// An event for metrics and logs.
 #[derive(Clone, Debug)]
 pub enum Observation {
-    /// A session said Hello.
+    /// A session has opened: its Hello is complete.
     SessionOpened {
         /// Its stream.
         conn: ConnId,
-        /// Which Envoy it is.
+        /// Envoy's node name.
         node: Box<str>,
-        /// Requests it brought along, waiting.
+        /// Waiting requests in its Hello.
         waiting: usize,
-        /// And running.
+        /// Running requests in its Hello.
         running: usize,
     },
-    /// A session is over.
+    /// A session has closed.
     SessionClosed {
         /// Its stream.
         conn: ConnId,
-        /// Why.
+        /// The reason.
         why: &'static str,
     },
-    /// It ended without Bye, and no other stream speaks for its filter: what that has keeps its place and its stock for
+    /// A session has closed without Bye, and its root context has no other stream. Its requests keep their place for
     /// [`wire::limits::SESSION_GRACE`].
     SessionOrphaned {
         /// Its stream.
         conn: ConnId,
-        /// Requests of its filter that wait.
+        /// Its waiting requests.
         waiting: usize,
-        /// And that run.
+        /// Its running requests.
         running: usize,
     },
-    /// An endpoint is marked down: requests failed there.
+    /// An endpoint was marked down because requests failed there.
     EndpointDown {
         /// The pool's name.
         pool: Arc<str>,
-        /// Its address.
+        /// The endpoint's address.
         endpoint: Box<str>,
     },
-    /// An endpoint that was marked down is tried again.
+    /// An endpoint that was marked down is probed.
     EndpointBack {
         /// The pool's name.
         pool: Arc<str>,
-        /// Its address.
+        /// The endpoint's address.
         endpoint: Box<str>,
     },
-    /// A request came.
+    /// A request has arrived.
     Arrived(Arc<Labels>),
-    /// Its client's deadline, or target for the first token where that counts, is no time and is ignored.
+    /// A deadline header that the pool uses is not a valid number, and is ignored.
     BadDeadline(Arc<Labels>),
-    /// It claimed a higher priority than its tenant may have, or than one gets that isn't trusted: it has a lower one.
+    /// A request claimed a higher priority than its tenant or a client without trust may have, and got a lower band.
     PriorityLowered(Arc<Labels>),
-    /// No server took it, or the one it was granted to isn't there any more: it waits again. Its outcome stays that of its first admission.
+    /// A granted request waits again, because no endpoint took it or its endpoints are gone. It keeps the outcome of its
+    /// first grant.
     Requeued(Arc<Labels>),
-    /// A request left the queue, or never entered it.
+    /// The outcome of a request: it left the queue, or never entered it.
     Decided {
-        /// Whose.
+        /// Of the request.
         labels: Arc<Labels>,
-        /// How.
+        /// The outcome.
         outcome: Outcome,
-        /// The code of the answer; empty for one that goes.
+        /// The code of the answer; empty for a granted request.
         code: &'static str,
-        /// Since its arrival.
+        /// Since the request's arrival.
         waited: Duration,
-        /// The first choice; empty for one that doesn't go.
+        /// The first choice of the grant; empty for a request that isn't granted.
         endpoint: Arc<str>,
     },
-    /// The filter answered by itself.
+    /// The filter answered a request by itself.
     Refused {
-        /// Whose.
+        /// Of the request.
         labels: Arc<Labels>,
         /// An outcome's name.
         outcome: Box<str>,
         /// The code of the answer.
         code: Box<str>,
     },
-    /// A server answered from another endpoint than was granted.
+    /// Envoy sent a request to an endpoint that wasn't granted.
     Misrouted {
-        /// Whose.
+        /// Of the request.
         labels: Arc<Labels>,
-        /// Where Envoy sent it.
+        /// The endpoint's address.
         endpoint: Box<str>,
     },
-    /// A variant's parameters are known better: worth keeping.
+    /// The parameters of a variant have changed enough to be stored.
     Learned {
         /// The pool's name.
         pool: Arc<str>,
-        /// Which variant.
+        /// The variant's name.
         variant: String,
-        /// What is known.
+        /// The parameters.
         kept: Kept,
     },
-    /// A cost was settled that counts in a window, just now: of pools whose settings are
+    /// A cost was settled that counts in a window. Only of pools whose settings are
     /// [`reported`](crate::PoolSettings::reported).
     Used {
         /// The pool's name.
         pool: Arc<str>,
-        /// Whose, and how much. The flow may be nobody's business.
+        /// Flow and cost. The flow may be private.
         used: PastUsage,
     },
     /// A granted request has ended.
     Completed {
-        /// Whose.
+        /// Of the request.
         labels: Arc<Labels>,
-        /// How it was let go.
+        /// The outcome of its first grant.
         outcome: Outcome,
-        /// In the queue, from its arrival until it was let go.
+        /// In the queue, from the arrival to the last grant.
         waited: Duration,
-        /// The last address that Envoy used; empty: none.
+        /// The last address that Envoy used; empty if it used none.
         endpoint: Arc<str>,
-        /// What the client got; 0: nothing.
+        /// The HTTP status that the client got; 0 if it got none.
         status: u16,
-        /// From its arrival to the first byte of the answer, the wait included; `None`: there was none.
+        /// From the arrival to the first byte of the response, including the wait; `None` without a response.
         ttft: Option<Duration>,
-        /// Mean time between tokens; `None`: fewer than two, or not counted.
+        /// Mean time between tokens; `None` with fewer than two, or if they weren't counted.
         itl: Option<Duration>,
-        /// From its arrival to the end.
+        /// From the arrival to the end.
         duration: Duration,
-        /// As the server counted.
+        /// As the model server counted.
         prompt_tokens: Option<u64>,
-        /// As the server counted, else the stream's events.
+        /// As the model server counted, otherwise the events of the stream.
         output_tokens: Option<u64>,
     },
-    /// A request that had been let go has ended, and not at a server that anybody saw: its client left before it was
-    /// sent, its session is gone, or no server took it and it waited for another one too long.
+    /// A request has ended after its first grant, and no endpoint is known to have ended it: its client left before it was
+    /// sent, its session is gone, or no endpoint took it and it waited too long for another one.
     Dropped {
-        /// Whose.
+        /// Of the request.
         labels: Arc<Labels>,
-        /// How it was let go.
+        /// The outcome of its first grant.
         outcome: Outcome,
-        /// The code of the answer; empty: nobody was answered.
+        /// The code of the answer; empty if there was none.
         code: &'static str,
-        /// In the queue, from its arrival until it was let go last, or until its end if it waited again.
+        /// In the queue, from the arrival to the last grant, or to the end if the request waited again.
         waited: Duration,
     },
 }

@@ -1,45 +1,45 @@
-//! What stands between the wire and the engines: sessions, their resync and grace, and who is answered what.
+//! Sessions, resync and admission: connects the filters' sessions with the pools' engines.
 //!
-//! Pure: the shell hands in events with the time, and takes out frames, closures and observations. It has no
-//! socket, no clock and no runtime; one task owns it, so nothing in it is shared or locked.
+//! Pure: the shell hands in events with the time, and takes out frames, closures and observations. This crate has no socket,
+//! no clock and no runtime. One task owns a [`Control`], so nothing in it is shared or locked.
+//!
+//! A [`Control`] routes: it owns the sessions and knows the pool of each request. A pool owns its engine, its autopilot, its
+//! endpoints and its requests. Messages of the protocol are parsed in `wire_in` and built in `wire_out`.
 
+mod aliases;
 mod answer;
 mod audit;
-mod autopilot;
-mod constraints;
+mod completion;
 mod control;
-mod convert;
-mod counted;
-mod course;
-mod decisions;
+mod deadlines;
+mod ended_requests;
 mod envoys;
 mod event;
-mod intake;
+mod ids;
+mod labels;
 mod limits;
-mod listing;
-mod look;
-mod orphans;
 mod pool;
-mod register;
-mod reload;
-mod requeue;
-mod resync;
-mod rewrite;
+mod pools;
+mod registration;
+mod rejection;
+mod request_index;
+mod request_status;
+mod root_context;
 mod session;
 mod settings;
-mod shown;
 mod status;
 mod timers;
 mod trust;
+mod wire_in;
+mod wire_out;
 
 pub use answer::code_of;
 pub use audit::AuditError;
-pub use autopilot::{
-    Autopilot, AutopilotEndpoint, AutopilotSettings, AutopilotStatus, Granted, Kept, Scraped, Served, Totals,
-    VariantStatus,
-};
 pub use control::Control;
-pub use event::{ConnId, Event, Labels, Observation, Output};
-pub use look::{RequestState, RequestStatus};
+pub use event::{Event, Observation, Output};
+pub use ids::ConnId;
+pub use labels::Labels;
+pub use penstock_autopilot::{AutopilotStatus, Kept, Scraped, Totals, VariantStatus};
+pub use request_status::{RequestState, RequestStatus};
 pub use settings::{EndpointSettings, FlowKey, MaxPriority, PoolSettings, Rewrite, Settings};
 pub use status::{PoolStatus, ServerStatus, SessionStatus, Status};

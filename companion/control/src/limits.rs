@@ -1,40 +1,42 @@
-//! Every limit of the control, and how they relate: a filter that lies can't make it keep more than this.
+//! Every limit of this crate, and how they relate. A filter that sends wrong messages can't make a control keep more.
 
 use core::time::Duration;
 
 use penstock_wire::limits::{HELLO_PART_REQUESTS, SILENCE, UNACKED_EVENTS_MAX};
 
-/// Streams at a time, those that haven't said Hello included.
+/// Open streams, including those without a complete Hello.
 pub(crate) const STREAMS_MAX: usize = 8_192;
-/// Root contexts at a time, the orphaned ones included.
+/// Root contexts, including orphaned ones.
 pub(crate) const CONTEXTS_MAX: usize = 4_096;
-/// Characters of what an Envoy is called.
+/// Characters of an Envoy's node name.
 pub(crate) const NODE_CHARS_MAX: usize = 256;
-/// Requests of one root context that haven't ended, and so those that its Hello names.
+/// Requests of one root context that haven't ended, and so the requests that its Hello may name.
 pub(crate) const REQUESTS_MAX: usize = 65_536;
 /// Requests of all root contexts together.
 pub(crate) const REQUESTS_IN_ALL_MAX: usize = 1 << 20;
 /// Bytes of one Hello, all parts together.
 pub(crate) const HELLO_BYTES_MAX: usize = 64 << 20;
-/// Ended requests that a root context is remembered by, however well it acknowledges.
-pub(crate) const COUNTED_MIN: usize = UNACKED_EVENTS_MAX;
-/// Ended requests that a root context is remembered by, if it acknowledges nothing.
-pub(crate) const COUNTED_MAX: usize = 65_536;
-/// Frames to one root context whose acknowledgement is watched for.
-pub(crate) const MARKS_MAX: usize = 1_024;
-/// Requests of one root context that have entered again as others.
-pub(crate) const MOVED_MAX: usize = 65_536;
-/// Requests that one request has been before.
-pub(crate) const TRAIL_MAX: usize = 16;
-/// A deadline that is found to be over for this long was missed because nothing ran here: it slept.
-pub(crate) const SLEPT_MIN: Duration = Duration::from_secs(1);
-/// For how long an endpoint that an Envoy passed over isn't granted to it; then it is tried again.
+/// Ended requests that are remembered of a root context, even if it acknowledges every frame at once.
+pub(crate) const ENDED_MIN: usize = UNACKED_EVENTS_MAX;
+/// Ended requests that are remembered of a root context that acknowledges nothing.
+pub(crate) const ENDED_MAX: usize = 65_536;
+/// Frames to one root context for which the number of ended requests is remembered.
+pub(crate) const FRAME_MARKS_MAX: usize = 1_024;
+/// Aliases of one root context: previous keys of requeued requests.
+pub(crate) const ALIASES_MAX: usize = 65_536;
+/// Previous keys of one request.
+pub(crate) const PREVIOUS_KEYS_MAX: usize = 16;
+/// Models of which the pool is remembered.
+pub(crate) const RESOLVED_MODELS_MAX: usize = 4_096;
+/// A timer that is late by this much was missed because the process was suspended.
+pub(crate) const SUSPENDED_MIN: Duration = Duration::from_secs(1);
+/// Time for which an endpoint isn't granted to an Envoy that passed it over.
 pub(crate) const AVOIDED_FOR: Duration = Duration::from_secs(60);
-/// Over so long a pool's servers are averaged; once in it their model is learned anew.
+/// The autopilot's window: endpoints are averaged over it, and their model is learned once in it.
 pub(crate) const WINDOW: Duration = Duration::from_secs(10);
 
-const _: () = assert!(COUNTED_MIN < COUNTED_MAX);
-const _: () = assert!(SLEPT_MIN.as_millis() * 2 < SILENCE.as_millis());
+const _: () = assert!(ENDED_MIN < ENDED_MAX);
+const _: () = assert!(SUSPENDED_MIN.as_millis() * 2 < SILENCE.as_millis());
 const _: () = assert!(HELLO_PART_REQUESTS < REQUESTS_MAX);
-// Whoever fills the queue of a context can be told what became of it, once per request.
-const _: () = assert!(REQUESTS_MAX <= COUNTED_MAX);
+// All requests of one root context may be rejected at once, and every rejection is remembered.
+const _: () = assert!(REQUESTS_MAX <= ENDED_MAX);

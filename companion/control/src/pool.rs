@@ -1,56 +1,68 @@
-//! One pool: which models are its own, its engine, and what its servers are seen to do. Its endpoints are in `listing`.
+//! One pool: its engine, its autopilot, its endpoints, and its requests that haven't ended.
+//!
+//! A pool is driven like the engine it owns: [`Pool::handle`] takes an input, [`Pool::poll_effect`] returns the effects, and
+//! time is an argument. It doesn't know sessions: an effect names the filter's request by its `RequestKey`.
 
+mod admission;
+mod announcement;
+mod audit;
+mod avoided;
+mod decisions;
+mod effect;
+mod eligibility;
+mod endpoints;
+mod explain;
+mod input;
+mod lifecycle;
+mod reconfigure;
+mod request;
+mod rewrite;
+mod rules;
+mod status;
+mod visible_flows;
+
+use std::collections::VecDeque;
 use std::sync::Arc;
 
 use hashbrown::HashMap;
-use penstock_engine::Engine;
-use penstock_engine::input::EndpointId;
+use penstock_autopilot::{Autopilot, AutopilotSettings};
+use penstock_engine::input::{EndpointId, Input, RequestId};
 use penstock_engine::policy::Gate;
-use penstock_engine::snapshot::Snapshot;
-use penstock_engine::{Instant, Policy};
-use penstock_wire as wire;
-use wildmatch::WildMatch;
+use penstock_engine::{Engine, Instant};
 
-use crate::autopilot::{Autopilot, AutopilotSettings};
+use crate::event::Observation;
 use crate::limits::WINDOW;
-use crate::listing::Endpoint;
-use crate::rewrite::Rewriter;
-use crate::settings::{FlowKey, PoolSettings};
-use crate::shown::Shown;
-use crate::status::ServerStatus;
+use crate::settings::PoolSettings;
+use announcement::Announced;
+use avoided::AvoidedEndpoints;
+use endpoints::Endpoints;
+use rules::Rules;
+use visible_flows::VisibleFlows;
 
-/// A pool and what decides for it.
+pub(crate) use announcement::Announcement;
+pub(crate) use effect::PoolEffect;
+pub(crate) use input::{PoolInput, Registering};
+pub(crate) use request::{Grant, OpenRequest};
+
+/// A pool.
 #[derive(Debug)]
 pub(crate) struct Pool {
-    pub(crate) name: Arc<str>,
-    pub(crate) engine: Engine,
-    /// What its servers are seen to do.
-    pub(crate) autopilot: Autopilot,
-    pub(crate) policy: Policy,
-    pub(crate) flow_key: Vec<FlowKey>,
-    pub(crate) capacity_status: u16,
-    /// How often a request may be queued again.
-    pub(crate) requeues: u32,
-    /// Flows whose identity may be shown: it came from a header, and there was room.
-    pub(crate) shown: Shown,
-    /// The models that its servers are asked for instead.
-    pub(crate) rewriter: Rewriter,
-    /// The configuration doesn't have it any more: it is here until the last of its requests has ended.
-    pub(crate) retired: bool,
-    globs: Vec<WildMatch>,
-    class_globs: Vec<WildMatch>,
-    /// By number; a number is given again when nothing knows it any more.
-    pub(crate) endpoints: Vec<Endpoint>,
-    pub(crate) ids: HashMap<Box<str>, EndpointId>,
-    /// As the filters were told it.
-    open_bound: Option<u64>,
-    seen_ready: usize,
-    /// Endpoints that were marked down (`true`) or are tried again, since somebody asked.
-    marked: Vec<(EndpointId, bool)>,
+    name: Arc<str>,
+    engine: Engine,
+    autopilot: Autopilot,
+    endpoints: Endpoints,
+    avoided: AvoidedEndpoints,
+    requests: HashMap<RequestId, OpenRequest>,
+    visible_flows: VisibleFlows,
+    rules: Rules,
+    announced: Announced,
+    /// The configuration no longer has the pool. It stays until its last request has ended.
+    is_retired: bool,
+    effects: VecDeque<PoolEffect>,
 }
 
 impl Pool {
-    /// A pool that has no endpoints yet.
+    /// A pool without endpoints.
     pub(crate) fn new(settings: &PoolSettings, seed: u64, now: Instant) -> Self {
         let mut engine = Engine::new(settings.policy.clone(), seed, now);
         engine.report_usage(settings.reported);
@@ -58,136 +70,171 @@ impl Pool {
             name: settings.name.as_str().into(),
             engine,
             autopilot: Autopilot::new(autopilot_settings(settings), now),
-            policy: settings.policy.clone(),
-            flow_key: settings.flow_key.clone(),
-            class_globs: globs(&settings.class_globs),
-            capacity_status: settings.capacity_status,
-            requeues: settings.requeues,
-            open_bound: None,
-            seen_ready: 0,
-            marked: Vec::new(),
-            shown: Shown::default(),
-            rewriter: Rewriter::new(&settings.rewrite),
-            retired: false,
-            globs: globs(&settings.models),
-            endpoints: Vec::with_capacity(settings.endpoints.len()),
-            ids: HashMap::with_capacity(settings.endpoints.len()),
+            endpoints: Endpoints::default(),
+            avoided: AvoidedEndpoints::default(),
+            requests: HashMap::new(),
+            visible_flows: VisibleFlows::default(),
+            rules: Rules::new(settings),
+            announced: Announced::default(),
+            is_retired: false,
+            effects: VecDeque::new(),
         }
     }
 
-    /// Holds to these from now on, as far as its engine isn't concerned. `true`: models are of other class sets.
-    pub(crate) fn change(&mut self, now: Instant, settings: &PoolSettings) -> bool {
-        if self.flow_key != settings.flow_key {
-            // What names a flow now may be nobody's business.
-            self.shown.clear();
+    /// Handles one input. What follows from it is in the effects.
+    pub(crate) fn handle(&mut self, now: Instant, input: PoolInput<'_>) {
+        match input {
+            PoolInput::Register(registering) => self.register(now, &registering),
+            PoolInput::Reenter {
+                id,
+                peer,
+                registration,
+                arrival,
+            } => self.reenter(now, id, peer, registration, arrival),
+            PoolInput::CountArrival => self.autopilot.arrived(now),
+            PoolInput::PeerChanged { id, peer } => self.set_peer(id, peer),
+            PoolInput::StillWaits(id) => self.still_waits(now, id),
+            PoolInput::StillRuns {
+                id,
+                registration,
+                running,
+            } => self.still_runs(now, id, registration, running),
+            PoolInput::Cancel(id) => self.cancel(now, id),
+            PoolInput::Release(id) => self.release(now, id),
+            PoolInput::Suspend(id) => self.decide(now, Input::Suspend(id)),
+            PoolInput::Started {
+                id,
+                endpoint,
+                attempts,
+            } => self.started(now, id, endpoint, attempts),
+            PoolInput::Completed { id, completion } => self.completed(now, id, completion),
+            PoolInput::EnvoyLeft(envoy) => self.avoided.forget_envoy(envoy),
+            PoolInput::EndpointReady { address, is_ready } => self.set_endpoint_ready(now, address, is_ready),
+            PoolInput::Scraped {
+                address,
+                scraped,
+                adapters,
+            } => self.take_scraped(now, address, scraped, adapters),
+            PoolInput::PastUsage(past) => self.decide(now, Input::PastUsage(past)),
+            PoolInput::Endpoints(endpoints) => self.relist(now, endpoints),
+            PoolInput::Reload(settings) => self.reload(now, settings),
+            PoolInput::Retire => self.retire(now),
+            PoolInput::EvictUnserved => self.evict_unserved(now),
+            PoolInput::HideFlows => self.visible_flows.clear(),
+            PoolInput::Drain(drains) => self.decide(now, Input::Drain(drains)),
+            PoolInput::Ready => self.decide(now, Input::Ready),
         }
-        self.retired = false;
-        self.engine.report_usage(settings.reported);
-        self.flow_key.clone_from(&settings.flow_key);
-        self.policy = settings.policy.clone();
-        self.capacity_status = settings.capacity_status;
-        self.requeues = settings.requeues;
-        self.rewriter = Rewriter::new(&settings.rewrite);
-        self.globs = globs(&settings.models);
-        self.autopilot.change(now, &autopilot_settings(settings));
-        let class_globs = globs(&settings.class_globs);
-        let changed = class_globs != self.class_globs;
-        self.class_globs = class_globs;
-        changed
     }
 
-    /// This pool serves the model.
-    pub(crate) fn serves(&self, model: &str) -> bool {
-        self.globs.is_empty() || self.globs.iter().any(|glob| glob.matches(model))
+    /// The next effect, in the order in which they arose.
+    pub(crate) fn poll_effect(&mut self) -> Option<PoolEffect> {
+        self.effects.pop_front()
     }
 
-    /// It is of the configuration, and serves the model.
-    pub(crate) fn takes(&self, model: &str) -> bool {
-        !self.retired && self.serves(model)
+    /// When [`Self::handle_timeout`] is due; `None` if time alone changes nothing.
+    pub(crate) fn poll_timeout(&self) -> Option<Instant> {
+        let timeouts = [self.engine.poll_timeout(), self.autopilot.poll_timeout()];
+        timeouts.into_iter().flatten().min()
     }
 
-    /// It is retired, and the last of its requests has ended.
+    /// Lets the engine and the autopilot do everything that is due.
+    pub(crate) fn handle_timeout(&mut self, now: Instant) {
+        self.engine.handle_timeout(now);
+        self.apply_decisions(now, None);
+        if self.autopilot.poll_timeout().is_none_or(|due| due > now) {
+            return;
+        }
+        let backlog = self.engine.waiting();
+        self.autopilot.handle_timeout(now, backlog);
+        for (variant, kept) in self.autopilot.take_kept() {
+            let pool = self.name.clone();
+            self.observe(Observation::Learned { pool, variant, kept });
+        }
+        if self.apply_budgets(now) {
+            // The bound for requests that go without the companion follows from the budgets.
+            self.announced.mark_stale();
+        }
+    }
+
+    pub(crate) fn name(&self) -> &Arc<str> {
+        &self.name
+    }
+
+    /// The pool is configured and serves the model.
+    pub(crate) fn accepts(&self, model: &str) -> bool {
+        !self.is_retired && self.rules.serves(model)
+    }
+
+    /// The status of answers to requests that the pool has no room for.
+    pub(crate) const fn capacity_status(&self) -> u16 {
+        self.rules.capacity_status
+    }
+
+    /// The number of flows that metrics and status show by name.
+    pub(crate) fn visible_flows(&self) -> usize {
+        self.visible_flows.len()
+    }
+
+    /// The request hasn't ended.
+    pub(crate) fn contains(&self, id: RequestId) -> bool {
+        self.requests.contains_key(&id)
+    }
+
+    /// The request hasn't ended and waits.
+    pub(crate) fn is_waiting(&self, id: RequestId) -> bool {
+        self.requests.get(&id).is_some_and(OpenRequest::is_waiting)
+    }
+
+    /// The pool is retired and its last request has ended.
     pub(crate) fn is_over(&self) -> bool {
-        self.retired && self.engine.waiting() == 0 && self.autopilot.in_flight().next().is_none()
+        self.is_retired && self.requests.is_empty()
     }
 
-    /// Something isn't listed any more, and nothing runs there.
-    pub(crate) fn may_vacate(&self) -> bool {
-        let mut all = (0..).map(EndpointId).zip(&self.endpoints);
-        all.any(|(id, it)| !it.listed && !it.address.is_empty() && !self.engine.has_endpoint(id))
+    pub(crate) const fn is_retired(&self) -> bool {
+        self.is_retired
     }
 
-    /// The class set of a model, in the engine's policy: the first is for those that no glob matches.
-    pub(crate) fn class_set(&self, model: &str) -> u16 {
-        let matched = self.class_globs.iter().position(|glob| glob.matches(model));
-        matched
-            .and_then(|at| u16::try_from(at + 1).ok())
-            .unwrap_or_default()
+    /// All requests that haven't ended, in no order.
+    pub(crate) fn requests(&self) -> impl Iterator<Item = (RequestId, &OpenRequest)> {
+        self.requests.iter().map(|(&id, request)| (id, request))
     }
 
-    /// The servers by their endpoints' numbers, with the requests that aren't ours as `snapshot` has them.
-    pub(crate) fn servers(&self, snapshot: &Snapshot) -> Vec<ServerStatus> {
-        let mut servers: Vec<ServerStatus> = self
-            .endpoints
-            .iter()
-            .map(|endpoint| ServerStatus {
-                variant: endpoint.variant.to_string(),
-                scraped: endpoint.scraped,
-                foreign: 0,
-            })
-            .collect();
-        for endpoint in &snapshot.endpoints {
-            let server = usize::try_from(endpoint.id.0)
-                .ok()
-                .and_then(|at| servers.get_mut(at));
-            if let Some(server) = server {
-                server.foreign = endpoint.foreign;
-            }
+    /// Hands an input to the engine and applies its decisions.
+    fn decide(&mut self, now: Instant, input: Input) {
+        self.engine.handle(now, input);
+        self.apply_decisions(now, None);
+    }
+
+    /// Hands the autopilot's inputs to the engine. `true` if there was one.
+    fn apply_budgets(&mut self, now: Instant) -> bool {
+        let mut is_changed = false;
+        while let Some(input) = self.autopilot.poll_input() {
+            self.decide(now, input);
+            is_changed = true;
         }
-        servers
+        is_changed
     }
 
-    /// Looks which endpoints are ready and what `envoys` Envoys may have in flight without a companion, each of them.
-    /// `true`: that has changed.
-    pub(crate) fn look(&mut self, envoys: usize) -> bool {
-        let mut changed = false;
-        for (id, endpoint) in (0..).map(EndpointId).zip(&mut self.endpoints) {
-            let ready = self.engine.is_ready(id);
-            changed |= core::mem::replace(&mut endpoint.ready, ready) != ready;
-            let down = endpoint.state.ready && !ready;
-            if core::mem::replace(&mut endpoint.down, down) != down && endpoint.state.ready {
-                self.marked.push((id, down));
-            }
-        }
-        self.seen_ready = self.engine.ready_count();
-        let envoys = u64::try_from(envoys).unwrap_or(u64::MAX).max(1);
-        let bound = self.engine.full_bound().map(|bound| (bound / envoys).max(1));
-        changed | (core::mem::replace(&mut self.open_bound, bound) != bound)
+    /// The endpoint at an address that is listed or has requests running; `None` for every other address.
+    fn endpoint(&self, address: &str) -> Option<EndpointId> {
+        let id = self.endpoints.id(address)?;
+        (self.endpoints.is_listed(id) || self.engine.has_endpoint(id)).then_some(id)
     }
 
-    /// What the looks have found since the last call: endpoints that were marked down (`true`) or are tried again.
-    pub(crate) fn take_marked(&mut self) -> Vec<(EndpointId, bool)> {
-        core::mem::take(&mut self.marked)
+    fn observe(&mut self, observation: Observation) {
+        self.effects.push_back(PoolEffect::Observe(observation));
     }
 
-    /// Whether so many endpoints were ready at the last look as are now.
-    pub(crate) fn is_as_seen(&self) -> bool {
-        self.engine.ready_count() == self.seen_ready
+    /// Removes a request that has ended.
+    fn close(&mut self, id: RequestId) -> Option<OpenRequest> {
+        let request = self.requests.remove(&id)?;
+        self.effects.push_back(PoolEffect::Ended {
+            key: request.key,
+            id,
+            labels: request.labels.clone(),
+        });
+        Some(request)
     }
-
-    /// What was seen at the last look, as the filters are told it.
-    pub(crate) fn endpoints(&self) -> wire::Endpoints {
-        let ready = self.endpoints.iter().filter(|it| it.ready);
-        wire::Endpoints {
-            pool: self.name.to_string(),
-            ready: ready.map(|it| it.address.to_string()).collect(),
-            fallback_bound: self.open_bound,
-        }
-    }
-}
-
-fn globs(of: &[String]) -> Vec<WildMatch> {
-    of.iter().map(|glob| WildMatch::new(glob)).collect()
 }
 
 fn autopilot_settings(settings: &PoolSettings) -> AutopilotSettings {

@@ -1,47 +1,40 @@
-//! One stream: its numbers, its Hello, and what is to be sent on it.
+//! One stream: its frame numbers, its Hello, and the commands to send on it.
 
-use penstock_engine::{Instant, RequestId};
+use penstock_engine::Instant;
 use penstock_wire as wire;
 
-use crate::counted::Counted;
-use crate::envoys::Envoy;
+use crate::ids::Epoch;
 use crate::limits::{HELLO_BYTES_MAX, REQUESTS_MAX};
 
-/// 128 random bits that name a root context of a filter.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(crate) struct Epoch(pub(crate) u128);
-
-impl Epoch {
-    pub(crate) const fn new(hi: u64, lo: u64) -> Self {
-        Self((hi as u128) << 64 | lo as u128)
-    }
-}
-
-/// Frames handled without a word before an acknowledgement is sent of its own.
+/// Frames after which an acknowledgement is sent even if there is no command to send.
 const ACK_EVERY: u64 = 64;
 
 /// A stream from its opening to its end.
 #[derive(Debug)]
 pub(crate) struct Session {
-    pub(crate) last_seen: Instant,
+    /// The time of its last frame.
+    pub(crate) last_frame_at: Instant,
     pub(crate) stage: Stage,
+    /// The number of the last frame that was handled.
     handled: u64,
-    acked: u64,
-    ack_now: bool,
+    /// The last number that was acknowledged.
+    acknowledged: u64,
+    must_acknowledge: bool,
+    /// The number of the last frame that was sent.
     sent: u64,
     outbox: Vec<wire::Command>,
 }
 
-/// How far a stream is.
+/// The stage of a stream.
 #[derive(Debug)]
 pub(crate) enum Stage {
-    /// Parts of its Hello come in.
+    /// The parts of its Hello come in.
     Greeting(Box<Greeting>),
-    /// It speaks for this epoch.
+    /// The Hello is complete: the stream belongs to the root context with this epoch.
     Established(Epoch),
 }
 
-/// The parts of a Hello so far.
+/// The parts of a Hello that have arrived.
 #[derive(Debug, Default)]
 pub(crate) struct Greeting {
     pub(crate) parts: u32,
@@ -50,20 +43,14 @@ pub(crate) struct Greeting {
     pub(crate) running: Vec<wire::Running>,
 }
 
-/// What a stream did that the protocol doesn't have.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+/// A violation of the protocol. It ends the stream.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Violation {
-    #[error("a frame is missing")]
     Gap,
-    #[error("a frame says nothing")]
     Empty,
-    #[error("the first frame isn't a Hello")]
     NoHello,
-    #[error("a part of the Hello is missing, doubled or too large")]
     Parts,
-    #[error("the Hello names more requests than one filter may have")]
     Requests,
-    #[error("a frame acknowledges what was never said")]
     Ack,
 }
 
@@ -71,11 +58,11 @@ impl Violation {
     pub(crate) const fn as_str(self) -> &'static str {
         match self {
             Self::Gap => "a frame is missing",
-            Self::Empty => "a frame says nothing",
+            Self::Empty => "a frame is empty",
             Self::NoHello => "the first frame isn't a Hello",
             Self::Parts => "a part of the Hello is missing, doubled or too large",
             Self::Requests => "the Hello names more requests than one filter may have",
-            Self::Ack => "a frame acknowledges what was never said",
+            Self::Ack => "a frame acknowledges a frame that was never sent",
         }
     }
 }
@@ -83,18 +70,18 @@ impl Violation {
 impl Session {
     pub(crate) fn new(now: Instant) -> Self {
         Self {
-            last_seen: now,
+            last_frame_at: now,
             stage: Stage::Greeting(Box::default()),
             handled: 0,
-            acked: 0,
-            ack_now: false,
+            acknowledged: 0,
+            must_acknowledge: false,
             sent: 0,
             outbox: Vec::new(),
         }
     }
 
-    /// Takes a frame's number, and what it acknowledges.
-    pub(crate) fn number(&mut self, now: Instant, seq: u64, ack: u64) -> Result<(), Violation> {
+    /// Checks the number of a frame and the number that it acknowledges.
+    pub(crate) fn receive(&mut self, now: Instant, seq: u64, ack: u64) -> Result<(), Violation> {
         if seq != self.handled + 1 {
             return Err(Violation::Gap);
         }
@@ -102,12 +89,16 @@ impl Session {
             return Err(Violation::Ack);
         }
         self.handled = seq;
-        self.last_seen = now;
+        self.last_frame_at = now;
         Ok(())
     }
 
-    /// Takes a part of the Hello. `true`: it was the last, the Hello counts.
-    pub(crate) fn part(&mut self, hello: &mut wire::Hello, bytes: usize) -> Result<bool, Violation> {
+    /// Adds a part of the Hello. `true` if it was the last part.
+    pub(crate) fn add_hello_part(
+        &mut self,
+        hello: &mut wire::Hello,
+        bytes: usize,
+    ) -> Result<bool, Violation> {
         let Stage::Greeting(greeting) = &mut self.stage else {
             return Err(Violation::Parts);
         };
@@ -127,37 +118,41 @@ impl Session {
         Ok(hello.last)
     }
 
-    /// Queues a command. `true`: it is the first, so the stream has something to send from now on.
+    /// Queues a command. `true` if the stream had nothing to send before.
     pub(crate) fn push(&mut self, kind: wire::command::Kind) -> bool {
-        let first = self.outbox.is_empty() && !self.ack_now;
+        let was_idle = !self.has_output();
         self.outbox.push(wire::Command { kind: Some(kind) });
-        first
+        was_idle
     }
 
-    /// Acknowledges at the next chance, even without a command. `true`: there is something to send from now on.
+    /// Makes the next frame due even without a command. `true` if the stream had nothing to send before.
     pub(crate) fn acknowledge(&mut self) -> bool {
-        let first = self.outbox.is_empty() && !self.ack_now;
-        self.ack_now = true;
-        first
+        let was_idle = !self.has_output();
+        self.must_acknowledge = true;
+        was_idle
     }
 
-    /// Frames that were handled and not acknowledged yet.
-    pub(crate) const fn unacked(&self) -> u64 {
-        self.handled - self.acked
+    /// Frames that were handled and aren't acknowledged yet.
+    pub(crate) const fn unacknowledged(&self) -> u64 {
+        self.handled - self.acknowledged
     }
 
-    /// Many frames were handled without a word.
-    pub(crate) fn owes_ack(&self) -> bool {
-        self.unacked() >= ACK_EVERY
+    /// So many frames were handled that an acknowledgement is due.
+    pub(crate) fn owes_acknowledgement(&self) -> bool {
+        self.unacknowledged() >= ACK_EVERY
     }
 
-    /// The next frame, if there is something to say.
-    pub(crate) fn frame(&mut self) -> Option<wire::CompanionFrame> {
-        if self.outbox.is_empty() && !self.ack_now {
+    const fn has_output(&self) -> bool {
+        !self.outbox.is_empty() || self.must_acknowledge
+    }
+
+    /// The next frame, if there is something to send.
+    pub(crate) fn next_frame(&mut self) -> Option<wire::CompanionFrame> {
+        if !self.has_output() {
             return None;
         }
-        self.ack_now = false;
-        self.acked = self.handled;
+        self.must_acknowledge = false;
+        self.acknowledged = self.handled;
         self.sent += 1;
         Some(wire::CompanionFrame {
             seq: self.sent,
@@ -167,66 +162,47 @@ impl Session {
     }
 }
 
-/// A root context, over all its streams.
-#[derive(Debug)]
-pub(crate) struct Context {
-    /// The stream that speaks for it; `None`: orphaned.
-    pub(crate) conn: Option<crate::event::ConnId>,
-    /// Its number, to know older ones.
-    pub(crate) stream: u32,
-    /// The version that both sides speak.
-    pub(crate) version: u32,
-    /// How its operator calls it.
-    pub(crate) node: Box<str>,
-    /// Which Envoy.
-    pub(crate) envoy: Envoy,
-    /// Since when no stream speaks for it.
-    pub(crate) orphaned: Option<Instant>,
-    /// Its requests that haven't ended, by sequence.
-    pub(crate) requests: hashbrown::HashMap<u64, RequestId>,
-    /// Granted ones that its last Hello didn't name: released unless their end is repeated at once.
-    pub(crate) absent: Vec<RequestId>,
-    /// Those that have ended, of which it may speak again.
-    pub(crate) counted: Counted,
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn numbers_have_no_gap_and_acks_follow() {
+    fn frame_numbers_have_no_gap_and_frames_acknowledge() {
         let mut session = Session::new(Instant::ZERO);
-        assert_eq!(session.number(Instant::ZERO, 1, 0), Ok(()));
-        assert_eq!(session.number(Instant::ZERO, 3, 0), Err(Violation::Gap));
-        assert_eq!(session.frame(), None, "nothing to say");
+        assert_eq!(session.receive(Instant::ZERO, 1, 0), Ok(()));
+        assert_eq!(session.receive(Instant::ZERO, 3, 0), Err(Violation::Gap));
+        assert_eq!(session.next_frame(), None, "nothing to send");
         assert!(session.push(wire::command::Kind::Bye(wire::Bye {})));
         assert!(!session.acknowledge(), "already has something to send");
-        let frame = session.frame().expect("a frame");
+        let frame = session.next_frame().expect("a frame");
         assert_eq!((frame.seq, frame.ack, frame.commands.len()), (1, 1, 1));
-        assert_eq!(session.number(Instant::ZERO, 2, 2), Err(Violation::Ack));
-        assert_eq!(session.number(Instant::ZERO, 2, 1), Ok(()));
+        assert_eq!(session.receive(Instant::ZERO, 2, 2), Err(Violation::Ack));
+        assert_eq!(session.receive(Instant::ZERO, 2, 1), Ok(()));
     }
 
     #[test]
-    fn parts_come_in_order_and_within_their_size() {
+    fn hello_parts_come_in_order_and_within_their_size() {
         let mut session = Session::new(Instant::ZERO);
         let part = |part, last| wire::Hello {
             part,
             last,
             ..Default::default()
         };
-        assert_eq!(session.part(&mut part(0, false), 0), Ok(false));
-        assert_eq!(session.part(&mut part(2, true), 0), Err(Violation::Parts));
-        assert_eq!(session.part(&mut part(1, true), 0), Ok(true));
+        assert_eq!(session.add_hello_part(&mut part(0, false), 0), Ok(false));
+        assert_eq!(
+            session.add_hello_part(&mut part(2, true), 0),
+            Err(Violation::Parts)
+        );
+        assert_eq!(session.add_hello_part(&mut part(1, true), 0), Ok(true));
         let mut large = part(2, true);
         large
             .waiting
             .resize(wire::limits::HELLO_PART_REQUESTS + 1, wire::Register::default());
-        assert_eq!(session.part(&mut large, 0), Err(Violation::Parts));
+        assert_eq!(session.add_hello_part(&mut large, 0), Err(Violation::Parts));
     }
+
     #[test]
-    fn a_hello_has_an_end() {
+    fn a_hello_has_a_limit() {
         let mut session = Session::new(Instant::ZERO);
         let part = |part| wire::Hello {
             part,
@@ -235,13 +211,16 @@ mod tests {
         };
         let parts = u32::try_from(REQUESTS_MAX / wire::limits::HELLO_PART_REQUESTS).expect("few parts");
         for number in 0..parts {
-            assert_eq!(session.part(&mut part(number), 0), Ok(false));
+            assert_eq!(session.add_hello_part(&mut part(number), 0), Ok(false));
         }
-        assert_eq!(session.part(&mut part(parts), 0), Err(Violation::Requests));
+        assert_eq!(
+            session.add_hello_part(&mut part(parts), 0),
+            Err(Violation::Requests)
+        );
         let mut session = Session::new(Instant::ZERO);
         let mut huge = part(0);
         assert_eq!(
-            session.part(&mut huge, HELLO_BYTES_MAX + 1),
+            session.add_hello_part(&mut huge, HELLO_BYTES_MAX + 1),
             Err(Violation::Requests)
         );
     }

@@ -1,4 +1,4 @@
-//! What a control is made with.
+//! The settings of a control.
 
 use core::time::Duration;
 
@@ -8,24 +8,24 @@ use penstock_engine::input::Band;
 use penstock_engine::units::Decimal;
 use penstock_wire as wire;
 
-use crate::autopilot::Kept;
+use penstock_autopilot::Kept;
 
-/// Everything a control holds to.
+/// All settings of a control.
 #[derive(Clone, Debug)]
 pub struct Settings {
-    /// At least one; the first whose globs match a model is its pool.
+    /// At least one. A model belongs to the first pool whose globs match it.
     pub pools: Vec<PoolSettings>,
-    /// What every filter is told.
+    /// The policy that every filter gets.
     pub policy: wire::Policy,
     /// Bands by the name of an objective.
     pub objectives: Vec<(String, Band)>,
-    /// What a tenant may claim at most.
+    /// The highest band that a tenant may claim.
     pub max_priority: MaxPriority,
-    /// Sessions that say Hello when all is well; `None`: unknown, the whole of `startup_wait` is waited.
+    /// Sessions that are open in normal operation; `None` if that isn't known.
     pub sessions_expected: Option<usize>,
-    /// Dispatch begins when all expected sessions said Hello, at the latest after this.
+    /// Dispatch begins when all expected sessions are open, at the latest after this time.
     pub startup_wait: Duration,
-    /// Flows of a pool whose identity is shown in metrics and status.
+    /// Flows of all pools together that metrics and status show by name.
     pub flows_shown: usize,
     /// Rises with every companion that becomes active.
     pub term: u64,
@@ -38,75 +38,75 @@ pub struct Settings {
 pub struct PoolSettings {
     /// Unique.
     pub name: String,
-    /// Globs; empty: every model.
+    /// Globs; empty for every model.
     pub models: Vec<String>,
-    /// The endpoints that are listed, in order.
+    /// The endpoints, in order.
     pub endpoints: Vec<EndpointSettings>,
-    /// What its engine holds to.
+    /// The policy of its engine.
     pub policy: Policy,
-    /// What makes a flow, in order; empty: one flow for all. When it changes, what waits or runs stays in the flow that it
-    /// was put in: it goes in its turn there, and only those that come later are told apart by the new key.
+    /// The parts of a flow's name, in order; empty for one flow. After a change, requests that wait or run stay in their
+    /// flow, and the new key applies to later requests.
     pub flow_key: Vec<FlowKey>,
-    /// Models of the policy's class sets after the first: globs, first match.
+    /// Globs of the models of the policy's class sets after the first. The first match counts.
     pub class_globs: Vec<String>,
-    /// Status of full queues and expired waits.
+    /// The HTTP status for full queues and expired waits.
     pub capacity_status: u16,
-    /// How often a request may be queued again after no server took it.
+    /// How often a request may be requeued after no endpoint took it.
     pub requeues: u32,
-    /// Its targets.
+    /// The latency targets.
     pub slo: penstock_model::slo::Policy,
-    /// What is used there is said, by [`Observation::Used`](crate::Observation::Used), where its discipline has windows.
+    /// Settled costs are output as [`Observation::Used`](crate::Observation::Used), if its discipline has windows.
     pub reported: bool,
-    /// What earlier lives have learned of its servers, by variant.
+    /// Parameters that were learned before this companion's start, by variant.
     pub kept: Vec<(String, Kept)>,
-    /// Which models the servers are asked for instead of the one that was asked for; globs, first match.
+    /// Model rewrites: globs, the first match counts.
     pub rewrite: Vec<Rewrite>,
 }
 
-/// What a tenant may claim at most; a higher claim is lowered to it, and counted.
+/// The highest band that a tenant may claim. A higher claim is lowered to it, and counted.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct MaxPriority {
-    /// Of those that aren't named; `None`: whatever they like.
+    /// Of tenants that aren't named; `None` for no limit.
     pub default: Option<Band>,
-    /// By fairness identity, as the client says it.
+    /// By the fairness identity that the client claims.
     pub tenants: HashMap<String, Band>,
 }
 
-/// The servers are asked for one of `targets` instead of a model.
+/// A model rewrite: the model servers are asked for one of `targets` instead.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Rewrite {
-    /// A glob: the models that were asked for.
+    /// A glob of the models that clients ask for.
     pub model: String,
-    /// At least one: a model's name and its weight, finite and above 0.
+    /// At least one: the name of a model and its weight, finite and above 0.
     pub targets: Vec<(String, f64)>,
 }
 
 /// One endpoint.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EndpointSettings {
-    /// `ip:port`, as Envoy writes it.
+    /// `ip:port`, in Envoy's notation.
     pub address: String,
-    /// Scales its bounds.
+    /// Scales the endpoint's bounds.
     pub weight: Decimal,
-    /// Ready from the start: nothing checks its health.
+    /// The endpoint is ready from the start, because its health isn't checked.
     pub ready: bool,
-    /// Servers of one variant share their model.
+    /// Endpoints of one variant share a performance model.
     pub variant: String,
-    /// Requests in one batch of its server.
+    /// Requests in one batch of the model server.
     pub max_batch: u64,
-    /// Only requests that tolerate all of these go there.
+    /// Only a request that tolerates all of them may go there.
     pub taints: Vec<String>,
 }
 
-/// A part of what makes a flow.
+/// A part of a flow's name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FlowKey {
     /// The fairness identity.
     FairnessId,
     /// The user.
     User,
-    /// The model asked for.
+    /// The model that the client asked for.
     Model,
-    /// The model that the server is asked for: what [`PoolSettings::rewrite`] makes of the model.
+    /// The model that the model server is asked for, by [`PoolSettings::rewrite`].
     TargetModel,
 }

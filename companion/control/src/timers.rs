@@ -1,43 +1,44 @@
-//! The control's own deadlines, the least one first.
+//! Deadlines of the sessions, the earliest first.
 //!
-//! A timer isn't taken out when what it watches moves on: when it fires it is checked, and set again if need be.
-//! So a frame costs nothing here.
+//! A timer isn't moved when its session is active: it fires, is checked against the session, and is set again if the
+//! session's deadline has moved. So a frame costs nothing here.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
 use penstock_engine::Instant;
 
-use crate::event::ConnId;
-use crate::session::Epoch;
+use crate::ids::{ConnId, Epoch};
 
-/// What happens when a deadline comes.
+/// The deadline that a timer stands for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Timer {
-    /// Dispatch begins, whoever hasn't said Hello.
+    /// Dispatch begins, even if expected sessions are missing.
     Startup,
-    /// A stream without a frame for too long is closed.
+    /// The stream has been silent for too long.
     Silence(ConnId),
-    /// What an orphaned session left is released.
+    /// The grace period of an orphaned root context is over.
     Grace(Epoch),
 }
 
-/// A heap of deadlines.
+/// All timers.
 #[derive(Debug, Default)]
 pub(crate) struct Timers(BinaryHeap<Reverse<(Instant, Timer)>>);
 
 impl Timers {
-    pub(crate) fn set(&mut self, at: Instant, timer: Timer) {
-        self.0.push(Reverse((at, timer)));
+    pub(crate) fn set(&mut self, deadline: Instant, timer: Timer) {
+        self.0.push(Reverse((deadline, timer)));
     }
 
+    /// The earliest deadline.
     pub(crate) fn next(&self) -> Option<Instant> {
-        self.0.peek().map(|Reverse((at, _))| *at)
+        self.0.peek().map(|Reverse((deadline, _))| *deadline)
     }
 
+    /// Takes the earliest timer that is due.
     pub(crate) fn pop(&mut self, now: Instant) -> Option<Timer> {
-        let Reverse((at, timer)) = *self.0.peek()?;
-        if at > now {
+        let Reverse((deadline, timer)) = *self.0.peek()?;
+        if deadline > now {
             return None;
         }
         self.0.pop();

@@ -1,93 +1,117 @@
-//! What the word of a client counts for that isn't trusted: it may claim less than others, never more.
+//! The claims of clients that aren't trusted: such a client may claim less than others, never more.
 //!
-//! Its priority only lowers, its identities fall into a few flows of its own address, and all else it claims is as if
-//! it hadn't. A filter of version 1 judges nobody; for those the policy's networks are asked here.
+//! Its priority can only lower the band, its identities become a few flows of its own address, and all its other claims are
+//! ignored. A filter of protocol version 1 doesn't judge its clients, so this module compares their addresses with the
+//! policy's networks.
 
 use core::net::{IpAddr, Ipv6Addr};
-use std::borrow::Cow;
 
 use penstock_engine::input::Band;
 use penstock_wire as wire;
 
-use crate::control::Control;
-use crate::convert;
-use crate::settings::MaxPriority;
+use crate::registration::Registration;
+use crate::settings::{MaxPriority, Settings};
 
-/// Flows that one address may have, or one /64 of IPv6.
+/// Flows that one IPv4 address or one /64 network of IPv6 may have.
 const FLOWS_PER_ADDRESS: u64 = 64;
-/// An address that nobody knows.
+/// Stands for an address that the filter doesn't know.
 const UNKNOWN: &str = "unknown";
+/// The first protocol version in which the filter judges its clients.
+const JUDGED_VERSION: u32 = 2;
 
-/// A registration as far as it counts, and whether its client is trusted.
-pub(crate) fn counted<'a>(
-    from: &'a wire::Register,
-    version: u32,
-    policy: &wire::Policy,
-) -> (Cow<'a, wire::Register>, bool) {
-    let trust = policy.identity.as_ref().and_then(|it| it.trust.as_ref());
-    if !from.untrusted && (version >= 2 || trust.is_none_or(|trust| is_trusted(trust, &from.client))) {
-        return (Cow::Borrowed(from), true);
-    }
-    let register = wire::Register {
-        fairness_id: flow_of_address(&from.client, &from.fairness_id),
-        user: flow_of_address(&from.client, &from.user),
-        class: String::new(),
-        strict: None,
-        jump_s: None,
-        subset: Vec::new(),
-        pin: String::new(),
-        tolerations: Vec::new(),
-        ..from.clone()
-    };
-    (Cow::Owned(register), false)
+/// The band of a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Claim {
+    pub(crate) band: Band,
+    /// The client claimed a higher band.
+    pub(crate) is_lowered: bool,
 }
 
-/// The band that a client of no trust gets for what it claims.
-pub(crate) const fn lowered(claimed: Band) -> Band {
+/// Removes the claims that the client may not make, and returns its band.
+pub(crate) fn apply(registration: &mut Registration<'_>, version: u32, settings: &Settings) -> Claim {
+    let is_trusted = is_client_trusted(registration, version, &settings.policy);
+    // The ceiling is that of the tenant which the client names: a client without trust can only lower its own band by it.
+    let claim = claim(registration, is_trusted, settings);
+    if !is_trusted {
+        restrict(registration);
+    }
+    claim
+}
+
+fn is_client_trusted(registration: &Registration<'_>, version: u32, policy: &wire::Policy) -> bool {
+    if registration.is_untrusted {
+        return false;
+    }
+    let trust = policy
+        .identity
+        .as_ref()
+        .and_then(|identity| identity.trust.as_ref());
+    version >= JUDGED_VERSION || trust.is_none_or(|trust| is_trusted(trust, registration.client))
+}
+
+fn restrict(registration: &mut Registration<'_>) {
+    registration.tenant = flow_of_address(registration.client, &registration.tenant).into();
+    registration.user = flow_of_address(registration.client, &registration.user).into();
+    registration.class = "";
+    registration.strict = 0;
+    registration.head_start = core::time::Duration::ZERO;
+    registration.subset = &[];
+    registration.pin = None;
+    registration.tolerations = &[];
+}
+
+fn claim(registration: &Registration<'_>, is_trusted: bool, settings: &Settings) -> Claim {
+    let claimed = band(registration.priority, &settings.objectives);
+    let MaxPriority { default, tenants } = &settings.max_priority;
+    // A less critical band is the greater value.
+    let within = |band: Band, ceiling: Option<Band>| ceiling.map_or(band, |ceiling| band.max(ceiling));
+    let own_ceiling = tenants.get(&*registration.tenant).copied();
+    let band = if is_trusted {
+        within(claimed, own_ceiling.or(*default))
+    } else {
+        within(within(lowered(claimed), own_ceiling), *default)
+    };
+    Claim {
+        band,
+        is_lowered: band != claimed && !registration.priority.trim().is_empty(),
+    }
+}
+
+/// The band of a claim: a band's name, or an objective's. Every other text is the default band.
+fn band(claim: &str, objectives: &[(String, Band)]) -> Band {
+    let claim = claim.trim();
+    let is_one_of = |names: [&str; 2]| names.iter().any(|name| claim.eq_ignore_ascii_case(name));
+    if is_one_of(["critical", "high"]) {
+        Band::Critical
+    } else if is_one_of(["default", "normal"]) {
+        Band::Default
+    } else if is_one_of(["sheddable", "low"]) {
+        Band::Sheddable
+    } else {
+        objectives
+            .iter()
+            .find(|(name, _)| name == claim)
+            .map_or(Band::Default, |(_, band)| *band)
+    }
+}
+
+/// The band that a client without trust gets for a claim.
+const fn lowered(claimed: Band) -> Band {
     match claimed {
         Band::Critical | Band::Default => Band::Default,
         Band::Sheddable => Band::Sheddable,
     }
 }
 
-/// The band that a request gets for what it claims.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Claim {
-    pub(crate) band: Band,
-    /// It claims a higher one.
-    pub(crate) is_lowered: bool,
-}
-
-impl Control {
-    /// What a request's claim comes to. `tenant`: the fairness identity as its client said it. One that isn't trusted can
-    /// lower its own ceiling by what it calls itself, and never raise it.
-    pub(crate) fn claim(&self, from: &wire::Register, tenant: &str, trusted: bool) -> Claim {
-        let claimed = convert::band(&from.priority, &self.settings.objectives);
-        let MaxPriority { default, tenants } = &self.settings.max_priority;
-        // The less critical one is the greater.
-        let within = |band: Band, ceiling: Option<Band>| ceiling.map_or(band, |ceiling| band.max(ceiling));
-        let own = tenants.get(tenant).copied();
-        let band = if trusted {
-            within(claimed, own.or(*default))
-        } else {
-            within(within(lowered(claimed), own), *default)
-        };
-        Claim {
-            band,
-            is_lowered: band != claimed && !from.priority.trim().is_empty(),
-        }
-    }
-}
-
-/// One of an address's flows, the same for the same identity; no identity is none.
+/// One of the address's flows, always the same one for an identity. Without an identity there is no flow.
 fn flow_of_address(client: &str, identity: &str) -> String {
     if identity.is_empty() {
         return String::new();
     }
     let flow = hash(identity) % FLOWS_PER_ADDRESS;
-    match client.parse().map(|it: IpAddr| it.to_canonical()) {
+    match client.parse().map(|address: IpAddr| address.to_canonical()) {
         Ok(IpAddr::V4(address)) => format!("{address}/{flow:02}"),
-        // One customer has a whole network of the lower half, and so as many addresses as it likes.
+        // A provider gives one customer a whole /64 network, so the customer chooses the lower half freely.
         Ok(IpAddr::V6(address)) => {
             let network = Ipv6Addr::from_bits(address.to_bits() >> 64 << 64);
             format!("{network}/{flow:02}")
@@ -97,8 +121,8 @@ fn flow_of_address(client: &str, identity: &str) -> String {
     }
 }
 
-/// The same for the same text in every run and build: FNV-1a, its upper bits folded in. Who knows it can choose which of
-/// its own few flows it fills, and nothing else.
+/// FNV-1a with its upper bits folded in: the same in every run and build. A client that knows it can choose between the
+/// flows of its own address, and nothing else.
 fn hash(text: &str) -> u64 {
     let hash = text.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
         (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
@@ -127,8 +151,8 @@ fn is_in(network: &wire::Network, client: IpAddr) -> bool {
         .iter()
         .zip(&network.address)
         .enumerate()
-        .all(|(at, (a, b))| {
-            let bits = bits.saturating_sub(8 * at).min(8);
+        .all(|(index, (a, b))| {
+            let bits = bits.saturating_sub(8 * index).min(8);
             u32::from(a ^ b) >> (8 - bits) == 0
         })
 }
@@ -136,15 +160,21 @@ fn is_in(network: &wire::Network, client: IpAddr) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::ids::Epoch;
+    use crate::wire_in;
+
+    fn parsed(message: &wire::Register) -> Registration<'_> {
+        wire_in::registration(Epoch(1), message)
+    }
 
     #[test]
-    fn who_has_a_network_has_the_flows_of_one_address() {
-        let of = |client: &str| flow_of_address(client, "acme");
-        assert_eq!(of("2001:db8:1:2:aaaa::1"), of("2001:db8:1:2:bbbb::7"));
-        assert_ne!(of("2001:db8:1:2::1"), of("2001:db8:1:3::1"));
-        assert_eq!(of("::ffff:10.1.2.3"), of("10.1.2.3"));
-        assert_ne!(of("10.1.2.3"), of("10.1.2.4"));
-        assert!(of("").starts_with("unknown/"), "{}", of(""));
+    fn a_network_has_the_flows_of_one_address() {
+        let flow = |client: &str| flow_of_address(client, "acme");
+        assert_eq!(flow("2001:db8:1:2:aaaa::1"), flow("2001:db8:1:2:bbbb::7"));
+        assert_ne!(flow("2001:db8:1:2::1"), flow("2001:db8:1:3::1"));
+        assert_eq!(flow("::ffff:10.1.2.3"), flow("10.1.2.3"));
+        assert_ne!(flow("10.1.2.3"), flow("10.1.2.4"));
+        assert!(flow("").starts_with("unknown/"), "{}", flow(""));
     }
 
     fn claims() -> wire::Register {
@@ -184,9 +214,11 @@ mod tests {
     }
 
     #[test]
-    fn of_an_untrusted_client_little_counts() {
-        let said = claims();
-        let (counts, trusted) = counted(&said, 2, &wire::Policy::default());
+    fn claims_of_a_client_without_trust_are_removed() {
+        let message = claims();
+        let mut registration = parsed(&message);
+        assert!(!is_client_trusted(&registration, 2, &wire::Policy::default()));
+        restrict(&mut registration);
         let expected = wire::Register {
             sequence: 1,
             fairness_id: "10.1.2.3/12".into(),
@@ -196,11 +228,11 @@ mod tests {
             untrusted: true,
             ..Default::default()
         };
-        assert_eq!((&*counts, trusted), (&expected, false));
+        assert_eq!(registration, parsed(&expected));
     }
 
     #[test]
-    fn an_address_has_few_flows_and_no_identity_is_none() {
+    fn an_address_has_few_flows_and_none_without_an_identity() {
         let flows: std::collections::BTreeSet<_> = (0..10_000)
             .map(|id| flow_of_address("::1", &format!("t{id}")))
             .collect();
@@ -211,24 +243,24 @@ mod tests {
     }
 
     #[test]
-    fn an_old_filters_clients_are_judged_here() {
+    fn clients_of_an_old_filter_are_judged_by_the_policy() {
         let trusted = |version, client: &str, policy: &wire::Policy| {
-            let said = wire::Register {
+            let message = wire::Register {
                 untrusted: false,
                 client: client.into(),
                 ..claims()
             };
-            counted(&said, version, policy).1
+            is_client_trusted(&parsed(&message), version, policy)
         };
         let none = policy(&[]);
         assert!(
             trusted(1, "10.1.2.3", &wire::Policy::default()),
-            "no word of it: all"
+            "without a list every client is trusted"
         );
         assert!(trusted(2, "10.1.2.3", &none), "the filter has judged");
         assert!(!trusted(1, "10.1.2.3", &none));
         let some = policy(&[(&[10, 0, 0, 0], 9), (&[0xfd; 16], 128)]);
-        for (client, is) in [
+        for (client, is_trusted) in [
             ("10.127.0.1", true),
             ("10.128.0.1", false),
             ("::ffff:10.0.0.1", true),
@@ -236,12 +268,29 @@ mod tests {
             ("fdfd:fdfd:fdfd:fdfd:fdfd:fdfd:fdfd:fdfc", false),
             ("", false),
         ] {
-            assert_eq!(trusted(1, client, &some), is, "{client}");
+            assert_eq!(trusted(1, client, &some), is_trusted, "{client}");
         }
     }
 
     #[test]
-    fn priority_only_lowers() {
+    fn claims_become_bands() {
+        let objectives = [("chat-gold".to_owned(), Band::Critical)];
+        let cases = [
+            (" HIGH ", Band::Critical),
+            ("critical", Band::Critical),
+            ("Normal", Band::Default),
+            ("low", Band::Sheddable),
+            ("chat-gold", Band::Critical),
+            ("urgent!", Band::Default),
+            ("", Band::Default),
+        ];
+        for (claim, expected) in cases {
+            assert_eq!(band(claim, &objectives), expected, "{claim}");
+        }
+    }
+
+    #[test]
+    fn a_priority_without_trust_can_only_lower_the_band() {
         let all = [Band::Critical, Band::Default, Band::Sheddable];
         assert_eq!(all.map(lowered), [Band::Default, Band::Default, Band::Sheddable]);
     }

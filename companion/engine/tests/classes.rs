@@ -1,4 +1,5 @@
-//! Policy classes: which one a request is of, who goes, and what each limits. One rule a test.
+//! Policy classes: which class a request belongs to, the order of dispatch, and the limits of a class. One rule a
+//! test.
 
 mod support;
 
@@ -8,25 +9,25 @@ use penstock_engine::units::Tokens;
 use penstock_engine::{Effect, EndpointId, Input, Outcome, Policy, Request, RequestId};
 
 use Band::{Critical, Default};
-use Said::{Bypassed, Dispatched, Rejected, Settled};
+use ShortEffect::{Bypassed, Dispatched, Rejected, Settled};
 use support::*;
 
-fn set(classes: Vec<Class>) -> ClassSet {
+fn class_set(classes: Vec<Class>) -> ClassSet {
     ClassSet {
         classes,
         ..ClassSet::default()
     }
 }
 
-fn with(classes: Vec<Class>) -> Policy {
+fn manual_policy(classes: Vec<Class>) -> Policy {
     Policy {
         gate: Gate::Manual,
-        classes: vec![set(classes)],
+        classes: vec![class_set(classes)],
         ..policy()
     }
 }
 
-fn of(class: &str, id: u64, prompt: u64) -> Request {
+fn request_of(class: &str, id: u64, prompt: u64) -> Request {
     Request {
         class: ClassKey::Family(class.into()),
         prompt: Prompt::Tokens(Tokens(prompt)),
@@ -34,11 +35,11 @@ fn of(class: &str, id: u64, prompt: u64) -> Request {
     }
 }
 
-/// Lets one go, if one can: which, and the deficits after it.
-fn next(bench: &mut Bench, blocked: &[&str]) -> Option<(u64, Vec<u64>)> {
-    bench.engine.trace(true);
+/// Dispatches one request if possible: its id, and the deficits after it.
+fn next(harness: &mut Harness, blocked: &[&str]) -> Option<(u64, Vec<u64>)> {
+    harness.engine.trace(true);
     let blocked = blocked.iter().map(|&name| name.into()).collect();
-    let effects = bench.effects(Input::Dispatch { blocked });
+    let effects = harness.effects(Input::Dispatch { blocked });
     let [Effect::Grant { .. }, Effect::Traced { id, deficits, .. }] = &effects[..] else {
         assert_eq!(effects, []);
         return None;
@@ -48,13 +49,13 @@ fn next(bench: &mut Bench, blocked: &[&str]) -> Option<(u64, Vec<u64>)> {
 
 #[test]
 fn a_visit_grants_one_quantum_and_lasts_while_the_deficit_covers_the_head() {
-    let mut bench = Bench::new(with(vec![Class::new("a", 200), Class::new("b", 100)]), 1);
+    let mut harness = Harness::new(manual_policy(vec![Class::new("a", 200), Class::new("b", 100)]), 1);
     for id in 0..5 {
-        bench.say(Input::Register(of("a", 10 + id, 100)));
-        bench.say(Input::Register(of("b", 20 + id, 100)));
+        harness.handle(Input::Register(request_of("a", 10 + id, 100)));
+        harness.handle(Input::Register(request_of("b", 20 + id, 100)));
     }
     let order: Vec<_> = (0..6)
-        .map(|_| next(&mut bench, &[]).expect("some wait"))
+        .map(|_| next(&mut harness, &[]).expect("requests wait"))
         .collect();
     let expected = [
         (10, vec![100, 0]),
@@ -69,20 +70,20 @@ fn a_visit_grants_one_quantum_and_lasts_while_the_deficit_covers_the_head() {
 
 #[test]
 fn a_blocked_class_keeps_its_visit_and_earns_nothing() {
-    let mut bench = Bench::new(with(vec![Class::new("a", 200), Class::new("b", 100)]), 1);
+    let mut harness = Harness::new(manual_policy(vec![Class::new("a", 200), Class::new("b", 100)]), 1);
     for id in 0..4 {
-        bench.say(Input::Register(of("a", 10 + id, 100)));
-        bench.say(Input::Register(of("b", 20 + id, 100)));
+        harness.handle(Input::Register(request_of("a", 10 + id, 100)));
+        harness.handle(Input::Register(request_of("b", 20 + id, 100)));
     }
-    assert_eq!(next(&mut bench, &[]), Some((10, vec![100, 0])));
-    assert_eq!(next(&mut bench, &["a"]), Some((20, vec![100, 0])));
-    assert_eq!(next(&mut bench, &["a"]), Some((21, vec![100, 0])));
-    assert_eq!(next(&mut bench, &["a", "b"]), None);
-    assert_eq!(next(&mut bench, &[]), Some((11, vec![0, 0])));
+    assert_eq!(next(&mut harness, &[]), Some((10, vec![100, 0])));
+    assert_eq!(next(&mut harness, &["a"]), Some((20, vec![100, 0])));
+    assert_eq!(next(&mut harness, &["a"]), Some((21, vec![100, 0])));
+    assert_eq!(next(&mut harness, &["a", "b"]), None);
+    assert_eq!(next(&mut harness, &[]), Some((11, vec![0, 0])));
 }
 
 #[test]
-fn a_family_and_its_uncached_tokens_make_the_class() {
+fn family_and_uncached_tokens_select_the_class() {
     let bucket = |name: &str, min_tokens| Bucket {
         min_tokens,
         name: name.into(),
@@ -92,21 +93,21 @@ fn a_family_and_its_uncached_tokens_make_the_class() {
         bucket: bucket.map(Into::into),
         ..Class::new(name, 1_000)
     };
-    let mut policy = with(vec![
+    let mut policy = manual_policy(vec![
         class("chat-short", "chat", Some("short")),
         class("chat-long", "chat", Some("long")),
         class("rag", "rag", None),
     ]);
     policy.classes[0].default_family = Some("rag".into());
     policy.classes[0].buckets = vec![bucket("long", 100), bucket("short", 0)];
-    let mut bench = Bench::new(policy, 1);
+    let mut harness = Harness::new(policy, 1);
     let mut class_of = |key: ClassKey, prompt, cached, id| {
-        let mut request = of("", id, prompt);
+        let mut request = request_of("", id, prompt);
         request.class = key;
         request.cached = Tokens(cached);
-        bench.say(Input::Register(request));
-        bench.engine.trace(true);
-        let effects = bench.effects(Input::Dispatch { blocked: vec![] });
+        harness.handle(Input::Register(request));
+        harness.engine.trace(true);
+        let effects = harness.effects(Input::Dispatch { blocked: vec![] });
         match &effects[1] {
             Effect::Traced {
                 class, class_cost, ..
@@ -119,10 +120,10 @@ fn a_family_and_its_uncached_tokens_make_the_class() {
         class_of(family("chat"), 100, 0, 1),
         class_of(family("chat"), 100, 1, 2),
         class_of(family("chat"), 10, 400, 3),
-        class_of(family("unheard"), 10, 0, 4),
+        class_of(family("unknown"), 10, 0, 4),
         class_of(family(""), 100, 0, 5),
         class_of(ClassKey::Named("chat-long".into()), 1, 0, 6),
-        class_of(ClassKey::Named("unheard".into()), 1, 0, 7),
+        class_of(ClassKey::Named("unknown".into()), 1, 0, 7),
     ];
     let expected = [
         ("chat-long", 100),
@@ -136,18 +137,18 @@ fn a_family_and_its_uncached_tokens_make_the_class() {
     assert_eq!(found, expected.map(|(name, cost)| (name.to_owned(), cost)));
 }
 
-/// One endpoint that takes one at a time; request 1 runs there.
-fn busy(classes: Vec<Class>) -> Bench {
-    let mut policy = with(classes);
+/// An engine with these classes and one endpoint that takes one request at a time; request 1 runs there.
+fn busy(classes: Vec<Class>) -> Harness {
+    let mut policy = manual_policy(classes);
     policy.gate = gate(1, 1);
-    let mut bench = Bench::new(policy, 1);
-    assert_eq!(bench.register(1, "x", Critical), [Bypassed(1, 1)]);
-    bench
+    let mut harness = Harness::new(policy, 1);
+    assert_eq!(harness.register(1, "x", Critical), [Bypassed(1, 1)]);
+    harness
 }
 
 #[test]
-fn a_limit_is_checked_before_adding_so_the_request_that_crosses_is_taken() {
-    let mut bench = busy(vec![
+fn a_class_limit_is_checked_before_adding_the_request() {
+    let mut harness = busy(vec![
         Class {
             prompt_tokens_per_endpoint: Some(150),
             ..Class::new("a", 100)
@@ -157,24 +158,27 @@ fn a_limit_is_checked_before_adding_so_the_request_that_crosses_is_taken() {
             ..Class::new("b", 100)
         },
     ]);
-    assert_eq!(bench.say(Input::Register(of("a", 2, 100))), []);
-    assert_eq!(bench.say(Input::Register(of("a", 3, 100))), []);
+    assert_eq!(harness.handle(Input::Register(request_of("a", 2, 100))), []);
+    assert_eq!(harness.handle(Input::Register(request_of("a", 3, 100))), []);
     let refused = Rejected(4, Outcome::RejectedClassCapacity);
-    assert_eq!(bench.say(Input::Register(of("a", 4, 1))), [refused]);
-    assert_eq!(bench.say(Input::Register(of("b", 5, 100))), []);
+    assert_eq!(harness.handle(Input::Register(request_of("a", 4, 1))), [refused]);
+    assert_eq!(harness.handle(Input::Register(request_of("b", 5, 100))), []);
     let refused = Rejected(6, Outcome::RejectedClassCapacity);
-    assert_eq!(bench.say(Input::Register(of("b", 6, 100))), [refused]);
-    // Another endpoint makes room for as much again; it starts with one, which goes there.
-    bench.at(5.0).endpoint(2, true);
-    assert_eq!(bench.say(Input::Register(of("b", 7, 100))), []);
-    let snapshot = bench.engine.snapshot();
+    assert_eq!(
+        harness.handle(Input::Register(request_of("b", 6, 100))),
+        [refused]
+    );
+    // A second endpoint doubles the limit; its slow start takes one request, which goes there.
+    harness.advance_to(5.0).endpoint(2, true);
+    assert_eq!(harness.handle(Input::Register(request_of("b", 7, 100))), []);
+    let snapshot = harness.engine.snapshot();
     let waiting: Vec<_> = snapshot.classes.iter().map(|class| class.waiting).collect();
     assert_eq!(waiting, [1, 2]);
 }
 
 #[test]
 fn a_class_goes_while_an_endpoint_is_below_its_threshold() {
-    let mut policy = with(vec![
+    let mut policy = manual_policy(vec![
         Class {
             busy_tokens: Some(100),
             ..Class::new("a", 100)
@@ -186,29 +190,38 @@ fn a_class_goes_while_an_endpoint_is_below_its_threshold() {
         Class::new("c", 100),
     ]);
     policy.gate = gate(10, 10);
-    let mut bench = Bench::new(policy, 0);
+    let mut harness = Harness::new(policy, 0);
     let state = EndpointState {
         batched_tokens_max: Some(400),
         ..EndpointState::default()
     };
     let id = EndpointId(1);
-    bench.say(Input::Endpoint { id, state });
-    assert_eq!(bench.say(Input::Register(of("a", 1, 100))), [Bypassed(1, 1)]);
-    // 100 tokens of prompt are being read there: none more of a, one more of b.
-    assert_eq!(bench.say(Input::Register(of("a", 2, 1))), []);
-    assert_eq!(bench.say(Input::Register(of("b", 3, 100))), [Bypassed(3, 1)]);
-    assert_eq!(bench.say(Input::Register(of("b", 4, 100))), []);
-    // What waits is held by its own limits, so nobody is overtaken.
-    assert_eq!(bench.say(Input::Register(of("c", 5, 100))), [Bypassed(5, 1)]);
-    assert_eq!(bench.complete(1), [Settled(1, 1)]);
-    assert_eq!(bench.complete(3), [Settled(3, 1), Dispatched(4, 1)]);
-    assert_eq!(bench.complete(5), [Settled(5, 1)]);
-    assert_eq!(bench.complete(4), [Settled(4, 1), Dispatched(2, 1)]);
+    harness.handle(Input::Endpoint { id, state });
+    assert_eq!(
+        harness.handle(Input::Register(request_of("a", 1, 100))),
+        [Bypassed(1, 1)]
+    );
+    // 100 prompt tokens are being computed there: class a is over its threshold, class b takes one more.
+    assert_eq!(harness.handle(Input::Register(request_of("a", 2, 1))), []);
+    assert_eq!(
+        harness.handle(Input::Register(request_of("b", 3, 100))),
+        [Bypassed(3, 1)]
+    );
+    assert_eq!(harness.handle(Input::Register(request_of("b", 4, 100))), []);
+    // The waiting requests are blocked by their class limits only, so class c doesn't overtake them.
+    assert_eq!(
+        harness.handle(Input::Register(request_of("c", 5, 100))),
+        [Bypassed(5, 1)]
+    );
+    assert_eq!(harness.complete(1), [Settled(1, 1)]);
+    assert_eq!(harness.complete(3), [Settled(3, 1), Dispatched(4, 1)]);
+    assert_eq!(harness.complete(5), [Settled(5, 1)]);
+    assert_eq!(harness.complete(4), [Settled(4, 1), Dispatched(2, 1)]);
 }
 
 #[test]
-fn a_class_has_an_order_of_its_own() {
-    let mut policy = with(vec![
+fn a_class_can_have_a_different_order() {
+    let mut policy = manual_policy(vec![
         Class {
             order: Some(Order::Wspt),
             ..Class::new("a", 1_000)
@@ -216,69 +229,76 @@ fn a_class_has_an_order_of_its_own() {
         Class::new("b", 1_000),
     ]);
     policy.order = Order::Fcfs;
-    let mut bench = Bench::new(policy, 1);
+    let mut harness = Harness::new(policy, 1);
     for (id, class, prompt) in [(1, "a", 30), (2, "a", 10), (3, "b", 30), (4, "b", 10)] {
-        bench.say(Input::Register(of(class, id, prompt)));
+        harness.handle(Input::Register(request_of(class, id, prompt)));
     }
     let order: Vec<_> = (0..4)
-        .map(|_| next(&mut bench, &[]).expect("some wait").0)
+        .map(|_| next(&mut harness, &[]).expect("requests wait").0)
         .collect();
     assert_eq!(order, [2, 1, 3, 4]);
 }
 
 #[test]
-fn what_waits_in_a_class_that_is_taken_away_is_classed_anew_and_keeps_its_arrival() {
-    let mut bench = Bench::new(with(vec![Class::new("a", 100), Class::new("b", 100)]), 1);
-    bench.at(1.0).say(Input::Register(of("b", 1, 100)));
-    bench.at(2.0).say(Input::Register(of("a", 2, 100)));
-    bench.say(Input::Register(of("b", 3, 100)));
-    bench.say(Input::Policy(Box::new(with(vec![
+fn requests_of_a_removed_class_are_reclassified_and_keep_their_arrival() {
+    let mut harness = Harness::new(manual_policy(vec![Class::new("a", 100), Class::new("b", 100)]), 1);
+    harness
+        .advance_to(1.0)
+        .handle(Input::Register(request_of("b", 1, 100)));
+    harness
+        .advance_to(2.0)
+        .handle(Input::Register(request_of("a", 2, 100)));
+    harness.handle(Input::Register(request_of("b", 3, 100)));
+    harness.handle(Input::Policy(Box::new(manual_policy(vec![
         Class::new("a", 100),
         Class::new("c", 100),
     ]))));
-    let waiting = |bench: &Bench| -> Vec<_> {
-        let classes = bench.engine.snapshot().classes;
+    let waiting = |harness: &Harness| -> Vec<_> {
+        let classes = harness.engine.snapshot().classes;
         classes
             .iter()
             .map(|class| (class.name.to_string(), class.waiting))
             .collect()
     };
-    assert_eq!(waiting(&bench), [("a".to_owned(), 3), ("c".to_owned(), 0)]);
+    assert_eq!(waiting(&harness), [("a".to_owned(), 3), ("c".to_owned(), 0)]);
     let order: Vec<_> = (0..3)
-        .map(|_| next(&mut bench, &[]).expect("some wait").0)
+        .map(|_| next(&mut harness, &[]).expect("requests wait").0)
         .collect();
     assert_eq!(order, [1, 2, 3]);
 }
 
 #[test]
 fn a_quantum_changes_in_place() {
-    let mut bench = Bench::new(with(vec![Class::new("a", 100), Class::new("b", 100)]), 1);
+    let mut harness = Harness::new(manual_policy(vec![Class::new("a", 100), Class::new("b", 100)]), 1);
     for id in 0..4 {
-        bench.say(Input::Register(of("a", 10 + id, 100)));
-        bench.say(Input::Register(of("b", 20 + id, 100)));
+        harness.handle(Input::Register(request_of("a", 10 + id, 100)));
+        harness.handle(Input::Register(request_of("b", 20 + id, 100)));
     }
-    assert_eq!(next(&mut bench, &[]), Some((10, vec![0, 0])));
-    bench.say(Input::Policy(Box::new(with(vec![
+    assert_eq!(next(&mut harness, &[]), Some((10, vec![0, 0])));
+    harness.handle(Input::Policy(Box::new(manual_policy(vec![
         Class::new("a", 200),
         Class::new("b", 150),
     ]))));
-    assert_eq!(next(&mut bench, &[]), Some((20, vec![0, 50])));
-    assert_eq!(next(&mut bench, &[]), Some((11, vec![100, 50])));
+    assert_eq!(next(&mut harness, &[]), Some((20, vec![0, 50])));
+    assert_eq!(next(&mut harness, &[]), Some((11, vec![100, 50])));
 }
 
 #[test]
-fn under_a_manual_gate_nothing_goes_and_nothing_expires_by_itself() {
-    let mut bench = Bench::new(with(vec![]), 1);
-    assert_eq!(bench.register(1, "f", Default), []);
-    assert_eq!(bench.register(2, "f", Default), []);
-    bench.at(100.0);
-    assert_eq!(bench.say(Input::Ready), []);
-    assert_eq!(bench.say(Input::Dispatch { blocked: vec![] }), [Dispatched(1, 1)]);
-    assert_eq!(bench.wait(), [Rejected(2, Outcome::ExpiredTtl)]);
+fn under_a_manual_gate_requests_go_and_expire_only_on_input() {
+    let mut harness = Harness::new(manual_policy(vec![]), 1);
+    assert_eq!(harness.register(1, "f", Default), []);
+    assert_eq!(harness.register(2, "f", Default), []);
+    harness.advance_to(100.0);
+    assert_eq!(harness.handle(Input::Ready), []);
+    assert_eq!(
+        harness.handle(Input::Dispatch { blocked: vec![] }),
+        [Dispatched(1, 1)]
+    );
+    assert_eq!(harness.handle_timeout(), [Rejected(2, Outcome::ExpiredTtl)]);
     let settled = Input::Settle {
         id: RequestId(1),
         service: penstock_engine::input::Service::Nothing,
     };
-    assert_eq!(bench.say(settled), [Settled(1, 0)]);
-    assert_eq!(bench.engine.stock(), 0);
+    assert_eq!(harness.handle(settled), [Settled(1, 0)]);
+    assert_eq!(harness.engine.stock(), 0);
 }

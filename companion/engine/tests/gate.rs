@@ -1,4 +1,4 @@
-//! How much the servers work on at a time: given this input at this time, what goes and what the bounds are.
+//! The bounded gate: for each input at a given time, the dispatched requests and the bounds.
 
 mod support;
 
@@ -8,7 +8,7 @@ use penstock_engine::units::{Decimal, Tokens};
 use penstock_engine::{EndpointId, Input, Policy, Request, RequestId};
 
 use Band::Default;
-use Said::{Bypassed, Dispatched, Settled};
+use ShortEffect::{Bypassed, Dispatched, Settled};
 use support::*;
 
 fn tokens(lower: u64, upper: u64) -> Gate {
@@ -20,249 +20,275 @@ fn tokens(lower: u64, upper: u64) -> Gate {
     }
 }
 
-/// Stock, lower and upper.
-fn level(bench: &Bench) -> (u64, u64, u64) {
-    (bench.engine.stock(), bench.engine.lower(), bench.engine.upper())
+/// Stock, lower bound and upper bound.
+fn gate_state(harness: &Harness) -> (u64, u64, u64) {
+    (
+        harness.engine.stock(),
+        harness.engine.lower(),
+        harness.engine.upper(),
+    )
 }
 
-fn bound(bench: &Bench, id: u32) -> u64 {
-    let endpoints = bench.engine.snapshot().endpoints;
+fn bound(harness: &Harness, id: u32) -> u64 {
+    let endpoints = harness.engine.snapshot().endpoints;
     let endpoint = endpoints.iter().find(|endpoint| endpoint.id == EndpointId(id));
-    endpoint.expect("it is listed").bound
+    endpoint.expect("the endpoint is listed").bound
 }
 
-fn load(bench: &mut Bench, id: u32, running: Option<u64>) -> Vec<Said> {
-    bench.say(Input::Load {
+fn load(harness: &mut Harness, id: u32, running: Option<u64>) -> Vec<ShortEffect> {
+    harness.handle(Input::Load {
         id: EndpointId(id),
         running,
     })
 }
 
-fn fail(bench: &mut Bench, id: u64) -> Vec<Said> {
-    bench.say(Input::Completed {
+fn fail(harness: &mut Harness, id: u64) -> Vec<ShortEffect> {
+    harness.handle(Input::Completed {
         id: RequestId(id),
         service: Service::Nothing,
     })
 }
 
-/// Sends what may go, to `endpoint` only, and lets all of it be served. Returns how many went.
-fn boundful(bench: &mut Bench, endpoint: u32, first: u64) -> u64 {
+/// Sends requests to `endpoint` until one has to wait, lets all of them be served, and returns their number.
+fn serve_until_full(harness: &mut Harness, endpoint: u32, first: u64) -> u64 {
     let ids: Vec<u64> = (first..first + 100).collect();
-    let went: Vec<u64> = ids
+    let granted: Vec<u64> = ids
         .iter()
         .copied()
         .take_while(|&id| {
-            let said = bench.say(Input::Register(only(request(id, "f", Default), &[endpoint])));
-            said == [Bypassed(id, endpoint)]
+            let effects = harness.handle(Input::Register(restricted(
+                request(id, "f", Default),
+                &[endpoint],
+            )));
+            effects == [Bypassed(id, endpoint)]
         })
         .collect();
-    // The one that had to wait goes away.
-    bench.say(Input::Cancel(RequestId(first + went.len() as u64)));
-    for &id in &went {
-        assert_eq!(bench.complete(id), [Settled(id, 1)]);
+    // The request that had to wait is cancelled.
+    harness.handle(Input::Cancel(RequestId(first + granted.len() as u64)));
+    for &id in &granted {
+        assert_eq!(harness.complete(id), [Settled(id, 1)]);
     }
-    went.len() as u64
+    granted.len() as u64
 }
 
 #[test]
-fn a_new_endpoint_starts_with_one_and_doubles_for_each_boundful_served() {
-    let mut bench = Bench::new(with_gate(gate(11, 11)), 1);
-    bench.at(2.0).endpoint(2, true);
-    assert_eq!(level(&bench), (0, 12, 12));
+fn a_new_endpoint_starts_with_one_request_and_doubles_after_each_full_bound() {
+    let mut harness = Harness::new(with_gate(gate(11, 11)), 1);
+    harness.advance_to(2.0).endpoint(2, true);
+    assert_eq!(gate_state(&harness), (0, 12, 12));
     let mut first = 0;
-    let went = [(); 6].map(|()| {
+    let granted = [(); 6].map(|()| {
         first += 1_000;
-        boundful(&mut bench, 2, first)
+        serve_until_full(&mut harness, 2, first)
     });
-    assert_eq!(went, [1, 2, 4, 8, 11, 11]);
-    assert_eq!(level(&bench), (0, 22, 22));
+    assert_eq!(granted, [1, 2, 4, 8, 11, 11]);
+    assert_eq!(gate_state(&harness), (0, 22, 22));
 }
 
 #[test]
 fn bounds_are_exact_sums_of_ramps_and_weights() {
-    let mut bench = Bench::new(
+    let mut harness = Harness::new(
         Policy {
             gate: Gate::default(),
             ..policy()
         },
         2,
     );
-    assert_eq!(level(&bench), (0, 4, 5), "3.6 and 4.4");
-    bench.at(2.0).endpoint(3, true);
-    assert_eq!(level(&bench), (0, 5, 6), "4.6 and 5.4");
-    assert_eq!(boundful(&mut bench, 3, 1_000), 1);
-    assert_eq!(level(&bench), (0, 6, 7), "5.4 and 6.4");
-    assert_eq!(bound(&bench, 3), 2);
-    assert_eq!(boundful(&mut bench, 3, 2_000), 2);
+    assert_eq!(gate_state(&harness), (0, 4, 5), "3.6 and 4.4");
+    harness.advance_to(2.0).endpoint(3, true);
+    assert_eq!(gate_state(&harness), (0, 5, 6), "4.6 and 5.4");
+    assert_eq!(serve_until_full(&mut harness, 3, 1_000), 1);
+    assert_eq!(gate_state(&harness), (0, 6, 7), "5.4 and 6.4");
+    assert_eq!(bound(&harness, 3), 2);
+    assert_eq!(serve_until_full(&mut harness, 3, 2_000), 2);
     assert_eq!(
-        (level(&bench), bound(&bench, 3)),
+        (gate_state(&harness), bound(&harness, 3)),
         ((0, 6, 7), 3),
-        "5.4 and 6.6: at its full bound"
+        "5.4 and 6.6: endpoint 3 is at its full bound"
     );
     let light = EndpointState {
         weight: Decimal::from_billionths(Decimal::ONE / 10),
         ..EndpointState::default()
     };
-    bench.say(Input::Endpoint {
+    harness.handle(Input::Endpoint {
         id: EndpointId(3),
         state: light,
     });
-    assert_eq!(level(&bench), (0, 4, 5), "3.78 and 4.62");
-    assert_eq!(bound(&bench, 3), 1);
+    assert_eq!(gate_state(&harness), (0, 4, 5), "3.78 and 4.62");
+    assert_eq!(bound(&harness, 3), 1);
 }
 
 #[test]
-fn one_that_comes_back_starts_over_and_one_of_the_start_does_not() {
-    let mut bench = Bench::new(with_gate(gate(4, 4)), 2);
-    bench.at(0.4).endpoint(1, false);
-    bench.at(1.0).endpoint(1, true);
-    bench.endpoint(3, true);
-    assert_eq!(level(&bench), (0, 12, 12), "the pool has only begun");
-    bench.at(1.001).endpoint(4, true);
-    assert_eq!(level(&bench), (0, 13, 13));
-    bench.endpoint(1, false);
-    assert_eq!(level(&bench), (0, 9, 9));
-    bench.endpoint(1, true);
-    assert_eq!(level(&bench), (0, 10, 10));
-    assert_eq!(boundful(&mut bench, 1, 100), 1);
-    assert_eq!(level(&bench), (0, 11, 11));
-    bench.endpoint(1, false);
-    bench.endpoint(1, true);
-    assert_eq!(level(&bench), (0, 10, 10), "from the beginning");
-    bench.say(Input::EndpointRemoved(EndpointId(2)));
-    bench.endpoint(2, true);
+fn a_returning_endpoint_starts_slowly_and_one_of_the_first_second_does_not() {
+    let mut harness = Harness::new(with_gate(gate(4, 4)), 2);
+    harness.advance_to(0.4).endpoint(1, false);
+    harness.advance_to(1.0).endpoint(1, true);
+    harness.endpoint(3, true);
     assert_eq!(
-        level(&bench),
+        gate_state(&harness),
+        (0, 12, 12),
+        "within the first second there is no slow start"
+    );
+    harness.advance_to(1.001).endpoint(4, true);
+    assert_eq!(gate_state(&harness), (0, 13, 13));
+    harness.endpoint(1, false);
+    assert_eq!(gate_state(&harness), (0, 9, 9));
+    harness.endpoint(1, true);
+    assert_eq!(gate_state(&harness), (0, 10, 10));
+    assert_eq!(serve_until_full(&mut harness, 1, 100), 1);
+    assert_eq!(gate_state(&harness), (0, 11, 11));
+    harness.endpoint(1, false);
+    harness.endpoint(1, true);
+    assert_eq!(gate_state(&harness), (0, 10, 10), "the slow start begins again");
+    harness.handle(Input::EndpointRemoved(EndpointId(2)));
+    harness.endpoint(2, true);
+    assert_eq!(
+        gate_state(&harness),
         (0, 7, 7),
-        "4 + 1 + 1 + 1: what is listed anew is new"
+        "4 + 1 + 1 + 1: an endpoint listed again is new"
     );
 }
 
 #[test]
-fn the_first_second_begins_when_dispatching_does() {
-    let mut bench = Bench {
-        engine: penstock_engine::Engine::new(with_gate(gate(4, 4)), 7, at(0.0)),
-        now: at(0.0),
+fn the_first_second_begins_when_dispatching_begins() {
+    let mut harness = Harness {
+        engine: penstock_engine::Engine::new(with_gate(gate(4, 4)), 7, time(0.0)),
+        now: time(0.0),
     };
-    bench.endpoint(1, true);
-    bench.at(60.0).endpoint(2, true);
-    bench.say(Input::Ready);
-    bench.at(61.0).endpoint(3, true);
-    assert_eq!(level(&bench), (0, 12, 12));
-    bench.at(61.1).say(Input::Ready);
-    bench.endpoint(4, true);
-    assert_eq!(level(&bench), (0, 13, 13), "said again, it changes nothing");
+    harness.endpoint(1, true);
+    harness.advance_to(60.0).endpoint(2, true);
+    harness.handle(Input::Ready);
+    harness.advance_to(61.0).endpoint(3, true);
+    assert_eq!(gate_state(&harness), (0, 12, 12));
+    harness.advance_to(61.1).handle(Input::Ready);
+    harness.endpoint(4, true);
+    assert_eq!(
+        gate_state(&harness),
+        (0, 13, 13),
+        "a second ready input changes nothing"
+    );
 }
 
 #[test]
-fn the_full_bound_knows_no_slow_starts_and_no_foreign_load() {
-    let mut bench = Bench::new(with_gate(gate(4, 4)), 0);
-    assert_eq!(bench.engine.full_bound(), Some(0));
-    bench.endpoint(1, true);
-    bench.at(60.0).endpoint(2, true);
-    bench.say(Input::Load {
+fn the_full_bound_ignores_slow_starts_and_foreign_load() {
+    let mut harness = Harness::new(with_gate(gate(4, 4)), 0);
+    assert_eq!(harness.engine.full_bound(), Some(0));
+    harness.endpoint(1, true);
+    harness.advance_to(60.0).endpoint(2, true);
+    harness.handle(Input::Load {
         id: EndpointId(1),
         running: Some(3),
     });
-    assert_eq!((bench.engine.upper(), bench.engine.full_bound()), (2, Some(8)));
+    assert_eq!(
+        (harness.engine.upper(), harness.engine.full_bound()),
+        (2, Some(8))
+    );
     let state = EndpointState {
         weight: penstock_engine::units::Decimal::from_billionths(250_000_000),
         ..EndpointState::default()
     };
     let id = EndpointId(3);
-    bench.say(Input::Endpoint { id, state });
-    bench.endpoint(4, false);
-    assert_eq!(bench.engine.full_bound(), Some(9), "4 isn't ready");
+    harness.handle(Input::Endpoint { id, state });
+    harness.endpoint(4, false);
+    assert_eq!(harness.engine.full_bound(), Some(9), "endpoint 4 isn't ready");
     for request in 1..=2 {
-        bench.say(Input::Failed {
+        harness.handle(Input::Failed {
             id: RequestId(request),
             endpoint: EndpointId(1),
         });
     }
-    assert_eq!(bench.engine.full_bound(), Some(5), "nor is what is marked down");
-    bench.say(Input::Policy(Box::new(with_gate(tokens(300, 400)))));
     assert_eq!(
-        bench.engine.full_bound(),
-        Some(500),
-        "in what stock is counted in"
+        harness.engine.full_bound(),
+        Some(5),
+        "an endpoint that is marked down isn't ready"
     );
+    harness.handle(Input::Policy(Box::new(with_gate(tokens(300, 400)))));
+    assert_eq!(harness.engine.full_bound(), Some(500), "in the unit of the stock");
     for gate in [Gate::Open, Gate::Manual] {
-        bench.say(Input::Policy(Box::new(with_gate(gate))));
-        assert_eq!(bench.engine.full_bound(), None);
+        harness.handle(Input::Policy(Box::new(with_gate(gate))));
+        assert_eq!(harness.engine.full_bound(), None);
     }
 }
 
 #[test]
-fn what_failed_does_not_speed_up_a_slow_start() {
-    let mut bench = Bench::new(with_gate(gate(4, 4)), 0);
-    bench.endpoint(1, true);
-    bench.at(5.0).endpoint(2, true);
+fn failed_requests_do_not_advance_a_slow_start() {
+    let mut harness = Harness::new(with_gate(gate(4, 4)), 0);
+    harness.endpoint(1, true);
+    harness.advance_to(5.0).endpoint(2, true);
     for id in 0..10 {
-        bench.say(Input::Register(only(request(id, "f", Default), &[2])));
-        fail(&mut bench, id);
+        harness.handle(Input::Register(restricted(request(id, "f", Default), &[2])));
+        fail(&mut harness, id);
     }
-    assert_eq!(bound(&bench, 2), 1);
+    assert_eq!(bound(&harness, 2), 1);
     assert_eq!(
-        bench.say(Input::Register(only(request(90, "f", Default), &[2]))),
+        harness.handle(Input::Register(restricted(request(90, "f", Default), &[2]))),
         [Bypassed(90, 2)]
     );
-    bench.say(Input::Requeue(RequestId(90)));
-    assert_eq!(bound(&bench, 2), 1, "nor what never got there");
-    bench.complete(90);
-    assert_eq!(bound(&bench, 2), 2);
+    harness.handle(Input::Requeue(RequestId(90)));
+    assert_eq!(
+        bound(&harness, 2),
+        1,
+        "a requeued request doesn't advance it either"
+    );
+    harness.complete(90);
+    assert_eq!(bound(&harness, 2), 2);
 }
 
 #[test]
-fn what_a_slow_start_holds_back_goes_as_it_doubles() {
-    let mut bench = Bench::new(with_gate(gate(3, 3)), 0);
-    bench.endpoint(1, true);
-    bench.at(9.0).endpoint(1, false);
-    bench.endpoint(1, true);
-    assert_eq!(bench.register(1, "f", Default), [Bypassed(1, 1)]);
+fn requests_held_back_by_a_slow_start_go_when_it_doubles() {
+    let mut harness = Harness::new(with_gate(gate(3, 3)), 0);
+    harness.endpoint(1, true);
+    harness.advance_to(9.0).endpoint(1, false);
+    harness.endpoint(1, true);
+    assert_eq!(harness.register(1, "f", Default), [Bypassed(1, 1)]);
     for id in 2..=7 {
-        assert_eq!(bench.register(id, "f", Default), []);
+        assert_eq!(harness.register(id, "f", Default), []);
     }
     assert_eq!(
-        bench.complete(1),
+        harness.complete(1),
         [Settled(1, 1), Dispatched(2, 1), Dispatched(3, 1)]
     );
-    assert_eq!(bench.complete(2), [Settled(2, 1), Dispatched(4, 1)]);
-    // Two were served at 2: 4 is above its bound of 3, which it has from now on.
+    assert_eq!(harness.complete(2), [Settled(2, 1), Dispatched(4, 1)]);
+    // Two were served at a ramp of 2: the next, 4, is above the bound of 3, so the slow start ends.
     assert_eq!(
-        bench.complete(3),
+        harness.complete(3),
         [Settled(3, 1), Dispatched(5, 1), Dispatched(6, 1)]
     );
 }
 
 #[test]
 fn stock_in_tokens_counts_prompt_and_expected_output() {
-    // Each is 100 + 50.
-    let mut bench = Bench::new(with_gate(tokens(300, 400)), 1);
+    // Each request counts 100 + 50 tokens.
+    let mut harness = Harness::new(with_gate(tokens(300, 400)), 1);
     for id in 1..=3 {
-        assert_eq!(bench.register(id, "f", Default), [Bypassed(id, 1)]);
+        assert_eq!(harness.register(id, "f", Default), [Bypassed(id, 1)]);
     }
-    assert_eq!(level(&bench), (450, 300, 400), "the one that crosses goes");
-    assert_eq!(bench.register(4, "f", Default), []);
-    assert_eq!(bench.complete(1), [Settled(1, 1)], "300 aren't below 300");
-    assert_eq!(bench.complete(2), [Settled(2, 1), Dispatched(4, 1)]);
-    assert_eq!(bench.engine.stock(), 300);
+    assert_eq!(
+        gate_state(&harness),
+        (450, 300, 400),
+        "the request that crosses the bound is granted"
+    );
+    assert_eq!(harness.register(4, "f", Default), []);
+    assert_eq!(harness.complete(1), [Settled(1, 1)], "300 is not below 300");
+    assert_eq!(harness.complete(2), [Settled(2, 1), Dispatched(4, 1)]);
+    assert_eq!(harness.engine.stock(), 300);
     let mut large = request(5, "f", Default);
     large.prompt = Prompt::Tokens(Tokens(100_000));
-    assert_eq!(bench.say(Input::Register(large)), [Bypassed(5, 1)]);
-    assert_eq!(bench.register(6, "f", Default), []);
-    bench.complete(3);
-    bench.complete(4);
-    assert_eq!(bench.engine.stock(), 100_050);
-    assert_eq!(bench.complete(5), [Settled(5, 1), Dispatched(6, 1)]);
+    assert_eq!(harness.handle(Input::Register(large)), [Bypassed(5, 1)]);
+    assert_eq!(harness.register(6, "f", Default), []);
+    harness.complete(3);
+    harness.complete(4);
+    assert_eq!(harness.engine.stock(), 100_050);
+    assert_eq!(harness.complete(5), [Settled(5, 1), Dispatched(6, 1)]);
 }
 
 #[test]
-fn stock_in_tokens_is_settled_like_any_cost() {
-    let mut bench = Bench::new(with_gate(tokens(300, 300)), 1);
+fn stock_in_tokens_follows_the_settled_usage() {
+    let mut harness = Harness::new(with_gate(tokens(300, 300)), 1);
     for id in 1..=2 {
-        assert_eq!(bench.register(id, "f", Default), [Bypassed(id, 1)]);
+        assert_eq!(harness.register(id, "f", Default), [Bypassed(id, 1)]);
     }
-    assert_eq!(bench.register(3, "f", Default), []);
+    assert_eq!(harness.register(3, "f", Default), []);
     let settle = |output| Input::Settle {
         id: RequestId(1),
         service: Service::Served(Usage {
@@ -271,185 +297,200 @@ fn stock_in_tokens_is_settled_like_any_cost() {
         }),
     };
     assert_eq!(
-        bench.say(settle(10)),
+        harness.handle(settle(10)),
         [Dispatched(3, 1)],
-        "40 fewer, and all of it still runs"
+        "40 tokens fewer, while the request still runs"
     );
-    assert_eq!(bench.engine.stock(), 410);
-    assert_eq!(bench.say(settle(500)), [], "once");
-    assert_eq!(bench.engine.stock(), 410);
-    bench.complete(1);
-    assert_eq!(bench.engine.stock(), 300);
-    // Nothing was served: what it weighs is unknown still, and it runs on.
-    bench.say(Input::Settle {
+    assert_eq!(harness.engine.stock(), 410);
+    assert_eq!(harness.handle(settle(500)), [], "a second settle does nothing");
+    assert_eq!(harness.engine.stock(), 410);
+    harness.complete(1);
+    assert_eq!(harness.engine.stock(), 300);
+    // Nothing was served: the size stays the estimate, and the request runs on.
+    harness.handle(Input::Settle {
         id: RequestId(2),
         service: Service::Nothing,
     });
-    assert_eq!(bench.engine.stock(), 300);
-    bench.say(Input::Requeue(RequestId(3)));
-    assert_eq!(bench.engine.stock(), 300, "went again, at its estimate");
-    bench.complete(2);
-    bench.complete(3);
-    assert_eq!(bench.engine.stock(), 0);
+    assert_eq!(harness.engine.stock(), 300);
+    harness.handle(Input::Requeue(RequestId(3)));
+    assert_eq!(harness.engine.stock(), 300, "granted again, at its estimate");
+    harness.complete(2);
+    harness.complete(3);
+    assert_eq!(harness.engine.stock(), 0);
 }
 
 #[test]
-fn in_tokens_one_always_goes() {
-    let mut bench = Bench::new(with_gate(tokens(1, 1)), 1);
-    assert_eq!(bench.register(1, "f", Default), [Bypassed(1, 1)]);
-    assert_eq!(bench.register(2, "f", Default), []);
-    assert_eq!(bench.complete(1), [Settled(1, 1), Dispatched(2, 1)]);
+fn with_stock_in_tokens_one_request_is_always_granted() {
+    let mut harness = Harness::new(with_gate(tokens(1, 1)), 1);
+    assert_eq!(harness.register(1, "f", Default), [Bypassed(1, 1)]);
+    assert_eq!(harness.register(2, "f", Default), []);
+    assert_eq!(harness.complete(1), [Settled(1, 1), Dispatched(2, 1)]);
 }
 
 #[test]
-fn the_least_loaded_is_that_with_the_fewest_tokens() {
-    let mut bench = Bench::new(with_gate(tokens(10_000, 10_000)), 2);
-    let mut large = only(request(1, "f", Default), &[1]);
+fn the_least_loaded_endpoint_has_the_fewest_tokens() {
+    let mut harness = Harness::new(with_gate(tokens(10_000, 10_000)), 2);
+    let mut large = restricted(request(1, "f", Default), &[1]);
     large.prompt = Prompt::Tokens(Tokens(1_000));
-    bench.say(Input::Register(large));
+    harness.handle(Input::Register(large));
     for id in 2..=7 {
-        assert_eq!(bench.register(id, "f", Default), [Bypassed(id, 2)]);
+        assert_eq!(harness.register(id, "f", Default), [Bypassed(id, 2)]);
     }
-    assert_eq!(bench.engine.stock(), 1_050 + 6 * 150);
+    assert_eq!(harness.engine.stock(), 1_050 + 6 * 150);
 }
 
 #[test]
-fn another_unit_counts_anew_what_runs() {
-    let mut bench = Bench::new(with_gate(gate(4, 4)), 1);
+fn a_changed_unit_recounts_running_requests() {
+    let mut harness = Harness::new(with_gate(gate(4, 4)), 1);
     for id in 1..=4 {
-        bench.register(id, "f", Default);
+        harness.register(id, "f", Default);
     }
-    bench.register(5, "f", Default);
-    assert_eq!(level(&bench), (4, 4, 4));
-    let said = bench.say(Input::Policy(Box::new(with_gate(tokens(700, 700)))));
-    assert_eq!(said, [Dispatched(5, 1)]);
-    assert_eq!(level(&bench), (750, 700, 700));
-    bench.say(Input::Policy(Box::new(with_gate(gate(6, 6)))));
-    assert_eq!(level(&bench), (5, 6, 6));
+    harness.register(5, "f", Default);
+    assert_eq!(gate_state(&harness), (4, 4, 4));
+    let effects = harness.handle(Input::Policy(Box::new(with_gate(tokens(700, 700)))));
+    assert_eq!(effects, [Dispatched(5, 1)]);
+    assert_eq!(gate_state(&harness), (750, 700, 700));
+    harness.handle(Input::Policy(Box::new(with_gate(gate(6, 6)))));
+    assert_eq!(gate_state(&harness), (5, 6, 6));
 }
 
 #[test]
-fn a_slow_start_in_tokens_holds_back_requests() {
-    let mut bench = Bench::new(with_gate(tokens(1_000, 1_000)), 0);
-    bench.endpoint(1, true);
-    bench.at(5.0).endpoint(1, false);
-    bench.endpoint(1, true);
-    assert_eq!(level(&bench), (0, 1_000, 1_000));
+fn with_stock_in_tokens_a_slow_start_counts_requests() {
+    let mut harness = Harness::new(with_gate(tokens(1_000, 1_000)), 0);
+    harness.endpoint(1, true);
+    harness.advance_to(5.0).endpoint(1, false);
+    harness.endpoint(1, true);
+    assert_eq!(gate_state(&harness), (0, 1_000, 1_000));
     let mut first = 0;
-    let went = [(); 5].map(|()| {
+    let granted = [(); 5].map(|()| {
         first += 1_000;
-        boundful(&mut bench, 1, first)
+        serve_until_full(&mut harness, 1, first)
     });
-    assert_eq!(went, [1, 2, 4, 7, 7], "7 x 150 are the first that reach 1,000");
+    assert_eq!(
+        granted,
+        [1, 2, 4, 7, 7],
+        "7 x 150 is the first sum of at least 1,000"
+    );
 }
 
 #[test]
-fn draining_stock_gates_nothing() {
-    let mut bench = Bench::new(with_gate(gate(2, 2)), 3);
+fn draining_stock_does_not_count_at_the_gate() {
+    let mut harness = Harness::new(with_gate(gate(2, 2)), 3);
     for id in 1..=6 {
         let request = request(id, "f", Default);
-        bench.say(Input::Adopt {
+        harness.handle(Input::Adopt {
             request,
             endpoint: EndpointId(3),
         });
     }
-    assert_eq!(bench.register(7, "f", Default), []);
-    assert_eq!(level(&bench), (6, 6, 6), "the pool is full");
-    assert!(matches!(bench.endpoint(3, false)[..], [Dispatched(7, 1 | 2)]));
-    assert_eq!(level(&bench), (1, 4, 4));
-    assert_eq!(bench.engine.snapshot().draining_stock, 6);
+    assert_eq!(harness.register(7, "f", Default), []);
+    assert_eq!(gate_state(&harness), (6, 6, 6), "the pool is full");
+    assert!(matches!(harness.endpoint(3, false)[..], [Dispatched(7, 1 | 2)]));
+    assert_eq!(gate_state(&harness), (1, 4, 4));
+    assert_eq!(harness.engine.snapshot().draining_stock, 6);
     for id in 8..=10 {
         assert!(matches!(
-            bench.register(id, "f", Default)[..],
+            harness.register(id, "f", Default)[..],
             [Bypassed(_, 1 | 2)]
         ));
     }
-    assert_eq!(bench.register(11, "f", Default), []);
+    assert_eq!(harness.register(11, "f", Default), []);
     assert_eq!(
-        bench.complete(1),
+        harness.complete(1),
         [Settled(1, 1)],
-        "what ends on a drained one lets nobody go"
+        "a completion on a draining endpoint frees no place"
     );
-    bench.say(Input::EndpointRemoved(EndpointId(3)));
+    harness.handle(Input::EndpointRemoved(EndpointId(3)));
     assert_eq!(
-        (level(&bench), bench.engine.snapshot().draining_stock),
+        (gate_state(&harness), harness.engine.snapshot().draining_stock),
         ((4, 4, 4), 5)
     );
     assert!(matches!(
-        bench.complete(7)[..],
+        harness.complete(7)[..],
         [Settled(7, 1), Dispatched(11, _)]
     ));
     for id in 2..=6 {
-        bench.complete(id);
+        harness.complete(id);
     }
-    assert_eq!(bench.engine.snapshot().draining_stock, 0);
+    assert_eq!(harness.engine.snapshot().draining_stock, 0);
     assert_eq!(
-        bench.engine.snapshot().endpoints.len(),
+        harness.engine.snapshot().endpoints.len(),
         2,
-        "nothing of it is kept"
+        "no state of the removed endpoint is kept"
     );
 }
 
-fn endpoint_stock(bench: &Bench, id: u32) -> u64 {
-    let endpoints = bench.engine.snapshot().endpoints;
+fn endpoint_stock(harness: &Harness, id: u32) -> u64 {
+    let endpoints = harness.engine.snapshot().endpoints;
     let endpoint = endpoints.iter().find(|endpoint| endpoint.id == EndpointId(id));
-    endpoint.expect("it is listed").stock
+    endpoint.expect("the endpoint is listed").stock
 }
 
 #[test]
-fn load_that_is_not_ours_lowers_the_bound_of_its_endpoint() {
-    let mut bench = Bench::new(with_gate(gate(4, 4)), 2);
+fn foreign_load_lowers_the_bound_of_its_endpoint() {
+    let mut harness = Harness::new(with_gate(gate(4, 4)), 2);
     for id in 1..=4 {
-        bench.register(id, "f", Default);
+        harness.register(id, "f", Default);
     }
-    let there = [1, 2].map(|id| endpoint_stock(&bench, id));
-    assert_eq!(there, [2, 2]);
-    assert_eq!(load(&mut bench, 1, Some(2)), []);
-    assert_eq!(level(&bench), (4, 8, 8), "these are ours");
-    load(&mut bench, 1, Some(0));
-    assert_eq!(level(&bench), (4, 8, 8), "nothing scraped raises a bound");
-    load(&mut bench, 1, Some(4));
-    assert_eq!(level(&bench), (4, 6, 6));
-    assert_eq!(bound(&bench, 1), 2);
+    let stocks = [1, 2].map(|id| endpoint_stock(&harness, id));
+    assert_eq!(stocks, [2, 2]);
+    assert_eq!(load(&mut harness, 1, Some(2)), []);
+    assert_eq!(
+        gate_state(&harness),
+        (4, 8, 8),
+        "both running requests are this pool's"
+    );
+    load(&mut harness, 1, Some(0));
+    assert_eq!(
+        gate_state(&harness),
+        (4, 8, 8),
+        "a scraped load never raises a bound"
+    );
+    load(&mut harness, 1, Some(4));
+    assert_eq!(gate_state(&harness), (4, 6, 6));
+    assert_eq!(bound(&harness, 1), 2);
     for id in 5..=6 {
-        assert_eq!(bench.register(id, "f", Default), [Bypassed(id, 2)]);
+        assert_eq!(harness.register(id, "f", Default), [Bypassed(id, 2)]);
     }
-    assert_eq!(bench.register(7, "f", Default), []);
+    assert_eq!(harness.register(7, "f", Default), []);
     assert_eq!(
-        load(&mut bench, 1, Some(3)),
+        load(&mut harness, 1, Some(3)),
         [Dispatched(7, 1)],
-        "one of theirs has ended"
+        "one foreign request has ended"
     );
-    assert_eq!(bench.register(8, "f", Default), []);
+    assert_eq!(harness.register(8, "f", Default), []);
     assert_eq!(
-        load(&mut bench, 1, None),
+        load(&mut harness, 1, None),
         [Dispatched(8, 1)],
-        "nobody knows any more"
+        "the load is not known any more"
     );
-    assert_eq!(level(&bench), (8, 8, 8));
+    assert_eq!(gate_state(&harness), (8, 8, 8));
 }
 
 #[test]
-fn nothing_scraped_stops_dispatch() {
-    let mut bench = Bench::new(with_gate(gate(4, 4)), 2);
-    load(&mut bench, 1, Some(u64::MAX));
-    load(&mut bench, 2, Some(1_000));
-    assert_eq!(level(&bench), (0, 0, 0));
-    assert!(matches!(bench.register(1, "f", Default)[..], [Bypassed(1, _)]));
-    assert_eq!(bench.register(2, "f", Default), []);
-    assert!(matches!(bench.complete(1)[..], [Settled(1, 1), Dispatched(2, _)]));
-    // Who isn't listed says nothing, and a removed one that comes back isn't held to what it said.
-    load(&mut bench, 9, Some(5));
-    bench.say(Input::EndpointRemoved(EndpointId(2)));
-    bench.endpoint(2, true);
-    assert_eq!(bench.engine.upper(), 4);
+fn no_scraped_load_stops_dispatch() {
+    let mut harness = Harness::new(with_gate(gate(4, 4)), 2);
+    load(&mut harness, 1, Some(u64::MAX));
+    load(&mut harness, 2, Some(1_000));
+    assert_eq!(gate_state(&harness), (0, 0, 0));
+    assert!(matches!(harness.register(1, "f", Default)[..], [Bypassed(1, _)]));
+    assert_eq!(harness.register(2, "f", Default), []);
+    assert!(matches!(
+        harness.complete(1)[..],
+        [Settled(1, 1), Dispatched(2, _)]
+    ));
+    // The load of an unlisted endpoint is ignored, and a removed endpoint that returns doesn't keep its load.
+    load(&mut harness, 9, Some(5));
+    harness.handle(Input::EndpointRemoved(EndpointId(2)));
+    harness.endpoint(2, true);
+    assert_eq!(harness.engine.upper(), 4);
 }
 
 #[test]
-fn in_tokens_foreign_requests_have_no_known_length() {
-    let mut bench = Bench::new(with_gate(tokens(1_000, 1_000)), 1);
-    load(&mut bench, 1, Some(100));
-    assert_eq!(level(&bench), (0, 1_000, 1_000));
+fn with_stock_in_tokens_foreign_requests_do_not_count() {
+    let mut harness = Harness::new(with_gate(tokens(1_000, 1_000)), 1);
+    load(&mut harness, 1, Some(100));
+    assert_eq!(gate_state(&harness), (0, 1_000, 1_000));
 }
 
 /// Two classes: `long`, with a threshold, and `short`.
@@ -469,7 +510,7 @@ fn with_threshold(tokens: Option<u64>, fraction: Option<f64>) -> Policy {
     }
 }
 
-fn of_class(class: &str, id: u64) -> Request {
+fn request_of_class(class: &str, id: u64) -> Request {
     let mut request = request(id, class, Default);
     request.class = ClassKey::Family(class.into());
     request
@@ -477,58 +518,64 @@ fn of_class(class: &str, id: u64) -> Request {
 
 #[test]
 fn a_class_goes_while_an_endpoint_is_below_its_threshold() {
-    let mut bench = Bench::new(with_threshold(Some(150), None), 2);
-    // 100 uncached prompt tokens each: 0 and 100 are below 150, 200 isn't.
+    let mut harness = Harness::new(with_threshold(Some(150), None), 2);
+    // 100 uncached prompt tokens each: 0 and 100 are below 150, 200 is not.
     for id in 1..=4 {
-        let said = bench.say(Input::Register(of_class("long", id)));
-        assert!(matches!(said[..], [Bypassed(_, 1 | 2)]), "{said:?}");
+        let effects = harness.handle(Input::Register(request_of_class("long", id)));
+        assert!(matches!(effects[..], [Bypassed(_, 1 | 2)]), "{effects:?}");
     }
-    assert_eq!(bench.say(Input::Register(of_class("long", 5))), []);
-    let mut cached = of_class("short", 6);
+    assert_eq!(harness.handle(Input::Register(request_of_class("long", 5))), []);
+    let mut cached = request_of_class("short", 6);
     cached.cached = Tokens(90);
-    let said = bench.say(Input::Register(cached));
-    let [Bypassed(6, there)] = said[..] else {
-        panic!("what waits is held by its own threshold: {said:?}")
+    let effects = harness.handle(Input::Register(cached));
+    let [Bypassed(6, endpoint)] = effects[..] else {
+        panic!("the waiting request is blocked by its threshold only: {effects:?}")
     };
-    let on = |bench: &Bench, id| endpoint_stock(bench, id);
-    assert_eq!((on(&bench, there), on(&bench, 3 - there)), (3, 2));
-    // Wherever one ends, 100 or 110 are left there, and that is below 150.
-    let said = bench.complete(1);
-    assert!(matches!(said[..], [Settled(1, 1), Dispatched(5, _)]), "{said:?}");
-    assert_eq!(bench.say(Input::Register(of_class("long", 7))), []);
-    // Another threshold opens it at once.
-    let said = bench.say(Input::Policy(Box::new(with_threshold(Some(1_000), None))));
-    assert!(matches!(said[..], [Dispatched(7, _)]), "{said:?}");
+    let stock_at = |harness: &Harness, id| endpoint_stock(harness, id);
+    assert_eq!(
+        (stock_at(&harness, endpoint), stock_at(&harness, 3 - endpoint)),
+        (3, 2)
+    );
+    // Wherever a request ends, 100 or 110 tokens are left, which is below 150.
+    let effects = harness.complete(1);
+    assert!(
+        matches!(effects[..], [Settled(1, 1), Dispatched(5, _)]),
+        "{effects:?}"
+    );
+    assert_eq!(harness.handle(Input::Register(request_of_class("long", 7))), []);
+    // A higher threshold admits it at once.
+    let effects = harness.handle(Input::Policy(Box::new(with_threshold(Some(1_000), None))));
+    assert!(matches!(effects[..], [Dispatched(7, _)]), "{effects:?}");
 }
 
 #[test]
-fn a_threshold_is_a_part_of_what_the_endpoint_takes_at_once_where_that_is_known() {
-    let mut bench = Bench::new(with_threshold(None, Some(0.1)), 1);
+fn a_threshold_is_a_part_of_the_batched_tokens_if_they_are_known() {
+    let mut harness = Harness::new(with_threshold(None, Some(0.1)), 1);
     for id in 1..=3 {
         assert_eq!(
-            bench.say(Input::Register(of_class("long", id))),
+            harness.handle(Input::Register(request_of_class("long", id))),
             [Bypassed(id, 1)],
-            "it isn't known"
+            "the endpoint's batched tokens are not known"
         );
     }
-    let known = |of| Input::Endpoint {
+    let with_batched_tokens = |batched_tokens_max| Input::Endpoint {
         id: EndpointId(1),
         state: EndpointState {
-            batched_tokens_max: Some(of),
+            batched_tokens_max: Some(batched_tokens_max),
             ..EndpointState::default()
         },
     };
-    bench.say(known(3_000));
+    harness.handle(with_batched_tokens(3_000));
     assert_eq!(
-        bench.say(Input::Register(of_class("long", 4))),
+        harness.handle(Input::Register(request_of_class("long", 4))),
         [],
-        "300 aren't below 300"
+        "300 is not below 300"
     );
     assert_eq!(
-        bench.say(known(3_010)),
+        harness.handle(with_batched_tokens(3_010)),
         [Dispatched(4, 1)],
-        "but they are below 301"
+        "300 is below 301"
     );
-    assert_eq!(bench.say(Input::Register(of_class("long", 5))), []);
-    assert_eq!(bench.complete(1), [Settled(1, 1), Dispatched(5, 1)]);
+    assert_eq!(harness.handle(Input::Register(request_of_class("long", 5))), []);
+    assert_eq!(harness.complete(1), [Settled(1, 1), Dispatched(5, 1)]);
 }

@@ -1,5 +1,5 @@
-//! What a flow may have running, what a model's removal does, and what is known before a request has ended. One rule
-//! a test.
+//! Limits of a flow, changes of the policy while requests wait, removal of a model, and early settling. One rule a
+//! test.
 
 mod support;
 
@@ -11,10 +11,10 @@ use penstock_engine::units::Tokens;
 use penstock_engine::{Input, Outcome, Policy, RequestId};
 
 use Band::Default;
-use Said::{Bypassed, Dispatched, Rejected, Settled};
+use ShortEffect::{Bypassed, Dispatched, Rejected, Settled};
 use support::*;
 
-/// Many places at each endpoint.
+/// A policy with ten places at each endpoint.
 fn wide() -> Policy {
     let mut policy = policy();
     policy.gate = gate(10, 10);
@@ -22,42 +22,42 @@ fn wide() -> Policy {
 }
 
 #[test]
-fn a_flow_runs_as_much_as_it_may_over_all_bands() {
+fn max_in_flight_limits_a_flow_over_all_bands() {
     for discipline in Discipline::ALL {
         let mut policy = wide();
         policy.flows.discipline = discipline;
         policy.flows.max_in_flight = Some(2);
-        let mut bench = Bench::new(policy, 1);
-        assert_eq!(bench.register(1, "f", Default), [Bypassed(1, 1)]);
-        assert_eq!(bench.register(2, "f", Band::Sheddable), [Bypassed(2, 1)]);
-        assert_eq!(bench.register(3, "f", Default), []);
-        assert_eq!(bench.register(4, "f", Band::Critical), []);
-        // What waits is held by its own limit, so that nobody is overtaken.
-        assert_eq!(bench.register(5, "g", Default), [Bypassed(5, 1)]);
-        assert_eq!(bench.complete(5), [Settled(5, 1)]);
-        assert_eq!(bench.complete(1), [Settled(1, 1), Dispatched(4, 1)]);
-        assert_eq!(bench.complete(2), [Settled(2, 1), Dispatched(3, 1)]);
+        let mut harness = Harness::new(policy, 1);
+        assert_eq!(harness.register(1, "f", Default), [Bypassed(1, 1)]);
+        assert_eq!(harness.register(2, "f", Band::Sheddable), [Bypassed(2, 1)]);
+        assert_eq!(harness.register(3, "f", Default), []);
+        assert_eq!(harness.register(4, "f", Band::Critical), []);
+        // The waiting requests are blocked by their flow's limit only, so other flows don't overtake them.
+        assert_eq!(harness.register(5, "g", Default), [Bypassed(5, 1)]);
+        assert_eq!(harness.complete(5), [Settled(5, 1)]);
+        assert_eq!(harness.complete(1), [Settled(1, 1), Dispatched(4, 1)]);
+        assert_eq!(harness.complete(2), [Settled(2, 1), Dispatched(3, 1)]);
     }
 }
 
 #[test]
-fn a_flow_runs_as_much_as_it_may_at_each_endpoint() {
+fn max_in_flight_per_endpoint_limits_a_flow_at_each_endpoint() {
     for discipline in Discipline::ALL {
         let mut policy = wide();
         policy.flows.discipline = discipline;
         policy.flows.max_in_flight_per_endpoint = Some(1);
-        let mut bench = Bench::new(policy, 2);
-        let [Bypassed(1, first)] = bench.register(1, "f", Default)[..] else {
+        let mut harness = Harness::new(policy, 2);
+        let [Bypassed(1, first)] = harness.register(1, "f", Default)[..] else {
             panic!("there is room")
         };
         let other = 3 - first;
-        assert_eq!(bench.register(2, "f", Default), [Bypassed(2, other)]);
-        assert_eq!(bench.register(3, "f", Default), []);
-        assert_eq!(bench.complete(2), [Settled(2, 1), Dispatched(3, other)]);
-        let pinned = only(request(4, "f", Default), &[first]);
-        assert_eq!(bench.say(Input::Register(pinned)), []);
-        assert_eq!(bench.complete(3), [Settled(3, 1)]);
-        assert_eq!(bench.complete(1), [Settled(1, 1), Dispatched(4, first)]);
+        assert_eq!(harness.register(2, "f", Default), [Bypassed(2, other)]);
+        assert_eq!(harness.register(3, "f", Default), []);
+        assert_eq!(harness.complete(2), [Settled(2, 1), Dispatched(3, other)]);
+        let pinned = restricted(request(4, "f", Default), &[first]);
+        assert_eq!(harness.handle(Input::Register(pinned)), []);
+        assert_eq!(harness.complete(3), [Settled(3, 1)]);
+        assert_eq!(harness.complete(1), [Settled(1, 1), Dispatched(4, first)]);
     }
 }
 
@@ -65,40 +65,43 @@ fn a_flow_runs_as_much_as_it_may_at_each_endpoint() {
 fn a_limit_changes_with_requests_waiting() {
     let mut policy = wide();
     policy.flows.max_in_flight = Some(1);
-    let mut bench = Bench::new(policy.clone(), 1);
+    let mut harness = Harness::new(policy.clone(), 1);
     for id in 1..=4 {
-        bench.register(id, "f", Default);
+        harness.register(id, "f", Default);
     }
-    assert_eq!(bench.engine.waiting(), 3);
+    assert_eq!(harness.engine.waiting(), 3);
     policy.flows.max_in_flight = Some(3);
-    let raised = bench.say(Input::Policy(Box::new(policy.clone())));
+    let raised = harness.handle(Input::Policy(Box::new(policy.clone())));
     assert_eq!(raised, [Dispatched(2, 1), Dispatched(3, 1)]);
     policy.flows.max_in_flight = None;
     policy.flows.max_in_flight_per_endpoint = Some(3);
-    assert_eq!(bench.say(Input::Policy(Box::new(policy.clone()))), []);
+    assert_eq!(harness.handle(Input::Policy(Box::new(policy.clone()))), []);
     policy.flows.max_in_flight_per_endpoint = None;
-    assert_eq!(bench.say(Input::Policy(Box::new(policy))), [Dispatched(4, 1)]);
+    assert_eq!(
+        harness.handle(Input::Policy(Box::new(policy))),
+        [Dispatched(4, 1)]
+    );
 }
 
 #[test]
 fn a_discipline_changes_with_requests_waiting_and_running() {
     let mut policy = wide();
     policy.gate = gate(1, 1);
-    for from in Discipline::ALL {
-        for to in Discipline::ALL {
-            policy.flows.discipline = from;
-            let mut bench = Bench::new(policy.clone(), 1);
+    for first in Discipline::ALL {
+        for second in Discipline::ALL {
+            policy.flows.discipline = first;
+            let mut harness = Harness::new(policy.clone(), 1);
             for (id, flow) in [(1, "x"), (2, "a"), (3, "a"), (4, "b")] {
-                bench.at(id as f64).register(id, flow, Default);
+                harness.advance_to(id as f64).register(id, flow, Default);
             }
-            policy.flows.discipline = to;
-            assert_eq!(bench.say(Input::Policy(Box::new(policy.clone()))), []);
-            assert_eq!(bench.complete(1), [Settled(1, 1), Dispatched(2, 1)]);
-            let third = if to == Discipline::Fifo { 3 } else { 4 };
+            policy.flows.discipline = second;
+            assert_eq!(harness.handle(Input::Policy(Box::new(policy.clone()))), []);
+            assert_eq!(harness.complete(1), [Settled(1, 1), Dispatched(2, 1)]);
+            let third = if second == Discipline::Fifo { 3 } else { 4 };
             assert_eq!(
-                bench.complete(2),
+                harness.complete(2),
                 [Settled(2, 1), Dispatched(third, 1)],
-                "{from:?} to {to:?}"
+                "{first:?} to {second:?}"
             );
         }
     }
@@ -108,23 +111,23 @@ fn a_discipline_changes_with_requests_waiting_and_running() {
 fn an_order_changes_with_requests_waiting() {
     let mut policy = wide();
     policy.gate = Gate::Manual;
-    let mut bench = Bench::new(policy.clone(), 1);
+    let mut harness = Harness::new(policy.clone(), 1);
     for (id, prompt, deadline) in [(1, 30, 9.0), (2, 20, 8.0), (3, 10, 9.5)] {
         let mut request = request(id, "f", Default);
         request.prompt = Prompt::Tokens(Tokens(prompt));
-        request.deadline = Some(at(deadline));
+        request.deadline = Some(time(deadline));
         request.head_start = Duration::from_secs(if id == 1 { 4 } else { 0 });
-        bench.say(Input::Register(request));
+        harness.handle(Input::Register(request));
     }
     let dispatch = || Input::Dispatch { blocked: vec![] };
     let mut first_by = |order: Order| {
         policy.order = order;
-        bench.say(Input::Policy(Box::new(policy.clone())));
-        let first = bench.say(dispatch());
+        harness.handle(Input::Policy(Box::new(policy.clone())));
+        let first = harness.handle(dispatch());
         let [Dispatched(id, _)] = first[..] else {
             panic!("{first:?}")
         };
-        bench.say(Input::Requeue(RequestId(id)));
+        harness.handle(Input::Requeue(RequestId(id)));
         id
     };
     // 30 / (1 + 4 s) is less than 10.
@@ -138,8 +141,8 @@ fn an_order_changes_with_requests_waiting() {
 fn a_cost_can_be_settled_before_the_request_has_ended() {
     let mut policy = wide();
     policy.flows.cost = CostUnit::Tokens;
-    let mut bench = Bench::new(policy, 1);
-    bench.register(1, "f", Default);
+    let mut harness = Harness::new(policy, 1);
+    harness.register(1, "f", Default);
     let usage = Usage {
         output: Some(Tokens(10)),
         ..Usage::default()
@@ -148,55 +151,55 @@ fn a_cost_can_be_settled_before_the_request_has_ended() {
         id: RequestId(1),
         service,
     };
-    assert_eq!(bench.say(settle(Service::Served(usage))), []);
-    assert_eq!(bench.say(settle(Service::Nothing)), []);
+    assert_eq!(harness.handle(settle(Service::Served(usage))), []);
+    assert_eq!(harness.handle(settle(Service::Nothing)), []);
     assert_eq!(
         (
-            bench.engine.stock(),
-            bench.engine.snapshot().flows[0].served_tokens.0
+            harness.engine.stock(),
+            harness.engine.snapshot().flows[0].served_tokens.0
         ),
         (1, 120)
     );
-    assert_eq!(bench.complete(1), [Settled(1, 120)]);
+    assert_eq!(harness.complete(1), [Settled(1, 120)]);
     assert_eq!(
         (
-            bench.engine.stock(),
-            bench.engine.snapshot().flows[0].served_tokens.0
+            harness.engine.stock(),
+            harness.engine.snapshot().flows[0].served_tokens.0
         ),
         (0, 120)
     );
 }
 
 #[test]
-fn what_is_no_more_the_pools_is_refused_if_it_waits() {
+fn a_waiting_request_of_a_removed_model_is_rejected() {
     let mut policy = policy();
     policy.gate = gate(1, 1);
-    let mut bench = Bench::new(policy, 1);
-    bench.register(1, "f", Default);
-    bench.register(2, "f", Default);
-    assert_eq!(bench.say(Input::ModelRemoved(RequestId(1))), []);
+    let mut harness = Harness::new(policy, 1);
+    harness.register(1, "f", Default);
+    harness.register(2, "f", Default);
+    assert_eq!(harness.handle(Input::ModelRemoved(RequestId(1))), []);
     let refused = [Rejected(2, Outcome::RejectedInvalid)];
-    assert_eq!(bench.say(Input::ModelRemoved(RequestId(2))), refused);
-    assert_eq!(bench.say(Input::ModelRemoved(RequestId(2))), []);
+    assert_eq!(harness.handle(Input::ModelRemoved(RequestId(2))), refused);
+    assert_eq!(harness.handle(Input::ModelRemoved(RequestId(2))), []);
 }
 
 #[test]
-fn past_the_limit_new_identities_share() {
+fn beyond_the_limit_new_identities_share_flows() {
     let mut policy = policy();
     policy.gate = gate(1, 1);
     policy.queue.flow_capacity = 1;
     policy.flows.identities_max = 2;
-    let mut bench = Bench::new(policy, 1);
-    bench.register(1, "x", Default);
-    bench.register(2, "y", Default);
+    let mut harness = Harness::new(policy, 1);
+    harness.register(1, "x", Default);
+    harness.register(2, "y", Default);
     let mut refused = 0;
     for id in 0..200 {
-        refused += bench.register(10 + id, &format!("new {id}"), Default).len();
+        refused += harness.register(10 + id, &format!("new {id}"), Default).len();
     }
-    let flows = bench.engine.snapshot().flows;
+    let flows = harness.engine.snapshot().flows;
     let shared = flows.iter().filter(|flow| flow.key.starts_with("overflow-"));
     assert_eq!(shared.count() + refused, 200);
-    assert!(refused > 130, "{refused}: at most 64 are shared");
-    // Who was there before isn't concerned.
+    assert!(refused > 130, "{refused}: at most 64 flows are shared");
+    // Identities from before the limit keep their flow.
     assert!(flows.iter().any(|flow| &*flow.key == "y"));
 }

@@ -1,4 +1,4 @@
-//! Who may wait, for how long, and who has to leave: given this input at this time, these effects and nothing more.
+//! Queue limits: which requests may wait, for how long, and which are displaced. Each test expects exact effects.
 
 mod support;
 
@@ -8,157 +8,173 @@ use penstock_engine::{Input, Outcome, RequestId};
 
 use Band::{Critical, Default, Sheddable};
 use Outcome as O;
-use Said::{Bypassed, Cancelled, Rejected, Settled};
+use ShortEffect::{Bypassed, Cancelled, Rejected, Settled};
 use support::*;
 
 #[test]
 fn ttl_counts_from_the_first_arrival_and_fires_on_time() {
-    let mut bench = busy();
-    assert_eq!(bench.engine.poll_timeout(), None);
-    bench.at(1.0).register(2, "f", Default);
-    bench.at(2.0).register(3, "f", Default);
-    assert_eq!(bench.engine.poll_timeout(), Some(at(31.0)));
-    assert_eq!(bench.at(30.999).wait(), []);
-    assert_eq!(bench.at(31.0).wait(), [Rejected(2, O::ExpiredTtl)]);
-    // What is due is refused before anything else is decided.
+    let mut harness = busy();
+    assert_eq!(harness.engine.poll_timeout(), None);
+    harness.advance_to(1.0).register(2, "f", Default);
+    harness.advance_to(2.0).register(3, "f", Default);
+    assert_eq!(harness.engine.poll_timeout(), Some(time(31.0)));
+    assert_eq!(harness.advance_to(30.999).handle_timeout(), []);
     assert_eq!(
-        bench.at(32.0).complete(1),
+        harness.advance_to(31.0).handle_timeout(),
+        [Rejected(2, O::ExpiredTtl)]
+    );
+    // Expired requests are rejected before anything else is decided.
+    assert_eq!(
+        harness.advance_to(32.0).complete(1),
         [Rejected(3, O::ExpiredTtl), Settled(1, 1)]
     );
 }
 
 #[test]
-fn ttl_stands_still_while_no_endpoint_is_ready() {
-    let mut bench = busy();
-    bench.at(1.0).register(2, "f", Default);
-    bench.at(11.0).endpoint(1, false);
+fn ttl_is_paused_while_no_endpoint_is_ready() {
+    let mut harness = busy();
+    harness.advance_to(1.0).register(2, "f", Default);
+    harness.advance_to(11.0).endpoint(1, false);
     assert_eq!(
-        (bench.engine.stock(), bench.engine.snapshot().draining_stock),
+        (harness.engine.stock(), harness.engine.snapshot().draining_stock),
         (0, 1)
     );
-    // 60 s from the outage's start for who was here, from its arrival for who comes later.
-    assert_eq!(bench.engine.poll_timeout(), Some(at(71.0)));
-    bench.at(21.0).register(3, "f", Default);
-    bench.at(31.0).endpoint(1, true);
-    // 2 has waited 10 of its 30 s; 3 none.
-    assert_eq!(bench.engine.poll_timeout(), Some(at(51.0)));
-    assert_eq!(bench.at(51.0).wait(), [Rejected(2, O::ExpiredTtl)]);
-    bench.at(52.0).endpoint(1, false);
-    assert_eq!(bench.at(111.9).wait(), []);
-    assert_eq!(bench.at(112.0).wait(), [Rejected(3, O::NoEndpoints)]);
+    // 60 s from the start of the outage for waiting requests, from arrival for later ones.
+    assert_eq!(harness.engine.poll_timeout(), Some(time(71.0)));
+    harness.advance_to(21.0).register(3, "f", Default);
+    harness.advance_to(31.0).endpoint(1, true);
+    // Request 2 has waited 10 of its 30 s; request 3 none.
+    assert_eq!(harness.engine.poll_timeout(), Some(time(51.0)));
+    assert_eq!(
+        harness.advance_to(51.0).handle_timeout(),
+        [Rejected(2, O::ExpiredTtl)]
+    );
+    harness.advance_to(52.0).endpoint(1, false);
+    assert_eq!(harness.advance_to(111.9).handle_timeout(), []);
+    assert_eq!(
+        harness.advance_to(112.0).handle_timeout(),
+        [Rejected(3, O::NoEndpoints)]
+    );
 }
 
 #[test]
-fn a_deadline_is_the_clients_own() {
-    let mut bench = busy();
+fn a_request_expires_at_its_deadline() {
+    let mut harness = busy();
     let mut request = request(2, "f", Default);
-    request.deadline = Some(at(0.5));
-    assert_eq!(bench.say(Input::Register(request.clone())), []);
-    assert_eq!(bench.engine.poll_timeout(), Some(at(0.5)));
-    assert_eq!(bench.at(0.5).wait(), [Rejected(2, O::DeadlineExceeded)]);
+    request.deadline = Some(time(0.5));
+    assert_eq!(harness.handle(Input::Register(request.clone())), []);
+    assert_eq!(harness.engine.poll_timeout(), Some(time(0.5)));
+    assert_eq!(
+        harness.advance_to(0.5).handle_timeout(),
+        [Rejected(2, O::DeadlineExceeded)]
+    );
     request.id = RequestId(3);
     assert_eq!(
-        bench.say(Input::Register(request)),
+        harness.handle(Input::Register(request)),
         [Rejected(3, O::DeadlineExceeded)]
     );
 }
 
 #[test]
-fn a_full_flow_is_told_before_a_full_queue() {
-    let mut bench = busy();
+fn a_full_flow_is_reported_before_a_full_queue() {
+    let mut harness = busy();
     let mut policy = policy();
     policy.gate = gate(1, 1);
     policy.queue.flow_capacity = 2;
     policy.queue.total_capacity = 3;
     policy.flows.capacities.insert("wide".into(), 3);
-    bench.say(Input::Policy(Box::new(policy)));
-    bench.register(2, "f", Default);
-    bench.register(3, "f", Default);
+    harness.handle(Input::Policy(Box::new(policy)));
+    harness.register(2, "f", Default);
+    harness.register(3, "f", Default);
     assert_eq!(
-        bench.register(4, "f", Default),
+        harness.register(4, "f", Default),
         [Rejected(4, O::RejectedFlowCapacity)]
     );
-    // Another band of the same flow has room of its own.
-    bench.register(5, "f", Critical);
+    // The same flow has a separate capacity in another band.
+    harness.register(5, "f", Critical);
     assert_eq!(
-        bench.register(6, "f", Default),
+        harness.register(6, "f", Default),
         [Rejected(6, O::RejectedFlowCapacity)]
     );
     assert_eq!(
-        bench.register(7, "wide", Default),
+        harness.register(7, "wide", Default),
         [Rejected(7, O::RejectedTooManyFlows)]
     );
-    bench.say(Input::Cancel(RequestId(3)));
-    bench.register(8, "wide", Default);
+    harness.handle(Input::Cancel(RequestId(3)));
+    harness.register(8, "wide", Default);
     assert_eq!(
-        bench.register(9, "wide", Default),
+        harness.register(9, "wide", Default),
         [Rejected(9, O::RejectedQueueFull)]
     );
     assert_eq!(
-        bench.engine.snapshot().counters.outcome(O::RejectedFlowCapacity),
+        harness
+            .engine
+            .snapshot()
+            .counters
+            .outcome(O::RejectedFlowCapacity),
         2
     );
 }
 
 #[test]
-fn the_least_critical_is_displaced_from_the_least_recently_preempted_flow_its_youngest_first() {
-    let mut bench = busy();
+fn displacement_takes_the_lowest_band_then_the_least_recently_preempted_flow_then_its_youngest() {
+    let mut harness = busy();
     let mut policy = policy();
     policy.gate = gate(1, 1);
     policy.queue.total_capacity = 5;
-    bench.say(Input::Policy(Box::new(policy.clone())));
-    bench.register(10, "a", Sheddable);
-    bench.register(11, "a", Sheddable);
-    bench.register(20, "b", Sheddable);
-    bench.register(21, "b", Sheddable);
-    bench.register(30, "c", Default);
-    assert_eq!(bench.register(40, "d", Critical), [Rejected(11, O::Displaced)]);
-    assert_eq!(bench.register(41, "d", Default), [Rejected(21, O::Displaced)]);
-    assert_eq!(bench.register(42, "d", Default), [Rejected(10, O::Displaced)]);
+    harness.handle(Input::Policy(Box::new(policy.clone())));
+    harness.register(10, "a", Sheddable);
+    harness.register(11, "a", Sheddable);
+    harness.register(20, "b", Sheddable);
+    harness.register(21, "b", Sheddable);
+    harness.register(30, "c", Default);
+    assert_eq!(harness.register(40, "d", Critical), [Rejected(11, O::Displaced)]);
+    assert_eq!(harness.register(41, "d", Default), [Rejected(21, O::Displaced)]);
+    assert_eq!(harness.register(42, "d", Default), [Rejected(10, O::Displaced)]);
     assert_eq!(
-        bench.register(43, "e", Sheddable),
+        harness.register(43, "e", Sheddable),
         [Rejected(43, O::RejectedTooManyFlows)]
     );
     assert_eq!(
-        bench.register(44, "b", Sheddable),
+        harness.register(44, "b", Sheddable),
         [Rejected(44, O::RejectedQueueFull)]
     );
-    assert_eq!(bench.register(45, "d", Critical), [Rejected(20, O::Displaced)]);
-    assert_eq!(bench.register(46, "d", Critical), [Rejected(30, O::Displaced)]);
+    assert_eq!(harness.register(45, "d", Critical), [Rejected(20, O::Displaced)]);
+    assert_eq!(harness.register(46, "d", Critical), [Rejected(30, O::Displaced)]);
     policy.queue.overflow = Overflow::Reject;
-    bench.say(Input::Policy(Box::new(policy)));
+    harness.handle(Input::Policy(Box::new(policy)));
     assert_eq!(
-        bench.register(47, "d", Critical),
+        harness.register(47, "d", Critical),
         [Rejected(47, O::RejectedQueueFull)]
     );
 }
 
 #[test]
-fn bytes_are_a_limit_too_and_nobody_is_displaced_for_nothing() {
-    let mut bench = busy();
+fn bytes_are_a_limit_and_no_request_is_displaced_in_vain() {
+    let mut harness = busy();
     let mut policy = policy();
     policy.gate = gate(1, 1);
     policy.queue.total_bytes = 3_000;
-    bench.say(Input::Policy(Box::new(policy)));
-    bench.register(2, "a", Sheddable);
-    bench.register(3, "a", Sheddable);
-    bench.register(4, "a", Default);
+    harness.handle(Input::Policy(Box::new(policy)));
+    harness.register(2, "a", Sheddable);
+    harness.register(3, "a", Sheddable);
+    harness.register(4, "a", Default);
     let mut large = request(5, "b", Default);
     large.body_bytes = 2_001;
     assert_eq!(
-        bench.say(Input::Register(large.clone())),
+        harness.handle(Input::Register(large.clone())),
         [Rejected(5, O::RejectedTooManyFlows)]
     );
     large.id = RequestId(6);
     large.body_bytes = 2_000;
     let both = [Rejected(3, O::Displaced), Rejected(2, O::Displaced)];
-    assert_eq!(bench.say(Input::Register(large)), both);
-    assert_eq!(bench.engine.snapshot().waiting_bytes, 3_000);
+    assert_eq!(harness.handle(Input::Register(large)), both);
+    assert_eq!(harness.engine.snapshot().waiting_bytes, 3_000);
 }
 
 #[test]
-fn who_may_not_wait_is_refused() {
-    let mut bench = busy();
+fn requests_that_may_not_wait_are_rejected() {
+    let mut harness = busy();
     let mut critical_only = policy();
     critical_only.gate = gate(1, 1);
     critical_only.queue.admit = Admit::CriticalOnly;
@@ -166,25 +182,34 @@ fn who_may_not_wait_is_refused() {
     disabled.queue.enabled = false;
     let mut none = critical_only.clone();
     none.queue.total_capacity = 0;
-    bench.say(Input::Policy(Box::new(critical_only)));
-    assert_eq!(bench.register(2, "f", Default), [Rejected(2, O::RejectedPolicy)]);
-    assert_eq!(bench.register(3, "f", Critical), []);
-    bench.say(Input::Cancel(RequestId(3)));
-    bench.say(Input::Policy(Box::new(disabled)));
-    assert_eq!(bench.register(4, "f", Critical), [Rejected(4, O::RejectedPolicy)]);
-    bench.say(Input::Policy(Box::new(none)));
-    assert_eq!(bench.register(5, "f", Critical), [Rejected(5, O::RejectedPolicy)]);
-    assert_eq!(bench.complete(1), [Settled(1, 1)]);
-    assert_eq!(bench.register(6, "f", Default), [Bypassed(6, 1)]);
+    harness.handle(Input::Policy(Box::new(critical_only)));
+    assert_eq!(
+        harness.register(2, "f", Default),
+        [Rejected(2, O::RejectedPolicy)]
+    );
+    assert_eq!(harness.register(3, "f", Critical), []);
+    harness.handle(Input::Cancel(RequestId(3)));
+    harness.handle(Input::Policy(Box::new(disabled)));
+    assert_eq!(
+        harness.register(4, "f", Critical),
+        [Rejected(4, O::RejectedPolicy)]
+    );
+    harness.handle(Input::Policy(Box::new(none)));
+    assert_eq!(
+        harness.register(5, "f", Critical),
+        [Rejected(5, O::RejectedPolicy)]
+    );
+    assert_eq!(harness.complete(1), [Settled(1, 1)]);
+    assert_eq!(harness.register(6, "f", Default), [Bypassed(6, 1)]);
 }
 
 #[test]
-fn a_cancel_frees_the_place_and_does_nothing_to_what_runs() {
-    let mut bench = busy();
-    bench.register(2, "f", Default);
-    assert_eq!(bench.say(Input::Cancel(RequestId(2))), [Cancelled(2)]);
-    assert_eq!(bench.say(Input::Cancel(RequestId(2))), []);
-    assert_eq!(bench.say(Input::Cancel(RequestId(1))), []);
-    assert_eq!(bench.say(Input::Cancel(RequestId(99))), []);
-    assert_eq!((bench.engine.stock(), bench.engine.waiting()), (1, 0));
+fn a_cancel_removes_a_waiting_request_and_ignores_a_running_one() {
+    let mut harness = busy();
+    harness.register(2, "f", Default);
+    assert_eq!(harness.handle(Input::Cancel(RequestId(2))), [Cancelled(2)]);
+    assert_eq!(harness.handle(Input::Cancel(RequestId(2))), []);
+    assert_eq!(harness.handle(Input::Cancel(RequestId(1))), []);
+    assert_eq!(harness.handle(Input::Cancel(RequestId(99))), []);
+    assert_eq!((harness.engine.stock(), harness.engine.waiting()), (1, 0));
 }

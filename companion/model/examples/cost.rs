@@ -2,6 +2,8 @@
 //! the number of requests in flight at an endpoint. Prints the minimum of many runs, because other processes share
 //! the machine.
 
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
 use std::time::Instant;
 
 use penstock_model::Targets;
@@ -24,71 +26,90 @@ fn pseudo_random(number: u64) -> f64 {
     ((mixed ^ (mixed >> 32)) >> 11) as f64 / (1_u64 << 53) as f64
 }
 
-/// Sends requests at a constant rate, so that `in_flight` run on average.
-fn run(in_flight: u64) {
-    let (mut tracker, mut learner) = (OverlapTracker::default(), Learner::new(None));
-    let every_ms = 128.0 * 20.0 / in_flight as f64;
-    let mut running = std::collections::BinaryHeap::new();
-    let mut fit_us = Vec::new();
+/// Requests that a simulated server runs, by the time of their last token in microseconds.
+type Running = BinaryHeap<(Reverse<u64>, u64, u64)>;
+
+/// Completes the requests that have made their last token, and returns their number.
+fn complete_due(
+    running: &mut Running,
+    now_ms: f64,
+    every_ms: f64,
+    tracker: &mut OverlapTracker,
+    learner: &mut Learner,
+) -> u64 {
+    let mut completed = 0;
+    while let Some((last, id, output)) = running.peek().copied() {
+        let last_ms = last.0 as f64 / 1e3;
+        if last_ms > now_ms {
+            break;
+        }
+        running.pop();
+        let completion = Completion {
+            first_ms: Some(id as f64 * every_ms + 45.0),
+            last_ms: Some(last_ms),
+            streamed: true,
+            input: None,
+            cached: None,
+            output: Some(output as f64),
+        };
+        tracker.record_completion(last_ms, id, &completion);
+        while let Some(observation) = tracker.poll_observation() {
+            learner.observe(&observation);
+        }
+        completed += 1;
+    }
+    completed
+}
+
+/// Sends requests at a constant rate, so that `in_flight` run on average. Returns the least nanoseconds a request.
+fn time_requests(in_flight: u64, learner: &mut Learner) -> u128 {
+    let mut tracker = OverlapTracker::default();
+    let every_ms = every_ms(in_flight);
+    let mut running = Running::new();
     let (mut batch_ns, mut least_ns) = (0_u128, u128::MAX);
-    let mut ended = 0;
+    let mut completed = 0;
     for id in 0.. {
         let now_ms = id as f64 * every_ms;
         let started = Instant::now();
-        tracker.record_dispatch(
-            now_ms,
-            id,
-            512.0 * (0.5 + pseudo_random(id)),
-            0.0,
-            128.0,
-            Some(40.0),
-        );
+        let input = 512.0 * (0.5 + pseudo_random(id));
+        tracker.record_dispatch(now_ms, id, input, 0.0, 128.0, Some(40.0));
         let output = (128.0 * (0.5 + pseudo_random(id + 1_000_000))).round();
-        let slow = 20.0 * (0.9 + 0.2 * pseudo_random(id + 2_000_000));
-        let last_ms = now_ms + 45.0 + slow * (output - 1.0);
-        running.push((std::cmp::Reverse((last_ms * 1e3) as u64), id, output as u64));
-        while let Some((last, id, output)) = running.peek().copied() {
-            let last_ms = last.0 as f64 / 1e3;
-            if last_ms > now_ms {
-                break;
-            }
-            running.pop();
-            let end = Completion {
-                first_ms: Some(id as f64 * every_ms + 45.0),
-                last_ms: Some(last_ms),
-                streamed: true,
-                input: None,
-                cached: None,
-                output: Some(output as f64),
-            };
-            tracker.record_completion(last_ms, id, &end);
-            while let Some(observation) = tracker.poll_observation() {
-                learner.observe(&observation);
-            }
-            ended += 1;
-        }
+        let itl_ms = 20.0 * (0.9 + 0.2 * pseudo_random(id + 2_000_000));
+        let last_ms = now_ms + 45.0 + itl_ms * (output - 1.0);
+        running.push((Reverse((last_ms * 1e3) as u64), id, output as u64));
+        completed += complete_due(&mut running, now_ms, every_ms, &mut tracker, learner);
         batch_ns += started.elapsed().as_nanos();
         if id % BATCH == BATCH - 1 {
-            if ended > 2_000 {
+            if completed > 2_000 {
                 least_ns = least_ns.min(batch_ns / u128::from(BATCH));
             }
             batch_ns = 0;
         }
-        if ended >= ENDED {
+        if completed >= ENDED {
             break;
         }
     }
+    least_ns
+}
+
+/// Milliseconds between two arrivals.
+fn every_ms(in_flight: u64) -> f64 {
+    128.0 * 20.0 / in_flight as f64
+}
+
+/// Returns the least microseconds a fit, and the observations in the last fit.
+fn time_fits(in_flight: u64, learner: &mut Learner) -> (f64, usize) {
     let traffic = Traffic {
         rate: 1.0,
         input: 512.0,
         output: 128.0,
     };
-    let mut observations = 0;
+    let (mut least_us, mut observations) = (f64::INFINITY, 0);
     for window in 0..WINDOWS {
-        let now_ms = ENDED as f64 * every_ms + f64::from(window);
+        let now_ms = ENDED as f64 * every_ms(in_flight) + f64::from(window);
         let started = Instant::now();
         let fit = learner.fit(now_ms, &traffic, &Targets::default());
-        fit_us.push(started.elapsed().as_nanos() as f64 / 1e3);
+        least_us = (started.elapsed().as_nanos() as f64 / 1e3).min(least_us);
         observations = fit.map_or(observations, |fit| fit.observations);
         // The learner skips a fit without a new observation.
         learner.observe(&Observation {
@@ -100,14 +121,17 @@ fn run(in_flight: u64) {
             decode: None,
         });
     }
-    let fit_us = fit_us.into_iter().fold(f64::INFINITY, f64::min);
-    println!(
-        "{in_flight:4} in flight: {least_ns:6} ns a request (dispatched, completed, observed), {fit_us:5.0} us a fit to {observations} observations"
-    );
+    (least_us, observations)
 }
 
 fn main() {
     for in_flight in [1, 8, 32, 64, 128, 256] {
-        run(in_flight);
+        let mut learner = Learner::new(None);
+        let request_ns = time_requests(in_flight, &mut learner);
+        let (fit_us, observations) = time_fits(in_flight, &mut learner);
+        println!(
+            "{in_flight:4} in flight: {request_ns:6} ns a request (dispatched, completed, observed), \
+             {fit_us:5.0} us a fit to {observations} observations"
+        );
     }
 }

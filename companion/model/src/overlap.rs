@@ -1,15 +1,14 @@
 //! Computes the mean load that one request decoded under, from the times of all requests that overlapped it.
 //!
-//! The means are over iterations, not over time: an iteration that computes a prompt takes longer than the others and
-//! still counts once. The clock used here therefore stops while prompts are computed. A request may decode faster or
-//! slower than its neighbours; the number of iterations it shares with them follows from this clock, not from its token
-//! count.
+//! The means are over iterations, not over time: an iteration that computes a prompt takes longer and still counts
+//! once. The clock used here therefore stops while prompts are computed. A request may decode faster or slower than
+//! its neighbours; the number of iterations it shares with them follows from this clock, not from its token count.
 
 use crate::observation::Decode;
 
 /// The largest part of a request's decoding that may count as time spent on other requests' prompts.
 const PROMPTS_MAX: f64 = 0.9;
-/// The largest part of C that may rest on prompts whose first token might lie outside the decoding.
+/// The largest part of C that may rest on prompts with a first token that might lie outside the decoding.
 const UNCERTAIN_MAX: f64 = 0.05;
 /// With more neighbours than this, the arrival or end of a single one doesn't matter.
 const COVARIANCE_NEIGHBORS_MAX: usize = 96;

@@ -213,7 +213,7 @@ impl OverlapTracker {
         self.prompt_ms = Some(prompt_ms).filter(|ms| ms.is_finite() && *ms >= 0.0);
     }
 
-    /// The next settled observation: a completed request whose load won't become known any better.
+    /// The next settled observation: a completed request with its final load.
     pub fn poll_observation(&mut self) -> Option<Observation> {
         self.settled.pop_front()
     }
@@ -232,7 +232,7 @@ impl OverlapTracker {
         request.dispatched_ms + ttft_ms
     }
 
-    /// Settles the pending requests whose neighbours have ended.
+    /// Settles pending requests after their neighbours have ended.
     fn settle(&mut self) {
         let mut index = 0;
         while let Some(pending) = self.pending.get(index).copied() {

@@ -1,5 +1,5 @@
 //! The observations that a fit rests on: the newest ones of every load level, so that a long time at one load doesn't
-//! displace the others, and no expired ones.
+//! displace observations of another, and no expired ones.
 
 use std::collections::VecDeque;
 

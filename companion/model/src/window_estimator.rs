@@ -1,8 +1,8 @@
 //! Learns parameters from windows alone: applies the Kalman filter's steps, restarts it, and reports its state.
 //!
-//! It serves servers that are only scraped, and recordings of windows. Behind its own gate such an estimator sees one
-//! operating point and can't identify the parameters there, so it never sets the gate of servers whose requests are
-//! observed one by one.
+//! It serves servers that are only scraped, and recordings of windows. Behind a gate that it set itself, such an
+//! estimator would see one operating point and couldn't identify the parameters there. So it never sets the gate of a
+//! server with per-request observations.
 
 use std::collections::VecDeque;
 
@@ -43,8 +43,8 @@ pub struct Counts {
     pub accepted: u64,
     /// Windows that did not.
     pub rejected: u64,
-    /// Windows whose load was unstable under the parameters, which were scaled down before the window was tried
-    /// again.
+    /// Windows with a load that was unstable under the parameters. The parameters were scaled down and the window
+    /// tried again.
     pub undefined: u64,
     /// Restarts of the filter.
     pub restarts: u64,

@@ -59,7 +59,7 @@ fn a_request_waits_for_a_later_one_and_counts_its_prompt_and_overlap() {
         .find(|observation| observation.at_ms == 130.0)
         .and_then(|observation| observation.decode);
     let decode = decode.expect("both have ended");
-    // Half of its ten decodes overlapped the second request, whose prompt was computed in one of them.
+    // Half of its ten decodes overlapped the second request, which computed its prompt in one of them.
     near(decode.prompts, 6.0);
     near(decode.batch, 1.0 + 0.5 + 6.0);
     near(decode.resident, 105.5 + 60.0 / 10.0 + 0.5 * (60.0 + 2.5 + 0.5));
@@ -131,90 +131,121 @@ fn a_request_that_never_ends_does_not_block_others() {
     assert_eq!(tracker.running(), 1);
     // It overlapped more requests than are kept, so its decode can't be measured.
     tracker.record_completion(200_001.0, 0, &completion(1.0, 200_001.0, 20_000.0));
-    let last = poll_all(&mut tracker).pop().expect("it has ended");
+    let last = poll_all(&mut tracker).pop().expect("request 0 has ended");
     assert_eq!((last.at_ms, last.decode), (200_001.0, None));
+}
+
+/// Values that no real server reports.
+const EXTREME_VALUES: [f64; 8] = [
+    0.0,
+    -1.0,
+    f64::NAN,
+    f64::INFINITY,
+    f64::NEG_INFINITY,
+    1e300,
+    1e-300,
+    f64::MIN_POSITIVE,
+];
+
+/// Random input, of which a part is extreme.
+struct Generator {
+    rng: ChaCha8Rng,
+    extreme_part: f64,
+}
+
+impl Generator {
+    /// Up to `usual`, or an extreme value.
+    fn value(&mut self, usual: f64) -> f64 {
+        if self.is_extreme() {
+            EXTREME_VALUES[self.rng.random_range(0..EXTREME_VALUES.len())]
+        } else {
+            usual * self.rng.random::<f64>()
+        }
+    }
+
+    fn is_extreme(&mut self) -> bool {
+        self.rng.random::<f64>() < self.extreme_part
+    }
+
+    fn chance(&mut self, probability: f64) -> bool {
+        self.rng.random::<f64>() < probability
+    }
+
+    /// Changes the tracker in one of the ways that a server's requests do.
+    fn change(&mut self, tracker: &mut OverlapTracker, now_ms: f64) {
+        let at_ms = if self.is_extreme() {
+            self.value(1.0)
+        } else {
+            now_ms
+        };
+        let id = self.rng.random_range(0..24);
+        match self.rng.random_range(0..8) {
+            0..3 => {
+                let predicted = Some(self.value(50.0));
+                let (input, cached) = (self.value(900.0), self.value(90.0));
+                tracker.record_dispatch(at_ms, id, input, cached, self.value(200.0), predicted);
+            }
+            3..6 => {
+                let first_ms = Some(now_ms - self.value(400.0));
+                let completion = Completion {
+                    first_ms,
+                    last_ms: self.chance(0.9).then(|| now_ms - self.value(30.0)),
+                    streamed: self.chance(0.9),
+                    input: Some(self.value(900.0)),
+                    cached: None,
+                    output: Some(self.value(200.0)),
+                };
+                tracker.record_completion(at_ms, id, &completion);
+            }
+            6 => tracker.record_drop(at_ms, id),
+            _ => tracker.set_prompt_ms(self.value(0.1)),
+        }
+    }
+
+    /// Fits, and checks that the fit is of finite numbers.
+    fn fit(&mut self, learner: &mut Learner, now_ms: f64) {
+        let traffic = Traffic {
+            rate: self.value(9.0),
+            input: self.value(900.0),
+            output: self.value(200.0),
+        };
+        let targets = Targets {
+            ttft_ms: self.chance(0.5).then(|| self.value(900.0)),
+            itl_ms: self.chance(0.5).then(|| self.value(50.0)),
+        };
+        if let Some(fit) = learner.fit(now_ms, &traffic, &targets) {
+            let p = fit.parameters;
+            assert!(p.alpha_ms > 0.0 && p.alpha_ms.is_finite());
+            assert!(p.beta_ms >= 0.0 && p.gamma_ms >= 0.0 && (p.beta_ms + p.gamma_ms).is_finite());
+            assert!(!fit.n_star_half_width.is_nan() && !fit.condition.is_nan());
+        }
+        assert!(learner.ttft_bias() > 0.0 && learner.ttft_bias().is_finite());
+    }
 }
 
 #[test]
 fn arbitrary_input_breaks_neither_tracker_nor_learner() {
-    let strange = [
-        0.0,
-        -1.0,
-        f64::NAN,
-        f64::INFINITY,
-        f64::NEG_INFINITY,
-        1e300,
-        1e-300,
-        f64::MIN_POSITIVE,
-    ];
     for seed in 0..40 {
-        let mut rng = ChaCha8Rng::seed_from_u64(seed);
+        let mut generator = Generator {
+            rng: ChaCha8Rng::seed_from_u64(seed),
+            extreme_part: seed as f64 / 200.0,
+        };
         let (mut tracker, mut learner) = (OverlapTracker::default(), Learner::new(None));
         let mut now_ms = 0.0;
-        let odd = seed as f64 / 200.0;
-        let any = |usual: f64, rng: &mut ChaCha8Rng| {
-            if rng.random::<f64>() < odd {
-                strange[rng.random_range(0..strange.len())]
-            } else {
-                usual * rng.random::<f64>()
-            }
-        };
         for step in 0..2_000 {
-            let step_ms = any(20.0, &mut rng).clamp(-50.0, 1e4);
+            let step_ms = generator.value(20.0).clamp(-50.0, 1e4);
             now_ms += if step_ms.is_nan() { 0.0 } else { step_ms };
-            let at_ms = if rng.random::<f64>() < odd {
-                any(1.0, &mut rng)
-            } else {
-                now_ms
-            };
-            let id = rng.random_range(0..24);
-            match rng.random_range(0..8) {
-                0..3 => {
-                    let predicted = Some(any(50.0, &mut rng));
-                    let (input, cached) = (any(900.0, &mut rng), any(90.0, &mut rng));
-                    tracker.record_dispatch(at_ms, id, input, cached, any(200.0, &mut rng), predicted);
-                }
-                3..6 => {
-                    let first_ms = Some(now_ms - any(400.0, &mut rng));
-                    let completion = Completion {
-                        first_ms,
-                        last_ms: (rng.random::<f64>() < 0.9).then(|| now_ms - any(30.0, &mut rng)),
-                        streamed: rng.random::<f64>() < 0.9,
-                        input: Some(any(900.0, &mut rng)),
-                        cached: None,
-                        output: Some(any(200.0, &mut rng)),
-                    };
-                    tracker.record_completion(at_ms, id, &completion);
-                }
-                6 => tracker.record_drop(at_ms, id),
-                _ => tracker.set_prompt_ms(any(0.1, &mut rng)),
-            }
-            while let Some(seen) = tracker.poll_observation() {
-                let decode = seen
+            generator.change(&mut tracker, now_ms);
+            while let Some(observation) = tracker.poll_observation() {
+                let decode = observation
                     .decode
-                    .map(|observation| [observation.itl_ms, observation.batch, observation.resident]);
-                assert!(decode.is_none_or(|observation| {
-                    observation.iter().all(|value| value.is_finite() && *value > 0.0)
-                }));
-                learner.observe(&seen);
+                    .map(|decode| [decode.itl_ms, decode.batch, decode.resident]);
+                let is_sound = |value: &f64| value.is_finite() && *value > 0.0;
+                assert!(decode.is_none_or(|decode| decode.iter().all(is_sound)));
+                learner.observe(&observation);
             }
             if step % 100 == 99 {
-                let traffic = Traffic {
-                    rate: any(9.0, &mut rng),
-                    input: any(900.0, &mut rng),
-                    output: any(200.0, &mut rng),
-                };
-                let targets = Targets {
-                    ttft_ms: (rng.random::<f64>() < 0.5).then(|| any(900.0, &mut rng)),
-                    itl_ms: (rng.random::<f64>() < 0.5).then(|| any(50.0, &mut rng)),
-                };
-                if let Some(fit) = learner.fit(now_ms, &traffic, &targets) {
-                    let p = fit.parameters;
-                    assert!(p.alpha_ms > 0.0 && p.alpha_ms.is_finite());
-                    assert!(p.beta_ms >= 0.0 && p.gamma_ms >= 0.0 && (p.beta_ms + p.gamma_ms).is_finite());
-                    assert!(!fit.n_star_half_width.is_nan() && !fit.condition.is_nan());
-                }
-                assert!(learner.ttft_bias() > 0.0 && learner.ttft_bias().is_finite());
+                generator.fit(&mut learner, now_ms);
             }
             assert!(tracker.running() <= 24);
         }

@@ -274,6 +274,17 @@ fn with_no_endpoint_left_it_waits_for_one() {
 }
 
 #[test]
+fn a_removed_endpoint_is_announced_where_no_bound_changes() {
+    let mut settings = settings_of(&[SERVER, SECOND]);
+    settings.pools[0].policy.gate = Gate::Open;
+    let mut world = World::with(settings);
+    world.greet(1, filter(1), Vec::new(), Vec::new());
+    world.take();
+    let taken = endpoints(&mut world, &[SERVER]);
+    assert_eq!(taken.endpoints()[0].1.ready, [SERVER]);
+}
+
+#[test]
 fn endpoints_of_nobody_are_nobodys() {
     let mut world = with_waiting(&[SERVER], 1..=2);
     world.handle(Event::Endpoints {

@@ -1,4 +1,4 @@
-//! A load under which everything is backlogged, and what everybody got of it.
+//! A load that keeps everything backlogged, and a record of the dispatched requests and their costs.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -9,19 +9,20 @@ use penstock_engine::policy::{
 use penstock_engine::units::{Decimal, Tokens};
 use penstock_engine::{Budget, Effect, EndpointId, Input, Request, RequestId};
 
-use crate::dice::Dice;
-use crate::support::{Bench, gate, policy};
+use crate::rng::Rng;
+use crate::support::{Harness, gate, policy};
 
-/// What one request asks for and what it gets.
+/// A request with its estimated and its real size.
 #[derive(Clone, Debug)]
-pub(crate) struct Ask {
+pub(crate) struct Job {
     pub(crate) place: Place,
-    /// Uncached prompt tokens; nobody expects output.
+    /// Estimated uncached prompt tokens; the expected output is 0.
     pub(crate) estimate: u64,
+    /// Real prompt tokens.
     pub(crate) real: u64,
 }
 
-/// A flow, in its band, class and model.
+/// A flow with its band, class and model.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Place {
     pub(crate) band: Band,
@@ -31,7 +32,7 @@ pub(crate) struct Place {
 }
 
 impl Place {
-    pub(crate) const fn of(flow: &'static str) -> Self {
+    pub(crate) const fn default_for(flow: &'static str) -> Self {
         Self {
             band: Band::Default,
             class: "chat",
@@ -41,7 +42,7 @@ impl Place {
     }
 }
 
-/// A policy that the suite is run for.
+/// A policy that the suite runs with.
 #[derive(Clone, Debug)]
 pub(crate) struct Case {
     pub(crate) discipline: Discipline,
@@ -49,20 +50,22 @@ pub(crate) struct Case {
     pub(crate) weighted_bands: bool,
     pub(crate) classes: bool,
     pub(crate) per_model: bool,
-    /// Endpoints are gated by budgets that allow as many requests.
+    /// Endpoints are gated by budgets that allow the same number of requests.
     pub(crate) auto: bool,
 }
 
-/// In requests a visit of a band or a flow is so many, in tokens so many times the other.
+/// Weights of the bands: requests a visit, or hundreds of tokens a visit.
 pub(crate) const BAND_WEIGHTS: [f64; 3] = [7.0, 2.0, 1.0];
+/// Quanta of the classes `chat` and `batch`, in tokens.
 pub(crate) const QUANTA: [u64; 2] = [512, 2_048];
+/// Weight of the flow `heavy`; other flows have 1.
 pub(crate) const HEAVY: f64 = 3.0;
 
 impl Case {
     pub(crate) fn all() -> Vec<Self> {
         let mut cases = Vec::new();
         for discipline in Discipline::ALL {
-            // A tree per model under budgets is nothing that either alone isn't.
+            // A tree per model under budgets covers nothing beyond the two cases alone.
             for bits in (0..32).filter(|bits| bits & 24 != 24) {
                 cases.push(Self {
                     discipline,
@@ -120,7 +123,7 @@ impl Case {
         }
     }
 
-    /// Where somebody waits, under a load of everything that this case tells apart.
+    /// The places with waiting requests, for a load that covers all levels of this case.
     pub(crate) fn places(&self) -> Vec<Place> {
         let mut places = Vec::new();
         for band in [Band::Critical, Band::Default, Band::Sheddable] {
@@ -146,115 +149,115 @@ impl Case {
     }
 }
 
-/// What went, in the order in which it did.
+/// A dispatched request.
 #[derive(Clone, Debug)]
-pub(crate) struct Gone {
+pub(crate) struct Dispatched {
     pub(crate) id: u64,
-    pub(crate) ask: Ask,
-    /// What it was charged.
+    pub(crate) job: Job,
+    /// Charged cost.
     pub(crate) cost: u64,
 }
 
 /// An engine under load.
 pub(crate) struct Load {
-    pub(crate) bench: Bench,
-    asks: Vec<Ask>,
-    /// Inputs: an audit takes time proportional to what waits.
-    said: u64,
+    pub(crate) harness: Harness,
+    jobs: Vec<Job>,
+    /// Number of inputs. Only some of them are audited, because an audit takes time proportional to the queue.
+    inputs: u64,
     pub(crate) running: VecDeque<u64>,
-    pub(crate) gone: Vec<Gone>,
-    /// Settled cost.
+    pub(crate) dispatched: Vec<Dispatched>,
+    /// Settled cost by place.
     pub(crate) served: BTreeMap<Place, u64>,
 }
 
 impl Load {
     pub(crate) fn new(policy: Policy, endpoints: u32) -> Self {
         let gate = policy.gate;
-        let mut bench = Bench::new(policy, endpoints);
+        let mut harness = Harness::new(policy, endpoints);
         if let Gate::Auto { initial } = gate {
             for id in (1..=endpoints).map(EndpointId) {
-                let budget = Some(endless(initial.ceil()));
-                assert_eq!(bench.say(Input::Budget { id, budget }), []);
+                let budget = Some(unlimited(initial.ceil()));
+                assert_eq!(harness.handle(Input::Budget { id, budget }), []);
             }
         }
         Self {
-            bench,
-            asks: Vec::new(),
-            said: 0,
+            harness,
+            jobs: Vec::new(),
+            inputs: 0,
             running: VecDeque::new(),
-            gone: Vec::new(),
+            dispatched: Vec::new(),
             served: BTreeMap::new(),
         }
     }
 
-    /// Registers it as `with` makes it; returns its number.
-    pub(crate) fn ask_with(&mut self, ask: Ask, with: impl FnOnce(&mut Request)) -> u64 {
-        let id = self.asks.len() as u64;
+    /// Registers a request for the job, changed by `with`, and returns its id.
+    pub(crate) fn register_with(&mut self, job: Job, with: impl FnOnce(&mut Request)) -> u64 {
+        let id = self.jobs.len() as u64;
         let mut request = Request {
-            flow: ask.place.flow.into(),
-            band: ask.place.band,
-            class: ClassKey::Family(ask.place.class.into()),
-            model: ask.place.model.into(),
-            prompt: Prompt::Tokens(Tokens(ask.estimate)),
+            flow: job.place.flow.into(),
+            band: job.place.band,
+            class: ClassKey::Family(job.place.class.into()),
+            model: job.place.model.into(),
+            prompt: Prompt::Tokens(Tokens(job.estimate)),
             expected_output: Some(Tokens(0)),
             ..Request::new(RequestId(id))
         };
         with(&mut request);
-        self.asks.push(ask);
-        self.say(Input::Register(request));
+        self.jobs.push(job);
+        self.handle(Input::Register(request));
         id
     }
 
-    /// A number that nobody gets.
+    /// Uses up an id without registering a request.
     pub(crate) fn skip(&mut self) {
-        self.asks.push(Ask {
-            place: Place::of("nobody"),
+        self.jobs.push(Job {
+            place: Place::default_for("skipped"),
             estimate: 1,
             real: 1,
         });
     }
 
-    pub(crate) fn ask(&mut self, ask: Ask) -> u64 {
-        self.ask_with(ask, |_| ())
+    pub(crate) fn register(&mut self, job: Job) -> u64 {
+        self.register_with(job, |_| ())
     }
 
-    pub(crate) fn say(&mut self, input: Input) {
-        self.bench.engine.handle(self.bench.now, input);
-        self.said += 1;
-        if self.said.is_multiple_of(64) {
-            self.bench.engine.audit().expect("all invariants hold");
+    pub(crate) fn handle(&mut self, input: Input) {
+        self.harness.engine.handle(self.harness.now, input);
+        self.inputs += 1;
+        if self.inputs.is_multiple_of(64) {
+            self.harness.engine.audit().expect("all invariants hold");
         }
-        while let Some(effect) = self.bench.engine.poll_effect() {
+        while let Some(effect) = self.harness.engine.poll_effect() {
             match effect {
                 Effect::Grant { id, cost, .. } => {
                     self.running.push_back(id.0);
-                    let ask = self.asks[id.0 as usize].clone();
-                    self.gone.push(Gone {
+                    let job = self.jobs[id.0 as usize].clone();
+                    self.dispatched.push(Dispatched {
                         id: id.0,
-                        ask,
+                        job,
                         cost: cost.0,
                     });
                 }
                 Effect::Settled { id, cost, .. } => {
-                    let place = self.asks[id.0 as usize].place.clone();
+                    let place = self.jobs[id.0 as usize].place.clone();
                     *self.served.entry(place).or_default() += cost.0;
                 }
-                Effect::Reject { .. } | Effect::Cancelled { .. } => panic!("refused: {effect:?}"),
+                Effect::Reject { .. } | Effect::Cancelled { .. } => panic!("rejected: {effect:?}"),
                 Effect::Traced { .. } | Effect::UsageSettled { .. } => {}
             }
         }
     }
 
-    /// The one that runs longest ends, with its real cost.
+    /// Completes the request that has run longest, with its real cost.
     pub(crate) fn complete(&mut self) {
-        let id = self.running.pop_front().expect("something runs");
+        let id = self.running.pop_front().expect("a request runs");
         let usage = Usage {
-            prompt: Some(Tokens(self.asks[id as usize].real)),
+            prompt: Some(Tokens(self.jobs[id as usize].real)),
             cached: None,
             output: Some(Tokens(0)),
         };
         let service = Service::Served(usage);
-        self.say(Input::Completed {
+        self.handle(Input::Completed {
             id: RequestId(id),
             service,
         });
@@ -263,23 +266,24 @@ impl Load {
     pub(crate) fn refund(&mut self, id: u64) {
         self.running.retain(|&other| other != id);
         let service = Service::Nothing;
-        self.say(Input::Completed {
+        self.handle(Input::Completed {
             id: RequestId(id),
             service,
         });
     }
 
-    /// Sums over those of `gone` that `of` names, from `from` on.
-    pub(crate) fn charged(&self, from: usize, of: impl Fn(&Place) -> bool) -> u64 {
-        let gone = self.gone[from..].iter();
-        gone.filter(|gone| of(&gone.ask.place))
-            .map(|gone| gone.cost)
+    /// Total charged cost of the dispatched requests from position `from` on, for places that match.
+    pub(crate) fn charged(&self, start: usize, matches: impl Fn(&Place) -> bool) -> u64 {
+        let dispatched = self.dispatched[start..].iter();
+        dispatched
+            .filter(|dispatched| matches(&dispatched.job.place))
+            .map(|dispatched| dispatched.cost)
             .sum()
     }
 }
 
-/// Of a server that takes `requests` at a time, however large they are.
-pub(crate) fn endless(requests: u64) -> Budget {
+/// A budget that allows `requests` requests of any size.
+pub(crate) fn unlimited(requests: u64) -> Budget {
     Budget {
         alpha_ms: 1.0,
         beta_ms: 0.001,
@@ -294,11 +298,11 @@ pub(crate) fn endless(requests: u64) -> Budget {
     }
 }
 
-/// Of `place`, from 50 to 200 tokens, as estimated and in truth.
-pub(crate) fn some(dice: &mut Dice, place: &Place) -> Ask {
-    Ask {
+/// A job at `place` with an estimated and a real size of 50 to 200 tokens.
+pub(crate) fn random_job(rng: &mut Rng, place: &Place) -> Job {
+    Job {
         place: place.clone(),
-        estimate: 50 + dice.below(151),
-        real: 50 + dice.below(151),
+        estimate: 50 + rng.below(151),
+        real: 50 + rng.below(151),
     }
 }

@@ -1,11 +1,11 @@
-//! One suite for all disciplines: each keeps what QUEUEING says of all of them, in either unit of cost, under strict
-//! and weighted bands, with and without classes and a tree per model.
+//! One suite for all disciplines: each keeps the common rules, in both cost units, with strict and weighted bands,
+//! with and without classes, and with and without a tree per model.
 
-#[path = "../random/dice.rs"]
-mod dice;
+#[path = "../random/rng.rs"]
+mod rng;
 #[path = "../support/mod.rs"]
 mod support;
 
-mod bounds;
-mod keeps;
+mod fairness_bounds;
+mod invariants;
 mod load;

@@ -1,8 +1,8 @@
-//! Random policies and inputs from a seed, for tests that run them: small numbers, so that everything meets.
+//! Random policies and inputs from a seed, with small numbers, so that the inputs interact.
 #![expect(unreachable_pub, reason = "a module of tests")]
 
-mod dice;
 mod policies;
+mod rng;
 
 use std::time::Duration;
 
@@ -12,19 +12,19 @@ use penstock_engine::input::{
 use penstock_engine::units::{Decimal, Tokens};
 use penstock_engine::{Budget, EndpointId, Input, Instant, Request, RequestId};
 
-pub use dice::Dice;
-pub use policies::{Worlds, policy};
+pub use policies::{PolicyChoices, policy};
+pub use rng::Rng;
 
-/// Models and flows that there are.
+/// Names of models and flows.
 pub const NAMES: [&str; 6] = ["", "a", "b", "c", "d", "e"];
 
-/// `Some` so often of a hundred.
-pub fn maybe<T>(dice: &mut Dice, percent: u64, make: impl FnOnce(&mut Dice) -> T) -> Option<T> {
-    dice.percent(percent).then(|| make(dice))
+/// `Some` in this percentage of calls.
+pub fn maybe<T>(rng: &mut Rng, percent: u64, make: impl FnOnce(&mut Rng) -> T) -> Option<T> {
+    rng.percent(percent).then(|| make(rng))
 }
 
-pub fn band(dice: &mut Dice) -> Band {
-    dice.one(&[
+pub fn band(rng: &mut Rng) -> Band {
+    rng.choose(&[
         Band::Critical,
         Band::Default,
         Band::Default,
@@ -33,223 +33,254 @@ pub fn band(dice: &mut Dice) -> Band {
     ])
 }
 
-/// One that arrives at `now`, or a little before.
-pub fn request(dice: &mut Dice, id: RequestId, now: Instant) -> Request {
-    let arrived = if dice.percent(80) {
+/// A request that arrives at `now`, or up to 40 s earlier.
+pub fn request(rng: &mut Rng, id: RequestId, now: Instant) -> Request {
+    let arrived = if rng.percent(80) {
         now
     } else {
-        now.before(Duration::from_secs(dice.below(40)))
+        now.before(Duration::from_secs(rng.below(40)))
     };
-    let family = dice.one(&["", "chat", "batch", "nobody's"]);
-    let class = match dice.below(4) {
-        0 => ClassKey::Named(dice.one(&["0.chat.long", "0.batch", "1.chat", "nobody's"]).into()),
+    let family = rng.choose(&["", "chat", "batch", "unknown"]);
+    let class = match rng.below(4) {
+        0 => ClassKey::Named(
+            rng.choose(&["0.chat.long", "0.batch", "1.chat", "unknown"])
+                .into(),
+        ),
         _ => ClassKey::Family(family.into()),
     };
     Request {
         arrived,
-        flow: dice.one(&NAMES).into(),
-        band: band(dice),
+        flow: rng.choose(&NAMES).into(),
+        band: band(rng),
         class,
-        class_set: dice.below(3) as u16,
-        model: dice.one(&["m", "m", "n"]).into(),
-        requested_model: maybe(dice, 20, |dice| dice.one(&["m", "n"]).into()).unwrap_or_default(),
-        prompt: Prompt::Tokens(Tokens(1 + dice.below(500))),
-        cached: Tokens(dice.below(200)),
-        expected_output: Some(Tokens(dice.below(100))),
-        max_output: maybe(dice, 50, |dice| Tokens(dice.below(100))),
-        body_bytes: dice.below(2_000),
-        strict: maybe(dice, 20, |dice| dice.below(3) as u8).unwrap_or(0),
-        head_start: Duration::from_secs(maybe(dice, 20, |dice| dice.below(5)).unwrap_or(0)),
-        deadline: maybe(dice, 10, |dice| now.after(Duration::from_secs(dice.below(60)))),
-        ttft_target: maybe(dice, 20, |dice| Duration::from_secs(dice.below(20))),
-        eligible: maybe(dice, 35, endpoints),
-        prefix: dice
-            .one(&[&[][..], &[], &[], &[1], &[1, 2], &[1, 2, 3], &[4]])
+        class_set: rng.below(3) as u16,
+        model: rng.choose(&["m", "m", "n"]).into(),
+        requested_model: maybe(rng, 20, |rng| rng.choose(&["m", "n"]).into()).unwrap_or_default(),
+        prompt: Prompt::Tokens(Tokens(1 + rng.below(500))),
+        cached: Tokens(rng.below(200)),
+        expected_output: Some(Tokens(rng.below(100))),
+        max_output: maybe(rng, 50, |rng| Tokens(rng.below(100))),
+        body_bytes: rng.below(2_000),
+        strict: maybe(rng, 20, |rng| rng.below(3) as u8).unwrap_or(0),
+        head_start: Duration::from_secs(maybe(rng, 20, |rng| rng.below(5)).unwrap_or(0)),
+        deadline: maybe(rng, 10, |rng| now.after(Duration::from_secs(rng.below(60)))),
+        ttft_target: maybe(rng, 20, |rng| Duration::from_secs(rng.below(20))),
+        eligible: maybe(rng, 35, endpoints),
+        prefix: rng
+            .choose(&[&[][..], &[], &[], &[1], &[1, 2], &[1, 2, 3], &[4]])
             .into(),
         ..Request::new(id)
     }
 }
 
-fn endpoints(dice: &mut Dice) -> Box<[EndpointId]> {
-    let count = dice.below(4);
-    (0..count).map(|_| endpoint(dice)).collect()
+fn endpoints(rng: &mut Rng) -> Box<[EndpointId]> {
+    let count = rng.below(4);
+    (0..count).map(|_| endpoint(rng)).collect()
 }
 
-pub fn endpoint(dice: &mut Dice) -> EndpointId {
-    EndpointId(1 + dice.below(5) as u32)
+pub fn endpoint(rng: &mut Rng) -> EndpointId {
+    EndpointId(1 + rng.below(5) as u32)
 }
 
-pub fn state(dice: &mut Dice) -> EndpointState {
+pub fn state(rng: &mut Rng) -> EndpointState {
     EndpointState {
-        ready: dice.percent(70),
-        weight: Decimal::from_billionths(u128::from(dice.one(&[1_u64, 2, 4, 8])) * Decimal::ONE / 4),
-        batched_tokens_max: maybe(dice, 50, |dice| 500 + dice.below(1_000)),
+        ready: rng.percent(70),
+        weight: Decimal::from_billionths(u128::from(rng.choose(&[1_u64, 2, 4, 8])) * Decimal::ONE / 4),
+        batched_tokens_max: maybe(rng, 50, |rng| 500 + rng.below(1_000)),
     }
 }
 
-/// Of numbers that floats hold exactly, so that whoever adds them up in another order finds the same.
-pub fn budget(dice: &mut Dice) -> Budget {
-    let often_endless = |dice: &mut Dice, of: &[f64]| {
-        if dice.percent(40) {
+/// A budget of numbers that floats represent exactly, so that their sums don't depend on the order of addition.
+pub fn budget(rng: &mut Rng) -> Budget {
+    let often_infinite = |rng: &mut Rng, values: &[f64]| {
+        if rng.percent(40) {
             f64::INFINITY
         } else {
-            dice.one(of)
+            rng.choose(values)
         }
     };
     Budget {
-        alpha_ms: dice.one(&[1.0, 8.0]),
-        beta_ms: dice.one(&[0.0, 0.25, 1.0]),
-        gamma_ms: dice.one(&[0.0, 0.015625, 0.125]),
-        iteration_ms_max: often_endless(dice, &[8.0, 20.0, 64.0, 200.0]),
-        first_token_ms_max: often_endless(dice, &[16.0, 64.0, 256.0]),
-        ttft_bias: dice.one(&[1.0, 1.5, 8.0]),
-        kv_tokens_max: maybe(dice, 40, |dice| dice.one(&[300, 800, 2_000])),
-        requests_max: maybe(dice, 40, |dice| 1 + dice.below(6)),
-        typical: 1 + dice.below(8),
-        rate: maybe(dice, 60, |dice| dice.one(&[0.125, 0.5, 4.0])),
+        alpha_ms: rng.choose(&[1.0, 8.0]),
+        beta_ms: rng.choose(&[0.0, 0.25, 1.0]),
+        gamma_ms: rng.choose(&[0.0, 0.015625, 0.125]),
+        iteration_ms_max: often_infinite(rng, &[8.0, 20.0, 64.0, 200.0]),
+        first_token_ms_max: often_infinite(rng, &[16.0, 64.0, 256.0]),
+        ttft_bias: rng.choose(&[1.0, 1.5, 8.0]),
+        kv_tokens_max: maybe(rng, 40, |rng| rng.choose(&[300, 800, 2_000])),
+        requests_max: maybe(rng, 40, |rng| 1 + rng.below(6)),
+        typical: 1 + rng.below(8),
+        rate: maybe(rng, 60, |rng| rng.choose(&[0.125, 0.5, 4.0])),
     }
 }
 
-pub fn service(dice: &mut Dice) -> Service {
-    if dice.percent(25) {
+pub fn service(rng: &mut Rng) -> Service {
+    if rng.percent(25) {
         return Service::Nothing;
     }
-    let tokens = |dice: &mut Dice| maybe(dice, 70, |dice| Tokens(dice.below(600)));
+    let tokens = |rng: &mut Rng| maybe(rng, 70, |rng| Tokens(rng.below(600)));
     Service::Served(Usage {
-        prompt: tokens(dice),
-        cached: tokens(dice),
-        output: tokens(dice),
+        prompt: tokens(rng),
+        cached: tokens(rng),
+        output: tokens(rng),
     })
 }
 
-/// What happens next; `None`: nothing but time. `id` says whom it concerns: a new one (`true`), or any.
+/// The next input; `None`: only time passes. `id` chooses the request that the input names: a new one (`true`) or
+/// any.
 pub fn input(
-    dice: &mut Dice,
+    rng: &mut Rng,
     now: Instant,
-    worlds: &Worlds,
-    mut id: impl FnMut(&mut Dice, bool) -> RequestId,
+    choices: &PolicyChoices,
+    mut id: impl FnMut(&mut Rng, bool) -> RequestId,
 ) -> Option<Input> {
-    Some(match dice.below(280) {
+    let roll = rng.below(280);
+    request_input(rng, roll, now, &mut id).or_else(|| pool_input(rng, roll, choices, &mut id))
+}
+
+/// An input that names one request, if `roll` selects one.
+fn request_input(
+    rng: &mut Rng,
+    roll: u64,
+    now: Instant,
+    id: &mut dyn FnMut(&mut Rng, bool) -> RequestId,
+) -> Option<Input> {
+    Some(match roll {
         0..66 => {
-            let id = id(dice, true);
-            Input::Register(request(dice, id, now))
+            let id = id(rng, true);
+            Input::Register(request(rng, id, now))
         }
         66..110 => Input::Completed {
-            id: id(dice, false),
-            service: service(dice),
+            id: id(rng, false),
+            service: service(rng),
         },
         110..118 => Input::Settle {
-            id: id(dice, false),
-            service: service(dice),
+            id: id(rng, false),
+            service: service(rng),
         },
-        118..128 => Input::Cancel(id(dice, false)),
-        128..131 => Input::ModelRemoved(id(dice, false)),
-        131..139 => Input::Requeue(id(dice, false)),
+        118..128 => Input::Cancel(id(rng, false)),
+        128..131 => Input::ModelRemoved(id(rng, false)),
+        131..139 => Input::Requeue(id(rng, false)),
         139..147 => Input::Sent {
-            id: id(dice, false),
-            endpoint: endpoint(dice),
+            id: id(rng, false),
+            endpoint: endpoint(rng),
         },
-        147..159 => Input::Endpoint {
-            id: endpoint(dice),
-            state: state(dice),
-        },
-        159..162 => Input::EndpointRemoved(endpoint(dice)),
         162..166 => {
-            let id = id(dice, true);
-            Input::Resume(request(dice, id, now))
+            let id = id(rng, true);
+            Input::Resume(request(rng, id, now))
         }
         166..170 => {
-            let id = id(dice, true);
+            let id = id(rng, true);
             Input::Adopt {
-                request: request(dice, id, now),
-                endpoint: endpoint(dice),
+                request: request(rng, id, now),
+                endpoint: endpoint(rng),
             }
         }
-        170..173 => Input::Policy(Box::new(policy(dice, worlds))),
-        173 => Input::Drain(dice.percent(50)),
-        174..176 => Input::Drain(false),
-        176..179 => Input::Ready,
-        179..190 => Input::Dispatch {
-            blocked: maybe(dice, 50, |dice| {
-                dice.one(&["0.chat.long", "0.batch", "1.chat"]).into()
-            })
-            .into_iter()
-            .collect(),
-        },
-        190..195 => Input::Load {
-            id: endpoint(dice),
-            running: maybe(dice, 70, |dice| dice.below(6)),
-        },
         195..207 => Input::Failed {
-            id: id(dice, false),
-            endpoint: endpoint(dice),
+            id: id(rng, false),
+            endpoint: endpoint(rng),
         },
-        207..219 => Input::Suspend(id(dice, false)),
-        219..231 => Input::Continue(id(dice, false)),
-        231..247 => Input::Budget {
-            id: endpoint(dice),
-            budget: maybe(dice, 80, budget),
-        },
-        247..257 => Input::Amend(Amended {
-            id: id(dice, false),
-            class_set: dice.below(3) as u16,
-            eligible: maybe(dice, 60, endpoints),
-        }),
-        257..265 => Input::ServerStats {
-            id: endpoint(dice),
-            stats: ServerStats {
-                waiting: maybe(dice, 40, |dice| dice.below(4)),
-                kv_used: maybe(dice, 40, |dice| dice.below(5) as f64 / 4.0),
-                adapters: maybe(dice, 30, |dice| {
-                    maybe(dice, 50, |_| "n".into()).into_iter().collect()
-                }),
-            },
-        },
-        265..269 => {
-            let mut amended = Vec::new();
-            for _ in 0..dice.below(4) {
-                amended.push(Amended {
-                    id: id(dice, false),
-                    class_set: dice.below(3) as u16,
-                    eligible: maybe(dice, 60, endpoints),
-                });
-            }
-            let listed = endpoints(dice).iter().map(|id| (*id, state(dice))).collect();
-            Input::Relist(Box::new(Relisted {
-                removed: endpoints(dice).into_vec(),
-                listed,
-                amended,
-            }))
-        }
-        269..275 => {
-            let count = 1 + dice.below(3);
-            Input::PastUsage((0..count).map(|_| past_use(dice)).collect())
+        207..219 => Input::Suspend(id(rng, false)),
+        219..231 => Input::Continue(id(rng, false)),
+        247..257 => {
+            let id = id(rng, false);
+            Input::Amend(amended(rng, id))
         }
         _ => return None,
     })
 }
 
-fn past_use(dice: &mut Dice) -> PastUsage {
-    PastUsage {
-        band: band(dice),
-        class: dice
-            .one(&["", "0.chat.long", "0.batch", "1.chat", "nobody's"])
-            .into(),
-        flow: dice.one(&NAMES).into(),
-        model: dice.one(&["m", "n"]).into(),
-        cost: Tokens(dice.below(500)),
-        ago: Duration::from_millis(dice.below(2_000) * dice.one(&[0, 1, 20, 2_000])),
+/// An input about endpoints or the whole pool, if `roll` selects one.
+fn pool_input(
+    rng: &mut Rng,
+    roll: u64,
+    choices: &PolicyChoices,
+    id: &mut dyn FnMut(&mut Rng, bool) -> RequestId,
+) -> Option<Input> {
+    Some(match roll {
+        147..159 => Input::Endpoint {
+            id: endpoint(rng),
+            state: state(rng),
+        },
+        159..162 => Input::EndpointRemoved(endpoint(rng)),
+        170..173 => Input::Policy(Box::new(policy(rng, choices))),
+        173 => Input::Drain(rng.percent(50)),
+        174..176 => Input::Drain(false),
+        176..179 => Input::Ready,
+        179..190 => Input::Dispatch {
+            blocked: maybe(rng, 50, |rng| {
+                rng.choose(&["0.chat.long", "0.batch", "1.chat"]).into()
+            })
+            .into_iter()
+            .collect(),
+        },
+        190..195 => Input::Load {
+            id: endpoint(rng),
+            running: maybe(rng, 70, |rng| rng.below(6)),
+        },
+        231..247 => Input::Budget {
+            id: endpoint(rng),
+            budget: maybe(rng, 80, budget),
+        },
+        257..265 => Input::ServerStats {
+            id: endpoint(rng),
+            stats: ServerStats {
+                waiting: maybe(rng, 40, |rng| rng.below(4)),
+                kv_used: maybe(rng, 40, |rng| rng.below(5) as f64 / 4.0),
+                adapters: maybe(rng, 30, |rng| {
+                    maybe(rng, 50, |_| "n".into()).into_iter().collect()
+                }),
+            },
+        },
+        265..269 => {
+            let mut changes = Vec::new();
+            for _ in 0..rng.below(4) {
+                let id = id(rng, false);
+                changes.push(amended(rng, id));
+            }
+            let listed = endpoints(rng).iter().map(|id| (*id, state(rng))).collect();
+            Input::Relist(Box::new(Relisted {
+                removed: endpoints(rng).into_vec(),
+                listed,
+                amended: changes,
+            }))
+        }
+        269..275 => {
+            let count = 1 + rng.below(3);
+            Input::PastUsage((0..count).map(|_| past_usage(rng)).collect())
+        }
+        _ => return None,
+    })
+}
+
+fn amended(rng: &mut Rng, id: RequestId) -> Amended {
+    Amended {
+        id,
+        class_set: rng.below(3) as u16,
+        eligible: maybe(rng, 60, endpoints),
     }
 }
 
-/// To the next step; clocks may jump, back too.
-pub fn later(dice: &mut Dice, now: Instant) -> Instant {
-    let millis = match dice.below(24) {
-        0 => dice.below(20_000) as i64,
-        1 => -(dice.below(5_000) as i64),
-        2 => dice.below(400_000) as i64,
+fn past_usage(rng: &mut Rng) -> PastUsage {
+    PastUsage {
+        band: band(rng),
+        class: rng
+            .choose(&["", "0.chat.long", "0.batch", "1.chat", "unknown"])
+            .into(),
+        flow: rng.choose(&NAMES).into(),
+        model: rng.choose(&["m", "n"]).into(),
+        cost: Tokens(rng.below(500)),
+        ago: Duration::from_millis(rng.below(2_000) * rng.choose(&[0, 1, 20, 2_000])),
+    }
+}
+
+/// The time of the next step. The clock may jump, also backwards.
+pub fn next_time(rng: &mut Rng, now: Instant) -> Instant {
+    let millis = match rng.below(24) {
+        0 => rng.below(20_000) as i64,
+        1 => -(rng.below(5_000) as i64),
+        2 => rng.below(400_000) as i64,
         3..10 => 0,
-        _ => dice.below(200) as i64,
+        _ => rng.below(200) as i64,
     };
     Instant::from_nanos(now.as_nanos().saturating_add_signed(millis * 1_000_000))
 }

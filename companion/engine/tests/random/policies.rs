@@ -10,26 +10,26 @@ use penstock_engine::policy::{
 };
 use penstock_engine::units::Decimal;
 
-use super::{Dice, maybe};
+use super::{Rng, maybe};
 
-/// Which policies are drawn.
+/// The features that random policies use.
 #[derive(Clone, Debug)]
-pub struct Worlds {
+pub struct PolicyChoices {
     pub disciplines: Vec<Discipline>,
-    /// Some follow `mode: dynamo`.
+    /// Some policies have the class mode `dynamo`.
     pub dynamo: bool,
-    /// Some have [`Gate::Manual`].
+    /// Some policies have [`Gate::Manual`].
     pub manual: bool,
-    /// Some follow budgets.
+    /// Some policies have [`Gate::Auto`].
     pub auto: bool,
-    /// Some count stock in tokens.
+    /// Some policies count stock in tokens.
     pub stock_in_tokens: bool,
-    /// Some have fewer identities than there are.
+    /// Some policies allow fewer identities than there are.
     pub identities: bool,
 }
 
-impl Worlds {
-    /// Everything that there is.
+impl PolicyChoices {
+    /// All features.
     pub fn all() -> Self {
         Self {
             disciplines: Discipline::ALL.to_vec(),
@@ -42,40 +42,40 @@ impl Worlds {
     }
 }
 
-fn quarters(of: u64) -> Decimal {
-    Decimal::from_billionths(u128::from(of) * Decimal::ONE / 4)
+fn quarters(count: u64) -> Decimal {
+    Decimal::from_billionths(u128::from(count) * Decimal::ONE / 4)
 }
 
-pub fn policy(dice: &mut Dice, worlds: &Worlds) -> Policy {
-    let discipline = dice.one(&worlds.disciplines);
-    let dynamo = worlds.dynamo && dice.percent(10);
+pub fn policy(rng: &mut Rng, choices: &PolicyChoices) -> Policy {
+    let discipline = rng.choose(&choices.disciplines);
+    let dynamo = choices.dynamo && rng.percent(10);
     Policy {
-        queue: queue(dice),
-        gate: gate(dice, worlds),
-        bands: bands(dice),
-        per_model: dice.percent(25),
+        queue: queue(rng),
+        gate: gate(rng, choices),
+        bands: bands(rng),
+        per_model: rng.percent(25),
         class_mode: if dynamo {
             ClassMode::Dynamo
         } else {
             ClassMode::Exact
         },
-        classes: classes(dice),
-        flows: flows(dice, discipline, worlds),
-        order: order(dice),
-        weights: dice.one(&[
+        classes: classes(rng),
+        flows: flows(rng, discipline, choices),
+        order: order(rng),
+        weights: rng.choose(&[
             TokenWeights::default(),
             TokenWeights {
                 input: 1.0,
                 output: 0.0,
             },
         ]),
-        usage_window: Duration::from_secs(dice.one(&[5, 60, 300, 600])),
+        usage_window: Duration::from_secs(rng.choose(&[5, 60, 300, 600])),
         outlier_ejection: OutlierEjection {
-            first: Duration::from_secs(dice.one(&[1, 5])),
-            max: Duration::from_secs(dice.one(&[5, 30])),
+            first: Duration::from_secs(rng.choose(&[1, 5])),
+            max: Duration::from_secs(rng.choose(&[5, 30])),
         },
-        reject_unmeetable: dice.percent(20),
-        scheduler: dice.one(&[
+        reject_unmeetable: rng.percent(20),
+        scheduler: rng.choose(&[
             Scorers::default(),
             Scorers {
                 stock: 0.0,
@@ -91,34 +91,34 @@ pub fn policy(dice: &mut Dice, worlds: &Worlds) -> Policy {
     }
 }
 
-fn queue(dice: &mut Dice) -> Queue {
+fn queue(rng: &mut Rng) -> Queue {
     Queue {
-        enabled: dice.percent(92),
-        total_capacity: dice.one(&[0, 3, 8, 12, 40, 40, 40]),
-        total_bytes: dice.one(&[500, 5_000, 20_000, 1 << 30]),
-        flow_capacity: 1 + dice.below(8),
-        ttl: Duration::from_secs(1 + dice.below(40)),
-        no_endpoint_ttl: Duration::from_secs(1 + dice.below(40)),
-        overflow: dice.one(&[Overflow::Displace, Overflow::Reject]),
-        admit: dice.one(&[Admit::All, Admit::All, Admit::All, Admit::CriticalOnly]),
-        max_rate: maybe(dice, 15, |dice| dice.one(&[0.5, 1.0, 4.0, 20.0])),
+        enabled: rng.percent(92),
+        total_capacity: rng.choose(&[0, 3, 8, 12, 40, 40, 40]),
+        total_bytes: rng.choose(&[500, 5_000, 20_000, 1 << 30]),
+        flow_capacity: 1 + rng.below(8),
+        ttl: Duration::from_secs(1 + rng.below(40)),
+        no_endpoint_ttl: Duration::from_secs(1 + rng.below(40)),
+        overflow: rng.choose(&[Overflow::Displace, Overflow::Reject]),
+        admit: rng.choose(&[Admit::All, Admit::All, Admit::All, Admit::CriticalOnly]),
+        max_rate: maybe(rng, 15, |rng| rng.choose(&[0.5, 1.0, 4.0, 20.0])),
     }
 }
 
-fn gate(dice: &mut Dice, worlds: &Worlds) -> Gate {
-    let lower = dice.below(10);
-    let upper = lower + dice.below(6);
-    let tokens = worlds.stock_in_tokens && dice.percent(15);
+fn gate(rng: &mut Rng, choices: &PolicyChoices) -> Gate {
+    let lower = rng.below(10);
+    let upper = lower + rng.below(6);
+    let tokens = choices.stock_in_tokens && rng.percent(15);
     let (unit, each) = if tokens {
         (StockUnit::Tokens, 300)
     } else {
         (StockUnit::Requests, 1)
     };
-    match dice.below(16) {
+    match rng.below(16) {
         0 => Gate::Open,
-        1 if worlds.manual => Gate::Manual,
-        2..7 if worlds.auto => Gate::Auto {
-            initial: quarters(4 + dice.below(16)),
+        1 if choices.manual => Gate::Manual,
+        2..7 if choices.auto => Gate::Auto {
+            initial: quarters(4 + rng.below(16)),
         },
         _ => Gate::Bounded {
             unit,
@@ -129,37 +129,37 @@ fn gate(dice: &mut Dice, worlds: &Worlds) -> Gate {
     }
 }
 
-fn bands(dice: &mut Dice) -> Bands {
+fn bands(rng: &mut Rng) -> Bands {
     let weights = [
         [1.0, 1.0, 1.0],
         [70.0, 20.0, 10.0],
         [0.5, 2.0, 0.25],
         [1.0, 3.0, 0.0],
     ];
-    let mode = maybe(dice, 40, |dice| BandMode::Weighted(dice.one(&weights)));
-    let ceiling = |dice: &mut Dice| maybe(dice, 15, |dice| quarters(1 + dice.below(4)));
+    let mode = maybe(rng, 40, |rng| BandMode::Weighted(rng.choose(&weights)));
+    let ceiling = |rng: &mut Rng| maybe(rng, 15, |rng| quarters(1 + rng.below(4)));
     Bands {
         mode: mode.unwrap_or_default(),
-        ceilings: [ceiling(dice), ceiling(dice), ceiling(dice)],
+        ceilings: [ceiling(rng), ceiling(rng), ceiling(rng)],
     }
 }
 
-fn classes(dice: &mut Dice) -> Vec<ClassSet> {
-    if dice.percent(50) {
+fn classes(rng: &mut Rng) -> Vec<ClassSet> {
+    if rng.percent(50) {
         return Vec::new();
     }
     let mut class = |family: &str, bucket: Option<&str>, name: &str| {
-        let quantum = dice.one(&[1, 64, 100, 512, 2_048]);
-        let limit = |dice: &mut Dice, percent, of| maybe(dice, percent, |dice| 1 + dice.below(of));
+        let quantum = rng.choose(&[1, 64, 100, 512, 2_048]);
+        let limit = |rng: &mut Rng, percent, most| maybe(rng, percent, |rng| 1 + rng.below(most));
         Class {
             family: family.into(),
             bucket: bucket.map(Into::into),
-            order: maybe(dice, 30, order),
-            busy_tokens: limit(dice, 25, 400),
-            busy_fraction: maybe(dice, 15, |dice| dice.one(&[0.25, 0.5, 1.0])),
-            requests_per_endpoint: limit(dice, 20, 5),
-            prompt_tokens_per_endpoint: limit(dice, 10, 1_000),
-            cached_tokens_per_endpoint: limit(dice, 10, 300),
+            order: maybe(rng, 30, order),
+            busy_tokens: limit(rng, 25, 400),
+            busy_fraction: maybe(rng, 15, |rng| rng.choose(&[0.25, 0.5, 1.0])),
+            requests_per_endpoint: limit(rng, 20, 5),
+            prompt_tokens_per_endpoint: limit(rng, 10, 1_000),
+            cached_tokens_per_endpoint: limit(rng, 10, 300),
             ..Class::new(name, quantum)
         }
     };
@@ -186,33 +186,33 @@ fn classes(dice: &mut Dice) -> Vec<ClassSet> {
         buckets: Vec::new(),
         classes: vec![class("batch", None, "1.batch"), class("chat", None, "1.chat")],
     };
-    let count = dice.below(2) as usize + 1;
+    let count = rng.below(2) as usize + 1;
     [first, second].into_iter().take(count).collect()
 }
 
-fn flows(dice: &mut Dice, discipline: Discipline, worlds: &Worlds) -> Flows {
+fn flows(rng: &mut Rng, discipline: Discipline, choices: &PolicyChoices) -> Flows {
     let mut weights = BTreeMap::new();
     for name in ["a", "b", "anonymous"] {
-        if dice.percent(40) {
-            weights.insert(name.into(), dice.one(&[0.25, 0.5, 2.0, 3.0]));
+        if rng.percent(40) {
+            weights.insert(name.into(), rng.choose(&[0.25, 0.5, 2.0, 3.0]));
         }
     }
-    let few = worlds.identities && dice.percent(15);
+    let few = choices.identities && rng.percent(15);
     Flows {
         discipline,
-        cost: dice.one(&[CostUnit::Tokens, CostUnit::Requests]),
+        cost: rng.choose(&[CostUnit::Tokens, CostUnit::Requests]),
         weights,
-        default_weight: dice.one(&[1.0, 1.0, 2.0]),
-        capacities: BTreeMap::from([("a".into(), 1 + dice.below(6))]),
-        max_in_flight: maybe(dice, 20, |dice| 1 + dice.below(4)),
-        max_in_flight_per_endpoint: maybe(dice, 20, |dice| 1 + dice.below(2)),
+        default_weight: rng.choose(&[1.0, 1.0, 2.0]),
+        capacities: BTreeMap::from([("a".into(), 1 + rng.below(6))]),
+        max_in_flight: maybe(rng, 20, |rng| 1 + rng.below(4)),
+        max_in_flight_per_endpoint: maybe(rng, 20, |rng| 1 + rng.below(2)),
         identities_max: if few { 2 } else { 1_000 },
     }
 }
 
-fn order(dice: &mut Dice) -> Order {
-    let target = maybe(dice, 50, |dice| Duration::from_secs(dice.below(20)));
-    dice.one(&[
+fn order(rng: &mut Rng) -> Order {
+    let target = maybe(rng, 50, |rng| Duration::from_secs(rng.below(20)));
+    rng.choose(&[
         Order::Fcfs,
         Order::Fcfs,
         Order::Wspt,

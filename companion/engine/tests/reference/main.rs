@@ -1,4 +1,5 @@
-//! The engine beside its slow model: the same random inputs, the same effects, after every step.
+//! Compares the engine with a slow, independent model: for the same random inputs, both have the same effects after
+//! every step.
 
 #[path = "../random/mod.rs"]
 mod random;
@@ -13,33 +14,33 @@ use penstock_engine::policy::{Admit, Discipline, Gate, Policy};
 use penstock_engine::{EndpointId, Engine, Input, Instant, RequestId};
 use proptest::prelude::*;
 
-use model::{Model, Said};
-use random::{Dice, Worlds, input, later, policy};
+use model::{EngineEffects, Model};
+use random::{PolicyChoices, Rng, input, next_time, policy};
 
 const START: Instant = Instant::from_nanos(1_000_000_000_000);
 
-/// What the worlds of one test leave out, so that the order of what happens within a step is nobody's to say.
+/// Features that the runs of one test leave out, so that the order of changes within a step doesn't matter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Without {
-    /// Nothing that was charged is given back: virtual time never returns.
+    /// No charge is refunded, so virtual time never goes back.
     Refunds,
-    /// Nobody waits for some endpoints only, nor for a limit of his own.
+    /// No request waits for particular endpoints or for a limit of its flow.
     Lanes,
 }
 
-fn worlds(disciplines: &[Discipline]) -> Worlds {
-    Worlds {
+fn policy_choices(disciplines: &[Discipline]) -> PolicyChoices {
+    PolicyChoices {
         disciplines: disciplines.to_vec(),
         dynamo: false,
         identities: false,
-        ..Worlds::all()
+        ..PolicyChoices::all()
     }
 }
 
-fn drawn(dice: &mut Dice, worlds: &Worlds, without: Without) -> Policy {
-    let mut policy = policy(dice, worlds);
-    if dice.percent(70) {
-        // Long queues: it is who goes next that matters there.
+fn random_policy(rng: &mut Rng, policy_choices: &PolicyChoices, without: Without) -> Policy {
+    let mut policy = policy(rng, policy_choices);
+    if rng.percent(70) {
+        // Long queues, because the order of dispatch matters here.
         policy.queue.enabled = true;
         policy.queue.admit = Admit::All;
         policy.queue.total_capacity = 60;
@@ -58,26 +59,26 @@ fn drawn(dice: &mut Dice, worlds: &Worlds, without: Without) -> Policy {
     policy
 }
 
-/// One that `now` may be changed to without building the tree anew.
-fn changed(now: &Policy, mut to: Policy) -> Policy {
-    to.bands = now.bands.clone();
-    to.per_model = now.per_model;
-    to.classes.clone_from(&now.classes);
-    to.order = now.order;
-    to.usage_window = now.usage_window;
-    to.flows.discipline = now.flows.discipline;
-    to.flows.cost = now.flows.cost;
-    to.flows.max_in_flight = now.flows.max_in_flight;
-    to.flows.max_in_flight_per_endpoint = now.flows.max_in_flight_per_endpoint;
-    if now.gate == Gate::Manual || to.gate == Gate::Manual {
-        to.gate = now.gate;
+/// `next` with all settings of `current` that can't change without rebuilding the tree.
+fn without_rebuild(current: &Policy, mut next: Policy) -> Policy {
+    next.bands = current.bands.clone();
+    next.per_model = current.per_model;
+    next.classes.clone_from(&current.classes);
+    next.order = current.order;
+    next.usage_window = current.usage_window;
+    next.flows.discipline = current.flows.discipline;
+    next.flows.cost = current.flows.cost;
+    next.flows.max_in_flight = current.flows.max_in_flight;
+    next.flows.max_in_flight_per_endpoint = current.flows.max_in_flight_per_endpoint;
+    if current.gate == Gate::Manual || next.gate == Gate::Manual {
+        next.gate = current.gate;
     }
-    to
+    next
 }
 
-fn tamed(input: Input, policy: &Policy, without: Without) -> Option<Input> {
+fn restrict_input(input: Input, policy: &Policy, without: Without) -> Option<Input> {
     Some(match (without, input) {
-        (_, Input::Policy(to)) => Input::Policy(Box::new(changed(policy, *to))),
+        (_, Input::Policy(next)) => Input::Policy(Box::new(without_rebuild(policy, *next))),
         (Without::Refunds, Input::Requeue(_)) => return None,
         (
             Without::Refunds,
@@ -105,7 +106,7 @@ fn tamed(input: Input, policy: &Policy, without: Without) -> Option<Input> {
                 endpoint,
             },
         ) => {
-            // It may be requeued.
+            // It may be requeued later.
             request.eligible = None;
             Input::Adopt { request, endpoint }
         }
@@ -121,20 +122,28 @@ struct Pair {
 }
 
 impl Pair {
-    fn say(&mut self, now: Instant, input: Option<Input>) -> Result<(), TestCaseError> {
-        let mut said = [&mut self.engine, &mut self.twin].map(|engine| {
+    fn handle(&mut self, now: Instant, input: Option<Input>) -> Result<(), TestCaseError> {
+        let mut effects = [&mut self.engine, &mut self.twin].map(|engine| {
             match input.clone() {
                 Some(input) => engine.handle(now, input),
                 None => engine.handle_timeout(now),
             }
             std::iter::from_fn(|| engine.poll_effect()).collect::<Vec<_>>()
         });
-        prop_assert_eq!(&said[0], &said[1], "the same seed and inputs, but other effects");
-        let mut said = Said(std::mem::take(&mut said[0]).into());
+        prop_assert_eq!(
+            &effects[0],
+            &effects[1],
+            "the same seed and inputs gave different effects"
+        );
+        let mut effects = EngineEffects(std::mem::take(&mut effects[0]).into());
         self.engine.audit().expect("all invariants hold");
         let (engine, model) = (&self.engine, &mut self.model);
-        model.step(now, input, &mut said);
-        prop_assert_eq!(said.0.front(), None, "the engine said too much");
+        model.step(now, input, &mut effects);
+        prop_assert_eq!(
+            effects.0.front(),
+            None,
+            "the engine has effects that the model doesn't expect"
+        );
         prop_assert_eq!(engine.poll_timeout(), model.timeout());
         prop_assert_eq!(engine.stock(), model.stock());
         let snapshot = engine.snapshot();
@@ -158,37 +167,37 @@ impl Pair {
     }
 }
 
-/// Steps are drawn each from a seed of its own, so that a failing run can be cut short.
+/// Each step has a separate seed, so that a failing run can be shortened.
 fn run(disciplines: &[Discipline], without: Without, seed: u64, steps: &[u64]) -> Result<(), TestCaseError> {
-    let mut dice = Dice::new(seed);
-    let worlds = worlds(disciplines);
-    let policy = drawn(&mut dice, &worlds, without);
+    let mut rng = Rng::new(seed);
+    let policy_choices = policy_choices(disciplines);
+    let policy = random_policy(&mut rng, &policy_choices, without);
     let mut pair = Pair {
         engine: Engine::new(policy.clone(), seed, START),
         twin: Engine::new(policy.clone(), seed, START),
         model: Model::new(policy, START),
     };
-    for id in 1..=dice.below(5) as u32 {
+    for id in 1..=rng.below(5) as u32 {
         let (id, state) = (EndpointId(id), EndpointState::default());
-        pair.say(START, Some(Input::Endpoint { id, state }))?;
+        pair.handle(START, Some(Input::Endpoint { id, state }))?;
     }
-    if dice.percent(90) {
-        pair.say(START, Some(Input::Ready))?;
+    if rng.percent(90) {
+        pair.handle(START, Some(Input::Ready))?;
     }
     let mut now = START;
     for &step in steps {
-        let mut dice = Dice::new(step);
-        now = later(&mut dice, now);
+        let mut rng = Rng::new(step);
+        now = next_time(&mut rng, now);
         let live: Vec<RequestId> = pair.model.items.iter().map(|item| item.id).collect();
-        let next = input(&mut dice, now, &worlds, |dice, new| {
-            if new || live.is_empty() || dice.percent(10) {
-                RequestId(dice.below(1_000))
+        let next = input(&mut rng, now, &policy_choices, |rng, new| {
+            if new || live.is_empty() || rng.percent(10) {
+                RequestId(rng.below(1_000))
             } else {
-                dice.one(&live)
+                rng.choose(&live)
             }
         });
-        let next = next.and_then(|input| tamed(input, &pair.model.policy, without));
-        pair.say(now, next)?;
+        let next = next.and_then(|input| restrict_input(input, &pair.model.policy, without));
+        pair.handle(now, next)?;
     }
     Ok(())
 }
@@ -197,7 +206,7 @@ fn steps() -> impl Strategy<Value = Vec<u64>> {
     prop::collection::vec(any::<u64>().no_shrink(), 1..200)
 }
 
-/// Those whose virtual time, or none, depends on nothing but the order of steps.
+/// Disciplines without virtual time, and those in which it depends only on the order of steps.
 const EXACT: [Discipline; 5] = [
     Discipline::Wfq,
     Discipline::Usage,
@@ -210,25 +219,28 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(512))]
 
     #[test]
-    fn same_inputs_same_effects(seed in any::<u64>().no_shrink(), steps in steps()) {
+    fn engine_and_model_have_the_same_effects(seed in any::<u64>().no_shrink(), steps in steps()) {
         run(&EXACT, Without::Refunds, seed, &steps)?;
     }
 
     #[test]
-    fn same_inputs_same_effects_with_refunds(seed in any::<u64>().no_shrink(), steps in steps()) {
+    fn engine_and_model_have_the_same_effects_with_refunds(seed in any::<u64>().no_shrink(), steps in steps()) {
         run(&Discipline::ALL, Without::Lanes, seed, &steps)?;
     }
 }
 
 #[test]
-fn a_change_keeps_what_makes_the_tree() {
-    let mut dice = Dice::new(1);
-    let worlds = worlds(&Discipline::ALL);
-    let (from, to) = (policy(&mut dice, &worlds), policy(&mut dice, &worlds));
-    let kept = changed(&from, to);
+fn a_policy_change_keeps_the_settings_of_the_tree() {
+    let mut rng = Rng::new(1);
+    let policy_choices = policy_choices(&Discipline::ALL);
+    let (first, second) = (
+        policy(&mut rng, &policy_choices),
+        policy(&mut rng, &policy_choices),
+    );
+    let kept = without_rebuild(&first, second);
     assert_eq!(
         discriminant(&kept.flows.discipline),
-        discriminant(&from.flows.discipline)
+        discriminant(&first.flows.discipline)
     );
-    assert_eq!(kept.classes, from.classes);
+    assert_eq!(kept.classes, first.classes);
 }

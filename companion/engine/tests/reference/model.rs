@@ -1,43 +1,44 @@
-//! The engine's rules once more, slow and obvious: one list of requests, and everything else counted from it, or
-//! done one step at a time.
+//! A slow and obvious implementation of the engine's rules: one list of requests; everything else is counted from it
+//! or done one step at a time.
 //!
-//! It leaves to the engine what is left to chance: which of the least loaded endpoints, and how much jitter. It
-//! reads those from the effect in question, having checked that they are allowed. It learns nothing, so prompts
-//! come counted and outputs expected. Of a policy it takes on what doesn't build the tree anew.
+//! The engine makes two random choices: among the least loaded endpoints, and the jitter of retry-after. The model
+//! reads them from the engine's effects after checking that they are allowed. The model learns nothing, so prompts
+//! come with a token count and outputs with an expectation. It supports policy changes that don't rebuild the tree.
 
 #![expect(unreachable_pub, reason = "a module of one test")]
 
-mod arriving;
+mod arrival;
 mod budgets;
-mod ending;
-mod going;
+mod completion;
+mod dispatch;
+mod drr_ring;
+mod endpoints;
+mod engine_effects;
 mod limits;
-mod looking;
-mod ring;
-mod said;
+mod queries;
 mod scores;
-mod servers;
-mod tags;
+mod virtual_time;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use penstock_engine::input::{Band, EndpointState};
+use penstock_engine::input::{Band, EndpointState, Relisted};
 use penstock_engine::policy::{BandMode, Class, CostUnit, Discipline, Gate};
 use penstock_engine::{Budget, Effect, EndpointId, Input, Instant, Outcome, Policy, RequestId};
 
-use ring::{Ring, Taken};
-pub use said::Said;
-use scores::Seen;
-use tags::Tags;
+use drr_ring::{DrrRing, Taken};
+pub use engine_effects::EngineEffects;
+use scores::ScorerInputs;
+use virtual_time::VirtualTime;
 
 const BANDS: [Band; 3] = [Band::Critical, Band::Default, Band::Sheddable];
 
-/// Where classes share: a band and, if every model has its own, a model.
+/// The node that divides service among classes: a band and, with a tree per model, a model.
 type Tree = (Band, Box<str>);
-/// Where flows share: a tree and a class.
+/// The node that divides service among flows: a tree and a class.
 type Leaf = (Tree, usize);
 
+/// A request, waiting or running.
 #[derive(Clone, Debug)]
 pub struct Item {
     pub id: RequestId,
@@ -45,7 +46,7 @@ pub struct Item {
     /// The fairness identity.
     pub name: Box<str>,
     pub model: Box<str>,
-    /// What its server runs.
+    /// The model that the endpoint runs.
     target: Box<str>,
     class: usize,
     pub arrived: Instant,
@@ -65,6 +66,7 @@ pub struct Item {
     pub running: Option<Running>,
 }
 
+/// The state of a running request.
 #[derive(Clone, Copy, Debug)]
 pub struct Running {
     endpoint: EndpointId,
@@ -72,13 +74,13 @@ pub struct Running {
     weight: f64,
     unit: CostUnit,
     outcome: Outcome,
-    /// Its cost, once that is settled.
+    /// The real cost, once settled.
     settled: Option<u64>,
-    /// Tokens of its stock, and of these what is prefilled.
+    /// Total tokens in the stock; `output` and `prefill` are parts of them.
     tokens: u64,
     output: u64,
     prefill: u64,
-    /// In the rings of bands, models, classes and flows.
+    /// Deficit taken from the rings of bands, models, classes and flows.
     taken: [Taken; 4],
 }
 
@@ -86,22 +88,22 @@ pub struct Running {
 #[derive(Clone, Copy, Debug)]
 struct Server {
     state: EndpointState,
-    /// Healthy, and not marked down.
+    /// Healthy and not marked down.
     ready: bool,
-    /// It starts slowly when it is ready again.
+    /// The endpoint has a slow start when it becomes ready again.
     slowly: bool,
-    /// Requests at a time, and served since it was so many.
+    /// Slow start: the current limit, and the requests served since it was reached.
     ramp: Option<(u64, u64)>,
     foreign: u64,
     budget: Option<Budget>,
     down: Option<Instant>,
-    /// Back from that, and nothing was served there since.
+    /// Returned after being marked down, with no request served since.
     probed: bool,
-    /// How often that was since something was served there.
+    /// Times marked down since a request was last served.
     times: u32,
 }
 
-/// What one flow used of one model.
+/// Usage of one model by one flow.
 #[derive(Clone, Debug)]
 struct Used {
     leaf: Leaf,
@@ -119,36 +121,37 @@ pub struct Model {
     draining: bool,
     pub items: Vec<Item>,
     classes: Vec<Class>,
-    band_ring: Option<Ring<Band>>,
-    model_rings: BTreeMap<Band, Ring<Box<str>>>,
-    class_rings: BTreeMap<Tree, Ring<usize>>,
-    flow_rings: BTreeMap<Leaf, Ring<Box<str>>>,
-    tags: BTreeMap<Leaf, Tags>,
+    band_ring: Option<DrrRing<Band>>,
+    model_rings: BTreeMap<Band, DrrRing<Box<str>>>,
+    class_rings: BTreeMap<Tree, DrrRing<usize>>,
+    flow_rings: BTreeMap<Leaf, DrrRing<Box<str>>>,
+    virtual_times: BTreeMap<Leaf, VirtualTime>,
     used: Vec<Used>,
-    /// Flows that the engine remembers, and the order in which their identities are preempted.
+    /// Flows that the engine keeps state for.
     nodes: BTreeSet<(Leaf, Box<str>)>,
-    turns: BTreeMap<(Band, Box<str>), (u64, u64)>,
+    /// For displacement: when each identity was last preempted, and its order of creation.
+    preemption_order: BTreeMap<(Band, Box<str>), (u64, u64)>,
     endpoints: BTreeMap<EndpointId, Server>,
-    seen: Seen,
-    /// What failed where, of those that were ready and not probed, since they were last marked down.
+    scorer_inputs: ScorerInputs,
+    /// Failures at ready, unprobed endpoints since they were last marked down.
     failed: Vec<(EndpointId, RequestId, Instant)>,
     first_listed: Option<Instant>,
     ready_since: Option<Instant>,
-    /// Of the bucket of `max_rate`, in 1e-18, as of when.
+    /// Level of the `max_rate` bucket in 1e-18 requests, and the time it was computed.
     rate: (u128, Instant),
     outages: i128,
     out_since: Option<Instant>,
     sequence: u64,
-    born: u64,
+    flows_created: u64,
     preemptions: u64,
     pub arrivals: u64,
     pub outcomes: BTreeMap<(Band, Outcome), u64>,
     saturated: u64,
     completions: Vec<u64>,
-    /// Endpoints where only who doesn't fit there yet goes.
+    /// Endpoints set aside for a large request that doesn't fit there yet.
     aside: BTreeSet<EndpointId>,
-    /// Classes of which nothing may go in this step.
-    held: Vec<Box<str>>,
+    /// Classes blocked in this step.
+    blocked_classes: Vec<Box<str>>,
 }
 
 impl Model {
@@ -165,12 +168,12 @@ impl Model {
             model_rings: BTreeMap::new(),
             class_rings: BTreeMap::new(),
             flow_rings: BTreeMap::new(),
-            tags: BTreeMap::new(),
+            virtual_times: BTreeMap::new(),
             used: Vec::new(),
             nodes: BTreeSet::new(),
-            turns: BTreeMap::new(),
+            preemption_order: BTreeMap::new(),
             endpoints: BTreeMap::new(),
-            seen: Seen::default(),
+            scorer_inputs: ScorerInputs::default(),
             failed: Vec::new(),
             first_listed: None,
             ready_since: None,
@@ -178,176 +181,143 @@ impl Model {
             outages: 0,
             out_since: Some(now),
             sequence: 0,
-            born: 0,
+            flows_created: 0,
             preemptions: 0,
             arrivals: 0,
             outcomes: BTreeMap::new(),
             saturated: 0,
             completions: Vec::new(),
             aside: BTreeSet::new(),
-            held: Vec::new(),
+            blocked_classes: Vec::new(),
             policy,
         };
         if let BandMode::Weighted(_) = model.policy.bands.mode {
             let bands = BANDS.map(|band| (band, model.band_quantum(band)));
-            model.band_ring = Some(Ring::fixed(bands));
+            model.band_ring = Some(DrrRing::fixed(bands));
         }
         model.rate.0 = model.rate_capacity();
         model
     }
 
-    pub fn step(&mut self, now: Instant, input: Option<Input>, said: &mut Said) {
+    pub fn step(&mut self, now: Instant, input: Option<Input>, effects: &mut EngineEffects) {
         let now = now.max(self.now);
         if self.is_saturated() {
             self.saturated += now.as_nanos() - self.now.as_nanos();
         }
         let was_saturated = self.is_saturated();
         self.now = now;
-        self.forget_used();
-        self.bring_back();
-        let manual = |model: &Self| model.policy.gate == Gate::Manual;
-        if !manual(self) || input.is_none() {
-            self.expire(said);
+        self.expire_usage();
+        self.end_ejections();
+        let is_manual = |model: &Self| model.policy.gate == Gate::Manual;
+        if !is_manual(self) || input.is_none() {
+            self.expire(effects);
         }
         if let Some(input) = input {
-            self.take(input, was_saturated, said);
-            if !manual(self) {
-                self.expire(said);
+            self.apply(input, was_saturated, effects);
+            if !is_manual(self) {
+                self.expire(effects);
             }
         }
-        if !manual(self) {
-            self.dispatch_all(said);
+        if !is_manual(self) {
+            self.dispatch_all(effects);
         }
     }
 
-    fn dispatch_all(&mut self, said: &mut Said) {
+    fn dispatch_all(&mut self, effects: &mut EngineEffects) {
         if self.by_budget() {
-            self.dispatch_fitting(said);
+            self.dispatch_by_budget(effects);
             return;
         }
         while self.may_dispatch() && self.has_rate() {
             let Some(id) = self.next() else { break };
-            self.dispatch(id, said);
+            self.dispatch(id, effects);
         }
     }
 
-    fn take(&mut self, input: Input, was_saturated: bool, said: &mut Said) {
+    fn apply(&mut self, input: Input, was_saturated: bool, effects: &mut EngineEffects) {
         match input {
-            Input::Register(request) => self.register(request, said),
+            Input::Register(request) => self.register(request, effects),
             Input::Resume(request) => {
-                if let Some(item) = self.arrive(request, said) {
+                if let Some(item) = self.arrive(request, effects) {
                     self.wait(item);
                 }
             }
             Input::Adopt { request, endpoint } => self.adopt(request, endpoint),
-            Input::Cancel(id) => {
-                if let Some(item) = self.find(id).filter(|item| item.running.is_none()).cloned() {
-                    self.leave(id);
-                    self.count(item.band, Outcome::Cancelled);
-                    said.expect(Effect::Cancelled {
-                        id,
-                        waited: self.now.since(item.arrived),
-                    });
-                }
-            }
             Input::ModelRemoved(id) => {
                 if self.find(id).is_some_and(|item| item.running.is_none()) {
-                    self.refuse_waiting(id, Outcome::RejectedInvalid, said);
+                    self.reject_waiting(id, Outcome::RejectedInvalid, effects);
                 }
             }
             Input::Amend(amended) => {
-                self.amend(&amended, said);
-                self.notice();
+                self.amend(&amended, effects);
+                self.refresh_backlogs();
             }
-            Input::Relist(relisted) => {
-                for id in &relisted.removed {
-                    self.endpoints.remove(id);
-                    self.lose();
-                    self.failed.retain(|failed| failed.0 != *id);
-                }
-                for (id, state) in &relisted.listed {
-                    self.list(*id, *state);
-                    self.lose();
-                }
-                self.note_outage();
-                for amended in &relisted.amended {
-                    self.amend(amended, said);
-                }
-                self.notice();
+            Input::Completed { id, service } => self.complete(id, service, was_saturated, effects),
+            Input::Settle { id, service } if self.policy.gate == Gate::Manual => {
+                self.complete(id, service, was_saturated, effects);
             }
+            Input::Settle { id, service } => self.settle(id, service),
+            Input::Requeue(id) => self.requeue(id, effects),
+            Input::Suspend(id) => self.suspend(id, true),
+            Input::Continue(id) => self.suspend(id, false),
+            Input::PastUsage(past) => self.add_past_usage(past),
+            Input::Ready => {
+                self.ready = true;
+                self.ready_since.get_or_insert(self.now);
+            }
+            Input::Cancel(id) => self.cancel(id, effects),
+            Input::Dispatch { blocked } => self.dispatch_manually(blocked, effects),
+            Input::Policy(policy) => self.change_policy(*policy),
+            Input::Drain(draining) => self.drain(draining, effects),
+            input @ (Input::Relist(_)
+            | Input::Sent { .. }
+            | Input::Endpoint { .. }
+            | Input::EndpointRemoved(_)
+            | Input::Failed { .. }
+            | Input::ServerStats { .. }
+            | Input::Load { .. }
+            | Input::Budget { .. }) => self.apply_to_endpoints(input, effects),
+        }
+    }
+
+    /// Applies an input about endpoints.
+    fn apply_to_endpoints(&mut self, input: Input, effects: &mut EngineEffects) {
+        match input {
+            Input::Relist(relisted) => self.relist(&relisted, effects),
             Input::Sent { id, endpoint } => {
                 let runs = self
                     .running_mut(id)
                     .filter(|running| running.endpoint != endpoint);
                 if let Some(running) = runs {
                     running.endpoint = endpoint;
-                    self.computes(id, endpoint);
+                    self.record_prefix(id, endpoint);
                 }
-                self.notice();
+                self.refresh_backlogs();
             }
-            Input::Completed { id, service } => self.complete(id, service, was_saturated, said),
-            Input::Settle { id, service } if self.policy.gate == Gate::Manual => {
-                self.complete(id, service, was_saturated, said);
-            }
-            Input::Settle { id, service } => self.settle(id, service),
-            Input::Dispatch { blocked } => {
-                if self.policy.gate == Gate::Manual && self.ready {
-                    self.held = blocked;
-                    if let Some(id) = self.next() {
-                        self.dispatch(id, said);
-                    }
-                    self.held.clear();
-                }
-            }
-            Input::Requeue(id) => self.requeue(id, said),
             Input::Endpoint { id, state } => {
                 self.list(id, state);
-                self.lose();
-                self.note_outage();
+                self.discard_lost_state();
+                self.update_outage();
             }
             Input::EndpointRemoved(id) => {
                 self.endpoints.remove(&id);
-                self.lose();
+                self.discard_lost_state();
                 self.failed.retain(|failed| failed.0 != id);
-                self.note_outage();
+                self.update_outage();
             }
             Input::Failed { id, endpoint } => {
                 self.fail(id, endpoint);
-                self.lose();
+                self.discard_lost_state();
             }
             Input::ServerStats { id, stats } => {
                 if self.endpoints.contains_key(&id) {
-                    self.seen.stats.insert(id, stats);
+                    self.scorer_inputs.stats.insert(id, stats);
                 }
             }
-            Input::Suspend(id) => self.suspend(id, true),
-            Input::Continue(id) => self.suspend(id, false),
             Input::Load { id, running } => {
                 let stock = self.runs_at(id).count() as u64;
                 if let Some(server) = self.endpoints.get_mut(&id) {
                     server.foreign = running.unwrap_or(0).saturating_sub(stock);
-                }
-            }
-            Input::Policy(policy) => {
-                self.fill_rate();
-                let had_rate = self.policy.queue.max_rate.is_some();
-                self.set_free();
-                self.policy = *policy;
-                let capacity = self.rate_capacity();
-                self.rate.0 = if had_rate {
-                    self.rate.0.min(capacity)
-                } else {
-                    capacity
-                };
-                self.end_slow_starts();
-                self.notice();
-            }
-            Input::Drain(draining) => {
-                self.draining = draining;
-                let mut waiting: Vec<Item> = self.waiting().cloned().collect();
-                waiting.sort_by_key(|item| (item.arrived, item.sequence));
-                for item in waiting.into_iter().filter(|_| draining) {
-                    self.refuse_waiting(item.id, Outcome::ShuttingDown, said);
                 }
             }
             Input::Budget { id, budget } => {
@@ -356,11 +326,70 @@ impl Model {
                 }
                 self.end_slow_starts();
             }
-            Input::PastUsage(past) => self.take_used(past),
-            Input::Ready => {
-                self.ready = true;
-                self.ready_since.get_or_insert(self.now);
+            _ => unreachable!("only inputs about endpoints come here"),
+        }
+    }
+
+    fn relist(&mut self, relisted: &Relisted, effects: &mut EngineEffects) {
+        for id in &relisted.removed {
+            self.endpoints.remove(id);
+            self.discard_lost_state();
+            self.failed.retain(|failed| failed.0 != *id);
+        }
+        for (id, state) in &relisted.listed {
+            self.list(*id, *state);
+            self.discard_lost_state();
+        }
+        self.update_outage();
+        for amended in &relisted.amended {
+            self.amend(amended, effects);
+        }
+        self.refresh_backlogs();
+    }
+
+    fn cancel(&mut self, id: RequestId, effects: &mut EngineEffects) {
+        if let Some(item) = self.find(id).filter(|item| item.running.is_none()).cloned() {
+            self.remove_waiting(id);
+            self.count(item.band, Outcome::Cancelled);
+            effects.expect_next(Effect::Cancelled {
+                id,
+                waited: self.now.since(item.arrived),
+            });
+        }
+    }
+
+    /// Under a manual gate: dispatches the next request that is not of a blocked class.
+    fn dispatch_manually(&mut self, blocked: Vec<Box<str>>, effects: &mut EngineEffects) {
+        if self.policy.gate == Gate::Manual && self.ready {
+            self.blocked_classes = blocked;
+            if let Some(id) = self.next() {
+                self.dispatch(id, effects);
             }
+            self.blocked_classes.clear();
+        }
+    }
+
+    fn change_policy(&mut self, policy: Policy) {
+        self.fill_rate();
+        let had_rate = self.policy.queue.max_rate.is_some();
+        self.clear_aside();
+        self.policy = policy;
+        let capacity = self.rate_capacity();
+        self.rate.0 = if had_rate {
+            self.rate.0.min(capacity)
+        } else {
+            capacity
+        };
+        self.end_slow_starts();
+        self.refresh_backlogs();
+    }
+
+    fn drain(&mut self, draining: bool, effects: &mut EngineEffects) {
+        self.draining = draining;
+        let mut waiting: Vec<Item> = self.waiting().cloned().collect();
+        waiting.sort_by_key(|item| (item.arrived, item.sequence));
+        for item in waiting.into_iter().filter(|_| draining) {
+            self.reject_waiting(item.id, Outcome::ShuttingDown, effects);
         }
     }
 

@@ -1,4 +1,4 @@
-//! Engines whose gate a model of the servers sets.
+//! Helpers for the `auto` gate, which bounds each endpoint by a budget.
 
 use penstock_engine::input::{Band, Prompt};
 use penstock_engine::policy::Gate;
@@ -15,7 +15,8 @@ pub fn auto(initial: u64) -> Policy {
     }
 }
 
-/// 10 ms and 1 ms per token processed: a request of 100 and 50 tokens adds 3 ms. Residents cost nothing.
+/// A budget of 10 ms an iteration and 1 ms per processed token, so that a request of 100 and 50 tokens adds 3 ms.
+/// Resident tokens cost nothing.
 pub fn budget(iteration_ms_max: f64) -> Budget {
     Budget {
         alpha_ms: 10.0,
@@ -31,24 +32,24 @@ pub fn budget(iteration_ms_max: f64) -> Budget {
     }
 }
 
-pub fn allow(bench: &mut Bench, id: u32, budget: Option<Budget>) -> Vec<Said> {
-    bench.say(Input::Budget {
+pub fn set_budget(harness: &mut Harness, id: u32, budget: Option<Budget>) -> Vec<ShortEffect> {
+    harness.handle(Input::Budget {
         id: EndpointId(id),
         budget,
     })
 }
 
-/// Endpoints from 1 on with these budgets, and a gate of 8 for those without.
-pub fn bench(budgets: &[Budget]) -> Bench {
-    bench_of(auto(8), budgets)
+/// An engine with these budgets at endpoints 1 and up, and a gate of 8 requests for endpoints without one.
+pub fn harness(budgets: &[Budget]) -> Harness {
+    harness_with_policy(auto(8), budgets)
 }
 
-pub fn bench_of(policy: Policy, budgets: &[Budget]) -> Bench {
-    let mut bench = Bench::new(policy, budgets.len() as u32);
+pub fn harness_with_policy(policy: Policy, budgets: &[Budget]) -> Harness {
+    let mut harness = Harness::new(policy, budgets.len() as u32);
     for (id, budget) in (1..).zip(budgets) {
-        assert_eq!(allow(&mut bench, id, Some(*budget)), []);
+        assert_eq!(set_budget(&mut harness, id, Some(*budget)), []);
     }
-    bench
+    harness
 }
 
 pub fn sized(id: u64, prompt: u64, output: u64) -> Request {
@@ -59,6 +60,6 @@ pub fn sized(id: u64, prompt: u64, output: u64) -> Request {
     }
 }
 
-pub fn send(bench: &mut Bench, request: Request) -> Vec<Said> {
-    bench.say(Input::Register(request))
+pub fn send(harness: &mut Harness, request: Request) -> Vec<ShortEffect> {
+    harness.handle(Input::Register(request))
 }

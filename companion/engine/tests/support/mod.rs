@@ -1,8 +1,8 @@
-//! What the engine's tests have in common: short ways to say things, and a check after every step.
+//! Helpers that the engine's tests share: short constructors, and an engine that is audited after every step.
 #![expect(
     dead_code,
     unreachable_pub,
-    reason = "each test binary includes it and uses a part of it"
+    reason = "each test binary includes this module and uses a part of it"
 )]
 
 pub mod budgets;
@@ -16,11 +16,11 @@ use penstock_engine::{Effect, EndpointId, Engine, Input, Instant, Outcome, Polic
 
 pub const SECOND: u64 = 1_000_000_000;
 
-pub fn at(seconds: f64) -> Instant {
+pub fn time(seconds: f64) -> Instant {
     Instant::from_nanos((seconds * 1e9) as u64)
 }
 
-/// The contract's defaults, but costs by request: what a test doesn't say shouldn't matter to it.
+/// The default policy, except that costs count requests and the gate has two requests per endpoint.
 pub fn policy() -> Policy {
     Policy {
         gate: gate(2, 2),
@@ -32,7 +32,7 @@ pub fn policy() -> Policy {
     }
 }
 
-/// Whole requests per endpoint.
+/// A gate with these bounds in requests per endpoint.
 pub fn gate(lower: u64, upper: u64) -> Gate {
     Gate::Bounded {
         unit: StockUnit::Requests,
@@ -54,14 +54,14 @@ pub fn request(id: u64, flow: &str, band: Band) -> Request {
     }
 }
 
-pub fn only(mut request: Request, endpoints: &[u32]) -> Request {
+pub fn restricted(mut request: Request, endpoints: &[u32]) -> Request {
     request.eligible = Some(endpoints.iter().copied().map(EndpointId).collect());
     request
 }
 
-/// What an effect says, short: `e` is the first endpoint.
+/// An effect in short form, with its request and the first granted endpoint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Said {
+pub enum ShortEffect {
     Bypassed(u64, u32),
     Dispatched(u64, u32),
     Rejected(u64, Outcome),
@@ -69,7 +69,7 @@ pub enum Said {
     Settled(u64, u64),
 }
 
-pub fn short(effect: &Effect) -> Said {
+pub fn shorten(effect: &Effect) -> ShortEffect {
     match effect {
         Effect::Grant {
             id,
@@ -79,7 +79,7 @@ pub fn short(effect: &Effect) -> Said {
             ..
         } => {
             assert_eq!(*waited, Duration::ZERO);
-            Said::Bypassed(id.0, endpoints[0].0)
+            ShortEffect::Bypassed(id.0, endpoints[0].0)
         }
         Effect::Grant {
             id,
@@ -88,7 +88,7 @@ pub fn short(effect: &Effect) -> Said {
             ..
         } => {
             assert_eq!(*outcome, Outcome::Dispatched);
-            Said::Dispatched(id.0, endpoints[0].0)
+            ShortEffect::Dispatched(id.0, endpoints[0].0)
         }
         Effect::Reject {
             id,
@@ -96,79 +96,81 @@ pub fn short(effect: &Effect) -> Said {
             retry_after,
             ..
         } => {
-            let retry_after = retry_after.expect("every refusal of a queue says when to try again");
+            let retry_after = retry_after.expect("a rejection has a retry-after");
             assert!((1..=120).contains(&retry_after.as_secs()), "{retry_after:?}");
-            Said::Rejected(id.0, *outcome)
+            ShortEffect::Rejected(id.0, *outcome)
         }
-        Effect::Cancelled { id, .. } => Said::Cancelled(id.0),
-        Effect::Traced { .. } | Effect::UsageSettled { .. } => unreachable!("nobody asked for it"),
-        Effect::Settled { id, cost, .. } => Said::Settled(id.0, cost.0),
+        Effect::Cancelled { id, .. } => ShortEffect::Cancelled(id.0),
+        Effect::Traced { .. } | Effect::UsageSettled { .. } => {
+            unreachable!("tracing and usage reports are off")
+        }
+        Effect::Settled { id, cost, .. } => ShortEffect::Settled(id.0, cost.0),
     }
 }
 
 /// An engine that is audited after every step.
-pub struct Bench {
+pub struct Harness {
     pub engine: Engine,
     pub now: Instant,
 }
 
-impl Bench {
-    /// With endpoints 1 to `endpoints`, ready at time 0.
+impl Harness {
+    /// An engine with endpoints 1 to `endpoints`, ready at time 0.
     pub fn new(policy: Policy, endpoints: u32) -> Self {
-        let mut bench = Self {
+        let mut harness = Self {
             engine: Engine::new(policy, 7, Instant::ZERO),
             now: Instant::ZERO,
         };
         for id in 1..=endpoints {
-            bench.endpoint(id, true);
+            harness.endpoint(id, true);
         }
-        assert_eq!(bench.say(Input::Ready), []);
-        bench
+        assert_eq!(harness.handle(Input::Ready), []);
+        harness
     }
 
-    pub fn at(&mut self, seconds: f64) -> &mut Self {
-        self.now = at(seconds);
+    pub fn advance_to(&mut self, seconds: f64) -> &mut Self {
+        self.now = time(seconds);
         self
     }
 
-    /// Every effect of `input`, in full.
+    /// All effects of `input`, in full.
     pub fn effects(&mut self, input: Input) -> Vec<Effect> {
         self.engine.handle(self.now, input);
-        self.drained()
+        self.audited_effects()
     }
 
-    pub fn say(&mut self, input: Input) -> Vec<Said> {
-        self.effects(input).iter().map(short).collect()
+    pub fn handle(&mut self, input: Input) -> Vec<ShortEffect> {
+        self.effects(input).iter().map(shorten).collect()
     }
 
-    pub fn wait(&mut self) -> Vec<Said> {
+    pub fn handle_timeout(&mut self) -> Vec<ShortEffect> {
         self.engine.handle_timeout(self.now);
-        self.drained().iter().map(short).collect()
+        self.audited_effects().iter().map(shorten).collect()
     }
 
-    pub fn register(&mut self, id: u64, flow: &str, band: Band) -> Vec<Said> {
-        self.say(Input::Register(request(id, flow, band)))
+    pub fn register(&mut self, id: u64, flow: &str, band: Band) -> Vec<ShortEffect> {
+        self.handle(Input::Register(request(id, flow, band)))
     }
 
-    pub fn complete(&mut self, id: u64) -> Vec<Said> {
-        self.say(Input::Completed {
+    pub fn complete(&mut self, id: u64) -> Vec<ShortEffect> {
+        self.handle(Input::Completed {
             id: RequestId(id),
             service: Service::Served(Usage::default()),
         })
     }
 
-    pub fn endpoint(&mut self, id: u32, ready: bool) -> Vec<Said> {
+    pub fn endpoint(&mut self, id: u32, ready: bool) -> Vec<ShortEffect> {
         let state = EndpointState {
             ready,
             ..EndpointState::default()
         };
-        self.say(Input::Endpoint {
+        self.handle(Input::Endpoint {
             id: EndpointId(id),
             state,
         })
     }
 
-    fn drained(&mut self) -> Vec<Effect> {
+    fn audited_effects(&mut self) -> Vec<Effect> {
         self.engine.audit().expect("all invariants hold");
         std::iter::from_fn(|| self.engine.poll_effect()).collect()
     }
@@ -178,11 +180,39 @@ pub fn with_gate(gate: Gate) -> Policy {
     Policy { gate, ..policy() }
 }
 
-/// One endpoint that takes one at a time; request 1 of flow `x` runs there.
-pub fn busy() -> Bench {
+/// An engine with a changed policy and one endpoint that takes one request at a time; request 1 of flow `other` runs
+/// there.
+pub fn busy_with(change: impl FnOnce(&mut Policy)) -> Harness {
     let mut policy = policy();
     policy.gate = gate(1, 1);
-    let mut bench = Bench::new(policy, 1);
-    assert_eq!(bench.register(1, "x", Band::Critical), [Said::Bypassed(1, 1)]);
-    bench
+    change(&mut policy);
+    let mut harness = Harness::new(policy, 1);
+    assert_eq!(
+        harness.register(1, "other", Band::Default),
+        [ShortEffect::Bypassed(1, 1)]
+    );
+    harness
+}
+
+/// The bound of each endpoint.
+pub fn bounds(harness: &Harness) -> Vec<u64> {
+    let endpoints = harness.engine.snapshot().endpoints;
+    endpoints.iter().map(|endpoint| endpoint.bound).collect()
+}
+
+/// The stock of each endpoint.
+pub fn stocks(harness: &Harness) -> Vec<u64> {
+    let endpoints = harness.engine.snapshot().endpoints;
+    endpoints.iter().map(|endpoint| endpoint.stock).collect()
+}
+/// An engine with one endpoint that takes one request at a time; request 1 of flow `x` runs there.
+pub fn busy() -> Harness {
+    let mut policy = policy();
+    policy.gate = gate(1, 1);
+    let mut harness = Harness::new(policy, 1);
+    assert_eq!(
+        harness.register(1, "x", Band::Critical),
+        [ShortEffect::Bypassed(1, 1)]
+    );
+    harness
 }

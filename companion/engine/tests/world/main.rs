@@ -1,29 +1,30 @@
-//! A million random operations on small worlds of every policy, each audited, and held against a ledger that knows
-//! only what may not happen: an outcome twice or none, a grant after the end, stock over its bounds.
+//! A million random operations on small worlds with every policy. Each step is audited and compared with an
+//! independent checker of invariants: exactly one outcome for each request, no grant after its end, stock within its
+//! bounds.
 //!
-//! A world that fails prints its seed; `PENSTOCK_WORLD=<seed>` runs that one alone, step by step.
+//! A failing world prints its seed; `PENSTOCK_WORLD=<seed>` runs that world alone and prints each step.
 //! `PENSTOCK_MILLION=<n>` runs the n-th million instead of the first, which is 0.
 
 #[path = "../random/mod.rs"]
 mod random;
 
-mod ledger;
+mod invariants;
 
 use std::fmt::Debug;
 
 use penstock_engine::input::EndpointState;
 use penstock_engine::{EndpointId, Engine, Input, Instant, RequestId};
 
-use ledger::Ledger;
-use random::{Dice, Worlds, input, later, policy};
+use invariants::InvariantChecker;
+use random::{PolicyChoices, Rng, input, next_time, policy};
 
 const OPERATIONS: u64 = 1_000_000;
 const STEPS: u64 = 400;
-/// Tests that share the worlds: they run beside each other.
+/// Number of tests that divide the worlds, so that they run in parallel.
 const SHARES: u64 = 4;
 const START: Instant = Instant::from_nanos(1_000_000_000_000);
 
-/// Says which world it was when a test panics in it.
+/// Prints the seed of the world if a test panics in it.
 struct World(u64);
 
 impl Drop for World {
@@ -34,19 +35,19 @@ impl Drop for World {
     }
 }
 
-fn run(seed: u64, told: bool) -> u64 {
+fn run(seed: u64, verbose: bool) -> u64 {
     let _world = World(seed);
-    let mut dice = Dice::new(seed);
-    let worlds = Worlds::all();
-    let first = policy(&mut dice, &worlds);
+    let mut rng = Rng::new(seed);
+    let choices = PolicyChoices::all();
+    let first = policy(&mut rng, &choices);
     let mut engine = Engine::new(first.clone(), seed, START);
-    engine.trace(dice.percent(30));
-    engine.report_usage(dice.percent(30));
-    let mut ledger = Ledger::new(first);
+    engine.trace(rng.percent(30));
+    engine.report_usage(rng.percent(30));
+    let mut checker = InvariantChecker::new(first);
     let mut now = START;
     let mut digest = 0;
-    let mut say = |now: Instant, input: Option<Input>, ledger: &mut Ledger| {
-        if told {
+    let mut handle = |now: Instant, input: Option<Input>, checker: &mut InvariantChecker| {
+        if verbose {
             println!("{:>8} ms: {input:?}", now.since(START).as_millis());
         }
         match input.clone() {
@@ -54,70 +55,72 @@ fn run(seed: u64, told: bool) -> u64 {
             None => engine.handle_timeout(now),
         }
         let effects: Vec<_> = std::iter::from_fn(|| engine.poll_effect()).collect();
-        if told {
+        if verbose {
             effects
                 .iter()
                 .for_each(|effect| println!("             -> {effect:?}"));
         }
         engine.audit().expect("all invariants hold");
         digest = mixed(digest, &effects);
-        ledger.step(now, input, &effects, &engine);
+        checker.step(now, input, &effects, &engine);
     };
-    for id in 1..=dice.below(5) as u32 {
+    for id in 1..=rng.below(5) as u32 {
         let (id, state) = (EndpointId(id), EndpointState::default());
-        say(now, Some(Input::Endpoint { id, state }), &mut ledger);
+        handle(now, Some(Input::Endpoint { id, state }), &mut checker);
     }
-    if dice.percent(90) {
-        say(now, Some(Input::Ready), &mut ledger);
+    if rng.percent(90) {
+        handle(now, Some(Input::Ready), &mut checker);
     }
     let mut fresh = 0;
     for _ in 0..STEPS {
-        now = later(&mut dice, now);
-        let live: Vec<RequestId> = ledger.live().collect();
-        let next = input(&mut dice, now, &worlds, |dice, new| {
-            if live.is_empty() || dice.percent(if new { 95 } else { 3 }) {
+        now = next_time(&mut rng, now);
+        let live: Vec<RequestId> = checker.live().collect();
+        let next = input(&mut rng, now, &choices, |rng, new| {
+            if live.is_empty() || rng.percent(if new { 95 } else { 3 }) {
                 fresh += 1;
                 RequestId(fresh)
             } else {
-                dice.one(&live)
+                rng.choose(&live)
             }
         });
-        // Else it may be over, and anew, in one call.
-        let again = |id: &RequestId| live.contains(id);
-        if matches!(&next, Some(Input::Register(of) | Input::Resume(of) | Input::Adopt { request: of, .. }) if again(&of.id))
+        // First let requests expire, so that an id doesn't end and arrive anew within one step.
+        let is_live = |id: &RequestId| live.contains(id);
+        if let Some(Input::Register(request) | Input::Resume(request) | Input::Adopt { request, .. }) = &next
+            && is_live(&request.id)
         {
-            say(now, None, &mut ledger);
+            handle(now, None, &mut checker);
         }
-        say(now, next, &mut ledger);
+        handle(now, next, &mut checker);
     }
-    ledger.close(now, &mut say);
+    checker.close(now, &mut handle);
     digest
 }
 
-/// Of everything that was said, in order.
-fn mixed(digest: u64, said: &impl Debug) -> u64 {
-    format!("{said:?}").bytes().fold(digest, |digest, byte| {
+/// Adds the effects, in order, to the digest.
+fn mixed(digest: u64, effects: &impl Debug) -> u64 {
+    format!("{effects:?}").bytes().fold(digest, |digest, byte| {
         (digest ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
     })
 }
 
-fn share(of: u64) {
+/// Runs one of the [`SHARES`] parts of the worlds.
+fn run_share(part: u64) {
     if let Ok(seed) = std::env::var("PENSTOCK_WORLD") {
-        if of == 0 {
+        if part == 0 {
             run(seed.parse().expect("PENSTOCK_WORLD is a seed"), true);
         }
         return;
     }
     let million: u64 = std::env::var("PENSTOCK_MILLION").map_or(0, |n| n.parse().expect("a number"));
     let first = million * (OPERATIONS / STEPS);
-    for number in (first + of..first + OPERATIONS / STEPS).step_by(SHARES as usize) {
-        let seed = Dice::new(number).roll();
+    for number in (first + part..first + OPERATIONS / STEPS).step_by(SHARES as usize) {
+        let seed = Rng::new(number).next_u64();
         let digest = run(seed, false);
-        if number % 50 == of {
+        if number % 50 == part {
             assert_eq!(
                 digest,
                 run(seed, false),
-                "world {seed} went another way the second time"
+                "world {seed} had other effects the second time"
             );
         }
     }
@@ -125,20 +128,20 @@ fn share(of: u64) {
 
 #[test]
 fn a_million_operations_first_quarter() {
-    share(0);
+    run_share(0);
 }
 
 #[test]
 fn a_million_operations_second_quarter() {
-    share(1);
+    run_share(1);
 }
 
 #[test]
 fn a_million_operations_third_quarter() {
-    share(2);
+    run_share(2);
 }
 
 #[test]
 fn a_million_operations_last_quarter() {
-    share(3);
+    run_share(3);
 }

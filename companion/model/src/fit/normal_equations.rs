@@ -105,8 +105,8 @@ impl NormalEquations {
 
     /// The solution with its covariance. `deviation` is the standard deviation of the relative residuals.
     pub(super) fn solution(&self, weighted: &Weighted<'_>, deviation: f64) -> Option<Solution> {
-        // Over all parameters: one held at 0 is only as certain as the samples make it, because a single operating point
-        // can't tell it from the others.
+        // Over all parameters: one held at 0 is only as certain as the samples make it, because a single operating
+        // point can't separate the parameters.
         let inverse = self.inverse(&Vector3::repeat(true))?;
         let covariance = self.covariance(weighted, &inverse);
         let finite = covariance

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
-use penstock_control::{Autopilot, Granted, Scraped, Served};
+use penstock_autopilot::{Autopilot, Granted, Scraped, Served};
 use penstock_engine::input::{EndpointState, Prompt, Service, Usage};
 use penstock_engine::units::Tokens;
 use penstock_engine::{Effect, Engine, Input, Instant, Request, RequestId};

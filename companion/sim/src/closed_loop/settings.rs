@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use penstock_control::{AutopilotEndpoint, AutopilotSettings};
+use penstock_autopilot::{AutopilotEndpoint, AutopilotSettings};
 use penstock_engine::input::EndpointId;
 use penstock_engine::policy::{Gate, StockUnit};
 use penstock_engine::units::Decimal;

@@ -1,4 +1,4 @@
-//! What the included sources of the engine check themselves with.
+//! The audit helper that the included sources of the engine use.
 
 pub(crate) use penstock_engine::AuditError;
 

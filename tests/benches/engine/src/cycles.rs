@@ -1,7 +1,7 @@
-//! The whole engine: a request registers, another one completes, and the next that waits is granted.
+//! The whole engine: a cycle registers one request, completes another one, and grants the next waiting one.
 //!
-//! Everything is as a companion has it: costs are estimated, charged and settled, deadlines kept, flows come and go.
-//! The requests are made before the clock runs.
+//! The engine does the work it does in a companion: costs are estimated, charged and settled, deadlines are set,
+//! flows come and go. Requests are created before the clock runs.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -12,18 +12,18 @@ use penstock_engine::policy::{Class, ClassSet, Gate, Queue, StockUnit};
 use penstock_engine::units::{Decimal, Tokens};
 use penstock_engine::{Effect, EndpointId, Engine, Input, Instant, Policy, Request, RequestId};
 
-use crate::lot::Lot;
+use crate::cpu_clock::CpuClock;
+use crate::lcg::Lcg;
 use crate::memory;
-use crate::watch::Cpu;
 
 const ENDPOINTS: u32 = 8;
 const IN_FLIGHT: u64 = 64;
-/// Requests made at a time.
+/// Requests created at a time.
 const BATCH: u64 = 1_024;
-/// Cycles before any is measured.
+/// Cycles before the measurement.
 const WARM_UP: u64 = 20 * BATCH;
 
-/// What is measured.
+/// A load to measure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Case {
     pub(crate) flows: u64,
@@ -40,7 +40,7 @@ impl Case {
         }
     }
 
-    /// All of them.
+    /// All cases.
     pub(crate) const ALL: [Self; 8] = [
         Self::new(10, 1, 1_000),
         Self::new(1_000, 1, 1_000),
@@ -64,14 +64,14 @@ impl fmt::Display for Case {
     }
 }
 
-/// What one measurement came to.
+/// Result of one measurement.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Sample {
     pub(crate) cycles_per_s: f64,
-    /// From a completion to the grant of the next.
+    /// Time from a completion to the grant of the next request.
     pub(crate) decision_p50_ns: f64,
     pub(crate) decision_p99_ns: f64,
-    /// From a registration to its place in the queue.
+    /// Time from a registration to its place in the queue.
     pub(crate) register_p50_ns: f64,
     pub(crate) register_p99_ns: f64,
     pub(crate) bytes_per_waiting: f64,
@@ -114,12 +114,12 @@ fn policy(classes: u64) -> Policy {
     }
 }
 
-/// An engine whose servers are busy and whose queue is as long as it stays.
+/// An engine with busy endpoints and a queue of constant length.
 struct World {
     engine: Engine,
     names: Vec<Box<str>>,
     classes: Vec<Box<str>>,
-    lot: Lot,
+    rng: Lcg,
     next: u64,
     running: VecDeque<u64>,
 }
@@ -143,7 +143,7 @@ impl World {
             classes: (0..case.classes)
                 .map(|class| format!("class-{class}").into())
                 .collect(),
-            lot: Lot::new(1),
+            rng: Lcg::new(1),
             next: 0,
             running: VecDeque::with_capacity(4 * IN_FLIGHT as usize),
         }
@@ -152,8 +152,8 @@ impl World {
     fn request(&mut self) -> Request {
         let id = self.next;
         self.next += 1;
-        let flow = self.lot.below(self.names.len() as u64) as usize;
-        let class = self.lot.below(self.classes.len() as u64) as usize;
+        let flow = self.rng.below(self.names.len() as u64) as usize;
+        let class = self.rng.below(self.classes.len() as u64) as usize;
         let class = match self.classes.len() {
             1 => ClassKey::default(),
             _ => ClassKey::Family(self.classes[class].clone()),
@@ -186,16 +186,16 @@ impl World {
         }
     }
 
-    /// The one that has run longest ends, and the next goes.
+    /// Completes the request that has run longest, and grants the next.
     fn complete(&mut self, now: Instant) {
-        let ended = self.running.pop_front().expect("something always runs");
+        let id = self.running.pop_front().expect("a request always runs");
         let usage = Usage {
             prompt: Some(Tokens(300)),
             cached: None,
-            output: Some(Tokens(ended % 400)),
+            output: Some(Tokens(id % 400)),
         };
         let input = Input::Completed {
-            id: RequestId(ended),
+            id: RequestId(id),
             service: Service::Served(usage),
         };
         self.engine.handle(now, input);
@@ -210,27 +210,27 @@ impl World {
         }
     }
 
-    /// So many cycles, and how long they took.
+    /// Runs `count` cycles and returns their duration.
     fn cycles(&mut self, count: u64) -> Duration {
-        let mut took = Duration::ZERO;
+        let mut duration = Duration::ZERO;
         let mut done = 0;
         while done < count {
             let batch: Vec<_> = (0..BATCH).map(|_| self.request()).collect();
-            let start = Cpu::now();
+            let start = CpuClock::now();
             for request in batch {
                 let now = Self::now(request.id.0);
                 self.register(request);
                 self.complete(now);
             }
-            took += start.elapsed();
+            duration += start.elapsed();
             done += BATCH;
         }
-        took
+        duration
     }
 
-    /// Every step of so many cycles by itself: registrations, and decisions, in nanoseconds, sorted.
+    /// Runs `count` cycles and times each step: registrations and decisions, in nanoseconds, sorted.
     fn steps(&mut self, count: u64) -> [Vec<u64>; 2] {
-        let mut took = [Vec::new(), Vec::new()];
+        let mut durations = [Vec::new(), Vec::new()];
         for _ in 0..count {
             let request = self.request();
             let now = Self::now(request.id.0);
@@ -239,37 +239,40 @@ impl World {
             let registered = Wall::now();
             self.complete(now);
             let decided = Wall::now();
-            for (steps, step) in took.iter_mut().zip([registered - start, decided - registered]) {
+            for (steps, step) in durations
+                .iter_mut()
+                .zip([registered - start, decided - registered])
+            {
                 steps.push(u64::try_from(step.as_nanos()).unwrap_or(u64::MAX));
             }
         }
-        for steps in &mut took {
+        for steps in &mut durations {
             steps.sort_unstable();
         }
-        took
+        durations
     }
 }
 
-fn quantile(sorted: &[u64], of_thousand: usize) -> f64 {
-    sorted[(sorted.len() - 1) * of_thousand / 1_000] as f64
+fn quantile(sorted: &[u64], permille: usize) -> f64 {
+    sorted[(sorted.len() - 1) * permille / 1_000] as f64
 }
 
-/// Measures one case: throughput over `cycles`, then every step of a third of that many.
+/// Measures one case: the throughput of `cycles`, then each step of a third as many.
 pub(crate) fn measure(case: Case, cycles: u64) -> Sample {
     let mut world = World::new(case);
     world.fill(IN_FLIGHT);
     let bytes = memory::growth(|| world.fill(case.waiting));
     world.cycles(WARM_UP);
     let count = cycles.div_ceil(BATCH) * BATCH;
-    let took = world.cycles(count);
+    let duration = world.cycles(count);
     let [register, decision] = world.steps(cycles.div_ceil(3));
     assert_eq!(
         (world.engine.waiting(), world.engine.stock()),
         (case.waiting, IN_FLIGHT),
-        "as many go as come"
+        "the queue keeps its length"
     );
     Sample {
-        cycles_per_s: count as f64 / took.as_secs_f64(),
+        cycles_per_s: count as f64 / duration.as_secs_f64(),
         decision_p50_ns: quantile(&decision, 500),
         decision_p99_ns: quantile(&decision, 990),
         register_p50_ns: quantile(&register, 500),

@@ -1,4 +1,4 @@
-//! How many bytes are allocated: counted beside the system's allocator, as asked for, its own overhead not.
+//! Counts allocated bytes in front of the system's allocator: the requested sizes, without the allocator's overhead.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -6,10 +6,10 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 struct Counted;
 
 static BYTES: AtomicUsize = AtomicUsize::new(0);
-/// Off while time is taken: a counter that all threads may share costs a tenth of a cycle.
+/// Off while time is measured: a counter that all threads may share costs a tenth of a cycle.
 static COUNTING: AtomicBool = AtomicBool::new(false);
 
-// SAFETY: hands everything to the system's allocator as it came, and counts beside it.
+// SAFETY: every call is passed to the system's allocator unchanged.
 unsafe impl GlobalAlloc for Counted {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         if COUNTING.load(Ordering::Relaxed) {
@@ -37,6 +37,6 @@ pub(crate) fn growth(fill: impl FnOnce()) -> usize {
     COUNTING.store(true, Ordering::Relaxed);
     fill();
     COUNTING.store(false, Ordering::Relaxed);
-    // What was there before may have been given back meanwhile.
+    // Memory from before may be freed meanwhile, so the difference may wrap.
     BYTES.load(Ordering::Relaxed).wrapping_sub(before)
 }

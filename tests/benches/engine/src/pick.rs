@@ -1,7 +1,8 @@
-//! Deficit round robin over classes: who goes next, when all of them are backlogged.
+//! Deficit round robin over classes: the cost of a pick while all classes are backlogged.
 //!
-//! Every subject gets the same requests: each class draws its costs from a stream of its own, and whatever class went
-//! gets its next request, so that nothing runs empty. Enqueues and picks are timed in batches, apart.
+//! Every subject gets the same requests: each class draws costs from a separate stream, and each picked request is
+//! replaced by the next one of its class, so that no class runs empty. Enqueues and picks are timed in separate
+//! batches.
 
 mod alone;
 mod engine;
@@ -10,23 +11,23 @@ mod released;
 use std::fmt;
 use std::time::Duration;
 
-use crate::lot::Lot;
-use crate::watch::Cpu;
+use crate::cpu_clock::CpuClock;
+use crate::lcg::Lcg;
 
 pub(crate) use alone::Alone;
 pub(crate) use engine::Whole;
 pub(crate) use released::Released;
 
-/// How many classes.
+/// Numbers of classes.
 pub(crate) const CLASSES: [usize; 4] = [1, 8, 64, 1_024];
-/// Requests that wait in all.
+/// Waiting requests in total.
 const WAITING: usize = 16_384;
-/// Requests of one batch; fewer than ever wait in one class, where there are few.
+/// Requests in one batch; fewer than wait in one class if there are few classes.
 const BATCH: usize = 256;
 
-/// What a request costs its class, least and end.
+/// Cost of a request: smallest value and exclusive end.
 const COST: [u64; 2] = [256, 2_048];
-/// What a visit grants: `QUANTUM + class % 5 * QUANTUM_STEP`.
+/// Quantum of a class: `QUANTUM + class % 5 * QUANTUM_STEP`.
 const QUANTUM: u64 = 1_024;
 const QUANTUM_STEP: u64 = 256;
 
@@ -35,7 +36,7 @@ pub(crate) const fn quantum(class: usize) -> u64 {
     QUANTUM + class as u64 % 5 * QUANTUM_STEP
 }
 
-/// A request: its number, class and cost.
+/// A request with its id, class and cost.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Item {
     pub(crate) id: u64,
@@ -45,39 +46,39 @@ pub(crate) struct Item {
 
 /// A queue of classes that share by deficit round robin.
 pub(crate) trait Subject {
-    /// What it is given for a request.
+    /// The subject's form of a request.
     type Request;
 
-    /// What it is called in the results.
+    /// Name in the results.
     const NAME: &'static str;
 
     fn new(classes: usize) -> Self;
-    /// Makes what it is given; not timed.
+    /// Converts a request; not timed.
     fn prepare(&self, item: Item) -> Self::Request;
     fn enqueue(&mut self, request: Self::Request);
-    /// The number of the one that goes, taken out.
+    /// Removes the next request and returns its id.
     fn pick(&mut self) -> u64;
-    /// `id`, which was picked, has ended; not timed.
-    fn ended(&mut self, id: u64);
+    /// Ends the picked request `id`; not timed.
+    fn end(&mut self, id: u64);
 }
 
-/// What one measurement came to, per request.
+/// Result of one measurement, per request.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Sample {
     pub(crate) enqueue_ns: f64,
     pub(crate) pick_ns: f64,
 }
 
-/// Where requests come from.
+/// Generates requests.
 struct Source {
-    costs: Vec<Lot>,
+    costs: Vec<Lcg>,
     classes: Vec<usize>,
 }
 
 impl Source {
     fn new(classes: usize) -> Self {
         Self {
-            costs: (0..classes as u64).map(Lot::new).collect(),
+            costs: (0..classes as u64).map(Lcg::new).collect(),
             classes: Vec::new(),
         }
     }
@@ -94,45 +95,45 @@ impl Source {
 pub(crate) fn measure<S: Subject>(classes: usize, batches: usize) -> Sample {
     let mut subject = S::new(classes);
     let mut source = Source::new(classes);
-    for at in 0..WAITING {
-        let request = subject.prepare(source.item(at % classes));
+    for number in 0..WAITING {
+        let request = subject.prepare(source.item(number % classes));
         subject.enqueue(request);
     }
-    let mut took = [Duration::ZERO; 2];
+    let mut durations = [Duration::ZERO; 2];
     let warm_up = batches / 10 + 1;
     for batch in 0..warm_up + batches {
         if batch == warm_up {
-            took = [Duration::ZERO; 2];
+            durations = [Duration::ZERO; 2];
         }
-        let mut gone = Vec::with_capacity(BATCH);
-        let start = Cpu::now();
+        let mut picked = Vec::with_capacity(BATCH);
+        let start = CpuClock::now();
         for _ in 0..BATCH {
-            gone.push(subject.pick());
+            picked.push(subject.pick());
         }
-        took[0] += start.elapsed();
+        durations[0] += start.elapsed();
         let mut next = Vec::with_capacity(BATCH);
-        for id in gone {
-            subject.ended(id);
+        for id in picked {
+            subject.end(id);
             let class = source.classes[id as usize];
             next.push(subject.prepare(source.item(class)));
         }
-        let start = Cpu::now();
+        let start = CpuClock::now();
         for request in next {
             subject.enqueue(request);
         }
-        took[1] += start.elapsed();
+        durations[1] += start.elapsed();
     }
-    let each = |took: Duration| took.as_nanos() as f64 / (batches * BATCH) as f64;
+    let each = |duration: Duration| duration.as_nanos() as f64 / (batches * BATCH) as f64;
     Sample {
-        pick_ns: each(took[0]),
-        enqueue_ns: each(took[1]),
+        pick_ns: each(durations[0]),
+        enqueue_ns: each(durations[1]),
     }
 }
 
 /// All subjects at one number of classes.
 pub(crate) struct Row {
     pub(crate) classes: usize,
-    /// By subject, in the order of [`Row::NAMES`]; one a round.
+    /// Samples by subject, in the order of [`Row::NAMES`]; one a round.
     pub(crate) samples: [Vec<Sample>; 3],
 }
 
@@ -148,13 +149,13 @@ impl Row {
 
     /// One round.
     pub(crate) fn measure(&mut self, round: usize, batches: usize) {
-        for at in crate::turned(round, Self::NAMES.len()) {
-            let sample = match at {
+        for subject in crate::rotated(round, Self::NAMES.len()) {
+            let sample = match subject {
                 0 => measure::<Released>(self.classes, batches),
                 1 => measure::<Alone>(self.classes, batches),
                 _ => measure::<Whole>(self.classes, batches),
             };
-            self.samples[at].push(sample);
+            self.samples[subject].push(sample);
         }
     }
 }

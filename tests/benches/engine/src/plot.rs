@@ -1,4 +1,4 @@
-//! The plot: what a pick costs by number of classes, one line a subject, both axes logarithmic.
+//! Plots the cost of a pick by the number of classes: one line for each subject, both axes logarithmic.
 
 use std::path::Path;
 
@@ -21,10 +21,10 @@ const COLOURS: [RGBColor; 3] = [
 /// When the file can't be written.
 pub(crate) fn draw(file: &Path, figures: &Value) {
     let rows = figures["picks"].as_array().cloned().unwrap_or_default();
-    let line = |name: &str, of: &dyn Fn(&Value) -> f64| -> Vec<(f64, f64)> {
+    let line = |name: &str, value: &dyn Fn(&Value) -> f64| -> Vec<(f64, f64)> {
         let points = rows.iter().map(|row| {
             let classes = row["classes"].as_f64().unwrap_or_default();
-            (classes, of(&row["subjects"][name]["pick_ns"]))
+            (classes, value(&row["subjects"][name]["pick_ns"]))
         });
         points.collect()
     };

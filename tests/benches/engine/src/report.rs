@@ -1,4 +1,4 @@
-//! Figures out of rounds: the results file, the page's tables, the plot.
+//! Writes the figures of all rounds: the results file, the tables of the page, and the plot.
 
 use std::path::Path;
 
@@ -13,9 +13,9 @@ use crate::plot;
 pub(crate) fn write(docs: &Path, rounds: usize, cycles: &[(Case, Vec<cycles::Sample>)], picks: &[pick::Row]) {
     let cycles: Vec<Value> = cycles
         .iter()
-        .map(|(case, samples)| of_case(*case, samples))
+        .map(|(case, samples)| case_figures(*case, samples))
         .collect();
-    let rows: Vec<Value> = picks.iter().map(of_row).collect();
+    let rows: Vec<Value> = picks.iter().map(row_figures).collect();
     let time = |flows: u64, waiting: u64| {
         let found = cycles
             .iter()
@@ -41,8 +41,8 @@ fn round(value: f64) -> f64 {
     (value * 1e3).round() / 1e3
 }
 
-fn of_case(case: Case, samples: &[cycles::Sample]) -> Value {
-    let figure = |of: &dyn Fn(&cycles::Sample) -> f64| spread(samples.iter().map(of).collect());
+fn case_figures(case: Case, samples: &[cycles::Sample]) -> Value {
+    let figure = |value: &dyn Fn(&cycles::Sample) -> f64| spread(samples.iter().map(value).collect());
     json!({
         "flows": case.flows,
         "classes": case.classes,
@@ -56,10 +56,10 @@ fn of_case(case: Case, samples: &[cycles::Sample]) -> Value {
     })
 }
 
-fn of_row(row: &pick::Row) -> Value {
+fn row_figures(row: &pick::Row) -> Value {
     let mut subjects = Map::new();
     for (name, samples) in pick::Row::NAMES.iter().zip(&row.samples) {
-        // A ratio is taken inside a round: both were measured one after the other.
+        // Ratios are per round, because both subjects ran one after the other in it.
         let ratio = samples.iter().zip(&row.samples[0]);
         let figures = json!({
             "pick_ns": spread(samples.iter().map(|s| s.pick_ns).collect()),

@@ -1,5 +1,5 @@
-//! The engine's classes by themselves: its very sources of the deficits and of the order in a queue, which its public
-//! interface doesn't offer, and as much around them as the engine has.
+//! The engine's classes alone: its sources of deficit round robin and of the order in a queue, which its public
+//! interface doesn't offer, with the least code around them.
 
 #[rustfmt::skip]
 #[path = "../../../../companion/engine/src/tree/agenda.rs"]
@@ -26,14 +26,14 @@ use drr::{Drr, Quantum};
 use node::{Node, Unit};
 use order::{Order, Queue};
 
-/// A place in time.
+/// Arrival time and order.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Arrival {
     pub(crate) at: Instant,
     pub(crate) sequence: u64,
 }
 
-/// Where a request may go: anywhere.
+/// The endpoints that a request may go to: any.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct LaneId(u32);
 
@@ -41,7 +41,7 @@ impl LaneId {
     pub(crate) const ANY: Self = Self(0);
 }
 
-/// A request, as a queue looks at it.
+/// A request as the queue orders it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Queued {
     lane: LaneId,
@@ -60,13 +60,13 @@ pub(crate) struct Classes {
     order: Order,
     queues: Vec<Queue>,
     children: Vec<u32>,
-    /// Of what waits, by the number it is kept by: its id.
+    /// Ids of the waiting requests, by slot.
     ids: Vec<u64>,
     free: Vec<u32>,
 }
 
 impl Classes {
-    /// One class a quantum.
+    /// Creates one class for each quantum.
     pub(crate) fn new(quanta: impl Iterator<Item = u64>) -> Self {
         let mut deficits = Drr::fixed(Unit::Class);
         let children: Vec<u32> = (0..)
@@ -83,7 +83,7 @@ impl Classes {
         }
     }
 
-    /// First come, first served in its class.
+    /// Enqueues a request; each class is first come, first served.
     pub(crate) fn enqueue(&mut self, id: u64, class: usize, cost: u64) {
         let number = self.free.pop().unwrap_or_else(|| {
             self.ids.push(0);
@@ -109,7 +109,7 @@ impl Classes {
         }
     }
 
-    /// The id of the one that goes, taken out.
+    /// Removes the next request and returns its id.
     pub(crate) fn pick(&mut self) -> Option<u64> {
         let child = self.deficits.pick()?;
         let class = self.deficits.owner(child) as usize;

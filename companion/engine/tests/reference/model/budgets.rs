@@ -1,4 +1,4 @@
-//! The gate by budgets: what each endpoint is predicted to need with one request more.
+//! The gate by budgets: the predicted iteration time of each endpoint with one request more.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -6,28 +6,28 @@ use std::time::Duration;
 use penstock_engine::policy::{Discipline, Gate};
 use penstock_engine::{Budget, EndpointId, RequestId};
 
-use super::said::Said;
+use super::engine_effects::EngineEffects;
 use super::{Item, Leaf, Model, Running, Server};
 
-/// How much of its budget an endpoint would use, and its iteration where nothing limits it.
-pub type Use = (f64, f64);
+/// The used part of an endpoint's budget, and its iteration time for endpoints without a limit.
+pub type Utilisation = (f64, f64);
 
 impl Model {
     pub(super) fn by_budget(&self) -> bool {
         matches!(self.policy.gate, Gate::Auto { .. })
     }
 
-    /// What counts there instead of a number of requests.
+    /// The budget that replaces the number of requests as the endpoint's bound.
     pub(super) fn budget_of<'a>(&self, server: &'a Server) -> Option<&'a Budget> {
         server.budget.as_ref().filter(|_| self.by_budget())
     }
 
-    fn sum_at(&self, id: EndpointId, of: impl Fn(&Running) -> u64) -> f64 {
-        self.runs_at(id).map(|(_, running)| of(running)).sum::<u64>() as f64
+    fn sum_at(&self, id: EndpointId, value: impl Fn(&Running) -> u64) -> f64 {
+        self.runs_at(id).map(|(_, running)| value(running)).sum::<u64>() as f64
     }
 
-    /// What it would use with `item`; `None`: it doesn't fit.
-    fn use_of(&self, id: EndpointId, server: &Server, item: &Item) -> Option<Use> {
+    /// The utilisation with `item`; `None` if it doesn't fit.
+    fn utilisation(&self, id: EndpointId, server: &Server, item: &Item) -> Option<Utilisation> {
         let count = self.runs_at(id).count() as u64;
         let Some(budget) = self.budget_of(server) else {
             let full = Server {
@@ -40,27 +40,27 @@ impl Model {
         };
         let iteration = self.iteration(id, server, budget, item);
         let uncached = item.prompt.saturating_sub(item.cached) as f64;
-        let of_mean = self.sum_at(id, |running| running.prefill) / (count as f64).max(1.0);
+        let mean_prefill = self.sum_at(id, |running| running.prefill) / (count as f64).max(1.0);
         let per_token = budget.beta_ms + budget.gamma_ms;
-        let left = budget.first_token_ms_max - per_token * uncached.min(of_mean);
-        let mut most = budget.iteration_ms_max;
+        let left = budget.first_token_ms_max - per_token * uncached.min(mean_prefill);
+        let mut limit = budget.iteration_ms_max;
         if left >= budget.alpha_ms {
-            most = most.min(left);
+            limit = limit.min(left);
         }
-        let answers = self.runs_at(id).map(|(_, running)| running.output).sum::<u64>();
+        let outputs = self.runs_at(id).map(|(_, running)| running.output).sum::<u64>();
         let tokens = self.runs_at(id).map(|(_, running)| running.tokens).sum::<u64>();
-        let resident = tokens - answers / 2;
+        let resident = tokens - outputs / 2;
         let resident = resident + resident * server.foreign / count.max(1);
-        let held = resident + item.prompt + item.output;
-        let fits = iteration <= most
-            && budget.kv_tokens_max.is_none_or(|most| held <= most)
+        let resident_after = resident + item.prompt + item.output;
+        let fits = iteration <= limit
+            && budget.kv_tokens_max.is_none_or(|limit| resident_after <= limit)
             && budget
                 .requests_max
-                .is_none_or(|most| count + server.foreign < most);
+                .is_none_or(|limit| count + server.foreign < limit);
         let batch = budget
             .requests_max
-            .map_or(0.0, |most| (count + server.foreign + 1) as f64 / most as f64);
-        (count == 0 || fits).then_some(((iteration / most).max(batch), iteration))
+            .map_or(0.0, |limit| (count + server.foreign + 1) as f64 / limit as f64);
+        (count == 0 || fits).then_some(((iteration / limit).max(batch), iteration))
     }
 
     fn iteration(&self, id: EndpointId, server: &Server, budget: &Budget, item: &Item) -> f64 {
@@ -72,47 +72,47 @@ impl Model {
             0.0
         };
         let uncached = item.prompt.saturating_sub(item.cached) as f64;
-        let answers = self.sum_at(id, |running| running.output);
-        let answer = ((answers + item.output as f64) / (count + 1.0)).max(1.0);
-        let prompts = (self.sum_at(id, |running| running.prefill) * scale + uncached) / answer;
+        let outputs = self.sum_at(id, |running| running.output);
+        let mean_output = ((outputs + item.output as f64) / (count + 1.0)).max(1.0);
+        let prompts = (self.sum_at(id, |running| running.prefill) * scale + uncached) / mean_output;
         let resident =
-            (self.sum_at(id, |running| running.tokens) - answers / 2.0) * scale + item.prompt as f64;
+            (self.sum_at(id, |running| running.tokens) - outputs / 2.0) * scale + item.prompt as f64;
         let processed = count + foreign + 1.0 + prompts;
         budget.alpha_ms + budget.beta_ms * processed + budget.gamma_ms * resident
     }
 
-    /// Of those that take it as far as that isn't for its size to say, those where it fits.
-    pub(super) fn fitting(&self, item: &Item) -> BTreeMap<EndpointId, Use> {
-        let able = self.endpoints_for(item).into_keys();
-        let fits = able.filter_map(|id| Some((id, self.use_of(id, &self.endpoints[&id], item)?)));
+    /// The endpoints where the item fits, among those that can take it otherwise.
+    pub(super) fn fitting(&self, item: &Item) -> BTreeMap<EndpointId, Utilisation> {
+        let candidates = self.endpoints_for(item).into_keys();
+        let fits = candidates.filter_map(|id| Some((id, self.utilisation(id, &self.endpoints[&id], item)?)));
         fits.collect()
     }
 
-    /// The next one goes where it fits; where it doesn't, nobody goes before it.
-    pub(super) fn dispatch_fitting(&mut self, said: &mut Said) {
-        self.set_free();
+    /// Dispatches the next requests. If the next one fits nowhere, no request overtakes it at its endpoints.
+    pub(super) fn dispatch_by_budget(&mut self, effects: &mut EngineEffects) {
+        self.clear_aside();
         while self.may_dispatch() && self.has_rate() {
             let Some(id) = self.next() else { return };
             let item = self.item(id).clone();
             if !self.fitting(&item).is_empty() {
-                self.dispatch(id, said);
+                self.dispatch(id, effects);
                 continue;
             }
-            let able = self.endpoints_for(&item);
-            if able.len() == self.with_room().len() {
+            let candidates = self.endpoints_for(&item);
+            if candidates.len() == self.with_room().len() {
                 return;
             }
-            self.aside.extend(able.into_keys());
-            self.notice();
+            self.aside.extend(candidates.into_keys());
+            self.refresh_backlogs();
         }
     }
 
-    pub(super) fn set_free(&mut self) {
+    pub(super) fn clear_aside(&mut self) {
         self.aside.clear();
-        self.notice();
+        self.refresh_backlogs();
     }
 
-    /// Requests per second that are said to be served; 0 where that isn't said of all.
+    /// The expected service rate in requests per second; 0 unless all ready endpoints have one.
     pub(super) fn expected_rate(&self) -> f64 {
         let ready = self.endpoints.values().filter(|server| server.ready);
         ready
@@ -121,7 +121,7 @@ impl Model {
             .unwrap_or_default()
     }
 
-    /// Nanoseconds; `None`: nobody knows.
+    /// The predicted wait in nanoseconds; `None` if not known.
     pub(super) fn predicted_wait(&self, ahead: u64) -> Option<u64> {
         if self.completions.is_empty() {
             let rate = self.expected_rate();
@@ -137,8 +137,8 @@ impl Model {
         u64::try_from(wait).unwrap_or(u64::MAX)
     }
 
-    /// Who would go before a newcomer, were all of one size.
-    fn before(&self, item: &Item) -> u64 {
+    /// Number of requests that would go before a new one, if all had the same size.
+    fn requests_ahead(&self, item: &Item) -> u64 {
         let mut critical = 0;
         let mut of_flows: BTreeMap<_, u64> = BTreeMap::new();
         for other in self.waiting() {
@@ -153,23 +153,23 @@ impl Model {
         let own = (self.leaf(item), item.name.clone());
         let turn = (of_flows.get(&own).copied().unwrap_or(0) + 1) as f64;
         let fifo = self.discipline() == Discipline::Fifo;
-        let turns = |(flow, count): (&(Leaf, Box<str>), &u64)| {
+        let preemption_order = |(flow, count): (&(Leaf, Box<str>), &u64)| {
             if fifo || *flow == own {
                 return *count;
             }
             let weights = [&item.name, &flow.1].map(|name| self.policy.flows.weight_of(name));
             (*count).min((turn / weights[0] * weights[1]).ceil() as u64)
         };
-        critical + of_flows.iter().map(turns).sum::<u64>()
+        critical + of_flows.iter().map(preemption_order).sum::<u64>()
     }
 
-    /// A newcomer would miss its deadline.
+    /// Whether a new request would miss its deadline.
     pub(super) fn is_unmeetable(&self, item: &Item, waits: bool) -> bool {
         let Some(deadline) = item.deadline.filter(|_| self.policy.reject_unmeetable) else {
             return false;
         };
         let wait = if waits {
-            self.predicted_wait(self.before(item)).unwrap_or(0)
+            self.predicted_wait(self.requests_ahead(item)).unwrap_or(0)
         } else {
             0
         };
@@ -178,14 +178,14 @@ impl Model {
                 .as_ref()
                 .is_none_or(|eligible| eligible.contains(id))
         };
-        let those = self
+        let eligible_endpoints = self
             .endpoints
             .iter()
             .filter(|(id, server)| server.ready && eligible(id));
-        let mut firsts = Vec::new();
-        for (&id, server) in those {
+        let mut first_tokens = Vec::new();
+        for (&id, server) in eligible_endpoints {
             let Some(budget) = &server.budget else {
-                firsts.push(0);
+                first_tokens.push(0);
                 continue;
             };
             let mut iteration = self.iteration(id, server, budget, item);
@@ -193,19 +193,22 @@ impl Model {
                 iteration = iteration.min(budget.iteration_ms_max);
             }
             let prefill = (budget.beta_ms + budget.gamma_ms) * item.prompt.saturating_sub(item.cached) as f64;
-            firsts.push(((iteration + prefill) * budget.ttft_bias * 1e6) as u64);
+            first_tokens.push(((iteration + prefill) * budget.ttft_bias * 1e6) as u64);
         }
-        let first = firsts.into_iter().min().unwrap_or(0);
-        let predicted = Duration::from_nanos(wait).saturating_add(Duration::from_nanos(first));
+        let first_token = first_tokens.into_iter().min().unwrap_or(0);
+        let predicted = Duration::from_nanos(wait).saturating_add(Duration::from_nanos(first_token));
         self.now.after(predicted) > deadline
     }
 
-    /// Where `id` may go now, with what decides among them: its score, more first, then what it uses, less first.
-    pub(super) fn choices(&self, id: RequestId) -> BTreeMap<EndpointId, (f64, Use)> {
+    /// The endpoints that `id` may go to now, with their order: highest score first, then least utilisation.
+    pub(super) fn choices(&self, id: RequestId) -> BTreeMap<EndpointId, (f64, Utilisation)> {
         let item = self.item(id);
         if self.by_budget() {
             let fitting = self.fitting(item);
-            let least = fitting.values().map(|it| it.0).fold(f64::INFINITY, f64::min);
+            let least = fitting
+                .values()
+                .map(|utilisation| utilisation.0)
+                .fold(f64::INFINITY, f64::min);
             return fitting
                 .into_iter()
                 .map(|(id, (used, iteration))| {
@@ -215,9 +218,10 @@ impl Model {
                 })
                 .collect();
         }
-        let able = self.endpoints_for(item);
-        let least = able.values().copied().min().unwrap_or(0);
-        able.into_iter()
+        let candidates = self.endpoints_for(item);
+        let least = candidates.values().copied().min().unwrap_or(0);
+        candidates
+            .into_iter()
             .map(|(id, stock)| {
                 let bound = self.own_bound(&self.endpoints[&id]);
                 let free = match bound {

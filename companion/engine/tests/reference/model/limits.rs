@@ -1,4 +1,4 @@
-//! Limits that aren't the servers': of identities, classes and bands, of a second, and the window of usage.
+//! Limits apart from those of endpoints: of identities, classes, bands and the rate, and the usage window.
 
 use std::collections::BTreeSet;
 
@@ -13,36 +13,36 @@ const SECOND: u64 = 1_000_000_000;
 const TOKEN: u128 = 1_000_000_000_000_000_000;
 
 impl Model {
-    /// Its identity runs as much as it may.
+    /// Whether the identity is at its limit of running requests.
     pub(super) fn is_at_limit(&self, name: &str) -> bool {
         let running = self
             .items
             .iter()
             .filter(|item| *item.name == *name && item.running.is_some());
-        let most = self.policy.flows.max_in_flight;
-        most.is_some_and(|most| running.count() as u64 >= most)
+        let limit = self.policy.flows.max_in_flight;
+        limit.is_some_and(|limit| running.count() as u64 >= limit)
     }
 
-    /// As far as that is for it and the endpoints to say.
+    /// Whether the item's identity and some endpoint admit it.
     pub(super) fn can_run(&self, item: &Item) -> bool {
         !self.is_at_limit(&item.name) && !self.endpoints_for(item).is_empty()
     }
 
-    /// One at the head of its flow.
+    /// Whether the head of a flow can be dispatched.
     pub(super) fn can_go(&self, item: &Item) -> bool {
         self.can_go_below(item, self.bounds().0)
     }
 
-    /// The same with the ceilings of that bound.
+    /// The same with ceilings relative to `bound`.
     pub(super) fn can_go_below(&self, item: &Item, bound: u64) -> bool {
-        let held = self
+        let blocked = self
             .classes
             .get(item.class)
-            .is_some_and(|class| self.held.contains(&class.name));
-        !held && !self.is_over_ceiling(item.band, bound) && self.can_run(item)
+            .is_some_and(|class| self.blocked_classes.contains(&class.name));
+        !blocked && !self.is_over_ceiling(item.band, bound) && self.can_run(item)
     }
 
-    /// Which endpoints the head of a flow waits for; `None`: any.
+    /// The endpoints that the head of a flow waits for; `None`: any.
     pub(super) fn lane(&self, item: &Item) -> Option<(Option<BTreeSet<EndpointId>>, Vec<EndpointId>)> {
         let class = self.classes.get(item.class);
         let threshold =
@@ -65,7 +65,7 @@ impl Model {
         !(below && one_left)
     }
 
-    /// One more of its class may wait.
+    /// Whether one more request of its class may wait.
     pub(super) fn class_has_room(&self, item: &Item) -> bool {
         let Some(class) = self.classes.get(item.class) else {
             return true;
@@ -75,37 +75,37 @@ impl Model {
                 .as_ref()
                 .is_none_or(|eligible| eligible.contains(id))
         };
-        let of_it = || self.endpoints.iter().filter(|(id, _)| eligible(id));
-        let ready = of_it().filter(|(_, server)| server.ready).count() as u64;
-        let listed = of_it().count() as u64;
+        let candidates = || self.endpoints.iter().filter(|(id, _)| eligible(id));
+        let ready = candidates().filter(|(_, server)| server.ready).count() as u64;
+        let listed = candidates().count() as u64;
         let endpoints = if ready > 0 { ready } else { listed.max(1) };
-        let there = || self.waiting().filter(|other| other.class == item.class);
+        let in_class = || self.waiting().filter(|other| other.class == item.class);
         let below = |sum: u64, limit: Option<u64>| limit.is_none_or(|limit| sum < limit * endpoints);
-        below(there().count() as u64, class.requests_per_endpoint)
+        below(in_class().count() as u64, class.requests_per_endpoint)
             && below(
-                there().map(|item| item.prompt).sum(),
+                in_class().map(|item| item.prompt).sum(),
                 class.prompt_tokens_per_endpoint,
             )
             && below(
-                there().map(|item| item.cached.min(item.prompt)).sum(),
+                in_class().map(|item| item.cached.min(item.prompt)).sum(),
                 class.cached_tokens_per_endpoint,
             )
     }
 
-    // The bucket of `max_rate`: rates are multiples of a billionth.
+    // The bucket of `max_rate`. Rates are multiples of a billionth.
 
-    fn parts(&self) -> Option<u128> {
+    fn billionths(&self) -> Option<u128> {
         self.policy.queue.max_rate.map(|rate| (rate * 1e9) as u128)
     }
 
     pub(super) fn rate_capacity(&self) -> u128 {
-        self.parts()
-            .map_or(0, |parts| (parts * u128::from(SECOND)).max(TOKEN))
+        self.billionths()
+            .map_or(0, |billionths| (billionths * u128::from(SECOND)).max(TOKEN))
     }
 
-    /// As of now.
+    /// The level of the bucket now.
     fn rate_level(&self) -> u128 {
-        let added = self.now.since(self.rate.1).as_nanos() * self.parts().unwrap_or(0);
+        let added = self.now.since(self.rate.1).as_nanos() * self.billionths().unwrap_or(0);
         (self.rate.0 + added).min(self.rate_capacity())
     }
 
@@ -114,21 +114,21 @@ impl Model {
     }
 
     pub(super) fn has_rate(&self) -> bool {
-        self.parts().is_none() || self.rate_level() >= TOKEN
+        self.billionths().is_none() || self.rate_level() >= TOKEN
     }
 
-    pub(super) fn take_rate(&mut self) {
+    pub(super) fn take_rate_token(&mut self) {
         self.fill_rate();
         self.rate.0 = self.rate.0.saturating_sub(TOKEN);
     }
 
     pub(super) fn next_rate(&self) -> Option<Instant> {
-        let parts = self.parts().filter(|_| !self.has_rate())?;
-        let missing = (TOKEN - self.rate_level()).div_ceil(parts);
+        let billionths = self.billionths().filter(|_| !self.has_rate())?;
+        let missing = (TOKEN - self.rate_level()).div_ceil(billionths);
         Some(Instant::from_nanos(self.now.as_nanos() + missing as u64))
     }
 
-    // The window of usage: buckets of a second, of a 300th of a window that is longer than 300.
+    // The usage window has buckets of 1 s, or of 1/300 of a window longer than 300 s.
 
     fn width(&self) -> u64 {
         let window = self.policy.usage_window.as_nanos() as u64;
@@ -143,57 +143,57 @@ impl Model {
         (self.now.as_nanos() / self.width()) as i64
     }
 
-    pub(super) fn take_used(&mut self, past: Vec<PastUsage>) {
+    pub(super) fn add_past_usage(&mut self, past: Vec<PastUsage>) {
         if self.discipline() != Discipline::Usage {
             return;
         }
-        for of in past {
-            let unnamed = self.policy.classes.is_empty() && of.class.is_empty();
-            let named = self.classes.iter().position(|class| class.name == of.class);
+        for usage in past {
+            let unnamed = self.policy.classes.is_empty() && usage.class.is_empty();
+            let named = self.classes.iter().position(|class| class.name == usage.class);
             let Some(class) = named.or(unnamed.then_some(0)) else {
                 continue;
             };
-            let then = self.now.as_nanos() as i64 - of.ago.as_nanos() as i64;
+            let then = self.now.as_nanos() as i64 - usage.ago.as_nanos() as i64;
             let bucket = then.div_euclid(self.width() as i64);
-            if of.cost.0 == 0 || bucket + self.kept() <= self.bucket() {
+            if usage.cost.0 == 0 || bucket + self.buckets_kept() <= self.bucket() {
                 continue;
             }
-            let name = if of.flow.is_empty() {
+            let name = if usage.flow.is_empty() {
                 "anonymous".into()
             } else {
-                of.flow
+                usage.flow
             };
             let of_model = if self.policy.per_model {
-                of.model.clone()
+                usage.model.clone()
             } else {
                 "".into()
             };
-            let leaf = ((of.band, of_model), class);
+            let leaf = ((usage.band, of_model), class);
             self.used.push(Used {
                 leaf: leaf.clone(),
                 name: name.clone(),
-                model: of.model,
+                model: usage.model,
                 bucket,
-                cost: of.cost.0,
+                cost: usage.cost.0,
             });
-            self.remember(leaf, &name);
+            self.ensure_flow(leaf, &name);
         }
     }
 
-    fn kept(&self) -> i64 {
+    fn buckets_kept(&self) -> i64 {
         (self.policy.usage_window.as_nanos() as u64).div_ceil(self.width()) as i64
     }
 
-    pub(super) fn forget_used(&mut self) {
-        let (kept, now) = (self.kept(), self.bucket());
-        self.used.retain(|used| used.bucket + kept > now);
+    pub(super) fn expire_usage(&mut self) {
+        let (buckets_kept, now) = (self.buckets_kept(), self.bucket());
+        self.used.retain(|used| used.bucket + buckets_kept > now);
         let leaves: BTreeSet<Leaf> = self.nodes.iter().map(|(leaf, _)| leaf.clone()).collect();
         for leaf in leaves {
-            self.forget(&leaf);
+            self.drop_unused_flows(&leaf);
         }
     }
 
-    /// Of the item's flow and model: what was served in the window, and what runs.
+    /// The usage of the item's flow and model: served within the window, and running.
     pub(super) fn usage(&self, item: &Item) -> u128 {
         let leaf = self.leaf(item);
         let served = self

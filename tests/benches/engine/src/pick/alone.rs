@@ -1,4 +1,4 @@
-//! The engine's classes without the engine around them: what compares with a queue that is nothing else.
+//! The engine's classes without the rest of the engine: comparable with a queue that does nothing else.
 
 use crate::tree::Classes;
 
@@ -24,8 +24,8 @@ impl Subject for Alone {
     }
 
     fn pick(&mut self) -> u64 {
-        self.0.pick().expect("something waits")
+        self.0.pick().expect("a request waits")
     }
 
-    fn ended(&mut self, _id: u64) {}
+    fn end(&mut self, _id: u64) {}
 }

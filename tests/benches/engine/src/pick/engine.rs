@@ -1,5 +1,5 @@
-//! The whole engine with a gate that opens by hand: an enqueue is a registration with everything it looks up and
-//! keeps, a pick is the decision with its charge and its effect.
+//! The whole engine with a manual gate: an enqueue is a complete registration, a pick is a decision with its charge
+//! and its effect.
 
 use std::time::Duration;
 
@@ -84,7 +84,7 @@ impl Subject for Whole {
         }
     }
 
-    fn ended(&mut self, id: u64) {
+    fn end(&mut self, id: u64) {
         self.handle(Input::Settle {
             id: RequestId(id),
             service: Service::Served(Usage::default()),

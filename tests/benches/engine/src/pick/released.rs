@@ -1,4 +1,5 @@
-//! The policy queue of the released crate, by its public interface: no limit, no busy worker, first come first served.
+//! The policy queue of the released crate through its public interface: no limits, no busy worker, first come, first
+//! served.
 
 use dynamo_kv_router::RouterQueuePolicy;
 use dynamo_kv_router::scheduling::{
@@ -32,7 +33,7 @@ impl Subject for Released {
         let named = |(class, config): (usize, &PolicyClassConfig)| config.name == format!("class-{class}");
         assert!(
             profile.classes().iter().enumerate().all(named),
-            "a class's index is its place in the policy"
+            "classes have the order of the policy"
         );
         Self {
             queue: PolicyQueue::new(profile),
@@ -45,7 +46,7 @@ impl Subject for Released {
 
     fn enqueue(&mut self, item: Item) {
         let cost = usize::try_from(item.cost).expect("a cost fits");
-        let taken = self.queue.enqueue(
+        let result = self.queue.enqueue(
             item.class,
             1,
             QueueSnapshot::new(cost, 0),
@@ -55,13 +56,13 @@ impl Subject for Released {
             WorkerPlacement::Any,
             item.id,
         );
-        assert!(taken.is_ok(), "nothing is refused");
+        assert!(result.is_ok(), "the queue has no limit");
     }
 
     fn pick(&mut self) -> u64 {
         let picked = self.queue.pop_next(|_, _, _| true);
-        picked.expect("something waits").into_payload()
+        picked.expect("a request waits").into_payload()
     }
 
-    fn ended(&mut self, _id: u64) {}
+    fn end(&mut self, _id: u64) {}
 }

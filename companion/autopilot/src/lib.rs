@@ -1,0 +1,19 @@
+//! The autopilot of one pool: learns the performance model of the pool's model servers from grants and completions, and
+//! derives the engine's budgets and the replica counts from it.
+//!
+//! Pure: it speaks the engine's types and the model's, no protocol, and time is an argument. Every owner of an engine can
+//! run one beside it.
+
+mod autopilot;
+mod budgets;
+mod moving_mean;
+mod server;
+mod types;
+mod variant;
+mod window_stats;
+
+pub use autopilot::Autopilot;
+pub use types::{
+    AutopilotEndpoint, AutopilotSettings, AutopilotStatus, Granted, Kept, Scraped, Served, Totals,
+    VariantStatus,
+};

@@ -1,0 +1,164 @@
+//! Servers of known parameters, in rounds: so many requests begin and end together, and take what the model says.
+
+use std::time::Duration;
+
+use penstock_autopilot::{
+    Autopilot, AutopilotEndpoint, AutopilotSettings, Granted, Kept, Served, VariantStatus,
+};
+use penstock_engine::input::{EndpointId, Input};
+use penstock_engine::{Budget, Instant, RequestId};
+use penstock_model::Parameters;
+use penstock_model::slo::Policy;
+
+pub(crate) const WINDOW: Duration = Duration::from_secs(10);
+/// Tokens of a prompt that are computed; the others are in the server's cache. So little that what decodes is hardly
+/// held up by it.
+pub(crate) const COMPUTED: u64 = 4;
+pub(crate) const TRUE: Parameters = Parameters {
+    alpha_ms: 8.0,
+    beta_ms: 0.5,
+    gamma_ms: 0.001,
+};
+
+/// An autopilot, a clock, and the budgets that it has said.
+pub(crate) struct World {
+    pub(crate) autopilot: Autopilot,
+    pub(crate) now: Instant,
+    pub(crate) backlog: u64,
+    /// By the endpoint's number.
+    pub(crate) budgets: Vec<Option<Budget>>,
+    next: u64,
+}
+
+pub(crate) fn settings(variants: &[&str]) -> AutopilotSettings {
+    let endpoint = |(id, variant): (u32, &&str)| AutopilotEndpoint {
+        id: EndpointId(id),
+        variant: (*variant).into(),
+        max_batch: 256,
+    };
+    AutopilotSettings {
+        endpoints: (0..).zip(variants).map(endpoint).collect(),
+        slo: Policy::default(),
+        gates: true,
+        ttl: Duration::from_secs(30),
+        window: WINDOW,
+        kept: Vec::new(),
+    }
+}
+
+/// What an earlier life knew.
+pub(crate) const fn known() -> Kept {
+    Kept {
+        parameters: TRUE,
+        ttft_bias: 1.0,
+    }
+}
+
+impl World {
+    pub(crate) fn new(settings: AutopilotSettings) -> Self {
+        let endpoints = settings.endpoints.len();
+        let mut world = Self {
+            autopilot: Autopilot::new(settings, Instant::ZERO),
+            now: Instant::ZERO,
+            backlog: 0,
+            budgets: vec![None; endpoints],
+            next: 0,
+        };
+        world.hear();
+        world
+    }
+
+    fn hear(&mut self) {
+        while let Some(input) = self.autopilot.poll_input() {
+            let Input::Budget { id, budget } = input else {
+                panic!("{input:?}");
+            };
+            self.budgets[usize::try_from(id.0).expect("small")] = budget;
+        }
+    }
+
+    /// Lets time pass, with all windows on the way.
+    pub(crate) fn pass(&mut self, by: Duration) {
+        let until = self.now.after(by);
+        while let Some(due) = self.autopilot.poll_timeout().filter(|due| *due <= until) {
+            self.now = self.now.max(due);
+            self.autopilot.handle_timeout(self.now, self.backlog);
+            self.hear();
+        }
+        self.now = until;
+    }
+
+    /// Lets the window that runs end.
+    pub(crate) fn close(&mut self) {
+        let due = self.autopilot.poll_timeout().expect("a window runs");
+        self.pass(due.since(self.now));
+    }
+
+    pub(crate) fn name(&mut self) -> RequestId {
+        self.next += 1;
+        RequestId(self.next)
+    }
+
+    pub(crate) fn grant(&mut self, endpoint: u32, prompt: u64, output: u64) -> RequestId {
+        let id = self.name();
+        self.autopilot.arrived(self.now);
+        let granted = Granted {
+            endpoint: EndpointId(endpoint),
+            prompt,
+            cached: prompt - COMPUTED,
+            output,
+        };
+        self.autopilot.granted(self.now, id, granted);
+        id
+    }
+
+    /// `n` requests of that size at once, from their grants to their ends.
+    pub(crate) fn round(&mut self, endpoint: u32, truth: &Parameters, n: u64, prompt: u64, output: u64) {
+        let ids: Vec<RequestId> = (0..n).map(|_| self.grant(endpoint, prompt, output)).collect();
+        let served = times(truth, n, prompt, output);
+        self.pass(served.last.expect("it has ended"));
+        for id in ids {
+            self.autopilot.served(self.now, id, served);
+        }
+    }
+
+    /// Rounds of several loads until so many requests were served.
+    pub(crate) fn traffic(&mut self, endpoint: u32, truth: &Parameters, requests: u64) {
+        let mut left = requests;
+        for at in 0.. {
+            let n = (1 + at * 5 % 11).min(left);
+            self.round(endpoint, truth, n, 100 + at * 331 % 900, 40 + at * 17 % 60);
+            left -= n;
+            if left == 0 {
+                return;
+            }
+        }
+    }
+
+    pub(crate) fn variant(&self, name: &str) -> VariantStatus {
+        let status = self.autopilot.status();
+        let found = status.variants.into_iter().find(|it| it.name == name);
+        found.expect("the settings name it")
+    }
+}
+
+/// What becomes of each of `n` that run together: their prompts in one iteration, then their decodes.
+pub(crate) fn times(truth: &Parameters, n: u64, prompt: u64, output: u64) -> Served {
+    let [n, i, o] = [n, prompt, output].map(|it| f64::from(u32::try_from(it).expect("small")));
+    let ms = |of: f64| Duration::from_nanos((of * 1e6) as u64);
+    let computed = f64::from(u32::try_from(COMPUTED).expect("small"));
+    let prefill_ms = truth.alpha_ms + truth.beta_ms * n * computed + truth.gamma_ms * n * i;
+    let itl_ms = truth.alpha_ms + truth.beta_ms * n + truth.gamma_ms * n * (i + o / 2.0);
+    Served {
+        first: Some(ms(prefill_ms)),
+        last: Some(ms(prefill_ms + itl_ms * (o - 1.0))),
+        streamed: true,
+        prompt: Some(prompt),
+        cached: Some(prompt - COMPUTED),
+        output: Some(output),
+    }
+}
+
+pub(crate) fn near(value: f64, truth: f64, within: f64) -> bool {
+    (value - truth).abs() <= within * truth.abs()
+}

@@ -1,0 +1,291 @@
+//! Registrations: the pool of a request, rejections that need no pool, and requests that come in again.
+//!
+//! A request that no endpoint took is requeued: its Envoy registers it under another key and names the previous key. The two
+//! keys may belong to different sessions, which send their Hellos in any order. The request must be counted once, so the
+//! registration that comes second makes no second request: either the new key takes over the request of the previous key, or
+//! the previous key becomes an alias before it is registered.
+
+use core::time::Duration;
+use std::sync::Arc;
+
+use penstock_engine::input::Band;
+use penstock_engine::{Instant, Outcome, RequestId};
+use penstock_wire as wire;
+
+use super::Control;
+use crate::answer::{self, Answer};
+use crate::event::Observation;
+use crate::ids::{RequestKey, Route};
+use crate::labels::Labels;
+use crate::limits::{REQUESTS_IN_ALL_MAX, REQUESTS_MAX};
+use crate::pool::{Pool, PoolInput, Registering};
+use crate::registration::{Arrival, Registration};
+use crate::rejection::Rejection;
+use crate::root_context::RootContext;
+use crate::trust;
+use crate::wire_out;
+
+/// What the previous key of a registration means.
+enum Previous {
+    /// There is none, or it belongs to another request.
+    None,
+    /// The request goes on under the new key: nothing is left to do.
+    TakenOver,
+    /// It isn't known here. It becomes an alias of the new request.
+    Unknown(RequestKey),
+    /// Its request has ended, and this one runs: it is the same request, counted before.
+    Ended,
+}
+
+impl Control {
+    /// A request asks to be admitted, or runs already.
+    pub(super) fn register(
+        &mut self,
+        now: Instant,
+        mut registration: Registration<'_>,
+        arrival: Arrival<'_>,
+    ) {
+        let key = registration.key;
+        let Some(context) = self.contexts.get(&key.epoch) else {
+            return;
+        };
+        let (version, peer) = (context.version, context.peer());
+        let is_context_full = context.requests.len() >= REQUESTS_MAX;
+        if context.requests.contains_key(&key.sequence) || self.aliases.contains(key) {
+            return;
+        }
+        // A request that was rejected here may run nevertheless: its filter let it go before the rejection arrived.
+        let has_ended = context.ended.contains(key.sequence);
+        if has_ended && !matches!(arrival, Arrival::Running(_)) {
+            return self.send_rejection_again(key);
+        }
+        let claim = trust::apply(&mut registration, version, &self.settings);
+        let previous = self.resolve_previous(now, &registration, arrival);
+        let has_outcome = match previous {
+            Previous::TakenOver => return,
+            Previous::None | Previous::Unknown(_) => has_ended,
+            Previous::Ended => true,
+        };
+        if !registration.is_within_limits {
+            let labels = self.labels_without_pool(None, Band::Default);
+            return self.reject_unqueued(key, labels, answer::too_long(), Outcome::RejectedInvalid);
+        }
+        let Some(pool) = self.pools.serving(registration.model) else {
+            let labels = self.labels_without_pool(Some(&registration), claim.band);
+            let answer = answer::unknown_model(registration.model);
+            return self.reject_unqueued(key, labels, answer, Outcome::RejectedInvalid);
+        };
+        if is_context_full || self.open_requests >= REQUESTS_IN_ALL_MAX {
+            self.drive_pool(now, pool, PoolInput::CountArrival);
+            let labels = self.labels_without_pool(Some(&registration), claim.band);
+            let status = self.pools.get(pool).map_or(503, Pool::capacity_status);
+            let answer = answer::too_many(status, is_context_full);
+            return self.reject_unqueued(key, labels, answer, Outcome::RejectedQueueFull);
+        }
+        self.last_request += 1;
+        let registering = Registering {
+            id: RequestId(self.last_request),
+            registration: &registration,
+            claim,
+            peer,
+            arrival,
+            has_outcome,
+            previous_key: match previous {
+                Previous::Unknown(previous_key) => Some(previous_key),
+                Previous::None | Previous::TakenOver | Previous::Ended => None,
+            },
+            visible_flows_max: self.pools.visible_flows_max(pool, self.settings.flows_shown),
+        };
+        self.drive_pool(now, pool, PoolInput::Register(registering));
+    }
+
+    /// Handles the previous key of a registration.
+    fn resolve_previous(
+        &mut self,
+        now: Instant,
+        registration: &Registration<'_>,
+        arrival: Arrival<'_>,
+    ) -> Previous {
+        let key = registration.key;
+        let previous = registration
+            .previous_key
+            .filter(|previous| self.is_same_envoy(*previous, key));
+        let Some(previous) = previous else {
+            return Previous::None;
+        };
+        if self.aliases.contains(previous) {
+            // Another request has taken its place already.
+            return Previous::None;
+        }
+        if let Some(route) = self.find(previous) {
+            self.take_over(now, route, previous, registration, arrival);
+            return Previous::TakenOver;
+        }
+        let has_ended = self.has_ended(previous);
+        match arrival {
+            Arrival::New | Arrival::Waiting if has_ended => {
+                // The client left during the first exchange, so this exchange is about to end.
+                self.record_end(key);
+                self.reject(
+                    key,
+                    Rejection::immediate(answer::client_left(), Outcome::Cancelled),
+                );
+                Previous::TakenOver
+            }
+            Arrival::Running(_) if has_ended => Previous::Ended,
+            Arrival::New | Arrival::Waiting | Arrival::Running(_) => Previous::Unknown(previous),
+        }
+    }
+
+    /// Both keys belong to one Envoy, as far as their root contexts are known.
+    fn is_same_envoy(&self, one: RequestKey, other: RequestKey) -> bool {
+        let envoy = |key: RequestKey| Some(self.contexts.get(&key.epoch)?.envoy);
+        match (envoy(one), envoy(other)) {
+            (Some(one), Some(other)) => one == other,
+            (None, _) | (_, None) => true,
+        }
+    }
+
+    /// A request goes on under the key of a registration.
+    fn take_over(
+        &mut self,
+        now: Instant,
+        route: Route,
+        previous: RequestKey,
+        registration: &Registration<'_>,
+        arrival: Arrival<'_>,
+    ) {
+        let key = registration.key;
+        if let Some(context) = self.contexts.get_mut(&previous.epoch) {
+            context.requests.remove(&previous.sequence);
+            context.unconfirmed.retain(|unconfirmed| *unconfirmed != route);
+        }
+        let Some(context) = self.contexts.get_mut(&key.epoch) else {
+            return;
+        };
+        context.requests.insert(key.sequence, route);
+        let peer = context.peer();
+        self.aliases.remove(key);
+        self.aliases.insert(previous, route.id);
+        let input = PoolInput::Reenter {
+            id: route.id,
+            peer,
+            registration,
+            arrival,
+        };
+        self.drive_pool(now, route.pool, input);
+    }
+
+    /// A request runs under a key that is an alias already, and names its previous key: that becomes an alias too.
+    pub(super) fn extend_alias(&mut self, now: Instant, alias: RequestKey, previous: RequestKey) {
+        let Some(id) = self.aliases.get(alias) else {
+            return;
+        };
+        if previous == alias || !self.is_same_envoy(previous, alias) || self.aliases.contains(previous) {
+            return;
+        }
+        let duplicate = self.find(previous);
+        if duplicate.is_some_and(|duplicate| duplicate.id == id) {
+            return;
+        }
+        let is_open = self.aliases.is_open(id);
+        if let Some(duplicate) = duplicate {
+            // It was taken for another request, because its filter reported it first.
+            self.aliases.transfer(duplicate.id, is_open.then_some(id));
+            self.drive_pool(now, duplicate.pool, PoolInput::Cancel(duplicate.id));
+        }
+        if is_open {
+            self.aliases.insert(previous, id);
+        }
+    }
+
+    /// The filter answered a request by itself.
+    pub(super) fn refused(&mut self, now: Instant, key: RequestKey, refused: &wire::Refused) {
+        if self.find(key).is_some() {
+            // Its outcome is that of its grant, or that it was cancelled.
+            return self.cancel(now, key);
+        }
+        if self.aliases.remove(key) || !self.record_end(key) {
+            return;
+        }
+        let labels = self.labels_of_refused(refused);
+        self.observe(Observation::Arrived(labels.clone()));
+        self.observe(Observation::Refused {
+            labels,
+            outcome: refused.outcome.as_str().into(),
+            code: refused.code.as_str().into(),
+        });
+    }
+
+    /// The filter hasn't received the rejection of a request that has ended.
+    fn send_rejection_again(&mut self, key: RequestKey) {
+        let context = self.contexts.get(&key.epoch);
+        let rejection = context.and_then(|context| context.ended.unacknowledged_rejection(key.sequence));
+        if let Some(rejection) = rejection {
+            let command = wire_out::reject(key.sequence, rejection);
+            self.send(key.epoch, command);
+        }
+    }
+
+    /// Rejects a request that no engine has seen.
+    fn reject_unqueued(&mut self, key: RequestKey, labels: Labels, answer: Answer, outcome: Outcome) {
+        if self.record_end(key) {
+            let labels = Arc::new(labels);
+            self.observe(Observation::Arrived(labels.clone()));
+            self.observe(Observation::Decided {
+                labels,
+                outcome,
+                code: answer.code,
+                waited: Duration::ZERO,
+                endpoint: Arc::default(),
+            });
+        }
+        self.reject(key, Rejection::immediate(answer, outcome));
+    }
+
+    /// A request has ended. `false` if it had ended before, as far as is remembered.
+    fn record_end(&mut self, key: RequestKey) -> bool {
+        let context = self.contexts.get_mut(&key.epoch);
+        context.is_none_or(|context| context.ended.record(key.sequence))
+    }
+
+    fn has_ended(&self, key: RequestKey) -> bool {
+        let context: Option<&RootContext> = self.contexts.get(&key.epoch);
+        context.is_some_and(|context| context.ended.contains(key.sequence))
+    }
+
+    /// The labels of a request that no pool takes. `None`: its registration exceeds the limits, so nothing of it is shown.
+    fn labels_without_pool(&self, registration: Option<&Registration<'_>>, band: Band) -> Labels {
+        let text = |field: fn(&Registration<'_>) -> Box<str>| registration.map_or_else(Box::default, field);
+        Labels {
+            pool: self.no_pool.clone(),
+            model: text(|registration| registration.model.into()),
+            target_model: text(|registration| registration.model.into()),
+            class: Box::default(),
+            traceparent: text(|registration| registration.traceparent.into()),
+            flow: text(|registration| (*registration.tenant).into()),
+            private: registration.is_some_and(|registration| registration.is_tenant_private),
+            band,
+            request_id: text(|registration| registration.request_id.into()),
+        }
+    }
+
+    /// The labels of a request that was never registered.
+    fn labels_of_refused(&mut self, refused: &wire::Refused) -> Arc<Labels> {
+        let model = refused.model.as_str();
+        let is_short = !model.is_empty() && model.len() <= wire::limits::NAME_BYTES_MAX;
+        let pool = if is_short { self.pools.serving(model) } else { None };
+        let pool = pool.and_then(|pool| self.pools.get(pool));
+        Arc::new(Labels {
+            pool: pool.map_or(&self.no_pool, |pool| pool.name()).clone(),
+            model: model.into(),
+            target_model: model.into(),
+            class: Box::default(),
+            traceparent: Box::default(),
+            flow: Box::default(),
+            private: false,
+            band: Band::Default,
+            request_id: refused.request_id.as_str().into(),
+        })
+    }
+}

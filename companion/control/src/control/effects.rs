@@ -1,0 +1,69 @@
+//! Carries out the effects of the pools: commands for the filters, observations, and the routes of requests.
+
+use std::sync::Arc;
+
+use penstock_engine::RequestId;
+
+use super::Control;
+use crate::ids::{PoolId, RequestKey, Route};
+use crate::labels::Labels;
+use crate::pool::PoolEffect;
+use crate::rejection::Rejection;
+use crate::wire_out;
+
+impl Control {
+    /// Carries out all effects of a pool, in order.
+    pub(super) fn apply_effects(&mut self, pool: PoolId) {
+        while let Some(effect) = self.pools.poll_effect(pool) {
+            match effect {
+                PoolEffect::Opened {
+                    key,
+                    id,
+                    labels,
+                    previous_key,
+                } => {
+                    self.open_request(key, Route { pool, id }, &labels);
+                    if let Some(previous_key) = previous_key {
+                        self.aliases.insert(previous_key, id);
+                    }
+                }
+                PoolEffect::Grant { key, labels, grant } => {
+                    self.send(key.epoch, wire_out::grant(key.sequence, &labels, &grant));
+                }
+                PoolEffect::Reject { key, rejection } => self.reject(key, rejection),
+                PoolEffect::Ended { key, id, labels } => self.end_request(key, id, &labels),
+                PoolEffect::Observe(observation) => self.observe(observation),
+            }
+        }
+    }
+
+    fn open_request(&mut self, key: RequestKey, route: Route, labels: &Arc<Labels>) {
+        if let Some(context) = self.contexts.get_mut(&key.epoch) {
+            context.requests.insert(key.sequence, route);
+        }
+        self.request_index.insert(labels, route);
+        self.open_requests += 1;
+    }
+
+    /// Forgets a request that has ended, and remembers its key: its filter may still send messages about it.
+    fn end_request(&mut self, key: RequestKey, id: RequestId, labels: &Labels) {
+        if let Some(context) = self.contexts.get_mut(&key.epoch) {
+            context.requests.remove(&key.sequence);
+            context.ended.record(key.sequence);
+        }
+        let contexts = &self.contexts;
+        self.aliases
+            .end_request(id, |epoch| contexts.contains_key(&epoch));
+        self.request_index.remove(&labels.request_id, id);
+        self.open_requests -= 1;
+    }
+
+    /// Sends a rejection, and keeps it until the filter acknowledges it.
+    pub(super) fn reject(&mut self, key: RequestKey, rejection: Rejection) {
+        let rejection = Arc::new(rejection);
+        if let Some(context) = self.contexts.get_mut(&key.epoch) {
+            context.ended.keep_rejection(key.sequence, &rejection);
+        }
+        self.send(key.epoch, wire_out::reject(key.sequence, &rejection));
+    }
+}

@@ -1,0 +1,137 @@
+//! The frames of one stream: numbers and acknowledgements, and the message in each frame.
+
+use penstock_engine::Instant;
+use penstock_wire as wire;
+use wire::command::Kind;
+use wire::filter_frame::Event as Message;
+
+use super::Control;
+use crate::event::Output;
+use crate::ids::{ConnId, Epoch, RequestKey};
+use crate::pool::PoolInput;
+use crate::registration::Arrival;
+use crate::session::{Stage, Violation};
+use crate::wire_in;
+
+impl Control {
+    /// A frame has arrived. The frame is large, so its message is handled where it is.
+    pub(super) fn receive(&mut self, now: Instant, conn: ConnId, mut frame: Box<wire::FilterFrame>) {
+        let Some(session) = self.sessions.get_mut(&conn) else {
+            return;
+        };
+        if let Err(violation) = session.receive(now, frame.seq, frame.ack) {
+            return self.close(now, conn, violation.as_str());
+        }
+        let Some(message) = &mut frame.event else {
+            return self.close(now, conn, Violation::Empty.as_str());
+        };
+        match (&session.stage, message) {
+            (Stage::Greeting(_), Message::Hello(hello)) => {
+                self.receive_hello(now, conn, core::mem::take(hello));
+            }
+            (Stage::Greeting(_), _) => self.close(now, conn, Violation::NoHello.as_str()),
+            (Stage::Established(_), Message::Hello(_)) => {
+                self.close(now, conn, Violation::Parts.as_str());
+            }
+            (Stage::Established(epoch), message) => {
+                let epoch = *epoch;
+                if let Some(context) = self.contexts.get_mut(&epoch) {
+                    context.ended.acknowledge(frame.ack);
+                }
+                self.receive_message(now, conn, epoch, message);
+            }
+        }
+    }
+
+    fn receive_message(&mut self, now: Instant, conn: ConnId, epoch: Epoch, message: &Message) {
+        let key = |sequence| RequestKey { epoch, sequence };
+        let mut must_acknowledge = false;
+        match message {
+            Message::Hello(_) => {}
+            Message::Register(register) => {
+                self.register(now, wire_in::registration(epoch, register), Arrival::New);
+            }
+            Message::Cancel(cancel) => self.cancel(now, key(cancel.sequence)),
+            Message::Started(started) => self.started(now, key(started.sequence), started),
+            Message::Completed(completed) => self.completed(now, key(completed.sequence), completed),
+            Message::Refused(refused) => self.refused(now, key(refused.sequence), refused),
+            Message::Heartbeat(_) => {
+                self.release_unconfirmed(now, epoch);
+                must_acknowledge = true;
+            }
+            Message::Bye(_) => {
+                self.release(now, epoch);
+                self.close(now, conn, "bye");
+            }
+        }
+        if let Some(session) = self.sessions.get_mut(&conn)
+            && (must_acknowledge || session.owes_acknowledgement())
+            && session.acknowledge()
+        {
+            self.ready_to_send.push_back(conn);
+        }
+    }
+
+    /// The client of a request has left.
+    pub(super) fn cancel(&mut self, now: Instant, key: RequestKey) {
+        self.aliases.remove(key);
+        if let Some(route) = self.find(key) {
+            self.drive_pool(now, route.pool, PoolInput::Cancel(route.id));
+        }
+    }
+
+    fn started(&mut self, now: Instant, key: RequestKey, started: &wire::Started) {
+        if let Some(route) = self.find(key) {
+            let input = PoolInput::Started {
+                id: route.id,
+                endpoint: wire_in::non_empty(&started.endpoint),
+                attempts: wire_in::attempts(started.attempts),
+            };
+            self.drive_pool(now, route.pool, input);
+        }
+    }
+
+    fn completed(&mut self, now: Instant, key: RequestKey, completed: &wire::Completed) {
+        self.aliases.remove(key);
+        if let Some(route) = self.find(key) {
+            let input = PoolInput::Completed {
+                id: route.id,
+                completion: &wire_in::completion(completed),
+            };
+            self.drive_pool(now, route.pool, input);
+        }
+    }
+
+    /// Queues a command for the stream of a root context. Without a stream the command is lost, and the next Hello repairs
+    /// that.
+    pub(super) fn send(&mut self, epoch: Epoch, command: Kind) {
+        let Some(conn) = self.contexts.get(&epoch).and_then(|context| context.conn) else {
+            return;
+        };
+        let session = self.sessions.get_mut(&conn);
+        if session.is_some_and(|session| session.push(command)) {
+            self.ready_to_send.push_back(conn);
+        }
+    }
+
+    /// Closes a stream. Its queued commands are sent before.
+    pub(super) fn close(&mut self, now: Instant, conn: ConnId, reason: &'static str) {
+        if let Some(frame) = self.next_frame(conn) {
+            self.outputs.push_back(Output::Send(conn, Box::new(frame)));
+        }
+        self.disconnect(now, conn, reason);
+        self.outputs.push_back(Output::Close(conn, reason));
+    }
+
+    pub(super) fn next_frame(&mut self, conn: ConnId) -> Option<wire::CompanionFrame> {
+        let session = self.sessions.get_mut(&conn)?;
+        let frame = session.next_frame()?;
+        if let Stage::Established(epoch) = session.stage
+            && let Some(context) = self.contexts.get_mut(&epoch)
+            && context.conn == Some(conn)
+        {
+            context.ended.record_frame(frame.seq);
+        }
+        Some(frame)
+    }
+}

@@ -1,0 +1,144 @@
+//! A Hello: the stream becomes the session of its root context.
+
+use penstock_engine::Instant;
+use penstock_wire as wire;
+use prost::Message;
+use wire::command::Kind;
+
+use super::Control;
+use crate::event::Observation;
+use crate::ids::{ConnId, EnvoyId, Epoch};
+use crate::limits::{CONTEXTS_MAX, NODE_CHARS_MAX};
+use crate::pool::PoolInput;
+use crate::root_context::RootContext;
+use crate::session::Stage;
+
+/// The reason for which a stream ends whose root context has a later one.
+const REPLACED: &str = "a later stream speaks for this filter";
+
+impl Control {
+    /// A part of a Hello has arrived. With the last part the session is open.
+    pub(super) fn receive_hello(&mut self, now: Instant, conn: ConnId, mut hello: wire::Hello) {
+        let bytes = hello.encoded_len();
+        let Some(session) = self.sessions.get_mut(&conn) else {
+            return;
+        };
+        match session.add_hello_part(&mut hello, bytes) {
+            Err(violation) => return self.close(now, conn, violation.as_str()),
+            Ok(false) => return,
+            Ok(true) => {}
+        }
+        let Some(version) = common_version(&hello) else {
+            session.push(Kind::HelloAck(wire::HelloAck {
+                version: 0,
+                term: self.settings.term,
+            }));
+            return self.close(now, conn, "no version of the protocol is common");
+        };
+        let epoch = Epoch::new(hello.epoch_hi, hello.epoch_lo);
+        match self.contexts.get(&epoch) {
+            Some(context) if context.stream >= hello.stream => return self.close(now, conn, REPLACED),
+            Some(_) => {}
+            None if self.contexts.len() >= CONTEXTS_MAX => {
+                return self.close(now, conn, "there are more sessions than a companion may have");
+            }
+            None => {}
+        }
+        let Some(session) = self.sessions.get_mut(&conn) else {
+            return;
+        };
+        let greeting = match core::mem::replace(&mut session.stage, Stage::Established(epoch)) {
+            Stage::Greeting(greeting) => greeting,
+            Stage::Established(_) => return,
+        };
+        self.attach(now, conn, epoch, version, &hello);
+        self.observe(Observation::SessionOpened {
+            conn,
+            node: hello.node.as_str().into(),
+            waiting: greeting.waiting.len(),
+            running: greeting.running.len(),
+        });
+        self.greet(epoch, version, &hello.policy_digest);
+        self.resync(now, epoch, *greeting);
+        self.start_if_gathered(now);
+    }
+
+    /// Begins dispatch if all expected sessions are open.
+    pub(super) fn start_if_gathered(&mut self, now: Instant) {
+        let Some(expected) = self.settings.sessions_expected else {
+            return;
+        };
+        let open = self.contexts.values().filter(|context| context.is_open());
+        if open.count() >= expected {
+            self.is_gathered = true;
+            self.start(now);
+        }
+    }
+
+    /// The stream belongs to the root context from now on, and replaces its previous stream.
+    fn attach(&mut self, now: Instant, conn: ConnId, epoch: Epoch, version: u32, hello: &wire::Hello) {
+        let envoy = EnvoyId::new(hello.envoy, epoch);
+        let is_new = !self.contexts.contains_key(&epoch);
+        let context = self
+            .contexts
+            .entry(epoch)
+            .or_insert_with(|| RootContext::new(envoy));
+        if is_new {
+            let node: String = hello.node.chars().take(NODE_CHARS_MAX).collect();
+            context.node = node.into();
+        }
+        let peer_before = context.peer();
+        context.envoy = envoy;
+        context.version = version;
+        context.stream = hello.stream;
+        context.orphaned_since = None;
+        context.ended.restart_stream();
+        // The new Hello says what is missing.
+        context.unconfirmed.clear();
+        let peer = context.peer();
+        let replaced = context.conn.replace(conn);
+        let routes = if peer == peer_before {
+            Vec::new()
+        } else {
+            context.routes()
+        };
+        for route in routes {
+            let input = PoolInput::PeerChanged { id: route.id, peer };
+            self.drive_pool(now, route.pool, input);
+        }
+        if is_new || envoy != peer_before.envoy {
+            self.envoys.add_context(envoy);
+        }
+        if !is_new && envoy != peer_before.envoy {
+            self.remove_envoy_context(now, peer_before.envoy);
+        }
+        if let Some(replaced) = replaced {
+            self.close(now, replaced, REPLACED);
+        }
+    }
+
+    /// An Envoy has one root context less.
+    pub(super) fn remove_envoy_context(&mut self, now: Instant, envoy: EnvoyId) {
+        if self.envoys.remove_context(envoy) {
+            for pool in self.pools.ids() {
+                self.drive_pool(now, pool, PoolInput::EnvoyLeft(envoy));
+            }
+        }
+    }
+
+    /// Sends the commands with which every session begins.
+    fn greet(&mut self, epoch: Epoch, version: u32, digest: &str) {
+        let term = self.settings.term;
+        self.send(epoch, Kind::HelloAck(wire::HelloAck { version, term }));
+        if digest != self.settings.policy.digest {
+            self.send(epoch, Kind::Policy(self.settings.policy.clone()));
+        }
+        self.announce_all(Some(epoch));
+    }
+}
+
+/// The newest protocol version that both sides have.
+fn common_version(hello: &wire::Hello) -> Option<u32> {
+    let version = hello.version_max.min(wire::limits::VERSION_MAX);
+    (version >= hello.version_min.max(wire::limits::VERSION_MIN)).then_some(version)
+}

@@ -1,0 +1,72 @@
+//! Identifiers of connections, root contexts, Envoys, pools and requests.
+
+use penstock_engine::RequestId;
+
+/// One gRPC stream, as the shell numbers it. A number is never used twice.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ConnId(pub u64);
+
+/// 128 random bits that name one root context of a filter. All streams of the root context carry the same epoch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) struct Epoch(pub(crate) u128);
+
+impl Epoch {
+    pub(crate) const fn new(high: u64, low: u64) -> Self {
+        Self((high as u128) << 64 | low as u128)
+    }
+}
+
+/// A request as its filter names it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) struct RequestKey {
+    pub(crate) epoch: Epoch,
+    pub(crate) sequence: u64,
+}
+
+/// One Envoy process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) enum EnvoyId {
+    /// The number that the filters of the process share.
+    Process(u64),
+    /// A root context whose Hello carries no such number. It counts as an Envoy of its own.
+    RootContext(Epoch),
+}
+
+impl EnvoyId {
+    /// From the `envoy` field of a Hello, where 0 means that the filter doesn't know its process.
+    pub(crate) const fn new(process: u64, epoch: Epoch) -> Self {
+        match process {
+            0 => Self::RootContext(epoch),
+            process => Self::Process(process),
+        }
+    }
+}
+
+/// The filter that holds a request, as far as its pool needs it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Peer {
+    pub(crate) envoy: EnvoyId,
+    /// The filter speaks a protocol version that can requeue a request.
+    pub(crate) can_requeue: bool,
+}
+
+/// A pool. It keeps its id over every reload until its last request has ended; later another pool may get the id.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) struct PoolId(pub(crate) u32);
+
+impl PoolId {
+    pub(crate) fn new(index: usize) -> Self {
+        Self(u32::try_from(index).expect("invariant: pools are fewer than 2^32"))
+    }
+
+    pub(crate) const fn index(self) -> usize {
+        self.0 as usize
+    }
+}
+
+/// Where a request is: its pool, and its number there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Route {
+    pub(crate) pool: PoolId,
+    pub(crate) id: RequestId,
+}

@@ -1,0 +1,36 @@
+//! The identity of a request in metrics and logs.
+
+use std::sync::Arc;
+
+use penstock_engine::input::Band;
+
+/// The flow of requests without a fairness identity.
+pub(crate) const ANONYMOUS: &str = "anonymous";
+
+/// A flow by the name that its engine uses.
+pub(crate) const fn flow_name(flow: &str) -> &str {
+    if flow.is_empty() { ANONYMOUS } else { flow }
+}
+
+/// The labels of a request's metrics and log lines. All observations of one request share them.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Labels {
+    /// The pool's name; `none` for a request that no pool serves.
+    pub pool: Arc<str>,
+    /// The model that the client asked for.
+    pub model: Box<str>,
+    /// The model that the model server is asked for.
+    pub target_model: Box<str>,
+    /// The flow; empty for `anonymous`.
+    pub flow: Box<str>,
+    /// The flow must not be shown: it comes from a body, or is a user.
+    pub private: bool,
+    /// The band.
+    pub band: Band,
+    /// The policy class at registration; empty if the pool has no classes.
+    pub class: Box<str>,
+    /// The client's `x-request-id`.
+    pub request_id: Box<str>,
+    /// The client's `traceparent`; empty without one, or if tracing is disabled.
+    pub traceparent: Box<str>,
+}

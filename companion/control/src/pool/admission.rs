@@ -1,0 +1,440 @@
+//! Requests that come in: new ones, those of a Hello, and those that no endpoint took and that come in again.
+
+use core::time::Duration;
+use std::sync::Arc;
+
+use penstock_autopilot as autopilot;
+use penstock_engine::input::{ClassKey, EndpointId, Input, Prompt, Request, RequestId, Service, Usage};
+use penstock_engine::units::Tokens;
+use penstock_engine::{Instant, Outcome};
+
+use super::eligibility::Constraints;
+use super::input::Registering;
+use super::request::{OpenRequest, Stage};
+use super::rules::Rules;
+use super::{Pool, PoolEffect};
+use crate::event::Observation;
+use crate::ids::Peer;
+use crate::labels::{Labels, flow_name};
+use crate::registration::{Arrival, Registration, Running};
+
+impl Pool {
+    /// A request comes in. A request that runs at an address of another pool is not taken.
+    pub(super) fn register(&mut self, now: Instant, registering: &Registering<'_>) {
+        let &Registering {
+            id,
+            registration,
+            peer,
+            arrival,
+            has_outcome,
+            ..
+        } = registering;
+        let runs_at = match arrival {
+            Arrival::New | Arrival::Waiting => None,
+            Arrival::Running(running) => match self.endpoint(running.endpoint) {
+                Some(endpoint) => Some((endpoint, running.age)),
+                None => return,
+            },
+        };
+        let mut labels = self.labels(now, registering);
+        let mut request = engine_request(id, now, registration, &self.rules, &labels);
+        let constraints = Constraints::new(registration);
+        request.eligible = self.eligible(now, peer.envoy, constraints.as_deref());
+        labels.class = self.engine.class_of(&request).into();
+        let labels = Arc::new(labels);
+        let open = OpenRequest {
+            key: registration.key,
+            peer,
+            labels: labels.clone(),
+            arrived: request.arrived,
+            constraints,
+            is_restricted: request.eligible.is_some(),
+            is_rewritten: registration.rewritten_to.is_some(),
+            stage: match runs_at {
+                Some((endpoint, age)) => Stage::adopted(self.endpoints.address(endpoint), now.before(age)),
+                None => Stage::Waiting,
+            },
+            admitted: runs_at.map(|_| Outcome::Dispatched),
+            requeues: registration.requeues,
+        };
+        self.requests.insert(id, open);
+        self.effects.push_back(PoolEffect::Opened {
+            key: registration.key,
+            id,
+            labels: labels.clone(),
+            previous_key: registering.previous_key,
+        });
+        self.observe_arrival(registering, &labels);
+        match (runs_at, arrival) {
+            (Some((endpoint, _)), _) => {
+                if !has_outcome {
+                    let address = self.endpoints.address(endpoint);
+                    self.observe_decided(&labels, Outcome::Dispatched, "", Duration::ZERO, address);
+                }
+                self.adopt(now, request, endpoint);
+            }
+            (None, Arrival::New) => {
+                if !has_outcome {
+                    self.autopilot.arrived(now);
+                }
+                self.decide(now, Input::Register(request));
+            }
+            (None, _) => self.decide(now, Input::Resume(request)),
+        }
+    }
+
+    fn observe_arrival(&mut self, registering: &Registering<'_>, labels: &Arc<Labels>) {
+        if !registering.has_outcome {
+            self.observe(Observation::Arrived(labels.clone()));
+        }
+        if registering.claim.is_lowered {
+            self.observe(Observation::PriorityLowered(labels.clone()));
+        }
+        if self.rules.is_deadline_invalid(registering.registration) {
+            self.observe(Observation::BadDeadline(labels.clone()));
+        }
+    }
+
+    /// The labels of a request, without its class. Its flow becomes visible if there is room.
+    fn labels(&mut self, now: Instant, registering: &Registering<'_>) -> Labels {
+        let registration = registering.registration;
+        // A body that was rewritten keeps its target model, whatever the rules are now.
+        let target_model = registration.rewritten_to.unwrap_or_else(|| {
+            let rewriter = &self.rules.rewriter;
+            rewriter
+                .target(registration.model, registration.key)
+                .unwrap_or(registration.model)
+        });
+        let (flow, is_private) = self.rules.flow(registration, target_model);
+        let labels = Labels {
+            pool: self.name.clone(),
+            model: registration.model.into(),
+            target_model: target_model.into(),
+            class: Box::default(),
+            traceparent: registration.traceparent.into(),
+            flow: flow.as_ref().into(),
+            private: is_private,
+            band: registering.claim.band,
+            request_id: registration.request_id.into(),
+        };
+        if !is_private {
+            let flow = flow_name(&labels.flow);
+            self.visible_flows
+                .record_arrival(now, flow, registering.visible_flows_max);
+        }
+        labels
+    }
+
+    /// A request that runs already enters the stock.
+    fn adopt(&mut self, now: Instant, request: Request, endpoint: EndpointId) {
+        let id = request.id;
+        self.engine.handle(now, Input::Adopt { request, endpoint });
+        if let Some(expected) = self.engine.expected(id) {
+            let granted = expected_usage(endpoint, &expected);
+            self.autopilot.adopted(now, id, granted);
+        }
+        self.apply_decisions(now, None);
+    }
+
+    /// A request that waits here was granted by another companion: it leaves the queue and runs.
+    fn adopt_waiting(
+        &mut self,
+        now: Instant,
+        id: RequestId,
+        registration: &Registration<'_>,
+        running: Running<'_>,
+    ) {
+        let endpoint = self.endpoint(running.endpoint);
+        let address = self.endpoints.share(running.endpoint);
+        let granted_at = now.before(running.age);
+        let Some(request) = self.requests.get_mut(&id) else {
+            return;
+        };
+        let labels = request.labels.clone();
+        let is_first = request.admitted.replace(Outcome::Dispatched).is_none();
+        if endpoint.is_some() {
+            request.stage = Stage::adopted(address.clone(), granted_at);
+            request.requeues = registration.requeues;
+            request.is_rewritten |= registration.rewritten_to.is_some();
+        }
+        let waited = granted_at.since(request.arrived);
+        if is_first {
+            self.observe_decided(&labels, Outcome::Dispatched, "", waited, address);
+        }
+        match endpoint {
+            Some(endpoint) => {
+                let request = engine_request(id, now, registration, &self.rules, &labels);
+                self.adopt(now, request, endpoint);
+            }
+            // It runs at an address that this pool doesn't have, so it only leaves the queue.
+            None => self.decide(now, Input::Cancel(id)),
+        }
+    }
+
+    /// A request that no endpoint took comes in again under another key.
+    pub(super) fn reenter(
+        &mut self,
+        now: Instant,
+        id: RequestId,
+        peer: Peer,
+        registration: &Registration<'_>,
+        arrival: Arrival<'_>,
+    ) {
+        let Some(request) = self.requests.get(&id) else {
+            return;
+        };
+        let granted = request.granted().map(|granted| granted.grant.endpoints.len());
+        if let (Some(endpoints), Arrival::New) = (granted, arrival) {
+            self.endpoints_failed(now, id, endpoints);
+        }
+        let Some(request) = self.requests.get_mut(&id) else {
+            return;
+        };
+        request.key = registration.key;
+        request.peer = peer;
+        match (granted, arrival) {
+            (_, Arrival::New | Arrival::Waiting) => {
+                request.requeues = registration.requeues;
+                request.is_rewritten |= registration.rewritten_to.is_some();
+                if granted.is_some() {
+                    self.requeue(now, id);
+                } else {
+                    self.decide(now, Input::Continue(id));
+                }
+            }
+            (Some(_), Arrival::Running(running)) => {
+                let Some(endpoint) = self.endpoint(running.endpoint) else {
+                    return self.settle(now, id, Service::Nothing);
+                };
+                let stage = Stage::adopted(self.endpoints.address(endpoint), now.before(running.age));
+                if let Some(request) = self.requests.get_mut(&id) {
+                    request.stage = stage;
+                    request.requeues = registration.requeues;
+                    request.is_rewritten |= registration.rewritten_to.is_some();
+                }
+                self.sent_to(now, id, endpoint);
+            }
+            (None, Arrival::Running(running)) => self.adopt_waiting(now, id, registration, running),
+        }
+    }
+
+    /// A Hello reports that a request runs.
+    pub(super) fn still_runs(
+        &mut self,
+        now: Instant,
+        id: RequestId,
+        registration: &Registration<'_>,
+        running: Running<'_>,
+    ) {
+        if self.is_waiting(id) {
+            return self.adopt_waiting(now, id, registration, running);
+        }
+        // The message that named its endpoint may have been lost with the last stream.
+        if self.requests.contains_key(&id)
+            && let Some(endpoint) = self.endpoint(running.endpoint)
+        {
+            self.sent_to(now, id, endpoint);
+        }
+    }
+
+    /// A Hello reports that the filter has a request waiting.
+    pub(super) fn still_waits(&mut self, now: Instant, id: RequestId) {
+        let Some(request) = self.requests.get(&id) else {
+            return;
+        };
+        let Some(granted) = request.granted() else {
+            return self.decide(now, Input::Continue(id));
+        };
+        let is_listed = |address: &Arc<str>| self.endpoints.listed_id(address).is_some();
+        if granted.grant.endpoints.iter().any(is_listed) {
+            // The grant was lost with the last stream.
+            self.effects.push_back(PoolEffect::Grant {
+                key: request.key,
+                labels: request.labels.clone(),
+                grant: granted.grant.clone(),
+            });
+        } else {
+            self.requeue(now, id);
+        }
+    }
+
+    /// A granted request waits again, in its old place.
+    fn requeue(&mut self, now: Instant, id: RequestId) {
+        let Some(request) = self.requests.get_mut(&id) else {
+            return;
+        };
+        request.stage = Stage::Waiting;
+        let labels = request.labels.clone();
+        self.observe(Observation::Requeued(labels));
+        self.amend(now, id);
+        self.autopilot.dropped(now, id);
+        self.decide(now, Input::Requeue(id));
+        self.evict_if_unserved(now, id);
+        if self.is_waiting(id) {
+            // The only endpoints that suit it may be gone for good.
+            self.amend(now, id);
+        }
+    }
+
+    /// The root context of a request has another Envoy or protocol version.
+    pub(super) fn set_peer(&mut self, id: RequestId, peer: Peer) {
+        if let Some(request) = self.requests.get_mut(&id) {
+            request.peer = peer;
+        }
+    }
+}
+
+/// A request's expected usage at an endpoint, for the autopilot.
+fn expected_usage(endpoint: EndpointId, expected: &Usage) -> autopilot::Granted {
+    let count = |tokens: Option<Tokens>| tokens.unwrap_or_default().0;
+    autopilot::Granted {
+        endpoint,
+        prompt: count(expected.prompt),
+        cached: count(expected.cached),
+        output: count(expected.output),
+    }
+}
+
+/// The engine's view of a registration. A target for the first token is a deadline only where the pool orders by it.
+fn engine_request(
+    id: RequestId,
+    now: Instant,
+    registration: &Registration<'_>,
+    rules: &Rules,
+    labels: &Labels,
+) -> Request {
+    let arrived = now.before(registration.age);
+    let ttft_target = registration.ttft_target.filter(|_| rules.orders_by_ttft_target());
+    let deadline = registration.deadline.into_iter().chain(ttft_target).min();
+    Request {
+        id,
+        arrived,
+        flow: labels.flow.clone(),
+        band: labels.band,
+        class: ClassKey::Family(registration.class.into()),
+        class_set: rules.class_set(registration.model),
+        requested_model: if labels.target_model == labels.model {
+            Box::default()
+        } else {
+            labels.model.clone()
+        },
+        model: labels.target_model.clone(),
+        prompt: Prompt::Bytes(registration.prompt_bytes),
+        cached: Tokens(0),
+        expected_output: None,
+        max_output: registration.output_tokens_max.map(Tokens),
+        body_bytes: registration.body_bytes,
+        strict: registration.strict,
+        head_start: registration.head_start,
+        ttft_target,
+        deadline: deadline.map(|after| arrived.after(after)),
+        eligible: None,
+        prefix: registration.prefix_hashes.into(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use penstock_engine::Policy;
+    use penstock_engine::input::Band;
+    use penstock_engine::policy::Order;
+    use penstock_wire as wire;
+
+    use super::*;
+    use crate::ids::Epoch;
+    use crate::settings::PoolSettings;
+    use crate::wire_in;
+
+    fn rules(order: Order) -> Rules {
+        Rules::new(&PoolSettings {
+            name: "chat".into(),
+            models: Vec::new(),
+            endpoints: Vec::new(),
+            policy: Policy {
+                order,
+                ..Policy::default()
+            },
+            flow_key: Vec::new(),
+            class_globs: vec!["qwen*".into(), "*".into()],
+            capacity_status: 503,
+            requeues: 3,
+            slo: penstock_model::slo::Policy::default(),
+            reported: false,
+            kept: Vec::new(),
+            rewrite: Vec::new(),
+        })
+    }
+
+    fn converted(rules: &Rules, message: &wire::Register) -> Request {
+        let now = Instant::ZERO.after(Duration::from_secs(10));
+        let labels = Labels {
+            pool: "chat".into(),
+            model: message.model.as_str().into(),
+            target_model: message.model.as_str().into(),
+            flow: "f".into(),
+            private: false,
+            band: Band::Default,
+            class: Box::default(),
+            request_id: Box::default(),
+            traceparent: Box::default(),
+        };
+        let registration = wire_in::registration(Epoch(1), message);
+        engine_request(RequestId(1), now, &registration, rules, &labels)
+    }
+
+    #[test]
+    fn claims_reach_the_engine_unless_they_are_out_of_range() {
+        let rules = rules(Order::Fcfs);
+        let message = |strict, jump_s| wire::Register {
+            class: "batch".into(),
+            model: "qwen-7b".into(),
+            strict: Some(strict),
+            jump_s: Some(jump_s),
+            ..Default::default()
+        };
+        let request = converted(&rules, &message(15, 3_600));
+        assert_eq!(request.class, ClassKey::Family("batch".into()));
+        assert_eq!(
+            (request.class_set, request.strict, request.head_start),
+            (1, 15, Duration::from_secs(3_600))
+        );
+        let request = converted(&rules, &message(16, 3_601));
+        assert_eq!((request.strict, request.head_start), (0, Duration::ZERO));
+        let other = wire::Register {
+            model: "llama".into(),
+            ..Default::default()
+        };
+        assert_eq!(converted(&rules, &other).class_set, 2);
+    }
+
+    #[test]
+    fn a_ttft_target_is_a_deadline_where_the_pool_orders_by_it() {
+        let message = |deadline_ms, slo_ttft_ms| wire::Register {
+            age_us: 1_000_000,
+            deadline_ms,
+            slo_ttft_ms,
+            ..Default::default()
+        };
+        let after_arrival = |rules: &Rules, deadline, target| {
+            let request = converted(rules, &message(deadline, target));
+            let deadline = request
+                .deadline
+                .map(|deadline| deadline.since(request.arrived).as_millis());
+            (deadline, request.ttft_target.map(|target| target.as_millis()))
+        };
+        let elsewhere = rules(Order::Edf);
+        assert_eq!(after_arrival(&elsewhere, None, Some(500)), (None, None));
+        assert_eq!(after_arrival(&elsewhere, Some(900), Some(500)), (Some(900), None));
+        let here = rules(Order::SloDeadline { target: None });
+        assert_eq!(after_arrival(&here, None, Some(500)), (Some(500), Some(500)));
+        assert_eq!(after_arrival(&here, Some(900), Some(500)), (Some(500), Some(500)));
+        assert_eq!(after_arrival(&here, Some(400), Some(500)), (Some(400), Some(500)));
+        assert_eq!(after_arrival(&here, Some(400), None), (Some(400), None));
+        let bad = wire::Register {
+            bad_slo_ttft: true,
+            ..Default::default()
+        };
+        let bad = wire_in::registration(Epoch(1), &bad);
+        assert!(here.is_deadline_invalid(&bad) && !elsewhere.is_deadline_invalid(&bad));
+    }
+}

@@ -1,0 +1,98 @@
+//! What the filters know of a pool: its ready endpoints, and the bound for requests that go without the companion.
+
+use penstock_engine::input::EndpointId;
+
+use super::Pool;
+use super::endpoints::Endpoints;
+use crate::event::Observation;
+
+/// The last announcement, without the endpoints' part, which each endpoint remembers.
+#[derive(Debug, Default)]
+pub(super) struct Announced {
+    fallback_bound: Option<u64>,
+    ready_count: usize,
+    /// The bound may have changed since.
+    is_stale: bool,
+    /// An endpoint that was announced as ready is forgotten.
+    is_endpoint_forgotten: bool,
+}
+
+impl Announced {
+    pub(super) const fn mark_stale(&mut self) {
+        self.is_stale = true;
+    }
+
+    pub(super) const fn mark_endpoint_forgotten(&mut self) {
+        self.is_stale = true;
+        self.is_endpoint_forgotten = true;
+    }
+}
+
+/// An announcement to the filters.
+#[derive(Debug)]
+pub(crate) struct Announcement<'a> {
+    pub(crate) pool: &'a str,
+    /// Requests that each Envoy may have in flight without a companion; `None` for any number.
+    pub(crate) fallback_bound: Option<u64>,
+    endpoints: &'a Endpoints,
+}
+
+impl Announcement<'_> {
+    /// The addresses of the ready endpoints.
+    pub(crate) fn ready(&self) -> impl Iterator<Item = &str> {
+        let announced = self
+            .endpoints
+            .iter()
+            .filter(|(_, endpoint)| endpoint.is_announced);
+        announced.map(|(_, endpoint)| &*endpoint.address)
+    }
+}
+
+impl Pool {
+    /// The announcement may be out of date. Takes constant time.
+    pub(crate) const fn is_announcement_due(&self) -> bool {
+        self.announced.is_stale || self.engine.ready_count() != self.announced.ready_count
+    }
+
+    /// Renews the announcement for so many Envoys. `true` if it differs from the last one. Endpoints that were marked down,
+    /// or are tried again, are observed.
+    pub(crate) fn renew_announcement(&mut self, envoys: usize) -> bool {
+        let mut is_changed = self.announced.is_endpoint_forgotten;
+        let mut marked: Vec<(EndpointId, bool)> = Vec::new();
+        for (id, endpoint) in self.endpoints.iter_mut() {
+            let is_ready = self.engine.is_ready(id);
+            is_changed |= core::mem::replace(&mut endpoint.is_announced, is_ready) != is_ready;
+            let is_down = endpoint.state.ready && !is_ready;
+            if core::mem::replace(&mut endpoint.is_down, is_down) != is_down && endpoint.state.ready {
+                marked.push((id, is_down));
+            }
+        }
+        for (id, is_down) in marked {
+            let (pool, endpoint) = (self.name.clone(), (*self.endpoints.address(id)).into());
+            self.observe(if is_down {
+                Observation::EndpointDown { pool, endpoint }
+            } else {
+                Observation::EndpointBack { pool, endpoint }
+            });
+        }
+        let envoys = u64::try_from(envoys).unwrap_or(u64::MAX).max(1);
+        let fallback_bound = self.engine.full_bound().map(|bound| (bound / envoys).max(1));
+        is_changed |= fallback_bound != self.announced.fallback_bound;
+        self.announced = Announced {
+            fallback_bound,
+            ready_count: self.engine.ready_count(),
+            is_stale: false,
+            is_endpoint_forgotten: false,
+        };
+        is_changed
+    }
+
+    /// The last announcement.
+    pub(crate) fn announcement(&self) -> Announcement<'_> {
+        Announcement {
+            pool: &self.name,
+            fallback_bound: self.announced.fallback_bound,
+            endpoints: &self.endpoints,
+        }
+    }
+}

@@ -1,0 +1,48 @@
+//! Checks the invariants of one pool, for tests and the simulated world.
+
+use super::Pool;
+use crate::audit::{AuditError, holds, same};
+
+impl Pool {
+    /// Checks every invariant, in time proportional to the pool.
+    pub(crate) fn audit(&self) -> Result<(), AuditError> {
+        self.engine.audit().map_err(|source| AuditError::Engine {
+            pool: self.name.clone(),
+            source,
+        })?;
+        let snapshot = self.engine.snapshot();
+        let waiting = self
+            .requests
+            .values()
+            .filter(|request| request.is_waiting())
+            .count();
+        let granted = self.requests.len() - waiting;
+        same("requests that wait", waiting, snapshot.waiting)?;
+        // Stock may be counted in tokens; requests in flight are always counted one by one.
+        let in_flight = snapshot.flows.iter().map(|flow| flow.in_flight).sum();
+        same("requests in flight", granted, in_flight)?;
+        holds(
+            "nothing waits in a retired pool",
+            !(self.is_retired && waiting > 0),
+        )?;
+        let mut known = self.autopilot.in_flight();
+        holds(
+            "a request that the autopilot has in flight is granted",
+            known.all(|id| {
+                self.requests
+                    .get(&id)
+                    .is_some_and(|request| !request.is_waiting())
+            }),
+        )?;
+        same(
+            "requests that the autopilot has in flight",
+            self.autopilot.in_flight().count(),
+            in_flight,
+        )?;
+        holds(
+            "the autopilot's endpoints add up to what it has in flight",
+            self.autopilot.audit(),
+        )?;
+        holds("the endpoints' tables agree", self.endpoints.audit())
+    }
+}

@@ -1,0 +1,213 @@
+//! Applies the engine's decisions to the requests of the pool.
+
+use core::time::Duration;
+use std::sync::Arc;
+
+use penstock_autopilot as autopilot;
+use penstock_engine::input::{EndpointId, PastUsage, RequestId};
+use penstock_engine::units::Tokens;
+use penstock_engine::{Effect, Instant, Outcome};
+use penstock_wire::names::code;
+
+use super::request::{Grant, Granted, Stage};
+use super::{Pool, PoolEffect};
+use crate::answer;
+use crate::event::Observation;
+use crate::labels::{Labels, flow_name};
+use crate::rejection::Rejection;
+
+/// A grant of the engine.
+struct Decided {
+    id: RequestId,
+    endpoints: Vec<EndpointId>,
+    outcome: Outcome,
+    waited: Duration,
+    prompt: Tokens,
+    cached: Tokens,
+    output: Tokens,
+}
+
+impl Pool {
+    /// Applies all decisions that the engine has made. `completed`: the request whose end the engine was just told of, to
+    /// which the settled cost belongs.
+    pub(super) fn apply_decisions(&mut self, now: Instant, completed: Option<(RequestId, &Labels)>) {
+        while let Some(effect) = self.engine.poll_effect() {
+            match effect {
+                Effect::Grant {
+                    id,
+                    endpoints,
+                    outcome,
+                    waited,
+                    prompt,
+                    cached,
+                    output,
+                    cost: _,
+                } => self.grant(
+                    now,
+                    &Decided {
+                        id,
+                        endpoints,
+                        outcome,
+                        waited,
+                        prompt,
+                        cached,
+                        output,
+                    },
+                ),
+                Effect::Reject {
+                    id,
+                    outcome,
+                    waited,
+                    retry_after,
+                } => self.reject(id, outcome, waited, retry_after),
+                Effect::Cancelled { id, waited } => self.cancelled(id, waited),
+                Effect::UsageSettled {
+                    band,
+                    class,
+                    flow,
+                    model,
+                    cost,
+                } => {
+                    let used = PastUsage {
+                        band,
+                        class,
+                        flow,
+                        model,
+                        cost,
+                        ago: Duration::ZERO,
+                    };
+                    let pool = self.name.clone();
+                    self.observe(Observation::Used { pool, used });
+                }
+                Effect::Settled { id, band: _, cost } => {
+                    if let Some((_, labels)) = completed.filter(|(completed, _)| *completed == id) {
+                        let flow = flow_name(&labels.flow);
+                        self.visible_flows.record_cost(now, flow, labels.private, cost.0);
+                    }
+                }
+                // Only an engine that traces has these.
+                Effect::Traced { .. } => {}
+            }
+        }
+    }
+
+    fn grant(&mut self, now: Instant, decided: &Decided) {
+        let saturation_milli = self.saturation_milli();
+        let Some(request) = self.requests.get_mut(&decided.id) else {
+            return;
+        };
+        if let Some(&endpoint) = decided.endpoints.first() {
+            let granted = autopilot::Granted {
+                endpoint,
+                prompt: decided.prompt.0,
+                cached: decided.cached.0,
+                output: decided.output.0,
+            };
+            self.autopilot.granted(now, decided.id, granted);
+        }
+        let is_first = request.admitted.is_none();
+        // A request that was requeued keeps the outcome of its first grant.
+        let outcome = *request.admitted.get_or_insert(decided.outcome);
+        let mut endpoints = Vec::with_capacity(decided.endpoints.len());
+        endpoints.extend(decided.endpoints.iter().map(|id| self.endpoints.address(*id)));
+        let grant = Arc::new(Grant {
+            endpoints,
+            outcome,
+            granted_at: now,
+            waited: decided.waited,
+            saturation_milli,
+            rewrites_body: !request.is_rewritten && request.labels.target_model != request.labels.model,
+            may_requeue: request.peer.can_requeue && request.requeues < self.rules.requeues_max,
+        });
+        request.stage = Stage::Granted(Granted {
+            grant: grant.clone(),
+            failed: 0,
+            is_off_list: false,
+        });
+        let (key, labels) = (request.key, request.labels.clone());
+        if is_first {
+            let endpoint = grant.first().cloned().unwrap_or_default();
+            self.observe_decided(&labels, outcome, "", decided.waited, endpoint);
+        }
+        self.effects.push_back(PoolEffect::Grant { key, labels, grant });
+    }
+
+    fn reject(&mut self, id: RequestId, outcome: Outcome, waited: Duration, retry_after: Option<Duration>) {
+        let Some(request) = self.close(id) else {
+            return;
+        };
+        let saturation_milli = self.saturation_milli();
+        let rules = &self.rules;
+        let answer = answer::for_outcome(outcome, &self.name, &rules.policy, rules.capacity_status);
+        let Some(answer) = answer else {
+            return;
+        };
+        if let Some(admitted) = request.admitted {
+            self.observe_dropped(&request.labels, admitted, answer.code, waited);
+        } else {
+            if matches!(outcome, Outcome::RejectedPolicy | Outcome::RejectedInvalid) {
+                self.autopilot.refused();
+            }
+            self.observe_decided(&request.labels, outcome, answer.code, waited, Arc::default());
+        }
+        let outcome = request.admitted.unwrap_or(outcome);
+        self.effects.push_back(PoolEffect::Reject {
+            key: request.key,
+            rejection: Rejection::new(answer, outcome, waited, retry_after, saturation_milli),
+        });
+    }
+
+    fn cancelled(&mut self, id: RequestId, waited: Duration) {
+        let Some(request) = self.close(id) else {
+            return;
+        };
+        match request.admitted {
+            Some(outcome) => self.observe_dropped(&request.labels, outcome, "", waited),
+            None => self.observe_decided(
+                &request.labels,
+                Outcome::Cancelled,
+                code::CANCELLED,
+                waited,
+                Arc::default(),
+            ),
+        }
+    }
+
+    /// Observes the outcome of a request, once for each.
+    pub(super) fn observe_decided(
+        &mut self,
+        labels: &Arc<Labels>,
+        outcome: Outcome,
+        code: &'static str,
+        waited: Duration,
+        endpoint: Arc<str>,
+    ) {
+        self.observe(Observation::Decided {
+            labels: labels.clone(),
+            outcome,
+            code,
+            waited,
+            endpoint,
+        });
+    }
+
+    /// Observes that a request ended after its first grant, and no endpoint is known to have ended it.
+    pub(super) fn observe_dropped(
+        &mut self,
+        labels: &Arc<Labels>,
+        outcome: Outcome,
+        code: &'static str,
+        waited: Duration,
+    ) {
+        self.observe(Observation::Dropped {
+            labels: labels.clone(),
+            outcome,
+            code,
+            waited,
+        });
+    }
+
+    fn saturation_milli(&self) -> u32 {
+        u32::try_from(self.engine.saturation_milli()).unwrap_or(u32::MAX)
+    }
+}

@@ -1,0 +1,104 @@
+//! The endpoints that a request may go to: by its client's choice, by the endpoints' taints, and by what its Envoy passes
+//! over.
+
+use penstock_engine::Instant;
+use penstock_engine::input::EndpointId;
+
+use super::Pool;
+use super::endpoints::Endpoints;
+use crate::ids::EnvoyId;
+use crate::registration::Registration;
+
+/// No endpoint has this number. A request that may only go there waits until an endpoint is listed.
+const NOWHERE: EndpointId = EndpointId(u32::MAX);
+
+/// The endpoints that a trusted client chose.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Constraints {
+    /// Addresses; empty for any.
+    subset: Box<[Box<str>]>,
+    /// The only address.
+    pin: Option<Box<str>>,
+    /// Taints that the request tolerates.
+    tolerations: Box<[Box<str>]>,
+}
+
+impl Constraints {
+    /// `None` if the client chose none.
+    pub(super) fn new(registration: &Registration<'_>) -> Option<Box<Self>> {
+        if registration.subset.is_empty() && registration.pin.is_none() && registration.tolerations.is_empty()
+        {
+            return None;
+        }
+        let list = |texts: &[String]| texts.iter().map(|text| text.as_str().into()).collect();
+        Some(Box::new(Self {
+            subset: list(registration.subset),
+            pin: registration.pin.map(Into::into),
+            tolerations: list(registration.tolerations),
+        }))
+    }
+
+    /// The endpoints on the client's lists that are listed and allowed so far (`None` for any).
+    fn restrict(
+        &self,
+        endpoints: &Endpoints,
+        mut allowed: Option<Vec<EndpointId>>,
+    ) -> Option<Vec<EndpointId>> {
+        let mut restrict_to = |addresses: &[Box<str>]| {
+            let mut ids: Vec<_> = addresses
+                .iter()
+                .filter_map(|address| endpoints.listed_id(address))
+                .collect();
+            ids.sort_unstable();
+            ids.dedup();
+            ids.retain(|id| allowed.as_ref().is_none_or(|allowed| allowed.contains(id)));
+            allowed = Some(ids);
+        };
+        if !self.subset.is_empty() {
+            restrict_to(&self.subset);
+        }
+        if let Some(pin) = &self.pin {
+            restrict_to(core::slice::from_ref(pin));
+        }
+        allowed
+    }
+}
+
+impl Pool {
+    /// The endpoints that a request of this Envoy may go to; `None` for any. Endpoints that the Envoy passes over are left
+    /// out as long as there are others. While the pool has no endpoints at all the request waits, whatever its constraints.
+    pub(super) fn eligible(
+        &self,
+        now: Instant,
+        envoy: EnvoyId,
+        constraints: Option<&Constraints>,
+    ) -> Option<Box<[EndpointId]>> {
+        let tolerations = constraints.map_or(&[][..], |constraints| &constraints.tolerations);
+        let listed = || self.endpoints.listed();
+        let all = || listed().map(|(id, _)| id);
+        let is_tolerated = |taints: &[Box<str>]| taints.iter().all(|taint| tolerations.contains(taint));
+        let mut allowed: Option<Vec<EndpointId>> = None;
+        if !listed().all(|(_, endpoint)| is_tolerated(&endpoint.taints)) {
+            let tolerated = listed().filter(|(_, endpoint)| is_tolerated(&endpoint.taints));
+            allowed = Some(tolerated.map(|(id, _)| id).collect());
+        }
+        if let Some(constraints) = constraints {
+            allowed = constraints.restrict(&self.endpoints, allowed);
+        }
+        if self.avoided.contains_any(now, envoy) {
+            let candidates = allowed.clone().unwrap_or_else(|| all().collect());
+            let used: Vec<_> = candidates
+                .iter()
+                .copied()
+                .filter(|id| !self.avoided.contains(now, envoy, *id))
+                .collect();
+            if !used.is_empty() && used.len() < candidates.len() {
+                allowed = Some(used);
+            }
+        }
+        if allowed.is_some() && all().next().is_none() {
+            allowed = Some(vec![NOWHERE]);
+        }
+        allowed.map(Vec::into_boxed_slice)
+    }
+}

@@ -1,0 +1,248 @@
+//! The endpoints of one pool: by address in the configuration, by number in the engine.
+//!
+//! An address keeps its number while it is listed, and after that as long as a request runs there. Then the number is free
+//! for another address.
+
+use std::sync::Arc;
+
+use hashbrown::HashMap;
+use penstock_autopilot::{AutopilotEndpoint, Scraped};
+use penstock_engine::input::{EndpointId, EndpointState, Relisted};
+
+use crate::settings::EndpointSettings;
+
+/// One endpoint.
+#[derive(Debug)]
+pub(super) struct Endpoint {
+    pub(super) address: Arc<str>,
+    /// The configuration has it. Otherwise it is kept because a request runs there.
+    pub(super) is_listed: bool,
+    pub(super) state: EndpointState,
+    /// In the last announcement to the filters: healthy, and not marked down.
+    pub(super) is_announced: bool,
+    /// At the last announcement: healthy, and marked down.
+    pub(super) is_down: bool,
+    pub(super) variant: Box<str>,
+    max_batch: u64,
+    /// Only a request that tolerates all of them may go there.
+    pub(super) taints: Box<[Box<str>]>,
+    /// The last metrics of its model server; `None` if there are none, or if they are too old.
+    pub(super) scraped: Option<Scraped>,
+}
+
+/// All endpoints of a pool, by number.
+#[derive(Debug, Default)]
+pub(super) struct Endpoints {
+    slots: Vec<Option<Endpoint>>,
+    ids: HashMap<Arc<str>, EndpointId>,
+    /// How many are kept and not listed.
+    unlisted: usize,
+}
+
+/// What another list of endpoints means.
+#[derive(Debug, Default)]
+pub(super) struct ListChange {
+    pub(super) relisted: Relisted,
+    /// An endpoint came or went, or its taints changed: requests may have other endpoints to go to.
+    pub(super) is_eligibility_changed: bool,
+}
+
+/// Endpoints whose numbers are free.
+#[derive(Debug, Default)]
+pub(super) struct Freed {
+    pub(super) ids: Vec<EndpointId>,
+    /// The filters still take one of them to be ready.
+    pub(super) was_announced: bool,
+}
+
+impl Endpoints {
+    pub(super) fn get(&self, id: EndpointId) -> Option<&Endpoint> {
+        self.slots.get(index(id))?.as_ref()
+    }
+
+    pub(super) fn get_mut(&mut self, id: EndpointId) -> Option<&mut Endpoint> {
+        self.slots.get_mut(index(id))?.as_mut()
+    }
+
+    /// The number of an address, listed or not.
+    pub(super) fn id(&self, address: &str) -> Option<EndpointId> {
+        self.ids.get(address).copied()
+    }
+
+    /// The number of an address that is listed.
+    pub(super) fn listed_id(&self, address: &str) -> Option<EndpointId> {
+        self.id(address).filter(|id| self.is_listed(*id))
+    }
+
+    pub(super) fn is_listed(&self, id: EndpointId) -> bool {
+        self.get(id).is_some_and(|endpoint| endpoint.is_listed)
+    }
+
+    /// The address of an endpoint, shared; empty for one that isn't known.
+    pub(super) fn address(&self, id: EndpointId) -> Arc<str> {
+        self.get(id)
+            .map_or_else(Arc::default, |endpoint| endpoint.address.clone())
+    }
+
+    /// The same address, without a copy if it is known.
+    pub(super) fn share(&self, address: &str) -> Arc<str> {
+        self.ids
+            .get_key_value(address)
+            .map_or_else(|| address.into(), |(known, _)| known.clone())
+    }
+
+    /// All slots in the order of their numbers.
+    pub(super) fn slots(&self) -> impl Iterator<Item = Option<&Endpoint>> {
+        self.slots.iter().map(Option::as_ref)
+    }
+
+    pub(super) fn iter(&self) -> impl Iterator<Item = (EndpointId, &Endpoint)> {
+        let slots = (0..).map(EndpointId).zip(&self.slots);
+        slots.filter_map(|(id, slot)| Some((id, slot.as_ref()?)))
+    }
+
+    pub(super) fn iter_mut(&mut self) -> impl Iterator<Item = (EndpointId, &mut Endpoint)> {
+        let slots = (0..).map(EndpointId).zip(&mut self.slots);
+        slots.filter_map(|(id, slot)| Some((id, slot.as_mut()?)))
+    }
+
+    pub(super) fn listed(&self) -> impl Iterator<Item = (EndpointId, &Endpoint)> {
+        self.iter().filter(|(_, endpoint)| endpoint.is_listed)
+    }
+
+    /// The listed endpoints as the autopilot needs them.
+    pub(super) fn for_autopilot(&self) -> Vec<AutopilotEndpoint> {
+        let listed = self.listed().map(|(id, endpoint)| AutopilotEndpoint {
+            id,
+            variant: endpoint.variant.to_string(),
+            max_batch: endpoint.max_batch,
+        });
+        listed.collect()
+    }
+
+    /// Replaces the list. An address that stays keeps its health, unless its health is no longer checked: then it is ready.
+    /// Of an address that is listed twice, the first entry counts.
+    pub(super) fn relist(&mut self, settings: &[EndpointSettings]) -> ListChange {
+        let mut change = ListChange::default();
+        let mut is_kept = vec![false; self.slots.len()];
+        for endpoint_settings in settings {
+            let (id, is_new) = self.place(endpoint_settings);
+            if index(id) >= is_kept.len() {
+                is_kept.resize(index(id) + 1, false);
+            }
+            if !core::mem::replace(&mut is_kept[index(id)], true) {
+                self.update(id, is_new, endpoint_settings, &mut change);
+            }
+        }
+        for (id, is_kept) in (0..).map(EndpointId).zip(is_kept) {
+            if !is_kept && self.unlist(id) {
+                change.is_eligibility_changed = true;
+                change.relisted.removed.push(id);
+            }
+        }
+        change
+    }
+
+    /// Applies the settings of a listed endpoint.
+    fn update(&mut self, id: EndpointId, is_new: bool, settings: &EndpointSettings, change: &mut ListChange) {
+        let Some(endpoint) = self.slots.get_mut(index(id)).and_then(Option::as_mut) else {
+            return;
+        };
+        let before = endpoint.state;
+        let taints: Box<[Box<str>]> = settings
+            .taints
+            .iter()
+            .map(|taint| taint.as_str().into())
+            .collect();
+        change.is_eligibility_changed |= is_new || taints != endpoint.taints;
+        endpoint.state.weight = settings.weight;
+        endpoint.variant = settings.variant.as_str().into();
+        endpoint.max_batch = settings.max_batch;
+        endpoint.taints = taints;
+        endpoint.state.ready = settings.ready || (!is_new && before.ready);
+        if !core::mem::replace(&mut endpoint.is_listed, true) {
+            self.unlisted -= 1;
+        }
+        if is_new || before != endpoint.state {
+            change.relisted.listed.push((id, endpoint.state));
+        }
+    }
+
+    /// `true` if the endpoint was listed.
+    fn unlist(&mut self, id: EndpointId) -> bool {
+        let Some(endpoint) = self.get_mut(id).filter(|endpoint| endpoint.is_listed) else {
+            return false;
+        };
+        endpoint.is_listed = false;
+        endpoint.state.ready = false;
+        endpoint.scraped = None;
+        self.unlisted += 1;
+        true
+    }
+
+    /// The number of an address, and whether the address isn't listed yet.
+    fn place(&mut self, settings: &EndpointSettings) -> (EndpointId, bool) {
+        if let Some(id) = self.id(&settings.address) {
+            return (id, !self.is_listed(id));
+        }
+        let endpoint = Endpoint {
+            address: settings.address.as_str().into(),
+            is_listed: false,
+            state: EndpointState {
+                ready: false,
+                weight: settings.weight,
+                batched_tokens_max: None,
+            },
+            is_announced: false,
+            is_down: false,
+            variant: Box::default(),
+            max_batch: settings.max_batch,
+            taints: Box::default(),
+            scraped: None,
+        };
+        let free = self.slots.iter().position(Option::is_none);
+        let slot = free.unwrap_or(self.slots.len());
+        let id = EndpointId(u32::try_from(slot).expect("invariant: a pool has fewer than 2^32 endpoints"));
+        self.ids.insert(endpoint.address.clone(), id);
+        self.unlisted += 1;
+        match free {
+            Some(slot) => self.slots[slot] = Some(endpoint),
+            None => self.slots.push(Some(endpoint)),
+        }
+        (id, true)
+    }
+
+    /// Frees the numbers of endpoints that aren't listed and where nothing runs.
+    pub(super) fn free_unlisted(&mut self, is_running: impl Fn(EndpointId) -> bool) -> Freed {
+        let mut freed = Freed::default();
+        if self.unlisted == 0 {
+            return freed;
+        }
+        for (id, slot) in (0..).map(EndpointId).zip(&mut self.slots) {
+            let is_free = |endpoint: &mut Endpoint| !endpoint.is_listed && !is_running(id);
+            if let Some(endpoint) = slot.take_if(is_free) {
+                self.ids.remove(&endpoint.address);
+                freed.was_announced |= endpoint.is_announced;
+                freed.ids.push(id);
+            }
+        }
+        self.unlisted -= freed.ids.len();
+        while self.slots.last().is_some_and(Option::is_none) {
+            self.slots.pop();
+        }
+        freed
+    }
+
+    /// The counter of unlisted endpoints and the table of addresses agree with the slots.
+    pub(super) fn audit(&self) -> bool {
+        let unlisted = self.iter().filter(|(_, endpoint)| !endpoint.is_listed).count();
+        let mut all = self.iter();
+        unlisted == self.unlisted
+            && self.ids.len() == self.iter().count()
+            && all.all(|(id, endpoint)| self.id(&endpoint.address) == Some(id))
+    }
+}
+
+const fn index(id: EndpointId) -> usize {
+    id.0 as usize
+}

@@ -1,0 +1,96 @@
+//! Everything that can happen to a pool.
+
+use penstock_autopilot::Scraped;
+use penstock_engine::RequestId;
+use penstock_engine::input::PastUsage;
+
+use crate::completion::Completion;
+use crate::ids::{EnvoyId, Peer, RequestKey};
+use crate::registration::{Arrival, Registration, Running};
+use crate::settings::{EndpointSettings, PoolSettings};
+use crate::trust::Claim;
+
+/// An input. One about a request that has ended, or an endpoint that isn't known, changes nothing.
+#[derive(Debug)]
+pub(crate) enum PoolInput<'a> {
+    /// A request comes in.
+    Register(Registering<'a>),
+    /// A request that no endpoint took comes in again. It goes on under the key of the registration.
+    Reenter {
+        id: RequestId,
+        peer: Peer,
+        registration: &'a Registration<'a>,
+        arrival: Arrival<'a>,
+    },
+    /// A request for this pool was rejected by a limit of all pools together. It counts as load.
+    CountArrival,
+    /// The root context of a request has another Envoy or protocol version.
+    PeerChanged { id: RequestId, peer: Peer },
+    /// A Hello reports that the filter has the request waiting.
+    StillWaits(RequestId),
+    /// A Hello reports that the request runs.
+    StillRuns {
+        id: RequestId,
+        registration: &'a Registration<'a>,
+        running: Running<'a>,
+    },
+    /// The client has left, or the filter answered by itself: the request ends, and nothing was served.
+    Cancel(RequestId),
+    /// The filter is gone: a granted request ends at its estimated cost, a waiting one is cancelled.
+    Release(RequestId),
+    /// The filter's stream ended: a waiting request keeps its place, and can't be granted.
+    Suspend(RequestId),
+    /// An endpoint begins to answer, at this address, after so many attempts.
+    Started {
+        id: RequestId,
+        endpoint: Option<&'a str>,
+        attempts: usize,
+    },
+    /// A granted request has ended.
+    Completed {
+        id: RequestId,
+        completion: &'a Completion<'a>,
+    },
+    /// The last root context of an Envoy is gone.
+    EnvoyLeft(EnvoyId),
+    /// The health of an endpoint has changed.
+    EndpointReady { address: &'a str, is_ready: bool },
+    /// The metrics of a model server were read; `None` if that has failed for too long.
+    Scraped {
+        address: &'a str,
+        scraped: Option<Scraped>,
+        adapters: Option<Box<[Box<str>]>>,
+    },
+    /// Usage from before this companion's start, or of another companion.
+    PastUsage(Vec<PastUsage>),
+    /// The list of endpoints, whole.
+    Endpoints(&'a [EndpointSettings]),
+    /// The pool's configuration, whole.
+    Reload(&'a PoolSettings),
+    /// The configuration no longer has the pool.
+    Retire,
+    /// The configuration was reloaded: reject the waiting requests whose model the pool no longer serves.
+    EvictUnserved,
+    /// Metrics and status show fewer flows than before: all give up their names.
+    HideFlows,
+    /// Reject all requests (`true`), or take them again (`false`).
+    Drain(bool),
+    /// Dispatch begins.
+    Ready,
+}
+
+/// A request that comes in.
+#[derive(Debug)]
+pub(crate) struct Registering<'a> {
+    pub(crate) id: RequestId,
+    pub(crate) registration: &'a Registration<'a>,
+    pub(crate) claim: Claim,
+    pub(crate) peer: Peer,
+    pub(crate) arrival: Arrival<'a>,
+    /// The arrival and the outcome of the request were counted before.
+    pub(crate) has_outcome: bool,
+    /// A previous key that becomes an alias of the request when the pool takes it.
+    pub(crate) previous_key: Option<RequestKey>,
+    /// How many flows the pool may show by name.
+    pub(crate) visible_flows_max: usize,
+}

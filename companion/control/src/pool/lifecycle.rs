@@ -1,0 +1,199 @@
+//! The way of a request after its registration: its client leaves, endpoints fail or answer, it ends.
+
+use std::sync::Arc;
+
+use penstock_engine::input::{EndpointId, Input, RequestId, Service, Usage};
+use penstock_engine::{Instant, Outcome};
+
+use super::Pool;
+use super::request::{Granted, OpenRequest};
+use crate::completion::Completion;
+use crate::event::Observation;
+
+/// The request was served, and its usage isn't known: the estimate is settled.
+const AT_ESTIMATE: Service = Service::Served(Usage {
+    prompt: None,
+    cached: None,
+    output: None,
+});
+
+impl Pool {
+    /// The client has left, or the filter answered by itself.
+    pub(super) fn cancel(&mut self, now: Instant, id: RequestId) {
+        match self.requests.get(&id).map(OpenRequest::is_waiting) {
+            Some(true) => self.decide(now, Input::Cancel(id)),
+            // The grant crossed the cancellation, so the request was never sent.
+            Some(false) => self.settle(now, id, Service::Nothing),
+            None => {}
+        }
+    }
+
+    /// The filter is gone, so the end of a granted request will never be reported.
+    pub(super) fn release(&mut self, now: Instant, id: RequestId) {
+        match self.requests.get(&id).map(OpenRequest::is_waiting) {
+            Some(true) => self.decide(now, Input::Cancel(id)),
+            Some(false) => self.settle(now, id, AT_ESTIMATE),
+            None => {}
+        }
+    }
+
+    /// Ends a granted request that no endpoint is known to have ended.
+    pub(super) fn settle(&mut self, now: Instant, id: RequestId, service: Service) {
+        let Some(request) = self.close(id) else {
+            return;
+        };
+        if let (Some(outcome), Some(waited)) = (request.admitted, request.waited()) {
+            self.observe_dropped(&request.labels, outcome, "", waited);
+        }
+        self.end(now, id, service, &request);
+    }
+
+    /// An endpoint begins to answer.
+    pub(super) fn started(&mut self, now: Instant, id: RequestId, endpoint: Option<&str>, attempts: usize) {
+        let Some((address, request)) = endpoint.zip(self.requests.get(&id)) else {
+            return;
+        };
+        let Some(granted) = request.granted() else {
+            return;
+        };
+        let (grant, envoy, is_off_list) = (granted.grant.clone(), request.peer.envoy, granted.is_off_list);
+        let endpoint = self.endpoint(address);
+        let place = grant.endpoints.iter().position(|granted| **granted == *address);
+        let passed_over = match place {
+            // Every endpoint of the list failed, and Envoy sent the request to the gateway, where it comes in again.
+            None if grant.may_requeue && endpoint.is_none() => {
+                return self.endpoints_failed(now, id, grant.endpoints.len());
+            }
+            _ if is_off_list => 0,
+            None => grant.endpoints.len(),
+            // Envoy passes over an endpoint that its cluster doesn't have, without an attempt.
+            Some(index) if attempts == 1 => index,
+            Some(_) => 0,
+        };
+        for passed_over in grant.endpoints.iter().take(passed_over) {
+            if let Some(endpoint) = self.endpoint(passed_over) {
+                self.avoided.insert(now, envoy, endpoint);
+            }
+        }
+        match place {
+            None => self.misrouted(id, address),
+            Some(index) if attempts == index + 1 => self.endpoints_failed(now, id, index),
+            Some(_) => {}
+        }
+        let Some(endpoint) = endpoint else {
+            return;
+        };
+        self.avoided.remove(envoy, endpoint);
+        // In most cases the request went where it was granted, and the engine counts it there already.
+        if self.engine.endpoint_of(id) != Some(endpoint) {
+            self.sent_to(now, id, endpoint);
+        }
+    }
+
+    /// The request runs at this endpoint, whatever was granted.
+    pub(super) fn sent_to(&mut self, now: Instant, id: RequestId, endpoint: EndpointId) {
+        self.autopilot.moved(now, id, endpoint);
+        self.decide(now, Input::Sent { id, endpoint });
+    }
+
+    /// Envoy sent the request to an endpoint that wasn't granted. This is observed once.
+    fn misrouted(&mut self, id: RequestId, address: &str) {
+        let Some(request) = self.requests.get_mut(&id) else {
+            return;
+        };
+        let labels = request.labels.clone();
+        let is_known = request
+            .granted_mut()
+            .is_none_or(|granted| core::mem::replace(&mut granted.is_off_list, true));
+        if !is_known {
+            let endpoint = address.into();
+            self.observe(Observation::Misrouted { labels, endpoint });
+        }
+    }
+
+    /// The first `count` endpoints of the grant's list failed the request. The engine learns of each once.
+    pub(super) fn endpoints_failed(&mut self, now: Instant, id: RequestId, count: usize) {
+        let Some(Granted { grant, failed, .. }) =
+            self.requests.get_mut(&id).and_then(OpenRequest::granted_mut)
+        else {
+            return;
+        };
+        let (grant, known) = (grant.clone(), *failed);
+        *failed = known.max(count);
+        let newly_failed = grant.endpoints.iter().take(count).skip(known);
+        let endpoints: Vec<EndpointId> = newly_failed
+            .filter_map(|address| self.endpoint(address))
+            .collect();
+        for endpoint in endpoints {
+            self.decide(now, Input::Failed { id, endpoint });
+        }
+    }
+
+    /// A granted request has ended.
+    pub(super) fn completed(&mut self, now: Instant, id: RequestId, completion: &Completion<'_>) {
+        self.started(now, id, completion.endpoint, completion.attempts);
+        if completion.is_unanswered {
+            self.endpoints_failed(now, id, completion.attempts);
+        }
+        let Some(request) = self.requests.get(&id) else {
+            return;
+        };
+        let Some(granted) = request.granted() else {
+            // It was granted by another companion, and it waits here.
+            return self.decide(now, Input::Cancel(id));
+        };
+        let service = if self.is_reentering(granted, completion) {
+            Service::Nothing
+        } else {
+            completion.service
+        };
+        if let (Service::Served(_), Some(served)) = (service, completion.served) {
+            self.autopilot.served(now, id, served);
+        }
+        let observation = self.completion_observation(now, request, completion);
+        self.observe(observation);
+        if let Some(request) = self.close(id) {
+            self.end(now, id, service, &request);
+        }
+    }
+
+    /// The request went to the gateway itself, to come in again, so no endpoint serves it.
+    fn is_reentering(&self, granted: &Granted, completion: &Completion<'_>) -> bool {
+        let is_elsewhere = completion
+            .endpoint
+            .is_some_and(|address| !granted.grant.contains(address) && self.endpoint(address).is_none());
+        granted.grant.may_requeue && is_elsewhere && !completion.is_served
+    }
+
+    fn completion_observation(
+        &self,
+        now: Instant,
+        request: &OpenRequest,
+        completion: &Completion<'_>,
+    ) -> Observation {
+        let waited = request.waited().unwrap_or_default();
+        Observation::Completed {
+            labels: request.labels.clone(),
+            outcome: request.admitted.unwrap_or(Outcome::Dispatched),
+            waited,
+            endpoint: completion
+                .endpoint
+                .map_or_else(Arc::default, |address| self.endpoints.share(address)),
+            status: completion.status,
+            ttft: completion
+                .first_byte
+                .map(|first_byte| waited.saturating_add(first_byte)),
+            itl: completion.inter_token_latency(),
+            duration: now.since(request.arrived),
+            prompt_tokens: completion.prompt_tokens,
+            output_tokens: completion.output_tokens,
+        }
+    }
+
+    /// Takes a closed request out of stock and settles its cost.
+    fn end(&mut self, now: Instant, id: RequestId, service: Service, request: &OpenRequest) {
+        self.autopilot.dropped(now, id);
+        self.engine.handle(now, Input::Completed { id, service });
+        self.apply_decisions(now, Some((id, &request.labels)));
+    }
+}

@@ -1,0 +1,127 @@
+//! A request of a pool, from its registration to its end.
+
+use core::time::Duration;
+use std::sync::Arc;
+
+use penstock_engine::{Instant, Outcome};
+
+use super::eligibility::Constraints;
+use crate::ids::{Peer, RequestKey};
+use crate::labels::Labels;
+
+/// A request that hasn't ended.
+#[derive(Debug)]
+pub(crate) struct OpenRequest {
+    pub(crate) key: RequestKey,
+    pub(super) peer: Peer,
+    pub(crate) labels: Arc<Labels>,
+    pub(super) arrived: Instant,
+    /// The endpoints that its client chose; `None` if the client chose none.
+    pub(super) constraints: Option<Box<Constraints>>,
+    /// The engine knows a list of endpoints that the request may go to.
+    pub(super) is_restricted: bool,
+    /// Its body asks for the target model already.
+    pub(super) is_rewritten: bool,
+    pub(super) stage: Stage,
+    /// The outcome of its first grant, which stays its outcome; `None` before.
+    pub(super) admitted: Option<Outcome>,
+    /// How often it was requeued.
+    pub(super) requeues: u32,
+}
+
+/// The stage of a request.
+#[derive(Debug)]
+pub(super) enum Stage {
+    /// In the engine's queue.
+    Waiting,
+    /// In stock.
+    Granted(Granted),
+}
+
+/// A granted request.
+#[derive(Debug)]
+pub(super) struct Granted {
+    pub(super) grant: Arc<Grant>,
+    /// So many endpoints at the head of the grant's list are known to have failed the request.
+    pub(super) failed: usize,
+    /// Nothing can be learned from its way any more: Envoy sent it to an endpoint that wasn't granted, or another companion
+    /// granted it, and that list isn't known.
+    pub(super) is_off_list: bool,
+}
+
+/// A grant, as it was sent.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Grant {
+    /// Addresses, the best first.
+    pub(crate) endpoints: Vec<Arc<str>>,
+    pub(crate) outcome: Outcome,
+    pub(super) granted_at: Instant,
+    /// In the queue.
+    pub(crate) waited: Duration,
+    /// Of the pool, in thousandths.
+    pub(crate) saturation_milli: u32,
+    /// The filter changes the body to ask for the target model.
+    pub(crate) rewrites_body: bool,
+    /// The filter requeues the request if no endpoint takes it.
+    pub(crate) may_requeue: bool,
+}
+
+impl Grant {
+    /// The first choice; `None` only if the engine granted no endpoint.
+    pub(super) fn first(&self) -> Option<&Arc<str>> {
+        self.endpoints.first()
+    }
+
+    /// The address is on the list.
+    pub(super) fn contains(&self, address: &str) -> bool {
+        self.endpoints.iter().any(|granted| **granted == *address)
+    }
+}
+
+impl Stage {
+    /// In stock, by the grant of another companion. Only the endpoint is known of that grant.
+    pub(super) fn adopted(endpoint: Arc<str>, granted_at: Instant) -> Self {
+        let grant = Grant {
+            endpoints: vec![endpoint],
+            outcome: Outcome::Dispatched,
+            granted_at,
+            waited: Duration::ZERO,
+            saturation_milli: 0,
+            rewrites_body: false,
+            may_requeue: false,
+        };
+        Self::Granted(Granted {
+            // Whether and when the endpoint failed the request isn't known.
+            failed: grant.endpoints.len(),
+            grant: Arc::new(grant),
+            is_off_list: true,
+        })
+    }
+}
+
+impl OpenRequest {
+    /// The request is in the engine's queue.
+    pub(crate) const fn is_waiting(&self) -> bool {
+        matches!(self.stage, Stage::Waiting)
+    }
+
+    pub(super) const fn granted(&self) -> Option<&Granted> {
+        match &self.stage {
+            Stage::Waiting => None,
+            Stage::Granted(granted) => Some(granted),
+        }
+    }
+
+    pub(super) const fn granted_mut(&mut self) -> Option<&mut Granted> {
+        match &mut self.stage {
+            Stage::Waiting => None,
+            Stage::Granted(granted) => Some(granted),
+        }
+    }
+
+    /// From the arrival to the last grant; `None` for a request that waits.
+    pub(super) fn waited(&self) -> Option<Duration> {
+        let granted = self.granted()?;
+        Some(granted.grant.granted_at.since(self.arrived))
+    }
+}

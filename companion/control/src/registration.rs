@@ -1,0 +1,82 @@
+//! A request as its filter registers it: a `Register` message, parsed. It borrows from the message, so parsing copies
+//! nothing.
+
+use core::time::Duration;
+use std::borrow::Cow;
+
+use crate::ids::RequestKey;
+
+/// The claims of one request.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Registration<'a> {
+    pub(crate) key: RequestKey,
+    /// Since the request arrived at its filter.
+    pub(crate) age: Duration,
+    pub(crate) request_id: &'a str,
+    pub(crate) traceparent: &'a str,
+    /// The model that the client asked for.
+    pub(crate) model: &'a str,
+    /// The body asks for this target model already: an earlier grant of the request had it rewritten.
+    pub(crate) rewritten_to: Option<&'a str>,
+    /// Empty for a request without a fairness identity.
+    pub(crate) tenant: Cow<'a, str>,
+    /// The tenant must not appear in metrics or status, because it comes from a body.
+    pub(crate) is_tenant_private: bool,
+    /// Empty for a request without a user.
+    pub(crate) user: Cow<'a, str>,
+    pub(crate) priority: &'a str,
+    /// The family of policy classes; empty for the default family.
+    pub(crate) class: &'a str,
+    /// The client's address.
+    pub(crate) client: &'a str,
+    /// The filter found that the client isn't trusted.
+    pub(crate) is_untrusted: bool,
+    pub(crate) prompt_bytes: u64,
+    pub(crate) output_tokens_max: Option<u64>,
+    pub(crate) body_bytes: u64,
+    /// The strict tier; 0 if the client's claim is out of range.
+    pub(crate) strict: u8,
+    /// The head start; 0 if the client's claim is out of range.
+    pub(crate) head_start: Duration,
+    /// After the arrival.
+    pub(crate) deadline: Option<Duration>,
+    /// The deadline header isn't a valid number.
+    pub(crate) is_deadline_invalid: bool,
+    /// The client's target for the first token, after the arrival.
+    pub(crate) ttft_target: Option<Duration>,
+    /// The header of the target isn't a valid number.
+    pub(crate) is_ttft_target_invalid: bool,
+    /// Addresses that the request may go to; empty for any.
+    pub(crate) subset: &'a [String],
+    /// The only address that the request may go to.
+    pub(crate) pin: Option<&'a str>,
+    /// Taints that the request tolerates.
+    pub(crate) tolerations: &'a [String],
+    pub(crate) prefix_hashes: &'a [u64],
+    /// How often the request was requeued.
+    pub(crate) requeues: u32,
+    /// The key that the request had before it was requeued the last time.
+    pub(crate) previous_key: Option<RequestKey>,
+    /// Every name and list is within the limits of the protocol.
+    pub(crate) is_within_limits: bool,
+}
+
+/// How a request comes in.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Arrival<'a> {
+    /// It has just arrived at its filter.
+    New,
+    /// It waited at its filter for another companion, or its session was interrupted.
+    Waiting,
+    /// Another companion granted it, and it runs.
+    Running(Running<'a>),
+}
+
+/// Where a request runs, as a Hello reports it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Running<'a> {
+    /// The endpoint's address.
+    pub(crate) endpoint: &'a str,
+    /// Since its grant.
+    pub(crate) age: Duration,
+}

@@ -1,0 +1,68 @@
+//! A root context of a filter, over all its streams.
+
+use hashbrown::HashMap;
+use penstock_engine::Instant;
+
+use crate::ended_requests::EndedRequests;
+use crate::ids::{ConnId, EnvoyId, Peer, Route};
+
+/// The first protocol version in which a filter can requeue a request.
+const REQUEUE_VERSION: u32 = 2;
+
+/// A root context and the routes of its requests.
+#[derive(Debug)]
+pub(crate) struct RootContext {
+    /// Its stream; `None` while the root context is orphaned.
+    pub(crate) conn: Option<ConnId>,
+    /// The number of its stream. A Hello with a lower number is out of date.
+    pub(crate) stream: u32,
+    /// The protocol version of its stream.
+    pub(crate) version: u32,
+    /// Envoy's node name.
+    pub(crate) node: Box<str>,
+    pub(crate) envoy: EnvoyId,
+    /// The time at which its last stream ended, while it is orphaned.
+    pub(crate) orphaned_since: Option<Instant>,
+    /// Its requests that haven't ended, by sequence number.
+    pub(crate) requests: HashMap<u64, Route>,
+    /// Granted requests that its last Hello didn't name. They are released at the next beat, unless their end is reported
+    /// before.
+    pub(crate) unconfirmed: Vec<Route>,
+    /// Its requests that have ended.
+    pub(crate) ended: EndedRequests,
+}
+
+impl RootContext {
+    /// A root context without a stream.
+    pub(crate) fn new(envoy: EnvoyId) -> Self {
+        Self {
+            conn: None,
+            stream: 0,
+            version: 0,
+            node: Box::default(),
+            envoy,
+            orphaned_since: None,
+            requests: HashMap::new(),
+            unconfirmed: Vec::new(),
+            ended: EndedRequests::default(),
+        }
+    }
+
+    pub(crate) const fn is_open(&self) -> bool {
+        self.conn.is_some()
+    }
+
+    pub(crate) const fn peer(&self) -> Peer {
+        Peer {
+            envoy: self.envoy,
+            can_requeue: self.version >= REQUEUE_VERSION,
+        }
+    }
+
+    /// Its requests in the order of their ids, which is the order in which they came.
+    pub(crate) fn routes(&self) -> Vec<Route> {
+        let mut routes: Vec<Route> = self.requests.values().copied().collect();
+        routes.sort_unstable_by_key(|route| route.id);
+        routes
+    }
+}

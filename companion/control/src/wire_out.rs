@@ -1,0 +1,64 @@
+//! Builds the messages to the filter from this crate's types.
+
+use core::time::Duration;
+
+use penstock_wire as wire;
+use wire::command::Kind;
+
+use crate::labels::Labels;
+use crate::pool::{Announcement, Grant};
+use crate::rejection::Rejection;
+
+/// The grant of the filter's request with this sequence number.
+pub(crate) fn grant(sequence: u64, labels: &Labels, grant: &Grant) -> Kind {
+    Kind::Grant(wire::Grant {
+        sequence,
+        pool: labels.pool.to_string(),
+        endpoints: grant
+            .endpoints
+            .iter()
+            .map(|address| (**address).to_owned())
+            .collect(),
+        outcome: grant.outcome.as_str().to_owned(),
+        queue_us: micros(grant.waited),
+        saturation_milli: grant.saturation_milli,
+        target_model: if grant.rewrites_body {
+            labels.target_model.to_string()
+        } else {
+            String::new()
+        },
+        requeue: grant.may_requeue,
+    })
+}
+
+/// The rejection of the filter's request with this sequence number.
+pub(crate) fn reject(sequence: u64, rejection: &Rejection) -> Kind {
+    Kind::Reject(wire::Reject {
+        sequence,
+        status: u32::from(rejection.answer.status),
+        code: rejection.answer.code.to_owned(),
+        outcome: rejection.outcome.as_str().to_owned(),
+        message: rejection.answer.message.clone(),
+        retry_after_ms: rejection.retry_after.map(millis),
+        r#final: rejection.answer.is_final,
+        queue_us: micros(rejection.waited),
+        saturation_milli: rejection.saturation_milli,
+    })
+}
+
+/// A pool's ready endpoints, and the bound for requests that go without the companion.
+pub(crate) fn endpoints(announcement: &Announcement<'_>) -> Kind {
+    Kind::Endpoints(wire::Endpoints {
+        pool: announcement.pool.to_owned(),
+        ready: announcement.ready().map(str::to_owned).collect(),
+        fallback_bound: announcement.fallback_bound,
+    })
+}
+
+fn micros(duration: Duration) -> u64 {
+    u64::try_from(duration.as_micros()).unwrap_or(u64::MAX)
+}
+
+fn millis(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+}

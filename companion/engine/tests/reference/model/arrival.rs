@@ -1,0 +1,268 @@
+//! The decision about an arriving request: bypass, wait or reject.
+
+use std::time::Duration;
+
+use penstock_engine::input::{Band, ClassKey, Prompt};
+use penstock_engine::policy::{Admit, Overflow};
+use penstock_engine::{EndpointId, Outcome, Request};
+
+use super::engine_effects::EngineEffects;
+use super::{Item, Leaf, Model};
+
+impl Model {
+    pub(super) fn register(&mut self, request: Request, effects: &mut EngineEffects) {
+        if self.by_budget() {
+            self.dispatch_by_budget(effects);
+        }
+        let Some(item) = self.arrive(request, effects) else {
+            return;
+        };
+        let bypasses = self.may_bypass(&item);
+        if self.is_unmeetable(&item, !bypasses) {
+            self.release(&item);
+            let outcome = Outcome::RejectedUnmeetable;
+            self.reject(item.id, item.band, item.arrived, outcome, effects);
+            return;
+        }
+        if bypasses {
+            let id = item.id;
+            self.items.push(item);
+            let cost = self.cost(self.item(id));
+            let endpoint = effects.expect_grant(self, id, Outcome::Bypassed, Duration::ZERO, cost);
+            self.take_rate_token();
+            self.start(id, endpoint, Outcome::Bypassed);
+            return;
+        }
+        match self.may_wait(&item, effects) {
+            Ok(()) => self.wait(item),
+            Err(outcome) => {
+                self.release(&item);
+                self.reject(item.id, item.band, item.arrived, outcome, effects);
+            }
+        }
+    }
+
+    /// Adopts a running request, regardless of all limits.
+    pub(super) fn adopt(&mut self, request: Request, endpoint: EndpointId) {
+        let id = request.id;
+        match self.find(id).cloned() {
+            Some(item) if item.running.is_some() => return,
+            Some(item) => {
+                self.items.retain(|item| item.id != id);
+                self.refresh_backlogs();
+                self.items.push(Item {
+                    suspended: false,
+                    ..item
+                });
+            }
+            None => {
+                self.arrivals += 1;
+                let item = self.make(request);
+                self.items.push(item);
+            }
+        }
+        self.start(id, endpoint, Outcome::Dispatched);
+    }
+
+    pub(super) fn arrive(&mut self, request: Request, effects: &mut EngineEffects) -> Option<Item> {
+        if self.find(request.id).is_some() {
+            return None;
+        }
+        self.arrivals += 1;
+        let allowed = request.eligible.as_ref().is_none_or(|eligible| {
+            !eligible.is_empty()
+                && (self.endpoints.is_empty() || eligible.iter().any(|id| self.endpoints.contains_key(id)))
+        });
+        let outcome = if self.draining {
+            Outcome::ShuttingDown
+        } else if !allowed {
+            Outcome::NoEndpoints
+        } else if request.deadline.is_some_and(|deadline| deadline <= self.now) {
+            Outcome::DeadlineExceeded
+        } else {
+            return Some(self.make(request));
+        };
+        self.reject(request.id, request.band, request.arrived, outcome, effects);
+        None
+    }
+
+    fn make(&mut self, request: Request) -> Item {
+        let Prompt::Tokens(prompt) = request.prompt else {
+            panic!("the model learns nothing")
+        };
+        let expected = request.expected_output.expect("the model learns nothing").0;
+        let arrived = request.arrived.min(self.now);
+        let uncached = prompt.0.saturating_sub(request.cached.0);
+        let class = self.classify(request.class_set, &request.class, uncached);
+        let running = self.out_since.map_or(arrived, |since| arrived.min(since));
+        let name = if request.flow.is_empty() {
+            "anonymous".into()
+        } else {
+            request.flow
+        };
+        let item = Item {
+            id: request.id,
+            band: request.band,
+            name,
+            model: match &*request.requested_model {
+                "" => request.model.clone(),
+                _ => request.requested_model,
+            },
+            target: request.model,
+            class,
+            arrived,
+            sequence: self.sequence,
+            starts: i128::from(running.as_nanos()) - self.outages,
+            prompt: prompt.0,
+            cached: request.cached.0,
+            output: request.max_output.map_or(expected, |max| expected.min(max.0)),
+            bytes: request.body_bytes,
+            strict: request.strict,
+            jump: request.head_start,
+            ttft_target: request.ttft_target,
+            deadline: request.deadline,
+            eligible: request
+                .eligible
+                .map(|eligible| eligible.iter().copied().collect()),
+            prefix: request.prefix,
+            suspended: false,
+            running: None,
+        };
+        self.sequence += 1;
+        self.ensure_flow(self.leaf(&item), &item.name);
+        item
+    }
+
+    /// Creates the flow if it doesn't exist.
+    pub(super) fn ensure_flow(&mut self, leaf: Leaf, name: &str) {
+        let band = leaf.0.0;
+        let mut of_band = self.nodes.iter().filter(|((tree, _), _)| tree.0 == band);
+        if !of_band.any(|(_, other)| **other == *name) {
+            self.flows_created += 1;
+            self.preemption_order
+                .insert((band, name.into()), (0, self.flows_created));
+        }
+        self.nodes.insert((leaf, name.into()));
+    }
+
+    /// The position of the request's class in the ring of all class sets.
+    fn classify(&self, set: u16, key: &ClassKey, uncached: u64) -> usize {
+        let sets = &self.policy.classes;
+        if sets.is_empty() {
+            return 0;
+        }
+        let index = if usize::from(set) < sets.len() {
+            usize::from(set)
+        } else {
+            0
+        };
+        let first: usize = sets[..index].iter().map(|set| set.classes.len()).sum();
+        let set = &sets[index];
+        let bucket = set
+            .buckets
+            .iter()
+            .filter(|bucket| bucket.min_tokens <= uncached)
+            .max_by_key(|bucket| bucket.min_tokens)
+            .map(|bucket| &bucket.name);
+        let of_family = |family: &str| {
+            let with_bucket = |wanted: Option<&Box<str>>| {
+                set.classes
+                    .iter()
+                    .position(|class| *class.family == *family && class.bucket.as_ref() == wanted)
+            };
+            bucket
+                .and_then(|_| with_bucket(bucket))
+                .or_else(|| with_bucket(None))
+        };
+        let by_default = || {
+            let family = set.default_family.as_ref().unwrap_or(&set.classes[0].family);
+            of_family(family).unwrap_or(0)
+        };
+        let found = match key {
+            ClassKey::Named(name) => set.classes.iter().position(|class| class.name == *name),
+            ClassKey::Family(family) => of_family(family),
+        };
+        first + found.unwrap_or_else(by_default)
+    }
+
+    fn may_bypass(&self, item: &Item) -> bool {
+        let mut waiting = self.active();
+        let first = !self
+            .active()
+            .any(|other| self.leaf(other) == self.leaf(item) && other.name == item.name);
+        let others_can =
+            waiting.any(|other| self.is_head(other) && self.can_go_below(other, self.bounds().1));
+        let over = self.is_over_ceiling(item.band, self.bounds().1);
+        let open = self.ready && self.gate_open(self.bounds().1) && self.has_rate();
+        let fits = !self.by_budget() || !self.fitting(item).is_empty();
+        open && first && !others_can && !over && self.can_run(item) && fits && self.goes_by_itself()
+    }
+
+    fn may_wait(&mut self, item: &Item, effects: &mut EngineEffects) -> Result<(), Outcome> {
+        let queue = self.policy.queue.clone();
+        let admitted = queue.admit == Admit::All || item.band == Band::Critical;
+        if !queue.enabled || queue.total_capacity == 0 || !admitted {
+            return Err(Outcome::RejectedPolicy);
+        }
+        let (ends, outcome) = self.ttl_end(item);
+        if ends <= self.now {
+            return Err(outcome);
+        }
+        let of_identity = self
+            .waiting()
+            .filter(|other| other.band == item.band && other.name == item.name);
+        let in_flow = of_identity.count() as u64;
+        let flow_limit = self.policy.flows.capacities.get(&item.name).copied();
+        if in_flow >= flow_limit.unwrap_or(queue.flow_capacity) {
+            return Err(Outcome::RejectedFlowCapacity);
+        }
+        if !self.class_has_room(item) {
+            return Err(Outcome::RejectedClassCapacity);
+        }
+        let fits = |items: Vec<&Item>| {
+            let sum: u64 = items.iter().map(|item| item.bytes).sum();
+            (items.len() as u64) < queue.total_capacity && sum + item.bytes <= queue.total_bytes
+        };
+        if fits(self.waiting().collect()) {
+            return Ok(());
+        }
+        let full = if in_flow > 0 {
+            Outcome::RejectedQueueFull
+        } else {
+            Outcome::RejectedTooManyFlows
+        };
+        let stays = self.waiting().filter(|other| other.band <= item.band);
+        let displaceable = self.waiting().any(|other| other.band > item.band);
+        if queue.overflow == Overflow::Reject || !displaceable || !fits(stays.collect()) {
+            return Err(full);
+        }
+        while !fits(self.waiting().collect()) {
+            self.displace(effects);
+        }
+        Ok(())
+    }
+
+    /// Displaces the youngest request of the least recently preempted identity in the lowest band.
+    fn displace(&mut self, effects: &mut EngineEffects) {
+        let band = self.waiting().map(|item| item.band).max();
+        let band = band.expect("a less critical request waits");
+        let victims = || self.waiting().filter(|item| item.band == band);
+        let turn = |item: &&Item| self.preemption_order[&(band, item.name.clone())];
+        let name = victims().min_by_key(turn).expect("a request waits").name.clone();
+        let youngest = victims()
+            .filter(|item| item.name == name)
+            .max_by_key(|item| (item.arrived, item.sequence));
+        let youngest = youngest.expect("a request waits").id;
+        self.preemptions += 1;
+        self.preemption_order
+            .get_mut(&(band, name))
+            .expect("a request waits")
+            .0 = self.preemptions;
+        self.reject_waiting(youngest, Outcome::Displaced, effects);
+    }
+
+    pub(super) fn wait(&mut self, item: Item) {
+        self.items.push(item);
+        self.refresh_backlogs();
+    }
+}

@@ -1,0 +1,322 @@
+//! Endpoints: bounds, free places, slow starts, ejections and outages.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use penstock_engine::input::EndpointState;
+use penstock_engine::policy::{Gate, StockUnit};
+use penstock_engine::units::Decimal;
+use penstock_engine::{EndpointId, RequestId};
+
+use super::{Item, Model, Running, Server};
+
+/// The product of two decimals is in this unit.
+const ONE: u128 = Decimal::ONE * Decimal::ONE;
+
+impl Server {
+    /// Updates `ready` and the slow start after a change of health or ejection.
+    fn update_ready(&mut self, starting: bool) {
+        let ready = self.state.ready && self.down.is_none();
+        if !ready {
+            self.ramp = None;
+        } else if !self.ready {
+            self.ramp = (self.slowly && !starting).then_some((1, 0));
+            self.slowly = true;
+        }
+        self.ready = ready;
+    }
+
+    fn end_ejection(&mut self) {
+        self.down = None;
+        self.probed = true;
+        self.update_ready(false);
+    }
+}
+
+impl Model {
+    pub(super) fn list(&mut self, id: EndpointId, state: EndpointState) {
+        let first = *self.first_listed.get_or_insert(self.now);
+        let second = Duration::from_secs(1);
+        let starting = self
+            .ready_since
+            .is_none_or(|since| self.now <= first.max(since).after(second));
+        let before = self.endpoints.get(&id).copied();
+        let mut server = before.unwrap_or(Server {
+            state,
+            ready: false,
+            slowly: !starting,
+            ramp: None,
+            foreign: 0,
+            budget: None,
+            down: None,
+            probed: false,
+            times: 0,
+        });
+        server.state = state;
+        server.update_ready(starting);
+        self.endpoints.insert(id, server);
+        self.end_slow_starts();
+    }
+
+    /// Marks an endpoint down after failures of two different requests within 10 s, or after one failure following an
+    /// ejection.
+    pub(super) fn fail(&mut self, id: RequestId, endpoint: EndpointId) {
+        let Some(mut server) = self
+            .endpoints
+            .get(&endpoint)
+            .copied()
+            .filter(|server| server.ready)
+        else {
+            return;
+        };
+        if !server.probed {
+            self.failed.push((endpoint, id, self.now));
+        }
+        let failures = self
+            .failed
+            .iter()
+            .filter(|failure| failure.0 == endpoint && failure.1 != id);
+        let recent = failures
+            .filter(|failure| self.now.since(failure.2) <= Duration::from_secs(10))
+            .count();
+        let is_last_ready = self.endpoints.values().filter(|server| server.ready).count() == 1;
+        if (server.probed || recent > 0) && !is_last_ready {
+            let ejection = self.policy.outlier_ejection;
+            let duration =
+                (0..server.times).fold(ejection.first, |duration, _| (duration * 2).min(ejection.max));
+            server.times += 1;
+            server.down = Some(self.now.after(duration));
+            server.update_ready(false);
+            self.failed.retain(|failed| failed.0 != endpoint);
+            self.endpoints.insert(endpoint, server);
+        }
+        self.refresh_backlogs();
+    }
+
+    /// Ends the ejections that are due.
+    pub(super) fn end_ejections(&mut self) {
+        for server in self.endpoints.values_mut() {
+            if server.down.is_some_and(|until| until <= self.now) {
+                server.end_ejection();
+            }
+        }
+        self.end_slow_starts();
+        self.refresh_backlogs();
+    }
+
+    pub(super) fn in_tokens(&self) -> bool {
+        match self.policy.gate {
+            Gate::Bounded { unit, .. } => unit == StockUnit::Tokens,
+            Gate::Auto { .. } | Gate::Open | Gate::Manual => false,
+        }
+    }
+
+    /// The endpoint's part of a bound of the pool.
+    fn share(&self, server: &Server, bound: Decimal) -> u128 {
+        let full = match self.budget_of(server) {
+            Some(budget) => u128::from(budget.typical) * ONE,
+            None => bound.billionths() * server.state.weight.billionths(),
+        };
+        if self.in_tokens() {
+            return full;
+        }
+        let ramp = server
+            .ramp
+            .map_or(u128::MAX, |(bound, _)| u128::from(bound) * ONE);
+        full.min(ramp).saturating_sub(u128::from(server.foreign) * ONE)
+    }
+
+    pub(super) fn bounds(&self) -> (u64, u64) {
+        let ready = || self.endpoints.values().filter(|server| server.ready);
+        match self.policy.gate {
+            Gate::Open | Gate::Manual => (u64::MAX, u64::MAX),
+            Gate::Auto { initial: lower } | Gate::Bounded { lower, .. } => {
+                let upper = match self.policy.gate {
+                    Gate::Bounded { upper, .. } => upper,
+                    Gate::Auto { .. } | Gate::Open | Gate::Manual => lower,
+                };
+                let ceil = |bound: Decimal| {
+                    let sum: u128 = ready().map(|server| self.share(server, bound)).sum();
+                    sum.div_ceil(ONE) as u64
+                };
+                (ceil(lower), ceil(upper))
+            }
+        }
+    }
+
+    pub fn full_bound(&self) -> Option<u64> {
+        let (Gate::Bounded { upper, .. } | Gate::Auto { initial: upper }) = self.policy.gate else {
+            return None;
+        };
+        let ready = self.endpoints.values().filter(|server| server.ready);
+        let full = ready.map(|server| {
+            let strong = Server {
+                ramp: None,
+                foreign: 0,
+                ..*server
+            };
+            self.share(&strong, upper)
+        });
+        Some(full.sum::<u128>().div_ceil(ONE) as u64)
+    }
+
+    /// The number of requests that one endpoint takes at a time.
+    pub(super) fn own_bound(&self, server: &Server) -> u64 {
+        match self.policy.gate {
+            Gate::Open | Gate::Manual => u64::MAX,
+            Gate::Auto { initial: upper } | Gate::Bounded { upper, .. } => {
+                (self.share(server, upper).div_ceil(ONE) as u64).max(1)
+            }
+        }
+    }
+
+    pub(super) fn served_at(&mut self, id: EndpointId) {
+        if let Some(server) = self.endpoints.get_mut(&id) {
+            server.times = 0;
+            server.probed &= server.down.is_some();
+            server.ramp = server.ramp.map(|(bound, served)| {
+                if served + 1 == bound {
+                    (2 * bound, 0)
+                } else {
+                    (bound, served + 1)
+                }
+            });
+        }
+        self.end_slow_starts();
+    }
+
+    /// Ends the slow starts that have reached the full bound.
+    pub(super) fn end_slow_starts(&mut self) {
+        let servers = self.endpoints.values().copied().map(|server| {
+            let full = self.own_bound(&Server {
+                ramp: None,
+                foreign: 0,
+                ..server
+            });
+            let bounded = matches!(self.policy.gate, Gate::Bounded { .. } | Gate::Auto { .. });
+            bounded && server.ramp.is_some_and(|(bound, _)| bound < full)
+        });
+        let slow: Vec<bool> = servers.collect();
+        for (server, slow) in self.endpoints.values_mut().zip(slow) {
+            server.ramp = server.ramp.filter(|_| slow);
+        }
+    }
+
+    pub(super) fn update_outage(&mut self) {
+        if !self.endpoints.values().any(|server| server.ready) {
+            let healthy = self.endpoints.iter_mut().filter(|(_, server)| server.state.ready);
+            if let Some((_, first)) = healthy.min_by_key(|(id, server)| (server.down, **id)) {
+                first.end_ejection();
+                self.end_slow_starts();
+            }
+        }
+        let ready = self.endpoints.values().any(|server| server.ready);
+        match self.out_since {
+            Some(since) if ready => {
+                self.outages += i128::from(self.now.as_nanos()) - i128::from(since.as_nanos());
+                self.out_since = None;
+            }
+            None if !ready => self.out_since = Some(self.now),
+            _ => {}
+        }
+        self.refresh_backlogs();
+    }
+
+    /// The requests that run there.
+    pub(super) fn runs_at(&self, id: EndpointId) -> impl Iterator<Item = (&Item, &Running)> {
+        let running = self
+            .items
+            .iter()
+            .filter_map(|item| Some((item, item.running.as_ref()?)));
+        running.filter(move |(_, running)| running.endpoint == id)
+    }
+
+    pub(super) fn stock_of(&self, id: EndpointId) -> u64 {
+        if self.in_tokens() {
+            self.runs_at(id).map(|(_, running)| running.tokens).sum()
+        } else {
+            self.runs_at(id).count() as u64
+        }
+    }
+
+    pub fn stock(&self) -> u64 {
+        let ready = self.endpoints.iter().filter(|(_, server)| server.ready);
+        ready.map(|(&id, _)| self.stock_of(id)).sum()
+    }
+
+    pub(super) fn gate_open(&self, bound: u64) -> bool {
+        self.by_budget() || self.stock() < bound || self.stock() == 0
+    }
+
+    pub(super) fn goes_by_itself(&self) -> bool {
+        self.policy.gate != Gate::Manual
+    }
+
+    /// Ready endpoints with a free place, with their stock.
+    pub(super) fn with_room(&self) -> BTreeMap<EndpointId, u64> {
+        let ready = self.endpoints.iter().filter(|(_, server)| server.ready);
+        let free = ready.filter(|&(&id, server)| {
+            let running = self.runs_at(id).count() as u64;
+            let counted = match self.budget_of(server) {
+                Some(budget) => budget
+                    .requests_max
+                    .is_none_or(|limit| running == 0 || running + server.foreign < limit),
+                None => self.stock_of(id) < self.own_bound(server),
+            };
+            counted && !self.aside.contains(&id) && server.ramp.is_none_or(|(bound, _)| running < bound)
+        });
+        free.map(|(&id, _)| (id, self.stock_of(id))).collect()
+    }
+
+    pub(super) fn may_dispatch(&self) -> bool {
+        self.ready && self.gate_open(self.bounds().0) && !self.with_room().is_empty()
+    }
+
+    /// Uncached prompt tokens in flight at the endpoint.
+    fn prefill(&self, id: EndpointId) -> u64 {
+        self.runs_at(id).map(|(_, running)| running.prefill).sum()
+    }
+
+    /// Whether the endpoint is over the class's threshold.
+    fn is_busy(&self, id: EndpointId, server: &Server, class: usize) -> bool {
+        let Some(class) = self.classes.get(class) else {
+            return false;
+        };
+        let prefill = self.prefill(id);
+        let fraction = class.busy_fraction.zip(server.state.batched_tokens_max);
+        class.busy_tokens.is_some_and(|tokens| prefill >= tokens)
+            || fraction.is_some_and(|(part, limit)| prefill as f64 >= part * limit as f64)
+    }
+
+    /// Endpoints where the identity is at its limit.
+    pub(super) fn excluded(&self, name: &str) -> Vec<EndpointId> {
+        let Some(limit) = self.policy.flows.max_in_flight_per_endpoint else {
+            return Vec::new();
+        };
+        let mut counts: BTreeMap<EndpointId, u64> = BTreeMap::new();
+        for item in self.items.iter().filter(|item| *item.name == *name) {
+            if let Some(running) = item.running {
+                *counts.entry(running.endpoint).or_default() += 1;
+            }
+        }
+        counts
+            .into_iter()
+            .filter(|&(_, count)| count >= limit)
+            .map(|(id, _)| id)
+            .collect()
+    }
+
+    /// Endpoints that can take the item now, with their stock.
+    pub(super) fn endpoints_for(&self, item: &Item) -> BTreeMap<EndpointId, u64> {
+        let excluded = self.excluded(&item.name);
+        let mut room = self.with_room();
+        room.retain(|id, _| {
+            let eligible = item
+                .eligible
+                .as_ref()
+                .is_none_or(|eligible| eligible.contains(id));
+            eligible && !excluded.contains(id) && !self.is_busy(*id, &self.endpoints[id], item.class)
+        });
+        room
+    }
+}

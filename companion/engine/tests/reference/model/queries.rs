@@ -1,0 +1,114 @@
+//! Values that the model counts from its list of requests on demand.
+
+use std::collections::BTreeSet;
+
+use penstock_engine::input::{Band, Usage};
+use penstock_engine::policy::{CostUnit, Discipline};
+use penstock_engine::{Outcome, RequestId};
+
+use super::{BANDS, Item, Leaf, Model, Running};
+
+impl Model {
+    pub fn waiting(&self) -> impl Iterator<Item = &Item> {
+        self.items.iter().filter(|item| item.running.is_none())
+    }
+
+    /// Waiting requests that aren't suspended.
+    pub fn active(&self) -> impl Iterator<Item = &Item> {
+        self.waiting().filter(|item| !item.suspended)
+    }
+
+    pub(super) fn suspend(&mut self, id: RequestId, suspended: bool) {
+        let found = self.items.iter_mut().find(|item| item.id == id);
+        if let Some(item) = found.filter(|item| item.running.is_none()) {
+            item.suspended = suspended;
+        }
+        self.refresh_backlogs();
+    }
+
+    pub(super) fn cost(&self, item: &Item) -> u64 {
+        match self.policy.flows.cost {
+            CostUnit::Requests => 1,
+            CostUnit::Tokens => self.cost_of(item, Usage::default()),
+        }
+    }
+
+    /// The cost for classes, fixed at arrival and never settled.
+    pub(super) fn class_cost(&self, item: &Item) -> u64 {
+        item.prompt.saturating_sub(item.cached).max(1)
+    }
+
+    pub(super) fn cost_of(&self, item: &Item, usage: Usage) -> u64 {
+        let prompt = usage.prompt.map_or(item.prompt, |tokens| tokens.0);
+        let cached = usage.cached.map_or(item.cached, |tokens| tokens.0).min(prompt);
+        let output = usage.output.map_or(item.output, |tokens| tokens.0);
+        let weights = self.policy.weights;
+        ((prompt - cached) * weights.input as u64 + output * weights.output as u64).max(1)
+    }
+
+    pub(super) fn is_saturated(&self) -> bool {
+        self.active().next().is_some() || (self.out_since.is_none() && self.stock() >= self.bounds().1)
+    }
+
+    pub(super) fn find(&self, id: RequestId) -> Option<&Item> {
+        self.items.iter().find(|item| item.id == id)
+    }
+
+    pub(super) fn item(&self, id: RequestId) -> &Item {
+        self.find(id).expect("the request exists")
+    }
+
+    pub(super) fn running_mut(&mut self, id: RequestId) -> Option<&mut Running> {
+        self.items.iter_mut().find(|item| item.id == id)?.running.as_mut()
+    }
+
+    pub(super) fn count(&mut self, band: Band, outcome: Outcome) {
+        *self.outcomes.entry((band, outcome)).or_default() += 1;
+    }
+
+    /// Drops the flows of `leaf` without waiting or running requests that the discipline doesn't remember either.
+    pub(super) fn drop_unused_flows(&mut self, leaf: &Leaf) {
+        let of_leaf = self.items.iter().filter(|item| self.leaf(item) == *leaf);
+        let mut used: BTreeSet<Box<str>> = of_leaf.map(|item| item.name.clone()).collect();
+        if self.discipline() == Discipline::Usage {
+            let in_window = self.used.iter().filter(|used| used.leaf == *leaf);
+            used.extend(in_window.map(|used| used.name.clone()));
+        }
+        if let Some(virtual_time) = self.virtual_times.get_mut(leaf) {
+            virtual_time.drop_unused_flows(|name| used.contains(name));
+        }
+        let remembered = |name: &str| {
+            used.contains(name)
+                || self
+                    .virtual_times
+                    .get(leaf)
+                    .is_some_and(|virtual_time| virtual_time.flows.contains_key(name))
+        };
+        let unused: Vec<_> = self
+            .nodes
+            .iter()
+            .filter(|(other, name)| other == leaf && !remembered(name))
+            .cloned()
+            .collect();
+        for node in unused {
+            self.nodes.remove(&node);
+        }
+        let tree = &leaf.0;
+        if self.policy.per_model && !self.nodes.iter().any(|((other, _), _)| other == tree) {
+            // A model without flows is dropped altogether.
+            self.class_rings.remove(tree);
+            self.flow_rings.retain(|(other, _), _| other != tree);
+            self.virtual_times.retain(|(other, _), _| other != tree);
+        }
+    }
+
+    /// The deficits of every class over all bands and models, in the order of the ring.
+    pub fn deficits(&self) -> Vec<u64> {
+        let deficit = |class: usize| self.class_rings.values().map(|ring| ring.deficit(&class)).sum();
+        (0..self.classes.len()).map(deficit).collect()
+    }
+
+    pub fn waiting_by_band(&self) -> [u64; 3] {
+        BANDS.map(|band| self.waiting().filter(|item| item.band == band).count() as u64)
+    }
+}

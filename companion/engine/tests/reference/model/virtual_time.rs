@@ -1,0 +1,165 @@
+//! The disciplines with virtual time, by definition. Virtual time is in units that all weights of the tests divide.
+
+use std::collections::BTreeMap;
+
+use penstock_engine::policy::Discipline;
+
+const ONE: i128 = 720_720 * 1_024;
+
+/// The virtual time that `cost` takes a flow with this weight, a multiple of a quarter.
+pub fn step(cost: u128, weight: f64) -> i128 {
+    cost as i128 * ONE * 4 / (weight * 4.0) as i128
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Flow {
+    pub finish: i128,
+    /// Requests of the flow wait, and the flow's limit admits them.
+    pub backlogged: bool,
+}
+
+/// The last advance of virtual time, as long as no flow has started at it.
+#[derive(Clone, Debug)]
+struct LastAdvance {
+    flow: Box<str>,
+    step: i128,
+    now: i128,
+    served: Option<Box<str>>,
+}
+
+/// Virtual time of the flows of one leaf.
+#[derive(Clone, Debug)]
+pub struct VirtualTime {
+    discipline: Discipline,
+    now: i128,
+    /// For `vtc`: the flow served last.
+    served: Option<Box<str>>,
+    last_advance: Option<LastAdvance>,
+    pub flows: BTreeMap<Box<str>, Flow>,
+}
+
+impl VirtualTime {
+    pub const fn new(discipline: Discipline) -> Self {
+        Self {
+            discipline,
+            now: 0,
+            served: None,
+            last_advance: None,
+            flows: BTreeMap::new(),
+        }
+    }
+
+    /// The least start of a flow that becomes backlogged.
+    fn start_level(&self) -> i128 {
+        match self.discipline {
+            Discipline::Wfq | Discipline::RoundRobin => self.now,
+            Discipline::Vtc => {
+                let backlogged = self.flows.values().filter(|flow| flow.backlogged);
+                let last = || self.served.as_ref().map(|name| self.flows[name].finish);
+                backlogged
+                    .map(|flow| flow.finish)
+                    .min()
+                    .or_else(last)
+                    .unwrap_or(self.now)
+            }
+            Discipline::Usage | Discipline::Drr | Discipline::Fifo => 0,
+        }
+    }
+
+    fn step(&self, cost: u64, weight: f64) -> i128 {
+        match self.discipline {
+            Discipline::Wfq | Discipline::Vtc => step(cost.into(), weight),
+            Discipline::RoundRobin => step(1, weight),
+            Discipline::Usage | Discipline::Drr | Discipline::Fifo => 0,
+        }
+    }
+
+    /// The key that orders a flow with a head of this cost.
+    pub fn order_key(&self, name: &str, cost: u64, weight: f64) -> i128 {
+        match self.discipline {
+            Discipline::Wfq | Discipline::RoundRobin => self.flows[name].finish + self.step(cost, weight),
+            Discipline::Vtc => self.flows[name].finish,
+            Discipline::Usage | Discipline::Drr | Discipline::Fifo => 0,
+        }
+    }
+
+    fn lift(&mut self, name: &str) {
+        let start_level = self.start_level();
+        let flow = self.flows.entry(name.into()).or_default();
+        if flow.finish < start_level {
+            flow.finish = start_level;
+            self.last_advance = None;
+        }
+    }
+
+    pub fn set_backlogged(&mut self, name: &str, backlogged: bool) {
+        let before = self.flows.get(name).is_some_and(|flow| flow.backlogged);
+        if backlogged && !before {
+            self.lift(name);
+        }
+        if backlogged != before {
+            self.flows.entry(name.into()).or_default().backlogged = backlogged;
+        }
+    }
+
+    /// Charges a flow and returns virtual time before and after.
+    pub fn charge(&mut self, name: &str, cost: u64, weight: f64) -> (i128, i128) {
+        if !self.flows.get(name).is_some_and(|flow| flow.backlogged) {
+            self.lift(name);
+        }
+        let step = self.step(cost, weight);
+        let flow = self.flows.get_mut(name).expect("lifted");
+        flow.finish += step;
+        let (before, finish) = (self.now, flow.finish);
+        let last_advance = LastAdvance {
+            flow: name.into(),
+            step,
+            now: before,
+            served: self.served.clone(),
+        };
+        match self.discipline {
+            Discipline::Wfq | Discipline::RoundRobin => {
+                self.last_advance = (finish > before).then_some(last_advance);
+                self.now = before.max(finish);
+            }
+            Discipline::Vtc => {
+                self.last_advance = Some(last_advance);
+                self.served = Some(name.into());
+            }
+            Discipline::Usage | Discipline::Drr | Discipline::Fifo => {}
+        }
+        (before, self.now)
+    }
+
+    pub fn settle(&mut self, name: &str, cost: u64, weight: f64, real: Option<u64>) {
+        let step = self.step(cost, weight);
+        if let Some(advance) = self.last_advance.take_if(|advance| *advance.flow == *name)
+            && real.is_none()
+            && advance.step == step
+        {
+            (self.now, self.served) = (advance.now, advance.served);
+        }
+        let real = real.map_or(0, |real| self.step(real, weight));
+        self.flows.get_mut(name).expect("the flow was charged").finish += real - step;
+    }
+
+    /// Forgets flows that aren't `used` and would not start earlier if they were new.
+    pub fn drop_unused_flows(&mut self, used: impl Fn(&str) -> bool) {
+        loop {
+            let start_level = self.start_level();
+            let idle = self.flows.iter().filter(|(name, _)| !used(name));
+            let forgotten = idle
+                .filter(|(_, flow)| flow.finish <= start_level)
+                .map(|(name, _)| name.clone());
+            let Some(name) = forgotten.min_by_key(|name| self.flows[name].finish) else {
+                return;
+            };
+            let flow = self.flows.remove(&name).expect("the flow exists");
+            self.last_advance = None;
+            if self.served.as_ref() == Some(&name) {
+                self.served = None;
+                self.now = flow.finish;
+            }
+        }
+    }
+}
