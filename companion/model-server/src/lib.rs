@@ -3,9 +3,9 @@
 //! Pure: time is an argument, randomness is seeded, and nothing waits or does I/O. The mock server drives a [`Server`]
 //! with a real clock, the simulated world with a virtual one.
 
+mod hardware;
 pub mod limits;
 pub mod server;
 
-pub use server::{
-    Event, Gauges, Hardware, HardwareError, Job, JobId, JobProgress, Server, SubmitError, Totals,
-};
+pub use hardware::{Hardware, HardwareError};
+pub use server::{Event, Gauges, Job, JobId, JobProgress, Server, SubmitError, Totals};

@@ -1,10 +1,10 @@
-//! Servers of different speed in one pool: each one at its own limit.
+//! Servers of different speed in one pool: each one at the limit of its speed.
 
 use std::time::Duration;
 
 use penstock_model::sizing;
 use penstock_model_server::Hardware;
-use penstock_sim::closed_loop::{Arrivals, Finished, GateBy, Mix, Scenario, run as run_loop};
+use penstock_sim::closed_loop::{Arrivals, Finished, GateBy, Mix, Record, Scenario, run as run_loop};
 use serde_json::{Value, json};
 
 use crate::combos::{hardware, parameters, server};
@@ -55,37 +55,40 @@ pub(crate) fn run() -> Value {
         (scenario.warmup, scenario.duration) = (WARMUP, Some(DURATION));
         let record = run_loop(&scenario).expect("the hardware is valid");
         let each = (0..servers.len()).map(|index| {
-            let finished: Vec<&Finished> = record
-                .finished
-                .iter()
-                .filter(|finished| finished.server == index)
-                .collect();
-            let count = finished.len().max(1) as f64;
-            let over_target = finished.iter().filter(|finished| finished.itl_ms() > 50.0);
-            let samples: Vec<_> = record
-                .samples
-                .iter()
-                .filter(|sample| sample.time >= WARMUP)
-                .collect();
-            let in_flight = samples.iter().map(|sample| sample.in_flight[index] as f64);
-            let status = record.samples.last().and_then(|sample| {
-                let variants = &sample.status.variants;
-                variants
-                    .iter()
-                    .find(|variant| variant.name == servers[index].variant)
-                    .cloned()
-            });
-            json!({
-                "variant": servers[index].variant,
-                "n_star": sizes[index].n_star,
-                "learned_n_star": status.and_then(|variant| variant.n_star),
-                "in_flight": in_flight.sum::<f64>() / samples.len().max(1) as f64,
-                "itl_ms": finished.iter().map(|finished| finished.itl_ms()).sum::<f64>() / count,
-                "over_slo": over_target.count() as f64 / count,
-                "requests_s": count / record.recorded.as_secs_f64(),
-            })
+            let mut row = server_row(&record, index, servers[index].variant);
+            row["n_star"] = json!(sizes[index].n_star);
+            row
         });
         json!({"gate": name, "servers": each.collect::<Vec<_>>()})
     });
     json!(rows)
+}
+
+/// The results of one server.
+fn server_row(record: &Record, index: usize, variant: &str) -> Value {
+    let finished: Vec<&Finished> = record
+        .finished
+        .iter()
+        .filter(|finished| finished.server == index)
+        .collect();
+    let count = finished.len().max(1) as f64;
+    let over_target = finished.iter().filter(|finished| finished.itl_ms() > 50.0);
+    let samples: Vec<_> = record
+        .samples
+        .iter()
+        .filter(|sample| sample.time >= WARMUP)
+        .collect();
+    let in_flight = samples.iter().map(|sample| sample.in_flight[index] as f64);
+    let learned = record.samples.last().and_then(|sample| {
+        let variants = &sample.status.variants;
+        variants.iter().find(|status| status.name == variant)
+    });
+    json!({
+        "variant": variant,
+        "learned_n_star": learned.and_then(|status| status.n_star),
+        "in_flight": in_flight.sum::<f64>() / samples.len().max(1) as f64,
+        "itl_ms": finished.iter().map(|finished| finished.itl_ms()).sum::<f64>() / count,
+        "over_slo": over_target.count() as f64 / count,
+        "requests_s": count / record.recorded.as_secs_f64(),
+    })
 }

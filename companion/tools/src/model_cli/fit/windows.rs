@@ -1,4 +1,4 @@
-//! Learning from a file of estimator with the Kalman filter.
+//! Learning from a file of windows with the Kalman filter.
 
 use std::io::Write;
 
