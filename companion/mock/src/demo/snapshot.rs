@@ -82,22 +82,16 @@ impl Snapshot {
     pub(super) fn tenant_rows(&self) -> Vec<Vec<String>> {
         let shares = self.shares();
         let row = |(index, (tenant, tally)): (usize, (&Tenant, &Tally))| {
-            let share = shares.as_ref().and_then(|shares| shares.get(index)).copied();
             let flow = self.pool.as_ref().map(|pool| pool.flow(tenant.name));
             let number = |count: Option<u64>| count.map_or_else(|| "-".to_owned(), |count| count.to_string());
-            vec![
+            let mut cells = vec![
                 tenant.name.to_owned(),
                 tenant.weight.to_string(),
                 number(flow.map(|(waiting, _)| waiting)),
                 number(flow.map(|(_, running)| running)),
-                tally.served.to_string(),
-                tally.refused.to_string(),
-                (tally.cut + tally.failed).to_string(),
-                duration(tally.ttft(0.5)),
-                duration(tally.ttft(0.99)),
-                percent(share.map(|(real, _)| real)),
-                percent(share.map(|(_, ideal)| ideal)),
-            ]
+            ];
+            cells.extend(result_cells(tally, shares.as_ref().map(|shares| shares[index])));
+            cells
         };
         self.tenants
             .iter()
@@ -140,6 +134,19 @@ impl Snapshot {
             ),
         }
     }
+}
+
+/// The cells of a tenant's results: served, refused, failed, TTFT p50 and p99, real and ideal share.
+pub(super) fn result_cells(tally: &Tally, share: Option<(f64, f64)>) -> [String; 7] {
+    [
+        tally.served.to_string(),
+        tally.refused.to_string(),
+        (tally.cut + tally.failed).to_string(),
+        duration(tally.ttft(0.5)),
+        duration(tally.ttft(0.99)),
+        percent(share.map(|(real, _)| real)),
+        percent(share.map(|(_, ideal)| ideal)),
+    ]
 }
 
 #[cfg(test)]

@@ -3,9 +3,9 @@
 use std::fmt::Write;
 
 use super::accounting::Accounting;
-use super::snapshot::Snapshot;
+use super::snapshot::{Snapshot, result_cells};
 use super::tally::{OUTPUT_WEIGHT, Tally};
-use super::text::{columns, duration, percent};
+use super::text::columns;
 
 const HEADER: [&str; 10] = [
     "tenant", "weight", "sent", "served", "refused", "failed", "TTFT p50", "p99", "share", "ideal",
@@ -40,19 +40,13 @@ fn tenant_rows(snapshot: &Snapshot) -> Vec<Vec<String>> {
     tenants
         .enumerate()
         .map(|(index, (tenant, tally))| {
-            let share = shares.as_ref().and_then(|shares| shares.get(index)).copied();
-            vec![
+            let mut cells = vec![
                 tenant.name.to_owned(),
                 tenant.weight.to_string(),
                 tally.sent.to_string(),
-                tally.served.to_string(),
-                tally.refused.to_string(),
-                (tally.cut + tally.failed).to_string(),
-                duration(tally.ttft(0.5)),
-                duration(tally.ttft(0.99)),
-                percent(share.map(|(real, _)| real)),
-                percent(share.map(|(_, ideal)| ideal)),
-            ]
+            ];
+            cells.extend(result_cells(tally, shares.as_ref().map(|shares| shares[index])));
+            cells
         })
         .collect()
 }

@@ -36,28 +36,24 @@ pub(super) struct App {
     pub(super) models: std::sync::Arc<[String]>,
 }
 
+const INFERENCE_PATHS: [(&str, Api); 5] = [
+    ("/v1/chat/completions", Api::Chat),
+    ("/v1/completions", Api::Completions),
+    ("/v1/embeddings", Api::Embeddings),
+    ("/v1/responses", Api::Responses),
+    ("/v1/messages", Api::Messages),
+];
+
 pub(super) fn router(app: App) -> Router {
-    Router::new()
-        .route(
-            "/v1/chat/completions",
-            post(|s, h, b| serve(Api::Chat, "/v1/chat/completions", s, h, b)),
-        )
-        .route(
-            "/v1/completions",
-            post(|s, h, b| serve(Api::Completions, "/v1/completions", s, h, b)),
-        )
-        .route(
-            "/v1/embeddings",
-            post(|s, h, b| serve(Api::Embeddings, "/v1/embeddings", s, h, b)),
-        )
-        .route(
-            "/v1/responses",
-            post(|s, h, b| serve(Api::Responses, "/v1/responses", s, h, b)),
-        )
-        .route(
-            "/v1/messages",
-            post(|s, h, b| serve(Api::Messages, "/v1/messages", s, h, b)),
-        )
+    let inference = INFERENCE_PATHS
+        .into_iter()
+        .fold(Router::new(), |router, (path, api)| {
+            router.route(
+                path,
+                post(move |state, headers, body| serve(api, path, state, headers, body)),
+            )
+        });
+    inference
         .route("/v1/models", get(models))
         .route("/health", get(async || StatusCode::OK))
         .route("/metrics", get(metrics))

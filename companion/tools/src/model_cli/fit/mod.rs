@@ -6,6 +6,7 @@
 mod lines;
 mod overlaps;
 mod plot;
+mod recording;
 mod requests;
 mod windows;
 

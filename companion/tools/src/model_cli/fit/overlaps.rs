@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use penstock_model::observation::Decode;
 use penstock_model::overlap::{self, Span};
 
-use super::requests::Ended;
+use super::recording::Ended;
 
 /// First tokens within this time after a request's last token can belong to the same, last iteration.
 const LAST_ITERATION_MS: f64 = 2.0;
