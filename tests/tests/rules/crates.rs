@@ -1,10 +1,11 @@
-//! Rules of the repository that a compiler doesn't hold: which crate may import which, that the map names every
-//! module, that files stay small, and that nothing depends on the machine it was written on.
+//! Which crate may import which, and what no crate of a kind may use.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use cargo_metadata::{DependencyKind, Metadata, MetadataCommand, Package, PackageId};
+
+use crate::source::{read, root, rust_files, shown, without_tests};
 
 /// What one crate may import.
 struct Arrow {
@@ -268,18 +269,8 @@ const CLOCKLESS: &[&str] = &[
     "companion/sim/src",
 ];
 
-/// Lines of a file, its tests not counted.
-const LINES_MAX: usize = 600;
-
-fn root() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR"))
-        .parent()
-        .expect("tests/ lies in the workspace")
-        .to_path_buf()
-}
-
 /// The dependency graph for this machine's platform, so that no package of another one is downloaded.
-fn metadata() -> Metadata {
+pub(crate) fn metadata() -> Metadata {
     let rustc = std::process::Command::new("rustc")
         .arg("-vV")
         .output()
@@ -300,8 +291,14 @@ fn metadata() -> Metadata {
         .expect("cargo metadata")
 }
 
-fn own(metadata: &Metadata) -> Vec<&Package> {
+/// The packages of this workspace.
+pub(crate) fn own(metadata: &Metadata) -> Vec<&Package> {
     metadata.workspace_packages()
+}
+
+/// The folder of a package.
+pub(crate) fn directory(package: &Package) -> PathBuf {
+    package.manifest_path.parent().expect("a manifest lies in a folder").as_std_path().to_path_buf()
 }
 
 /// Every package that `from` links, however long the way; `from` itself and build- and dev-dependencies not.
@@ -322,58 +319,6 @@ fn linked(metadata: &Metadata, from: &PackageId) -> BTreeSet<PackageId> {
         }
     }
     found
-}
-
-/// Files below `directory` for which `keep` is true, in a stable order; build products and git's own not.
-fn files(directory: &Path, keep: &dyn Fn(&Path) -> bool) -> Vec<PathBuf> {
-    let mut found = Vec::new();
-    let mut open = vec![directory.to_path_buf()];
-    while let Some(directory) = open.pop() {
-        let Ok(entries) = std::fs::read_dir(&directory) else {
-            continue;
-        };
-        for entry in entries {
-            let path = entry.expect("directory entry").path();
-            let name = path.file_name().and_then(|n| n.to_str()).unwrap_or_default();
-            if path.is_dir() {
-                if !matches!(name, "target" | ".git" | "node_modules") {
-                    open.push(path);
-                }
-            } else if name != ".git" && keep(&path) {
-                found.push(path);
-            }
-        }
-    }
-    found.sort();
-    found
-}
-
-fn rust_files(directory: &Path) -> Vec<PathBuf> {
-    files(directory, &|p| p.extension().is_some_and(|e| e == "rs"))
-}
-
-fn read(path: &Path) -> String {
-    std::fs::read_to_string(path).unwrap_or_else(|e| panic!("{}: {e}", path.display()))
-}
-
-fn generated(text: &str) -> bool {
-    text.starts_with("// This file is @generated")
-}
-
-/// Whether a file is nothing but tests: of a crate, or of the module it lies beside.
-fn of_tests(file: &Path) -> bool {
-    let in_tests = file.parent().is_some_and(|folder| folder.ends_with("tests"));
-    in_tests || file.file_name().is_some_and(|name| name == "tests.rs")
-}
-
-/// The text of a file without its `mod tests`.
-fn without_tests(text: &str) -> &str {
-    text.find("#[cfg(test)]\nmod tests")
-        .map_or(text, |at| &text[..at])
-}
-
-fn shown(path: &Path) -> String {
-    path.strip_prefix(root()).unwrap_or(path).display().to_string()
 }
 
 #[test]
@@ -484,144 +429,5 @@ fn decisions_read_no_clock() {
                 );
             }
         }
-    }
-}
-
-/// The sections of ARCHITECTURE.md that describe a crate: its directory, and the files its list names.
-fn map() -> BTreeMap<String, BTreeSet<String>> {
-    let mut sections: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
-    let mut current = None;
-    for line in read(&root().join("ARCHITECTURE.md")).lines() {
-        if let Some(title) = line.strip_prefix("### `") {
-            current = title
-                .split_once('`')
-                .map(|(directory, _)| directory.trim_end_matches('/').to_owned());
-            if let Some(directory) = &current {
-                sections.entry(directory.clone()).or_default();
-            }
-        } else if line.starts_with("## ") {
-            current = None;
-        } else if let (Some(directory), Some(rest)) = (&current, line.strip_prefix("- `")) {
-            let file = rest
-                .split_once('`')
-                .map(|(file, _)| file)
-                .expect("a file's name ends with a backtick");
-            sections
-                .entry(directory.clone())
-                .or_default()
-                .insert(file.to_owned());
-        }
-    }
-    sections
-}
-
-#[test]
-fn architecture_names_every_module_and_nothing_else() {
-    let metadata = metadata();
-    let mut have = BTreeMap::new();
-    for package in own(&metadata) {
-        let directory = package
-            .manifest_path
-            .parent()
-            .expect("a manifest lies in a directory")
-            .as_std_path();
-        let source = directory.join("src");
-        let modules: BTreeSet<_> = rust_files(&source)
-            .iter()
-            .filter(|f| !of_tests(f))
-            .map(|f| f.strip_prefix(&source).expect("below src").display().to_string())
-            .collect();
-        have.insert(shown(directory), modules);
-    }
-    let map = map();
-    let mut wrong = Vec::new();
-    for (directory, modules) in &have {
-        let Some(named) = map.get(directory) else {
-            wrong.push(format!("ARCHITECTURE.md has no section \"### `{directory}/`\""));
-            continue;
-        };
-        wrong.extend(
-            modules
-                .difference(named)
-                .map(|m| format!("{directory}: `{m}` isn't named")),
-        );
-        wrong.extend(
-            named
-                .difference(modules)
-                .map(|m| format!("{directory}: `{m}` doesn't exist")),
-        );
-    }
-    wrong.extend(
-        map.keys()
-            .filter(|d| !have.contains_key(*d))
-            .map(|d| format!("{d} is no crate")),
-    );
-    assert!(
-        wrong.is_empty(),
-        "ARCHITECTURE.md isn't the map of the code:\n{}",
-        wrong.join("\n")
-    );
-}
-
-#[test]
-fn files_are_one_idea() {
-    let mut wrong = Vec::new();
-    for file in rust_files(&root()) {
-        let text = read(&file);
-        if generated(&text) {
-            continue;
-        }
-        let lines = without_tests(&text).lines().count();
-        if lines > LINES_MAX && !of_tests(&file) {
-            wrong.push(format!(
-                "{}: {lines} lines, {LINES_MAX} are the limit",
-                shown(&file)
-            ));
-        }
-        if !text.starts_with("//! ") {
-            wrong.push(format!(
-                "{}: doesn't say in a first `//!` line what it is for",
-                shown(&file)
-            ));
-        }
-    }
-    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
-}
-
-#[test]
-fn nothing_names_a_machine() {
-    let mut words = vec![
-        ["/ho", "me/"].concat(),
-        ["/ro", "ot/"].concat(),
-        ["/Us", "ers/"].concat(),
-        ["../sh", "ared"].concat(),
-        ["/wo", "rk/"].concat(),
-    ];
-    words.push(format!("{}/", root().display()));
-    let text = [
-        "rs", "toml", "md", "yaml", "yml", "json", "proto", "svg", "py", "lua", "lock", "justfile", "run",
-    ];
-    let is_text = |path: &Path| {
-        let name = path.file_name().and_then(|n| n.to_str()).unwrap_or_default();
-        text.contains(&path.extension().and_then(|e| e.to_str()).unwrap_or(name))
-    };
-    let mut wrong = Vec::new();
-    for file in files(&root(), &is_text) {
-        for (number, line) in read(&file).lines().enumerate() {
-            if words.iter().any(|w| line.contains(w.as_str())) {
-                wrong.push(format!("{}:{}: {}", shown(&file), number + 1, line.trim()));
-            }
-        }
-    }
-    assert!(wrong.is_empty(), "paths of one machine:\n{}", wrong.join("\n"));
-}
-
-#[test]
-fn the_readme_has_both_commands() {
-    let readme = read(&root().join("README.md"));
-    let first_screen: Vec<_> = readme.lines().take(60).map(str::trim).collect();
-    for command in ["cargo demo", "cargo test --workspace"] {
-        let found = first_screen.iter().any(|l| l.starts_with(command));
-        assert!(found, "README.md's first screen doesn't show `{command}`");
     }
 }
