@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use penstock_model::{Parameters, Targets, Traffic, sizing, slo};
 use penstock_tests::gateway::config;
 use penstock_tests::mock::{Hardware, Mock};
-use penstock_tests::visitors::{Habit, Visitors};
+use penstock_tests::poisson_clients::{PoissonClients, RequestShape};
 use penstock_tests::{Gateway, run};
 use serde_json::Value;
 
@@ -26,7 +26,7 @@ const TRAFFIC: Traffic = Traffic {
     input: 256.0,
     output: 64.0,
 };
-const LOOK: Duration = Duration::from_secs(5);
+const PRINT_INTERVAL: Duration = Duration::from_secs(5);
 /// Parts of the time, and the load as a part of what the servers can do.
 const PHASES: [(f64, f64); 3] = [(0.4, 0.6), (0.3, 2.0), (0.3, 0.3)];
 
@@ -95,12 +95,12 @@ async fn measure(seconds: f64, noise: f64, seed: u64) {
         "{seconds} s at {:.1} requests/s of capacity; noise {noise} an iteration; prompts of {} tokens, answers of {}",
         capacity, TRAFFIC.input, TRAFFIC.output
     );
-    let habit = Habit {
+    let shape = RequestShape {
         model: "chat".into(),
         input: 64..=448,
         output: 16..=112,
     };
-    let mut visitors = Visitors::new(habit, seed);
+    let mut clients = PoissonClients::new(shape, seed);
     let start = Instant::now();
     for (part, load) in PHASES {
         println!(
@@ -110,13 +110,13 @@ async fn measure(seconds: f64, noise: f64, seed: u64) {
         let end = start.elapsed().as_secs_f64() + part * seconds;
         while start.elapsed().as_secs_f64() + 0.1 < end {
             let rest = Duration::from_secs_f64((end - start.elapsed().as_secs_f64()).max(0.0));
-            visitors.come(&gateway, load * capacity, rest.min(LOOK)).await;
-            look(&gateway, start.elapsed()).await;
+            clients.arrive(&gateway, load * capacity, rest.min(PRINT_INTERVAL)).await;
+            print_state(&gateway, start.elapsed()).await;
         }
     }
     let learned = gateway.pool("chat").await;
     table("learned", &learned, &truths);
-    println!("\n{} requests: {:?}", visitors.sent(), visitors.leave().await);
+    println!("\n{} requests: {:?}", clients.sent(), clients.finish().await);
     drop(gateway);
     let gateway = Gateway::start(&text).await;
     table("after a restart", &gateway.pool("chat").await, &truths);
@@ -151,7 +151,7 @@ fn truths(of: [(&'static str, f64, Hardware); 2]) -> Vec<Truth> {
         .collect()
 }
 
-async fn look(gateway: &Gateway, at: Duration) {
+async fn print_state(gateway: &Gateway, at: Duration) {
     let pool = gateway.pool("chat").await;
     let metrics = gateway.metrics().await;
     let bounds: Vec<String> = list(&pool["endpoints"])

@@ -1,5 +1,5 @@
-//! Where the `penstock` binary is: built once per test process, with the profile and in the target folder of the
-//! test itself. Cargo holds no lock while tests run, so it can be asked.
+//! The `penstock` binary: built once per test process, with the test's profile and target folder. Cargo holds no lock while tests
+//! run, so a test can call it.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -17,7 +17,7 @@ pub fn workspace() -> PathBuf {
 /// The profile's folder (`target/debug`), from the place of the running test.
 ///
 /// # Panics
-/// When the test runs from somewhere else than a target folder.
+/// If the test does not run from a target folder.
 #[must_use]
 pub fn profile_folder() -> PathBuf {
     let test = std::env::current_exe().expect("a process knows its executable");
@@ -45,7 +45,7 @@ pub fn target_folder() -> PathBuf {
 /// The path of the `penstock` binary, current with the sources.
 ///
 /// # Panics
-/// When it doesn't compile.
+/// If it does not compile.
 pub fn penstock() -> &'static Path {
     static PATH: OnceLock<PathBuf> = OnceLock::new();
     PATH.get_or_init(|| {
@@ -61,8 +61,8 @@ pub fn penstock() -> &'static Path {
             "penstock",
             "--target-dir",
         ]);
-        // What cargo says to a test of its package is no part of the build: where a build script looks at it, as ring's does,
-        // all that stands on that crate would be built anew here, and once more by the next `cargo test`.
+        // Cargo's variables for this test must not reach the build: a build script that reads them, as ring's does, would run again,
+        // and every dependent crate would be rebuilt, now and at the next `cargo test`.
         for (name, _) in std::env::vars_os() {
             let text = name.to_string_lossy();
             if text.starts_with("CARGO_PKG_") || text.starts_with("CARGO_MANIFEST_") || text == "OUT_DIR" {

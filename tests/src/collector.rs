@@ -1,4 +1,4 @@
-//! A collector of traces: takes spans by OTLP over gRPC, as far as the tests look at them, and can be made to take none.
+//! A trace collector: receives spans by OTLP over gRPC, reads the parts that the tests check, and can reject them.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -12,7 +12,7 @@ use tokio::net::{TcpListener, TcpStream};
 
 use crate::wait::until;
 
-/// What a request to export says, as far as it is read here.
+/// The parts of an export request that the tests read.
 #[derive(Clone, PartialEq, Message)]
 struct Export {
     #[prost(message, repeated, tag = "1")]
@@ -89,20 +89,20 @@ enum Value {
     Float(f64),
 }
 
-/// A span that came.
+/// A received span.
 #[derive(Clone, Debug)]
 pub struct Span {
     /// In hex.
     pub trace_id: String,
-    /// In hex; empty: it is nobody's child.
+    /// In hex; empty for a root span.
     pub parent: String,
     /// Its name.
     pub name: String,
     /// Its start and its end, in nanoseconds of the epoch.
     pub times: (u64, u64),
-    /// What it says, the resource's `service.name` as well.
-    pub says: BTreeMap<String, String>,
-    /// Its events, and when each was.
+    /// Its attributes, including the resource's `service.name`.
+    pub attributes: BTreeMap<String, String>,
+    /// Its events with their times.
     pub events: Vec<(String, u64)>,
 }
 
@@ -114,10 +114,10 @@ pub struct Collector {
 }
 
 impl Collector {
-    /// Starts one on a port of its own.
+    /// Starts a collector on a free port.
     ///
     /// # Panics
-    /// When it can't listen.
+    /// If it cannot listen.
     pub async fn start() -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
         let address = listener.local_addr().expect("it is bound");
@@ -136,18 +136,18 @@ impl Collector {
         }
     }
 
-    /// Where it listens, as OTEL_EXPORTER_OTLP_ENDPOINT says it.
+    /// Its address in the form of OTEL_EXPORTER_OTLP_ENDPOINT.
     #[must_use]
     pub fn endpoint(&self) -> String {
         format!("http://{}", self.address)
     }
 
-    /// From now on it takes nothing (`true`), or takes what comes.
+    /// Rejects spans from now on (`true`), or accepts them.
     pub fn refuse(&self, refuses: bool) {
         self.refuses.store(refuses, Ordering::SeqCst);
     }
 
-    /// Waits until so many spans have come, and says which.
+    /// Waits until `count` spans have arrived, and returns all.
     pub async fn spans(&self, count: usize) -> Vec<Span> {
         until(&format!("{count} spans come"), || async {
             let spans = self.all();
@@ -161,10 +161,10 @@ impl Collector {
         self.all()
     }
 
-    /// Those that have come.
+    /// The spans that have arrived.
     ///
     /// # Panics
-    /// When another test has panicked with them in its hands.
+    /// If another test has panicked while it held the lock.
     #[must_use]
     pub fn all(&self) -> Vec<Span> {
         self.spans.lock().expect("nobody panicked").clone()
@@ -186,7 +186,7 @@ async fn serve(socket: TcpStream, spans: Arc<Mutex<Vec<Span>>>, refuses: Arc<Ato
             }
             let refused = refuses.load(Ordering::SeqCst);
             if !refused && message.len() >= 5 {
-                // gRPC's frame: a flag and a length.
+                // The gRPC frame: a flag and a length.
                 message.advance(5);
                 let export = Export::decode(message.freeze()).expect("an export");
                 spans.lock().expect("nobody panicked").extend(all(export));
@@ -198,7 +198,7 @@ async fn serve(socket: TcpStream, spans: Arc<Mutex<Vec<Span>>>, refuses: Arc<Ato
             let Ok(mut stream) = respond.send_response(response, false) else {
                 return;
             };
-            // An empty message, and how it went: 0 well, 3 an invalid argument, which nobody tries again.
+            // An empty message and a status: 0 is success; 3 is an invalid argument, which exporters do not retry.
             let _ = stream.send_data(Bytes::from_static(&[0; 5]), false);
             let status = if refused { "3" } else { "0" };
             let mut trailers = HeaderMap::new();
@@ -210,25 +210,31 @@ async fn serve(socket: TcpStream, spans: Arc<Mutex<Vec<Span>>>, refuses: Arc<Ato
 
 fn all(export: Export) -> Vec<Span> {
     let mut spans = Vec::new();
-    for of in export.resources {
-        let resource = of.resource.unwrap_or_default().attributes;
-        for span in of.scopes.into_iter().flat_map(|scope| scope.spans) {
-            let said = span.attributes.iter().chain(&resource);
+    for group in export.resources {
+        let resource = group.resource.unwrap_or_default().attributes;
+        for span in group.scopes.into_iter().flat_map(|scope| scope.spans) {
+            let attributes = span.attributes.iter().chain(&resource);
             spans.push(Span {
                 trace_id: hex(&span.trace_id),
                 parent: hex(&span.parent),
                 name: span.name,
                 times: (span.start, span.end),
-                says: said.map(|it| (it.key.clone(), text(it))).collect(),
-                events: span.events.into_iter().map(|it| (it.name, it.at)).collect(),
+                attributes: attributes
+                    .map(|attribute| (attribute.key.clone(), text(attribute)))
+                    .collect(),
+                events: span
+                    .events
+                    .into_iter()
+                    .map(|event| (event.name, event.at))
+                    .collect(),
             });
         }
     }
     spans
 }
 
-fn text(of: &Attribute) -> String {
-    match of.value.as_ref().and_then(|any| any.value.as_ref()) {
+fn text(attribute: &Attribute) -> String {
+    match attribute.value.as_ref().and_then(|any| any.value.as_ref()) {
         Some(Value::Text(text)) => text.clone(),
         Some(Value::Whole(number)) => number.to_string(),
         Some(Value::Float(number)) => number.to_string(),

@@ -1,6 +1,6 @@
-//! An Envoy alone, from the bootstrap that `penstock envoy-config` prints, for a companion that comes and goes.
+//! An Envoy alone, with the bootstrap of `penstock envoy-config`, for a companion that starts and stops.
 //!
-//! Its gateway's listener comes from a file, as from a control plane, so that a test can change it while it serves.
+//! The gateway's listener is read from a file, as from a control plane, so that a test can change it at run time.
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -15,14 +15,14 @@ use crate::process::Process;
 use crate::wait::{soon, until};
 use crate::{Companion, binary};
 
-/// Worker threads of each.
+/// Worker threads of each Envoy.
 pub const WORKERS: usize = 2;
-/// Sessions of one plugin configuration: every worker has one, and the main thread another.
+/// Sessions of one plugin configuration: one per worker, and one of the main thread.
 pub const SESSIONS: usize = WORKERS + 1;
-/// Sessions of one Envoy: of the gateway's listener, and of that inside Envoy.
+/// Sessions of one Envoy: those of the gateway's listener and of the internal re-queue listener.
 pub const SESSIONS_IN_ALL: usize = SESSIONS * PLUGINS as usize;
 
-/// Where the filter stands in a listener.
+/// The filter's plugin configuration inside a listener, as a JSON pointer.
 const FILTER: &str = "/filter_chains/0/filters/0/typed_config/http_filters/0/typed_config/config";
 
 /// A running Envoy.
@@ -36,28 +36,28 @@ pub struct Envoy {
 }
 
 impl Envoy {
-    /// Starts one with this name, and waits until its sessions are open.
+    /// Starts an Envoy with this node name and waits until its sessions are open.
     ///
     /// # Panics
-    /// With its log, when it doesn't come up.
+    /// With its log, if it does not start.
     pub async fn start(companion: &Companion, node: &str) -> Self {
         Self::with_filter(companion, node, None).await
     }
 
-    /// The same, with another module as its filter.
+    /// The same with another filter module.
     ///
     /// # Panics
-    /// With its log, when it doesn't come up.
+    /// With its log, if it does not start.
     pub async fn with_filter(companion: &Companion, node: &str, module: Option<&Path>) -> Self {
         let envoy = Self::alone(companion, node, module, |_| ()).await;
         companion.sessions(node, SESSIONS_IN_ALL).await;
         envoy
     }
 
-    /// The same, with a changed first plugin configuration, and without waiting for sessions: there may be no companion.
+    /// The same with a changed first plugin configuration, without waiting for sessions, as there may be no companion.
     ///
     /// # Panics
-    /// With its log, when it doesn't come up.
+    /// With its log, if it does not start.
     pub async fn alone(
         companion: &Companion,
         node: &str,
@@ -67,10 +67,10 @@ impl Envoy {
         Self::listening(companion, node, module, |listener| change_plugin(listener, edit)).await
     }
 
-    /// The same, with any change to the gateway's listener.
+    /// The same with any change to the gateway's listener.
     ///
     /// # Panics
-    /// With its log, when it doesn't come up.
+    /// With its log, if it does not start.
     pub async fn listening(
         companion: &Companion,
         node: &str,
@@ -82,8 +82,10 @@ impl Envoy {
         let listeners = bootstrap["static_resources"]["listeners"]
             .as_array_mut()
             .expect("a list");
-        let at = listeners.iter().position(|it| it["name"] == "penstock-gateway");
-        let mut listener = listeners.remove(at.expect("the gateway's listener"));
+        let position = listeners
+            .iter()
+            .position(|listener| listener["name"] == "penstock-gateway");
+        let mut listener = listeners.remove(position.expect("the gateway's listener"));
         edit(&mut listener);
         bootstrap["dynamic_resources"] = json!({
             "lds_config": {
@@ -103,25 +105,25 @@ impl Envoy {
         envoy
     }
 
-    /// Where clients connect.
+    /// The gateway's address.
     #[must_use]
     pub fn gateway(&self) -> SocketAddr {
         self.gateway
     }
 
-    /// The address of a path.
+    /// The URL of a path.
     #[must_use]
     pub fn url(&self, path: &str) -> String {
         format!("http://{}{path}", self.gateway)
     }
 
-    /// Changes the plugin configuration of the listener: a new root context in the same VM.
+    /// Changes the listener's plugin configuration, which makes a new root context in the same VM.
     pub fn reconfigure(&mut self, edit: impl FnOnce(&mut Value)) {
         change_plugin(&mut self.listener, edit);
         self.publish();
     }
 
-    /// Changes the VM's configuration: a new VM under the same id, and so with the same shared data.
+    /// Changes the VM configuration, which makes a new VM with the same id and so with the same shared data.
     pub fn reload(&mut self) {
         let vm = self.listener.pointer_mut(&format!("{FILTER}/vm_config"));
         let change = json!({
@@ -132,7 +134,7 @@ impl Envoy {
         self.publish();
     }
 
-    /// Writes the listener as a whole file that takes the old one's place.
+    /// Replaces the listener's file atomically.
     fn publish(&mut self) {
         self.changes += 1;
         let mut listener = json!({"@type": "type.googleapis.com/envoy.config.listener.v3.Listener"});
@@ -145,7 +147,7 @@ impl Envoy {
         std::fs::rename(&new, self.folder.path().join("lds.json")).expect("rename a file");
     }
 
-    /// Waits until so many requests of clients are in Envoy.
+    /// Waits until `count` client requests are in Envoy.
     pub async fn active(&self, count: usize) {
         until(&format!("{count} requests in Envoy"), || async {
             let page = self.stats("http.penstock.downstream_rq_active").await?;
@@ -158,7 +160,7 @@ impl Envoy {
         .await;
     }
 
-    /// Waits until the last change is in force on every worker; what was there before is on its way out.
+    /// Waits until the last change is active on every worker; the old listener may still drain.
     pub async fn changed(&self) {
         until("the changed listener", || async {
             let page = self.stats("listener_manager").await?;
@@ -174,7 +176,7 @@ impl Envoy {
     }
 
     async fn stats(&self, filter: &str) -> Result<String, String> {
-        let page = self.admin()?.look(&format!("/stats?filter={filter}")).await?;
+        let page = self.admin()?.get(&format!("/stats?filter={filter}")).await?;
         Ok(page.text())
     }
 
@@ -191,15 +193,16 @@ impl Envoy {
             let admin =
                 std::fs::read_to_string(&path).map_err(|e| format!("{e}\n{}", self.process.tail()))?;
             let pages = Pages::at(format!("http://{}", admin.trim()));
-            let ready = pages.look("/ready").await?;
-            let listeners = pages.look("/listeners?format=json").await?.json();
+            let ready = pages.get("/ready").await?;
+            let listeners = pages.get("/listeners?format=json").await?.json();
             let all = listeners["listener_statuses"]
                 .as_array()
                 .cloned()
                 .unwrap_or_default();
-            let ours = all.iter().find(|it| it["name"] == "penstock-gateway");
-            let port = ours.and_then(|it| it["local_address"]["socket_address"]["port_value"].as_u64());
-            match port.and_then(|it| u16::try_from(it).ok()) {
+            let ours = all.iter().find(|listener| listener["name"] == "penstock-gateway");
+            let port =
+                ours.and_then(|listener| listener["local_address"]["socket_address"]["port_value"].as_u64());
+            match port.and_then(|port| u16::try_from(port).ok()) {
                 Some(port) if ready.status == 200 => Ok(([127, 0, 0, 1], port).into()),
                 _ => Err(format!("{} {listeners}\n{}", ready.text(), self.process.tail())),
             }
@@ -209,20 +212,20 @@ impl Envoy {
 }
 
 fn number(page: &str, name: &str) -> Option<usize> {
-    let mut lines = page.lines().filter_map(|it| it.split_once(": "));
+    let mut lines = page.lines().filter_map(|line| line.split_once(": "));
     lines.find(|(key, _)| *key == name)?.1.trim().parse().ok()
 }
 
 fn change_plugin(listener: &mut Value, edit: impl FnOnce(&mut Value)) {
     let place = listener.pointer_mut(&format!("{FILTER}/configuration/value"));
     let place = place.expect("the plugin configuration");
-    let text = place.as_str().expect("it is text");
+    let text = place.as_str().expect("the configuration is text");
     let mut plugin = serde_json::from_str(text).expect("it is JSON");
     edit(&mut plugin);
     *place = plugin.to_string().into();
 }
 
-/// What `penstock envoy-config` prints, with an admin interface wherever there is room.
+/// The bootstrap of `penstock envoy-config`, with the admin interface on a free port.
 async fn bootstrap(config: &Path, node: &str, module: Option<&Path>) -> Value {
     let mut command = Command::new(binary::penstock());
     command.arg("envoy-config").arg("--config").arg(config);
@@ -248,7 +251,7 @@ async fn launch(folder: &Path, bootstrap: &Value) -> Process {
     command.arg("--admin-address-path").arg(folder.join("admin"));
     command.args(["--concurrency", &WORKERS.to_string()]);
     command.args(["--disable-hot-restart", "--log-level", "warning"]);
-    // A listener that was changed is done with soon: each of its connections closes behind its next answer.
+    // A changed listener drains quickly: each of its connections closes after its next response.
     command.args(["--drain-time-s", "5", "--drain-strategy", "immediate"]);
     Process::start("envoy", command).await
 }

@@ -1,34 +1,34 @@
-//! Figures of benchmarks: medians over rounds with their spread, and the files in docs/bench/ they are kept in.
+//! Benchmark figures: medians over rounds with their spread, and the files in docs/bench/ that hold them.
 //!
-//! The bench of the engine, which isn't in this workspace, includes this file as it is: nothing but JSON and std.
+//! The engine's benchmark, a workspace of its own, includes this file, so it uses only std and JSON.
 
 use std::path::Path;
 
 use serde_json::{Value, json};
 
-/// Median, least and most, to three digits after the point.
+/// Median, minimum and maximum, rounded to three decimals.
 #[must_use]
 pub fn spread(mut values: Vec<f64>) -> Value {
     values.sort_by(f64::total_cmp);
     let round = |v: f64| (v * 1e3).round() / 1e3;
     let median = values.get(values.len() / 2).copied().unwrap_or_default();
-    let (least, most) = (values.first().copied(), values.last().copied());
-    json!({"median": round(median), "min": least.map(round), "max": most.map(round)})
+    let (minimum, maximum) = (values.first().copied(), values.last().copied());
+    json!({"median": round(median), "min": minimum.map(round), "max": maximum.map(round)})
 }
 
-/// The median of what [`spread`] gave; 0 where there is none.
+/// The median of a [`spread`]; 0 if absent.
 #[must_use]
 pub fn median(spread: &Value) -> f64 {
     spread["median"].as_f64().unwrap_or_default()
 }
 
-/// `1,234,567`, of the whole part.
+/// The integer part with grouped digits, as in `1,234,567`.
 #[must_use]
 pub fn grouped(value: f64) -> String {
     let digits = format!("{value:.0}");
     let mut text = String::new();
-    for (at, digit) in digits.chars().enumerate() {
-        if at > 0 && (digits.len() - at).is_multiple_of(3) {
+    for (position, digit) in digits.chars().enumerate() {
+        if position > 0 && (digits.len() - position).is_multiple_of(3) {
             text.push(',');
         }
         text.push(digit);
@@ -36,7 +36,7 @@ pub fn grouped(value: f64) -> String {
     text
 }
 
-/// The processor and how many there are of it, as the system says.
+/// The number of cores and the processor's name.
 #[must_use]
 pub fn machine() -> String {
     let info = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
@@ -48,10 +48,10 @@ pub fn machine() -> String {
     format!("{cores} x {}", model.trim_start_matches(['\t', ' ', ':']))
 }
 
-/// Writes a benchmark's figures into the results file, beside those of the others.
+/// Writes a benchmark's figures into the results file, beside the figures of other benchmarks.
 ///
 /// # Panics
-/// When the file can't be written.
+/// If the file cannot be written.
 pub fn keep(results: &Path, bench: &str, figures: Value) {
     std::fs::create_dir_all(results.parent().expect("a file lies in a folder")).expect("create the folder");
     let known = std::fs::read(results)
@@ -63,10 +63,10 @@ pub fn keep(results: &Path, bench: &str, figures: Value) {
     std::fs::write(results, text + "\n").expect("write the results");
 }
 
-/// Puts `text` between the two marks that a page has for a benchmark's tables.
+/// Replaces the text between the two marks that enclose a benchmark's tables on a page.
 ///
 /// # Panics
-/// When the page can't be read or written, or hasn't the marks.
+/// If the page cannot be read or written, or lacks the marks.
 pub fn put(page: &Path, bench: &str, text: &str) {
     let old = std::fs::read_to_string(page).expect("read the page");
     let marks = [

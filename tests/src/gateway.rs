@@ -8,22 +8,22 @@ use tempfile::TempDir;
 use tokio::process::Command;
 use tokio::task::JoinHandle;
 
-use crate::ask::{Answer, Ask};
+use crate::client_request::{Answer, ClientRequest};
 use crate::metrics::Metrics;
 use crate::pages::Pages;
 use crate::process::Process;
 use crate::wait::until;
 use crate::{Upstream, binary};
 
-/// Listeners on ports that nobody else has.
+/// Listeners on free ports.
 const LISTEN: &str = "listen: {gateway: '127.0.0.1:0', envoy_admin: '127.0.0.1:0', grpc: '127.0.0.1:0', http: '127.0.0.1:0'}\n";
 
-/// The same but for gRPC, to be continued with `, grpc: ADDRESS}`.
+/// The same without gRPC, to be continued with `, grpc: ADDRESS}`.
 pub const LISTEN_BUT_GRPC: &str =
     "listen: {gateway: '127.0.0.1:0', envoy_admin: '127.0.0.1:0', http: '127.0.0.1:0'";
 
-/// One pool of a configuration: `models` decide that a request is its, `more` are further keys of the pool, each
-/// line indented by two blanks.
+/// One pool of a configuration, for requests that match `models`; `more` holds further keys of the pool, each line indented by two
+/// spaces.
 #[must_use]
 pub fn pool(name: &str, models: &str, servers: &[&Upstream], more: &str) -> String {
     let addresses: Vec<_> = servers.iter().map(|s| format!("'{}'", s.address())).collect();
@@ -33,7 +33,7 @@ pub fn pool(name: &str, models: &str, servers: &[&Upstream], more: &str) -> Stri
     )
 }
 
-/// The key of a pool that lets exactly `n` requests run at each of its servers.
+/// The key that limits a pool to `n` concurrent requests per server.
 #[must_use]
 pub fn slots(n: u32) -> String {
     format!(
@@ -58,15 +58,15 @@ pub struct Gateway {
 }
 
 impl Gateway {
-    /// Starts one with this configuration and waits until it is ready.
+    /// Starts a gateway with this configuration and waits until it is ready.
     ///
     /// # Panics
-    /// With its log, when it doesn't come up.
+    /// With its log, if it does not start.
     pub async fn start(config: &str) -> Self {
         Self::with_log(config, "info").await
     }
 
-    /// The same, with what `penstock --log` takes.
+    /// The same with a value for `penstock --log`.
     ///
     /// # Panics
     /// As [`Gateway::start`].
@@ -74,7 +74,7 @@ impl Gateway {
         Self::launch(config, &[("PENSTOCK_LOG", log.to_owned())], None).await
     }
 
-    /// The same, with more in its environment.
+    /// The same with additional environment variables.
     ///
     /// # Panics
     /// As [`Gateway::start`].
@@ -134,7 +134,7 @@ impl Gateway {
         &self.pages
     }
 
-    /// The command that starts one from a file.
+    /// The command that starts a gateway from a file.
     #[must_use]
     pub fn command(file: &Path) -> Command {
         let mut command = Command::new(binary::penstock());
@@ -147,11 +147,11 @@ impl Gateway {
         command
     }
 
-    /// Waits until `/readyz` says so.
+    /// Waits until `/readyz` answers 200.
     pub async fn ready(&self) {
         let what = format!("the gateway is ready\n{}", self.process.tail());
         until(&what, || async {
-            match self.look("/readyz").await {
+            match self.get("/readyz").await {
                 Ok(answer) if answer.status == 200 => Ok(()),
                 Ok(answer) => Err(format!("{} {}", answer.status, answer.text())),
                 Err(error) => Err(error),
@@ -160,7 +160,7 @@ impl Gateway {
         .await;
     }
 
-    /// Where clients connect.
+    /// The address for clients.
     #[must_use]
     pub fn address(&self) -> SocketAddr {
         self.address
@@ -175,23 +175,23 @@ impl Gateway {
     /// A page of the companion.
     ///
     /// # Errors
-    /// When it doesn't answer.
-    pub async fn look(&self, path: &str) -> Result<Answer, String> {
-        self.pages.look(path).await
+    /// If it does not answer.
+    pub async fn get(&self, path: &str) -> Result<Answer, String> {
+        self.pages.get(path).await
     }
 
     /// The document of `/status`.
     ///
     /// # Panics
-    /// When it isn't there.
+    /// If the page is missing.
     pub async fn status(&self) -> Value {
         self.pages.status().await
     }
 
-    /// What `/status` says of a pool.
+    /// A pool in `/status`.
     ///
     /// # Panics
-    /// When it says nothing.
+    /// If the pool is missing.
     pub async fn pool(&self, name: &str) -> Value {
         self.pages.pool(name).await.unwrap_or_else(|e| panic!("{e}"))
     }
@@ -199,17 +199,17 @@ impl Gateway {
     /// The page of metrics.
     ///
     /// # Panics
-    /// When it isn't there.
+    /// If the page is missing.
     pub async fn metrics(&self) -> Metrics {
         self.pages.metrics().await
     }
 
-    /// Waits until so many requests wait in a pool.
+    /// Waits until `count` requests wait in a pool.
     pub async fn waiting(&self, pool: &str, count: u64) {
         self.pages.waiting(pool, count).await;
     }
 
-    /// Waits until so many requests run in a pool.
+    /// Waits until `count` requests run in a pool.
     pub async fn stock(&self, pool: &str, count: u64) {
         self.pages.stock(pool, count).await;
     }
@@ -217,8 +217,8 @@ impl Gateway {
     /// Sends a request and waits for the whole answer.
     ///
     /// # Panics
-    /// When no answer comes.
-    pub async fn send(&self, ask: Ask) -> Answer {
+    /// If no answer arrives.
+    pub async fn send(&self, ask: ClientRequest) -> Answer {
         let response = self
             .open(ask)
             .await
@@ -228,11 +228,11 @@ impl Gateway {
             .unwrap_or_else(|e| panic!("{e:?}\n{}", self.process.tail()))
     }
 
-    /// Sends a request and gives its answer as soon as its headers are in.
+    /// Sends a request and returns its answer as soon as the headers have arrived.
     ///
     /// # Errors
-    /// When none come.
-    pub async fn open(&self, ask: Ask) -> reqwest::Result<reqwest::Response> {
+    /// If none arrive.
+    pub async fn open(&self, ask: ClientRequest) -> reqwest::Result<reqwest::Response> {
         let mut request = self.client.post(self.url(&ask.path)).json(&ask.body);
         for (name, value) in ask.headers {
             request = request.header(name, value);
@@ -240,9 +240,9 @@ impl Gateway {
         request.send().await
     }
 
-    /// Sends a request in the background; aborting the handle is a client that leaves.
+    /// Sends a request in the background; aborting the handle disconnects the client.
     #[must_use]
-    pub fn spawn(&self, ask: Ask) -> JoinHandle<Answer> {
+    pub fn spawn(&self, ask: ClientRequest) -> JoinHandle<Answer> {
         let mut request = self.client.post(self.url(&ask.path)).json(&ask.body);
         for (name, value) in ask.headers {
             request = request.header(name, value);
@@ -253,13 +253,13 @@ impl Gateway {
         })
     }
 
-    /// The address of a path.
+    /// The URL of a path.
     #[must_use]
     pub fn url(&self, path: &str) -> String {
         format!("http://{}{path}", self.address)
     }
 
-    /// Any request with the client of this gateway.
+    /// The HTTP client, for other requests.
     #[must_use]
     pub fn client(&self) -> &reqwest::Client {
         &self.client
@@ -279,7 +279,7 @@ impl Gateway {
     }
 }
 
-/// A client that waits as long as it must and follows nothing.
+/// An HTTP client without a timeout and without redirects.
 fn client() -> reqwest::Client {
     reqwest::Client::builder()
         .no_proxy()
@@ -288,10 +288,10 @@ fn client() -> reqwest::Client {
         .expect("a client can be built")
 }
 
-/// Reads a response whole.
+/// Reads a whole response.
 ///
 /// # Errors
-/// When it is cut.
+/// If it is cut.
 pub async fn answer(response: reqwest::Response) -> reqwest::Result<Answer> {
     let status = response.status().as_u16();
     let headers = response.headers().clone();

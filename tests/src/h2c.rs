@@ -1,4 +1,4 @@
-//! An HTTP/2 client on one connection, and so at one worker of Envoy; it can end a request with trailers.
+//! An HTTP/2 client on one connection, and so at one Envoy worker; it can end a request with trailers.
 
 use std::net::SocketAddr;
 
@@ -8,7 +8,7 @@ use http::{HeaderMap, Request, StatusCode};
 use tokio::net::TcpStream;
 use tokio::task::AbortHandle;
 
-use crate::ask::{Answer, Ask};
+use crate::client_request::{Answer, ClientRequest};
 use crate::wait::soon;
 
 /// A connection by prior knowledge.
@@ -21,7 +21,7 @@ impl H2c {
     /// Connects.
     ///
     /// # Panics
-    /// When nobody listens, or doesn't speak HTTP/2.
+    /// If no server listens, or it does not use HTTP/2.
     pub async fn connect(address: SocketAddr) -> Self {
         let socket = TcpStream::connect(address).await.expect("the gateway listens");
         let (requests, connection) = h2::client::handshake(socket)
@@ -31,10 +31,10 @@ impl H2c {
         Self { requests, driver }
     }
 
-    /// Sends a POST of JSON in these pieces; its answer is to be awaited with [`H2c::status`].
+    /// Sends a JSON POST in these pieces; await its answer with [`H2c::status`].
     ///
     /// # Panics
-    /// When the connection is closed.
+    /// If the connection is closed.
     pub async fn post(
         &mut self,
         path: &str,
@@ -48,8 +48,8 @@ impl H2c {
         let ready = soon("room for a stream", self.requests.clone().ready()).await;
         let mut requests = ready.expect("an open connection");
         let (response, mut stream) = requests.send_request(request, false).expect("sent");
-        for (at, piece) in pieces.iter().enumerate() {
-            let last = at + 1 == pieces.len() && trailers.is_none();
+        for (index, piece) in pieces.iter().enumerate() {
+            let last = index + 1 == pieces.len() && trailers.is_none();
             stream.send_data(piece.clone(), last).expect("sent");
         }
         if let Some(trailers) = trailers {
@@ -58,11 +58,11 @@ impl H2c {
         response
     }
 
-    /// Sends what is asked, whole; its answer is to be awaited with [`H2c::answer`].
+    /// Sends a whole request; await its answer with [`H2c::answer`].
     ///
     /// # Panics
-    /// When the connection is closed.
-    pub async fn ask(&mut self, ask: &Ask) -> ResponseFuture {
+    /// If the connection is closed.
+    pub async fn ask(&mut self, ask: &ClientRequest) -> ResponseFuture {
         let mut request = Request::post(format!("http://gateway{}", ask.path));
         request = request.header("content-type", "application/json");
         for (name, value) in &ask.headers {
@@ -80,7 +80,7 @@ impl H2c {
     /// A whole answer.
     ///
     /// # Errors
-    /// When the stream ends without one.
+    /// If the stream ends without an answer.
     pub async fn answer(response: ResponseFuture) -> Result<Answer, h2::Error> {
         let (head, mut stream) = soon("an answer", response).await?.into_parts();
         let mut body = Vec::new();
@@ -99,7 +99,7 @@ impl H2c {
     /// The status and the headers of an answer.
     ///
     /// # Panics
-    /// When none comes.
+    /// If no answer arrives.
     pub async fn status(response: ResponseFuture) -> (StatusCode, HeaderMap) {
         let response = soon("an answer", response).await.expect("a whole head");
         (response.status(), response.headers().clone())

@@ -1,14 +1,14 @@
-//! What the end-to-end tests stand on: the real `penstock` binary with a real Envoy, scripted model servers, and
-//! clients that send exactly the bytes they are told to.
+//! The harness of the end-to-end tests: the real `penstock` binary with a real Envoy, scripted model servers, and clients that send
+//! exactly the bytes that a test gives them.
 //!
-//! Nothing here waits for a time to pass: a test waits for a condition, and fails with the processes' logs when it
-//! doesn't come. Every process listens on a port of its own and dies with the test that started it.
+//! Nothing here waits for a time to pass: a test waits for a condition, and fails with the processes' logs if it does not hold in
+//! time. Every process listens on a free port and ends with the test that started it.
 
-pub mod ask;
 pub mod binary;
+pub mod client_group;
+pub mod client_request;
 pub mod collector;
 pub mod companion;
-pub mod crowd;
 pub mod envoy;
 pub mod figures;
 pub mod gateway;
@@ -17,23 +17,23 @@ pub mod metrics;
 pub mod mock;
 pub mod module;
 pub mod pages;
+pub mod poisson_clients;
 pub mod process;
 pub mod python;
 pub mod raw;
 pub mod redis;
-pub mod refusing;
+pub mod refusing_server;
 pub mod upstream;
-pub mod visitors;
 pub mod wait;
 
-pub use ask::{Answer, Ask};
+pub use client_group::ClientGroup;
+pub use client_request::{Answer, ClientRequest};
 pub use companion::Companion;
-pub use crowd::Crowd;
 pub use envoy::Envoy;
 pub use gateway::Gateway;
 pub use mock::Mock;
 pub use process::Process;
 pub use redis::Redis;
-pub use refusing::Refusing;
+pub use refusing_server::RefusingServer;
 pub use upstream::{Call, Upstream};
 pub use wait::{run, until};

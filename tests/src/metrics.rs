@@ -1,4 +1,4 @@
-//! A scraped page of metrics, to be asked for sums.
+//! A scraped page of metrics, and sums over its samples.
 
 use std::collections::BTreeMap;
 
@@ -25,7 +25,7 @@ impl Metrics {
     /// Reads a page.
     ///
     /// # Panics
-    /// On a line that isn't in the format.
+    /// If a line is malformed.
     #[must_use]
     pub fn parse(text: &str) -> Self {
         let lines = text.lines().filter(|l| !l.is_empty() && !l.starts_with('#'));
@@ -38,7 +38,7 @@ impl Metrics {
         }
     }
 
-    /// The sum of all samples of `name` that carry all of `labels`; 0 without one.
+    /// The sum of all samples of `name` with all of `labels`; 0 without a sample.
     #[must_use]
     pub fn sum(&self, name: &str, labels: &[(&str, &str)]) -> f64 {
         let fits = |s: &&Sample| {
@@ -56,7 +56,7 @@ impl Metrics {
         self.samples.iter().any(|s| s.name == name)
     }
 
-    /// The page as it came.
+    /// The page's text.
     #[must_use]
     pub fn text(&self) -> &str {
         &self.text

@@ -1,4 +1,4 @@
-//! `penstock mock-server`: a model server that batches, of known alpha, beta and gamma.
+//! `penstock mock-server`: a batching model server with known alpha, beta and gamma.
 
 use std::net::SocketAddr;
 
@@ -7,7 +7,7 @@ use tokio::process::Command;
 use crate::binary;
 use crate::process::Process;
 
-/// What such a server is made of.
+/// The parameters of a simulated server.
 #[derive(Clone, Copy, Debug)]
 pub struct Hardware {
     /// Milliseconds of every iteration.
@@ -20,20 +20,20 @@ pub struct Hardware {
     pub noise: f64,
 }
 
-/// A running one.
+/// A running mock server.
 pub struct Mock {
     /// Its process.
     pub process: Process,
-    /// What it is made of.
+    /// Its parameters.
     pub hardware: Hardware,
     address: SocketAddr,
 }
 
 impl Mock {
-    /// Starts one on a free port.
+    /// Starts a mock server on a free port.
     ///
     /// # Panics
-    /// With its log, when it doesn't start.
+    /// With its log, if it does not start.
     pub async fn start(hardware: Hardware, seed: u64) -> Self {
         let mut command = Command::new(binary::penstock());
         command.args(["mock-server", "--port", "0"]);
@@ -58,7 +58,7 @@ impl Mock {
         }
     }
 
-    /// Where it listens.
+    /// Its address.
     #[must_use]
     pub fn address(&self) -> SocketAddr {
         self.address

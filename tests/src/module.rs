@@ -1,6 +1,6 @@
-//! The filter with a trap in it: its module, patched so that the callback for request trailers does nothing but trap.
+//! A filter that traps: the filter's module, patched so that the callback for request trailers traps.
 //!
-//! The filter has no panic path that a test could take, and none is built in for tests.
+//! The filter has no panic path that a test could trigger, and none is built in for tests.
 
 use std::ops::Range;
 use std::path::{Path, PathBuf};
@@ -10,9 +10,9 @@ use tokio::process::Command;
 use crate::binary;
 use crate::wait::soon;
 
-/// What Envoy calls for the trailers of a request.
+/// The callback that Envoy calls for request trailers.
 const CALLBACK: &str = "proxy_on_request_trailers";
-/// No locals, `unreachable`, `end`: three bytes, and their count before them.
+/// A function body: its size of three bytes, no locals, `unreachable`, `end`.
 const TRAP: [u8; 4] = [3, 0, 0x00, 0x0b];
 
 const IMPORTS: u8 = 2;
@@ -23,7 +23,7 @@ const FUNCTION: u8 = 0;
 /// Writes the patched module into a folder.
 ///
 /// # Panics
-/// When the filter's module isn't what it should be.
+/// If the filter's module has an unexpected form.
 pub async fn trapping(folder: &Path) -> PathBuf {
     let path = folder.join("trapping.wasm");
     let mut command = Command::new(binary::penstock());
@@ -68,7 +68,7 @@ fn patched(module: &[u8]) -> Vec<u8> {
     patched
 }
 
-/// How many functions are imported: they come first in the numbering.
+/// The number of imported functions, which precede the defined ones in the numbering.
 fn imports(inside: &mut Bytes<'_>) -> usize {
     let count = inside.number();
     for _ in 0..count {
@@ -96,7 +96,7 @@ fn exports(inside: &mut Bytes<'_>) -> Option<usize> {
     None
 }
 
-/// Where a function's body lies, its size before it included.
+/// The range of a function's body, including its size.
 fn body(inside: &mut Bytes<'_>, number: usize) -> Range<usize> {
     let count = inside.number();
     assert!(number < count, "{number} of {count}");
@@ -109,7 +109,7 @@ fn body(inside: &mut Bytes<'_>, number: usize) -> Range<usize> {
     begin..inside.at + size
 }
 
-/// LEB128, as all numbers in a module.
+/// Appends a number in LEB128, the encoding of all numbers in a module.
 fn put(bytes: &mut Vec<u8>, mut number: usize) {
     while number >= 0x80 {
         bytes.push((number & 0x7f) as u8 | 0x80);

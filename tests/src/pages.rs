@@ -1,25 +1,25 @@
-//! The companion's pages, as a test looks at them: over TCP or a unix socket.
+//! A client of the companion's HTTP pages, over TCP or a unix socket.
 
 use std::path::Path;
 
 use serde_json::Value;
 
-use crate::ask::Answer;
+use crate::client_request::Answer;
 use crate::gateway::answer;
 use crate::metrics::Metrics;
 use crate::wait::until;
 
-/// Where a companion is asked.
+/// The HTTP side of one companion.
 pub struct Pages {
     client: reqwest::Client,
     base: String,
 }
 
 impl Pages {
-    /// Those at a base address such as `http://127.0.0.1:9191`.
+    /// The pages at a base URL such as `http://127.0.0.1:9191`.
     ///
     /// # Panics
-    /// When no client can be built.
+    /// If no client can be built.
     #[must_use]
     pub fn at(base: String) -> Self {
         let client = reqwest::Client::builder().no_proxy().build();
@@ -29,13 +29,13 @@ impl Pages {
         }
     }
 
-    /// Those behind a unix socket.
+    /// The pages behind a unix socket.
     ///
     /// # Panics
-    /// When no client can be built.
+    /// If no client can be built.
     #[must_use]
     pub fn behind(socket: &Path) -> Self {
-        // Kept connections would outlive a companion that is killed and started again.
+        // Idle connections would outlive a companion that is killed and restarted.
         let client = reqwest::Client::builder()
             .no_proxy()
             .unix_socket(socket)
@@ -47,17 +47,17 @@ impl Pages {
         }
     }
 
-    /// Their base address.
+    /// The base URL.
     #[must_use]
     pub fn base(&self) -> &str {
         &self.base
     }
 
-    /// A page.
+    /// Gets a page.
     ///
     /// # Errors
-    /// When it doesn't answer.
-    pub async fn look(&self, path: &str) -> Result<Answer, String> {
+    /// If the companion does not answer.
+    pub async fn get(&self, path: &str) -> Result<Answer, String> {
         let response = self
             .client
             .get(format!("{}{path}", self.base))
@@ -67,11 +67,10 @@ impl Pages {
         answer(response).await.map_err(|e| e.to_string())
     }
 
-    /// Has something changed: `PUT /config`, with headers, and a body that is said to be JSON unless a header says
-    /// otherwise.
+    /// Sends a change such as `PUT /config`, with headers. The body's content type is JSON unless a header sets another.
     ///
     /// # Panics
-    /// When it doesn't answer.
+    /// If the companion does not answer.
     pub async fn change(&self, method: &str, path: &str, headers: &[(&str, &str)], body: &str) -> Answer {
         let method = method.parse().expect("a method");
         let mut request = self.client.request(method, format!("{}{path}", self.base));
@@ -87,11 +86,11 @@ impl Pages {
             .expect("a whole answer")
     }
 
-    /// A page, asked for with headers.
+    /// Gets a page with request headers.
     ///
     /// # Panics
-    /// When it doesn't answer.
-    pub async fn look_with(&self, path: &str, headers: &[(&str, &str)]) -> Answer {
+    /// If the companion does not answer.
+    pub async fn get_with(&self, path: &str, headers: &[(&str, &str)]) -> Answer {
         let mut request = self.client.get(format!("{}{path}", self.base));
         for (name, value) in headers {
             request = request.header(*name, *value);
@@ -104,17 +103,17 @@ impl Pages {
     /// The document of `/status`.
     ///
     /// # Panics
-    /// When it isn't there.
+    /// If the page is missing.
     pub async fn status(&self) -> Value {
-        self.look("/status").await.expect("/status answers").json()
+        self.get("/status").await.expect("/status answers").json()
     }
 
-    /// What `/status` says of a pool.
+    /// A pool in `/status`.
     ///
     /// # Errors
-    /// What it says instead.
+    /// The status document, if the pool is missing.
     pub async fn pool(&self, name: &str) -> Result<Value, String> {
-        let status = self.look("/status").await?.json();
+        let status = self.get("/status").await?.json();
         let pools = status["pools"].as_array().cloned().unwrap_or_default();
         pools
             .into_iter()
@@ -125,17 +124,17 @@ impl Pages {
     /// The page of metrics.
     ///
     /// # Panics
-    /// When it isn't there.
+    /// If the page is missing.
     pub async fn metrics(&self) -> Metrics {
-        Metrics::parse(&self.look("/metrics").await.expect("/metrics answers").text())
+        Metrics::parse(&self.get("/metrics").await.expect("/metrics answers").text())
     }
 
-    /// Waits until so many requests wait in a pool.
+    /// Waits until `count` requests wait in a pool.
     pub async fn waiting(&self, pool: &str, count: u64) {
         self.number(pool, "waiting", count).await;
     }
 
-    /// Waits until so many requests run in a pool.
+    /// Waits until `count` requests run in a pool.
     pub async fn stock(&self, pool: &str, count: u64) {
         self.number(pool, "stock", count).await;
     }
@@ -152,10 +151,10 @@ impl Pages {
         .await;
     }
 
-    /// Waits until so many sessions of Envoys with this name are open, neither more nor fewer.
+    /// Waits until exactly `count` sessions of Envoys with this node name are open.
     pub async fn sessions(&self, node: &str, count: usize) {
         until(&format!("{count} sessions of {node}"), || async {
-            let seen = self.look("/status").await?.json();
+            let seen = self.get("/status").await?.json();
             let all = seen["sessions"].as_array().cloned().unwrap_or_default();
             let open = all.iter().filter(|it| it["worker"] == node && it["open"] == true);
             if open.count() == count {

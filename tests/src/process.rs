@@ -1,4 +1,4 @@
-//! A process of a test: its output is collected, it dies when it is dropped or when the test process dies.
+//! A child process of a test: its output is collected, and it ends when it is dropped or when the test process ends.
 
 use std::collections::VecDeque;
 use std::process::{ExitStatus, Stdio};
@@ -10,14 +10,14 @@ use tokio::process::{Child, Command};
 use tokio::sync::Notify;
 use tokio::task::JoinSet;
 
-use crate::wait::{on_lasting_thread, soon, until};
+use crate::wait::{on_runtime_thread, soon, until};
 
-/// Lines of output that are kept, the last ones.
+/// The last lines of output that are kept.
 const LOG_LINES_MAX: usize = 20_000;
-/// Lines that a failure shows.
+/// Lines that a failure's message shows.
 const LOG_LINES_SHOWN: usize = 120;
 
-/// What a process has printed, both outputs in the order of their arrival.
+/// The output of a process, stdout and stderr in the order of arrival.
 #[derive(Default)]
 struct Log {
     lines: Mutex<VecDeque<String>>,
@@ -56,7 +56,7 @@ impl Process {
     /// Starts `command` without input; its outputs go to the log.
     ///
     /// # Panics
-    /// When it can't be started.
+    /// If it cannot start.
     pub async fn start(name: &str, mut command: Command) -> Self {
         command
             .stdin(Stdio::null())
@@ -70,8 +70,8 @@ impl Process {
                 _ => Err(std::io::Error::last_os_error()),
             });
         }
-        // The parent-death signal is sent when the starting *thread* ends: not one of a test.
-        let mut child = on_lasting_thread(async move { command.spawn() })
+        // The kernel sends the parent-death signal when the starting *thread* ends, so a lasting thread starts the process.
+        let mut child = on_runtime_thread(async move { command.spawn() })
             .await
             .unwrap_or_else(|e| panic!("{name} can't be started: {e}"));
         let pid = child
@@ -104,7 +104,7 @@ impl Process {
     /// The rest of the first line that starts with `prefix`; waits for it.
     ///
     /// # Panics
-    /// With the log, when the process ends or takes too long.
+    /// With the log, if the process ends or the line does not appear in time.
     pub async fn line(&mut self, prefix: &str) -> String {
         let log = self.log.clone();
         let found = async {
@@ -135,17 +135,17 @@ impl Process {
         }
     }
 
-    /// Waits for its end, and until all that it and its children printed is in the log.
+    /// Waits until the process has ended and the log holds the whole output of it and its children.
     ///
     /// # Panics
-    /// With the log, when it takes too long.
+    /// With the log, if it does not end in time.
     pub async fn exit(&mut self) -> ExitStatus {
         let end = async {
             let status = self.child.wait().await;
             while self.readers.join_next().await.is_some() {}
             status
         };
-        match tokio::time::timeout(crate::wait::PATIENCE, end).await {
+        match tokio::time::timeout(crate::wait::WAIT_MAX, end).await {
             Ok(status) => status.expect("a child can be waited for"),
             Err(_) => panic!("{} doesn't end:\n{}", self.name, self.tail()),
         }
@@ -162,7 +162,7 @@ impl Process {
         children(self.pid)
     }
 
-    /// Everything it has printed, as far as it is kept.
+    /// The kept output.
     #[must_use]
     pub fn log(&self) -> String {
         let lines = self.log.lines.lock().expect("no one panics with the log");
@@ -208,7 +208,7 @@ pub fn send(pid: i32, signal: i32) {
     }
 }
 
-/// Stops a process, and waits until each of its threads has: one of them could still answer.
+/// Stops a process and waits until each of its threads has stopped: a running thread could still answer.
 pub async fn freeze(pid: i32) {
     send(pid, libc::SIGSTOP);
     until("every thread is stopped", || async {
@@ -228,7 +228,7 @@ pub async fn freeze(pid: i32) {
     .await;
 }
 
-/// Lets this process, and those it starts from now on, open as many files as the system allows.
+/// Raises this process's limit of open files to the system's maximum; child processes inherit it.
 pub fn raise_open_files() {
     let mut limit = libc::rlimit {
         rlim_cur: 0,
@@ -261,7 +261,7 @@ pub fn children(parent: i32) -> Vec<(i32, String)> {
 }
 
 fn parent_of(pid: i32) -> Option<i32> {
-    // pid (comm) state ppid ...; comm may hold anything, a parenthesis too.
+    // pid (comm) state ppid ...; comm may hold any character, including a parenthesis.
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     stat.rsplit_once(')')?.1.split_whitespace().nth(1)?.parse().ok()
 }
@@ -287,7 +287,7 @@ pub fn cpu_time(pid: i32) -> Option<Duration> {
     read.then(|| whole + Duration::from_nanos(time.tv_nsec.try_into().unwrap_or_default()))
 }
 
-/// Bytes of memory of a process that are resident.
+/// Resident memory of a process, in bytes.
 #[must_use]
 pub fn resident_bytes(pid: i32) -> Option<u64> {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;

@@ -5,13 +5,13 @@ use std::process::{Command, Stdio};
 
 use crate::binary::target_folder;
 
-/// The openai client that the tests speak with.
+/// The version of the openai client that the tests use.
 pub const OPENAI: &str = "openai==3.52.0";
 
 /// Installs `requirement` and gives the folder to put on PYTHONPATH.
 ///
 /// # Panics
-/// When Python or pip is missing, or the package can't be had.
+/// If Python or pip is missing, or the package cannot be installed.
 #[must_use]
 pub fn package(requirement: &str) -> PathBuf {
     let folder = target_folder()
@@ -20,7 +20,7 @@ pub fn package(requirement: &str) -> PathBuf {
     if !folder.exists() {
         let parent = folder.parent().expect("a folder has a parent");
         std::fs::create_dir_all(parent).expect("create a folder");
-        // Installed beside and moved when whole, so that an interrupted one isn't taken for done.
+        // Installed beside the target and moved when complete, so that an interrupted installation is not taken for a complete one.
         let half = tempfile::tempdir_in(parent).expect("a temporary folder");
         let pip = Command::new("python3")
             .args([

@@ -1,11 +1,11 @@
-//! An HTTP/1.1 client that sends exactly the bytes it is given, in exactly the pieces it is given.
+//! An HTTP/1.1 client that sends exactly the given bytes, in exactly the given pieces.
 
 use std::net::SocketAddr;
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-use crate::ask::Answer;
+use crate::client_request::Answer;
 use crate::wait::soon;
 
 /// A connection.
@@ -18,7 +18,7 @@ impl Raw {
     /// Connects.
     ///
     /// # Panics
-    /// When nobody listens.
+    /// If no server listens.
     pub async fn connect(address: SocketAddr) -> Self {
         let socket = TcpStream::connect(address).await.expect("the gateway listens");
         socket.set_nodelay(true).expect("a socket option");
@@ -28,16 +28,16 @@ impl Raw {
         }
     }
 
-    /// Sends these bytes as one segment; a connection that the other side has closed takes them silently.
+    /// Sends the bytes as one segment; on a closed connection they are lost silently.
     pub async fn send(&mut self, bytes: impl AsRef<[u8]>) {
         let _closed = self.socket.write_all(bytes.as_ref()).await;
         let _closed = self.socket.flush().await;
     }
 
-    /// Reads one answer, an interim one (1xx) too.
+    /// Reads one answer, which may be an interim one (1xx).
     ///
     /// # Panics
-    /// When none comes, or what comes is no HTTP.
+    /// If no answer arrives, or it is not HTTP.
     pub async fn answer(&mut self) -> Answer {
         let end = loop {
             if let Some(at) = find(&self.read, b"\r\n\r\n") {

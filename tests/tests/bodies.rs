@@ -1,11 +1,11 @@
-//! Every shape a request's bytes can have: what is well-formed arrives unchanged, what isn't is refused at once and
-//! nothing else suffers.
+//! Every shape that a request's bytes can have: a well-formed request arrives unchanged; a malformed one is rejected at once and
+//! affects no other request.
 
 use bytes::Bytes;
 use penstock_tests::gateway::{answer, config, pool};
 use penstock_tests::h2c::H2c;
 use penstock_tests::raw::{self, Raw};
-use penstock_tests::{Answer, Ask, Gateway, Upstream, run};
+use penstock_tests::{Answer, ClientRequest, Gateway, Upstream, run};
 use serde_json::json;
 use tokio::sync::{Mutex, OnceCell};
 
@@ -16,7 +16,7 @@ const BODY_BYTES_MAX: usize = 1 << 20;
 struct Fixture {
     gateway: Gateway,
     server: Upstream,
-    /// Whoever expects the next call to be its own.
+    /// Held by the test that expects the next call at the server to be its request.
     turn: Mutex<()>,
 }
 
@@ -37,7 +37,7 @@ impl Fixture {
         answer
     }
 
-    /// Sends these pieces on one connection; the request must arrive and is answered.
+    /// Sends the pieces on one connection; the request must arrive at the server and is answered.
     async fn arrives(&self, pieces: Vec<Vec<u8>>) -> Seen {
         let _turn = self.turn.lock().await;
         let mut client = Raw::connect(self.gateway.address()).await;
@@ -60,7 +60,7 @@ impl Fixture {
     }
 }
 
-/// What of a call is looked at after its answer.
+/// The parts of a call that a test checks after the answer.
 struct Seen {
     body: Bytes,
 }
@@ -86,7 +86,7 @@ async fn shared() -> &'static Fixture {
         .await
 }
 
-/// A chat whose text has characters of every length and escapes that can be torn apart.
+/// A chat request whose text has UTF-8 characters of every length, and escapes that a split can cut in two.
 fn tearable() -> Vec<u8> {
     let text = "h\u{e9}llo \u{20ac} \u{1f6b0}";
     let body = format!(
@@ -96,7 +96,7 @@ fn tearable() -> Vec<u8> {
 }
 
 #[test]
-fn what_is_no_request_is_400() {
+fn malformed_request_is_400() {
     run(async {
         let all = shared().await;
         let bodies: [&[u8]; 17] = [
@@ -124,16 +124,16 @@ fn what_is_no_request_is_400() {
             assert_eq!(answer.status, 400, "{shown}: {}", answer.text());
             answer.expect_error(400, "invalid_request", "rejected_invalid");
         }
-        // It was the request's fault alone.
+        // The connection and the gateway still work.
         let _turn = all.turn.lock().await;
-        let asked = all.gateway.spawn(Ask::chat("m", "x"));
+        let asked = all.gateway.spawn(ClientRequest::chat("m", "x"));
         all.server.next().await.answer();
         assert_eq!(asked.await.expect("answered").status, 200);
     });
 }
 
 #[test]
-fn text_that_is_no_utf8_is_400() {
+fn invalid_utf8_is_400() {
     run(async {
         let all = shared().await;
         all.invalid(
@@ -146,7 +146,7 @@ fn text_that_is_no_utf8_is_400() {
 }
 
 #[test]
-fn a_compressed_body_is_400_and_says_what_helps() {
+fn compressed_body_is_400_and_the_message_names_the_decompressor() {
     run(async {
         let all = shared().await;
         let body = json!({"model": "m", "messages": []}).to_string();
@@ -162,7 +162,7 @@ fn a_compressed_body_is_400_and_says_what_helps() {
 }
 
 #[test]
-fn a_model_of_no_pool_is_404() {
+fn model_without_a_pool_is_404() {
     run(async {
         let all = shared().await;
         let body = json!({"model": "unheard-of", "messages": []}).to_string();
@@ -170,7 +170,7 @@ fn a_model_of_no_pool_is_404() {
         answer.expect_error(404, "model_not_found", "rejected_invalid");
         assert!(answer.message().contains("unheard-of"), "{}", answer.message());
 
-        let message = Ask::to(
+        let message = ClientRequest::to(
             "/v1/messages",
             json!({"model": "unheard-of", "max_tokens": 1, "messages": []}),
         );
@@ -182,7 +182,7 @@ fn a_model_of_no_pool_is_404() {
 }
 
 #[test]
-fn a_body_over_the_limit_is_413_and_at_the_limit_it_passes() {
+fn body_over_the_limit_is_413_and_body_at_the_limit_passes() {
     run(async {
         let all = shared().await;
         let fill = |bytes: usize| {
@@ -192,7 +192,7 @@ fn a_body_over_the_limit_is_413_and_at_the_limit_it_passes() {
                 &format!(r#"content":"{}"#, "x".repeat(bytes - frame.len())),
             )
         };
-        // Content-Length alone is enough: not a byte of the body is sent.
+        // The Content-Length alone is enough: the client sends no byte of the body.
         let mut client = Raw::connect(all.gateway.address()).await;
         client
             .send(raw::post(
@@ -233,7 +233,7 @@ fn a_body_over_the_limit_is_413_and_at_the_limit_it_passes() {
 }
 
 #[test]
-fn deep_nesting_is_no_trap() {
+fn deep_nesting_does_not_trap() {
     run(async {
         let all = shared().await;
         let nested = |depth: usize| {
@@ -251,7 +251,7 @@ fn deep_nesting_is_no_trap() {
             body
         );
 
-        // Far beyond what anyone means: refused or passed, but answered, and the next request as well.
+        // Far deeper than real requests: rejected or passed, but answered, and so is the next request.
         let _turn = all.turn.lock().await;
         let body = nested(400_000);
         let deep = tokio::spawn(all.gateway.client().post(all.gateway.url(CHAT)).body(body).send());
@@ -260,14 +260,14 @@ fn deep_nesting_is_no_trap() {
             response = deep => response.expect("no panic").expect("an answer").status().as_u16(),
         };
         assert!([200, 400].contains(&status), "{status}");
-        let asked = all.gateway.spawn(Ask::chat("m", "x"));
+        let asked = all.gateway.spawn(ClientRequest::chat("m", "x"));
         all.server.next().await.answer();
         assert_eq!(asked.await.expect("answered").status, 200);
     });
 }
 
 #[test]
-fn bytes_may_come_in_any_pieces() {
+fn body_may_arrive_in_any_pieces() {
     run(async {
         let all = shared().await;
         let body = tearable();
@@ -310,7 +310,7 @@ fn expect_100_continue_is_answered() {
 }
 
 #[test]
-fn a_refusal_says_whether_its_connection_goes_on() {
+fn rejection_states_whether_the_connection_stays_open() {
     run(async {
         let all = shared().await;
         let mut client = Raw::connect(all.gateway.address()).await;
@@ -337,7 +337,7 @@ fn a_refusal_says_whether_its_connection_goes_on() {
 }
 
 #[test]
-fn what_is_no_http_closes_its_connection_alone() {
+fn invalid_http_closes_only_its_connection() {
     run(async {
         let all = shared().await;
         let mut client = Raw::connect(all.gateway.address()).await;
@@ -371,7 +371,7 @@ fn http2_requests_with_and_without_trailers_arrive() {
 }
 
 #[test]
-fn invalid_requests_are_counted_under_no_pool() {
+fn invalid_requests_are_counted_under_pool_none() {
     run(async {
         let all = shared().await;
         let count = || async {

@@ -1,8 +1,8 @@
-//! Clients that leave: while queued, while the server thinks, while it answers, and before they have said all.
+//! Clients that disconnect: while queued, before the response, during the response, and before the request is complete.
 
 use penstock_tests::gateway::{config, pool, slots};
 use penstock_tests::raw::{self, Raw};
-use penstock_tests::{Ask, Gateway, Upstream, run, until};
+use penstock_tests::{ClientRequest, Gateway, Upstream, run, until};
 use tokio::sync::OnceCell;
 
 const POOLS: [&str; 4] = ["queued", "thinking", "streaming", "speaking"];
@@ -14,11 +14,11 @@ struct Fixture {
 
 impl Fixture {
     fn server(&self, pool: &str) -> &Upstream {
-        let at = POOLS
+        let index = POOLS
             .iter()
             .position(|name| *name == pool)
             .expect("a pool of this file");
-        &self.servers[at]
+        &self.servers[index]
     }
 
     async fn outcomes(&self, pool: &str, outcome: &str, count: f64) {
@@ -59,15 +59,15 @@ async fn shared() -> &'static Fixture {
 }
 
 #[test]
-fn who_leaves_the_queue_never_reaches_a_server() {
+fn request_cancelled_in_the_queue_never_reaches_a_server() {
     run(async {
         let all = shared().await;
         let (gateway, server) = (&all.gateway, all.server("queued"));
-        let held = gateway.spawn(Ask::chat("queued", "held"));
+        let held = gateway.spawn(ClientRequest::chat("queued", "held"));
         let call = server.next().await;
-        let leaves = gateway.spawn(Ask::chat("queued", "leaves"));
+        let leaves = gateway.spawn(ClientRequest::chat("queued", "leaves"));
         gateway.waiting("queued", 1).await;
-        let stays = gateway.spawn(Ask::chat("queued", "stays"));
+        let stays = gateway.spawn(ClientRequest::chat("queued", "stays"));
         gateway.waiting("queued", 2).await;
         leaves.abort();
         gateway.waiting("queued", 1).await;
@@ -91,13 +91,13 @@ fn who_leaves_the_queue_never_reaches_a_server() {
 }
 
 #[test]
-fn who_leaves_before_the_answer_gives_the_place_back() {
+fn request_cancelled_before_the_response_frees_its_place() {
     run(async {
         let all = shared().await;
         let (gateway, server) = (&all.gateway, all.server("thinking"));
-        let leaves = gateway.spawn(Ask::chat("thinking", "leaves"));
+        let leaves = gateway.spawn(ClientRequest::chat("thinking", "leaves"));
         let mut call = server.next().await;
-        let waits = gateway.spawn(Ask::chat("thinking", "waits"));
+        let waits = gateway.spawn(ClientRequest::chat("thinking", "waits"));
         gateway.waiting("thinking", 1).await;
         leaves.abort();
         call.gone().await;
@@ -106,7 +106,7 @@ fn who_leaves_before_the_answer_gives_the_place_back() {
         next.answer();
         assert_eq!(waits.await.expect("answered").status, 200);
         gateway.stock("thinking", 0).await;
-        // It was admitted: that is its outcome, once.
+        // The request was admitted: that outcome is counted once.
         all.outcomes("thinking", "bypassed", 1.0).await;
         all.outcomes("thinking", "dispatched", 1.0).await;
         all.outcomes("thinking", "cancelled", 0.0).await;
@@ -114,11 +114,11 @@ fn who_leaves_before_the_answer_gives_the_place_back() {
 }
 
 #[test]
-fn who_leaves_inside_the_answer_gives_the_place_back() {
+fn request_cancelled_during_the_response_frees_its_place() {
     run(async {
         let all = shared().await;
         let (gateway, server) = (&all.gateway, all.server("streaming"));
-        let ask = Ask::chat("streaming", "x").streamed().body();
+        let ask = ClientRequest::chat("streaming", "x").streamed().body();
         let opened = tokio::spawn(
             gateway
                 .client()
@@ -134,14 +134,14 @@ fn who_leaves_inside_the_answer_gives_the_place_back() {
         drop(response);
         events.gone().await;
         gateway.stock("streaming", 0).await;
-        let again = gateway.spawn(Ask::chat("streaming", "again"));
+        let again = gateway.spawn(ClientRequest::chat("streaming", "again"));
         server.next().await.answer();
         assert_eq!(again.await.expect("answered").outcome(), "bypassed");
     });
 }
 
 #[test]
-fn who_leaves_inside_the_request_was_never_there() {
+fn request_cancelled_before_its_body_ends_is_never_registered() {
     run(async {
         let all = shared().await;
         let (gateway, server) = (&all.gateway, all.server("speaking"));
@@ -154,7 +154,7 @@ fn who_leaves_inside_the_request_was_never_there() {
                 .send("{\"model\":\"speaking\",\"messages\":[{\"role\":\"us")
                 .await;
         }
-        let asked = gateway.spawn(Ask::chat("speaking", "whole"));
+        let asked = gateway.spawn(ClientRequest::chat("speaking", "whole"));
         let call = server.next().await;
         assert_eq!(call.text(), "whole");
         call.answer();

@@ -1,4 +1,4 @@
-//! The binary's commands as a user meets them: what they print, and how they end when something is wrong.
+//! The binary's commands as a user runs them: their output, and their exit codes and messages on errors.
 
 use std::path::Path;
 use std::process::Output;
@@ -34,7 +34,7 @@ fn file(folder: &Path, content: &str) -> String {
 }
 
 #[test]
-fn the_bootstrap_pleases_envoy() {
+fn envoy_accepts_the_printed_bootstrap() {
     run(async {
         let server = Upstream::serving(Duration::ZERO).await;
         let folder = tempfile::tempdir().expect("a folder");
@@ -63,7 +63,7 @@ fn the_bootstrap_pleases_envoy() {
 }
 
 #[test]
-fn the_module_is_written_out() {
+fn filter_command_writes_the_module() {
     run(async {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("penstock.wasm");
@@ -79,7 +79,7 @@ fn the_module_is_written_out() {
 }
 
 #[test]
-fn a_bad_configuration_is_refused_with_its_place() {
+fn bad_configuration_is_rejected_with_file_and_line() {
     run(async {
         let folder = tempfile::tempdir().expect("a folder");
         let good = "pools:\n- name: p\n  endpoints: {static: ['127.0.0.1:9']}\n";
@@ -135,7 +135,7 @@ fn a_bad_configuration_is_refused_with_its_place() {
 }
 
 #[test]
-fn bad_usage_is_2_and_help_shows_an_example() {
+fn bad_usage_exits_2_and_help_shows_an_example() {
     run(async {
         for arguments in [
             &["no-such-command"][..],
@@ -172,7 +172,7 @@ fn bad_usage_is_2_and_help_shows_an_example() {
 }
 
 #[test]
-fn a_port_in_use_is_named() {
+fn port_in_use_is_named() {
     run(async {
         let taken = tokio::net::TcpListener::bind("127.0.0.1:0")
             .await
@@ -195,7 +195,7 @@ fn a_port_in_use_is_named() {
 }
 
 #[test]
-fn an_envoy_that_isnt_there_is_explained() {
+fn missing_envoy_is_explained() {
     run(async {
         let mut command = Command::new(binary::penstock());
         command.args([
@@ -224,7 +224,7 @@ fn an_envoy_that_isnt_there_is_explained() {
 }
 
 #[test]
-fn up_needs_no_file() {
+fn up_runs_without_a_configuration_file() {
     run(async {
         let server = Upstream::serving(Duration::ZERO).await;
         let mut command = Command::new(binary::penstock());
@@ -232,7 +232,7 @@ fn up_needs_no_file() {
         command
             .arg(format!("http://{}", server.address()))
             .current_dir(binary::workspace());
-        // Without a file the companion's own ports are the configuration's defaults; others may hold them.
+        // Without a file the companion listens on the default ports, which other processes may hold.
         for (key, value) in [
             ("PENSTOCK_LISTEN__GRPC", "127.0.0.1:0"),
             ("PENSTOCK_LISTEN__HTTP", "127.0.0.1:0"),
@@ -244,7 +244,7 @@ fn up_needs_no_file() {
         up.line("dashboard http://").await;
         let metrics = up.line("metrics http://").await;
         assert!(metrics.ends_with("/metrics"), "{metrics}");
-        let body = penstock_tests::Ask::chat("any", "x").body();
+        let body = penstock_tests::ClientRequest::chat("any", "x").body();
         let client = reqwest::Client::builder().no_proxy().build().expect("a client");
         penstock_tests::until("an answer", || async {
             let url = format!("{}/v1/chat/completions", gateway.trim_end_matches('/'));
@@ -261,7 +261,7 @@ fn up_needs_no_file() {
 }
 
 #[test]
-fn the_mock_server_answers_like_vllm() {
+fn mock_server_answers_like_vllm() {
     run(async {
         let mut command = Command::new(binary::penstock());
         command.args([
@@ -279,7 +279,7 @@ fn the_mock_server_answers_like_vllm() {
         let address = server.line("mock-server http://").await;
         let base = format!("http://{}", address.trim().trim_end_matches('/'));
         let client = reqwest::Client::builder().no_proxy().build().expect("a client");
-        let ask = penstock_tests::Ask::chat("m", "hello").with("max_tokens", 5);
+        let ask = penstock_tests::ClientRequest::chat("m", "hello").with("max_tokens", 5);
         let url = format!("{base}/v1/chat/completions");
         let whole = client
             .post(&url)
@@ -327,7 +327,7 @@ fn the_mock_server_answers_like_vllm() {
 }
 
 #[test]
-fn the_readmes_configuration_works() {
+fn configuration_in_the_readme_is_valid() {
     run(async {
         let readme = std::fs::read_to_string(binary::workspace().join("README.md")).expect("README.md");
         let folder = tempfile::tempdir().expect("a folder");
@@ -345,7 +345,7 @@ fn the_readmes_configuration_works() {
 }
 
 #[test]
-fn what_a_gateway_prints_can_be_read_by_a_script() {
+fn up_prints_each_address_on_one_line() {
     run(async {
         let server = Upstream::serving(Duration::ZERO).await;
         let gateway = Gateway::start(&config("", &[pool("p", "", &[&server], "")])).await;

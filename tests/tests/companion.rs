@@ -1,35 +1,37 @@
-//! The companion dies or freezes while requests wait: they live in Envoy and lose nothing, within limits.
+//! The companion dies while requests wait: the requests live in Envoy and survive, within limits.
 
 use penstock_tests::gateway::{config, pool, slots};
 use penstock_tests::h2c::H2c;
 use penstock_tests::process::{freeze, send};
-use penstock_tests::{Ask, Gateway, Upstream, run, until};
+use penstock_tests::{ClientRequest, Gateway, Upstream, run, until};
 
 #[test]
-fn waiting_requests_outlive_a_killed_companion() {
+fn waiting_requests_survive_a_killed_companion() {
     run(async {
         let server = Upstream::scripted().await;
         let more = format!("{}  companion_down: {{hold: 30s}}\n", slots(1));
         let gateway = Gateway::start(&config("", &[pool("p", "'*'", &[&server], &more)])).await;
-        let running = gateway.spawn(Ask::chat("m", "held"));
+        let running = gateway.spawn(ClientRequest::chat("m", "held"));
         let held = server.next().await;
-        // On one connection, so at one worker: between workers the order is as exact as their clocks' distance.
+        // One connection, so one worker: between workers the order is as exact as the distance of their clocks.
         let mut client = H2c::connect(gateway.address()).await;
         let mut asked = Vec::new();
         for waiting in 1..=5 {
-            let body = Ask::chat("m", &format!("waits {waiting}")).body().to_string();
+            let body = ClientRequest::chat("m", &format!("waits {waiting}"))
+                .body()
+                .to_string();
             asked.push(client.post("/v1/chat/completions", &[body.into()], None).await);
             gateway.waiting("p", waiting).await;
         }
         let first = gateway.child(" serve ").await;
         send(first, libc::SIGKILL);
-        // The next one knows of all of them: five that wait, and one that runs.
+        // The next companion knows all requests: five that wait and one that runs.
         until("a new companion with the old requests", || async {
             let children = gateway.process.children();
             let new = children
                 .iter()
                 .any(|(pid, command)| command.contains(" serve ") && *pid != first);
-            let status = gateway.look("/status").await?.json();
+            let status = gateway.get("/status").await?.json();
             let pool = &status["pools"][0];
             if new && pool["waiting"] == 5 && pool["stock"] == 1 {
                 Ok(())
@@ -56,26 +58,26 @@ fn waiting_requests_outlive_a_killed_companion() {
 }
 
 #[test]
-fn without_a_companion_the_gateway_closes_after_hold_and_opens_again() {
+fn without_a_companion_the_pool_closes_after_hold_and_reopens_with_one() {
     run(async {
         let server = Upstream::serving(std::time::Duration::ZERO).await;
         let more = "  companion_down: {hold: 250ms, then: closed}\n";
         let gateway = Gateway::start(&config("", &[pool("p", "'*'", &[&server], more)])).await;
-        assert_eq!(gateway.send(Ask::chat("m", "x")).await.status, 200);
+        assert_eq!(gateway.send(ClientRequest::chat("m", "x")).await.status, 200);
 
         let companion = gateway.child(" serve ").await;
         freeze(companion).await;
-        let refused = gateway.send(Ask::chat("m", "x")).await;
+        let refused = gateway.send(ClientRequest::chat("m", "x")).await;
         refused.expect_error(503, "gateway_unavailable", "gateway_unavailable");
         let message = serde_json::json!({"model": "m", "max_tokens": 1, "messages": []});
-        let refused = gateway.send(Ask::to("/v1/messages", message)).await;
+        let refused = gateway.send(ClientRequest::to("/v1/messages", message)).await;
         assert_eq!((refused.status, refused.outcome()), (503, "gateway_unavailable"));
         assert_eq!(refused.json()["type"], "error", "{}", refused.text());
         assert_eq!(server.total(), 1);
 
         send(companion, libc::SIGCONT);
         until("served again", || async {
-            let answer = gateway.send(Ask::chat("m", "x")).await;
+            let answer = gateway.send(ClientRequest::chat("m", "x")).await;
             if answer.status == 200 {
                 Ok(())
             } else {

@@ -1,5 +1,5 @@
-//! The configuration as a user meets it: wrong files are refused by the binary with their place, the environment counts
-//! over the file, the schema is printed, and the page that lists every key is current (`just reference` writes it).
+//! The configuration as a user sees it: the binary rejects wrong files with file and line, the environment overrides the file,
+//! the schema is printed, and the reference page is current (`just reference` writes it).
 
 use std::path::Path;
 use std::process::Output;
@@ -9,7 +9,7 @@ use tokio::process::Command;
 
 const POOL: &str = "pools:\n- name: a\n  endpoints: {static: ['127.0.0.1:8001']}\n";
 
-/// `penstock validate` over a file of these bytes, which are called `penstock.yaml` in what it says.
+/// Runs `penstock validate` on a file `penstock.yaml` with this content.
 async fn validate(content: &[u8], variables: &[(&str, &str)]) -> (Option<i32>, String) {
     let folder = tempfile::tempdir().expect("a folder");
     std::fs::write(folder.path().join("penstock.yaml"), content).expect("write a file");
@@ -35,7 +35,7 @@ async fn ended(mut command: Command) -> (Option<i32>, String) {
 }
 
 #[test]
-fn wrong_files_are_refused_with_line_path_and_what_is_allowed() {
+fn wrong_files_are_rejected_with_line_path_and_allowed_values() {
     run(async {
         let with = |keys: &str| format!("{POOL}{keys}").into_bytes();
         let cases: Vec<(Vec<u8>, &str, &str)> = vec![
@@ -92,7 +92,7 @@ fn wrong_files_are_refused_with_line_path_and_what_is_allowed() {
 }
 
 #[test]
-fn the_environment_counts_over_the_file() {
+fn environment_overrides_the_file() {
     run(async {
         let ttl = "PENSTOCK_POOLS__0__QUEUE__TTL";
         let (code, said) = validate(POOL.as_bytes(), &[(ttl, "90s")]).await;
@@ -122,7 +122,7 @@ fn the_environment_counts_over_the_file() {
 }
 
 #[test]
-fn the_schema_is_printed_without_a_file() {
+fn schema_is_printed_without_a_file() {
     run(async {
         let mut command = Command::new(binary::penstock());
         command.args(["validate", "--schema"]).kill_on_drop(true);
@@ -135,7 +135,7 @@ fn the_schema_is_printed_without_a_file() {
 }
 
 #[test]
-fn the_page_that_lists_every_key_is_current() {
+fn reference_page_is_current() {
     let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/reference.md");
     let fresh = penstock_config::reference();
     if std::env::var_os("PENSTOCK_REGENERATE").is_some() {

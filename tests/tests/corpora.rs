@@ -1,4 +1,4 @@
-//! What the fuzzer found worth keeping, run again on every test: `tests/fuzz/corpora`, a folder a target.
+//! Runs the fuzzer's corpora again in every test run: `tests/fuzz/corpora`, one folder per target.
 
 #[path = "../fuzz/src/lib.rs"]
 pub mod fuzz;
@@ -7,14 +7,14 @@ use std::fs;
 use std::panic::catch_unwind;
 use std::path::{Path, PathBuf};
 
-/// Bytes of all corpora together.
+/// Bytes of all corpora in total.
 const BYTES_MAX: u64 = 2 << 20;
 
 fn corpora() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("fuzz/corpora")
 }
 
-/// The files of a target's corpus, in a stable order.
+/// The files of a target's corpus, sorted.
 fn files(target: &str) -> Vec<PathBuf> {
     let folder = corpora().join(target);
     let entries = fs::read_dir(&folder).unwrap_or_else(|e| panic!("{}: {e}", folder.display()));
@@ -23,7 +23,7 @@ fn files(target: &str) -> Vec<PathBuf> {
     files
 }
 
-/// Runs every file of a target's corpus and says which ones fail.
+/// Runs every file of a target's corpus and lists the failing ones.
 fn holds(target: &str) {
     let (name, run) = fuzz::TARGETS
         .into_iter()

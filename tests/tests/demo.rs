@@ -1,10 +1,10 @@
-//! The main job on its own: `penstock demo`, which ends well only if every request is accounted for.
+//! `penstock demo`, which exits with 0 only if every request is accounted for.
 
 use penstock_tests::{Process, binary, run};
 use tokio::process::Command;
 
 #[test]
-fn the_demo_accounts_for_every_request() {
+fn demo_accounts_for_every_request() {
     run(async {
         let mut command = Command::new(binary::penstock());
         command

@@ -1,30 +1,30 @@
-//! Servers and pools that come and go while Envoy runs: what is found is used at once, nothing in flight is lost, and no
-//! process is started again.
+//! Endpoints and pools that appear and disappear while Envoy runs: a found endpoint is used at once, no running request is lost,
+//! and no process restarts.
 
 use std::path::Path;
 use std::time::Duration;
 
 use penstock_tests::gateway::{config, pool, slots};
-use penstock_tests::{Ask, Gateway, Upstream, run, until};
+use penstock_tests::{ClientRequest, Gateway, Upstream, run, until};
 
-/// Clients that always have a request out.
+/// Clients, each with one request in flight at any time.
 const CLIENTS: usize = 24;
-/// Requests that a server gets before something changes again.
+/// Requests that a server receives before the next change.
 const ENOUGH: usize = 40;
-/// What only Envoy's command line has: the companion's speaks of an `--envoy` too.
+/// A word of Envoy's command line that the companion's does not have.
 const ENVOY: &str = "--disable-hot-restart";
 const SERVICE: Duration = Duration::from_millis(5);
 
-/// A list of servers, as a whole file that takes the old one's place.
+/// Replaces the file by a list of these servers, atomically.
 fn list(file: &Path, servers: &[&Upstream]) {
     let new = file.with_extension("new");
-    let lines = servers.iter().map(|it| format!("- {}\n", it.address()));
+    let lines = servers.iter().map(|server| format!("- {}\n", server.address()));
     let text = lines.collect::<String>();
     std::fs::write(&new, if text.is_empty() { "[]" } else { &text }).expect("written");
     std::fs::rename(&new, file).expect("renamed");
 }
 
-/// Waits until a server got so many more requests.
+/// Waits until a server has received `more` further requests.
 async fn served(server: &Upstream, more: usize) {
     let before = server.total();
     until(&format!("{more} more requests"), || async {
@@ -39,7 +39,7 @@ async fn served(server: &Upstream, more: usize) {
 }
 
 #[test]
-fn a_pool_gains_and_loses_servers_under_load_and_nothing_is_lost() {
+fn pool_gains_and_loses_endpoints_under_load_without_losing_requests() {
     run(async {
         let servers = Upstream::several(3, SERVICE, 1).await;
         let folder = tempfile::tempdir().expect("a folder");
@@ -58,7 +58,7 @@ fn a_pool_gains_and_loses_servers_under_load_and_nothing_is_lost() {
             async move {
                 let mut sent = 0;
                 while !*stopped.borrow() {
-                    let answer = gateway.send(Ask::chat("m", &format!("{client}"))).await;
+                    let answer = gateway.send(ClientRequest::chat("m", &format!("{client}"))).await;
                     assert_eq!(answer.status, 200, "{}", answer.text());
                     sent += 1;
                 }
@@ -70,7 +70,7 @@ fn a_pool_gains_and_loses_servers_under_load_and_nothing_is_lost() {
             served(&servers[0], ENOUGH).await;
             list(&file, &[&servers[0], &servers[1]]);
             served(&servers[1], ENOUGH).await;
-            // The first goes while requests run there.
+            // The first endpoint disappears while requests run there.
             list(&file, &[&servers[1], &servers[2]]);
             served(&servers[2], ENOUGH).await;
             until("nothing runs at the first", || async {
@@ -83,7 +83,7 @@ fn a_pool_gains_and_loses_servers_under_load_and_nothing_is_lost() {
             let last = servers[0].total();
             served(&servers[1], ENOUGH).await;
             assert_eq!(servers[0].total(), last, "it has gone");
-            // Nobody at all: what comes now waits for a server.
+            // No endpoint at all: requests wait for one.
             list(&file, &[]);
             until("nothing runs", || async {
                 match servers.iter().map(Upstream::in_flight).sum::<usize>() {
@@ -105,7 +105,7 @@ fn a_pool_gains_and_loses_servers_under_load_and_nothing_is_lost() {
 }
 
 #[test]
-fn a_pool_that_is_added_is_reached_without_a_restart_and_one_that_is_taken_out_ends_gently() {
+fn added_pool_is_served_without_a_restart_and_removed_pool_finishes_its_requests() {
     run(async {
         let servers = Upstream::several(1, SERVICE, 1).await;
         let slow = Upstream::scripted().await;
@@ -113,15 +113,15 @@ fn a_pool_that_is_added_is_reached_without_a_restart_and_one_that_is_taken_out_e
         let two = pool("two", "'two'", &[&servers[0]], &slots(1));
         let gateway = Gateway::start(&config("", std::slice::from_ref(&one))).await;
         let envoy = gateway.child(ENVOY).await;
-        let runs = gateway.spawn(Ask::chat("one", "runs"));
+        let runs = gateway.spawn(ClientRequest::chat("one", "runs"));
         let call = slow.next().await;
-        let unknown = gateway.send(Ask::chat("two", "early")).await;
+        let unknown = gateway.send(ClientRequest::chat("two", "early")).await;
         unknown.expect_error(404, "model_not_found", "rejected_invalid");
 
         std::fs::write(gateway.config(), config("", &[one, two.clone()])).expect("written");
         until("the new pool answers", || async {
-            let answer = gateway.send(Ask::chat("two", "x")).await;
-            // Never one that is granted and not found.
+            let answer = gateway.send(ClientRequest::chat("two", "x")).await;
+            // Envoy never receives a grant for a cluster that it does not know.
             assert!([200, 404].contains(&answer.status), "{}", answer.text());
             if answer.status == 200 {
                 Ok(())
@@ -133,7 +133,8 @@ fn a_pool_that_is_added_is_reached_without_a_restart_and_one_that_is_taken_out_e
 
         std::fs::write(gateway.config(), config("", &[two])).expect("written");
         until("the old pool is gone", || async {
-            let answer = tokio::time::timeout(SERVICE, gateway.send(Ask::chat("one", "late"))).await;
+            let answer =
+                tokio::time::timeout(SERVICE, gateway.send(ClientRequest::chat("one", "late"))).await;
             match answer {
                 Ok(answer) if answer.status == 404 => Ok(()),
                 Ok(answer) => Err(answer.text()),

@@ -1,5 +1,5 @@
-//! The generated protocol code is checked in, so that nobody needs protoc and the filter builds without code
-//! generators; here it is generated again and compared. `PENSTOCK_REGENERATE=1` writes it (`just proto`).
+//! The generated protocol code is checked in, so that a build needs no protoc and no code generator. This test generates it again
+//! and compares. `PENSTOCK_REGENERATE=1` writes it (`just proto`).
 
 use std::path::{Path, PathBuf};
 
@@ -7,7 +7,7 @@ fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
 }
 
-/// Compares what was generated with the checked-in file, or replaces that.
+/// Compares the generated code with the checked-in file, or replaces the file.
 fn hold(generated: &Path, checked_in: &Path) {
     let fresh = std::fs::read_to_string(generated).expect("generated file");
     if std::env::var_os("PENSTOCK_REGENERATE").is_some() {

@@ -1,11 +1,11 @@
-//! Who a request is from by the word of another filter of Envoy's: the claims of a token that jwt_authn has checked.
+//! Identities from another Envoy filter's metadata: the claims of a token that jwt_authn has verified.
 
 use penstock_tests::gateway::config;
-use penstock_tests::{Answer, Ask, Gateway, Upstream, run};
+use penstock_tests::{Answer, ClientRequest, Gateway, Upstream, run};
 use rcgen::{KeyPair, PKCS_ED25519, PublicKeyData as _, SigningKey as _};
 use serde_json::{Value, json};
 
-/// Who signs tokens.
+/// Signs tokens.
 struct Issuer(KeyPair);
 
 impl Issuer {
@@ -13,7 +13,7 @@ impl Issuer {
         Self(KeyPair::generate_for(&PKCS_ED25519).expect("a key"))
     }
 
-    /// Envoy's filter that lets nobody in without a token of this issuer, and keeps its claims as `payload`.
+    /// Envoy's jwt_authn filter: requires a token of this issuer and stores its claims as `payload`.
     fn filter(&self) -> Value {
         let key = json!({
             "kty": "OKP", "crv": "Ed25519", "alg": "EdDSA", "use": "sig", "x": base64url(self.0.der_bytes()),
@@ -62,7 +62,7 @@ fn base64url(bytes: &[u8]) -> String {
     text
 }
 
-/// The key of a pool whose only server is held by the test, so that what waits behind is in /status.
+/// A pool whose only server is held by the test, so that waiting requests appear in /status.
 fn pool(server: &Upstream) -> String {
     let one = "{lower_bound_per_backend: 1, upper_bound_per_backend: 1, watermark_per_backend: 1}";
     format!(
@@ -83,7 +83,7 @@ identity:
   priority: [{metadata: envoy.filters.http.jwt_authn/payload/tier}]
 ";
 
-fn with(ask: Ask, token: &str) -> Ask {
+fn with(ask: ClientRequest, token: &str) -> ClientRequest {
     ask.header("authorization", &format!("Bearer {token}"))
 }
 
@@ -93,7 +93,7 @@ fn claims_of_a_token_are_identities() {
         let (server, issuer) = (Upstream::scripted().await, Issuer::new());
         let gateway = Gateway::behind(&config(CLAIMS, &[pool(&server)]), &issuer.filter()).await;
         let first = gateway.spawn(with(
-            Ask::chat("m", "first"),
+            ClientRequest::chat("m", "first"),
             &issuer.token(json!({"sub": "first"})),
         ));
         let mut call = server.next().await;
@@ -112,15 +112,15 @@ fn claims_of_a_token_are_identities() {
                 "0.5",
                 "default",
             ),
-            // What it has from nobody is what a client says.
+            // Without the claim, the client's header counts.
             (json!({}), "said", "default"),
         ] {
-            let ask = Ask::chat("m", flow).tenant("said");
+            let ask = ClientRequest::chat("m", flow).tenant("said");
             asked.push(gateway.spawn(with(ask, &issuer.token(claims))));
             gateway.waiting("p", 1).await;
             let pool = gateway.pool("p").await;
             let flows = pool["flows"].as_array().cloned().unwrap_or_default();
-            let waiting: Vec<_> = flows.iter().filter(|it| it["waiting"] != 0).collect();
+            let waiting: Vec<_> = flows.iter().filter(|flow| flow["waiting"] != 0).collect();
             assert_eq!(waiting.len(), 1, "{pool}");
             assert_eq!(
                 (&waiting[0]["key"], &waiting[0]["band"]),
@@ -140,7 +140,7 @@ fn claims_of_a_token_are_identities() {
 }
 
 #[test]
-fn without_a_token_of_the_issuer_nobody_gets_in() {
+fn request_without_a_token_of_the_issuer_is_rejected() {
     run(async {
         let (server, issuer) = (Upstream::scripted().await, Issuer::new());
         let gateway = Gateway::behind(&config(CLAIMS, &[pool(&server)]), &issuer.filter()).await;
@@ -153,11 +153,11 @@ fn without_a_token_of_the_issuer_nobody_gets_in() {
             assert_eq!(answer.status, 401, "{}", answer.text());
             assert_eq!(answer.outcome(), "", "it never came to Penstock");
         };
-        denied(gateway.send(Ask::chat("m", "x")).await);
+        denied(gateway.send(ClientRequest::chat("m", "x")).await);
         for token in [&forged, &expired, &unsigned] {
-            denied(gateway.send(with(Ask::chat("m", "x"), token)).await);
+            denied(gateway.send(with(ClientRequest::chat("m", "x"), token)).await);
         }
-        let asked = gateway.spawn(with(Ask::chat("m", "x"), &good));
+        let asked = gateway.spawn(with(ClientRequest::chat("m", "x"), &good));
         server.next().await.answer();
         assert_eq!(asked.await.expect("answered").status, 200);
         assert_eq!(server.total(), 1);
@@ -167,20 +167,23 @@ fn without_a_token_of_the_issuer_nobody_gets_in() {
 }
 
 #[test]
-fn who_enters_again_is_who_it_was() {
+fn requeued_request_keeps_its_identity() {
     run(async {
         let (server, issuer) = (Upstream::scripted().await, Issuer::new());
         let gateway = Gateway::behind(&config(CLAIMS, &[pool(&server)]), &issuer.filter()).await;
-        let asked = gateway.spawn(with(Ask::chat("m", "x"), &issuer.token(json!({"sub": "acme"}))));
-        // The token stays with the filter that checked it; the listener where it enters again doesn't ask for it.
+        let asked = gateway.spawn(with(
+            ClientRequest::chat("m", "x"),
+            &issuer.token(json!({"sub": "acme"})),
+        ));
+        // The token stays with the filter that verified it; the re-queue listener does not require it.
         server.next().await.cut();
         let call = server.next().await;
         let pool = gateway.pool("p").await;
         let flows = pool["flows"].as_array().cloned().unwrap_or_default();
         let runs: Vec<_> = flows
             .iter()
-            .filter(|it| it["in_flight"] != 0)
-            .map(|it| &it["key"])
+            .filter(|flow| flow["in_flight"] != 0)
+            .map(|flow| &flow["key"])
             .collect();
         assert_eq!(runs, ["acme"], "{pool}");
         call.answer();

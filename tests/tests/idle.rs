@@ -1,9 +1,9 @@
-//! A gateway with nothing to queue: requests go straight through, and every page says what it should.
+//! A gateway without waiting requests: requests pass at once, and every page shows the expected content.
 
 use std::time::Duration;
 
 use penstock_tests::gateway::{config, pool};
-use penstock_tests::{Ask, Gateway, Upstream, run, until};
+use penstock_tests::{ClientRequest, Gateway, Upstream, run, until};
 use serde_json::Value;
 use tokio::sync::OnceCell;
 
@@ -13,7 +13,7 @@ struct Fixture {
     serving: Upstream,
 }
 
-/// One gateway for all tests of this file: the first pool's server answers by itself, the second's when told to.
+/// One gateway for all tests of this file: the first pool's server answers by itself, the second's on command.
 async fn shared() -> &'static Fixture {
     static SHARED: OnceCell<Fixture> = OnceCell::const_new();
     SHARED
@@ -37,10 +37,10 @@ async fn shared() -> &'static Fixture {
 }
 
 #[test]
-fn a_request_bypasses_the_empty_queue() {
+fn request_bypasses_the_empty_queue() {
     run(async {
         let all = shared().await;
-        let answer = all.gateway.send(Ask::chat("s", "hello")).await;
+        let answer = all.gateway.send(ClientRequest::chat("s", "hello")).await;
         assert_eq!(answer.status, 200, "{}", answer.text());
         assert_eq!(answer.outcome(), "bypassed");
         assert_eq!(answer.json()["choices"][0]["message"]["content"], "hello");
@@ -70,10 +70,10 @@ fn a_request_bypasses_the_empty_queue() {
 }
 
 #[test]
-fn the_server_gets_what_the_client_sent() {
+fn server_receives_the_client_request_unchanged() {
     run(async {
         let all = shared().await;
-        let ask = Ask::chat("t-body", "h\u{e9}llo \u{1f6b0}")
+        let ask = ClientRequest::chat("t-body", "h\u{e9}llo \u{1f6b0}")
             .with("temperature", 0.25)
             .header("x-request-id", "mine-1");
         let sent = serde_json::json!({
@@ -95,7 +95,7 @@ fn the_server_gets_what_the_client_sent() {
         call.answer();
         assert_eq!(asked.await.expect("answered").status, 200);
 
-        let asked = all.gateway.spawn(Ask::chat("t-id", "x"));
+        let asked = all.gateway.spawn(ClientRequest::chat("t-id", "x"));
         let call = all.scripted.next().await;
         assert!(
             !call.header("x-request-id").is_empty(),
@@ -107,14 +107,14 @@ fn the_server_gets_what_the_client_sent() {
 }
 
 #[test]
-fn events_pass_one_by_one() {
+fn stream_events_pass_one_by_one() {
     run(async {
         let server = Upstream::scripted().await;
         let gateway = Gateway::start(&config("", &[pool("p", "'*'", &[&server], "")])).await;
         let client = gateway.client().clone();
         let ask = client
             .post(gateway.url("/v1/chat/completions"))
-            .json(&Ask::chat("m", "x").streamed().body());
+            .json(&ClientRequest::chat("m", "x").streamed().body());
         let opened = tokio::spawn(ask.send());
         let events = server.next().await.stream();
         events.text("one");
@@ -143,7 +143,7 @@ fn events_pass_one_by_one() {
         assert!(text.ends_with("data: [DONE]\n\n"), "{text}");
         gateway.stock("p", 0).await;
 
-        // What the server's usage says is what is counted, streamed or not.
+        // The tokens in the server's usage are counted, streamed or not.
         until("tokens of the stream", || async {
             let page = gateway.metrics().await;
             let seen = (
@@ -157,7 +157,7 @@ fn events_pass_one_by_one() {
             }
         })
         .await;
-        let asked = gateway.spawn(Ask::chat("m", "y"));
+        let asked = gateway.spawn(ClientRequest::chat("m", "y"));
         server.next().await.answer_with(100, 50);
         assert_eq!(asked.await.expect("answered").status, 200);
         until("tokens of both", || async {
@@ -177,24 +177,24 @@ fn events_pass_one_by_one() {
 }
 
 #[test]
-fn every_api_is_queued_and_the_rest_passes() {
+fn every_inference_path_is_queued_and_other_paths_pass() {
     run(async {
         let all = shared().await;
         let queued = [
-            Ask::to(
+            ClientRequest::to(
                 "/v1/completions",
                 serde_json::json!({"model": "s", "prompt": "x"}),
             ),
-            Ask::to(
+            ClientRequest::to(
                 "/v1/embeddings",
                 serde_json::json!({"model": "s", "input": ["x", "y"]}),
             ),
-            Ask::to("/v1/responses", serde_json::json!({"model": "s", "input": "x"})),
-            Ask::to(
+            ClientRequest::to("/v1/responses", serde_json::json!({"model": "s", "input": "x"})),
+            ClientRequest::to(
                 "/v1/messages",
                 serde_json::json!({"model": "s", "max_tokens": 1, "messages": []}),
             ),
-            Ask::to(
+            ClientRequest::to(
                 "/v1/chat/completions?trace=1",
                 serde_json::json!({"model": "s", "messages": []}),
             ),
@@ -219,7 +219,7 @@ fn every_api_is_queued_and_the_rest_passes() {
         assert_eq!(models.status(), 200);
         let posted = all
             .gateway
-            .send(Ask::to("/tokenize", serde_json::json!({"prompt": "x"})))
+            .send(ClientRequest::to("/tokenize", serde_json::json!({"prompt": "x"})))
             .await;
         assert_eq!(posted.status, 200, "{}", posted.text());
         let got = all
@@ -274,7 +274,7 @@ fn status_shows_sessions_pools_and_endpoints() {
 fn metrics_carry_their_names_and_help() {
     run(async {
         let all = shared().await;
-        assert_eq!(all.gateway.send(Ask::chat("s", "x")).await.status, 200);
+        assert_eq!(all.gateway.send(ClientRequest::chat("s", "x")).await.status, 200);
         let names = [
             "queue_length",
             "requests_total",
@@ -327,20 +327,20 @@ fn metrics_carry_their_names_and_help() {
 }
 
 #[test]
-fn the_companion_says_that_it_lives_and_is_ready() {
+fn companion_reports_live_and_ready() {
     run(async {
         let all = shared().await;
         for page in ["/livez", "/readyz", "/", "/readyz?pool=served&max_saturation=0.9"] {
-            let answer = all.gateway.look(page).await.expect("answers");
+            let answer = all.gateway.get(page).await.expect("answers");
             assert_eq!(answer.status, 200, "{page}: {}", answer.text());
         }
-        let dashboard = all.gateway.look("/").await.expect("answers");
+        let dashboard = all.gateway.get("/").await.expect("answers");
         assert!(
             dashboard.header("content-type").starts_with("text/html"),
             "{:?}",
             dashboard.headers
         );
-        let status: Value = all.gateway.look("/status").await.expect("answers").json();
+        let status: Value = all.gateway.get("/status").await.expect("answers").json();
         assert!(status.is_object());
     });
 }

@@ -1,4 +1,4 @@
-//! `penstock import`, `completions` and `--help` as a user meets them: what they print, and how they end.
+//! `penstock import`, `completions` and `--help` as a user runs them: their output and exit codes.
 
 use std::io::{Read as _, Write as _};
 use std::path::PathBuf;
@@ -17,7 +17,7 @@ fn penstock(arguments: &[&str], stdin: &str) -> Output {
         .stderr(Stdio::piped())
         .spawn()
         .expect("penstock starts");
-    // Who doesn't read it has closed it.
+    // A command that does not read stdin may have closed it.
     let _ = child.stdin.take().expect("piped").write_all(stdin.as_bytes());
     child.wait_with_output().expect("penstock ends")
 }
@@ -28,7 +28,7 @@ fn stored(name: &str) -> String {
 }
 
 #[test]
-fn each_example_gives_its_golden_page_which_is_valid() {
+fn each_example_gives_its_golden_configuration_which_is_valid() {
     let folder = tempfile::tempdir().expect("a folder");
     for source in SOURCES {
         let example = format!("tests/import/{source}.example");
@@ -42,7 +42,7 @@ fn each_example_gives_its_golden_page_which_is_valid() {
         let path = written.to_str().expect("a plain path");
         let checked = penstock(&["validate", "--config", path], "");
         assert_eq!(checked.status.code(), Some(0), "{checked:?}\n{page}");
-        // The same from stdin, under another name.
+        // The same from stdin.
         let piped = penstock(&["import", source, "-"], &stored(&format!("{source}.example")));
         let piped = String::from_utf8(piped.stdout).expect("UTF-8");
         assert_eq!(piped, page.replace(&format!("{source}.example"), "stdin"));
@@ -50,7 +50,7 @@ fn each_example_gives_its_golden_page_which_is_valid() {
 }
 
 #[test]
-fn what_is_wrong_is_2_with_its_place() {
+fn wrong_input_exits_2_with_file_and_line() {
     let wrong = [
         ("gie", "fair_request_queue:\n  queue_ttl: soon\n", "stdin:2: "),
         ("nexus", "[queue]\nmax_size = -1\n", "stdin:2: "),
@@ -86,7 +86,7 @@ fn what_is_wrong_is_2_with_its_place() {
 }
 
 #[test]
-fn who_reads_no_further_is_no_failure() {
+fn closed_stdout_is_not_an_error() {
     for arguments in [
         &["completions", "zsh"][..],
         &["--help"],
@@ -119,7 +119,7 @@ fn who_reads_no_further_is_no_failure() {
 }
 
 #[test]
-fn nothing_prints_the_help_as_bad_usage() {
+fn missing_command_prints_the_help_and_exits_2() {
     let alone = penstock(&[], "");
     assert_eq!(alone.status.code(), Some(2), "{alone:?}");
     let said = String::from_utf8_lossy(&alone.stderr);

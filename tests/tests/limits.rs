@@ -1,12 +1,11 @@
-//! What is too much: of headers, of connections, of waiting bytes, of time. Nothing of it reaches a server, and nothing
-//! of it stays.
+//! Limits on headers, connections, waiting bytes and time. A request over a limit reaches no server and leaves no state behind.
 
 use penstock_tests::gateway::{config, pool, slots};
 use penstock_tests::raw::{Raw, post};
-use penstock_tests::{Answer, Ask, Companion, Envoy, Gateway, Upstream, run, until};
+use penstock_tests::{Answer, ClientRequest, Companion, Envoy, Gateway, Upstream, run, until};
 use serde_json::json;
 
-/// Connections of one client, each with half a request.
+/// Connections of one client, each with half of a request.
 const CONNECTIONS: usize = 1_000;
 
 async fn start(more: &str) -> (Gateway, Upstream) {
@@ -15,9 +14,9 @@ async fn start(more: &str) -> (Gateway, Upstream) {
     (gateway, server)
 }
 
-/// A request passes, and is the only one that reached the server; nothing else is anywhere.
+/// A request passes; the server has received `reached` requests, and no request waits or runs anywhere.
 async fn goes_on(gateway: &Gateway, server: &Upstream, reached: usize) {
-    let asked = gateway.spawn(Ask::chat("m", "after it"));
+    let asked = gateway.spawn(ClientRequest::chat("m", "after it"));
     let call = server.next().await;
     assert_eq!(call.text(), "after it");
     call.answer();
@@ -27,7 +26,9 @@ async fn goes_on(gateway: &Gateway, server: &Upstream, reached: usize) {
     until("no session holds a request", || async {
         let sessions = gateway.status().await["sessions"].clone();
         let all = sessions.as_array().cloned().unwrap_or_default();
-        let idle = all.iter().all(|it| it["waiting"] == 0 && it["running"] == 0);
+        let idle = all
+            .iter()
+            .all(|session| session["waiting"] == 0 && session["running"] == 0);
         if idle { Ok(()) } else { Err(sessions.to_string()) }
     })
     .await;
@@ -42,7 +43,7 @@ async fn head(gateway: &Gateway, more: &str) -> Answer {
 }
 
 #[test]
-fn a_flood_of_headers_is_431_and_reaches_nobody() {
+fn too_many_headers_are_431_and_reach_no_server() {
     run(async {
         let (gateway, server) = start("").await;
         let many: String = (0..200).map(|n| format!("x-{n}: 1\r\n")).collect();
@@ -52,7 +53,7 @@ fn a_flood_of_headers_is_431_and_reaches_nobody() {
             let answer = head(&gateway, &flood).await;
             assert_eq!(answer.status, 431, "{}", answer.text());
         }
-        // A header without end: Envoy gives up on it, not we.
+        // A header without end: Envoy ends the request, not the filter.
         let mut raw = Raw::connect(gateway.address()).await;
         raw.send("POST /v1/chat/completions HTTP/1.1\r\nhost: g\r\nx-penstock-tenant: ")
             .await;
@@ -63,7 +64,7 @@ fn a_flood_of_headers_is_431_and_reaches_nobody() {
 }
 
 #[test]
-fn identities_are_cut_where_they_are_too_long_and_may_be_no_text() {
+fn long_identities_are_cut_and_may_be_invalid_utf8() {
     run(async {
         let (gateway, server) = start("").await;
         let long = format!("x-penstock-tenant: {}\r\n", "t".repeat(50_000));
@@ -81,7 +82,7 @@ fn identities_are_cut_where_they_are_too_long_and_may_be_no_text() {
         raw.send(request).await;
         server.next().await.answer();
         assert_eq!(raw.answer().await.status, 200);
-        // Bytes that are no UTF-8.
+        // Bytes that are not UTF-8.
         let mut request = post(
             "/v1/chat/completions",
             &format!("content-length: {}\r\n", body.len()),
@@ -107,17 +108,19 @@ fn identities_are_cut_where_they_are_too_long_and_may_be_no_text() {
 }
 
 #[test]
-fn what_waits_is_limited_in_bytes() {
+fn waiting_requests_are_limited_in_bytes() {
     run(async {
         let queue = format!("{}  queue: {{total_bytes: 64KiB, overflow: reject}}\n", slots(1));
         let (gateway, server) = start(&queue).await;
-        let held = gateway.spawn(Ask::chat("m", "held"));
+        let held = gateway.spawn(ClientRequest::chat("m", "held"));
         let call = server.next().await;
         let large = "x".repeat(40_000);
-        let first = gateway.spawn(Ask::chat("m", &large).tenant("a"));
+        let first = gateway.spawn(ClientRequest::chat("m", &large).tenant("a"));
         gateway.waiting("p", 1).await;
         for tenant in ["a", "b"] {
-            let answer = gateway.send(Ask::chat("m", &large).tenant(tenant)).await;
+            let answer = gateway
+                .send(ClientRequest::chat("m", &large).tenant(tenant))
+                .await;
             let code = if tenant == "a" {
                 "queue_full"
             } else {
@@ -125,8 +128,8 @@ fn what_waits_is_limited_in_bytes() {
             };
             answer.expect_error(503, code, &format!("rejected_{code}"));
         }
-        // What still fits does wait.
-        let small = gateway.spawn(Ask::chat("m", "small").tenant("b"));
+        // A request that still fits waits.
+        let small = gateway.spawn(ClientRequest::chat("m", "small").tenant("b"));
         gateway.waiting("p", 2).await;
         let bytes = gateway
             .metrics()
@@ -150,7 +153,7 @@ fn what_waits_is_limited_in_bytes() {
 }
 
 #[test]
-fn many_connections_with_half_a_request_hold_nobody_up() {
+fn connections_with_half_a_request_delay_no_other_client() {
     run(async {
         let (gateway, server) = start("").await;
         let half = post("/v1/chat/completions", "content-length: 1000\r\n") + r#"{"model":"m","messages":["#;
@@ -160,10 +163,10 @@ fn many_connections_with_half_a_request_hold_nobody_up() {
             raw.send(&half).await;
             halves.push(raw);
         }
-        let asked = gateway.spawn(Ask::chat("m", "between them"));
+        let asked = gateway.spawn(ClientRequest::chat("m", "between them"));
         server.next().await.answer();
         assert_eq!(asked.await.expect("answered").status, 200);
-        // None of them waits for a server before it is whole.
+        // An incomplete request does not enter the queue.
         assert_eq!(gateway.pool("p").await["waiting"], 0);
         drop(halves);
         goes_on(&gateway, &server, 1).await;
@@ -171,10 +174,10 @@ fn many_connections_with_half_a_request_hold_nobody_up() {
 }
 
 #[test]
-fn a_body_that_inflates_is_refused_unread() {
+fn compressed_body_is_rejected_unread() {
     run(async {
         let (gateway, server) = start("").await;
-        // What a gzip'd bomb begins with; it isn't looked at.
+        // The beginning of a gzip bomb; the filter does not read it.
         let request = gateway.client().post(gateway.url("/v1/chat/completions"));
         let request = request
             .header("content-encoding", "gzip")
@@ -188,11 +191,11 @@ fn a_body_that_inflates_is_refused_unread() {
 }
 
 #[test]
-fn a_body_that_comes_too_slowly_is_408_and_holds_no_place() {
+fn slow_body_is_408_and_takes_no_place() {
     run(async {
         let server = Upstream::scripted().await;
         let companion = Companion::start("", &[pool("p", "'*'", &[&server], &slots(1))]).await;
-        // As shipped it is a minute; what happens then is the same.
+        // The shipped limit is one minute; the behaviour is the same.
         let envoy = Envoy::listening(&companion, "slow", None, |listener| {
             let time = listener.pointer_mut("/filter_chains/0/filters/0/typed_config/request_timeout");
             *time.expect("a time limit for requests") = json!("0.3s");
@@ -208,13 +211,16 @@ fn a_body_that_comes_too_slowly_is_408_and_holds_no_place() {
             let answer = raw.answer().await;
             assert_eq!(answer.status, 408, "{}", answer.text());
             let body = answer.json();
-            let said = body.pointer(at).and_then(|it| it.as_str()).unwrap_or_default();
+            let text = body
+                .pointer(at)
+                .and_then(|value| value.as_str())
+                .unwrap_or_default();
             assert!(!said.is_empty(), "{body}");
             assert_eq!(body["error"]["type"], "invalid_request_error", "{body}");
         }
         assert_eq!(server.total(), 0);
         assert_eq!(companion.pool("p").await.expect("a pool")["waiting"], 0);
-        let body = Ask::chat("m", "in time").body();
+        let body = ClientRequest::chat("m", "in time").body();
         let asked = reqwest::Client::new()
             .post(envoy.url("/v1/chat/completions"))
             .json(&body);

@@ -1,5 +1,5 @@
-//! Sessions come and go under load: clients that all leave, listeners that are changed, VMs that are reloaded or trap,
-//! and two Envoys on one companion, one of which dies. Counted at the servers.
+//! Sessions that start and end under load: clients that all disconnect, changed listeners, VMs that reload or trap, and two Envoys
+//! on one companion, one of which dies. Requests are counted at the servers.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -11,9 +11,9 @@ use http::HeaderMap;
 use penstock_tests::envoy::{SESSIONS, SESSIONS_IN_ALL};
 use penstock_tests::gateway::{answer, pool, slots};
 use penstock_tests::h2c::H2c;
-use penstock_tests::{Ask, Companion, Crowd, Envoy, Upstream, module, run};
+use penstock_tests::{ClientGroup, ClientRequest, Companion, Envoy, Upstream, module, run};
 
-/// A pool that takes everything, with so many places at each server.
+/// A pool for every model, with `places` places at each server.
 fn pools(servers: &[Upstream], places: u32, more: &str) -> Vec<String> {
     let servers: Vec<_> = servers.iter().collect();
     let keys = format!(
@@ -24,17 +24,17 @@ fn pools(servers: &[Upstream], places: u32, more: &str) -> Vec<String> {
 }
 
 #[test]
-fn three_thousand_leave_at_once() {
+fn three_thousand_clients_disconnect_at_once() {
     run(async {
         const LEAVE: usize = 3_000;
         const CLIENTS: usize = 30;
         let (servers, gate) = Upstream::gated(1, Duration::ZERO).await;
         let companion = Companion::start("", &pools(&servers, 4, "")).await;
         let envoy = Envoy::start(&companion, "envoy").await;
-        let mut stay = Crowd::default();
+        let mut stay = ClientGroup::default();
         stay.join(&envoy, 2).await;
         stay.fill(&companion, "p", 4).await;
-        let mut leave = Crowd::default();
+        let mut leave = ClientGroup::default();
         leave.join(&envoy, CLIENTS).await;
         for number in 0..LEAVE {
             let tenant = format!("leaves-{}", number % 7);
@@ -59,17 +59,17 @@ fn three_thousand_leave_at_once() {
         }
         companion.stock("p", 0).await;
         companion.waiting("p", 0).await;
-        // The places that became free went to nobody who had left.
+        // No freed place went to a cancelled request.
         stay.ask(0, "p", "last", "last").await;
         stay.answers().await;
         let texts = servers[0].texts_together();
         assert_eq!(texts.len(), 4 + 10 + 1, "{texts:?}");
-        assert!(!texts.iter().any(|it| it.starts_with("leaves")), "{texts:?}");
+        assert!(!texts.iter().any(|text| text.starts_with("leaves")), "{texts:?}");
     });
 }
 
 #[test]
-fn who_leaves_while_the_companion_is_away_is_gone_when_it_comes_back() {
+fn request_cancelled_without_a_companion_is_unknown_to_the_next_one() {
     run(async {
         const LEAVE: usize = 600;
         const CLIENTS: usize = 6;
@@ -79,7 +79,7 @@ fn who_leaves_while_the_companion_is_away_is_gone_when_it_comes_back() {
         let envoy = Envoy::start(&companion, "envoy").await;
         for dies in [false, true] {
             gate.close();
-            let (mut stay, mut leave) = (Crowd::default(), Crowd::default());
+            let (mut stay, mut leave) = (ClientGroup::default(), ClientGroup::default());
             stay.join(&envoy, 2).await;
             leave.join(&envoy, CLIENTS).await;
             stay.fill(&companion, "p", 4).await;
@@ -96,13 +96,13 @@ fn who_leaves_while_the_companion_is_away_is_gone_when_it_comes_back() {
             } else {
                 companion.freeze().await;
             }
-            // Places become free, and those whose turn it would be leave; the companion hears of both at the same time.
+            // Places become free and the next requests in line are cancelled; the companion learns of both at the same time.
             gate.open();
             envoy.active(LEAVE + 10).await;
             leave.leave();
             envoy.active(10).await;
             if dies {
-                companion.again().await;
+                companion.restart().await;
             } else {
                 companion.signal(libc::SIGCONT);
             }
@@ -113,14 +113,14 @@ fn who_leaves_while_the_companion_is_away_is_gone_when_it_comes_back() {
             companion.waiting("p", 0).await;
             let texts = servers[0].texts_together();
             assert_eq!(texts.len(), 4 + 10, "{texts:?}");
-            assert!(!texts.iter().any(|it| it.starts_with("leaves")), "{texts:?}");
+            assert!(!texts.iter().any(|text| text.starts_with("leaves")), "{texts:?}");
         }
         assert_eq!(servers[0].peak(), 4);
     });
 }
 
 #[test]
-fn twenty_changed_listeners_admit_no_more_than_one() {
+fn twenty_listener_changes_share_one_bound() {
     run(async {
         const CHANGES: usize = 20;
         const CLIENTS: usize = 32;
@@ -137,7 +137,7 @@ fn twenty_changed_listeners_admit_no_more_than_one() {
             clients.push(tokio::spawn(async move {
                 while !ends.load(Ordering::Relaxed) {
                     let text = format!("{}", next.fetch_add(1, Ordering::Relaxed));
-                    let request = client.post(&url).json(&Ask::chat("m", &text).body());
+                    let request = client.post(&url).json(&ClientRequest::chat("m", &text).body());
                     let request = request.header("x-penstock-tenant", format!("t{}", tenant % 5));
                     let response = request.send().await.unwrap_or_else(|e| panic!("{text}: {e:?}"));
                     let answer = answer(response).await.expect("a whole answer");
@@ -149,7 +149,7 @@ fn twenty_changed_listeners_admit_no_more_than_one() {
             let node = format!("change {change}");
             envoy.reconfigure(|plugin| plugin["node"] = node.clone().into());
             companion.sessions(&node, SESSIONS).await;
-            // The newest one and those that are on their way out serve at the same time.
+            // The newest listener and the draining ones serve at the same time.
             let served = next.load(Ordering::Relaxed);
             servers[0].arrived_together(served + 2 * CLIENTS).await;
         }
@@ -166,11 +166,11 @@ fn twenty_changed_listeners_admit_no_more_than_one() {
             texts.len()
         );
         assert_eq!(peak, 2 * PLACES, "the bound is reached and not passed");
-        assert!(servers.iter().all(|it| it.peak() <= PLACES));
+        assert!(servers.iter().all(|server| server.peak() <= PLACES));
         assert_eq!(texts.len(), next.load(Ordering::Relaxed));
         let once: BTreeSet<_> = texts.iter().collect();
         assert_eq!(once.len(), texts.len(), "each came once");
-        // The old ones go, and say so.
+        // The old listeners end their sessions.
         for change in 1..CHANGES {
             companion.sessions(&format!("change {change}"), 0).await;
         }
@@ -179,25 +179,25 @@ fn twenty_changed_listeners_admit_no_more_than_one() {
 }
 
 #[test]
-fn a_reloaded_vm_begins_with_the_policy_in_force() {
+fn reloaded_vm_starts_with_the_active_policy() {
     run(async {
         let (servers, gate) = Upstream::gated(1, Duration::ZERO).await;
         let more = "  companion_down: {hold: 60s}\n";
         let mut companion = Companion::start("", &pools(&servers, 1, more)).await;
         companion.kill().await;
-        // What its plugin configuration says of models is out of date.
+        // The models in its plugin configuration are out of date.
         let stale = |plugin: &mut serde_json::Value| {
             plugin["policy"]["digest"] = "stale".into();
             plugin["policy"]["pools"][0]["models"] = serde_json::json!(["stale"]);
         };
         let mut envoy = Envoy::alone(&companion, "envoy", None, stale).await;
-        let mut crowd = Crowd::default();
+        let mut crowd = ClientGroup::default();
         crowd.join(&envoy, 1).await;
         crowd.ask(0, "m", "t", "too early").await;
         let (_, early) = crowd.answers().await.remove(0);
         early.expect_error(404, "model_not_found", "rejected_invalid");
 
-        companion.again().await;
+        companion.restart().await;
         companion.sessions("envoy", SESSIONS_IN_ALL).await;
         crowd.ask(0, "m", "t", "runs").await;
         companion.stock("p", 1).await;
@@ -206,12 +206,12 @@ fn a_reloaded_vm_begins_with_the_policy_in_force() {
         companion.kill().await;
         envoy.reload();
         envoy.changed().await;
-        let mut new = Crowd::default();
+        let mut new = ClientGroup::default();
         new.join(&envoy, 1).await;
         new.ask(0, "m", "t", "waits in the new VM").await;
         new.ask(0, "stale", "t", "waits too").await;
         gate.open();
-        companion.again().await;
+        companion.restart().await;
         for (text, answer) in crowd.answers().await.into_iter().chain(new.answers().await) {
             assert_eq!(answer.status, 200, "{text}: {}", answer.text());
         }
@@ -223,18 +223,18 @@ fn a_reloaded_vm_begins_with_the_policy_in_force() {
 }
 
 #[test]
-fn a_trap_costs_its_own_worker_only_what_it_must() {
+fn trap_affects_only_its_worker() {
     run(async {
         let (servers, gate) = Upstream::gated(1, Duration::ZERO).await;
         let companion = Companion::start("", &pools(&servers, 2, "")).await;
         let module = module::trapping(companion.folder()).await;
         let envoy = Envoy::with_filter(&companion, "envoy", Some(&module)).await;
-        let mut crowd = Crowd::default();
+        let mut crowd = ClientGroup::default();
         crowd.join(&envoy, 1).await;
         crowd.fill(&companion, "p", 2).await;
         crowd.queue(&companion, "p", &[0], 3).await;
-        // On the connection, and so on the worker, of all that runs and waits.
-        let body = [Bytes::from(Ask::chat("p", "traps").body().to_string())];
+        // The same connection, and so the same worker, as the running and waiting requests.
+        let body = [Bytes::from(ClientRequest::chat("p", "traps").body().to_string())];
         let mut trailers = HeaderMap::new();
         trailers.insert("x-trailer", "1".parse().expect("a value"));
         let traps = crowd
@@ -244,7 +244,7 @@ fn a_trap_costs_its_own_worker_only_what_it_must() {
         let trapped = Instant::now();
         gate.open();
         let ends = crowd.split(2).ends().await;
-        // What waited there is lost to its clients, but takes no place from others: both workers serve.
+        // Requests that waited there are lost, but take no place: both workers serve.
         companion.stock("p", 0).await;
         companion.waiting("p", 0).await;
         println!(
@@ -252,9 +252,9 @@ fn a_trap_costs_its_own_worker_only_what_it_must() {
             trapped.elapsed()
         );
         assert!(!servers[0].texts_together().contains(&"traps".to_owned()));
-        // Envoy makes a new VM for a worker's plugin when the next request comes to it.
+        // Envoy creates a new VM for a worker's plugin when the next request arrives.
         companion.sessions("envoy", SESSIONS_IN_ALL - 2).await;
-        let mut clients = Crowd::default();
+        let mut clients = ClientGroup::default();
         clients.join(&envoy, 16).await;
         for client in 0..16 {
             clients.ask(client, "p", "t", &format!("after {client}")).await;
@@ -268,14 +268,14 @@ fn a_trap_costs_its_own_worker_only_what_it_must() {
 }
 
 #[test]
-fn of_two_envoys_one_dies_and_the_other_goes_on() {
+fn one_of_two_envoys_dies_and_the_other_continues() {
     run(async {
         const WAITING: usize = 100;
         let (servers, gate) = Upstream::gated(1, Duration::from_millis(1)).await;
         let companion = Companion::start("", &pools(&servers, 4, "")).await;
         let dies = Envoy::start(&companion, "dies").await;
         let lives = Envoy::start(&companion, "lives").await;
-        let (mut lost, mut crowd) = (Crowd::default(), Crowd::default());
+        let (mut lost, mut crowd) = (ClientGroup::default(), ClientGroup::default());
         lost.join(&dies, 2).await;
         crowd.join(&lives, 2).await;
         for number in 0..3 {
@@ -303,7 +303,7 @@ fn of_two_envoys_one_dies_and_the_other_goes_on() {
         companion.sessions("dies", 0).await;
         let texts = servers[0].texts_together();
         assert_eq!(
-            texts.iter().filter(|it| it.starts_with("lost")).count(),
+            texts.iter().filter(|text| text.starts_with("lost")).count(),
             3,
             "{texts:?}"
         );

@@ -1,5 +1,5 @@
-//! What a running companion shows: every metric there is, names within their limit however many tenants come, and rules
-//! and a dashboard that name nothing else.
+//! The metrics of a running companion: all of them are present, label values stay within their limit for any number of tenants, and
+//! the alert rules and the dashboard name only existing metrics.
 
 #[path = "metrics/rules.rs"]
 mod rules;
@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use penstock_tests::gateway::{answer, config, pool, slots};
 use penstock_tests::metrics::Metrics;
-use penstock_tests::{Ask, Gateway, Upstream, run};
+use penstock_tests::{ClientRequest, Gateway, Upstream, run};
 
 /// Every metric, its type, and its labels beside `pool`, `model` and `target_model` (`r`), `pool` (`p`), `pool` and
 /// `variant` (`v`), or none (`-`).
@@ -82,7 +82,7 @@ const ALL: [(&str, &str, &str); 73] = [
     ("trace_spans_dropped_total", "counter", "- reason"),
     ("store_up", "gauge", "p"),
     ("store_writes_total", "counter", "p"),
-    // What follows from the others' types.
+    // Series that follow from the types of other metrics.
     ("queue_latency_seconds_bucket", "", ""),
     ("ttft_seconds_bucket", "", ""),
     ("ttft_seconds_sum", "", ""),
@@ -92,7 +92,7 @@ const ALL: [(&str, &str, &str); 73] = [
     ("decision_duration_seconds_bucket", "", ""),
 ];
 
-/// Of these nothing is known in a gateway that has just begun, or nothing has happened: they are named and have no series.
+/// Metrics without a series in a new gateway: their value is unknown, or their event has not happened.
 const WITHOUT_SERIES: [&str; 16] = [
     "preemptions_total",
     "class_deficit_tokens",
@@ -112,11 +112,11 @@ const WITHOUT_SERIES: [&str; 16] = [
     "store_writes_total",
 ];
 
-/// Those that have them or not, as fast as the server was: an answer whose tokens came at once has no time between them,
-/// and a server's metrics may have been read by then.
+/// Metrics that may or may not have a series yet, depending on the server's speed: tokens that arrive together have no time between
+/// them, and the server's metrics may already have been scraped.
 const PERHAPS: [&str; 2] = ["itl_seconds", "foreign_load"];
 
-/// Names to types, as the page says them.
+/// Maps each name on the page to its type.
 fn described(page: &Metrics) -> BTreeMap<String, String> {
     let types = page
         .text()
@@ -141,7 +141,7 @@ fn labels(said: &str) -> BTreeSet<String> {
 
 async fn some_traffic(gateway: &Gateway, server: &Upstream) {
     for (tenant, model) in [("acme", "m"), ("beta", "m"), ("acme", "nobodys")] {
-        let ask = Ask::chat(model, "hello").tenant(tenant).streamed();
+        let ask = ClientRequest::chat(model, "hello").tenant(tenant).streamed();
         let sent = gateway.send(ask);
         let served = async {
             if model == "m" {
@@ -153,7 +153,7 @@ async fn some_traffic(gateway: &Gateway, server: &Upstream) {
         };
         tokio::join!(sent, served);
     }
-    // Counted a moment after the client has its answer.
+    // The companion counts the request shortly after the client has its response.
     penstock_tests::until("all have ended", || async {
         let ended = gateway.metrics().await.sum("penstock_responses_total", &[]);
         if ended == 2.0 {
@@ -166,7 +166,7 @@ async fn some_traffic(gateway: &Gateway, server: &Upstream) {
 }
 
 #[test]
-fn every_metric_is_there_with_its_type_its_help_and_its_labels() {
+fn every_metric_has_its_type_help_and_labels() {
     run(async {
         let server = Upstream::scripted().await;
         let gateway = Gateway::start(&config("", &[pool("p", "m", &[&server], &slots(1))])).await;
@@ -192,7 +192,11 @@ fn every_metric_is_there_with_its_type_its_help_and_its_labels() {
             } else {
                 full.clone()
             };
-            let samples: Vec<_> = page.samples.iter().filter(|it| it.name == sample_name).collect();
+            let samples: Vec<_> = page
+                .samples
+                .iter()
+                .filter(|sample| sample.name == sample_name)
+                .collect();
             assert!(
                 PERHAPS.contains(name) || samples.is_empty() == WITHOUT_SERIES.contains(name),
                 "{name}: {samples:?}"
@@ -202,7 +206,7 @@ fn every_metric_is_there_with_its_type_its_help_and_its_labels() {
                 assert_eq!(have, labels(said), "{name}");
             }
         }
-        // What nobody's pool is counted under, and who is charged for what.
+        // Requests without a pool, and the tokens charged to each flow.
         for (labels, expected) in [
             (&[("pool", "none"), ("outcome", "rejected_invalid")][..], 1.0),
             (
@@ -233,7 +237,7 @@ const TENANTS: usize = 5_000;
 const SHOWN: usize = 1_000;
 
 #[test]
-fn five_thousand_tenants_stay_within_the_limit() {
+fn five_thousand_tenants_stay_within_the_label_limit() {
     run(async {
         let servers = Upstream::several(2, Duration::ZERO, 0).await;
         let servers: Vec<&Upstream> = servers.iter().collect();
@@ -252,7 +256,7 @@ fn five_thousand_tenants_stay_within_the_limit() {
                     if number >= TENANTS {
                         return;
                     }
-                    let request = client.post(&url).json(&Ask::chat("m", "hello").body());
+                    let request = client.post(&url).json(&ClientRequest::chat("m", "hello").body());
                     let request = request.header("x-penstock-tenant", format!("tenant-{number}"));
                     let answer = answer(request.send().await.expect("an answer"))
                         .await
@@ -281,9 +285,9 @@ fn five_thousand_tenants_stay_within_the_limit() {
             "penstock_queue_cost_tokens",
             "penstock_fairness_service_tokens_total",
         ] {
-            let of = page.samples.iter().filter(|sample| sample.name == name);
-            let flows: BTreeSet<&str> = of.map(|sample| &*sample.labels["flow"]).collect();
-            // What is idle and forgotten has no gauge; what was served is known for longer.
+            let samples = page.samples.iter().filter(|sample| sample.name == name);
+            let flows: BTreeSet<&str> = samples.map(|sample| &*sample.labels["flow"]).collect();
+            // An idle, forgotten flow has no gauge; its served tokens are kept longer.
             assert!(flows.len() <= SHOWN + 1, "{name}: {}", flows.len());
             if name == "penstock_fairness_service_tokens_total" {
                 assert_eq!(flows.len(), SHOWN + 1, "{name}");

@@ -1,14 +1,14 @@
-//! What a whole gateway learns of model servers that batch, and what it shows of it: nothing before anything is known.
+//! The performance model of a whole gateway in front of servers that batch: learned, gated by, and hidden while unknown.
 //!
-//! The servers run in real time on a machine that may be busy, so the numbers learned are compared with one another
-//! and not with the truth; `just model-live` shows them beside it.
+//! The servers run in real time on a machine that may be busy, so the test compares the learned numbers with each other and not with
+//! the true values; `just model-live` shows both.
 
 use std::time::Duration;
 
 use penstock_tests::gateway::config;
 use penstock_tests::mock::{Hardware, Mock};
-use penstock_tests::visitors::{Habit, Visitors};
-use penstock_tests::wait::{PATIENCE, until};
+use penstock_tests::poisson_clients::{PoissonClients, RequestShape};
+use penstock_tests::wait::{WAIT_MAX, until};
 use penstock_tests::{Gateway, run};
 use serde_json::Value;
 
@@ -36,24 +36,24 @@ fn auto(fast: &Mock, slow: &Mock) -> String {
     config("", &[pool])
 }
 
-fn visitors() -> Visitors {
-    let habit = Habit {
+fn clients() -> PoissonClients {
+    let shape = RequestShape {
         model: "m".into(),
         input: 16..=512,
         output: 8..=48,
     };
-    Visitors::new(habit, 1)
+    PoissonClients::new(shape, 1)
 }
 
 fn variant(pool: &Value, name: &str) -> Value {
     let all = pool["model"].as_array().cloned().unwrap_or_default();
     all.into_iter()
-        .find(|it| it["variant"] == name)
+        .find(|variant| variant["variant"] == name)
         .unwrap_or_else(|| panic!("no {name} in {pool}"))
 }
 
 #[test]
-fn nothing_is_said_of_what_is_not_known() {
+fn unknown_parameters_have_no_series() {
     run(async {
         let (fast, slow) = (Mock::start(FAST, 1).await, Mock::start(SLOW, 2).await);
         let gateway = Gateway::start(&auto(&fast, &slow)).await;
@@ -94,15 +94,15 @@ fn nothing_is_said_of_what_is_not_known() {
     });
 }
 
-/// Traffic of two loads in turn, so that there is something to learn, for as long as somebody waits.
-async fn traffic(visitors: &mut Visitors, gateway: &Gateway) {
+/// Traffic that alternates between two loads, so that the parameters can be identified; runs until dropped.
+async fn traffic(clients: &mut PoissonClients, gateway: &Gateway) {
     loop {
-        visitors.come(gateway, 15.0, Duration::from_secs(2)).await;
-        visitors.come(gateway, 60.0, Duration::from_secs(2)).await;
+        clients.arrive(gateway, 15.0, Duration::from_secs(2)).await;
+        clients.arrive(gateway, 60.0, Duration::from_secs(2)).await;
     }
 }
 
-/// Both variants are known, and what follows from that too; waits as long as several windows take.
+/// Waits until both variants have converged and their derived values are present; this takes several windows.
 async fn converged(gateway: &Gateway) -> Value {
     let look = || async {
         let pool = gateway.pool("chat").await;
@@ -117,7 +117,7 @@ async fn converged(gateway: &Gateway) -> Value {
         }
     };
     for _ in 0..3 {
-        if let Ok(pool) = tokio::time::timeout(PATIENCE / 2, until("both are known", look)).await {
+        if let Ok(pool) = tokio::time::timeout(WAIT_MAX / 2, until("both are known", look)).await {
             return pool;
         }
     }
@@ -125,13 +125,13 @@ async fn converged(gateway: &Gateway) -> Value {
 }
 
 #[test]
-fn servers_are_learned_from_what_they_serve_and_gated_by_it() {
+fn servers_are_learned_from_their_requests_and_gated_by_the_model() {
     run(async {
         let (fast, slow) = (Mock::start(FAST, 3).await, Mock::start(SLOW, 4).await);
         let gateway = Gateway::start(&auto(&fast, &slow)).await;
-        let mut visitors = visitors();
+        let mut clients = clients();
         let pool = tokio::select! {
-            () = traffic(&mut visitors, &gateway) => unreachable!("it goes on"),
+            () = traffic(&mut clients, &gateway) => unreachable!("it goes on"),
             pool = converged(&gateway) => pool,
         };
         let (fast, slow) = (variant(&pool, "fast"), variant(&pool, "slow"));
@@ -149,8 +149,10 @@ fn servers_are_learned_from_what_they_serve_and_gated_by_it() {
             "{fast} {slow}"
         );
         assert_eq!(pool["slo"]["source"], "model", "{pool}");
-        // Each at its own limit, which isn't the count that both began with.
-        let bounds: Vec<_> = (0..2).map(|at| pool["endpoints"][at]["bound"].as_u64()).collect();
+        // Each endpoint has a bound of its variant, different from the initial one.
+        let bounds: Vec<_> = (0..2)
+            .map(|index| pool["endpoints"][index]["bound"].as_u64())
+            .collect();
         assert_ne!(bounds, [Some(5), Some(5)], "{pool}");
 
         let metrics = gateway.metrics().await;

@@ -1,24 +1,24 @@
-//! A thousand requests wait while the companion is killed, frozen, told to end, or gone for good: they live in Envoy, and
-//! what is promised about them is counted at the servers.
+//! A thousand requests wait while the companion is killed, frozen, shut down, or gone for good. The requests live in Envoy; the servers
+//! count what arrives.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use penstock_tests::gateway::pool;
 use penstock_tests::upstream::Gate;
-use penstock_tests::{Answer, Companion, Crowd, Envoy, Upstream, run, until};
+use penstock_tests::{Answer, ClientGroup, Companion, Envoy, Upstream, run, until};
 
 const FLOWS: usize = 10;
 const EACH: usize = 100;
 const WAITING: usize = FLOWS * EACH;
 const SERVERS: usize = 2;
-/// In flight at one server.
+/// Concurrent requests at one server.
 const SLOTS: usize = 4;
 const BOUND: usize = SERVERS * SLOTS;
 /// Longer than any test here keeps the companion away.
 const LONG: &str = "  companion_down: {hold: 60s}\n";
 
-/// One pool with all servers. Of a flow one goes at a time, so that the order at the servers is the order of grants.
+/// One pool with all servers. Each flow has one request in flight, so that the order at the servers is the order of grants.
 fn pools(servers: &[Upstream], more: &str) -> Vec<String> {
     let servers: Vec<_> = servers.iter().collect();
     let keys = format!(
@@ -29,13 +29,13 @@ fn pools(servers: &[Upstream], more: &str) -> Vec<String> {
     vec![pool("p", "'*'", &servers, &keys)]
 }
 
-/// A companion, an Envoy, servers that answer nothing yet, and a thousand that wait.
+/// A companion, an Envoy, servers that do not answer yet, and a thousand waiting requests.
 struct Scene {
     companion: Companion,
     _envoy: Envoy,
     servers: Vec<Upstream>,
     gate: Gate,
-    crowd: Crowd,
+    crowd: ClientGroup,
 }
 
 impl Scene {
@@ -43,7 +43,7 @@ impl Scene {
         let (servers, gate) = Upstream::gated(SERVERS, Duration::from_millis(1)).await;
         let companion = Companion::start(head, &pools(&servers, more)).await;
         let envoy = Envoy::start(&companion, "envoy").await;
-        let mut crowd = Crowd::default();
+        let mut crowd = ClientGroup::default();
         crowd.join(&envoy, 1 + FLOWS).await;
         crowd.fill(&companion, "p", BOUND).await;
         let flows: Vec<_> = (1..=FLOWS).collect();
@@ -57,7 +57,7 @@ impl Scene {
         }
     }
 
-    /// Every request came to a server exactly once, those of a flow by their numbers, and never too many together.
+    /// Every request reached a server exactly once, the requests of a flow in order, and no server exceeded its bound.
     async fn expect_all_served(&self, answers: &[(String, Answer)]) {
         for (text, answer) in answers {
             assert_eq!(answer.status, 200, "{text}: {}", answer.text());
@@ -92,7 +92,7 @@ impl Scene {
     }
 }
 
-/// Waits until so many requests are at the servers.
+/// Waits until `count` requests are at the servers.
 async fn at_servers(servers: &[Upstream], count: usize) {
     until(&format!("{count} at the servers"), || async {
         let seen: usize = servers.iter().map(Upstream::in_flight).sum();
@@ -106,16 +106,16 @@ async fn at_servers(servers: &[Upstream], count: usize) {
 }
 
 #[test]
-fn a_thousand_outlive_a_killed_companion() {
+fn a_thousand_requests_survive_a_killed_companion() {
     run(async {
         let mut scene = Scene::set("", LONG).await;
         scene.companion.kill().await;
         let killed = Instant::now();
-        // What runs ends while nobody counts it.
+        // The running requests end while no companion counts them.
         scene.gate.open();
         at_servers(&scene.servers, 0).await;
         let away = killed.elapsed();
-        scene.companion.again().await;
+        scene.companion.restart().await;
         let answers = scene.crowd.answers().await;
         let took = killed.elapsed();
         println!(
@@ -129,16 +129,16 @@ fn a_thousand_outlive_a_killed_companion() {
 }
 
 #[test]
-fn what_runs_is_known_to_the_next_companion() {
+fn running_requests_are_adopted_by_the_next_companion() {
     run(async {
         let mut scene = Scene::set("", LONG).await;
         scene.companion.kill().await;
-        scene.companion.again().await;
+        scene.companion.restart().await;
         scene.companion.waiting("p", WAITING as u64).await;
         scene.companion.stock("p", BOUND as u64).await;
-        // Again, and nobody waits for it to know: the servers still hold all that they may.
+        // Again, without waiting for the sessions: the servers still run as many requests as they may.
         scene.companion.kill().await;
-        scene.companion.again().await;
+        scene.companion.restart().await;
         scene.gate.open();
         let answers = scene.crowd.answers().await;
         scene.expect_all_served(&answers).await;
@@ -146,12 +146,12 @@ fn what_runs_is_known_to_the_next_companion() {
 }
 
 #[test]
-fn a_thousand_outlive_a_frozen_companion() {
+fn a_thousand_requests_survive_a_frozen_companion() {
     run(async {
         let mut scene = Scene::set("", LONG).await;
         scene.companion.freeze().await;
         scene.gate.open();
-        // The fault itself: longer than the connection's keep-alive and a session's grace.
+        // The fault: longer than the connection's keep-alive and the session grace.
         tokio::time::sleep(Duration::from_secs(8)).await;
         scene.companion.signal(libc::SIGCONT);
         let thawed = Instant::now();
@@ -163,7 +163,7 @@ fn a_thousand_outlive_a_frozen_companion() {
 }
 
 #[test]
-fn told_to_end_it_refuses_who_waits_and_lets_finish_who_runs() {
+fn sigterm_rejects_waiting_requests_and_lets_running_ones_finish() {
     run(async {
         let mut scene = Scene::set("", "").await;
         let mut running = scene.crowd.split(BOUND);
@@ -189,7 +189,7 @@ fn told_to_end_it_refuses_who_waits_and_lets_finish_who_runs() {
 }
 
 #[test]
-fn told_to_hand_over_it_leaves_all_to_the_next() {
+fn hand_over_leaves_all_requests_to_the_next_companion() {
     run(async {
         let mut scene = Scene::set("shutdown: {queued: hand_over}\n", LONG).await;
         scene.companion.signal(libc::SIGTERM);
@@ -202,7 +202,7 @@ fn told_to_hand_over_it_leaves_all_to_the_next() {
             "nothing was cut"
         );
         scene.gate.open();
-        scene.companion.again().await;
+        scene.companion.restart().await;
         let answers = scene.crowd.answers().await;
         let took = told.elapsed();
         println!(
@@ -213,7 +213,7 @@ fn told_to_hand_over_it_leaves_all_to_the_next() {
 }
 
 #[test]
-fn without_a_next_companion_who_waits_is_refused_after_hold() {
+fn without_a_next_companion_waiting_requests_are_rejected_after_hold() {
     run(async {
         let mut scene = Scene::set("", "  companion_down: {hold: 1s, then: closed}\n").await;
         let mut running = scene.crowd.split(BOUND);
@@ -229,8 +229,8 @@ fn without_a_next_companion_who_waits_is_refused_after_hold() {
     });
 }
 
-/// So many requests at once to an Envoy whose pool is open.
-async fn rush(crowd: &mut Crowd, requests: usize) -> (usize, usize) {
+/// Sends `requests` requests at once to an Envoy whose pool is open.
+async fn rush(crowd: &mut ClientGroup, requests: usize) -> (usize, usize) {
     for number in 0..requests {
         let client = number % FLOWS;
         crowd.ask(client, "m", "rush", &format!("rush {number}")).await;
@@ -250,17 +250,17 @@ async fn rush(crowd: &mut Crowd, requests: usize) -> (usize, usize) {
 }
 
 #[test]
-fn without_a_companion_an_open_pool_keeps_to_its_bound() {
+fn without_a_companion_an_open_pool_keeps_its_bound() {
     run(async {
         const RUSH: usize = 200;
         let (servers, gate) = Upstream::gated(SERVERS, Duration::from_millis(1)).await;
         let open = "  companion_down: {hold: 250ms, then: open}\n";
         let mut companion = Companion::start("", &pools(&servers, open)).await;
         let one = Envoy::start(&companion, "one").await;
-        let mut crowd = Crowd::default();
+        let mut crowd = ClientGroup::default();
         crowd.join(&one, FLOWS).await;
         companion.kill().await;
-        // All places taken, over both workers of this Envoy and none of them above its part.
+        // All places are taken, over both workers of this Envoy.
         let filling = async {
             at_servers(&servers, BOUND).await;
             gate.open();
@@ -274,14 +274,14 @@ fn without_a_companion_an_open_pool_keeps_to_its_bound() {
         assert_eq!(servers[0].peak_together(), BOUND);
         assert_eq!(servers[0].texts_together().len(), served);
 
-        // Two Envoys have half of it each.
+        // Two Envoys have half of the bound each.
         gate.close();
-        companion.again().await;
+        companion.restart().await;
         companion
             .sessions("one", penstock_tests::envoy::SESSIONS_IN_ALL)
             .await;
         let two = Envoy::start(&companion, "two").await;
-        let mut other = Crowd::default();
+        let mut other = ClientGroup::default();
         other.join(&two, FLOWS).await;
         crowd.ask(0, "m", "one", "one 0").await;
         other.ask(0, "m", "two", "two 0").await;
@@ -304,7 +304,7 @@ fn without_a_companion_an_open_pool_keeps_to_its_bound() {
         let (served, refused) = rush(&mut other, RUSH).await;
         println!("figure: open, the second of two Envoys: {served} of {RUSH} served, {refused} refused");
         assert_eq!(servers[0].peak_together(), BOUND);
-        companion.again().await;
+        companion.restart().await;
         companion
             .sessions("one", penstock_tests::envoy::SESSIONS_IN_ALL)
             .await;

@@ -1,7 +1,7 @@
-//! OpenAI's own Python client through the gateway: it must notice nothing, and do the right thing when refused.
+//! OpenAI's Python client through the gateway: it works unchanged and handles rejections correctly.
 
 use penstock_tests::gateway::{config, pool, slots};
-use penstock_tests::{Ask, Gateway, Upstream, python, run, until};
+use penstock_tests::{ClientRequest, Gateway, Upstream, python, run, until};
 use serde_json::Value;
 use tokio::sync::OnceCell;
 
@@ -30,7 +30,7 @@ async fn shared() -> &'static Fixture {
         .await
 }
 
-/// Starts `script` with a client at hand; what it prints last must be JSON.
+/// Starts `script` with a client; its last line of output must be JSON.
 fn start(gateway: &Gateway, script: &str) -> tokio::task::JoinHandle<Value> {
     let head = "\
 import json, time, openai
@@ -55,7 +55,7 @@ ask = [{'role': 'user', 'content': 'hello'}]
 }
 
 #[test]
-fn whole_and_streamed_answers_come_through() {
+fn whole_and_streamed_responses_pass() {
     run(async {
         let all = shared().await;
         let script = "\
@@ -84,7 +84,7 @@ print(json.dumps({'whole': whole.choices[0].message.content, 'total': whole.usag
 }
 
 #[test]
-fn errors_are_the_clients_own_exceptions() {
+fn errors_raise_the_client_library_exceptions() {
     run(async {
         let all = shared().await;
         let script = "\
@@ -105,11 +105,11 @@ except openai.NotFoundError as e:
 }
 
 #[test]
-fn a_refused_client_waits_as_told_and_is_served() {
+fn rejected_client_obeys_retry_after_and_is_served() {
     run(async {
         let all = shared().await;
         let gateway = &all.gateway;
-        let held = gateway.spawn(Ask::chat("refused", "held"));
+        let held = gateway.spawn(ClientRequest::chat("refused", "held"));
         let call = all.refused.next().await;
         let script = "\
 answer = client.chat.completions.with_raw_response.create(model='refused', messages=ask)
@@ -140,7 +140,7 @@ print(json.dumps({'retries': answer.retries_taken, 'statuses': [a[1] for a in an
             .and_then(|v| v.parse().ok())
             .expect("retry-after-ms");
         let pause = seen["pause"].as_f64().expect("a number");
-        // Its own backoff starts at half a second: what it waited is what it was told.
+        // The client's default backoff starts at half a second, so a longer wait follows Retry-After.
         assert!(told >= 1_000.0 && pause * 1_000.0 >= told, "{seen}");
     });
 }

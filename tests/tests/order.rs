@@ -1,7 +1,7 @@
-//! Who goes next, with one slot: criticality, then shares, then arrival.
+//! The dispatch order with one slot: criticality, then shares, then arrival.
 
 use penstock_tests::gateway::{config, pool, slots};
-use penstock_tests::{Ask, Gateway, Upstream, run};
+use penstock_tests::{ClientRequest, Gateway, Upstream, run};
 use tokio::sync::OnceCell;
 
 struct Fixture {
@@ -45,7 +45,7 @@ fn critical_before_default_before_sheddable() {
     run(async {
         let all = shared().await;
         let (gateway, server) = (&all.gateway, &all.bands);
-        let held = gateway.spawn(Ask::chat("bands", "held"));
+        let held = gateway.spawn(ClientRequest::chat("bands", "held"));
         let call = server.next().await;
 
         let queue = [
@@ -60,7 +60,7 @@ fn critical_before_default_before_sheddable() {
         let mut asked = Vec::new();
         for (waiting, name) in queue.iter().enumerate() {
             let priority = name.split(' ').next().unwrap_or_default();
-            asked.push(gateway.spawn(Ask::chat("bands", name).priority(priority)));
+            asked.push(gateway.spawn(ClientRequest::chat("bands", name).priority(priority)));
             gateway.waiting("bands", waiting as u64 + 1).await;
         }
         call.answer();
@@ -100,13 +100,13 @@ fn first_come_first_served_in_a_flow() {
     run(async {
         let all = shared().await;
         let (gateway, server) = (&all.gateway, &all.fifo);
-        let held = gateway.spawn(Ask::chat("fifo", "held").tenant("a"));
+        let held = gateway.spawn(ClientRequest::chat("fifo", "held").tenant("a"));
         let call = server.next().await;
         let mut asked = Vec::new();
         for number in 0..12_usize {
-            // Later ones are shorter: a queue by size would turn them round.
+            // Later requests are shorter: an order by size would reverse them.
             let text = format!("{number} {}", "word ".repeat(100 - number * 8));
-            asked.push(gateway.spawn(Ask::chat("fifo", &text).tenant("a")));
+            asked.push(gateway.spawn(ClientRequest::chat("fifo", &text).tenant("a")));
             gateway.waiting("fifo", number as u64 + 1).await;
         }
         call.answer();
@@ -126,24 +126,34 @@ fn first_come_first_served_in_a_flow() {
 fn shares_follow_the_weights_within_the_bound() {
     run(async {
         const EACH: usize = 40;
-        // Estimated and real: a prompt of 32 bytes is 8 tokens, 4 tokens of output weigh twice.
+        // Estimate and real cost: a prompt of 32 bytes is 8 tokens; 4 output tokens weigh twice.
         const COST: f64 = 16.0;
         let all = shared().await;
         let (gateway, server) = (&all.gateway, &all.shares);
-        let held = gateway.spawn(Ask::chat("shares", "held").with("max_tokens", 4).tenant("heavy"));
+        let held = gateway.spawn(
+            ClientRequest::chat("shares", "held")
+                .with("max_tokens", 4)
+                .tenant("heavy"),
+        );
         let call = server.next().await;
         let mut asked = Vec::new();
         for number in 0..EACH {
             for tenant in ["heavy", "light"] {
                 let text = format!("{tenant} {number:0>26}");
-                asked.push(gateway.spawn(Ask::chat("shares", &text).with("max_tokens", 4).tenant(tenant)));
+                asked.push(
+                    gateway.spawn(
+                        ClientRequest::chat("shares", &text)
+                            .with("max_tokens", 4)
+                            .tenant(tenant),
+                    ),
+                );
             }
         }
         gateway.waiting("shares", 2 * EACH as u64).await;
         call.answer();
 
         let (mut heavy, mut light) = (0_u32, 0_u32);
-        // One in flight: twice the distance of one largest request of each.
+        // With one request in flight, the bound is twice one largest request of each flow.
         let bound = 2.0 * (COST / 3.0 + COST);
         for _ in 0..EACH {
             let call = server.next().await;

@@ -1,7 +1,7 @@
-//! What isn't let in, or doesn't stay: every refusal with its status, code, outcome and envelope.
+//! Every rejection with its status, code, outcome and error format.
 
 use penstock_tests::gateway::{config, pool, slots};
-use penstock_tests::{Ask, Call, Gateway, Upstream, run};
+use penstock_tests::{Call, ClientRequest, Gateway, Upstream, run};
 use serde_json::json;
 use tokio::net::TcpListener;
 use tokio::sync::OnceCell;
@@ -33,9 +33,11 @@ impl Fixture {
             .1
     }
 
-    /// Fills a pool's only slot until the call is answered.
+    /// Fills a pool's only slot until the test answers the call.
     async fn fill(&self, pool: &str) -> (JoinHandle<penstock_tests::Answer>, Call) {
-        let held = self.gateway.spawn(Ask::chat(pool, "held").tenant("holder"));
+        let held = self
+            .gateway
+            .spawn(ClientRequest::chat(pool, "held").tenant("holder"));
         (held, self.server(pool).next().await)
     }
 }
@@ -52,7 +54,7 @@ async fn shared() -> &'static Fixture {
                 servers.push((name, server));
             }
             let live = Upstream::serving(std::time::Duration::ZERO).await;
-            // Bound and closed again: nobody listens there.
+            // Bound and closed again, so that no process listens there.
             let dead = TcpListener::bind("127.0.0.1:0")
                 .await
                 .expect("a port")
@@ -76,11 +78,11 @@ async fn shared() -> &'static Fixture {
 }
 
 #[test]
-fn who_waits_longer_than_ttl_is_told() {
+fn request_that_waits_longer_than_ttl_is_rejected() {
     run(async {
         let all = shared().await;
         let (held, call) = all.fill("ttl").await;
-        let answer = all.gateway.send(Ask::chat("ttl", "late")).await;
+        let answer = all.gateway.send(ClientRequest::chat("ttl", "late")).await;
         answer.expect_error(503, "queue_timeout", "expired_ttl");
         assert_eq!(answer.message(), "Request timed out after 1s in queue");
         assert!(
@@ -114,16 +116,16 @@ fn who_waits_longer_than_ttl_is_told() {
 }
 
 #[test]
-fn a_deadline_that_passes_in_the_queue_is_the_last_word() {
+fn deadline_that_passes_in_the_queue_ends_the_request() {
     run(async {
         let all = shared().await;
         let (held, call) = all.fill("deadline").await;
-        let ask = Ask::chat("deadline", "late").header("x-penstock-deadline-ms", "50");
+        let ask = ClientRequest::chat("deadline", "late").header("x-penstock-deadline-ms", "50");
         let answer = all.gateway.send(ask).await;
         answer.expect_error(504, "deadline_exceeded", "deadline_exceeded");
         assert_eq!(answer.header("x-should-retry"), "false");
-        // What is no number of milliseconds is no deadline.
-        let ask = Ask::chat("deadline", "patient").header("x-penstock-deadline-ms", "soon");
+        // A header that is not a number of milliseconds is ignored.
+        let ask = ClientRequest::chat("deadline", "patient").header("x-penstock-deadline-ms", "soon");
         let patient = all.gateway.spawn(ask);
         all.gateway.waiting("deadline", 1).await;
         call.answer();
@@ -135,22 +137,26 @@ fn a_deadline_that_passes_in_the_queue_is_the_last_word() {
 }
 
 #[test]
-fn a_full_queue_refuses_and_displaces() {
+fn full_queue_rejects_and_displaces() {
     run(async {
         let all = shared().await;
         let gateway = &all.gateway;
         let (held, call) = all.fill("total").await;
-        let first = gateway.spawn(Ask::chat("total", "first").tenant("a"));
+        let first = gateway.spawn(ClientRequest::chat("total", "first").tenant("a"));
         gateway.waiting("total", 1).await;
-        let second = gateway.spawn(Ask::chat("total", "second").tenant("a"));
+        let second = gateway.spawn(ClientRequest::chat("total", "second").tenant("a"));
         gateway.waiting("total", 2).await;
 
-        let newcomer = gateway.send(Ask::chat("total", "x").tenant("b")).await;
+        let newcomer = gateway.send(ClientRequest::chat("total", "x").tenant("b")).await;
         newcomer.expect_error(503, "too_many_flows", "rejected_too_many_flows");
-        let known = gateway.send(Ask::chat("total", "x").tenant("a")).await;
+        let known = gateway.send(ClientRequest::chat("total", "x").tenant("a")).await;
         known.expect_error(503, "queue_full", "rejected_queue_full");
 
-        let critical = gateway.spawn(Ask::chat("total", "critical").tenant("b").priority("critical"));
+        let critical = gateway.spawn(
+            ClientRequest::chat("total", "critical")
+                .tenant("b")
+                .priority("critical"),
+        );
         second
             .await
             .expect("answered")
@@ -176,17 +182,17 @@ fn a_full_queue_refuses_and_displaces() {
 }
 
 #[test]
-fn a_full_queue_that_displaces_nobody_refuses_the_critical_too() {
+fn full_queue_without_displacement_rejects_critical_requests_too() {
     run(async {
         let all = shared().await;
         let (held, call) = all.fill("keep").await;
         let waits = all
             .gateway
-            .spawn(Ask::chat("keep", "waits").priority("sheddable"));
+            .spawn(ClientRequest::chat("keep", "waits").priority("sheddable"));
         all.gateway.waiting("keep", 1).await;
         let refused = all
             .gateway
-            .send(Ask::chat("keep", "x").tenant("b").priority("critical"))
+            .send(ClientRequest::chat("keep", "x").tenant("b").priority("critical"))
             .await;
         refused.expect_error(503, "too_many_flows", "rejected_too_many_flows");
         call.answer();
@@ -198,15 +204,18 @@ fn a_full_queue_that_displaces_nobody_refuses_the_critical_too() {
 }
 
 #[test]
-fn a_flow_has_its_own_capacity() {
+fn flow_capacity_limits_one_flow() {
     run(async {
         let all = shared().await;
         let (held, call) = all.fill("flow").await;
-        let waits = all.gateway.spawn(Ask::chat("flow", "a").tenant("a"));
+        let waits = all.gateway.spawn(ClientRequest::chat("flow", "a").tenant("a"));
         all.gateway.waiting("flow", 1).await;
-        let refused = all.gateway.send(Ask::chat("flow", "x").tenant("a")).await;
+        let refused = all
+            .gateway
+            .send(ClientRequest::chat("flow", "x").tenant("a"))
+            .await;
         refused.expect_error(503, "flow_capacity", "rejected_flow_capacity");
-        let other = all.gateway.spawn(Ask::chat("flow", "b").tenant("b"));
+        let other = all.gateway.spawn(ClientRequest::chat("flow", "b").tenant("b"));
         all.gateway.waiting("flow", 2).await;
         call.answer();
         for _ in 0..2 {
@@ -219,15 +228,15 @@ fn a_flow_has_its_own_capacity() {
 }
 
 #[test]
-fn without_a_queue_who_may_not_bypass_is_refused() {
+fn without_a_queue_a_request_that_cannot_bypass_is_rejected() {
     run(async {
         let all = shared().await;
         let (held, call) = all.fill("off").await;
-        let refused = all.gateway.send(Ask::chat("off", "x")).await;
+        let refused = all.gateway.send(ClientRequest::chat("off", "x")).await;
         refused.expect_error(429, "not_queued", "rejected_policy");
         let message =
             json!({"model": "off", "max_tokens": 1, "messages": [{"role": "user", "content": "x"}]});
-        let refused = all.gateway.send(Ask::to("/v1/messages", message)).await;
+        let refused = all.gateway.send(ClientRequest::to("/v1/messages", message)).await;
         assert_eq!((refused.status, refused.outcome()), (429, "rejected_policy"));
         let body = refused.json();
         assert_eq!(body["type"], "error", "Anthropic's envelope: {body}");
@@ -239,20 +248,22 @@ fn without_a_queue_who_may_not_bypass_is_refused() {
         assert!(!refused.header("retry-after").is_empty());
         call.answer();
         assert_eq!(held.await.expect("answered").status, 200);
-        let again = all.gateway.spawn(Ask::chat("off", "x"));
+        let again = all.gateway.spawn(ClientRequest::chat("off", "x"));
         all.server("off").next().await.answer();
         assert_eq!(again.await.expect("answered").outcome(), "bypassed");
     });
 }
 
 #[test]
-fn critical_only_lets_only_the_critical_wait() {
+fn critical_only_queues_only_critical_requests() {
     run(async {
         let all = shared().await;
         let (held, call) = all.fill("critical").await;
-        let refused = all.gateway.send(Ask::chat("critical", "x")).await;
+        let refused = all.gateway.send(ClientRequest::chat("critical", "x")).await;
         refused.expect_error(503, "not_queued", "rejected_policy");
-        let waits = all.gateway.spawn(Ask::chat("critical", "y").priority("critical"));
+        let waits = all
+            .gateway
+            .spawn(ClientRequest::chat("critical", "y").priority("critical"));
         all.gateway.waiting("critical", 1).await;
         call.answer();
         all.server("critical").next().await.answer();
@@ -263,10 +274,10 @@ fn critical_only_lets_only_the_critical_wait() {
 }
 
 #[test]
-fn a_server_that_refuses_is_passed_over_or_named() {
+fn refusing_server_is_skipped_or_reported() {
     run(async {
         let all = shared().await;
-        let refused = all.gateway.send(Ask::chat("dead", "x")).await;
+        let refused = all.gateway.send(ClientRequest::chat("dead", "x")).await;
         assert_eq!(
             (refused.status, refused.code().as_str()),
             (503, "upstream_unavailable"),
@@ -281,7 +292,7 @@ fn a_server_that_refuses_is_passed_over_or_named() {
         );
         all.gateway.stock("dead", 0).await;
         for _ in 0..4 {
-            let served = all.gateway.send(Ask::chat("both", "x")).await;
+            let served = all.gateway.send(ClientRequest::chat("both", "x")).await;
             assert_eq!(served.status, 200, "{}", served.text());
             assert_eq!(
                 served.header("x-gateway-destination-endpoint-served"),
@@ -293,12 +304,12 @@ fn a_server_that_refuses_is_passed_over_or_named() {
 }
 
 #[test]
-fn a_cut_before_the_answer_is_502_and_one_inside_it_is_seen() {
+fn cut_before_the_response_is_502_and_cut_inside_it_reaches_the_client() {
     run(async {
         let server = Upstream::scripted().await;
         let gateway = Gateway::start(&config("", &[pool("p", "'*'", &[&server], "")])).await;
-        let asked = gateway.spawn(Ask::chat("m", "x"));
-        // Whatever is sent again is cut again.
+        let asked = gateway.spawn(ClientRequest::chat("m", "x"));
+        // The server cuts every retry as well.
         let answer = loop {
             tokio::select! {
                 call = server.next() => call.cut(),
@@ -317,7 +328,7 @@ fn a_cut_before_the_answer_is_502_and_one_inside_it_is_seen() {
             gateway
                 .client()
                 .post(gateway.url("/v1/chat/completions"))
-                .json(&Ask::chat("m", "x").streamed().body())
+                .json(&ClientRequest::chat("m", "x").streamed().body())
                 .send(),
         );
         let events = server.next().await.stream();

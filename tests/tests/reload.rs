@@ -1,32 +1,32 @@
-//! Another configuration while requests wait: by file, SIGHUP, PUT and PATCH; and files and bodies that are refused.
+//! A changed configuration while requests wait: by file, SIGHUP, PUT and PATCH; and rejected files and bodies.
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
 use penstock_tests::gateway::{config, pool, slots};
-use penstock_tests::{Ask, Companion, Gateway, Upstream, run, until};
+use penstock_tests::{ClientRequest, Companion, Gateway, Upstream, run, until};
 use serde_json::{Value, json};
 
 const FLOWS: usize = 5;
 const EACH: usize = 100;
 const RELOADS: usize = 100;
 
-/// What a request says: its flow, its number, and so much that a flow's requests are all of the same class.
+/// A request's text: its flow, its number, and padding that gives all requests of a flow the same class.
 fn text(flow: usize, number: usize) -> String {
     format!("{flow} {number} {}", "word ".repeat(flow / 3 * 100))
 }
 
-/// As an editor does it, so that no half of it is ever read.
+/// Replaces the file as an editor does, so that no reader sees half of it.
 fn write(file: &Path, text: &str) {
     let beside = file.with_extension("new");
     std::fs::write(&beside, text).expect("written");
     std::fs::rename(&beside, file).expect("renamed");
 }
 
-/// What `/status` says of the configuration, once `is` it.
+/// Waits until the configuration part of `/status` satisfies the condition, and returns it.
 async fn in_force(pages: &penstock_tests::pages::Pages, what: &str, is: impl Fn(&Value) -> bool) -> Value {
     until(what, || async {
-        let seen = pages.look("/status").await?.json()["config"].clone();
+        let seen = pages.get("/status").await?.json()["config"].clone();
         if is(&seen) {
             Ok(seen)
         } else {
@@ -36,7 +36,7 @@ async fn in_force(pages: &penstock_tests::pages::Pages, what: &str, is: impl Fn(
     .await
 }
 
-/// Policies that differ in all that says who goes next.
+/// Policies that differ in every setting of the dispatch order.
 fn policy(number: usize, bound: u32) -> String {
     let discipline = ["wfq", "vtc", "drr", "round_robin", "usage", "fifo"][number % 6];
     let classes = [
@@ -57,17 +57,17 @@ fn policy(number: usize, bound: u32) -> String {
 }
 
 #[test]
-fn nothing_is_lost_and_flows_keep_their_order_through_a_hundred_reloads() {
+fn no_request_is_lost_and_flows_keep_their_order_through_a_hundred_reloads() {
     run(async {
         let server = Upstream::scripted().await;
         let document = |number, bound| config("", &[pool("p", "m", &[&server], &policy(number, bound))]);
         let gateway = Gateway::start(&document(0, 1)).await;
-        let first = gateway.spawn(Ask::chat("m", "held").tenant("nobody"));
+        let first = gateway.spawn(ClientRequest::chat("m", "held").tenant("nobody"));
         let mut held = vec![server.next().await];
         let mut asked = Vec::new();
         for number in 0..EACH {
             for flow in 0..FLOWS {
-                let ask = Ask::chat("m", &text(flow, number)).tenant(&format!("f{flow}"));
+                let ask = ClientRequest::chat("m", &text(flow, number)).tenant(&format!("f{flow}"));
                 asked.push(gateway.spawn(ask));
             }
             gateway.waiting("p", ((number + 1) * FLOWS) as u64).await;
@@ -75,7 +75,7 @@ fn nothing_is_lost_and_flows_keep_their_order_through_a_hundred_reloads() {
 
         let mut order = Vec::new();
         for number in 1..=RELOADS {
-            // At first nobody goes; then the bound moves, and with it who runs.
+            // At first no request is dispatched; then the bound changes, and with it the number of running requests.
             let bound = if number <= RELOADS / 2 {
                 1
             } else {
@@ -89,8 +89,8 @@ fn nothing_is_lost_and_flows_keep_their_order_through_a_hundred_reloads() {
             } else {
                 write(&gateway.config(), &document(number, bound));
             }
-            in_force(gateway.pages(), "the next one is in force", |it| {
-                it["reloads"] == number
+            in_force(gateway.pages(), "the next policy is active", |config| {
+                config["reloads"] == number
             })
             .await;
             if number <= RELOADS / 2 {
@@ -110,7 +110,7 @@ fn nothing_is_lost_and_flows_keep_their_order_through_a_hundred_reloads() {
             }
         }
         while order.len() < FLOWS * EACH {
-            // One goes when one is done: two that go together may overtake each other in Envoy.
+            // One request is granted when another ends: two granted together may overtake each other in Envoy.
             held.remove(0).answer();
             let call = server.next().await;
             order.push(call.text());
@@ -133,7 +133,7 @@ fn nothing_is_lost_and_flows_keep_their_order_through_a_hundred_reloads() {
             let prefix = format!("{flow} ");
             let own: Vec<_> = order
                 .iter()
-                .filter(|it| it.starts_with(&prefix))
+                .filter(|text| text.starts_with(&prefix))
                 .cloned()
                 .collect();
             let expected: Vec<_> = (0..EACH).map(|number| text(flow, number)).collect();
@@ -151,7 +151,7 @@ fn nothing_is_lost_and_flows_keep_their_order_through_a_hundred_reloads() {
         );
         assert_eq!(page.sum("penstock_config_reload_failures_total", &[]), 0.0);
 
-        // `up` passes it on.
+        // `up` forwards the signal.
         gateway.process.signal(libc::SIGHUP);
         until("the file is read again", || async {
             let log = gateway.process.log();
@@ -165,42 +165,48 @@ fn nothing_is_lost_and_flows_keep_their_order_through_a_hundred_reloads() {
     });
 }
 
-/// A companion with one pool, whose file is read back.
+/// A companion with one pool, and the text of its configuration file.
 async fn companion(head: &str) -> (Companion, String) {
     let server = Upstream::serving(std::time::Duration::ZERO).await;
     let companion = Companion::start(head, &[pool("p", "m", &[&server], "  queue: {ttl: 30s}\n")]).await;
     let text = std::fs::read_to_string(companion.config()).expect("its file");
-    // A test's server lives as long as the test's process.
+    // The server lives as long as the test process.
     std::mem::forget(server);
     (companion, text)
 }
 
-/// Lines of its log that say this.
+/// The number of log lines that contain the text.
 fn lines(companion: &Companion, what: &str) -> usize {
-    companion.log().lines().filter(|it| it.contains(what)).count()
+    companion.log().lines().filter(|line| line.contains(what)).count()
 }
 
 #[test]
-fn a_wrong_file_changes_nothing_and_is_said_once() {
+fn wrong_file_changes_nothing_and_is_logged_once() {
     run(async {
         let (companion, right) = companion("").await;
-        let before = companion.look("/config").await.expect("shown");
+        let before = companion.get("/config").await.expect("shown");
         assert_eq!(before.json()["pools"][0]["queue"]["ttl"], "30s");
 
         let wrong = right.replace("ttl: 30s", "ttl: soon");
         let why = "penstock.yaml:6: pools[0].queue.ttl: ";
         write(companion.config(), &wrong);
-        let seen = in_force(&companion, "it is refused", |it| it["failures"] == 1).await;
+        let seen = in_force(&companion, "the file is rejected", |config| {
+            config["failures"] == 1
+        })
+        .await;
         assert!(
-            seen["last_error"].as_str().is_some_and(|it| it.contains(why)),
+            seen["last_error"].as_str().is_some_and(|text| text.contains(why)),
             "{seen}"
         );
         assert_eq!(seen["reloads"], 0);
-        // Told to read it again, it fails again, and says no more.
+        // SIGHUP reads the file again; it fails again without another log line.
         companion.signal(libc::SIGHUP);
-        in_force(&companion, "it is refused again", |it| it["failures"] == 2).await;
+        in_force(&companion, "the file is rejected again", |config| {
+            config["failures"] == 2
+        })
+        .await;
         assert_eq!(lines(&companion, why), 1, "{}", companion.log());
-        let now = companion.look("/config").await.expect("shown");
+        let now = companion.get("/config").await.expect("shown");
         assert_eq!(
             (now.header("etag"), now.json()),
             (before.header("etag"), before.json())
@@ -208,18 +214,21 @@ fn a_wrong_file_changes_nothing_and_is_said_once() {
         let page = companion.metrics().await;
         assert_eq!(page.sum("penstock_config_reload_failures_total", &[]), 2.0);
 
-        // What can't change while it runs.
+        // A setting that cannot change at run time.
         let moved = right.replace("gateway: '127.0.0.1:0'", "gateway: '127.0.0.1:1'");
         write(companion.config(), &moved);
-        let seen = in_force(&companion, "it is refused", |it| it["failures"] == 3).await;
+        let seen = in_force(&companion, "the file is rejected", |config| {
+            config["failures"] == 3
+        })
+        .await;
         assert!(
             seen["last_error"]
                 .as_str()
-                .is_some_and(|it| it.contains("listen.gateway: ")),
+                .is_some_and(|text| text.contains("listen.gateway: ")),
             "{seen}"
         );
 
-        // It goes, and what it said stays; it comes back, and is read.
+        // The file disappears and its settings stay active; it returns and is read.
         std::fs::remove_file(companion.config()).expect("removed");
         until("that is said", || async {
             if lines(&companion, "is gone: what it said stays in force") == 1 {
@@ -230,7 +239,10 @@ fn a_wrong_file_changes_nothing_and_is_said_once() {
         })
         .await;
         write(companion.config(), &right.replace("ttl: 30s", "ttl: 45s"));
-        let seen = in_force(&companion, "it is in force", |it| it["reloads"] == 1).await;
+        let seen = in_force(&companion, "the change is active", |config| {
+            config["reloads"] == 1
+        })
+        .await;
         assert_eq!(
             (&seen["failures"], &seen["last_error"]),
             (&json!(3), &Value::Null)
@@ -246,23 +258,23 @@ fn a_wrong_file_changes_nothing_and_is_said_once() {
 }
 
 #[test]
-fn the_document_is_shown_replaced_and_patched() {
+fn document_can_be_read_replaced_and_patched() {
     run(async {
         let (companion, text) = companion("").await;
-        let shown = companion.look("/config").await.expect("shown");
+        let shown = companion.get("/config").await.expect("shown");
         assert_eq!(shown.header("content-type"), "application/json");
         let first = shown.header("etag").to_owned();
         assert!(
             first.len() > 2 && first.starts_with('"') && first.ends_with('"'),
             "{first}"
         );
-        let same = companion.look_with("/config", &[("if-none-match", &first)]).await;
+        let same = companion.get_with("/config", &[("if-none-match", &first)]).await;
         assert_eq!(
             (same.status, same.header("etag"), same.body.len()),
             (304, first.as_str(), 0)
         );
 
-        // Its own document changes nothing.
+        // PUT with the current document changes nothing.
         let put = async |headers: &[(&str, &str)], body: &Value| {
             companion
                 .change("PUT", "/config", headers, &body.to_string())
@@ -294,17 +306,17 @@ fn the_document_is_shown_replaced_and_patched() {
         );
         assert_eq!(seen["digest"], second.trim_matches('"'));
 
-        // Whoever changes what has changed since is told so.
+        // A change based on an outdated ETag is rejected.
         let late = patch(&[("if-match", &first)], &ttl("41s")).await;
         assert_eq!(late.status, 412, "{}", late.text());
         assert!(
             late.json()["error"]["message"]
                 .as_str()
-                .is_some_and(|it| it.contains(&second))
+                .is_some_and(|text| text.contains(&second))
         );
         assert_eq!(patch(&[("if-match", "*")], &ttl("42s")).await.status, 200);
 
-        // What isn't allowed is told as `validate` tells it.
+        // An invalid change gets the text of `validate`.
         for (wrong, key) in [
             (ttl("soon"), "pools[0].queue.ttl"),
             (json!({"listen": {"gateway": "127.0.0.1:1"}}), "listen.gateway"),
@@ -333,27 +345,27 @@ fn the_document_is_shown_replaced_and_patched() {
             companion.change("PUT", "/config", &foreign, "{}").await.status,
             403
         );
-        assert_eq!(companion.look_with("/config", &foreign).await.status, 403);
-        let now = companion.look("/config").await.expect("shown");
+        assert_eq!(companion.get_with("/config", &foreign).await.status, 403);
+        let now = companion.get("/config").await.expect("shown");
         assert_eq!(
             now.json()["pools"][0]["queue"]["ttl"],
             "42s",
             "nothing of all that is in force"
         );
 
-        // Until the file changes.
+        // The patch stays active until the file changes.
         write(companion.config(), &text.replace("ttl: 30s", "ttl: 50s"));
-        in_force(&companion, "the file is in force", |it| {
-            it["source"] != "PATCH /config"
+        in_force(&companion, "the file is active", |config| {
+            config["source"] != "PATCH /config"
         })
         .await;
-        let now = companion.look("/config").await.expect("shown");
+        let now = companion.get("/config").await.expect("shown");
         assert_eq!(now.json()["pools"][0]["queue"]["ttl"], "50s");
     });
 }
 
 #[test]
-fn what_is_kept_is_written_to_the_file_and_not_read_again() {
+fn persisted_change_is_written_to_the_file_and_not_reloaded() {
     run(async {
         let (companion, _) = companion("").await;
         let file = companion.config();
@@ -366,7 +378,7 @@ fn what_is_kept_is_written_to_the_file_and_not_read_again() {
         let mode = std::fs::metadata(file).expect("there").permissions().mode();
         assert_eq!(mode & 0o777, 0o640);
         assert!(std::fs::read_to_string(file).expect("text").contains("40s"));
-        // A reload is asked for after all that the watcher may have seen: it finds nothing new.
+        // A reload after every event that the watcher may have seen finds no change.
         companion.signal(libc::SIGHUP);
         until("the file is read", || async {
             let log = companion.log();
@@ -381,16 +393,16 @@ fn what_is_kept_is_written_to_the_file_and_not_read_again() {
         assert_eq!((&seen["reloads"], &seen["failures"]), (&json!(1), &json!(0)));
         assert_eq!(seen["source"], file.display().to_string());
         assert_eq!(
-            companion.look("/config").await.expect("shown").header("etag"),
+            companion.get("/config").await.expect("shown").header("etag"),
             kept.header("etag")
         );
 
-        // A companion that comes after it begins with that.
+        // The next companion starts with the persisted change.
         let mut companion = companion;
         companion.kill().await;
-        companion.again().await;
+        companion.restart().await;
         assert_eq!(
-            companion.look("/config").await.expect("shown").header("etag"),
+            companion.get("/config").await.expect("shown").header("etag"),
             kept.header("etag")
         );
         let how = companion
@@ -401,28 +413,34 @@ fn what_is_kept_is_written_to_the_file_and_not_read_again() {
 }
 
 #[test]
-fn who_changes_the_configuration_has_the_token_that_is_in_its_file_now() {
+fn change_needs_the_token_that_is_in_the_file_now() {
     run(async {
         let folder = tempfile::tempdir().expect("a folder");
         let token = folder.path().join("token");
         std::fs::write(&token, "the-first-secret\n").expect("written");
         let (companion, text) = companion(&format!("admin: {{token_file: '{}'}}\n", token.display())).await;
         let change = async |with: Option<&str>| {
-            let with = with.map(|it| format!("Bearer {it}"));
-            let headers: Vec<_> = with.iter().map(|it| ("authorization", it.as_str())).collect();
+            let with = with.map(|token| format!("Bearer {token}"));
+            let headers: Vec<_> = with
+                .iter()
+                .map(|value| ("authorization", value.as_str()))
+                .collect();
             companion.change("PATCH", "/config", &headers, "{}").await.status
         };
         assert_eq!(change(None).await, 401);
         assert_eq!(change(Some("wrong-secret")).await, 401);
         assert_eq!(change(Some("the-first-secret")).await, 200);
         assert_eq!(
-            companion.look("/config").await.expect("shown").status,
+            companion.get("/config").await.expect("shown").status,
             200,
             "reading needs none"
         );
         std::fs::write(&token, "the-second-secret\n").expect("written");
         write(companion.config(), &text.replace("ttl: 30s", "ttl: 31s"));
-        in_force(&companion, "it is in force", |it| it["reloads"] == 1).await;
+        in_force(&companion, "the change is active", |config| {
+            config["reloads"] == 1
+        })
+        .await;
         assert_eq!(change(Some("the-first-secret")).await, 401);
         assert_eq!(change(Some("the-second-secret")).await, 200);
         assert!(!companion.log().contains("secret"), "{}", companion.log());
@@ -437,7 +455,7 @@ fn health_checks_follow_the_endpoints() {
             until(&format!("{count} are ready"), || async {
                 let pool = companion.pool("p").await?;
                 let ready = pool["endpoints"].as_array().cloned().unwrap_or_default();
-                let ready = ready.iter().filter(|it| it["ready"] == true).count();
+                let ready = ready.iter().filter(|endpoint| endpoint["ready"] == true).count();
                 if ready == count {
                     Ok(())
                 } else {
@@ -462,8 +480,8 @@ fn health_checks_follow_the_endpoints() {
         assert_eq!(answer.status, 200, "{}", answer.text());
         ready(2).await;
         let unchecked = json!({"pools": [{"name": "p", "health": {"path": null}}]});
-        // `null` in a patch is how a key is taken out; a whole document can say it.
-        let mut document = companion.look("/config").await.expect("shown").json();
+        // In a patch, `null` removes a key; a whole document can set it.
+        let mut document = companion.get("/config").await.expect("shown").json();
         document["pools"][0]["health"]["path"] = unchecked["pools"][0]["health"]["path"].clone();
         let answer = companion
             .change("PUT", "/config", &[], &document.to_string())

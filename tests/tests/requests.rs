@@ -1,28 +1,27 @@
-//! What is said of one request while it lives and after it, and what `penstock status` and `top` make of a gateway.
+//! `/requests/{id}` during and after a request's life, and the output of `penstock status` and `top`.
 
 use std::process::Output;
 
 use penstock_tests::gateway::{config, pool, slots};
 use penstock_tests::wait::until;
-use penstock_tests::{Ask, Gateway, Upstream, binary, run};
+use penstock_tests::{ClientRequest, Gateway, Upstream, binary, run};
 use serde_json::{Value, json};
 use tokio::process::Command;
 
 async fn request(gateway: &Gateway, id: &str) -> Value {
-    let answer = gateway
-        .look(&format!("/requests/{id}"))
-        .await
-        .expect("it answers");
+    let answer = gateway.get(&format!("/requests/{id}")).await.expect("it answers");
     assert_eq!(answer.status, 200, "{}", answer.text());
     answer.json()
 }
 
-fn named(model: &str, id: &str) -> Ask {
-    Ask::chat(model, id).header("x-request-id", id).tenant("acme")
+fn named(model: &str, id: &str) -> ClientRequest {
+    ClientRequest::chat(model, id)
+        .header("x-request-id", id)
+        .tenant("acme")
 }
 
 #[test]
-fn a_request_is_told_from_its_arrival_to_a_while_after_its_end() {
+fn request_is_shown_from_its_arrival_until_a_minute_after_its_end() {
     run(async {
         let server = Upstream::scripted().await;
         let keys = format!("{}  queue: {{flow_capacity: 2}}\n", slots(1));
@@ -31,9 +30,10 @@ fn a_request_is_told_from_its_arrival_to_a_while_after_its_end() {
         let first = gateway.spawn(named("m", "first"));
         let call = server.next().await;
         let runs = request(&gateway, "first").await;
-        let of = |found: &Value| ["state", "outcome", "pool", "band", "flow"].map(|key| found[key].clone());
+        let summary =
+            |found: &Value| ["state", "outcome", "pool", "band", "flow"].map(|key| found[key].clone());
         assert_eq!(
-            json!(of(&runs)),
+            json!(summary(&runs)),
             json!(["running", "bypassed", "p", "default", "acme"])
         );
         assert_eq!(runs["endpoint"], server.address().to_string());
@@ -45,7 +45,7 @@ fn a_request_is_told_from_its_arrival_to_a_while_after_its_end() {
         gateway.waiting("p", 2).await;
         let waits = request(&gateway, "second").await;
         assert_eq!(
-            json!(of(&waits)),
+            json!(summary(&waits)),
             json!(["waiting", null, "p", "default", "acme"])
         );
         assert_eq!(waits["position"], 2);
@@ -56,13 +56,13 @@ fn a_request_is_told_from_its_arrival_to_a_while_after_its_end() {
         assert_eq!(waits["why"], why);
         assert_eq!(request(&gateway, "third").await["position"], 1);
 
-        // Its flow has room for two in the band: the fourth finds some, the fifth none.
+        // The flow has room for two waiting requests in the band: the fourth request finds room, the fifth none.
         let fourth = gateway.spawn(named("m", "fourth"));
         gateway.waiting("p", 3).await;
         assert_eq!(gateway.send(named("m", "fifth")).await.code(), "flow_capacity");
         let refused = request(&gateway, "fifth").await;
         assert_eq!(
-            json!(of(&refused)),
+            json!(summary(&refused)),
             json!(["ended", "rejected_flow_capacity", "p", "default", "acme"])
         );
         assert!(
@@ -99,7 +99,7 @@ fn a_request_is_told_from_its_arrival_to_a_while_after_its_end() {
             "{ended}"
         );
 
-        let nobody = gateway.look("/requests/nobody").await.expect("it answers");
+        let nobody = gateway.get("/requests/nobody").await.expect("it answers");
         assert_eq!(
             (nobody.status, nobody.code().as_str()),
             (404, "request_not_found")
@@ -113,12 +113,12 @@ async fn penstock(arguments: &[&str]) -> Output {
     command.output().await.expect("it runs")
 }
 
-fn text(of: &[u8]) -> String {
-    String::from_utf8_lossy(of).into_owned()
+fn text(output: &[u8]) -> String {
+    String::from_utf8_lossy(output).into_owned()
 }
 
 #[test]
-fn status_and_top_look_at_a_gateway_and_say_when_there_is_none() {
+fn status_and_top_show_a_gateway_and_report_a_missing_one() {
     run(async {
         let server = Upstream::scripted().await;
         let gateway = Gateway::start(&config("", &[pool("p", "m", &[&server], &slots(1))])).await;

@@ -1,5 +1,5 @@
-//! Model servers that fail a request: they refuse it, cut it before an answer or inside one, or never answer. What
-//! becomes of it is counted at the servers.
+//! Model servers that fail a request: they refuse it, cut it before or inside the response, or never answer. Requests are counted at
+//! the servers.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -7,14 +7,14 @@ use std::time::Duration;
 
 use penstock_tests::gateway::config;
 use penstock_tests::raw::Raw;
-use penstock_tests::{Answer, Ask, Call, Gateway, Refusing, Upstream, run, until};
+use penstock_tests::{Answer, Call, ClientRequest, Gateway, RefusingServer, Upstream, run, until};
 use serde_json::{Value, json};
 use tokio::task::JoinHandle;
 
-/// A pool whose servers nobody asks how they are, with `slots` requests at a time at each; what failed stays marked down
-/// for the length of a test.
+/// A pool without health checks, with `slots` concurrent requests per server; a server that is marked down stays so for the length
+/// of a test.
 fn pool(name: &str, servers: &[SocketAddr], slots: u32, more: &str) -> String {
-    let addresses: Vec<_> = servers.iter().map(|at| format!("'{at}'")).collect();
+    let addresses: Vec<_> = servers.iter().map(|server| format!("'{server}'")).collect();
     let down = if more.contains("down:") {
         ""
     } else {
@@ -31,18 +31,17 @@ async fn gateway(pool: String) -> Gateway {
     Gateway::start(&config("", &[pool])).await
 }
 
-async fn endpoint(gateway: &Gateway, pool: &str, at: SocketAddr) -> Value {
+async fn endpoint(gateway: &Gateway, pool: &str, address: SocketAddr) -> Value {
     let pool = gateway.pool(pool).await;
     let endpoints = pool["endpoints"].as_array().cloned().unwrap_or_default();
     endpoints
         .into_iter()
-        .find(|it| it["address"] == at.to_string())
-        .unwrap_or_else(|| panic!("{at} isn't in {pool}"))
+        .find(|endpoint| endpoint["address"] == address.to_string())
+        .unwrap_or_else(|| panic!("{address} isn't in {pool}"))
 }
 
-/// Waits until all is over in the pool, and checks that each request was counted once: so many arrivals, admissions and
-/// requests queued again.
-async fn expect_books(gateway: &Gateway, pool: &str, requests: f64, requeues: f64) {
+/// Waits until the pool is empty, and checks that each request was counted once: the numbers of arrivals, admissions and requeues.
+async fn expect_counts(gateway: &Gateway, pool: &str, requests: f64, requeues: f64) {
     gateway.stock(pool, 0).await;
     gateway.waiting(pool, 0).await;
     let page = gateway.metrics().await;
@@ -63,10 +62,11 @@ async fn expect_books(gateway: &Gateway, pool: &str, requests: f64, requeues: f6
     );
 }
 
-/// Both places of a server are taken.
+/// Takes both places of a server.
 async fn fill(gateway: &Gateway, pool: &str, server: &Upstream) -> (Vec<JoinHandle<Answer>>, [Call; 2]) {
     let ask = || {
-        let pinned = Ask::chat(pool, "held").header("x-penstock-endpoint", &server.address().to_string());
+        let pinned =
+            ClientRequest::chat(pool, "held").header("x-penstock-endpoint", &server.address().to_string());
         gateway.spawn(pinned)
     };
     let asked = vec![ask(), ask()];
@@ -92,15 +92,15 @@ fn expect_once(answer: &Answer) {
 }
 
 #[test]
-fn one_of_several_refuses_and_no_client_notices() {
+fn one_refusing_server_of_several_affects_no_client() {
     run(async {
-        let dead = Refusing::new();
+        let dead = RefusingServer::new();
         let alive = Upstream::serving(Duration::ZERO).await;
         let servers = [dead.address(), alive.address()];
         let gateway = gateway(pool("several", &servers, 2, "")).await;
         let mut sent = 0;
         let marked = loop {
-            let answer = gateway.send(Ask::chat("several", "x")).await;
+            let answer = gateway.send(ClientRequest::chat("several", "x")).await;
             sent += 1;
             assert_eq!(answer.status, 200, "{}", answer.text());
             expect_once(&answer);
@@ -124,7 +124,7 @@ fn one_of_several_refuses_and_no_client_notices() {
         assert!(sent >= 2, "one request alone marks nothing down");
         assert_eq!(alive.total(), sent);
         let sent = u32::try_from(sent).expect("few").into();
-        expect_books(&gateway, "several", sent, 0.0).await;
+        expect_counts(&gateway, "several", sent, 0.0).await;
         assert_eq!(
             endpoint(&gateway, "several", alive.address()).await["ready"],
             true
@@ -133,19 +133,19 @@ fn one_of_several_refuses_and_no_client_notices() {
 }
 
 #[test]
-fn all_refuse() {
+fn request_that_every_server_refuses_is_503() {
     run(async {
-        let dead = [Refusing::new(), Refusing::new()];
+        let dead = [RefusingServer::new(), RefusingServer::new()];
         let servers = [dead[0].address(), dead[1].address()];
         let gateway = gateway(pool("none", &servers, 2, "  queue: {requeues: 2}\n")).await;
         for sent in [1.0, 2.0, 3.0] {
-            let answer = gateway.send(Ask::chat("none", "x")).await;
+            let answer = gateway.send(ClientRequest::chat("none", "x")).await;
             answer.expect_error(503, "upstream_unavailable", "bypassed");
             expect_once(&answer);
-            expect_books(&gateway, "none", sent, 2.0 * sent).await;
+            expect_counts(&gateway, "none", sent, 2.0 * sent).await;
         }
         let ask = json!({"model": "none", "max_tokens": 8, "messages": [{"role": "user", "content": "x"}]});
-        let answer = gateway.send(Ask::to("/v1/messages", ask)).await;
+        let answer = gateway.send(ClientRequest::to("/v1/messages", ask)).await;
         assert_eq!((answer.status, answer.outcome()), (503, "bypassed"));
         assert_eq!(
             answer.json()["type"],
@@ -158,20 +158,20 @@ fn all_refuse() {
             .as_array()
             .expect("endpoints")
             .iter()
-            .filter(|it| it["ready"] == true)
+            .filter(|endpoint| endpoint["ready"] == true)
             .count();
         assert_eq!(ready, 1, "the last one is never marked down: {pool}");
     });
 }
 
 #[test]
-fn a_server_that_cuts_gets_the_whole_request_again() {
+fn server_that_cuts_receives_the_whole_request_again() {
     run(async {
         let server = Upstream::scripted().await;
         let gateway = gateway(pool("cuts", &[server.address()], 2, "")).await;
-        // Once more than it is queued again: used up.
+        // One attempt more than requeues: used up.
         let said = "lorem ipsum ".repeat(200_000);
-        let asked = gateway.spawn(Ask::chat("cuts", &said).header("x-request-id", "mine"));
+        let asked = gateway.spawn(ClientRequest::chat("cuts", &said).header("x-request-id", "mine"));
         for attempt in 0..4 {
             let call = server.next().await;
             assert_eq!(call.text(), said, "attempt {attempt}");
@@ -194,10 +194,10 @@ fn a_server_that_cuts_gets_the_whole_request_again() {
         answer.expect_error(502, "upstream_reset", "bypassed");
         expect_once(&answer);
         assert_eq!(answer.header("x-request-id"), "mine");
-        expect_books(&gateway, "cuts", 1.0, 3.0).await;
+        expect_counts(&gateway, "cuts", 1.0, 3.0).await;
 
-        // It recovers before that.
-        let asked = gateway.spawn(Ask::chat("cuts", "again"));
+        // The server recovers before the requeues are used up.
+        let asked = gateway.spawn(ClientRequest::chat("cuts", "again"));
         for _ in 0..3 {
             server.next().await.cut();
         }
@@ -211,7 +211,7 @@ fn a_server_that_cuts_gets_the_whole_request_again() {
             server.address().to_string()
         );
         expect_once(&answer);
-        expect_books(&gateway, "cuts", 2.0, 6.0).await;
+        expect_counts(&gateway, "cuts", 2.0, 6.0).await;
         assert_eq!(server.total(), 8);
         let labels = [("pool", "cuts"), ("code_class", "2xx")];
         until("its answer is counted", || async {
@@ -228,14 +228,14 @@ fn a_server_that_cuts_gets_the_whole_request_again() {
 }
 
 #[test]
-fn a_crowd_loses_nobody_to_a_server_that_fails_everyone() {
+fn no_request_is_lost_to_a_server_that_fails_all_of_them() {
     const CROWD: u32 = 200;
     run(async {
         let bad = Arc::new(Upstream::scripted().await);
         let good = Upstream::serving(Duration::from_millis(5)).await;
         let servers = [bad.address(), good.address()];
-        // It is tried again and again while they pass. Who is alone there goes back there until a second one has failed
-        // or the good server has a place, so the number of tries decides nothing here.
+        // The failing server is probed meanwhile. A request that fails there alone returns to it until a second request has failed or
+        // the good server has a place, so the number of attempts is not checked.
         let more = "  down: {first: 50ms, max: 100ms}\n  queue: {requeues: 1000}\n";
         let gateway = gateway(pool("crowd", &servers, 2, more)).await;
         let cutting = {
@@ -247,7 +247,9 @@ fn a_crowd_loses_nobody_to_a_server_that_fails_everyone() {
             })
         };
         let asked: Vec<_> = (0..CROWD)
-            .map(|number| gateway.spawn(Ask::chat("crowd", "x").tenant(&format!("tenant {}", number % 7))))
+            .map(|number| {
+                gateway.spawn(ClientRequest::chat("crowd", "x").tenant(&format!("tenant {}", number % 7)))
+            })
             .collect();
         for asked in asked {
             let answer = asked.await.expect("answered");
@@ -261,7 +263,7 @@ fn a_crowd_loses_nobody_to_a_server_that_fails_everyone() {
         cutting.abort();
         let page = gateway.metrics().await;
         let requeues = page.sum("penstock_requeues_total", &[("pool", "crowd")]);
-        expect_books(&gateway, "crowd", CROWD.into(), requeues).await;
+        expect_counts(&gateway, "crowd", CROWD.into(), requeues).await;
         assert_eq!(good.total(), CROWD as usize, "each was answered once");
         println!(
             "{} attempts at the bad server, {requeues} queued again",
@@ -271,13 +273,13 @@ fn a_crowd_loses_nobody_to_a_server_that_fails_everyone() {
 }
 
 #[test]
-fn what_was_cut_inside_its_answer_is_not_sent_again() {
+fn request_cut_inside_its_response_is_not_sent_again() {
     run(async {
         let server = Upstream::scripted().await;
         let gateway = gateway(pool("middle", &[server.address()], 2, "")).await;
-        // Cut before an answer first: also where it entered again.
+        // First a cut before the response, also on the re-queue listener.
         for cuts in 0..2 {
-            let asked = gateway.open(Ask::chat("middle", "x").streamed());
+            let asked = gateway.open(ClientRequest::chat("middle", "x").streamed());
             let serve = async {
                 for _ in 0..cuts {
                     server.next().await.cut();
@@ -295,24 +297,24 @@ fn what_was_cut_inside_its_answer_is_not_sent_again() {
             assert!(response.chunk().await.is_err(), "the client sees the cut");
         }
         assert_eq!(server.total(), 3);
-        expect_books(&gateway, "middle", 2.0, 1.0).await;
+        expect_counts(&gateway, "middle", 2.0, 1.0).await;
         assert_eq!(server.total(), 3);
     });
 }
 
 #[test]
-fn who_leaves_a_server_that_hangs_gives_the_place_back() {
+fn request_cancelled_at_a_hanging_server_frees_its_place() {
     run(async {
         let server = Upstream::scripted().await;
         let gateway = gateway(pool("hangs", &[server.address()], 1, "")).await;
-        // The first attempt hangs; then the one after it entered again; then it waits to be sent again.
+        // The first attempt hangs; then the attempt after a requeue hangs; then the request waits for another attempt.
         for cuts in 0..2 {
-            let leaves = gateway.spawn(Ask::chat("hangs", "leaves"));
+            let leaves = gateway.spawn(ClientRequest::chat("hangs", "leaves"));
             for _ in 0..cuts {
                 server.next().await.cut();
             }
             let mut call = server.next().await;
-            let waits = gateway.spawn(Ask::chat("hangs", "waits"));
+            let waits = gateway.spawn(ClientRequest::chat("hangs", "waits"));
             gateway.waiting("hangs", 1).await;
             leaves.abort();
             call.gone().await;
@@ -322,30 +324,30 @@ fn who_leaves_a_server_that_hangs_gives_the_place_back() {
             assert_eq!(waits.await.expect("answered").status, 200);
             gateway.stock("hangs", 0).await;
         }
-        expect_books(&gateway, "hangs", 4.0, 1.0).await;
+        expect_counts(&gateway, "hangs", 4.0, 1.0).await;
         assert_eq!(server.total(), 5);
     });
 }
 
 #[test]
-fn who_is_queued_again_keeps_its_place() {
+fn requeued_request_keeps_its_place() {
     run(async {
         let (bad, good) = (Upstream::scripted().await, Upstream::scripted().await);
         let servers = [bad.address(), good.address()];
         let gateway = gateway(pool("order", &servers, 2, "")).await;
         let (mut asked, [one, other]) = fill(&gateway, "order", &good).await;
         for number in 0..2 {
-            asked.push(gateway.spawn(Ask::chat("order", &format!("early {number}"))));
+            asked.push(gateway.spawn(ClientRequest::chat("order", &format!("early {number}"))));
             gateway.stock("order", number + 3).await;
         }
         let mut failing = [bad.next().await, bad.next().await];
         failing.sort_by_key(|call| call.text());
         let names = failing.each_ref().map(|call| call.text());
         for number in 0..2 {
-            asked.push(gateway.spawn(Ask::chat("order", &format!("late {number}"))));
+            asked.push(gateway.spawn(ClientRequest::chat("order", &format!("late {number}"))));
             gateway.waiting("order", number + 1).await;
         }
-        // The first to fail goes there once more: nothing speaks against that server yet but one request.
+        // The first request to fail returns to the same server: one failed request does not mark it down.
         let [first, second] = failing;
         first.cut();
         let first = bad.next().await;
@@ -355,7 +357,7 @@ fn who_is_queued_again_keeps_its_place() {
         first.cut();
         gateway.waiting("order", 4).await;
         assert_eq!(endpoint(&gateway, "order", bad.address()).await["ready"], false);
-        // By their arrival, all of them: who failed comes before who came late.
+        // In order of arrival: the failed requests come before the late ones.
         one.answer();
         for name in [&names[0], &names[1], "late 0", "late 1"] {
             let call = good.next().await;
@@ -368,15 +370,15 @@ fn who_is_queued_again_keeps_its_place() {
             assert_eq!(answer.status, 200, "{}", answer.text());
             expect_once(&answer);
         }
-        expect_books(&gateway, "order", 6.0, 3.0).await;
+        expect_counts(&gateway, "order", 6.0, 3.0).await;
         assert_eq!((bad.total(), good.total()), (3, 6));
     });
 }
 
 #[test]
-fn a_server_that_comes_back_gets_them_in_order() {
+fn recovered_server_receives_requests_in_order() {
     run(async {
-        let (absent, busy) = (Refusing::new(), Upstream::scripted().await);
+        let (absent, busy) = (RefusingServer::new(), Upstream::scripted().await);
         let servers = [absent.address(), busy.address()];
         let more = "  queue: {requeues: 1000}\n  down: {first: 200ms, max: 400ms}\n";
         let gateway = gateway(pool("returns", &servers, 2, more)).await;
@@ -386,7 +388,7 @@ fn a_server_that_comes_back_gets_them_in_order() {
             page.sum("penstock_requeues_total", &[("pool", "returns")])
         };
         for number in 0..3 {
-            asked.push(gateway.spawn(Ask::chat("returns", &format!("late {number}"))));
+            asked.push(gateway.spawn(ClientRequest::chat("returns", &format!("late {number}"))));
             until("it arrives", || async {
                 let page = gateway.metrics().await;
                 let seen = page.sum("penstock_arrivals_total", &[("pool", "returns")]);
@@ -400,7 +402,7 @@ fn a_server_that_comes_back_gets_them_in_order() {
             .await;
         }
         gateway.waiting("returns", 3).await;
-        // It is tried now and then, and what was tried there is queued again.
+        // Probes reach the server from time to time, and the probing requests are queued again.
         until("a request queued again", || async {
             let seen = requeues().await;
             if seen >= 3.0 {
@@ -411,7 +413,7 @@ fn a_server_that_comes_back_gets_them_in_order() {
         })
         .await;
         let back = absent.up().await;
-        // One at a time there, then two: these are on their way together.
+        // One request at a time there, then two: these two run concurrently.
         let mut texts = Vec::new();
         for _ in 0..3 {
             let call = back.next().await;
@@ -430,17 +432,17 @@ fn a_server_that_comes_back_gets_them_in_order() {
             expect_once(&answer);
         }
         let queued_again = requeues().await;
-        expect_books(&gateway, "returns", 5.0, queued_again).await;
+        expect_counts(&gateway, "returns", 5.0, queued_again).await;
         assert_eq!((back.total(), busy.total()), (3, 2));
     });
 }
 
 #[test]
-fn a_token_is_worth_nothing_outside() {
+fn requeue_token_of_a_client_has_no_effect() {
     run(async {
         let server = Upstream::scripted().await;
         let gateway = gateway(pool("forged", &[server.address()], 2, "")).await;
-        let asked = gateway.spawn(Ask::chat("forged", "genuine"));
+        let asked = gateway.spawn(ClientRequest::chat("forged", "genuine"));
         let call = server.next().await;
         let genuine = call.header("x-penstock-requeue").to_owned();
         let list = call.header("x-penstock-route").to_owned();
@@ -459,7 +461,7 @@ fn a_token_is_worth_nothing_outside() {
                     "x-penstock-requeue: {token}\r\nx-gateway-destination-endpoint: {list}\r\nx-penstock-route: {list}\r\nx-penstock-pool: forged\r\n"
                 );
                 let asked = gateway.spawn(
-                    Ask::chat("forged", "forged")
+                    ClientRequest::chat("forged", "forged")
                         .header("x-penstock-requeue", token)
                         .header("x-penstock-route", list)
                         .header("x-gateway-destination-endpoint", list),
@@ -472,8 +474,8 @@ fn a_token_is_worth_nothing_outside() {
                 assert_eq!((answer.status, answer.outcome()), (200, "bypassed"));
             }
         }
-        expect_books(&gateway, "forged", 5.0, 0.0).await;
-        // Ungated paths lead to servers as well, and to nothing else.
+        expect_counts(&gateway, "forged", 5.0, 0.0).await;
+        // Ungated paths lead to the servers, and to nothing else.
         let mut raw = Raw::connect(gateway.address()).await;
         raw.send(format!("GET /v1/models HTTP/1.1\r\nhost: x\r\n{claims}\r\n"))
             .await;

@@ -1,5 +1,4 @@
-//! Models that are called something else at the servers: every shape of a body arrives with the model's value replaced,
-//! and not another byte changed.
+//! Model rewriting: a body of any shape arrives with the model's value replaced and every other byte unchanged.
 
 use bytes::Bytes;
 use http::HeaderMap;
@@ -10,7 +9,7 @@ use penstock_tests::{Call, Gateway, Upstream, run};
 use tokio::sync::{Mutex, OnceCell};
 
 const CHAT: &str = "/v1/chat/completions";
-/// Longer than what is asked for, shorter, and one that JSON must escape.
+/// Targets that are longer than the requested name, shorter, and one that JSON must escape.
 const REWRITES: [(&str, &str); 3] = [
     ("chat", "meta-llama/Llama-3.3-70B-Instruct"),
     ("chat-with-a-long-name", "m"),
@@ -20,7 +19,7 @@ const REWRITES: [(&str, &str); 3] = [
 struct Fixture {
     gateway: Gateway,
     server: Upstream,
-    /// Whoever expects the next call to be its own.
+    /// Held by the test that expects the next call at the server to be its request.
     turn: Mutex<()>,
 }
 
@@ -40,7 +39,7 @@ async fn shared() -> &'static Fixture {
         .await
 }
 
-/// A pool that serves all of [`REWRITES`] by one server, which nobody asks how it is.
+/// A pool with all of [`REWRITES`] and one server without health checks.
 fn pool(server: &Upstream) -> String {
     let rules: Vec<_> = REWRITES
         .iter()
@@ -57,19 +56,19 @@ fn pool(server: &Upstream) -> String {
     )
 }
 
-/// A body of about `bytes` with `"model":` and this value `before` the messages or behind them, and what comes of it.
+/// A body of about `bytes` with this `"model"` before or after the messages, and the body that the server must receive.
 struct Body {
     sent: Vec<u8>,
     expected: Vec<u8>,
 }
 
-fn body(said: &str, target: &str, bytes: usize, before: bool) -> Body {
+fn body(written: &str, target: &str, bytes: usize, before: bool) -> Body {
     let text: String = "lorem \\u00efpsum \u{20ac} \\\"model\\\":\\\"chat\\\" "
         .chars()
         .cycle()
         .take(bytes)
         .collect();
-    // No escape is cut in two.
+    // Ends before an escape that would be cut in two.
     let text = text.rsplit_once("lorem").map_or("", |(whole, _)| whole);
     let build = |model: &str| {
         let messages = format!(r#""messages":[{{"role":"user","content":"{text}","model":"chat"}}]"#);
@@ -81,7 +80,7 @@ fn body(said: &str, target: &str, bytes: usize, before: bool) -> Body {
         body.into_bytes()
     };
     Body {
-        sent: build(said),
+        sent: build(written),
         expected: build(&serde_json::to_string(target).expect("text")),
     }
 }
@@ -92,7 +91,7 @@ fn bodies() -> Vec<Body> {
     for (model, target) in REWRITES {
         let escaped: String = model
             .chars()
-            .map(|it| format!("\\u{:04x}", u32::from(it)))
+            .map(|character| format!("\\u{:04x}", u32::from(character)))
             .collect();
         for bytes in [1_000, 220_000, 3_000_000] {
             all.push(body(&format!("\"{model}\""), target, bytes, true));
@@ -102,7 +101,7 @@ fn bodies() -> Vec<Body> {
     all
 }
 
-/// The call has these bytes, says their number where it says one, and is answered.
+/// Checks the call's bytes and its Content-Length, if present, and answers it.
 fn expect(call: Call, body: &Body) {
     let differ = call.body.iter().zip(&body.expected).position(|(a, b)| a != b);
     assert_eq!(
@@ -145,7 +144,7 @@ fn bodies_of_a_known_length() {
 }
 
 #[test]
-fn bodies_that_are_announced() {
+fn bodies_with_expect_100_continue() {
     run(async {
         let all = shared().await;
         let _turn = all.turn.lock().await;
@@ -205,7 +204,7 @@ fn bodies_of_http2_with_and_without_trailers() {
 }
 
 #[test]
-fn who_enters_again_is_rewritten_once() {
+fn requeued_request_is_rewritten_once() {
     run(async {
         let all = shared().await;
         let _turn = all.turn.lock().await;
@@ -228,7 +227,7 @@ fn who_enters_again_is_rewritten_once() {
 }
 
 #[test]
-fn who_asks_for_what_no_rule_names_is_left_alone() {
+fn model_without_a_rule_is_not_rewritten() {
     run(async {
         let all = shared().await;
         let _turn = all.turn.lock().await;

@@ -1,16 +1,16 @@
-//! Nothing of a prompt, an answer, a credential or a private identity is in any log, whatever becomes of a request, and
-//! though everything of ours logs at debug.
+//! No log contains any part of a prompt, a response, a credential or a private identity, for any outcome of a request, with Penstock's
+//! log level at debug.
 
 use penstock_tests::gateway::{config, pool, slots};
 use penstock_tests::raw::{Raw, post};
-use penstock_tests::{Ask, Gateway, Upstream, run};
+use penstock_tests::{ClientRequest, Gateway, Upstream, run};
 use serde_json::json;
 
-/// A word that stands in everything that is secret, and nowhere else.
+/// A word that occurs in every secret and nowhere else.
 const SECRET: &str = "hush-hush";
 
-/// A request that is all secrets but for its model.
-fn secretive(model: &str) -> Ask {
+/// A request whose every part except the model is secret.
+fn secretive(model: &str) -> ClientRequest {
     let body = json!({
         "model": model,
         "user": format!("{SECRET}-user"),
@@ -18,7 +18,7 @@ fn secretive(model: &str) -> Ask {
         "messages": [{"role": "user", "content": format!("{SECRET} prompt")}],
         "metadata": {"session": format!("{SECRET}-session")},
     });
-    Ask::to(&format!("/v1/chat/completions?api_key={SECRET}-key"), body)
+    ClientRequest::to(&format!("/v1/chat/completions?api_key={SECRET}-key"), body)
         .header("authorization", &format!("Bearer {SECRET}-token"))
         .header("x-api-key", &format!("{SECRET}-key"))
         .header("cookie", &format!("session={SECRET}"))
@@ -27,7 +27,7 @@ fn secretive(model: &str) -> Ask {
 }
 
 #[test]
-fn no_log_tells_a_secret() {
+fn no_log_contains_a_secret() {
     run(async {
         let (server, shy) = (Upstream::scripted().await, Upstream::scripted().await);
         let folder = tempfile::tempdir().expect("a temporary folder");
@@ -46,7 +46,7 @@ fn no_log_tells_a_secret() {
         );
         let mut gateway = Gateway::with_log(&config(&head, &pools), "debug").await;
 
-        // One runs, one waits, one finds no room; the one that waits is overdue.
+        // One request runs, one waits until its ttl, one finds no room.
         let running = gateway.spawn(secretive("m"));
         let call = server.next().await;
         assert!(
@@ -60,7 +60,7 @@ fn no_log_tells_a_secret() {
         let refused = gateway.send(secretive("m")).await;
         assert_eq!(refused.status, 503, "{}", refused.text());
         assert_eq!(waiting.await.expect("answered").code(), "queue_timeout");
-        // An answer is as secret as its prompt, also one that is cut.
+        // A response is as secret as its prompt, even one that is cut.
         let events = call.stream();
         events.text(&format!("{SECRET} answer"));
         events.finish(3, 2);
@@ -71,7 +71,7 @@ fn no_log_tells_a_secret() {
         events.cut();
         cut.abort();
         gateway.stock("p", 0).await;
-        // Servers that refuse, reset and fail, and clients that leave.
+        // Servers that refuse, reset and fail, and clients that disconnect.
         let failing = gateway.spawn(secretive("shy"));
         shy.next().await.respond(500, &[], format!("{SECRET} trace"));
         assert_eq!(failing.await.expect("answered").status, 500);
@@ -79,7 +79,7 @@ fn no_log_tells_a_secret() {
         let mut call = server.next().await;
         held.abort();
         call.gone().await;
-        // Nobody's model, no JSON, too much of it, a broken head.
+        // An unknown model, a body that is not JSON, a body over the limit, a malformed head.
         assert_eq!(gateway.send(secretive("nobody's")).await.status, 404);
         for body in [
             format!("{{\"model\":\"m\",\"messages\":\"{SECRET}"),
@@ -104,7 +104,7 @@ fn no_log_tells_a_secret() {
         ))
         .await;
         assert_eq!(raw.answer().await.status, 400);
-        // Whoever may not change anything, and who may.
+        // A change without permission and one with permission.
         for token in [format!("{SECRET}-guess"), format!("{SECRET}-admin")] {
             let drain = format!("{}/drain?token={SECRET}", gateway.companion());
             let request = gateway.client().post(drain).bearer_auth(token);

@@ -1,8 +1,7 @@
-//! Who gets how much of the servers, measured there: bands by weight, classes by quantum, users by what they used, and
-//! a light tenant beside a greedy one.
+//! Shares of the servers, measured at the servers: bands by weight, classes by quantum, users by usage, and a light tenant beside a greedy
+//! one.
 //!
-//! What is measured is compared with the ideal after every dispatch, and may differ by no more than the bound of the
-//! discipline allows.
+//! After every dispatch the test compares the served amounts with the ideal ones; the difference may not exceed the discipline's bound.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -10,7 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use penstock_tests::gateway::{answer, config, pool, slots};
-use penstock_tests::{Ask, Gateway, Upstream, run};
+use penstock_tests::{ClientRequest, Gateway, Upstream, run};
 use tokio::sync::OnceCell;
 use tokio::task::JoinHandle;
 
@@ -65,36 +64,39 @@ async fn shared() -> &'static Fixture {
         .await
 }
 
-/// One of those that share.
+/// One of the parties that share the servers.
 struct Share {
     name: &'static str,
-    /// Its part of the whole, in any unit.
+    /// Its weight, in any unit.
     weight: f64,
     /// Prompt tokens of its requests, in turn.
     prompts: &'static [u64],
-    /// So many of them.
+    /// How many requests it sends.
     requests: usize,
 }
 
 impl Share {
-    /// A chat of exactly so many prompt tokens, four bytes each, that begins with its name.
-    fn ask(&self, pool: &str, number: usize) -> (Ask, u64) {
+    /// A chat request of exactly so many prompt tokens, four bytes each; its text begins with the party's name.
+    fn ask(&self, pool: &str, number: usize) -> (ClientRequest, u64) {
         let tokens = self.prompts[number % self.prompts.len()];
         let bytes = usize::try_from(4 * tokens).expect("a prompt fits");
         let text = format!("{:-<bytes$}", format!("{} {number} ", self.name));
         assert_eq!(text.len(), bytes, "a prompt is long enough for its name");
-        (Ask::chat(pool, &text).with("max_tokens", OUTPUT), tokens)
+        (
+            ClientRequest::chat(pool, &text).with("max_tokens", OUTPUT),
+            tokens,
+        )
     }
 }
 
-/// What was served of each.
+/// The amount served for each party.
 #[derive(Default)]
 struct Served {
     cost: BTreeMap<&'static str, f64>,
 }
 
 impl Served {
-    /// The largest distance between two of them, each divided by its weight.
+    /// The largest difference between two parties, each divided by its weight.
     fn gap(&self, shares: &[Share]) -> f64 {
         let normal = shares
             .iter()
@@ -106,24 +108,24 @@ impl Served {
     }
 }
 
-/// What the rule under test says.
+/// The rule under test.
 struct Rule<'a> {
     shares: &'a [Share],
-    /// Has a request count as one of the named share.
-    claim: fn(&'static str, Ask) -> Ask,
-    /// What so many prompt tokens and the output cost.
+    /// Makes a request belong to the named party.
+    claim: fn(&'static str, ClientRequest) -> ClientRequest,
+    /// The cost of a request with so many prompt tokens.
     cost: fn(u64) -> f64,
-    /// No two get further apart than this, each divided by its weight.
+    /// The largest allowed difference between two parties, each divided by its weight.
     bound: f64,
 }
 
-/// A prompt and the output, which weighs twice.
+/// The cost of a prompt and the output, which weighs twice.
 fn both(prompt: u64) -> f64 {
     (prompt + 2 * OUTPUT) as f64
 }
 
-/// Queues all requests behind one that runs, has `dispatches` of them served one by one, and holds the gap to the
-/// bound after each; then every share to its ideal, within what such a gap makes of it.
+/// Queues all requests behind a running one, has `dispatches` of them served one by one, and checks the gap after each against the
+/// bound; at the end checks every share against its ideal, within the difference that such a gap allows.
 async fn measured(gateway: &Gateway, server: &Upstream, pool: &str, rule: Rule<'_>, dispatches: usize) {
     let Rule {
         shares,
@@ -131,7 +133,7 @@ async fn measured(gateway: &Gateway, server: &Upstream, pool: &str, rule: Rule<'
         cost,
         bound,
     } = rule;
-    let held = gateway.spawn(Ask::chat(pool, "held").with("max_tokens", OUTPUT));
+    let held = gateway.spawn(ClientRequest::chat(pool, "held").with("max_tokens", OUTPUT));
     let call = server.next().await;
     let mut asked: Vec<JoinHandle<_>> = Vec::new();
     let most = shares.iter().map(|s| s.requests).max().unwrap_or_default();
@@ -168,7 +170,7 @@ async fn measured(gateway: &Gateway, server: &Upstream, pool: &str, rule: Rule<'
     );
     for share in shares {
         let ideal = all * share.weight / weights;
-        // All others ahead of it, or behind it, by the whole bound.
+        // Every other party ahead of it, or behind it, by the whole bound.
         let allowed = bound * share.weight * (weights - share.weight) / weights;
         let own = served.cost.get(share.name).copied().unwrap_or_default();
         println!(
@@ -200,7 +202,7 @@ async fn measured(gateway: &Gateway, server: &Upstream, pool: &str, rule: Rule<'
 fn weighted_bands_get_70_20_10() {
     run(async {
         let all = shared().await;
-        // With its output every request costs 1,000: a visit is 7, 2 or 1 of them.
+        // With its output every request costs 1,000, so a visit serves 7, 2 or 1 requests.
         let share = |name, weight, requests| Share {
             name,
             weight,
@@ -252,7 +254,7 @@ fn classes_get_their_quanta() {
 }
 
 #[test]
-fn three_users_get_the_same_by_weight() {
+fn three_users_get_usage_by_weight() {
     run(async {
         let all = shared().await;
         let rule = Rule {
@@ -278,7 +280,7 @@ fn three_users_get_the_same_by_weight() {
             ],
             claim: |name, ask| ask.header("x-penstock-user", name),
             cost: both,
-            // Who has used least goes: nobody gets further ahead of another than by a largest request of each.
+            // The least used flow goes first, so the difference is at most one largest request of each flow.
             bound: both(900) + both(500) / 2.0,
         };
         measured(&all.gateway, &all.usage, "usage", rule, 200).await;
@@ -290,8 +292,8 @@ fn a_light_tenant_gets_half_beside_a_greedy_one() {
     run(async {
         const SERVERS: usize = 3;
         const PLACES: u32 = 4;
-        /// Arrivals before the count begins, and those that are counted. The bound for 12 in flight is a gap of 26
-        /// requests, 13 more or less than a half: of so many that is less than 1 %.
+        /// Arrivals before the count begins, and counted arrivals. The bound for 12 in flight is a gap of 26 requests, 13 more or less
+        /// than a half, which is below 1 % of this number.
         const SKIPPED: usize = 100;
         const COUNTED: usize = 1_600;
         let servers = Upstream::streaming(SERVERS, Duration::from_millis(60), PLACES as usize).await;
@@ -308,7 +310,7 @@ fn a_light_tenant_gets_half_beside_a_greedy_one() {
                     gateway.url("/v1/chat/completions"),
                 );
                 clients.push(tokio::spawn(async move {
-                    let body = Ask::chat("m", tenant)
+                    let body = ClientRequest::chat("m", tenant)
                         .with("max_tokens", OUTPUT)
                         .streamed()
                         .body();

@@ -1,24 +1,24 @@
-//! SIGTERM: what waits is told at once, what runs may finish, and nothing is left behind.
+//! SIGTERM: waiting requests are answered at once, running ones may finish, and no process is left behind.
 
 use penstock_tests::gateway::{config, pool, slots};
 use penstock_tests::process::children;
-use penstock_tests::{Ask, Gateway, Upstream, run};
+use penstock_tests::{ClientRequest, Gateway, Upstream, run};
 
 #[test]
-fn queued_are_refused_running_finish_and_all_processes_end() {
+fn waiting_requests_are_rejected_running_ones_finish_and_all_processes_end() {
     run(ends_with_all_its_processes(""));
 }
 
-/// Envoy ends with its companion, so nothing that waits could be left to another one.
+/// Envoy ends with its companion, so no waiting request can be left to another companion.
 #[test]
-fn a_gateway_that_ends_hands_nothing_over() {
+fn up_treats_hand_over_like_reject() {
     run(ends_with_all_its_processes("shutdown: {queued: hand_over}\n"));
 }
 
 async fn ends_with_all_its_processes(head: &str) {
     let server = Upstream::scripted().await;
     let mut gateway = Gateway::start(&config(head, &[pool("p", "'*'", &[&server], &slots(1))])).await;
-    let ask = Ask::chat("m", "running").streamed().body();
+    let ask = ClientRequest::chat("m", "running").streamed().body();
     let opened = tokio::spawn(
         gateway
             .client()
@@ -31,7 +31,7 @@ async fn ends_with_all_its_processes(head: &str) {
     let mut running = opened.await.expect("no panic").expect("headers");
     assert!(running.chunk().await.expect("an event").is_some());
     let queued: Vec<_> = (0..3)
-        .map(|n| gateway.spawn(Ask::chat("m", &format!("queued {n}"))))
+        .map(|n| gateway.spawn(ClientRequest::chat("m", &format!("queued {n}"))))
         .collect();
     gateway.waiting("p", 3).await;
     let family = descendants(gateway.process.pid());
@@ -45,7 +45,7 @@ async fn ends_with_all_its_processes(head: &str) {
             .expect_error(503, "shutting_down", "shutting_down");
     }
     gateway
-        .send(Ask::chat("m", "new"))
+        .send(ClientRequest::chat("m", "new"))
         .await
         .expect_error(503, "shutting_down", "shutting_down");
     events.text("two");
@@ -102,7 +102,7 @@ fn descendants(pid: i32) -> Vec<i32> {
     found
 }
 
-/// Whether a process runs; one that only waits to be reaped doesn't.
+/// Whether a process runs; a zombie does not.
 fn running_process(pid: i32) -> bool {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     stat.rsplit_once(')')

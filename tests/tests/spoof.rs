@@ -1,15 +1,15 @@
-//! Who says what: what only the gateway may say, nobody else does, on any path; and what a client claims counts only
-//! from whom `identity.trust` names. `--nocapture` prints what was sent, from whom, and what happened.
+//! Forged headers: headers reserved for the gateway are removed from clients and servers on every path, and a client's claims count only
+//! if `identity.trust` covers the client. `--nocapture` prints each header, its sender and the effect.
 
 use std::time::Duration;
 
 use futures_util::{StreamExt, stream};
 use penstock_tests::gateway::{answer, config, pool, slots};
-use penstock_tests::{Ask, Call, Gateway, Upstream, run};
+use penstock_tests::{Call, ClientRequest, Gateway, Upstream, run};
 use serde_json::json;
 use tokio::task::JoinHandle;
 
-/// What a client might try; `{other}` is the address of a server that isn't its pool's.
+/// Headers that a client may try; `{other}` is the address of another pool's server.
 const CLAIMS: [(&str, &str); 8] = [
     ("x-penstock-route", "{other}"),
     ("x-gateway-destination-endpoint", "{other}"),
@@ -21,7 +21,7 @@ const CLAIMS: [(&str, &str); 8] = [
     ("x-penstock-tolerate", "AAAA"),
 ];
 
-/// What a server might answer.
+/// Headers that a server may send.
 const LIES: [(&str, &str); 5] = [
     ("x-penstock-outcome", "spoofed"),
     ("x-penstock-queue-ms", "spoofed"),
@@ -30,7 +30,7 @@ const LIES: [(&str, &str); 5] = [
     ("x-penstock-served-again", "spoofed"),
 ];
 
-/// What counts in a policy, but only from a trusted client; none of it reaches a server from anyone else.
+/// Headers that count only from a trusted client; from other clients they never reach a server.
 const PRIVILEGES: [&str; 6] = [
     "x-penstock-strict-priority",
     "x-penstock-priority-jump",
@@ -48,7 +48,7 @@ const TRUST: [(&str, bool); 4] = [
     ("none", false),
 ];
 
-/// Two servers of one pool with a slot each, one of a pool with classes, one of a pool that nobody asks for.
+/// Two servers of one pool with a slot each, one server of a pool with classes, one of a pool that receives no requests.
 struct Fixture {
     gateway: Gateway,
     first: Upstream,
@@ -91,24 +91,32 @@ impl Fixture {
         }
     }
 
-    /// Both slots of the pool, taken: what runs, and what is asked.
+    /// Takes both slots of the pool; returns the running calls and the clients' tasks.
     async fn fill(&self) -> ([Call; 2], Vec<JoinHandle<penstock_tests::Answer>>) {
         let asked = (0..2)
-            .map(|n| self.gateway.spawn(Ask::chat("own", &format!("held {n}"))))
+            .map(|n| {
+                self.gateway
+                    .spawn(ClientRequest::chat("own", &format!("held {n}")))
+            })
             .collect();
         ([self.first.next().await, self.second.next().await], asked)
     }
 
-    fn says(&self, what: &str, happened: &str) {
+    fn report(&self, what: &str, happened: &str) {
         println!("| {what} | trust {} | {happened} |", self.trust);
     }
 
-    /// Whoever claims this comes before an equal that came first.
+    /// A request with this claim goes before an equal, earlier one, if the claim counts.
     async fn precedes(&self, name: &str, value: &str, counts: bool) {
         let ([one, two], mut asked) = self.fill().await;
-        asked.push(self.gateway.spawn(Ask::chat("own", "plain").tenant("t")));
+        asked.push(
+            self.gateway
+                .spawn(ClientRequest::chat("own", "plain").tenant("t")),
+        );
         self.gateway.waiting("own", 1).await;
-        let claims = Ask::chat("own", "claims").tenant("t").header(name, value);
+        let claims = ClientRequest::chat("own", "claims")
+            .tenant("t")
+            .header(name, value);
         asked.push(self.gateway.spawn(claims));
         self.gateway.waiting("own", 2).await;
         one.answer();
@@ -128,7 +136,7 @@ impl Fixture {
         before.answer();
         after.answer();
         all_are_200(asked).await;
-        self.says(
+        self.report(
             &format!("`{name}: {value}`"),
             if counts {
                 "goes first"
@@ -138,7 +146,7 @@ impl Fixture {
         );
     }
 
-    /// Whoever names a server waits for it, though another has room.
+    /// A request that names a server waits for it, although another server has room.
     async fn waits_for(&self, name: &str) {
         let ([one, two], mut asked) = self.fill().await;
         one.answer();
@@ -146,7 +154,7 @@ impl Fixture {
         let second = self.second.address().to_string();
         asked.push(
             self.gateway
-                .spawn(Ask::chat("own", "claims").header(name, &second)),
+                .spawn(ClientRequest::chat("own", "claims").header(name, &second)),
         );
         let claims = if self.trusted {
             self.gateway.waiting("own", 1).await;
@@ -167,7 +175,7 @@ impl Fixture {
         } else {
             "ignored: goes to the server with room"
         };
-        self.says(&format!("`{name}`: a server that is full"), happened);
+        self.report(&format!("`{name}`: a server that is full"), happened);
     }
 
     fn has_no_privilege(&self, call: &Call) {
@@ -176,17 +184,17 @@ impl Fixture {
         }
     }
 
-    /// The class that a client asks for.
+    /// The class that a client asks for counts, if the client is trusted.
     async fn is_of_class(&self) {
-        let held = self.gateway.spawn(Ask::chat("classes", "held"));
+        let held = self.gateway.spawn(ClientRequest::chat("classes", "held"));
         let call = self.classes.next().await;
-        let asked = Ask::chat("classes", "claims").header("x-penstock-class", "small");
+        let asked = ClientRequest::chat("classes", "claims").header("x-penstock-class", "small");
         let asked = self.gateway.spawn(asked);
         self.gateway.waiting("classes", 1).await;
         let seen = self.gateway.pool("classes").await;
         let waiting = |name: &str| {
             let classes = seen["classes"].as_array().expect("classes");
-            let class = classes.iter().find(|it| it["name"] == name);
+            let class = classes.iter().find(|class| class["name"] == name);
             class.expect("a class")["waiting"].clone()
         };
         let class = if self.trusted { "small" } else { "large" };
@@ -196,13 +204,13 @@ impl Fixture {
         self.has_no_privilege(&call);
         call.answer();
         all_are_200(vec![held, asked]).await;
-        self.says("`x-penstock-class: small`", &format!("is of the class {class}"));
+        self.report("`x-penstock-class: small`", &format!("is of the class {class}"));
     }
 
-    /// The tenant that a client says it is; an address that it says it comes from is nobody's.
+    /// The tenant that a client claims counts; a forwarded address that it claims does not.
     async fn is_tenant(&self) {
         let ([one, two], mut asked) = self.fill().await;
-        let claims = Ask::chat("own", "claims")
+        let claims = ClientRequest::chat("own", "claims")
             .tenant("acme-corp")
             .header("x-forwarded-for", "10.0.0.1");
         asked.push(self.gateway.spawn(claims));
@@ -227,14 +235,14 @@ impl Fixture {
         } else {
             "its flow is one of its address's 64"
         };
-        self.says(
+        self.report(
             "`x-penstock-tenant: acme-corp`, `x-forwarded-for: 10.0.0.1`",
             happened,
         );
     }
 
-    /// What only the gateway says isn't heard from a client, and not from a server.
-    async fn only_the_gateway_says(&self, path: &str, queued: bool) {
+    /// Headers reserved for the gateway are removed from clients and servers.
+    async fn reserved_headers_are_removed(&self, path: &str, queued: bool) {
         let other = self.other.address().to_string();
         let (name, model) = if queued {
             ("queued", "own")
@@ -242,7 +250,7 @@ impl Fixture {
             ("passed through", "own")
         };
         let mut request = self.gateway.client().post(self.gateway.url(path));
-        // A pin or a subset without a server of the pool is a wish that can't be met, where it counts.
+        // Where it counts, a pin or a subset without an endpoint of the pool cannot be satisfied.
         let unmeetable = ["x-gateway-destination-endpoint-subset", "x-penstock-endpoint"];
         for (name, value) in CLAIMS {
             if !(queued && self.trusted && unmeetable.contains(&name)) {
@@ -273,9 +281,9 @@ impl Fixture {
                 .collect();
             assert_eq!(lists.len(), 1, "{path}: {lists:?}");
             assert!(
-                lists[0]
-                    .to_str()
-                    .is_ok_and(|list| list.split(',').any(|it| it == own) && !list.contains("envoy")),
+                lists[0].to_str().is_ok_and(
+                    |list| list.split(',').any(|address| address == own) && !list.contains("envoy")
+                ),
                 "{path}: {lists:?} without {own}"
             );
         }
@@ -294,17 +302,17 @@ impl Fixture {
             let served = answer.header("x-gateway-destination-endpoint-served");
             assert_eq!(served, own, "{path}");
         }
-        self.says(
+        self.report(
             &format!("endpoint, pool, re-queue token, {name} ({path})"),
             "removed; none reaches a server, and it goes where the gateway says",
         );
     }
 
-    /// A request that is refused says nothing of what it claimed, and reaches nobody.
-    async fn refused_in_silence(&self) {
+    /// A rejected request reaches no server, and its response repeats none of its claims.
+    async fn rejection_repeats_no_claims(&self) {
         let other = self.other.address().to_string();
         let before = self.reached();
-        let mut ask = Ask::to("/v1/chat/completions", json!({"messages": []}));
+        let mut ask = ClientRequest::to("/v1/chat/completions", json!({"messages": []}));
         for (name, value) in CLAIMS {
             ask = ask.header(name, &value.replace("{other}", &other));
         }
@@ -316,7 +324,7 @@ impl Fixture {
         let all = format!("{:?}{}", answer.headers, answer.text());
         assert!(!all.contains(&other) && !all.contains("AAAA"), "{all}");
         assert_eq!(self.reached(), before);
-        self.says(
+        self.report(
             "the same and an outcome, on a request that is refused",
             "400, no server is reached",
         );
@@ -329,12 +337,12 @@ impl Fixture {
             .sum()
     }
 
-    /// A pin or a subset that names no server of the pool.
+    /// A pin or a subset without an endpoint of the pool.
     async fn names_no_server(&self, name: &str) {
         let stranger = self.other.address().to_string();
         let asked = self
             .gateway
-            .spawn(Ask::chat("own", "claims").header(name, &stranger));
+            .spawn(ClientRequest::chat("own", "claims").header(name, &stranger));
         if self.trusted {
             let answer = asked.await.expect("answered");
             answer.expect_error(503, "no_endpoints", "no_endpoints");
@@ -350,7 +358,7 @@ impl Fixture {
             self.other.arrived().await.is_none(),
             "{name} reached another pool's server"
         );
-        self.says(
+        self.report(
             &format!("`{name}`: a server of another pool"),
             if self.trusted {
                 "503 no_endpoints at once"
@@ -371,12 +379,12 @@ async fn all_are_200(asked: Vec<JoinHandle<penstock_tests::Answer>>) {
 async fn judge(trust: &'static str, trusted: bool) {
     let fixture = Fixture::start(trust, trusted).await;
     for path in ["/v1/chat/completions", "/v1/messages", "/v1/embeddings"] {
-        fixture.only_the_gateway_says(path, true).await;
+        fixture.reserved_headers_are_removed(path, true).await;
     }
     for path in ["/v1/models", "/tokenize"] {
-        fixture.only_the_gateway_says(path, false).await;
+        fixture.reserved_headers_are_removed(path, false).await;
     }
-    fixture.refused_in_silence().await;
+    fixture.rejection_repeats_no_claims().await;
     fixture.precedes("x-penstock-priority", "critical", trusted).await;
     fixture.precedes("x-penstock-strict-priority", "9", trusted).await;
     fixture
@@ -398,13 +406,13 @@ async fn judge(trust: &'static str, trusted: bool) {
     assert_eq!(lowered > 0.0, !trusted, "{lowered} lowered under trust {trust}");
 }
 
-/// Anyone may say that it matters less.
+/// Every client may lower its priority.
 async fn lowers(fixture: &Fixture) {
     let ([one, two], mut asked) = fixture.fill().await;
-    let claims = Ask::chat("own", "claims").priority("sheddable");
+    let claims = ClientRequest::chat("own", "claims").priority("sheddable");
     asked.push(fixture.gateway.spawn(claims));
     fixture.gateway.waiting("own", 1).await;
-    asked.push(fixture.gateway.spawn(Ask::chat("own", "plain")));
+    asked.push(fixture.gateway.spawn(ClientRequest::chat("own", "plain")));
     fixture.gateway.waiting("own", 2).await;
     one.answer();
     let before = fixture.first.next().await;
@@ -417,37 +425,37 @@ async fn lowers(fixture: &Fixture) {
 }
 
 #[test]
-fn claims_count_from_everybody_by_default() {
+fn claims_of_every_client_count_by_default() {
     run(judge(TRUST[0].0, TRUST[0].1));
 }
 
 #[test]
-fn claims_count_from_the_networks_that_are_named() {
+fn claims_of_clients_in_listed_networks_count() {
     run(judge(TRUST[1].0, TRUST[1].1));
 }
 
 #[test]
-fn claims_from_elsewhere_are_ignored_and_never_reach_a_server() {
+fn claims_of_clients_outside_listed_networks_are_removed() {
     run(judge(TRUST[2].0, TRUST[2].1));
 }
 
 #[test]
-fn nobodys_claims_count_where_nobody_is_trusted() {
+fn no_claims_count_with_trust_none() {
     run(judge(TRUST[3].0, TRUST[3].1));
 }
 
 #[test]
-fn five_thousand_names_of_one_client_are_64_flows() {
+fn five_thousand_identities_of_one_untrusted_client_are_64_flows() {
     run(async {
         let server = Upstream::serving(Duration::ZERO).await;
         let pools = [pool("p", "'*'", &[&server], "")];
         let gateway = Gateway::start(&config("identity: {trust: none}\n", &pools)).await;
         let mut names: Vec<String> = (0..5_000).map(|n| format!("tenant-{n}")).collect();
-        // One as long as Envoy lets in.
+        // An identity of the greatest length that Envoy accepts.
         names.push("n".repeat(50_000));
         let asked = names
             .iter()
-            .map(|name| gateway.send(Ask::chat("m", "x").tenant(name)));
+            .map(|name| gateway.send(ClientRequest::chat("m", "x").tenant(name)));
         let answers: Vec<_> = stream::iter(asked).buffer_unordered(32).collect().await;
         assert!(answers.iter().all(|answer| answer.status == 200));
         let seen = gateway.pool("p").await;

@@ -1,8 +1,8 @@
-//! One span a request, through a real Envoy to a collector: from its arrival to its end, a child of the client's.
+//! One span per request, from its arrival to its end, as a child of the client's span, through a real Envoy to a collector.
 
 use penstock_tests::collector::{Collector, Span};
 use penstock_tests::gateway::{config, pool, slots};
-use penstock_tests::{Ask, Gateway, Upstream, run};
+use penstock_tests::{ClientRequest, Gateway, Upstream, run};
 
 const TRACE: &str = "0af7651916cd43dd8448eb211c80319c";
 const PARENT: &str = "b7ad6b7169203331";
@@ -18,10 +18,14 @@ async fn gateway(collector: &Collector, head: &str, server: &Upstream) -> Gatewa
     Gateway::with_environment(&document, &environment).await
 }
 
-fn of<'a>(spans: &'a [Span], id: &str) -> &'a Span {
+fn span_of<'a>(spans: &'a [Span], id: &str) -> &'a Span {
     let found: Vec<&Span> = spans
         .iter()
-        .filter(|span| span.says.get("penstock.request_id").is_some_and(|it| it == id))
+        .filter(|span| {
+            span.attributes
+                .get("penstock.request_id")
+                .is_some_and(|value| value == id)
+        })
         .collect();
     let [span] = found[..] else {
         panic!("{} spans of {id}: {spans:?}", found.len());
@@ -29,8 +33,10 @@ fn of<'a>(spans: &'a [Span], id: &str) -> &'a Span {
     span
 }
 
-fn ask(id: &str, tenant: &str) -> Ask {
-    Ask::chat("m", "hello").tenant(tenant).header("x-request-id", id)
+fn ask(id: &str, tenant: &str) -> ClientRequest {
+    ClientRequest::chat("m", "hello")
+        .tenant(tenant)
+        .header("x-request-id", id)
 }
 
 fn parent(sampled: &str) -> String {
@@ -38,7 +44,7 @@ fn parent(sampled: &str) -> String {
 }
 
 #[test]
-fn a_request_is_one_span_from_its_arrival_to_its_end() {
+fn request_is_one_span_from_its_arrival_to_its_end() {
     run(async {
         let (collector, server) = (Collector::start().await, Upstream::scripted().await);
         let gateway = gateway(&collector, "", &server).await;
@@ -65,7 +71,7 @@ fn a_request_is_one_span_from_its_arrival_to_its_end() {
         let served = async {
             let events = server.next().await.stream();
             gateway.waiting("p", 2).await;
-            // beta may have one waiting.
+            // beta may have one waiting request.
             let answer = gateway
                 .send(refused.header("x-penstock-priority", "critical"))
                 .await;
@@ -82,12 +88,12 @@ fn a_request_is_one_span_from_its_arrival_to_its_end() {
         assert_eq!(answer.status, 200);
 
         let spans = collector.spans(4).await;
-        let first = of(&spans, "first");
+        let first = span_of(&spans, "first");
         assert_eq!(
             (&*first.name, &*first.trace_id, &*first.parent),
             ("penstock.request", TRACE, PARENT)
         );
-        let says = |span: &Span, key: &str| span.says.get(key).cloned().unwrap_or_default();
+        let says = |span: &Span, key: &str| span.attributes.get(key).cloned().unwrap_or_default();
         for (key, value) in [
             ("penstock.pool", "p"),
             ("penstock.model", "m"),
@@ -111,7 +117,7 @@ fn a_request_is_one_span_from_its_arrival_to_its_end() {
         };
         assert_eq!(names(first), ["queued", "granted", "first_byte"]);
 
-        let second = of(&spans, "second");
+        let second = span_of(&spans, "second");
         assert_eq!(says(second, "penstock.band"), "critical");
         assert_eq!(says(second, "penstock.outcome"), "dispatched");
         let (start, end) = second.times;
@@ -123,10 +129,10 @@ fn a_request_is_one_span_from_its_arrival_to_its_end() {
             "{second:?}"
         );
 
-        let refused = of(&spans, "refused");
+        let refused = span_of(&spans, "refused");
         assert_eq!(says(refused, "penstock.code"), "flow_capacity");
         assert_eq!(names(refused), ["queued"]);
-        let malformed = of(&spans, "malformed");
+        let malformed = span_of(&spans, "malformed");
         assert_ne!(malformed.trace_id, TRACE);
         assert_eq!(malformed.parent, "");
         assert!(
@@ -139,12 +145,12 @@ fn a_request_is_one_span_from_its_arrival_to_its_end() {
 }
 
 #[test]
-fn nobody_waits_for_a_collector_and_what_it_does_not_take_is_counted() {
+fn refusing_collector_delays_no_request_and_lost_spans_are_counted() {
     run(async {
         let (collector, server) = (Collector::start().await, Upstream::scripted().await);
         collector.refuse(true);
         let gateway = gateway(&collector, "identity: {fairness_id: [{body: user}]}\n", &server).await;
-        let private = Ask::chat("m", "hello").with("user", "secret-person");
+        let private = ClientRequest::chat("m", "hello").with("user", "secret-person");
         let (answer, ()) = tokio::join!(gateway.send(private), async {
             server.next().await.answer();
         });
@@ -162,13 +168,13 @@ fn nobody_waits_for_a_collector_and_what_it_does_not_take_is_counted() {
         })
         .await;
         collector.refuse(false);
-        let private = Ask::chat("m", "hello").with("user", "secret-person");
+        let private = ClientRequest::chat("m", "hello").with("user", "secret-person");
         let (answer, ()) = tokio::join!(gateway.send(private), async {
             server.next().await.answer();
         });
         assert_eq!(answer.status, 200);
         let spans = collector.spans(1).await;
-        assert_eq!(spans[0].says["penstock.flow"], "other");
+        assert_eq!(spans[0].attributes["penstock.flow"], "other");
         assert!(!format!("{spans:?}").contains("secret-person"));
     });
 }

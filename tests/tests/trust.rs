@@ -1,4 +1,4 @@
-//! Who is let in: certificates on gRPC, sockets of one user, names and tokens on the HTTP side.
+//! Access control: certificates on gRPC, unix sockets of one user, host names and tokens on the HTTP side.
 
 use std::io::ErrorKind;
 use std::net::SocketAddr;
@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use penstock_tests::gateway::{LISTEN_BUT_GRPC, config, pool, slots};
-use penstock_tests::{Ask, Gateway, Process, Upstream, binary, run, until};
+use penstock_tests::{ClientRequest, Gateway, Process, Upstream, binary, run, until};
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair};
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -20,7 +20,7 @@ use tokio_rustls::rustls::{ClientConfig, RootCertStore};
 
 const TOKEN: &str = "a-secret-of-the-test";
 
-/// An authority, and a certificate of it, as files.
+/// A certificate authority, and a certificate that it issued, as files.
 struct Certificates {
     cert: PathBuf,
     key: PathBuf,
@@ -31,7 +31,7 @@ impl Certificates {
     fn new(folder: &Path, name: &str) -> Self {
         let mut authority = CertificateParams::new(Vec::new()).expect("parameters");
         authority.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-        // Named like its authority, a certificate would pass for one that signed itself.
+        // A certificate with its authority's name would look self-signed.
         let named = format!("authority of {name}");
         authority.distinguished_name.push(DnType::CommonName, named);
         let authority = CertifiedIssuer::self_signed(authority, KeyPair::generate().expect("a key"))
@@ -61,7 +61,7 @@ impl Certificates {
         )
     }
 
-    /// A client that trusts this authority, and shows what `shown` has.
+    /// A client that trusts this authority and presents the certificate of `shown`.
     fn client(&self, shown: Option<&Self>) -> TlsConnector {
         let mut roots = RootCertStore::empty();
         roots
@@ -82,9 +82,9 @@ impl Certificates {
     }
 }
 
-/// Begins HTTP/2: the server's first frame, or why there is none.
-async fn greeted(client: TlsConnector, at: SocketAddr) -> std::io::Result<[u8; 9]> {
-    let plain = tokio::net::TcpStream::connect(at).await?;
+/// Starts HTTP/2 and returns the server's first frame.
+async fn greeted(client: TlsConnector, address: SocketAddr) -> std::io::Result<[u8; 9]> {
+    let plain = tokio::net::TcpStream::connect(address).await?;
     let name = ServerName::try_from("localhost").expect("a name");
     let mut stream = client.connect(name, plain).await?;
     stream.write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n").await?;
@@ -95,12 +95,12 @@ async fn greeted(client: TlsConnector, at: SocketAddr) -> std::io::Result<[u8; 9
     Ok(frame)
 }
 
-/// Where the companion of a gateway serves gRPC: `up` tells it on its command line.
+/// The gRPC address of a gateway's companion, from its command line.
 async fn grpc(gateway: &Gateway) -> SocketAddr {
     until("a companion with an address", || async {
         let children = gateway.process.children();
         let found = children.iter().find_map(|(_, command)| {
-            let mut words = command.split_whitespace().skip_while(|it| *it != "--grpc");
+            let mut words = command.split_whitespace().skip_while(|word| *word != "--grpc");
             words.nth(1)?.parse().ok()
         });
         found.ok_or_else(|| format!("{children:?}"))
@@ -115,16 +115,18 @@ fn only_a_certificate_of_the_authority_opens_a_session() {
         let ours = Certificates::new(folder.path(), "ours");
         let others = Certificates::new(folder.path(), "others");
         let server = Upstream::serving(Duration::ZERO).await;
-        // Envoy's own session needs the certificate as well: without it the gateway wouldn't become ready.
+        // Envoy's session needs the certificate as well; without it the gateway would not become ready.
         let gateway = Gateway::start(&config(&ours.configured(), &[pool("p", "'*'", &[&server], "")])).await;
-        assert_eq!(gateway.send(Ask::chat("m", "x")).await.status, 200);
+        assert_eq!(gateway.send(ClientRequest::chat("m", "x")).await.status, 200);
 
-        let at = grpc(&gateway).await;
-        let frame = greeted(ours.client(Some(&ours)), at).await.expect("let in");
+        let address = grpc(&gateway).await;
+        let frame = greeted(ours.client(Some(&ours)), address).await.expect("let in");
         assert_eq!(frame[3], 4, "SETTINGS: {frame:?}");
         for shown in [None, Some(&others)] {
-            let refused = greeted(ours.client(shown), at).await.expect_err("not let in");
-            // The alert, or a connection that is gone before it was read.
+            let refused = greeted(ours.client(shown), address)
+                .await
+                .expect_err("not let in");
+            // The alert, or a connection that closed before the client read it.
             let kinds = [
                 ErrorKind::InvalidData,
                 ErrorKind::ConnectionReset,
@@ -136,7 +138,7 @@ fn only_a_certificate_of_the_authority_opens_a_session() {
                 "refused for its certificate: {refused:?}"
             );
         }
-        let mut plain = tokio::net::TcpStream::connect(at).await.expect("open");
+        let mut plain = tokio::net::TcpStream::connect(address).await.expect("open");
         plain
             .write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n")
             .await
@@ -148,7 +150,7 @@ fn only_a_certificate_of_the_authority_opens_a_session() {
 }
 
 #[test]
-fn certificates_that_cannot_be_used_are_named() {
+fn unusable_certificates_are_named() {
     run(async {
         let folder = tempfile::tempdir().expect("a folder");
         let (ours, others) = (
@@ -189,7 +191,7 @@ fn certificates_that_cannot_be_used_are_named() {
     });
 }
 
-/// `penstock serve`, which is expected not to.
+/// Runs `penstock serve`, which is expected to fail.
 async fn serve(file: &Path) -> (Option<i32>, String) {
     serve_with(file, &[]).await
 }
@@ -206,7 +208,7 @@ async fn serve_with(file: &Path, flags: &[&str]) -> (Option<i32>, String) {
 }
 
 #[test]
-fn what_others_would_reach_is_refused_with_its_line() {
+fn unprotected_address_off_loopback_is_rejected_with_its_line() {
     run(async {
         let folder = tempfile::tempdir().expect("a folder");
         let file = folder.path().join("penstock.yaml");
@@ -242,7 +244,7 @@ fn what_others_would_reach_is_refused_with_its_line() {
 }
 
 #[test]
-fn envoy_finds_the_companion_on_a_socket_of_this_user_alone() {
+fn envoy_reaches_the_companion_on_a_private_unix_socket() {
     run(async {
         let folder = tempfile::tempdir().expect("a folder");
         let socket = folder.path().join("grpc.sock");
@@ -253,13 +255,13 @@ fn envoy_finds_the_companion_on_a_socket_of_this_user_alone() {
             pool("p", "'*'", &[&server], "  companion_down: {hold: 30s}\n")
         );
         let gateway = Gateway::start(&text).await;
-        assert_eq!(gateway.send(Ask::chat("m", "x")).await.status, 200);
+        assert_eq!(gateway.send(ClientRequest::chat("m", "x")).await.status, 200);
         let mode = std::fs::metadata(&socket).expect("there").permissions().mode();
         assert_eq!(mode & 0o777, 0o600);
-        // A companion that was killed leaves its socket behind, and the next one takes its place.
+        // A killed companion leaves its socket behind; the next one replaces it.
         let first = gateway.child(" serve ").await;
         penstock_tests::process::send(first, libc::SIGKILL);
-        assert_eq!(gateway.send(Ask::chat("m", "x")).await.status, 200);
+        assert_eq!(gateway.send(ClientRequest::chat("m", "x")).await.status, 200);
         gateway.ready().await;
         let second = gateway.child(" serve ").await;
         assert_ne!(first, second);
@@ -267,7 +269,7 @@ fn envoy_finds_the_companion_on_a_socket_of_this_user_alone() {
 }
 
 #[test]
-fn the_pages_are_served_on_a_socket_too() {
+fn pages_are_served_on_a_unix_socket() {
     run(async {
         let folder = tempfile::tempdir().expect("a folder");
         let socket = folder.path().join("http.sock");
@@ -296,7 +298,7 @@ fn the_pages_are_served_on_a_socket_too() {
         .await;
         let mode = std::fs::metadata(&socket).expect("there").permissions().mode();
         assert_eq!(mode & 0o777, 0o600);
-        // Who may open it is of this machine, and needs no token where there is none.
+        // Only processes of this machine can open the socket, so changes need no token if none is configured.
         let drained = client
             .post("http://localhost/drain")
             .json(&json!({}))
@@ -323,7 +325,7 @@ async fn guarded(folder: &Path, servers: &[&Upstream]) -> Gateway {
 }
 
 #[test]
-fn draining_takes_the_token_and_is_taken_back() {
+fn drain_needs_the_token_and_can_be_undone() {
     run(async {
         let folder = tempfile::tempdir().expect("a folder");
         let server = Upstream::serving(Duration::ZERO).await;
@@ -354,30 +356,30 @@ fn draining_takes_the_token_and_is_taken_back() {
             let answer = post(authorization, kind, host, body).await.expect("answered");
             assert_eq!(answer.status(), status, "{authorization} {kind} {host} {body}");
         }
-        assert_eq!(gateway.send(Ask::chat("m", "x")).await.status, 200);
+        assert_eq!(gateway.send(ClientRequest::chat("m", "x")).await.status, 200);
 
         let drained = post(&bearer, "application/json; charset=utf-8", "penstock.example", "").await;
         let drained: Value = drained.expect("answered").json().await.expect("JSON");
         assert_eq!(drained, json!({"draining": true}));
         gateway
-            .send(Ask::chat("m", "x"))
+            .send(ClientRequest::chat("m", "x"))
             .await
             .expect_error(503, "shutting_down", "shutting_down");
-        let ready = gateway.look("/readyz").await.expect("answered");
+        let ready = gateway.get("/readyz").await.expect("answered");
         assert_eq!(ready.status, 503, "{}", ready.text());
 
         let back = post(&bearer, json, own, "{\"off\": true}")
             .await
             .expect("answered");
         assert_eq!(back.status(), 200);
-        assert_eq!(gateway.send(Ask::chat("m", "x")).await.status, 200);
+        assert_eq!(gateway.send(ClientRequest::chat("m", "x")).await.status, 200);
         gateway.ready().await;
         assert!(!gateway.process.log().contains(TOKEN), "the token is in the log");
     });
 }
 
 #[test]
-fn pages_are_ours_under_our_names_alone() {
+fn pages_are_served_only_under_known_host_names() {
     run(async {
         let folder = tempfile::tempdir().expect("a folder");
         let server = Upstream::serving(Duration::ZERO).await;
@@ -400,13 +402,13 @@ fn pages_are_ours_under_our_names_alone() {
 }
 
 #[test]
-fn identities_from_bodies_are_shown_to_who_has_the_token() {
+fn identities_from_bodies_are_shown_only_with_the_token() {
     run(async {
         let folder = tempfile::tempdir().expect("a folder");
         let server = Upstream::scripted().await;
         let gateway = guarded(folder.path(), &[&server]).await;
         let private = "person-4711";
-        let asked = gateway.spawn(Ask::chat("m", "x").with("user", private));
+        let asked = gateway.spawn(ClientRequest::chat("m", "x").with("user", private));
         let call = server.next().await;
         gateway.stock("p", 1).await;
         let look = |authorization: String| async {
@@ -421,7 +423,7 @@ fn identities_from_bodies_are_shown_to_who_has_the_token() {
         }
         let flows = look(format!("Bearer {TOKEN}")).await;
         assert!(flows.contains(private), "{flows}");
-        let metrics = gateway.look("/metrics").await.expect("answered").text();
+        let metrics = gateway.get("/metrics").await.expect("answered").text();
         assert!(!metrics.contains(private), "{metrics}");
         call.answer();
         assert_eq!(asked.await.expect("answered").status, 200);
@@ -434,13 +436,13 @@ fn identities_from_bodies_are_shown_to_who_has_the_token() {
 }
 
 #[test]
-fn who_is_not_trusted_gets_no_more_than_the_default_and_it_is_counted() {
+fn untrusted_priority_is_lowered_to_default_and_counted() {
     run(async {
         for (trust, band, lowered) in [("none", "default", 1), ("[127.0.0.0/8]", "critical", 0)] {
             let server = Upstream::scripted().await;
             let head = format!("identity: {{trust: {trust}}}\n");
             let gateway = Gateway::start(&config(&head, &[pool("p", "'*'", &[&server], &slots(1))])).await;
-            let page = gateway.look("/metrics").await.expect("answered").text();
+            let page = gateway.get("/metrics").await.expect("answered").text();
             for name in [
                 "requeues_total",
                 "priority_lowered_total",
@@ -456,7 +458,7 @@ fn who_is_not_trusted_gets_no_more_than_the_default_and_it_is_counted() {
                     "{name}:\n{page}"
                 );
             }
-            let ask = Ask::chat("m", "x").header("x-penstock-priority", "critical");
+            let ask = ClientRequest::chat("m", "x").header("x-penstock-priority", "critical");
             let asked = gateway.spawn(ask);
             let call = server.next().await;
             gateway.stock("p", 1).await;

@@ -1,9 +1,9 @@
-//! Windows of usage that outlive their companion, in a file and in a redis, and are shared by companions in the latter.
+//! Usage windows that survive a companion, in a file and in Redis; companions that use the same Redis share them.
 
 use std::path::Path;
 
 use penstock_tests::gateway::{pool, slots};
-use penstock_tests::{Companion, Crowd, Envoy, Redis, Upstream, run, until};
+use penstock_tests::{ClientGroup, Companion, Envoy, Redis, Upstream, run, until};
 use serde_json::json;
 
 /// Longer than any test here keeps the companion away.
@@ -18,7 +18,7 @@ fn redis(url: &str) -> String {
     format!("{{redis: '{url}'}}")
 }
 
-/// One pool, of whose server one request at a time is made; who used least of late goes first.
+/// One pool with one request at a time and the discipline `usage`.
 fn pools(server: &Upstream, store: &str) -> Vec<String> {
     let keys = format!(
         "{}{HOLD}  arbitration: {{flows: {{discipline: usage}}}}\n  usage: {{window: 10m, store: {store}}}\n",
@@ -32,7 +32,7 @@ struct Scene {
     companion: Companion,
     _envoy: Envoy,
     server: Upstream,
-    crowd: Crowd,
+    crowd: ClientGroup,
 }
 
 impl Scene {
@@ -40,7 +40,7 @@ impl Scene {
         let server = Upstream::scripted().await;
         let companion = Companion::start("", &pools(&server, store)).await;
         let envoy = Envoy::start(&companion, "envoy").await;
-        let mut crowd = Crowd::default();
+        let mut crowd = ClientGroup::default();
         crowd.join(&envoy, 1).await;
         Self {
             companion,
@@ -50,7 +50,7 @@ impl Scene {
         }
     }
 
-    /// A tenant is served so many tokens.
+    /// Serves a request of `tokens` tokens for the tenant.
     async fn serve(&mut self, tenant: &str, tokens: u64) {
         self.crowd.ask(0, "p", tenant, tenant).await;
         self.server.next().await.answer_with(tokens, 0);
@@ -58,7 +58,7 @@ impl Scene {
         self.companion.stock("p", 0).await;
     }
 
-    /// Two tenants ask, in this order, while a third is served; who goes first.
+    /// Two tenants send a request, in this order, while a third is served; returns the tenant that goes first.
     async fn first_of(&mut self, tenants: [&str; 2]) -> String {
         self.crowd.ask(0, "p", "third", "third").await;
         let third = self.server.next().await;
@@ -77,7 +77,7 @@ impl Scene {
         name
     }
 
-    /// Waits until so much is in the windows.
+    /// Waits until the windows hold so many tokens.
     async fn window(&self, tokens: f64) {
         until(&format!("{tokens} tokens in the windows"), || async {
             let metrics = self.companion.metrics().await;
@@ -95,7 +95,7 @@ impl Scene {
         self.companion.metrics().await.sum(name, &[("pool", "p")])
     }
 
-    /// Waits until this is at least so much.
+    /// Waits until the metric is at least `value`.
     async fn reaches(&self, name: &str, value: f64) {
         until(&format!("{name} {value}"), || async {
             let found = self.gauge(name).await;
@@ -109,14 +109,14 @@ impl Scene {
     }
 }
 
-/// Served much by one companion, served little by the next: the heavy one goes last, however the first one ended.
+/// A tenant served much by the first companion goes last at the next companion, however the first one ended.
 async fn outlives(store: &str) {
     let mut scene = Scene::set(store).await;
     scene.serve("heavy", 5_000).await;
-    // Nothing is waited for: what wasn't written is written at the end.
+    // No wait for the write: the companion writes the rest when it ends.
     scene.companion.signal(libc::SIGTERM);
     assert!(scene.companion.exit().await.success());
-    scene.companion.again().await;
+    scene.companion.restart().await;
     scene.window(5_000.0).await;
     scene.serve("light", 100).await;
     assert_eq!(scene.first_of(["heavy", "light"]).await, "light");
@@ -125,13 +125,13 @@ async fn outlives(store: &str) {
     let written = scene.gauge("penstock_store_writes_total").await;
     scene.reaches("penstock_store_writes_total", written + 1.0).await;
     scene.companion.kill().await;
-    scene.companion.again().await;
+    scene.companion.restart().await;
     scene.window(25_000.0).await;
     assert_eq!(scene.first_of(["light", "heavy"]).await, "heavy");
 }
 
 #[test]
-fn a_file_keeps_them_for_the_next_companion() {
+fn file_keeps_windows_for_the_next_companion() {
     run(async {
         let folder = tempfile::tempdir().expect("a folder");
         outlives(&redb(&folder.path().join("kept.redb"))).await;
@@ -139,7 +139,7 @@ fn a_file_keeps_them_for_the_next_companion() {
 }
 
 #[test]
-fn a_redis_keeps_them_for_the_next_companion() {
+fn redis_keeps_windows_for_the_next_companion() {
     run(async {
         let redis = Redis::start().await;
         outlives(&self::redis(&redis.url())).await;
@@ -147,7 +147,7 @@ fn a_redis_keeps_them_for_the_next_companion() {
 }
 
 #[test]
-fn what_one_companion_settles_counts_at_the_others_of_its_redis() {
+fn usage_settled_by_one_companion_counts_at_all_companions_of_a_redis() {
     run(async {
         let redis = Redis::start().await;
         let store = self::redis(&redis.url());
@@ -166,7 +166,7 @@ fn what_one_companion_settles_counts_at_the_others_of_its_redis() {
 }
 
 #[test]
-fn a_redis_that_comes_late_is_used_from_then_on() {
+fn redis_that_starts_late_is_used_from_then_on() {
     run(async {
         let mut redis = Redis::absent(Some(PASSWORD)).await;
         let mut scene = Scene::set(&self::redis(&redis.url())).await;
@@ -181,11 +181,11 @@ fn a_redis_that_comes_late_is_used_from_then_on() {
             if said == 1 { Ok(()) } else { Err(log) }
         })
         .await;
-        redis.again().await;
+        redis.restart().await;
         scene.reaches("penstock_store_up", 1.0).await;
         scene.reaches("penstock_store_writes_total", 1.0).await;
         scene.companion.kill().await;
-        scene.companion.again().await;
+        scene.companion.restart().await;
         scene.window(5_000.0).await;
         scene.serve("light", 100).await;
         assert_eq!(scene.first_of(["heavy", "light"]).await, "light");
@@ -193,14 +193,14 @@ fn a_redis_that_comes_late_is_used_from_then_on() {
 }
 
 #[test]
-fn a_redis_that_dies_and_comes_back_under_load_is_noticed_by_no_client() {
+fn redis_restart_under_load_affects_no_client() {
     run(async {
         let mut redis = Redis::start().await;
         let servers = Upstream::several(1, std::time::Duration::from_millis(2), 1).await;
         let store = self::redis(&redis.url());
         let companion = Companion::start("", &pools(&servers[0], &store)).await;
         let envoy = Envoy::start(&companion, "envoy").await;
-        let mut crowd = Crowd::default();
+        let mut crowd = ClientGroup::default();
         crowd.join(&envoy, 2).await;
         for round in 0..3 {
             for number in 0..100 {
@@ -211,7 +211,7 @@ fn a_redis_that_dies_and_comes_back_under_load_is_noticed_by_no_client() {
             }
             match round {
                 0 => redis.kill().await,
-                1 => redis.again().await,
+                1 => redis.restart().await,
                 _ => {}
             }
         }
@@ -230,18 +230,18 @@ fn a_redis_that_dies_and_comes_back_under_load_is_noticed_by_no_client() {
 }
 
 #[test]
-fn a_password_is_on_no_page_and_in_no_log() {
+fn redis_password_is_on_no_page_and_in_no_log() {
     run(async {
         let mut redis = Redis::absent(Some(PASSWORD)).await;
-        redis.again().await;
+        redis.restart().await;
         let mut scene = Scene::set(&self::redis(&redis.url())).await;
         scene.reaches("penstock_store_up", 1.0).await;
-        let shown = scene.companion.look("/config").await.expect("a page");
+        let shown = scene.companion.get("/config").await.expect("a page");
         let mut document = shown.json();
         let url = document["pools"][0]["usage"]["store"]["redis"].clone();
         assert_eq!(url, redis.url().replace(PASSWORD, "***"));
 
-        // What is shown may be said again; what isn't the same says that it isn't.
+        // The masked URL may be sent back; a masked URL of another server is rejected.
         document["startup_wait"] = json!("3s");
         let json = [("content-type", "application/json")];
         let answer = scene
@@ -263,10 +263,10 @@ fn a_password_is_on_no_page_and_in_no_log() {
         scene.reaches("penstock_store_writes_total", 1.0).await;
 
         for page in ["/config", "/status", "/metrics"] {
-            let text = scene.companion.look(page).await.expect("a page").text();
+            let text = scene.companion.get(page).await.expect("a page").text();
             assert!(!text.contains(PASSWORD), "{page}: {text}");
         }
-        // A server that lets nobody in says so in its own words.
+        // The server's own message explains a rejected login.
         let wrong = redis.url().replace(PASSWORD, "wrong-password");
         let patch = json!({"pools": {"p": {"usage": {"store": {"redis": wrong}}}}}).to_string();
         let answer = scene.companion.change("PATCH", "/config", &json, &patch).await;

@@ -1,4 +1,4 @@
-//! Many requests: never more at the servers than the bound, nothing left at the end, every one accounted for.
+//! Many requests: the servers never exceed the bound, no request is left at the end, and every request is accounted for.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -6,17 +6,17 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use penstock_tests::gateway::{answer, config};
-use penstock_tests::{Ask, Gateway, Upstream, run};
+use penstock_tests::{ClientRequest, Gateway, Upstream, run};
 
 const REQUESTS: usize = 10_000;
 const CLIENTS: usize = 64;
-/// Of each server; the pool's is three times that.
+/// The bound of each server; the pool's is three times that.
 const UPPER: usize = 4;
 
 #[test]
 fn ten_thousand_requests_stay_within_the_bound_and_add_up() {
     run(async {
-        // Nothing is answered before the bound is reached once; from then on it may not be passed.
+        // The servers answer once the bound has been reached; they must never exceed it.
         let servers = Upstream::several(3, Duration::from_micros(500), 3 * UPPER).await;
         let addresses: Vec<_> = servers.iter().map(|s| format!("'{}'", s.address())).collect();
         let pools = format!(
@@ -43,7 +43,7 @@ fn ten_thousand_requests_stay_within_the_bound_and_add_up() {
                         return outcomes;
                     }
                     let priority = ["critical", "default", "default", "sheddable"][number % 4];
-                    let ask = Ask::chat("m", &"word ".repeat(number % 50))
+                    let ask = ClientRequest::chat("m", &"word ".repeat(number % 50))
                         .with("stream", number % 3 == 0)
                         .body();
                     let request = client.post(&url).json(&ask);

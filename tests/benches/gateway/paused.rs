@@ -28,7 +28,7 @@ struct Memory {
 
 impl Memory {
     async fn of(subject: &Subject) -> Self {
-        let admin = subject.admin.look("/memory").await.expect("Envoy answers").json();
+        let admin = subject.admin.get("/memory").await.expect("Envoy answers").json();
         let heap = admin["allocated"].as_str().and_then(|text| text.parse().ok());
         let companion = subject.side.as_ref().expect("Penstock has a companion");
         Self {
@@ -116,7 +116,7 @@ async fn send(client: &mut TcpStream, chat: &str) {
 async fn connected(subject: &Subject, count: usize) {
     const NAME: &str = "http.penstock.downstream_cx_active";
     until(&format!("{count} connections"), || async {
-        let page = subject.admin.look(&format!("/stats?filter={NAME}")).await?.text();
+        let page = subject.admin.get(&format!("/stats?filter={NAME}")).await?.text();
         if page.lines().any(|line| line == format!("{NAME}: {count}")) {
             Ok(())
         } else {

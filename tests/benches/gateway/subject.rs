@@ -257,7 +257,7 @@ impl Companion {
 /// Waits until a page says that all is well.
 async fn answers(what: &str, pages: &Pages, path: &str, process: &Process) {
     penstock_tests::until(what, || async {
-        let answer = pages.look(path).await;
+        let answer = pages.get(path).await;
         match answer {
             Ok(answer) if answer.status == 200 => Ok(()),
             Ok(answer) => Err(format!("{}\n{}", answer.text(), process.tail())),

@@ -15,8 +15,8 @@ use penstock_tests::gateway::{config, slots};
 use penstock_tests::metrics::Metrics;
 use penstock_tests::mock::{Hardware, Mock};
 use penstock_tests::pages::Pages;
+use penstock_tests::poisson_clients::{PoissonClients, RequestShape};
 use penstock_tests::process::{raise_open_files, resident_bytes};
-use penstock_tests::visitors::{Habit, Visitors};
 use penstock_tests::{Gateway, run};
 use tokio::time::Instant;
 
@@ -30,13 +30,13 @@ const HARDWARE: Hardware = Hardware {
 };
 /// Of what the servers can do.
 pub(crate) const LOADS: [f64; 2] = [0.8, 2.0];
-const LOOK: Duration = Duration::from_secs(30);
+const SAMPLE_INTERVAL: Duration = Duration::from_secs(30);
 /// How long capacity is measured, after as long for the queue to fill.
 const MEASURED: Duration = Duration::from_secs(10);
 /// Requests a second while it is: more than the servers can do.
 const TOO_MANY: f64 = 400.0;
 /// How long the last of the waiting may take to be answered.
-const PATIENCE: Duration = Duration::from_secs(120);
+const WAIT_MAX: Duration = Duration::from_secs(120);
 
 /// What a look showed.
 #[derive(Clone, Copy, Debug)]
@@ -103,16 +103,16 @@ async fn measure(minutes: f64) -> ExitCode {
         slots(PLACES)
     );
     let gateway = Gateway::start(&config("", &[pool])).await;
-    let habit = Habit {
+    let shape = RequestShape {
         model: "chat".into(),
         input: 50..=450,
         output: 8..=24,
     };
-    let mut visitors = Visitors::new(habit, 1);
-    visitors.come(&gateway, TOO_MANY, MEASURED).await;
+    let mut clients = PoissonClients::new(shape, 1);
+    clients.arrive(&gateway, TOO_MANY, MEASURED).await;
     let before = admitted(&gateway).await;
     let since = Instant::now();
-    visitors.come(&gateway, TOO_MANY, MEASURED).await;
+    clients.arrive(&gateway, TOO_MANY, MEASURED).await;
     let capacity = (admitted(&gateway).await - before) / since.elapsed().as_secs_f64();
     println!("the servers can do {capacity:.1} requests/s");
 
@@ -124,7 +124,7 @@ async fn measure(minutes: f64) -> ExitCode {
     let mut looks = Vec::new();
     for (load, end) in LOADS.iter().zip([phase, 2 * phase]) {
         while let Some(left) = end.checked_sub(begin.elapsed()).filter(|left| !left.is_zero()) {
-            visitors.come(&gateway, load * capacity, left.min(LOOK)).await;
+            clients.arrive(&gateway, load * capacity, left.min(SAMPLE_INTERVAL)).await;
             let pool = gateway.pool("chat").await;
             let look = Look {
                 after: begin.elapsed(),
@@ -133,13 +133,13 @@ async fn measure(minutes: f64) -> ExitCode {
                 companion_bytes: resident_bytes(companion).expect("it runs"),
                 stock: pool["stock"].as_u64().expect("a number"),
                 waiting: pool["waiting"].as_u64().expect("a number"),
-                sent: visitors.sent(),
+                sent: clients.sent(),
             };
             println!("{}", report::line(&look));
             looks.push(look);
         }
     }
-    let ends = visitors.leave().await;
+    let ends = clients.finish().await;
     let rest = rest(&gateway, &mocks).await;
     report::write(minutes, capacity, &looks, &ends, rest);
     if rest.is_nothing() {
@@ -174,7 +174,7 @@ async fn rest(gateway: &Gateway, mocks: &[Mock]) -> Rest {
             waiting: number("waiting"),
             at_servers: at_servers as u64,
         };
-        if rest.is_nothing() || begin.elapsed() > PATIENCE {
+        if rest.is_nothing() || begin.elapsed() > WAIT_MAX {
             return rest;
         }
         tokio::time::sleep(Duration::from_millis(100)).await;

@@ -4,7 +4,7 @@ use std::fmt::Write;
 
 use penstock_tests::binary::workspace;
 use penstock_tests::figures::{grouped, keep, machine, put};
-use penstock_tests::visitors::Ends;
+use penstock_tests::poisson_clients::Ends;
 use serde_json::{Value, json};
 
 use crate::{LOADS, Look, Rest};

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use penstock_tests::{Ask, Gateway, Upstream};
+use penstock_tests::{ClientRequest, Gateway, Upstream};
 
 /// By their place in a load.
 const TENANTS: [&str; 2] = ["greedy", "light"];
@@ -114,7 +114,10 @@ async fn one(
     tenant: &'static str,
     phase: &Phase,
 ) -> Vec<f64> {
-    let body = Ask::chat(model, tenant).with("max_tokens", 4).streamed().body();
+    let body = ClientRequest::chat(model, tenant)
+        .with("max_tokens", 4)
+        .streamed()
+        .body();
     let mut times = Vec::new();
     while !phase.over.load(Ordering::SeqCst) {
         let measured = phase.measured.load(Ordering::SeqCst);

@@ -1,5 +1,5 @@
-//! docs/alerts.yaml and docs/grafana.json: they can be read, and every metric in them is there. What promtool says of the
-//! rules is a step of `.ci/run`, which brings it.
+//! docs/alerts.yaml and docs/grafana.json: both parse, and every metric in them exists. Checking the rules with promtool is a step of
+//! `.ci/run`.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -17,7 +17,7 @@ fn read(path: &Path) -> String {
     std::fs::read_to_string(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
 }
 
-/// What a document's rules are: `(record or alert, expr)`, after every key was checked to be one that Prometheus knows.
+/// The rules of the document, after checking that Prometheus knows every key.
 fn rules() -> Vec<(String, String, Value)> {
     let text = read(&docs().join("alerts.yaml"));
     let document: Value = serde_saphyr::from_str(&text).expect("YAML");
@@ -45,7 +45,7 @@ fn rules() -> Vec<(String, String, Value)> {
     rules
 }
 
-/// The names of Penstock's metrics in a text, what is recorded (`penstock:`) as well.
+/// The names of Penstock's metrics in a text, including recorded ones (`penstock:`).
 fn named(text: &str) -> BTreeSet<String> {
     let is_part = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == ':';
     text.split(|c: char| !is_part(c))
@@ -59,7 +59,7 @@ fn named(text: &str) -> BTreeSet<String> {
 #[track_caller]
 fn are_there(what: &str, text: &str) {
     let recorded: Vec<String> = rules().into_iter().map(|(name, _, _)| name).collect();
-    // Envoy's name of the companion.
+    // The name of the companion's cluster in Envoy.
     let cluster = penstock_envoy::bootstrap::COMPANION_CLUSTER;
     for name in named(text) {
         let is_metric = ALL.iter().any(|(it, _, _)| name == format!("penstock_{it}"));
@@ -71,7 +71,7 @@ fn are_there(what: &str, text: &str) {
 }
 
 #[test]
-fn rules_name_only_what_is_shown_and_lead_to_their_runbook() {
+fn rules_name_only_existing_metrics_and_link_to_their_runbook() {
     let runbook = read(&docs().join("alerts.md"));
     let mut alerts = 0;
     for (name, expr, rule) in rules() {
@@ -96,18 +96,21 @@ fn rules_name_only_what_is_shown_and_lead_to_their_runbook() {
 }
 
 #[test]
-fn the_pages_name_only_what_is_shown() {
+fn pages_name_only_existing_metrics() {
     for page in ["alerts.md", "alerts_test.yaml"] {
         are_there(page, &read(&docs().join(page)));
     }
 }
 
 #[test]
-fn the_dashboard_names_only_what_is_shown_and_shows_all_there_is() {
+fn dashboard_names_only_existing_metrics_and_shows_all_of_them() {
     let text = read(&docs().join("grafana.json"));
     let dashboard: Value = serde_json::from_str(&text).expect("JSON");
     let variables = dashboard["templating"]["list"].as_array().expect("variables");
-    let variables: Vec<&str> = variables.iter().filter_map(|it| it["name"].as_str()).collect();
+    let variables: Vec<&str> = variables
+        .iter()
+        .filter_map(|variable| variable["name"].as_str())
+        .collect();
     assert_eq!(variables, ["datasource", "pool", "flow"]);
     let mut shown = BTreeSet::new();
     let mut ids = BTreeSet::new();

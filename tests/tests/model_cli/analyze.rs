@@ -9,7 +9,7 @@ fn analyze(snapshot: &Value) -> Ran {
 }
 
 #[test]
-fn analyze_says_what_each_variant_needs() {
+fn analyze_reports_the_replicas_of_each_variant() {
     let pods = json!([{"rate": 2, "input": 100, "output": 50, "ttft": 200, "itl": 20},
                       {"rate": 6, "input": 300, "output": 150, "ttft": 400, "itl": 30},
                       {"rate": 0, "input": 999, "output": 999, "ttft": 999, "itl": 999}]);
@@ -52,33 +52,33 @@ fn analyze_says_what_each_variant_needs() {
 }
 
 #[test]
-fn analyze_takes_targets_from_what_there_is() {
+fn analyze_takes_targets_from_the_available_source() {
     let variant = |name: &str, params: Value| {
         let pods = json!([{"rate": 1, "input": 1000, "output": 200, "ttft": 200, "itl": 20}]);
         json!({"name": name, "replicas": 1, "pending": 0, "max_batch": 256, "params": params, "pods": pods})
     };
-    let of = |slo: Value, variants: Value| {
+    let analyzed = |slo: Value, variants: Value| {
         analyze(&json!({"slo": slo, "total_rate": 30, "variants": variants})).answer()
     };
     let both = json!([
         variant("A", json!([8, 0.05, 0.0005])),
         variant("B", json!([16, 0.04, 0.0002]))
     ]);
-    let inferred = of(json!({}), both);
+    let inferred = analyzed(json!({}), both);
     assert_eq!(inferred["slo"]["source"], "model");
     same(&inferred["slo"]["ttft"], &json!(88.2), 1e-6, "the larger one");
     same(&inferred["slo"]["itl"], &json!(48.2601), 1e-6, "the larger one");
     let demand: f64 = list(&inferred, "variants")
         .iter()
-        .map(|it| number(&it["demand"]))
+        .map(|variant| number(&variant["demand"]))
         .sum();
     assert!((demand - 30.0).abs() < 1e-9, "the offered load, shared");
-    let unknown = of(json!({"slo_multiplier": 0}), json!([variant("A", Value::Null)]));
+    let unknown = analyzed(json!({"slo_multiplier": 0}), json!([variant("A", Value::Null)]));
     assert_eq!(
         unknown["slo"],
         json!({"ttft": 300.0, "itl": 30.0, "source": "observed"})
     );
-    let nothing = of(json!({}), json!([]));
+    let nothing = analyzed(json!({}), json!([]));
     assert_eq!(
         nothing,
         json!({"slo": {"ttft": null, "itl": null, "source": "none"}, "variants": []})
@@ -86,8 +86,8 @@ fn analyze_takes_targets_from_what_there_is() {
 }
 
 #[test]
-fn a_bad_snapshot_is_named_by_line_and_key() {
-    let of = |text: &str| model("analyze s.json", &[("s.json", text)]).refused();
+fn bad_snapshot_is_rejected_with_line_and_key() {
+    let rejected = |text: &str| model("analyze s.json", &[("s.json", text)]).refused();
     let cases = [
         ("", "s.json:1: "),
         ("[]", "s.json:1: "),
@@ -116,7 +116,7 @@ fn a_bad_snapshot_is_named_by_line_and_key() {
         ),
     ];
     for (text, why) in cases {
-        let said = of(text);
+        let said = rejected(text);
         assert!(
             said.starts_with("s.json:") && said.contains(why),
             "{text}: {said}"

@@ -1,4 +1,4 @@
-//! `fit`: what is learned of recordings, and lines that are wrong.
+//! `fit`: parameters learned from recordings, and wrong lines.
 
 use serde_json::{Value, json};
 
@@ -9,7 +9,7 @@ fn fit(content: &str, flags: &str) -> Ran {
     model(&format!("fit obs.jsonl {flags}"), &[("obs.jsonl", content)])
 }
 
-/// The parameters of a summary or an answer are these.
+/// Checks the parameters of a summary or an answer.
 fn learned(known: &Value, tolerance: f64) {
     for (key, truth) in [("alpha", 8.0), ("beta", 0.05), ("gamma", 0.0005)] {
         same(
@@ -39,7 +39,7 @@ fn fit_learns_from_windows() {
 }
 
 #[test]
-fn fit_says_what_it_did_not_believe() {
+fn fit_reports_rejected_observations() {
     let outlier = windows(70, |k, window| window[3] *= if k == 60 { 5.0 } else { 1.0 });
     let answers = fit(&outlier, "").answers();
     assert_eq!(answers[60]["accepted"], false);
@@ -49,13 +49,13 @@ fn fit_says_what_it_did_not_believe() {
         same(&answers[60][key], &answers[59][key], 0.005, key);
     }
     assert_eq!(number(&answers[70]["summary"]["rejected"]), 1.0);
-    let constant = windows(60, |_, it| *it = window(0.35, 512.0, 128.0));
+    let constant = windows(60, |_, observed| *observed = window(0.35, 512.0, 128.0));
     let answers = fit(&constant, "").answers();
     assert_eq!(answers[60]["summary"]["state"], "unidentifiable");
 }
 
 #[test]
-fn fit_takes_what_was_seen() {
+fn fit_skips_idle_windows_and_accepts_partial_ones() {
     let some =
         "{\"t\":0,\"rate\":0}\n{\"t\":0,\"rate\":2,\"input\":512,\"output\":128,\"ttft\":null,\"itl\":9.6}\n";
     let answers = fit(some, "--init 8,.05,.0005").answers();
@@ -92,7 +92,7 @@ fn fit_learns_from_requests() {
         (800.0, 0.0)
     );
     learned(summary, 0.05);
-    // Moments are of any clock, and requests may stand in any order; what is learned is the same.
+    // Times may be of any clock and requests in any order; the learned parameters are the same.
     let mut later = lines.clone();
     for line in &mut later {
         for key in ["t", "dispatched", "first", "done"] {
@@ -108,19 +108,19 @@ fn fit_learns_from_requests() {
         &later[0]["alpha"],
         &answers[799]["alpha"],
         0.01,
-        "the last one stands first",
+        "the last request is the first line",
     );
 }
 
 #[test]
-fn fit_counts_what_says_nothing_apart() {
+fn fit_counts_uninformative_requests_separately() {
     let mut lines = requests(200);
     for line in lines.iter_mut().step_by(4) {
         line["first"] = Value::Null;
     }
     let answers = fit(&text(&lines), "").answers();
     let summary = &answers[400]["summary"];
-    // And those of which it isn't known whether such a prompt was computed while they decoded.
+    // And requests for which it is unknown whether such a prompt was computed while they decoded.
     assert!(
         (100.0..=150.0).contains(&number(&summary["undefined"])),
         "{summary}"
@@ -132,13 +132,13 @@ fn fit_counts_what_says_nothing_apart() {
     let at_first: Vec<&Value> = answers[..400]
         .iter()
         .step_by(4)
-        .map(|it| &it["accepted"])
+        .map(|answer| &answer["accepted"])
         .collect();
-    assert!(at_first.iter().all(|it| **it == json!(false)));
+    assert!(at_first.iter().all(|accepted| **accepted == json!(false)));
 }
 
 #[test]
-fn a_bad_line_is_named() {
+fn bad_line_is_rejected_with_its_number() {
     let window = r#"{"t":1,"rate":2,"input":512,"output":128,"ttft":35,"itl":9.6}"#;
     let request = r#"{"t":1,"input":5,"output":2,"dispatched":1,"first":1.5,"done":2,"endpoint":"a"}"#;
     let cases = [
@@ -196,7 +196,7 @@ fn a_bad_line_is_named() {
             said.starts_with("obs.jsonl:2: ") && said.contains(why),
             "{second}: {said}"
         );
-        // Windows are answered as they come; requests when all are known.
+        // Windows are answered as they arrive; requests when the whole file is read.
         let answered = String::from_utf8_lossy(&ran.output.stdout).lines().count();
         assert_eq!(answered, usize::from(first == window), "{second}");
     }

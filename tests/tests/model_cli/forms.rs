@@ -12,12 +12,12 @@ fn vectors() -> Value {
 
 /// The flags of a server and its requests.
 fn case(parameters: &Value, input: &Value, output: &Value) -> String {
-    let of = |at: usize| number(&parameters[at]);
+    let parameter = |index: usize| number(&parameters[index]);
     format!(
         "--alpha {} --beta {} --gamma {} --input {input} --output {output}",
-        of(0),
-        of(1),
-        of(2)
+        parameter(0),
+        parameter(1),
+        parameter(2)
     )
 }
 
@@ -51,7 +51,7 @@ fn solve_gives_the_closed_forms() {
 }
 
 #[test]
-fn size_gives_what_a_server_takes() {
+fn size_gives_the_capacity_of_a_server() {
     for vector in list(&vectors(), "lambda_star") {
         let mut flags = case(&vector["abg"], &vector["i"], &vector["o"]);
         flags += &format!(
@@ -90,9 +90,9 @@ fn size_gives_what_a_server_takes() {
 }
 
 #[test]
-fn size_knows_what_isnt_limited_and_what_isnt_possible() {
-    let of = |flags: &str| model(&format!("size {CHAT} {flags}"), &[]).answer();
-    let free = of("--rate 5");
+fn size_handles_unlimited_and_infeasible_targets() {
+    let sized = |flags: &str| model(&format!("size {CHAT} {flags}"), &[]).answer();
+    let free = sized("--rate 5");
     assert_eq!(
         (&free["n_star"], &free["binding"]),
         (&Value::Null, &json!("none"))
@@ -103,29 +103,29 @@ fn size_knows_what_isnt_limited_and_what_isnt_possible() {
         1e-6,
         "saturated",
     );
-    let absent = of("--slo-ttft 0 --slo-itl 0");
+    let absent = sized("--slo-ttft 0 --slo-itl 0");
     assert_eq!(absent, free, "a target of 0 is none");
-    let batch = of("--max-batch 10");
+    let batch = sized("--max-batch 10");
     assert_eq!(
         (number(&batch["n_star"]), &batch["binding"]),
         (10.0, &json!("max_batch"))
     );
-    let never = of("--slo-itl 8 --total-rate 30");
+    let never = sized("--slo-itl 8 --total-rate 30");
     assert_eq!(
         never,
         json!({"lambda_star": 0.0, "n_star": 0.0, "rho": 0.0, "binding": "itl", "feasible": false,
                "required_replicas": null})
     );
     let replicas =
-        |rate: &str| of(&format!("--slo-multiplier 0 --total-rate {rate}"))["required_replicas"].clone();
+        |rate: &str| sized(&format!("--slo-multiplier 0 --total-rate {rate}"))["required_replicas"].clone();
     // lambda* is 9.64.
     assert_eq!(
         (replicas("9.6"), replicas("9.7"), replicas("0")),
         (json!(1), json!(2), Value::Null)
     );
-    let default = of("--slo-multiplier 0");
-    assert_eq!(default, of("--slo-multiplier 3"), "0 is the default");
-    let explicit = of("--slo-multiplier 3 --slo-ttft 500 --slo-itl 50");
+    let default = sized("--slo-multiplier 0");
+    assert_eq!(default, sized("--slo-multiplier 3"), "0 is the default");
+    let explicit = sized("--slo-multiplier 3 --slo-ttft 500 --slo-itl 50");
     assert_eq!(
         (number(&explicit["slo_ttft"]), number(&explicit["slo_itl"])),
         (500.0, 50.0)
@@ -139,7 +139,7 @@ fn size_knows_what_isnt_limited_and_what_isnt_possible() {
 }
 
 #[test]
-fn numbers_that_are_none_are_refused() {
+fn invalid_numbers_are_rejected() {
     let bad = [
         ("solve", CHAT, "--rate"),
         ("solve", CHAT, "--rate -1"),

@@ -36,32 +36,32 @@ pub(crate) fn window(rho: f64, i: f64, o: f64) -> [f64; 5] {
     ]
 }
 
-/// What a server of (8, .05, .0005) that batches was seen to do with so many requests, two endpoints alike: one JSON
-/// line a request, in order of dispatch.
+/// A recording of two identical batching servers of (8, .05, .0005) with `count` requests: one JSON line per request, in order of
+/// dispatch.
 pub(crate) fn requests(count: u64) -> Vec<Value> {
     let mut lines = Vec::new();
     for endpoint in ["a", "b"] {
         let mut random = Random(7 + u64::from(endpoint == "b"));
         let mut waiting = VecDeque::new();
-        let mut at = 0.0;
+        let mut time = 0.0;
         for number in 0..count {
-            // Slow, then faster: more than one load is seen.
+            // Slow, then faster: the recording covers more than one load.
             let gap = if number < count / 2 { 400.0 } else { 180.0 };
-            at += -gap * random.next().ln();
+            time += -gap * random.next().ln();
             waiting.push_back((
-                at,
+                time,
                 200.0 + (600.0 * random.next()).floor(),
                 40.0 + (120.0 * random.next()).floor(),
             ));
         }
         serve(endpoint, waiting, &mut lines);
     }
-    let at = |line: &Value| number(&line["t"]);
-    lines.sort_by(|a, b| at(a).total_cmp(&at(b)));
+    let arrival = |line: &Value| number(&line["t"]);
+    lines.sort_by(|a, b| arrival(a).total_cmp(&arrival(b)));
     lines
 }
 
-/// Iteration by iteration: who waits is taken in, prompts are computed whole, everyone else makes a token.
+/// One iteration after another: waiting requests join the batch, their prompts are computed whole, every other request makes a token.
 pub(crate) fn serve(endpoint: &str, mut waiting: VecDeque<(f64, f64, f64)>, lines: &mut Vec<Value>) {
     let mut now = 0.0_f64;
     let mut batch: Vec<((f64, f64, f64), f64, f64)> = Vec::new();
@@ -69,13 +69,13 @@ pub(crate) fn serve(endpoint: &str, mut waiting: VecDeque<(f64, f64, f64)>, line
         if batch.is_empty() {
             now = now.max(waiting[0].0);
         }
-        let come = waiting.iter().take_while(|it| it.0 <= now).count();
+        let come = waiting.iter().take_while(|request| request.0 <= now).count();
         let new: Vec<_> = waiting.drain(..come).collect();
-        let prompts: f64 = new.iter().map(|it| it.1).sum();
+        let prompts: f64 = new.iter().map(|request| request.1).sum();
         let held: f64 = batch.iter().map(|(it, made, _)| it.1 + made).sum();
         now += 8.0 + 0.05 * (batch.len() as f64 + prompts) + 0.0005 * (held + prompts);
-        batch.iter_mut().for_each(|it| it.1 += 1.0);
-        batch.extend(new.into_iter().map(|it| (it, 1.0, now)));
+        batch.iter_mut().for_each(|running| running.1 += 1.0);
+        batch.extend(new.into_iter().map(|request| (request, 1.0, now)));
         batch.retain(|((at, input, output), made, first)| {
             if made >= output {
                 lines.push(

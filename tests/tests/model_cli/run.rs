@@ -32,7 +32,7 @@ impl Ran {
         answers.remove(0)
     }
 
-    /// What one that was refused as bad usage said.
+    /// The message of a run that was rejected as bad usage.
     pub(crate) fn refused(&self) -> String {
         assert_eq!(self.output.status.code(), Some(2), "{}", self.said());
         assert!(!self.said().contains("panicked"), "{}", self.said());
@@ -62,7 +62,7 @@ pub(crate) fn number(value: &Value) -> f64 {
     value.as_f64().unwrap_or_else(|| panic!("{value} is no number"))
 }
 
-/// Both null, or numbers that are as near as that.
+/// Whether both values are null, or numbers within the tolerance.
 pub(crate) fn same(got: &Value, expected: &Value, tolerance: f64, what: &str) {
     if expected.is_null() {
         assert!(got.is_null(), "{what}: {got}");

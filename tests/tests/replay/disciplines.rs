@@ -6,7 +6,7 @@ fn flows(discipline: &str, more: &str) -> String {
     format!("arbitration: {{flows: {{discipline: {discipline}{more}}}}}")
 }
 
-/// So many tokens of each flow wait, by id; all go.
+/// Queues requests, given by id and tokens, and dispatches all of them; returns their ids in order.
 fn all(policy: &str, requests: &[(&str, u32)]) -> Vec<String> {
     let mut script: Vec<String> = requests
         .iter()
@@ -17,7 +17,7 @@ fn all(policy: &str, requests: &[(&str, u32)]) -> Vec<String> {
 }
 
 #[test]
-fn wfq_takes_the_least_tag() {
+fn wfq_dispatches_the_least_tag() {
     let policy = flows("wfq", ", weights: {a: 2}");
     let each_100 = ["a1", "a2", "a3", "a4", "b1", "b2"].map(|id| (id, 100));
     // Tags 50 100 150 200 and 100 200, ties by arrival.
@@ -40,7 +40,7 @@ fn wfq_settles_and_refunds() {
         );
         order(&replay("", &script).done())
     };
-    // Its finish stands at 100, then the next tags are 200 against 100 200 300 400.
+    // Its virtual finish is 100; the next tags are 200 against 100 200 300 400.
     assert_eq!(told(""), ["a1", "b1", "a2", "b2", "b3", "b4"]);
     // At 400: 500 against them.
     let dear = r#"{"op":"settle","t":2,"id":"a1","tokens":200,"output":100}"#;
@@ -77,7 +77,7 @@ fn wfq_counts_the_output_twice() {
 }
 
 #[test]
-fn usage_looks_back_over_its_window() {
+fn usage_counts_its_window() {
     let script = r#"
         {"op":"enqueue","t":0,"id":"x1","flow":"x","tokens":1000}
         {"op":"enqueue","t":0,"id":"x2","flow":"x","tokens":10}
@@ -107,9 +107,9 @@ fn usage_looks_back_over_its_window() {
     "#;
     let answered = replay(&flows("usage", ""), script).done();
     let expected = [
-        // Nobody used anything; then 1,000 in flight against 0 and 10.
-        "x1", "y1", "y2", "x2", // 20 against 1,010, and who has no name last.
-        "y3", "x3", "n1", // All is forgotten: by arrival.
+        // No flow used anything; then 1,000 tokens in flight against 0 and 10.
+        "x1", "y1", "y2", "x2", // 20 against 1,010; the anonymous flow last.
+        "y3", "x3", "n1", // The window is empty: by arrival.
         "x4", "y4",
     ];
     assert_eq!(order(&answered), expected);
@@ -117,7 +117,7 @@ fn usage_looks_back_over_its_window() {
 }
 
 #[test]
-fn vtc_lifts_who_comes() {
+fn vtc_lifts_a_newly_backlogged_flow() {
     let first = ["a1", "a2", "a3"].map(|id| enqueue(id, "a", r#""tokens":100"#));
     let then = ["b1", "b2", "b3"].map(|id| enqueue(id, "b", r#""tokens":100"#));
     let script = format!(
@@ -127,7 +127,7 @@ fn vtc_lifts_who_comes() {
         then.join("\n"),
         dispatches(0, 4)
     );
-    // It came to a counter of 200, and is lifted there; the usage of all time would have let it go first.
+    // The least backlogged counter is 200, so the newcomer is lifted to 200; with its total usage it would go first.
     let answered = replay(&flows("vtc", ""), &script).done();
     assert_eq!(order(&answered), ["a1", "a2", "a3", "b1", "b2", "b3"]);
     let answered = replay(&flows("usage", ""), &script).done();
@@ -160,7 +160,7 @@ fn round_robin_counts_requests_and_fifo_nothing() {
 }
 
 #[test]
-fn without_a_key_all_are_one_flow() {
+fn without_a_key_all_requests_share_one_flow() {
     let requests = [("a1", 1000), ("a2", 1000), ("b1", 10)];
     let policy = flows("wfq", ", key: none");
     assert_eq!(all(&policy, &requests), ["a1", "a2", "b1"]);
@@ -190,7 +190,7 @@ fn bands_go_by_rank_or_by_weight() {
 }
 
 #[test]
-fn orders_in_a_flow() {
+fn order_decides_inside_a_flow() {
     let script = r#"
         {"op":"enqueue","t":0,"id":"a","tokens":100,"deadline":30}
         {"op":"enqueue","t":1,"id":"b","tokens":10,"jump":-2.5,"deadline":10.5}
@@ -206,7 +206,7 @@ fn orders_in_a_flow() {
         {"op":"dispatch","t":5}
     "#;
     let by = |name: &str| order(&replay(&format!("arbitration: {{order: {name}}}"), script).done());
-    // Less their head starts: 0, 1, -0.5, 4.
+    // Arrival minus head start: 0, 1, -0.5, 4.
     assert_eq!(by("fcfs"), ["e", "d", "c", "a", "b", "f"]);
     // 1/100, 1/10, 3.5/100, 2/20, ties by arrival.
     assert_eq!(by("wspt"), ["e", "d", "b", "f", "c", "a"]);

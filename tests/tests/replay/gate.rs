@@ -6,7 +6,7 @@ use super::script::{order, replay_gated};
 const ONE: &str = "stock: {watermark_per_backend: 1, lower_bound_per_backend: 1, upper_bound_per_backend: 1}";
 
 #[test]
-fn what_has_room_goes_at_once_and_what_waits_goes_when_there_is() {
+fn request_bypasses_with_room_and_is_dispatched_when_room_appears() {
     let script = r#"
         {"op":"enqueue","t":0.0,"id":"a","tokens":100}
         {"op":"enqueue","t":0.5,"id":"b","flow":"g","tokens":10}
@@ -29,7 +29,7 @@ fn what_has_room_goes_at_once_and_what_waits_goes_when_there_is() {
 }
 
 #[test]
-fn endpoints_open_and_close_it() {
+fn ready_endpoints_open_and_close_the_gate() {
     let script = r#"
         {"op":"endpoints","t":0,"ready":0}
         {"op":"enqueue","t":0,"id":"a"}
@@ -52,7 +52,7 @@ fn the_default_bounds_of_three_endpoints_are_6_and_7() {
         .collect();
     let script = format!("{{\"op\":\"endpoints\",\"t\":0,\"ready\":3}}\n{requests}{completed}");
     let answered = replay_gated("", &script).done();
-    // Seven go at once. Two wait: until 5 are left for the first, and 5 again for the second.
+    // Seven bypass. Two wait: the first until the stock is 5, the second until it is 5 again.
     assert_eq!(order(&answered), ["0", "1", "2", "3", "4", "5", "6", "7", "8"]);
     let bypassed = answered.iter().filter(|line| line.ends_with("\"bypass\":true}"));
     assert_eq!(bypassed.count(), 7);
@@ -60,7 +60,7 @@ fn the_default_bounds_of_three_endpoints_are_6_and_7() {
 }
 
 #[test]
-fn timers_run_at_their_own_time() {
+fn timers_fire_at_their_own_time() {
     let script = r#"
         {"op":"enqueue","t":0.25,"id":"a"}
         {"op":"enqueue","t":0.5,"id":"b"}
@@ -78,7 +78,7 @@ fn timers_run_at_their_own_time() {
 }
 
 #[test]
-fn a_rate_is_a_timer_too() {
+fn max_rate_sets_a_timer() {
     let script = r#"
         {"op":"enqueue","t":0,"id":"a"}
         {"op":"enqueue","t":0,"id":"b"}
@@ -92,7 +92,7 @@ fn a_rate_is_a_timer_too() {
 }
 
 #[test]
-fn without_endpoints_another_limit_counts() {
+fn without_endpoints_no_endpoint_ttl_applies() {
     let script = r#"
         {"op":"endpoints","t":10,"ready":0}
         {"op":"enqueue","t":15,"id":"a"}
@@ -103,8 +103,8 @@ fn without_endpoints_another_limit_counts() {
 
 #[test]
 fn costs_settle_before_or_at_the_end() {
-    // f and g wait with two each; f's first was dearer than thought. Known before its end, it keeps its place
-    // among the stock; told afterwards, it is nobody's.
+    // f and g have two requests each; f1 cost more than estimated. A settle before its completion charges f and keeps
+    // f1 in the stock; a settle after the completion has no effect.
     let script = r#"
         {"op":"enqueue","t":0,"id":"f1","flow":"f","tokens":100}
         {"op":"enqueue","t":0,"id":"f2","flow":"f","tokens":100}
@@ -124,7 +124,7 @@ fn costs_settle_before_or_at_the_end() {
 }
 
 #[test]
-fn nobody_but_the_gate_dispatches() {
+fn dispatch_is_an_error_with_the_gate() {
     let gated = replay_gated(
         ONE,
         "{\"op\":\"enqueue\",\"t\":0,\"id\":\"a\"}\n{\"op\":\"dispatch\",\"t\":1}",

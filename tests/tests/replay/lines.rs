@@ -1,4 +1,4 @@
-//! Lines that can't be done, files that can't be used, and scripts that never end.
+//! Wrong lines, unusable files, and endless scripts.
 
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Command, Stdio};
@@ -9,7 +9,7 @@ use super::CLASSES;
 use super::script::{order, policy, replay, run_bytes};
 
 #[test]
-fn a_bad_line_is_named_after_what_came_before_it_is_answered() {
+fn bad_line_is_named_after_earlier_lines_are_answered() {
     let cases = [
         ("", "not a JSON object"),
         ("{\"op\":\"expire\"", "column"),
@@ -49,7 +49,7 @@ fn a_bad_line_is_named_after_what_came_before_it_is_answered() {
 }
 
 #[test]
-fn a_line_need_not_end() {
+fn last_line_needs_no_newline() {
     let script = "{\"op\":\"enqueue\",\"t\":0,\"id\":\"a\"}\r\n{\"op\":\"dispatch\",\"t\":1}";
     assert_eq!(
         order(&run_bytes(&policy(""), script.as_bytes(), &[]).done()),
@@ -63,7 +63,7 @@ fn a_line_need_not_end() {
 }
 
 #[test]
-fn files_that_cannot_be_used() {
+fn unusable_files_are_rejected() {
     let folder = tempfile::tempdir().expect("a folder");
     std::fs::write(folder.path().join("p.yaml"), policy("")).expect("write a file");
     let with = |arguments: &[&str]| {
@@ -85,7 +85,7 @@ fn files_that_cannot_be_used() {
 }
 
 #[test]
-fn an_endless_script_is_answered_as_it_comes_and_keeps_nothing_of_what_went() {
+fn endless_script_is_answered_as_a_stream_in_constant_memory() {
     let folder = tempfile::tempdir().expect("a folder");
     std::fs::write(folder.path().join("p.yaml"), policy("")).expect("write a file");
     let mut command = Command::new(binary::penstock());
@@ -106,7 +106,7 @@ fn an_endless_script_is_answered_as_it_comes_and_keeps_nothing_of_what_went() {
     };
     let mut line = String::new();
     let mut rounds = |from: u64, to: u64| {
-        // As many at a time as pipes take.
+        // As many lines at a time as the pipes hold.
         for first in (from..to).step_by(100) {
             let mut lines = String::new();
             for n in first..first + 100 {

@@ -1,4 +1,4 @@
-//! `penstock replay` through the built binary: a policy, a script, and what is answered line by line.
+//! `penstock replay` through the built binary: a policy, a script, and its answers line by line.
 
 mod disciplines;
 mod gate;
@@ -26,7 +26,7 @@ fn the_example_of_the_contract() {
 }
 
 #[test]
-fn without_classes_there_is_one() {
+fn policy_without_classes_has_one_class() {
     let script = r#"
         {"op":"dispatch","t":0}
         {"op":"enqueue","t":1,"id":"a"}
@@ -47,7 +47,7 @@ fn without_classes_there_is_one() {
 }
 
 #[test]
-fn a_request_without_a_class_is_in_the_default_familys_for_its_tokens() {
+fn request_without_a_class_takes_the_default_family_and_its_bucket() {
     let policy = "arbitration: {classes: {default_policy_family: chat, uncached_isl_buckets: [{min_tokens: 0, bucket: short}, {min_tokens: 100, bucket: long}],
         policy_classes: [{name: cs, policy_family: chat, cache_bucket: short, quantum: 10}, {name: cl, policy_family: chat, cache_bucket: long, quantum: 10},
                          {name: as, policy_family: agent, cache_bucket: short, quantum: 10}, {name: al, policy_family: agent, cache_bucket: long, quantum: 10}]}}";
@@ -79,7 +79,7 @@ fn a_request_without_a_class_is_in_the_default_familys_for_its_tokens() {
 
 #[test]
 fn deficits_are_those_of_every_class_after_the_dispatch() {
-    // A visit grants 512: of it 400 go, 112 stay, for the next head is dearer. The other class spends all it has.
+    // A visit grants 512: 400 are spent and 112 remain, because the next head costs more. The other class spends its whole deficit.
     let script = r#"
         {"op":"enqueue","t":0,"id":"a","class":"cached","tokens":400}
         {"op":"enqueue","t":0,"id":"b","class":"cached","tokens":200}
@@ -106,7 +106,7 @@ fn deficits_are_those_of_every_class_after_the_dispatch() {
 }
 
 #[test]
-fn who_is_refused_is_told_why() {
+fn rejection_names_its_code() {
     let small = "queue: {total_capacity: 2, flow_capacity: 1}";
     let script = [
         enqueue("a", "f", ""),
@@ -136,7 +136,7 @@ fn who_is_refused_is_told_why() {
         assert_eq!(replay(nobody, &enqueue("a", "f", "")).done(), [refused]);
     }
 
-    // The one that crosses is taken.
+    // The request that crosses the limit is accepted.
     let class = "arbitration: {classes: {policy_classes: [{name: c, quantum: 1, raw_isl_token_queue_limit_per_worker: 100}]}}";
     let script = [
         enqueue("a", "f", r#""tokens":99"#),
@@ -148,7 +148,7 @@ fn who_is_refused_is_told_why() {
 }
 
 #[test]
-fn the_less_critical_makes_room() {
+fn less_critical_request_is_displaced() {
     let script = [
         enqueue("a", "f", r#""band":"sheddable""#),
         enqueue("b", "f", r#""band":"sheddable""#),
@@ -157,7 +157,7 @@ fn the_less_critical_makes_room() {
         enqueue("e", "i", r#""band":"sheddable""#),
         r#"{"op":"enqueue","t":0,"id":"b","band":"critical"}"#.into(),
     ];
-    // The youngest goes first; an id that has left can come again.
+    // The youngest is displaced first; an id that has left may be used again.
     let expected = [
         r#"{"t":0,"displaced":"b"}"#,
         r#"{"t":0,"displaced":"a"}"#,
@@ -175,7 +175,7 @@ fn the_less_critical_makes_room() {
 }
 
 #[test]
-fn nothing_expires_before_it_is_asked_for() {
+fn requests_expire_only_at_an_expire_operation() {
     let script = r#"
         {"op":"enqueue","t":0.0,"id":"a"}
         {"op":"enqueue","t":1.0,"id":"b"}
@@ -199,7 +199,7 @@ fn nothing_expires_before_it_is_asked_for() {
 }
 
 #[test]
-fn who_leaves_is_not_dispatched() {
+fn cancelled_request_is_not_dispatched() {
     let script = r#"
         {"op":"enqueue","t":0,"id":"a"}
         {"op":"enqueue","t":0,"id":"b"}
@@ -217,7 +217,7 @@ fn who_leaves_is_not_dispatched() {
 }
 
 #[test]
-fn a_flows_own_limit_holds_it_and_what_servers_work_on_holds_nobody() {
+fn flow_limit_holds_a_flow_and_busy_thresholds_have_no_effect() {
     let policy = "arbitration: {flows: {max_in_flight: 1}, classes: {policy_classes: [{name: c, quantum: 1, prefill_busy_threshold: 10}]}}";
     let script = r#"
         {"op":"enqueue","t":0,"id":"a1","flow":"a","tokens":100}
@@ -233,7 +233,7 @@ fn a_flows_own_limit_holds_it_and_what_servers_work_on_holds_nobody() {
 }
 
 #[test]
-fn a_class_of_some_model_is_reached_by_its_name() {
+fn class_of_a_model_glob_is_reached_by_its_name() {
     let policy = "arbitration: {classes: {models: {'x*': {policy_classes: [{name: c, quantum: 5}]}}}}";
     let script = r#"
         {"op":"enqueue","t":0,"id":"a"}

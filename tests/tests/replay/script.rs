@@ -5,11 +5,11 @@ use std::process::{Command, Output};
 use penstock_tests::binary;
 use serde_json::Value;
 
-/// What came of a script.
+/// The result of a script.
 pub(crate) struct Replayed(Output);
 
 impl Replayed {
-    /// The lines of a script that was done to its end.
+    /// The answers of a script that ran to its end.
     pub(crate) fn done(self) -> Vec<String> {
         assert!(self.0.status.success(), "{}", self.said());
         assert_eq!(self.said(), "");
@@ -42,7 +42,7 @@ pub(crate) fn policy(keys: &str) -> String {
     format!("pools: [{{name: a, endpoints: {{static: ['127.0.0.1:8001']}}{comma}{keys}}}]\n")
 }
 
-/// A script under the policy of these keys; blanks around lines and blank lines are left away.
+/// Runs a script under a policy with these keys; spaces around lines and blank lines are removed.
 pub(crate) fn replay(keys: &str, script: &str) -> Replayed {
     run(&policy(keys), script, &[])
 }
@@ -58,7 +58,7 @@ fn run(policy: &str, script: &str, flags: &[&str]) -> Replayed {
     run_bytes(policy, script.as_bytes(), flags)
 }
 
-/// A script as it is.
+/// Runs a script unchanged.
 pub(crate) fn run_bytes(policy: &str, script: &[u8], flags: &[&str]) -> Replayed {
     let folder = tempfile::tempdir().expect("a folder");
     std::fs::write(folder.path().join("p.yaml"), policy).expect("write a file");
@@ -86,7 +86,7 @@ pub(crate) fn dispatches(t: u32, n: usize) -> String {
     format!("{{\"op\":\"dispatch\",\"t\":{t}}}\n").repeat(n)
 }
 
-/// What was dispatched; `null` for nothing.
+/// The dispatched ids, in order; `null` for a dispatch without a request.
 pub(crate) fn order(lines: &[String]) -> Vec<String> {
     let read = |line: &String| {
         let line: Value = serde_json::from_str(line).unwrap_or_else(|e| panic!("{line}: {e}"));

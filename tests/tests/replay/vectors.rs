@@ -17,7 +17,7 @@ fn cases(file: &str) -> Vec<Value> {
     text.lines().map(read).collect()
 }
 
-fn list<'a>(of: &'a Value, key: &str) -> &'a Vec<Value> {
+fn list<'a>(case: &'a Value, key: &str) -> &'a Vec<Value> {
     of[key].as_array().unwrap_or_else(|| panic!("{key} is a list"))
 }
 
@@ -62,12 +62,12 @@ fn check(file: &str, mode: &str) -> usize {
 }
 
 #[test]
-fn the_released_router_is_reproduced() {
+fn dynamo_mode_reproduces_the_released_router() {
     assert_eq!(check("drr.jsonl", "dynamo"), 160);
 }
 
 #[test]
-fn deficit_round_robin_is_the_textbooks() {
+fn exact_mode_matches_the_reference() {
     assert_eq!(check("drr.jsonl", "exact"), 40);
 }
 

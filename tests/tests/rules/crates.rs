@@ -298,7 +298,12 @@ pub(crate) fn own(metadata: &Metadata) -> Vec<&Package> {
 
 /// The folder of a package.
 pub(crate) fn directory(package: &Package) -> PathBuf {
-    package.manifest_path.parent().expect("a manifest lies in a folder").as_std_path().to_path_buf()
+    package
+        .manifest_path
+        .parent()
+        .expect("a manifest lies in a folder")
+        .as_std_path()
+        .to_path_buf()
 }
 
 /// Every package that `from` links, however long the way; `from` itself and build- and dev-dependencies not.

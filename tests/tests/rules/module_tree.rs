@@ -42,7 +42,8 @@ impl ModuleTree {
     }
 
     fn add(&mut self, source: &Path, file: &Path, path: ModulePath, is_private: bool) {
-        let syntax = syn::parse_file(&read(file)).unwrap_or_else(|error| panic!("{}: {error}", file.display()));
+        let syntax =
+            syn::parse_file(&read(file)).unwrap_or_else(|error| panic!("{}: {error}", file.display()));
         let mut collector = Collector::default();
         collector.visit_file(&syntax);
         let folder = match file.file_name().and_then(|name| name.to_str()) {
@@ -61,7 +62,10 @@ impl ModuleTree {
             }
         }
         let module = Module {
-            file: file.strip_prefix(source).expect("below the source folder").to_path_buf(),
+            file: file
+                .strip_prefix(source)
+                .expect("below the source folder")
+                .to_path_buf(),
             is_private,
             imported: collector.imported,
             used: collector.used,
@@ -102,7 +106,10 @@ impl ModuleTree {
                 continue;
             }
             if depth < REEXPORTS_MAX
-                && let Some(target) = self.modules.get(&module).and_then(|module| module.imported.get(name))
+                && let Some(target) = self
+                    .modules
+                    .get(&module)
+                    .and_then(|module| module.imported.get(name))
             {
                 let mut target = target.clone();
                 target.extend_from_slice(&rest[1..]);
@@ -132,7 +139,11 @@ impl ModuleTree {
     }
 
     fn is_parent_and_private_child(&self, one: &[String], other: &[String]) -> bool {
-        let (parent, child) = if one.len() < other.len() { (one, other) } else { (other, one) };
+        let (parent, child) = if one.len() < other.len() {
+            (one, other)
+        } else {
+            (other, one)
+        };
         child.len() == parent.len() + 1
             && child.starts_with(parent)
             && self.modules.get(child).is_some_and(|module| module.is_private)
@@ -156,7 +167,12 @@ impl ModuleTree {
                 .copied()
                 .filter(|other| reachable[other].contains(start))
                 .collect();
-            cycles.push(group.iter().map(|path| self.modules[*path].file.clone()).collect());
+            cycles.push(
+                group
+                    .iter()
+                    .map(|path| self.modules[*path].file.clone())
+                    .collect(),
+            );
             grouped.extend(group);
         }
         cycles

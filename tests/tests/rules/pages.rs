@@ -14,7 +14,10 @@ const ARCHITECTURE_LINES_MAX: usize = 150;
 fn architecture_lists_every_crate_and_stays_short() {
     let page = read(&root().join("ARCHITECTURE.md"));
     let lines = page.lines().count();
-    assert!(lines <= ARCHITECTURE_LINES_MAX, "ARCHITECTURE.md has {lines} lines; the limit is {ARCHITECTURE_LINES_MAX}");
+    assert!(
+        lines <= ARCHITECTURE_LINES_MAX,
+        "ARCHITECTURE.md has {lines} lines; the limit is {ARCHITECTURE_LINES_MAX}"
+    );
     let listed: BTreeSet<String> = page
         .lines()
         .filter_map(|line| line.strip_prefix("| `"))
@@ -22,8 +25,14 @@ fn architecture_lists_every_crate_and_stays_short() {
         .map(|(directory, _)| directory.to_owned())
         .collect();
     let metadata = metadata();
-    let have: BTreeSet<String> = own(&metadata).into_iter().map(|package| shown(&directory(package))).collect();
-    assert_eq!(listed, have, "ARCHITECTURE.md lists the first, the workspace has the second");
+    let have: BTreeSet<String> = own(&metadata)
+        .into_iter()
+        .map(|package| shown(&directory(package)))
+        .collect();
+    assert_eq!(
+        listed, have,
+        "ARCHITECTURE.md lists the first, the workspace has the second"
+    );
 }
 
 #[test]
@@ -40,8 +49,16 @@ fn no_file_names_a_machine() {
         "rs", "toml", "md", "yaml", "yml", "json", "proto", "svg", "py", "lua", "lock", "justfile", "run",
     ];
     let is_text = |path: &Path| {
-        let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
-        text.contains(&path.extension().and_then(|extension| extension.to_str()).unwrap_or(name))
+        let name = path
+            .file_name()
+            .and_then(|name| name.to_str())
+            .unwrap_or_default();
+        text.contains(
+            &path
+                .extension()
+                .and_then(|extension| extension.to_str())
+                .unwrap_or(name),
+        )
     };
     let mut wrong = Vec::new();
     for file in files(&root(), &is_text) {

@@ -21,7 +21,11 @@ fn crates_inside_envoy_deny_panic_paths() {
     for directory in INSIDE_ENVOY {
         let file = root().join(directory).join("lib.rs");
         let text = read(&file);
-        let denied = text.split("deny(").nth(1).and_then(|rest| rest.split(')').next()).unwrap_or_default();
+        let denied = text
+            .split("deny(")
+            .nth(1)
+            .and_then(|rest| rest.split(')').next())
+            .unwrap_or_default();
         for lint in LINTS {
             assert!(denied.contains(lint), "{} does not deny {lint}", shown(&file));
         }
@@ -39,14 +43,27 @@ fn crates_inside_envoy_have_no_panicking_macros_and_no_exceptions() {
             }
             for (number, line) in without_tests(&text).lines().enumerate() {
                 let code = line.split("//").next().unwrap_or_default();
-                let is_checked_at_build = code.trim_start().starts_with("const _: ()") || code.trim_start().starts_with("assert!(");
-                let macros = ["panic!(", "unreachable!(", "todo!(", "unimplemented!(", "assert_eq!(", "assert_ne!("];
-                let exceptions = LINTS.iter().any(|lint| code.contains(lint)) && (code.contains("allow(") || code.contains("expect("));
+                let is_checked_at_build =
+                    code.trim_start().starts_with("const _: ()") || code.trim_start().starts_with("assert!(");
+                let macros = [
+                    "panic!(",
+                    "unreachable!(",
+                    "todo!(",
+                    "unimplemented!(",
+                    "assert_eq!(",
+                    "assert_ne!(",
+                ];
+                let exceptions = LINTS.iter().any(|lint| code.contains(lint))
+                    && (code.contains("allow(") || code.contains("expect("));
                 if macros.iter().any(|name| code.contains(name)) && !is_checked_at_build || exceptions {
                     wrong.push(format!("{}:{}: {}", shown(&file), number + 1, line.trim()));
                 }
             }
         }
     }
-    assert!(wrong.is_empty(), "panic paths inside Envoy:\n{}", wrong.join("\n"));
+    assert!(
+        wrong.is_empty(),
+        "panic paths inside Envoy:\n{}",
+        wrong.join("\n")
+    );
 }

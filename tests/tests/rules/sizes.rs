@@ -21,10 +21,16 @@ fn every_file_is_short_and_states_its_purpose() {
         }
         let lines = without_tests(&text).lines().count();
         if lines > FILE_LINES_MAX && !is_test_file(&file) {
-            wrong.push(format!("{}: {lines} lines; the limit is {FILE_LINES_MAX}", shown(&file)));
+            wrong.push(format!(
+                "{}: {lines} lines; the limit is {FILE_LINES_MAX}",
+                shown(&file)
+            ));
         }
         if !text.starts_with("//! ") {
-            wrong.push(format!("{}: the first line is no `//!` line that states the file's purpose", shown(&file)));
+            wrong.push(format!(
+                "{}: the first line is no `//!` line that states the file's purpose",
+                shown(&file)
+            ));
         }
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
@@ -45,7 +51,10 @@ fn every_function_is_short() {
         };
         functions.visit_file(&syntax);
         for (name, lines) in functions.long {
-            wrong.push(format!("{}: `{name}` has {lines} lines of code; the limit is {FUNCTION_LINES_MAX}", shown(&file)));
+            wrong.push(format!(
+                "{}: `{name}` has {lines} lines of code; the limit is {FUNCTION_LINES_MAX}",
+                shown(&file)
+            ));
         }
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));

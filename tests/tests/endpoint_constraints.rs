@@ -1,14 +1,14 @@
-//! Which servers a client wants: a pin, a list, and tolerations, from those who are trusted. Nobody's wishes reach a server.
+//! Endpoint constraints of trusted clients: a pin, a subset, and tolerations. The headers never reach a server.
 
 use penstock_tests::gateway::{config, slots};
-use penstock_tests::{Answer, Ask, Call, Gateway, Upstream, run};
+use penstock_tests::{Answer, Call, ClientRequest, Gateway, Upstream, run};
 
 const PIN: &str = "x-penstock-endpoint";
 const SUBSET: &str = "x-gateway-destination-endpoint-subset";
 const TOLERATE: &str = "x-penstock-tolerate";
 const SERVED: &str = "x-gateway-destination-endpoint-served";
 
-/// Two servers with one place each, which nobody asks how they are; `second` are more keys of the second.
+/// Two servers with one place each and no health checks; `second` holds more keys of the second server.
 async fn gateway(head: &str, second: &str) -> (Gateway, [Upstream; 2]) {
     let servers = [Upstream::scripted().await, Upstream::scripted().await];
     let [a, b] = servers.each_ref().map(Upstream::address);
@@ -19,9 +19,9 @@ async fn gateway(head: &str, second: &str) -> (Gateway, [Upstream; 2]) {
     (Gateway::start(&config(head, &[pool])).await, servers)
 }
 
-fn ask(wishes: &[(&str, &str)]) -> Ask {
-    let ask = Ask::chat("m", "x");
-    wishes
+fn ask(constraints: &[(&str, &str)]) -> ClientRequest {
+    let ask = ClientRequest::chat("m", "x");
+    constraints
         .iter()
         .fold(ask, |ask, (name, value)| ask.header(name, value))
 }
@@ -38,46 +38,46 @@ fn refused(answer: &Answer) {
 }
 
 #[test]
-fn a_pin_or_a_list_is_kept_to() {
+fn pin_and_subset_are_obeyed() {
     run(async {
         let (gateway, [a, b]) = gateway("", "").await;
-        let [at_a, at_b] = [&a, &b].map(|it| it.address().to_string());
+        let [at_a, at_b] = [&a, &b].map(|server| server.address().to_string());
         let nowhere = "127.0.0.1:1".to_owned();
         let both = format!(" {at_a} ,{at_b},{nowhere}");
         let last = format!("{nowhere}, {at_b}");
-        for wishes in [
+        for constraints in [
             &[(PIN, at_b.as_str())][..],
             &[(SUBSET, at_b.as_str())],
             &[(SUBSET, last.as_str())],
             &[(SUBSET, nowhere.as_str()), (SUBSET, at_b.as_str())],
             &[(PIN, at_b.as_str()), (SUBSET, both.as_str())],
         ] {
-            // Again and again: chance would send some of them to the other.
+            // Repeated: by chance, some of them would reach the other server.
             for _ in 0..4 {
-                let asked = gateway.spawn(ask(wishes));
+                let asked = gateway.spawn(ask(constraints));
                 unseen(b.next().await);
                 let answer = asked.await.expect("answered");
                 assert_eq!(
                     (answer.status, answer.header(SERVED)),
                     (200, at_b.as_str()),
-                    "{wishes:?}"
+                    "{constraints:?}"
                 );
             }
         }
-        for wishes in [
+        for constraints in [
             &[(PIN, nowhere.as_str())][..],
             &[(PIN, "no address")],
             &[(SUBSET, nowhere.as_str())],
             &[(PIN, at_a.as_str()), (SUBSET, at_b.as_str())],
         ] {
-            refused(&gateway.send(ask(wishes)).await);
+            refused(&gateway.send(ask(constraints)).await);
         }
         assert_eq!(a.total(), 0);
     });
 }
 
 #[test]
-fn who_wants_a_server_that_is_full_waits_for_it_and_holds_nobody_else_up() {
+fn request_for_a_full_server_waits_without_delaying_others() {
     run(async {
         let (gateway, [a, b]) = gateway("", "").await;
         let at_b = b.address().to_string();
@@ -101,24 +101,24 @@ fn who_wants_a_server_that_is_full_waits_for_it_and_holds_nobody_else_up() {
 }
 
 #[test]
-fn wishes_of_those_who_are_not_trusted_are_ignored_and_removed() {
+fn constraints_of_untrusted_clients_are_ignored_and_removed() {
     run(async {
         let (gateway, [a, b]) = gateway("identity: {trust: none}\n", "").await;
         let at_b = b.address().to_string();
         let held = gateway.spawn(ask(&[]));
-        // Whoever has it: the other one is free.
+        // Either server may have the request; the other one is free.
         let (call, free) = tokio::select! {
             call = a.next() => (call, &b),
             call = b.next() => (call, &a),
         };
-        for wishes in [
+        for constraints in [
             &[(PIN, "127.0.0.1:1"), (TOLERATE, "any")][..],
             &[(SUBSET, "127.0.0.1:1")],
             &[(PIN, at_b.as_str())],
         ] {
-            let asked = gateway.spawn(ask(wishes));
+            let asked = gateway.spawn(ask(constraints));
             unseen(free.next().await);
-            assert_eq!(asked.await.expect("answered").status, 200, "{wishes:?}");
+            assert_eq!(asked.await.expect("answered").status, 200, "{constraints:?}");
         }
         unseen(call);
         assert_eq!(held.await.expect("answered").status, 200);
@@ -126,20 +126,20 @@ fn wishes_of_those_who_are_not_trusted_are_ignored_and_removed() {
 }
 
 #[test]
-fn a_tainted_server_is_for_those_who_tolerate_it() {
+fn tainted_server_serves_only_requests_that_tolerate_it() {
     run(async {
         let (gateway, [a, b]) = gateway("", ", taints: [spot, gpu-old]").await;
         let at_b = b.address().to_string();
         let held = gateway.spawn(ask(&[]));
         let call = a.next().await;
-        // Who doesn't tolerate all of it waits for the other, though this one is free.
+        // A request that does not tolerate every taint waits for the other server, although this one is free.
         let waits = gateway.spawn(ask(&[(TOLERATE, "spot")]).tenant("waits"));
         gateway.waiting("p", 1).await;
-        for wishes in [
+        for constraints in [
             &[(TOLERATE, "spot, gpu-old")][..],
             &[(TOLERATE, "gpu-old"), (TOLERATE, "spot"), (PIN, at_b.as_str())],
         ] {
-            let asked = gateway.spawn(ask(wishes).tenant("goes"));
+            let asked = gateway.spawn(ask(constraints).tenant("goes"));
             unseen(b.next().await);
             assert_eq!(asked.await.expect("answered").header(SERVED), at_b);
         }

@@ -1,4 +1,4 @@
-//! A model server that isn't up: its address is its own and refuses every connection, until it comes up.
+//! A model server that does not run yet: its reserved address refuses every connection until the server starts.
 
 use std::net::SocketAddr;
 
@@ -6,17 +6,17 @@ use tokio::net::TcpSocket;
 
 use crate::Upstream;
 
-/// Such a server.
-pub struct Refusing {
+/// A reserved address without a server.
+pub struct RefusingServer {
     socket: TcpSocket,
     address: SocketAddr,
 }
 
-impl Refusing {
-    /// Takes an address.
+impl RefusingServer {
+    /// Reserves an address.
     ///
     /// # Panics
-    /// When there is none.
+    /// If no address is free.
     #[must_use]
     pub fn new() -> Self {
         let socket = TcpSocket::new_v4().expect("a socket");
@@ -26,22 +26,22 @@ impl Refusing {
         Self { socket, address }
     }
 
-    /// Where it would listen.
+    /// The reserved address.
     #[must_use]
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// It comes up, and hands every request to the test.
+    /// Starts a server that hands every request to the test.
     ///
     /// # Panics
-    /// When it can't.
+    /// If it cannot start.
     pub async fn up(self) -> Upstream {
         Upstream::scripted_on(self.socket.listen(1024).expect("it listens")).await
     }
 }
 
-impl Default for Refusing {
+impl Default for RefusingServer {
     fn default() -> Self {
         Self::new()
     }

@@ -1,4 +1,4 @@
-//! What a companion keeps for the next one, in the file of `usage.store`.
+//! Learned models that a companion stores for the next one, in the file of `usage.store`.
 
 use std::path::Path;
 use std::time::Duration;
@@ -23,7 +23,7 @@ fn store(path: &Path) -> String {
     format!("  usage: {{store: {{redb: '{}'}}}}\n", path.display())
 }
 
-/// Keeps it as a companion does that has learned it.
+/// Stores parameters as a companion that has learned them does.
 async fn learned(pools: &str, pool: &str, variant: &str) {
     let config = Config::parse(&format!("pools:\n{pools}"), "test").expect("valid");
     let mut keeper = penstock_server::store::Keeper::default();
@@ -38,7 +38,7 @@ async fn alpha(companion: &Companion) -> Option<f64> {
 }
 
 #[test]
-fn what_was_learned_is_known_at_the_next_start() {
+fn learned_parameters_are_restored_at_the_next_start() {
     run(async {
         let folder = tempfile::tempdir().expect("a folder");
         let server = Upstream::serving(Duration::ZERO).await;
@@ -48,17 +48,17 @@ fn what_was_learned_is_known_at_the_next_start() {
         let mut companion = Companion::start("", &pools).await;
         assert_eq!(alpha(&companion).await, Some(8.25));
         let metrics = companion.metrics().await;
-        let of = [("pool", "p"), ("variant", "default")];
-        assert_eq!(metrics.sum("penstock_model_gamma_ms", &of), 0.000_5);
-        assert_eq!(metrics.sum("penstock_model_ttft_bias", &of), 1.5);
+        let labels = [("pool", "p"), ("variant", "default")];
+        assert_eq!(metrics.sum("penstock_model_gamma_ms", &labels), 0.000_5);
+        assert_eq!(metrics.sum("penstock_model_ttft_bias", &labels), 1.5);
         companion.kill().await;
-        companion.again().await;
+        companion.restart().await;
         assert_eq!(alpha(&companion).await, Some(8.25), "a killed one loses nothing");
     });
 }
 
 #[test]
-fn of_other_pools_and_variants_nothing_is_known() {
+fn parameters_of_other_pools_and_variants_are_not_used() {
     run(async {
         let folder = tempfile::tempdir().expect("a folder");
         let server = Upstream::serving(Duration::ZERO).await;
@@ -73,7 +73,7 @@ fn of_other_pools_and_variants_nothing_is_known() {
 }
 
 #[test]
-fn a_damaged_file_is_set_aside_and_said_so() {
+fn damaged_file_is_set_aside_and_logged() {
     run(async {
         let folder = tempfile::tempdir().expect("a folder");
         let server = Upstream::serving(Duration::ZERO).await;
@@ -97,13 +97,13 @@ fn a_damaged_file_is_set_aside_and_said_so() {
 }
 
 #[test]
-fn a_file_that_is_in_use_or_cannot_be_there_ends_the_start() {
+fn file_in_use_or_in_a_missing_folder_ends_the_start() {
     run(async {
         let folder = tempfile::tempdir().expect("a folder");
         let server = Upstream::serving(Duration::ZERO).await;
         let path = folder.path().join("kept.redb");
-        let of = |path: &Path| [pool("p", "'*'", &[&server], &store(path))];
-        let _companion = Companion::start("", &of(&path)).await;
+        let pools = |path: &Path| [pool("p", "'*'", &[&server], &store(path))];
+        let _companion = Companion::start("", &pools(&path)).await;
         let nowhere = folder.path().join("missing").join("kept.redb");
         for (path, why) in [
             (&path, "is in use by another process"),
@@ -116,7 +116,7 @@ fn a_file_that_is_in_use_or_cannot_be_there_ends_the_start() {
                 socket("grpc"),
                 socket("http")
             );
-            std::fs::write(&file, format!("{listen}pools:\n{}", of(path).concat())).expect("written");
+            std::fs::write(&file, format!("{listen}pools:\n{}", pools(path).concat())).expect("written");
             let mut command = Command::new(binary::penstock());
             command.arg("serve").arg("--config").arg(&file).kill_on_drop(true);
             let ended = tokio::time::timeout(Duration::from_secs(60), command.output())

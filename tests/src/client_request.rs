@@ -6,14 +6,14 @@ use serde_json::{Value, json};
 
 /// A request that is being built.
 #[derive(Clone, Debug)]
-pub struct Ask {
+pub struct ClientRequest {
     pub(crate) path: String,
     pub(crate) headers: Vec<(String, String)>,
     pub(crate) body: Value,
 }
 
-impl Ask {
-    /// A chat completion whose only message says `text`; that names it at the server.
+impl ClientRequest {
+    /// A chat completion whose only message is `text`, which identifies the request at the server.
     #[must_use]
     pub fn chat(model: &str, text: &str) -> Self {
         let body = json!({"model": model, "messages": [{"role": "user", "content": text}]});
@@ -24,7 +24,7 @@ impl Ask {
         }
     }
 
-    /// Any body to any path.
+    /// Any body for any path.
     #[must_use]
     pub fn to(path: &str, body: Value) -> Self {
         Self {
@@ -41,13 +41,13 @@ impl Ask {
         self
     }
 
-    /// Who asks: the flow.
+    /// Sets the tenant.
     #[must_use]
     pub fn tenant(self, tenant: &str) -> Self {
         self.header("x-penstock-tenant", tenant)
     }
 
-    /// How critical it claims to be.
+    /// Sets the claimed priority.
     #[must_use]
     pub fn priority(self, priority: &str) -> Self {
         self.header("x-penstock-priority", priority)
@@ -59,14 +59,14 @@ impl Ask {
         self.body.clone()
     }
 
-    /// A member of the body.
+    /// Sets a member of the body.
     #[must_use]
     pub fn with(mut self, key: &str, value: impl Into<Value>) -> Self {
         self.body[key] = value.into();
         self
     }
 
-    /// Asks for server-sent events.
+    /// Requests server-sent events.
     #[must_use]
     pub fn streamed(self) -> Self {
         self.with("stream", true)
@@ -85,7 +85,7 @@ pub struct Answer {
 }
 
 impl Answer {
-    /// A header's value; empty when it isn't there.
+    /// A header's value; empty if absent.
     #[must_use]
     pub fn header(&self, name: &str) -> &str {
         self.headers
@@ -109,14 +109,14 @@ impl Answer {
     /// The body as JSON.
     ///
     /// # Panics
-    /// When it isn't.
+    /// If the body is not JSON.
     #[must_use]
     pub fn json(&self) -> Value {
         serde_json::from_slice(&self.body)
             .unwrap_or_else(|e| panic!("{e} in {} {}", self.status, self.text()))
     }
 
-    /// The code of an error in OpenAI's shape; empty when there is none.
+    /// The code of an error in OpenAI's format; empty if absent.
     #[must_use]
     pub fn code(&self) -> String {
         let body: Value = serde_json::from_slice(&self.body).unwrap_or_default();
@@ -130,10 +130,10 @@ impl Answer {
         body["error"]["message"].as_str().unwrap_or_default().to_owned()
     }
 
-    /// Fails unless this is an error of Penstock's own, in OpenAI's envelope, with everything it must carry.
+    /// Fails unless this is an error of Penstock's in OpenAI's format, with every required header and member.
     ///
     /// # Panics
-    /// When something is missing or different.
+    /// If a part is missing or different.
     pub fn expect_error(&self, status: u16, code: &str, outcome: &str) {
         let seen = format!("{} {:?} {}", self.status, self.headers, self.text());
         assert_eq!(self.status, status, "{seen}");

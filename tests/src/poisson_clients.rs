@@ -1,5 +1,4 @@
-//! Clients that come at random, whatever becomes of those before them: what a gateway meets that can't slow its
-//! clients down.
+//! Clients that arrive at random times (a Poisson process), independent of earlier requests: an open-loop load.
 
 use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
@@ -12,39 +11,39 @@ use serde_json::json;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
-use crate::{Ask, Gateway};
+use crate::{ClientRequest, Gateway};
 
-/// What they ask.
+/// What the clients send.
 #[derive(Clone, Debug)]
-pub struct Habit {
+pub struct RequestShape {
     /// The model.
     pub model: String,
-    /// Tokens of a prompt, any of these alike.
+    /// Prompt tokens; each value of the range is equally likely.
     pub input: RangeInclusive<u64>,
-    /// Tokens of an answer.
+    /// Output tokens, in the same way.
     pub output: RangeInclusive<u64>,
 }
 
-/// How their requests ended: how many of each outcome, or of `cut`.
+/// The number of requests per outcome, or `cut`.
 pub type Ends = BTreeMap<String, u64>;
 
-/// Clients of a gateway. Dropped, they all leave.
-pub struct Visitors {
-    habit: Habit,
+/// Clients of a gateway. Dropping it disconnects all of them.
+pub struct PoissonClients {
+    shape: RequestShape,
     random: ChaCha8Rng,
     ends: Arc<Mutex<Ends>>,
     out: JoinSet<()>,
-    /// When the next one comes.
+    /// When the next client arrives.
     next: Instant,
     sent: u64,
 }
 
-impl Visitors {
-    /// None yet.
+impl PoissonClients {
+    /// No clients yet.
     #[must_use]
-    pub fn new(habit: Habit, seed: u64) -> Self {
+    pub fn new(shape: RequestShape, seed: u64) -> Self {
         Self {
-            habit,
+            shape,
             random: ChaCha8Rng::seed_from_u64(seed),
             ends: Arc::default(),
             out: JoinSet::new(),
@@ -53,8 +52,8 @@ impl Visitors {
         }
     }
 
-    /// They come, so many a second on average (a Poisson process), for this time. Those that are late come at once.
-    pub async fn come(&mut self, gateway: &Gateway, per_second: f64, time: Duration) {
+    /// Clients arrive for `time`, `per_second` on average. A late client arrives at once.
+    pub async fn arrive(&mut self, gateway: &Gateway, per_second: f64, time: Duration) {
         let end = Instant::now() + time;
         self.next = self.next.max(Instant::now());
         while self.next < end {
@@ -67,16 +66,16 @@ impl Visitors {
         tokio::time::sleep_until(end).await;
     }
 
-    /// Sends one.
+    /// Sends one request.
     ///
     /// # Panics
-    /// When a prompt is too long for this machine.
+    /// If a prompt is too long for this machine.
     pub fn send(&mut self, gateway: &Gateway) {
-        let input = self.random.random_range(self.habit.input.clone());
-        let output = self.random.random_range(self.habit.output.clone());
+        let input = self.random.random_range(self.shape.input.clone());
+        let output = self.random.random_range(self.shape.output.clone());
         let bytes = usize::try_from(4 * input).expect("a prompt fits");
         let tenant = format!("tenant-{}", self.sent % 8);
-        let ask = Ask::chat(&self.habit.model, &"x".repeat(bytes))
+        let ask = ClientRequest::chat(&self.shape.model, &"x".repeat(bytes))
             .tenant(&tenant)
             .with("max_tokens", output)
             .with("stream_options", json!({"include_usage": true}))
@@ -89,28 +88,28 @@ impl Visitors {
                 Ok(answer) => answer.outcome().to_owned(),
                 Err(_) => "cut".to_owned(),
             };
-            let mut ends = ends.lock().expect("no one panics with the ends");
+            let mut ends = ends.lock().expect("no holder of the lock panics");
             *ends.entry(end).or_default() += 1;
         });
     }
 
-    /// So many have come.
+    /// The number of requests sent.
     #[must_use]
     pub fn sent(&self) -> u64 {
         self.sent
     }
 
-    /// How requests have ended so far.
+    /// The outcomes so far.
     ///
     /// # Panics
-    /// When another thread has.
+    /// If another thread has panicked.
     #[must_use]
     pub fn ends(&self) -> Ends {
-        self.ends.lock().expect("no one panics with the ends").clone()
+        self.ends.lock().expect("no holder of the lock panics").clone()
     }
 
-    /// Waits for all that are out.
-    pub async fn leave(mut self) -> Ends {
+    /// Waits until every request has ended.
+    pub async fn finish(mut self) -> Ends {
         while self.out.join_next().await.is_some() {}
         self.ends()
     }

@@ -1,20 +1,20 @@
-//! Many requests over a few HTTP/2 connections: each is known by what it says, and all are answered or given up at once.
+//! Many requests over a few HTTP/2 connections: each is identified by its text, and all are awaited or cancelled together.
 
 use h2::client::ResponseFuture;
 
-use crate::ask::{Answer, Ask};
+use crate::client_request::{Answer, ClientRequest};
 use crate::h2c::H2c;
 use crate::{Companion, Envoy};
 
-/// What is sent until it is answered.
+/// Connections, and the requests that await their answers.
 #[derive(Default)]
-pub struct Crowd {
+pub struct ClientGroup {
     clients: Vec<H2c>,
     answers: Vec<(String, ResponseFuture)>,
 }
 
-impl Crowd {
-    /// Connects so many clients, each one at one worker.
+impl ClientGroup {
+    /// Connects `clients` clients, each to one worker.
     pub async fn join(&mut self, envoy: &Envoy, clients: usize) {
         for _ in 0..clients {
             self.clients.push(H2c::connect(envoy.gateway()).await);
@@ -24,22 +24,22 @@ impl Crowd {
     /// One of the clients.
     ///
     /// # Panics
-    /// When there is no such client.
+    /// If there is no such client.
     pub fn client(&mut self, number: usize) -> &mut H2c {
         &mut self.clients[number]
     }
 
-    /// Sends one, from the client of this number.
+    /// Sends a request from the client of this number.
     ///
     /// # Panics
-    /// When there is no such client, or its connection is closed.
+    /// If there is no such client, or its connection is closed.
     pub async fn ask(&mut self, client: usize, model: &str, tenant: &str, text: &str) {
-        let ask = Ask::chat(model, text).tenant(tenant);
+        let ask = ClientRequest::chat(model, text).tenant(tenant);
         let response = self.clients[client].ask(&ask).await;
         self.answers.push((text.to_owned(), response));
     }
 
-    /// Fills a pool's servers with requests that each have a tenant of their own.
+    /// Fills a pool's servers with requests of one tenant each.
     pub async fn fill(&mut self, companion: &Companion, pool: &str, count: usize) {
         for number in 0..count {
             let text = format!("held {number}");
@@ -48,8 +48,8 @@ impl Crowd {
         companion.stock(pool, count as u64).await;
     }
 
-    /// Lets so many wait at `pool`: one flow a client (the first of `flows` is client `first`), which says its name and
-    /// a number. The next number is sent when the one before it waits: bodies of a connection may overtake each other.
+    /// Makes `each` requests of every flow wait in `pool`. A flow is a client's number; a request's text is the flow's name and a number.
+    /// The next number is sent when the one before it waits, because bodies of one connection may overtake each other.
     pub async fn queue(&mut self, companion: &Companion, pool: &str, flows: &[usize], each: usize) {
         let before = companion.pool(pool).await.expect("the pool")["waiting"].as_u64();
         let mut waiting = before.expect("a number");
@@ -64,7 +64,7 @@ impl Crowd {
         }
     }
 
-    /// The same requests as another crowd, so that they can be awaited apart; the connections stay here.
+    /// Moves the first requests into another group, so that a test can await them separately; the connections stay here.
     #[must_use]
     pub fn split(&mut self, first: usize) -> Self {
         Self {
@@ -76,7 +76,7 @@ impl Crowd {
     /// All answers, in the order of sending.
     ///
     /// # Panics
-    /// When one doesn't come, or is cut.
+    /// If an answer does not arrive, or is cut.
     pub async fn answers(&mut self) -> Vec<(String, Answer)> {
         let mut answers = Vec::new();
         for (text, response) in self.answers.drain(..) {
@@ -86,17 +86,17 @@ impl Crowd {
         answers
     }
 
-    /// How the requests ended: a status, or none for one that was cut.
+    /// The statuses of the requests, in the order of sending; `None` for a request that was cut.
     pub async fn ends(&mut self) -> Vec<Option<u16>> {
         let mut ends = Vec::new();
         for (_, response) in self.answers.drain(..) {
-            ends.push(H2c::answer(response).await.ok().map(|it| it.status));
+            ends.push(H2c::answer(response).await.ok().map(|answer| answer.status));
         }
         ends
     }
 
-    /// Gives up what isn't answered: half of it by closing the connections of the first half of the clients, the rest
-    /// by resetting each stream.
+    /// Cancels every unanswered request: half of them by closing the connections of the first half of the clients, the rest by resetting
+    /// each stream.
     pub fn leave(&mut self) {
         let half = self.clients.len() / 2;
         drop(self.clients.drain(..half));
