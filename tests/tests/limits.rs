@@ -215,7 +215,7 @@ fn slow_body_is_408_and_takes_no_place() {
                 .pointer(at)
                 .and_then(|value| value.as_str())
                 .unwrap_or_default();
-            assert!(!said.is_empty(), "{body}");
+            assert!(!text.is_empty(), "{body}");
             assert_eq!(body["error"]["type"], "invalid_request_error", "{body}");
         }
         assert_eq!(server.total(), 0);
