@@ -421,7 +421,7 @@ async fn lowers(fixture: &Fixture) {
     fixture.second.next().await.answer();
     before.answer();
     all_are_200(asked).await;
-    fixture.says("`x-penstock-priority: sheddable`", "goes after what came later");
+    fixture.report("`x-penstock-priority: sheddable`", "goes after what came later");
 }
 
 #[test]

@@ -87,7 +87,7 @@ fn plugins() -> &'static [PluginConfig] {
 fn token() -> &'static str {
     static TOKEN: OnceLock<String> = OnceLock::new();
     TOKEN.get_or_init(|| {
-        let plugin = plugins().iter().find(|it| it.requeue.is_some());
+        let plugin = plugins().iter().find(|it| it.requeue_listener.is_some());
         let plugin = plugin.expect("a configuration with a listener to enter again by");
         let now = Instant::from_nanos(1_000_000_000);
         let mut worker = Worker::new(now, &DRAW, plugin, Box::new(Shared::default()));

@@ -18,7 +18,7 @@ fn cases(file: &str) -> Vec<Value> {
 }
 
 fn list<'a>(case: &'a Value, key: &str) -> &'a Vec<Value> {
-    of[key].as_array().unwrap_or_else(|| panic!("{key} is a list"))
+    case[key].as_array().unwrap_or_else(|| panic!("{key} is a list"))
 }
 
 fn run(case: &Value, mode: &str) -> Replayed {
