@@ -110,7 +110,9 @@ async fn measure(seconds: f64, noise: f64, seed: u64) {
         let end = start.elapsed().as_secs_f64() + part * seconds;
         while start.elapsed().as_secs_f64() + 0.1 < end {
             let rest = Duration::from_secs_f64((end - start.elapsed().as_secs_f64()).max(0.0));
-            clients.arrive(&gateway, load * capacity, rest.min(PRINT_INTERVAL)).await;
+            clients
+                .arrive(&gateway, load * capacity, rest.min(PRINT_INTERVAL))
+                .await;
             print_state(&gateway, start.elapsed()).await;
         }
     }

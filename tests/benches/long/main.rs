@@ -124,7 +124,9 @@ async fn measure(minutes: f64) -> ExitCode {
     let mut looks = Vec::new();
     for (load, end) in LOADS.iter().zip([phase, 2 * phase]) {
         while let Some(left) = end.checked_sub(begin.elapsed()).filter(|left| !left.is_zero()) {
-            clients.arrive(&gateway, load * capacity, left.min(SAMPLE_INTERVAL)).await;
+            clients
+                .arrive(&gateway, load * capacity, left.min(SAMPLE_INTERVAL))
+                .await;
             let pool = gateway.pool("chat").await;
             let look = Look {
                 after: begin.elapsed(),
