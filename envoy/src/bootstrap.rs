@@ -1,23 +1,23 @@
-//! The Envoy bootstrap: two listeners with Penstock's filter, one cluster a pool, one for the companion.
+//! Generates the Envoy bootstrap: two listeners with Penstock's filter, one cluster for each pool, and one for the companion.
 //!
-//! [`Settings`] in, a JSON document out, printed as YAML for people. The document is built from values, never
-//! from text, so that no name of a pool can change its shape.
+//! The input is [`Settings`], the output is a JSON document, or YAML for people to read. The document is built from values,
+//! not from text, so that a pool's name can't change its structure.
 //!
-//! What it promises:
-//! - Nothing reaches a model server without the filter's decision: the routes match on a header that only the
-//!   filter sets, and the last one answers 503.
-//! - A path means the same to the filter and to the server: Envoy normalises it before either sees it.
-//! - Envoy's own limits lie outside the filter's, so that the filter's answer comes first.
-//! - A request that no server of its list took can enter again: the second listener is inside Envoy, has no socket,
-//!   and is reached by nothing but the last place of a granted list.
-//! - With a [`crate::folder`], pools and their servers may change while Envoy runs: nothing else does, so that no
-//!   listener is drained, no plugin starts anew, and no paused stream holds to routes that are out of date.
+//! The bootstrap guarantees:
+//! - No request reaches a model server without the filter's decision: the routes match on a header that only the filter
+//!   sets, and the last route responds 503.
+//! - A path means the same to the filter and to the server: Envoy normalizes it before both see it.
+//! - Envoy's limits lie outside the filter's, so that the filter's error comes first.
+//! - A request that no server of its list accepted can be requeued: the second listener is internal to Envoy, has no socket,
+//!   and can be reached only by the last entry of a granted list.
+//! - With a [`crate::folder`], the pools and their servers may change while Envoy runs. Nothing else changes, so no listener
+//!   is drained, no plugin restarts, and no waiting stream keeps outdated routes.
 //!
-//! It refuses nothing: settings are typed, and `envoy --mode validate` ([`crate::run::validate`]) has the last word.
+//! Settings are typed and aren't checked here; `envoy --mode validate` ([`crate::run::validate`]) checks the result.
 
 mod clusters;
 mod listener;
-mod replies;
+mod local_replies;
 mod routes;
 
 use std::{
@@ -28,101 +28,104 @@ use std::{
 
 use serde_json::{Value, json};
 
-use crate::{folder, limits};
+use crate::{
+    config_source::{CLUSTERS_FILE, config_source},
+    limits,
+};
 
-/// The name of the companion's cluster, which the plugin configuration must name. A pool's cluster is called as the pool
-/// is, and no name of a pool has a `~`; gRPC says it as its authority, where a slash would be wrong.
+/// The name of the companion's cluster, for the plugin configuration. It has a `~`, which no pool's name has, because a
+/// pool's cluster has the name of the pool. It has no slash, because gRPC sends it as the authority.
 pub const COMPANION_CLUSTER: &str = "penstock~companion";
 
-/// The listener where a request enters again that no server took, as an endpoint list names it.
+/// The requeue listener, as an endpoint list names it: a request that no server accepted goes there.
 ///
-/// It is Envoy's own spelling of the host's address, `envoy://` + the listener's name + `/` + no endpoint id: a list's
-/// entries are looked up by that string, and `upstream.address` of the stream that went there says it too.
+/// This is how Envoy writes the address of that host: `envoy://`, the listener's name, `/`, and no endpoint id. Envoy looks up
+/// the entries of a list by this string, and reports it as the `upstream.address` of a stream that went there.
 pub const REQUEUE_HOST: &str = "envoy://penstock-requeue/";
 
-/// The listener behind [`REQUEUE_HOST`].
+/// The name of the requeue listener.
 const REQUEUE_LISTENER: &str = "penstock-requeue";
 
-/// Plugin configurations in one Envoy, one a listener. Each has a root context, and so a session with the companion, on
-/// every worker and on the main thread.
+/// Number of plugin configurations in one Envoy, one for each listener. Each has a root context, and so a session with the
+/// companion, on every worker and on the main thread.
 pub const PLUGINS: u32 = 2;
 
-/// What differs from one gateway to another.
+/// The settings of a gateway.
 #[derive(Clone, Debug)]
 pub struct Settings {
-    /// Names this Envoy in logs and in the companion's status.
+    /// The name of this Envoy in logs and in the companion's status.
     pub node: String,
-    /// Where clients connect.
+    /// The address for clients.
     pub gateway: SocketAddr,
-    /// Envoy's admin interface. It has no authentication: loopback, unless something else protects it.
+    /// The address of Envoy's admin interface. It has no authentication, so use loopback unless it is protected otherwise.
     pub admin: SocketAddr,
-    /// The companion's gRPC side.
+    /// The companion's gRPC address.
     pub companion: Address,
-    /// How it is spoken to; `None`: in the clear.
+    /// TLS to the companion; `None`: plaintext.
     pub tls: Option<Tls>,
-    /// In the order of the policy.
+    /// The pools, in the order of the policy.
     pub pools: Vec<Pool>,
-    /// Where Envoy reads what pools there are, as [`crate::folder`] writes it, and goes on reading; `None`: `pools` are
-    /// part of the bootstrap and never change.
+    /// The folder of [`crate::folder`] from which Envoy reads the pools; `None`: `pools` are part of the bootstrap and don't
+    /// change.
     pub folder: Option<PathBuf>,
-    /// The filter's limit on a request's body, in bytes; Envoy's is set above it.
+    /// The filter's limit on a request body, in bytes. Envoy's limit is set above it.
     pub body_bytes_max: u64,
-    /// Ends a stream on which nothing moves, the paused ones too: above the longest wait in any queue.
+    /// Ends idle streams, including waiting ones: must be longer than the longest wait in any queue.
     pub stream_idle_timeout: Duration,
-    /// The heap at which Envoy begins to refuse, in bytes.
+    /// The heap size at which Envoy sheds load, in bytes.
     pub heap_bytes_max: u64,
-    /// Connections of clients at a time.
+    /// Limit of concurrent client connections.
     pub connections_max: u64,
-    /// The wasm module, a path as Envoy will see it.
+    /// The path of the wasm module, as Envoy sees it.
     pub filter: PathBuf,
-    /// The filter's configuration, handed over as JSON text. What tells one listener from the other (`requeue`,
-    /// `reenters`) is put in here.
+    /// The filter's configuration. The keys that differ between the listeners (`requeue`, `reenters`, `routes_tell`) are added
+    /// here.
     pub plugin: Value,
-    /// Filters of Envoy's own that see a client's request before Penstock's does, as a bootstrap has them. What enters again
-    /// doesn't pass them a second time.
+    /// Further HTTP filters, which handle a client's request before Penstock's filter. A requeued request doesn't pass them
+    /// again.
     pub http_filters: Vec<Value>,
 }
 
-/// A pool and where its model servers are.
+/// A pool and the addresses of its model servers.
 #[derive(Clone, Debug)]
 pub struct Pool {
-    /// The value of the pool's header.
+    /// The pool's name, which is the value of the pool header.
     pub name: String,
-    /// All that may ever be granted; an address that isn't here is skipped by Envoy.
+    /// The servers that may be granted. Envoy skips an address that isn't listed here.
     pub endpoints: Vec<SocketAddr>,
-    /// Servers that are no longer granted: what was granted before still finds them, what passes ungated doesn't.
+    /// Servers that are no longer granted. Earlier grants can still use them, requests that pass through can't.
     pub leaving: Vec<SocketAddr>,
 }
 
-/// Where the companion listens.
+/// The companion's address.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Address {
     /// TCP.
     Tcp(SocketAddr),
-    /// A unix socket's path.
+    /// The path of a unix socket.
     Unix(PathBuf),
 }
 
-/// Mutual TLS to the companion: PEM files, as Envoy will see them.
+/// Mutual TLS to the companion: paths of PEM files, as Envoy sees them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Tls {
-    /// What Envoy shows.
+    /// Envoy's certificate.
     pub cert: PathBuf,
-    /// Its key.
+    /// The private key of the certificate.
     pub key: PathBuf,
-    /// Who must have signed what the companion shows.
+    /// The authority that must have signed the companion's certificate.
     pub ca: PathBuf,
 }
 
-/// How long a stream may stand still: `wait_max`, the longest `max(ttl, no_endpoint_ttl)` of any pool, then
-/// `hold`, the longest time it waits for an absent companion, then a minute of grace.
+/// The idle timeout of a stream: `wait_max`, which is the longest `max(ttl, no_endpoint_ttl)` of any pool, plus `hold`, the
+/// longest wait for a companion that is down, plus a minute of margin.
 pub fn stream_idle_timeout(wait_max: Duration, hold: Duration) -> Duration {
     wait_max
         .saturating_add(hold)
         .saturating_add(Duration::from_secs(60))
 }
 
-/// The bootstrap as Envoy's JSON.
+/// The bootstrap as a JSON document.
 pub fn document(settings: &Settings) -> Value {
     let mut clusters: Vec<Value> = match &settings.folder {
         None => settings.pools.iter().map(clusters::listed).collect(),
@@ -132,7 +135,7 @@ pub fn document(settings: &Settings) -> Value {
     let mut document = json!({
         "node": { "id": settings.node, "cluster": "penstock" },
         "admin": { "address": socket(settings.admin) },
-        // Without it no internal listener is opened.
+        // Required for internal listeners.
         "bootstrap_extensions": [{
             "name": "envoy.bootstrap.internal_listener",
             "typed_config": {
@@ -146,33 +149,32 @@ pub fn document(settings: &Settings) -> Value {
         "overload_manager": overload(settings),
     });
     if let Some(folder) = &settings.folder {
-        document["dynamic_resources"] =
-            json!({ "cds_config": folder::source(&folder.join(folder::CLUSTERS)) });
+        document["dynamic_resources"] = json!({ "cds_config": config_source(&folder.join(CLUSTERS_FILE)) });
     }
     document
 }
 
-/// A pool's cluster, which reads its servers from `endpoints`.
+/// The cluster of a pool, which reads its servers from the file `endpoints`.
 pub(crate) fn watched_cluster(pool: &Pool, endpoints: &Path) -> Value {
     clusters::watched(pool, endpoints)
 }
 
-/// A pool's servers, as the resource of a file.
+/// The servers of a pool, as the resource of a file.
 pub(crate) fn endpoints(pool: &Pool) -> Value {
     clusters::endpoints(pool)
 }
 
-/// The bootstrap as YAML, with `note` (any number of lines) as a comment on top.
+/// The bootstrap as YAML, with `note` (any number of lines) as a comment at the top.
 ///
 /// # Errors
-/// When the document has no YAML form, which no settings lead to.
+/// The document can't be written as YAML, which no settings cause.
 pub fn yaml(settings: &Settings, note: &str) -> Result<String, Error> {
     let mut text = String::new();
     for line in note.lines() {
         text.push_str(format!("# {line}").trim_end());
         text.push('\n');
     }
-    // Quoted, not folded: a long string stays one line, and byte for byte what it was.
+    // Quoted instead of folded, so that a long string stays on one line, unchanged.
     let mut options = serde_saphyr::SerializerOptions::default();
     options.prefer_block_scalars = false;
     text.push_str(&serde_saphyr::to_string_with_options(
@@ -182,17 +184,17 @@ pub fn yaml(settings: &Settings, note: &str) -> Result<String, Error> {
     Ok(text)
 }
 
-/// A bootstrap couldn't be written down.
+/// The bootstrap can't be written as YAML.
 #[derive(Debug, thiserror::Error)]
 #[error("the Envoy bootstrap can't be written as YAML: {0}")]
 pub struct Error(#[from] serde_saphyr::SerializeError);
 
-/// Envoy's own limit on a body, in bytes.
+/// Envoy's limit on a request body, in bytes.
 fn body_limit(settings: &Settings) -> u64 {
     settings.body_bytes_max.saturating_add(limits::BODY_SLACK_BYTES)
 }
 
-/// Paused bodies live in Envoy's heap, so the heap has a limit; gentle measures come first.
+/// The overload manager. The heap has a limit because it holds the bodies of waiting requests. Mild measures come first.
 fn overload(settings: &Settings) -> Value {
     let heap = "envoy.resource_monitors.fixed_heap";
     let action = |name: &str, above: f64| {
@@ -232,7 +234,7 @@ fn socket(address: SocketAddr) -> Value {
     json!({ "socket_address": { "address": address.ip().to_string(), "port_value": address.port() } })
 }
 
-/// Envoy's notation: decimal seconds with an `s`.
+/// A duration in Envoy's notation: decimal seconds with an `s`.
 fn seconds(duration: Duration) -> String {
     format!("{}s", duration.as_secs_f64())
 }
@@ -241,21 +243,21 @@ fn seconds(duration: Duration) -> String {
 mod tests {
     use super::*;
 
-    fn at(text: &str) -> SocketAddr {
+    fn address(text: &str) -> SocketAddr {
         text.parse().expect("valid")
     }
 
     fn settings() -> Settings {
         Settings {
             node: "n".into(),
-            gateway: at("127.0.0.1:8080"),
-            admin: at("127.0.0.1:9901"),
-            companion: Address::Tcp(at("127.0.0.1:9190")),
+            gateway: address("127.0.0.1:8080"),
+            admin: address("127.0.0.1:9901"),
+            companion: Address::Tcp(address("127.0.0.1:9190")),
             tls: None,
             pools: vec![
                 Pool {
                     name: "a".into(),
-                    endpoints: vec![at("127.0.0.1:1"), at("[::1]:2")],
+                    endpoints: vec![address("127.0.0.1:1"), address("[::1]:2")],
                     leaving: vec![],
                 },
                 Pool {
@@ -275,7 +277,7 @@ mod tests {
         }
     }
 
-    fn look<'a>(document: &'a Value, pointer: &str) -> &'a Value {
+    fn value<'a>(document: &'a Value, pointer: &str) -> &'a Value {
         document
             .pointer(pointer)
             .unwrap_or_else(|| panic!("{pointer} isn't in {document:#}"))
@@ -284,15 +286,15 @@ mod tests {
     const MANAGER: &str = "/static_resources/listeners/0/filter_chains/0/filters/0/typed_config";
 
     #[test]
-    fn a_body_may_wait_before_any_route_is_chosen_and_be_sent_twice_after() {
+    fn body_limits_hold_before_and_after_the_route_is_chosen() {
         let document = document(&settings());
-        // A paused stream has only the listener's limit; the router keeps a body for a retry within the route's.
+        // The listener's limit applies to a waiting stream, the route's limit to the body that the router keeps for a retry.
         for pointer in [
             "/static_resources/listeners/0/per_connection_buffer_limit_bytes".to_owned(),
             format!("{MANAGER}/route_config/virtual_hosts/0/request_body_buffer_limit"),
         ] {
             assert_eq!(
-                look(&document, &pointer),
+                value(&document, &pointer),
                 &json!((32 << 20) + limits::BODY_SLACK_BYTES),
                 "{pointer}"
             );
@@ -302,7 +304,7 @@ mod tests {
             ..settings()
         });
         assert_eq!(
-            look(
+            value(
                 &huge,
                 "/static_resources/listeners/0/per_connection_buffer_limit_bytes"
             ),
@@ -311,14 +313,14 @@ mod tests {
     }
 
     #[test]
-    fn streams_end_by_standing_still_and_not_by_lasting_long() {
+    fn streams_have_an_idle_timeout_and_no_total_timeout() {
         let document = document(&settings());
         assert_eq!(
-            look(&document, &format!("{MANAGER}/stream_idle_timeout")),
+            value(&document, &format!("{MANAGER}/stream_idle_timeout")),
             "155.5s"
         );
         assert_eq!(
-            look(
+            value(
                 &document,
                 &format!("{MANAGER}/route_config/virtual_hosts/0/routes/0/route/timeout")
             ),
@@ -327,9 +329,9 @@ mod tests {
     }
 
     #[test]
-    fn each_pool_has_a_cluster_and_the_companion_one_that_is_probed() {
+    fn each_pool_has_a_cluster_and_the_companions_sends_pings() {
         let document = document(&settings());
-        let clusters = look(&document, "/static_resources/clusters")
+        let clusters = value(&document, "/static_resources/clusters")
             .as_array()
             .expect("a list");
         let names: Vec<_> = clusters
@@ -337,7 +339,7 @@ mod tests {
             .filter_map(|cluster| cluster["name"].as_str())
             .collect();
         assert_eq!(names, ["a", "b", COMPANION_CLUSTER]);
-        let hosts = look(
+        let hosts = value(
             &document,
             "/static_resources/clusters/0/load_assignment/endpoints/0/lb_endpoints",
         );
@@ -349,33 +351,33 @@ mod tests {
                          envoy.extensions.upstreams.http.v3.HttpProtocolOptions/\
                          explicit_http_config/http2_protocol_options/connection_keepalive";
         assert_eq!(
-            look(&document, keepalive),
+            value(&document, keepalive),
             &json!({ "interval": "2s", "timeout": "2s" })
         );
     }
 
     #[test]
-    fn who_enters_again_comes_from_inside_and_may_wait_as_long_again() {
+    fn requeue_listener_is_internal_and_its_routes_allow_a_second_wait() {
         let document = document(&settings());
-        let listener = look(&document, "/static_resources/listeners/1");
+        let listener = value(&document, "/static_resources/listeners/1");
         assert_eq!(listener["internal_listener"], json!({}));
         assert_eq!(
             REQUEUE_HOST,
             format!("envoy://{}/", listener["name"].as_str().expect("named"))
         );
         assert!(listener.get("address").is_none(), "no socket: {listener}");
-        let manager = look(listener, "/filter_chains/0/filters/0/typed_config");
+        let manager = value(listener, "/filter_chains/0/filters/0/typed_config");
         assert_eq!(
             manager["use_remote_address"], false,
             "the client's address is the last of x-forwarded-for"
         );
-        let plugin = look(manager, "/http_filters/0/typed_config/config/configuration/value");
+        let plugin = value(manager, "/http_filters/0/typed_config/config/configuration/value");
         let plugin: Value = serde_json::from_str(plugin.as_str().expect("text")).expect("JSON");
         assert_eq!(
             plugin,
             json!({ "companion": COMPANION_CLUSTER, "requeue": REQUEUE_HOST, "routes_tell": true, "reenters": true })
         );
-        let gateway = look(&document, &format!("{MANAGER}/route_config"));
+        let gateway = value(&document, &format!("{MANAGER}/route_config"));
         assert_eq!(
             &manager["route_config"], gateway,
             "the same routes, for the same grants"
@@ -390,7 +392,7 @@ mod tests {
     }
 
     #[test]
-    fn the_companion_is_spoken_to_in_the_clear_unless_there_are_certificates() {
+    fn companion_cluster_has_tls_only_with_certificates() {
         const CLUSTER: &str = "/static_resources/clusters/2";
         assert_eq!(
             document(&settings()).pointer(&format!("{CLUSTER}/transport_socket")),
@@ -405,23 +407,23 @@ mod tests {
             tls: Some(tls),
             ..settings()
         });
-        let context = look(
+        let context = value(
             &document,
             &format!("{CLUSTER}/transport_socket/typed_config/common_tls_context"),
         );
-        let shown = &context["tls_certificates"][0];
-        assert_eq!(shown["certificate_chain"]["filename"], "/c.pem");
-        assert_eq!(shown["private_key"]["filename"], "/k.pem");
+        let certificate = &context["tls_certificates"][0];
+        assert_eq!(certificate["certificate_chain"]["filename"], "/c.pem");
+        assert_eq!(certificate["private_key"]["filename"], "/k.pem");
         assert_eq!(context["validation_context"]["trusted_ca"]["filename"], "/a.pem");
     }
 
     #[test]
-    fn filters_of_a_user_come_before_ours_and_only_where_clients_do() {
+    fn further_filters_come_first_and_only_in_the_gateway_listener() {
         let names = |document: &Value, listener: usize| -> Vec<String> {
             let filters = format!(
                 "/static_resources/listeners/{listener}/filter_chains/0/filters/0/typed_config/http_filters"
             );
-            let filters = look(document, &filters).as_array().expect("a list").iter();
+            let filters = value(document, &filters).as_array().expect("a list").iter();
             filters
                 .filter_map(|filter| filter["name"].as_str().map(str::to_owned))
                 .collect()
@@ -438,9 +440,9 @@ mod tests {
     }
 
     #[test]
-    fn the_filter_comes_first_and_the_last_route_leads_nowhere() {
+    fn filter_comes_first_and_the_last_route_has_no_cluster() {
         let document = document(&settings());
-        let filter = look(
+        let filter = value(
             &document,
             &format!("{MANAGER}/http_filters/0/typed_config/config"),
         );
@@ -449,7 +451,7 @@ mod tests {
             filter["configuration"]["value"],
             r#"{"companion":"penstock~companion","requeue":"envoy://penstock-requeue/","routes_tell":true}"#
         );
-        let routes = look(
+        let routes = value(
             &document,
             &format!("{MANAGER}/route_config/virtual_hosts/0/routes"),
         );
@@ -465,20 +467,24 @@ mod tests {
     }
 
     #[test]
-    fn with_a_folder_pools_are_read_from_there_and_the_companion_is_known_from_the_start() {
+    fn with_a_folder_only_the_companions_cluster_is_static() {
         let document = document(&Settings {
             folder: Some("/run/penstock".into()),
             ..settings()
         });
-        let source = look(&document, "/dynamic_resources/cds_config/path_config_source");
+        let source = value(&document, "/dynamic_resources/cds_config/path_config_source");
         assert_eq!(source, &json!({ "path": "/run/penstock/clusters.json" }));
-        let clusters = look(&document, "/static_resources/clusters").as_array();
-        let names: Vec<_> = clusters.expect("a list").iter().map(|it| &it["name"]).collect();
+        let clusters = value(&document, "/static_resources/clusters").as_array();
+        let names: Vec<_> = clusters
+            .expect("a list")
+            .iter()
+            .map(|cluster| &cluster["name"])
+            .collect();
         assert_eq!(names, [COMPANION_CLUSTER]);
         let routes = format!("{MANAGER}/route_config");
         assert_eq!(
-            look(&document, &routes),
-            look(&super::document(&settings()), &routes),
+            value(&document, &routes),
+            value(&super::document(&settings()), &routes),
             "the same routes whatever pools there are"
         );
     }

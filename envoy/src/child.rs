@@ -1,8 +1,8 @@
-//! Child processes that never outlive us, not even after `kill -9`.
+//! Child processes that never outlive this process, not even after `kill -9`.
 //!
-//! On Linux a child asks the kernel for SIGKILL when its parent goes (`PR_SET_PDEATHSIG`). The kernel means the
-//! parent's *thread*, and a runtime's threads come and go, so all children are spawned by one thread that lives
-//! as long as the process. Elsewhere `kill_on_drop` is all there is.
+//! On Linux a child asks the kernel for SIGKILL when its parent ends (`PR_SET_PDEATHSIG`). For the kernel the parent is the
+//! *thread* that spawned the child, and the threads of an async runtime come and go. So one thread that lives as long as the
+//! process spawns all children. Other systems have only `kill_on_drop`.
 
 use std::{
     io,
@@ -14,11 +14,12 @@ use tokio::process::{Child, Command};
 
 type Job = Box<dyn FnOnce() + Send>;
 
-/// Spawns `command` so that it dies with this process and with the returned handle, may open as many files as the
-/// system allows (a gateway holds two sockets a request), and hears no ^C: in which order children end is ours to say.
+/// Spawns a child that dies with this process and with the returned handle. The child may open as many files as the system
+/// allows, because a gateway holds two sockets for each request. It doesn't receive ^C, so that the caller decides in which
+/// order the children end.
 ///
 /// # Errors
-/// What the system says when the program can't be started.
+/// The program can't be started.
 ///
 /// # Panics
 /// Outside a tokio runtime, as `tokio::process` does.
@@ -26,19 +27,19 @@ pub async fn spawn(mut command: Command) -> io::Result<Child> {
     command.kill_on_drop(true).process_group(0);
     prepare(&mut command);
     let runtime = tokio::runtime::Handle::current();
-    let (answer, answered) = tokio::sync::oneshot::channel();
+    let (sender, receiver) = tokio::sync::oneshot::channel();
     let job: Job = Box::new(move || {
         let _in_runtime = runtime.enter();
-        // Nobody waits any more: the child is killed by the drop of its handle.
-        drop(answer.send(command.spawn()));
+        // If the caller has gone, dropping the handle kills the child.
+        drop(sender.send(command.spawn()));
     });
     spawner().send(job).map_err(|_| gone())?;
-    answered.await.map_err(|_| gone())?
+    receiver.await.map_err(|_| gone())?
 }
 
-/// Sends `signal` to the child; nothing happens when it has ended already.
+/// Sends `signal` to the child. Does nothing if the child has ended.
 pub fn signal(child: &Child, signal: i32) {
-    // `id` is None once the child was waited for, so its number can't be somebody else's.
+    // `id` is `None` once the child was waited for, so the number can't belong to another process.
     if let Some(pid) = child.id().and_then(|id| i32::try_from(id).ok()) {
         // SAFETY: kill takes no pointers.
         unsafe { libc::kill(pid, signal) };
@@ -49,7 +50,7 @@ fn spawner() -> &'static mpsc::Sender<Job> {
     static SPAWNER: OnceLock<mpsc::Sender<Job>> = OnceLock::new();
     SPAWNER.get_or_init(|| {
         let (jobs, queue) = mpsc::channel::<Job>();
-        // Without a thread the receiver is dropped, and every spawn reports it.
+        // If the thread can't be started, the receiver is dropped, and every spawn returns an error.
         drop(thread::Builder::new().name("children".into()).spawn(move || {
             for job in queue {
                 job();
@@ -67,12 +68,12 @@ fn gone() -> io::Error {
 fn prepare(command: &mut Command) {
     let parent = std::process::id();
     let setup = move || {
-        // SAFETY: system calls that touch nothing but their arguments, and are allowed between fork and exec.
+        // SAFETY: the system calls access only their arguments, and are allowed between fork and exec.
         unsafe {
             if libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) != 0 {
                 return Err(io::Error::last_os_error());
             }
-            // The parent may have gone before the request was in.
+            // The parent may have ended before the call to prctl.
             if u32::try_from(libc::getppid()) != Ok(parent) {
                 return Err(io::Error::from_raw_os_error(libc::ESRCH));
             }
@@ -82,7 +83,7 @@ fn prepare(command: &mut Command) {
             };
             if libc::getrlimit(libc::RLIMIT_NOFILE, &mut files) == 0 {
                 files.rlim_cur = files.rlim_max;
-                // Refused: it stays as it was.
+                // If the system refuses, the limit stays.
                 libc::setrlimit(libc::RLIMIT_NOFILE, &files);
             }
         }
@@ -100,7 +101,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn a_child_survives_the_thread_that_asked_for_it() {
+    async fn child_survives_the_thread_that_asked_for_it() {
         let runtime = tokio::runtime::Handle::current();
         let mut child = tokio::task::spawn_blocking(move || {
             let mut command = Command::new("sh");
@@ -119,7 +120,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_signal_reaches_the_child_and_a_second_one_nobody() {
+    async fn signal_reaches_the_child_and_is_ignored_after_its_end() {
         let mut command = Command::new("sleep");
         command.arg("1000");
         let mut child = spawn(command).await.expect("sleep starts");

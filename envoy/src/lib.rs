@@ -1,16 +1,17 @@
 //! Finds, configures and runs Envoy for Penstock.
 //!
-//! - [`find`]: where the Envoy binary is, or how it is got.
-//! - [`bootstrap`]: the configuration that puts Penstock's filter in front of the pools.
-//! - [`folder`]: what changes in it while Envoy runs, in files that it watches.
-//! - [`run`]: one Envoy process, from start to stop.
-//! - [`child`]: child processes that never outlive us.
+//! - [`find`]: finds an Envoy binary, or downloads one.
+//! - [`bootstrap`]: generates the configuration that puts Penstock's filter in front of the pools.
+//! - [`folder`]: writes the part of the configuration that changes while Envoy runs, in files that Envoy watches.
+//! - [`run`]: runs one Envoy process.
+//! - [`child`]: starts child processes that never outlive this process.
 //!
-//! It knows nothing of queues and policies: what the filter is told comes in as a JSON value. It reads no
-//! configuration file either; the `penstock` crate turns its own into [`bootstrap::Settings`].
+//! The crate knows neither queues nor policies: the filter's configuration is a JSON value to it. It doesn't read
+//! Penstock's configuration file; its callers turn that into [`bootstrap::Settings`].
 
 pub mod bootstrap;
 pub mod child;
+mod config_source;
 pub mod find;
 pub mod folder;
 pub mod limits;

@@ -1,59 +1,59 @@
-//! Every number of the bootstrap that isn't a user's: sizes, times and ceilings, with why.
+//! All sizes, times and limits of the bootstrap that a user can't set, with their reasons.
 //!
-//! What a user sets (addresses, the body limit, the queue's times) is in [`crate::bootstrap::Settings`].
+//! The values that a user sets (addresses, the body limit, the queue's times) are in [`crate::bootstrap::Settings`].
 
 use std::time::Duration;
 
-/// How far Envoy's body limit is above the filter's, in bytes, so that every 413 is the filter's: it sees each
-/// piece of a body before Envoy counts it.
+/// How far Envoy's body limit is above the filter's, in bytes. The filter sees each piece of a body before Envoy counts it,
+/// so with this margin every 413 comes from the filter.
 pub const BODY_SLACK_BYTES: u64 = 1 << 20;
-/// The heap at which the overload manager sheds, in bytes, unless the settings say otherwise. Paused bodies
-/// stay in Envoy: this is room for the default queue of a dozen pools.
+/// Default heap size at which the overload manager sheds load, in bytes. Envoy's heap holds the bodies of waiting requests:
+/// this is room for the default queues of a dozen pools.
 pub const HEAP_BYTES_MAX: u64 = 4 << 30;
-/// Downstream connections at a time, unless the settings say otherwise.
+/// Default limit of concurrent downstream connections.
 pub const CONNECTIONS_MAX: u64 = 50_000;
-/// Share of the heap's limit above which connections aren't kept alive.
+/// Share of the heap limit above which Envoy closes connections after each request.
 pub const HEAP_KEEPALIVE_OFF: f64 = 0.92;
-/// Share of the heap's limit above which new requests are refused.
+/// Share of the heap limit above which Envoy refuses new requests.
 pub const HEAP_REFUSE: f64 = 0.95;
-/// Share of the heap's limit above which free pages go back to the system.
+/// Share of the heap limit above which Envoy returns free pages to the system.
 pub const HEAP_SHRINK: f64 = 0.85;
 
-/// A whole request must have arrived within this. The wait in the queue doesn't count, only reading: it is the
-/// guard against slow bodies.
+/// Time within which a whole request must arrive. It guards against slow bodies; the wait in the queue doesn't count.
 pub const REQUEST_TIMEOUT: Duration = Duration::from_secs(60);
-/// A request's headers must have arrived within this.
+/// Time within which a request's headers must arrive.
 pub const HEADERS_TIMEOUT: Duration = Duration::from_secs(10);
-/// How long a stream may stand still, at least, where the configuration may change while Envoy runs: this can't, and the
-/// longest wait in any queue has to stay below it.
+/// The least idle timeout of a stream where the configuration may change while Envoy runs. The timeout itself can't change,
+/// and the longest wait in any queue must stay below it.
 pub const STREAM_IDLE_RELOADED: Duration = Duration::from_secs(900);
-/// How long a model server, on the same network, may take to accept a connection.
+/// Time within which a model server, on the same network, must accept a connection.
 pub const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
-/// uvicorn, under most model servers, closes an idle connection after 5 s: ours go first, or requests race it.
+/// Idle timeout of upstream connections. uvicorn, under most model servers, closes an idle connection after 5 s; Envoy closes
+/// it earlier, so that no request races with that.
 pub const UPSTREAM_IDLE_TIMEOUT: Duration = Duration::from_secs(4);
-/// How often the companion's connection is probed, and how long the answer may take: what notices a frozen one.
+/// Interval and timeout of the HTTP/2 pings to the companion, which detect a suspended companion.
 pub const COMPANION_KEEPALIVE: Duration = Duration::from_secs(2);
-/// A model server whose machine vanished is noticed after this much silence, plus
-/// [`KEEPALIVE_PROBES`] * [`KEEPALIVE_INTERVAL_S`]. Generation may be silent for minutes; a live kernel answers.
+/// Seconds of silence before the first TCP keep-alive probe. A model server whose machine is gone is detected after this
+/// time plus [`KEEPALIVE_PROBES`] * [`KEEPALIVE_INTERVAL_S`]. Generation may be silent for minutes, but a live kernel answers.
 pub const KEEPALIVE_AFTER_S: u32 = 30;
 /// Seconds between two TCP keep-alive probes.
 pub const KEEPALIVE_INTERVAL_S: u32 = 5;
 /// Unanswered probes that end a connection.
 pub const KEEPALIVE_PROBES: u32 = 3;
 
-/// Model servers that a grant's list names, at most; one more place may lead back into this Envoy.
+/// Model servers in the endpoint list of a grant; one more entry may name this Envoy's requeue listener.
 pub const LIST_MAX: u32 = 3;
-/// Times that Envoy tries again after the first what it spreads round robin.
+/// Retries of a request that Envoy spreads round robin.
 pub const RETRIES: u32 = 2;
-/// The first pause before a retry: the next server of the list is another machine, waiting helps nobody.
+/// Delay before the first retry. It is short because the next server of the list is another machine.
 pub const RETRY_PAUSE: Duration = Duration::from_millis(1);
-/// Envoy's circuit breakers, where a request's place is the companion's decision: out of the way.
+/// Envoy's circuit breaker thresholds: out of reach, because the companion bounds the requests of a pool.
 pub const CIRCUIT_BREAKER: u32 = 1_000_000;
-/// Connections that the kernel keeps for a listener until a worker accepts them.
+/// Connections that the kernel queues for a listener until a worker accepts them.
 pub const BACKLOG: u32 = 4_096;
 
 const _: () = assert!(UPSTREAM_IDLE_TIMEOUT.as_secs() < 5, "uvicorn's keep-alive is 5 s");
 const _: () = assert!(
     HEAP_SHRINK < HEAP_KEEPALIVE_OFF && HEAP_KEEPALIVE_OFF < HEAP_REFUSE,
-    "gentle before harsh"
+    "mild measures come first"
 );

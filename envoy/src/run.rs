@@ -1,7 +1,7 @@
-//! One Envoy process, from start to stop.
+//! Runs one Envoy process.
 //!
-//! Envoy's log comes out as `tracing` events of the target `envoy`. When it ends, [`Envoy::wait`] says why with
-//! Envoy's own last words; whether to start another is the caller's decision.
+//! Envoy's log becomes `tracing` events with the target `envoy`. When the process ends, [`Envoy::wait`] returns the reason
+//! with the last errors of that log. The caller decides whether to start Envoy again.
 
 mod log;
 
@@ -24,60 +24,62 @@ use tokio::{
 
 use crate::child;
 
-/// How one Envoy is started.
+/// The parameters of an Envoy process.
 #[derive(Clone, Debug)]
 pub struct Launch {
     /// The executable, see [`crate::find`].
     pub binary: PathBuf,
-    /// The bootstrap's file; its name ends in `.yaml` or `.json`.
+    /// The bootstrap file; its name ends in `.yaml` or `.json`.
     pub bootstrap: PathBuf,
     /// The address of the admin interface, as the bootstrap has it.
     pub admin: SocketAddr,
-    /// Worker threads; each opens a session to the companion, and the main thread one more.
+    /// Number of worker threads. Each opens a session with the companion, and so does the main thread.
     pub workers: u32,
 }
 
-/// Envoy couldn't be started, or didn't stay.
+/// Envoy couldn't be started, or has ended.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// The program didn't start.
-    #[error("{binary} can't be started: {why}", binary = binary.display())]
+    /// The program can't be started.
+    #[error("{binary} can't be started: {error}", binary = binary.display())]
     Start {
         /// The executable.
         binary: PathBuf,
-        /// What the system said.
-        why: io::Error,
+        /// The system's error.
+        error: io::Error,
     },
-    /// An address of the bootstrap is taken.
-    #[error("Envoy can't listen on {address}: {why}; stop what listens there or choose another port")]
+    /// Another process listens on an address of the bootstrap.
+    #[error(
+        "Envoy can't listen on {address}: {reason}; stop the process that listens there, or choose another port"
+    )]
     Address {
         /// The address.
         address: String,
-        /// What the system said.
-        why: String,
+        /// The system's error.
+        reason: String,
     },
-    /// It ended by itself, or was killed.
-    #[error("{status}{}{said}", if said.is_empty() { "" } else { ": " })]
+    /// Envoy ended by itself, or was killed.
+    #[error("{status}{}{log}", if log.is_empty() { "" } else { ": " })]
     Ended {
-        /// Its exit status.
+        /// The exit status.
         status: ExitStatus,
-        /// The last errors it logged; empty: none.
-        said: String,
+        /// The last errors in the log; empty: none.
+        log: String,
     },
-    /// Validation failed.
-    #[error("Envoy refuses {bootstrap}: {said}", bootstrap = bootstrap.display())]
+    /// The validation failed.
+    #[error("Envoy refuses {bootstrap}: {error}", bootstrap = bootstrap.display())]
     Refused {
-        /// The bootstrap's file.
+        /// The bootstrap file.
         bootstrap: PathBuf,
-        /// Why.
-        said: String,
+        /// Envoy's error.
+        error: String,
     },
-    /// It runs but doesn't serve.
-    #[error("Envoy wasn't ready within {0:?}; its log says why")]
+    /// Envoy runs but isn't ready.
+    #[error("Envoy wasn't ready within {0:?}; look for errors in its log")]
     NotReady(Duration),
 }
 
-/// A running Envoy. Dropped, it is killed.
+/// A running Envoy. Dropping it kills the process.
 #[derive(Debug)]
 pub struct Envoy {
     child: Child,
@@ -87,21 +89,21 @@ pub struct Envoy {
 }
 
 impl Envoy {
-    /// Starts it; it isn't ready yet.
+    /// Starts Envoy, and returns before it is ready.
     ///
     /// # Errors
-    /// When the program can't be started at all.
+    /// The program can't be started.
     pub async fn start(launch: &Launch) -> Result<Self, Error> {
-        let failed = |why| Error::Start {
+        let failed = |error| Error::Start {
             binary: launch.binary.clone(),
-            why,
+            error,
         };
         let mut command = Command::new(&launch.binary);
         command
             .arg("--config-path")
             .arg(&launch.bootstrap)
             .args(["--concurrency", &launch.workers.to_string()])
-            // Several Envoys live on one machine; none takes over from another.
+            // Several Envoys may run on one machine. Hot restart would make one take over from another.
             .arg("--disable-hot-restart")
             .args(["--log-level", "warning", "--log-format", log::FORMAT])
             .stdin(Stdio::null())
@@ -118,63 +120,67 @@ impl Envoy {
         })
     }
 
-    /// Its process number; none once it has ended.
+    /// The process id; `None` once it has ended.
     pub fn id(&self) -> Option<u32> {
         self.child.id()
     }
 
-    /// Returns when its listeners are open and its filter is loaded.
+    /// Waits until the listeners are open and the filter is loaded.
     ///
     /// # Errors
-    /// When it ends before, or `limit` is over.
+    /// Envoy ends before, or isn't ready within `limit`.
     pub async fn ready(&mut self, limit: Duration) -> Result<(), Error> {
         let admin = self.admin;
-        let answers = async {
-            while !says_ready(admin).await {
+        let readiness = async {
+            while !is_ready(admin).await {
                 time::sleep(Duration::from_millis(20)).await;
             }
         };
         tokio::select! {
             ended = self.wait() => Err(ended),
-            answer = time::timeout(limit, answers) => answer.map_err(|_| Error::NotReady(limit)),
+            result = time::timeout(limit, readiness) => result.map_err(|_| Error::NotReady(limit)),
         }
     }
 
-    /// Waits until it ends, by itself or killed; says why, as far as Envoy told. Cancel-safe.
+    /// Waits until the process ends. Returns the reason as far as Envoy has logged it. Cancel-safe.
     pub async fn wait(&mut self) -> Error {
         let status = match self.child.wait().await {
             Ok(status) => status,
-            Err(why) => {
+            Err(error) => {
                 return Error::Start {
                     binary: PathBuf::from("envoy"),
-                    why,
+                    error,
                 };
             }
         };
-        // Its log ends with the process, but may still be in the pipe.
+        // The end of the log may still be in the pipe.
         let _ = time::timeout(Duration::from_secs(1), &mut self.reader).await;
-        let said = self.tail.lock().expect("invariant: no one panics with it").text();
-        match log::taken_address(&said) {
-            Some((address, why)) => Error::Address { address, why },
-            None => Error::Ended { status, said },
+        let errors = self
+            .tail
+            .lock()
+            .expect("invariant: no thread panics while it holds the lock")
+            .text();
+        match log::taken_address(&errors) {
+            Some((address, reason)) => Error::Address { address, reason },
+            None => Error::Ended { status, log: errors },
         }
     }
 
-    /// Asks it to end, and after `patience` makes it. What it logs on the way isn't told.
-    pub async fn stop(mut self, patience: Duration) {
+    /// Sends SIGTERM, and kills the process if it hasn't ended after `grace`. Discards its log.
+    pub async fn stop(mut self, grace: Duration) {
         self.reader.abort();
         child::signal(&self.child, libc::SIGTERM);
-        if time::timeout(patience, self.child.wait()).await.is_err() {
-            // Gone in between: as wanted.
+        if time::timeout(grace, self.child.wait()).await.is_err() {
+            // An error means that the process has ended in the meantime.
             drop(self.child.kill().await);
         }
     }
 }
 
-/// Asks Envoy whether it takes `bootstrap`. Blocks for about a second: it loads the filter too.
+/// Validates a bootstrap with Envoy, which also loads the filter. Blocks for about a second.
 ///
 /// # Errors
-/// What Envoy has against it.
+/// Envoy's error.
 pub fn validate(binary: &Path, bootstrap: &Path) -> Result<(), Error> {
     let output = std::process::Command::new(binary)
         .args([
@@ -188,23 +194,23 @@ pub fn validate(binary: &Path, bootstrap: &Path) -> Result<(), Error> {
         ])
         .arg(bootstrap)
         .output()
-        .map_err(|why| Error::Start {
+        .map_err(|error| Error::Start {
             binary: binary.to_owned(),
-            why,
+            error,
         })?;
     if output.status.success() {
         return Ok(());
     }
-    let said = String::from_utf8_lossy(&output.stderr).trim().to_owned();
+    let error = String::from_utf8_lossy(&output.stderr).trim().to_owned();
     Err(Error::Refused {
         bootstrap: bootstrap.to_owned(),
-        said,
+        error,
     })
 }
 
-/// One look at the admin interface's `/ready`.
-async fn says_ready(admin: SocketAddr) -> bool {
-    let look = async {
+/// Requests `/ready` from the admin interface once.
+async fn is_ready(admin: SocketAddr) -> bool {
+    let request = async {
         let mut stream = TcpStream::connect(admin).await?;
         stream
             .write_all(b"GET /ready HTTP/1.1\r\nhost: penstock\r\nconnection: close\r\n\r\n")
@@ -213,5 +219,5 @@ async fn says_ready(admin: SocketAddr) -> bool {
         stream.read_exact(&mut head).await?;
         Ok::<_, io::Error>(&head == b"HTTP/1.1 200")
     };
-    matches!(time::timeout(Duration::from_secs(1), look).await, Ok(Ok(true)))
+    matches!(time::timeout(Duration::from_secs(1), request).await, Ok(Ok(true)))
 }

@@ -1,6 +1,6 @@
-//! The bootstrap in a real Envoy: it is accepted whatever names it holds, and its routes do what they promise.
+//! The bootstrap in a real Envoy: Envoy accepts it with any pool names, and its routes behave as documented.
 //!
-//! The filter's part is played by the requests themselves: without it, a client's headers reach the router.
+//! These tests run without the filter. The requests carry the headers that it would set, and these reach the router.
 
 use std::{
     net::SocketAddr,
@@ -23,7 +23,7 @@ use tokio::{
     sync::{mpsc, oneshot},
 };
 
-/// What the filter does where a request enters again: a list of its own (the client's next one) and the pool's header.
+/// Plays the filter of the requeue listener: sets the next list that the test's request carries, and the pool header.
 const REENTERS: &str = r#"
 function envoy_on_request(handle)
   local headers = handle:headers()
@@ -38,7 +38,7 @@ function envoy_on_request(handle)
 end
 "#;
 
-/// The smallest module that Envoy loads as a filter: a memory, an allocator, and the ABI's version.
+/// The smallest module that Envoy loads as a filter: a memory, an allocator, and the ABI version.
 const MODULE: &[u8] = &[
     0x00, 0x61, 0x73, 0x6d, 0x01, 0x00, 0x00, 0x00, 0x01, 0x09, 0x02, 0x60, 0x00, 0x00, 0x60, 0x01, 0x7f,
     0x01, 0x7f, 0x03, 0x03, 0x02, 0x00, 0x01, 0x05, 0x03, 0x01, 0x00, 0x01, 0x07, 0x3b, 0x04, 0x06, 0x6d,
@@ -89,7 +89,7 @@ fn validated(settings: &Settings, dir: &Path) {
 }
 
 #[test]
-fn a_bootstrap_is_accepted_whatever_its_pools_are_called() {
+fn bootstrap_is_accepted_with_any_pool_names() {
     let dir = TempDir::new().expect("a folder");
     let names = [
         "default",
@@ -125,7 +125,7 @@ fn a_bootstrap_is_accepted_whatever_its_pools_are_called() {
 }
 
 #[test]
-fn a_module_that_is_none_is_refused_with_envoys_words() {
+fn invalid_module_is_refused_with_envoys_error() {
     let dir = TempDir::new().expect("a folder");
     let settings = settings(dir.path(), vec![]);
     std::fs::write(&settings.filter, "no wasm").expect("written");
@@ -138,7 +138,7 @@ fn a_module_that_is_none_is_refused_with_envoys_words() {
 }
 
 #[test]
-fn yaml_says_what_the_document_says() {
+fn yaml_is_equal_to_the_json_document() {
     let dir = TempDir::new().expect("a folder");
     let mut settings = settings(
         dir.path(),
@@ -155,7 +155,7 @@ fn yaml_says_what_the_document_says() {
     assert_eq!(read, bootstrap::document(&settings));
 }
 
-/// A model server that notes each request line and answers with its own address, or cuts every connection.
+/// A model server that records each request line and responds with its address, or closes every connection.
 async fn server(cuts: bool) -> (SocketAddr, mpsc::UnboundedReceiver<String>) {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
     let at = listener.local_addr().expect("bound");
@@ -249,7 +249,7 @@ impl Gateway {
         }
     }
 
-    /// Sends a granted request to a pool again and again, until its answer is of this status and holds this word.
+    /// Repeats a granted request to a pool until the response has this status and contains this word.
     async fn until(&self, pool: &str, list: SocketAddr, status: &str, word: &str) {
         let headers = [
             format!("x-penstock-pool: {pool}"),
@@ -268,7 +268,7 @@ impl Gateway {
         assert!(waited.is_ok(), "{pool} never answers {status} {word}");
     }
 
-    /// The status and the rest of an answer; `headers` are whole lines.
+    /// Sends a request with these header lines. Returns the status and the rest of the response.
     async fn get(&self, path: &str, headers: &[String]) -> (String, String) {
         let mut stream = TcpStream::connect(self.at).await.expect("connected");
         let lines: String = headers.iter().map(|line| format!("{line}\r\n")).collect();
@@ -284,7 +284,7 @@ impl Gateway {
         self.listed(&list.join(","), "").await
     }
 
-    /// With the lists that it gets where it enters again, `;` between.
+    /// Sends a request with the lists that it gets after each requeue, separated by `;`.
     async fn listed(&self, list: &str, next: &str) -> (String, String) {
         let mut headers = vec![
             "x-penstock-pool: chat".into(),
@@ -312,7 +312,7 @@ fn drained(requests: &mut mpsc::UnboundedReceiver<String>) -> usize {
 }
 
 #[tokio::test]
-async fn a_granted_request_goes_down_its_list_and_nowhere_else() {
+async fn granted_request_tries_its_list_and_no_other_server() {
     let dead = free();
     let (cuts, mut cut) = server(true).await;
     let (serves, mut served) = server(false).await;
@@ -325,7 +325,7 @@ async fn a_granted_request_goes_down_its_list_and_nowhere_else() {
     );
     assert!(answer.ends_with(&serves.to_string()));
 
-    // Whatever is wrong with the list, the server that could have answered isn't asked.
+    // Whatever is wrong with the list, the server that isn't on it receives no request.
     for (list, status, code) in [
         (vec![dead], "503", "upstream_unavailable"),
         (vec![cuts], "502", "upstream_reset"),
@@ -348,14 +348,14 @@ async fn a_granted_request_goes_down_its_list_and_nowhere_else() {
 }
 
 #[tokio::test]
-async fn a_list_may_end_in_this_envoy() {
+async fn list_may_end_with_the_requeue_listener() {
     let again = bootstrap::REQUEUE_HOST;
     let dead = free();
     let (cuts, mut cut) = server(true).await;
     let (serves, mut served) = server(false).await;
     let gateway = Gateway::start(vec![dead, cuts, serves]).await;
 
-    // The list: its answer's status, attempts at the server that cuts, answers of the one that serves.
+    // For each list: the status, the attempts at the server that closes connections, and the requests at the one that serves.
     for (list, next, expected) in [
         (format!("{dead},{again}"), format!("{serves}"), ("200", 0, 1)),
         (
@@ -370,7 +370,7 @@ async fn a_list_may_end_in_this_envoy() {
         ),
         (format!("{cuts},{again}"), format!("{cuts},{cuts}"), ("502", 3, 0)),
         (format!("{cuts},{again}"), format!("{dead}"), ("503", 1, 0)),
-        // Who answered isn't left for the rest of the list.
+        // After a response, the rest of the list isn't tried.
         (format!("{serves},{again}"), String::new(), ("200", 0, 1)),
     ] {
         let (status, answer) = gateway.listed(&list, &next).await;
@@ -381,14 +381,14 @@ async fn a_list_may_end_in_this_envoy() {
         );
         assert_eq!(answer.matches("x-request-id: mine\r\n").count(), 1, "{answer}");
     }
-    // The answer is the last one's, in the same words as without another entry.
+    // The response is that of the last pass, the same as without a requeue.
     let (_, answer) = gateway
         .listed(&format!("{dead},{again}"), &format!("{cuts}"))
         .await;
     assert!(answer.contains("\"code\":\"upstream_reset\""), "{answer}");
     drained(&mut cut);
 
-    // What passes ungated is spread over servers: one of three is dead, and the way back isn't one of them.
+    // A request that passes through is spread over the servers, of which one is down, and never goes to the requeue listener.
     for _ in 0..12 {
         let (status, answer) = gateway.get("/v1/models", &["x-penstock-pool: chat".into()]).await;
         assert_eq!(status, "200", "{answer}");
@@ -398,7 +398,7 @@ async fn a_list_may_end_in_this_envoy() {
 }
 
 #[tokio::test]
-async fn what_no_filter_decided_reaches_no_server() {
+async fn request_without_a_decision_reaches_no_server() {
     let (serves, mut served) = server(false).await;
     let gateway = Gateway::start(vec![serves]).await;
     for headers in [
@@ -414,7 +414,7 @@ async fn what_no_filter_decided_reaches_no_server() {
         );
     }
     assert_eq!(drained(&mut served), 0);
-    // Ungated: the pool alone, any of its servers.
+    // A request that passes through has only a pool, and may reach any of its servers.
     let (status, _) = gateway.get("/v1/models", &["x-penstock-pool: chat".into()]).await;
     assert_eq!(
         (status.as_str(), served.recv().await.as_deref()),
@@ -423,7 +423,7 @@ async fn what_no_filter_decided_reaches_no_server() {
 }
 
 #[tokio::test]
-async fn a_path_has_one_spelling_behind_the_gateway() {
+async fn paths_are_normalized_behind_the_gateway() {
     let (serves, mut served) = server(false).await;
     let gateway = Gateway::start(vec![serves]).await;
     for path in [
@@ -444,7 +444,7 @@ async fn a_path_has_one_spelling_behind_the_gateway() {
 }
 
 #[tokio::test]
-async fn a_taken_port_is_named() {
+async fn port_in_use_is_named() {
     let dir = TempDir::new().expect("a folder");
     let taken = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
     let mut settings = settings(dir.path(), vec![]);
@@ -472,7 +472,7 @@ async fn a_taken_port_is_named() {
     );
 }
 
-/// A model server that answers one request, the end of it when it is told to.
+/// A model server that responds to one request, and ends the response on a signal.
 async fn slow() -> (SocketAddr, mpsc::UnboundedReceiver<()>, oneshot::Sender<()>) {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
     let at = listener.local_addr().expect("bound");
@@ -486,14 +486,14 @@ async fn slow() -> (SocketAddr, mpsc::UnboundedReceiver<()>, oneshot::Sender<()>
         seen.send(()).expect("awaited");
         ends.await.expect("told");
         stream.write_all(b"ended").await.expect("written");
-        // Until Envoy closes it.
+        // Reads until Envoy closes the connection.
         read_until(&mut stream, "never").await;
     });
     (at, requests, end)
 }
 
 #[tokio::test]
-async fn pools_and_servers_come_and_go_under_requests_that_run() {
+async fn pools_and_servers_change_while_requests_run() {
     let (leaves, mut begun, end) = slow().await;
     let (serves, _seen) = server(false).await;
     let dir = TempDir::new().expect("a folder");
@@ -511,7 +511,7 @@ async fn pools_and_servers_come_and_go_under_requests_that_run() {
         gateway.until("chat", serves, "200", &serves.to_string()).await;
         gateway.until("chat", leaves, "503", "no_endpoints").await;
         gateway.until("other", serves, "503", "gateway_unavailable").await;
-        // Who leaves is found by a list, and not by what passes ungated.
+        // A leaving server can be reached by a list, and not by requests that pass through.
         chat.leaving = vec![chat.endpoints.remove(0)];
         pools
             .write(&[chat, pool("other", vec![serves])])

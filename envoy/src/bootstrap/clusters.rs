@@ -1,8 +1,8 @@
-//! Where Envoy connects to: one cluster a pool, and the companion's.
+//! The clusters: one for each pool, and one for the companion.
 //!
-//! A pool's cluster only looks up the endpoint that the grant's header names and walks its list on retry. It has
-//! no health checks and no limits of its own, since readiness and bounds are the companion's decisions. Beside its
-//! servers it has one more host, this Envoy's listener for requests that no server took: only a list can name it.
+//! A pool's cluster uses the endpoint list of the grant's header, in order, one entry for each attempt. It has no health
+//! checks and no effective limits, because the companion decides on readiness and bounds. Beside its servers, the cluster has
+//! this Envoy's requeue listener as a host, which only an endpoint list can name.
 
 use std::path::Path;
 
@@ -10,16 +10,18 @@ use penstock_wire::names::{ENDPOINT_HEADER, ROUTE_HEADER};
 use serde_json::{Value, json};
 
 use super::{Address, COMPANION_CLUSTER, Pool, REQUEUE_LISTENER, Settings, Tls, seconds, socket};
-use crate::{folder, limits};
+use crate::{config_source::config_source, limits};
 
 const HTTP_OPTIONS: &str = "envoy.extensions.upstreams.http.v3.HttpProtocolOptions";
 
+/// A metadata key that no host has: a route that requires it can use only the hosts of its list.
 const LISTED_ONLY: &str = "penstock-listed-only";
 
-/// What tells a pool's model servers from the listener for those that none took.
+/// The metadata key of model servers, which the requeue listener doesn't have.
 const SERVER: &str = "penstock-server";
 
-/// A pool's cluster with its servers. It is called as the pool is: a route reads its name in the pool's header.
+/// The cluster of a pool with its servers. It has the pool's name, because the routes take the cluster's name from the pool
+/// header.
 pub(super) fn listed(pool: &Pool) -> Value {
     let mut cluster = cluster(pool);
     cluster["type"] = "STATIC".into();
@@ -27,19 +29,23 @@ pub(super) fn listed(pool: &Pool) -> Value {
     cluster
 }
 
-/// A pool's cluster that reads its servers from a file, now and whenever it is replaced.
+/// The cluster of a pool that reads its servers from a file, again whenever the file is replaced.
 pub(super) fn watched(pool: &Pool, file: &Path) -> Value {
     let mut cluster = cluster(pool);
     cluster["type"] = "EDS".into();
-    cluster["eds_cluster_config"] = json!({ "eds_config": folder::source(file) });
+    cluster["eds_cluster_config"] = json!({ "eds_config": config_source(file) });
     cluster
 }
 
-/// A pool's servers: those that may be picked, then those that only a list may name.
+/// The servers of a pool: first those that load balancing may choose, then those that only a list may name.
 pub(super) fn endpoints(pool: &Pool) -> Value {
-    let mut hosts: Vec<Value> = pool.endpoints.iter().map(|&at| server(socket(at))).collect();
-    hosts.extend(pool.leaving.iter().map(|&at| host(socket(at))));
-    // No socket and no other worker: Envoy hands the bytes over in memory, and nothing outside can connect.
+    let mut hosts: Vec<Value> = pool
+        .endpoints
+        .iter()
+        .map(|&address| server(socket(address)))
+        .collect();
+    hosts.extend(pool.leaving.iter().map(|&address| host(socket(address))));
+    // An internal listener has no socket: Envoy passes the bytes in memory, on the same worker, and no client can connect.
     hosts.push(host(
         json!({ "envoy_internal_address": { "server_listener_name": REQUEUE_LISTENER } }),
     ));
@@ -58,7 +64,7 @@ fn cluster(pool: &Pool) -> Value {
                 "fallback_policy": { "policies": [fallback()] },
             },
         } }] },
-        "circuit_breakers": raised(),
+        "circuit_breakers": circuit_breakers(),
         "upstream_connection_options": { "tcp_keepalive": {
             "keepalive_time": limits::KEEPALIVE_AFTER_S,
             "keepalive_interval": limits::KEEPALIVE_INTERVAL_S,
@@ -74,7 +80,7 @@ fn cluster(pool: &Pool) -> Value {
 
 pub(super) fn companion(settings: &Settings) -> Value {
     let address = match &settings.companion {
-        Address::Tcp(at) => socket(*at),
+        Address::Tcp(address) => socket(*address),
         Address::Unix(path) => json!({ "pipe": { "path": path } }),
     };
     let mut cluster = json!({
@@ -82,7 +88,7 @@ pub(super) fn companion(settings: &Settings) -> Value {
         "type": "STATIC",
         "connect_timeout": seconds(limits::CONNECT_TIMEOUT),
         "load_assignment": assignment(COMPANION_CLUSTER, vec![host(address)]),
-        "circuit_breakers": raised(),
+        "circuit_breakers": circuit_breakers(),
         "typed_extension_protocol_options": { HTTP_OPTIONS: {
             "@type": format!("type.googleapis.com/{HTTP_OPTIONS}"),
             "explicit_http_config": { "http2_protocol_options": { "connection_keepalive": {
@@ -92,14 +98,14 @@ pub(super) fn companion(settings: &Settings) -> Value {
         } },
     });
     if let Some(tls) = &settings.tls {
-        cluster["transport_socket"] = mutual(tls);
+        cluster["transport_socket"] = mutual_tls(tls);
     }
     cluster
 }
 
-/// Both ends are ours and new, so nothing older than TLS 1.3. Any certificate of the authority will do: it signs for
-/// nobody else.
-fn mutual(tls: &Tls) -> Value {
+/// The transport socket for mutual TLS. Both ends belong to Penstock, so it requires TLS 1.3. It accepts any certificate of
+/// the authority, which signs only for Penstock.
+fn mutual_tls(tls: &Tls) -> Value {
     json!({
         "name": "envoy.transport_sockets.tls",
         "typed_config": {
@@ -120,13 +126,13 @@ fn mutual(tls: &Tls) -> Value {
     })
 }
 
-/// The `metadata_match` of a route whose requests may only go where their list says.
+/// The `metadata_match` of a route whose requests may use only the hosts of their list.
 pub(super) fn listed_only() -> Value {
     json!({ "filter_metadata": { "envoy.lb": { LISTED_ONLY: "true" } } })
 }
 
-/// What picks a host when the list doesn't: round robin over the model servers, but no host at all for a route that is
-/// [`listed_only`]. That is a subset by a key that no host has.
+/// The load balancing for requests without a list: round robin over the model servers. For a route that is [`listed_only`]
+/// it finds no host, because the route's subset is empty.
 fn fallback() -> Value {
     let round_robin = json!({ "typed_extension_config": {
         "name": "envoy.load_balancing_policies.round_robin",
@@ -146,12 +152,12 @@ fn fallback() -> Value {
     } })
 }
 
-fn host(at: Value) -> Value {
-    json!({ "endpoint": { "address": at } })
+fn host(address: Value) -> Value {
+    json!({ "endpoint": { "address": address } })
 }
 
-fn server(at: Value) -> Value {
-    let mut host = host(at);
+fn server(address: Value) -> Value {
+    let mut host = host(address);
     host["metadata"] = json!({ "filter_metadata": { "envoy.lb": { SERVER: "true" } } });
     host
 }
@@ -160,7 +166,7 @@ fn assignment(cluster: &str, hosts: Vec<Value>) -> Value {
     json!({ "cluster_name": cluster, "endpoints": [{ "lb_endpoints": hosts }] })
 }
 
-fn raised() -> Value {
+fn circuit_breakers() -> Value {
     let threshold = |priority: &str| {
         json!({
             "priority": priority,

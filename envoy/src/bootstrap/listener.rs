@@ -1,10 +1,10 @@
-//! The two listeners: clients connect to the gateway's, HTTP/1.1 and h2c on one port; the other is inside Envoy, for
-//! requests that no server of their list took. Both have the filter, then the router; where clients come, a user's own
-//! filters stand before.
+//! The two listeners. Clients connect to the gateway listener, with HTTP/1.1 or h2c on one port. The requeue listener is
+//! internal to Envoy, for requests that no server of their list accepted. Both have Penstock's filter and the router; the
+//! gateway listener has the user's further filters first.
 
 use serde_json::{Value, json};
 
-use super::{REQUEUE_HOST, REQUEUE_LISTENER, Settings, body_limit, replies, routes, seconds, socket};
+use super::{REQUEUE_HOST, REQUEUE_LISTENER, Settings, body_limit, local_replies, routes, seconds, socket};
 use crate::limits;
 
 pub(super) fn gateway(settings: &Settings) -> Value {
@@ -12,7 +12,7 @@ pub(super) fn gateway(settings: &Settings) -> Value {
     let entry = json!({
         "codec_type": "AUTO",
         "use_remote_address": true,
-        // Else `/v1%2Fchat/completions` would pass the filter ungated and be a completion to the server.
+        // Otherwise `/v1%2Fchat/completions` would pass the filter unqueued, and the server would accept it as a completion.
         "normalize_path": true,
         "merge_slashes": true,
         "path_with_escaped_slashes_action": "UNESCAPE_AND_FORWARD",
@@ -27,13 +27,13 @@ pub(super) fn gateway(settings: &Settings) -> Value {
     listener
 }
 
-/// Where a request enters again, by the last place of its list. What arrives is what the first listener sent: its path
-/// has its one spelling already (another round could change it), its id is kept, and the client's address is the last
-/// of x-forwarded-for. For a client on loopback Envoy writes its machine's address there, so the filter judges by
-/// the address in its own token.
+/// The requeue listener, which receives a request as the first listener has sent it. The path is normalized already, and
+/// normalizing it again could change it; the request id is kept; and the client's address is the last one in
+/// x-forwarded-for. For a client on loopback Envoy writes the machine's address there, so the filter takes the address from
+/// the requeue token.
 ///
-/// The first stream keeps its copy of the body until the answer begins, so a request holds its body once for each time it
-/// entered; and it stands still while the second waits, which its route's `idle_timeout` allows for.
+/// The first stream keeps its copy of the body until the response begins, so a request holds its body once for each pass.
+/// The first stream is idle while the second one waits, which its route's `idle_timeout` allows for.
 pub(super) fn requeue(settings: &Settings) -> Value {
     let mut manager = manager(settings, "penstock_requeue", json!({ "reenters": true }));
     merge(
@@ -48,7 +48,7 @@ pub(super) fn requeue(settings: &Settings) -> Value {
 fn listener(settings: &Settings, name: &str, manager: Value) -> Value {
     json!({
         "name": name,
-        // What a paused stream may hold: routes, with limits of their own, come after the filter.
+        // The limit of a waiting stream's body. A route's limit applies only after the filter.
         "per_connection_buffer_limit_bytes": u32::try_from(body_limit(settings)).unwrap_or(u32::MAX),
         "filter_chains": [{ "filters": [{
             "name": "envoy.filters.network.http_connection_manager",
@@ -71,7 +71,7 @@ fn manager(settings: &Settings, stats: &str, plugin: Value) -> Value {
         "server_header_transformation": "PASS_THROUGH",
         "http_filters": [filter(settings, plugin), router()],
         "route_config": routes::config(settings),
-        "local_reply_config": replies::config(),
+        "local_reply_config": local_replies::config(),
     })
 }
 
@@ -90,9 +90,9 @@ fn filter(settings: &Settings, plugin: Value) -> Value {
                 "name": "penstock",
                 "root_id": "penstock",
                 "failure_policy": "FAIL_RELOAD",
-                // Without it a paused stream hangs.
+                // Required to pause a stream at its headers.
                 "allow_on_headers_stop_iteration": true,
-                // The same for both listeners: one VM a worker, with a root context for each configuration.
+                // Both listeners share one VM on each worker, with a root context for each configuration.
                 "vm_config": {
                     "vm_id": "penstock",
                     "runtime": "envoy.wasm.runtime.v8",
@@ -107,7 +107,7 @@ fn filter(settings: &Settings, plugin: Value) -> Value {
     })
 }
 
-/// Adds the keys of `more`, both objects.
+/// Adds the members of the object `more` to the object `into`.
 fn merge(into: &mut Value, more: Value) {
     if let (Value::Object(into), Value::Object(more)) = (into, more) {
         into.extend(more);

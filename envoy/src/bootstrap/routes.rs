@@ -1,34 +1,34 @@
-//! Where a request goes once the filter has decided: by the pool's header and the endpoint list.
+//! The routes, which send a request by its pool header and its endpoint list.
 //!
-//! The filter sets both headers when a request is granted, after it has removed any that a client sent; what
-//! carries no pool is answered by the last route and goes nowhere. The pool's header is the name of the cluster, so
-//! the routes are the same whatever pools there are. A stream holds to the routes of the moment when it came; one that
-//! waits while its pool is added would find none for it, if each pool had its own.
+//! The filter sets both headers when a request is granted, after it has removed those of the client. The last route replies
+//! to a request without a pool. The pool header is the name of the cluster, so the routes don't depend on the pools. This
+//! matters because a stream keeps the routes of its arrival: with one route for each pool, a request that waits while its
+//! pool is added would find no route.
 //!
-//! A granted request is sent to the endpoints of its list, each once, in order, and to no other: Envoy's choice of
-//! a host past the end of the list would break a bound, a pin or a subset. So the number of retries is the
-//! length of the list less one, by a route for each length, and the cluster picks nothing for such a route
-//! besides. Only what the filter lets pass ungated, with a pool and no list, is spread round robin.
+//! Envoy sends a granted request to the endpoints of its list, each once, in order, and to no other: a host beyond the list
+//! could violate a bound, a pin or a subset. So there is a route for each length of a list, with one retry less than the
+//! length, and the cluster offers no other host to these routes. Only a request that passes through, with a pool and without
+//! a list, is spread round robin.
 //!
-//! A list may lead on to this Envoy's own listener for requests that no server took ([`super::REQUEUE_HOST`]): to the
-//! router it is one more host, tried by the same retries, and the body is sent there again. That list stands in a
-//! header of its own, so that a server reads only servers in the one that is meant for it.
+//! The last entry of a list may be this Envoy's requeue listener ([`super::REQUEUE_HOST`]). For the router it is one more
+//! host, reached by the same retries, to which the body is sent again. That list is in a separate header, so that a server
+//! sees only servers in the header that it reads.
 
 use penstock_wire::names::{ENDPOINT_HEADER, POOL_HEADER, ROUTE_HEADER, SERVED_HEADER};
 use serde_json::{Value, json};
 
-use super::{Settings, body_limit, clusters, replies, seconds};
+use super::{Settings, body_limit, clusters, local_replies, seconds};
 use crate::limits;
 
-/// A retry is for what no model server has begun to answer: the connection wasn't made, the stream was refused, or
-/// it was reset before the first byte of an answer. Envoy's `reset` is the last, wherever the request's bytes were
-/// by then (`reset-before-request` stops at the first byte sent). Generation has no effect but work, so doing
-/// it again is safe. Once response headers are in, Envoy never sends again.
+/// Envoy retries a request while no model server has begun to respond: the connection failed, the stream was refused, or
+/// the stream was reset before the first byte of a response. `reset` covers the latter even if the request was sent
+/// already, which `reset-before-request` doesn't. Repeating a generation is safe, because it has no effect but work. After
+/// response headers, Envoy never retries.
 const RETRY_ON: &str = "connect-failure,refused-stream,reset";
 
 pub(super) fn config(settings: &Settings) -> Value {
     let mut routes = granted(settings);
-    routes.push(replies::no_pool());
+    routes.push(local_replies::no_pool());
     json!({
         "name": "penstock",
         "virtual_hosts": [{
@@ -54,7 +54,7 @@ fn granted(settings: &Settings) -> Vec<Value> {
         let header = if requeued { ROUTE_HEADER } else { ENDPOINT_HEADER };
         let mut route = listed(header, condition, retries);
         if requeued {
-            // While the request waits again this stream stands still, and the server's silence comes on top.
+            // This stream is idle while the requeued request waits and then while its server is silent.
             route["route"]["idle_timeout"] = seconds(settings.stream_idle_timeout.saturating_mul(2)).into();
         }
         route
@@ -66,8 +66,8 @@ fn granted(settings: &Settings) -> Vec<Value> {
         json!({ "present_match": true }),
         limits::LIST_MAX,
     );
-    let ungated = route("ungated", None, limits::RETRIES);
-    requeued.chain(plain).chain([longer, ungated]).collect()
+    let unlisted = route("ungated", None, limits::RETRIES);
+    requeued.chain(plain).chain([longer, unlisted]).collect()
 }
 
 fn route(name: &str, list: Option<Value>, retries: u32) -> Value {
@@ -78,7 +78,7 @@ fn route(name: &str, list: Option<Value>, retries: u32) -> Value {
         "match": { "prefix": "/", "headers": headers },
         "route": {
             "cluster_header": POOL_HEADER,
-            // A stream lasts as long as its generation; stream_idle_timeout ends one that stalls.
+            // A generation may take any time; stream_idle_timeout ends a stream that stalls.
             "timeout": "0s",
             "retry_policy": {
                 "retry_on": RETRY_ON,
@@ -90,7 +90,7 @@ fn route(name: &str, list: Option<Value>, retries: u32) -> Value {
             },
         },
         "request_headers_to_remove": [POOL_HEADER],
-        // Which host answers, whatever it says itself: the filter reads it there, and the client is shown it.
+        // The host that responds, whatever the response has in this header. The filter reads it, and the client receives it.
         "response_headers_to_add": [{
             "header": { "key": SERVED_HEADER, "value": "%UPSTREAM_HOST%" },
             "append_action": "OVERWRITE_IF_EXISTS_OR_ADD",

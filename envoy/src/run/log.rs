@@ -1,7 +1,7 @@
-//! Envoy's log, line by line, into ours.
+//! Turns Envoy's log into `tracing` events, line by line.
 //!
-//! We choose Envoy's format, so a line's level needs no guessing. What has no level goes on from the line before
-//! (a stack trace, a long message). The last few lines are kept, to say why it ended.
+//! Envoy logs in the format that this module sets, so each message begins with its level. A line without a level continues
+//! the previous message (a stack trace, a long message). The last errors are kept as the reason for which Envoy ended.
 
 use std::{
     collections::VecDeque,
@@ -13,13 +13,13 @@ use tokio::{
     process::ChildStderr,
 };
 
-/// Level, component, message; the time is ours.
+/// Level, component, message. The `tracing` event adds the time.
 pub(super) const FORMAT: &str = "%l|%n|%v";
 
-/// Lines that are kept.
+/// Number of lines that are kept.
 const KEPT: usize = 8;
 
-/// The last lines that were errors.
+/// The last error lines.
 #[derive(Debug, Default)]
 pub(super) struct Tail(VecDeque<String>);
 
@@ -60,7 +60,7 @@ fn split(line: &str) -> Option<(Level, &str, &str)> {
     Some((level, component, message))
 }
 
-/// Reads until Envoy closes its end.
+/// Reads until Envoy closes the pipe.
 pub(super) async fn read(stderr: Option<ChildStderr>, tail: Arc<Mutex<Tail>>) {
     let Some(stderr) = stderr else { return };
     let mut lines = BufReader::new(stderr).split(b'\n');
@@ -69,9 +69,9 @@ pub(super) async fn read(stderr: Option<ChildStderr>, tail: Arc<Mutex<Tail>>) {
     while let Ok(Some(line)) = lines.next_segment().await {
         let line = String::from_utf8_lossy(&line);
         let message = match split(&line) {
-            Some((at, of, message)) => {
-                level = at;
-                of.clone_into(&mut component);
+            Some((line_level, line_component, message)) => {
+                level = line_level;
+                line_component.clone_into(&mut component);
                 message
             }
             None => &line,
@@ -84,18 +84,18 @@ pub(super) async fn read(stderr: Option<ChildStderr>, tail: Arc<Mutex<Tail>>) {
         }
         if matches!(level, Level::Critical | Level::Error) {
             tail.lock()
-                .expect("invariant: no one panics with it")
+                .expect("invariant: no thread panics while it holds the lock")
                 .push(message);
         }
     }
 }
 
-/// The address and the reason, if what Envoy said is that it can't bind one.
-pub(super) fn taken_address(said: &str) -> Option<(String, String)> {
-    let (_, rest) = said.split_once("cannot bind '")?;
+/// The address and the reason, if the log has the error that Envoy can't bind an address.
+pub(super) fn taken_address(log: &str) -> Option<(String, String)> {
+    let (_, rest) = log.split_once("cannot bind '")?;
     let (address, rest) = rest.split_once('\'')?;
-    let why = rest.trim_start_matches(": ").lines().next().unwrap_or_default();
-    Some((address.to_owned(), why.to_lowercase()))
+    let reason = rest.trim_start_matches(": ").lines().next().unwrap_or_default();
+    Some((address.to_owned(), reason.to_lowercase()))
 }
 
 #[cfg(test)]
@@ -103,14 +103,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_line_has_a_level_or_goes_on() {
+    fn line_has_a_level_or_continues_a_message() {
         assert_eq!(split("warning|wasm|a|b"), Some((Level::Warning, "wasm", "a|b")));
         assert_eq!(split("  at frame 3"), None);
         assert_eq!(split("a|b|c"), None);
     }
 
     #[test]
-    fn the_tail_is_bounded() {
+    fn kept_lines_are_bounded() {
         let mut tail = Tail::default();
         assert_eq!(tail.text(), "");
         for line in 0..100 {
@@ -120,11 +120,11 @@ mod tests {
     }
 
     #[test]
-    fn a_taken_address_is_named() {
-        let said =
+    fn address_in_use_is_recognized() {
+        let log =
             "error initializing configuration: cannot bind '127.0.0.1:8080': Address already in use\nexiting";
         let taken = ("127.0.0.1:8080".to_owned(), "address already in use".to_owned());
-        assert_eq!(taken_address(said), Some(taken));
+        assert_eq!(taken_address(log), Some(taken));
         assert_eq!(taken_address("no such file"), None);
     }
 }

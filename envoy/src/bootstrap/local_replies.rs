@@ -1,13 +1,13 @@
-//! What Envoy answers by itself, in the shape that clients of a model server parse.
+//! Envoy's local replies, in the format that clients of a model server parse.
 //!
-//! Only the cases that the filter can't answer: no route took the request, no server took it, its connection
-//! was cut before an answer, its body came too slowly. The filter's own replies carry none of these flags and
-//! pass through untouched.
+//! They cover only the cases in which the filter can't reply: no route matches, no server accepts the request, the server
+//! resets the connection before a response, or the body arrives too slowly. The filter's replies have none of these response
+//! flags and pass unchanged.
 
 use serde_json::{Value, json};
 
 const UNAVAILABLE: &str = "service_unavailable";
-/// The one queued path whose clients expect Anthropic's envelope.
+/// The only queued path with Anthropic's error format.
 const MESSAGES_PATH: &str = "/v1/messages";
 
 struct Reply {
@@ -51,7 +51,7 @@ const SLOW: Reply = Reply {
     message: "The request didn't arrive in time: send the whole body within 60s.",
 };
 
-/// The route of last resort: nothing reaches a server without the filter's decision.
+/// The last route, which replies to requests on which the filter hasn't decided.
 pub(super) fn no_pool() -> Value {
     json!({
         "name": "no-pool",
@@ -63,15 +63,15 @@ pub(super) fn no_pool() -> Value {
 
 /// The HTTP connection manager's `local_reply_config`.
 pub(super) fn config() -> Value {
-    // UC, UR: cut after the request went out; UF: not connected; UO: a circuit breaker; UH: no host to try; NC: no
-    // cluster of the pool's name.
+    // UC, UR: reset after the request was sent; UF: not connected; UO: circuit breaker; UH: no host; NC: no cluster of the
+    // pool's name.
     let mut mappers = Vec::new();
     for (reply, filter) in [
         (&RESET, flags(&["UC", "UR"])),
         (&REFUSED, flags(&["UF", "UO"])),
         (&NO_HOST, flags(&["UH"])),
         (&NO_POOL, flags(&["NC"])),
-        // A retry whose body is too large to have been kept, of what passes ungated.
+        // A retry of a request that passes through, whose body was too large to keep.
         (&REFUSED, status(507)),
         (&SLOW, status(SLOW.status)),
     ] {
