@@ -158,7 +158,7 @@ fn yaml_is_equal_to_the_json_document() {
 /// A model server that records each request line and responds with its address, or closes every connection.
 async fn server(cuts: bool) -> (SocketAddr, mpsc::UnboundedReceiver<String>) {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
-    let at = listener.local_addr().expect("bound");
+    let address = listener.local_addr().expect("bound");
     let (seen, requests) = mpsc::unbounded_channel();
     tokio::spawn(async move {
         while let Ok((mut stream, _)) = listener.accept().await {
@@ -171,7 +171,7 @@ async fn server(cuts: bool) -> (SocketAddr, mpsc::UnboundedReceiver<String>) {
             };
             let _ = seen.send(format!("{line}{pool}"));
             if !cuts {
-                let body = at.to_string();
+                let body = address.to_string();
                 let answer = format!(
                     "HTTP/1.1 200 OK\r\nconnection: close\r\ncontent-length: {}\r\n\r\n{body}",
                     body.len()
@@ -180,7 +180,7 @@ async fn server(cuts: bool) -> (SocketAddr, mpsc::UnboundedReceiver<String>) {
             }
         }
     });
-    (at, requests)
+    (address, requests)
 }
 
 async fn read_until(stream: &mut TcpStream, end: &str) -> String {
@@ -475,7 +475,7 @@ async fn port_in_use_is_named() {
 /// A model server that responds to one request, and ends the response on a signal.
 async fn slow() -> (SocketAddr, mpsc::UnboundedReceiver<()>, oneshot::Sender<()>) {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
-    let at = listener.local_addr().expect("bound");
+    let address = listener.local_addr().expect("bound");
     let (seen, requests) = mpsc::unbounded_channel();
     let (end, ends) = oneshot::channel();
     tokio::spawn(async move {
@@ -484,12 +484,12 @@ async fn slow() -> (SocketAddr, mpsc::UnboundedReceiver<()>, oneshot::Sender<()>
         let begun = b"HTTP/1.1 200 OK\r\ncontent-length: 10\r\n\r\nbegun";
         stream.write_all(begun).await.expect("written");
         seen.send(()).expect("awaited");
-        ends.await.expect("told");
+        ends.await.expect("signalled");
         stream.write_all(b"ended").await.expect("written");
         // Reads until Envoy closes the connection.
         read_until(&mut stream, "never").await;
     });
-    (at, requests, end)
+    (address, requests, end)
 }
 
 #[tokio::test]

@@ -45,8 +45,9 @@ fn stats(format: Format, parts: &[&[u8]]) -> ResponseStats {
 /// Checks that every split in two, and single bytes, give the same result.
 fn for_splits<T: PartialEq + std::fmt::Debug>(bytes: &[u8], read: impl Fn(&[&[u8]]) -> T) {
     let whole = read(&[bytes]);
-    for at in 0..=bytes.len() {
-        assert_eq!(read(&[&bytes[..at], &bytes[at..]]), whole, "split at {at}");
+    for position in 0..=bytes.len() {
+        let (first, second) = bytes.split_at(position);
+        assert_eq!(read(&[first, second]), whole, "split at {position}");
     }
     assert_eq!(read(&bytes.chunks(1).collect::<Vec<_>>()), whole, "byte by byte");
 }
