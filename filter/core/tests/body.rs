@@ -133,95 +133,95 @@ fn lone_surrogates_become_the_replacement_character() {
 
 /// Bodies that are refused, with the messages to the client.
 const REFUSED: &[(&[u8], &str)] = &[
-        (
-            &b""[..],
-            "The body is empty: send a JSON object that names a \"model\".",
-        ),
-        (
-            b"   ",
-            "The body is not JSON: it ends before it is complete, at byte 3.",
-        ),
-        (b"[1]", "The body must be a JSON object that names a \"model\"."),
-        (
-            b"\"model\"",
-            "The body must be a JSON object that names a \"model\".",
-        ),
-        (
-            b"{}",
-            "The body has no \"model\": add it at the top level, as a string.",
-        ),
-        (
-            br#"{"model":"m""#,
-            "The body is not JSON: it ends before it is complete, at byte 12.",
-        ),
-        (
-            br#"{"model":"m"} x"#,
-            "The body is not JSON: there is more after the end of the object, at byte 14.",
-        ),
-        (
-            br#"{"model":"m",}"#,
-            "The body is not JSON: expected a key in double quotes, at byte 13.",
-        ),
-        (
-            br#"{"model" "m"}"#,
-            "The body is not JSON: expected `:` after a key, at byte 9.",
-        ),
-        (
-            br#"{"model":m}"#,
-            "The body is not JSON: expected a value, at byte 9.",
-        ),
-        (
-            br#"{"a":[1 2]}"#,
-            "The body is not JSON: expected `,` or the end of the object or array, at byte 8.",
-        ),
-        (
-            br#"{"a":01}"#,
-            "The body is not JSON: expected `,` or the end of the object or array, at byte 6.",
-        ),
-        (
-            br#"{"a":-}"#,
-            "The body is not JSON: a number is malformed, at byte 6.",
-        ),
-        (
-            br#"{"a":nul}"#,
-            "The body is not JSON: expected `true`, `false` or `null`, at byte 8.",
-        ),
-        (
-            br#"{"a":"\x"}"#,
-            "The body is not JSON: an escape in a string is malformed, at byte 7.",
-        ),
-        (
-            b"{\"a\":\"\n\"}",
-            "The body is not JSON: a control character in a string isn't escaped, at byte 6.",
-        ),
-        (
-            b"{\"a\":\"\xff\"}",
-            "The body is not JSON: a string isn't UTF-8, at byte 6.",
-        ),
-        (
-            b"{\"a\":\"\xc3(\"}",
-            "The body is not JSON: a string isn't UTF-8, at byte 7.",
-        ),
-        (
-            b"{\"a\":\"\xed\xa0\x80\"}",
-            "The body is not JSON: a string isn't UTF-8, at byte 7.",
-        ),
-        (
-            br#"{"model":1}"#,
-            "\"model\" must be a string of 1 to 256 bytes; it isn't, at byte 10.",
-        ),
-        (
-            br#"{"model":""}"#,
-            "\"model\" must be a string of 1 to 256 bytes; it isn't, at byte 10.",
-        ),
-        (
-            br#"{"model":["m"]}"#,
-            "\"model\" must be a string of 1 to 256 bytes; it isn't, at byte 9.",
-        ),
-        (
-            b"\x1f\x8b\x08",
-            "The body is not JSON: expected a value, at byte 0.",
-        ),
+    (
+        b"",
+        "The body is empty: send a JSON object that names a \"model\".",
+    ),
+    (
+        b"   ",
+        "The body is not JSON: it ends before it is complete, at byte 3.",
+    ),
+    (b"[1]", "The body must be a JSON object that names a \"model\"."),
+    (
+        b"\"model\"",
+        "The body must be a JSON object that names a \"model\".",
+    ),
+    (
+        b"{}",
+        "The body has no \"model\": add it at the top level, as a string.",
+    ),
+    (
+        br#"{"model":"m""#,
+        "The body is not JSON: it ends before it is complete, at byte 12.",
+    ),
+    (
+        br#"{"model":"m"} x"#,
+        "The body is not JSON: there is more after the end of the object, at byte 14.",
+    ),
+    (
+        br#"{"model":"m",}"#,
+        "The body is not JSON: expected a key in double quotes, at byte 13.",
+    ),
+    (
+        br#"{"model" "m"}"#,
+        "The body is not JSON: expected `:` after a key, at byte 9.",
+    ),
+    (
+        br#"{"model":m}"#,
+        "The body is not JSON: expected a value, at byte 9.",
+    ),
+    (
+        br#"{"a":[1 2]}"#,
+        "The body is not JSON: expected `,` or the end of the object or array, at byte 8.",
+    ),
+    (
+        br#"{"a":01}"#,
+        "The body is not JSON: expected `,` or the end of the object or array, at byte 6.",
+    ),
+    (
+        br#"{"a":-}"#,
+        "The body is not JSON: a number is malformed, at byte 6.",
+    ),
+    (
+        br#"{"a":nul}"#,
+        "The body is not JSON: expected `true`, `false` or `null`, at byte 8.",
+    ),
+    (
+        br#"{"a":"\x"}"#,
+        "The body is not JSON: an escape in a string is malformed, at byte 7.",
+    ),
+    (
+        b"{\"a\":\"\n\"}",
+        "The body is not JSON: a control character in a string isn't escaped, at byte 6.",
+    ),
+    (
+        b"{\"a\":\"\xff\"}",
+        "The body is not JSON: a string isn't UTF-8, at byte 6.",
+    ),
+    (
+        b"{\"a\":\"\xc3(\"}",
+        "The body is not JSON: a string isn't UTF-8, at byte 7.",
+    ),
+    (
+        b"{\"a\":\"\xed\xa0\x80\"}",
+        "The body is not JSON: a string isn't UTF-8, at byte 7.",
+    ),
+    (
+        br#"{"model":1}"#,
+        "\"model\" must be a string of 1 to 256 bytes; it isn't, at byte 10.",
+    ),
+    (
+        br#"{"model":""}"#,
+        "\"model\" must be a string of 1 to 256 bytes; it isn't, at byte 10.",
+    ),
+    (
+        br#"{"model":["m"]}"#,
+        "\"model\" must be a string of 1 to 256 bytes; it isn't, at byte 9.",
+    ),
+    (
+        b"\x1f\x8b\x08",
+        "The body is not JSON: expected a value, at byte 0.",
+    ),
 ];
 
 #[test]

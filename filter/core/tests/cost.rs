@@ -96,10 +96,14 @@ struct Rig {
     worker: Worker,
     host: Host,
     now: Instant,
+    /// Frames received.
     received: u64,
+    /// Number and bytes of the messages sent.
     sent: (u64, u64),
     edits: u64,
     received_bytes: u64,
+    /// Number and bytes of the counted allocations.
+    allocations: (u64, u64),
 }
 
 const CONFIG: &str = r#"{"companion": "c", "node": "n", "requeue": "127.0.0.1:1", "routes_tell": true, "policy": {
@@ -114,21 +118,22 @@ const CONFIG: &str = r#"{"companion": "c", "node": "n", "requeue": "127.0.0.1:1"
 
 impl Rig {
     fn new() -> Self {
-        let draw = RandomBits {
+        let random = RandomBits {
             epoch: Epoch { hi: 1, lo: 2 },
             envoy: 3,
             key: [7; 16],
         };
-        let config = Config::parse(CONFIG.as_bytes()).expect("the configuration is right");
+        let config = Config::parse(CONFIG.as_bytes()).expect("a valid configuration");
         let now = Instant::from_nanos(1_000_000_000_000);
         let mut rig = Self {
-            worker: Worker::new(now, &draw, &config, Box::new(SingleWorker)),
+            worker: Worker::new(now, &random, &config, Box::new(SingleWorker)),
             host: Host::default(),
             now,
             received: 0,
             sent: (0, 0),
             edits: 0,
             received_bytes: 0,
+            allocations: (0, 0),
         };
         rig.worker.handle_tick(rig.now);
         rig.effects();
@@ -165,8 +170,31 @@ impl Rig {
     }
 
     /// Handles one request from its headers to its log entry. The host's maps and slices aren't counted.
-    fn request(&mut self, body: &[u8], answer: &[(&str, &str)], chunks: &[&[u8]]) -> Cost {
-        let request = serialize([
+    fn request(&mut self, body: &[u8], response: &[(&str, &str)], chunks: &[&[u8]]) -> Cost {
+        let before = self.cost();
+        let sequence = self.request_headers();
+        self.request_body(sequence, body);
+        let mut grant = Some(Kind::Grant(Grant {
+            sequence,
+            pool: "chat".into(),
+            endpoints: vec!["10.1.0.1:8000".into(), "10.1.0.2:8000".into()],
+            outcome: "dispatched".into(),
+            queue_us: 12_345,
+            saturation_milli: 420,
+            target_model: String::new(),
+            requeue: true,
+        }));
+        self.count(|rig| rig.receive(grant.take().expect("once")));
+        self.response(sequence, response, chunks);
+        self.count(|rig| {
+            rig.worker.handle_log(rig.now, sequence, &rig.host);
+            rig.effects();
+        });
+        self.cost().minus(before)
+    }
+
+    fn request_headers(&mut self) -> u64 {
+        let map = serialize([
             (":authority", "gateway.example:8080"),
             (":path", "/v1/chat/completions"),
             (":method", "POST"),
@@ -179,85 +207,89 @@ impl Rig {
             ("x-request-id", "3f1c9a54-6a53-4f0e-9f5a-6ad54e31d5d2"),
             ("x-tenant-id", "acme"),
         ]);
-        let answer = serialize(answer.iter().copied());
-        let before = (
-            self.sent,
-            self.edits,
-            self.host.properties.get(),
-            self.received_bytes,
-        );
-        let (mut allocations, mut allocated) = (0, 0);
-        let mut count = |rig: &mut Self, f: &mut dyn FnMut(&mut Self)| {
-            let (count, bytes) = ALLOCATIONS.get();
-            f(rig);
-            let (count_after, bytes_after) = ALLOCATIONS.get();
-            allocations += count_after - count;
-            allocated += bytes_after - bytes;
-        };
-        let mut sequence = 0;
-        count(self, &mut |rig| {
-            let headers = Headers::new(&request);
+        self.count(|rig| {
+            let headers = Headers::new(&map);
             match rig
                 .worker
                 .handle_request_headers(rig.now, 7, headers, false, &rig.host)
             {
-                HeadersAction::Pause(number, edits) => {
-                    sequence = number;
+                HeadersAction::Pause(sequence, edits) => {
                     rig.edits += edits.len() as u64;
+                    sequence
                 }
-                other => panic!("not held: {other:?}"),
+                other => panic!("not paused: {other:?}"),
             }
-        });
+        })
+    }
+
+    fn request_body(&mut self, sequence: u64, body: &[u8]) {
         let mut slice = Some(body.to_vec());
-        count(self, &mut |rig| {
+        self.count(|rig| {
             let read = |_, _| slice.take();
-            let bodied = rig
+            let action = rig
                 .worker
                 .handle_request_body(rig.now, sequence, body.len(), true, read);
-            assert!(matches!(bodied, BodyAction::Pause), "{bodied:?}");
+            assert!(matches!(action, BodyAction::Pause), "{action:?}");
             rig.effects();
         });
-        let mut grant = Some(Kind::Grant(Grant {
-            sequence,
-            pool: "chat".into(),
-            endpoints: vec!["10.1.0.1:8000".into(), "10.1.0.2:8000".into()],
-            outcome: "dispatched".into(),
-            queue_us: 12_345,
-            saturation_milli: 420,
-            target_model: String::new(),
-            requeue: true,
-        }));
-        count(self, &mut |rig| rig.receive(grant.take().expect("once")));
-        count(self, &mut |rig| {
-            let headers = Headers::new(&answer);
-            let responded =
+    }
+
+    fn response(&mut self, sequence: u64, headers: &[(&str, &str)], chunks: &[&[u8]]) {
+        let map = serialize(headers.iter().copied());
+        self.count(|rig| {
+            let headers = Headers::new(&map);
+            let action =
                 rig.worker
                     .handle_response_headers(rig.now, Some(sequence), headers, false, &rig.host);
-            rig.edits += responded.edits.len() as u64;
+            rig.edits += action.edits.len() as u64;
             rig.effects();
         });
         for (index, chunk) in chunks.iter().enumerate() {
             let mut slice = Some(chunk.to_vec());
             let end = index + 1 == chunks.len();
-            count(self, &mut |rig| {
+            self.count(|rig| {
                 let read = |_, _| slice.take();
                 rig.worker
                     .handle_response_body(rig.now, sequence, chunk.len(), end, read);
                 rig.effects();
             });
         }
-        count(self, &mut |rig| {
-            rig.worker.handle_log(rig.now, sequence, &rig.host);
-            rig.effects();
-        });
+    }
+
+    /// Calls `f`, and counts its allocations.
+    fn count<T>(&mut self, f: impl FnOnce(&mut Self) -> T) -> T {
+        let (count, bytes) = ALLOCATIONS.get();
+        let value = f(self);
+        let (count_after, bytes_after) = ALLOCATIONS.get();
+        self.allocations.0 += count_after - count;
+        self.allocations.1 += bytes_after - bytes;
+        value
+    }
+
+    /// The costs since the start.
+    fn cost(&self) -> Cost {
         Cost {
-            allocations,
-            allocated,
-            properties: self.host.properties.get() - before.2,
-            sent: self.sent.0 - before.0.0,
-            sent_bytes: self.sent.1 - before.0.1,
-            received_bytes: self.received_bytes - before.3,
-            edits: self.edits - before.1,
+            allocations: self.allocations.0,
+            allocated: self.allocations.1,
+            properties: self.host.properties.get(),
+            sent: self.sent.0,
+            sent_bytes: self.sent.1,
+            received_bytes: self.received_bytes,
+            edits: self.edits,
+        }
+    }
+}
+
+impl Cost {
+    fn minus(self, before: Self) -> Self {
+        Self {
+            allocations: self.allocations - before.allocations,
+            allocated: self.allocated - before.allocated,
+            properties: self.properties - before.properties,
+            sent: self.sent - before.sent,
+            sent_bytes: self.sent_bytes - before.sent_bytes,
+            received_bytes: self.received_bytes - before.received_bytes,
+            edits: self.edits - before.edits,
         }
     }
 }
