@@ -1,30 +1,30 @@
-//! What an endpoint takes where a model of its server sets the gate: the time that an iteration may take.
+//! The gate of one endpoint under `auto`: the predicted duration of an iteration, against the longest allowed.
 //!
-//! The engine knows of the model only these numbers. Source: QUEUEING.md's `auto`. It predicts what an iteration takes
-//! with one request more, from what is in flight there, and compares: no fit, no state, no clock.
+//! The engine knows the performance model only as the numbers of a [`Budget`] (QUEUEING.md, `auto`). It predicts an
+//! iteration with one request more from the load in flight, and compares. There is no fit, no state and no clock here.
 //!
-//! A target for the first token is one of means. A request is held to what the mean one in flight leaves of it, if it
-//! is longer than that: to hold it to its own would drain a server for it, and it would wait for that longer than it
-//! gains. What not even an idle server meets holds nobody.
+//! The target for the first token is a target for the mean. A request whose prompt is longer than the mean prompt in
+//! flight is held to the time that the mean one leaves: holding it to its own would drain a server for it, and the
+//! request would wait longer for that than it gains. A request that would miss the target even on an idle server is
+//! held to the iteration's bound alone.
 
 use core::cmp::Ordering;
 use core::time::Duration;
 
 use crate::load::Load;
 
-/// The budget of one endpoint. Milliseconds and tokens; finite and not negative, but where said.
+/// The budget of one endpoint, in milliseconds and tokens. Numbers are finite and not negative unless noted.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Budget {
-    /// What every iteration takes; above 0.
+    /// The fixed duration of an iteration; above 0.
     pub alpha_ms: f64,
-    /// Per token processed in it.
+    /// Added per token processed in it.
     pub beta_ms: f64,
-    /// Per token resident during it.
+    /// Added per token resident during it.
     pub gamma_ms: f64,
-    /// What an iteration may take, so that what decodes meets its target; may be infinite.
+    /// The longest iteration in which decoding requests meet their target; may be infinite.
     pub iteration_ms_max: f64,
-    /// What the first token of the newcomer may take from its dispatch, before the bias of such predictions; may be
-    /// infinite.
+    /// The longest time from a newcomer's dispatch to its first token, before `ttft_bias`; may be infinite.
     pub first_token_ms_max: f64,
     /// Observed over predicted time to the first token; above 0.
     pub ttft_bias: f64,
@@ -32,30 +32,31 @@ pub struct Budget {
     pub kv_tokens_max: Option<u64>,
     /// Requests at most; `None`: not limited.
     pub requests_max: Option<u64>,
-    /// Requests that fit, if all are like the mean of those served lately: shown, and what ceilings are parts of. It
-    /// doesn't gate. At least 1.
+    /// Requests that fit if all are like the mean of the recently served ones; at least 1. Shown, and the whole of
+    /// which band ceilings are parts. It doesn't gate.
     pub typical: u64,
-    /// Requests per second that the endpoint serves at that; `None`: not known.
+    /// Requests per second that the endpoint serves at `typical`; `None`: not known.
     pub rate: Option<f64>,
 }
 
-/// What is in flight at an endpoint.
+/// The load in flight at an endpoint.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct InFlight {
-    /// Ours,
+    /// Requests of this pool.
     pub(crate) requests: u64,
-    /// and the others', which are taken for as large as ours are in the mean.
+    /// Requests of other clients, each taken for as large as the mean request of this pool.
     pub(crate) foreign: u64,
-    /// The sum of ours.
+    /// The sum over the requests of this pool.
     pub(crate) load: Load,
 }
 
-/// How much of its budget an endpoint uses with one more: the least takes it.
+/// How much of its budget an endpoint uses with one request more. The least used endpoint takes the request.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Rank {
-    /// Predicted iteration over what it may take, or requests over its batch; the latter where there is no budget.
+    /// The predicted iteration over the longest allowed, or requests over the batch, whichever is more. Without a
+    /// budget the latter.
     pub(crate) used: f64,
-    /// Where that says nothing, as nothing limits it.
+    /// Orders endpoints whose iterations have no bound.
     pub(crate) iteration_ms: f64,
     pub(crate) tie: u32,
 }
@@ -70,8 +71,8 @@ impl Rank {
 }
 
 impl Budget {
-    /// What an iteration takes with `more` among what is in flight: each decodes a token in it, prompts are spread over
-    /// the iterations of a mean answer, and answers are half written in the mean.
+    /// The duration of an iteration with `more` added to the load in flight. Each request decodes a token in it,
+    /// prompts are spread over the iterations of a mean answer, and answers are half written in the mean.
     fn iteration_ms(&self, there: &InFlight, more: &Load) -> f64 {
         let ours = there.requests as f64;
         let scale = if there.requests == 0 {
@@ -87,8 +88,8 @@ impl Budget {
         self.alpha_ms + self.beta_ms * processed + self.gamma_ms * resident
     }
 
-    /// What an iteration may take, that one of `more` tokens of prompt is to begin in.
-    fn iteration_ms_max(&self, there: &InFlight, more: &Load) -> f64 {
+    /// The longest iteration in which a request with the prompt of `more` may begin.
+    fn longest_iteration_ms(&self, there: &InFlight, more: &Load) -> f64 {
         let mean = there.load.prefill as f64 / (there.requests as f64).max(1.0);
         let prefill = (self.beta_ms + self.gamma_ms) * (more.prefill as f64).min(mean);
         let left = self.first_token_ms_max - prefill;
@@ -99,15 +100,16 @@ impl Budget {
         }
     }
 
-    /// Where an endpoint stands with `more`, if it takes that: with nothing of ours in flight it takes anything.
+    /// The rank of the endpoint with `more`; `None` if `more` doesn't fit. An endpoint without requests of this pool
+    /// takes any request.
     pub(crate) fn rank(&self, there: &InFlight, more: &Load, tie: u32) -> Option<Rank> {
         let iteration_ms = self.iteration_ms(there, more);
-        let most = self.iteration_ms_max(there, more);
+        let longest = self.longest_iteration_ms(there, more);
         let count = there.requests.saturating_add(there.foreign);
-        // Of its batch, too: a server may be held to few requests, whatever they take.
-        let of_batch = |most: u64| (count as f64 + 1.0) / most as f64;
+        // A server may be limited to few requests, however small they are.
+        let batch_used = |limit: u64| (count as f64 + 1.0) / limit as f64;
         let rank = Rank {
-            used: (iteration_ms / most).max(self.requests_max.map_or(0.0, of_batch)),
+            used: (iteration_ms / longest).max(self.requests_max.map_or(0.0, batch_used)),
             iteration_ms,
             tie,
         };
@@ -115,29 +117,30 @@ impl Budget {
             return Some(rank);
         }
         let resident = there.resident().saturating_add(more.tokens);
-        let fits = iteration_ms <= most
-            && self.kv_tokens_max.is_none_or(|most| resident <= most)
-            && self.requests_max.is_none_or(|most| count < most);
+        let fits = iteration_ms <= longest
+            && self.kv_tokens_max.is_none_or(|limit| resident <= limit)
+            && self.requests_max.is_none_or(|limit| count < limit);
         fits.then_some(rank)
     }
 
-    /// From the dispatch of `more` to its first token, with the bias; what doesn't fit goes when it does.
+    /// The predicted time from the dispatch of `more` to its first token, bias included. A request that doesn't fit
+    /// is dispatched when it does.
     pub(crate) fn first_token(&self, there: &InFlight, more: &Load) -> Duration {
         let iteration_ms = match there.requests {
             0 => self.iteration_ms(there, more),
             _ => self.iteration_ms(there, more).min(self.iteration_ms_max),
         };
         let prefill = (self.beta_ms + self.gamma_ms) * more.prefill as f64;
-        // What isn't finite can't come of a valid budget; the cast takes it to a bound.
+        // A valid budget gives a finite number. The cast saturates at the bounds.
         Duration::from_nanos(((iteration_ms + prefill) * self.ttft_bias * 1e6) as u64)
     }
 }
 
 impl InFlight {
-    /// Tokens that are held there, of ours and of the others.
+    /// Resident tokens, of this pool's and of foreign requests.
     fn resident(&self) -> u64 {
         let ours = self.load.tokens - self.load.output / 2;
-        let others = u128::from(ours) * u128::from(self.foreign) / u128::from(self.requests.max(1));
-        ours.saturating_add(u64::try_from(others).unwrap_or(u64::MAX))
+        let foreign = u128::from(ours) * u128::from(self.foreign) / u128::from(self.requests.max(1));
+        ours.saturating_add(u64::try_from(foreign).unwrap_or(u64::MAX))
     }
 }

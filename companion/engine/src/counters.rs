@@ -1,41 +1,41 @@
-//! What has happened so far, in numbers.
+//! Totals of what has happened.
 
 use crate::effect::Outcome;
 use crate::input::Band;
 
-/// Totals since the engine began. At every moment arrivals = the sum of outcomes + waiting.
+/// Totals since the engine started. At every moment arrivals = the sum of outcomes + waiting.
 ///
 /// A request that is requeued waits again, so its outcome is taken back until it leaves again: one request, one
-/// outcome. Who exports outcomes as counters that only grow shows the highest value so far.
+/// outcome. An exporter whose counters must only grow exports the highest value so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
     /// Requests that were registered, adopted or resumed.
     pub arrivals: u64,
     /// Grants that were taken back.
     pub requeues: u64,
-    /// Looks into the queue while the gate was open.
+    /// Picks from the queue while the gate was open.
     pub dequeue_attempts: u64,
-    /// Those of them that found somebody who could go.
+    /// Picks that found a request to dispatch.
     pub dequeue_successes: u64,
-    /// Times that lay before one already told.
+    /// Calls with a time before that of an earlier call.
     pub clock_backwards: u64,
     outcomes: [[u64; Outcome::ALL.len()]; 3],
 }
 
 impl Counters {
-    /// Requests of `band` that left the queue, or never entered it, by `outcome`.
+    /// Requests of `band` that left the queue, or never entered it, with `outcome`.
     #[must_use]
     pub const fn outcome_in(&self, band: Band, outcome: Outcome) -> u64 {
         self.outcomes[band as usize][outcome as usize]
     }
 
-    /// The same over all bands.
+    /// Requests of all bands with `outcome`.
     #[must_use]
     pub fn outcome(&self, outcome: Outcome) -> u64 {
         self.outcomes.iter().map(|band| band[outcome as usize]).sum()
     }
 
-    /// All outcomes of all bands.
+    /// Requests of all bands with any outcome.
     #[must_use]
     pub fn outcomes_total(&self) -> u64 {
         self.outcomes.iter().flatten().sum()
@@ -55,7 +55,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_outcome_has_a_place_of_its_own() {
+    fn outcomes_are_numbered_in_the_order_of_all() {
         for (index, outcome) in Outcome::ALL.into_iter().enumerate() {
             assert_eq!(outcome as usize, index);
         }

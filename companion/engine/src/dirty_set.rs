@@ -1,63 +1,67 @@
-//! The few endpoints that have changed since somebody looked at all of them, so that only these are looked at again.
+//! The endpoints that changed since the blocked head was last offered to all of them, so that only these are
+//! offered to it again.
 
 use alloc::vec::Vec;
 
-/// More than change between two decisions, as a rule.
-const FEW: usize = 8;
+use crate::ids::EndpointIndex;
 
-/// Endpoints by number, each once; or any of them.
+/// Rarely do more endpoints change between two decisions.
+const TRACKED_MAX: usize = 8;
+
+/// A few endpoints, each once, or an overflow that stands for all of them.
 #[derive(Debug, Default)]
 pub(crate) struct DirtySet {
-    numbers: Vec<u32>,
-    any: bool,
+    endpoints: Vec<EndpointIndex>,
+    overflowed: bool,
 }
 
 impl DirtySet {
-    pub(crate) fn add(&mut self, number: u32) {
-        if self.any || self.numbers.contains(&number) {
+    pub(crate) fn add(&mut self, endpoint: EndpointIndex) {
+        if self.overflowed || self.endpoints.contains(&endpoint) {
             return;
         }
-        if self.numbers.len() == FEW {
-            self.any = true;
+        if self.endpoints.len() == TRACKED_MAX {
+            self.overflowed = true;
         } else {
-            self.numbers.push(number);
+            self.endpoints.push(endpoint);
         }
     }
 
-    /// Numbers don't say any more which endpoint it is.
-    pub(crate) const fn forget(&mut self) {
-        self.any = true;
+    /// Indices were removed, so they no longer identify endpoints: every endpoint counts as changed.
+    pub(crate) const fn invalidate(&mut self) {
+        self.overflowed = true;
     }
 
-    /// Nobody has changed.
     pub(crate) fn clear(&mut self) {
-        self.numbers.clear();
-        self.any = false;
+        self.endpoints.clear();
+        self.overflowed = false;
     }
 
-    /// `None`: any.
-    pub(crate) fn few(&self) -> Option<&[u32]> {
-        (!self.any).then_some(&self.numbers)
+    /// The endpoints that changed; `None`: any of them may have.
+    pub(crate) fn endpoints(&self) -> Option<&[EndpointIndex]> {
+        (!self.overflowed).then_some(&self.endpoints)
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::ids::Id;
 
     #[test]
-    fn a_few_are_known_and_more_are_any() {
-        let mut touched = DirtySet::default();
-        for number in (0..8).chain(0..8) {
-            touched.add(number);
+    fn up_to_eight_endpoints_are_tracked_and_more_stand_for_all() {
+        let endpoints: Vec<EndpointIndex> = (0..9).map(EndpointIndex::from_index).collect();
+        let mut dirty = DirtySet::default();
+        for &endpoint in endpoints[..8].iter().chain(&endpoints[..8]) {
+            dirty.add(endpoint);
         }
-        assert_eq!(touched.few(), Some(&[0, 1, 2, 3, 4, 5, 6, 7][..]));
-        touched.add(8);
-        assert_eq!(touched.few(), None);
-        touched.clear();
-        assert_eq!(touched.few(), Some(&[][..]));
-        touched.forget();
-        touched.add(1);
-        assert_eq!(touched.few(), None);
+        assert_eq!(dirty.endpoints(), Some(&endpoints[..8]));
+        dirty.add(endpoints[8]);
+        assert_eq!(dirty.endpoints(), None);
+        dirty.clear();
+        assert_eq!(dirty.endpoints(), Some(&[][..]));
+        dirty.invalidate();
+        dirty.add(endpoints[1]);
+        assert_eq!(dirty.endpoints(), None);
     }
 }

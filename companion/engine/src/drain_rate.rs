@@ -1,8 +1,8 @@
-//! When to try again: what would wait ahead, over the rate at which the pool drains.
+//! The rate at which the pool drains, and the wait that follows from it: requests ahead over the rate.
 //!
-//! The rate is the last [`KEPT`] completions over the time they took, on a clock that runs only while the pool
-//! is saturated: idle time says nothing about how fast a queue goes. Before the first completion it is taken as
-//! one over the saturated time so far, so a pool that serves nothing asks for ever longer waits.
+//! The rate is the last [`KEPT`] completions over the time they took, on a clock that runs only while the pool is
+//! saturated, because an idle pool doesn't show how fast its queue could drain. Before the first completion the rate is
+//! taken as one completion over the saturated time so far, so the predicted wait of a pool that serves nothing grows.
 
 use core::time::Duration;
 
@@ -14,11 +14,11 @@ const KEPT: usize = 64;
 
 #[derive(Debug)]
 pub(crate) struct DrainRate {
-    /// Saturated nanoseconds up to `at`.
+    /// Saturated nanoseconds up to `updated`.
     elapsed: u64,
-    at: Instant,
+    updated: Instant,
     saturated: bool,
-    /// Of `elapsed`, at the last completions; a ring.
+    /// A ring of the values of `elapsed` at the last completions.
     completions: [u64; KEPT],
     count: usize,
 }
@@ -27,25 +27,25 @@ impl DrainRate {
     pub(crate) const fn new(now: Instant) -> Self {
         Self {
             elapsed: 0,
-            at: now,
+            updated: now,
             saturated: false,
             completions: [0; KEPT],
             count: 0,
         }
     }
 
-    /// Brings the clock to `now`; from here on the pool is `saturated` or isn't.
+    /// Advances the clock to `now`, and starts or stops it.
     pub(crate) const fn advance(&mut self, now: Instant, saturated: bool) {
         if self.saturated {
             self.elapsed = self
                 .elapsed
-                .saturating_add(now.as_nanos().saturating_sub(self.at.as_nanos()));
+                .saturating_add(now.as_nanos().saturating_sub(self.updated.as_nanos()));
         }
-        self.at = now;
+        self.updated = now;
         self.saturated = saturated;
     }
 
-    /// One was served, at the time the clock shows.
+    /// Records a completion at the clock's time. Completions outside saturation don't count.
     pub(crate) const fn completed(&mut self) {
         if self.saturated {
             self.completions[self.count % KEPT] = self.elapsed;
@@ -53,27 +53,27 @@ impl DrainRate {
         }
     }
 
-    /// Something was served while the pool was saturated.
+    /// A request was completed while the pool was saturated.
     pub(crate) const fn is_measured(&self) -> bool {
         self.count > 0
     }
 
-    /// How long one with `ahead` before it waits, from 1 s to the limit. `expected`: completions per second, as a model
-    /// of the servers says, for where nothing was measured.
+    /// The wait of a request with `ahead` requests before it, from 1 s to [`RETRY_AFTER_MAX_S`]. `expected`:
+    /// completions per second by the performance models, used until there is a measurement.
     pub(crate) fn wait(&self, ahead: u64, expected: Option<f64>) -> Duration {
         let wait = match expected.filter(|_| !self.is_measured()) {
-            Some(rate) => over(ahead, rate),
+            Some(rate) => ahead_over(ahead, rate),
             None => self.measured(ahead),
         };
         wait.clamp(Duration::from_secs(1), Duration::from_secs(RETRY_AFTER_MAX_S))
     }
 
-    /// The same without limits; `None`: nothing was measured, and nothing is expected.
+    /// The wait without limits; `None`: neither measured nor expected.
     pub(crate) fn prediction(&self, ahead: u64, expected: Option<f64>) -> Option<Duration> {
         if self.is_measured() {
             return Some(self.measured(ahead));
         }
-        expected.map(|rate| over(ahead, rate))
+        expected.map(|rate| ahead_over(ahead, rate))
     }
 
     fn measured(&self, ahead: u64) -> Duration {
@@ -87,17 +87,17 @@ impl DrainRate {
         Duration::from_nanos(u64::try_from(wait).unwrap_or(u64::MAX))
     }
 
-    /// The same, up to a tenth more by lot within the limit: who are refused together don't come back together.
+    /// [`Self::wait`] with up to a tenth of jitter, so that requests rejected together don't come back together.
     pub(crate) fn retry_after(&self, ahead: u64, expected: Option<f64>, rng: &mut Rng) -> Duration {
         let wait = self.wait(ahead, expected);
-        let lot = u64::from(rng.next_u32() >> 16);
-        let jitter = wait / 10 * u32::from(lot as u16) / 65_536;
+        let random = u64::from(rng.next_u32() >> 16);
+        let jitter = wait / 10 * u32::from(random as u16) / 65_536;
         (wait + jitter).min(Duration::from_secs(RETRY_AFTER_MAX_S))
     }
 }
 
-/// What isn't finite can't come of a valid rate; the cast takes it to a bound.
-fn over(ahead: u64, rate: f64) -> Duration {
+/// A valid rate gives a finite number. The cast saturates at the bounds.
+fn ahead_over(ahead: u64, rate: f64) -> Duration {
     Duration::from_nanos((ahead as f64 / rate * 1e9) as u64)
 }
 
@@ -120,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn position_over_rate_of_saturated_time() {
+    fn the_wait_is_the_position_over_the_rate_in_saturated_time() {
         let mut rng = Rng::new(1);
         let mut rate = DrainRate::new(at(0));
         between(rate.retry_after(1_000, None, &mut rng), 1);
@@ -130,7 +130,7 @@ mod tests {
             rate.completed();
             rate.completed();
         }
-        // Two a second: the 100 s before, and an hour of idling after, don't count.
+        // Two a second. The 100 s before and the idle hour after don't count.
         between(rate.retry_after(20, None, &mut rng), 10);
         rate.advance(at(110), false);
         rate.completed();

@@ -1,4 +1,4 @@
-//! What an engine decides.
+//! The engine's decisions, as data.
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -7,49 +7,49 @@ use core::time::Duration;
 use crate::input::{Band, EndpointId, RequestId};
 use crate::units::Tokens;
 
-/// How a request left the queue, or that it never entered it. One per request.
+/// How a request left the queue, or why it never entered it. Every request has one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Outcome {
-    /// Went at once.
+    /// Dispatched at its arrival.
     Bypassed,
-    /// Went on a lease.
+    /// Admitted by the filter itself.
     Leased,
-    /// Went after it had waited.
+    /// Dispatched from the queue.
     Dispatched,
-    /// Total capacity reached; its flow had nothing waiting.
+    /// Rejected: the queue is full, and nothing of its flow waits.
     RejectedTooManyFlows,
-    /// Total capacity reached; its flow was waiting already.
+    /// Rejected: the queue is full, and its flow waits already.
     RejectedQueueFull,
-    /// Its flow has as many waiting as one may.
+    /// Rejected: its flow's part of the queue is full.
     RejectedFlowCapacity,
-    /// A limit of its class was reached.
+    /// Rejected: its class reached a limit.
     RejectedClassCapacity,
-    /// The policy lets nothing of its kind wait.
+    /// Rejected: the policy lets no request of its kind wait.
     RejectedPolicy,
-    /// Predicted to miss its deadline.
+    /// Rejected: predicted to miss its deadline.
     RejectedUnmeetable,
-    /// Malformed, or for no pool.
+    /// Rejected: malformed, or for no pool.
     RejectedInvalid,
-    /// A more critical one took its place.
+    /// A more critical request took its place in the queue.
     Displaced,
-    /// Waited longer than ttl.
+    /// It waited longer than the ttl.
     ExpiredTtl,
     /// The client's own deadline passed.
     DeadlineExceeded,
-    /// The client left while it waited.
+    /// The client disconnected while the request waited.
     Cancelled,
-    /// No endpoint was ready for too long, or none fits it.
+    /// No endpoint was ready for too long, or none is eligible.
     NoEndpoints,
     /// The companion shuts down.
     ShuttingDown,
-    /// The companion was away.
+    /// The companion was unavailable.
     GatewayUnavailable,
     /// A decision failed.
     Internal,
 }
 
 impl Outcome {
-    /// All of them, in the order of the metric's documentation.
+    /// All outcomes, in the order of the metric's documentation.
     pub const ALL: [Self; 18] = [
         Self::Bypassed,
         Self::Leased,
@@ -71,7 +71,7 @@ impl Outcome {
         Self::Internal,
     ];
 
-    /// Its name in headers, metrics and logs.
+    /// The name in headers, metrics and logs.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -100,75 +100,75 @@ impl Outcome {
 /// One decision. The owner carries it out; the engine has already accounted for it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Effect {
-    /// The request goes.
+    /// The request is dispatched.
     Grant {
-        /// Which.
+        /// The request.
         id: RequestId,
-        /// First choice, then fallbacks; never empty.
+        /// The first choice, then fallbacks; never empty.
         endpoints: Vec<EndpointId>,
         /// [`Outcome::Bypassed`] or [`Outcome::Dispatched`].
         outcome: Outcome,
-        /// In the queue, since its first arrival; zero for one that bypassed.
+        /// Time in the queue since its first arrival; zero if it bypassed.
         waited: Duration,
-        /// What it was charged.
+        /// The charge.
         cost: Tokens,
-        /// Its prompt, as far as it is known or estimated,
+        /// Prompt tokens, counted or estimated.
         prompt: Tokens,
-        /// of this, what a server holds already,
+        /// The part of the prompt that a server has cached.
         cached: Tokens,
-        /// and its output as it is expected.
+        /// Expected output tokens.
         output: Tokens,
     },
-    /// The request doesn't go.
+    /// The request is rejected.
     Reject {
-        /// Which.
+        /// The request.
         id: RequestId,
-        /// Why.
+        /// The reason.
         outcome: Outcome,
-        /// Since its first arrival.
+        /// Time since its first arrival.
         waited: Duration,
-        /// When trying again makes sense; `None` where it never does.
+        /// When to try again; `None` where a retry is pointless.
         retry_after: Option<Duration>,
     },
-    /// A client left while its request waited: its outcome is counted, there is nobody to answer.
+    /// The client disconnected while the request waited. The outcome is counted; there is no response to send.
     Cancelled {
-        /// Which.
+        /// The request.
         id: RequestId,
-        /// Since its first arrival.
+        /// Time since its first arrival.
         waited: Duration,
     },
-    /// Follows a grant while [`crate::Engine::trace`] is on: how it came about.
+    /// Details of the preceding grant, while [`crate::Engine::trace`] is on.
     Traced {
-        /// Which.
+        /// The request.
         id: RequestId,
-        /// Its class by name; empty where no classes are configured.
+        /// The name of its class; empty where no classes are configured.
         class: Box<str>,
         /// Its flow.
         flow: Box<str>,
-        /// What its class was charged.
+        /// The charge to its class.
         class_cost: Tokens,
-        /// What its flow was charged.
+        /// The charge to its flow.
         flow_cost: Tokens,
-        /// Of every class in its band and tree, in the order of the ring: its deficit after this.
+        /// Each class of its band and model, in the order of the ring, with its deficit after the grant.
         deficits: Vec<(Box<str>, u64)>,
     },
-    /// Said of every settled cost above 0 that counts in a window, while [`crate::Engine::report_usage`] is on: what
-    /// [`crate::Input::PastUsage`] takes.
+    /// A settled cost above 0 that counts in a usage window, while [`crate::Engine::report_usage`] is on. Another engine
+    /// takes it as [`crate::Input::PastUsage`].
     UsageSettled {
         /// The flow's band.
         band: Band,
-        /// The class by name; empty where none are configured.
+        /// The name of the class; empty where no classes are configured.
         class: Box<str>,
         /// The flow.
         flow: Box<str>,
-        /// The model that was asked for.
+        /// The model that the client requested.
         model: Box<str>,
         /// The cost.
         cost: Tokens,
     },
-    /// A granted request ended: what it was charged in the end.
+    /// A granted request ended, and this is its final cost.
     Settled {
-        /// Which.
+        /// The request.
         id: RequestId,
         /// Its band.
         band: Band,

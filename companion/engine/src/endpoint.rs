@@ -1,10 +1,9 @@
-//! One endpoint: what runs there, what it takes, and how it starts slowly.
+//! One endpoint: its stock, its bound, and its slow start. Only [`crate::endpoints`] changes it, because that keeps the
+//! sums and the order over all endpoints.
 //!
-//! It is changed only by [`crate::endpoints`], which keeps sums and order over all of them.
-//!
-//! A slow start: an endpoint that is new or comes back takes one request at a time, twice as many after so many were
-//! served there, and so on until that holds nothing back any more. Its caches are cold, and a server that fails
-//! shows it with one request instead of a boundful.
+//! Slow start: an endpoint that is new or becomes ready again takes one request at a time. After one served request it
+//! takes two, after two more four, and so on, up to its bound. Its caches are cold, and a failing server shows it on one
+//! request instead of a whole bound of them.
 
 use core::cmp::Ordering;
 use core::time::Duration;
@@ -22,14 +21,14 @@ use crate::units::Decimal;
 struct Ramp {
     /// Requests at a time.
     bound: u64,
-    /// Served since it was this.
+    /// Requests served at this bound.
     served: u64,
 }
 
 #[derive(Debug)]
 pub(crate) struct Endpoint {
     pub(crate) id: EndpointId,
-    /// Discovery names it; otherwise it is here only while something runs there.
+    /// Discovery lists it. An unlisted endpoint exists only while something runs there.
     pub(crate) listed: bool,
     /// Its health check passes.
     pub(crate) healthy: bool,
@@ -37,34 +36,34 @@ pub(crate) struct Endpoint {
     pub(crate) ready: bool,
     pub(crate) failures: Failures,
     pub(crate) weight: Decimal,
-    /// What runs there, in the unit of the gate,
+    /// The load that runs there, in the unit of the gate.
     pub(crate) stock: u64,
-    /// and what it takes at a time, as far as that is counted; `u64::MAX`: anything.
+    /// The stock up to which it takes requests; `u64::MAX`: unlimited.
     pub(crate) bound: u64,
-    /// The same as it would be at full strength.
+    /// The bound without slow start and foreign requests.
     full: u64,
-    /// What a model of its server says; it counts under [`Gate::Auto`].
+    /// Effective under [`Gate::Auto`].
     budget: Option<Budget>,
-    /// Set aside for one that goes next and doesn't fit yet: nobody else goes there.
-    pub(crate) held: bool,
+    /// Reserved for the blocked head, which doesn't fit yet: it takes no other request.
+    pub(crate) reserved: bool,
     pub(crate) requests: u64,
     tokens: u64,
     output: u64,
     pub(crate) prefill: u64,
     batched_tokens_max: Option<u64>,
-    /// Requests that ran there and weren't ours, when it was last asked.
+    /// Requests of other clients, by the last report.
     foreign: u64,
     ramp: Option<Ramp>,
-    /// It starts slowly when it is next ready, unless the pool is just starting.
+    /// Starts slowly when it is next ready, unless the pool itself is starting.
     starts_slowly: bool,
     pub(crate) share: Share,
+    /// A random number, drawn anew at each change, that decides ties.
     pub(crate) tie: u32,
-    /// What its server says that scorers look at.
     pub(crate) stats: ServerStats,
 }
 
 impl Endpoint {
-    /// Neither listed nor in use.
+    /// An endpoint that is neither listed nor in use.
     pub(crate) fn new(id: EndpointId, gate: Gate) -> Self {
         let mut endpoint = Self {
             id,
@@ -77,7 +76,7 @@ impl Endpoint {
             bound: 0,
             full: 0,
             budget: None,
-            held: false,
+            reserved: false,
             requests: 0,
             tokens: 0,
             output: 0,
@@ -90,19 +89,19 @@ impl Endpoint {
             tie: 0,
             stats: ServerStats::default(),
         };
-        endpoint.rebound(gate);
+        endpoint.update_bound(gate);
         endpoint
     }
 
-    /// It takes one more, whatever that is, or, under a budget, one that fits.
+    /// The endpoint takes one request more; under a budget, one that fits.
     pub(crate) fn has_room(&self) -> bool {
         self.ready
             && self.stock < self.bound
-            && !self.held
+            && !self.reserved
             && self.ramp.is_none_or(|ramp| self.requests < ramp.bound)
     }
 
-    /// Where it stands with `more`, if it takes that, under [`Gate::Auto`] and having room.
+    /// The rank with `more` under [`Gate::Auto`], for an endpoint with room; `None` if `more` doesn't fit.
     pub(crate) fn rank(&self, more: &Load) -> Option<Rank> {
         match &self.budget {
             Some(budget) => budget.rank(&self.in_flight(), more, self.tie),
@@ -114,7 +113,7 @@ impl Endpoint {
         }
     }
 
-    /// The part of its bound that is free; where nothing bounds it, less the more runs there.
+    /// The free part of the bound. Without a bound: a part that shrinks with the stock.
     pub(crate) fn free(&self) -> f64 {
         if self.bound == u64::MAX {
             return 1.0 / (1.0 + self.stock as f64);
@@ -122,13 +121,13 @@ impl Endpoint {
         (1.0 - self.stock as f64 / self.bound.max(1) as f64).max(0.0)
     }
 
-    /// Until the first token of `more`, were it to go there; `None`: nobody knows.
+    /// The predicted time to the first token of `more` if dispatched here; `None` without a budget.
     pub(crate) fn first_token(&self, more: &Load) -> Option<Duration> {
         let budget = self.budget.as_ref()?;
         Some(budget.first_token(&self.in_flight(), more))
     }
 
-    /// Requests per second that it serves, as its model says.
+    /// Requests per second that the endpoint serves, by its performance model.
     pub(crate) fn rate(&self) -> Option<f64> {
         self.budget.as_ref()?.rate
     }
@@ -141,14 +140,14 @@ impl Endpoint {
         }
     }
 
-    /// It has fewer uncached prompt tokens in flight than this.
+    /// The uncached prompt tokens in flight are below `threshold`.
     pub(crate) fn is_below(&self, threshold: Threshold) -> bool {
         let below_fraction = |fraction: f64| {
             self.batched_tokens_max.is_none_or(|batched| {
-                // What can't be compared can't come of a valid policy, and holds nobody.
-                let held_by = fraction * batched as f64;
+                // A valid policy gives a comparable number. Any other blocks nothing.
+                let limit = fraction * batched as f64;
                 !matches!(
-                    (self.prefill as f64).partial_cmp(&held_by),
+                    (self.prefill as f64).partial_cmp(&limit),
                     Some(Ordering::Equal | Ordering::Greater)
                 )
             })
@@ -157,12 +156,13 @@ impl Endpoint {
             && threshold.fraction.is_none_or(below_fraction)
     }
 
-    /// What thresholds look at.
+    /// The inputs of [`Self::is_below`].
     pub(crate) const fn busyness(&self) -> (u64, Option<u64>) {
         (self.prefill, self.batched_tokens_max)
     }
 
-    /// Discovery says so. `starting`: the pool has just begun, and everything in it is taken as warm.
+    /// Discovery lists the endpoint with this state. `starting`: the pool has just started, and its endpoints count as
+    /// warm.
     pub(crate) fn list(&mut self, state: EndpointState, starting: bool) {
         if !self.listed {
             self.starts_slowly = !starting;
@@ -171,11 +171,11 @@ impl Endpoint {
         self.healthy = state.ready;
         self.weight = state.weight;
         self.batched_tokens_max = state.batched_tokens_max;
-        self.look(starting);
+        self.update_ready(starting);
     }
 
-    fn look(&mut self, starting: bool) {
-        let ready = self.healthy && self.failures.down().is_none();
+    fn update_ready(&mut self, starting: bool) {
+        let ready = self.healthy && self.failures.down_until().is_none();
         if ready && !self.ready {
             let slowly = self.starts_slowly && !starting;
             self.ramp = slowly.then_some(Ramp { bound: 1, served: 0 });
@@ -190,21 +190,22 @@ impl Endpoint {
         self.ready = false;
         self.failures = Failures::NONE;
         self.foreign = 0;
-        self.allow(None, gate);
+        self.set_budget(None, gate);
     }
 
-    /// `id` failed there before a response: it may be marked down by that, unless it is the `last`.
-    pub(crate) fn fail(&mut self, now: Instant, id: RequestId, policy: OutlierEjection, last: bool) {
-        if self.failures.fail(now, id) && !last {
-            self.failures.mark(now, policy);
-            self.look(false);
+    /// Records that `request` failed here before a response, and marks the endpoint down if that suffices and it isn't
+    /// the last ready one.
+    pub(crate) fn fail(&mut self, now: Instant, request: RequestId, policy: OutlierEjection, last: bool) {
+        if self.failures.fail(now, request) && !last {
+            self.failures.mark_down(now, policy);
+            self.update_ready(false);
         }
     }
 
-    /// It isn't marked down any more, and starts slowly.
-    pub(crate) fn back(&mut self) {
-        self.failures.back();
-        self.look(false);
+    /// Ends the mark. The endpoint is probed, and starts slowly.
+    pub(crate) fn probe(&mut self) {
+        self.failures.probe();
+        self.update_ready(false);
     }
 
     pub(crate) const fn start(&mut self, load: Load) {
@@ -240,38 +241,37 @@ impl Endpoint {
         }
     }
 
-    /// Its server says that so many run there, whoever's they are; `None`: it doesn't say.
+    /// The server reports this many running requests, of all its clients; `None`: no report.
     pub(crate) fn observe(&mut self, running: Option<u64>) {
         self.foreign = running.unwrap_or(0).saturating_sub(self.requests);
     }
 
-    /// What its server's model says it takes, from now on.
-    pub(crate) fn allow(&mut self, budget: Option<Budget>, gate: Gate) {
+    pub(crate) fn set_budget(&mut self, budget: Option<Budget>, gate: Gate) {
         self.budget = budget;
-        self.rebound(gate);
+        self.update_bound(gate);
     }
 
-    /// What its share and its bound follow from, besides the gate and its budget.
-    pub(crate) fn terms(&self) -> (bool, Decimal, Limits) {
+    /// The inputs of [`Self::update_bound`] besides gate and budget.
+    pub(crate) fn bound_inputs(&self) -> (bool, Decimal, Limits) {
         (self.ready, self.weight, self.limits())
     }
 
-    /// Share and bound under this gate; after every change of it or of [`Self::terms`].
-    pub(crate) fn rebound(&mut self, gate: Gate) {
+    /// Updates share and bound, after any change of the gate or of [`Self::bound_inputs`].
+    pub(crate) fn update_bound(&mut self, gate: Gate) {
         self.full = self.share_within(gate, Limits::default()).bound(gate);
         let full = self.full;
-        let holds_back = |ramp: &Ramp| match gate {
+        let is_effective = |ramp: &Ramp| match gate {
             Gate::Open | Gate::Manual => false,
-            // In tokens the bound is as many requests only if each has one.
+            // A bound in tokens allows at most that many requests.
             Gate::Auto { .. } | Gate::Bounded { .. } => ramp.bound < full,
         };
-        self.ramp = self.ramp.filter(|ramp| self.ready && holds_back(ramp));
+        self.ramp = self.ramp.filter(|ramp| self.ready && is_effective(ramp));
         self.share = self.share_within(gate, self.limits());
         self.bound = self.bound_in(gate);
     }
 
-    /// What it adds to the bounds within `limits`: under a budget what that says is typical, which the weight doesn't
-    /// scale, as it is of this very server.
+    /// The share within `limits`. Under a budget it is the typical number of requests, unscaled by the weight, because
+    /// the budget describes this very server.
     pub(crate) fn share_within(&self, gate: Gate, limits: Limits) -> Share {
         match self.budget_in(gate) {
             Some(budget) => {
@@ -282,17 +282,17 @@ impl Endpoint {
         }
     }
 
-    /// What it takes at a time, as far as that is counted.
+    /// The bound under this gate; under a budget only its limit on requests.
     pub(crate) fn bound_in(&self, gate: Gate) -> u64 {
         match self.budget_in(gate) {
             Some(budget) => budget
                 .requests_max
-                .map_or(u64::MAX, |most| most.saturating_sub(self.foreign).max(1)),
+                .map_or(u64::MAX, |limit| limit.saturating_sub(self.foreign).max(1)),
             None => self.share.bound(gate),
         }
     }
 
-    /// What gates it instead of a count.
+    /// The budget, if it replaces the bound under this gate.
     fn budget_in(&self, gate: Gate) -> Option<&Budget> {
         match gate {
             Gate::Auto { .. } => self.budget.as_ref(),
@@ -300,12 +300,12 @@ impl Endpoint {
         }
     }
 
-    /// Stock under this gate, after every change.
-    pub(crate) const fn recount(&mut self, gate: Gate) {
+    /// Updates the stock, after any change.
+    pub(crate) const fn update_stock(&mut self, gate: Gate) {
         self.stock = self.stock_in(gate);
     }
 
-    /// What runs there, in the unit of this gate.
+    /// The stock in the unit of this gate.
     pub(crate) const fn stock_in(&self, gate: Gate) -> u64 {
         match gate {
             Gate::Bounded {
@@ -322,7 +322,6 @@ impl Endpoint {
         }
     }
 
-    /// Its ramp and what isn't ours.
     pub(crate) fn limits(&self) -> Limits {
         Limits {
             ramp: self.ramp.map(|ramp| ramp.bound),
@@ -344,8 +343,8 @@ mod tests {
     use super::*;
 
     fn follow(endpoint: &mut Endpoint, gate: Gate) {
-        endpoint.rebound(gate);
-        endpoint.recount(gate);
+        endpoint.update_bound(gate);
+        endpoint.update_stock(gate);
     }
 
     fn gate(unit: StockUnit, upper: u64) -> Gate {
@@ -364,7 +363,7 @@ mod tests {
         }
     }
 
-    /// Listed when the pool had long begun.
+    /// An endpoint listed long after the pool started.
     fn new(gate: Gate) -> Endpoint {
         let mut endpoint = Endpoint::new(EndpointId(1), Gate::Open);
         endpoint.list(state(true), false);
@@ -372,7 +371,7 @@ mod tests {
         endpoint
     }
 
-    /// Fills it up, and lets all of it be served. Returns how many it took.
+    /// Fills the endpoint, then serves all of it. Returns how many requests it took.
     fn boundful(endpoint: &mut Endpoint, gate: Gate, load: Load) -> u64 {
         let mut taken = 0;
         while endpoint.has_room() {
@@ -398,7 +397,7 @@ mod tests {
     }
 
     #[test]
-    fn it_doubles_only_by_what_was_served() {
+    fn only_served_requests_double_a_slow_start() {
         let gate = gate(StockUnit::Requests, 8);
         let mut endpoint = new(gate);
         for _ in 0..10 {
@@ -410,7 +409,7 @@ mod tests {
     }
 
     #[test]
-    fn in_tokens_it_holds_back_requests() {
+    fn under_a_bound_in_tokens_a_slow_start_limits_requests() {
         let gate = gate(StockUnit::Tokens, 1_000);
         let mut endpoint = new(gate);
         let load = Load {
@@ -425,7 +424,7 @@ mod tests {
     }
 
     #[test]
-    fn who_comes_back_starts_slowly_again() {
+    fn an_endpoint_that_becomes_ready_again_starts_slowly() {
         let gate = gate(StockUnit::Requests, 4);
         let mut endpoint = Endpoint::new(EndpointId(1), Gate::Open);
         endpoint.list(state(false), true);
@@ -433,7 +432,7 @@ mod tests {
         follow(&mut endpoint, gate);
         assert_eq!(
             endpoint.bound, 4,
-            "listed in time, and never gone: it isn't new and doesn't come back"
+            "listed while the pool started, and never unready since"
         );
         endpoint.list(state(true), false);
         follow(&mut endpoint, gate);
@@ -450,15 +449,15 @@ mod tests {
         assert_eq!(endpoint.ramp, None);
         endpoint.list(state(true), false);
         follow(&mut endpoint, gate);
-        assert_eq!(endpoint.bound, 1, "from the beginning");
+        assert_eq!(endpoint.bound, 1, "the slow start begins anew");
         endpoint.list(state(false), false);
         endpoint.list(state(true), true);
         follow(&mut endpoint, gate);
-        assert_eq!(endpoint.bound, 4, "in a pool that just starts nothing does");
+        assert_eq!(endpoint.bound, 4, "nothing starts slowly in a starting pool");
     }
 
     #[test]
-    fn without_a_gate_nothing_starts_slowly() {
+    fn without_bounds_nothing_starts_slowly() {
         for gate in [Gate::Open, Gate::Manual] {
             let mut endpoint = new(gate);
             for _ in 0..100 {
@@ -470,7 +469,7 @@ mod tests {
     }
 
     #[test]
-    fn foreign_load_is_what_was_too_much_when_it_was_asked() {
+    fn foreign_load_is_the_excess_of_the_report_over_our_requests() {
         let gate = gate(StockUnit::Requests, 4);
         let mut endpoint = Endpoint::new(EndpointId(1), Gate::Open);
         endpoint.list(state(true), true);
@@ -480,7 +479,7 @@ mod tests {
         assert_eq!(endpoint.bound, 2);
         endpoint.end(Load::default(), true);
         follow(&mut endpoint, gate);
-        assert_eq!(endpoint.bound, 2, "an end doesn't make it more");
+        assert_eq!(endpoint.bound, 2, "the end of a request doesn't raise the bound");
         endpoint.observe(Some(100));
         follow(&mut endpoint, gate);
         assert_eq!((endpoint.bound, endpoint.has_room()), (1, true));
@@ -490,11 +489,11 @@ mod tests {
         endpoint.observe(Some(2));
         endpoint.observe(None);
         follow(&mut endpoint, gate);
-        assert_eq!(endpoint.bound, 4, "nobody knows: nothing is taken");
+        assert_eq!(endpoint.bound, 4, "without a report no request counts as foreign");
     }
 
     #[test]
-    fn thresholds_hold_from_their_value_on() {
+    fn a_threshold_blocks_from_its_value_on() {
         let mut endpoint = Endpoint::new(EndpointId(1), Gate::Open);
         let tokens = |tokens| Threshold {
             tokens: Some(tokens),
@@ -511,14 +510,17 @@ mod tests {
         });
         assert!(endpoint.is_below(Threshold::default()));
         assert!(endpoint.is_below(tokens(401)) && !endpoint.is_below(tokens(400)));
-        assert!(endpoint.is_below(fraction(0.0)), "of a number that isn't known");
+        assert!(
+            endpoint.is_below(fraction(0.0)),
+            "ineffective while batched_tokens_max is unknown"
+        );
         endpoint.batched_tokens_max = Some(1_000);
         assert!(endpoint.is_below(fraction(0.41)) && !endpoint.is_below(fraction(0.4)));
         let both = Threshold {
             tokens: Some(1_000),
             fraction: Some(0.4),
         };
-        assert!(!endpoint.is_below(both), "either holds it");
+        assert!(!endpoint.is_below(both), "either one blocks");
         endpoint.end(
             Load {
                 tokens: 500,

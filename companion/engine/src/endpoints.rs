@@ -1,12 +1,14 @@
-//! The pool's endpoints: what runs where, who is ready, and who takes the next one.
+//! The pool's endpoints: the stock and the bounds over all of them, and the choice of one for a request.
 //!
-//! Stock is what was granted and hasn't ended, counted here and never scraped. What runs on an endpoint that
-//! isn't ready, or isn't listed any more, is draining: shown, and gates nothing. The index holds just those that
-//! have room, so a choice looks at no other; a tie falls to a number drawn anew at each change.
+//! Stock is what was granted and hasn't ended, counted here and never scraped. The stock of an endpoint that isn't ready
+//! or isn't listed any more is draining: shown, and without effect on the gate. An index holds the endpoints with room,
+//! so a choice visits no other; a random number drawn at each change decides ties.
 //!
-//! While any endpoint is listed and healthy one is ready: the last isn't marked down, and when the last goes for another
-//! reason, who is marked down and due first is back at once.
+//! While any listed endpoint is healthy, one is ready: the last ready one is never marked down, and when it stops being
+//! ready for another reason, the endpoint whose mark ends first is probed at once.
 
+mod audit;
+mod capacity;
 mod choice;
 
 use alloc::vec::Vec;
@@ -14,70 +16,77 @@ use core::time::Duration;
 
 use hashbrown::HashMap;
 
-use crate::audit::{AuditError, holds, same};
 use crate::budget::Budget;
 use crate::dirty_set::DirtySet;
 use crate::endpoint::Endpoint;
-use crate::gate::{Bounds, Limits, Share};
+use crate::gate::{Bounds, Share};
+use crate::ids::EndpointIndex;
+use crate::indexed_heap::IndexedHeap;
 use crate::input::{EndpointId, EndpointState, RequestId, ServerStats};
 use crate::limits::ENDPOINTS_MAX;
 use crate::load::Load;
 use crate::outlier_ejection::EjectedEndpoints;
 use crate::policy::{Gate, OutlierEjection, Scorers};
 use crate::rng::Rng;
-use crate::room::Room;
-use crate::scores::Scheduler;
+use crate::scores::EndpointScorer;
 use crate::slab::Slab;
 use crate::time::Instant;
 
-/// A pool starts for so long after its first endpoint was listed and dispatching began, whichever is later: what is
-/// listed or comes back by then is at its full bound at once.
+/// The pool counts as starting for this long after its first endpoint was listed and dispatching began, whichever is
+/// later. Endpoints that are listed or become ready by then skip the slow start.
 const START: Duration = Duration::from_secs(1);
 
-/// Something of an endpoint that lanes may look at has changed.
+/// A change of an endpoint that can open or close eligibility sets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Changed {
     pub(crate) id: EndpointId,
     pub(crate) had_room: bool,
     pub(crate) has_room: bool,
-    /// Its uncached prompt tokens in flight, or what thresholds compare them with.
-    pub(crate) prefill: bool,
+    /// The inputs of class thresholds changed.
+    pub(crate) busyness: bool,
+}
+
+impl Changed {
+    /// `None` if no eligibility set can notice.
+    fn noticeable(self) -> Option<Self> {
+        (self.had_room != self.has_room || self.busyness).then_some(self)
+    }
 }
 
 #[derive(Debug)]
 pub(crate) struct Endpoints {
-    all: Slab<Endpoint>,
-    ids: HashMap<EndpointId, u32>,
-    with_room: Room,
-    resting: EjectedEndpoints,
-    /// Those that are set aside.
-    held: Vec<EndpointId>,
-    /// Under [`Gate::Auto`]: who has changed since [`Self::clear_dirty`].
-    touched: DirtySet,
+    all: Slab<EndpointIndex, Endpoint>,
+    indices: HashMap<EndpointId, EndpointIndex>,
+    /// By stock, then by tie.
+    with_room: IndexedHeap<EndpointIndex, (u64, u32, EndpointIndex)>,
+    ejected: EjectedEndpoints,
+    reserved: Vec<EndpointId>,
+    /// Under [`Gate::Auto`]: the endpoints that changed since [`Self::clear_dirty`].
+    dirty: DirtySet,
     gate: Gate,
     bounds: Bounds,
     listed: usize,
     ready: usize,
-    /// The sum over those that are ready.
+    /// The sum over the ready endpoints.
     share: Share,
     stock: u64,
     draining: u64,
-    scheduler: Scheduler,
+    scorer: EndpointScorer,
     first_listed: Option<Instant>,
     dispatching_since: Option<Instant>,
 }
 
 impl Endpoints {
     pub(crate) fn new(gate: Gate, weights: Scorers) -> Self {
-        let mut scheduler = Scheduler::default();
-        scheduler.weigh(weights, core::iter::empty());
+        let mut scorer = EndpointScorer::default();
+        scorer.set_weights(weights, core::iter::empty());
         Self {
             all: Slab::default(),
-            ids: HashMap::new(),
-            with_room: Room::default(),
-            resting: EjectedEndpoints::default(),
-            held: Vec::new(),
-            touched: DirtySet::default(),
+            indices: HashMap::new(),
+            with_room: IndexedHeap::default(),
+            ejected: EjectedEndpoints::default(),
+            reserved: Vec::new(),
+            dirty: DirtySet::default(),
             gate,
             bounds: Bounds::over(gate, Share::default()),
             listed: 0,
@@ -85,18 +94,18 @@ impl Endpoints {
             share: Share::default(),
             stock: 0,
             draining: 0,
-            scheduler,
+            scorer,
             first_listed: None,
             dispatching_since: None,
         }
     }
 
-    /// What runs on endpoints that are ready, in the unit of the gate.
+    /// The stock of ready endpoints, in the unit of the gate.
     pub(crate) const fn stock(&self) -> u64 {
         self.stock
     }
 
-    /// What runs on the others.
+    /// The stock of all other endpoints.
     pub(crate) const fn draining(&self) -> u64 {
         self.draining
     }
@@ -117,7 +126,7 @@ impl Endpoints {
         self.listed
     }
 
-    pub(crate) fn any_room(&self) -> bool {
+    pub(crate) const fn any_room(&self) -> bool {
         !self.with_room.is_empty()
     }
 
@@ -134,37 +143,23 @@ impl Endpoints {
     }
 
     pub(crate) fn get(&self, id: EndpointId) -> Option<&Endpoint> {
-        self.ids.get(&id).map(|&number| &self.all[number])
-    }
-
-    /// What the ready ones take together at full strength, in what stock is counted in: no slow start, and nothing that
-    /// isn't ours. `None` where nothing bounds.
-    pub(crate) fn full_bound(&self) -> Option<u64> {
-        let mut sum = Share::default();
-        for endpoint in self.iter().filter(|endpoint| endpoint.ready) {
-            sum += endpoint.share_within(self.gate, Limits::default());
-        }
-        match self.gate {
-            Gate::Open | Gate::Manual => None,
-            Gate::Auto { .. } | Gate::Bounded { .. } => Some(Bounds::over(self.gate, sum).upper),
-        }
+        self.indices.get(&id).map(|&index| &self.all[index])
     }
 
     pub(crate) fn iter(&self) -> impl Iterator<Item = &Endpoint> {
         self.all.iter().map(|(_, endpoint)| endpoint)
     }
 
-    /// Of endpoint `number`.
-    pub(crate) fn id(&self, number: u32) -> EndpointId {
-        self.all[number].id
+    pub(crate) fn id(&self, index: EndpointIndex) -> EndpointId {
+        self.all[index].id
     }
 
-    /// Dispatching begins. Said again it changes nothing.
+    /// Dispatching begins. Only the first call counts.
     pub(crate) fn begin(&mut self, now: Instant) {
         self.dispatching_since.get_or_insert(now);
     }
 
-    /// Lists `id`, or changes it. Past [`ENDPOINTS_MAX`] a new one is ignored.
+    /// Lists `id`, or changes its state. Past [`ENDPOINTS_MAX`] a new endpoint is ignored.
     pub(crate) fn list(
         &mut self,
         now: Instant,
@@ -179,20 +174,20 @@ impl Endpoints {
         let starting = self
             .dispatching_since
             .is_none_or(|since| now <= first.max(since).after(START));
-        let number = self.number(id);
-        self.change(number, rng, |endpoint| endpoint.list(state, starting))
+        let index = self.index_or_insert(id);
+        self.change(index, rng, |endpoint| endpoint.list(state, starting))
     }
 
     pub(crate) fn unlist(&mut self, id: EndpointId, rng: &mut Rng) -> Option<Changed> {
-        let number = *self.ids.get(&id)?;
-        self.know(id, ServerStats::default());
+        let index = *self.indices.get(&id)?;
+        self.set_stats(id, ServerStats::default());
         let gate = self.gate;
-        let changed = self.change(number, rng, |endpoint| endpoint.unlist(gate));
-        self.forget_unused(number);
+        let changed = self.change(index, rng, |endpoint| endpoint.unlist(gate));
+        self.remove_unused(index);
         changed
     }
 
-    /// `request` failed at `id` before a response. Nothing, unless `id` is ready.
+    /// `request` failed at `id` before a response. Ignored unless `id` is ready.
     pub(crate) fn failed(
         &mut self,
         now: Instant,
@@ -201,271 +196,179 @@ impl Endpoints {
         policy: OutlierEjection,
         rng: &mut Rng,
     ) -> Option<Changed> {
-        let number = self.ids.get(&id).copied().filter(|_| self.is_ready(id))?;
+        let index = self.indices.get(&id).copied().filter(|_| self.is_ready(id))?;
         let last = self.ready == 1;
-        self.change(number, rng, |endpoint| {
+        self.change(index, rng, |endpoint| {
             endpoint.fail(now, request, policy, last);
         })
     }
 
-    /// When the first of those that are marked down is due.
-    pub(crate) fn next_back(&self) -> Option<Instant> {
-        self.resting.first().map(|(until, _)| until)
+    /// When the first mark ends.
+    pub(crate) fn next_probe(&self) -> Option<Instant> {
+        self.ejected.first().map(|(until, _)| until)
     }
 
-    /// The first of those that are marked down is back, if it is due by `now`.
-    pub(crate) fn back(&mut self, now: Instant, rng: &mut Rng) -> Option<Option<Changed>> {
-        let (_, id) = self.resting.first().filter(|&(until, _)| until <= now)?;
-        let number = self.ids[&id];
-        Some(self.change(number, rng, Endpoint::back))
+    /// Ends the first mark if it ends by `now`; `None` if it doesn't.
+    pub(crate) fn probe_due(&mut self, now: Instant, rng: &mut Rng) -> Option<Option<Changed>> {
+        let (_, id) = self.ejected.first().filter(|&(until, _)| until <= now)?;
+        let index = self.indices[&id];
+        Some(self.change(index, rng, Endpoint::probe))
     }
 
-    /// With none ready, the first of the healthy ones that are marked down is back, before it is due. After every
-    /// change of who is listed and healthy.
-    pub(crate) fn rescue(&mut self, rng: &mut Rng) -> Option<Changed> {
+    /// With no endpoint ready, ends the mark of the healthy endpoint that would be probed first. Called after every
+    /// change of listed or healthy endpoints.
+    pub(crate) fn probe_early(&mut self, rng: &mut Rng) -> Option<Changed> {
         if self.any_ready() {
             return None;
         }
         let is_healthy = |id| self.get(id).is_some_and(|endpoint| endpoint.healthy);
-        let first = self.resting.iter().find(|&(_, id)| is_healthy(id));
-        let number = self.ids[&first?.1];
-        self.change(number, rng, Endpoint::back)
+        let first = self.ejected.iter().find(|&(_, id)| is_healthy(id));
+        let index = self.indices[&first?.1];
+        self.change(index, rng, Endpoint::probe)
     }
 
-    /// The server of `id` says that so many requests run there, whoever's they are; `None`: it doesn't say any more.
+    /// The server of `id` reports this many running requests, of all its clients; `None`: no report.
     pub(crate) fn observe(&mut self, id: EndpointId, running: Option<u64>, rng: &mut Rng) -> Option<Changed> {
-        let number = self.ids.get(&id).copied().filter(|_| self.is_listed(id))?;
-        self.change(number, rng, |endpoint| endpoint.observe(running))
+        let index = self.listed_index(id)?;
+        self.change(index, rng, |endpoint| endpoint.observe(running))
     }
 
-    /// What a model of the server of `id` says it takes; `None`: nothing.
-    pub(crate) fn allow(&mut self, id: EndpointId, budget: Option<Budget>, rng: &mut Rng) -> Option<Changed> {
-        let number = self.ids.get(&id).copied().filter(|_| self.is_listed(id))?;
+    pub(crate) fn set_budget(
+        &mut self,
+        id: EndpointId,
+        budget: Option<Budget>,
+        rng: &mut Rng,
+    ) -> Option<Changed> {
+        let index = self.listed_index(id)?;
         let gate = self.gate;
-        self.change(number, rng, |endpoint| endpoint.allow(budget, gate))
+        self.change(index, rng, |endpoint| endpoint.set_budget(budget, gate))
     }
 
-    /// How many are ready, have room, and aren't set aside.
-    pub(crate) fn room_count(&self) -> usize {
+    fn listed_index(&self, id: EndpointId) -> Option<EndpointIndex> {
+        self.indices.get(&id).copied().filter(|_| self.is_listed(id))
+    }
+
+    /// How many endpoints have room.
+    pub(crate) const fn room_count(&self) -> usize {
         self.with_room.len()
     }
 
-    /// `id` is set aside: nothing goes there until [`Self::release`].
-    pub(crate) fn hold(&mut self, id: EndpointId) -> Option<Changed> {
-        let &number = self.ids.get(&id)?;
-        self.held.push(id);
-        self.set_held(number, true)
+    /// Reserves `id`: it takes no request until [`Self::release_reserved`].
+    pub(crate) fn reserve(&mut self, id: EndpointId) -> Option<Changed> {
+        let &index = self.indices.get(&id)?;
+        self.reserved.push(id);
+        self.set_reserved(index, true)
     }
 
-    /// One of those that are set aside isn't any more; `None`: there is none.
-    pub(crate) fn release(&mut self) -> Option<Option<Changed>> {
-        let id = self.held.pop()?;
-        let number = self.ids.get(&id).copied();
-        Some(number.and_then(|number| self.set_held(number, false)))
+    /// Ends one reservation; `None` if there is none.
+    pub(crate) fn release_reserved(&mut self) -> Option<Option<Changed>> {
+        let id = self.reserved.pop()?;
+        let index = self.indices.get(&id).copied();
+        Some(index.and_then(|index| self.set_reserved(index, false)))
     }
 
-    /// Nothing else of it changes, so that its place among equals stays, too.
-    fn set_held(&mut self, number: u32, held: bool) -> Option<Changed> {
-        self.touched.add(number);
-        let endpoint = &mut self.all[number];
+    /// Keeps the tie, because nothing else about the endpoint changes.
+    fn set_reserved(&mut self, index: EndpointIndex, reserved: bool) -> Option<Changed> {
+        self.dirty.add(index);
+        let endpoint = &mut self.all[index];
         let had_room = endpoint.has_room();
-        endpoint.held = held;
-        let has_room = endpoint.has_room();
-        if has_room {
-            self.with_room.set(number, endpoint.stock, endpoint.tie);
-        } else {
-            self.with_room.remove(number);
-        }
+        endpoint.reserved = reserved;
         let changed = Changed {
             id: endpoint.id,
             had_room,
-            has_room,
-            prefill: false,
+            has_room: endpoint.has_room(),
+            busyness: false,
         };
-        (had_room != has_room).then_some(changed)
+        self.update_with_room(index);
+        changed.noticeable()
     }
 
-    /// Requests per second that those that are ready serve, as models of them say; `None`: of one it isn't known, so
-    /// that the others' would be too few.
-    pub(crate) fn rate(&self) -> Option<f64> {
-        let ready = self.iter().filter(|endpoint| endpoint.ready);
-        let rate: f64 = ready.map(Endpoint::rate).sum::<Option<f64>>()?;
-        (rate > 0.0).then_some(rate)
+    /// A request starts at `id`, listed or not. The returned index is valid until [`Self::ended`].
+    pub(crate) fn started(
+        &mut self,
+        id: EndpointId,
+        load: Load,
+        rng: &mut Rng,
+    ) -> (EndpointIndex, Option<Changed>) {
+        let index = self.index_or_insert(id);
+        (
+            index,
+            self.change_load(index, rng, |endpoint| endpoint.start(load)),
+        )
     }
 
-    /// Until the first token of `more`, at the best of those of `eligible`, or of all, that are ready; `None`: one of
-    /// these can't say.
-    pub(crate) fn first_token(&self, eligible: Option<&[EndpointId]>, more: &Load) -> Option<Duration> {
-        let first = |endpoint: &Endpoint| endpoint.first_token(more);
-        let ready = |endpoint: &&Endpoint| endpoint.ready;
-        let least = |all: Option<Vec<Duration>>| all?.into_iter().min();
-        match eligible {
-            None => least(self.iter().filter(ready).map(first).collect()),
-            Some(eligible) => {
-                let those = eligible.iter().filter_map(|&id| self.get(id));
-                least(those.filter(ready).map(first).collect())
-            }
-        }
-    }
-
-    /// One more runs at `id`, known or not. Returns its number, good until [`Self::ended`].
-    pub(crate) fn started(&mut self, id: EndpointId, load: Load, rng: &mut Rng) -> (u32, Option<Changed>) {
-        let number = self.number(id);
-        (number, self.shift(number, rng, |endpoint| endpoint.start(load)))
-    }
-
-    /// One that was started there, with `load` or what it was since [`Self::reloaded`] to, doesn't run there any more.
-    /// `served`: because its server has done with it.
-    pub(crate) fn ended(&mut self, number: u32, load: Load, served: bool, rng: &mut Rng) -> Option<Changed> {
-        let changed = self.shift(number, rng, |endpoint| endpoint.end(load, served));
-        self.forget_unused(number);
+    /// A request with this load ends. `served`: its server processed it.
+    pub(crate) fn ended(
+        &mut self,
+        index: EndpointIndex,
+        load: Load,
+        served: bool,
+        rng: &mut Rng,
+    ) -> Option<Changed> {
+        let changed = self.change_load(index, rng, |endpoint| endpoint.end(load, served));
+        self.remove_unused(index);
         changed
     }
 
-    /// What one that runs there weighs is known better.
-    pub(crate) fn reloaded(&mut self, number: u32, from: Load, to: Load, rng: &mut Rng) -> Option<Changed> {
-        self.shift(number, rng, |endpoint| {
+    /// The load of a running request is known better.
+    pub(crate) fn correct_load(
+        &mut self,
+        index: EndpointIndex,
+        from: Load,
+        to: Load,
+        rng: &mut Rng,
+    ) -> Option<Changed> {
+        self.change_load(index, rng, |endpoint| {
             endpoint.end(from, false);
             endpoint.start(to);
         })
     }
 
-    /// A new gate: every bound anew.
-    pub(crate) fn regate(&mut self, gate: Gate, rng: &mut Rng) -> Vec<Changed> {
-        // Shares of one gate can't be taken from sums of another, so they all go first.
+    /// Changes the gate, and so every bound.
+    pub(crate) fn set_gate(&mut self, gate: Gate, rng: &mut Rng) -> Vec<Changed> {
+        // Shares of one gate can't be subtracted from the sum of another, so all are cleared first.
         self.share = Share::default();
         for (_, endpoint) in self.all.iter_mut() {
             endpoint.share = Share::default();
         }
         self.gate = gate;
-        let numbers: Vec<u32> = self.all.iter().map(|(number, _)| number).collect();
-        let changed = numbers
+        let indices: Vec<EndpointIndex> = self.all.ids().collect();
+        let changed = indices
             .into_iter()
-            .filter_map(|number| self.change(number, rng, |endpoint| endpoint.rebound(gate)))
+            .filter_map(|index| self.change(index, rng, |endpoint| endpoint.update_bound(gate)))
             .collect();
         self.bounds = Bounds::over(self.gate, self.share);
         changed
     }
 
-    /// Against all that runs, sorted by endpoint.
-    pub(crate) fn audit(&self, now: Instant, running: &[(EndpointId, Load)]) -> Result<(), AuditError> {
-        self.audit_down(now)?;
-        let (mut stock, mut draining, mut listed, mut ready, mut in_use) = (0, 0, 0, 0, 0);
-        let mut share = Share::default();
-        for (number, endpoint) in self.all.iter() {
-            holds(
-                "an endpoint is known by its id",
-                self.ids.get(&endpoint.id) == Some(&number),
-            )?;
-            let first = running.partition_point(|&(id, _)| id < endpoint.id);
-            let there = running[first..].partition_point(|&(id, _)| id == endpoint.id);
-            let loads = running[first..first + there].iter().map(|&(_, load)| load);
-            same("requests of an endpoint", endpoint.requests, there as u64)?;
-            let sum = loads.fold(Load::default(), |sum, load| Load {
-                tokens: sum.tokens + load.tokens,
-                output: sum.output + load.output,
-                prefill: sum.prefill + load.prefill,
-            });
-            same("tokens of an endpoint", endpoint.running().tokens, sum.tokens)?;
-            same("output of an endpoint", endpoint.running().output, sum.output)?;
-            same("prefill of an endpoint", endpoint.prefill, sum.prefill)?;
-            same(
-                "stock of an endpoint",
-                endpoint.stock,
-                endpoint.stock_in(self.gate),
-            )?;
-            holds("an endpoint is listed or in use", endpoint.listed || there > 0)?;
-            let own = endpoint.share_within(self.gate, endpoint.limits());
-            holds("an endpoint's share is of the gate", endpoint.share == own)?;
-            same(
-                "bound of an endpoint",
-                endpoint.bound,
-                endpoint.bound_in(self.gate),
-            )?;
-            holds(
-                "who is set aside is known",
-                !endpoint.held || self.held.contains(&endpoint.id),
-            )?;
-            in_use += there as u64;
-            listed += u64::from(endpoint.listed);
-            if endpoint.ready {
-                stock += endpoint.stock;
-                ready += 1;
-                share += own;
-            } else {
-                draining += endpoint.stock;
-            }
-        }
-        same("requests that run", in_use, running.len() as u64)?;
-        same("stock", self.stock, stock)?;
-        same("draining stock", self.draining, draining)?;
-        same("endpoints listed", self.listed as u64, listed)?;
-        same("endpoints ready", self.ready as u64, ready)?;
-        holds("bounds are over what is ready", self.share == share)?;
-        let bounds = Bounds::over(self.gate, share);
-        holds("bounds are of the gate", bounds == self.bounds)?;
-        let with_room = self.all.iter().filter(|(_, endpoint)| endpoint.has_room());
-        let with_room = with_room.map(|(number, endpoint)| (number, endpoint.stock, endpoint.tie));
-        holds("those with room are known", self.with_room.holds(with_room))?;
-        let mut counted = Scheduler::default();
-        counted.weigh(self.scheduler.weights(), self.iter().map(|it| &it.stats));
-        same(
-            "endpoints that vote",
-            self.scheduler.voting() as u64,
-            counted.voting() as u64,
-        )
-    }
-
-    fn audit_down(&self, now: Instant) -> Result<(), AuditError> {
-        for endpoint in self.iter() {
-            holds(
-                "only what is listed is healthy or marked down",
-                endpoint.listed || !(endpoint.healthy || endpoint.failures.down().is_some()),
-            )?;
-            holds(
-                "ready is what is healthy and not marked down",
-                endpoint.ready == (endpoint.healthy && endpoint.failures.down().is_none()),
-            )?;
-            holds(
-                "the last ready endpoint is never marked down",
-                self.ready > 0 || !endpoint.healthy,
-            )?;
-        }
-        let down = |endpoint: &Endpoint| Some((endpoint.failures.down()?, endpoint.id));
-        let mut resting: Vec<(Instant, EndpointId)> = self.iter().filter_map(down).collect();
-        resting.sort_unstable();
-        holds(
-            "who is marked down is known by when it is back",
-            self.resting.iter().eq(resting),
-        )?;
-        holds(
-            "nobody is marked down for longer than was said",
-            self.next_back().is_none_or(|until| until > now),
-        )
-    }
-
-    fn number(&mut self, id: EndpointId) -> u32 {
+    fn index_or_insert(&mut self, id: EndpointId) -> EndpointIndex {
         *self
-            .ids
+            .indices
             .entry(id)
             .or_insert_with(|| self.all.insert(Endpoint::new(id, self.gate)))
     }
 
-    /// What [`Self::change`] does for a change of what runs there only: who is listed, ready or marked down stays so.
-    fn shift(&mut self, number: u32, rng: &mut Rng, change: impl FnOnce(&mut Endpoint)) -> Option<Changed> {
+    /// Changes the load of an endpoint, and updates sums and index. Cheaper than [`Self::change`], because listed,
+    /// ready and marked endpoints stay so.
+    fn change_load(
+        &mut self,
+        index: EndpointIndex,
+        rng: &mut Rng,
+        change: impl FnOnce(&mut Endpoint),
+    ) -> Option<Changed> {
         if let Gate::Auto { .. } = self.gate {
-            self.touched.add(number);
+            self.dirty.add(index);
         }
-        let endpoint = &mut self.all[number];
+        let endpoint = &mut self.all[index];
         let (had_room, limits) = (endpoint.has_room(), endpoint.limits());
         let (stock, prefill, share) = (endpoint.stock, endpoint.prefill, endpoint.share);
         change(endpoint);
         let relimited = limits != endpoint.limits();
         if relimited {
-            endpoint.rebound(self.gate);
+            endpoint.update_bound(self.gate);
         }
-        self.place(number, rng);
-        let endpoint = &self.all[number];
+        self.update_stock(index, rng);
+        let endpoint = &self.all[index];
         let sum = if endpoint.ready {
             &mut self.stock
         } else {
@@ -481,35 +384,41 @@ impl Endpoints {
             id: endpoint.id,
             had_room,
             has_room: endpoint.has_room(),
-            prefill: prefill != endpoint.prefill,
+            busyness: prefill != endpoint.prefill,
         };
-        (changed.had_room != changed.has_room || changed.prefill).then_some(changed)
+        changed.noticeable()
     }
 
-    /// The only way to change anything else of one: sums and index follow.
-    fn change(&mut self, number: u32, rng: &mut Rng, change: impl FnOnce(&mut Endpoint)) -> Option<Changed> {
+    /// Changes an endpoint in any way, and updates sums and index.
+    fn change(
+        &mut self,
+        index: EndpointIndex,
+        rng: &mut Rng,
+        change: impl FnOnce(&mut Endpoint),
+    ) -> Option<Changed> {
         if let Gate::Auto { .. } = self.gate {
-            self.touched.add(number);
+            self.dirty.add(index);
         }
-        let endpoint = &mut self.all[number];
+        let endpoint = &mut self.all[index];
         let had_room = endpoint.has_room();
         let (was_listed, was_ready, stock) = (endpoint.listed, endpoint.ready, endpoint.stock);
         let (share, busyness) = (endpoint.share, endpoint.busyness());
-        let (terms, down) = (endpoint.terms(), endpoint.failures.down());
+        let (bound_inputs, down_until) = (endpoint.bound_inputs(), endpoint.failures.down_until());
         change(endpoint);
         if was_ready && !endpoint.ready {
-            // Whatever it is when it comes back, its caches may be empty.
-            self.scheduler.lost(endpoint);
+            // Its caches may be empty when it is ready again.
+            self.scorer.cache_lost(endpoint);
         }
-        self.resting.set(endpoint.id, down, endpoint.failures.down());
-        if terms != endpoint.terms() {
-            endpoint.rebound(self.gate);
+        self.ejected
+            .set(endpoint.id, down_until, endpoint.failures.down_until());
+        if bound_inputs != endpoint.bound_inputs() {
+            endpoint.update_bound(self.gate);
         }
-        self.place(number, rng);
-        let endpoint = &self.all[number];
+        self.update_stock(index, rng);
+        let endpoint = &self.all[index];
         self.listed = self.listed + usize::from(endpoint.listed) - usize::from(was_listed);
         self.ready = self.ready + usize::from(endpoint.ready) - usize::from(was_ready);
-        // Two steps, because a change of readiness moves what runs there from one sum to the other.
+        // Two steps, because a change of readiness moves the stock from one sum to the other.
         *(if was_ready {
             &mut self.stock
         } else {
@@ -533,29 +442,34 @@ impl Endpoints {
             id: endpoint.id,
             had_room,
             has_room: endpoint.has_room(),
-            prefill: busyness != endpoint.busyness(),
+            busyness: busyness != endpoint.busyness(),
         };
-        (changed.had_room != changed.has_room || changed.prefill).then_some(changed)
+        changed.noticeable()
     }
 
-    /// Counts its room anew, and puts it where it belongs among those that have some: between equals chance decides.
-    fn place(&mut self, number: u32, rng: &mut Rng) {
-        let endpoint = &mut self.all[number];
-        endpoint.recount(self.gate);
+    /// Updates the stock and the tie of an endpoint.
+    fn update_stock(&mut self, index: EndpointIndex, rng: &mut Rng) {
+        let endpoint = &mut self.all[index];
+        endpoint.update_stock(self.gate);
         endpoint.tie = rng.next_u32();
+        self.update_with_room(index);
+    }
+
+    fn update_with_room(&mut self, index: EndpointIndex) {
+        let endpoint = &self.all[index];
         if endpoint.has_room() {
-            self.with_room.set(number, endpoint.stock, endpoint.tie);
+            self.with_room.set(index, (endpoint.stock, endpoint.tie, index));
         } else {
-            self.with_room.remove(number);
+            self.with_room.remove(index);
         }
     }
 
-    fn forget_unused(&mut self, number: u32) {
-        let endpoint = &self.all[number];
+    fn remove_unused(&mut self, index: EndpointIndex) {
+        let endpoint = &self.all[index];
         if !endpoint.listed && endpoint.requests == 0 {
-            self.ids.remove(&endpoint.id);
-            self.all.remove(number);
-            self.touched.forget();
+            self.indices.remove(&endpoint.id);
+            self.all.remove(index);
+            self.dirty.invalidate();
         }
     }
 }

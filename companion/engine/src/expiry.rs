@@ -1,25 +1,38 @@
-//! When what waits has waited long enough.
+//! When a waiting request expires: by the policy's ttl, or by its client's deadline.
 //!
-//! The ttl counts only time in which some endpoint was ready. So requests are kept by the moment of that clock at
-//! which they came, and not by when they would expire: an outage, its end and another ttl move all expiries at
-//! once, and nothing has to be moved for it. Deadlines are the clients' and stand by themselves.
+//! The ttl counts only time during which some endpoint is ready. So requests are ordered by the time on that clock at
+//! which they came, and not by the time of their expiry: an outage, its end, or another ttl moves every expiry at once,
+//! and no request has to be moved for that. Deadlines are absolute times of the clients.
 
 use alloc::collections::BTreeSet;
+use alloc::vec::Vec;
 use core::time::Duration;
 
+use crate::arrival::Arrival;
+use crate::effect::Outcome;
+use crate::ids::JobId;
 use crate::pairing_heap::{PairingHeaps, Root};
 use crate::time::Instant;
-use crate::tree::Arrival;
 
-/// What ends a wait. When two are due at the same moment, the first of these.
+/// A reason to expire. Of two that are due at the same moment, the first of these counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Timer {
-    /// The client's deadline: `deadline_exceeded`.
+    /// The client's deadline.
     Deadline,
-    /// The ttl while an endpoint is ready: `expired_ttl`.
+    /// The ttl while an endpoint is ready.
     Ttl,
-    /// The ttl while none is: `no_endpoints`.
+    /// The ttl while no endpoint is ready.
     NoEndpointTtl,
+}
+
+impl Timer {
+    pub(crate) const fn outcome(self) -> Outcome {
+        match self {
+            Self::Deadline => Outcome::DeadlineExceeded,
+            Self::Ttl => Outcome::ExpiredTtl,
+            Self::NoEndpointTtl => Outcome::NoEndpoints,
+        }
+    }
 }
 
 /// The two ttls of the policy.
@@ -29,38 +42,38 @@ pub(crate) struct Ttls {
     pub(crate) no_endpoint_ttl: Duration,
 }
 
-/// A moment of the clock that runs while some endpoint is ready, in nanoseconds. An arrival before the owner's
-/// zero plus the outages is negative.
+/// A time, in nanoseconds, on the clock that runs while some endpoint is ready. Negative for an arrival before the
+/// owner's origin plus all outages.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct ReadyTime(i128);
 
 #[derive(Debug)]
 pub(crate) struct Expiry {
-    waiting: PairingHeaps<(ReadyTime, Arrival)>,
-    first: Root,
-    deadlines: BTreeSet<(Instant, Arrival, u32)>,
-    /// Nanoseconds of the outages that are over.
+    waiting: PairingHeaps<JobId, (ReadyTime, Arrival)>,
+    by_ready_time: Root<JobId>,
+    deadlines: BTreeSet<(Instant, Arrival, JobId)>,
+    /// Nanoseconds of all past outages.
     outages: i128,
-    /// Since when no endpoint is ready.
+    /// The start of the present outage.
     out_since: Option<Instant>,
-    /// Nothing ends before this moment.
-    quiet: Instant,
+    /// No request expires before this time.
+    none_before: Instant,
 }
 
 impl Expiry {
-    /// No endpoint is ready yet.
+    /// Starts in an outage.
     pub(crate) fn new(now: Instant) -> Self {
         Self {
             waiting: PairingHeaps::default(),
-            first: Root::default(),
+            by_ready_time: Root::default(),
             deadlines: BTreeSet::new(),
             outages: 0,
             out_since: Some(now),
-            quiet: Instant::ZERO,
+            none_before: Instant::ZERO,
         }
     }
 
-    /// From `now` on some endpoint is ready, or none is.
+    /// An outage ends (`ready`) or begins at `now`, unless it already has.
     pub(crate) fn set_ready(&mut self, now: Instant, ready: bool) {
         self.invalidate();
         match self.out_since {
@@ -73,93 +86,97 @@ impl Expiry {
         }
     }
 
-    /// Where on its clock a request of `arrival` starts to wait. An arrival that lies before outages that are over
-    /// counts as if it had waited through them: who came from elsewhere has seen none of ours.
+    /// The time on the ready clock from which a request of `arrival` waits. An arrival before past outages counts as if
+    /// it had waited through them: a request that comes from elsewhere hasn't seen the outages here.
     pub(crate) fn ready_time(&self, arrival: Instant) -> ReadyTime {
         let running = self.out_since.map_or(arrival, |since| arrival.min(since));
         ReadyTime(i128::from(running.as_nanos()) - self.outages)
     }
 
-    /// When the ttl of this ends, and which.
-    pub(crate) fn ends(&self, start: ReadyTime, arrival: Instant, ttls: Ttls) -> (Instant, Timer) {
+    /// When the ttl of a request ends, and which of the two.
+    pub(crate) fn ttl_end(&self, start: ReadyTime, arrival: Instant, ttls: Ttls) -> (Instant, Timer) {
         match self.out_since {
             Some(since) => (
                 arrival.max(since).after(ttls.no_endpoint_ttl),
                 Timer::NoEndpointTtl,
             ),
             None => {
-                let came = u64::try_from((start.0 + self.outages).max(0)).unwrap_or(u64::MAX);
-                (Instant::from_nanos(came).after(ttls.ttl), Timer::Ttl)
+                let start = u64::try_from((start.0 + self.outages).max(0)).unwrap_or(u64::MAX);
+                (Instant::from_nanos(start).after(ttls.ttl), Timer::Ttl)
             }
         }
     }
 
     pub(crate) fn insert(
         &mut self,
-        number: u32,
+        job: JobId,
         start: ReadyTime,
         arrival: Arrival,
         deadline: Option<Instant>,
     ) {
-        self.waiting.insert(&mut self.first, number, (start, arrival));
-        if self.first.least() == Some(number) {
+        self.waiting
+            .insert(&mut self.by_ready_time, job, (start, arrival));
+        if self.by_ready_time.least() == Some(job) {
             self.invalidate();
         }
         if let Some(deadline) = deadline {
-            self.deadlines.insert((deadline, arrival, number));
-            self.quiet = self.quiet.min(deadline);
+            self.deadlines.insert((deadline, arrival, job));
+            self.none_before = self.none_before.min(deadline);
         }
     }
 
-    pub(crate) fn remove(&mut self, number: u32, arrival: Arrival, deadline: Option<Instant>) {
-        self.waiting.remove(&mut self.first, number);
+    pub(crate) fn remove(&mut self, job: JobId, arrival: Arrival, deadline: Option<Instant>) {
+        self.waiting.remove(&mut self.by_ready_time, job);
         if let Some(deadline) = deadline {
-            self.deadlines.remove(&(deadline, arrival, number));
+            self.deadlines.remove(&(deadline, arrival, job));
         }
     }
 
-    /// The timer that goes off next: when, which, of whom.
-    pub(crate) fn next(&self, ttls: Ttls) -> Option<(Instant, Timer, u32)> {
-        // By start and then arrival: so the first of these is also the first to end in an outage, where all who
-        // came before it share the outage's start.
-        let ttl = self.waiting.least(&self.first).map(|(number, (start, arrival))| {
-            let (at, timer) = self.ends(start, arrival.at, ttls);
-            (at, timer, number)
-        });
+    /// The next request to expire: when, why, and which.
+    pub(crate) fn next(&self, ttls: Ttls) -> Option<(Instant, Timer, JobId)> {
+        // By ready time and then by arrival, so the first is also the first to expire in an outage, where all requests
+        // that came before it share its start.
+        let ttl = self
+            .waiting
+            .least(&self.by_ready_time)
+            .map(|(job, (start, arrival))| {
+                let (end, timer) = self.ttl_end(start, arrival.at, ttls);
+                (end, timer, job)
+            });
         let deadline = self
             .deadlines
             .first()
-            .map(|&(at, _, number)| (at, Timer::Deadline, number));
+            .map(|&(end, _, job)| (end, Timer::Deadline, job));
         ttl.into_iter()
             .chain(deadline)
-            .min_by_key(|&(at, timer, _)| (at, timer))
+            .min_by_key(|&(end, timer, _)| (end, timer))
     }
 
-    /// The ttls are others from now on.
+    /// The ttls changed, so that requests may expire sooner than computed.
     pub(crate) const fn invalidate(&mut self) {
-        self.quiet = Instant::ZERO;
+        self.none_before = Instant::ZERO;
     }
 
-    /// The first that ends by `now`, under the ttls of the last time or after [`Self::invalidate`]. Mostly there is none,
-    /// and that was seen before.
-    pub(crate) fn due(&mut self, now: Instant, ttls: Ttls) -> Option<(Timer, u32)> {
-        if now < self.quiet {
+    /// The first request that expires by `now`, under the ttls of the last call unless [`Self::invalidate`]d. Mostly
+    /// there is none, and the last call has found that out already.
+    pub(crate) fn due(&mut self, now: Instant, ttls: Ttls) -> Option<(Timer, JobId)> {
+        if now < self.none_before {
             return None;
         }
         match self.next(ttls) {
-            Some((at, timer, number)) if at <= now => Some((timer, number)),
+            Some((end, timer, job)) if end <= now => Some((timer, job)),
             next => {
-                self.quiet = next.map_or(Instant::MAX, |(at, _, _)| at);
+                self.none_before = next.map_or(Instant::MAX, |(end, _, _)| end);
                 None
             }
         }
     }
 
-    pub(crate) fn members(&self) -> alloc::vec::Vec<u32> {
-        self.waiting.members(&self.first)
+    pub(crate) fn jobs(&self) -> Vec<JobId> {
+        self.waiting.members(&self.by_ready_time)
     }
 
-    pub(crate) fn deadlines(&self) -> impl Iterator<Item = u32> {
-        self.deadlines.iter().map(|&(_, _, number)| number)
+    pub(crate) fn jobs_with_deadline(&self) -> impl Iterator<Item = JobId> {
+        self.deadlines.iter().map(|&(_, _, job)| job)
     }
 }

@@ -1,8 +1,8 @@
-//! How much the servers work on at a time: bounds, in exact decimals, over what is ready.
+//! The bounds on stock, in exact decimals, over the endpoints that are ready.
 //!
-//! A bound of the pool is the ceiling of a sum, not a sum of ceilings: three endpoints at 2.2 are 7, not 9. The sum
-//! is kept as shares come and go, which is exact because nothing in it was ever rounded. One endpoint takes at most
-//! the ceiling of its own share, and always one: an idle pool serves.
+//! A bound of the pool is the ceiling of a sum, not a sum of ceilings: three endpoints at 2.2 give 7, not 9. The sum is
+//! updated as shares come and go. That is exact, because no share is ever rounded. One endpoint takes at most the
+//! ceiling of its own share, and always at least one request, so that an idle pool serves.
 
 use core::ops::{AddAssign, SubAssign};
 
@@ -10,22 +10,22 @@ use crate::limits::ENDPOINTS_MAX;
 use crate::policy::{Gate, StockUnit};
 use crate::units::Decimal;
 
-/// Units of a share in one: those of two decimals multiplied.
+/// Units of a share in one: the product of two decimals.
 const ONE: u128 = Decimal::ONE * Decimal::ONE;
-/// 4e16 of whatever is counted, so that the sum over all endpoints is in range.
+/// 4e16 requests or tokens, so that the sum over all endpoints is in range.
 const SHARE_MAX: u128 = u128::MAX / (2 * ENDPOINTS_MAX as u128);
 
-/// What takes from the bounds of one endpoint besides the gate, in requests: in tokens neither changes them, as what
-/// isn't ours, and what is to come, has no known length.
+/// What lowers the bounds of one endpoint below the gate, in requests. Bounds in tokens ignore both fields, because
+/// neither foreign requests nor future ones have a known length.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Limits {
-    /// It is starting slowly, at this many.
+    /// The endpoint's slow start allows this many requests.
     pub(crate) ramp: Option<u64>,
-    /// What runs there and isn't ours.
+    /// Requests at the endpoint that aren't of this pool.
     pub(crate) foreign: u64,
 }
 
-/// What one endpoint adds to the bounds, or all of them together.
+/// The contribution of one endpoint to the bounds, or the sum over several.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Share {
     lower: u128,
@@ -34,7 +34,7 @@ pub(crate) struct Share {
 }
 
 impl Share {
-    /// Of an endpoint of `weight`. Nothing where nothing bounds.
+    /// The share of an endpoint of `weight`; zero for a gate without bounds.
     pub(crate) fn of(gate: Gate, weight: Decimal, limits: Limits) -> Self {
         match gate {
             Gate::Open | Gate::Manual => Self::default(),
@@ -72,7 +72,7 @@ impl Share {
         }
     }
 
-    /// What one endpoint takes at a time, if this is its share.
+    /// The bound of one endpoint with this share.
     pub(crate) fn bound(&self, gate: Gate) -> u64 {
         match gate {
             Gate::Open | Gate::Manual => u64::MAX,
@@ -82,22 +82,22 @@ impl Share {
 }
 
 impl AddAssign for Share {
-    fn add_assign(&mut self, by: Self) {
-        self.lower += by.lower;
-        self.upper += by.upper;
-        self.watermark += by.watermark;
+    fn add_assign(&mut self, other: Self) {
+        self.lower += other.lower;
+        self.upper += other.upper;
+        self.watermark += other.watermark;
     }
 }
 
 impl SubAssign for Share {
-    fn sub_assign(&mut self, by: Self) {
-        self.lower -= by.lower;
-        self.upper -= by.upper;
-        self.watermark -= by.watermark;
+    fn sub_assign(&mut self, other: Self) {
+        self.lower -= other.lower;
+        self.upper -= other.upper;
+        self.watermark -= other.watermark;
     }
 }
 
-/// The bounds of the pool, in what stock is counted in; `u64::MAX` where nothing bounds.
+/// The bounds of the pool, in the unit of the stock; `u64::MAX` for a gate without bounds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Bounds {
     pub(crate) lower: u64,
@@ -106,7 +106,7 @@ pub(crate) struct Bounds {
 }
 
 impl Bounds {
-    /// Of the sum of what is ready.
+    /// The bounds for the sum of the shares of all ready endpoints.
     pub(crate) fn over(gate: Gate, sum: Share) -> Self {
         match gate {
             Gate::Open | Gate::Manual => Self {
@@ -121,6 +121,19 @@ impl Bounds {
             },
         }
     }
+}
+
+/// Whether a band with this `ceiling` may not dispatch at this `stock` under this `bound`. At stock 0 every band may.
+/// Otherwise stock must be below the ceiling's part of the bound, and one place must stay free if there is more than
+/// one.
+pub(crate) fn is_over_ceiling(stock: u64, bound: u64, ceiling: Decimal) -> bool {
+    let whole = ceiling.billionths() >= Decimal::ONE;
+    if stock == 0 || bound == u64::MAX || whole {
+        return false;
+    }
+    let below = u128::from(stock) * Decimal::ONE < ceiling.billionths() * u128::from(bound);
+    let leaves_one = bound <= 1 || stock + 1 < bound;
+    !(below && leaves_one)
 }
 
 fn ceil(share: u128) -> u64 {
@@ -152,9 +165,9 @@ mod tests {
         }
     }
 
-    fn ramp(at: u64) -> Limits {
+    fn ramp(bound: u64) -> Limits {
         Limits {
-            ramp: Some(at),
+            ramp: Some(bound),
             foreign: 0,
         }
     }
@@ -183,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn the_default_over_three_endpoints() {
+    fn the_default_gate_over_three_endpoints() {
         let bounds = alike(gate(2, 10), 3);
         assert_eq!(
             (bounds.lower, bounds.upper, bounds.watermark),
@@ -194,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn bounds_are_the_ceilings_of_the_decimals_that_a_person_wrote() {
+    fn bounds_are_the_ceilings_of_the_configured_decimals() {
         let mut binary_differs = 0;
         for watermark in 1..=64_u64 {
             for percent in 1..=99_u64 {
@@ -218,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn binary_fractions_would_let_one_more_go() {
+    fn binary_fractions_would_admit_one_request_more() {
         // 50 x 1.1 is 55; in binary it is 55.00000000000001.
         assert_eq!(libm::ceil(50.0 * (1.0 + 0.1)), 56.0);
         assert_eq!(alike(gate(50, 10), 1).upper, 55);
@@ -226,7 +239,7 @@ mod tests {
 
     #[test]
     fn ramps_weights_and_foreign_load_add_up_exactly() {
-        let tenths = |of: u128| Decimal::from_billionths(of * Decimal::ONE / 10);
+        let tenths = |tenths: u128| Decimal::from_billionths(tenths * Decimal::ONE / 10);
         // 2 x 0.9 and 2 x 1.1; the second starts at 1; the third weighs 0.3: 0.54 and 0.66.
         let three = [
             (WHOLE, Limits::default()),
@@ -246,9 +259,9 @@ mod tests {
                         ramp: [None, Some(1), Some(2), Some(8)][cents as usize % 4],
                         foreign: cents % 3,
                     };
-                    let share = |of: u64| {
+                    let share = |percent: u64| {
                         // In units of 1e-4.
-                        let full = watermark * of * cents;
+                        let full = watermark * percent * cents;
                         let ramp = limits.ramp.map_or(u64::MAX, |ramp| ramp * 10_000);
                         full.min(ramp).saturating_sub(limits.foreign * 10_000)
                     };
@@ -270,29 +283,29 @@ mod tests {
     }
 
     #[test]
-    fn what_was_added_is_taken_away_without_a_trace() {
+    fn a_share_that_was_added_and_subtracted_leaves_no_trace() {
         let third = Decimal::from_billionths(333_333_333);
         let mut sum = Share::default();
-        for at in 1..100 {
-            sum += Share::of(gate(3, 7), third, ramp(at));
+        for bound in 1..100 {
+            sum += Share::of(gate(3, 7), third, ramp(bound));
         }
-        for at in 1..100 {
-            sum -= Share::of(gate(3, 7), third, ramp(at));
+        for bound in 1..100 {
+            sum -= Share::of(gate(3, 7), third, ramp(bound));
         }
         assert_eq!(sum, Share::default());
     }
 
     #[test]
-    fn foreign_load_never_raises_a_bound_and_leaves_one() {
+    fn foreign_load_lowers_a_bound_to_one_at_least() {
         assert_eq!(own(gate(4, 10), WHOLE, foreign(0)), 5);
-        assert_eq!(own(gate(4, 10), WHOLE, foreign(1)), 4, "of 4.4 stay 3.4");
+        assert_eq!(own(gate(4, 10), WHOLE, foreign(1)), 4, "4.4 less 1");
         assert_eq!(own(gate(4, 10), WHOLE, foreign(4)), 1);
         assert_eq!(own(gate(4, 10), WHOLE, foreign(u64::MAX)), 1);
         let loaded = [(WHOLE, foreign(1_000)), (WHOLE, Limits::default())];
         assert_eq!(
             bounds(gate(4, 10), loaded).upper,
             5,
-            "one can't take from the other"
+            "an endpoint lowers only its own bound"
         );
         let both = Limits {
             ramp: Some(2),

@@ -1,4 +1,4 @@
-//! What an engine is told.
+//! The events that an engine reacts to, as data.
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -9,82 +9,97 @@ use crate::policy::Policy;
 use crate::time::Instant;
 use crate::units::{Decimal, Tokens};
 
-/// A request, as the engine's owner names it. Never used twice in the life of an engine.
+/// The owner's name for a request. Never used twice in the life of an engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct RequestId(pub u64);
 
-/// An endpoint of the pool, as the engine's owner names it; one address keeps its number.
+/// The owner's name for an endpoint of the pool. One address keeps its number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct EndpointId(pub u32);
 
-/// How much a request matters, most critical first.
+/// The criticality of a request, most critical first.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Band {
-    /// Goes before everything else.
+    /// Goes before all other bands.
     Critical,
-    /// Everything that claims nothing.
+    /// Requests without a criticality.
     #[default]
     Default,
-    /// The first to wait and the first to go.
+    /// The last to be dispatched and the first to be displaced.
     Sheddable,
 }
 
-/// How long a prompt is.
+impl Band {
+    /// The bands, most critical first.
+    pub(crate) const ALL: [Self; 3] = [Self::Critical, Self::Default, Self::Sheddable];
+}
+
+/// The length of a prompt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Prompt {
-    /// Bytes of text; the engine turns them into tokens by the ratio it learned for the model.
+    /// Bytes of text. The engine converts them to tokens by the ratio that it learned for the model.
     Bytes(u64),
-    /// Counted already.
+    /// Counted tokens.
     Tokens(Tokens),
 }
 
-/// One request that asks to go.
+impl Prompt {
+    /// `None`: the prompt came in tokens.
+    pub(crate) const fn bytes(self) -> Option<u64> {
+        match self {
+            Self::Bytes(bytes) => Some(bytes),
+            Self::Tokens(_) => None,
+        }
+    }
+}
+
+/// A request for admission.
 #[derive(Clone, Debug)]
 pub struct Request {
-    /// Its name.
+    /// The owner's name for it.
     pub id: RequestId,
-    /// Its first arrival; may lie before `now` for one that is registered again. Later than `now` counts as `now`.
+    /// Its first arrival; before `now` for a request that is registered again. Later than `now` counts as `now`.
     pub arrived: Instant,
     /// The fairness identity; empty: `anonymous`.
     pub flow: Box<str>,
     /// Its band.
     pub band: Band,
-    /// Which policy class it asks for.
+    /// The policy class that the client names.
     pub class: ClassKey,
-    /// The class set of its model, in [`Policy::classes`]; one that isn't there counts as 0.
+    /// The class set of its model, as an index into [`Policy::classes`]. An index out of range counts as 0.
     pub class_set: u16,
-    /// The model that its server runs: ratios and expected outputs are learned per model.
+    /// The model that the server runs. Token ratios and expected outputs are learned per model.
     pub model: Box<str>,
-    /// The model that was asked for, if that is another: usage is tallied by it, and under [`Policy::per_model`] it goes
-    /// with the requests of that one. Empty: [`Self::model`].
+    /// The model that the client requested, if that is another. Usage windows count it, and under
+    /// [`Policy::per_model`] the request shares that model's queue. Empty: [`Self::model`].
     pub requested_model: Box<str>,
     /// Length of the prompt.
     pub prompt: Prompt,
-    /// Tokens of it that a server holds in its prefix cache.
+    /// Prompt tokens in a server's prefix cache.
     pub cached: Tokens,
-    /// The caller's expectation of the output; `None`: the engine's own median.
+    /// The client's expectation of the output; `None`: the engine's own median.
     pub expected_output: Option<Tokens>,
     /// The client's limit on the output.
     pub max_output: Option<Tokens>,
-    /// What waits in Envoy.
+    /// Bytes that wait in Envoy.
     pub body_bytes: u64,
     /// Strict tier, higher first.
     pub strict: u8,
-    /// Its head start.
+    /// How much earlier than its arrival the request counts in its flow's order.
     pub head_start: Duration,
     /// The client's deadline for the first token.
     pub deadline: Option<Instant>,
-    /// The target for the first token, from its arrival: orders under [`crate::policy::Order::SloDeadline`].
+    /// The target for the first token, from the arrival. It orders under [`crate::policy::Order::SloDeadline`].
     pub ttft_target: Option<Duration>,
-    /// Endpoints it may go to; `None`: all of the pool.
+    /// The endpoints that it may go to; `None`: all of the pool.
     pub eligible: Option<Box<[EndpointId]>>,
-    /// Chained hashes of the prompt's beginnings, of 256 bytes, then of the square root of two times as many, and so on;
-    /// what is past [`crate::limits::PREFIX_HASHES_MAX`] doesn't count. Empty: not known.
+    /// Chained hashes of the prompt's prefixes. The first covers 256 bytes, each next one the square root of two times
+    /// as many. At most [`crate::limits::PREFIX_HASHES_MAX`] count. Empty: unknown.
     pub prefix: Box<[u64]>,
 }
 
 impl Request {
-    /// One that arrives now and says nothing of itself.
+    /// A request that arrives now, with every other attribute at its default.
     #[must_use]
     pub fn new(id: RequestId) -> Self {
         Self {
@@ -111,12 +126,13 @@ impl Request {
     }
 }
 
-/// Which policy class a request asks for.
+/// The policy class that a client names.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ClassKey {
-    /// The class of this family, by the request's uncached prompt tokens; unknown or empty: of the default family.
+    /// The class of this family and of the bucket of the request's uncached prompt tokens. An unknown or empty family
+    /// counts as the default family.
     Family(Box<str>),
-    /// The class of this name; unknown: as if nothing was said.
+    /// The class of this name. An unknown name counts as the default family.
     Named(Box<str>),
 }
 
@@ -126,56 +142,56 @@ impl Default for ClassKey {
     }
 }
 
-/// What a server really did for a request.
+/// Tokens that a server counted for a request.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Usage {
-    /// Prompt tokens, cached ones included; `None`: the server didn't say.
+    /// Prompt tokens, cached ones included; `None`: the server didn't report them.
     pub prompt: Option<Tokens>,
-    /// Of these, from the prefix cache; `None`: the server didn't say.
+    /// The part of the prompt from the prefix cache; `None`: the server didn't report it.
     pub cached: Option<Tokens>,
-    /// Output tokens; `None`: nobody counted.
+    /// Output tokens; `None`: not counted.
     pub output: Option<Tokens>,
 }
 
 /// How a granted request ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Service {
-    /// The server worked on it: the cost is settled with what is known, what isn't stays at its estimate.
+    /// The server processed it. The cost is settled with the counted tokens; missing counts stay at their estimates.
     Served(Usage),
     /// Nothing was served: the cost is refunded.
     Nothing,
 }
 
-/// Where a request may go from now on.
+/// Another set of eligible endpoints for a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Amended {
-    /// Which.
+    /// The request.
     pub id: RequestId,
-    /// Its class set; it counts with the next policy that changes the classes.
+    /// Its class set. It takes effect with the next policy that changes the classes.
     pub class_set: u16,
-    /// Endpoints it may go to; `None`: all of the pool.
+    /// The endpoints that it may go to; `None`: all of the pool.
     pub eligible: Option<Box<[EndpointId]>>,
 }
 
-/// What another list of endpoints changes.
+/// The changes that another list of endpoints brings.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Relisted {
-    /// They aren't listed any more.
+    /// Endpoints that are no longer listed.
     pub removed: Vec<EndpointId>,
-    /// They appear or change.
+    /// Endpoints that appear or change.
     pub listed: Vec<(EndpointId, EndpointState)>,
-    /// Requests that may go elsewhere by that.
+    /// Requests whose eligible endpoints change by that.
     pub amended: Vec<Amended>,
 }
 
 /// An endpoint as discovery and health checks see it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EndpointState {
-    /// It may be given requests.
+    /// Its health check passes.
     pub ready: bool,
     /// Scales its bounds; 1 is [`Decimal::whole`]`(1)`.
     pub weight: Decimal,
-    /// Prompt tokens that it takes into one iteration; `None`: not known.
+    /// Prompt tokens that it takes into one iteration; `None`: unknown.
     pub batched_tokens_max: Option<u64>,
 }
 
@@ -190,143 +206,143 @@ impl Default for EndpointState {
     }
 }
 
-/// What a server says of itself that tells it from others.
+/// Metrics of a server that its scorers use. `None`: the server doesn't export the metric, or the value is stale.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct ServerStats {
-    /// Requests that wait in its own queue; `None`: it doesn't say, or it is too long ago.
+    /// Requests in the server's own queue.
     pub waiting: Option<u64>,
-    /// Part of its KV cache that is used, 0 to 1; `None`: the same.
+    /// The used part of its KV cache, 0 to 1.
     pub kv_used: Option<f64>,
-    /// Adapters that it has in memory, by the names of their models; `None`: the same.
+    /// Adapters in memory, by the names of their models.
     pub adapters: Option<Box<[Box<str>]>>,
 }
 
-/// What a flow used in the past, here or elsewhere.
+/// Usage of a flow before this engine started, or on another engine.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PastUsage {
     /// Its band.
     pub band: Band,
-    /// The class by name; empty where none are configured.
+    /// The name of the class; empty where no classes are configured.
     pub class: Box<str>,
     /// The fairness identity; empty: `anonymous`.
     pub flow: Box<str>,
-    /// The model that was asked for.
+    /// The model that the client requested.
     pub model: Box<str>,
-    /// What was settled, in the policy's unit; 0: nothing.
+    /// The settled cost, in the policy's unit. 0 changes nothing.
     pub cost: Tokens,
-    /// How long ago.
+    /// How long ago it was settled.
     pub ago: Duration,
 }
 
-/// Everything that can happen to an engine. Unknown ids are no error: what was said twice, or too late, changes nothing.
+/// An event. Unknown ids are no error: a repeated or late event changes nothing.
 #[derive(Clone, Debug)]
 pub enum Input {
-    /// A new request; it is admitted, queued or refused in this call.
+    /// A new request. It is granted, queued or rejected in this call.
     Register(Request),
-    /// A request that already runs at `endpoint` is taken into stock and charged, above all limits. Outcome: dispatched.
+    /// A request that already runs at `endpoint` enters stock and is charged, above all limits. Outcome: dispatched.
     Adopt {
-        /// What runs; if it waits here, it waits no more.
+        /// The running request. If it waits here, it leaves the queue.
         request: Request,
-        /// Where.
+        /// Where it runs.
         endpoint: EndpointId,
     },
-    /// A new request that waited elsewhere before: enqueued at its first arrival, above all limits.
+    /// A new request that waited elsewhere before: queued at its first arrival, above all limits.
     Resume(Request),
-    /// Its client has gone. Of a request that doesn't wait: nothing.
+    /// The client of a waiting request disconnected. Ignored for a request that doesn't wait.
     Cancel(RequestId),
-    /// A granted request was sent to this endpoint, whatever was granted: stock follows.
+    /// A granted request was sent to this endpoint, whichever was granted. Stock follows.
     Sent {
-        /// Which.
+        /// The request.
         id: RequestId,
         /// Where it runs.
         endpoint: EndpointId,
     },
-    /// A granted request has ended: stock is released, cost settled or refunded.
+    /// A granted request ended: stock is released, and the cost is settled or refunded.
     Completed {
-        /// Which.
+        /// The request.
         id: RequestId,
-        /// What came of it.
+        /// The result.
         service: Service,
     },
-    /// What a granted request cost is known before it has ended: settled or refunded now, once; its stock stays
-    /// until it is completed. Under [`crate::policy::Gate::Manual`] it ends it.
+    /// The cost of a granted request is known before its end. It is settled or refunded now, once; stock stays until the
+    /// request completes. Under [`crate::policy::Gate::Manual`] this also ends the request.
     Settle {
-        /// Which.
+        /// The request.
         id: RequestId,
-        /// What came of it.
+        /// The result.
         service: Service,
     },
-    /// It isn't the pool's any more, its model was taken out of the configuration: what waits is refused with
-    /// `rejected_invalid`. Of a request that doesn't wait: nothing.
+    /// The request's model was removed from the configuration: a waiting request is rejected with `rejected_invalid`.
+    /// Ignored for a request that doesn't wait.
     ModelRemoved(RequestId),
-    /// The owner sees a request that hasn't ended in another way: another endpoint may have come that suits it, or gone,
-    /// or models have other class sets. One that waits keeps its place; if it fits nowhere now, it is refused with
-    /// `no_endpoints`. One that runs is looked at when it waits again. Of a request that isn't there: nothing.
+    /// The eligible endpoints of a request, or its class set, changed. A waiting request keeps its place. If no endpoint
+    /// is eligible any more, it is rejected with `no_endpoints`; a running one only once it waits again.
     Amend(Amended),
-    /// Under [`crate::policy::Gate::Manual`]: the next one goes, if there is one. Otherwise: nothing.
+    /// Under [`crate::policy::Gate::Manual`]: dispatches the next request. Otherwise ignored.
     Dispatch {
-        /// Names of classes of which nothing may go now.
+        /// Names of classes that dispatch nothing this time.
         blocked: Vec<Box<str>>,
     },
-    /// A granted request whose grant was lost, or that no server took: uncharged, back to its old place.
+    /// The grant of a request was lost, or no server took the request: it is refunded and returns to its old place.
     Requeue(RequestId),
-    /// A request failed at this endpoint before a response came: two different ones that do within 10 s mark it down, for
-    /// [`Policy::outlier_ejection`]; when it is back one is enough, until something is served there. The last that is ready isn't
-    /// marked down. The request itself isn't touched, and needn't be known here.
+    /// A request failed at this endpoint before a response. Two different requests that fail within 10 s mark the
+    /// endpoint down, by [`Policy::outlier_ejection`]; a probed endpoint is marked down by one. The last ready endpoint
+    /// is never marked down. The request itself is unchanged, and may be unknown here.
     Failed {
-        /// Which.
+        /// The request.
         id: RequestId,
-        /// Where.
+        /// Where it failed.
         endpoint: EndpointId,
     },
-    /// The owner has lost sight of a request that waits: it keeps its place and everything that goes with it, but can't
-    /// go, and holds nobody back. Of a request that doesn't wait: nothing.
+    /// The owner lost the session of a waiting request. The request keeps its place and what it is counted in, can't be
+    /// dispatched, and blocks no other request. Ignored for a request that doesn't wait.
     Suspend(RequestId),
-    /// A suspended request may go again, from its old place. Of any other: nothing.
+    /// Ends the suspension of a request. Ignored for any other.
     Continue(RequestId),
     /// An endpoint appears or changes.
     Endpoint {
-        /// Which.
+        /// The endpoint.
         id: EndpointId,
-        /// As it is now.
+        /// Its new state.
         state: EndpointState,
     },
-    /// An endpoint is no longer listed. What runs there is draining stock.
+    /// An endpoint is no longer listed. What runs there becomes draining stock.
     EndpointRemoved(EndpointId),
-    /// Several endpoints go, appear or change at once, and requests may go elsewhere by that: nothing goes in between.
+    /// Several endpoints disappear, appear or change at once, and with them the eligible endpoints of requests. Nothing
+    /// is dispatched in between.
     Relist(Box<Relisted>),
-    /// What the server of an endpoint says of itself: so many requests run there, whoever's they are. What isn't ours
-    /// lowers its bound, if that is counted in requests, until this is said again.
+    /// The number of requests that the server of an endpoint reports as running, of all its clients. Foreign requests
+    /// lower a bound in requests until the next report.
     Load {
-        /// Which; one that isn't listed: nothing.
+        /// The endpoint. Ignored if it isn't listed.
         id: EndpointId,
-        /// Requests; `None`: it doesn't say any more, or it is too long ago.
+        /// Requests; `None`: no report, or a stale one.
         running: Option<u64>,
     },
-    /// What the server of an endpoint says that tells it from others, until this is said again.
+    /// Metrics of the server of an endpoint, valid until the next report.
     ServerStats {
-        /// Which; one that isn't listed: nothing.
+        /// The endpoint. Ignored if it isn't listed.
         id: EndpointId,
-        /// What it says.
+        /// The metrics.
         stats: ServerStats,
     },
-    /// What an endpoint takes under [`crate::policy::Gate::Auto`], until this is said again.
+    /// The budget of an endpoint under [`crate::policy::Gate::Auto`], valid until the next one.
     Budget {
-        /// Which; one that isn't listed: nothing.
+        /// The endpoint. Ignored if it isn't listed.
         id: EndpointId,
-        /// `None`: nothing is known of it.
+        /// `None`: unknown.
         budget: Option<Budget>,
     },
-    /// What flows used before this engine was there, or of what others grant beside it: it counts as if it had been
-    /// settled here so long ago, in whatever order it is said. Under [`crate::policy::Discipline::Usage`] only; what is
-    /// out of the window, and of classes that aren't configured, is ignored. A flow that isn't there is made, and kept
-    /// until its window is empty; past the limit of flows it shares one, as a newcomer does.
+    /// Usage from before this engine started, or from other engines beside it, in any order. Each entry counts as if it
+    /// had been settled here at its time, under [`crate::policy::Discipline::Usage`] only. Entries outside the window or
+    /// of unknown classes are ignored. A missing flow is created and kept until its window is empty; past the limit of
+    /// flows it shares one, as new flows do.
     PastUsage(Vec<PastUsage>),
-    /// A new policy; what waits keeps its place.
+    /// A new policy. Waiting requests keep their places.
     Policy(Box<Policy>),
-    /// From now on new requests are refused with `shutting_down` (`true`), or are taken again (`false`).
-    /// What waits is refused at once.
+    /// `true`: waiting requests, and new ones from now on, are rejected with `shutting_down`. `false`: new requests are
+    /// admitted again.
     Drain(bool),
-    /// Until this is said, nothing is dispatched: a starting owner hasn't heard of all that runs. Said once.
+    /// Nothing is dispatched before this event: the owner has now adopted everything that runs. Once per engine.
     Ready,
 }

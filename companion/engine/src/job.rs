@@ -1,13 +1,14 @@
-//! A request from its arrival to its end.
+//! A request inside the engine, from its registration to its end.
 
 use alloc::boxed::Box;
 
-use crate::cost::{Charge, Tally};
+use crate::cost::{Charge, TokenEstimate};
 use crate::effect::Outcome;
 use crate::expiry::ReadyTime;
+use crate::ids::EndpointIndex;
 use crate::input::{Band, ClassKey, RequestId, Usage};
 use crate::load::Load;
-use crate::scores::Ask;
+use crate::scores::ScoredRequest;
 use crate::time::Instant;
 use crate::tree::{OrderKey, Queued, Receipts};
 
@@ -15,59 +16,58 @@ use crate::tree::{OrderKey, Queued, Receipts};
 pub(crate) struct Job {
     pub(crate) id: RequestId,
     pub(crate) band: Band,
-    /// The class set of its model, and what it asked for of it.
+    /// The class set of its model.
     pub(crate) class_set: u16,
+    /// The class that the client named.
     pub(crate) class_key: ClassKey,
     pub(crate) queued: Queued,
-    /// What decides its place in its flow.
-    pub(crate) claim: OrderKey,
-    pub(crate) starts: ReadyTime,
-    /// As estimated when it came.
-    pub(crate) tally: Tally,
-    /// Of the prompt; 0 where it came counted.
-    pub(crate) prompt_bytes: u64,
+    /// The inputs of its order within its flow.
+    pub(crate) order_key: OrderKey,
+    /// From when its ttl counts.
+    pub(crate) ttl_start: ReadyTime,
+    pub(crate) estimate: TokenEstimate,
+    /// `None`: the prompt came in tokens.
+    pub(crate) prompt_bytes: Option<u64>,
     pub(crate) model: Box<str>,
-    /// The beginnings of its prompt.
+    /// Hashes of the prompt's prefixes.
     pub(crate) prefix: Box<[u64]>,
-    pub(crate) state: State,
+    pub(crate) state: JobState,
 }
 
 #[derive(Clone, Debug)]
-pub(crate) enum State {
+pub(crate) enum JobState {
     Waiting,
-    /// Apart, because most that are here wait.
+    /// Boxed, because most jobs wait.
     Running(Box<Running>),
 }
 
-/// Granted and not ended.
+/// A granted request.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Running {
-    /// Where, by its number.
-    pub(crate) endpoint: u32,
+    pub(crate) endpoint: EndpointIndex,
     pub(crate) load: Load,
     pub(crate) charge: Charge,
     pub(crate) receipts: Receipts,
     pub(crate) outcome: Outcome,
-    /// What it cost, known before it has ended; 0: nothing.
+    /// The final cost, if it is known before the end; 0: refunded.
     pub(crate) settled: Option<u64>,
 }
 
 impl Job {
     pub(crate) const fn is_waiting(&self) -> bool {
-        matches!(self.state, State::Waiting)
+        matches!(self.state, JobState::Waiting)
     }
 
-    /// As it runs.
+    /// `None` if the job waits.
     pub(crate) fn running(&self) -> Option<Running> {
         match &self.state {
-            State::Waiting => None,
-            State::Running(running) => Some(**running),
+            JobState::Waiting => None,
+            JobState::Running(running) => Some(**running),
         }
     }
 
-    /// What of it says which endpoint is the best for it.
-    pub(crate) fn ask(&self) -> Ask<'_> {
-        Ask {
+    pub(crate) fn scored(&self) -> ScoredRequest<'_> {
+        ScoredRequest {
             model: &self.model,
             prefix: &self.prefix,
             prompt_bytes: self.prompt_bytes,
@@ -75,15 +75,15 @@ impl Job {
     }
 
     pub(crate) const fn deadline(&self) -> Option<Instant> {
-        self.claim.deadline
+        self.order_key.deadline
     }
 
-    /// What it took: what the server said, and the estimate where it said nothing.
-    pub(crate) fn used(&self, usage: Usage) -> Tally {
-        Tally {
-            prompt: usage.prompt.map_or(self.tally.prompt, |tokens| tokens.0),
-            cached: usage.cached.map_or(self.tally.cached, |tokens| tokens.0),
-            output: usage.output.map_or(self.tally.output, |tokens| tokens.0),
+    /// The tokens that the server counted; the estimate where it counted none.
+    pub(crate) fn counted(&self, usage: Usage) -> TokenEstimate {
+        TokenEstimate {
+            prompt: usage.prompt.map_or(self.estimate.prompt, |tokens| tokens.0),
+            cached: usage.cached.map_or(self.estimate.cached, |tokens| tokens.0),
+            output: usage.output.map_or(self.estimate.output, |tokens| tokens.0),
         }
     }
 }

@@ -1,12 +1,12 @@
-//! The decisions of Penstock: who goes next, to which endpoint, and who is refused.
+//! The decisions of Penstock: which request is dispatched next, to which endpoint, and which request is rejected.
 //!
-//! One [`Engine`] per pool. It is pure and deterministic: time, randomness and input are arguments; what it
-//! decides comes out as [`Effect`]s. It knows no protocol, no clock and no operating system.
+//! One [`Engine`] per pool. It is pure and deterministic: time, randomness and events are arguments, and decisions are
+//! returned as [`Effect`]s. It contains no protocol, no clock and no operating system.
 #![no_std]
 
 extern crate alloc;
 
-mod admission;
+mod arrival;
 pub mod audit;
 mod budget;
 mod cost;
@@ -19,9 +19,10 @@ mod endpoints;
 mod engine;
 mod expiry;
 mod gate;
+mod ids;
+mod indexed_heap;
 pub mod input;
 mod job;
-mod lifecycle;
 pub mod limits;
 mod load;
 mod outlier_ejection;
@@ -29,11 +30,8 @@ mod pairing_heap;
 pub mod policy;
 mod prefixes;
 pub mod queue_position;
-mod ranks;
-mod rate;
-mod reconfigure;
+mod rate_limiter;
 mod rng;
-mod room;
 mod scores;
 mod slab;
 pub mod snapshot;

@@ -1,27 +1,27 @@
-//! What one request weighs on the endpoint where it runs, and how much of that is too much for a class.
+//! The load of one request on the endpoint where it runs, and the load from which on a class avoids an endpoint.
 
-use crate::cost::{TOKENS_MAX, Tally};
+use crate::cost::{TOKENS_MAX, TokenEstimate};
 use crate::policy::Class;
 
-/// What one request weighs on the endpoint where it runs.
+/// The load of one request, or of several together, on an endpoint.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Load {
     /// Prompt and expected output.
     pub(crate) tokens: u64,
-    /// Of these, the output.
+    /// The part of `tokens` that is output.
     pub(crate) output: u64,
-    /// Of the prompt, not cached.
+    /// Prompt tokens that aren't cached.
     pub(crate) prefill: u64,
 }
 
 impl Load {
-    pub(crate) fn of(tally: &Tally) -> Self {
-        let prompt = tally.prompt.min(TOKENS_MAX);
-        let output = tally.output.min(TOKENS_MAX);
+    pub(crate) fn of(estimate: &TokenEstimate) -> Self {
+        let prompt = estimate.prompt.min(TOKENS_MAX);
+        let output = estimate.output.min(TOKENS_MAX);
         Self {
             tokens: prompt + output,
             output,
-            prefill: prompt.saturating_sub(tally.cached),
+            prefill: prompt.saturating_sub(estimate.cached),
         }
     }
 
@@ -30,12 +30,12 @@ impl Load {
     }
 }
 
-/// From how many uncached prompt tokens in flight on an endpoint takes nothing of a class.
+/// The uncached prompt tokens in flight from which on an endpoint takes nothing of a class.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(crate) struct Threshold {
-    /// In tokens,
+    /// In tokens.
     pub(crate) tokens: Option<u64>,
-    /// and as a part of what the endpoint takes into one iteration, where that is known.
+    /// As a part of the endpoint's `batched_tokens_max`; ineffective where that is unknown.
     pub(crate) fraction: Option<f64>,
 }
 
@@ -47,7 +47,7 @@ impl Threshold {
         }
     }
 
-    /// It holds nobody back.
+    /// The class avoids no endpoint.
     pub(crate) const fn is_none(&self) -> bool {
         self.tokens.is_none() && self.fraction.is_none()
     }
@@ -58,8 +58,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_request_weighs_its_prompt_and_output_and_prefills_what_is_not_cached() {
-        let tally = Tally {
+    fn a_load_is_prompt_and_output_and_prefills_uncached_tokens() {
+        let estimate = TokenEstimate {
             prompt: 100,
             cached: 40,
             output: 10,
@@ -69,8 +69,8 @@ mod tests {
             output: 10,
             prefill: 60,
         };
-        assert_eq!(Load::of(&tally), expected);
-        let endless = Tally {
+        assert_eq!(Load::of(&estimate), expected);
+        let endless = TokenEstimate {
             prompt: u64::MAX,
             cached: u64::MAX,
             output: u64::MAX,

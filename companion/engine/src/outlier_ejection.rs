@@ -1,8 +1,9 @@
-//! Endpoints that fail before they answer: they rest for a while, and come back for one request that shows how it goes.
+//! Endpoints whose requests fail before a response: they are marked down for a while, then probed.
 //!
-//! Two different requests that failed within [`WITHIN`] mark an endpoint down, for longer each time until something is
-//! served there again. Once it is back a single failure is enough. Health checks are discovery's; this is what requests
-//! saw themselves, and sooner. It never takes the last endpoint: [`crate::endpoints`] sees to that.
+//! Two different requests that fail within [`WINDOW`] mark an endpoint down. Each time it stays down longer, until a
+//! request is served there again. After that time the endpoint is probed: one more failure marks it down again. Health
+//! checks belong to discovery; failed requests are seen here, and sooner. The last ready endpoint is never marked down
+//! ([`crate::endpoints`]).
 
 use alloc::collections::BTreeSet;
 use core::time::Duration;
@@ -11,21 +12,21 @@ use crate::input::{EndpointId, RequestId};
 use crate::policy::OutlierEjection;
 use crate::time::Instant;
 
-/// Failures further apart are no sign.
-const WITHIN: Duration = Duration::from_secs(10);
+/// Failures further apart don't count together.
+const WINDOW: Duration = Duration::from_secs(10);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
     Up {
-        /// Who failed there last, and when.
+        /// The request that failed last, and when.
         last: Option<(RequestId, Instant)>,
-        /// When anyone else last did.
+        /// When another request last failed.
         other: Option<Instant>,
     },
     /// Marked down until then.
     Down(Instant),
-    /// Back, and nothing was served there since.
-    Probed,
+    /// No longer marked down, and nothing was served there since.
+    Probing,
 }
 
 impl State {
@@ -35,11 +36,11 @@ impl State {
     };
 }
 
-/// How one endpoint has failed of late.
+/// The recent failures of one endpoint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Failures {
     state: State,
-    /// How often it was marked down since something was served there.
+    /// How often the endpoint was marked down since a request was served there.
     times: u32,
 }
 
@@ -49,30 +50,31 @@ impl Failures {
         times: 0,
     };
 
-    /// Marked down until then.
-    pub(crate) const fn down(&self) -> Option<Instant> {
+    /// When the endpoint stops being marked down; `None`: it isn't.
+    pub(crate) const fn down_until(&self) -> Option<Instant> {
         match self.state {
             State::Down(until) => Some(until),
-            State::Up { .. } | State::Probed => None,
+            State::Up { .. } | State::Probing => None,
         }
     }
 
-    /// `id` failed there at `now`; whether that is enough to mark it down, which is [`Self::mark`].
-    pub(crate) fn fail(&mut self, now: Instant, id: RequestId) -> bool {
+    /// Records that `request` failed. Returns whether that suffices to mark the endpoint down by [`Self::mark_down`].
+    pub(crate) fn fail(&mut self, now: Instant, request: RequestId) -> bool {
         match &mut self.state {
             State::Up { last, other } => {
-                if let Some((_, at)) = last.replace((id, now)).filter(|&(before, _)| before != id) {
-                    *other = Some(at);
+                let previous = last.replace((request, now));
+                if let Some((_, failed)) = previous.filter(|&(previous, _)| previous != request) {
+                    *other = Some(failed);
                 }
-                other.is_some_and(|at| now.since(at) <= WITHIN)
+                other.is_some_and(|failed| now.since(failed) <= WINDOW)
             }
             State::Down(_) => false,
-            State::Probed => true,
+            State::Probing => true,
         }
     }
 
-    /// Down from `now` on. Returns until when.
-    pub(crate) fn mark(&mut self, now: Instant, policy: OutlierEjection) -> Instant {
+    /// Marks the endpoint down from `now` on. Returns until when.
+    pub(crate) fn mark_down(&mut self, now: Instant, policy: OutlierEjection) -> Instant {
         let factor = 1_u32.checked_shl(self.times).unwrap_or(u32::MAX);
         let until = now.after(policy.first.saturating_mul(factor).min(policy.max));
         self.times = self.times.saturating_add(1);
@@ -80,50 +82,50 @@ impl Failures {
         until
     }
 
-    /// It isn't down any more, if it was.
-    pub(crate) const fn back(&mut self) {
+    /// Ends the mark, if there is one.
+    pub(crate) const fn probe(&mut self) {
         if let State::Down(_) = self.state {
-            self.state = State::Probed;
+            self.state = State::Probing;
         }
     }
 
-    /// Something was served there.
+    /// A request was served at the endpoint.
     pub(crate) const fn served(&mut self) {
         self.times = 0;
-        if let State::Probed = self.state {
+        if let State::Probing = self.state {
             self.state = State::UNHURT;
         }
     }
 }
 
-/// Who is marked down, by when they are back.
+/// The endpoints that are marked down, by the end of their marks.
 #[derive(Debug, Default)]
 pub(crate) struct EjectedEndpoints {
-    all: BTreeSet<(Instant, EndpointId)>,
+    by_end: BTreeSet<(Instant, EndpointId)>,
 }
 
 impl EjectedEndpoints {
-    /// `id` was marked down until `before`, and is until `after`.
-    pub(crate) fn set(&mut self, id: EndpointId, before: Option<Instant>, after: Option<Instant>) {
+    /// The mark of `endpoint` ended at `before`, and now ends at `after`.
+    pub(crate) fn set(&mut self, endpoint: EndpointId, before: Option<Instant>, after: Option<Instant>) {
         if before == after {
             return;
         }
         if let Some(until) = before {
-            self.all.remove(&(until, id));
+            self.by_end.remove(&(until, endpoint));
         }
         if let Some(until) = after {
-            self.all.insert((until, id));
+            self.by_end.insert((until, endpoint));
         }
     }
 
-    /// Who is back first, and when.
+    /// The endpoint whose mark ends first, and when.
     pub(crate) fn first(&self) -> Option<(Instant, EndpointId)> {
-        self.all.first().copied()
+        self.by_end.first().copied()
     }
 
-    /// All, in the order in which they are back.
+    /// All, by the end of their marks.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (Instant, EndpointId)> {
-        self.all.iter().copied()
+        self.by_end.iter().copied()
     }
 }
 
@@ -140,14 +142,14 @@ mod tests {
         Instant::from_nanos(seconds * 1_000_000_000)
     }
 
-    /// Whether these, each of a request at a second, are enough.
+    /// Whether these failures, each of a request at a second, mark an endpoint down.
     fn enough(failures: &[(u64, u64)]) -> bool {
         let mut endpoint = Failures::NONE;
-        let told: Vec<bool> = failures
+        let marks: Vec<bool> = failures
             .iter()
             .map(|&(id, second)| endpoint.fail(at(second), RequestId(id)))
             .collect();
-        let (last, before) = told.split_last().expect("some failed");
+        let (last, before) = marks.split_last().expect("some failed");
         assert!(!before.contains(&true), "{failures:?} was enough earlier");
         *last
     }
@@ -155,7 +157,7 @@ mod tests {
     use alloc::vec::Vec;
 
     #[test]
-    fn two_different_ones_within_ten_seconds_are_enough() {
+    fn two_different_requests_within_ten_seconds_mark_an_endpoint_down() {
         assert!(!enough(&[(1, 0)]));
         assert!(!enough(&[(1, 0), (1, 0), (1, 9)]), "always the same");
         assert!(enough(&[(1, 0), (2, 0)]));
@@ -173,15 +175,15 @@ mod tests {
     }
 
     #[test]
-    fn each_time_is_twice_as_long_until_something_is_served() {
+    fn each_mark_lasts_twice_as_long_until_a_request_is_served() {
         let mut endpoint = Failures::NONE;
         let mut lasts = Vec::new();
         for second in (0..80).map(|time| time * 100) {
             let now = at(second);
-            lasts.push(endpoint.mark(now, POLICY).since(now).as_secs());
+            lasts.push(endpoint.mark_down(now, POLICY).since(now).as_secs());
             assert!(!endpoint.fail(now, RequestId(second)), "it is down already");
-            endpoint.back();
-            assert_eq!(endpoint.down(), None);
+            endpoint.probe();
+            assert_eq!(endpoint.down_until(), None);
             assert!(endpoint.fail(now, RequestId(7)), "the first is enough");
         }
         assert_eq!(lasts[..7], [1, 2, 4, 8, 16, 30, 30]);
@@ -189,21 +191,25 @@ mod tests {
         endpoint.served();
         assert!(!endpoint.fail(at(9_000), RequestId(8)));
         assert!(endpoint.fail(at(9_000), RequestId(9)));
-        assert_eq!(endpoint.mark(at(9_000), POLICY), at(9_001));
+        assert_eq!(endpoint.mark_down(at(9_000), POLICY), at(9_001));
         endpoint.served();
-        assert_eq!(endpoint.down(), Some(at(9_001)), "what ran there all the time");
-        endpoint.back();
+        assert_eq!(
+            endpoint.down_until(),
+            Some(at(9_001)),
+            "what ran there all the time"
+        );
+        endpoint.probe();
         assert!(endpoint.fail(at(9_002), RequestId(8)));
-        assert_eq!(endpoint.mark(at(9_002), POLICY), at(9_003));
+        assert_eq!(endpoint.mark_down(at(9_002), POLICY), at(9_003));
     }
 
     #[test]
-    fn a_longest_time_below_the_first_is_the_only_one() {
+    fn a_longest_mark_below_the_first_bounds_it() {
         let short = OutlierEjection {
             max: Duration::from_millis(500),
             ..POLICY
         };
         let mut endpoint = Failures::NONE;
-        assert_eq!(endpoint.mark(at(0), short), Instant::from_nanos(500_000_000));
+        assert_eq!(endpoint.mark_down(at(0), short), Instant::from_nanos(500_000_000));
     }
 }

@@ -1,7 +1,7 @@
-//! What the engine holds to: one pool's policy, made only of values that can't be wrong.
+//! The policy of one pool.
 //!
-//! Ranges are checked where the configuration is parsed; what is said here of a value is its precondition.
-//! [`Default`] is the contract's defaults.
+//! The configuration's parser checks ranges. A range stated here is a precondition. [`Default`] gives the documented
+//! defaults.
 
 use alloc::boxed::Box;
 use alloc::collections::BTreeMap;
@@ -14,32 +14,32 @@ use crate::units::Decimal;
 /// The policy of one pool.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Policy {
-    /// Who may wait, and how long.
+    /// Limits on waiting requests.
     pub queue: Queue,
-    /// How much the servers work on at a time.
+    /// The rule that bounds stock.
     pub gate: Gate,
-    /// How the bands share.
+    /// Sharing between bands.
     pub bands: Bands,
-    /// Every model of the pool has a tree of its own below the bands.
+    /// Below each band every model has classes and flows of its own, and models share by deficit round robin.
     pub per_model: bool,
-    /// How the classes of one tree share.
+    /// Sharing between the classes of one model.
     pub class_mode: ClassMode,
-    /// Policy classes by model: a request names its set by [`crate::Request::class_set`]. Empty, or a set without
-    /// classes: one class.
+    /// Policy classes by model. [`crate::Request::class_set`] names a request's set. An empty list, or a set without
+    /// classes, counts as one class.
     pub classes: Vec<ClassSet>,
-    /// In which order what waits goes.
+    /// Sharing between flows.
     pub flows: Flows,
-    /// Who goes first within a flow, where the class doesn't say.
+    /// The order within a flow, for classes without their own.
     pub order: Order,
-    /// What a token weighs.
+    /// Weights of tokens in a cost.
     pub weights: TokenWeights,
-    /// How far back [`Discipline::Usage`] looks; above 0.
+    /// The window of [`Discipline::Usage`]; above 0.
     pub usage_window: Duration,
-    /// For how long an endpoint is marked down that failed requests.
+    /// For how long an endpoint with failed requests is marked down.
     pub outlier_ejection: OutlierEjection,
-    /// A newcomer that is predicted to miss its deadline is refused at once.
+    /// A newcomer that is predicted to miss its deadline is rejected at once.
     pub reject_unmeetable: bool,
-    /// What says which of the endpoints with room is the best.
+    /// Weights of the scorers that choose among endpoints with room.
     pub scheduler: Scorers,
 }
 
@@ -63,17 +63,17 @@ impl Default for Policy {
     }
 }
 
-/// How much each scorer's vote on an endpoint counts, finite and 0 or more. Where none but the stock's is known, the least
+/// Weights of the scorers' votes on an endpoint; finite, at least 0. Where only the stock's scorer has data, the least
 /// stock is the best.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Scorers {
-    /// The part of its bound that is free.
+    /// The free part of its bound.
     pub stock: f64,
-    /// Requests that wait in the server's own queue: fewer are better.
+    /// Requests in the server's own queue; fewer are better.
     pub queue: f64,
-    /// The part of the server's KV cache that is free.
+    /// The free part of the server's KV cache.
     pub kv_cache: f64,
-    /// The part of the prompt that the server has computed before.
+    /// The part of the prompt that the server computed before.
     pub prefix: f64,
     /// The server has the model's adapter in memory.
     pub lora: f64,
@@ -91,7 +91,7 @@ impl Default for Scorers {
     }
 }
 
-/// For how long an endpoint that failed requests is marked down: `first`, then twice as long each time, at most `max`.
+/// For how long an endpoint with failed requests is marked down: `first`, then twice as long each time, at most `max`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OutlierEjection {
     /// Above 0.
@@ -109,27 +109,27 @@ impl Default for OutlierEjection {
     }
 }
 
-/// Limits of what waits.
+/// Limits on waiting requests.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Queue {
-    /// `false`: who may not bypass is refused.
+    /// `false`: a request that may not bypass is rejected.
     pub enabled: bool,
-    /// Requests that wait in the pool.
+    /// Waiting requests of the pool.
     pub total_capacity: u64,
-    /// Bytes of their bodies.
+    /// Bytes of the bodies of waiting requests.
     pub total_bytes: u64,
-    /// Requests that wait in one flow and band; at least 1.
+    /// Waiting requests of one flow in one band; at least 1.
     pub flow_capacity: u64,
-    /// From first arrival to the refusal; above 0.
+    /// Time from the first arrival to the rejection; above 0.
     pub ttl: Duration,
-    /// The same while no endpoint is ready; above 0.
+    /// The ttl while no endpoint is ready; above 0.
     pub no_endpoint_ttl: Duration,
-    /// What happens to the least critical when the queue is full.
+    /// What a full queue does.
     pub overflow: Overflow,
-    /// Who is let in when it may not bypass.
+    /// Which requests may wait.
     pub admit: Admit,
-    /// Dispatches per second, bypassed ones too, by a token bucket of one second (at least one token); finite and
-    /// above 0. `None`: any.
+    /// Dispatches per second, bypasses included, by a token bucket of one second (at least one token); finite and above
+    /// 0. `None`: unlimited.
     pub max_rate: Option<f64>,
 }
 
@@ -149,53 +149,53 @@ impl Default for Queue {
     }
 }
 
-/// A full queue.
+/// What a full queue does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Overflow {
-    /// A newcomer takes the place of something strictly less critical.
+    /// A newcomer displaces a strictly less critical request.
     Displace,
-    /// A newcomer is refused.
+    /// A newcomer is rejected.
     Reject,
 }
 
-/// Who may wait.
+/// Which requests may wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Admit {
-    /// Everybody.
+    /// Every request.
     All,
-    /// Only the critical band.
+    /// Requests of the critical band.
     CriticalOnly,
 }
 
-/// How much the servers work on at a time.
+/// The rule that bounds stock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Gate {
-    /// Nothing waits.
+    /// No bound: nothing waits.
     Open,
-    /// Nothing goes, and nothing expires, by itself: [`crate::Input::Dispatch`] lets one go, whatever its endpoints
-    /// work on, and [`crate::Engine::handle_timeout`] expires. For scripts.
+    /// Requests are dispatched only by [`crate::Input::Dispatch`], without a bound, and expire only in
+    /// [`crate::Engine::handle_timeout`]. For scripts.
     Manual,
-    /// The predicted iteration of each endpoint, as its [`crate::Budget`] says; before it has one, `initial` requests.
+    /// The predicted iteration of each endpoint, by its [`crate::Budget`]; `initial` requests while it has none.
     Auto {
-        /// Requests of an endpoint of weight 1 that has no budget; at least 1.
+        /// Requests of an endpoint of weight 1 without a budget; at least 1.
         initial: Decimal,
     },
     /// Per ready endpoint of weight 1; `lower <= upper`.
     Bounded {
-        /// What stock is counted in.
+        /// The unit of stock.
         unit: StockUnit,
-        /// Below the sum of these, what waits is dispatched.
+        /// While stock is below the sum of these, waiting requests are dispatched.
         lower: Decimal,
-        /// Below the sum of these, a newcomer bypasses.
+        /// While stock is below the sum of these, a newcomer bypasses.
         upper: Decimal,
-        /// Between both; shown, and gates nothing.
+        /// Between both; shown, without effect.
         watermark: Decimal,
     },
 }
 
 impl Default for Gate {
     fn default() -> Self {
-        let tenths = |of: u128| Decimal::from_billionths(of * Decimal::ONE / 10);
+        let tenths = |tenths: u128| Decimal::from_billionths(tenths * Decimal::ONE / 10);
         Self::Bounded {
             unit: StockUnit::Requests,
             lower: tenths(18),
@@ -205,51 +205,51 @@ impl Default for Gate {
     }
 }
 
-/// What stock and its bounds are counted in.
+/// The unit of stock and its bounds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StockUnit {
-    /// Each counts one.
+    /// Each request counts one.
     Requests,
     /// Prompt and expected output.
     Tokens,
 }
 
-/// How the bands share.
+/// Sharing between bands.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Bands {
-    /// Who goes first.
+    /// The order of the bands.
     pub mode: BandMode,
-    /// By band, most critical first: it goes while stock is below this part of the bound; above 0, at most 1.
-    /// `None`: no limit but the bound.
+    /// By band, most critical first: the band dispatches while stock is below this part of the bound; above 0, at most
+    /// 1. `None`: the whole bound.
     pub ceilings: [Option<Decimal>; 3],
 }
 
-/// Who goes first among the bands.
+/// The order of the bands.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub enum BandMode {
-    /// The more critical.
+    /// The more critical band first.
     #[default]
     Strict,
-    /// Deficit round robin, by weight, most critical first; finite, at least 0, not all 0. A band of weight 0 goes
-    /// when no other can.
+    /// Deficit round robin, by weight, most critical first; finite, at least 0, not all 0. A band of weight 0 comes after
+    /// all others.
     Weighted([f64; 3]),
 }
 
-/// How the classes of one tree share.
+/// Sharing between the classes of one model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ClassMode {
     /// Deficit round robin by visits.
     Exact,
-    /// As dynamo-kv-router 1.6.1 does.
+    /// The order of dynamo-kv-router 1.6.1.
     Dynamo,
 }
 
 /// The policy classes of some models.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct ClassSet {
-    /// The family of those who name none, or an unknown one. `None`: the first class's.
+    /// The family of requests that name none, or an unknown one. `None`: the first class's.
     pub default_family: Option<Box<str>>,
-    /// By uncached prompt tokens: the bucket with the largest `min_tokens` that isn't above them.
+    /// A request is in the bucket with the largest `min_tokens` that isn't above its uncached prompt tokens.
     pub buckets: Vec<Bucket>,
     /// In the order of the ring; names are unique over all sets.
     pub classes: Vec<Class>,
@@ -258,9 +258,9 @@ pub struct ClassSet {
 /// A range of uncached prompt tokens.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Bucket {
-    /// Where it begins.
+    /// Its least tokens.
     pub min_tokens: u64,
-    /// What classes call it.
+    /// Its name.
     pub name: Box<str>,
 }
 
@@ -269,28 +269,28 @@ pub struct Bucket {
 pub struct Class {
     /// Its name.
     pub name: Box<str>,
-    /// Requests that name this family are its own,
+    /// It takes the requests that name this family,
     pub family: Box<str>,
-    /// if they are in this bucket; `None`: in any that no other class of the family names.
+    /// and are in this bucket; `None`: in any bucket that no other class of the family names.
     pub bucket: Option<Box<str>>,
     /// Tokens granted by a visit; at least 1.
     pub quantum: u64,
-    /// Instead of the pool's.
+    /// The order within its flows; `None`: the pool's.
     pub order: Option<Order>,
-    /// Uncached prompt tokens in flight at an endpoint, from which on it takes nothing of this class.
+    /// The uncached prompt tokens in flight from which on an endpoint takes nothing of this class.
     pub busy_tokens: Option<u64>,
-    /// The same as a part of the endpoint's `batched_tokens_max`; where that isn't known it holds nobody.
+    /// That threshold as a part of the endpoint's `batched_tokens_max`; ineffective where that is unknown.
     pub busy_fraction: Option<f64>,
-    /// Requests that wait in it, per eligible endpoint.
+    /// Its waiting requests, per eligible endpoint.
     pub requests_per_endpoint: Option<u64>,
-    /// Prompt tokens of what waits in it, per eligible endpoint.
+    /// Prompt tokens of its waiting requests, per eligible endpoint.
     pub prompt_tokens_per_endpoint: Option<u64>,
-    /// Of these the cached ones, per eligible endpoint.
+    /// Cached prompt tokens of its waiting requests, per eligible endpoint.
     pub cached_tokens_per_endpoint: Option<u64>,
 }
 
 impl Class {
-    /// A class that limits nothing: the family of its own name, in every bucket.
+    /// A class without limits, for the family of its own name in every bucket.
     #[must_use]
     pub fn new(name: &str, quantum: u64) -> Self {
         Self {
@@ -311,9 +311,9 @@ impl Class {
 /// Sharing between flows.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Flows {
-    /// By which rule.
+    /// The rule.
     pub discipline: Discipline,
-    /// What a request costs its flow and its band.
+    /// The unit of a request's cost to its flow and its band.
     pub cost: CostUnit,
     /// Weight of a flow by identity; finite and above 0.
     pub weights: BTreeMap<Box<str>, f64>,
@@ -321,11 +321,11 @@ pub struct Flows {
     pub default_weight: f64,
     /// `flow_capacity` by identity; at least 1.
     pub capacities: BTreeMap<Box<str>, u64>,
-    /// Requests of one identity that are dispatched and not completed; at least 1.
+    /// Running requests of one identity; at least 1.
     pub max_in_flight: Option<u64>,
-    /// The same at one endpoint; at least 1.
+    /// Running requests of one identity at one endpoint; at least 1.
     pub max_in_flight_per_endpoint: Option<u64>,
-    /// Identities with state of their own; at least 1, at most [`FLOWS_MAX`].
+    /// Identities with their own state; at least 1, at most [`FLOWS_MAX`].
     pub identities_max: usize,
 }
 
@@ -352,14 +352,14 @@ impl Flows {
     }
 }
 
-/// By which rule flows share.
+/// The rule by which flows share.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Discipline {
-    /// Weighted fair queueing by virtual finish times, settled.
+    /// Weighted fair queueing by virtual finish times, corrected by settled costs.
     Wfq,
-    /// Least tokens per weight in the sliding window goes first; `anonymous` last.
+    /// The flow with the least usage per weight in the sliding window is next; `anonymous` is last.
     Usage,
-    /// Virtual token counters: the same tally without a window, lifted.
+    /// Virtual token counters: usage without a window, lifted when a flow becomes backlogged.
     Vtc,
     /// Deficit round robin by visits.
     Drr,
@@ -381,37 +381,37 @@ impl Discipline {
     ];
 }
 
-/// What a request costs.
+/// The unit of a cost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CostUnit {
     /// Weighted tokens.
     Tokens,
-    /// One.
+    /// Each request costs one.
     Requests,
 }
 
-/// Who goes first within a flow, under strict tiers; then by arrival.
+/// The order within a flow and a strict tier; ties by arrival.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Order {
-    /// First arrival less its head start.
+    /// First arrival, less the head start.
     Fcfs,
     /// Shortest class cost, divided by 1 + the seconds of head start.
     Wspt,
-    /// The client's own deadline; who has none last.
+    /// The client's deadline; requests without one are last.
     Edf,
-    /// Arrival and target for the first token: the request's own, else this; who has none last.
+    /// Arrival plus the target for the first token: the request's own, else this. Requests without one are last.
     SloDeadline {
         /// The pool's target.
         target: Option<Duration>,
     },
 }
 
-/// What a token weighs in a cost; finite and not negative, not both 0.
+/// Weights of tokens in a cost; finite, not negative, not both 0.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct TokenWeights {
-    /// Of the prompt, not cached.
+    /// Of uncached prompt tokens.
     pub input: f64,
-    /// Of the output.
+    /// Of output tokens.
     pub output: f64,
 }
 

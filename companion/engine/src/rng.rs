@@ -1,5 +1,4 @@
-//! Seeded numbers for ties, jitter and hashes: the same seed and input give the same decisions. Nothing here
-//! keeps a secret.
+//! Seeded random numbers for ties, jitter and hashes: the same seed and input give the same decisions. Not for secrets.
 
 /// SplitMix64 (Steele, Lea, Flood, "Fast splittable pseudorandom number generators", 2014).
 #[derive(Clone, Debug)]
@@ -15,7 +14,7 @@ impl Rng {
         mix(self.0)
     }
 
-    /// The upper half, whose bits are as good as any.
+    /// The upper half, whose bits are as random as the lower ones.
     pub(crate) const fn next_u32(&mut self) -> u32 {
         (self.next() >> 32) as u32
     }
@@ -28,8 +27,8 @@ pub(crate) fn hash(seed: u64, bytes: &[u8]) -> u64 {
         .fold(mix(seed), |state, &byte| mix(state ^ u64::from(byte)))
 }
 
-const fn mix(of: u64) -> u64 {
-    let of = (of ^ (of >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    let of = (of ^ (of >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    of ^ (of >> 31)
+const fn mix(bits: u64) -> u64 {
+    let bits = (bits ^ (bits >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    let bits = (bits ^ (bits >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    bits ^ (bits >> 31)
 }

@@ -1,60 +1,60 @@
-//! Which of the endpoints that take a request is the best for it: a mean of votes, by weight.
+//! The score of an endpoint for a request: the weighted mean of the scorers' votes.
 //!
-//! Each scorer says a number from 0 to 1 of an endpoint, or nothing where it doesn't know; what isn't known doesn't count,
-//! for or against. Nobody is kept from anything by a score: who has no room isn't asked, and one that scores worst
-//! still takes what nobody else does. Nor does a score leave others idle: who is a quarter of its bound ahead of the
-//! least loaded comes after all that aren't, so that with small bounds the least stock decides.
+//! Each scorer votes with a number from 0 to 1, or abstains where it has no data; an abstention counts neither for nor
+//! against. Scores only order endpoints that have room: the worst one still takes a request that no other takes. An
+//! endpoint whose stock is a quarter of its bound above the least loaded one comes after all that aren't, whatever the
+//! scores, so that no server idles; with small bounds the least stock decides.
 
 use core::cmp::Ordering;
 
 use crate::endpoint::Endpoint;
 use crate::input::ServerStats;
 use crate::policy::Scorers;
-use crate::prefixes::{Prefixes, bytes_of};
+use crate::prefixes::{Prefixes, prefix_bytes};
 
-/// What of a request the scorers look at.
+/// The attributes of a request that scorers use.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Ask<'a> {
-    /// The model that the server is asked for.
+pub(crate) struct ScoredRequest<'a> {
+    /// The model that the server runs.
     pub(crate) model: &'a str,
-    /// The beginnings of its prompt.
+    /// Hashes of the prompt's prefixes.
     pub(crate) prefix: &'a [u64],
-    /// Of the whole prompt; 0: not known.
-    pub(crate) prompt_bytes: u64,
+    /// Length of the whole prompt, if it came in bytes.
+    pub(crate) prompt_bytes: Option<u64>,
 }
 
-/// How an endpoint does by its score: more is less, so that the best comes first.
+/// A score. The order of scores is best first.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Score(f64);
 
 impl Score {
     pub(crate) const NONE: Self = Self(0.0);
-    /// Below every other: it would have far more than another has.
-    pub(crate) const AHEAD: Self = Self(-1.0);
+    /// Below every other score: the endpoint's stock is too far above the least.
+    pub(crate) const OVERLOADED: Self = Self(-1.0);
 
     pub(crate) fn order(self, other: Self) -> Ordering {
         other.0.total_cmp(&self.0)
     }
 }
 
-/// What says the score: weights and what is remembered of prompts.
+/// The scorers' weights, and the prefixes that endpoints computed.
 #[derive(Debug, Default)]
-pub(crate) struct Scheduler {
+pub(crate) struct EndpointScorer {
     weights: Scorers,
     prefixes: Prefixes,
-    /// Endpoints of which a server has said something that counts.
+    /// Endpoints with a metric that a scorer of positive weight uses.
     voting: usize,
 }
 
-impl Scheduler {
-    /// Other weights. `all`: what every endpoint's server said last.
-    pub(crate) fn weigh<'a>(&mut self, weights: Scorers, all: impl Iterator<Item = &'a ServerStats>) {
+impl EndpointScorer {
+    /// Changes the weights. `all`: the metrics of every endpoint.
+    pub(crate) fn set_weights<'a>(&mut self, weights: Scorers, all: impl Iterator<Item = &'a ServerStats>) {
         self.weights = weights;
         self.voting = all.filter(|stats| self.counts(stats)).count();
     }
 
-    /// What the server of one endpoint says has changed.
-    pub(crate) fn changed(&mut self, from: &ServerStats, to: &ServerStats) {
+    /// The metrics of one endpoint changed.
+    pub(crate) fn stats_changed(&mut self, from: &ServerStats, to: &ServerStats) {
         self.voting = self.voting + usize::from(self.counts(to)) - usize::from(self.counts(from));
     }
 
@@ -73,42 +73,42 @@ impl Scheduler {
         self.voting
     }
 
-    /// Somebody besides the stock has a vote.
-    pub(crate) fn is_asked(&self, ask: &Ask<'_>) -> bool {
-        self.voting > 0 || self.asks_prefixes(ask)
+    /// Some scorer besides the stock's has data for `request`.
+    pub(crate) fn has_votes(&self, request: &ScoredRequest<'_>) -> bool {
+        self.voting > 0 || self.scores_prefixes(request)
     }
 
-    fn asks_prefixes(&self, ask: &Ask<'_>) -> bool {
-        self.weights.prefix > 0.0 && !ask.prefix.is_empty() && !self.prefixes.is_empty()
+    fn scores_prefixes(&self, request: &ScoredRequest<'_>) -> bool {
+        self.weights.prefix > 0.0 && !request.prefix.is_empty() && !self.prefixes.is_empty()
     }
 
-    /// `endpoint` computes a prompt.
-    pub(crate) fn sent(&mut self, endpoint: &Endpoint, prefix: &[u64]) {
+    /// `endpoint` computes a prompt with these prefixes.
+    pub(crate) fn prompt_sent(&mut self, endpoint: &Endpoint, prefix: &[u64]) {
         if self.weights.prefix > 0.0 && endpoint.ready {
             self.prefixes.add(endpoint.id, prefix);
         }
     }
 
-    /// What `endpoint` held is gone.
-    pub(crate) fn lost(&mut self, endpoint: &Endpoint) {
+    /// `endpoint` has lost its cache.
+    pub(crate) fn cache_lost(&mut self, endpoint: &Endpoint) {
         if !self.prefixes.is_empty() {
             self.prefixes.forget(endpoint.id);
         }
     }
 
-    /// The mean of the votes. `free`: the part of its bound that is free, 0 to 1.
-    pub(crate) fn score(&self, endpoint: &Endpoint, free: f64, ask: &Ask<'_>) -> Score {
+    /// The mean of the votes. `free`: the free part of the endpoint's bound, 0 to 1.
+    pub(crate) fn score(&self, endpoint: &Endpoint, free: f64, request: &ScoredRequest<'_>) -> Score {
         let (weights, stats) = (&self.weights, &endpoint.stats);
-        // Half with one that waits there, a third with two.
+        // One half with one request in the server's queue, one third with two.
         let queue = stats.waiting.map(|waiting| 1.0 / (1.0 + waiting as f64));
         let kv_cache = stats.kv_used.map(|used| 1.0 - used.clamp(0.0, 1.0));
-        let prefix = self.asks_prefixes(ask).then(|| {
-            let matched = self.prefixes.matched(endpoint.id, ask.prefix);
-            let bytes = matched.checked_sub(1).map_or(0, bytes_of);
-            bytes as f64 / ask.prompt_bytes.max(bytes).max(1) as f64
+        let prefix = self.scores_prefixes(request).then(|| {
+            let matched = self.prefixes.matched(endpoint.id, request.prefix);
+            let bytes = matched.checked_sub(1).map_or(0, prefix_bytes);
+            bytes as f64 / request.prompt_bytes.unwrap_or(0).max(bytes).max(1) as f64
         });
         let lora = stats.adapters.as_ref().map(|adapters| {
-            let holds = adapters.iter().any(|adapter| **adapter == *ask.model);
+            let holds = adapters.iter().any(|adapter| **adapter == *request.model);
             f64::from(u8::from(holds))
         });
         let votes = [

@@ -1,86 +1,92 @@
-//! Things that keep their number while they live. Numbers of the gone are given again, so tables that run
-//! beside a slab stay as small as the most that ever lived at once.
+//! A table of entries that keep their id while they exist.
+//!
+//! The ids of removed entries are used again, so vectors that are indexed by the same ids stay as small as the largest
+//! number of entries that ever existed at once.
 
 use alloc::vec::Vec;
 
+use crate::ids::Id;
+
 #[derive(Debug)]
-pub(crate) struct Slab<T> {
-    places: Vec<Option<T>>,
-    free: Vec<u32>,
+pub(crate) struct Slab<I, T> {
+    entries: Vec<Option<T>>,
+    free: Vec<I>,
 }
 
-impl<T> Default for Slab<T> {
+impl<I, T> Default for Slab<I, T> {
     fn default() -> Self {
         Self {
-            places: Vec::new(),
+            entries: Vec::new(),
             free: Vec::new(),
         }
     }
 }
 
-impl<T> Slab<T> {
-    pub(crate) fn insert(&mut self, value: T) -> u32 {
-        if let Some(number) = self.free.pop() {
-            self.places[number as usize] = Some(value);
-            return number;
+impl<I: Id, T> Slab<I, T> {
+    pub(crate) fn insert(&mut self, value: T) -> I {
+        if let Some(id) = self.free.pop() {
+            self.entries[id.index()] = Some(value);
+            return id;
         }
-        let number = u32::try_from(self.places.len()).expect("invariant: tables have limits far below 2^32");
-        self.places.push(Some(value));
-        number
+        let id = I::from_index(self.entries.len());
+        self.entries.push(Some(value));
+        id
     }
 
-    /// `number` lives.
-    pub(crate) fn remove(&mut self, number: u32) -> T {
-        let value = self.places[number as usize]
+    /// Takes out the entry of `id`, which exists.
+    pub(crate) fn remove(&mut self, id: I) -> T {
+        let value = self.entries[id.index()]
             .take()
-            .expect("invariant: a number that is used lives");
-        self.free.push(number);
+            .expect("invariant: an id in use has an entry");
+        self.free.push(id);
         value
     }
 
-    /// `number` lives, and nobody wants it any more.
-    pub(crate) fn discard(&mut self, number: u32) {
-        let place = &mut self.places[number as usize];
-        assert!(place.is_some(), "invariant: a number that is used lives");
-        *place = None;
-        self.free.push(number);
+    /// Drops the entry of `id`, which exists, in place: cheaper than [`Self::remove`] for large entries.
+    pub(crate) fn discard(&mut self, id: I) {
+        let entry = &mut self.entries[id.index()];
+        assert!(entry.is_some(), "invariant: an id in use has an entry");
+        *entry = None;
+        self.free.push(id);
     }
 
-    pub(crate) fn get(&self, number: u32) -> Option<&T> {
-        self.places.get(number as usize)?.as_ref()
+    pub(crate) fn get(&self, id: I) -> Option<&T> {
+        self.entries.get(id.index())?.as_ref()
     }
 
     pub(crate) const fn len(&self) -> usize {
-        self.places.len() - self.free.len()
+        self.entries.len() - self.free.len()
     }
 
-    pub(crate) fn iter(&self) -> impl Iterator<Item = (u32, &T)> {
-        (0_u32..)
-            .zip(&self.places)
-            .filter_map(|(number, place)| Some((number, place.as_ref()?)))
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (I, &T)> {
+        let entries = self.entries.iter().enumerate();
+        entries.filter_map(|(index, entry)| Some((I::from_index(index), entry.as_ref()?)))
     }
 
-    pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = (u32, &mut T)> {
-        (0_u32..)
-            .zip(&mut self.places)
-            .filter_map(|(number, place)| Some((number, place.as_mut()?)))
+    pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = (I, &mut T)> {
+        let entries = self.entries.iter_mut().enumerate();
+        entries.filter_map(|(index, entry)| Some((I::from_index(index), entry.as_mut()?)))
+    }
+
+    pub(crate) fn ids(&self) -> impl Iterator<Item = I> {
+        self.iter().map(|(id, _)| id)
     }
 }
 
-impl<T> core::ops::Index<u32> for Slab<T> {
+impl<I: Id, T> core::ops::Index<I> for Slab<I, T> {
     type Output = T;
 
-    fn index(&self, number: u32) -> &T {
-        self.places[number as usize]
+    fn index(&self, id: I) -> &T {
+        self.entries[id.index()]
             .as_ref()
-            .expect("invariant: a number that is used lives")
+            .expect("invariant: an id in use has an entry")
     }
 }
 
-impl<T> core::ops::IndexMut<u32> for Slab<T> {
-    fn index_mut(&mut self, number: u32) -> &mut T {
-        self.places[number as usize]
+impl<I: Id, T> core::ops::IndexMut<I> for Slab<I, T> {
+    fn index_mut(&mut self, id: I) -> &mut T {
+        self.entries[id.index()]
             .as_mut()
-            .expect("invariant: a number that is used lives")
+            .expect("invariant: an id in use has an entry")
     }
 }

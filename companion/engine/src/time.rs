@@ -1,50 +1,50 @@
-//! The engine's own time: nanoseconds since a zero that its owner chose.
+//! The engine's time: nanoseconds since an origin that the owner chooses.
 
 use core::time::Duration;
 
-/// A point in the engine's time. Only differences mean anything.
+/// A point in the engine's time. Only differences are meaningful.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Instant(u64);
 
 impl Instant {
-    /// The owner's zero.
+    /// The owner's origin.
     pub const ZERO: Self = Self(0);
-    /// Later than everything that happens.
+    /// The latest point, about 584 years after the origin.
     pub const MAX: Self = Self(u64::MAX);
 
-    /// `nanos` after zero.
+    /// The point `nanos` nanoseconds after the origin.
     #[must_use]
     pub const fn from_nanos(nanos: u64) -> Self {
         Self(nanos)
     }
 
-    /// Nanoseconds after zero.
+    /// Nanoseconds after the origin.
     #[must_use]
     pub const fn as_nanos(self) -> u64 {
         self.0
     }
 
-    /// From `earlier` to this; zero when `earlier` is later.
+    /// The time from `earlier` to this point; zero if `earlier` is later.
     #[must_use]
     pub const fn since(self, earlier: Self) -> Duration {
         Duration::from_nanos(self.0.saturating_sub(earlier.0))
     }
 
-    /// `by` later, at most [`Instant::MAX`].
+    /// The point `duration` later, at most [`Instant::MAX`].
     #[must_use]
-    pub const fn after(self, by: Duration) -> Self {
-        Self(self.0.saturating_add(saturating_nanos(by)))
+    pub const fn after(self, duration: Duration) -> Self {
+        Self(self.0.saturating_add(saturating_nanos(duration)))
     }
 
-    /// `by` earlier, at least [`Instant::ZERO`].
+    /// The point `duration` earlier, at least [`Instant::ZERO`].
     #[must_use]
-    pub const fn before(self, by: Duration) -> Self {
-        Self(self.0.saturating_sub(saturating_nanos(by)))
+    pub const fn before(self, duration: Duration) -> Self {
+        Self(self.0.saturating_sub(saturating_nanos(duration)))
     }
 }
 
-const fn saturating_nanos(of: Duration) -> u64 {
-    let nanos = of.as_nanos();
+const fn saturating_nanos(duration: Duration) -> u64 {
+    let nanos = duration.as_nanos();
     if nanos > u64::MAX as u128 {
         u64::MAX
     } else {

@@ -1,7 +1,8 @@
-//! What the engine learns from what was served: tokens per byte of a model's prompts, and how long answers get.
+//! Statistics of served requests: tokens per byte of a model's prompts, and the length of answers.
 //!
-//! Estimates only order and charge; they are settled by the truth. Both tables are bounded, and who wasn't used
-//! for longest goes first, approximately (second chance): a flow that is forgotten is estimated by its model.
+//! The engine uses them as estimates until the server counts: for order and charge only, and settled later. Both tables
+//! are bounded and evict an entry that wasn't used for long (second chance). A flow without an entry is estimated by its
+//! model.
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -12,53 +13,53 @@ use crate::cost::TOKENS_MAX;
 use crate::input::{Band, Prompt};
 use crate::limits::{HISTORIES_MAX, MODELS_MAX, OUTPUTS_KEPT};
 
-/// Tokens per byte before anything is known.
-const RATIO_AT_FIRST: f64 = 0.25;
-/// Bytes that the first ratio weighs: the first short prompts don't overturn it.
-const RATIO_AT_FIRST_BYTES: f64 = 1_024.0;
-/// What remains of older prompts with each new one.
-const RATIO_KEEP: f64 = 1.0 - 1.0 / 128.0;
-/// Output tokens expected while nothing is known.
-const OUTPUT_AT_FIRST: u64 = 256;
+/// Tokens per byte of an unknown model.
+const RATIO_DEFAULT: f64 = 0.25;
+/// Bytes that the default ratio weighs, so that a few short prompts don't overturn it.
+const RATIO_DEFAULT_BYTES: f64 = 1_024.0;
+/// The factor on older prompts at each new one.
+const RATIO_DECAY: f64 = 1.0 - 1.0 / 128.0;
+/// Output tokens expected of an unknown flow and model.
+const OUTPUT_DEFAULT: u64 = 256;
 
 #[derive(Debug)]
 pub(crate) struct TokenHistory {
-    flows: Table<Flow>,
-    models: Table<Model>,
+    flows: Table<FlowHistory>,
+    models: Table<ModelHistory>,
 }
 
 #[derive(Debug, Default)]
-pub(crate) struct Flow {
+pub(crate) struct FlowHistory {
     outputs: Median,
     /// Settled cost, by band.
     pub(crate) served: [u64; 3],
 }
 
 #[derive(Debug)]
-struct Model {
+struct ModelHistory {
     tokens: f64,
     bytes: f64,
     outputs: Median,
 }
 
-/// What one request came to.
+/// One served request.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Served {
     pub(crate) band: Band,
     pub(crate) cost: u64,
-    /// 0 where the prompt came counted.
-    pub(crate) prompt_bytes: u64,
-    /// Tokens, as the server counts,
+    /// `None`: the prompt's tokens were known at registration.
+    pub(crate) prompt_bytes: Option<u64>,
+    /// Tokens of the prompt, as the server counted.
     pub(crate) prompt: Option<u64>,
-    /// and those of the answer.
+    /// Tokens of the answer, as the server counted.
     pub(crate) output: Option<u64>,
 }
 
-impl Default for Model {
+impl Default for ModelHistory {
     fn default() -> Self {
-        let bytes = RATIO_AT_FIRST_BYTES;
+        let bytes = RATIO_DEFAULT_BYTES;
         Self {
-            tokens: RATIO_AT_FIRST * bytes,
+            tokens: RATIO_DEFAULT * bytes,
             bytes,
             outputs: Median::default(),
         }
@@ -80,27 +81,27 @@ impl TokenHistory {
                 let ratio = self
                     .models
                     .get(model)
-                    .map_or(RATIO_AT_FIRST, |model| model.tokens / model.bytes);
+                    .map_or(RATIO_DEFAULT, |model| model.tokens / model.bytes);
                 (libm::ceil(bytes as f64 * ratio) as u64).min(TOKENS_MAX)
             }
         }
     }
 
-    /// The median of the flow's last answers, else of the model's, else a constant.
+    /// The median of the flow's last answers, else of the model's, else [`OUTPUT_DEFAULT`].
     pub(crate) fn output_tokens(&self, flow: &str, model: &str) -> u64 {
-        let of_flow = self.flows.get(flow).and_then(|flow| flow.outputs.value());
-        let of_model = || self.models.get(model).and_then(|model| model.outputs.value());
-        of_flow.or_else(of_model).unwrap_or(OUTPUT_AT_FIRST)
+        let flow_median = self.flows.get(flow).and_then(|flow| flow.outputs.value());
+        let model_median = || self.models.get(model).and_then(|model| model.outputs.value());
+        flow_median.or_else(model_median).unwrap_or(OUTPUT_DEFAULT)
     }
 
-    /// A request of `flow` to `model` was served.
+    /// Records a served request of `flow` to `model`.
     pub(crate) fn served(&mut self, flow: &str, model: &str, served: &Served) {
-        let prompt = served.prompt.filter(|_| served.prompt_bytes > 0);
+        let prompt = served.prompt.zip(served.prompt_bytes.filter(|&bytes| bytes > 0));
         if prompt.is_some() || served.output.is_some() {
             let model = self.models.entry(model);
-            if let Some(tokens) = prompt {
-                model.tokens = model.tokens * RATIO_KEEP + tokens.min(TOKENS_MAX) as f64;
-                model.bytes = model.bytes * RATIO_KEEP + served.prompt_bytes as f64;
+            if let Some((tokens, bytes)) = prompt {
+                model.tokens = model.tokens * RATIO_DECAY + tokens.min(TOKENS_MAX) as f64;
+                model.bytes = model.bytes * RATIO_DECAY + bytes as f64;
             }
             if let Some(tokens) = served.output {
                 model.outputs.push(tokens);
@@ -114,20 +115,20 @@ impl TokenHistory {
         *sum = sum.saturating_add(served.cost);
     }
 
-    /// Every flow that was served and isn't forgotten.
-    pub(crate) fn flows(&self) -> impl Iterator<Item = (&str, &Flow)> {
+    /// Every flow with an entry.
+    pub(crate) fn flows(&self) -> impl Iterator<Item = (&str, &FlowHistory)> {
         self.flows
             .entries
             .iter()
             .map(|entry| (&*entry.name, &entry.value))
     }
 
-    pub(crate) fn flow(&self, name: &str) -> Option<&Flow> {
+    pub(crate) fn flow(&self, name: &str) -> Option<&FlowHistory> {
         self.flows.get(name)
     }
 }
 
-/// The median of the last [`OUTPUTS_KEPT`]: a ring, and the same sorted.
+/// The median of the last [`OUTPUTS_KEPT`] values: a ring, and the same values sorted.
 #[derive(Debug, Default)]
 struct Median {
     ring: Vec<u32>,
@@ -157,7 +158,7 @@ impl Median {
         }
     }
 
-    /// Of an even number: halfway between the two in the middle, rounded down.
+    /// Of an even number of values: the mean of the middle two, rounded down.
     fn value(&self) -> Option<u64> {
         let count = self.sorted.len();
         let upper = u64::from(*self.sorted.get(count / 2)?);
@@ -172,11 +173,11 @@ struct Table<V> {
     entries: Vec<Entry<V>>,
     index: HashTable<u32>,
     hasher: DefaultHashBuilder,
+    /// The next candidate for eviction.
     hand: usize,
     max: usize,
-    /// Mostly the same is asked for again,
+    /// Successive lookups mostly ask for the same name, so the last entry is tried first.
     repeats: bool,
-    /// and this is who was asked for last.
     last: usize,
 }
 
@@ -202,24 +203,26 @@ impl<V: Default> Table<V> {
     }
 
     fn get(&self, name: &str) -> Option<&V> {
-        let at = self.find(name).or_else(|| self.search(name, self.hash(name)))?;
-        Some(&self.entries[at].value)
+        let position = self
+            .last_entry(name)
+            .or_else(|| self.search(name, self.hash(name)))?;
+        Some(&self.entries[position].value)
     }
 
     fn entry(&mut self, name: &str) -> &mut V {
-        let at = self.find(name).unwrap_or_else(|| {
+        let position = self.last_entry(name).unwrap_or_else(|| {
             let hash = self.hash(name);
             let found = self.search(name, hash);
             found.unwrap_or_else(|| self.add(name, hash))
         });
-        self.last = at;
-        let entry = &mut self.entries[at];
+        self.last = position;
+        let entry = &mut self.entries[position];
         entry.used = true;
         &mut entry.value
     }
 
-    /// Where it is, if it was asked for last.
-    fn find(&self, name: &str) -> Option<usize> {
+    /// The position of the entry that was used last, if that is the one of `name`.
+    fn last_entry(&self, name: &str) -> Option<usize> {
         let last = self.entries.get(self.last).filter(|_| self.repeats);
         let same = last.is_some_and(|entry| &*entry.name == name);
         same.then_some(self.last)
@@ -228,7 +231,7 @@ impl<V: Default> Table<V> {
     fn search(&self, name: &str, hash: u64) -> Option<usize> {
         let found = self
             .index
-            .find(hash, |&at| &*self.entries[at as usize].name == name)?;
+            .find(hash, |&position| &*self.entries[position as usize].name == name)?;
         Some(*found as usize)
     }
 
@@ -242,28 +245,33 @@ impl<V: Default> Table<V> {
             value: V::default(),
             used: true,
         };
-        let at = if self.entries.len() < self.max {
+        let position = if self.entries.len() < self.max {
             self.entries.push(entry);
             self.entries.len() - 1
         } else {
-            while core::mem::take(&mut self.entries[self.hand].used) {
-                self.hand = (self.hand + 1) % self.max;
-            }
-            let at = self.hand;
-            self.hand = (self.hand + 1) % self.max;
-            let old = hash_of(&self.hasher, &self.entries[at].name);
-            if let Ok(found) = self.index.find_entry(old, |&other| other as usize == at) {
-                found.remove();
-            }
-            self.entries[at] = entry;
-            at
+            self.evict_for(entry)
         };
-        let number = u32::try_from(at).expect("invariant: tables have limits far below 2^32");
+        let number = u32::try_from(position).expect("invariant: tables have limits far below 2^32");
         let (entries, hasher) = (&self.entries, &self.hasher);
         self.index.insert_unique(hash, number, |&other| {
             hash_of(hasher, &entries[other as usize].name)
         });
-        at
+        position
+    }
+
+    /// Puts `entry` in the place of one that wasn't used since the hand last passed it.
+    fn evict_for(&mut self, entry: Entry<V>) -> usize {
+        while core::mem::take(&mut self.entries[self.hand].used) {
+            self.hand = (self.hand + 1) % self.max;
+        }
+        let position = self.hand;
+        self.hand = (self.hand + 1) % self.max;
+        let old = hash_of(&self.hasher, &self.entries[position].name);
+        if let Ok(found) = self.index.find_entry(old, |&other| other as usize == position) {
+            found.remove();
+        }
+        self.entries[position] = entry;
+        position
     }
 }
 
@@ -280,7 +288,7 @@ mod tests {
     const NOTHING: Served = Served {
         band: Band::Default,
         cost: 0,
-        prompt_bytes: 0,
+        prompt_bytes: None,
         prompt: None,
         output: None,
     };
@@ -294,7 +302,7 @@ mod tests {
     }
 
     #[test]
-    fn outputs_fall_back_from_flow_to_model_to_a_constant() {
+    fn expected_outputs_fall_back_from_flow_to_model_to_a_constant() {
         let mut learned = TokenHistory::new();
         assert_eq!(learned.output_tokens("f", "m"), 256);
         answered(&mut learned, "g", "m", 10);
@@ -318,12 +326,12 @@ mod tests {
     }
 
     #[test]
-    fn a_median_is_that_of_what_it_keeps() {
+    fn a_median_is_that_of_the_kept_values() {
         let mut median = Median::default();
-        let mut lot = 1_u32;
+        let mut random = 1_u32;
         for _ in 0..1_000 {
-            lot = lot.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
-            median.push(u64::from(lot >> 26));
+            random = random.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+            median.push(u64::from(random >> 26));
             let mut kept = median.ring.clone();
             kept.sort_unstable();
             assert_eq!(kept, median.sorted);
@@ -336,7 +344,7 @@ mod tests {
         assert_eq!(learned.prompt_tokens("m", Prompt::Bytes(4_001)), 1_001);
         for _ in 0..2_000 {
             let prompt = Served {
-                prompt_bytes: 1_000,
+                prompt_bytes: Some(1_000),
                 prompt: Some(500),
                 ..NOTHING
             };
@@ -348,7 +356,7 @@ mod tests {
     }
 
     #[test]
-    fn a_full_table_forgets_who_was_not_used() {
+    fn a_full_table_evicts_an_unused_entry() {
         a_full_table(Table::<u64>::new(4, false));
         a_full_table(Table::<u64>::new(4, true));
     }

@@ -4,8 +4,8 @@
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Tokens(pub u64);
 
-/// An exact decimal number, in units of 1e-9: bounds are sums of decimals that a person wrote, and a binary
-/// fraction would round some of them to the other integer.
+/// An exact decimal number, in units of 1e-9. Bounds are sums of configured decimals, and binary fractions would round
+/// some of these sums to another integer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Decimal(u128);
 
@@ -15,23 +15,23 @@ impl Decimal {
 
     /// A whole number.
     #[must_use]
-    pub const fn whole(of: u64) -> Self {
-        Self(of as u128 * Self::ONE)
+    pub const fn whole(number: u64) -> Self {
+        Self(number as u128 * Self::ONE)
     }
 
-    /// So many billionths.
+    /// The decimal of this many billionths.
     #[must_use]
-    pub const fn from_billionths(of: u128) -> Self {
-        Self(of)
+    pub const fn from_billionths(billionths: u128) -> Self {
+        Self(billionths)
     }
 
-    /// In billionths.
+    /// The number in billionths.
     #[must_use]
     pub const fn billionths(self) -> u128 {
         self.0
     }
 
-    /// The least whole number that isn't smaller.
+    /// The least integer that isn't smaller.
     #[must_use]
     pub const fn ceil(self) -> u64 {
         let whole = self.0.div_ceil(Self::ONE);

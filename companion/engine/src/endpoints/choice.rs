@@ -1,7 +1,7 @@
-//! Which endpoint takes the next request, of those that have room and that the request may go to.
+//! The choice of endpoints for a request, among those that have room and are eligible.
 //!
-//! Least stock first; or the highest score, where anything but the stock has a vote; or, under a budget, who uses the least
-//! of it. A grant names a few, the best first: what refuses is followed by the next.
+//! The least stock comes first; or the best score, where another scorer has data; or, under a budget, the least used
+//! budget. A grant names a few endpoints, the best first. Envoy tries the next one if the first refuses.
 
 use alloc::vec::Vec;
 use core::cmp::Ordering;
@@ -9,50 +9,53 @@ use core::cmp::Ordering;
 use super::Endpoints;
 use crate::budget::Rank;
 use crate::endpoint::Endpoint;
+use crate::ids::EndpointIndex;
 use crate::input::{EndpointId, ServerStats};
 use crate::limits::GRANT_ENDPOINTS_MAX;
 use crate::load::Load;
 use crate::policy::Scorers;
-use crate::scores::{Ask, Score};
+use crate::scores::{Score, ScoredRequest};
+
+/// An endpoint whose stock is further above the least than this part of its bound comes after the others.
+const AHEAD_MAX: f64 = 0.25;
 
 impl Endpoints {
-    /// Other weights of the scorers.
-    pub(crate) fn weigh(&mut self, weights: Scorers) {
+    /// Changes the weights of the scorers.
+    pub(crate) fn set_weights(&mut self, weights: Scorers) {
         let all = self.all.iter().map(|(_, endpoint)| &endpoint.stats);
-        self.scheduler.weigh(weights, all);
+        self.scorer.set_weights(weights, all);
     }
 
-    /// What the server of `id` says of itself.
-    pub(crate) fn know(&mut self, id: EndpointId, stats: ServerStats) {
-        let number = self.ids.get(&id).copied().filter(|_| self.is_listed(id));
-        if let Some(number) = number {
-            let before = core::mem::replace(&mut self.all[number].stats, stats);
-            self.scheduler.changed(&before, &self.all[number].stats);
+    /// The server of `id` exports these metrics. Ignored if `id` isn't listed.
+    pub(crate) fn set_stats(&mut self, id: EndpointId, stats: ServerStats) {
+        if let Some(index) = self.listed_index(id) {
+            let before = core::mem::replace(&mut self.all[index].stats, stats);
+            self.scorer.stats_changed(&before, &self.all[index].stats);
         }
     }
 
-    /// The server of `number` has a prompt with these beginnings to compute.
-    pub(crate) fn computes(&mut self, number: u32, prefix: &[u64]) {
+    /// The server at `index` computes a prompt with these prefixes.
+    pub(crate) fn prompt_sent(&mut self, index: EndpointIndex, prefix: &[u64]) {
         if !prefix.is_empty() {
-            self.scheduler.sent(&self.all[number], prefix);
+            self.scorer.prompt_sent(&self.all[index], prefix);
         }
     }
 
-    /// Who takes the next: least stock first, or by score where anything else has a vote; at most
-    /// [`GRANT_ENDPOINTS_MAX`], each with room and allowed by `allows`; of `eligible`, or of all. Empty: nobody can.
+    /// The best endpoints for `request`, at most [`GRANT_ENDPOINTS_MAX`]. Each has room, is one of `eligible` (`None`:
+    /// any) and is accepted by `allows`. Empty if there is none.
     pub(crate) fn choose(
         &self,
         eligible: Option<&[EndpointId]>,
-        ask: &Ask<'_>,
+        request: &ScoredRequest<'_>,
         allows: impl Fn(&Endpoint) -> bool,
     ) -> Vec<EndpointId> {
-        if self.scheduler.is_asked(ask) {
-            return self.choose_best(eligible, ask, allows);
+        if self.scorer.has_votes(request) {
+            return self.choose_by_score(eligible, request, allows);
         }
         let Some(eligible) = eligible else {
-            let allows = |number| allows(&self.all[number]);
+            let allows = |index| allows(&self.all[index]);
             let first = self.with_room.first(GRANT_ENDPOINTS_MAX, allows);
-            return first.into_iter().map(|number| self.id(number)).collect();
+            return first.into_iter().map(|index| self.id(index)).collect();
         };
         let mut able: Vec<(u64, u32, EndpointId)> = eligible
             .iter()
@@ -67,28 +70,31 @@ impl Endpoints {
             .collect()
     }
 
-    /// The same by score; of equal ones the least stock.
-    fn choose_best(
+    /// [`Self::choose`] by score, then by stock.
+    fn choose_by_score(
         &self,
         eligible: Option<&[EndpointId]>,
-        ask: &Ask<'_>,
+        request: &ScoredRequest<'_>,
         allows: impl Fn(&Endpoint) -> bool,
     ) -> Vec<EndpointId> {
         let order = |a: &(Score, u64, u32), b: &(Score, u64, u32)| {
             a.0.order(b.0).then_with(|| (a.1, a.2).cmp(&(b.1, b.2)))
         };
-        let each = |look: &mut dyn FnMut(&Endpoint)| {
-            let mut able = |endpoint: &Endpoint| {
+        let each = |visit: &mut dyn FnMut(&Endpoint)| {
+            let mut visit_able = |endpoint: &Endpoint| {
                 if endpoint.has_room() && allows(endpoint) {
-                    look(endpoint);
+                    visit(endpoint);
                 }
             };
             match eligible {
-                Some(eligible) => eligible.iter().filter_map(|&id| self.get(id)).for_each(&mut able),
+                Some(eligible) => eligible
+                    .iter()
+                    .filter_map(|&id| self.get(id))
+                    .for_each(&mut visit_able),
                 None => self
                     .with_room
-                    .numbers()
-                    .for_each(|number| able(&self.all[number])),
+                    .ids()
+                    .for_each(|index| visit_able(&self.all[index])),
             }
         };
         let mut least = u64::MAX;
@@ -96,65 +102,69 @@ impl Endpoints {
         let mut best = Best::new(order);
         each(&mut |endpoint| {
             let score = if endpoint.stock - least > endpoint.bound / 4 {
-                Score::AHEAD
+                Score::OVERLOADED
             } else {
-                self.scheduler.score(endpoint, endpoint.free(), ask)
+                self.scorer.score(endpoint, endpoint.free(), request)
             };
             best.add((score, endpoint.stock, endpoint.tie), endpoint.id);
         });
         best.into_ids()
     }
 
-    /// From now on [`Self::choose_fitting`] can be asked about those only that change.
+    /// Forgets which endpoints changed: [`Self::choose_fitting`] can then be limited to those that change from now on.
     pub(crate) fn clear_dirty(&mut self) {
-        self.touched.clear();
+        self.dirty.clear();
     }
 
-    /// Who takes `more` under [`Gate::Auto`]: the least used of its budget first, or by score, as [`Self::choose`]. `since`: who
-    /// hasn't changed since [`Self::clear_dirty`] is known not to.
+    /// [`Self::choose`] for a request with load `more` under [`crate::policy::Gate::Auto`]: endpoints that it fits, the
+    /// least used budget first, or the best score. `dirty_only`: the request fitted no endpoint at the last
+    /// [`Self::clear_dirty`], so only endpoints that changed since are visited.
     pub(crate) fn choose_fitting(
         &self,
         eligible: Option<&[EndpointId]>,
-        ask: &Ask<'_>,
+        request: &ScoredRequest<'_>,
         more: &Load,
-        since: bool,
+        dirty_only: bool,
         allows: impl Fn(&Endpoint) -> bool,
     ) -> Vec<EndpointId> {
         let order = |a: &(Score, Rank), b: &(Score, Rank)| a.0.order(b.0).then_with(|| a.1.order(&b.1));
-        let each = |look: &mut dyn FnMut(&Endpoint, Rank)| {
-            let mut able = |endpoint: &Endpoint| {
+        let each = |visit: &mut dyn FnMut(&Endpoint, Rank)| {
+            let mut visit_able = |endpoint: &Endpoint| {
                 let able = Some(endpoint).filter(|endpoint| endpoint.has_room() && allows(endpoint));
                 if let Some(rank) = able.and_then(|endpoint| endpoint.rank(more)) {
-                    look(endpoint, rank);
+                    visit(endpoint, rank);
                 }
             };
-            match (self.touched.few().filter(|_| since), eligible) {
-                (Some(few), eligible) => few
+            match (self.dirty.endpoints().filter(|_| dirty_only), eligible) {
+                (Some(dirty), eligible) => dirty
                     .iter()
-                    .map(|&number| &self.all[number])
+                    .map(|&index| &self.all[index])
                     .filter(|endpoint| eligible.is_none_or(|eligible| eligible.contains(&endpoint.id)))
-                    .for_each(&mut able),
-                (None, Some(eligible)) => eligible.iter().filter_map(|&id| self.get(id)).for_each(&mut able),
+                    .for_each(&mut visit_able),
+                (None, Some(eligible)) => eligible
+                    .iter()
+                    .filter_map(|&id| self.get(id))
+                    .for_each(&mut visit_able),
                 (None, None) => self
                     .with_room
-                    .numbers()
-                    .for_each(|number| able(&self.all[number])),
+                    .ids()
+                    .for_each(|index| visit_able(&self.all[index])),
             }
         };
-        let is_asked = self.scheduler.is_asked(ask);
+        let has_votes = self.scorer.has_votes(request);
         let mut least = f64::INFINITY;
-        if is_asked {
+        if has_votes {
             each(&mut |_, rank| least = least.min(rank.used));
         }
         let mut best = Best::new(order);
         each(&mut |endpoint, rank| {
-            let score = if !is_asked {
+            let score = if !has_votes {
                 Score::NONE
-            } else if rank.used - least > 0.25 {
-                Score::AHEAD
+            } else if rank.used - least > AHEAD_MAX {
+                Score::OVERLOADED
             } else {
                 let free = (1.0 - rank.used).clamp(0.0, 1.0);
-                self.scheduler.score(endpoint, free, ask)
+                self.scorer.score(endpoint, free, request)
             };
             best.add((score, rank), endpoint.id);
         });
@@ -162,7 +172,7 @@ impl Endpoints {
     }
 }
 
-/// The first few in an order.
+/// The first few endpoints in an order.
 struct Best<K, F> {
     places: [Option<(K, EndpointId)>; GRANT_ENDPOINTS_MAX],
     order: F,
@@ -176,7 +186,7 @@ impl<K: Copy, F: Fn(&K, &K) -> Ordering> Best<K, F> {
         }
     }
 
-    /// It goes where it belongs and pushes the rest on.
+    /// Inserts `id` at its place, and moves the rest on.
     fn add(&mut self, key: K, id: EndpointId) {
         let mut next = Some((key, id));
         for place in &mut self.places {

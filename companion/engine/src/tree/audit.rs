@@ -1,192 +1,217 @@
-//! The tree, counted again from the requests that wait and run.
+//! The invariants of the tree, recomputed from the requests that wait and run.
 
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 
-use crate::audit::{AuditError, holds, same};
+use crate::audit::{AuditError, check, check_equal};
 use crate::endpoints::Endpoints;
+use crate::ids::{ClassId, EligibilityId, FlowId, Id, IdentityId, JobId, LeafId, ModelTreeId};
 use crate::input::{Band, EndpointId};
 
+use super::classes::ClassWaiting;
 use super::node::{Head, Node};
-use super::{BANDS, NONE, Queued, Tree, Waiting, classes};
+use super::{Queued, Tree, Waiting};
+
+type OfFlow<'a> = Vec<&'a (JobId, Queued)>;
+
+/// Sums over all flows.
+#[derive(Default)]
+struct Sums {
+    bands: [Waiting; 3],
+    identities: BTreeMap<(IdentityId, Band), Waiting>,
+    classes: BTreeMap<ClassId, ClassWaiting>,
+    waiting_in_leaves: BTreeMap<LeafId, u64>,
+    flows_in_trees: BTreeMap<ModelTreeId, u64>,
+}
 
 impl Tree {
-    /// The whole tree against all requests that wait, by number, and the flow and place of each that runs.
+    /// Checks every invariant against all waiting requests, and the flow and endpoint of each running one.
     pub(crate) fn audit(
         &self,
-        waiting: &[(u32, Queued)],
-        running: &[(u32, EndpointId)],
+        waiting: &[(JobId, Queued)],
+        running: &[(FlowId, EndpointId)],
         endpoints: &Endpoints,
     ) -> Result<(), AuditError> {
         self.audit_flows(waiting, running)?;
         self.audit_identities(running)?;
+        self.audit_victims()?;
         self.audit_levels()?;
-        self.audit_lanes(waiting, endpoints)
+        self.audit_eligibility(waiting, endpoints)
     }
 
     fn audit_flows(
         &self,
-        waiting: &[(u32, Queued)],
-        running: &[(u32, EndpointId)],
+        waiting: &[(JobId, Queued)],
+        running: &[(FlowId, EndpointId)],
     ) -> Result<(), AuditError> {
-        let mut queued: BTreeMap<u32, Vec<(u32, Queued)>> = BTreeMap::new();
-        for &(number, request) in waiting {
-            queued.entry(request.flow).or_default().push((number, request));
+        let mut by_flow: BTreeMap<FlowId, OfFlow<'_>> = BTreeMap::new();
+        for entry in waiting {
+            by_flow.entry(entry.1.flow).or_default().push(entry);
         }
-        let mut in_flight: BTreeMap<u32, u64> = BTreeMap::new();
+        let mut in_flight: BTreeMap<FlowId, u64> = BTreeMap::new();
         for &(flow, _) in running {
             *in_flight.entry(flow).or_default() += 1;
         }
-        let mut bands = [Waiting::default(); 3];
-        let mut of_identities: BTreeMap<(u32, Band), Waiting> = BTreeMap::new();
-        let mut of_classes: BTreeMap<u32, classes::Waiting> = BTreeMap::new();
-        let mut leaves: BTreeMap<u32, u64> = BTreeMap::new();
-        let mut trees: BTreeMap<u32, u64> = BTreeMap::new();
-        for (number, flow) in self.flows.iter() {
-            let leaf = &self.leaves[flow.leaf];
-            let band = self.band_of(number);
-            let mut of_flow = queued.remove(&number).unwrap_or_default();
+        let mut sums = Sums::default();
+        for id in self.flows.ids() {
+            let mut of_flow = by_flow.remove(&id).unwrap_or_default();
             of_flow.sort_unstable_by_key(|(_, request)| {
                 (u8::MAX - request.strict, request.score, request.arrival)
             });
-            for (_, request) in &of_flow {
-                holds("a request knows its class", request.class == leaf.class)?;
-                bands[band as usize].add(request);
-                of_identities
-                    .entry((flow.identity, band))
-                    .or_default()
-                    .add(request);
-                of_classes.entry(leaf.class).or_default().add(request);
-            }
-            *leaves.entry(flow.leaf).or_default() += of_flow.len() as u64;
-            *trees.entry(leaf.tree).or_default() += 1;
-            same("waiting in a flow", flow.waiting, of_flow.len() as u64)?;
-            let order: Vec<u32> = of_flow.iter().map(|&(number, _)| number).collect();
-            holds(
-                "a flow holds its requests, in order",
-                order == self.in_order(number),
-            )?;
-            let youngest = of_flow.iter().max_by_key(|(_, request)| request.arrival);
-            holds(
-                "the youngest is the last to come",
-                youngest.map(|&(number, _)| number) == self.order.youngest(&flow.queue),
-            )?;
-            let (suspended, active): (Vec<_>, Vec<_>) =
-                of_flow.iter().partition(|(_, request)| request.suspended);
-            let mut kept = self.order.suspended(&flow.queue);
-            kept.sort_unstable();
-            let mut found: Vec<u32> = suspended.iter().map(|&&(number, _)| number).collect();
-            found.sort_unstable();
-            holds("a flow knows who is suspended", kept == found)?;
-            holds(
-                "the first that isn't suspended and the head are one",
-                active.first().map(|&&(number, _)| number) == flow.queue.head(),
-            )?;
-            let there = in_flight.remove(&number).unwrap_or(0);
-            same("in flight of a flow", flow.in_flight, there)?;
-            holds(
-                "a flow knows its seat among those whose gaps are looked at",
-                leaf.gaps.has(flow.seat, number),
-            )?;
-            self.audit_standing(number, active.first().map(|(_, request)| request))?;
+            self.sum_flow(id, &of_flow, &mut sums)?;
+            self.audit_queue(id, &of_flow)?;
+            let running = in_flight.remove(&id).unwrap_or(0);
+            check_equal("in flight of a flow", self.flows[id].in_flight, running)?;
         }
         let suspended = waiting.iter().filter(|(_, request)| request.suspended);
-        same("suspended", self.suspended, suspended.count() as u64)?;
-        holds(
-            "everything that waits or runs is of a flow that is there",
-            queued.is_empty() && in_flight.is_empty(),
+        check_equal("suspended", self.suspended, suspended.count() as u64)?;
+        check(
+            "every request belongs to an existing flow",
+            by_flow.is_empty() && in_flight.is_empty(),
         )?;
-        for band in BANDS {
-            holds(
+        self.audit_sums(sums)
+    }
+
+    fn sum_flow(&self, id: FlowId, of_flow: &OfFlow<'_>, sums: &mut Sums) -> Result<(), AuditError> {
+        let flow = &self.flows[id];
+        let leaf = &self.leaves[flow.leaf];
+        let band = self.band_of(id);
+        for (_, request) in of_flow {
+            check("a request has the class of its flow", request.class == leaf.class)?;
+            sums.bands[band as usize].add(request);
+            let identity = sums.identities.entry((flow.identity, band));
+            identity.or_default().add(request);
+            sums.classes.entry(leaf.class).or_default().add(request);
+        }
+        *sums.waiting_in_leaves.entry(flow.leaf).or_default() += of_flow.len() as u64;
+        *sums.flows_in_trees.entry(leaf.tree).or_default() += 1;
+        check_equal("waiting in a flow", flow.waiting, of_flow.len() as u64)
+    }
+
+    /// Checks the queue of a flow against its requests in order.
+    fn audit_queue(&self, id: FlowId, of_flow: &OfFlow<'_>) -> Result<(), AuditError> {
+        let flow = &self.flows[id];
+        check(
+            "a queue holds its flow's requests in order",
+            of_flow.iter().map(|(job, _)| *job).eq(self.in_order(id)),
+        )?;
+        let youngest = of_flow.iter().max_by_key(|(_, request)| request.arrival);
+        check(
+            "the youngest request is the last to arrive",
+            youngest.map(|(job, _)| *job) == self.order.youngest(&flow.queue),
+        )?;
+        let (suspended, active): (Vec<_>, Vec<_>) = of_flow
+            .iter()
+            .copied()
+            .partition(|(_, request)| request.suspended);
+        let mut kept = self.order.suspended(&flow.queue);
+        kept.sort_unstable();
+        let mut found: Vec<JobId> = suspended.iter().map(|(job, _)| *job).collect();
+        found.sort_unstable();
+        check("a queue holds its suspended requests apart", kept == found)?;
+        check(
+            "the first active request is the head",
+            active.first().map(|(job, _)| *job) == flow.queue.head(),
+        )?;
+        check(
+            "a flow has its slot among the tracked flows",
+            self.leaves[flow.leaf].lags.is_slot_of(flow.tracked, id),
+        )?;
+        self.audit_head(id, !active.is_empty())
+    }
+
+    /// Checks the eligibility set of a flow's head, and that its level has the head.
+    fn audit_head(&self, id: FlowId, any_active: bool) -> Result<(), AuditError> {
+        let flow = &self.flows[id];
+        let has_head = any_active && !self.is_at_limit(id);
+        check(
+            "a head waits under an eligibility set",
+            flow.head_eligibility.is_some() == has_head,
+        )?;
+        let head = flow.head_eligibility.zip(flow.queue.head());
+        let head = head.map(|(eligibility, job)| Head {
+            eligibility,
+            ..self.order.head_of(job)
+        });
+        let idle = flow.waiting == 0 && flow.in_flight == 0;
+        let weight = self.identity_of(id).weight;
+        let level = &self.leaves[flow.leaf].level;
+        level.audit_child(flow.child, id, weight, head, idle)
+    }
+
+    fn audit_sums(&self, mut sums: Sums) -> Result<(), AuditError> {
+        for band in Band::ALL {
+            check(
                 "a band's sums are those of its flows",
-                bands[band as usize] == self.waiting(band),
+                sums.bands[band as usize] == self.waiting(band),
             )?;
         }
-        for (number, identity) in self.identities.iter() {
-            for band in BANDS {
-                let found = of_identities.remove(&(number, band)).unwrap_or_default();
+        for (id, identity) in self.identities.iter() {
+            for band in Band::ALL {
+                let found = sums.identities.remove(&(id, band)).unwrap_or_default();
                 let kept = identity.bands[band as usize].waiting;
-                holds("an identity's sums are those of its flows", kept == found)?;
+                check("an identity's sums are those of its flows", kept == found)?;
             }
         }
-        for (number, class) in self.classes.iter() {
-            let found = of_classes.remove(&number).unwrap_or_default();
-            holds("a class's sums are those of its flows", class.waiting == found)?;
+        for (id, class) in self.classes.iter() {
+            let found = sums.classes.remove(&id).unwrap_or_default();
+            check("a class's sums are those of its flows", class.waiting == found)?;
         }
-        for (number, leaf) in self.leaves.iter() {
-            same(
-                "waiting in a leaf",
-                leaf.waiting,
-                leaves.get(&number).copied().unwrap_or(0),
-            )?;
+        for (id, leaf) in self.leaves.iter() {
+            let found = sums.waiting_in_leaves.get(&id).copied().unwrap_or(0);
+            check_equal("waiting in a leaf", leaf.waiting, found)?;
         }
-        for (number, tree) in self.trees.iter() {
-            same(
-                "flows of a tree",
-                tree.flows,
-                trees.get(&number).copied().unwrap_or(0),
-            )?;
+        for (id, tree) in self.trees.iter() {
+            let found = sums.flows_in_trees.get(&id).copied().unwrap_or(0);
+            check_equal("flows of a tree", tree.flows, found)?;
         }
         Ok(())
     }
 
-    /// Where the next request of a flow stands, and that its level knows.
-    fn audit_standing(&self, number: u32, next: Option<&Queued>) -> Result<(), AuditError> {
-        let flow = &self.flows[number];
-        let stands = next.is_some() && !self.is_at_limit(number);
-        holds("what can go stands in a lane", flow.standing.is_some() == stands)?;
-        let head = match (flow.standing, flow.queue.head()) {
-            (Some(lane), Some(request)) => {
-                let open = self.lanes.is_open(lane);
-                let head = self.order.head_of(request, |_| open);
-                Some(Head { lane, ..head })
-            }
-            (Some(_) | None, _) => None,
-        };
-        let rests = flow.waiting == 0 && flow.in_flight == 0;
-        let weight = self.identity_of(number).weight;
-        let level = &self.leaves[flow.leaf].level;
-        level.audit_child(flow.child, number, weight, head, rests)
-    }
-
-    fn audit_identities(&self, running: &[(u32, EndpointId)]) -> Result<(), AuditError> {
-        let mut in_flight: BTreeMap<u32, u64> = BTreeMap::new();
-        let mut at: BTreeMap<(u32, EndpointId), u64> = BTreeMap::new();
+    fn audit_identities(&self, running: &[(FlowId, EndpointId)]) -> Result<(), AuditError> {
+        let mut in_flight: BTreeMap<IdentityId, u64> = BTreeMap::new();
+        let mut by_endpoint: BTreeMap<(IdentityId, EndpointId), u64> = BTreeMap::new();
         for &(flow, endpoint) in running {
             let identity = self.flows[flow].identity;
             *in_flight.entry(identity).or_default() += 1;
-            *at.entry((identity, endpoint)).or_default() += 1;
+            *by_endpoint.entry((identity, endpoint)).or_default() += 1;
         }
-        for (number, identity) in self.identities.iter() {
-            holds("an identity has a flow", !identity.flows.is_empty())?;
-            let there = in_flight.remove(&number).unwrap_or(0);
-            same("in flight of an identity", identity.in_flight, there)?;
-            let found = at.range((number, EndpointId(0))..=(number, EndpointId(u32::MAX)));
-            let found: Vec<(EndpointId, u64)> = found.map(|(&(_, id), &count)| (id, count)).collect();
-            let limited = self.shape.max_in_flight_per_endpoint.is_some();
-            holds(
-                "an identity knows where it runs",
+        for (id, identity) in self.identities.iter() {
+            check("an identity has a flow", !identity.flows.is_empty())?;
+            let running = in_flight.remove(&id).unwrap_or(0);
+            check_equal("in flight of an identity", identity.in_flight, running)?;
+            let found = by_endpoint.range((id, EndpointId(0))..=(id, EndpointId(u32::MAX)));
+            let found: Vec<(EndpointId, u64)> =
+                found.map(|(&(_, endpoint), &count)| (endpoint, count)).collect();
+            let limited = self.config.max_in_flight_per_endpoint.is_some();
+            check(
+                "an identity counts its running requests by endpoint",
                 !limited || found == identity.in_flight_at,
             )?;
             for &(leaf, flow) in &identity.flows {
                 let node = &self.flows[flow];
-                holds(
-                    "an identity knows its flows",
-                    (node.identity, node.leaf) == (number, leaf),
+                check(
+                    "an identity lists its flows",
+                    (node.identity, node.leaf) == (id, leaf),
                 )?;
             }
         }
-        for band in BANDS {
-            let waits = self
+        Ok(())
+    }
+
+    fn audit_victims(&self) -> Result<(), AuditError> {
+        for band in Band::ALL {
+            let in_band = self
                 .identities
                 .iter()
-                .filter(|(_, identity)| identity.bands[band as usize].waiting.requests > 0);
-            let least = waits
-                .min_by_key(|(_, identity)| identity.bands[band as usize].turn())
-                .map(|(number, _)| number);
+                .map(|(id, identity)| (id, &identity.bands[band as usize]));
+            let waiting = in_band.filter(|(_, in_band)| in_band.waiting.requests > 0);
+            let least = waiting
+                .min_by_key(|(_, in_band)| in_band.turn())
+                .map(|(id, _)| id);
             let expected = if band == Band::Critical { None } else { least };
-            holds(
-                "the least recently preempted comes first",
+            check(
+                "the least recently displaced identity is the next victim",
                 self.identities.victim(band) == expected,
             )?;
         }
@@ -194,50 +219,62 @@ impl Tree {
     }
 
     fn audit_levels(&self) -> Result<(), AuditError> {
-        for (number, leaf) in self.leaves.iter() {
-            leaf.level.audit(|lane| self.lanes.is_open(lane))?;
+        for (id, leaf) in self.leaves.iter() {
+            leaf.level.audit(|set| self.eligibility.is_open(set))?;
             let tree = &self.trees[leaf.tree];
-            holds(
-                "a leaf is of its tree",
-                tree.leaves[leaf.class as usize] == number,
+            check(
+                "a tree lists its leaves",
+                tree.leaves[leaf.class.index()] == Some(id),
             )?;
         }
         for (_, tree) in self.trees.iter() {
-            tree.ring.audit()?;
-            let leaves = tree.leaves.iter().filter(|&&leaf| leaf != NONE);
-            let able = leaves
-                .clone()
-                .any(|&leaf| self.leaves[leaf].level.pick().is_some());
-            holds(
-                "some class can go while a leaf of it can",
-                !self.held.is_empty() || tree.ring.pick().is_some() == able,
+            tree.level.audit()?;
+            let leaves = || tree.leaves.iter().flatten().map(|&leaf| &self.leaves[leaf]);
+            let runnable = leaves().any(|leaf| leaf.level.pick().is_some());
+            check(
+                "a tree is runnable while one of its leaves is",
+                !self.blocked_classes.is_empty() || tree.level.pick().is_some() == runnable,
             )?;
-            let waiting = leaves.map(|&leaf| self.leaves[leaf].waiting).sum();
-            same("waiting in a tree", tree.waiting, waiting)?;
+            let waiting = leaves().map(|leaf| leaf.waiting).sum();
+            check_equal("waiting in a tree", tree.waiting, waiting)?;
         }
-        self.pool.audit()?;
+        self.root.audit()?;
         for band in &self.bands {
-            band.models.audit()?;
+            band.level.audit()?;
         }
-        let able = BANDS.into_iter().any(|band| {
-            let node = &self.bands[band as usize];
-            !node.over && node.models.next().is_some()
-        });
-        holds("the pool can go while a band can", self.can_go() == able)
+        let runnable = self
+            .bands
+            .iter()
+            .any(|node| !node.over_ceiling && node.level.pick_tree().is_some());
+        check(
+            "the root is runnable while a band is",
+            self.has_runnable() == runnable,
+        )
     }
 
-    fn audit_lanes(&self, waiting: &[(u32, Queued)], endpoints: &Endpoints) -> Result<(), AuditError> {
-        for (id, lane) in self.lanes.iter() {
-            let able = lane.key.able(endpoints);
-            holds("a lane knows which of its endpoints take one", able == lane.able)?;
-            holds("a lane is held by somebody", lane.holders > 0)?;
-            let heads = waiting.iter().filter(|(_, queued)| queued.lane == id).count();
-            holds("a lane is held by all who wait in it", lane.holders >= heads)?;
-            for &(leaf, flow) in &lane.standing {
+    fn audit_eligibility(
+        &self,
+        waiting: &[(JobId, Queued)],
+        endpoints: &Endpoints,
+    ) -> Result<(), AuditError> {
+        let mut waiting_under: BTreeMap<EligibilityId, usize> = BTreeMap::new();
+        for (_, request) in waiting {
+            *waiting_under.entry(request.eligibility).or_default() += 1;
+        }
+        for (id, set) in self.eligibility.iter() {
+            let able = set.key.able(endpoints);
+            check("a set lists the endpoints that take a request", able == set.able)?;
+            check("a set is held", set.holders > 0)?;
+            let requests = waiting_under.get(&id).copied().unwrap_or(0);
+            check(
+                "every request that waits under a set holds it",
+                set.holders >= requests,
+            )?;
+            for &(leaf, flow) in &set.heads {
                 let node = &self.flows[flow];
-                holds(
-                    "who stands in a lane knows it",
-                    (node.leaf, node.standing) == (leaf, Some(id)),
+                check(
+                    "a head listed under a set waits there",
+                    (node.leaf, node.head_eligibility) == (leaf, Some(id)),
                 )?;
             }
         }

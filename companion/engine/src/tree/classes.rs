@@ -1,46 +1,48 @@
-//! The policy classes: which one a request is of, and what waits in each.
+//! The policy classes: the class of a request, and the requests that wait in each.
 //!
-//! A class is of one model's set, and is named over all of them; one ring holds them all in their order. A pool
-//! without classes has one that has no name and limits nothing.
+//! A class belongs to one model's class set. Names are unique over all sets, and one ring holds all classes in their
+//! order. A pool without configured classes has one class, without a name and without limits.
 
 use alloc::boxed::Box;
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 
+use crate::ids::{ClassId, Id};
 use crate::input::ClassKey;
 use crate::load::Threshold;
 use crate::policy::{Class, ClassSet, Order};
 
-use super::Queued;
+use super::queued::Queued;
 
-/// Tokens that a visit grants a class that nobody configured, beside others that somebody did.
+/// Tokens that a visit grants to the class of a set without classes, beside configured classes of other sets.
 const QUANTUM: u64 = 1_024;
 
 #[derive(Debug)]
 pub(crate) struct ClassNode {
-    /// As configured; `None`: the one of a set that has none.
+    /// `None`: the class of a set without configured classes.
     pub(crate) policy: Option<Class>,
     pub(crate) threshold: Threshold,
-    pub(crate) waiting: Waiting,
+    pub(crate) waiting: ClassWaiting,
 }
 
-/// What waits in a class, over all bands and models.
+/// The waiting requests of a class, over all bands and models.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Waiting {
+pub(crate) struct ClassWaiting {
     pub(crate) requests: u64,
+    /// Prompt tokens.
     pub(crate) prompt: u64,
-    /// Of the prompt.
+    /// The cached part of the prompts.
     pub(crate) cached: u64,
 }
 
-impl Waiting {
+impl ClassWaiting {
     pub(super) const fn add(&mut self, request: &Queued) {
         self.requests += 1;
         self.prompt += request.prompt;
         self.cached += request.cached;
     }
 
-    pub(super) const fn take(&mut self, request: &Queued) {
+    pub(super) const fn subtract(&mut self, request: &Queued) {
         self.requests -= 1;
         self.prompt -= request.prompt;
         self.cached -= request.cached;
@@ -52,7 +54,7 @@ impl ClassNode {
         Self {
             threshold: policy.as_ref().map(Threshold::of).unwrap_or_default(),
             policy,
-            waiting: Waiting::default(),
+            waiting: ClassWaiting::default(),
         }
     }
 
@@ -68,7 +70,7 @@ impl ClassNode {
         self.policy.as_ref().and_then(|class| class.order).unwrap_or(pool)
     }
 
-    /// Whether [`Self::has_room`] can say no.
+    /// The class has a limit on its waiting requests.
     pub(crate) fn is_limited(&self) -> bool {
         self.policy.as_ref().is_some_and(|class| {
             class.requests_per_endpoint.is_some()
@@ -77,7 +79,7 @@ impl ClassNode {
         })
     }
 
-    /// Whether one more may wait, where `endpoints` could take it.
+    /// Whether one more request with this many eligible endpoints may wait.
     pub(crate) fn has_room(&self, endpoints: u64) -> bool {
         let Some(class) = &self.policy else {
             return true;
@@ -91,34 +93,33 @@ impl ClassNode {
     }
 }
 
-/// By bucket; without one, in any that no other names.
 #[derive(Debug, Default)]
 struct Family {
-    buckets: BTreeMap<Box<str>, u32>,
-    rest: Option<u32>,
+    by_bucket: BTreeMap<Box<str>, ClassId>,
+    /// The class for every other bucket.
+    rest: Option<ClassId>,
 }
 
 #[derive(Debug)]
 struct Set {
-    first: u32,
+    first: ClassId,
     default_family: Box<str>,
     families: BTreeMap<Box<str>, Family>,
-    names: BTreeMap<Box<str>, u32>,
-    /// By what they begin at.
+    names: BTreeMap<Box<str>, ClassId>,
+    /// By their least tokens.
     buckets: Vec<(u64, Box<str>)>,
 }
 
 impl Set {
-    fn in_family(&self, family: &str, bucket: Option<&str>) -> Option<u32> {
+    fn in_family(&self, family: &str, bucket: Option<&str>) -> Option<ClassId> {
         let family = self.families.get(family)?;
         bucket
-            .and_then(|bucket| family.buckets.get(bucket).copied())
+            .and_then(|bucket| family.by_bucket.get(bucket).copied())
             .or(family.rest)
     }
 
-    fn classify(&self, key: &ClassKey, uncached: u64) -> u32 {
+    fn classify(&self, key: &ClassKey, uncached: u64) -> ClassId {
         if self.families.is_empty() {
-            // As nobody configured it.
             return self.first;
         }
         let family = match key {
@@ -131,7 +132,7 @@ impl Set {
             ClassKey::Family(family) => family,
         };
         let past = self.buckets.partition_point(|&(min, _)| min <= uncached);
-        let bucket = past.checked_sub(1).map(|at| &*self.buckets[at].1);
+        let bucket = past.checked_sub(1).map(|index| &*self.buckets[index].1);
         self.in_family(family, bucket)
             .or_else(|| self.in_family(&self.default_family, bucket))
             .unwrap_or(self.first)
@@ -160,7 +161,7 @@ impl Classes {
     }
 
     fn add(&mut self, policy: &ClassSet) {
-        let first = self.all.len() as u32;
+        let first = self.all.len();
         let mut buckets: Vec<(u64, Box<str>)> = policy
             .buckets
             .iter()
@@ -169,20 +170,21 @@ impl Classes {
         buckets.sort_by_key(|&(min, _)| min);
         let first_family = policy.classes.first().map(|class| class.family.clone());
         let mut set = Set {
-            first,
+            first: ClassId::from_index(first),
             default_family: policy.default_family.clone().or(first_family).unwrap_or_default(),
             families: BTreeMap::new(),
             names: BTreeMap::new(),
             buckets,
         };
-        for (number, class) in (first..).zip(&policy.classes) {
-            set.names.entry(class.name.clone()).or_insert(number);
+        for (index, class) in (first..).zip(&policy.classes) {
+            let id = ClassId::from_index(index);
+            set.names.entry(class.name.clone()).or_insert(id);
             let family = set.families.entry(class.family.clone()).or_default();
             match &class.bucket {
                 Some(bucket) => {
-                    family.buckets.entry(bucket.clone()).or_insert(number);
+                    family.by_bucket.entry(bucket.clone()).or_insert(id);
                 }
-                None => family.rest = family.rest.or(Some(number)),
+                None => family.rest = family.rest.or(Some(id)),
             }
             self.all.push(ClassNode::new(Some(class.clone())));
         }
@@ -192,13 +194,12 @@ impl Classes {
         self.sets.push(set);
     }
 
-    /// The class of a request of the model of `set` that has so many prompt tokens, not cached.
-    pub(crate) fn classify(&self, set: u16, key: &ClassKey, uncached: u64) -> u32 {
+    /// The class of a request with this class set, class key, and number of uncached prompt tokens.
+    pub(crate) fn classify(&self, set: u16, key: &ClassKey, uncached: u64) -> ClassId {
         let set = self.sets.get(usize::from(set)).unwrap_or(&self.sets[0]);
         set.classify(key, uncached)
     }
 
-    /// There is more than the one without a name.
     pub(crate) fn are_configured(&self) -> bool {
         self.all.iter().any(|class| class.policy.is_some())
     }
@@ -208,38 +209,33 @@ impl Classes {
         self.all.len()
     }
 
-    pub(crate) fn get(&self, class: u32) -> &ClassNode {
-        &self.all[class as usize]
+    pub(crate) fn get(&self, class: ClassId) -> &ClassNode {
+        &self.all[class.index()]
     }
 
-    pub(super) fn get_mut(&mut self, class: u32) -> &mut ClassNode {
-        &mut self.all[class as usize]
+    pub(super) fn get_mut(&mut self, class: ClassId) -> &mut ClassNode {
+        &mut self.all[class.index()]
     }
 
-    /// In the order of the ring.
-    pub(crate) fn iter(&self) -> impl Iterator<Item = (u32, &ClassNode)> {
-        (0..).zip(&self.all)
+    /// All classes, in the order of the ring.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (ClassId, &ClassNode)> {
+        let classes = self.all.iter().enumerate();
+        classes.map(|(index, class)| (ClassId::from_index(index), class))
     }
 
-    pub(super) fn by_name(&self, name: &str) -> Option<u32> {
+    /// The configured class of this name.
+    pub(super) fn configured(&self, name: &str) -> Option<ClassId> {
         let found = |set: &Set| set.names.get(name).copied();
         self.sets.iter().find_map(found)
     }
 
-    /// The first of this name; of none: the one that nobody configured.
-    pub(super) fn named(&self, name: &str) -> Option<u32> {
+    /// The first class of this name; of the empty name: the one that isn't configured.
+    pub(super) fn by_name(&self, name: &str) -> Option<ClassId> {
         let mut classes = self.iter();
-        classes
-            .find(|(_, class)| class.name() == name)
-            .map(|(number, _)| number)
+        classes.find(|(_, class)| class.name() == name).map(|(id, _)| id)
     }
 
-    /// The one of the same name as `other`.
-    pub(super) fn like(&self, other: &ClassNode) -> Option<u32> {
-        self.named(other.name())
-    }
-
-    /// Whether these are the same classes in the same ring, whatever else is said of them.
+    /// Whether `other` has the same classes in the same ring, whatever their attributes.
     pub(super) fn same_ring(&self, other: &Self) -> bool {
         self.all
             .iter()

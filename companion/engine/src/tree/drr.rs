@@ -1,40 +1,43 @@
 //! Deficit round robin by visits, exactly, in O(log n) a change and O(1) a pick.
 //!
-//! A visit begins when the cursor reaches an able child that has none open; it grants one quantum, once, whatever
-//! is left over. In it heads go while the deficit covers them; it ends at a pick where the head costs more, or
-//! when the child runs empty, which leaves no deficit. A child that is blocked inside its visit keeps both, and
-//! goes on without a new quantum when the cursor comes back. Blocked children earn nothing.
+//! A visit starts when the cursor reaches a runnable child without an open visit. It grants one quantum, once, whatever
+//! deficit is left over. During the visit heads are served while the deficit covers them. The visit ends at a pick where
+//! the head costs more, or when the child becomes empty, which clears its deficit. A child that is blocked during its
+//! visit keeps both, and continues without a new quantum when the cursor comes back. Blocked children earn nothing.
 //!
-//! Nobody walks the ring. From deficit, quantum and head follows the turn in which a child will be served if
-//! nothing changes; the least turn is the pick, and the cursor jumps there. What the others were granted on the
-//! way is worked out when one of them is next looked at: as often as the cursor has come by. So the order and the
-//! deficits are those of a ring that goes one step at a time, however small a quantum is beside a cost.
+//! The ring is never walked. Deficit, quantum and head give the turn in which a child will be served if nothing changes.
+//! The least turn is the pick, and the cursor jumps there. The grants to other children on the way are computed when one
+//! of them is next read, from how often the cursor has passed it. So order and deficits equal those of a ring that
+//! advances one child at a time, however small a quantum is beside a cost.
 //!
-//! Amounts are kept in 1/2^20, so that quanta of weights like 0.25 are what they say; whole ones are exact.
-//! Shreedhar and Varghese, "Efficient fair queueing using deficit round robin" (1995), for the idea; visits are
-//! ours, against heads that change inside and before them.
+//! Amounts are in units of 1/2^20, which represent quanta of weights such as 0.25 exactly. The idea is Shreedhar and
+//! Varghese, "Efficient fair queueing using deficit round robin" (1995). Visits are Penstock's addition, for heads that
+//! change before and during them.
 
-use crate::audit::{AuditError, holds};
+use alloc::vec::Vec;
+
+use crate::audit::{AuditError, check};
 use crate::cost::{COST_MAX, Charge};
+use crate::ids::ChildId;
+use crate::indexed_heap::IndexedHeap;
 use crate::slab::Slab;
 
-use super::agenda::Agenda;
-use super::node::{ChildId, Head, Node, Receipt, Unit};
+use super::node::{Head, Node, Receipt, Unit};
 use super::ring::{Ring, Turn};
 
 /// Binary digits after the point.
 const FRACTION: u32 = 20;
-/// More than any deficit is without refunds.
+/// Larger than any deficit without refunds.
 const DEFICIT_MAX: u64 = 1 << 62;
-/// Laps count from 0 again at this. Tests come there.
+/// At this lap, laps are counted from 0 again. Tests reach it.
 const LAPS: u64 = if cfg!(test) { 1 << 5 } else { 1 << 62 };
 
-/// What a visit grants, in the unit of the costs; not 0.
+/// The grant of a visit, in the unit of the costs; not 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Quantum(u64);
 
 impl Quantum {
-    /// Rounded to 1/2^20; at least that.
+    /// Rounded to 1/2^20, and at least that.
     pub(crate) fn new(amount: f64) -> Self {
         let scaled = libm::rint(amount * f64::from(1_u32 << FRACTION));
         Self((scaled as u64).clamp(1, COST_MAX << FRACTION))
@@ -48,49 +51,49 @@ impl Quantum {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
-    /// Nothing waits.
+    /// Not backlogged.
     Empty,
-    /// Something waits, nothing can go.
     Blocked,
-    Able,
-    /// Able until it was just served; its owner says what it is now.
+    Runnable,
+    /// Just served. The caller's next call sets another state.
     Served,
 }
 
 #[derive(Debug)]
-struct Child {
-    owner: u32,
+struct Child<O> {
+    owner: O,
     quantum: Quantum,
     deficit: u64,
     /// In a visit.
     open: bool,
     state: State,
-    /// While able: granted is all that the cursor brought before it comes by in this lap.
+    /// While runnable: the deficit includes all grants before the cursor passes the child in this lap.
     from: u64,
-    /// Which of all the times in which some child was backlogged, while it is.
+    /// Numbers the backlogged periods of all children; the present one of this child.
     period: u32,
-    /// Meaningful while able.
+    /// Valid while runnable.
     head: Head,
 }
 
+/// A deficit round robin. `O` is the level above's name for a child.
 #[derive(Debug)]
-pub(crate) struct Drr {
+pub(crate) struct Drr<O> {
     unit: Unit,
-    /// Who runs empty leaves the ring, and stands behind the cursor when it comes back.
+    /// A child that becomes empty leaves the ring, and joins it again behind the cursor.
     joining: bool,
-    children: Slab<Child>,
+    children: Slab<ChildId, Child<O>>,
     ring: Ring,
-    agenda: Agenda,
+    turns: IndexedHeap<ChildId, Turn>,
     periods: u32,
 }
 
-impl Drr {
-    /// Children keep their places, in the order in which they are added, whether anything of them waits or not.
+impl<O: Copy> Drr<O> {
+    /// Children keep their places in the ring, in the order in which they are added, backlogged or not.
     pub(crate) fn fixed(unit: Unit) -> Self {
         Self::new(unit, false)
     }
 
-    /// Children take their places when they begin to wait: all others come first.
+    /// Children join the ring when they become backlogged, behind all others.
     pub(crate) fn joining(unit: Unit) -> Self {
         Self::new(unit, true)
     }
@@ -101,13 +104,13 @@ impl Drr {
             joining,
             children: Slab::default(),
             ring: Ring::default(),
-            agenda: Agenda::default(),
+            turns: IndexedHeap::default(),
             periods: 0,
         }
     }
 
-    /// A child of which nothing waits; `owner` is its name one level up.
-    pub(crate) fn add(&mut self, owner: u32, quantum: Quantum) -> ChildId {
+    /// Adds an empty child.
+    pub(crate) fn add(&mut self, owner: O, quantum: Quantum) -> ChildId {
         let child = self.children.insert(Child {
             owner,
             quantum,
@@ -124,37 +127,37 @@ impl Drr {
         child
     }
 
-    /// Nothing of `child` waits, and no receipt of it will be settled.
+    /// Removes `child`, which is empty, and of which no receipt will be settled.
     pub(crate) fn forget(&mut self, child: ChildId) {
-        let gone = self.children.remove(child);
+        let removed = self.children.remove(child);
         debug_assert_eq!(
-            gone.state,
+            removed.state,
             State::Empty,
-            "invariant: who is forgotten has nothing waiting"
+            "invariant: only an empty child is forgotten"
         );
         if !self.joining {
             self.ring.leave(child);
         }
     }
 
-    pub(crate) fn owner(&self, child: ChildId) -> u32 {
+    pub(crate) fn owner(&self, child: ChildId) -> O {
         self.children[child].owner
     }
 
-    /// From its next visit on.
+    /// Changes the quantum, from the next visit on.
     pub(crate) fn set_quantum(&mut self, child: ChildId, quantum: Quantum) {
         self.catch_up(child);
         self.children[child].quantum = quantum;
         self.reschedule(child);
     }
 
-    /// In whole units, rounded down.
+    /// The deficit in whole units, rounded down.
     pub(crate) fn deficit(&self, child: ChildId) -> u64 {
-        let (deficit, _, _) = self.now(child);
+        let (deficit, _, _) = self.progress(child);
         deficit >> FRACTION
     }
 
-    /// What goes next.
+    /// The head that is dispatched next.
     pub(crate) fn next_head(&self) -> Option<Head> {
         self.pick().map(|child| self.children[child].head)
     }
@@ -163,15 +166,15 @@ impl Drr {
         cost.clamp(1, COST_MAX) << FRACTION
     }
 
-    /// Deficit, whether its visit is open, and the lap in which the cursor next comes by, as of now.
-    fn now(&self, child: ChildId) -> (u64, bool, u64) {
+    /// The present deficit, whether the visit is open, and the lap in which the cursor next passes.
+    fn progress(&self, child: ChildId) -> (u64, bool, u64) {
         let node = &self.children[child];
-        if node.state != State::Able {
+        if node.state != State::Runnable {
             return (node.deficit, node.open, node.from);
         }
         let next = self.ring.next_lap(child);
-        // The cursor came by without serving it: the first time an open visit ended, every other time began one
-        // that wasn't enough and ended too.
+        // The cursor passed without serving the child. The first pass ended an open visit; every other one started a
+        // visit that didn't suffice, and ended it.
         let passes = next - node.from;
         if passes == 0 {
             return (node.deficit, node.open, node.from);
@@ -181,14 +184,14 @@ impl Drr {
     }
 
     fn catch_up(&mut self, child: ChildId) {
-        let (deficit, open, from) = self.now(child);
+        let (deficit, open, from) = self.progress(child);
         let node = &mut self.children[child];
         node.deficit = deficit;
         node.open = open;
         node.from = from;
     }
 
-    /// When `child`, which is able and caught up, will be served if nothing changes.
+    /// When `child`, which is runnable and caught up, will be served if nothing changes.
     fn turn(&self, child: ChildId) -> Turn {
         let node = &self.children[child];
         let missing = Self::scaled(self.unit.of(&node.head)).saturating_sub(node.deficit);
@@ -205,76 +208,78 @@ impl Drr {
     }
 
     fn reschedule(&mut self, child: ChildId) {
-        if self.children[child].state == State::Able {
-            self.agenda.set(child, self.turn(child));
+        if self.children[child].state == State::Runnable {
+            self.turns.set(child, self.turn(child));
         }
     }
 
-    /// `child` begins to wait.
-    fn begin(&mut self, child: ChildId) {
+    /// `child` becomes backlogged.
+    fn begin_period(&mut self, child: ChildId) {
         self.periods = self.periods.wrapping_add(1);
         self.children[child].period = self.periods;
         if self.joining && self.ring.join(child) {
             let ring = &self.ring;
-            self.agenda.map(|child, turn| Turn {
+            self.turns.map_keys(|child, turn| Turn {
                 label: ring.label(child),
                 ..turn
             });
         }
     }
 
-    /// Counts laps from 0, long before they run out.
+    /// Counts laps from 0, long before they overflow.
     fn rebase(&mut self) {
         let base = self.ring.lap();
-        let able = |(child, node): (u32, &Child)| (node.state == State::Able).then_some(child);
-        let able: alloc::vec::Vec<u32> = self.children.iter().filter_map(able).collect();
-        for child in able {
+        let runnable: Vec<ChildId> = self.turns.ids().collect();
+        for child in runnable {
             self.catch_up(child);
             self.children[child].from -= base;
         }
         self.ring.rebase();
-        self.agenda.map(|_, turn| Turn {
+        self.turns.map_keys(|_, turn| Turn {
             lap: turn.lap - base,
             ..turn
         });
     }
 
-    /// Every invariant, the slow way.
+    /// Checks every invariant, in time proportional to the children.
     pub(crate) fn audit(&self) -> Result<(), AuditError> {
         self.ring.audit()?;
-        self.agenda.audit()?;
-        let mut able = 0;
+        self.turns.audit()?;
+        let mut runnable = 0;
         for (child, node) in self.children.iter() {
-            holds(
-                "the cost of a request that was served is accounted for",
+            check(
+                "a served child was enqueued, blocked or removed",
                 node.state != State::Served,
             )?;
-            holds(
-                "who has nothing waiting has no deficit and no visit",
+            check(
+                "an empty child has neither a deficit nor a visit",
                 node.state != State::Empty || (node.deficit == 0 && !node.open),
             )?;
-            if node.state != State::Able {
+            if node.state != State::Runnable {
                 continue;
             }
-            able += 1;
-            let turn = self.agenda.turn(child);
-            holds(
+            runnable += 1;
+            let turn = self.turns.key(child);
+            check(
                 "a turn follows from deficit, quantum and head",
                 turn == Some(self.turn(child)),
             )?;
-            holds(
+            check(
                 "the cursor has passed no turn",
                 turn.is_some_and(|turn| turn.lap >= self.ring.next_lap(child)),
             )?;
         }
-        holds("who can go has a turn, and only they", able == self.agenda.len())
+        check(
+            "exactly the runnable children have a turn",
+            runnable == self.turns.len(),
+        )
     }
 }
 
-impl Node for Drr {
+impl<O: Copy> Node for Drr<O> {
     fn enqueue(&mut self, child: ChildId, head: &Head) {
         match self.children[child].state {
-            State::Able => {
+            State::Runnable => {
                 let node = &mut self.children[child];
                 let same = self.unit.of(&node.head) == self.unit.of(head);
                 node.head = *head;
@@ -286,26 +291,26 @@ impl Node for Drr {
             State::Served => {}
             state @ (State::Blocked | State::Empty) => {
                 if state == State::Empty {
-                    self.begin(child);
+                    self.begin_period(child);
                 }
                 self.children[child].from = self.ring.next_lap(child);
             }
         }
         let node = &mut self.children[child];
-        node.state = State::Able;
+        node.state = State::Runnable;
         node.head = *head;
-        self.agenda.set(child, self.turn(child));
+        self.turns.set(child, self.turn(child));
     }
 
     fn block(&mut self, child: ChildId) {
         match self.children[child].state {
             State::Blocked => return,
-            State::Empty => self.begin(child),
-            State::Able => self.catch_up(child),
+            State::Empty => self.begin_period(child),
+            State::Runnable => self.catch_up(child),
             State::Served => {}
         }
         self.children[child].state = State::Blocked;
-        self.agenda.remove(child);
+        self.turns.remove(child);
     }
 
     fn remove(&mut self, child: ChildId) {
@@ -316,27 +321,31 @@ impl Node for Drr {
         node.state = State::Empty;
         node.deficit = 0;
         node.open = false;
-        self.agenda.remove(child);
+        self.turns.remove(child);
         if self.joining {
             self.ring.leave(child);
-        } else if self.ring.is_on(child) {
+        } else if self.ring.is_at(child) {
             self.ring.advance();
         }
     }
 
     fn pick(&self) -> Option<ChildId> {
-        self.agenda.least().map(|(child, _)| child)
+        self.turns.least().map(|(child, _)| child)
     }
 
     fn serve(&mut self, child: ChildId, _charge: &Charge) -> Receipt {
-        let (picked, turn) = self.agenda.least().expect("invariant: who is served was picked");
-        debug_assert_eq!(picked, child, "invariant: who is served was picked");
+        let (picked, turn) = self
+            .turns
+            .least()
+            .expect("invariant: the served child was picked");
+        debug_assert_eq!(picked, child, "invariant: the served child was picked");
         if turn.lap >= LAPS {
             self.rebase();
         }
-        let lap = self.agenda.least().map_or(0, |(_, turn)| turn.lap);
+        let lap = self.turns.least().map_or(0, |(_, turn)| turn.lap);
         let node = &mut self.children[child];
-        // If it wasn't in a visit, the cursor's coming began one; if it was and had to earn, the first ended it.
+        // Without an open visit the cursor's arrival started one. An open visit whose deficit didn't suffice was ended
+        // by the first pass.
         let grants = (lap - node.from) + u64::from(!node.open);
         let cost = Self::scaled(self.unit.of(&node.head));
         node.deficit = node.deficit + grants * node.quantum.0 - cost;
@@ -363,8 +372,8 @@ impl Node for Drr {
 
     fn settle(&mut self, child: ChildId, _charge: &Charge, receipt: Receipt, real: Option<u64>) {
         let node = &self.children[child];
-        let same = node.state != State::Empty && node.period == receipt.period;
-        if real.is_some() || !same {
+        let same_period = node.state != State::Empty && node.period == receipt.period;
+        if real.is_some() || !same_period {
             return;
         }
         self.catch_up(child);

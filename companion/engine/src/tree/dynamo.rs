@@ -1,36 +1,39 @@
-//! Classes as the released dynamo-kv-router 1.6.1 orders them, for those who come from there.
+//! Classes in the order of the released dynamo-kv-router 1.6.1, for pools that migrate from it.
 //!
-//! One class may go on with credit that it has left over. Otherwise, from the cursor on, every able class that
-//! can't afford its head with what it has is granted one quantum, until one can; if none could, all of them are
-//! granted as many whole rounds as the one that needs fewest, and the first from the cursor on that can afford
-//! its head goes. The cursor then stands behind it. Not fair by more than that: credit left over is never taken
-//! back while anything of a class waits, who is granted one depends on where the cursor was, and nothing is refunded.
-//! What goes past the queue isn't counted, and a pick that finds nobody able ends the going on.
+//! A class with credit left over from its last dispatch may continue. Otherwise, from the cursor on, every runnable class
+//! that can't afford its head is granted one quantum, until one class can. If none could, all of them are granted as many
+//! whole rounds as the class that needs the fewest, and the first class from the cursor on that can afford its head is
+//! served. The cursor then stands behind it.
 //!
-//! A pick is a search in a bit set, unless nobody can go within one quantum: then all able classes are looked at.
+//! This is no fairer than that: leftover credit is never taken back while a request of the class waits, the position of
+//! the cursor decides which classes are granted a quantum, and nothing is refunded. Requests that bypass the queue aren't
+//! counted. A pick that finds no runnable class ends the continuation.
+//!
+//! A pick is a search in a bit set. If no class can be served within one quantum, it visits all runnable classes.
 
 use alloc::vec::Vec;
 
-use crate::audit::{AuditError, holds};
+use crate::audit::{AuditError, check};
 use crate::cost::Charge;
+use crate::ids::{ChildId, Id};
 
-use super::node::{ChildId, Head, Node, Receipt, Unit};
+use super::node::{Head, Node, Receipt, Unit};
 
 #[derive(Debug)]
 struct Class {
     quantum: u64,
     deficit: u64,
-    /// Of its head.
+    /// The cost of its head.
     cost: u64,
 }
 
 impl Class {
-    /// Credit that is missing for its head.
+    /// Credit missing for its head.
     const fn missing(&self) -> u64 {
         self.cost.saturating_sub(self.deficit)
     }
 
-    /// Quanta that are missing for its head.
+    /// Quanta missing for its head.
     const fn rounds(&self) -> u64 {
         self.missing().div_ceil(self.quantum)
     }
@@ -40,7 +43,7 @@ impl Class {
     }
 }
 
-/// Classes by number.
+/// A set of classes, by their positions.
 #[derive(Debug, Default)]
 struct Set {
     words: Vec<u64>,
@@ -51,40 +54,41 @@ impl Set {
         self.words.resize(length.div_ceil(64), 0);
     }
 
-    fn assign(&mut self, child: ChildId, is_in: bool) {
-        let word = &mut self.words[child as usize / 64];
-        let bit = 1 << (child % 64);
-        if is_in {
+    fn assign(&mut self, class: usize, contained: bool) {
+        let word = &mut self.words[class / 64];
+        let bit = 1 << (class % 64);
+        if contained {
             *word |= bit;
         } else {
             *word &= !bit;
         }
     }
 
-    fn contains(&self, child: ChildId) -> bool {
-        self.words[child as usize / 64] >> (child % 64) & 1 == 1
+    fn contains(&self, class: usize) -> bool {
+        self.words[class / 64] >> (class % 64) & 1 == 1
     }
 
-    /// All from `from` on that come before `end`.
-    fn between(&self, from: ChildId, end: ChildId) -> impl Iterator<Item = ChildId> {
-        let words = (0..).zip(&self.words).skip(from as usize / 64);
+    /// The members from `from` on and before `end`.
+    fn between(&self, from: usize, end: usize) -> impl Iterator<Item = usize> {
+        let words = (0..).zip(&self.words).skip(from / 64);
         words
-            .flat_map(move |(at, &word)| {
-                let before = if at == from / 64 {
+            .flat_map(move |(index, &word)| {
+                let before = if index == from / 64 {
                     (1 << (from % 64)) - 1
                 } else {
                     0
                 };
                 let rest = |&word: &u64| Some(word & (word - 1)).filter(|&word| word != 0);
                 let first = Some(word & !before).filter(|&word| word != 0);
-                core::iter::successors(first, rest).map(move |word| at * 64 + word.trailing_zeros())
+                core::iter::successors(first, rest)
+                    .map(move |word| index * 64 + word.trailing_zeros() as usize)
             })
-            .take_while(move |&child| child < end)
+            .take_while(move |&class| class < end)
     }
 
-    /// All, from `from` to the last and then from the first to `from`.
-    fn around(&self, from: ChildId) -> impl Iterator<Item = ChildId> {
-        self.between(from, ChildId::MAX).chain(self.between(0, from))
+    /// The members from `from` to the last, then from the first to `from`.
+    fn around(&self, from: usize) -> impl Iterator<Item = usize> {
+        self.between(from, usize::MAX).chain(self.between(0, from))
     }
 }
 
@@ -92,101 +96,98 @@ impl Set {
 pub(crate) struct Dynamo {
     unit: Unit,
     classes: Vec<Class>,
-    /// The place behind the class that went last.
-    cursor: ChildId,
-    /// It went last, and has credit left over.
-    carry: Option<ChildId>,
-    able: Set,
-    /// Able, and one quantum is enough for the head.
+    /// The position after the class that was served last.
+    cursor: usize,
+    /// The class that was served last, if it has credit left over.
+    carry: Option<usize>,
+    runnable: Set,
+    /// Runnable, and missing at most one quantum.
     near: Set,
 }
 
 impl Dynamo {
-    /// Children keep their places, in the order in which they are added.
+    /// Children keep the order in which they are added.
     pub(crate) fn new(unit: Unit) -> Self {
         Self {
             unit,
             classes: Vec::new(),
             cursor: 0,
             carry: None,
-            able: Set::default(),
+            runnable: Set::default(),
             near: Set::default(),
         }
     }
 
-    /// A quantum is at least 1.
+    /// Adds a class; its quantum is at least 1.
     pub(crate) fn add(&mut self, quantum: u64) -> ChildId {
-        let child = self.classes.len() as ChildId;
+        let child = ChildId::from_index(self.classes.len());
         self.classes.push(Class {
             quantum: quantum.max(1),
             deficit: 0,
             cost: 0,
         });
-        self.able.grow(self.classes.len());
+        self.runnable.grow(self.classes.len());
         self.near.grow(self.classes.len());
         child
     }
 
-    /// From its next grant on.
+    /// Changes the quantum, from the next grant on.
     pub(crate) fn set_quantum(&mut self, child: ChildId, quantum: u64) {
-        self.classes[child as usize].quantum = quantum.max(1);
-        self.look_at(child);
+        self.classes[child.index()].quantum = quantum.max(1);
+        self.update_near(child.index());
     }
 
     pub(crate) fn deficit(&self, child: ChildId) -> u64 {
-        self.classes[child as usize].deficit
+        self.classes[child.index()].deficit
     }
 
-    fn carried(&self) -> Option<ChildId> {
+    fn carried(&self) -> Option<usize> {
         self.carry
-            .filter(|&child| self.able.contains(child) && self.classes[child as usize].missing() == 0)
+            .filter(|&class| self.runnable.contains(class) && self.classes[class].missing() == 0)
     }
 
-    /// The first from the cursor on that needs the fewest quanta beyond one, and how many it needs.
-    fn nearest(&self) -> Option<(ChildId, u64)> {
+    /// The first class from the cursor on that needs the fewest quanta beyond one, and how many it needs.
+    fn nearest(&self) -> Option<(usize, u64)> {
         if let Some(near) = self.near.around(self.cursor).next() {
             return Some((near, 1));
         }
-        let mut least = None;
-        // What is less than this is better; a division only where something is, which is rare.
-        let mut rounds = u64::MAX;
-        for child in self.able.around(self.cursor) {
-            let class = &self.classes[child as usize];
-            if class.missing() <= class.quantum.saturating_mul(rounds - 1) {
-                rounds = class.rounds();
-                least = Some((child, rounds));
+        let mut nearest = None;
+        let mut fewest = u64::MAX;
+        for position in self.runnable.around(self.cursor) {
+            let class = &self.classes[position];
+            // Fewer rounds suffice. Divides only then, which is rare.
+            if class.missing() <= class.quantum.saturating_mul(fewest - 1) {
+                fewest = class.rounds();
+                nearest = Some((position, fewest));
             }
         }
-        least
+        nearest
     }
 
-    fn is_near(&self, child: ChildId) -> bool {
-        let class = &self.classes[child as usize];
-        self.able.contains(child) && class.missing() <= class.quantum
+    fn update_near(&mut self, position: usize) {
+        let class = &self.classes[position];
+        let near = self.runnable.contains(position) && class.missing() <= class.quantum;
+        self.near.assign(position, near);
     }
 
-    fn look_at(&mut self, child: ChildId) {
-        self.near.assign(child, self.is_near(child));
-    }
-
-    /// To all that are able, from one place on and before another.
-    fn grant(&mut self, from: ChildId, end: ChildId, rounds: u64) {
-        for child in self.able.between(from, end) {
-            let class = &mut self.classes[child as usize];
+    /// Grants `rounds` quanta to every runnable class from `from` on and before `end`.
+    fn grant(&mut self, from: usize, end: usize, rounds: u64) {
+        for position in self.runnable.between(from, end) {
+            let class = &mut self.classes[position];
             class.grant(rounds);
             if class.missing() <= class.quantum {
-                self.near.assign(child, true);
+                self.near.assign(position, true);
             }
         }
     }
 
-    /// Every invariant, the slow way.
+    /// Checks every invariant, in time proportional to the classes.
     pub(crate) fn audit(&self) -> Result<(), AuditError> {
-        for (child, class) in (0..).zip(&self.classes) {
-            let near = self.able.contains(child) && class.rounds() <= 1;
-            holds(
-                "who can go with one quantum is known",
-                self.near.contains(child) == near,
+        for (position, class) in self.classes.iter().enumerate() {
+            let near = self.runnable.contains(position) && class.rounds() <= 1;
+            check(
+                "the near set holds the runnable classes that miss at most one quantum",
+                self.near.contains(position) == near,
             )?;
         }
         Ok(())
@@ -195,51 +196,57 @@ impl Dynamo {
 
 impl Node for Dynamo {
     fn enqueue(&mut self, child: ChildId, head: &Head) {
-        self.classes[child as usize].cost = self.unit.of(head);
-        self.able.assign(child, true);
-        self.look_at(child);
+        let position = child.index();
+        self.classes[position].cost = self.unit.of(head);
+        self.runnable.assign(position, true);
+        self.update_near(position);
     }
 
     fn block(&mut self, child: ChildId) {
-        self.able.assign(child, false);
-        self.near.assign(child, false);
+        self.runnable.assign(child.index(), false);
+        self.near.assign(child.index(), false);
     }
 
     fn remove(&mut self, child: ChildId) {
         self.block(child);
-        self.classes[child as usize].deficit = 0;
+        self.classes[child.index()].deficit = 0;
     }
 
     fn pick(&self) -> Option<ChildId> {
-        self.carried().or_else(|| Some(self.nearest()?.0))
+        let position = self.carried().or_else(|| Some(self.nearest()?.0))?;
+        Some(ChildId::from_index(position))
     }
 
-    fn miss(&mut self) {
+    fn pick_missed(&mut self) {
         self.carry = None;
     }
 
     fn serve(&mut self, child: ChildId, _charge: &Charge) -> Receipt {
-        if self.carried() != Some(child) {
-            let (_, rounds) = self.nearest().expect("invariant: who is served was picked");
+        let position = child.index();
+        if self.carried() != Some(position) {
+            let (_, rounds) = self.nearest().expect("invariant: the served class was picked");
             if rounds > 1 {
-                self.grant(0, ChildId::MAX, rounds);
+                self.grant(0, usize::MAX, rounds);
             } else {
-                // Those that were passed over on the way.
-                if child < self.cursor {
-                    self.grant(self.cursor, ChildId::MAX, 1);
-                    self.grant(0, child, 1);
+                // The classes that the cursor passes on the way.
+                if position < self.cursor {
+                    self.grant(self.cursor, usize::MAX, 1);
+                    self.grant(0, position, 1);
                 } else {
-                    self.grant(self.cursor, child, 1);
+                    self.grant(self.cursor, position, 1);
                 }
-                let class = &mut self.classes[child as usize];
+                let class = &mut self.classes[position];
                 class.grant(class.rounds());
             }
         }
-        self.cursor = (child + 1) % self.classes.len() as ChildId;
-        let class = &mut self.classes[child as usize];
-        debug_assert!(class.cost <= class.deficit, "invariant: who is served was picked");
+        self.cursor = (position + 1) % self.classes.len();
+        let class = &mut self.classes[position];
+        debug_assert!(
+            class.cost <= class.deficit,
+            "invariant: the served class was picked"
+        );
         class.deficit = class.deficit.saturating_sub(class.cost);
-        self.carry = (class.deficit > 0).then_some(child);
+        self.carry = (class.deficit > 0).then_some(position);
         Receipt::default()
     }
 
@@ -267,41 +274,46 @@ mod tests {
             class_cost: cost,
             weight: 1.0,
             unit: crate::policy::CostUnit::Tokens,
-            model: 0,
+            model: crate::ids::ModelId::FIRST,
         }
     }
 
     #[test]
-    fn a_pick_that_finds_nobody_ends_the_going_on() {
-        let first_two = |miss: bool| {
+    fn a_missed_pick_ends_the_continuation() {
+        let after_first = |missed: bool| {
             let mut node = Dynamo::new(Unit::Class);
             for _ in 0..2 {
                 let child = node.add(10);
                 node.enqueue(child, &head(5));
             }
-            node.serve(0, &charge(5));
-            node.enqueue(0, &head(5));
-            if miss {
-                node.miss();
+            let first = ChildId::from_index(0);
+            node.serve(first, &charge(5));
+            node.enqueue(first, &head(5));
+            if missed {
+                node.pick_missed();
             }
             node.audit().expect("audit");
-            [node.deficit(0), u64::from(node.pick().expect("both are able"))]
+            (node.deficit(first), node.pick().map(ChildId::index))
         };
-        assert_eq!(first_two(false), [5, 0], "credit is left over");
-        assert_eq!(first_two(true), [5, 1], "and stays, but isn't used at once");
+        assert_eq!(after_first(false), (5, Some(0)), "credit is left over");
+        assert_eq!(
+            after_first(true),
+            (5, Some(1)),
+            "the credit stays, unused for now"
+        );
     }
 
     #[test]
-    fn sets_of_any_size_are_walked_once_around() {
-        for length in [1_u32, 63, 64, 65, 1_024] {
+    fn sets_of_any_size_are_visited_once_around() {
+        for length in [1_usize, 63, 64, 65, 1_024] {
             let mut set = Set::default();
-            set.grow(length as usize);
+            set.grow(length);
             for child in (0..length).filter(|child| child % 3 == 0) {
                 set.assign(child, true);
             }
             for from in 0..length {
-                let found: Vec<u32> = set.around(from).collect();
-                let expected: Vec<u32> = (from..length)
+                let found: Vec<usize> = set.around(from).collect();
+                let expected: Vec<usize> = (from..length)
                     .chain(0..from)
                     .filter(|child| child % 3 == 0)
                     .collect();
@@ -311,7 +323,7 @@ mod tests {
     }
 
     #[test]
-    fn what_goes_past_the_queue_is_not_counted() {
+    fn requests_that_bypass_the_queue_are_not_counted() {
         let mut node = Dynamo::new(Unit::Class);
         let child = node.add(1);
         node.set_quantum(child, 10);

@@ -1,40 +1,33 @@
-//! Where requests may go, as far as it differs: one lane per distinct threshold, set of eligible endpoints, and set
-//! of those where their flow runs as much as it may.
+//! Eligibility sets: the endpoints that requests may go to. Requests share a set if they have the same class threshold,
+//! the same eligible endpoints, and the same endpoints at which their flow is at its limit.
 //!
-//! A lane is open while one of its endpoints has room and is below the threshold. Requests that may go anywhere
-//! share [`LaneId::ANY`], which never closes here: with no room at all nothing is picked. An endpoint that changes
-//! costs one look per lane that names it, however many requests wait in these; and what stands in a lane is told
-//! only when the lane opens or closes.
+//! A set is open while one of its endpoints has room and is below the threshold. Requests that may go anywhere share
+//! [`EligibilityId::ANY`], which never closes here: without any room the gate is closed. A changed endpoint costs one
+//! check for each set that contains it, however many requests wait under that set. Flows are updated only when a set
+//! opens or closes.
 
 use alloc::boxed::Box;
 use alloc::collections::BTreeSet;
 use alloc::vec::Vec;
+use core::ops::Bound;
 
 use hashbrown::HashMap;
 
 use crate::endpoint::Endpoint;
 use crate::endpoints::Endpoints;
+use crate::ids::{EligibilityId, FlowId, Id, LeafId};
 use crate::input::EndpointId;
 use crate::load::Threshold;
 use crate::slab::Slab;
 
-/// A lane's number; given again when nothing holds it.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct LaneId(pub(super) u32);
-
-impl LaneId {
-    /// All endpoints of the pool.
-    pub(crate) const ANY: Self = Self(0);
-}
-
-/// A class's threshold, as a lane is known by it.
+/// A class threshold as a hash key: the fraction by its bits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-struct Bits {
+struct ThresholdBits {
     tokens: Option<u64>,
     fraction: Option<u64>,
 }
 
-impl Bits {
+impl ThresholdBits {
     fn of(threshold: Threshold) -> Self {
         Self {
             tokens: threshold.tokens,
@@ -50,10 +43,10 @@ impl Bits {
     }
 }
 
-/// Which endpoints a lane is of.
+/// The definition of a set.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub(super) struct Key {
-    threshold: Bits,
+    threshold: ThresholdBits,
     /// Sorted, each once; `None`: all of the pool.
     pub(super) eligible: Option<Box<[EndpointId]>>,
     /// Sorted, each once.
@@ -61,23 +54,23 @@ pub(super) struct Key {
 }
 
 impl Key {
-    fn names(&self, id: EndpointId) -> bool {
+    fn contains(&self, id: EndpointId) -> bool {
         let eligible = self.eligible.as_ref();
         eligible.is_none_or(|eligible| eligible.binary_search(&id).is_ok())
             && self.excluded.binary_search(&id).is_err()
     }
 
-    fn takes(&self, endpoint: &Endpoint) -> bool {
-        endpoint.has_room() && self.names(endpoint.id) && endpoint.is_below(self.threshold.threshold())
+    fn allows(&self, endpoint: &Endpoint) -> bool {
+        endpoint.has_room() && self.contains(endpoint.id) && endpoint.is_below(self.threshold.threshold())
     }
 
-    /// Those of its endpoints that take one now.
+    /// The endpoints that take a request of this set now.
     pub(super) fn able(&self, endpoints: &Endpoints) -> BTreeSet<EndpointId> {
-        let able = |endpoint: &&Endpoint| self.takes(endpoint);
+        let able = |endpoint: &&Endpoint| self.allows(endpoint);
         match &self.eligible {
             Some(eligible) => {
-                let named = eligible.iter().filter_map(|&id| endpoints.get(id));
-                named.filter(able).map(|endpoint| endpoint.id).collect()
+                let eligible = eligible.iter().filter_map(|&id| endpoints.get(id));
+                eligible.filter(able).map(|endpoint| endpoint.id).collect()
             }
             None => endpoints
                 .iter()
@@ -88,35 +81,53 @@ impl Key {
     }
 }
 
-#[derive(Debug)]
-pub(super) struct Lane {
+#[derive(Debug, Default)]
+pub(super) struct EligibilitySet {
     pub(super) key: Key,
     pub(super) able: BTreeSet<EndpointId>,
     pub(super) holders: usize,
-    /// Flows whose next request stands in it, by leaf and flow.
-    pub(super) standing: BTreeSet<(u32, u32)>,
+    /// The flows whose heads wait under this set, by leaf.
+    pub(super) heads: BTreeSet<(LeafId, FlowId)>,
 }
 
-#[derive(Debug, Default)]
-pub(super) struct Lanes {
-    /// Lane n is at n-1.
-    lanes: Slab<Lane>,
-    by_key: HashMap<Key, LaneId>,
-    by_endpoint: HashMap<EndpointId, Vec<LaneId>>,
-    /// Those that name all.
-    of_all: Vec<LaneId>,
+#[derive(Debug)]
+pub(super) struct EligibilitySets {
+    /// The first is [`EligibilityId::ANY`], whose entry stays empty.
+    sets: Slab<EligibilityId, EligibilitySet>,
+    by_key: HashMap<Key, EligibilityId>,
+    by_endpoint: HashMap<EndpointId, Vec<EligibilityId>>,
+    /// The sets of all endpoints under some threshold or exclusion.
+    of_all: Vec<EligibilityId>,
 }
 
-impl Lanes {
-    /// The lane of exactly these; `eligible` is in any order.
+impl Default for EligibilitySets {
+    fn default() -> Self {
+        let mut sets = Slab::default();
+        let any = sets.insert(EligibilitySet::default());
+        debug_assert_eq!(
+            any,
+            EligibilityId::ANY,
+            "invariant: the first set is that of all endpoints"
+        );
+        Self {
+            sets,
+            by_key: HashMap::new(),
+            by_endpoint: HashMap::new(),
+            of_all: Vec::new(),
+        }
+    }
+}
+
+impl EligibilitySets {
+    /// Holds the set of exactly these, created if necessary; `eligible` is in any order.
     pub(super) fn hold(
         &mut self,
         threshold: Threshold,
         eligible: Option<Box<[EndpointId]>>,
         endpoints: &Endpoints,
-    ) -> LaneId {
+    ) -> EligibilityId {
         if threshold.is_none() && eligible.is_none() {
-            return LaneId::ANY;
+            return EligibilityId::ANY;
         }
         let eligible = eligible.map(|eligible| {
             if eligible.is_sorted_by(|a, b| a < b) {
@@ -128,163 +139,176 @@ impl Lanes {
             sorted.into_boxed_slice()
         });
         let key = Key {
-            threshold: Bits::of(threshold),
+            threshold: ThresholdBits::of(threshold),
             eligible,
             excluded: Box::default(),
         };
         self.hold_key(key, endpoints)
     }
 
-    /// The lane of those of `lane` without `excluded`, which is sorted and not empty.
-    pub(super) fn without(&mut self, lane: LaneId, excluded: &[EndpointId], endpoints: &Endpoints) -> LaneId {
-        let base = self.get(lane).map(|lane| lane.key.clone()).unwrap_or_default();
+    /// Holds the set `id` without `excluded`, which is sorted and not empty.
+    pub(super) fn hold_without(
+        &mut self,
+        id: EligibilityId,
+        excluded: &[EndpointId],
+        endpoints: &Endpoints,
+    ) -> EligibilityId {
         let key = Key {
             excluded: excluded.into(),
-            ..base
+            ..self.sets[id].key.clone()
         };
         self.hold_key(key, endpoints)
     }
 
-    /// The lane of the same endpoints under another threshold. `lane` is still held.
-    pub(super) fn under(&mut self, lane: LaneId, threshold: Threshold, endpoints: &Endpoints) -> LaneId {
-        let eligible = self.get(lane).and_then(|lane| lane.key.eligible.clone());
+    /// Holds the set of the same endpoints as `id` under another threshold. `id` stays held.
+    pub(super) fn hold_under(
+        &mut self,
+        id: EligibilityId,
+        threshold: Threshold,
+        endpoints: &Endpoints,
+    ) -> EligibilityId {
+        let eligible = self.sets[id].key.eligible.clone();
         self.hold(threshold, eligible, endpoints)
     }
 
-    fn hold_key(&mut self, key: Key, endpoints: &Endpoints) -> LaneId {
-        if let Some(&lane) = self.by_key.get(&key) {
-            self.lanes[lane.0 - 1].holders += 1;
-            return lane;
+    fn hold_key(&mut self, key: Key, endpoints: &Endpoints) -> EligibilityId {
+        if let Some(&id) = self.by_key.get(&key) {
+            self.sets[id].holders += 1;
+            return id;
         }
-        let lane = LaneId(
-            self.lanes.insert(Lane {
-                able: key.able(endpoints),
-                key: key.clone(),
-                holders: 1,
-                standing: BTreeSet::new(),
-            }) + 1,
-        );
+        let id = self.sets.insert(EligibilitySet {
+            able: key.able(endpoints),
+            key: key.clone(),
+            holders: 1,
+            heads: BTreeSet::new(),
+        });
         match &key.eligible {
             Some(eligible) => {
-                for &id in eligible {
-                    self.by_endpoint.entry(id).or_default().push(lane);
+                for &endpoint in eligible {
+                    self.by_endpoint.entry(endpoint).or_default().push(id);
                 }
             }
-            None => self.of_all.push(lane),
+            None => self.of_all.push(id),
         }
-        self.by_key.insert(key, lane);
-        lane
+        self.by_key.insert(key, id);
+        id
     }
 
-    pub(super) fn release(&mut self, lane: LaneId) {
-        if lane == LaneId::ANY {
+    /// Ends one hold. A set without holders is removed.
+    pub(super) fn release(&mut self, id: EligibilityId) {
+        if id == EligibilityId::ANY {
             return;
         }
-        self.lanes[lane.0 - 1].holders -= 1;
-        if self.lanes[lane.0 - 1].holders > 0 {
+        self.sets[id].holders -= 1;
+        if self.sets[id].holders > 0 {
             return;
         }
-        let gone = self.lanes.remove(lane.0 - 1);
-        self.by_key.remove(&gone.key);
-        let Some(eligible) = &gone.key.eligible else {
-            self.of_all.retain(|&other| other != lane);
+        let removed = self.sets.remove(id);
+        self.by_key.remove(&removed.key);
+        let Some(eligible) = &removed.key.eligible else {
+            self.of_all.retain(|&other| other != id);
             return;
         };
-        for id in eligible {
-            let lanes = self
+        for endpoint in eligible {
+            let sets = self
                 .by_endpoint
-                .get_mut(id)
-                .expect("invariant: every lane is under its endpoints");
-            lanes.retain(|&other| other != lane);
-            if lanes.is_empty() {
-                self.by_endpoint.remove(id);
+                .get_mut(endpoint)
+                .expect("invariant: every set is listed under its endpoints");
+            sets.retain(|&other| other != id);
+            if sets.is_empty() {
+                self.by_endpoint.remove(endpoint);
             }
         }
     }
 
-    fn get(&self, lane: LaneId) -> Option<&Lane> {
-        (lane != LaneId::ANY).then(|| &self.lanes[lane.0 - 1])
+    fn restricted(&self, id: EligibilityId) -> Option<&EligibilitySet> {
+        (id != EligibilityId::ANY).then(|| &self.sets[id])
     }
 
-    /// The endpoints that the requests of `lane` may go to; `None`: all.
-    pub(super) fn eligible(&self, lane: LaneId) -> Option<&[EndpointId]> {
-        self.get(lane)?.key.eligible.as_deref()
+    /// The endpoints of the set before exclusions; `None`: all.
+    pub(super) fn eligible(&self, id: EligibilityId) -> Option<&[EndpointId]> {
+        self.restricted(id)?.key.eligible.as_deref()
     }
 
-    /// Those of its endpoints that take one now; `None`: all that have room.
-    pub(super) fn able(&self, lane: LaneId) -> Option<Vec<EndpointId>> {
-        Some(self.get(lane)?.able.iter().copied().collect())
+    /// The endpoints that take a request of the set now; `None`: all with room.
+    pub(super) fn able(&self, id: EligibilityId) -> Option<Vec<EndpointId>> {
+        Some(self.restricted(id)?.able.iter().copied().collect())
     }
 
-    pub(super) fn is_open(&self, lane: LaneId) -> bool {
-        self.get(lane).is_none_or(|lane| !lane.able.is_empty())
+    pub(super) fn is_open(&self, id: EligibilityId) -> bool {
+        self.restricted(id).is_none_or(|set| !set.able.is_empty())
     }
 
-    /// Whether `endpoint` takes one of `lane` now.
-    pub(super) fn takes(&self, lane: LaneId, endpoint: &Endpoint) -> bool {
-        self.get(lane)
-            .map_or_else(|| endpoint.has_room(), |lane| lane.key.takes(endpoint))
+    /// Whether `endpoint` takes a request of the set now.
+    pub(super) fn allows(&self, id: EligibilityId, endpoint: &Endpoint) -> bool {
+        self.restricted(id)
+            .map_or_else(|| endpoint.has_room(), |set| set.key.allows(endpoint))
     }
 
-    /// The next request of `flow` stands in `lane` from now on.
-    pub(super) fn stand(&mut self, lane: LaneId, leaf: u32, flow: u32) {
-        if lane != LaneId::ANY {
-            self.lanes[lane.0 - 1].standing.insert((leaf, flow));
+    /// The head of `flow` waits under this set.
+    pub(super) fn add_head(&mut self, id: EligibilityId, leaf: LeafId, flow: FlowId) {
+        if id != EligibilityId::ANY {
+            self.sets[id].heads.insert((leaf, flow));
         }
     }
 
-    /// It doesn't any more.
-    pub(super) fn leave(&mut self, lane: LaneId, leaf: u32, flow: u32) {
-        if lane != LaneId::ANY {
-            self.lanes[lane.0 - 1].standing.remove(&(leaf, flow));
+    /// The head of `flow` no longer waits under this set.
+    pub(super) fn remove_head(&mut self, id: EligibilityId, leaf: LeafId, flow: FlowId) {
+        if id != EligibilityId::ANY {
+            self.sets[id].heads.remove(&(leaf, flow));
         }
     }
 
-    /// The leaves that have something in `lane`.
-    pub(super) fn leaves(&self, lane: LaneId) -> Vec<u32> {
+    /// The leaves with heads under this set.
+    pub(super) fn leaves(&self, id: EligibilityId) -> Vec<LeafId> {
+        let heads = &self.sets[id].heads;
         let mut leaves = Vec::new();
-        let standing = &self.lanes[lane.0 - 1].standing;
-        let mut from = Some(0);
-        while let Some(&(leaf, _)) = from.and_then(|from| standing.range((from, 0)..).next()) {
+        let mut next = heads.first();
+        while let Some(&(leaf, _)) = next {
             leaves.push(leaf);
-            from = leaf.checked_add(1);
+            let after = (Bound::Excluded((leaf, FlowId::MAX)), Bound::Unbounded);
+            next = heads.range(after).next();
         }
         leaves
     }
 
-    /// The flows of `leaf` that stand in `lane`.
-    pub(super) fn flows(&self, lane: LaneId, leaf: u32) -> Vec<u32> {
-        let standing = &self.lanes[lane.0 - 1].standing;
-        let of_leaf = standing.range((leaf, 0)..=(leaf, u32::MAX));
+    /// The flows of `leaf` with heads under this set.
+    pub(super) fn flows(&self, id: EligibilityId, leaf: LeafId) -> Vec<FlowId> {
+        let heads = &self.sets[id].heads;
+        let of_leaf = heads.range((leaf, FlowId::MIN)..=(leaf, FlowId::MAX));
         of_leaf.map(|&(_, flow)| flow).collect()
     }
 
-    /// Everybody is in [`LaneId::ANY`].
+    /// Every request may go anywhere.
     pub(super) fn is_empty(&self) -> bool {
         self.by_key.is_empty()
     }
 
-    /// `id` is as `endpoint` says now, or gone: the lanes that open or close by this.
-    pub(super) fn refresh(&mut self, id: EndpointId, endpoint: Option<&Endpoint>) -> Vec<LaneId> {
+    /// `id` is now as `endpoint`, or was removed. Returns the sets that open or close by that.
+    pub(super) fn endpoint_changed(
+        &mut self,
+        id: EndpointId,
+        endpoint: Option<&Endpoint>,
+    ) -> Vec<EligibilityId> {
         let mut turned = Vec::new();
-        let named = self.by_endpoint.get(&id).into_iter().flatten();
-        for &lane in named.chain(&self.of_all) {
-            let node = &mut self.lanes[lane.0 - 1];
-            let was_open = !node.able.is_empty();
-            if endpoint.is_some_and(|endpoint| node.key.takes(endpoint)) {
-                node.able.insert(id);
+        let containing = self.by_endpoint.get(&id).into_iter().flatten();
+        for &set_id in containing.chain(&self.of_all) {
+            let set = &mut self.sets[set_id];
+            let was_open = !set.able.is_empty();
+            if endpoint.is_some_and(|endpoint| set.key.allows(endpoint)) {
+                set.able.insert(id);
             } else {
-                node.able.remove(&id);
+                set.able.remove(&id);
             }
-            if was_open == node.able.is_empty() {
-                turned.push(lane);
+            if was_open == set.able.is_empty() {
+                turned.push(set_id);
             }
         }
         turned
     }
 
-    pub(super) fn iter(&self) -> impl Iterator<Item = (LaneId, &Lane)> {
-        let lanes = self.lanes.iter();
-        lanes.map(|(number, lane)| (LaneId(number + 1), lane))
+    /// Every set but [`EligibilityId::ANY`].
+    pub(super) fn iter(&self) -> impl Iterator<Item = (EligibilityId, &EligibilitySet)> {
+        self.sets.iter().filter(|&(id, _)| id != EligibilityId::ANY)
     }
 }

@@ -1,158 +1,171 @@
-//! How far the flows of a leaf are apart in what they were served, over what the rule allows: measured beside the
-//! rules, which know nothing of it.
+//! The fairness lag of the flows of a leaf: how far they are apart in the service they received, against the bound of
+//! their discipline. Measured beside the disciplines, which don't use it.
 //!
-//! The bound is one of pairs, each from the moment on that both could go: so every pair has a beginning, and these are
-//! kept for the first [`TRACKED`] flows only. The others are served by the same rule; that they aren't looked at is the
-//! price of a cost that doesn't grow with the flows.
+//! The bound holds for pairs of flows, from the moment when both can be dispatched. So every pair has a start, and these
+//! are kept for the first [`TRACKED`] flows only, which keeps the cost independent of the number of flows. Further flows
+//! are served by the same discipline, untracked.
 
-use alloc::boxed::Box;
 use alloc::vec::Vec;
 
+use crate::ids::FlowId;
 use crate::policy::{CostUnit, Discipline};
-use crate::snapshot::FairnessLag;
 
-use super::{BANDS, NONE, Tree};
-
-/// Flows of a leaf that are looked at.
+/// Tracked flows of a leaf.
 const TRACKED: usize = 16;
-/// What a visit grants per weight under `drr`, in tokens; requests: 1.
+/// Tokens that a visit grants per weight under `drr`; with costs in requests it grants 1.
 const DRR_TOKENS: f64 = 1_024.0;
 
-/// Where a flow is among those that are looked at; it is kept with the flow, so that of who isn't looked at, as most
-/// aren't, nothing has to be searched for.
+/// The position of a flow among the tracked ones. The flow keeps it, so untracked flows, which most are, cost nothing.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Seat(Option<u8>);
+pub(super) struct TrackedSlot(Option<u8>);
 
-/// One leaf's.
+/// The tracked flows of one leaf.
 #[derive(Debug, Default)]
 pub(super) struct FairnessLags {
-    /// By seat; of one that is free it means nothing.
-    places: Vec<Place>,
-    /// The seats that are taken, a bit each.
-    taken: u32,
-    /// Charged and not settled.
+    /// By slot; entries of free slots are stale.
+    flows: Vec<TrackedFlow>,
+    /// A bit per slot in use.
+    used: u32,
+    /// Requests charged and not settled.
     in_flight: u64,
-    /// The most of that since two flows have been looked at.
-    most: u64,
+    /// The maximum of `in_flight` since two flows have been tracked.
+    in_flight_max: u64,
 }
 
-/// A flow that could go, and has waited since.
+/// A flow that can be dispatched, and has waited since it was tracked.
 #[derive(Debug)]
-struct Place {
-    flow: u32,
+struct TrackedFlow {
+    flow: FlowId,
     weight: f64,
-    /// Settled cost since it is here,
+    /// Settled cost since the start, without requests charged before.
     served: f64,
-    /// without what ran when it came.
-    before: u64,
-    /// The largest estimate of what was next.
-    next: u64,
-    /// By the other's seat: what this one was served when both were here.
-    since: [f64; TRACKED],
+    /// Requests charged before the start and not settled.
+    charged_before: u64,
+    /// The largest cost of a head.
+    largest_head: u64,
+    /// By the other flow's slot: `served` when both became tracked.
+    served_at_start: [f64; TRACKED],
 }
 
 impl FairnessLags {
-    /// `flow`, whose seat this is, waits and can go, and its next request costs `cost`; of it `running` are charged and
-    /// not settled.
-    pub(super) fn stands(&mut self, seat: &mut Seat, flow: u32, weight: f64, cost: u64, running: u64) {
-        if let Seat(Some(at)) = *seat {
-            let place = &mut self.places[usize::from(at)];
-            if place.weight.to_bits() == weight.to_bits() {
-                place.next = place.next.max(cost);
+    /// The head of `flow`, which costs `cost`, can be dispatched, while `running` of its requests are charged and not
+    /// settled.
+    pub(super) fn track(
+        &mut self,
+        slot: &mut TrackedSlot,
+        flow: FlowId,
+        weight: f64,
+        cost: u64,
+        running: u64,
+    ) {
+        if let TrackedSlot(Some(index)) = *slot {
+            let tracked = &mut self.flows[usize::from(index)];
+            if tracked.weight.to_bits() == weight.to_bits() {
+                tracked.largest_head = tracked.largest_head.max(cost);
                 return;
             }
-            self.leaves(seat);
+            self.untrack(slot);
         }
-        // The first that is free.
-        let at = self.taken.trailing_ones() as usize;
-        if at >= TRACKED {
+        let free = self.used.trailing_ones() as usize;
+        if free >= TRACKED {
             return;
         }
-        if self.taken.count_ones() < 2 {
-            self.most = self.in_flight;
+        if self.used.count_ones() < 2 {
+            self.in_flight_max = self.in_flight;
         }
-        for place in &mut self.places {
-            place.since[at] = place.served;
+        for tracked in &mut self.flows {
+            tracked.served_at_start[free] = tracked.served;
         }
-        let place = Place {
+        let tracked = TrackedFlow {
             flow,
             weight,
             served: 0.0,
-            before: running,
-            next: cost,
-            since: [0.0; TRACKED],
+            charged_before: running,
+            largest_head: cost,
+            served_at_start: [0.0; TRACKED],
         };
-        match self.places.get_mut(at) {
-            Some(free) => *free = place,
-            None => self.places.push(place),
+        match self.flows.get_mut(free) {
+            Some(stale) => *stale = tracked,
+            None => self.flows.push(tracked),
         }
-        self.taken |= 1 << at;
-        *seat = Seat(Some(at as u8));
+        self.used |= 1 << free;
+        *slot = TrackedSlot(Some(free as u8));
     }
 
-    /// Nothing waits that could go of the flow whose seat this is.
-    pub(super) fn leaves(&mut self, seat: &mut Seat) {
-        if let Seat(Some(at)) = core::mem::take(seat) {
-            self.taken &= !(1 << at);
+    /// The flow of `slot` has no head that can be dispatched.
+    pub(super) fn untrack(&mut self, slot: &mut TrackedSlot) {
+        if let TrackedSlot(Some(index)) = core::mem::take(slot) {
+            self.used &= !(1 << index);
         }
     }
 
-    /// The flows that are looked at.
-    pub(super) fn flows(&self) -> impl Iterator<Item = u32> {
-        self.seated().map(|(_, place)| place.flow)
+    pub(super) fn flows(&self) -> impl Iterator<Item = FlowId> {
+        self.tracked().map(|(_, tracked)| tracked.flow)
     }
 
-    /// Whether `seat` is what `flow` has here.
-    pub(super) fn has(&self, seat: Seat, flow: u32) -> bool {
-        let found = self.seated().find(|(_, place)| place.flow == flow);
-        found.map(|(at, _)| at) == seat.0.map(usize::from)
+    /// Whether `slot` is the slot of `flow` here.
+    pub(super) fn is_slot_of(&self, slot: TrackedSlot, flow: FlowId) -> bool {
+        let found = self.tracked().find(|(_, tracked)| tracked.flow == flow);
+        found.map(|(index, _)| index) == slot.0.map(usize::from)
     }
 
-    fn seated(&self) -> impl Iterator<Item = (usize, &Place)> {
-        let places = self.places.iter().enumerate();
-        places.filter(|&(at, _)| self.taken & (1 << at) != 0)
+    fn tracked(&self) -> impl Iterator<Item = (usize, &TrackedFlow)> {
+        let flows = self.flows.iter().enumerate();
+        flows.filter(|&(index, _)| self.used & (1 << index) != 0)
     }
 
-    /// A request of some flow was charged.
+    /// A request of any flow was charged.
     pub(super) fn charged(&mut self) {
         self.in_flight += 1;
-        self.most = self.most.max(self.in_flight);
+        self.in_flight_max = self.in_flight_max.max(self.in_flight);
     }
 
-    /// A request of the flow of `seat` that was charged `estimate` cost `real`; `None`: nothing.
-    pub(super) fn settled(&mut self, seat: Seat, estimate: u64, real: Option<u64>, discipline: Discipline) {
+    /// A request of the flow of `slot`, which was charged `estimate`, cost `real`; `None`: nothing.
+    pub(super) fn settled(
+        &mut self,
+        slot: TrackedSlot,
+        estimate: u64,
+        real: Option<u64>,
+        discipline: Discipline,
+    ) {
         self.in_flight = self.in_flight.saturating_sub(1);
-        let Seat(Some(at)) = seat else {
+        let TrackedSlot(Some(index)) = slot else {
             return;
         };
-        let place = &mut self.places[usize::from(at)];
-        if place.before > 0 {
-            place.before -= 1;
+        let tracked = &mut self.flows[usize::from(index)];
+        if tracked.charged_before > 0 {
+            tracked.charged_before -= 1;
             return;
         }
         let served = real.map(|real| match discipline {
             Discipline::RoundRobin => 1,
-            // A snapshot: it isn't settled.
+            // Deficits are never settled.
             Discipline::Drr => estimate,
             Discipline::Wfq | Discipline::Usage | Discipline::Vtc | Discipline::Fifo => real,
         });
-        place.served += served.unwrap_or(0) as f64;
+        tracked.served += served.unwrap_or(0) as f64;
     }
 
-    /// The largest gap of two over what is allowed for these two; 0 with fewer. `largest` says of a flow what one of its
-    /// requests cost at most.
-    pub(super) fn ratio(&self, discipline: Discipline, unit: CostUnit, largest: impl Fn(u32) -> u64) -> f64 {
-        let in_flight = self.most.max(self.in_flight) as f64 + 1.0;
+    /// The largest lag of a pair over the bound for that pair; 0 with fewer than two flows. `largest`: the largest cost
+    /// of a request of a flow.
+    pub(super) fn ratio(
+        &self,
+        discipline: Discipline,
+        unit: CostUnit,
+        largest: impl Fn(FlowId) -> u64,
+    ) -> f64 {
+        let in_flight = self.in_flight_max.max(self.in_flight) as f64 + 1.0;
+        let cost = |tracked: &TrackedFlow| largest(tracked.flow).max(tracked.largest_head) as f64;
         let mut ratio = 0.0_f64;
-        for (i, one) in self.seated() {
-            let ones = (one.weight, largest(one.flow).max(one.next) as f64);
-            for (j, other) in self.seated().skip_while(|&(j, _)| j <= i) {
-                let others = (other.weight, largest(other.flow).max(other.next) as f64);
-                let served = (one.served - one.since[j], other.served - other.since[i]);
-                let gap = served.0 / one.weight - served.1 / other.weight;
-                let allowed = allowed(ones, others, discipline, unit) * in_flight;
-                if allowed > 0.0 {
-                    ratio = ratio.max(libm::fabs(gap) / allowed);
+        for (i, one) in self.tracked() {
+            for (j, other) in self.tracked().skip_while(|&(j, _)| j <= i) {
+                let one_served = one.served - one.served_at_start[j];
+                let other_served = other.served - other.served_at_start[i];
+                let lag = one_served / one.weight - other_served / other.weight;
+                let costs = ((one.weight, cost(one)), (other.weight, cost(other)));
+                let bound = pair_bound(costs.0, costs.1, discipline, unit) * in_flight;
+                if bound > 0.0 {
+                    ratio = ratio.max(libm::fabs(lag) / bound);
                 }
             }
         }
@@ -160,8 +173,8 @@ impl FairnessLags {
     }
 }
 
-/// How far two may be apart, by weight and largest cost, with nothing in flight (QUEUEING, Flows and Classes).
-fn allowed(one: (f64, f64), other: (f64, f64), discipline: Discipline, unit: CostUnit) -> f64 {
+/// The bound on the lag of two flows, by weight and largest cost, with nothing in flight (QUEUEING, Flows and Classes).
+fn pair_bound(one: (f64, f64), other: (f64, f64), discipline: Discipline, unit: CostUnit) -> f64 {
     let ((one_weight, one_largest), (other_weight, other_largest)) = (one, other);
     match discipline {
         Discipline::RoundRobin => 1.0 / one_weight + 1.0 / other_weight,
@@ -178,50 +191,7 @@ fn allowed(one: (f64, f64), other: (f64, f64), discipline: Discipline, unit: Cos
     }
 }
 
-impl Tree {
-    /// How far the flows of each leaf are apart, over what their rule allows.
-    pub(crate) fn gap_snapshots(&self) -> Vec<FairnessLag> {
-        let (discipline, unit) = (self.shape.discipline, self.shape.cost);
-        if !has_bound(discipline) {
-            return Vec::new();
-        }
-        let mut gaps = Vec::new();
-        for band in BANDS {
-            let trees = self.bands[band as usize].trees.iter();
-            let mut trees: Vec<(&u32, Option<&u32>)> =
-                trees.map(|(model, tree)| (model, Some(tree))).collect();
-            if trees.is_empty() && !self.shape.per_model {
-                trees.push((&0, None));
-            }
-            trees.sort_unstable();
-            for (model, tree) in trees {
-                for (number, class) in self.classes.iter() {
-                    let largest = |flow: u32| self.flows[flow].largest;
-                    let leaf = tree.map_or(NONE, |&tree| self.trees[tree].leaves[number as usize]);
-                    if leaf == NONE && self.shape.per_model {
-                        continue;
-                    }
-                    gaps.push(FairnessLag {
-                        band,
-                        model: match self.models.name(*model) {
-                            Some(name) if self.shape.per_model => name.into(),
-                            None if self.shape.per_model => "other".into(),
-                            Some(_) | None => Box::default(),
-                        },
-                        class: class.policy.as_ref().map_or("", |_| class.name()).into(),
-                        ratio: self
-                            .leaves
-                            .get(leaf)
-                            .map_or(0.0, |leaf| leaf.gaps.ratio(discipline, unit, largest)),
-                    });
-                }
-            }
-        }
-        gaps
-    }
-}
-
-/// The rule promises a bound.
+/// The discipline guarantees a bound.
 pub(super) const fn has_bound(discipline: Discipline) -> bool {
     match discipline {
         Discipline::Wfq | Discipline::RoundRobin | Discipline::Drr => true,
@@ -232,109 +202,115 @@ pub(super) const fn has_bound(discipline: Discipline) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::ids::Id;
 
-    /// A leaf with these flows, none of which is there yet.
+    /// A leaf with these flows, all untracked.
     struct Leaf<const FLOWS: usize> {
-        gaps: FairnessLags,
-        seats: [Seat; FLOWS],
+        lags: FairnessLags,
+        slots: [TrackedSlot; FLOWS],
     }
 
     impl<const FLOWS: usize> Leaf<FLOWS> {
         fn new() -> Self {
             Self {
-                gaps: FairnessLags::default(),
-                seats: [Seat::default(); FLOWS],
+                lags: FairnessLags::default(),
+                slots: [TrackedSlot::default(); FLOWS],
             }
         }
 
-        fn stands(&mut self, flow: usize, weight: f64, running: u64) {
-            self.gaps
-                .stands(&mut self.seats[flow], flow as u32, weight, 10, running);
+        fn track(&mut self, flow: usize, weight: f64, running: u64) {
+            self.lags.track(
+                &mut self.slots[flow],
+                FlowId::from_index(flow),
+                weight,
+                10,
+                running,
+            );
         }
 
-        fn leaves(&mut self, flow: usize) {
-            self.gaps.leaves(&mut self.seats[flow]);
+        fn untrack(&mut self, flow: usize) {
+            self.lags.untrack(&mut self.slots[flow]);
         }
 
         fn serve(&mut self, flow: usize, cost: u64) {
-            self.gaps.charged();
+            self.lags.charged();
             self.settle(flow, Some(cost));
         }
 
         fn settle(&mut self, flow: usize, cost: Option<u64>) {
-            self.gaps.settled(self.seats[flow], 10, cost, Discipline::Wfq);
+            self.lags.settled(self.slots[flow], 10, cost, Discipline::Wfq);
         }
 
         fn ratio(&self) -> f64 {
-            self.gaps.ratio(Discipline::Wfq, CostUnit::Tokens, |_| 0)
+            self.lags.ratio(Discipline::Wfq, CostUnit::Tokens, |_| 0)
         }
     }
 
     #[test]
-    fn a_pair_begins_when_both_wait() {
+    fn a_pair_starts_when_both_flows_wait() {
         let mut leaf = Leaf::<3>::new();
-        leaf.stands(1, 1.0, 0);
+        leaf.track(1, 1.0, 0);
         leaf.serve(1, 10);
         leaf.serve(1, 10);
-        assert_eq!(leaf.ratio(), 0.0, "there is nobody to compare with");
-        leaf.stands(2, 2.0, 0);
-        assert_eq!(leaf.ratio(), 0.0, "what was before doesn't count");
+        assert_eq!(leaf.ratio(), 0.0, "one flow has no pair");
+        leaf.track(2, 2.0, 0);
+        assert_eq!(leaf.ratio(), 0.0, "service before the start doesn't count");
         leaf.serve(1, 10);
         // One in flight at a time: 10 of 2 * (10 / 1 + 10 / 2).
         assert_eq!(leaf.ratio(), 10.0 / 30.0);
         leaf.serve(2, 20);
         assert_eq!(leaf.ratio(), 0.0, "by weight they are even");
-        leaf.leaves(1);
+        leaf.untrack(1);
         assert_eq!(leaf.ratio(), 0.0);
-        leaf.stands(1, 1.0, 0);
-        assert_eq!(leaf.ratio(), 0.0, "a new beginning");
+        leaf.track(1, 1.0, 0);
+        assert_eq!(leaf.ratio(), 0.0, "the pair starts anew");
     }
 
     #[test]
-    fn who_leaves_takes_only_its_own_pairs_along() {
+    fn an_untracked_flow_ends_only_its_own_pairs() {
         let mut leaf = Leaf::<4>::new();
         for flow in 0..4 {
-            leaf.stands(flow, 1.0, 0);
+            leaf.track(flow, 1.0, 0);
         }
         leaf.serve(3, 10);
         let before = leaf.ratio();
         assert!(before > 0.0);
-        leaf.leaves(0);
+        leaf.untrack(0);
         assert_eq!(leaf.ratio(), before);
-        leaf.leaves(3);
+        leaf.untrack(3);
         assert_eq!(leaf.ratio(), 0.0);
     }
 
     #[test]
-    fn what_ran_before_or_was_refunded_is_no_service() {
+    fn requests_charged_before_or_refunded_count_as_no_service() {
         let mut leaf = Leaf::<3>::new();
-        leaf.gaps.charged();
-        leaf.stands(1, 1.0, 1);
-        leaf.stands(2, 1.0, 0);
+        leaf.lags.charged();
+        leaf.track(1, 1.0, 1);
+        leaf.track(2, 1.0, 0);
         leaf.settle(1, Some(10));
-        leaf.gaps.charged();
+        leaf.lags.charged();
         leaf.settle(1, None);
         assert_eq!(leaf.ratio(), 0.0);
     }
 
     #[test]
-    fn there_are_no_more_than_so_many() {
+    fn at_most_sixteen_flows_are_tracked() {
         let mut leaf = Leaf::<1_000>::new();
         for flow in 0..1_000 {
-            leaf.stands(flow, 1.0, 0);
+            leaf.track(flow, 1.0, 0);
         }
-        assert_eq!(leaf.gaps.flows().count(), TRACKED);
-        assert!(leaf.gaps.flows().eq(0..16));
-        leaf.leaves(5);
-        leaf.leaves(700);
-        leaf.stands(700, 1.0, 0);
-        leaf.stands(701, 1.0, 0);
-        let seated: Vec<u32> = leaf.gaps.flows().collect();
-        assert_eq!(seated, [0, 1, 2, 3, 4, 700, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15]);
+        assert_eq!(leaf.lags.flows().count(), TRACKED);
+        assert!(leaf.lags.flows().map(FlowId::index).eq(0..16));
+        leaf.untrack(5);
+        leaf.untrack(700);
+        leaf.track(700, 1.0, 0);
+        leaf.track(701, 1.0, 0);
+        let tracked: Vec<usize> = leaf.lags.flows().map(FlowId::index).collect();
+        assert_eq!(tracked, [0, 1, 2, 3, 4, 700, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15]);
         assert!(
             (0..)
-                .zip(leaf.seats)
-                .all(|(flow, seat)| leaf.gaps.has(seat, flow))
+                .zip(leaf.slots)
+                .all(|(flow, slot)| leaf.lags.is_slot_of(slot, FlowId::from_index(flow)))
         );
     }
 }

@@ -1,48 +1,48 @@
-//! The flows: one per identity and leaf of the tree, with what waits there.
+//! A flow: the queue of one identity in one leaf of the tree.
 //!
-//! A flow is here while something of it waits or runs, or while its discipline still owes it, or it the others;
-//! then it is forgotten, as a new one would start no better.
+//! A flow exists while a request of it waits or runs, and while its discipline still counts its past charges. Then it is
+//! removed, because a new flow would start no better.
 
+use crate::ids::{ChildId, EligibilityId, FlowId, IdentityId, LeafId};
 use crate::slab::Slab;
 
-use super::eligibility::LaneId;
-use super::fairness_lag::Seat;
-use super::node::ChildId;
+use super::fairness_lag::TrackedSlot;
 use super::order::Queue;
 
 #[derive(Debug)]
 pub(crate) struct Flow {
-    pub(crate) identity: u32,
-    pub(crate) leaf: u32,
+    pub(crate) identity: IdentityId,
+    pub(crate) leaf: LeafId,
+    /// The flow as its leaf's discipline numbers it.
     pub(super) child: ChildId,
     pub(crate) waiting: u64,
     pub(crate) in_flight: u64,
     /// The largest cost of one of its requests, estimated or real.
-    pub(super) largest: u64,
-    /// Among those of its leaf whose gaps are looked at.
-    pub(super) seat: Seat,
+    pub(super) largest_cost: u64,
+    /// Its slot among the flows whose fairness lag is tracked.
+    pub(super) tracked: TrackedSlot,
     pub(super) queue: Queue,
-    /// Where its next request stands; `None`: nothing waits, or the flow runs as much as it may.
-    pub(super) standing: Option<LaneId>,
-    /// The flow itself holds that lane.
-    pub(super) holds: bool,
+    /// The eligibility set of its head; `None`: no active request waits, or the flow is at its limit.
+    pub(super) head_eligibility: Option<EligibilityId>,
+    /// The flow itself holds that set, because it is narrower than the request's.
+    pub(super) holds_eligibility: bool,
 }
 
 impl Flow {
-    pub(super) fn new(identity: u32, leaf: u32, child: ChildId) -> Self {
+    pub(super) fn new(identity: IdentityId, leaf: LeafId, child: ChildId) -> Self {
         Self {
             identity,
             leaf,
             child,
             waiting: 0,
             in_flight: 0,
-            largest: 0,
-            seat: Seat::default(),
+            largest_cost: 0,
+            tracked: TrackedSlot::default(),
             queue: Queue::default(),
-            standing: None,
-            holds: false,
+            head_eligibility: None,
+            holds_eligibility: false,
         }
     }
 }
 
-pub(super) type Flows = Slab<Flow>;
+pub(super) type Flows = Slab<FlowId, Flow>;

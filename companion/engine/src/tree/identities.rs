@@ -1,7 +1,7 @@
-//! The fairness identities: who they are, over all bands, classes and models, and whose turn it is to be preempted.
+//! The fairness identities, over all bands, classes and models, and the order in which their requests are displaced.
 //!
-//! An identity is here while it has a flow anywhere in the tree. Identities are the clients' words, so the table has
-//! a limit: past it new ones share [`OVERFLOW_FLOWS`], by seeded hash.
+//! An identity exists while it has a flow. Clients choose the names, so the table is bounded: past the limit new
+//! identities share [`OVERFLOW_FLOWS`], by seeded hash.
 
 use alloc::boxed::Box;
 use alloc::format;
@@ -10,30 +10,34 @@ use core::hash::BuildHasher;
 
 use hashbrown::{DefaultHashBuilder, HashTable};
 
+use crate::ids::{FlowId, IdentityId, LeafId};
+use crate::indexed_heap::IndexedHeap;
 use crate::input::{Band, EndpointId};
 use crate::limits::OVERFLOW_FLOWS;
-use crate::pairing_heap::{PairingHeaps, Root};
 use crate::policy::Flows as Policy;
 use crate::rng;
 use crate::slab::Slab;
 
-use super::Waiting;
+use super::queued::Waiting;
 
-/// The flow of those who say nothing of themselves.
+/// The identity of requests without one.
 pub(super) const ANONYMOUS: &str = "anonymous";
 
-/// What an identity has in one band.
+/// The order of displacement: the displacement that took from the identity last, then its age.
+pub(super) type DisplacementTurn = (u64, u64);
+
+/// An identity's part of one band.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct InBand {
     pub(crate) waiting: Waiting,
     flows: u32,
-    /// The preemption that took from it last, then its age: the order of preemption.
-    turn: (u64, u64),
-    among_victims: bool,
+    turn: DisplacementTurn,
+    /// It is among the victims of the band.
+    is_victim: bool,
 }
 
 impl InBand {
-    pub(super) const fn turn(&self) -> (u64, u64) {
+    pub(super) const fn turn(&self) -> DisplacementTurn {
         self.turn
     }
 }
@@ -42,43 +46,69 @@ impl InBand {
 pub(crate) struct Identity {
     pub(crate) name: Box<str>,
     pub(crate) weight: f64,
-    /// Its own limit of what may wait in a band, if it has one.
+    /// Its own limit on waiting requests in a band, instead of the queue's.
     pub(crate) capacity: Option<u64>,
     pub(crate) in_flight: u64,
-    /// The same by endpoint, sorted; kept while that is limited.
+    /// `in_flight` by endpoint, sorted; maintained only while that is limited.
     pub(super) in_flight_at: Vec<(EndpointId, u64)>,
     pub(crate) bands: [InBand; 3],
     /// Its flows by leaf, sorted.
-    pub(super) flows: Vec<(u32, u32)>,
+    pub(super) flows: Vec<(LeafId, FlowId)>,
 }
 
 impl Identity {
-    /// It is the one of those who say nothing of themselves.
     pub(crate) fn is_anonymous(&self) -> bool {
         &*self.name == ANONYMOUS
     }
 
-    pub(super) fn flow(&self, leaf: u32) -> Option<u32> {
-        let at = self.flows.binary_search_by_key(&leaf, |&(leaf, _)| leaf).ok()?;
-        Some(self.flows[at].1)
+    pub(super) fn flow(&self, leaf: LeafId) -> Option<FlowId> {
+        let found = self.flows.binary_search_by_key(&leaf, |&(leaf, _)| leaf);
+        Some(self.flows[found.ok()?].1)
     }
 
-    /// Where it runs `most` or more.
-    pub(super) fn full_at(&self, most: u64) -> impl Iterator<Item = EndpointId> {
-        let full = self.in_flight_at.iter().filter(move |&&(_, count)| count >= most);
+    /// The endpoints where it runs `limit` requests or more.
+    pub(super) fn full_at(&self, limit: u64) -> impl Iterator<Item = EndpointId> {
+        let full = self
+            .in_flight_at
+            .iter()
+            .filter(move |&&(_, count)| count >= limit);
         full.map(|&(id, _)| id)
+    }
+
+    /// Counts a request that starts at `endpoint`. Returns how many of this identity run there then.
+    pub(super) fn count_started_at(&mut self, endpoint: EndpointId) -> u64 {
+        let found = self.in_flight_at.binary_search_by_key(&endpoint, |&(id, _)| id);
+        let position = found.unwrap_or_else(|position| {
+            self.in_flight_at.insert(position, (endpoint, 0));
+            position
+        });
+        self.in_flight_at[position].1 += 1;
+        self.in_flight_at[position].1
+    }
+
+    /// Counts a request that ends at `endpoint`. Returns how many of this identity ran there until then.
+    pub(super) fn count_ended_at(&mut self, endpoint: EndpointId) -> Option<u64> {
+        let found = self.in_flight_at.binary_search_by_key(&endpoint, |&(id, _)| id);
+        let position = found.ok()?;
+        let before = self.in_flight_at[position].1;
+        self.in_flight_at[position].1 -= 1;
+        if before == 1 {
+            self.in_flight_at.remove(position);
+        }
+        Some(before)
     }
 }
 
 #[derive(Debug)]
 pub(super) struct Identities {
-    all: Slab<Identity>,
-    index: HashTable<u32>,
+    all: Slab<IdentityId, Identity>,
+    index: HashTable<IdentityId>,
     hasher: DefaultHashBuilder,
     seed: u64,
+    /// Numbers identities by age, band by band.
     born: u64,
-    turns: [PairingHeaps<(u64, u64)>; 3],
-    victims: [Root; 3],
+    /// By band: the identities with waiting requests. Empty for the critical band, which is never displaced.
+    victims: [IndexedHeap<IdentityId, DisplacementTurn>; 3],
 }
 
 impl Identities {
@@ -89,50 +119,50 @@ impl Identities {
             hasher: DefaultHashBuilder::default(),
             seed,
             born: 0,
-            turns: Default::default(),
             victims: Default::default(),
         }
     }
 
-    pub(super) fn get(&self, identity: u32) -> &Identity {
+    pub(super) fn get(&self, identity: IdentityId) -> &Identity {
         &self.all[identity]
     }
 
-    pub(super) fn get_mut(&mut self, identity: u32) -> &mut Identity {
+    pub(super) fn get_mut(&mut self, identity: IdentityId) -> &mut Identity {
         &mut self.all[identity]
     }
 
-    pub(super) fn iter(&self) -> impl Iterator<Item = (u32, &Identity)> {
+    pub(super) fn iter(&self) -> impl Iterator<Item = (IdentityId, &Identity)> {
         self.all.iter()
     }
 
-    pub(super) fn iter_mut(&mut self) -> impl Iterator<Item = (u32, &mut Identity)> {
+    pub(super) fn iter_mut(&mut self) -> impl Iterator<Item = (IdentityId, &mut Identity)> {
         self.all.iter_mut()
     }
 
-    /// The identity of this name, or the one that it shares. One without a flow is removed by [`Self::left`].
-    pub(super) fn get_or_add(&mut self, name: Box<str>, policy: &Policy) -> u32 {
+    /// The identity of this name, or the one that it shares. An identity without a flow is removed by
+    /// [`Self::flow_removed`].
+    pub(super) fn get_or_insert(&mut self, name: Box<str>, policy: &Policy) -> IdentityId {
         let name = if name.is_empty() { ANONYMOUS.into() } else { name };
         if let Some(identity) = self.find(&name) {
             return identity;
         }
         if self.all.len() < policy.identities_max {
-            return self.add(name, policy);
+            return self.insert(name, policy);
         }
         let share = rng::hash(self.seed, name.as_bytes()) % OVERFLOW_FLOWS as u64;
         let shared = format!("overflow-{share}").into_boxed_str();
         match self.find(&shared) {
             Some(identity) => identity,
-            None => self.add(shared, policy),
+            None => self.insert(shared, policy),
         }
     }
 
-    fn find(&self, name: &str) -> Option<u32> {
-        let same = |&identity: &u32| &*self.all[identity].name == name;
+    fn find(&self, name: &str) -> Option<IdentityId> {
+        let same = |&identity: &IdentityId| &*self.all[identity].name == name;
         self.index.find(self.hasher.hash_one(name), same).copied()
     }
 
-    fn add(&mut self, name: Box<str>, policy: &Policy) -> u32 {
+    fn insert(&mut self, name: Box<str>, policy: &Policy) -> IdentityId {
         let hash = self.hasher.hash_one(&*name);
         let identity = self.all.insert(Identity {
             weight: policy.weight_of(&name),
@@ -149,21 +179,21 @@ impl Identities {
         identity
     }
 
-    /// `flow` of `identity` is at `leaf`, in `band`.
-    pub(super) fn joined(&mut self, identity: u32, band: Band, leaf: u32, flow: u32) {
+    /// `identity` has a new flow.
+    pub(super) fn flow_added(&mut self, identity: IdentityId, band: Band, leaf: LeafId, flow: FlowId) {
         let node = &mut self.all[identity];
-        let at = node.flows.partition_point(|&(other, _)| other < leaf);
-        node.flows.insert(at, (leaf, flow));
-        let there = &mut node.bands[band as usize];
-        if there.flows == 0 {
+        let position = node.flows.partition_point(|&(other, _)| other < leaf);
+        node.flows.insert(position, (leaf, flow));
+        let in_band = &mut node.bands[band as usize];
+        if in_band.flows == 0 {
             self.born += 1;
-            there.turn = (0, self.born);
+            in_band.turn = (0, self.born);
         }
-        there.flows += 1;
+        in_band.flows += 1;
     }
 
-    /// It is no more. Without a flow an identity is forgotten.
-    pub(super) fn left(&mut self, identity: u32, band: Band, leaf: u32) {
+    /// A flow of `identity` was removed. Without a flow the identity is removed, too.
+    pub(super) fn flow_removed(&mut self, identity: IdentityId, band: Band, leaf: LeafId) {
         let node = &mut self.all[identity];
         node.flows.retain(|&(other, _)| other != leaf);
         node.bands[band as usize].flows -= 1;
@@ -176,35 +206,36 @@ impl Identities {
         }
     }
 
-    /// What waits of `identity` in `band` has changed.
-    pub(super) fn waiting_changed(&mut self, identity: u32, band: Band) {
-        let there = &mut self.all[identity].bands[band as usize];
-        let waits = there.waiting.requests > 0 && band != Band::Critical;
-        if waits == there.among_victims {
+    /// The waiting requests of `identity` in `band` changed.
+    pub(super) fn waiting_changed(&mut self, identity: IdentityId, band: Band) {
+        if band == Band::Critical {
             return;
         }
-        there.among_victims = waits;
-        let (turns, victims) = (&mut self.turns[band as usize], &mut self.victims[band as usize]);
-        if waits {
-            turns.insert(victims, identity, there.turn);
+        let in_band = &mut self.all[identity].bands[band as usize];
+        let is_victim = in_band.waiting.requests > 0;
+        if is_victim == in_band.is_victim {
+            return;
+        }
+        in_band.is_victim = is_victim;
+        let victims = &mut self.victims[band as usize];
+        if is_victim {
+            victims.set(identity, in_band.turn);
         } else {
-            turns.remove(victims, identity);
+            victims.remove(identity);
         }
     }
 
-    /// Who is preempted next in `band`.
-    pub(super) const fn victim(&self, band: Band) -> Option<u32> {
-        self.victims[band as usize].least()
+    /// The identity that loses a request at the next displacement in `band`: the least recently displaced one.
+    pub(super) fn victim(&self, band: Band) -> Option<IdentityId> {
+        self.victims[band as usize].least().map(|(identity, _)| identity)
     }
 
-    /// Moves `identity` behind all others of `band`.
-    pub(super) fn preempted(&mut self, identity: u32, band: Band, preemption: u64) {
-        let there = &mut self.all[identity].bands[band as usize];
-        there.turn.0 = preemption;
-        if there.among_victims {
-            let (turns, victims) = (&mut self.turns[band as usize], &mut self.victims[band as usize]);
-            turns.remove(victims, identity);
-            turns.insert(victims, identity, there.turn);
+    /// Puts `identity` behind all others of `band`.
+    pub(super) fn displaced(&mut self, identity: IdentityId, band: Band, displacement: u64) {
+        let in_band = &mut self.all[identity].bands[band as usize];
+        in_band.turn.0 = displacement;
+        if in_band.is_victim {
+            self.victims[band as usize].set(identity, in_band.turn);
         }
     }
 }

@@ -1,36 +1,33 @@
-//! What every level of the tree does, and what the levels tell each other.
+//! The interface of a level of the tree to the levels above and below.
 
+use crate::arrival::Arrival;
 use crate::cost::Charge;
+use crate::ids::{ChildId, EligibilityId, Id, ModelId};
+use crate::input::Band;
 use crate::time::Instant;
 
-use super::{Arrival, LaneId};
-
-/// A child of a node, by the number that the node knows it by.
-pub(crate) type ChildId = u32;
-
-/// What a node has to know of the next request of a child.
+/// The attributes of a child's next request that a node uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Head {
-    /// What it costs its class: uncached prompt tokens, at least 1; never settled.
+    /// The cost to its class: uncached prompt tokens, at least 1; never settled.
     pub(crate) class_cost: u64,
-    /// What it costs its flow and its band.
+    /// The cost to its flow and its band.
     pub(crate) cost: u64,
-    /// Its model, by number.
-    pub(crate) model: u32,
-    /// Where it may go.
-    pub(crate) lane: LaneId,
-    /// The lane is open.
+    pub(crate) model: ModelId,
+    /// The endpoints that it may go to.
+    pub(crate) eligibility: EligibilityId,
+    /// The eligibility set is open.
     pub(crate) open: bool,
     pub(crate) arrival: Arrival,
 }
 
 impl Head {
-    /// Of a child that has nothing.
+    /// For a node that ignores its children's heads.
     pub(crate) const NONE: Self = Self {
         class_cost: 0,
         cost: 0,
-        model: 0,
-        lane: LaneId::ANY,
+        model: ModelId::FIRST,
+        eligibility: EligibilityId::ANY,
         open: true,
         arrival: Arrival {
             at: Instant::ZERO,
@@ -39,12 +36,12 @@ impl Head {
     };
 }
 
-/// Which of its costs a request has for a node.
+/// The cost that a node counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Unit {
-    /// The class's: a snapshot.
+    /// The cost to the class, which is never settled.
     Class,
-    /// The flow's.
+    /// The cost to the flow.
     Flow,
 }
 
@@ -64,31 +61,76 @@ impl Unit {
     }
 }
 
-/// What a node took for a request, so that it can be given back exactly.
+/// What a node took for a request, so that a refund gives back exactly that.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Receipt {
-    /// How often the child had run empty by then.
+    /// The backlogged period of the child in which it was taken.
     pub(crate) period: u32,
-    /// Of its deficit.
+    /// Taken from the child's deficit.
     pub(crate) taken: u64,
 }
 
-/// A child is backlogged while something of it waits; it is able while that could go.
+/// The receipts of every level for a running request.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Receipts {
+    pub(super) band: Receipt,
+    pub(super) model: Receipt,
+    pub(super) class: Receipt,
+    pub(super) flow: Receipt,
+    /// The tree's epoch. The levels above the flows may have been rebuilt since.
+    pub(super) epoch: u64,
+}
+
+/// A level of the tree: it chooses among its children.
+///
+/// A child is backlogged while a request of it waits, runnable while one of these could be dispatched, and blocked while
+/// it is backlogged and not runnable.
 pub(crate) trait Node {
-    /// `child` is able, and has this next: it begins to wait, or can go again, or what it has next has changed.
+    /// `child` is runnable with this head: it becomes backlogged or unblocked, or its head changed.
     fn enqueue(&mut self, child: ChildId, head: &Head);
-    /// `child` is backlogged, and nothing of it can go.
+    /// `child` is blocked.
     fn block(&mut self, child: ChildId);
-    /// Nothing of `child` waits any more.
+    /// `child` is no longer backlogged.
     fn remove(&mut self, child: ChildId);
-    /// The child that goes next, among those that are able. Changes nothing.
+    /// The runnable child that is next. Changes nothing.
     fn pick(&self) -> Option<ChildId>;
-    /// The head of `child`, which was picked, goes. Its owner enqueues, blocks or removes it before anything else.
+    /// The head of `child`, which was picked, is dispatched. The caller then enqueues, blocks or removes `child` before
+    /// any other call.
     fn serve(&mut self, child: ChildId, charge: &Charge) -> Receipt;
-    /// A pick found nobody able. Nothing, but for a rule that says otherwise.
-    fn miss(&mut self) {}
-    /// A request of `child` went past the queue.
+    /// A pick found no runnable child.
+    fn pick_missed(&mut self) {}
+    /// A request of `child` bypassed the queue.
     fn charge(&mut self, child: ChildId, charge: &Charge) -> Receipt;
-    /// What was charged turns out to be `real` (in flow cost); `None`: nothing was served, as if never charged.
+    /// The real flow cost of what was charged; `None`: nothing was served, as if it had never been charged.
     fn settle(&mut self, child: ChildId, charge: &Charge, receipt: Receipt, real: Option<u64>);
+}
+
+/// How a request reached its charge.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Passage {
+    Picked,
+    Bypassed,
+}
+
+/// Charges `child` by [`Node::serve`] or [`Node::charge`].
+pub(super) fn charge_child(
+    node: &mut impl Node,
+    child: ChildId,
+    charge: &Charge,
+    passage: Passage,
+) -> Receipt {
+    match passage {
+        Passage::Picked => node.serve(child, charge),
+        Passage::Bypassed => node.charge(child, charge),
+    }
+}
+
+/// The child that stands for `band` at the root.
+pub(super) fn band_child(band: Band) -> ChildId {
+    ChildId::from_index(band as usize)
+}
+
+/// The bit of `child` in a set of few children.
+pub(super) fn bit(child: ChildId) -> u64 {
+    1 << child.index()
 }

@@ -1,55 +1,70 @@
-//! The order in a flow: strict tiers, higher first; in a tier the least score; then by first arrival.
+//! The order within a flow: strict tiers, higher first; within a tier the least score; then the first arrival.
 //!
-//! The same requests stand in a second heap by arrival, the latest first, for displacement takes the youngest. Those
-//! that are suspended stand in a third instead of the first: they are nobody's next, and keep their keys. All heaps are
-//! links in arenas by request number: a flow's queue is three roots, however many flows there are.
+//! The same requests are in a second heap, latest arrival first, because displacement takes the youngest. Suspended
+//! requests are in a third heap instead of the first, so they are never next, and keep their keys. All heaps link
+//! members in arenas by job: a flow's queue is three roots, however many flows there are.
 
 use alloc::vec::Vec;
 use core::cmp::Reverse;
 use core::time::Duration;
 
+use crate::arrival::Arrival;
+use crate::ids::{EligibilityId, Id, JobId, ModelId};
+use crate::input::Request;
 use crate::pairing_heap::{PairingHeaps, Root};
 use crate::policy;
 use crate::time::Instant;
 
 use super::node::Head;
-use super::{Arrival, LaneId, Queued};
+use super::queued::Queued;
 
-/// What decides a request's place in its flow, under its strict tier.
+/// The attributes of a request that decide its score.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct OrderKey {
     pub(crate) class_cost: u64,
     pub(crate) arrived: Instant,
-    /// Its head start.
-    pub(crate) jump: Duration,
-    /// The client's own.
+    pub(crate) head_start: Duration,
+    /// The client's deadline.
     pub(crate) deadline: Option<Instant>,
-    /// The request's own, from arrival to the first token.
+    /// The request's own target, from the arrival to the first token.
     pub(crate) ttft_target: Option<Duration>,
 }
 
-/// The least goes first. A head start counts to 292 years, and an arrival to as late.
-pub(crate) fn score(order: policy::Order, claim: &OrderKey) -> u64 {
-    const HALF: u64 = 1 << 63;
-    match order {
-        policy::Order::Fcfs => {
-            let jump = u64::try_from(claim.jump.as_nanos()).map_or(HALF, |jump| jump.min(HALF));
-            claim.arrived.as_nanos().min(HALF - 1) + HALF - jump
+impl OrderKey {
+    pub(crate) fn of(request: &Request, arrived: Instant, uncached: u64) -> Self {
+        Self {
+            class_cost: uncached.max(1),
+            arrived,
+            head_start: request.head_start,
+            deadline: request.deadline,
+            ttft_target: request.ttft_target,
         }
-        policy::Order::Wspt => {
-            // Of what isn't negative, the bits stand in the order of the numbers.
-            let worth = (1.0 + claim.jump.as_secs_f64()) / claim.class_cost.max(1) as f64;
-            !worth.to_bits()
+    }
+
+    /// The score; the least goes first. Head starts and arrivals count up to 292 years.
+    pub(crate) fn score(&self, order: policy::Order) -> u64 {
+        const HALF: u64 = 1 << 63;
+        match order {
+            policy::Order::Fcfs => {
+                let nanos = self.head_start.as_nanos();
+                let head_start = u64::try_from(nanos).map_or(HALF, |nanos| nanos.min(HALF));
+                self.arrived.as_nanos().min(HALF - 1) + HALF - head_start
+            }
+            policy::Order::Wspt => {
+                // The bits of numbers that aren't negative have the order of the numbers.
+                let worth = (1.0 + self.head_start.as_secs_f64()) / self.class_cost.max(1) as f64;
+                !worth.to_bits()
+            }
+            policy::Order::Edf => self.deadline.map_or(u64::MAX, Instant::as_nanos),
+            policy::Order::SloDeadline { target } => self
+                .ttft_target
+                .or(target)
+                .map_or(u64::MAX, |target| self.arrived.after(target).as_nanos()),
         }
-        policy::Order::Edf => claim.deadline.map_or(u64::MAX, Instant::as_nanos),
-        policy::Order::SloDeadline { target } => claim
-            .ttft_target
-            .or(target)
-            .map_or(u64::MAX, |target| claim.arrived.after(target).as_nanos()),
     }
 }
 
-/// The least goes.
+/// The least goes first.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 struct Key {
     tier: Reverse<u8>,
@@ -57,119 +72,126 @@ struct Key {
     arrival: Arrival,
 }
 
-/// What the levels above have to know of a request.
-#[derive(Clone, Copy, Debug, Default)]
-struct Facts {
+/// The part of a [`Head`] that its key doesn't contain.
+#[derive(Clone, Copy, Debug)]
+struct HeadPart {
     class_cost: u64,
     cost: u64,
-    model: u32,
-    lane: LaneId,
+    model: ModelId,
+    eligibility: EligibilityId,
 }
 
-/// What waits in one flow.
+/// The waiting requests of one flow.
 #[derive(Debug, Default)]
 pub(crate) struct Queue {
-    first: Root,
-    /// In the arena of `first`.
-    suspended: Root,
-    youngest: Root,
+    active: Root<JobId>,
+    /// In the arena of `active`.
+    suspended: Root<JobId>,
+    youngest: Root<JobId>,
 }
 
 impl Queue {
-    /// The request that goes next: of those that aren't suspended.
-    pub(super) const fn head(&self) -> Option<u32> {
-        self.first.least()
+    /// The active request that goes first.
+    pub(super) const fn head(&self) -> Option<JobId> {
+        self.active.least()
     }
 
-    const fn of(&mut self, suspended: bool) -> &mut Root {
+    const fn root(&mut self, suspended: bool) -> &mut Root<JobId> {
         if suspended {
             &mut self.suspended
         } else {
-            &mut self.first
+            &mut self.active
         }
     }
 }
 
 #[derive(Debug, Default)]
 pub(super) struct Order {
-    first: PairingHeaps<Key>,
-    youngest: PairingHeaps<Reverse<Arrival>>,
-    facts: Vec<Facts>,
+    by_key: PairingHeaps<JobId, Key>,
+    by_arrival: PairingHeaps<JobId, Reverse<Arrival>>,
+    heads: Vec<Option<HeadPart>>,
 }
 
 impl Order {
-    /// Whether `number` comes next in its flow from now on.
-    pub(super) fn insert(&mut self, queue: &mut Queue, number: u32, request: &Queued) -> bool {
-        let index = number as usize;
-        if index >= self.facts.len() {
-            self.facts.resize(index + 1, Facts::default());
+    /// Adds `job`. Returns whether it is the head of its flow then.
+    pub(super) fn insert(&mut self, queue: &mut Queue, job: JobId, request: &Queued) -> bool {
+        if job.index() >= self.heads.len() {
+            self.heads.resize(job.index() + 1, None);
         }
-        self.facts[index] = Facts {
+        self.heads[job.index()] = Some(HeadPart {
             class_cost: request.class_cost,
             cost: request.cost,
             model: request.model,
-            lane: request.lane,
-        };
+            eligibility: request.eligibility,
+        });
         let key = Key {
             tier: Reverse(request.strict),
             score: request.score,
             arrival: request.arrival,
         };
-        self.first.insert(queue.of(request.suspended), number, key);
-        self.youngest
-            .insert(&mut queue.youngest, number, Reverse(request.arrival));
-        queue.head() == Some(number)
+        self.by_key.insert(queue.root(request.suspended), job, key);
+        self.by_arrival
+            .insert(&mut queue.youngest, job, Reverse(request.arrival));
+        queue.head() == Some(job)
     }
 
-    /// Whether `number` was next in its flow.
-    pub(super) fn remove(&mut self, queue: &mut Queue, number: u32, suspended: bool) -> bool {
-        let was_head = queue.head() == Some(number);
-        self.first.remove(queue.of(suspended), number);
-        self.youngest.remove(&mut queue.youngest, number);
+    /// Removes `job`. Returns whether it was the head of its flow.
+    pub(super) fn remove(&mut self, queue: &mut Queue, job: JobId, suspended: bool) -> bool {
+        let was_head = queue.head() == Some(job);
+        self.by_key.remove(queue.root(suspended), job);
+        self.by_arrival.remove(&mut queue.youngest, job);
         was_head
     }
 
-    /// `number` is suspended from now on, or isn't any more; whether another is next in its flow by that.
-    pub(super) fn suspend(&mut self, queue: &mut Queue, number: u32, suspended: bool) -> bool {
+    /// Starts or ends the suspension of `job`. Returns whether the head of its flow changed.
+    pub(super) fn set_suspended(&mut self, queue: &mut Queue, job: JobId, suspended: bool) -> bool {
         let head = queue.head();
-        let key = self.first.key(number);
-        self.first.remove(queue.of(!suspended), number);
-        self.first.insert(queue.of(suspended), number, key);
+        let key = self.by_key.key(job);
+        self.by_key.remove(queue.root(!suspended), job);
+        self.by_key.insert(queue.root(suspended), job, key);
         head != queue.head()
     }
 
-    /// `number`, which waits, is of this lane from now on.
-    pub(super) fn relane(&mut self, number: u32, lane: LaneId) {
-        self.facts[number as usize].lane = lane;
+    /// Changes the eligibility set of `job`, which waits.
+    pub(super) fn set_eligibility(&mut self, job: JobId, eligibility: EligibilityId) {
+        if let Some(head) = &mut self.heads[job.index()] {
+            head.eligibility = eligibility;
+        }
     }
 
-    pub(super) fn youngest(&self, queue: &Queue) -> Option<u32> {
-        self.youngest.least(&queue.youngest).map(|(number, _)| number)
+    pub(super) fn youngest(&self, queue: &Queue) -> Option<JobId> {
+        self.by_arrival.least(&queue.youngest).map(|(job, _)| job)
     }
 
-    /// Those that are suspended, in no order that means anything.
-    pub(super) fn suspended(&self, queue: &Queue) -> Vec<u32> {
-        self.first.members(&queue.suspended)
+    /// The suspended requests, in no particular order.
+    pub(super) fn suspended(&self, queue: &Queue) -> Vec<JobId> {
+        self.by_key.members(&queue.suspended)
     }
 
-    /// All, as they would go were none suspended.
-    pub(super) fn in_order(&self, queue: &Queue) -> Vec<u32> {
-        let mut numbers = self.first.members(&queue.first);
-        numbers.extend(self.suspended(queue));
-        numbers.sort_unstable_by_key(|&number| self.first.key(number));
-        numbers
+    /// All waiting requests, in the order in which they go if none is suspended.
+    pub(super) fn in_order(&self, queue: &Queue) -> Vec<JobId> {
+        let mut jobs = self.by_key.members(&queue.active);
+        jobs.extend(self.suspended(queue));
+        jobs.sort_unstable_by_key(|&job| self.by_key.key(job));
+        jobs
     }
 
-    /// `number`, which waits, as the level above knows it.
-    pub(super) fn head_of(&self, number: u32, lane_open: impl Fn(LaneId) -> bool) -> Head {
-        let facts = &self.facts[number as usize];
+    pub(super) fn arrival(&self, job: JobId) -> Arrival {
+        self.by_key.key(job).arrival
+    }
+
+    /// The head of a flow whose first request is `job`, under its own eligibility set, taken for open.
+    pub(super) fn head_of(&self, job: JobId) -> Head {
+        let head = self.heads[job.index()]
+            .as_ref()
+            .expect("invariant: a waiting request was inserted");
         Head {
-            class_cost: facts.class_cost,
-            cost: facts.cost,
-            model: facts.model,
-            lane: facts.lane,
-            open: lane_open(facts.lane),
-            arrival: self.first.key(number).arrival,
+            class_cost: head.class_cost,
+            cost: head.cost,
+            model: head.model,
+            eligibility: head.eligibility,
+            open: true,
+            arrival: self.arrival(job),
         }
     }
 }
@@ -177,109 +199,124 @@ impl Order {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::ids::{ClassId, FlowId};
     use crate::policy::Order as By;
 
     const SECOND: u64 = 1_000_000_000;
 
-    fn claim(class_cost: u64, arrived: u64, jump: u64) -> OrderKey {
+    fn id(job: usize) -> JobId {
+        JobId::from_index(job)
+    }
+
+    fn in_order_of(order: &Order, queue: &Queue) -> Vec<usize> {
+        order.in_order(queue).into_iter().map(JobId::index).collect()
+    }
+
+    fn key(class_cost: u64, arrived: u64, head_start: u64) -> OrderKey {
         OrderKey {
             class_cost,
             arrived: Instant::from_nanos(arrived * SECOND),
-            jump: Duration::from_secs(jump),
+            head_start: Duration::from_secs(head_start),
             ..OrderKey::default()
         }
     }
 
-    /// Each goes before the next.
-    fn in_order(order: By, claims: &[OrderKey]) {
+    /// Asserts that each key goes before the next.
+    fn in_order(order: By, keys: &[OrderKey]) {
         assert!(
-            claims.is_sorted_by(|a, b| score(order, a) < score(order, b)),
-            "{order:?}: {claims:?}"
+            keys.is_sorted_by(|a, b| a.score(order) < b.score(order)),
+            "{order:?}: {keys:?}"
         );
     }
 
     #[test]
-    fn first_come_goes_by_arrival_less_its_head_start() {
-        let claims = [
-            claim(1, 5, u64::MAX),
-            claim(1, 0, 90),
-            claim(1, 100, 150),
-            claim(1, 2, 0),
-            claim(1, 13, 10),
-            claim(1, 4, 0),
+    fn fcfs_orders_by_arrival_less_the_head_start() {
+        let keys = [
+            key(1, 5, u64::MAX),
+            key(1, 0, 90),
+            key(1, 100, 150),
+            key(1, 2, 0),
+            key(1, 13, 10),
+            key(1, 4, 0),
         ];
-        in_order(By::Fcfs, &claims);
+        in_order(By::Fcfs, &keys);
     }
 
     #[test]
-    fn short_ones_go_by_cost_over_their_head_start() {
-        let claims = [
-            claim(1, 9, 1),
-            claim(1, 9, 0),
-            claim(400, 9, 199),
-            claim(3, 0, 0),
-            claim(100, 0, 9),
-            claim(u64::MAX, 0, 0),
+    fn wspt_orders_by_cost_over_the_head_start() {
+        let keys = [
+            key(1, 9, 1),
+            key(1, 9, 0),
+            key(400, 9, 199),
+            key(3, 0, 0),
+            key(100, 0, 9),
+            key(u64::MAX, 0, 0),
         ];
-        in_order(By::Wspt, &claims);
-        assert_eq!(score(By::Wspt, &claim(0, 0, 0)), score(By::Wspt, &claim(1, 0, 0)));
+        in_order(By::Wspt, &keys);
+        assert_eq!(key(0, 0, 0).score(By::Wspt), key(1, 0, 0).score(By::Wspt));
     }
 
     #[test]
-    fn deadlines_and_targets_go_by_when_they_are_and_none_is_last() {
+    fn edf_and_slo_deadline_order_by_due_time_and_none_is_last() {
         let due = |deadline: u64| OrderKey {
             deadline: Some(Instant::from_nanos(deadline)),
-            ..claim(1, 7, 1_000)
+            ..key(1, 7, 1_000)
         };
-        in_order(By::Edf, &[due(3), due(4), claim(1, 0, 1_000)]);
+        in_order(By::Edf, &[due(3), due(4), key(1, 0, 1_000)]);
         let target = |arrived, millis| OrderKey {
             ttft_target: Some(Duration::from_millis(millis)),
-            ..claim(1, arrived, 1_000)
+            ..key(1, arrived, 1_000)
         };
         let none = By::SloDeadline { target: None };
-        in_order(none, &[target(3, 100), target(2, 1_200), claim(1, 0, 0)]);
+        in_order(none, &[target(3, 100), target(2, 1_200), key(1, 0, 0)]);
         let pool = By::SloDeadline {
             target: Some(Duration::from_secs(1)),
         };
-        in_order(pool, &[claim(1, 1, 0), target(2, 100), target(1, 1_500)]);
+        in_order(pool, &[key(1, 1, 0), target(2, 100), target(1, 1_500)]);
     }
 
     #[test]
-    fn tiers_come_before_scores_and_scores_before_arrivals() {
+    fn tiers_precede_scores_and_scores_precede_arrivals() {
         let mut order = Order::default();
         let mut queue = Queue::default();
-        // Tier and score; number and arrival by place.
+        // Tier and score. Job and arrival are the position.
         let facts = [(0, 5), (0, 5), (0, 4), (2, 9), (1, 1), (2, 9)];
-        for (number, &(strict, score)) in (0..).zip(&facts) {
+        for (number, &(strict, score)) in (0_usize..).zip(&facts) {
             let request = Queued {
-                flow: 0,
-                lane: LaneId::ANY,
-                cost: 10 + u64::from(number),
-                class: 0,
+                flow: FlowId::MIN,
+                eligibility: EligibilityId::ANY,
+                cost: 10 + number as u64,
+                class: ClassId::MIN,
                 prompt: 0,
                 cached: 0,
                 class_cost: 1,
-                model: 0,
+                model: ModelId::FIRST,
                 bytes: 0,
                 strict,
                 suspended: false,
                 score,
                 arrival: Arrival {
                     at: Instant::ZERO,
-                    sequence: u64::from(number),
+                    sequence: number as u64,
                 },
             };
-            order.insert(&mut queue, number, &request);
+            order.insert(&mut queue, id(number), &request);
         }
-        assert_eq!(order.in_order(&queue), [3, 5, 4, 2, 0, 1]);
-        assert_eq!(order.youngest(&queue), Some(5));
-        assert_eq!(order.head_of(3, |_| true).cost, 13);
-        assert!(!order.remove(&mut queue, 5, false) && order.remove(&mut queue, 3, false));
-        assert_eq!((queue.head(), order.youngest(&queue)), (Some(4), Some(4)));
-        assert!(!order.suspend(&mut queue, 0, true) && order.suspend(&mut queue, 4, true));
-        assert_eq!((queue.head(), order.youngest(&queue)), (Some(2), Some(4)));
-        assert_eq!(order.in_order(&queue), [4, 2, 0, 1], "they keep their places");
-        assert!(!order.remove(&mut queue, 0, true) && order.suspend(&mut queue, 4, false));
-        assert_eq!((queue.head(), order.suspended(&queue)), (Some(4), Vec::new()));
+        assert_eq!(in_order_of(&order, &queue), [3, 5, 4, 2, 0, 1]);
+        assert_eq!(order.youngest(&queue), Some(id(5)));
+        assert_eq!(order.head_of(id(3)).cost, 13);
+        assert!(!order.remove(&mut queue, id(5), false) && order.remove(&mut queue, id(3), false));
+        assert_eq!((queue.head(), order.youngest(&queue)), (Some(id(4)), Some(id(4))));
+        assert!(
+            !order.set_suspended(&mut queue, id(0), true) && order.set_suspended(&mut queue, id(4), true)
+        );
+        assert_eq!((queue.head(), order.youngest(&queue)), (Some(id(2)), Some(id(4))));
+        assert_eq!(
+            in_order_of(&order, &queue),
+            [4, 2, 0, 1],
+            "suspended requests keep their places"
+        );
+        assert!(!order.remove(&mut queue, id(0), true) && order.set_suspended(&mut queue, id(4), false));
+        assert_eq!((queue.head(), order.suspended(&queue)), (Some(id(4)), Vec::new()));
     }
 }

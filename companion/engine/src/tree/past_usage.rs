@@ -1,4 +1,4 @@
-//! What flows used before, or of what others grant: told to their windows, and said by name.
+//! Usage from before this engine started, or from other engines, added to the windows of [`Discipline::Usage`].
 
 use alloc::vec::Vec;
 
@@ -6,34 +6,31 @@ use crate::input::PastUsage;
 use crate::policy::{Discipline, Flows as FlowsPolicy};
 
 use super::Tree;
+use super::usage::reach;
 
 impl Tree {
-    /// Whether there is a window to count in.
-    pub(crate) fn has_windows(&self) -> bool {
-        self.shape.discipline == Discipline::Usage
+    pub(crate) fn has_usage_windows(&self) -> bool {
+        self.config.discipline == Discipline::Usage
     }
 
-    /// The model of this number; `None`: several share it.
-    pub(crate) fn model_name(&self, number: u32) -> Option<&str> {
-        self.models.name(number)
-    }
-
-    /// This was used; see [`crate::Input::PastUsage`].
-    pub(crate) fn used(&mut self, past: Vec<PastUsage>, policy: &FlowsPolicy) {
-        if !self.has_windows() {
+    /// See [`crate::Input::PastUsage`].
+    pub(crate) fn add_past_usage(&mut self, entries: Vec<PastUsage>, policy: &FlowsPolicy) {
+        if !self.has_usage_windows() {
             return;
         }
-        let earliest = super::usage::reach(self.shape.window);
-        for of in past {
-            let counts = of.cost.0 > 0 && of.ago < earliest;
-            let Some(class) = self.classes.named(&of.class).filter(|_| counts) else {
+        let reach = reach(self.config.usage_window);
+        for entry in entries {
+            let counts = entry.cost.0 > 0 && entry.ago < reach;
+            let Some(class) = self.classes.by_name(&entry.class).filter(|_| counts) else {
                 continue;
             };
-            let model = self.model(&of.model);
-            let flow = self.flow(of.flow, of.band, model, class, policy);
+            let model = self.model_id(&entry.model);
+            let flow = self.flow_or_insert(entry.flow, entry.band, model, class, policy);
             let (leaf, child) = (self.flows[flow].leaf, self.flows[flow].child);
-            self.leaves[leaf].level.used(child, model, of.cost.0, of.ago);
-            self.tell_up(leaf);
+            self.leaves[leaf]
+                .level
+                .add_past_usage(child, model, entry.cost.0, entry.ago);
+            self.propagate(leaf);
             self.release_flow(flow);
         }
     }

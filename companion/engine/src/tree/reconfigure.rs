@@ -1,69 +1,79 @@
 //! Another policy under everything that waits and runs.
 //!
-//! What a level's rule knows is kept wherever the rule stays the same; a level that becomes another begins anew from
-//! what waits and runs. Nothing in between is told to any level, so that nobody is taken to have run empty.
+//! A level keeps its state if its discipline stays the same. A level with another discipline starts anew from what waits
+//! and runs. Levels aren't updated in between, so that no flow counts as empty because of the change.
 
 use alloc::vec::Vec;
 
 use crate::cost::Charge;
 use crate::endpoints::Endpoints;
-use crate::input::{Band, ClassKey, EndpointId};
+use crate::ids::{ClassId, EligibilityId, FlowId, Id, LeafId, ModelTreeId};
+use crate::input::{Band, EndpointId};
 use crate::policy::Policy;
 
 use super::classes::Classes;
-use super::disciplines::{Bands, Models, Ring};
+use super::disciplines::{BandLevel, ClassLevel, ModelLevel};
+use super::node::Node;
 use super::tree_config::TreeConfig;
-use super::{BANDS, LaneId, NONE, Queued, Receipts, Tree};
+use super::{Queued, Receipts, Tree};
 
-/// A change that isn't done yet.
+/// A change of policy in progress.
 #[derive(Debug)]
 pub(crate) struct Change {
-    /// Leaves that are no more.
-    dead: Vec<u32>,
-    dead_trees: Vec<u32>,
-    /// Held until nothing stands in them.
-    lanes: Vec<LaneId>,
+    /// Leaves to remove, sorted.
+    removed_leaves: Vec<LeafId>,
+    removed_trees: Vec<ModelTreeId>,
+    /// Eligibility sets to release when no head waits under them.
+    released: Vec<EligibilityId>,
+}
+
+impl Change {
+    fn removes(&self, leaf: LeafId) -> bool {
+        self.removed_leaves.binary_search(&leaf).is_ok()
+    }
 }
 
 impl Tree {
-    /// `number` waits: it leaves its queue until [`Self::put_back`], and no level is told.
-    pub(crate) fn lift(&mut self, number: u32, request: &Queued) {
-        self.take_out(number, request);
-    }
-
-    /// The policy is this from now on, while everything that waits is lifted.
+    /// Applies the policy, while every waiting request is taken out ([`Self::take_out`]). The caller then calls
+    /// [`Self::reassign`] for every job, [`Self::put_back`] or [`Self::transfer_running`], and [`Self::end_change`].
     pub(crate) fn begin_change(&mut self, policy: &Policy) -> Change {
-        let old = core::mem::replace(&mut self.shape, TreeConfig::of(policy));
-        let classes = core::mem::replace(&mut self.classes, Classes::new(&policy.classes));
-        let anew = (old.per_model, old.discipline) != (self.shape.per_model, self.shape.discipline);
-        let same_ring = classes.same_ring(&self.classes) && old.class_mode == self.shape.class_mode;
+        let old = core::mem::replace(&mut self.config, TreeConfig::of(policy));
+        let old_classes = core::mem::replace(&mut self.classes, Classes::new(&policy.classes));
+        let rebuilt = (old.per_model, old.discipline) != (self.config.per_model, self.config.discipline);
+        let same_ring = old_classes.same_ring(&self.classes) && old.class_mode == self.config.class_mode;
         let mut change = Change {
-            dead: Vec::new(),
-            dead_trees: Vec::new(),
-            lanes: Vec::new(),
+            removed_leaves: Vec::new(),
+            removed_trees: Vec::new(),
+            released: Vec::new(),
         };
-        if !self.pool.reweigh(&self.shape) {
-            self.pool = Bands::new(&self.shape);
+        if !self.root.reconfigure(&self.config) {
+            self.root = BandLevel::new(&self.config);
             self.epoch += 1;
         }
-        if anew {
-            change.dead = self.leaves.iter().map(|(number, _)| number).collect();
-            change.dead_trees = self.trees.iter().map(|(number, _)| number).collect();
+        if rebuilt {
+            change.removed_leaves = self.leaves.ids().collect();
+            change.removed_trees = self.trees.ids().collect();
             for band in &mut self.bands {
                 band.trees.clear();
-                band.models = Models::new(&self.shape);
+                band.level = ModelLevel::new(&self.config);
             }
             self.epoch += 1;
         } else {
-            self.change_classes(&classes, same_ring, &mut change);
+            self.change_classes(&old_classes, same_ring, &mut change);
             for (_, leaf) in self.leaves.iter_mut() {
-                leaf.level.reshape(&self.shape);
+                leaf.level.reconfigure(&self.config);
             }
             for (_, tree) in self.trees.iter() {
-                let models = &mut self.bands[tree.band as usize].models;
-                models.reweigh(tree.child, &self.shape);
+                let models = &mut self.bands[tree.band as usize].level;
+                models.reconfigure(tree.child, &self.config);
             }
         }
+        self.apply_weights(policy);
+        change
+    }
+
+    /// Applies weights and capacities to identities and flows.
+    fn apply_weights(&mut self, policy: &Policy) {
         for (_, identity) in self.identities.iter_mut() {
             identity.weight = policy.flows.weight_of(&identity.name);
             identity.capacity = policy.flows.capacities.get(&identity.name).copied();
@@ -73,70 +83,68 @@ impl Tree {
             let weight = self.identities.get(flow.identity).weight;
             self.leaves[flow.leaf]
                 .level
-                .weigh(flow.child, weight, &self.shape);
+                .set_weight(flow.child, weight, &self.config);
         }
-        change
     }
 
     fn change_classes(&mut self, old: &Classes, same_ring: bool, change: &mut Change) {
         if !same_ring {
             self.epoch += 1;
         }
-        let numbers: Vec<Option<u32>> = old.iter().map(|(_, class)| self.classes.like(class)).collect();
+        let new_ids: Vec<Option<ClassId>> = old
+            .iter()
+            .map(|(_, class)| self.classes.by_name(class.name()))
+            .collect();
         for (_, tree) in self.trees.iter_mut() {
             if same_ring {
-                tree.ring.reweigh(&self.classes);
+                tree.level.set_quanta(&self.classes);
                 continue;
             }
-            tree.ring = Ring::new(&self.classes, &self.shape);
-            let leaves = core::mem::replace(&mut tree.leaves, alloc::vec![NONE; self.classes.len()]);
-            for (leaf, number) in leaves.into_iter().zip(&numbers) {
-                match *number {
-                    _ if leaf == NONE => {}
+            tree.level = ClassLevel::new(&self.classes, &self.config);
+            let leaves = core::mem::replace(&mut tree.leaves, alloc::vec![None; self.classes.len()]);
+            for (leaf, &class) in leaves.into_iter().zip(&new_ids) {
+                let Some(leaf) = leaf else { continue };
+                match class {
                     Some(class) => {
-                        tree.leaves[class as usize] = leaf;
+                        tree.leaves[class.index()] = Some(leaf);
                         self.leaves[leaf].class = class;
                     }
-                    None => change.dead.push(leaf),
+                    None => change.removed_leaves.push(leaf),
                 }
             }
         }
-        change.dead.sort_unstable();
+        change.removed_leaves.sort_unstable();
     }
 
-    /// Where `request` belongs from now on: in another flow, perhaps, class and lane.
-    pub(crate) fn place(
+    /// Assigns `request` to its flow, class and eligibility set under the new policy. `class`: its class if its leaf is
+    /// removed; otherwise it keeps its own.
+    pub(crate) fn reassign(
         &mut self,
         request: &mut Queued,
         band: Band,
-        set: u16,
-        key: &ClassKey,
+        class: ClassId,
         endpoints: &Endpoints,
         change: &mut Change,
     ) {
         let (identity, leaf) = (self.flows[request.flow].identity, self.flows[request.flow].leaf);
-        if change.is_dead(leaf) {
-            let uncached = request.prompt - request.cached;
-            request.class = self.classify(set, key, uncached);
-            let leaf = self.leaf(band, request.model, request.class);
+        if change.removes(leaf) {
+            request.class = class;
+            let leaf = self.leaf_or_insert(band, request.model, class);
             request.flow = self.flow_at(identity, leaf);
         } else {
             request.class = self.leaves[leaf].class;
         }
         let threshold = self.classes.get(request.class).threshold;
-        change.lanes.push(request.lane);
-        request.lane = self.lanes.under(request.lane, threshold, endpoints);
+        change.released.push(request.eligibility);
+        request.eligibility = self
+            .eligibility
+            .hold_under(request.eligibility, threshold, endpoints);
     }
 
-    /// `number` waits again, without a level being told.
-    pub(crate) fn put_back(&mut self, number: u32, request: &Queued) {
-        self.insert(number, request);
-    }
-
-    /// A request of `from` that runs at `endpoint` belongs to `to` now.
-    pub(crate) fn rerun(
+    /// A request that runs at `endpoint` moves from one flow to another, or stays.
+    pub(crate) fn transfer_running(
         &mut self,
-        (from, to): (u32, u32),
+        (from, to): (FlowId, FlowId),
         endpoint: EndpointId,
         charge: &Charge,
         receipts: &mut Receipts,
@@ -147,58 +155,46 @@ impl Tree {
             let (leaf, child) = (self.flows[to].leaf, self.flows[to].child);
             receipts.flow = self.leaves[leaf].level.charge(child, charge);
         }
-        if self.shape.max_in_flight_per_endpoint.is_some() {
+        if self.config.max_in_flight_per_endpoint.is_some() {
             let identity = self.identities.get_mut(self.flows[to].identity);
-            let found = identity
-                .in_flight_at
-                .binary_search_by_key(&endpoint, |&(id, _)| id);
-            match found {
-                Ok(at) => identity.in_flight_at[at].1 += 1,
-                Err(at) => identity.in_flight_at.insert(at, (endpoint, 1)),
-            }
+            identity.count_started_at(endpoint);
         }
     }
 
-    /// Everything is where it belongs: every level is told.
+    /// Every job is in its place: removes what is no longer used, and updates every level.
     pub(crate) fn end_change(&mut self, change: Change, endpoints: &Endpoints) {
-        let flows: Vec<u32> = self.flows.iter().map(|(number, _)| number).collect();
+        let flows: Vec<FlowId> = self.flows.ids().collect();
         for flow in flows {
             let leaf = self.flows[flow].leaf;
-            if change.is_dead(leaf) {
-                self.stand(flow, None);
-                let band = self.trees[self.leaves[leaf].tree].band;
+            if change.removes(leaf) {
+                self.move_head(flow, None);
                 let tree = self.leaves[leaf].tree;
+                let band = self.trees[tree].band;
                 self.trees[tree].flows -= 1;
-                let gone = self.flows.remove(flow);
-                self.identities.left(gone.identity, band, leaf);
+                let removed = self.flows.remove(flow);
+                self.identities.flow_removed(removed.identity, band, leaf);
             } else {
-                self.head_changed(flow, endpoints);
+                self.update_head(flow, endpoints);
             }
         }
-        for &leaf in &change.dead {
+        for leaf in change.removed_leaves {
             self.leaves.remove(leaf);
         }
-        for &tree in &change.dead_trees {
+        for tree in change.removed_trees {
             self.trees.remove(tree);
         }
-        for lane in change.lanes {
-            self.lanes.release(lane);
+        for eligibility in change.released {
+            self.eligibility.release(eligibility);
         }
-        for band in BANDS {
-            self.tell_pool(band);
+        for band in Band::ALL {
+            self.propagate_band(band);
         }
-        let flows: Vec<u32> = self.flows.iter().map(|(number, _)| number).collect();
+        let flows: Vec<FlowId> = self.flows.ids().collect();
         for flow in flows {
-            let still = self.flows.get(flow).is_some();
-            if still {
+            // Releasing one flow can remove others.
+            if self.flows.get(flow).is_some() {
                 self.release_flow(flow);
             }
         }
-    }
-}
-
-impl Change {
-    fn is_dead(&self, leaf: u32) -> bool {
-        self.dead.binary_search(&leaf).is_ok()
     }
 }

@@ -1,24 +1,22 @@
-//! Where the children of a round robin stand, and how far the cursor has come.
+//! The ring of a round robin: the order of its children, and how far the cursor has come.
 //!
-//! A ring of those that take part, each with a label that grows along it from the first to the last; the cursor
-//! stands on one of them, in a lap that begins at the first. Whoever joins stands immediately behind the cursor,
-//! so that all others are reached before: ever new ones can't prolong a lap for those that are in it, and leaving
-//! and joining again gains nothing. Room between two labels is used up from the left, as the next to join there
-//! stands right of the last; when there is none all labels are spread anew, which keeps their order.
+//! Each child in the ring has a label. Labels grow along the ring from the first child to the last. The cursor is at one
+//! child, in a lap that starts at the first. A child that joins comes immediately behind the cursor, so the cursor
+//! reaches all others before: an endless supply of new children can't prolong the lap of those in the ring, and leaving
+//! and joining again gains nothing. Free labels behind the cursor are used up from the left, because the next child that
+//! joins comes to the right of the last. When none is left, all labels are spread anew, which keeps their order.
 
 use alloc::vec::Vec;
 
-use crate::audit::{AuditError, holds};
+use crate::audit::{AuditError, check};
+use crate::ids::{ChildId, Id};
 
-use super::node::ChildId;
-
-const NONE: u32 = u32::MAX;
-/// Labels lie below this. Tests run out of them sooner.
+/// Labels are below this. Tests run out of them sooner.
 const LABELS: u64 = if cfg!(test) { 1 << 16 } else { u64::MAX };
-/// Of the room that is there, one in 2 to this is used when one joins.
+/// A child that joins uses one in 2 to this of the free labels.
 const SHARE: u32 = if cfg!(test) { 2 } else { 14 };
 
-/// When the cursor is at a place: the lap, and the place's label.
+/// When the cursor is at a child: the lap, and the child's label.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Turn {
     pub(super) lap: u64,
@@ -28,35 +26,18 @@ pub(super) struct Turn {
 #[derive(Clone, Copy, Debug)]
 struct Place {
     label: u64,
-    prev: u32,
-    /// [`NONE`]: outside.
-    next: u32,
+    previous: ChildId,
+    next: ChildId,
 }
 
-const OUTSIDE: Place = Place {
-    label: 0,
-    prev: NONE,
-    next: NONE,
-};
-
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Ring {
-    places: Vec<Place>,
-    /// [`NONE`]: nobody is in.
-    cursor: u32,
+    /// By child; `None`: not in the ring.
+    places: Vec<Option<Place>>,
+    /// `None`: the ring is empty.
+    cursor: Option<ChildId>,
     lap: u64,
     members: u64,
-}
-
-impl Default for Ring {
-    fn default() -> Self {
-        Self {
-            places: Vec::new(),
-            cursor: NONE,
-            lap: 0,
-            members: 0,
-        }
-    }
 }
 
 impl Ring {
@@ -65,164 +46,178 @@ impl Ring {
     }
 
     pub(super) fn label(&self, child: ChildId) -> u64 {
-        self.places[child as usize].label
+        self.place(child).label
     }
 
-    /// The cursor is on `child`.
-    pub(super) const fn is_on(&self, child: ChildId) -> bool {
-        self.cursor == child
+    /// The cursor is at `child`.
+    pub(super) fn is_at(&self, child: ChildId) -> bool {
+        self.cursor == Some(child)
     }
 
-    /// The first lap in which the cursor reaches `child` from where it is, or is on it.
+    /// The first lap, from now on, in which the cursor is at `child`.
     pub(super) fn next_lap(&self, child: ChildId) -> u64 {
-        let ahead = self.label(child) >= self.label(self.cursor);
+        let ahead = self.label(child) >= self.label(self.cursor());
         self.lap + u64::from(!ahead)
     }
 
-    /// The cursor goes to `child`, in `lap`.
+    /// Moves the cursor to `child`, in `lap`.
     pub(super) const fn go_to(&mut self, child: ChildId, lap: u64) {
-        self.cursor = child;
+        self.cursor = Some(child);
         self.lap = lap;
     }
 
-    /// The cursor goes one further.
+    /// Moves the cursor to the next child.
     pub(super) fn advance(&mut self) {
-        let next = self.places[self.cursor as usize].next;
-        self.lap += u64::from(self.label(next) <= self.label(self.cursor));
-        self.cursor = next;
+        let place = *self.place(self.cursor());
+        self.lap += u64::from(self.label(place.next) <= place.label);
+        self.cursor = Some(place.next);
     }
 
-    /// `child`, which is outside, is the last from now on, wherever the cursor is.
+    /// Adds `child` as the last of the ring.
     pub(super) fn append(&mut self, child: ChildId) {
         let Some(first) = self.first() else {
             return self.insert_alone(child);
         };
-        let label = self.label(self.places[first as usize].prev) + 1;
+        let label = self.label(self.place(first).previous) + 1;
         self.insert_before(first, child, label);
     }
 
-    /// `child`, which is outside, stands behind the cursor. True if all labels changed.
+    /// Adds `child` behind the cursor. Returns whether all labels changed.
     pub(super) fn join(&mut self, child: ChildId) -> bool {
-        if self.cursor == NONE {
+        let Some(cursor) = self.cursor else {
             self.insert_alone(child);
             return false;
-        }
-        let (room, spread) = match self.room_behind_cursor() {
-            room @ 2.. => (room, false),
+        };
+        let (free, spread) = match self.free_behind(cursor) {
+            free @ 2.. => (free, false),
             0 | 1 => {
                 self.spread();
-                (self.room_behind_cursor(), true)
+                (self.free_behind(cursor), true)
             }
         };
-        let prev = self.places[self.cursor as usize].prev;
-        let label = self.label(prev) + (room >> SHARE).max(1);
-        self.insert_before(self.cursor, child, label);
+        let previous = self.place(cursor).previous;
+        let label = self.label(previous) + (free >> SHARE).max(1);
+        self.insert_before(cursor, child, label);
         spread
     }
 
-    /// `child`, which is in, is outside from now on; if the cursor is on it, it goes one further.
+    /// Removes `child`. A cursor at it moves to the next child.
     pub(super) fn leave(&mut self, child: ChildId) {
-        let Place { prev, next, .. } = self.places[child as usize];
+        let Place { previous, next, .. } = *self.place(child);
         if next == child {
-            self.cursor = NONE;
+            self.cursor = None;
         } else {
-            if self.cursor == child {
+            if self.is_at(child) {
                 self.advance();
             }
-            self.places[prev as usize].next = next;
-            self.places[next as usize].prev = prev;
+            self.place_mut(previous).next = next;
+            self.place_mut(next).previous = previous;
         }
-        self.places[child as usize] = OUTSIDE;
+        self.places[child.index()] = None;
         self.members -= 1;
     }
 
-    /// Laps count from this one.
+    /// Counts laps from the present one.
     pub(super) const fn rebase(&mut self) {
         self.lap = 0;
     }
 
-    /// The distance from the label behind the cursor to the next that is taken.
-    fn room_behind_cursor(&self) -> u64 {
-        let on = self.label(self.cursor);
-        let behind = self.label(self.places[self.cursor as usize].prev);
-        // What stands behind the first is the last, and after it all labels are free.
-        let end = if behind < on { on } else { LABELS };
+    fn cursor(&self) -> ChildId {
+        self.cursor.expect("invariant: a ring with a child has a cursor")
+    }
+
+    fn place(&self, child: ChildId) -> &Place {
+        self.places[child.index()]
+            .as_ref()
+            .expect("invariant: the child is in the ring")
+    }
+
+    fn place_mut(&mut self, child: ChildId) -> &mut Place {
+        self.places[child.index()]
+            .as_mut()
+            .expect("invariant: the child is in the ring")
+    }
+
+    /// The distance from the label of the child behind the cursor to the next one in use.
+    fn free_behind(&self, cursor: ChildId) -> u64 {
+        let Place { label, previous, .. } = *self.place(cursor);
+        let behind = self.label(previous);
+        // Behind the first child is the last, and all labels after that are free.
+        let end = if behind < label { label } else { LABELS };
         end - behind
     }
 
-    fn first(&self) -> Option<u32> {
-        let mut at = self.cursor;
-        if at == NONE {
-            return None;
-        }
+    fn first(&self) -> Option<ChildId> {
+        let mut child = self.cursor?;
         loop {
-            let prev = self.places[at as usize].prev;
-            if self.label(prev) >= self.label(at) {
-                return Some(at);
+            let Place { label, previous, .. } = *self.place(child);
+            if self.label(previous) >= label {
+                return Some(child);
             }
-            at = prev;
+            child = previous;
         }
     }
 
-    /// Labels as far from each other as they can be.
+    /// Spreads the labels as far from each other as possible.
     fn spread(&mut self) {
-        let Some(mut at) = self.first() else { return };
+        let Some(mut child) = self.first() else { return };
         let step = LABELS / (self.members + 1);
         let mut label = 0;
         for _ in 0..self.members {
-            let place = &mut self.places[at as usize];
+            let place = self.place_mut(child);
             place.label = label;
             label += step;
-            at = place.next;
+            child = place.next;
         }
     }
 
-    fn place(&mut self, child: ChildId, place: Place) {
-        let index = child as usize;
-        if index >= self.places.len() {
-            self.places.resize(index + 1, OUTSIDE);
+    fn insert(&mut self, child: ChildId, place: Place) {
+        if child.index() >= self.places.len() {
+            self.places.resize(child.index() + 1, None);
         }
-        debug_assert_eq!(
-            self.places[index].next, NONE,
-            "invariant: only who is outside joins"
+        debug_assert!(
+            self.places[child.index()].is_none(),
+            "invariant: a child joins once"
         );
-        self.places[index] = place;
+        self.places[child.index()] = Some(place);
         self.members += 1;
     }
 
     fn insert_alone(&mut self, child: ChildId) {
         let place = Place {
             label: 0,
-            prev: child,
+            previous: child,
             next: child,
         };
-        self.place(child, place);
-        self.cursor = child;
+        self.insert(child, place);
+        self.cursor = Some(child);
     }
 
-    fn insert_before(&mut self, next: u32, child: ChildId, label: u64) {
-        let prev = self.places[next as usize].prev;
-        self.place(child, Place { label, prev, next });
-        self.places[prev as usize].next = child;
-        self.places[next as usize].prev = child;
+    fn insert_before(&mut self, next: ChildId, child: ChildId, label: u64) {
+        let previous = self.place(next).previous;
+        let place = Place {
+            label,
+            previous,
+            next,
+        };
+        self.insert(child, place);
+        self.place_mut(previous).next = child;
+        self.place_mut(next).previous = child;
     }
 
-    /// Links lead round, and labels grow along them.
+    /// Checks that links lead around, and that labels grow along them.
     pub(super) fn audit(&self) -> Result<(), AuditError> {
         let Some(first) = self.first() else {
-            return holds("an empty ring has no members", self.members == 0);
+            return check("an empty ring has no members", self.members == 0);
         };
-        let mut at = first;
+        let mut child = first;
         for number in 1..=self.members {
-            let Place { label, next, .. } = self.places[at as usize];
-            holds(
-                "who follows in a ring knows whom",
-                self.places[next as usize].prev == at,
-            )?;
+            let Place { label, next, .. } = *self.place(child);
+            check("links of a ring go both ways", self.place(next).previous == child)?;
             let last = number == self.members;
-            holds("labels grow along a ring", (self.label(next) > label) != last)?;
-            at = next;
+            check("labels grow along a ring", (self.label(next) > label) != last)?;
+            child = next;
         }
-        holds("a ring closes", at == first)
+        check("a ring closes", child == first)
     }
 }

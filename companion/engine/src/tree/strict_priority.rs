@@ -1,30 +1,32 @@
-//! A strict cascade: of the children that can go, the first. Nothing is owed to those after it.
+//! Strict priority: the first runnable child is next. Later children are owed nothing.
 
 use crate::cost::Charge;
+use crate::ids::{ChildId, Id};
 
-use super::node::{ChildId, Head, Node, Receipt};
+use super::node::{Head, Node, Receipt, bit};
 
-/// Children are numbered from 0, most important first, below 64.
+/// At most 64 children, most important first.
 #[derive(Debug, Default)]
 pub(super) struct StrictPriority {
-    able: u64,
+    /// A bit per child.
+    runnable: u64,
 }
 
 impl Node for StrictPriority {
     fn enqueue(&mut self, child: ChildId, _head: &Head) {
-        self.able |= 1 << child;
+        self.runnable |= bit(child);
     }
 
     fn pick(&self) -> Option<ChildId> {
-        (self.able != 0).then(|| self.able.trailing_zeros())
+        (self.runnable != 0).then(|| ChildId::from_index(self.runnable.trailing_zeros() as usize))
     }
 
     fn block(&mut self, child: ChildId) {
-        self.able &= !(1 << child);
+        self.runnable &= !bit(child);
     }
 
     fn remove(&mut self, child: ChildId) {
-        self.able &= !(1 << child);
+        self.runnable &= !bit(child);
     }
 
     fn serve(&mut self, _child: ChildId, _charge: &Charge) -> Receipt {
@@ -40,27 +42,24 @@ impl Node for StrictPriority {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Arrival, LaneId};
     use super::*;
 
     #[test]
-    fn the_first_that_can_go_does() {
+    fn the_first_runnable_child_is_picked() {
         let head = Head {
             class_cost: 1,
             cost: 1,
-            model: 0,
-            lane: LaneId::ANY,
-            open: true,
-            arrival: Arrival::default(),
+            ..Head::NONE
         };
-        let mut cascade = StrictPriority::default();
-        assert_eq!(cascade.pick(), None);
-        cascade.enqueue(2, &head);
-        cascade.enqueue(1, &head);
-        assert_eq!(cascade.pick(), Some(1));
-        cascade.remove(1);
-        assert_eq!(cascade.pick(), Some(2));
-        cascade.block(2);
-        assert_eq!(cascade.pick(), None);
+        let [_, first, second] = [0, 1, 2].map(ChildId::from_index);
+        let mut node = StrictPriority::default();
+        assert_eq!(node.pick(), None);
+        node.enqueue(second, &head);
+        node.enqueue(first, &head);
+        assert_eq!(node.pick(), Some(first));
+        node.remove(first);
+        assert_eq!(node.pick(), Some(second));
+        node.block(second);
+        assert_eq!(node.pick(), None);
     }
 }

@@ -1,4 +1,4 @@
-//! What of a policy makes the tree what it is.
+//! The part of a policy that shapes the tree.
 
 use core::time::Duration;
 
@@ -12,7 +12,7 @@ pub(super) struct TreeConfig {
     pub(super) class_mode: ClassMode,
     pub(super) discipline: Discipline,
     pub(super) cost: CostUnit,
-    pub(super) window: Duration,
+    pub(super) usage_window: Duration,
     pub(super) max_in_flight: Option<u64>,
     pub(super) max_in_flight_per_endpoint: Option<u64>,
 }
@@ -25,13 +25,13 @@ impl TreeConfig {
             class_mode: policy.class_mode,
             discipline: policy.flows.discipline,
             cost: policy.flows.cost,
-            window: policy.usage_window,
+            usage_window: policy.usage_window,
             max_in_flight: policy.flows.max_in_flight,
             max_in_flight_per_endpoint: policy.flows.max_in_flight_per_endpoint,
         }
     }
 
-    /// Whether anything changes by it that time goes on.
+    /// The passage of time from `from` to `to` moves usage windows.
     pub(super) fn slides(&self, from: Instant, to: Instant) -> bool {
         self.discipline == Discipline::Usage && from != to
     }

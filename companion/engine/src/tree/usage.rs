@@ -1,40 +1,38 @@
-//! Who used how much of late: settled cost per child and model in a sliding window, and beside it what runs now, at
-//! its estimate.
+//! Recent usage: settled cost per child and model in a sliding window, and the estimates of what runs now.
 //!
-//! The window is counted in buckets of a second, of a 300th of it where it is longer than 5 minutes: the bucket of
-//! now and the whole ones before it. One log holds them all by age, an entry per bucket, child and model (or a few, of
-//! one that is told out of order), so that time costs what falls out of the window and nothing else. Buckets are
-//! numbered from the owner's zero and may lie before it. Nothing here knows of weights or of who waits.
+//! The window is counted in buckets of a second, or of a 300th of the window where it is longer than 5 minutes: the
+//! present bucket and the whole ones before it. One log holds all buckets by age, with one entry per bucket, child and
+//! model (or a few, if costs arrive out of order), so the passage of time costs only what leaves the window. Buckets are
+//! numbered from the owner's origin and may be before it. This file knows neither weights nor waiting requests.
 
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 use core::time::Duration;
 
-use crate::audit::{AuditError, holds};
+use crate::audit::{AuditError, check};
+use crate::ids::{ChildId, Id, ModelId};
 use crate::time::Instant;
-
-use super::node::ChildId;
 
 const SECOND: u64 = 1_000_000_000;
 /// Buckets in a window, at most.
 const BUCKETS_MAX: u64 = 300;
 
-/// What one child used of one model.
+/// The usage of one model by one child.
 #[derive(Clone, Copy, Debug)]
-struct Tally {
-    model: u32,
-    /// Estimates of what runs.
+struct ModelUsage {
+    model: ModelId,
+    /// The sum of the estimates of what runs.
     running: u128,
-    /// What the log says.
+    /// The sum of the entries in the log.
     served: u128,
-    /// Its entries in the log that were touched last: the bucket's number, and the place in it.
+    /// The two entries that were changed last: the bucket's number, and the position in the bucket.
     latest: [Option<(i64, u32)>; 2],
 }
 
 #[derive(Clone, Copy, Debug)]
 struct Entry {
     child: ChildId,
-    model: u32,
+    model: ModelId,
     cost: u128,
 }
 
@@ -46,27 +44,27 @@ struct Bucket {
 
 #[derive(Debug)]
 pub(super) struct Usage {
-    /// Of a bucket, in nanoseconds.
+    /// Nanoseconds of a bucket.
     width: i64,
     /// Buckets in the window.
     kept: i64,
-    /// The bucket of now.
+    /// The number of the present bucket.
     bucket: i64,
     now: Instant,
-    /// By child; those who used nothing have none.
-    tallies: Vec<Vec<Tally>>,
+    /// By child; empty for a child without usage.
+    by_child: Vec<Vec<ModelUsage>>,
     /// Oldest first, none empty.
     log: VecDeque<Bucket>,
 }
 
-/// How far back a window reaches at most: nothing older counts.
+/// The age from which on no cost counts in a window.
 pub(super) fn reach(window: Duration) -> Duration {
     let (width, kept) = buckets(window);
     Duration::from_nanos(width.saturating_mul(kept).cast_unsigned())
 }
 
 impl Usage {
-    /// `window` is above 0; it is rounded up to whole buckets.
+    /// `window` is above 0, and is rounded up to whole buckets.
     pub(super) fn new(window: Duration, now: Instant) -> Self {
         let (width, kept) = buckets(window);
         Self {
@@ -74,19 +72,19 @@ impl Usage {
             kept,
             bucket: nanos(now) / width,
             now,
-            tallies: Vec::new(),
+            by_child: Vec::new(),
             log: VecDeque::new(),
         }
     }
 
-    /// Another window from now on; what it doesn't reach falls out by [`Self::expired`].
+    /// Changes the window. [`Self::expired`] then removes what it no longer covers.
     pub(super) fn resize(&mut self, window: Duration) {
         let old = self.width;
         (self.width, self.kept) = buckets(window);
         self.bucket = nanos(self.now) / self.width;
-        for tally in self.tallies.iter_mut().flatten() {
-            tally.served = 0;
-            tally.latest = [None; 2];
+        for usage in self.by_child.iter_mut().flatten() {
+            usage.served = 0;
+            usage.latest = [None; 2];
         }
         for bucket in core::mem::take(&mut self.log) {
             let number = bucket.number.saturating_mul(old).div_euclid(self.width);
@@ -96,14 +94,14 @@ impl Usage {
         }
     }
 
-    /// Brings time to `now`; [`Self::expired`] follows until there is nothing more.
+    /// Advances time to `now`. The caller then calls [`Self::expired`] until it returns `None`.
     pub(super) fn advance(&mut self, now: Instant) {
         self.now = self.now.max(now);
         self.bucket = self.bucket.max(nanos(now) / self.width);
     }
 
-    /// Whose tally has just lost the next thing that is out of the window, and of which model.
-    pub(super) fn expired(&mut self) -> Option<(ChildId, u32)> {
+    /// Removes the next entry that is out of the window. Returns the child and model whose usage decreased.
+    pub(super) fn expired(&mut self) -> Option<(ChildId, ModelId)> {
         let oldest = self.log.front_mut()?;
         if oldest.number.saturating_add(self.kept) > self.bucket {
             return None;
@@ -112,150 +110,158 @@ impl Usage {
         if oldest.entries.is_empty() {
             self.log.pop_front();
         }
-        self.tally_mut(entry.child, entry.model).served -= entry.cost;
-        self.tidy(entry.child, entry.model);
+        self.model_usage_mut(entry.child, entry.model).served -= entry.cost;
+        self.remove_unused(entry.child, entry.model);
         Some((entry.child, entry.model))
     }
 
-    /// What `child` used of `model` in the window, and has running.
-    pub(super) fn of(&self, child: ChildId, model: u32) -> u128 {
+    /// The usage of `model` by `child`: settled in the window, plus running.
+    pub(super) fn of(&self, child: ChildId, model: ModelId) -> u128 {
         self.of_child(child)
             .iter()
-            .find(|tally| tally.model == model)
-            .map_or(0, |tally| tally.served + tally.running)
+            .find(|usage| usage.model == model)
+            .map_or(0, |usage| usage.served + usage.running)
     }
 
-    /// The same over all models.
+    /// The usage of all models by `child`.
     pub(super) fn of_all(&self, child: ChildId) -> u128 {
-        let tallies = self.of_child(child).iter();
-        tallies.map(|tally| tally.served + tally.running).sum()
+        let models = self.of_child(child).iter();
+        models.map(|usage| usage.served + usage.running).sum()
     }
 
-    /// Nothing of `child` runs, nor is in the window.
+    /// `child` has no usage in the window, and nothing running.
     pub(super) fn is_empty(&self, child: ChildId) -> bool {
         self.of_child(child).is_empty()
     }
 
-    /// `estimate` of `child` runs from now on.
-    pub(super) fn charge(&mut self, child: ChildId, model: u32, estimate: u64) {
-        self.tally_mut(child, model).running += u128::from(estimate);
+    /// A request of `child` with this estimate starts.
+    pub(super) fn charge(&mut self, child: ChildId, model: ModelId, estimate: u64) {
+        self.model_usage_mut(child, model).running += u128::from(estimate);
     }
 
-    /// What was charged with `estimate` was `real`; `None`: nothing.
-    pub(super) fn settle(&mut self, child: ChildId, model: u32, estimate: u64, real: Option<u64>) {
-        self.tally_mut(child, model).running -= u128::from(estimate);
+    /// A request that was charged `estimate` cost `real`; `None`: nothing.
+    pub(super) fn settle(&mut self, child: ChildId, model: ModelId, estimate: u64, real: Option<u64>) {
+        self.model_usage_mut(child, model).running -= u128::from(estimate);
         if let Some(real) = real.filter(|&real| real > 0) {
             self.add(self.bucket, child, model, u128::from(real));
         }
-        self.tidy(child, model);
+        self.remove_unused(child, model);
     }
 
-    /// `child` used `cost`, above 0, of `model` so long ago; [`Self::expired`] follows.
-    pub(super) fn used(&mut self, child: ChildId, model: u32, cost: u64, ago: Duration) {
+    /// Adds a past cost above 0. The caller then calls [`Self::expired`] until it returns `None`.
+    pub(super) fn add_past(&mut self, child: ChildId, model: ModelId, cost: u64, ago: Duration) {
         let ago = i64::try_from(ago.as_nanos()).unwrap_or(i64::MAX);
         let bucket = nanos(self.now).saturating_sub(ago).div_euclid(self.width);
         self.add(bucket, child, model, u128::from(cost));
     }
 
-    fn add(&mut self, number: i64, child: ChildId, model: u32, cost: u128) {
-        let place = self.log.partition_point(|bucket| bucket.number < number);
-        if self.log.get(place).is_none_or(|bucket| bucket.number != number) {
+    fn add(&mut self, number: i64, child: ChildId, model: ModelId, cost: u128) {
+        let position = self.log.partition_point(|bucket| bucket.number < number);
+        let existing = self.log.get(position);
+        if existing.is_none_or(|bucket| bucket.number != number) {
             let entries = Vec::new();
-            self.log.insert(place, Bucket { number, entries });
+            self.log.insert(position, Bucket { number, entries });
         }
-        let tally = self.tally_mut(child, model);
-        tally.served += cost;
-        let touched = tally.latest.iter().flatten().find(|(of, _)| *of == number);
-        let touched = touched.map(|&(_, at)| at as usize);
-        let entries = &mut self.log[place].entries;
-        // A bucket of that number may have gone, and this be another.
-        let is_its = |entry: &&mut Entry| (entry.child, entry.model) == (child, model);
-        if let Some(entry) = touched.and_then(|at| entries.get_mut(at)).filter(is_its) {
+        let usage = self.model_usage_mut(child, model);
+        usage.served += cost;
+        let latest = usage
+            .latest
+            .iter()
+            .flatten()
+            .find(|&&(bucket, _)| bucket == number);
+        let latest = latest.map(|&(_, position)| position as usize);
+        let entries = &mut self.log[position].entries;
+        // The bucket may have been removed and created again since, so the entry may be another one.
+        let is_same = |entry: &&mut Entry| (entry.child, entry.model) == (child, model);
+        if let Some(entry) = latest
+            .and_then(|position| entries.get_mut(position))
+            .filter(is_same)
+        {
             entry.cost += cost;
             return;
         }
         let latest = Some((number, entries.len() as u32));
         entries.push(Entry { child, model, cost });
-        let tally = self.tally_mut(child, model);
-        tally.latest = [latest, tally.latest[0]];
+        let usage = self.model_usage_mut(child, model);
+        usage.latest = [latest, usage.latest[0]];
     }
 
-    fn of_child(&self, child: ChildId) -> &[Tally] {
-        self.tallies.get(child as usize).map_or(&[], Vec::as_slice)
+    fn of_child(&self, child: ChildId) -> &[ModelUsage] {
+        self.by_child.get(child.index()).map_or(&[], Vec::as_slice)
     }
 
-    fn tally_mut(&mut self, child: ChildId, model: u32) -> &mut Tally {
-        let index = child as usize;
-        if index >= self.tallies.len() {
-            self.tallies.resize_with(index + 1, Vec::new);
+    fn model_usage_mut(&mut self, child: ChildId, model: ModelId) -> &mut ModelUsage {
+        if child.index() >= self.by_child.len() {
+            self.by_child.resize_with(child.index() + 1, Vec::new);
         }
-        let tallies = &mut self.tallies[index];
-        let place = tallies
+        let models = &mut self.by_child[child.index()];
+        let position = models
             .iter()
-            .position(|tally| tally.model == model)
+            .position(|usage| usage.model == model)
             .unwrap_or_else(|| {
-                tallies.reserve_exact(1);
-                tallies.push(Tally {
+                models.reserve_exact(1);
+                models.push(ModelUsage {
                     model,
                     running: 0,
                     served: 0,
                     latest: [None; 2],
                 });
-                tallies.len() - 1
+                models.len() - 1
             });
-        &mut tallies[place]
+        &mut models[position]
     }
 
-    /// Drops the tally if there is nothing in it.
-    fn tidy(&mut self, child: ChildId, model: u32) {
-        let tallies = &mut self.tallies[child as usize];
-        tallies.retain(|tally| tally.model != model || tally.running > 0 || tally.served > 0);
-        if tallies.is_empty() {
-            *tallies = Vec::new();
+    /// Removes the usage of `model` by `child` if it is zero.
+    fn remove_unused(&mut self, child: ChildId, model: ModelId) {
+        let models = &mut self.by_child[child.index()];
+        models.retain(|usage| usage.model != model || usage.running > 0 || usage.served > 0);
+        if models.is_empty() {
+            *models = Vec::new();
         }
     }
 
-    /// The tallies against the log.
+    /// Checks the sums against the log.
     pub(super) fn audit(&self) -> Result<(), AuditError> {
-        let mut served: Vec<(ChildId, u32, u128)> = Vec::new();
-        for (number, bucket) in self.log.iter().enumerate() {
-            holds(
-                "the log is by age",
-                number == 0 || self.log[number - 1].number < bucket.number,
+        let mut served: Vec<(ChildId, ModelId, u128)> = Vec::new();
+        for (position, bucket) in self.log.iter().enumerate() {
+            check(
+                "the log is sorted by age",
+                position == 0 || self.log[position - 1].number < bucket.number,
             )?;
-            holds(
-                "what is out of the window is out of the log",
+            check(
+                "the log holds only what is in the window",
                 bucket.number.saturating_add(self.kept) > self.bucket && bucket.number <= self.bucket,
             )?;
-            holds("no bucket is empty", !bucket.entries.is_empty())?;
-            served.extend(bucket.entries.iter().map(|it| (it.child, it.model, it.cost)));
+            check("no bucket is empty", !bucket.entries.is_empty())?;
+            let entries = bucket.entries.iter();
+            served.extend(entries.map(|entry| (entry.child, entry.model, entry.cost)));
         }
         served.sort_unstable();
-        for (child, tallies) in (0..).zip(&self.tallies) {
-            for tally in tallies {
-                let of_it = served
-                    .iter()
-                    .filter(|&&(by, of, _)| (by, of) == (child, tally.model));
-                let sum: u128 = of_it.map(|&(_, _, cost)| cost).sum();
-                holds("a tally is what the log says", sum == tally.served)?;
-                served.retain(|&(by, of, _)| (by, of) != (child, tally.model));
-                holds("an empty tally is dropped", tally.served + tally.running > 0)?;
+        for (index, models) in self.by_child.iter().enumerate() {
+            let child = ChildId::from_index(index);
+            for usage in models {
+                let is_same = |entry: &(ChildId, ModelId, u128)| (entry.0, entry.1) == (child, usage.model);
+                let entries = served.iter().filter(|entry| is_same(entry));
+                let sum: u128 = entries.map(|&(_, _, cost)| cost).sum();
+                check("usage is the sum of its log entries", sum == usage.served)?;
+                served.retain(|entry| !is_same(entry));
+                check("zero usage is removed", usage.served + usage.running > 0)?;
             }
         }
-        holds("what is in the log is in a tally", served.is_empty())
+        check("every log entry counts as usage", served.is_empty())
     }
 }
 
-/// Width of a bucket in nanoseconds, and how many.
+/// The width of a bucket in nanoseconds, and the number of buckets.
 fn buckets(window: Duration) -> (i64, i64) {
     let nanos = u64::try_from(window.as_nanos()).unwrap_or(u64::MAX).max(1);
     let width = SECOND.max(nanos.div_ceil(BUCKETS_MAX));
     (width.cast_signed(), nanos.div_ceil(width).cast_signed())
 }
 
-/// Since the owner's zero; what is later than 292 years after it counts as then.
-fn nanos(of: Instant) -> i64 {
-    i64::try_from(of.as_nanos()).unwrap_or(i64::MAX)
+/// Nanoseconds since the owner's origin, at most 292 years.
+fn nanos(time: Instant) -> i64 {
+    i64::try_from(time.as_nanos()).unwrap_or(i64::MAX)
 }
 
 #[cfg(test)]
@@ -266,17 +272,29 @@ mod tests {
         Instant::from_nanos(seconds * SECOND)
     }
 
-    /// Brings time forward; how many entries fell out.
-    fn to(usage: &mut Usage, seconds: u64) -> usize {
-        usage.advance(at(seconds));
-        let fell = core::iter::from_fn(|| usage.expired()).count();
-        usage.audit().expect("sound");
-        fell
+    fn id(child: usize) -> ChildId {
+        ChildId::from_index(child)
     }
 
-    fn used(usage: &mut Usage, child: ChildId, model: u32, cost: u64) {
-        usage.charge(child, model, 1);
-        usage.settle(child, model, 1, Some(cost));
+    fn model_id(model: usize) -> ModelId {
+        ModelId::from_index(model)
+    }
+
+    fn of(usage: &Usage, child: usize, model: usize) -> u128 {
+        usage.of(id(child), model_id(model))
+    }
+
+    /// Advances time. Returns how many entries left the window.
+    fn to(usage: &mut Usage, seconds: u64) -> usize {
+        usage.advance(at(seconds));
+        let expired = core::iter::from_fn(|| usage.expired()).count();
+        usage.audit().expect("sound");
+        expired
+    }
+
+    fn used(usage: &mut Usage, child: usize, model: usize, cost: u64) {
+        usage.charge(id(child), model_id(model), 1);
+        usage.settle(id(child), model_id(model), 1, Some(cost));
     }
 
     #[test]
@@ -289,79 +307,82 @@ mod tests {
     }
 
     #[test]
-    fn what_is_older_than_the_window_counts_no_more() {
+    fn usage_older_than_the_window_no_longer_counts() {
         let mut usage = Usage::new(Duration::from_secs(10), at(100));
         used(&mut usage, 3, 0, 40);
         to(&mut usage, 105);
         used(&mut usage, 3, 0, 2);
         used(&mut usage, 3, 0, 3);
-        let entries: Vec<usize> = usage.log.iter().map(|it| it.entries.len()).collect();
+        let entries: Vec<usize> = usage.log.iter().map(|bucket| bucket.entries.len()).collect();
         assert_eq!(entries, [1, 1], "one entry a bucket");
-        assert_eq!((to(&mut usage, 109), usage.of(3, 0)), (0, 45));
-        assert_eq!((to(&mut usage, 110), usage.of(3, 0)), (1, 5));
-        assert_eq!((to(&mut usage, 114), usage.of(3, 0)), (0, 5));
-        assert_eq!((to(&mut usage, 115), usage.of(3, 0)), (1, 0));
-        assert!(usage.is_empty(3) && usage.log.is_empty());
+        assert_eq!((to(&mut usage, 109), of(&usage, 3, 0)), (0, 45));
+        assert_eq!((to(&mut usage, 110), of(&usage, 3, 0)), (1, 5));
+        assert_eq!((to(&mut usage, 114), of(&usage, 3, 0)), (0, 5));
+        assert_eq!((to(&mut usage, 115), of(&usage, 3, 0)), (1, 0));
+        assert!(usage.is_empty(id(3)) && usage.log.is_empty());
     }
 
     #[test]
-    fn what_runs_counts_at_its_estimate_until_it_is_settled_however_long() {
+    fn running_requests_count_at_their_estimates_until_settled() {
         let mut usage = Usage::new(Duration::from_secs(1), at(0));
-        usage.charge(0, 7, 100);
-        usage.charge(0, 8, 1);
-        usage.charge(0, 7, 50);
+        usage.charge(id(0), model_id(7), 100);
+        usage.charge(id(0), model_id(8), 1);
+        usage.charge(id(0), model_id(7), 50);
         to(&mut usage, 1_000);
-        assert_eq!((usage.of(0, 7), usage.of(0, 8), usage.of_all(0)), (150, 1, 151));
-        usage.settle(0, 7, 100, Some(30));
-        assert_eq!(usage.of(0, 7), 80);
-        usage.settle(0, 7, 50, None);
-        assert_eq!(usage.of(0, 7), 30);
-        usage.settle(0, 8, 1, None);
-        assert_eq!(usage.of_all(0), 30);
+        assert_eq!(
+            (of(&usage, 0, 7), of(&usage, 0, 8), usage.of_all(id(0))),
+            (150, 1, 151)
+        );
+        usage.settle(id(0), model_id(7), 100, Some(30));
+        assert_eq!(of(&usage, 0, 7), 80);
+        usage.settle(id(0), model_id(7), 50, None);
+        assert_eq!(of(&usage, 0, 7), 30);
+        usage.settle(id(0), model_id(8), 1, None);
+        assert_eq!(usage.of_all(id(0)), 30);
         assert_eq!(to(&mut usage, 1_001), 1);
-        assert!(usage.is_empty(0));
+        assert!(usage.is_empty(id(0)));
     }
 
     #[test]
-    fn a_longer_window_keeps_what_a_shorter_one_drops() {
+    fn a_longer_window_keeps_usage_that_a_shorter_one_drops() {
         let mut usage = Usage::new(Duration::from_secs(20), at(0));
         used(&mut usage, 0, 0, 5);
         to(&mut usage, 12);
         used(&mut usage, 0, 0, 6);
         usage.resize(Duration::from_secs(3_600));
         to(&mut usage, 40);
-        assert_eq!(usage.of(0, 0), 11);
+        assert_eq!(of(&usage, 0, 0), 11);
         usage.resize(Duration::from_secs(40));
         to(&mut usage, 40);
-        assert_eq!(usage.of(0, 0), 6, "0 s is out of the last 40 s, 12 s is not");
+        assert_eq!(of(&usage, 0, 0), 6, "0 s is out of the last 40 s, 12 s is not");
     }
 
     #[test]
-    fn what_is_told_later_counts_as_if_it_had_been_settled_then_before_the_zero_too() {
+    fn past_usage_counts_at_its_time_also_before_the_origin() {
         let mut usage = Usage::new(Duration::from_secs(10), at(2));
         used(&mut usage, 0, 0, 1);
         for (seconds, cost) in [(1, 2), (7, 4), (1, 8), (9, 16), (7, 32), (10, 64)] {
-            usage.used(0, 0, cost, Duration::from_secs(seconds));
+            usage.add_past(id(0), model_id(0), cost, Duration::from_secs(seconds));
         }
         assert_eq!(usage.log[0].number, -8);
         assert_eq!(to(&mut usage, 2), 1, "10 s ago is out of the window");
-        assert_eq!(usage.of(0, 0), 63);
-        assert_eq!((to(&mut usage, 3), usage.of(0, 0)), (1, 47));
-        assert_eq!((to(&mut usage, 5), usage.of(0, 0)), (1, 11));
-        assert_eq!((to(&mut usage, 11), usage.of(0, 0)), (1, 1));
-        assert_eq!((to(&mut usage, 12), usage.of(0, 0)), (1, 0));
-        assert!(usage.is_empty(0) && usage.log.is_empty());
+        assert_eq!(of(&usage, 0, 0), 63);
+        assert_eq!((to(&mut usage, 3), of(&usage, 0, 0)), (1, 47));
+        assert_eq!((to(&mut usage, 5), of(&usage, 0, 0)), (1, 11));
+        assert_eq!((to(&mut usage, 11), of(&usage, 0, 0)), (1, 1));
+        assert_eq!((to(&mut usage, 12), of(&usage, 0, 0)), (1, 0));
+        assert!(usage.is_empty(id(0)) && usage.log.is_empty());
     }
 
     #[test]
-    fn what_comes_late_again_and_again_keeps_one_entry_beside_that_of_now() {
+    fn repeated_past_usage_shares_one_entry_per_bucket() {
         let mut usage = Usage::new(Duration::from_secs(10), at(100));
         for _ in 0..20 {
             used(&mut usage, 4, 1, 1);
-            usage.used(4, 1, 1, Duration::from_secs(1));
+            usage.add_past(id(4), model_id(1), 1, Duration::from_secs(1));
         }
-        let entries: usize = usage.log.iter().map(|it| it.entries.len()).sum();
-        assert_eq!((entries, usage.of(4, 1)), (2, 40));
+        let entries: usize = usage.log.iter().map(|bucket| bucket.entries.len()).sum();
+        assert_eq!((entries, of(&usage, 4, 1)), (2, 40));
         usage.audit().expect("sound");
     }
 }

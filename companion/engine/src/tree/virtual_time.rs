@@ -1,112 +1,96 @@
-//! The tag scheduler: every child that waits has a tag, the least goes, ties by arrival. What a tag is, is the rule.
+//! The tag scheduler: every waiting child has a tag, and the least tag is next, ties by arrival. The rule defines tags.
 //!
-//! - Weighted fair queueing, with self-clocked virtual time V: a child has one finish F; it becomes backlogged at
-//!   S = max(V, F), and only its head has a tag, F + cost/weight: tags that were fixed when requests came couldn't be
-//!   corrected when the truth about a cost is known. Then F = tag and V = max(V, tag). Golestani, "A self-clocked
-//!   fair queueing scheme" (1994), with Zhang's remark that costs known late only need F to move. Round robin is
-//!   this at cost 1.
-//! - Virtual token counters: F is a counter, and the tag; who becomes able is lifted to the least of those who are,
-//!   or to that of who went last. Sheng et al., "Fairness in serving large language models" (2024).
-//! - Usage: the tag is what the child used of its head's model of late, per weight ([`Usage`]).
+//! - Weighted fair queueing, with a self-clocked virtual time V. A child has one finish time F. It becomes backlogged at
+//!   S = max(V, F), and only its head has a tag, F + cost/weight: a tag fixed at arrival couldn't be corrected once the
+//!   real cost is known. At dispatch F = tag and V = max(V, tag). Golestani, "A self-clocked fair queueing scheme"
+//!   (1994), with Zhang's remark that for costs known late only F has to move. Round robin is this rule at cost 1.
+//! - Virtual token counters: F is a counter, and the tag. A child that becomes runnable is lifted to the least counter of
+//!   the runnable children, or to that of the child served last. Sheng et al., "Fairness in serving large language
+//!   models" (2024).
+//! - Usage: the tag is the child's recent usage of its head's model, per weight ([`Usage`]).
 //! - First in, first out: no tags.
 //!
-//! Children stand in one heap per lane, and the lanes that are open in a heap of these: a closed lane costs a
-//! pick nothing. While a lane is closed V runs on; what its children would gain by that is taken from all of
-//! them alike when it opens, so that the first of them stands at V, no earlier. They bank no more than being
-//! next, and among themselves nothing shifts. (Starting each anew at V instead would starve the dearer of two
-//! that are passed over again and again: its tag would be V + its cost every time, and V runs on.)
+//! Children wait in one queue per eligibility set, and the open queues are in a heap of their own, so a pick ignores
+//! closed sets at no cost. While a set is closed, V moves on. When it opens, the advantage that its children would have
+//! gained is taken from all of them alike, so that the first of them is at V, no earlier: they gain no more than being
+//! next, and keep their order. (Starting each anew at V would starve the dearer of two children that are passed over
+//! again and again, because its tag would be V + its cost every time while V moves on.)
 
 use alloc::collections::BTreeMap;
 use core::cmp::Ordering;
 use core::time::Duration;
 
-use crate::cost::{Charge, Virtual};
-use crate::pairing_heap::{PairingHeaps, Root};
-use crate::ranks::{Places, Ranks};
+use crate::arrival::Arrival;
+use crate::cost::{Charge, VirtualTime};
+use crate::ids::{ChildId, EligibilityId, FlowId, ModelId, QueueId};
+use crate::indexed_heap::{IndexedHeap, Positions, SharedHeap};
 use crate::slab::Slab;
 use crate::time::Instant;
 
-use super::node::{ChildId, Head, Node, Receipt};
+use super::node::{Head, Node, Receipt};
 use super::usage::Usage;
-use super::{Arrival, LaneId};
 
 mod audit;
+mod queues;
 #[cfg(test)]
 mod tests;
 
-/// What the tag of a child is.
+/// The definition of a child's tag.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Rule {
-    /// Virtual finish times.
+    /// The virtual finish time.
     #[default]
     Wfq,
-    /// The same where every request costs one.
+    /// The virtual finish time where every request costs one.
     RoundRobin,
-    /// Nothing: the head that came first.
+    /// No tag: the head that arrived first is next.
     Fifo,
-    /// Cost so far, lifted.
+    /// The counter of past costs.
     Vtc,
-    /// Cost in the window.
+    /// The cost in the window.
     Usage,
 }
 
-/// The queue of [`LaneId::ANY`], which is never closed.
-const ANY: u32 = 0;
-
-/// Children whose head waits in one lane.
+/// The children whose heads share one eligibility set.
 #[derive(Debug)]
 struct Queue {
-    lane: LaneId,
-    members: Ranks<Key>,
-    /// Their finishes and tags count from here.
-    origin: Virtual,
-    /// Closed, and accounted for up to this level; `None`: open.
-    closed_at: Option<Virtual>,
-    /// Stands in the heap of open queues.
-    listed: bool,
-}
-
-impl Queue {
-    fn new(lane: LaneId, closed_at: Option<Virtual>) -> Self {
-        Self {
-            lane,
-            members: Ranks::default(),
-            origin: Virtual::default(),
-            closed_at,
-            listed: false,
-        }
-    }
+    eligibility: EligibilityId,
+    members: SharedHeap<ChildId, Key>,
+    /// The members' finish times and tags count from here.
+    origin: VirtualTime,
+    /// While closed: the level up to which `origin` has been corrected.
+    closed_at: Option<VirtualTime>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Place {
-    /// Nothing waits that could go; something waits or runs, or is about to.
+    /// Not runnable. A request of it waits or runs, or is about to.
     Out,
-    /// Backlogged, in this queue; its finish counts from the queue's origin.
-    In(u32),
-    /// Nothing waits or runs: forgotten when that makes no difference.
+    /// Backlogged in this queue. The finish time counts from the queue's origin.
+    In(QueueId),
+    /// Nothing of it waits or runs: it is forgotten when that makes no difference.
     Idle,
 }
 
 #[derive(Debug)]
 struct Child {
-    owner: u32,
+    owner: FlowId,
     weight: f64,
     /// Stays 0 under [`Rule::Fifo`] and [`Rule::Usage`].
-    finish: Virtual,
+    finish: VirtualTime,
     place: Place,
-    /// Under [`Rule::Usage`] goes after all others.
+    /// Under [`Rule::Usage`] after all others.
     last: bool,
-    /// It was able to go, or went.
+    /// It was runnable or charged.
     started: bool,
-    /// Meaningful in a queue.
+    /// Valid in a queue.
     head: Head,
 }
 
-/// The least goes.
+/// The least is next.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Key {
-    tag: Virtual,
+    tag: VirtualTime,
     arrival: Arrival,
 }
 
@@ -123,7 +107,7 @@ impl PartialOrd for Key {
         Some(self.cmp(other))
     }
 
-    /// What heaps ask all the time: mostly the tags decide.
+    /// Heaps call this all the time, and mostly the tags decide.
     fn lt(&self, other: &Self) -> bool {
         if self.tag == other.tag {
             return self.arrival < other.arrival;
@@ -132,93 +116,84 @@ impl PartialOrd for Key {
     }
 }
 
-/// How V was moved last, kept until somebody starts there: a refund takes it back.
+/// The last advance of V, kept until a child starts at the new V: a refund reverts it.
 #[derive(Clone, Copy, Debug)]
-struct Moved {
-    by: ChildId,
-    step: Virtual,
-    from: Virtual,
+struct Advance {
+    child: ChildId,
+    step: VirtualTime,
+    from: VirtualTime,
     served: Option<ChildId>,
 }
 
 #[derive(Debug)]
 pub(super) struct VirtualTimeScheduler {
     rule: Rule,
-    /// V; of counters: the last one's who went, if it is forgotten.
-    now: Virtual,
-    /// Of counters: who went last.
+    /// V. Under [`Rule::Vtc`]: the counter of the child served last, if that child was forgotten.
+    now: VirtualTime,
+    /// Under [`Rule::Vtc`]: the child served last.
     served: Option<ChildId>,
-    moved: Option<Moved>,
+    last_advance: Option<Advance>,
     usage: Usage,
-    children: Slab<Child>,
-    places: Places,
-    /// [`ANY`] always; the others while they have members.
-    queues: Slab<Queue>,
-    /// All but [`ANY`].
-    by_lane: BTreeMap<LaneId, u32>,
-    open: PairingHeaps<Key>,
-    next: Root,
-    finishes: PairingHeaps<Virtual>,
-    idle: Root,
+    children: Slab<ChildId, Child>,
+    positions: Positions<ChildId>,
+    queues: Slab<QueueId, Queue>,
+    /// The queue of [`EligibilityId::ANY`]. It always exists and is never closed.
+    unrestricted: QueueId,
+    /// All other queues; each exists while it has members.
+    by_eligibility: BTreeMap<EligibilityId, QueueId>,
+    /// Open queues with members, by their least key.
+    open: IndexedHeap<QueueId, Key>,
+    /// Idle children, by the level from which on they may be forgotten.
+    idle: IndexedHeap<ChildId, VirtualTime>,
 }
 
 impl VirtualTimeScheduler {
-    /// `window` is [`Rule::Usage`]'s.
+    /// `window` is for [`Rule::Usage`].
     pub(super) fn new(rule: Rule, window: Duration, now: Instant) -> Self {
         let mut queues = Slab::default();
-        queues.insert(Queue::new(LaneId::ANY, None));
         Self {
             rule,
-            now: Virtual::default(),
+            now: VirtualTime::default(),
             served: None,
-            moved: None,
+            last_advance: None,
             usage: Usage::new(window, now),
             children: Slab::default(),
-            places: Places::default(),
+            positions: Positions::default(),
+            unrestricted: queues.insert(Queue::new(EligibilityId::ANY, None)),
             queues,
-            by_lane: BTreeMap::new(),
-            open: PairingHeaps::default(),
-            next: Root::default(),
-            finishes: PairingHeaps::default(),
-            idle: Root::default(),
+            by_eligibility: BTreeMap::new(),
+            open: IndexedHeap::default(),
+            idle: IndexedHeap::default(),
         }
     }
 
-    /// A child that has never been charged; `owner` is its name one level up.
-    pub(super) fn add(&mut self, owner: u32, weight: f64) -> ChildId {
-        let head = Head {
-            class_cost: 0,
-            cost: 0,
-            model: 0,
-            lane: LaneId::ANY,
-            open: true,
-            arrival: Arrival::default(),
-        };
+    /// Adds a child without charges.
+    pub(super) fn add(&mut self, owner: FlowId, weight: f64) -> ChildId {
         self.children.insert(Child {
             owner,
             weight,
-            finish: Virtual::default(),
+            finish: VirtualTime::default(),
             place: Place::Out,
             last: false,
             started: false,
-            head,
+            head: Head::NONE,
         })
     }
 
-    /// `child`, which doesn't wait, goes after all others under [`Rule::Usage`].
+    /// Puts `child`, which doesn't wait, after all others under [`Rule::Usage`].
     pub(super) fn put_last(&mut self, child: ChildId) {
         self.children[child].last = true;
     }
 
-    pub(super) fn owner(&self, child: ChildId) -> u32 {
+    pub(super) fn owner(&self, child: ChildId) -> FlowId {
         self.children[child].owner
     }
 
-    /// Where its last charge ends; under [`Rule::Usage`] what it used of all models, per weight.
-    pub(super) fn finish(&self, child: ChildId) -> Virtual {
+    /// The finish time of the last charge; under [`Rule::Usage`] the usage of all models, per weight.
+    pub(super) fn finish(&self, child: ChildId) -> VirtualTime {
         let node = &self.children[child];
         if self.rule == Rule::Usage {
-            return Virtual::of(self.usage.of_all(child), node.weight);
+            return VirtualTime::of(self.usage.of_all(child), node.weight);
         }
         match node.place {
             Place::In(queue) => node.finish + self.queues[queue].origin,
@@ -226,24 +201,24 @@ impl VirtualTimeScheduler {
         }
     }
 
-    /// What goes next.
+    /// The head that is dispatched next.
     pub(super) fn next_head(&self) -> Option<Head> {
         self.pick().map(|child| self.children[child].head)
     }
 
-    /// Its weight from now on; its owner enqueues it again if it is backlogged.
-    pub(super) fn weigh(&mut self, child: ChildId, weight: f64) {
+    /// Changes the weight. The caller enqueues a backlogged child again.
+    pub(super) fn set_weight(&mut self, child: ChildId, weight: f64) {
         self.children[child].weight = weight;
     }
 
-    /// Brings the window to `now`. Between two seconds nothing changes by it.
+    /// Advances the window to `now`. Within a second nothing changes.
     pub(super) fn advance(&mut self, now: Instant) {
         self.usage.advance(now);
         self.expire();
     }
 
-    /// Another window for [`Rule::Usage`].
-    pub(super) fn resize(&mut self, window: Duration) {
+    /// Changes the window of [`Rule::Usage`].
+    pub(super) fn resize_window(&mut self, window: Duration) {
         self.usage.resize(window);
         self.expire();
     }
@@ -254,59 +229,53 @@ impl VirtualTimeScheduler {
         }
     }
 
-    fn usage_changed(&mut self, child: ChildId, model: u32) {
+    fn usage_changed(&mut self, child: ChildId, model: ModelId) {
         let node = &self.children[child];
         match node.place {
             Place::In(queue) if node.head.model == model => self.retag(child, queue),
-            Place::Idle => {
-                let goes = self.goes_at(child);
-                self.finishes.rekey(&mut self.idle, child, goes);
-            }
+            Place::Idle => self.idle.set(child, self.forgettable_from(child)),
             Place::In(_) | Place::Out => {}
         }
     }
 
-    /// `child` used this of `model` so long ago; nothing without [`Rule::Usage`].
-    pub(super) fn used(&mut self, child: ChildId, model: u32, cost: u64, ago: Duration) {
+    /// Adds a past cost of `child` for `model`. Ignored without [`Rule::Usage`].
+    pub(super) fn add_past_usage(&mut self, child: ChildId, model: ModelId, cost: u64, ago: Duration) {
         if self.rule == Rule::Usage {
-            self.usage.used(child, model, cost, ago);
+            self.usage.add_past(child, model, cost, ago);
             self.expire();
             self.usage_changed(child, model);
         }
     }
 
-    /// Nothing of `child` waits or runs.
-    pub(super) fn rest(&mut self, child: ChildId) {
+    /// Nothing of `child` waits or runs any more.
+    pub(super) fn set_idle(&mut self, child: ChildId) {
         if self.children[child].place == Place::Out {
             self.children[child].place = Place::Idle;
-            let goes = self.goes_at(child);
-            self.finishes.insert(&mut self.idle, child, goes);
+            self.idle.set(child, self.forgettable_from(child));
         }
     }
 
-    /// The level from which on `child`, which rests, may be forgotten.
-    fn goes_at(&self, child: ChildId) -> Virtual {
+    /// The level from which on `child`, which is idle, may be forgotten.
+    fn forgettable_from(&self, child: ChildId) -> VirtualTime {
         match self.rule {
             Rule::Wfq | Rule::RoundRobin | Rule::Vtc | Rule::Fifo => self.children[child].finish,
-            Rule::Usage if self.usage.is_empty(child) => Virtual::default(),
-            Rule::Usage => Virtual::FAR,
+            Rule::Usage if self.usage.is_empty(child) => VirtualTime::default(),
+            Rule::Usage => VirtualTime::FAR,
         }
     }
 
-    /// One that rests and whose charges are of no account any more: a new one would start no earlier.
+    /// An idle child whose charges no longer matter, because a new child would start no earlier.
     pub(super) fn forgettable(&self) -> Option<ChildId> {
-        self.finishes
-            .least(&self.idle)
-            .filter(|&(_, goes)| goes <= self.level())
-            .map(|(child, _)| child)
+        let (child, from) = self.idle.least()?;
+        (from <= self.level()).then_some(child)
     }
 
-    /// `child` was [`Self::forgettable`].
+    /// Removes `child`, which was [`Self::forgettable`].
     pub(super) fn forget(&mut self, child: ChildId) {
-        self.wake(child);
-        // Who was refused at the door has started nothing.
+        self.end_idle(child);
+        // A request that was rejected at its arrival started nothing.
         if self.children[child].started {
-            self.moved = None;
+            self.last_advance = None;
         }
         if self.served == Some(child) {
             self.served = None;
@@ -315,57 +284,37 @@ impl VirtualTimeScheduler {
         self.children.remove(child);
     }
 
-    /// An endpoint of `lane` has room again.
-    pub(super) fn open(&mut self, lane: LaneId) {
-        if let Some(&queue) = self.by_lane.get(&lane) {
-            self.catch_up(queue);
-            self.queues[queue].closed_at = None;
-            self.list(queue);
-        }
-    }
-
-    /// No endpoint of `lane` has room any more.
-    pub(super) fn close(&mut self, lane: LaneId) {
-        if let Some(&queue) = self.by_lane.get(&lane)
-            && self.queues[queue].closed_at.is_none()
-        {
-            self.queues[queue].closed_at = Some(Virtual::default());
-            self.list(queue);
-            self.queues[queue].closed_at = Some(self.level());
-        }
-    }
-
-    /// Where who becomes able starts, at least.
-    fn level(&self) -> Virtual {
+    /// The least finish time of a child that becomes runnable.
+    fn level(&self) -> VirtualTime {
         match self.rule {
             Rule::Wfq | Rule::RoundRobin => self.now,
-            Rule::Vtc => match self.open.least(&self.next) {
+            Rule::Vtc => match self.open.least() {
                 Some((_, key)) => key.tag,
                 None => self.served.map_or(self.now, |child| self.finish(child)),
             },
-            Rule::Fifo | Rule::Usage => Virtual::default(),
+            Rule::Fifo | Rule::Usage => VirtualTime::default(),
         }
     }
 
-    /// How far `cost` moves a finish.
-    fn step(&self, cost: u64, weight: f64) -> Virtual {
+    /// How far `cost` moves a finish time.
+    fn step(&self, cost: u64, weight: f64) -> VirtualTime {
         match self.rule {
-            Rule::Wfq | Rule::Vtc => Virtual::step(cost, weight),
-            Rule::RoundRobin => Virtual::step(1, weight),
-            Rule::Fifo | Rule::Usage => Virtual::default(),
+            Rule::Wfq | Rule::Vtc => VirtualTime::step(cost, weight),
+            Rule::RoundRobin => VirtualTime::step(1, weight),
+            Rule::Fifo | Rule::Usage => VirtualTime::default(),
         }
     }
 
-    /// Of a child in a queue, from the queue's origin.
+    /// The key of a child in a queue, from the queue's origin.
     fn key(&self, child: ChildId) -> Key {
         let node = &self.children[child];
         let tag = match self.rule {
             Rule::Wfq | Rule::RoundRobin => node.finish + self.step(node.head.cost, node.weight),
-            Rule::Fifo => Virtual::default(),
+            Rule::Fifo => VirtualTime::default(),
             Rule::Vtc => node.finish,
             Rule::Usage => {
-                let used = Virtual::of(self.usage.of(child, node.head.model), node.weight);
-                if node.last { used + Virtual::FAR } else { used }
+                let used = VirtualTime::of(self.usage.of(child, node.head.model), node.weight);
+                if node.last { used + VirtualTime::FAR } else { used }
             }
         };
         Key {
@@ -374,114 +323,33 @@ impl VirtualTimeScheduler {
         }
     }
 
-    fn wake(&mut self, child: ChildId) {
+    fn end_idle(&mut self, child: ChildId) {
         let node = &mut self.children[child];
         if node.place == Place::Idle {
             node.place = Place::Out;
-            self.finishes.remove(&mut self.idle, child);
+            self.idle.remove(child);
         }
     }
 
-    /// Who becomes able, or goes past the queue, has banked nothing.
+    /// Lifts a child that becomes runnable, or bypasses the queue, to the level: it gains nothing from its absence.
     fn lift(&mut self, child: ChildId) {
-        self.wake(child);
+        self.end_idle(child);
         let level = self.level();
         let node = &mut self.children[child];
         node.started = true;
         if node.finish < level {
             node.finish = level;
-            self.moved = None;
+            self.last_advance = None;
         }
     }
 
-    fn join(&mut self, child: ChildId, head: Head) {
-        let queue = if head.lane == LaneId::ANY {
-            ANY
-        } else {
-            let closed_at = (!head.open).then(|| self.level());
-            let queues = &mut self.queues;
-            let new = || queues.insert(Queue::new(head.lane, closed_at));
-            *self.by_lane.entry(head.lane).or_insert_with(new)
-        };
-        self.catch_up(queue);
-        let node = &mut self.children[child];
-        node.finish = node.finish - self.queues[queue].origin;
-        node.place = Place::In(queue);
-        node.head = head;
-        let key = self.key(child);
-        self.queues[queue].members.insert(&mut self.places, child, key);
-        self.list(queue);
-    }
-
-    /// Leaves the queue in which it is; its finish counts from zero again.
-    fn leave(&mut self, child: ChildId, queue: u32) {
-        self.catch_up(queue);
-        let at = &mut self.queues[queue];
-        let node = &mut self.children[child];
-        at.members.remove(&mut self.places, child);
-        node.finish = node.finish + at.origin;
-        node.place = Place::Out;
-        self.list(queue);
-        if queue != ANY && self.queues[queue].members.is_empty() {
-            let gone = self.queues.remove(queue);
-            self.by_lane.remove(&gone.lane);
-        }
-    }
-
-    /// Gives `child` its tag anew, after its finish or its head changed.
-    fn retag(&mut self, child: ChildId, queue: u32) {
-        self.catch_up(queue);
-        let key = self.key(child);
-        let members = &mut self.queues[queue].members;
-        if key != members.key(&self.places, child) {
-            members.rekey(&mut self.places, child, key);
-            self.list(queue);
-        }
-    }
-
-    /// Takes from all in a closed queue what the first of them gained since: see above.
-    fn catch_up(&mut self, queue: u32) {
-        if self.queues[queue].closed_at.is_none() {
-            return;
-        }
-        let level = self.level();
-        let at = &mut self.queues[queue];
-        let since = at.closed_at.replace(level).unwrap_or(level);
-        if let Some((_, key)) = at.members.least() {
-            let behind = level - (key.tag + at.origin);
-            let shift = behind.min(level - since);
-            if shift > Virtual::default() {
-                at.origin = at.origin + shift;
-                self.moved = None;
-            }
-        }
-    }
-
-    /// Puts a queue where it belongs among the open ones, after anything about it changed.
-    fn list(&mut self, queue: u32) {
-        let at = &mut self.queues[queue];
-        let least = at.members.least().filter(|_| at.closed_at.is_none());
-        let key = least.map(|(_, key)| Key {
-            tag: key.tag + at.origin,
-            arrival: key.arrival,
-        });
-        match (at.listed, key) {
-            (true, Some(key)) if key == self.open.key(queue) => {}
-            (true, Some(key)) => self.open.rekey(&mut self.next, queue, key),
-            (true, None) => self.open.remove(&mut self.next, queue),
-            (false, Some(key)) => self.open.insert(&mut self.next, queue, key),
-            (false, None) => {}
-        }
-        at.listed = key.is_some();
-    }
-
-    /// `child`, which starts no earlier than the level, is charged.
-    fn move_by(&mut self, child: ChildId, charge: &Charge) {
+    /// Charges `child`, which is at the level or later.
+    fn advance_by(&mut self, child: ChildId, charge: &Charge) {
         let step = self.step(charge.cost, charge.weight);
         let node = &mut self.children[child];
         node.finish = node.finish + step;
-        let moved = Moved {
-            by: child,
+        let advance = Advance {
+            child,
             step,
             from: self.now,
             served: self.served,
@@ -489,11 +357,11 @@ impl VirtualTimeScheduler {
         match self.rule {
             Rule::Wfq | Rule::RoundRobin => {
                 let finish = self.finish(child);
-                self.moved = (finish > self.now).then_some(moved);
+                self.last_advance = (finish > self.now).then_some(advance);
                 self.now = self.now.max(finish);
             }
             Rule::Vtc => {
-                self.moved = Some(moved);
+                self.last_advance = Some(advance);
                 self.served = Some(child);
             }
             Rule::Usage => self.usage.charge(child, charge.model, charge.cost),
@@ -505,7 +373,7 @@ impl VirtualTimeScheduler {
 impl Node for VirtualTimeScheduler {
     fn enqueue(&mut self, child: ChildId, head: &Head) {
         match self.children[child].place {
-            Place::In(queue) if self.queues[queue].lane == head.lane => {
+            Place::In(queue) if self.queues[queue].eligibility == head.eligibility => {
                 self.children[child].head = *head;
                 self.retag(child, queue);
             }
@@ -521,7 +389,7 @@ impl Node for VirtualTimeScheduler {
     }
 
     fn block(&mut self, child: ChildId) {
-        self.wake(child);
+        self.end_idle(child);
         self.remove(child);
     }
 
@@ -532,15 +400,14 @@ impl Node for VirtualTimeScheduler {
     }
 
     fn pick(&self) -> Option<ChildId> {
-        self.next
-            .least()
-            .and_then(|queue| self.queues[queue].members.least())
-            .map(|(child, _)| child)
+        let (queue, _) = self.open.least()?;
+        let (child, _) = self.queues[queue].members.least()?;
+        Some(child)
     }
 
     fn serve(&mut self, child: ChildId, charge: &Charge) -> Receipt {
-        // Its next tag comes by what follows.
-        self.move_by(child, charge);
+        // The caller's next call gives the child its next tag.
+        self.advance_by(child, charge);
         Receipt::default()
     }
 
@@ -551,7 +418,7 @@ impl Node for VirtualTimeScheduler {
         } else {
             self.lift(child);
         }
-        self.move_by(child, charge);
+        self.advance_by(child, charge);
         if let Place::In(queue) = place {
             self.retag(child, queue);
         }
@@ -560,19 +427,19 @@ impl Node for VirtualTimeScheduler {
 
     fn settle(&mut self, child: ChildId, charge: &Charge, _receipt: Receipt, real: Option<u64>) {
         let step = self.step(charge.cost, charge.weight);
-        let moved = real.map_or(Virtual::default(), |real| self.step(real, charge.weight)) - step;
-        if let Some(last) = self.moved.filter(|last| last.by == child) {
+        let correction = real.map_or(VirtualTime::default(), |real| self.step(real, charge.weight)) - step;
+        if let Some(last) = self.last_advance.filter(|last| last.child == child) {
             if real.is_none() && last.step == step {
                 (self.now, self.served) = (last.from, last.served);
             }
-            self.moved = None;
+            self.last_advance = None;
         }
         if self.rule == Rule::Usage {
             self.usage.settle(child, charge.model, charge.cost, real);
         }
-        if moved != Virtual::default() || self.rule == Rule::Usage {
+        if correction != VirtualTime::default() || self.rule == Rule::Usage {
             let node = &mut self.children[child];
-            node.finish = node.finish + moved;
+            node.finish = node.finish + correction;
             if let Place::In(queue) = node.place {
                 self.retag(child, queue);
             }

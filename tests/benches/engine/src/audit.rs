@@ -2,7 +2,7 @@
 
 pub(crate) use penstock_engine::AuditError;
 
-pub(crate) fn holds(what: &'static str, holds: bool) -> Result<(), AuditError> {
+pub(crate) fn check(what: &'static str, holds: bool) -> Result<(), AuditError> {
     if holds {
         Ok(())
     } else {

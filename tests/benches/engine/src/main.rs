@@ -8,6 +8,9 @@
 
 extern crate alloc;
 
+#[rustfmt::skip]
+#[path = "../../../../companion/engine/src/arrival.rs"]
+mod arrival;
 mod audit;
 #[expect(dead_code, reason = "a source file of the engine, of which only a part is used here")]
 #[rustfmt::skip]
@@ -17,6 +20,13 @@ mod cycles;
 #[path = "../../../src/figures.rs"]
 mod figures;
 #[expect(dead_code, reason = "a source file of the engine, of which only a part is used here")]
+#[rustfmt::skip]
+#[path = "../../../../companion/engine/src/ids.rs"]
+mod ids;
+#[expect(dead_code, reason = "a source file of the engine, of which only a part is used here")]
+#[rustfmt::skip]
+#[path = "../../../../companion/engine/src/indexed_heap.rs"]
+mod indexed_heap;
 #[rustfmt::skip]
 #[path = "../../../../companion/engine/src/pairing_heap.rs"]
 mod pairing_heap;
@@ -38,7 +48,7 @@ mod tree;
 
 use std::path::Path;
 
-use penstock_engine::{policy, time};
+use penstock_engine::{input, policy, time};
 
 use crate::cycles::Case;
 

@@ -5,6 +5,7 @@ mod slow;
 mod vectors;
 
 use super::*;
+use crate::ids::{Id, ModelId};
 use crate::policy::CostUnit;
 
 /// A head that costs this to class and flow.
@@ -22,16 +23,16 @@ fn charge(cost: u64) -> Charge {
         class_cost: cost,
         weight: 1.0,
         unit: CostUnit::Tokens,
-        model: 0,
+        model: ModelId::FIRST,
     }
 }
 
 #[test]
-fn quanta_of_fractions_are_what_they_say() {
+fn fractional_quanta_are_exact() {
     assert_eq!(Quantum::new(256.0), Quantum::whole(256));
     assert_eq!(Quantum::new(0.0), Quantum(1));
     assert_eq!(Quantum::new(f64::INFINITY), Quantum::whole(u64::MAX));
-    let mut node = Drr::fixed(Unit::Flow);
+    let mut node: Drr<u32> = Drr::fixed(Unit::Flow);
     let quarter = node.add(0, Quantum::new(0.25));
     let one = node.add(1, Quantum::whole(1));
     let mut served = [0, 0];
@@ -39,8 +40,8 @@ fn quanta_of_fractions_are_what_they_say() {
         node.enqueue(child, &head(1));
     }
     for _ in 0..5_000 {
-        let child = node.pick().expect("both are able");
-        served[child as usize] += 1;
+        let child = node.pick().expect("both are runnable");
+        served[child.index()] += 1;
         node.serve(child, &charge(1));
         node.enqueue(child, &head(1));
     }
@@ -48,7 +49,7 @@ fn quanta_of_fractions_are_what_they_say() {
 }
 
 #[test]
-fn each_unit_counts_its_own_cost() {
+fn each_unit_counts_its_cost() {
     for (unit, taken) in [(Unit::Class, 3), (Unit::Flow, 50)] {
         let mut node = Drr::joining(unit);
         let child = node.add(42, Quantum::whole(100));
@@ -75,7 +76,7 @@ fn a_refund_counts_only_while_the_same_backlog_lasts() {
     let second = node.serve(child, &charge(10));
     node.enqueue(child, &head(10));
     node.settle(child, &charge(10), first, Some(3));
-    assert_eq!(node.deficit(child), 80, "snapshots aren't settled");
+    assert_eq!(node.deficit(child), 80, "class costs aren't settled");
     node.settle(child, &charge(10), first, None);
     assert_eq!(node.deficit(child), 90);
     node.remove(child);
@@ -88,7 +89,7 @@ fn a_refund_counts_only_while_the_same_backlog_lasts() {
 }
 
 #[test]
-fn who_joins_is_reached_last_and_gains_nothing_by_leaving() {
+fn a_joining_child_is_reached_last_and_gains_nothing_by_leaving() {
     let mut node = Drr::joining(Unit::Flow);
     let old: alloc::vec::Vec<_> = (0..3).map(|owner| node.add(owner, Quantum::whole(1))).collect();
     for &child in &old {
@@ -96,10 +97,10 @@ fn who_joins_is_reached_last_and_gains_nothing_by_leaving() {
     }
     let mut order = alloc::vec::Vec::new();
     for round in 0..9_u32 {
-        // Ever new identities, and one that leaves and comes back.
+        // An endless supply of new children, and one that leaves and joins again.
         let new = node.add(100 + round, Quantum::whole(1));
         node.enqueue(new, &head(1));
-        let child = node.pick().expect("some are able");
+        let child = node.pick().expect("some are runnable");
         order.push(node.owner(child));
         node.serve(child, &charge(1));
         node.remove(child);

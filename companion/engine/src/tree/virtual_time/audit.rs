@@ -1,78 +1,82 @@
-//! What must hold of the tag scheduler, looked at from all sides.
+//! The invariants of a virtual time scheduler.
 
-use crate::audit::{AuditError, holds};
-use crate::tree::LaneId;
-use crate::tree::node::{ChildId, Head, Node};
+use crate::audit::{AuditError, check};
+use crate::ids::{ChildId, EligibilityId, FlowId};
 
-use super::{ANY, Key, Place, Rule, VirtualTimeScheduler};
+use super::super::node::{Head, Node};
+use super::{Key, Place, Rule, VirtualTimeScheduler};
 
 impl VirtualTimeScheduler {
-    /// What must hold of `child`, given what is enqueued of it, and whether nothing of it waits or runs.
-    pub(in crate::tree) fn audit_child(
+    /// Checks `child` against its flow: the enqueued head, and whether nothing of it waits or runs.
+    pub(crate) fn audit_child(
         &self,
         child: ChildId,
-        owner: u32,
+        owner: FlowId,
         weight: f64,
         head: Option<Head>,
-        rests: bool,
+        idle: bool,
     ) -> Result<(), AuditError> {
         let node = &self.children[child];
-        holds("a child knows its owner", node.owner == owner)?;
-        holds("a child has its owner's weight", node.weight == weight)?;
+        check("a child leads to its flow", node.owner == owner)?;
+        check("a child has the weight of its flow", node.weight == weight)?;
         match (node.place, head) {
             (Place::In(queue), Some(head)) => {
-                holds(
-                    "a child stands in the lane of its head",
-                    self.queues[queue].lane == head.lane,
+                check(
+                    "a child waits in the queue of its head's eligibility set",
+                    self.queues[queue].eligibility == head.eligibility,
                 )?;
-                holds(
-                    "a child's tag is of its head",
-                    self.queues[queue].members.key(&self.places, child) == self.key(child)
-                        && (node.head.cost, node.head.model, node.head.arrival)
-                            == (head.cost, head.model, head.arrival),
+                let key = self.queues[queue].members.key(&self.positions, child);
+                let kept = &node.head;
+                check(
+                    "a child's tag follows from its head",
+                    key == Some(self.key(child))
+                        && (kept.cost, kept.model, kept.arrival) == (head.cost, head.model, head.arrival),
                 )
             }
-            (Place::Out, None) => holds("what rests is known to rest", !rests),
+            (Place::Out, None) => check("an idle child is recorded as idle", !idle),
             (Place::Idle, None) => {
-                holds("what works doesn't rest", rests)?;
+                check("a busy child isn't recorded as idle", idle)?;
                 let settled = self.rule != Rule::Vtc;
-                holds(
-                    "what rests and is of no account is forgotten",
-                    !settled || self.goes_at(child) > self.level(),
+                check(
+                    "an idle child whose charges don't matter is forgotten",
+                    !settled || self.forgettable_from(child) > self.level(),
                 )
             }
             (Place::In(_) | Place::Out | Place::Idle, _) => {
-                holds("a child is enqueued while it has a head", false)
+                check("a child is enqueued while it has a head", false)
             }
         }
     }
 
-    /// What must hold of the queues; `open` says which lanes are.
-    pub(in crate::tree) fn audit(&self, open: impl Fn(LaneId) -> bool) -> Result<(), AuditError> {
+    /// Checks the queues; `open` is whether an eligibility set is open.
+    pub(crate) fn audit(&self, open: impl Fn(EligibilityId) -> bool) -> Result<(), AuditError> {
         let mut least: Option<(Key, ChildId)> = None;
-        for (number, queue) in self.queues.iter() {
-            let is_open = open(queue.lane);
-            let known = self.by_lane.get(&queue.lane) == Some(&number);
-            holds(
-                "a queue is known by its lane",
-                known != (number == ANY && queue.lane == LaneId::ANY),
+        for (id, queue) in self.queues.iter() {
+            let is_open = open(queue.eligibility);
+            let found = self.by_eligibility.get(&queue.eligibility) == Some(&id);
+            let is_unrestricted = id == self.unrestricted;
+            check(
+                "an eligibility set leads to its queue",
+                found != (is_unrestricted && queue.eligibility == EligibilityId::ANY),
             )?;
-            holds(
-                "a queue is open while its lane is",
+            check(
+                "a queue is open while its eligibility set is",
                 queue.closed_at.is_none() == is_open,
             )?;
             let is_empty = queue.members.is_empty();
-            holds("a queue has members", number == ANY || !is_empty)?;
-            holds(
-                "a queue is listed while it is open",
-                queue.listed == (is_open && !is_empty),
+            check("a queue has members", is_unrestricted || !is_empty)?;
+            check(
+                "exactly the open queues with members are candidates",
+                self.open.key(id).is_some() == (is_open && !is_empty),
             )?;
-            for child in queue.members.members() {
-                holds(
-                    "a member knows its queue",
-                    self.children[child].place == Place::In(number),
+            for child in queue.members.ids() {
+                check(
+                    "a member leads to its queue",
+                    self.children[child].place == Place::In(id),
                 )?;
-                let key = queue.members.key(&self.places, child);
+                let Some(key) = queue.members.key(&self.positions, child) else {
+                    return check("a member has a position", false);
+                };
                 let key = Key {
                     tag: key.tag + queue.origin,
                     arrival: key.arrival,
@@ -82,7 +86,12 @@ impl VirtualTimeScheduler {
                 }
             }
         }
-        holds("the least tag goes", self.pick() == least.map(|(_, child)| child))?;
+        check(
+            "the least tag is picked",
+            self.pick() == least.map(|(_, child)| child),
+        )?;
+        self.open.audit()?;
+        self.idle.audit()?;
         self.usage.audit()
     }
 }

@@ -4,14 +4,27 @@ use alloc::vec;
 use alloc::vec::Vec;
 
 use super::*;
+use crate::ids::{Id, ModelId};
 use crate::policy::CostUnit;
 
 const RULES: [Rule; 5] = [Rule::Wfq, Rule::RoundRobin, Rule::Fifo, Rule::Vtc, Rule::Usage];
-const CLOSED: LaneId = LaneId(7);
 
-/// VirtualTimeScheduler whose children each have the same next forever.
+/// An eligibility set that tests open and close.
+fn closable() -> EligibilityId {
+    EligibilityId::from_index(7)
+}
+
+fn id(child: usize) -> ChildId {
+    ChildId::from_index(child)
+}
+
+fn indices(children: Vec<ChildId>) -> Vec<usize> {
+    children.into_iter().map(ChildId::index).collect()
+}
+
+/// A scheduler whose children each have the same head forever.
 struct World {
-    tags: VirtualTimeScheduler,
+    scheduler: VirtualTimeScheduler,
     heads: Vec<Head>,
     weights: Vec<f64>,
     arrivals: u64,
@@ -20,7 +33,7 @@ struct World {
 impl World {
     fn new(rule: Rule) -> Self {
         Self {
-            tags: VirtualTimeScheduler::new(rule, Duration::from_secs(60), at(0)),
+            scheduler: VirtualTimeScheduler::new(rule, Duration::from_secs(60), at(0)),
             heads: Vec::new(),
             weights: Vec::new(),
             arrivals: 0,
@@ -28,13 +41,13 @@ impl World {
     }
 
     fn add(&mut self, weight: f64, cost: u64) -> ChildId {
-        let child = self.tags.add(self.heads.len() as u32, weight);
-        assert_eq!(child as usize, self.heads.len(), "in order, none is given again");
+        let child = self.scheduler.add(FlowId::from_index(self.heads.len()), weight);
+        assert_eq!(child.index(), self.heads.len(), "in order, and no id is reused");
         let head = Head {
             class_cost: 1,
             cost,
-            model: 0,
-            lane: LaneId::ANY,
+            model: ModelId::FIRST,
+            eligibility: EligibilityId::ANY,
             open: true,
             arrival: Arrival::default(),
         };
@@ -43,62 +56,68 @@ impl World {
         child
     }
 
-    /// One that waits from now on.
+    /// A child that waits from now on.
     fn waiting(&mut self, weight: f64, cost: u64) -> ChildId {
         let child = self.add(weight, cost);
         self.enqueue(child);
         child
     }
 
-    /// A new request of `child` is its next.
+    /// A new request of `child` is its head.
     fn enqueue(&mut self, child: ChildId) {
         self.arrivals += 1;
-        let head = &mut self.heads[child as usize];
+        let head = &mut self.heads[child.index()];
         head.arrival.sequence = self.arrivals;
-        self.tags.enqueue(child, head);
+        self.scheduler.enqueue(child, head);
         self.audit();
     }
 
     fn charge_of(&self, child: ChildId) -> Charge {
-        let head = &self.heads[child as usize];
+        let head = &self.heads[child.index()];
         Charge {
             class_cost: 1,
             cost: head.cost,
-            weight: self.weights[child as usize],
+            weight: self.weights[child.index()],
             unit: CostUnit::Tokens,
             model: head.model,
         }
     }
 
-    /// Serves who is next, which then has another.
+    /// Serves the next child, which then has another request.
     fn serve(&mut self) -> ChildId {
-        let child = self.tags.pick().expect("somebody is able");
-        self.tags.serve(child, &self.charge_of(child));
+        let child = self.scheduler.pick().expect("a child is runnable");
+        self.scheduler.serve(child, &self.charge_of(child));
         self.enqueue(child);
         child
     }
 
-    /// What was just served turns out to be `real`.
+    /// Settles the last charge of `child`.
     fn settle(&mut self, child: ChildId, real: Option<u64>) {
-        self.tags
+        self.scheduler
             .settle(child, &self.charge_of(child), Receipt::default(), real);
         self.audit();
     }
 
-    /// How many of `count` dispatches each gets, settled at what they were charged.
+    /// How many of `count` dispatches each child gets, settled at their estimates.
     fn shares(&mut self, count: usize) -> Vec<usize> {
         let mut got = vec![0; self.heads.len()];
         for _ in 0..count {
             let child = self.serve();
-            self.settle(child, Some(self.heads[child as usize].cost));
-            got[child as usize] += 1;
+            self.settle(child, Some(self.heads[child.index()].cost));
+            got[child.index()] += 1;
         }
         got
     }
 
     fn audit(&self) {
-        let open = |lane| lane != CLOSED || self.heads.iter().any(|head| head.lane == CLOSED && head.open);
-        self.tags.audit(open).expect("sound");
+        let open = |set| {
+            set != closable()
+                || self
+                    .heads
+                    .iter()
+                    .any(|head| head.eligibility == closable() && head.open)
+        };
+        self.scheduler.audit(open).expect("sound");
     }
 }
 
@@ -125,26 +144,26 @@ fn round_robin_shares_requests_by_weight_whatever_they_cost() {
 }
 
 #[test]
-fn fifo_goes_by_the_arrival_of_the_heads() {
+fn fifo_orders_by_the_arrival_of_the_heads() {
     let mut world = World::new(Rule::Fifo);
     for _ in 0..3 {
         world.waiting(1.0, 1);
     }
-    world.enqueue(0);
+    world.enqueue(id(0));
     let order: Vec<ChildId> = (0..6).map(|_| world.serve()).collect();
-    assert_eq!(order, [1, 2, 0, 1, 2, 0]);
+    assert_eq!(indices(order), [1, 2, 0, 1, 2, 0]);
 }
 
 #[test]
-fn vtc_goes_by_the_settled_counter_per_weight() {
+fn vtc_orders_by_the_settled_counter_per_weight() {
     let mut world = World::new(Rule::Vtc);
     world.waiting(1.0, 10);
     world.waiting(1.0, 10);
-    assert_eq!(world.serve(), 0);
-    world.settle(0, Some(35));
+    assert_eq!(world.serve(), id(0));
+    world.settle(id(0), Some(35));
     let order: Vec<ChildId> = (0..5).map(|_| world.serve()).collect();
     assert_eq!(
-        order,
+        indices(order),
         [1, 1, 1, 1, 0],
         "35 against 10, 20, 30 and 40; the size of the head doesn't matter"
     );
@@ -155,27 +174,27 @@ fn vtc_goes_by_the_settled_counter_per_weight() {
 }
 
 #[test]
-fn vtc_lifts_who_becomes_able_to_the_least_of_those_who_are() {
+fn vtc_lifts_a_child_that_becomes_runnable_to_the_least_counter() {
     let mut world = World::new(Rule::Vtc);
     let (a, b) = (world.waiting(1.0, 10), world.waiting(1.0, 10));
     world.shares(20);
     let late = world.waiting(1.0, 10);
-    assert_eq!(world.tags.finish(late), Virtual::step(100, 1.0));
+    assert_eq!(world.scheduler.finish(late), VirtualTime::step(100, 1.0));
     world.settle(a, Some(1_000));
-    // Nobody waits: the last one's counter counts, as it is by then.
+    // No child waits, so the counter of the child served last counts.
     for child in [a, b, late] {
-        world.tags.remove(child);
+        world.scheduler.remove(child);
     }
-    world.tags.serve(b, &world.charge_of(b));
+    world.scheduler.serve(b, &world.charge_of(b));
     world.settle(b, Some(60));
     let last = world.waiting(1.0, 10);
-    assert_eq!(world.tags.finish(last), Virtual::step(160, 1.0));
+    assert_eq!(world.scheduler.finish(last), VirtualTime::step(160, 1.0));
     world.enqueue(b);
-    assert_eq!(world.tags.finish(b), Virtual::step(160, 1.0));
+    assert_eq!(world.scheduler.finish(b), VirtualTime::step(160, 1.0));
 }
 
 #[test]
-fn usage_goes_by_the_window_and_what_runs() {
+fn usage_orders_by_the_window_and_running_requests() {
     let mut world = World::new(Rule::Usage);
     let (a, b) = (world.waiting(1.0, 100), world.waiting(2.0, 100));
     let order: Vec<ChildId> = (0..6).map(|_| world.serve()).collect();
@@ -190,59 +209,65 @@ fn usage_goes_by_the_window_and_what_runs() {
     for _ in 0..4 {
         world.settle(b, Some(15));
     }
-    assert_eq!(world.tags.finish(a), Virtual::step(20, 1.0));
+    assert_eq!(world.scheduler.finish(a), VirtualTime::step(20, 1.0));
     assert_eq!(world.serve(), a, "20 against 60 at weight 2");
     world.settle(a, Some(100));
     assert_eq!(world.serve(), b);
     world.settle(b, Some(900));
-    world.tags.advance(at(59));
-    assert_eq!(world.tags.pick(), Some(a));
-    world.tags.serve(a, &world.charge_of(a));
+    world.scheduler.advance(at(59));
+    assert_eq!(world.scheduler.pick(), Some(a));
+    world.scheduler.serve(a, &world.charge_of(a));
     world.enqueue(a);
     world.settle(a, Some(5_000));
-    assert_eq!(world.tags.pick(), Some(b));
-    world.tags.advance(at(60));
-    assert_eq!(world.tags.finish(b), Virtual::default(), "gone with its second");
-    assert_eq!(world.tags.finish(a), Virtual::step(5_000, 1.0));
+    assert_eq!(world.scheduler.pick(), Some(b));
+    world.scheduler.advance(at(60));
+    assert_eq!(
+        world.scheduler.finish(b),
+        VirtualTime::default(),
+        "its second left the window"
+    );
+    assert_eq!(world.scheduler.finish(a), VirtualTime::step(5_000, 1.0));
     world.audit();
-    world.tags.advance(at(119));
-    assert_eq!(world.tags.finish(a), Virtual::default());
+    world.scheduler.advance(at(119));
+    assert_eq!(world.scheduler.finish(a), VirtualTime::default());
 }
 
 #[test]
-fn usage_is_of_the_model_of_the_head() {
+fn usage_counts_the_model_of_the_head() {
     let mut world = World::new(Rule::Usage);
     let (a, b) = (world.waiting(1.0, 100), world.waiting(1.0, 90));
     assert_eq!((world.serve(), world.serve()), (a, b));
-    assert_eq!(world.tags.pick(), Some(b), "90 against 100");
-    world.heads[a as usize].model = 1;
+    assert_eq!(world.scheduler.pick(), Some(b), "90 against 100");
+    world.heads[a.index()].model = ModelId::from_index(1);
     world.enqueue(a);
-    assert_eq!(world.tags.pick(), Some(a), "0 of that model");
-    // What is settled of the other model doesn't move it.
+    assert_eq!(world.scheduler.pick(), Some(a), "0 of that model");
+    // A settlement for the other model doesn't move it.
     let charge = Charge {
         class_cost: 1,
-        model: 0,
+        model: ModelId::FIRST,
         ..world.charge_of(a)
     };
-    world.tags.settle(a, &charge, Receipt::default(), Some(9_999));
+    world
+        .scheduler
+        .settle(a, &charge, Receipt::default(), Some(9_999));
     world.audit();
-    assert_eq!(world.tags.pick(), Some(a));
+    assert_eq!(world.scheduler.pick(), Some(a));
 }
 
 #[test]
-fn anonymous_goes_last_by_usage() {
+fn anonymous_is_last_under_usage() {
     let mut world = World::new(Rule::Usage);
     let anonymous = world.add(1_000.0, 1);
-    world.tags.put_last(anonymous);
+    world.scheduler.put_last(anonymous);
     world.enqueue(anonymous);
     let named = world.waiting(0.001, 1_000_000);
     assert_eq!(world.shares(1_000), [0, 1_000]);
-    world.tags.block(named);
-    assert_eq!(world.tags.pick(), Some(anonymous));
+    world.scheduler.block(named);
+    assert_eq!(world.scheduler.pick(), Some(anonymous));
 }
 
 #[test]
-fn charged_and_refunded_leaves_no_trace() {
+fn a_refunded_charge_leaves_no_trace() {
     for rule in RULES {
         for out_of_turn in [false, true] {
             let mut touched = World::new(rule);
@@ -254,56 +279,60 @@ fn charged_and_refunded_leaves_no_trace() {
                 world.shares(50);
                 world.add(2.0, 77);
             }
-            let child = touched.tags.pick().expect("somebody waits");
-            let before = touched.heads[child as usize];
-            touched.heads[child as usize].cost = 12_345;
+            let child = touched.scheduler.pick().expect("a child waits");
+            let before = touched.heads[child.index()];
+            touched.heads[child.index()].cost = 12_345;
             touched.enqueue(child);
             if out_of_turn {
-                touched.tags.charge(child, &touched.charge_of(child));
+                touched.scheduler.charge(child, &touched.charge_of(child));
             } else {
-                touched.tags.serve(child, &touched.charge_of(child));
+                touched.scheduler.serve(child, &touched.charge_of(child));
             }
             touched.enqueue(child);
             touched.settle(child, None);
-            touched.heads[child as usize] = before;
-            touched.tags.enqueue(child, &before);
+            touched.heads[child.index()] = before;
+            touched.scheduler.enqueue(child, &before);
             touched.audit();
             for world in [&mut touched, &mut other] {
                 world.arrivals += 1_000;
-                world.enqueue(3);
+                world.enqueue(id(3));
             }
             for turn in 0..200 {
                 assert_eq!(touched.serve(), other.serve(), "{rule:?}, turn {turn}");
             }
-            let finish = |world: &World| (0..4).map(|child| world.tags.finish(child)).collect::<Vec<_>>();
+            let finish = |world: &World| {
+                (0..4)
+                    .map(|child| world.scheduler.finish(id(child)))
+                    .collect::<Vec<_>>()
+            };
             assert_eq!(finish(&touched), finish(&other), "{rule:?}");
         }
     }
 }
 
 #[test]
-fn who_was_blocked_for_600_dispatches_banks_nothing() {
-    // By usage and by arrival one does catch up: that is what they measure.
+fn a_child_blocked_for_600_dispatches_gains_nothing() {
+    // Under usage and fifo a child does catch up, by their definition.
     for rule in [Rule::Wfq, Rule::RoundRobin, Rule::Vtc] {
-        for by_lane in [false, true] {
+        for by_set in [false, true] {
             let mut world = World::new(rule);
             let (a, b) = (world.waiting(1.0, 10), world.waiting(1.0, 10));
-            if by_lane {
-                world.heads[b as usize].lane = CLOSED;
+            if by_set {
+                world.heads[b.index()].eligibility = closable();
                 world.enqueue(b);
             }
             world.shares(10);
-            if by_lane {
-                world.heads[b as usize].open = false;
-                world.tags.close(CLOSED);
+            if by_set {
+                world.heads[b.index()].open = false;
+                world.scheduler.close(closable());
             } else {
-                world.tags.block(b);
+                world.scheduler.block(b);
             }
             world.audit();
             assert_eq!(world.shares(600), [600, 0]);
-            if by_lane {
-                world.heads[b as usize].open = true;
-                world.tags.open(CLOSED);
+            if by_set {
+                world.heads[b.index()].open = true;
+                world.scheduler.open(closable());
                 world.audit();
             } else {
                 world.enqueue(b);
@@ -318,21 +347,21 @@ fn who_was_blocked_for_600_dispatches_banks_nothing() {
 }
 
 #[test]
-fn a_flapping_lane_costs_nobody_its_place() {
+fn a_flapping_eligibility_set_costs_no_child_its_place() {
     for rule in [Rule::Wfq, Rule::Vtc] {
         let mut world = World::new(rule);
         let (dear, _) = (world.waiting(1.0, 1_000), world.waiting(1.0, 10));
-        world.heads[dear as usize].lane = CLOSED;
+        world.heads[dear.index()].eligibility = closable();
         world.enqueue(dear);
         let mut got = [0, 0];
         for _ in 0..2_020 {
-            got[world.serve() as usize] += 1;
+            got[world.serve().index()] += 1;
             for open in [false, true] {
-                world.heads[dear as usize].open = open;
+                world.heads[dear.index()].open = open;
                 if open {
-                    world.tags.open(CLOSED);
+                    world.scheduler.open(closable());
                 } else {
-                    world.tags.close(CLOSED);
+                    world.scheduler.close(closable());
                 }
                 world.audit();
             }
@@ -342,7 +371,7 @@ fn a_flapping_lane_costs_nobody_its_place() {
 }
 
 #[test]
-fn who_is_of_no_account_any_more_is_forgotten_and_its_memory_returned() {
+fn children_whose_charges_no_longer_matter_are_forgotten_and_their_memory_reused() {
     for rule in RULES {
         let mut world = World::new(rule);
         for _ in 0..10 {
@@ -352,55 +381,55 @@ fn who_is_of_no_account_any_more_is_forgotten_and_its_memory_returned() {
             let child = world.serve();
             world.settle(child, Some(20));
         }
-        for child in 0..10 {
-            world.tags.remove(child);
-            world.tags.rest(child);
+        for child in (0..10).map(id) {
+            world.scheduler.remove(child);
+            world.scheduler.set_idle(child);
         }
         let forget = |world: &mut World| {
-            while let Some(child) = world.tags.forgettable() {
-                world.tags.forget(child);
+            while let Some(child) = world.scheduler.forgettable() {
+                world.scheduler.forget(child);
             }
             world.audit();
-            world.tags.children.len()
+            world.scheduler.children.len()
         };
         match rule {
             Rule::Fifo => assert_eq!(forget(&mut world), 0),
             Rule::Wfq | Rule::RoundRobin | Rule::Vtc => assert!(forget(&mut world) < 10, "{rule:?}"),
-            Rule::Usage => assert_eq!(forget(&mut world), 10, "the window still holds them"),
+            Rule::Usage => assert_eq!(forget(&mut world), 10, "the window still holds their usage"),
         }
-        world.tags.advance(at(60));
-        // Time passes for the others by what goes.
-        let child = world.tags.add(0, 1.0);
+        world.scheduler.advance(at(60));
+        // Dispatches move virtual time.
+        let child = world.scheduler.add(FlowId::MIN, 1.0);
         let charge = Charge {
             class_cost: 1,
             cost: 1_000_000,
             weight: 0.001,
             unit: CostUnit::Tokens,
-            model: 0,
+            model: ModelId::FIRST,
         };
-        world.tags.charge(child, &charge);
+        world.scheduler.charge(child, &charge);
         world
-            .tags
+            .scheduler
             .settle(child, &charge, Receipt::default(), Some(1_000_000));
-        world.tags.rest(child);
-        world.tags.advance(at(1_000));
+        world.scheduler.set_idle(child);
+        world.scheduler.advance(at(1_000));
         assert_eq!(forget(&mut world), 0, "{rule:?}");
-        assert!(world.tags.queues.len() == 1 && world.tags.by_lane.is_empty());
+        assert!(world.scheduler.queues.len() == 1 && world.scheduler.by_eligibility.is_empty());
     }
 }
 
 #[test]
-fn who_comes_back_after_it_was_forgotten_starts_where_it_would_have() {
+fn a_child_that_returns_after_it_was_forgotten_starts_where_it_would_have() {
     let mut world = World::new(Rule::Vtc);
     let (a, b) = (world.waiting(1.0, 10), world.waiting(1.0, 10));
     world.shares(40);
-    world.tags.remove(b);
-    world.tags.rest(b);
+    world.scheduler.remove(b);
+    world.scheduler.set_idle(b);
     world.shares(1);
-    assert_eq!(world.tags.forgettable(), Some(b));
-    world.tags.forget(b);
-    let head = world.heads[b as usize];
-    let back = world.tags.add(b, 1.0);
-    world.tags.enqueue(back, &head);
-    assert_eq!(world.tags.finish(back), world.tags.finish(a));
+    assert_eq!(world.scheduler.forgettable(), Some(b));
+    world.scheduler.forget(b);
+    let head = world.heads[b.index()];
+    let back = world.scheduler.add(FlowId::from_index(b.index()), 1.0);
+    world.scheduler.enqueue(back, &head);
+    assert_eq!(world.scheduler.finish(back), world.scheduler.finish(a));
 }

@@ -1,12 +1,13 @@
-//! The lazy node beside a ring that goes one step at a time: the same pick and the same deficits after everything.
+//! The lazy node beside a ring that advances one child at a time: the same pick and the same deficits after every step.
 
 use alloc::vec::Vec;
 
 use proptest::prelude::*;
 
-use super::super::super::node::{ChildId, Node, Receipt, Unit};
+use super::super::super::node::{Node, Receipt, Unit};
 use super::super::{Drr, FRACTION, Quantum};
 use super::{charge, head};
+use crate::ids::ChildId;
 
 /// Amounts of the slow ring are quarters.
 const QUARTERS: u64 = 4;
@@ -15,7 +16,7 @@ const QUARTERS: u64 = 4;
 enum Waits {
     Nothing,
     Blocked,
-    Able(u64),
+    Runnable(u64),
 }
 
 #[derive(Clone, Debug)]
@@ -24,7 +25,7 @@ struct Class {
     deficit: u64,
     open: bool,
     waits: Waits,
-    /// How often it ran empty.
+    /// How often the class became empty.
     period: u32,
 }
 
@@ -59,12 +60,12 @@ impl Slow {
         if waits != Waits::Nothing || old == Waits::Nothing {
             return;
         }
-        let gone = &mut self.classes[class];
-        gone.deficit = 0;
-        gone.open = false;
-        gone.period += 1;
+        let emptied = &mut self.classes[class];
+        emptied.deficit = 0;
+        emptied.open = false;
+        emptied.period += 1;
         let place = self.ring.iter().position(|&other| other == class);
-        let place = place.expect("backlogged ones are in the ring");
+        let place = place.expect("a backlogged class is in the ring");
         if self.joining {
             self.ring.remove(place);
             self.cursor -= usize::from(place < self.cursor);
@@ -77,21 +78,21 @@ impl Slow {
     }
 
     fn serve(&mut self) -> Option<usize> {
-        let able = |class: &Class| matches!(class.waits, Waits::Able(_));
-        if !self.classes.iter().any(able) {
+        let runnable = |class: &Class| matches!(class.waits, Waits::Runnable(_));
+        if !self.classes.iter().any(runnable) {
             return None;
         }
         loop {
-            let on = self.ring[self.cursor];
-            let class = &mut self.classes[on];
-            if let Waits::Able(cost) = class.waits {
+            let class_at_cursor = self.ring[self.cursor];
+            let class = &mut self.classes[class_at_cursor];
+            if let Waits::Runnable(cost) = class.waits {
                 if !class.open {
                     class.open = true;
                     class.deficit += class.quantum;
                 }
                 if cost <= class.deficit {
                     class.deficit -= cost;
-                    return Some(on);
+                    return Some(class_at_cursor);
                 }
                 class.open = false;
             }
@@ -103,19 +104,19 @@ impl Slow {
 #[derive(Clone, Debug)]
 enum Operation {
     Set(usize, Waits),
-    /// What the class that went has next.
+    /// The state of the served class afterwards.
     Dispatch(Waits),
     Charge(usize, u64),
     Settle(usize, bool),
     Quantum(usize, u64),
-    /// Forgotten, and another one in its place.
+    /// Removes a class, and adds another in its place.
     Replace(usize, u64),
 }
 
 fn waits() -> impl Strategy<Value = Waits> {
     let cost = prop_oneof![4 => 1..40_u64, 1 => 1..1_500_u64];
     prop_oneof![
-        6 => cost.prop_map(Waits::Able),
+        6 => cost.prop_map(Waits::Runnable),
         2 => Just(Waits::Blocked),
         2 => Just(Waits::Nothing),
     ]
@@ -133,10 +134,10 @@ fn operation() -> impl Strategy<Value = Operation> {
     ]
 }
 
-/// Both, and what can be settled: of which class, in which of its periods, how much in quarters.
+/// Both rings, and the charges that can be settled: class, period, quarters taken, and receipt.
 struct World {
     slow: Slow,
-    node: Drr,
+    node: Drr<u32>,
     children: Vec<ChildId>,
     charged: Vec<(usize, u32, u64, Receipt)>,
 }
@@ -172,10 +173,10 @@ impl World {
         match waits {
             Waits::Nothing => self.node.remove(child),
             Waits::Blocked => self.node.block(child),
-            Waits::Able(cost) => self.node.enqueue(child, &head(cost)),
+            Waits::Runnable(cost) => self.node.enqueue(child, &head(cost)),
         }
         let waits = match waits {
-            Waits::Able(cost) => Waits::Able(cost * QUARTERS),
+            Waits::Runnable(cost) => Waits::Runnable(cost * QUARTERS),
             waits => waits,
         };
         self.slow.set(class, waits);
@@ -183,11 +184,11 @@ impl World {
 
     fn dispatch(&mut self, next: Waits) {
         let Some(class) = self.slow.serve() else {
-            return self.node.miss();
+            return self.node.pick_missed();
         };
         let child = self.children[class];
-        let Waits::Able(cost) = self.slow.classes[class].waits else {
-            panic!("only able classes go");
+        let Waits::Runnable(cost) = self.slow.classes[class].waits else {
+            panic!("only runnable classes are served");
         };
         let receipt = self.node.serve(child, &charge(cost / QUARTERS));
         let period = self.slow.classes[class].period;
@@ -209,10 +210,10 @@ impl World {
                 self.charged.push((class, slow.period, taken, receipt));
             }
             Operation::Settle(back, real) => {
-                let Some(at) = self.charged.len().checked_sub(back + 1) else {
+                let Some(index) = self.charged.len().checked_sub(back + 1) else {
                     return;
                 };
-                let (class, period, taken, receipt) = self.charged.remove(at);
+                let (class, period, taken, receipt) = self.charged.remove(index);
                 let real = real.then_some(7);
                 self.node.settle(self.children[class], &charge(1), receipt, real);
                 let slow = &mut self.slow.classes[class];
@@ -245,7 +246,7 @@ impl World {
         let picked = self.slow.clone().serve().map(|class| self.children[class]);
         prop_assert_eq!(self.node.pick(), picked);
         for (slow, &child) in self.slow.classes.iter().zip(&self.children) {
-            let (deficit, _, _) = self.node.now(child);
+            let (deficit, _, _) = self.node.progress(child);
             prop_assert_eq!(deficit, (slow.deficit << FRACTION) / QUARTERS);
             prop_assert_eq!(self.node.deficit(child), slow.deficit / QUARTERS);
         }
@@ -255,7 +256,7 @@ impl World {
 
 proptest! {
     #[test]
-    fn the_lazy_node_is_the_slow_ring(
+    fn the_lazy_node_equals_the_slow_ring(
         joining in any::<bool>(),
         quanta in prop::collection::vec(1..200_u64, 1..12),
         operations in prop::collection::vec(operation(), 1..300),

@@ -1,4 +1,4 @@
-//! The reference vectors at the level of the node: order, and deficits after every dispatch.
+//! The reference vectors at the level of the node: the order, and the deficits after every dispatch.
 
 use alloc::collections::BTreeMap;
 use alloc::string::String;
@@ -10,6 +10,7 @@ use super::super::super::dynamo::Dynamo;
 use super::super::super::node::{Node, Unit};
 use super::super::{Drr, Quantum};
 use super::{charge, head};
+use crate::ids::{ChildId, Id};
 
 const STATIC: &str = include_str!("../../../../tests/vectors/drr.jsonl");
 const VISITS: &str = include_str!("../../../../tests/vectors/drr-visits.jsonl");
@@ -21,14 +22,14 @@ struct Waiting {
     score: f64,
 }
 
-/// What a vector says something about.
+/// A node that vectors describe.
 trait Classes: Node {
-    fn deficit_of(&self, class: u32) -> u64;
+    fn deficit_of(&self, class: ChildId) -> u64;
     fn check(&self);
 }
 
-impl Classes for Drr {
-    fn deficit_of(&self, class: u32) -> u64 {
+impl Classes for Drr<u32> {
+    fn deficit_of(&self, class: ChildId) -> u64 {
         self.deficit(class)
     }
 
@@ -38,7 +39,7 @@ impl Classes for Drr {
 }
 
 impl Classes for Dynamo {
-    fn deficit_of(&self, class: u32) -> u64 {
+    fn deficit_of(&self, class: ChildId) -> u64 {
         self.deficit(class)
     }
 
@@ -47,7 +48,7 @@ impl Classes for Dynamo {
     }
 }
 
-/// Who was dispatched, if anybody, and the deficits after that, class by class.
+/// The id of the dispatched request, or null, and the deficits after that, class by class.
 type Dispatch = (Value, Vec<u64>);
 
 fn text(value: &Value) -> String {
@@ -56,21 +57,21 @@ fn text(value: &Value) -> String {
 
 fn run(case: &Value, node: &mut dyn Classes) -> Vec<Dispatch> {
     let classes = case["classes"].as_array().expect("classes");
-    let number = |name: &Value| {
-        let at = classes.iter().position(|class| class["name"] == *name);
-        at.expect("a class of the case")
+    let index = |name: &Value| {
+        let found = classes.iter().position(|class| class["name"] == *name);
+        found.expect("a class of the case")
     };
     let mut queues: Vec<Vec<Waiting>> = classes.iter().map(|_| Vec::new()).collect();
     let mut class_of: BTreeMap<String, usize> = BTreeMap::new();
     let mut dispatched = Vec::new();
-    let tell = |node: &mut dyn Classes, class: usize, queue: &[Waiting]| match queue.first() {
-        Some(next) => node.enqueue(class as u32, &head(next.cost)),
-        None => node.remove(class as u32),
+    let update = |node: &mut dyn Classes, class: usize, queue: &[Waiting]| match queue.first() {
+        Some(next) => node.enqueue(ChildId::from_index(class), &head(next.cost)),
+        None => node.remove(ChildId::from_index(class)),
     };
     for op in case["ops"].as_array().expect("ops") {
         match op["op"].as_str() {
             Some("enqueue") => {
-                let class = number(&op["class"]);
+                let class = index(&op["class"]);
                 let tokens = op["tokens"].as_u64().expect("tokens");
                 let cached = op["cached"].as_u64().expect("cached");
                 let jump = op["jump"].as_f64().expect("jump").max(0.0);
@@ -86,38 +87,38 @@ fn run(case: &Value, node: &mut dyn Classes) -> Vec<Dispatch> {
                 };
                 class_of.insert(new.id.clone(), class);
                 let before = |other: &Waiting| (other.strict, other.score) >= (new.strict, new.score);
-                let at = queues[class].partition_point(before);
-                queues[class].insert(at, new);
-                tell(node, class, &queues[class]);
+                let position = queues[class].partition_point(before);
+                queues[class].insert(position, new);
+                update(node, class, &queues[class]);
             }
             Some("cancel") => {
                 let id = text(&op["id"]);
                 let class = class_of[&id];
                 queues[class].retain(|waiting| waiting.id != id);
-                tell(node, class, &queues[class]);
+                update(node, class, &queues[class]);
             }
             _ => {
-                let blocked = op["blocked"].as_array().expect("blocked").iter().map(number);
+                let blocked = op["blocked"].as_array().expect("blocked").iter().map(index);
                 let blocked: Vec<usize> = blocked.filter(|&class| !queues[class].is_empty()).collect();
                 for &class in &blocked {
-                    node.block(class as u32);
+                    node.block(ChildId::from_index(class));
                 }
-                let gone = if let Some(child) = node.pick() {
-                    let class = child as usize;
-                    let gone = queues[class].remove(0);
-                    node.serve(child, &charge(gone.cost));
-                    tell(node, class, &queues[class]);
-                    Value::String(gone.id)
+                let served = if let Some(child) = node.pick() {
+                    let class = child.index();
+                    let served = queues[class].remove(0);
+                    node.serve(child, &charge(served.cost));
+                    update(node, class, &queues[class]);
+                    Value::String(served.id)
                 } else {
-                    node.miss();
+                    node.pick_missed();
                     Value::Null
                 };
                 for class in blocked {
-                    tell(node, class, &queues[class]);
+                    update(node, class, &queues[class]);
                 }
                 node.check();
-                let deficits = (0..classes.len() as u32).map(|class| node.deficit_of(class));
-                dispatched.push((gone, deficits.collect()));
+                let deficits = (0..classes.len()).map(|class| node.deficit_of(ChildId::from_index(class)));
+                dispatched.push((served, deficits.collect()));
             }
         }
     }
@@ -134,7 +135,7 @@ fn quanta(case: &Value) -> impl Iterator<Item = u64> {
     classes.map(|class| class["quantum"].as_u64().expect("quantum"))
 }
 
-fn exact(case: &Value) -> Drr {
+fn exact(case: &Value) -> Drr<u32> {
     let mut node = Drr::fixed(Unit::Class);
     for (owner, quantum) in (0..).zip(quanta(case)) {
         node.add(owner, Quantum::whole(quantum));
@@ -143,11 +144,11 @@ fn exact(case: &Value) -> Drr {
 }
 
 fn order(dispatched: Vec<Dispatch>) -> Value {
-    Value::Array(dispatched.into_iter().map(|(gone, _)| gone).collect())
+    Value::Array(dispatched.into_iter().map(|(served, _)| served).collect())
 }
 
 #[test]
-fn the_exact_order_of_all_that_have_one() {
+fn the_exact_order_of_all_vectors_that_have_one() {
     let mut tested = 0;
     for case in cases(STATIC) {
         let expected = &case["expect"]["exact"];
@@ -185,7 +186,7 @@ fn order_and_deficits_with_arrivals_cancels_and_blocked_classes() {
 }
 
 #[test]
-fn the_released_router_s_order() {
+fn the_order_of_the_released_router() {
     let all = cases(STATIC);
     assert_eq!(all.len(), 160);
     for case in all {

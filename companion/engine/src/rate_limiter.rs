@@ -1,8 +1,8 @@
-//! How many may go a second: a bucket of tokens that time fills, in whole numbers.
+//! The limit on dispatches per second: a token bucket in whole numbers.
 //!
-//! A token is 1e18 parts and the rate is rounded once, to billionths of a token a second, which makes it a whole
-//! number of parts a nanosecond: no sum is ever rounded, so that a rate of 3 is exactly 3,000 in 1,000 s however
-//! often the bucket was looked at. The bucket holds one second, at least one token, and is full at first.
+//! A token has 1e18 parts, and the rate is rounded once, to billionths of a token a second, which makes it a whole
+//! number of parts a nanosecond. No sum is ever rounded: a rate of 3 gives exactly 3,000 tokens in 1,000 s however often
+//! the bucket is read. The bucket holds one second, at least one token, and is full at first.
 
 use core::time::Duration;
 
@@ -11,36 +11,36 @@ use crate::time::Instant;
 /// Parts of a token.
 const TOKEN: u128 = 1_000_000_000_000_000_000;
 const SECOND: u128 = 1_000_000_000;
-/// Parts a nanosecond: 1e12 a second, more than anything dispatches.
+/// Parts a nanosecond: 1e12 tokens a second, more than any pool dispatches.
 const PARTS_MAX: u128 = 1_000_000_000_000_000_000_000;
 
-/// The bucket of `queue.max_rate`; without a rate it never runs out.
+/// The bucket of `queue.max_rate`. Without a rate it never runs out.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Rate(Option<Bucket>);
+pub(crate) struct RateLimiter(Option<Bucket>);
 
 #[derive(Clone, Copy, Debug)]
 struct Bucket {
-    /// That a nanosecond adds, at least 1.
+    /// Parts that a nanosecond adds, at least 1.
     parts: u128,
-    /// As of `at`.
+    /// Parts in the bucket at `updated`.
     level: u128,
-    at: Instant,
+    updated: Instant,
 }
 
-impl Rate {
-    /// Full. `per_second` is finite and above 0.
+impl RateLimiter {
+    /// A full bucket. `per_second` is finite and above 0.
     pub(crate) fn new(per_second: Option<f64>, now: Instant) -> Self {
         Self(per_second.map(|per_second| {
             let parts = parts(per_second);
             Bucket {
                 parts,
                 level: capacity(parts),
-                at: now,
+                updated: now,
             }
         }))
     }
 
-    /// Another rate from now on; what is in the bucket stays, as far as it fits. A first rate begins full.
+    /// Changes the rate. The bucket keeps its level as far as that fits. The first rate starts with a full bucket.
     pub(crate) fn set(&mut self, per_second: Option<f64>, now: Instant) {
         *self = match (self.0, per_second) {
             (Some(bucket), Some(per_second)) => {
@@ -49,45 +49,45 @@ impl Rate {
                 Self(Some(Bucket {
                     parts,
                     level: level.min(capacity(parts)),
-                    at: bucket.at.max(now),
+                    updated: bucket.updated.max(now),
                 }))
             }
             (None, _) | (_, None) => Self::new(per_second, now),
         };
     }
 
-    /// One may go.
-    pub(crate) fn has(&self, now: Instant) -> bool {
+    /// The bucket holds a token.
+    pub(crate) fn has_token(&self, now: Instant) -> bool {
         self.0.is_none_or(|bucket| bucket.level(now) >= TOKEN)
     }
 
-    /// One goes. Of an empty bucket: nothing is owed.
+    /// Takes a token. An empty bucket stays empty; no debt remains.
     pub(crate) fn take(&mut self, now: Instant) {
         if let Some(bucket) = &mut self.0 {
             bucket.level = bucket.level(now).saturating_sub(TOKEN);
-            bucket.at = bucket.at.max(now);
+            bucket.updated = bucket.updated.max(now);
         }
     }
 
-    /// When [`Self::has`] comes true if nothing is taken; `None`: it is.
-    pub(crate) fn next(&self, now: Instant) -> Option<Instant> {
+    /// When [`Self::has_token`] becomes true if nothing is taken; `None`: it is true already.
+    pub(crate) fn next_token(&self, now: Instant) -> Option<Instant> {
         let bucket = self.0?;
         let missing = TOKEN.checked_sub(bucket.level(now)).filter(|&parts| parts > 0)?;
         let nanos = u64::try_from(missing.div_ceil(bucket.parts)).unwrap_or(u64::MAX);
-        Some(bucket.at.max(now).after(Duration::from_nanos(nanos)))
+        Some(bucket.updated.max(now).after(Duration::from_nanos(nanos)))
     }
 }
 
 impl Bucket {
-    /// A time before the last one adds nothing.
+    /// A time before the last update adds nothing.
     fn level(&self, now: Instant) -> u128 {
-        let added = now.since(self.at).as_nanos().saturating_mul(self.parts);
+        let added = now.since(self.updated).as_nanos().saturating_mul(self.parts);
         self.level.saturating_add(added).min(capacity(self.parts))
     }
 }
 
 fn parts(per_second: f64) -> u128 {
-    // What isn't finite can't come of a valid policy; the cast takes it to a bound.
+    // A valid policy gives a finite number. The cast saturates at the bounds.
     (libm::rint(per_second * 1e9) as u128).clamp(1, PARTS_MAX)
 }
 
@@ -103,10 +103,10 @@ mod tests {
         Instant::from_nanos(nanos)
     }
 
-    /// Takes all there is.
-    fn drained(rate: &mut Rate, now: Instant) -> u64 {
+    /// Takes every token.
+    fn drained(rate: &mut RateLimiter, now: Instant) -> u64 {
         let mut taken = 0;
-        while rate.has(now) {
+        while rate.has_token(now) {
             rate.take(now);
             taken += 1;
         }
@@ -115,15 +115,15 @@ mod tests {
 
     #[test]
     fn without_a_rate_nothing_runs_out() {
-        let mut rate = Rate::new(None, Instant::ZERO);
+        let mut rate = RateLimiter::new(None, Instant::ZERO);
         rate.take(Instant::ZERO);
-        assert!(rate.has(Instant::ZERO));
-        assert_eq!(rate.next(Instant::ZERO), None);
+        assert!(rate.has_token(Instant::ZERO));
+        assert_eq!(rate.next_token(Instant::ZERO), None);
     }
 
     #[test]
     fn a_bucket_is_one_second_and_at_least_one_token() {
-        for (per_second, at_first) in [
+        for (per_second, initial) in [
             (0.001, 1),
             (0.5, 1),
             (1.0, 1),
@@ -131,12 +131,12 @@ mod tests {
             (3.0, 3),
             (1_000.0, 1_000),
         ] {
-            let mut rate = Rate::new(Some(per_second), Instant::ZERO);
-            assert_eq!(drained(&mut rate, Instant::ZERO), at_first, "{per_second}");
+            let mut rate = RateLimiter::new(Some(per_second), Instant::ZERO);
+            assert_eq!(drained(&mut rate, Instant::ZERO), initial, "{per_second}");
             // A day later it holds no more.
             assert_eq!(
                 drained(&mut rate, at(86_400 * 1_000_000_000)),
-                at_first,
+                initial,
                 "{per_second}"
             );
         }
@@ -144,16 +144,16 @@ mod tests {
 
     #[test]
     fn a_third_of_a_second_is_not_rounded_away() {
-        let mut rate = Rate::new(Some(3.0), Instant::ZERO);
+        let mut rate = RateLimiter::new(Some(3.0), Instant::ZERO);
         assert_eq!(drained(&mut rate, Instant::ZERO), 3);
         let (mut now, mut taken) = (Instant::ZERO, 0_u64);
         while taken < 3_000 {
-            let next = rate.next(now).expect("the bucket is empty");
+            let next = rate.next_token(now).expect("the bucket is empty");
             assert!(
-                !rate.has(next.before(Duration::from_nanos(1))),
+                !rate.has_token(next.before(Duration::from_nanos(1))),
                 "not a nanosecond early"
             );
-            assert!(rate.has(next), "nor late");
+            assert!(rate.has_token(next), "nor late");
             now = next;
             rate.take(now);
             taken += 1;
@@ -162,69 +162,69 @@ mod tests {
     }
 
     #[test]
-    fn looking_often_changes_nothing() {
-        let (mut often, mut seldom) = (
-            Rate::new(Some(0.7), Instant::ZERO),
-            Rate::new(Some(0.7), Instant::ZERO),
+    fn frequent_reads_change_nothing() {
+        let (mut often, mut rarely) = (
+            RateLimiter::new(Some(0.7), Instant::ZERO),
+            RateLimiter::new(Some(0.7), Instant::ZERO),
         );
-        for rate in [&mut often, &mut seldom] {
+        for rate in [&mut often, &mut rarely] {
             rate.take(Instant::ZERO);
         }
         for nanos in (0..1_428_000_000).step_by(999_983) {
             often.set(Some(0.7), at(nanos));
-            assert!(!often.has(at(nanos)));
+            assert!(!often.has_token(at(nanos)));
         }
         assert_eq!(
-            often.next(at(1_428_000_000)),
-            seldom.next(Instant::ZERO),
+            often.next_token(at(1_428_000_000)),
+            rarely.next_token(Instant::ZERO),
             "10/7 s after the first"
         );
-        assert_eq!(seldom.next(Instant::ZERO), Some(at(1_428_571_429)));
+        assert_eq!(rarely.next_token(Instant::ZERO), Some(at(1_428_571_429)));
     }
 
     #[test]
-    fn a_clock_that_stands_still_or_jumps_back_adds_nothing() {
-        let mut rate = Rate::new(Some(2.0), at(1_000_000_000));
+    fn a_clock_that_stops_or_jumps_back_adds_nothing() {
+        let mut rate = RateLimiter::new(Some(2.0), at(1_000_000_000));
         assert_eq!(drained(&mut rate, at(1_000_000_000)), 2);
         for _ in 0..1_000 {
-            assert!(!rate.has(at(1_000_000_000)));
+            assert!(!rate.has_token(at(1_000_000_000)));
             rate.take(at(1_000_000_000));
         }
         assert_eq!(
-            rate.next(at(1_000_000_000)),
+            rate.next_token(at(1_000_000_000)),
             Some(at(1_500_000_000)),
-            "nothing is owed"
+            "no debt remains"
         );
-        assert!(!rate.has(at(0)));
-        assert_eq!(rate.next(at(0)), Some(at(1_500_000_000)));
+        assert!(!rate.has_token(at(0)));
+        assert_eq!(rate.next_token(at(0)), Some(at(1_500_000_000)));
         rate.set(Some(2.0), at(0));
-        assert!(rate.has(at(1_500_000_000)));
+        assert!(rate.has_token(at(1_500_000_000)));
     }
 
     #[test]
-    fn another_rate_keeps_what_is_there_as_far_as_it_fits() {
-        let mut rate = Rate::new(Some(10.0), Instant::ZERO);
+    fn a_new_rate_keeps_the_level_as_far_as_it_fits() {
+        let mut rate = RateLimiter::new(Some(10.0), Instant::ZERO);
         rate.set(Some(4.0), Instant::ZERO);
         assert_eq!(drained(&mut rate, Instant::ZERO), 4);
         rate.set(Some(10.0), at(500_000_000));
         assert_eq!(drained(&mut rate, at(500_000_000)), 2, "half a second at 4");
         rate.set(None, at(500_000_000));
-        assert!(rate.has(at(500_000_000)));
+        assert!(rate.has_token(at(500_000_000)));
         rate.set(Some(5.0), at(500_000_000));
         assert_eq!(drained(&mut rate, at(500_000_000)), 5, "a first rate begins full");
     }
 
     #[test]
     fn extremes_stay_in_range() {
-        let mut slow = Rate::new(Some(f64::MIN_POSITIVE), Instant::ZERO);
+        let mut slow = RateLimiter::new(Some(f64::MIN_POSITIVE), Instant::ZERO);
         slow.take(Instant::ZERO);
         assert_eq!(
-            slow.next(Instant::ZERO),
+            slow.next_token(Instant::ZERO),
             Some(at(1_000_000_000_000_000_000)),
             "a billionth of a token a second"
         );
-        let mut fast = Rate::new(Some(f64::MAX), Instant::ZERO);
+        let mut fast = RateLimiter::new(Some(f64::MAX), Instant::ZERO);
         fast.take(Instant::MAX);
-        assert!(fast.has(Instant::MAX));
+        assert!(fast.has_token(Instant::MAX));
     }
 }

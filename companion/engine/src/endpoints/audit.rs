@@ -1,0 +1,145 @@
+//! The invariants of the endpoints, recomputed from all of them.
+
+use alloc::vec::Vec;
+
+use super::Endpoints;
+use crate::audit::{AuditError, check, check_equal};
+use crate::endpoint::Endpoint;
+use crate::gate::{Bounds, Share};
+use crate::input::EndpointId;
+use crate::load::Load;
+use crate::scores::EndpointScorer;
+use crate::time::Instant;
+
+/// Sums over the endpoints.
+#[derive(Default)]
+struct Sums {
+    stock: u64,
+    draining: u64,
+    listed: u64,
+    ready: u64,
+    running: u64,
+    share: Share,
+}
+
+impl Endpoints {
+    /// Checks every invariant against all running requests, sorted by endpoint.
+    pub(crate) fn audit(&self, now: Instant, running: &[(EndpointId, Load)]) -> Result<(), AuditError> {
+        self.audit_ejected(now)?;
+        let mut sums = Sums::default();
+        for (index, endpoint) in self.all.iter() {
+            check(
+                "an endpoint's id leads to its entry",
+                self.indices.get(&endpoint.id) == Some(&index),
+            )?;
+            self.audit_endpoint(endpoint, running, &mut sums)?;
+        }
+        check_equal("requests that run", sums.running, running.len() as u64)?;
+        check_equal("stock", self.stock, sums.stock)?;
+        check_equal("draining stock", self.draining, sums.draining)?;
+        check_equal("endpoints listed", self.listed as u64, sums.listed)?;
+        check_equal("endpoints ready", self.ready as u64, sums.ready)?;
+        check(
+            "the share is the sum over ready endpoints",
+            self.share == sums.share,
+        )?;
+        let bounds = Bounds::over(self.gate, sums.share);
+        check("bounds follow from gate and share", bounds == self.bounds)?;
+        self.audit_with_room()?;
+        let mut recounted = EndpointScorer::default();
+        recounted.set_weights(self.scorer.weights(), self.iter().map(|endpoint| &endpoint.stats));
+        check_equal(
+            "endpoints that vote",
+            self.scorer.voting() as u64,
+            recounted.voting() as u64,
+        )
+    }
+
+    fn audit_endpoint(
+        &self,
+        endpoint: &Endpoint,
+        running: &[(EndpointId, Load)],
+        sums: &mut Sums,
+    ) -> Result<(), AuditError> {
+        let first = running.partition_point(|&(id, _)| id < endpoint.id);
+        let count = running[first..].partition_point(|&(id, _)| id == endpoint.id);
+        let loads = running[first..first + count].iter().map(|&(_, load)| load);
+        check_equal("requests of an endpoint", endpoint.requests, count as u64)?;
+        let sum = loads.fold(Load::default(), |sum, load| Load {
+            tokens: sum.tokens + load.tokens,
+            output: sum.output + load.output,
+            prefill: sum.prefill + load.prefill,
+        });
+        check_equal("tokens of an endpoint", endpoint.running().tokens, sum.tokens)?;
+        check_equal("output of an endpoint", endpoint.running().output, sum.output)?;
+        check_equal("prefill of an endpoint", endpoint.prefill, sum.prefill)?;
+        let stock = endpoint.stock_in(self.gate);
+        check_equal("stock of an endpoint", endpoint.stock, stock)?;
+        check("an endpoint is listed or in use", endpoint.listed || count > 0)?;
+        let share = endpoint.share_within(self.gate, endpoint.limits());
+        check(
+            "an endpoint's share follows from the gate",
+            endpoint.share == share,
+        )?;
+        let bound = endpoint.bound_in(self.gate);
+        check_equal("bound of an endpoint", endpoint.bound, bound)?;
+        check(
+            "every reserved endpoint is on the list of reservations",
+            !endpoint.reserved || self.reserved.contains(&endpoint.id),
+        )?;
+        sums.running += count as u64;
+        sums.listed += u64::from(endpoint.listed);
+        if endpoint.ready {
+            sums.stock += endpoint.stock;
+            sums.ready += 1;
+            sums.share += share;
+        } else {
+            sums.draining += endpoint.stock;
+        }
+        Ok(())
+    }
+
+    fn audit_with_room(&self) -> Result<(), AuditError> {
+        self.with_room.audit()?;
+        let mut with_room = 0;
+        for (index, endpoint) in self.all.iter() {
+            let key = (endpoint.stock, endpoint.tie, index);
+            let expected = endpoint.has_room().then_some(key);
+            with_room += u64::from(endpoint.has_room());
+            check(
+                "the index holds the endpoints with room",
+                self.with_room.key(index) == expected,
+            )?;
+        }
+        check_equal("endpoints with room", self.with_room.len() as u64, with_room)
+    }
+
+    fn audit_ejected(&self, now: Instant) -> Result<(), AuditError> {
+        for endpoint in self.iter() {
+            let is_down = endpoint.failures.down_until().is_some();
+            check(
+                "only listed endpoints are healthy or marked down",
+                endpoint.listed || !(endpoint.healthy || is_down),
+            )?;
+            check(
+                "a ready endpoint is healthy and not marked down",
+                endpoint.ready == (endpoint.healthy && !is_down),
+            )?;
+            check(
+                "the last ready endpoint is never marked down",
+                self.ready > 0 || !endpoint.healthy,
+            )?;
+        }
+        let mark = |endpoint: &Endpoint| Some((endpoint.failures.down_until()?, endpoint.id));
+        let mut ejected: Vec<(Instant, EndpointId)> = self.iter().filter_map(mark).collect();
+        ejected.sort_unstable();
+        check(
+            "marked endpoints are listed by the end of their marks",
+            self.ejected.iter().eq(ejected),
+        )?;
+        check(
+            "no mark outlasts its end",
+            self.next_probe().is_none_or(|until| until > now),
+        )
+    }
+}

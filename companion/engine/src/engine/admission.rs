@@ -1,0 +1,310 @@
+//! Admission of a new request, in the call that brings it: it bypasses the queue, waits, or is rejected.
+//!
+//! Limits are checked in the order in which causes are reported: first the request's own, then its flow's, then the
+//! pool's. A request that ran or waited elsewhere before is above all limits.
+
+use alloc::vec::Vec;
+
+use super::Engine;
+use crate::arrival::Arrival;
+use crate::cost::{TOKENS_MAX, TokenEstimate};
+use crate::effect::Outcome;
+use crate::ids::{EligibilityId, FlowId, JobId};
+use crate::input::{Band, EndpointId, Request};
+use crate::job::{Job, JobState};
+use crate::limits::BODY_BYTES_MAX;
+use crate::load::Load;
+use crate::policy::{Admit, Overflow};
+use crate::tree::{OrderKey, Queued};
+use crate::units::Tokens;
+
+impl Engine {
+    pub(super) fn register(&mut self, request: Request) {
+        if self.is_auto() {
+            // Waiting requests that fit come first, and the blocked head's endpoints must be reserved.
+            self.dispatch();
+        }
+        let Some(job) = self.arrive(request) else {
+            return;
+        };
+        let endpoints = self.bypass(job);
+        if self.is_unmeetable(job, endpoints.is_none()) {
+            self.reject_newcomer(job, Outcome::RejectedUnmeetable);
+            return;
+        }
+        if let Some(endpoints) = endpoints {
+            self.grant_newcomer(job, endpoints);
+            return;
+        }
+        match self.may_wait(job) {
+            Ok(()) => self.enqueue(job),
+            Err(outcome) => self.reject_newcomer(job, outcome),
+        }
+    }
+
+    pub(super) fn resume(&mut self, request: Request) {
+        if let Some(job) = self.arrive(request) {
+            self.enqueue(job);
+        }
+    }
+
+    pub(super) fn adopt(&mut self, request: Request, endpoint: EndpointId) {
+        let id = match self.ids.get(&request.id) {
+            Some(&id) if self.jobs[id].is_waiting() => {
+                let job = &self.jobs[id];
+                self.expiry.remove(id, job.queued.arrival, job.deadline());
+                self.tree.remove(id, &job.queued, &self.endpoints);
+                self.jobs[id].queued.suspended = false;
+                id
+            }
+            Some(_) => return,
+            None => {
+                self.counters.arrivals += 1;
+                self.insert(request)
+            }
+        };
+        let charge = self.charge_for(id);
+        let flow = self.jobs[id].queued.flow;
+        let receipts = self.tree.bypass(flow, &charge, endpoint, &self.endpoints);
+        self.start(id, endpoint, charge, receipts, Outcome::Dispatched);
+    }
+
+    /// Inserts a new request, which doesn't wait yet, unless it must be rejected whatever the load; `None` for one that
+    /// was rejected, or is known already.
+    fn arrive(&mut self, request: Request) -> Option<JobId> {
+        if self.ids.contains_key(&request.id) {
+            return None;
+        }
+        self.counters.arrivals += 1;
+        let rejected = if self.draining {
+            Some(Outcome::ShuttingDown)
+        } else if !self.any_listed(request.eligible.as_deref()) {
+            Some(Outcome::NoEndpoints)
+        } else if request.deadline.is_some_and(|deadline| deadline <= self.now) {
+            Some(Outcome::DeadlineExceeded)
+        } else {
+            None
+        };
+        if let Some(outcome) = rejected {
+            self.reject(request.id, request.band, request.arrived, outcome);
+            return None;
+        }
+        Some(self.insert(request))
+    }
+
+    /// Whether some endpoint of `eligible` (`None`: of the pool) is listed. While the pool lists no endpoint at all,
+    /// every endpoint counts as listed: the request can wait for discovery.
+    pub(super) fn any_listed(&self, eligible: Option<&[EndpointId]>) -> bool {
+        eligible.is_none_or(|eligible| {
+            !eligible.is_empty()
+                && (!self.endpoints.any_listed() || eligible.iter().any(|&id| self.endpoints.is_listed(id)))
+        })
+    }
+
+    fn insert(&mut self, mut request: Request) -> JobId {
+        let arrival = Arrival {
+            at: request.arrived.min(self.now),
+            sequence: self.arrivals,
+        };
+        self.arrivals += 1;
+        let prompt = self.token_history.prompt_tokens(&request.model, request.prompt);
+        let cached = request.cached.0.min(prompt);
+        let model = self.tree.model_id(match &*request.requested_model {
+            "" => &request.model,
+            requested => requested,
+        });
+        let class = self
+            .tree
+            .classes()
+            .classify(request.class_set, &request.class, prompt - cached);
+        let identity = core::mem::take(&mut request.flow);
+        let flow = self
+            .tree
+            .flow_or_insert(identity, request.band, model, class, &self.policy.flows);
+        let estimate = TokenEstimate {
+            prompt,
+            cached: request.cached.0,
+            output: self.expected_output(&request, flow),
+        };
+        let order_key = OrderKey::of(&request, arrival.at, prompt - cached);
+        let order = self.tree.classes().get(class).order(self.policy.order);
+        let job = self.jobs.insert(Job {
+            id: request.id,
+            band: request.band,
+            class_set: request.class_set,
+            class_key: request.class,
+            queued: Queued {
+                flow,
+                class,
+                eligibility: self
+                    .tree
+                    .hold_eligibility(class, request.eligible, &self.endpoints),
+                model,
+                cost: estimate.cost(self.policy.flows.cost, self.policy.weights),
+                class_cost: order_key.class_cost,
+                prompt,
+                cached,
+                bytes: request.body_bytes.min(BODY_BYTES_MAX),
+                suspended: false,
+                strict: request.strict,
+                score: order_key.score(order),
+                arrival,
+            },
+            order_key,
+            ttl_start: self.expiry.ready_time(arrival.at),
+            estimate,
+            prompt_bytes: request.prompt.bytes(),
+            model: request.model,
+            prefix: request.prefix,
+            state: JobState::Waiting,
+        });
+        self.ids.insert(request.id, job);
+        job
+    }
+
+    /// Expected output tokens: the client's expectation, else the median of its flow or model, within the client's limit.
+    fn expected_output(&self, request: &Request, flow: FlowId) -> u64 {
+        let median = || {
+            let name = &self.tree.identity_of(flow).name;
+            self.token_history.output_tokens(name, &request.model)
+        };
+        let expected = request.expected_output.map_or_else(median, |tokens| tokens.0);
+        expected.min(request.max_output.unwrap_or(Tokens(TOKENS_MAX)).0)
+    }
+
+    /// The endpoints for `job`, a newcomer, if it may bypass: the gate is open for it, and no waiting request would be
+    /// overtaken.
+    fn bypass(&mut self, job: JobId) -> Option<Vec<EndpointId>> {
+        let queued = self.jobs[job].queued;
+        let upper = self.endpoints.bounds().upper;
+        let open = self.ready && !self.is_manual() && self.is_below(upper);
+        let first = self.tree.has_no_active(queued.flow);
+        if !open || !first || self.tree.is_at_limit(queued.flow) || !self.rate_limiter.has_token(self.now) {
+            return None;
+        }
+        self.apply_ceilings(upper);
+        if self.tree.is_over_ceiling(self.jobs[job].band) || self.tree.has_runnable() {
+            return None;
+        }
+        let endpoints = self.choose_endpoints(job, false);
+        (!endpoints.is_empty()).then_some(endpoints)
+    }
+
+    /// Whether `id`, a newcomer, is predicted to miss its deadline and must be rejected for it. The prediction adds the
+    /// wait, if it `waits`, and the time to the first token. An unknown time counts as none.
+    fn is_unmeetable(&self, id: JobId, waits: bool) -> bool {
+        if !self.policy.reject_unmeetable {
+            return false;
+        }
+        let job = &self.jobs[id];
+        let Some(deadline) = job.deadline() else {
+            return false;
+        };
+        let eligible = self.tree.eligible_endpoints(job.queued.eligibility);
+        let first_token = self.endpoints.first_token(eligible, &Load::of(&job.estimate));
+        let misses = |ahead: u64| {
+            let wait = self.drain_rate.prediction(ahead, self.expected_rate());
+            let predicted = wait
+                .unwrap_or_default()
+                .saturating_add(first_token.unwrap_or_default());
+            self.now.after(predicted) > deadline
+        };
+        if !waits {
+            return misses(0);
+        }
+        // The second count visits every flow of the band, and never exceeds the first.
+        misses(self.tree.waiting_before(job.band)) && misses(self.tree.waiting_before_next(job.queued.flow))
+    }
+
+    /// The ready endpoints of `eligibility`; if none is, the listed ones; at least 1.
+    fn eligible_count(&self, eligibility: EligibilityId) -> u64 {
+        let (ready, listed) = match self.tree.eligible_endpoints(eligibility) {
+            None => (self.endpoints.ready_count(), self.endpoints.listed_count()),
+            Some(eligible) => {
+                let count = |is: &dyn Fn(EndpointId) -> bool| eligible.iter().filter(|&&id| is(id)).count();
+                (
+                    count(&|id| self.endpoints.is_ready(id)),
+                    count(&|id| self.endpoints.is_listed(id)),
+                )
+            }
+        };
+        (if ready > 0 { ready } else { listed }).max(1) as u64
+    }
+
+    /// Whether `id` may wait. Displaces other requests for it if the policy says so.
+    fn may_wait(&mut self, id: JobId) -> Result<(), Outcome> {
+        let queue = &self.policy.queue;
+        let job = &self.jobs[id];
+        let admitted = match queue.admit {
+            Admit::All => true,
+            Admit::CriticalOnly => job.band == Band::Critical,
+        };
+        if !queue.enabled || queue.total_capacity == 0 || !admitted {
+            return Err(Outcome::RejectedPolicy);
+        }
+        let (ttl_end, timer) = self
+            .expiry
+            .ttl_end(job.ttl_start, job.queued.arrival.at, self.ttls());
+        if ttl_end <= self.now {
+            return Err(timer.outcome());
+        }
+        let waiting = self.tree.in_band(job.queued.flow).waiting.requests;
+        let capacity = self.tree.identity_of(job.queued.flow).capacity;
+        if waiting >= capacity.unwrap_or(queue.flow_capacity) {
+            return Err(Outcome::RejectedFlowCapacity);
+        }
+        let class = self.tree.classes().get(job.queued.class);
+        if class.is_limited() && !class.has_room(self.eligible_count(job.queued.eligibility)) {
+            return Err(Outcome::RejectedClassCapacity);
+        }
+        let full = match waiting {
+            0 => Outcome::RejectedTooManyFlows,
+            _ => Outcome::RejectedQueueFull,
+        };
+        self.make_room(job.band, job.queued.bytes)
+            .then_some(())
+            .ok_or(full)
+    }
+
+    /// Displaces less critical requests, the least critical first, until a request of `bytes` fits. Displaces none if
+    /// all of them together aren't enough.
+    fn make_room(&mut self, band: Band, bytes: u64) -> bool {
+        let (requests_max, bytes_max) = (self.policy.queue.total_capacity, self.policy.queue.total_bytes);
+        let fits = |requests: u64, waiting_bytes: u64| {
+            let sum = waiting_bytes.checked_add(bytes);
+            requests < requests_max && sum.is_some_and(|sum| sum <= bytes_max)
+        };
+        let waiting = self.tree.waiting_in_all();
+        if fits(waiting.requests, waiting.bytes) {
+            return true;
+        }
+        let less_critical = || Band::ALL.into_iter().rev().filter(move |&other| other > band);
+        let (requests, freed) = less_critical().fold((0, 0), |(requests, bytes), other| {
+            let waiting = self.tree.waiting(other);
+            (requests + waiting.requests, bytes + waiting.bytes)
+        });
+        let enough = requests > 0 && fits(waiting.requests - requests, waiting.bytes - freed);
+        if self.policy.queue.overflow == Overflow::Reject || !enough {
+            return false;
+        }
+        loop {
+            let waiting = self.tree.waiting_in_all();
+            if fits(waiting.requests, waiting.bytes) {
+                return true;
+            }
+            let Some(victim) = less_critical().find_map(|other| self.tree.victim(other)) else {
+                return false;
+            };
+            self.tree.displaced(self.jobs[victim].queued.flow);
+            self.reject_waiting(victim, Outcome::Displaced);
+        }
+    }
+
+    fn reject_newcomer(&mut self, id: JobId, outcome: Outcome) {
+        let job = self.jobs.remove(id);
+        self.ids.remove(&job.id);
+        self.tree.release_flow(job.queued.flow);
+        self.tree.release_eligibility(job.queued.eligibility);
+        self.reject(job.id, job.band, job.queued.arrival.at, outcome);
+    }
+}

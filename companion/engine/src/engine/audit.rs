@@ -1,0 +1,85 @@
+//! The invariants of the engine, recomputed from all of its state.
+
+use alloc::vec::Vec;
+
+use super::Engine;
+use crate::audit::{AuditError, check, check_equal};
+use crate::ids::JobId;
+use crate::job::JobState;
+use crate::tree::Queued;
+
+impl Engine {
+    /// Checks every invariant, in time proportional to the state.
+    ///
+    /// # Errors
+    /// The first broken invariant.
+    pub fn audit(&self) -> Result<(), AuditError> {
+        let mut waiting = Vec::new();
+        let mut running = Vec::new();
+        let mut loads = Vec::new();
+        for (id, job) in self.jobs.iter() {
+            check(
+                "a request's id leads to its job",
+                self.ids.get(&job.id) == Some(&id),
+            )?;
+            match &job.state {
+                JobState::Waiting => waiting.push((id, job.queued)),
+                JobState::Running(job_running) => {
+                    let endpoint = self.endpoints.id(job_running.endpoint);
+                    running.push((job.queued.flow, endpoint));
+                    loads.push((endpoint, job_running.load));
+                }
+            }
+        }
+        check_equal("requests by id", self.ids.len() as u64, self.jobs.len() as u64)?;
+        check_equal(
+            "waiting",
+            self.tree.waiting_in_all().requests,
+            waiting.len() as u64,
+        )?;
+        let left = self.counters.outcomes_total();
+        check_equal("arrivals", self.counters.arrivals, left + waiting.len() as u64)?;
+        self.audit_expiry(&waiting)?;
+        check(
+            "nothing waits while draining",
+            !self.draining || waiting.is_empty(),
+        )?;
+        loads.sort_unstable_by_key(|&(id, _)| id);
+        self.endpoints.audit(self.now, &loads)?;
+        self.tree.audit(&waiting, &running, &self.endpoints)?;
+        let next = self
+            .tree
+            .pick()
+            .filter(|_| self.is_open() && self.rate_limiter.has_token(self.now));
+        let dispatchable =
+            next.is_some_and(|job| !self.is_auto() || !self.choose_endpoints(job, false).is_empty());
+        check("no waiting request could be dispatched", !dispatchable)
+    }
+
+    fn audit_expiry(&self, waiting: &[(JobId, Queued)]) -> Result<(), AuditError> {
+        let mut timed = self.expiry.jobs();
+        timed.sort_unstable();
+        check(
+            "exactly the waiting requests have a ttl",
+            timed.iter().eq(waiting.iter().map(|(id, _)| id)),
+        )?;
+        let with_deadline = waiting
+            .iter()
+            .filter(|&&(id, _)| self.jobs[id].deadline().is_some())
+            .count();
+        check_equal(
+            "deadlines",
+            self.expiry.jobs_with_deadline().count() as u64,
+            with_deadline as u64,
+        )?;
+        for job in self.expiry.jobs_with_deadline() {
+            check(
+                "only waiting requests have a deadline",
+                self.jobs[job].is_waiting(),
+            )?;
+        }
+        let next = self.expiry.next(self.ttls());
+        let overdue = next.is_some_and(|(end, _, _)| end <= self.now);
+        check("nothing is overdue", !overdue || self.is_manual())
+    }
+}

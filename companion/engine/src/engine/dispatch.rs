@@ -1,0 +1,183 @@
+//! Dispatching: which waiting requests are granted, and to which endpoints.
+
+use alloc::boxed::Box;
+use alloc::vec::Vec;
+
+use super::Engine;
+use crate::effect::{Effect, Outcome};
+use crate::endpoint::Endpoint;
+use crate::gate::is_over_ceiling;
+use crate::ids::JobId;
+use crate::input::EndpointId;
+use crate::load::Load;
+use crate::units::Tokens;
+
+impl Engine {
+    /// Grants waiting requests, one after another, while the gate is open.
+    ///
+    /// Under [`crate::policy::Gate::Auto`] the next request may fit no endpoint. Then its endpoints are reserved for it,
+    /// and requests after it are granted as far as they need none of these. Reservations last until the next call.
+    pub(super) fn dispatch(&mut self) {
+        if self.is_auto() {
+            self.release_reserved();
+        }
+        while self.tree.any_active() && self.is_open() {
+            self.apply_ceilings(self.endpoints.bounds().lower);
+            if !self.rate_limiter.has_token(self.now) {
+                return;
+            }
+            self.counters.dequeue_attempts += 1;
+            let Some(job) = self.tree.pick() else {
+                self.tree.pick_missed();
+                return;
+            };
+            let arrival = self.jobs[job].queued.arrival.sequence;
+            let endpoints = self.choose_endpoints(job, self.blocked_head == Some(arrival));
+            if endpoints.is_empty() && self.is_auto() {
+                self.blocked_head = Some(arrival);
+                self.endpoints.clear_dirty();
+                if self.reserve_endpoints(job) {
+                    continue;
+                }
+                return;
+            }
+            self.counters.dequeue_successes += 1;
+            self.rate_limiter.take(self.now);
+            self.grant_waiting(job, endpoints);
+        }
+    }
+
+    /// Reserves the endpoints that would take `job`. Returns whether others with room remain.
+    fn reserve_endpoints(&mut self, job: JobId) -> bool {
+        let able = self.tree.able_endpoints(self.jobs[job].queued.flow);
+        let Some(able) = able.filter(|able| able.len() < self.endpoints.room_count()) else {
+            return false;
+        };
+        for id in able {
+            let changed = self.endpoints.reserve(id);
+            self.endpoint_changed(changed);
+        }
+        true
+    }
+
+    /// Ends all reservations.
+    pub(super) fn release_reserved(&mut self) {
+        while let Some(changed) = self.endpoints.release_reserved() {
+            self.endpoint_changed(changed);
+        }
+    }
+
+    /// The endpoints for `id`, best first; empty if none takes it now. `dirty_only`: `id` is the blocked head, so only
+    /// endpoints that changed since it was blocked can take it.
+    pub(super) fn choose_endpoints(&self, id: JobId, dirty_only: bool) -> Vec<EndpointId> {
+        let job = &self.jobs[id];
+        let eligible = self.tree.eligible_endpoints(job.queued.eligibility);
+        let allows = |endpoint: &Endpoint| self.tree.allows(&job.queued, endpoint);
+        if self.is_auto() {
+            let load = Load::of(&job.estimate);
+            self.endpoints
+                .choose_fitting(eligible, &job.scored(), &load, dirty_only, allows)
+        } else {
+            self.endpoints.choose(eligible, &job.scored(), allows)
+        }
+    }
+
+    /// [`crate::Input::Dispatch`]: grants the next request, except of the `blocked` classes.
+    pub(super) fn dispatch_one(&mut self, blocked: &[Box<str>]) {
+        if !self.is_manual() || !self.ready || !self.endpoints.any_room() {
+            return;
+        }
+        self.tree.block_classes(blocked);
+        self.counters.dequeue_attempts += 1;
+        let picked = self.tree.pick();
+        if let Some(job) = picked {
+            self.counters.dequeue_successes += 1;
+            let endpoints = self.choose_endpoints(job, false);
+            self.grant_waiting(job, endpoints);
+        } else {
+            self.tree.pick_missed();
+        }
+        self.tree.block_classes(&[]);
+        if self.traced
+            && let Some(job) = picked
+        {
+            self.push_trace(job);
+        }
+    }
+
+    /// Applies the bands' ceilings under `bound`.
+    pub(super) fn apply_ceilings(&mut self, bound: u64) {
+        let (stock, ceilings) = (self.endpoints.stock(), self.policy.bands.ceilings);
+        self.tree.apply_ceilings(|band| {
+            ceilings[band as usize].is_some_and(|ceiling| is_over_ceiling(stock, bound, ceiling))
+        });
+    }
+
+    /// Grants `id`, which waits, to the first of `endpoints`.
+    fn grant_waiting(&mut self, id: JobId, endpoints: Vec<EndpointId>) {
+        let job = &self.jobs[id];
+        let queued = job.queued;
+        let first = *endpoints
+            .first()
+            .expect("invariant: an open eligibility set has an endpoint with room");
+        self.expiry.remove(id, queued.arrival, job.deadline());
+        let charge = self.charge_for(id);
+        let receipts = self.tree.dispatch(id, &queued, &charge, first, &self.endpoints);
+        self.start(id, first, charge, receipts, Outcome::Dispatched);
+        self.push_grant(id, endpoints, Outcome::Dispatched);
+        if self.traced && !self.is_manual() {
+            self.push_trace(id);
+        }
+    }
+
+    /// Grants `id`, a newcomer, to the first of `endpoints`.
+    pub(super) fn grant_newcomer(&mut self, id: JobId, endpoints: Vec<EndpointId>) {
+        let flow = self.jobs[id].queued.flow;
+        let first = *endpoints
+            .first()
+            .expect("invariant: a request that bypasses has an endpoint");
+        self.rate_limiter.take(self.now);
+        let charge = self.charge_for(id);
+        let receipts = self.tree.bypass(flow, &charge, first, &self.endpoints);
+        self.start(id, first, charge, receipts, Outcome::Bypassed);
+        self.push_grant(id, endpoints, Outcome::Bypassed);
+        if self.traced {
+            self.push_trace(id);
+        }
+    }
+
+    fn push_grant(&mut self, id: JobId, endpoints: Vec<EndpointId>, outcome: Outcome) {
+        let job = &self.jobs[id];
+        let waited = match outcome {
+            Outcome::Bypassed => core::time::Duration::ZERO,
+            _ => self.now.since(job.queued.arrival.at),
+        };
+        let (estimate, cost) = (job.estimate, job.queued.cost);
+        self.push(Effect::Grant {
+            id: self.jobs[id].id,
+            endpoints,
+            outcome,
+            waited,
+            cost: Tokens(cost),
+            prompt: Tokens(estimate.prompt),
+            cached: Tokens(estimate.cached.min(estimate.prompt)),
+            output: Tokens(estimate.output),
+        });
+    }
+
+    /// Pushes the details of the grant of `id`.
+    fn push_trace(&mut self, id: JobId) {
+        let job = &self.jobs[id];
+        let queued = &job.queued;
+        let flow_cost = job.running().map_or(queued.cost, |running| running.charge.cost);
+        let effect = Effect::Traced {
+            id: job.id,
+            class: self.tree.classes().get(queued.class).name().into(),
+            flow: self.tree.identity_of(queued.flow).name.clone(),
+            class_cost: Tokens(queued.class_cost),
+            flow_cost: Tokens(flow_cost),
+            deficits: self.tree.deficits(queued.flow),
+        };
+        self.push(effect);
+    }
+}

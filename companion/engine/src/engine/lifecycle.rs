@@ -1,0 +1,250 @@
+//! A job after its admission: its start, its cost, and its end.
+
+use alloc::boxed::Box;
+use alloc::vec::Vec;
+
+use super::Engine;
+use crate::cost::Charge;
+use crate::effect::{Effect, Outcome};
+use crate::ids::{JobId, ModelId};
+use crate::input::{EndpointId, RequestId, Service};
+use crate::job::{JobState, Running};
+use crate::load::Load;
+use crate::policy::CostUnit;
+use crate::token_history::Served;
+use crate::tree::Receipts;
+use crate::units::Tokens;
+
+impl Engine {
+    /// The charge of `id` if it is granted now.
+    pub(super) fn charge_for(&self, id: JobId) -> Charge {
+        let queued = &self.jobs[id].queued;
+        Charge {
+            cost: queued.cost,
+            class_cost: queued.class_cost,
+            weight: self.tree.identity_of(queued.flow).weight,
+            unit: self.policy.flows.cost,
+            model: queued.model,
+        }
+    }
+
+    /// `id`, which is charged already, starts at `endpoint`.
+    pub(super) fn start(
+        &mut self,
+        id: JobId,
+        endpoint: EndpointId,
+        charge: Charge,
+        receipts: Receipts,
+        outcome: Outcome,
+    ) {
+        let load = Load::of(&self.jobs[id].estimate);
+        let (endpoint, changed) = self.endpoints.started(endpoint, load, &mut self.rng);
+        self.endpoint_changed(changed);
+        let job = &mut self.jobs[id];
+        self.endpoints.prompt_sent(endpoint, &job.prefix);
+        job.state = JobState::Running(Box::new(Running {
+            endpoint,
+            load,
+            charge,
+            receipts,
+            outcome,
+            settled: None,
+        }));
+        self.counters.count(job.band, outcome);
+    }
+
+    fn running_job(&self, id: RequestId) -> Option<(JobId, Running)> {
+        let &job = self.ids.get(&id)?;
+        Some((job, self.jobs[job].running()?))
+    }
+
+    /// The load of `running` leaves its endpoint. `served`: the server processed the request.
+    fn stop(&mut self, running: &Running, served: bool) {
+        let changed = self
+            .endpoints
+            .ended(running.endpoint, running.load, served, &mut self.rng);
+        self.endpoint_changed(changed);
+    }
+
+    pub(super) fn sent(&mut self, id: RequestId, endpoint: EndpointId) {
+        let Some((id, mut running)) = self.running_job(id) else {
+            return;
+        };
+        let from = self.endpoints.id(running.endpoint);
+        if from == endpoint {
+            return;
+        }
+        let (index, changed) = self.endpoints.started(endpoint, running.load, &mut self.rng);
+        self.endpoint_changed(changed);
+        self.endpoints.prompt_sent(index, &self.jobs[id].prefix);
+        self.stop(&running, false);
+        let flow = self.jobs[id].queued.flow;
+        self.tree.moved(flow, from, endpoint, &self.endpoints);
+        running.endpoint = index;
+        self.jobs[id].state = JobState::Running(Box::new(running));
+    }
+
+    pub(super) fn settle(&mut self, id: RequestId, service: Service) {
+        if self.is_manual() {
+            self.completed(id, service);
+            return;
+        }
+        let Some((id, running)) = self.running_job(id) else {
+            return;
+        };
+        if running.settled.is_none() {
+            self.settle_running(id, running, service);
+        }
+    }
+
+    /// Settles the cost of `id` while it continues to run, and corrects its load.
+    fn settle_running(&mut self, id: JobId, mut running: Running, service: Service) {
+        let cost = self.settle_cost(id, &running, service);
+        if let Service::Served(usage) = service {
+            let load = Load::of(&self.jobs[id].counted(usage));
+            let changed = self
+                .endpoints
+                .correct_load(running.endpoint, running.load, load, &mut self.rng);
+            self.endpoint_changed(changed);
+            running.load = load;
+        }
+        running.settled = Some(cost);
+        self.jobs[id].state = JobState::Running(Box::new(running));
+    }
+
+    /// Settles or refunds the cost of `id`. Returns the final cost, 0 for a refund.
+    fn settle_cost(&mut self, id: JobId, running: &Running, service: Service) -> u64 {
+        let job = &self.jobs[id];
+        let real = match service {
+            Service::Nothing => None,
+            Service::Served(usage) => {
+                let real = match running.charge.unit {
+                    CostUnit::Requests => running.charge.cost,
+                    CostUnit::Tokens => {
+                        let counted = job.counted(usage);
+                        counted.cost(running.charge.unit, self.policy.weights)
+                    }
+                };
+                let flow = &*self.tree.identity_of(job.queued.flow).name;
+                let served = Served {
+                    band: job.band,
+                    cost: real,
+                    prompt_bytes: job.prompt_bytes,
+                    prompt: usage.prompt.map(|tokens| tokens.0),
+                    output: usage.output.map(|tokens| tokens.0),
+                };
+                self.token_history.served(flow, &job.model, &served);
+                Some(real)
+            }
+        };
+        let queued = job.queued;
+        self.tree
+            .settle(queued.flow, &running.charge, &running.receipts, real);
+        let real = real.unwrap_or(0);
+        if self.reports_usage && real > 0 && self.tree.has_usage_windows() {
+            self.push_usage(id, running.charge.model, real);
+        }
+        real
+    }
+
+    fn push_usage(&mut self, id: JobId, model: ModelId, cost: u64) {
+        let job = &self.jobs[id];
+        let Some(model) = self.tree.model_name(model) else {
+            return;
+        };
+        let effect = Effect::UsageSettled {
+            band: job.band,
+            class: self.tree.classes().get(job.queued.class).name().into(),
+            flow: self.tree.identity_of(job.queued.flow).name.clone(),
+            model: model.into(),
+            cost: Tokens(cost),
+        };
+        self.push(effect);
+    }
+
+    pub(super) fn completed(&mut self, id: RequestId, service: Service) {
+        let Some(&job_id) = self.ids.get(&id) else {
+            return;
+        };
+        let job = &mut self.jobs[job_id];
+        let JobState::Running(running) = core::mem::replace(&mut job.state, JobState::Waiting) else {
+            return;
+        };
+        let (flow, eligibility, band) = (job.queued.flow, job.queued.eligibility, job.band);
+        let served = matches!(service, Service::Served(_));
+        let endpoint = self.endpoints.id(running.endpoint);
+        self.stop(&running, served);
+        if served {
+            self.drain_rate.completed();
+        }
+        let cost = running
+            .settled
+            .unwrap_or_else(|| self.settle_cost(job_id, &running, service));
+        self.ids.remove(&id);
+        self.jobs.discard(job_id);
+        self.tree.ended(flow, endpoint, &self.endpoints);
+        self.tree.release_flow(flow);
+        self.tree.release_eligibility(eligibility);
+        self.push(Effect::Settled {
+            id,
+            band,
+            cost: Tokens(cost),
+        });
+    }
+
+    pub(super) fn requeue(&mut self, id: RequestId) {
+        let Some((id, running)) = self.running_job(id) else {
+            return;
+        };
+        let endpoint = self.endpoints.id(running.endpoint);
+        self.stop(&running, false);
+        let job = &mut self.jobs[id];
+        job.state = JobState::Waiting;
+        job.queued.cost = job.estimate.cost(self.policy.flows.cost, self.policy.weights);
+        let (flow, band) = (job.queued.flow, job.band);
+        if running.settled.is_none() {
+            self.tree.settle(flow, &running.charge, &running.receipts, None);
+        }
+        self.counters.take_back(band, running.outcome);
+        self.counters.requeues += 1;
+        self.enqueue(id);
+        self.tree.ended(flow, endpoint, &self.endpoints);
+        if self.draining {
+            self.reject_waiting(id, Outcome::ShuttingDown);
+        }
+    }
+
+    pub(super) fn cancel(&mut self, id: RequestId) {
+        let Some(job) = self.waiting_job(id) else {
+            return;
+        };
+        let job = self.remove_waiting(job);
+        self.counters.count(job.band, Outcome::Cancelled);
+        self.push(Effect::Cancelled {
+            id,
+            waited: self.now.since(job.queued.arrival.at),
+        });
+    }
+
+    pub(super) fn set_suspended(&mut self, id: RequestId, suspended: bool) {
+        let Some(job) = self.waiting_job(id) else {
+            return;
+        };
+        let queued = &mut self.jobs[job].queued;
+        if queued.suspended != suspended {
+            queued.suspended = suspended;
+            self.tree.suspension_changed(job, queued, &self.endpoints);
+        }
+    }
+
+    pub(super) fn drain(&mut self, draining: bool) {
+        self.draining = draining;
+        if draining {
+            let mut waiting: Vec<JobId> = self.expiry.jobs();
+            waiting.sort_unstable_by_key(|&job| self.jobs[job].queued.arrival);
+            for job in waiting {
+                self.reject_waiting(job, Outcome::ShuttingDown);
+            }
+        }
+    }
+}

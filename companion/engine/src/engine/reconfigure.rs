@@ -1,0 +1,87 @@
+//! Another policy, or other eligible endpoints for a request. Waiting requests keep their places as far
+//! as these still exist; running requests continue.
+
+use alloc::boxed::Box;
+use alloc::vec::Vec;
+
+use super::Engine;
+use crate::effect::Outcome;
+use crate::ids::JobId;
+use crate::input::Amended;
+use crate::job::JobState;
+use crate::policy::Policy;
+
+impl Engine {
+    pub(super) fn set_policy(&mut self, policy: Box<Policy>) {
+        self.release_reserved();
+        self.policy = *policy;
+        self.expiry.invalidate();
+        self.rate_limiter.set(self.policy.queue.max_rate, self.now);
+        self.endpoints.set_weights(self.policy.scheduler);
+        for changed in self.endpoints.set_gate(self.policy.gate, &mut self.rng) {
+            self.endpoint_changed(Some(changed));
+        }
+        self.rebuild_tree();
+    }
+
+    /// Takes every waiting request out of the tree, applies the policy to the tree, and puts every job into its place
+    /// under the new policy, in the order of their arrivals.
+    fn rebuild_tree(&mut self) {
+        let mut jobs: Vec<JobId> = self.jobs.ids().collect();
+        jobs.sort_unstable_by_key(|&id| self.jobs[id].queued.arrival);
+        for &id in jobs.iter().filter(|&&id| self.jobs[id].is_waiting()) {
+            self.tree.take_out(id, &self.jobs[id].queued);
+        }
+        let mut change = self.tree.begin_change(&self.policy);
+        for id in jobs {
+            let job = &mut self.jobs[id];
+            let from = job.queued.flow;
+            let class = self
+                .tree
+                .classes()
+                .classify(job.class_set, &job.class_key, job.queued.uncached());
+            self.tree
+                .reassign(&mut job.queued, job.band, class, &self.endpoints, &mut change);
+            let order = self.tree.classes().get(job.queued.class).order(self.policy.order);
+            job.queued.score = job.order_key.score(order);
+            match &mut job.state {
+                JobState::Waiting => {
+                    job.queued.cost = job.estimate.cost(self.policy.flows.cost, self.policy.weights);
+                    self.tree.put_back(id, &job.queued);
+                }
+                JobState::Running(running) => {
+                    let endpoint = self.endpoints.id(running.endpoint);
+                    self.tree.transfer_running(
+                        (from, job.queued.flow),
+                        endpoint,
+                        &running.charge,
+                        &mut running.receipts,
+                    );
+                }
+            }
+        }
+        self.tree.end_change(change, &self.endpoints);
+    }
+
+    pub(super) fn amend(&mut self, amended: Amended) {
+        let Some(&id) = self.ids.get(&amended.id) else {
+            return;
+        };
+        let any_listed = self.any_listed(amended.eligible.as_deref());
+        let job = &mut self.jobs[id];
+        job.class_set = amended.class_set;
+        let waits = job.is_waiting();
+        let eligibility = self
+            .tree
+            .hold_eligibility(job.queued.class, amended.eligible, &self.endpoints);
+        self.tree
+            .change_eligibility(id, &mut job.queued, eligibility, waits, &self.endpoints);
+        if self.blocked_head == Some(job.queued.arrival.sequence) {
+            // It hasn't been offered to its new endpoints yet.
+            self.blocked_head = None;
+        }
+        if waits && !any_listed {
+            self.reject_waiting(id, Outcome::NoEndpoints);
+        }
+    }
+}

@@ -1,0 +1,200 @@
+//! The engine's state for its owner: a few numbers, and the whole as a [`Snapshot`].
+
+use alloc::vec::Vec;
+
+use super::Engine;
+use crate::input::{Band, EndpointId, RequestId, Usage};
+use crate::snapshot::{BandSnapshot, ClassSnapshot, EndpointSnapshot, FlowSnapshot, Snapshot};
+use crate::units::Tokens;
+
+impl Engine {
+    /// The stock of ready endpoints: granted and not ended.
+    #[must_use]
+    pub const fn stock(&self) -> u64 {
+        self.endpoints.stock()
+    }
+
+    /// Whether an endpoint is listed, healthy, and not marked down.
+    #[must_use]
+    pub fn is_ready(&self, endpoint: EndpointId) -> bool {
+        self.endpoints.is_ready(endpoint)
+    }
+
+    /// Whether an endpoint is listed, or a request runs there that hasn't ended. Of any other the engine keeps nothing.
+    #[must_use]
+    pub fn has_endpoint(&self, endpoint: EndpointId) -> bool {
+        self.endpoints.get(endpoint).is_some()
+    }
+
+    /// The upper bound over the ready endpoints without slow starts and foreign requests; `None` for a gate without
+    /// bounds.
+    #[must_use]
+    pub fn full_bound(&self) -> Option<u64> {
+        self.endpoints.full_bound()
+    }
+
+    /// Ready endpoints.
+    #[must_use]
+    pub const fn ready_count(&self) -> usize {
+        self.endpoints.ready_count()
+    }
+
+    /// Waiting requests.
+    #[must_use]
+    pub const fn waiting(&self) -> u64 {
+        self.tree.waiting_in_all().requests
+    }
+
+    /// A newcomer bypasses while stock is below this; `u64::MAX`: unlimited.
+    #[must_use]
+    pub const fn upper(&self) -> u64 {
+        self.endpoints.bounds().upper
+    }
+
+    /// Waiting requests are dispatched while stock is below this; `u64::MAX`: unlimited.
+    #[must_use]
+    pub const fn lower(&self) -> u64 {
+        self.endpoints.bounds().lower
+    }
+
+    /// The larger of stock / upper and waiting / total_capacity, in thousandths. A ratio to a bound of 0 is 1,000 as
+    /// soon as there is stock, and so is stock / upper while no endpoint is ready.
+    #[must_use]
+    pub fn saturation_milli(&self) -> u64 {
+        let gate = if self.endpoints.any_ready() {
+            milli(self.stock(), self.upper())
+        } else {
+            1_000
+        };
+        gate.max(milli(self.waiting(), self.policy.queue.total_capacity))
+    }
+
+    /// The estimated tokens of a running request; `None` if it doesn't run.
+    #[must_use]
+    pub fn expected(&self, id: RequestId) -> Option<Usage> {
+        let job = &self.jobs[*self.ids.get(&id)?];
+        (!job.is_waiting()).then_some(Usage {
+            prompt: Some(Tokens(job.estimate.prompt)),
+            cached: Some(Tokens(job.estimate.cached.min(job.estimate.prompt))),
+            output: Some(Tokens(job.estimate.output)),
+        })
+    }
+
+    /// The whole state, in time proportional to it.
+    #[must_use]
+    pub fn snapshot(&self) -> Snapshot {
+        let waiting = self.tree.waiting_in_all();
+        let bounds = self.endpoints.bounds();
+        Snapshot {
+            stock: self.stock(),
+            lower: bounds.lower,
+            upper: bounds.upper,
+            watermark: bounds.watermark,
+            ready_endpoints: self.endpoints.iter().filter(|endpoint| endpoint.ready).count() as u64,
+            draining_stock: self.endpoints.draining(),
+            saturation_milli: self.saturation_milli(),
+            waiting: waiting.requests,
+            suspended: self.tree.suspended(),
+            waiting_cost: Tokens(waiting.cost),
+            waiting_bytes: waiting.bytes,
+            bands: Band::ALL.map(|band| {
+                let waiting = self.tree.waiting(band);
+                BandSnapshot {
+                    band,
+                    waiting: waiting.requests,
+                    waiting_cost: Tokens(waiting.cost),
+                    waiting_bytes: waiting.bytes,
+                }
+            }),
+            classes: self.class_snapshots(),
+            flows: self.flow_snapshots(),
+            fairness_lags: self.tree.fairness_lags(),
+            endpoints: self.endpoint_snapshots(),
+            counters: self.counters,
+            dispatching: self.ready,
+            draining: self.draining,
+        }
+    }
+
+    fn class_snapshots(&self) -> Vec<ClassSnapshot> {
+        let configured = self.tree.classes().iter();
+        let configured = configured.filter(|(_, class)| class.policy.is_some());
+        let snapshots = configured.map(|(id, class)| ClassSnapshot {
+            name: class.name().into(),
+            quantum: class.quantum(),
+            deficit: self.tree.deficit(id),
+            waiting: class.waiting.requests,
+        });
+        snapshots.collect()
+    }
+
+    fn flow_snapshots(&self) -> Vec<FlowSnapshot> {
+        let served = |name: &str, band: Band| {
+            self.token_history
+                .flow(name)
+                .map_or(0, |flow| flow.served[band as usize])
+        };
+        let in_bands = self
+            .tree
+            .identities()
+            .flat_map(|identity| Band::ALL.map(|band| (identity, band)));
+        let present = in_bands.filter_map(|(identity, band)| {
+            let flows = || self.tree.flows_in(identity, band);
+            let in_band = &identity.bands[band as usize];
+            let finish = flows().map(|flow| self.tree.finish(flow)).max()?;
+            Some(FlowSnapshot {
+                key: identity.name.clone(),
+                band,
+                waiting: in_band.waiting.requests,
+                waiting_cost: Tokens(in_band.waiting.cost),
+                in_flight: flows().map(|flow| self.tree.flow(flow).in_flight).sum(),
+                served_tokens: Tokens(served(&identity.name, band)),
+                weight: identity.weight,
+                finish: finish.as_f64(),
+            })
+        });
+        let remembered = self.token_history.flows().flat_map(|(name, flow)| {
+            let bands = Band::ALL
+                .into_iter()
+                .filter(|&band| flow.served[band as usize] > 0);
+            bands.map(move |band| FlowSnapshot {
+                key: name.into(),
+                band,
+                waiting: 0,
+                waiting_cost: Tokens(0),
+                in_flight: 0,
+                served_tokens: Tokens(flow.served[band as usize]),
+                weight: self.policy.flows.weight_of(name),
+                finish: 0.0,
+            })
+        });
+        let mut flows: Vec<FlowSnapshot> = present.chain(remembered).collect();
+        // The sort is stable: of a flow that is both present and remembered, the first entry stays.
+        flows.sort_by(|a, b| (&a.key, a.band).cmp(&(&b.key, b.band)));
+        flows.dedup_by(|b, a| (&a.key, a.band) == (&b.key, b.band));
+        flows
+    }
+
+    fn endpoint_snapshots(&self) -> Vec<EndpointSnapshot> {
+        let unsorted = self.endpoints.iter().map(|endpoint| EndpointSnapshot {
+            id: endpoint.id,
+            listed: endpoint.listed,
+            ready: endpoint.ready,
+            down_until: endpoint.failures.down_until(),
+            stock: endpoint.stock,
+            bound: endpoint.share.bound(self.policy.gate),
+            foreign: endpoint.limits().foreign,
+        });
+        let mut endpoints: Vec<EndpointSnapshot> = unsorted.collect();
+        endpoints.sort_unstable_by_key(|endpoint| endpoint.id);
+        endpoints
+    }
+}
+
+fn milli(part: u64, whole: u64) -> u64 {
+    match (part, whole) {
+        (0, _) | (_, u64::MAX) => 0,
+        (_, 0) => 1_000,
+        (part, whole) => u64::try_from(u128::from(part) * 1_000 / u128::from(whole)).unwrap_or(u64::MAX),
+    }
+}

@@ -1,0 +1,430 @@
+//! The queue: pool -> band -> (model) -> class -> flow -> request. Each level chooses among its own children.
+//!
+//! Every level implements [`node::Node`], so its discipline can change without its neighbours. This file keeps what
+//! waits; [`propagate`] picks downwards and updates upwards. A level with one child is a bit. A flow whose head can't be
+//! dispatched is parked: under a closed eligibility set ([`EligibilitySets`]), or blocked because of its limit. It is
+//! visited again when that changes, not before.
+
+mod audit;
+mod charging;
+mod classes;
+mod disciplines;
+mod drr;
+mod dynamo;
+mod eligibility;
+mod fairness_lag;
+mod flows;
+mod forgetting;
+mod identities;
+mod model_ids;
+mod node;
+mod order;
+mod past_usage;
+mod propagate;
+mod queued;
+mod reconfigure;
+mod ring;
+mod snapshot;
+mod strict_priority;
+mod suspension;
+mod tree_config;
+mod usage;
+mod virtual_time;
+
+use alloc::boxed::Box;
+use alloc::vec::Vec;
+
+use hashbrown::HashMap;
+
+use crate::cost::VirtualTime;
+use crate::endpoint::Endpoint;
+use crate::endpoints::Endpoints;
+use crate::ids::{
+    ChildId, ClassId, EligibilityId, FlowId, Id, IdentityId, JobId, LeafId, ModelId, ModelTreeId,
+};
+use crate::input::{Band, EndpointId};
+use crate::policy::{Discipline, Flows as FlowsPolicy, Policy};
+use crate::slab::Slab;
+use crate::time::Instant;
+
+use classes::Classes;
+use disciplines::{BandLevel, ClassLevel, FlowLevel, ModelLevel};
+use eligibility::EligibilitySets;
+use fairness_lag::FairnessLags;
+use flows::{Flow, Flows};
+use identities::{Identities, Identity, InBand};
+use model_ids::ModelIds;
+use order::Order;
+use queued::Waiting;
+use tree_config::TreeConfig;
+
+pub(crate) use node::Receipts;
+pub(crate) use order::OrderKey;
+pub(crate) use queued::Queued;
+
+/// The flows of one band, model and class.
+#[derive(Debug)]
+struct Leaf {
+    tree: ModelTreeId,
+    class: ClassId,
+    level: FlowLevel,
+    lags: FairnessLags,
+    waiting: u64,
+    /// Whether the leaf was runnable when it last updated the levels above, and the epoch of that.
+    propagated: Option<(bool, u64)>,
+}
+
+/// The requests of one model in one band, or of all models where they share a tree.
+#[derive(Debug)]
+struct ModelTree {
+    band: Band,
+    /// [`ModelId::FIRST`] where all models share the tree.
+    model: ModelId,
+    /// The tree as the band's [`ModelLevel`] numbers it.
+    child: ChildId,
+    level: ClassLevel,
+    /// By class; `None` until a flow needs the leaf.
+    leaves: Vec<Option<LeafId>>,
+    flows: u64,
+    waiting: u64,
+}
+
+#[derive(Debug)]
+struct BandNode {
+    trees: HashMap<ModelId, ModelTreeId>,
+    level: ModelLevel,
+    waiting: Waiting,
+    over_ceiling: bool,
+}
+
+impl BandNode {
+    fn new(config: &TreeConfig) -> Self {
+        Self {
+            trees: HashMap::new(),
+            level: ModelLevel::new(config),
+            waiting: Waiting::default(),
+            over_ceiling: false,
+        }
+    }
+}
+
+#[derive(Debug)]
+pub(crate) struct Tree {
+    config: TreeConfig,
+    root: BandLevel,
+    bands: [BandNode; 3],
+    trees: Slab<ModelTreeId, ModelTree>,
+    leaves: Slab<LeafId, Leaf>,
+    classes: Classes,
+    /// Classes that dispatch nothing now: see [`crate::Input::Dispatch`].
+    blocked_classes: Vec<ClassId>,
+    flows: Flows,
+    identities: Identities,
+    order: Order,
+    eligibility: EligibilitySets,
+    model_ids: ModelIds,
+    /// Suspended requests.
+    suspended: u64,
+    displacements: u64,
+    /// Counts rebuilds of levels above the flows.
+    epoch: u64,
+    now: Instant,
+}
+
+impl Tree {
+    pub(crate) fn new(policy: &Policy, seed: u64, now: Instant) -> Self {
+        let config = TreeConfig::of(policy);
+        Self {
+            root: BandLevel::new(&config),
+            bands: [(); 3].map(|()| BandNode::new(&config)),
+            trees: Slab::default(),
+            leaves: Slab::default(),
+            classes: Classes::new(&policy.classes),
+            blocked_classes: Vec::new(),
+            flows: Flows::default(),
+            identities: Identities::new(seed),
+            order: Order::default(),
+            eligibility: EligibilitySets::default(),
+            model_ids: ModelIds::new(seed),
+            suspended: 0,
+            displacements: 0,
+            epoch: 0,
+            config,
+            now,
+        }
+    }
+
+    pub(crate) const fn waiting(&self, band: Band) -> Waiting {
+        self.bands[band as usize].waiting
+    }
+
+    pub(crate) const fn waiting_in_all(&self) -> Waiting {
+        let [a, b, c] = &self.bands;
+        let (a, b, c) = (a.waiting, b.waiting, c.waiting);
+        Waiting {
+            requests: a.requests + b.requests + c.requests,
+            bytes: a.bytes + b.bytes + c.bytes,
+            cost: a.cost + b.cost + c.cost,
+        }
+    }
+
+    /// Requests that wait in `band` or a more critical one.
+    pub(crate) fn waiting_before(&self, band: Band) -> u64 {
+        let before = Band::ALL.into_iter().filter(|&other| other <= band);
+        before.map(|other| self.waiting(other).requests).sum()
+    }
+
+    /// Requests that would go before the next newcomer of `flow` if all had one size: all more critical ones, those of
+    /// `flow`, and of every other flow of the band as many, by weight, as `flow` has with the newcomer.
+    pub(crate) fn waiting_before_next(&self, flow: FlowId) -> u64 {
+        let band = self.band_of(flow);
+        if self.config.discipline == Discipline::Fifo {
+            return self.waiting_before(band);
+        }
+        let own = self.flows[flow].waiting;
+        let turns = (own + 1) as f64 / self.identity_of(flow).weight;
+        let others = self.flows_of_band(band).filter(|&other| other != flow);
+        let before = others.map(|other| {
+            let turns = libm::ceil(turns * self.identity_of(other).weight) as u64;
+            self.flows[other].waiting.min(turns)
+        });
+        self.waiting_before(band) - self.waiting(band).requests + own + before.sum::<u64>()
+    }
+
+    pub(crate) const fn classes(&self) -> &Classes {
+        &self.classes
+    }
+
+    pub(crate) fn model_id(&mut self, name: &str) -> ModelId {
+        self.model_ids.id_or_insert(name)
+    }
+
+    /// The name of a model; `None` if several share the id.
+    pub(crate) fn model_name(&self, id: ModelId) -> Option<&str> {
+        self.model_ids.name(id)
+    }
+
+    /// The flow of an identity, created if necessary. It stays until [`Self::release_flow`] finds it unused.
+    pub(crate) fn flow_or_insert(
+        &mut self,
+        name: Box<str>,
+        band: Band,
+        model: ModelId,
+        class: ClassId,
+        policy: &FlowsPolicy,
+    ) -> FlowId {
+        let identity = self.identities.get_or_insert(name, policy);
+        let leaf = self.leaf_or_insert(band, model, class);
+        self.flow_at(identity, leaf)
+    }
+
+    fn flow_at(&mut self, identity: IdentityId, leaf: LeafId) -> FlowId {
+        if let Some(flow) = self.identities.get(identity).flow(leaf) {
+            return flow;
+        }
+        let flow = self.flows.insert(Flow::new(identity, leaf, ChildId::ONLY));
+        let node = self.identities.get(identity);
+        let leaf_node = &mut self.leaves[leaf];
+        self.flows[flow].child = leaf_node
+            .level
+            .add(flow, node.weight, node.is_anonymous(), &self.config);
+        let tree = &mut self.trees[leaf_node.tree];
+        tree.flows += 1;
+        self.identities.flow_added(identity, tree.band, leaf, flow);
+        flow
+    }
+
+    fn leaf_or_insert(&mut self, band: Band, model: ModelId, class: ClassId) -> LeafId {
+        let model = if self.config.per_model {
+            model
+        } else {
+            ModelId::FIRST
+        };
+        let tree = self.tree_or_insert(band, model);
+        let node = &mut self.trees[tree];
+        *node.leaves[class.index()].get_or_insert_with(|| {
+            self.leaves.insert(Leaf {
+                tree,
+                class,
+                level: FlowLevel::new(&self.config, self.now),
+                lags: FairnessLags::default(),
+                waiting: 0,
+                propagated: None,
+            })
+        })
+    }
+
+    fn tree_or_insert(&mut self, band: Band, model: ModelId) -> ModelTreeId {
+        let node = &mut self.bands[band as usize];
+        let existing = || node.trees.get(&model).copied();
+        if let Some(tree) = node.level.shared().or_else(existing) {
+            return tree;
+        }
+        let tree = self.trees.insert(ModelTree {
+            band,
+            model,
+            child: ChildId::ONLY,
+            level: ClassLevel::new(&self.classes, &self.config),
+            leaves: alloc::vec![None; self.classes.len()],
+            flows: 0,
+            waiting: 0,
+        });
+        self.trees[tree].child = node.level.add(tree, &self.config);
+        node.trees.insert(model, tree);
+        tree
+    }
+
+    pub(crate) fn flow(&self, flow: FlowId) -> &Flow {
+        &self.flows[flow]
+    }
+
+    pub(crate) fn identity_of(&self, flow: FlowId) -> &Identity {
+        self.identities.get(self.flows[flow].identity)
+    }
+
+    fn band_of(&self, flow: FlowId) -> Band {
+        self.trees[self.leaves[self.flows[flow].leaf].tree].band
+    }
+
+    /// The part of `flow`'s identity in `flow`'s band.
+    pub(crate) fn in_band(&self, flow: FlowId) -> &InBand {
+        &self.identity_of(flow).bands[self.band_of(flow) as usize]
+    }
+
+    pub(crate) fn identities(&self) -> impl Iterator<Item = &Identity> {
+        self.identities.iter().map(|(_, identity)| identity)
+    }
+
+    /// The flows of `identity` in `band`.
+    pub(crate) fn flows_in<'a>(
+        &'a self,
+        identity: &'a Identity,
+        band: Band,
+    ) -> impl Iterator<Item = FlowId> + 'a {
+        let flows = identity.flows.iter().map(|&(_, flow)| flow);
+        flows.filter(move |&flow| self.band_of(flow) == band)
+    }
+
+    /// The virtual finish time of `flow`'s last charge; zero where the discipline has none.
+    pub(crate) fn finish(&self, flow: FlowId) -> VirtualTime {
+        let flow = &self.flows[flow];
+        self.leaves[flow.leaf].level.finish(flow.child)
+    }
+
+    pub(crate) fn flows_of_band(&self, band: Band) -> impl Iterator<Item = FlowId> {
+        self.flows.ids().filter(move |&flow| self.band_of(flow) == band)
+    }
+
+    /// The waiting requests of `flow`, in the order in which they go if none is suspended.
+    pub(crate) fn in_order(&self, flow: FlowId) -> Vec<JobId> {
+        self.order.in_order(&self.flows[flow].queue)
+    }
+
+    /// Holds the eligibility set of a request of `class` that may go to `eligible`, until [`Self::release_eligibility`].
+    pub(crate) fn hold_eligibility(
+        &mut self,
+        class: ClassId,
+        eligible: Option<Box<[EndpointId]>>,
+        endpoints: &Endpoints,
+    ) -> EligibilityId {
+        let threshold = self.classes.get(class).threshold;
+        self.eligibility.hold(threshold, eligible, endpoints)
+    }
+
+    pub(crate) fn release_eligibility(&mut self, eligibility: EligibilityId) {
+        self.eligibility.release(eligibility);
+    }
+
+    /// The endpoints of the set; `None`: all.
+    pub(crate) fn eligible_endpoints(&self, eligibility: EligibilityId) -> Option<&[EndpointId]> {
+        self.eligibility.eligible(eligibility)
+    }
+
+    /// Whether `request` may go to `endpoint` now, by the endpoint's room, the request's set, and its identity's limit.
+    pub(crate) fn allows(&self, request: &Queued, endpoint: &Endpoint) -> bool {
+        let full = self.config.max_in_flight_per_endpoint.is_some_and(|limit| {
+            self.identity_of(request.flow)
+                .full_at(limit)
+                .any(|id| id == endpoint.id)
+        });
+        !full && self.eligibility.allows(request.eligibility, endpoint)
+    }
+
+    /// The endpoints that take the head of `flow` now, whatever its size; `None`: all with room.
+    pub(crate) fn able_endpoints(&self, flow: FlowId) -> Option<Vec<EndpointId>> {
+        self.eligibility.able(self.flows[flow].head_eligibility?)
+    }
+
+    /// Whether the identity of `flow` runs the most requests that it may.
+    pub(crate) fn is_at_limit(&self, flow: FlowId) -> bool {
+        let limit = self.config.max_in_flight;
+        limit.is_some_and(|limit| self.identity_of(flow).in_flight >= limit)
+    }
+
+    /// Adds a waiting request.
+    pub(crate) fn enqueue(&mut self, job: JobId, request: &Queued, endpoints: &Endpoints) {
+        if self.put_back(job, request) {
+            self.update_head(request.flow, endpoints);
+        }
+    }
+
+    /// Removes a waiting request, without a charge.
+    pub(crate) fn remove(&mut self, job: JobId, request: &Queued, endpoints: &Endpoints) {
+        if self.take_out(job, request) || self.flows[request.flow].waiting == 0 {
+            self.update_head(request.flow, endpoints);
+        }
+    }
+
+    /// Adds a request to every sum and to its flow's queue, without an update of any level. Returns whether it is the
+    /// head of its flow then.
+    pub(crate) fn put_back(&mut self, job: JobId, request: &Queued) -> bool {
+        let flow = &mut self.flows[request.flow];
+        let leaf = &mut self.leaves[flow.leaf];
+        let tree = &mut self.trees[leaf.tree];
+        flow.waiting += 1;
+        leaf.waiting += 1;
+        tree.waiting += 1;
+        self.bands[tree.band as usize].waiting.add(request);
+        self.classes.get_mut(leaf.class).waiting.add(request);
+        let identity = self.identities.get_mut(flow.identity);
+        identity.bands[tree.band as usize].waiting.add(request);
+        self.identities.waiting_changed(flow.identity, tree.band);
+        self.suspended += u64::from(request.suspended);
+        self.order.insert(&mut flow.queue, job, request)
+    }
+
+    /// Removes a request from every sum and from its flow's queue, without an update of any level. Returns whether it
+    /// was the head of its flow.
+    pub(crate) fn take_out(&mut self, job: JobId, request: &Queued) -> bool {
+        let flow = &mut self.flows[request.flow];
+        let leaf = &mut self.leaves[flow.leaf];
+        let tree = &mut self.trees[leaf.tree];
+        flow.waiting -= 1;
+        leaf.waiting -= 1;
+        tree.waiting -= 1;
+        self.bands[tree.band as usize].waiting.subtract(request);
+        self.classes.get_mut(leaf.class).waiting.subtract(request);
+        let identity = self.identities.get_mut(flow.identity);
+        identity.bands[tree.band as usize].waiting.subtract(request);
+        self.identities.waiting_changed(flow.identity, tree.band);
+        self.suspended -= u64::from(request.suspended);
+        self.order.remove(&mut flow.queue, job, request.suspended)
+    }
+
+    /// The request that is displaced first in `band`: the youngest of the identity that was least recently displaced.
+    pub(crate) fn victim(&self, band: Band) -> Option<JobId> {
+        let identity = self.identities.get(self.identities.victim(band)?);
+        let youngest = self
+            .flows_in(identity, band)
+            .filter_map(|flow| self.order.youngest(&self.flows[flow].queue));
+        youngest.max_by_key(|&job| self.order.arrival(job))
+    }
+
+    /// A request of `flow` is displaced: the other identities of the band come before its identity next time.
+    pub(crate) fn displaced(&mut self, flow: FlowId) {
+        self.displacements += 1;
+        let band = self.band_of(flow);
+        self.identities
+            .displaced(self.flows[flow].identity, band, self.displacements);
+    }
+}

@@ -1,0 +1,39 @@
+//! Suspended requests: they count in every sum, and are never the head of their flow.
+//!
+//! A flow with only suspended requests is blocked like one at its limit: it stays backlogged, earns nothing, and counts
+//! as newly backlogged when one of its requests is active again.
+
+use crate::endpoints::Endpoints;
+use crate::ids::{FlowId, JobId};
+
+use super::{Queued, Tree};
+
+impl Tree {
+    /// Suspended requests.
+    pub(crate) const fn suspended(&self) -> u64 {
+        self.suspended
+    }
+
+    /// A request waits that isn't suspended.
+    pub(crate) const fn any_active(&self) -> bool {
+        self.waiting_in_all().requests > self.suspended
+    }
+
+    /// No request of `flow` waits, except suspended ones.
+    pub(crate) fn has_no_active(&self, flow: FlowId) -> bool {
+        self.flows[flow].queue.head().is_none()
+    }
+
+    /// The suspension of `request`, which waits, started or ended.
+    pub(crate) fn suspension_changed(&mut self, job: JobId, request: &Queued, endpoints: &Endpoints) {
+        if request.suspended {
+            self.suspended += 1;
+        } else {
+            self.suspended -= 1;
+        }
+        let queue = &mut self.flows[request.flow].queue;
+        if self.order.set_suspended(queue, job, request.suspended) {
+            self.update_head(request.flow, endpoints);
+        }
+    }
+}

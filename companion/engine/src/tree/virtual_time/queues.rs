@@ -1,0 +1,121 @@
+//! The queues of a virtual time scheduler, one per eligibility set, and the effect of opening and closing them.
+
+use crate::cost::VirtualTime;
+use crate::ids::{ChildId, EligibilityId, QueueId};
+use crate::indexed_heap::SharedHeap;
+
+use super::super::node::Head;
+use super::{Key, Place, Queue, VirtualTimeScheduler};
+
+impl Queue {
+    pub(super) fn new(eligibility: EligibilityId, closed_at: Option<VirtualTime>) -> Self {
+        Self {
+            eligibility,
+            members: SharedHeap::default(),
+            origin: VirtualTime::default(),
+            closed_at,
+        }
+    }
+}
+
+impl VirtualTimeScheduler {
+    /// An endpoint of `eligibility` has room again.
+    pub(crate) fn open(&mut self, eligibility: EligibilityId) {
+        if let Some(&queue) = self.by_eligibility.get(&eligibility) {
+            self.catch_up(queue);
+            self.queues[queue].closed_at = None;
+            self.update_open(queue);
+        }
+    }
+
+    /// No endpoint of `eligibility` has room any more.
+    pub(crate) fn close(&mut self, eligibility: EligibilityId) {
+        if let Some(&queue) = self.by_eligibility.get(&eligibility)
+            && self.queues[queue].closed_at.is_none()
+        {
+            // Under virtual token counters the level depends on the open queues, so the queue is closed first.
+            self.queues[queue].closed_at = Some(VirtualTime::default());
+            self.update_open(queue);
+            self.queues[queue].closed_at = Some(self.level());
+        }
+    }
+
+    pub(super) fn join(&mut self, child: ChildId, head: Head) {
+        let queue = if head.eligibility == EligibilityId::ANY {
+            self.unrestricted
+        } else {
+            let closed_at = (!head.open).then(|| self.level());
+            let queues = &mut self.queues;
+            let new = || queues.insert(Queue::new(head.eligibility, closed_at));
+            *self.by_eligibility.entry(head.eligibility).or_insert_with(new)
+        };
+        self.catch_up(queue);
+        let node = &mut self.children[child];
+        node.finish = node.finish - self.queues[queue].origin;
+        node.place = Place::In(queue);
+        node.head = head;
+        let key = self.key(child);
+        self.queues[queue].members.insert(&mut self.positions, child, key);
+        self.update_open(queue);
+    }
+
+    /// Takes `child` out of `queue`. Its finish time counts from zero again.
+    pub(super) fn leave(&mut self, child: ChildId, queue: QueueId) {
+        self.catch_up(queue);
+        let left = &mut self.queues[queue];
+        let node = &mut self.children[child];
+        left.members.remove(&mut self.positions, child);
+        node.finish = node.finish + left.origin;
+        node.place = Place::Out;
+        self.update_open(queue);
+        if queue != self.unrestricted && self.queues[queue].members.is_empty() {
+            let removed = self.queues.remove(queue);
+            self.by_eligibility.remove(&removed.eligibility);
+        }
+    }
+
+    /// Updates the tag of `child`, after its finish time or its head changed.
+    pub(super) fn retag(&mut self, child: ChildId, queue: QueueId) {
+        self.catch_up(queue);
+        let key = self.key(child);
+        let members = &mut self.queues[queue].members;
+        if members.key(&self.positions, child) != Some(key) {
+            members.rekey(&mut self.positions, child, key);
+            self.update_open(queue);
+        }
+    }
+
+    /// Takes from all members of a closed queue the advantage that the first of them gained since the last call.
+    pub(super) fn catch_up(&mut self, queue: QueueId) {
+        if self.queues[queue].closed_at.is_none() {
+            return;
+        }
+        let level = self.level();
+        let closed = &mut self.queues[queue];
+        let since = closed.closed_at.replace(level).unwrap_or(level);
+        if let Some((_, key)) = closed.members.least() {
+            let behind = level - (key.tag + closed.origin);
+            let shift = behind.min(level - since);
+            if shift > VirtualTime::default() {
+                closed.origin = closed.origin + shift;
+                self.last_advance = None;
+            }
+        }
+    }
+
+    /// Updates the place of `queue` among the open ones, after any change of it.
+    pub(super) fn update_open(&mut self, queue: QueueId) {
+        let changed = &self.queues[queue];
+        let least = changed.members.least();
+        match least.filter(|_| changed.closed_at.is_none()) {
+            Some((_, key)) => {
+                let key = Key {
+                    tag: key.tag + changed.origin,
+                    arrival: key.arrival,
+                };
+                self.open.set(queue, key);
+            }
+            None => self.open.remove(queue),
+        }
+    }
+}
