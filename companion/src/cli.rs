@@ -12,7 +12,7 @@ use std::process::ExitCode;
 
 use clap::{CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
 use clap_complete::Shell;
-use penstock_config as config;
+use penstock_config::{self as config, Environment};
 use penstock_errors::EXIT_USAGE;
 use penstock_filter_module as filter_module;
 use penstock_mock::{demo, mock_server};
@@ -133,25 +133,25 @@ pub fn main() -> ExitCode {
         LogFormat::Json => log.json().init(),
     }
     match tokio::runtime::Runtime::new() {
-        Ok(runtime) => runtime.block_on(run(cli)),
+        Ok(runtime) => runtime.block_on(run(cli, Environment::new(std::env::vars_os()))),
         Err(error) => failed(&format!("can't start the runtime: {error}"), 1),
     }
 }
 
-async fn run(cli: Cli) -> ExitCode {
+async fn run(cli: Cli, environment: Environment) -> ExitCode {
     match cli.command {
-        Command::Serve(args) => ended(serve::run(args).await, serve::Error::exit_code),
-        Command::Up(args) => run_up(args, cli.log, cli.log_format).await,
-        Command::Demo(args) => ended(demo::run(args).await, demo::Error::exit_code),
-        Command::EnvoyConfig(args) => match envoy_config::render(args) {
+        Command::Serve(args) => ended(serve::run(args, environment).await, serve::Error::exit_code),
+        Command::Up(args) => run_up(args, cli.log, cli.log_format, environment).await,
+        Command::Demo(args) => ended(demo::run(args, environment).await, demo::Error::exit_code),
+        Command::EnvoyConfig(args) => match envoy_config::render(args, &environment) {
             Ok(bootstrap) => print(&bootstrap),
             Err(error) => failed(&error.to_string(), error.exit_code()),
         },
         Command::Filter(args) => ended(filter_module::write_to(&args.out), |_| 1),
-        Command::Validate(args) => validate(&args),
+        Command::Validate(args) => validate(&args, &environment),
         Command::Status(args) => ended(status_cmd::run(args).await, top::Error::exit_code),
         Command::Top(args) => ended(top::run(args).await, top::Error::exit_code),
-        Command::Replay(args) => match replay::run(&args) {
+        Command::Replay(args) => match replay::run(&args, &environment) {
             // Like a compiler's messages, an error about a line starts with the line's place.
             Err(error @ replay::Error::Line { .. }) => {
                 eprintln!("{error}");
@@ -180,13 +180,17 @@ async fn run(cli: Cli) -> ExitCode {
 }
 
 /// Runs `up`. The companion that it starts gets the same log options.
-async fn run_up(args: up::Args, log: String, log_format: LogFormat) -> ExitCode {
+async fn run_up(args: up::Args, log: String, log_format: LogFormat, environment: Environment) -> ExitCode {
     let format = match log_format {
         LogFormat::Text => "text",
         LogFormat::Json => "json",
     };
     let flags = vec!["--log".into(), log, "--log-format".into(), format.into()];
-    let options = up::Options { flags, ..args.into() };
+    let options = up::Options {
+        flags,
+        environment,
+        ..args.into()
+    };
     ended(up::run(options).await, up::Error::exit_code)
 }
 
@@ -201,11 +205,11 @@ fn print(text: &str) -> ExitCode {
 }
 
 /// Checks a configuration file, or prints the JSON Schema.
-fn validate(args: &Validate) -> ExitCode {
+fn validate(args: &Validate, environment: &Environment) -> ExitCode {
     let Some(file) = &args.config else {
         return print(&format!("{:#}\n", config::schema()));
     };
-    match config::Config::read(file) {
+    match config::Config::read(file, environment) {
         Ok(_) => print(&format!("{}: valid\n", file.display())),
         Err(error) => failed(&error.to_string(), EXIT_USAGE),
     }

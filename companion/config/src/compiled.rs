@@ -1,14 +1,14 @@
-//! Keys whose implementation is a Cargo feature: a document that uses one is refused by a binary without the feature.
+//! Keys that need a Cargo feature. A binary that was built without the feature rejects them.
 
-use crate::Broken;
+use crate::error::Violation;
 
-/// Refuses `key` in a binary that was built without the feature.
-pub(crate) fn require(feature: &str, is_compiled_in: bool, key: &str) -> Result<(), Broken> {
+/// Rejects `key` if this binary was built without the feature.
+pub(crate) fn require(feature: &str, is_compiled_in: bool, key: &str) -> Result<(), Violation> {
     if is_compiled_in {
         return Ok(());
     }
-    Err(Broken(
-        key.to_owned(),
+    Err(Violation::new(
+        key,
         format!("this binary was built without {feature}; build it with `--features {feature}`"),
     ))
 }
@@ -18,15 +18,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_key_of_an_absent_feature_is_refused_with_the_feature_to_build_with() {
+    fn a_key_of_an_absent_feature_is_rejected_with_the_feature_to_build_with() {
         assert!(require("kubernetes", true, "pools[0].endpoints.kubernetes").is_ok());
-        let Err(Broken(key, why)) = require("kubernetes", false, "pools[0].endpoints.kubernetes") else {
-            panic!("an absent feature is refused");
+        let Err(Violation { key, message }) = require("kubernetes", false, "pools[0].endpoints.kubernetes")
+        else {
+            panic!("an absent feature is rejected");
         };
         assert_eq!(key, "pools[0].endpoints.kubernetes");
         assert!(
-            why.contains("built without kubernetes") && why.contains("--features kubernetes"),
-            "{why}"
+            message.contains("built without kubernetes") && message.contains("--features kubernetes"),
+            "{message}"
         );
     }
 }

@@ -1,191 +1,138 @@
-//! The document itself: every key with its value in force, as it is shown, changed and written at run time.
+//! A valid configuration document: every key with its effective value, as it is shown, changed and written at run time.
 //!
-//! [`Config`] is what the program holds to; a document is how people say it. A change makes another document, whole and
-//! checked, or an error that says where it is wrong; there is none that is half changed.
+//! [`Config`] is the typed form that the program uses. A document keeps the keys and values as people write them. A change
+//! makes a new document that is checked as a whole, or an error with its place, so a document is never half changed.
 
-use std::ffi::OsString;
-use std::hash::{BuildHasher as _, DefaultHasher, Hash as _, Hasher as _, RandomState};
+use std::hash::{BuildHasher as _, Hasher as _, RandomState};
 use std::path::Path;
-use std::sync::{Once, OnceLock};
+use std::sync::OnceLock;
 
 use serde::Deserialize as _;
 use serde_json::Value;
+use siphasher::sip::SipHasher13;
 
-use super::environment::{self, Overlay};
-use super::node::{Node, Place};
+use super::environment::Environment;
+use super::error::Error;
 use super::reader::Reader;
+use super::tree::Node;
 use super::value::List;
-use super::{Broken, Config, Endpoint, Error, convert, parse, patch, raw, redis_url};
+use super::{Config, Endpoint, convert, patch, raw, redis_url, yaml};
 
-/// The endpoints of a text that has the form of `endpoints.static`, for those that are found in a file; `file` names it in
-/// errors. Nothing in it is none.
+/// Reads a list of endpoints in the form of `endpoints.static`, from the text of a file that `endpoints.file` names. An empty
+/// text is an empty list. `file` names the text in errors.
 ///
 /// # Errors
-/// When it isn't YAML, or says something that isn't allowed.
-pub fn endpoints(text: &str, file: &str) -> Result<Vec<Endpoint>, Error> {
-    let tree = parse::any(text, file)?;
-    let wrong = |place: &Place, key: String, message: String| Error::Document {
-        file: file.to_owned(),
-        line: match place {
-            Place::Line(line) => *line,
-            Place::Variable(_) => 1,
-        },
-        key,
-        message,
-    };
-    let list = List::<raw::EndpointEntry>::deserialize(Reader(&tree)).map_err(|why| {
-        let place = why.place.clone().unwrap_or_else(|| tree.place.clone());
-        wrong(&place, why.key(), why.message)
-    })?;
+/// When the text isn't YAML, or has a value that isn't allowed.
+pub fn parse_endpoints(text: &str, file: &str) -> Result<Vec<Endpoint>, Error> {
+    let tree = yaml::document(text).map_err(|error| Error::from_yaml(error, file))?;
+    let list = List::<raw::EndpointEntry>::deserialize(Reader(&tree))
+        .map_err(|error| Error::from_read(error, &tree, file))?;
     if list.0.is_empty() {
         return Ok(Vec::new());
     }
-    convert::fixed(list.0, "").map_err(|Broken(key, message)| wrong(tree.place_of(&key), key, message))
+    convert::endpoint_list(list.0, "").map_err(|violation| Error::from_violation(violation, &tree, file))
 }
 
-/// A document that is valid.
+/// A valid document.
 #[derive(Clone, Debug)]
 pub struct Document {
     config: Config,
     json: Value,
     digest: String,
-    /// Was it said whose claims count? It isn't, by being shown.
-    says_trust: bool,
+    /// Whether `identity.trust` was written. The effective document always shows it.
+    trust_is_given: bool,
 }
 
 impl Document {
-    /// Reads a file, and the environment over it.
+    /// Reads a file, and applies the variables of the environment.
     ///
     /// # Errors
-    /// When the file can't be read, isn't YAML, or says something that isn't allowed.
-    pub fn read(path: &Path) -> Result<Self, Error> {
+    /// When the file can't be read, isn't YAML, or has a value that isn't allowed.
+    pub fn read(path: &Path, environment: &Environment) -> Result<Self, Error> {
         let file = path.display().to_string();
         let bytes = std::fs::read(path).map_err(|source| Error::Read {
             path: path.into(),
             source,
         })?;
-        let text = String::from_utf8(bytes).map_err(|error| {
-            let valid = error.utf8_error().valid_up_to();
-            let before = error.as_bytes().get(..valid).unwrap_or_default();
-            Error::Document {
-                file: file.clone(),
-                line: before.iter().filter(|byte| **byte == b'\n').count() as u64 + 1,
-                key: "document".into(),
-                message: "a document is text in UTF-8, and this line isn't".into(),
-            }
-        })?;
-        Self::parse_over(&text, &file, std::env::vars_os())
+        let text = yaml::utf8(bytes).map_err(|error| Error::from_yaml(error, &file))?;
+        Self::parse_with(&text, &file, environment)
     }
 
-    /// Checks a text of YAML or JSON, which `file` names in errors. The environment says nothing here.
+    /// Checks a text of YAML or JSON. `file` names it in errors.
     ///
     /// # Errors
-    /// When it is neither, or says something that isn't allowed.
+    /// When the text is neither, or has a value that isn't allowed.
     pub fn parse(text: &str, file: &str) -> Result<Self, Error> {
-        Self::of(&parse::tree(text, file)?, file)
+        Self::parse_with(text, file, &Environment::default())
     }
 
-    /// The same, with variables of an environment over it.
-    pub(super) fn parse_over(
-        text: &str,
-        file: &str,
-        variables: impl IntoIterator<Item = (OsString, OsString)>,
-    ) -> Result<Self, Error> {
-        let mut tree = parse::tree(text, file)?;
-        let overlay = Overlay::of(variables)?;
-        if !overlay.strangers.is_empty() {
-            static ONCE: Once = Once::new();
-            let names = overlay.strangers.join(", ");
-            ONCE.call_once(|| {
-                tracing::warn!(
-                    "{names}: no key of the configuration, so this has no effect; a key's path is written with `__` \
-                     between its parts, as in PENSTOCK_POOLS__0__QUEUE__TTL"
-                );
-            });
+    /// Checks a text after applying the variables of the environment.
+    ///
+    /// # Errors
+    /// As [`Document::parse`], also where a variable is wrong.
+    pub fn parse_with(text: &str, file: &str, environment: &Environment) -> Result<Self, Error> {
+        let mut tree = yaml::document(text).map_err(|error| Error::from_yaml(error, file))?;
+        if !tree.is_map() && !tree.is_null() {
+            return Err(Error::at_place(
+                &tree.place,
+                file,
+                "document".into(),
+                "a configuration is a mapping of keys to values, like `pools: [...]`".into(),
+            ));
         }
-        overlay.apply(&mut tree)?;
-        Self::of(&tree, file)
+        environment.apply(&mut tree)?;
+        Self::from_tree(&tree, file)
     }
 
-    /// Checks a tree that was read from `file`.
-    fn of(tree: &Node, file: &str) -> Result<Self, Error> {
-        let error = |place: &Place, key: String, message: String| match place {
-            Place::Line(0) => Error::Value {
-                origin: file.to_owned(),
-                key,
-                message,
-            },
-            Place::Line(line) => Error::Document {
-                file: file.to_owned(),
-                line: *line,
-                key,
-                message,
-            },
-            Place::Variable(name) => Error::Value {
-                origin: environment::origin(name),
-                key,
-                message,
-            },
-        };
-        let document = if tree.is_empty() {
+    fn from_tree(tree: &Node, file: &str) -> Result<Self, Error> {
+        let document = if tree.is_null() {
             raw::Document::default()
         } else {
-            raw::Document::deserialize(Reader(tree)).map_err(|wrong| {
-                let key = wrong.key();
-                error(wrong.place.as_ref().unwrap_or(&tree.place), key, wrong.message)
-            })?
+            raw::Document::deserialize(Reader(tree)).map_err(|error| Error::from_read(error, tree, file))?
         };
-        let shown = document.clone();
-        let says_trust = document.identity.trust.is_some();
-        let config = Config::try_from(document)
-            .map_err(|Broken(key, message)| error(tree.place_of(&key), key, message))?;
-        let json = serde_json::to_value(shown.in_force())
-            .map_err(|why| error(&tree.place, "document".into(), why.to_string()))?;
-        let mut document = Self {
+        let effective = document.clone().with_effective_defaults();
+        let trust_is_given = document.identity.trust.is_some();
+        let config =
+            Config::try_from(document).map_err(|violation| Error::from_violation(violation, tree, file))?;
+        let json = serde_json::to_value(effective)
+            .map_err(|error| Error::at_place(&tree.place, file, "document".into(), error.to_string()))?;
+        let mut masked = json.clone();
+        redis_url::mask(&mut masked);
+        Ok(Self {
             config,
-            digest: String::new(),
+            digest: digest(&json, masked != json),
             json,
-            says_trust,
-        };
-        let mut hasher = DefaultHasher::new();
-        document.json.to_string().hash(&mut hasher);
-        if document.shown() != document.json {
-            // From the digest, which is shown, nobody can try out passwords.
-            static KEY: OnceLock<RandomState> = OnceLock::new();
-            KEY.get_or_init(RandomState::new)
-                .hash_one(hasher.finish())
-                .hash(&mut hasher);
-        }
-        document.digest = format!("{:016x}", hasher.finish());
-        Ok(document)
+            trust_is_given,
+        })
     }
 
-    /// The document that `text` is, in place of this one: a password that it doesn't say, but shows that there is one, is
-    /// that of this one.
+    /// The document that `text` describes, in place of this one. Where `text` has `***` for a password, this document's
+    /// password stays.
     ///
     /// # Errors
-    /// When it isn't allowed.
+    /// As [`Document::parse`].
     pub fn replaced(&self, text: &str, name: &str) -> Result<Self, Error> {
         if let Ok(mut json) = serde_json::from_str(text)
             && redis_url::unmask(&mut json, &self.json)
         {
-            return Self::of(&Node::of(&json), name);
+            return Self::from_tree(&Node::from_json(&json), name);
         }
         Self::parse(text, name)
     }
 
-    /// Every key with its value in force, in the file's notation, but for passwords.
+    /// Every key with its effective value, in the notation of the file, with `***` for passwords.
     #[must_use]
-    pub fn shown(&self) -> Value {
+    pub fn masked(&self) -> Value {
         let mut json = self.json.clone();
         redis_url::mask(&mut json);
         json
     }
 
-    /// What is shown, but for what must be said and wasn't: that isn't said by a change of something else.
-    fn said(&self) -> Value {
+    /// The effective document without `identity.trust` unless that was written. Otherwise a change of another key would
+    /// count as a decision on trust.
+    fn as_written(&self) -> Value {
         let mut json = self.json.clone();
-        if !self.says_trust
+        if !self.trust_is_given
             && let Some(identity) = json.get_mut("identity").and_then(Value::as_object_mut)
         {
             identity.shift_remove("trust");
@@ -193,48 +140,83 @@ impl Document {
         json
     }
 
-    /// This document changed by a JSON merge patch (RFC 7396), but for `pools`: those are told apart by their names, not
-    /// replaced as a list: `{"pools": [{"name": "a", ...}]}` or `{"pools": {"a": {...}}}`. `{"pools": {"a": null}}` takes
-    /// one out, and so does `endpoints: null` as its only key besides its name.
+    /// This document changed by a JSON merge patch (RFC 7396), with one exception: `pools` is not replaced as a list. The
+    /// patch names the pools that it changes: `{"pools": [{"name": "a", ...}]}` or `{"pools": {"a": {...}}}`.
+    /// `{"pools": {"a": null}}` removes a pool, and so does `endpoints: null` as the only key besides the name.
     ///
     /// # Errors
-    /// When what comes of it isn't allowed.
+    /// When the result isn't a valid document.
     pub fn patched(&self, patch: &Value) -> Result<Self, Error> {
-        let mut json = self.said();
+        let mut json = self.as_written();
         patch::merge(&mut json, patch);
         redis_url::unmask(&mut json, &self.json);
-        Self::of(&Node::of(&json), "patch")
+        Self::from_tree(&Node::from_json(&json), "patch")
     }
 
-    /// What the program holds to.
+    /// The typed form.
     #[must_use]
     pub const fn config(&self) -> &Config {
         &self.config
     }
 
-    /// What the program holds to, by itself.
+    /// The typed form alone.
     #[must_use]
     pub fn into_config(self) -> Config {
         self.config
     }
 
-    /// Every key with its value in force, in the file's notation, passwords as well: for nobody's eyes.
+    /// Every key with its effective value, in the notation of the file, including passwords. Never show or log this; use
+    /// [`Document::masked`].
     #[must_use]
     pub const fn json(&self) -> &Value {
         &self.json
     }
 
-    /// The same as YAML, to be written to a file.
+    /// The document as YAML, to be written to a file. Includes passwords.
     ///
     /// # Errors
-    /// When it has no YAML form, which no document leads to.
+    /// When the document has no YAML form, which doesn't happen to a valid document.
     pub fn yaml(&self) -> Result<String, serde_saphyr::SerializeError> {
-        serde_saphyr::to_string(&self.said())
+        serde_saphyr::to_string(&self.as_written())
     }
 
-    /// Sixteen hex digits that change when any value does.
+    /// Sixteen hexadecimal digits that change when any value does.
     #[must_use]
     pub fn digest(&self) -> &str {
         &self.digest
+    }
+}
+
+/// A hash of the document. Every build gives a document the same digest, so that companions can be compared.
+///
+/// Digests are public. So the digest of a document with a password depends on a random key of this process; otherwise it
+/// would confirm guesses of the password.
+fn digest(json: &Value, has_password: bool) -> String {
+    static SECRET: OnceLock<(u64, u64)> = OnceLock::new();
+    let (first, second) = if has_password {
+        *SECRET.get_or_init(|| {
+            let random = RandomState::new();
+            (random.hash_one(0), random.hash_one(1))
+        })
+    } else {
+        (0, 0)
+    };
+    let mut hasher = SipHasher13::new_with_keys(first, second);
+    hasher.write(json.to_string().as_bytes());
+    format!("{:016x}", hasher.finish())
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::digest;
+
+    #[test]
+    fn digest_is_the_same_in_every_build_unless_the_document_has_a_password() {
+        let document = json!({"limits": {"flows": 5}});
+        assert_eq!(digest(&document, false), "0000000000000000");
+        assert_ne!(digest(&document, true), digest(&document, false));
+        assert_eq!(digest(&document, true), digest(&document, true));
     }
 }

@@ -1,21 +1,22 @@
-//! The environment over the file: `PENSTOCK_` and a key's path in capitals with `__` between, as in
-//! `PENSTOCK_POOLS__0__QUEUE__TTL=90s`.
+//! Environment variables that override keys of the configuration file.
 //!
-//! A variable is put into the document's tree before it is read, so that it is held to the same rules as the file, and
-//! an error names it. A value is YAML, or a text where the key is one.
+//! A variable's name is `PENSTOCK_` and the key's path in capitals, with `__` between its parts:
+//! `PENSTOCK_POOLS__0__QUEUE__TTL=90s`. Variables are written into the document's tree before the tree is read. So they obey
+//! the same rules as the file, and an error names the variable. A value is YAML, or plain text where the key takes text.
 
 use std::ffi::OsString;
-use std::sync::Arc;
+use std::sync::{Arc, Once};
 
-use super::node::{Entry, Kind, Node, Place};
-use super::{Error, parse};
+use super::Error;
+use super::tree::{Entry, Kind, Node, Place};
+use super::yaml;
 
-/// What every variable begins with.
+/// The beginning of every variable's name.
 const PREFIX: &str = "PENSTOCK_";
-/// Between the parts of a path.
-const BETWEEN: &str = "__";
-/// The document's own keys, which need no `__`.
-const KEYS: [&str; 9] = [
+/// Separates the parts of a path.
+const SEPARATOR: &str = "__";
+/// The keys at the top of the document. Their variables contain no [`SEPARATOR`].
+const TOP_KEYS: [&str; 9] = [
     "listen",
     "tls",
     "admin",
@@ -26,88 +27,129 @@ const KEYS: [&str; 9] = [
     "limits",
     "metrics",
 ];
-/// Variables that mean something else: flags of the binary.
+/// Variables that stand for flags of the binary, without [`PREFIX`].
 const FLAGS: [&str; 2] = ["LOG", "LOG_FORMAT"];
-/// What Kubernetes tells every pod of a service that is called `penstock`.
-const SERVICE: [&str; 2] = ["SERVICE_", "PORT"];
+/// The beginnings of the variables that Kubernetes sets in every pod for a service named `penstock`, without [`PREFIX`].
+const SERVICE_VARIABLES: [&str; 2] = ["SERVICE_", "PORT"];
 
-/// A part of a path: a number has its own order, and may be an index.
+/// The variables of a process, as far as they concern the configuration. Read once when the process starts; clones are
+/// cheap.
+#[derive(Clone, Debug, Default)]
+pub struct Environment(Arc<Variables>);
+
+#[derive(Debug)]
+struct Variables {
+    /// Variables that name a key, and their values.
+    overrides: Vec<(String, OsString)>,
+    /// Variables that begin like overrides, but name no key.
+    unknown: Vec<String>,
+    /// The unknown variables are logged once in a process, not at every reload.
+    logged: Once,
+}
+
+impl Default for Variables {
+    fn default() -> Self {
+        Self {
+            overrides: Vec::new(),
+            unknown: Vec::new(),
+            logged: Once::new(),
+        }
+    }
+}
+
+/// A part of a key's path. Indices come first and in their order, so that a list grows from its beginning.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Part {
     Index(usize),
     Key(String),
 }
 
-/// What the environment says of the document, in the order of its paths.
-#[derive(Debug, Default)]
-pub(super) struct Overlay {
-    said: Vec<(Vec<Part>, Arc<str>, String)>,
-    /// Variables that look as if they were meant for the configuration, and aren't.
-    pub(super) strangers: Vec<String>,
+/// A key's new value.
+#[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Override {
+    path: Vec<Part>,
+    variable: Arc<str>,
+    value: String,
 }
 
-impl Overlay {
-    /// Of all variables of a process.
-    ///
-    /// # Errors
-    /// When one that counts isn't text.
-    pub(super) fn of(variables: impl IntoIterator<Item = (OsString, OsString)>) -> Result<Self, Error> {
-        let mut overlay = Self::default();
+impl Environment {
+    /// Keeps the variables that concern the configuration. For the real environment pass [`std::env::vars_os`].
+    #[must_use]
+    pub fn new(variables: impl IntoIterator<Item = (OsString, OsString)>) -> Self {
+        let mut kept = Variables::default();
         for (name, value) in variables {
-            let Some(name) = name.to_str().filter(|it| it.starts_with(PREFIX)) else {
+            let Some(name) = name.to_str() else { continue };
+            let Some(rest) = name.strip_prefix(PREFIX) else {
                 continue;
             };
-            let rest = name.trim_start_matches(PREFIX);
-            let key = rest.to_ascii_lowercase();
-            if !rest.contains(BETWEEN) && !KEYS.contains(&key.as_str()) {
-                let known = FLAGS.contains(&rest) || SERVICE.iter().any(|it| rest.starts_with(it));
-                if !known {
-                    overlay.strangers.push(name.to_owned());
-                }
-                continue;
+            if rest.contains(SEPARATOR) || TOP_KEYS.contains(&rest.to_ascii_lowercase().as_str()) {
+                kept.overrides.push((name.to_owned(), value));
+            } else if !FLAGS.contains(&rest) && !SERVICE_VARIABLES.iter().any(|start| rest.starts_with(start))
+            {
+                kept.unknown.push(name.to_owned());
             }
-            let Some(value) = value.to_str() else {
-                return Err(Error::Value {
-                    origin: origin(name),
-                    key,
-                    message: "this is text in UTF-8".into(),
-                });
-            };
-            let path = rest.split(BETWEEN).map(|part| match part.parse() {
-                Ok(index) => Part::Index(index),
-                Err(_) => Part::Key(part.to_ascii_lowercase()),
-            });
-            overlay.said.push((path.collect(), name.into(), value.to_owned()));
         }
-        // What is around comes before what is in it, and a list's items in their order.
-        overlay.said.sort();
-        overlay.strangers.sort();
-        Ok(overlay)
+        kept.unknown.sort();
+        Self(Arc::new(kept))
     }
 
-    /// Puts everything where it belongs.
+    /// Writes the variables into a document's tree.
     ///
     /// # Errors
-    /// When there is no such place: below a value that holds nothing, or past a list's end.
+    /// When a value is not UTF-8, or a path leads below a single value or past the end of a list.
     pub(super) fn apply(&self, tree: &mut Node) -> Result<(), Error> {
-        for (path, name, value) in &self.said {
-            let place = Place::Variable(Arc::clone(name));
-            put(tree, path, &place, value).map_err(|message| Error::Value {
-                origin: origin(name),
-                key: shown(path),
-                message,
-            })?;
+        self.log_unknown();
+        for Override {
+            path,
+            variable,
+            value,
+        } in self.overrides()?
+        {
+            let place = Place::Variable(Arc::clone(&variable));
+            set(tree, &path, &place, &value)
+                .map_err(|message| Error::in_variable(&variable, display(&path), message))?;
         }
         Ok(())
     }
+
+    fn log_unknown(&self) {
+        if self.0.unknown.is_empty() {
+            return;
+        }
+        self.0.logged.call_once(|| {
+            tracing::warn!(
+                "{}: no key of the configuration has this name, so it has no effect; write a key's path with `__` between \
+                 its parts, as in PENSTOCK_POOLS__0__QUEUE__TTL",
+                self.0.unknown.join(", ")
+            );
+        });
+    }
+
+    /// Sorted, so that a mapping or a list comes before its parts, and the items of a list in their order.
+    fn overrides(&self) -> Result<Vec<Override>, Error> {
+        let mut overrides = Vec::with_capacity(self.0.overrides.len());
+        for (name, value) in &self.0.overrides {
+            let path = name.trim_start_matches(PREFIX);
+            let Some(value) = value.to_str() else {
+                let key = path.to_ascii_lowercase();
+                return Err(Error::in_variable(name, key, "this is not UTF-8 text".into()));
+            };
+            let path = path.split(SEPARATOR).map(|part| match part.parse() {
+                Ok(index) => Part::Index(index),
+                Err(_) => Part::Key(part.to_ascii_lowercase()),
+            });
+            overrides.push(Override {
+                path: path.collect(),
+                variable: name.as_str().into(),
+                value: value.to_owned(),
+            });
+        }
+        overrides.sort();
+        Ok(overrides)
+    }
 }
 
-/// What an error names as the place.
-pub(super) fn origin(variable: &str) -> String {
-    format!("environment: {variable}")
-}
-
-fn shown(path: &[Part]) -> String {
+fn display(path: &[Part]) -> String {
     path.iter().fold(String::new(), |before, part| match part {
         Part::Index(index) => format!("{before}[{index}]"),
         Part::Key(key) if before.is_empty() => key.clone(),
@@ -115,15 +157,15 @@ fn shown(path: &[Part]) -> String {
     })
 }
 
-fn put(node: &mut Node, path: &[Part], place: &Place, value: &str) -> Result<(), String> {
+/// Replaces the value at `path`, and creates the lists and mappings that lead there.
+fn set(node: &mut Node, path: &[Part], place: &Place, value: &str) -> Result<(), String> {
     let Some((part, rest)) = path.split_first() else {
-        *node = read(value, place);
+        *node = parse(value, place);
         return Ok(());
     };
-    // A list or a mapping that another variable gave.
-    if let Kind::Plain(_, inner) = &mut node.kind {
-        let inner = std::mem::replace(&mut inner.kind, Kind::Null);
-        node.kind = inner;
+    // A list or a mapping that another variable has set.
+    if let Kind::Untyped(_, parsed) = &mut node.kind {
+        node.kind = std::mem::replace(&mut parsed.kind, Kind::Null);
     }
     if let Kind::Null = node.kind {
         node.place = place.clone();
@@ -132,80 +174,71 @@ fn put(node: &mut Node, path: &[Part], place: &Place, value: &str) -> Result<(),
             Part::Key(_) => Kind::Map(Vec::new()),
         };
     }
-    match (&mut node.kind, part) {
-        (Kind::List(list), Part::Index(index)) => {
+    let below = match (&mut node.kind, part) {
+        (Kind::List(list), Part::Index(index)) => item(list, *index, place)?,
+        (Kind::List(list), Part::Key(_)) => {
             let length = list.len();
-            if *index == length {
-                list.push(Node {
-                    place: place.clone(),
-                    kind: Kind::Null,
-                });
-            }
-            match list.get_mut(*index) {
-                Some(item) => put(item, rest, place, value),
-                None => Err(format!(
-                    "this list has {length}; {length} would be the next, not {index}"
-                )),
-            }
+            return Err(format!("this is a list; allowed is an index from 0 to {length}"));
         }
-        (Kind::List(list), Part::Key(_)) => Err(format!(
-            "this is a list: a number from 0 to {} stands here",
-            list.len()
-        )),
-        (Kind::Map(entries), part) => {
-            let key = match part {
-                Part::Index(index) => index.to_string(),
-                Part::Key(key) => key.clone(),
-            };
-            let at = match entries.iter().position(|it| it.key.eq_ignore_ascii_case(&key)) {
-                Some(at) => at,
-                None => {
-                    entries.push(Entry {
-                        key,
-                        place: place.clone(),
-                        value: Node {
-                            place: place.clone(),
-                            kind: Kind::Null,
-                        },
-                    });
-                    entries.len() - 1
-                }
-            };
-            match entries.get_mut(at) {
-                Some(entry) => put(&mut entry.value, rest, place, value),
-                None => Ok(()),
-            }
-        }
-        _ => Err("what stands above is a value: there is nothing in it".into()),
-    }
+        (Kind::Map(entries), Part::Index(index)) => value_of(entries, &index.to_string(), place),
+        (Kind::Map(entries), Part::Key(key)) => value_of(entries, key, place),
+        _ => return Err("the key above this one holds a single value, which has no keys".into()),
+    };
+    set(below, rest, place, value)
 }
 
-/// What a variable holds: it says no type, so a key that is a text takes it as it is.
-fn read(value: &str, place: &Place) -> Node {
-    let mut typed = parse::scalar(value).unwrap_or_else(|| Node {
+/// The item at `index`. The index after the last item adds one.
+fn item<'a>(list: &'a mut Vec<Node>, index: usize, place: &Place) -> Result<&'a mut Node, String> {
+    let length = list.len();
+    if index == length {
+        list.push(Node::null(place.clone()));
+    }
+    list.get_mut(index)
+        .ok_or_else(|| format!("this list has {length} items; the next index is {length}, not {index}"))
+}
+
+/// The value of `key`, found without regard to case, because variables are written in capitals. A missing key is added.
+fn value_of<'a>(entries: &'a mut Vec<Entry>, key: &str, place: &Place) -> &'a mut Node {
+    let index = entries
+        .iter()
+        .position(|entry| entry.key.eq_ignore_ascii_case(key))
+        .unwrap_or_else(|| {
+            entries.push(Entry {
+                key: key.to_owned(),
+                place: place.clone(),
+                value: Node::null(place.clone()),
+            });
+            entries.len() - 1
+        });
+    &mut entries[index].value
+}
+
+/// A variable's value. It carries no type, so a key that takes text gets the text as it is.
+fn parse(value: &str, place: &Place) -> Node {
+    let mut parsed = yaml::scalar(value).unwrap_or_else(|| Node {
         place: place.clone(),
         kind: Kind::Text(value.to_owned()),
     });
-    typed.stand_at(place);
+    parsed.update_places(&mut |written| written.clone_from(place));
     Node {
         place: place.clone(),
-        kind: Kind::Plain(value.to_owned(), Box::new(typed)),
+        kind: Kind::Untyped(value.to_owned(), Box::new(parsed)),
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use crate::Document;
+    use crate::{Document, Environment};
 
     const FILE: &str = "pools:\n- name: a\n  endpoints: {static: ['127.0.0.1:8001']}\n  arbitration: {flows: {weights: {Acme: 2}}}\n";
 
     fn with(text: &str, variables: &[(&str, &str)]) -> Result<Document, String> {
         let variables = variables.iter().map(|(name, value)| (name.into(), value.into()));
-        Document::parse_over(text, "f.yaml", variables).map_err(|why| why.to_string())
+        Document::parse_with(text, "f.yaml", &Environment::new(variables)).map_err(|error| error.to_string())
     }
 
     #[test]
-    fn a_variable_counts_more_than_the_file() {
+    fn variables_override_the_file() {
         let document = with(
             FILE,
             &[
@@ -237,7 +270,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_file_leaves_out_a_variable_may_say() {
+    fn variables_add_keys_that_the_file_leaves_out() {
         let variables = [
             ("PENSTOCK_POOLS__0__NAME", "a"),
             ("PENSTOCK_POOLS__0__ENDPOINTS__STATIC__0", "127.0.0.1:1"),
@@ -249,8 +282,8 @@ mod tests {
             assert_eq!(document.config().pools.len(), 2, "{text}");
         }
         let pools = "[{name: c, endpoints: {static: ['127.0.0.1:3']}}]";
-        let over = [("PENSTOCK_POOLS", pools), ("PENSTOCK_POOLS__0__QUEUE__TTL", "1s")];
-        let document = with(FILE, &over).expect("valid");
+        let overrides = [("PENSTOCK_POOLS", pools), ("PENSTOCK_POOLS__0__QUEUE__TTL", "1s")];
+        let document = with(FILE, &overrides).expect("valid");
         assert_eq!(document.json()["pools"][0]["queue"]["ttl"], "1s");
         assert_eq!(document.config().pools[0].name, "c");
     }
@@ -274,19 +307,19 @@ mod tests {
                 "PENSTOCK_POOLS__3__NAME",
                 "x",
                 "pools[3].name",
-                "1 would be the next",
+                "the next index is 1, not 3",
             ),
             (
                 "PENSTOCK_POOLS__FIRST__NAME",
                 "x",
                 "pools.first.name",
-                "a number from 0 to 1",
+                "an index from 0 to 1",
             ),
             (
                 "PENSTOCK_POOLS__0__NAME__X",
                 "x",
                 "pools[0].name.x",
-                "nothing in it",
+                "has no keys",
             ),
             (
                 "PENSTOCK_QUEUE__TTL",
@@ -307,19 +340,20 @@ mod tests {
                 "at least 1",
             ),
         ] {
-            let said = with(FILE, &[(name, value)]).expect_err(name);
+            let message = with(FILE, &[(name, value)]).expect_err(name);
             assert!(
-                said.starts_with(&format!("environment: {name}: {key}: ")),
-                "{said}"
+                message.starts_with(&format!("environment: {name}: {key}: ")),
+                "{message}"
             );
-            assert!(said.contains(word), "{said}");
+            assert!(message.contains(word), "{message}");
         }
-        let said = with(
+        let message = with(
             "pools: [{name: a, colour: red}]",
             &[("PENSTOCK_LIMITS__FLOWS", "3")],
         );
         assert!(
-            said.expect_err("the file is wrong")
+            message
+                .expect_err("the file is wrong")
                 .starts_with("f.yaml:1: pools[0].colour: ")
         );
     }

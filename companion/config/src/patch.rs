@@ -1,12 +1,12 @@
-//! What a change says: a JSON merge patch (RFC 7396), but for `pools`, which are told apart by their names.
+//! Changes of a document: a JSON merge patch (RFC 7396), except that pools are merged by name.
 //!
-//! A list of pools in a patch says what becomes of these, not which there are; a mapping from names to patches says the
-//! same. `null` under a pool's name takes it out; in a list, `endpoints: null` beside its name does, for there is no pool
-//! without endpoints.
+//! A list of pools in a patch changes or adds the pools that it names and leaves the others. A mapping from names to patches
+//! does the same. `null` under a pool's name removes the pool. In a list, `endpoints: null` as the only key besides the name
+//! does, because a pool without endpoints isn't valid.
 
 use serde_json::{Map, Value, json};
 
-/// `document` changed by `patch`.
+/// Changes `document` by `patch`.
 pub(super) fn merge(document: &mut Value, patch: &Value) {
     let Value::Object(patch) = patch else {
         *document = patch.clone();
@@ -14,7 +14,7 @@ pub(super) fn merge(document: &mut Value, patch: &Value) {
     };
     let mut patch = patch.clone();
     let pools = match patch.get("pools") {
-        Some(Value::Array(list)) => list.iter().map(named).collect(),
+        Some(Value::Array(list)) => list.iter().map(pool_patch).collect(),
         Some(Value::Object(map)) => Some(
             map.iter()
                 .map(|(name, patch)| (name.clone(), patch.clone()))
@@ -22,7 +22,7 @@ pub(super) fn merge(document: &mut Value, patch: &Value) {
         ),
         _ => None,
     };
-    // What isn't one of both forms replaces the list; what comes of it says what is wrong.
+    // A value of another form replaces the list, so that the check of the result reports it.
     let pools: Vec<(String, Value)> = match pools {
         Some(pools) => {
             patch.shift_remove("pools");
@@ -38,14 +38,14 @@ pub(super) fn merge(document: &mut Value, patch: &Value) {
         return;
     };
     for (name, patch) in pools {
-        let known = list.iter().position(|pool| pool["name"] == name.as_str());
-        match (known, &patch) {
-            (Some(at), Value::Null) => {
-                list.remove(at);
+        let index = list.iter().position(|pool| pool["name"] == name.as_str());
+        match (index, &patch) {
+            (Some(index), Value::Null) => {
+                list.remove(index);
             }
             (None, Value::Null) => {}
-            (Some(at), patch) => {
-                if let Some(pool) = list.get_mut(at) {
+            (Some(index), patch) => {
+                if let Some(pool) = list.get_mut(index) {
                     json_patch::merge(pool, patch);
                 }
             }
@@ -58,12 +58,12 @@ pub(super) fn merge(document: &mut Value, patch: &Value) {
     }
 }
 
-/// A pool of a list: its name, and what is said of it.
-fn named(pool: &Value) -> Option<(String, Value)> {
+/// The name and the patch of a pool in a list; a patch that removes the pool is null.
+fn pool_patch(pool: &Value) -> Option<(String, Value)> {
     let map: &Map<String, Value> = pool.as_object()?;
     let name = map.get("name")?.as_str()?.to_owned();
-    let gone = map.len() == 2 && map.get("endpoints") == Some(&Value::Null);
-    Some((name, if gone { Value::Null } else { pool.clone() }))
+    let is_removed = map.len() == 2 && map.get("endpoints") == Some(&Value::Null);
+    Some((name, if is_removed { Value::Null } else { pool.clone() }))
 }
 
 #[cfg(test)]
@@ -79,12 +79,12 @@ mod tests {
             .config()
             .pools
             .iter()
-            .map(|it| it.name.as_str())
+            .map(|pool| pool.name.as_str())
             .collect()
     }
 
     #[test]
-    fn pools_are_changed_by_their_names() {
+    fn pools_are_changed_by_name() {
         let document = Document::parse(TWO, "f.yaml").expect("valid");
         for patch in [
             json!({"pools": [{"name": "a", "queue": {"flow_capacity": 7}}], "limits": {"flows": 9}}),
@@ -109,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn pools_come_and_go() {
+    fn pools_are_added_and_removed() {
         let document = Document::parse(TWO, "f.yaml").expect("valid");
         let come = json!({"pools": [{"name": "c", "endpoints": {"static": ["127.0.0.1:3"]}}]});
         assert_eq!(names(&document.patched(&come).expect("valid")), ["a", "b", "c"]);
@@ -125,20 +125,20 @@ mod tests {
     }
 
     #[test]
-    fn a_change_of_something_else_does_not_say_whose_claims_count() {
+    fn a_change_of_another_key_does_not_count_as_a_decision_on_trust() {
         let document = Document::parse(TWO, "f.yaml").expect("valid");
         assert_eq!(document.json()["identity"]["trust"], "all");
         let open = json!({"listen": {"gateway": "0.0.0.0:80"}});
-        let why = document.patched(&open).expect_err("nobody said it").to_string();
-        assert!(why.contains("identity.trust"), "{why}");
+        let message = document.patched(&open).expect_err("trust is missing").to_string();
+        assert!(message.contains("identity.trust"), "{message}");
         let trust = json!({"listen": {"gateway": "0.0.0.0:80"}, "identity": {"trust": "all"}});
-        document.patched(&trust).expect("somebody said it");
+        document.patched(&trust).expect("trust is given");
     }
 
     #[test]
-    fn what_comes_of_it_must_be_valid() {
+    fn the_result_must_be_valid() {
         let document = Document::parse(TWO, "f.yaml").expect("valid");
-        for (patch, said) in [
+        for (patch, start) in [
             (
                 json!({"pools": [{"name": "a", "queue": {"ttl": "0s"}}]}),
                 "patch: pools[0].queue.ttl: ",
@@ -161,11 +161,11 @@ mod tests {
                 "patch: pools[1].name: `b` is the name of two pools",
             ),
         ] {
-            let why = document
+            let message = document
                 .patched(&patch)
                 .expect_err(&patch.to_string())
                 .to_string();
-            assert!(why.starts_with(said), "{patch}: {why}");
+            assert!(message.starts_with(start), "{patch}: {message}");
         }
     }
 }

@@ -1,14 +1,17 @@
-//! The document as it is written: one struct a mapping, unknown keys are errors, defaults are the contract's.
+//! The document as it is written: one struct for each mapping, one field for each key, with its default.
 //!
-//! Nothing here decides; `super` turns it into types that fit together. What is written about a key here is what the
-//! schema and the reference page say of it. A document with its defaults is what is shown at run time, so each is the
-//! value itself; none is left to somebody else to know.
+//! Unknown keys are errors. Nothing is decided here; `convert` turns these types into those that the program uses. The doc
+//! comments are the descriptions in the JSON Schema and in `docs/reference.md`, so they address operators. Each default is the
+//! value itself, because documents are shown with all their values at run time.
 
 mod arbitration;
+mod classes;
+mod effective_defaults;
 mod identity;
-mod in_force;
 mod queue;
 mod servers;
+mod stock;
+mod usage;
 
 use std::path::PathBuf;
 
@@ -16,37 +19,42 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 pub(super) use self::arbitration::*;
+pub(super) use self::classes::*;
+pub(super) use self::effective_defaults::WATERMARK;
 pub(super) use self::identity::*;
-pub(super) use self::in_force::WATERMARK;
 pub(super) use self::queue::*;
 pub(super) use self::servers::*;
-use super::value::{Bytes, CapacityStatus, Count, FlowCount, List, Span};
+pub(super) use self::stock::*;
+pub(super) use self::usage::*;
+use super::value::{Bytes, CapacityStatus, Count, FlowCount, List, PositiveDuration};
+use super::{Alias, Queued, Then};
 
-/// Penstock's configuration. A pool's name and its endpoints are enough; all else has a default.
+/// Penstock's configuration. Only the names of the pools and their endpoints are required; every other key has a default.
 #[derive(Clone, Debug, Deserialize, Serialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
-#[schemars(transform = needs_pools)]
+#[schemars(transform = require_pools)]
 pub(super) struct Document {
-    /// Where everything listens. It can't change at run time.
+    /// The addresses to listen on. They can't change at run time.
     pub(super) listen: Listen,
-    /// Mutual TLS on `listen.grpc`; off loopback and unix sockets it is needed. It can't change at run time.
+    /// Mutual TLS on `listen.grpc`. Required unless `listen.grpc` is a loopback address or a unix socket. It can't change at
+    /// run time.
     pub(super) tls: Option<Tls>,
-    /// Who may change something over HTTP.
+    /// Protection of the HTTP API.
     pub(super) admin: Admin,
-    /// Where a request's identity is read, and whose claims count.
+    /// The sources of a request's identity, and the clients whose claims count.
     pub(super) identity: Identity,
-    /// Servers of the same models behind one queue each: a request goes to the first pool that serves its model. A pool
-    /// is known by its name.
+    /// Each pool has one queue in front of model servers that serve the same models. A request goes to the first pool that
+    /// serves its model. A change of the configuration finds a pool by its name.
     #[schemars(length(min = 1))]
     pub(super) pools: Vec<Pool>,
-    /// What SIGTERM does.
+    /// The effects of SIGTERM.
     pub(super) shutdown: Shutdown,
-    /// How long a new companion waits at most for all of Envoy's workers to say what they have, before it lets anything
-    /// go.
-    pub(super) startup_wait: Span,
-    /// How much is kept.
+    /// The longest time that a starting companion waits until all Envoy workers have reported their requests. Until then it
+    /// grants nothing.
+    pub(super) startup_wait: PositiveDuration,
+    /// Limits of memory.
     pub(super) limits: Limits,
-    /// What is shown at `/metrics`.
+    /// The metrics at `/metrics`.
     pub(super) metrics: Metrics,
 }
 
@@ -59,36 +67,36 @@ impl Default for Document {
             identity: Identity::default(),
             pools: Vec::new(),
             shutdown: Shutdown::default(),
-            startup_wait: Span(penstock_wire::limits::STARTUP_WAIT),
+            startup_wait: PositiveDuration(penstock_wire::limits::STARTUP_WAIT),
             limits: Limits::default(),
             metrics: Metrics::default(),
         }
     }
 }
 
-/// There is no default for what must be there.
-fn needs_pools(schema: &mut schemars::Schema) {
+/// Serde has a default for `pools` so that `convert` can report the missing key; the schema must not show it.
+fn require_pools(schema: &mut schemars::Schema) {
     schema.insert("required".into(), serde_json::json!(["pools"]));
     schema.remove("default");
     if let Some(pools) = schema
         .pointer_mut("/properties/pools")
-        .and_then(|it| it.as_object_mut())
+        .and_then(|pools| pools.as_object_mut())
     {
         pools.remove("default");
     }
 }
 
-/// Addresses.
+/// The addresses to listen on.
 #[derive(Clone, Debug, Deserialize, Serialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub(super) struct Listen {
-    /// Envoy's listener for clients, `ip:port`. Off loopback `identity.trust` must be given.
+    /// Envoy's listener for clients, `ip:port`. An address off loopback requires `identity.trust`.
     pub(super) gateway: String,
-    /// Envoy's admin interface, `ip:port` on loopback: nothing protects it.
+    /// Envoy's admin interface, `ip:port`. It has no authentication, so only loopback addresses are allowed.
     pub(super) envoy_admin: String,
-    /// The companion's gRPC side, `ip:port` or `unix:/path`.
+    /// The companion's gRPC server, which the filter connects to: `ip:port` or `unix:/path`.
     pub(super) grpc: String,
-    /// The companion's HTTP side, `ip:port` or `unix:/path`.
+    /// The companion's HTTP server, with the API, the dashboard and the metrics: `ip:port` or `unix:/path`.
     pub(super) http: String,
 }
 
@@ -103,152 +111,132 @@ impl Default for Listen {
     }
 }
 
-/// PEM files; all three are needed.
+/// The PEM files of mutual TLS. All three are required.
 #[derive(Clone, Debug, Deserialize, Serialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Tls {
-    /// The certificate of both ends, and what leads to its authority.
+    /// The certificate that both ends show, followed by its intermediate certificates.
     pub(super) cert: PathBuf,
-    /// Its private key.
+    /// The certificate's private key.
     pub(super) key: PathBuf,
-    /// The authority that signed the certificates that are let in.
+    /// The authority that must have signed a peer's certificate.
     pub(super) client_ca: PathBuf,
 }
 
-/// Who may change something over HTTP.
+/// Protection of the HTTP API.
 #[derive(Clone, Debug, Default, Deserialize, Serialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub(super) struct Admin {
-    /// A file with a token of at least 8 visible characters. With it, whatever changes something needs `Authorization:
-    /// Bearer TOKEN`, from anywhere; without it, changes are taken from loopback and unix sockets only.
+    /// A file with a token of at least 8 visible characters. With a token, every request that changes something needs
+    /// `Authorization: Bearer TOKEN`, and may come from anywhere. Without a token, such requests are accepted from loopback
+    /// and unix sockets only.
     pub(super) token_file: Option<PathBuf>,
-    /// Names under which the HTTP side may be asked, besides `localhost` and any address.
+    /// Host names that HTTP requests may address, besides `localhost` and IP addresses.
     pub(super) hosts: List<String>,
 }
 
-/// Servers of the same models behind one queue.
+/// A queue in front of model servers that serve the same models.
 #[derive(Clone, Debug, Deserialize, Serialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Pool {
-    /// Unique: 1 to 63 letters, digits, `-`, `_` or `.`.
+    /// The pool's unique name: 1 to 63 letters, digits, `-`, `_` or `.`.
     #[schemars(regex(pattern = r"^[A-Za-z0-9._-]{1,63}$"))]
     pub(super) name: String,
-    /// The models it serves, as globs; empty: every model.
+    /// Globs of the models that the pool serves. An empty list means every model.
     #[serde(default)]
     pub(super) models: List<String>,
-    /// Which models the servers are asked for instead of the one that was asked for; the first that matches.
+    /// Replaces the model of a request before the request is sent to a model server. The first entry that matches counts.
     #[serde(default)]
     pub(super) rewrite: List<Rewrite>,
-    /// The model servers: `static`, `dns`, `file` or `kubernetes`, one of them.
+    /// The model servers: exactly one of `static`, `dns`, `file` and `kubernetes`.
     pub(super) endpoints: Endpoints,
-    /// How a server's health is asked.
+    /// Health checks of the endpoints.
     #[serde(default)]
     pub(super) health: Health,
-    /// How long a server that failed requests is left alone.
+    /// How long an endpoint gets no requests after requests to it have failed.
     #[serde(default)]
     pub(super) down: Down,
-    /// How a server's metrics are read.
+    /// Reading of the endpoints' metrics.
     #[serde(default)]
     pub(super) scrape: Scrape,
-    /// What may wait, and how long.
+    /// Limits of the queue.
     #[serde(default)]
     pub(super) queue: Queue,
-    /// How much the servers work on at a time.
+    /// Limits of the work that runs at the endpoints.
     #[serde(default)]
     pub(super) stock: Stock,
-    /// Who goes next.
+    /// The order in which queued requests are granted.
     #[serde(default)]
     pub(super) arbitration: Arbitration,
-    /// What a token costs, and what is kept.
+    /// The cost of tokens, and the storage of usage.
     #[serde(default)]
     pub(super) usage: Usage,
-    /// What the servers owe; both targets or neither.
+    /// Latency targets. Set both targets or neither.
     #[serde(default)]
     pub(super) slo: Slo,
-    /// How much each scorer counts in the choice of a server.
+    /// Weights of the scorers that choose an endpoint for a request.
     #[serde(default)]
     pub(super) scheduler: Scheduler,
-    /// What Envoy does while no companion answers.
+    /// Envoy's behaviour while no companion answers.
     #[serde(default)]
     pub(super) companion_down: CompanionDown,
-    /// A request that would miss its deadline, as the queue's pace and the model predict it, is answered 429 at once.
+    /// Answers a request 429 at once if it is predicted to miss its deadline, by the queue's pace and the performance model.
     #[serde(default)]
     pub(super) reject_unmeetable: bool,
-    /// The status of full queues and expired waits.
-    #[serde(default = "unavailable")]
+    /// The status of answers when the queue is full or a request has waited for too long.
+    #[serde(default = "service_unavailable")]
     pub(super) capacity_status: CapacityStatus,
 }
 
-const fn unavailable() -> CapacityStatus {
+const fn service_unavailable() -> CapacityStatus {
     CapacityStatus(503)
 }
 
-/// What Envoy does while no companion answers.
+/// Envoy's behaviour while no companion answers.
 #[derive(Clone, Debug, Deserialize, Serialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub(super) struct CompanionDown {
-    /// How long requests wait in Envoy, counted from the companion's loss, those that come later too.
-    pub(super) hold: Span,
-    /// What becomes of them after that.
+    /// How long Envoy holds requests, counted from the loss of the companion, also for requests that arrive later.
+    pub(super) hold: PositiveDuration,
+    /// The end of held requests after `hold`.
     pub(super) then: Then,
 }
 
 impl Default for CompanionDown {
     fn default() -> Self {
         Self {
-            hold: span(5_000),
+            hold: millis(5_000),
             then: Then::Closed,
         }
     }
 }
 
-#[derive(Clone, Copy, Debug, Deserialize, Serialize, JsonSchema)]
-#[serde(rename_all = "snake_case")]
-#[schemars(inline)]
-pub(super) enum Then {
-    /// They go, as many at a time as this Envoy's part of the last known bounds; above that they are answered 503.
-    Open,
-    /// They are answered 503 with `Retry-After`.
-    Closed,
-}
-
-/// What SIGTERM does.
+/// The effects of SIGTERM.
 #[derive(Clone, Debug, Deserialize, Serialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub(super) struct Shutdown {
-    /// What becomes of what waits.
+    /// The end of queued requests.
     pub(super) queued: Queued,
-    /// How long what runs may take to finish.
-    pub(super) drain: Span,
+    /// The time that running requests have to finish.
+    pub(super) drain: PositiveDuration,
 }
 
 impl Default for Shutdown {
     fn default() -> Self {
         Self {
             queued: Queued::Reject,
-            drain: span(30_000),
+            drain: millis(30_000),
         }
     }
 }
 
-#[derive(Clone, Copy, Debug, Deserialize, Serialize, JsonSchema)]
-#[serde(rename_all = "snake_case")]
-#[schemars(inline)]
-pub(super) enum Queued {
-    /// It is answered 503, and what runs may finish.
-    Reject,
-    /// The companion ends at once, and what waits or runs is left to the next one, which has `companion_down.hold` to
-    /// come.
-    HandOver,
-}
-
-/// How much is kept.
+/// Limits of memory.
 #[derive(Clone, Debug, Deserialize, Serialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub(super) struct Limits {
-    /// Identities with an account of their own in a pool; new ones past it share 64.
+    /// Identities with an account of their own in a pool. Further identities share 64 accounts.
     pub(super) flows: FlowCount,
-    /// Bytes of a request's body, above 0; a larger one is answered 413.
+    /// The largest body of a request, above 0. A larger body is answered 413.
     pub(super) body_bytes: Bytes,
 }
 
@@ -261,13 +249,13 @@ impl Default for Limits {
     }
 }
 
-/// What is shown at `/metrics`.
+/// The metrics at `/metrics`.
 #[derive(Clone, Debug, Deserialize, Serialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub(super) struct Metrics {
-    /// Other systems' names under which some metrics are shown too.
+    /// Systems whose metric names are exported besides Penstock's.
     pub(super) aliases: List<Alias>,
-    /// Values of the label `flow`, and of every other label; what comes later counts as `other`.
+    /// Distinct values of the label `flow`, and of every other label. Later values are counted as `other`.
     pub(super) flows: Count,
 }
 
@@ -280,14 +268,6 @@ impl Default for Metrics {
     }
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
-#[serde(rename_all = "snake_case")]
-#[schemars(inline)]
-pub(super) enum Alias {
-    /// `nexus_queue_depth`: what waits in all pools.
-    Nexus,
-}
-
-pub(super) const fn span(millis: u64) -> Span {
-    Span(std::time::Duration::from_millis(millis))
+const fn millis(millis: u64) -> PositiveDuration {
+    PositiveDuration(std::time::Duration::from_millis(millis))
 }

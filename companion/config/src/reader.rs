@@ -1,7 +1,7 @@
-//! Reads a tree into the raw types, and says what is wrong with it in words for people.
+//! Reads a tree into the raw types of the document, with errors for operators.
 //!
-//! serde's own words are for programmers, and know no place; here an error is where it happened, with the key's path,
-//! and says what is allowed.
+//! serde's own messages are for programmers and name no place. The errors made here name the place, the key's path and the
+//! values that are allowed.
 
 use std::fmt;
 
@@ -12,60 +12,61 @@ use serde::de::{
 };
 
 use super::nearest::nearest;
-use super::node::{Entry, Kind, Node, Place};
+use super::tree::{Entry, Kind, Node, Place};
 
-/// What is wrong, and where.
+/// A value that its key doesn't take.
 #[derive(Debug)]
-pub(super) struct Wrong {
+pub(super) struct ReadError {
     /// The key's path, from the innermost part outwards.
-    path: Vec<String>,
+    parts: Vec<String>,
+    /// Where the value was written, as soon as that is known.
     pub(super) place: Option<Place>,
     pub(super) message: String,
 }
 
-impl Wrong {
+impl ReadError {
     fn new(message: String) -> Self {
         Self {
-            path: Vec::new(),
+            parts: Vec::new(),
             place: None,
             message,
         }
     }
 
-    /// It happened here, unless it is known to have happened further in.
-    fn at(mut self, place: &Place) -> Self {
+    /// Sets the place, unless a value further in has set it.
+    fn with_place(mut self, place: &Place) -> Self {
         self.place.get_or_insert_with(|| place.clone());
         self
     }
 
-    /// What is around it.
+    /// Adds the next outer part of the path.
     fn within(mut self, part: String) -> Self {
-        self.path.push(part);
+        self.parts.push(part);
         self
     }
 
-    /// `pools[0].queue.ttl`; `document`: the whole.
-    pub(super) fn key(&self) -> String {
+    /// The key's path, such as `pools[0].queue.ttl`; `None` for the document as a whole.
+    pub(super) fn path(&self) -> Option<String> {
         let mut path = String::new();
-        for part in self.path.iter().rev() {
+        for part in self.parts.iter().rev() {
             if !path.is_empty() && !part.starts_with('[') {
                 path.push('.');
             }
             path.push_str(part);
         }
-        if path.is_empty() { "document".into() } else { path }
+        (!path.is_empty()).then_some(path)
     }
 }
 
-impl fmt::Display for Wrong {
-    fn fmt(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(to, "{}: {}", self.key(), self.message)
+impl fmt::Display for ReadError {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(&self.message)
     }
 }
 
-impl std::error::Error for Wrong {}
+impl std::error::Error for ReadError {}
 
-impl de::Error for Wrong {
+impl de::Error for ReadError {
     fn custom<T: fmt::Display>(message: T) -> Self {
         Self::new(message.to_string())
     }
@@ -73,8 +74,8 @@ impl de::Error for Wrong {
     fn invalid_type(found: Unexpected<'_>, expected: &dyn Expected) -> Self {
         Self::new(format!(
             "this is {}, not {}",
-            in_words(&expected.to_string()),
-            shown(found)
+            describe_expected(&expected.to_string()),
+            describe_found(found)
         ))
     }
 
@@ -83,13 +84,14 @@ impl de::Error for Wrong {
     }
 
     fn unknown_variant(found: &str, expected: &'static [&'static str]) -> Self {
-        let hint = nearest(found, expected).map_or_else(String::new, |it| format!("; did you mean `{it}`?"));
+        let hint =
+            nearest(found, expected).map_or_else(String::new, |word| format!("; did you mean `{word}`?"));
         Self::new(format!("this is {}, not `{found}`{hint}", expected.join(" or ")))
     }
 
     fn unknown_field(found: &str, expected: &'static [&'static str]) -> Self {
         let known = match nearest(found, expected) {
-            Some(it) => format!("did you mean `{it}`? Known"),
+            Some(word) => format!("did you mean `{word}`? Known"),
             None => "known".to_owned(),
         };
         Self::new(format!(
@@ -103,12 +105,12 @@ impl de::Error for Wrong {
     }
 
     fn duplicate_field(field: &'static str) -> Self {
-        Self::new("this key stands here twice".into()).within(field.into())
+        Self::new("this key is written twice".into()).within(field.into())
     }
 }
 
-/// serde's words for what a type takes, as people say them.
-fn in_words(expected: &str) -> String {
+/// What a type takes, in the operator's words instead of serde's.
+fn describe_expected(expected: &str) -> String {
     match expected {
         "a boolean" => "true or false".into(),
         "a string" | "path string" => "a text".into(),
@@ -120,14 +122,14 @@ fn in_words(expected: &str) -> String {
     }
 }
 
-/// What was found instead.
-fn shown(found: Unexpected<'_>) -> String {
+/// The value that was found instead.
+fn describe_found(found: Unexpected<'_>) -> String {
     match found {
-        Unexpected::Str(text) => format!("the text `{}`", short(text)),
-        Unexpected::Bool(it) => it.to_string(),
-        Unexpected::Unsigned(it) => it.to_string(),
-        Unexpected::Signed(it) => it.to_string(),
-        Unexpected::Float(it) => it.to_string(),
+        Unexpected::Str(text) => format!("the text `{}`", shorten(text)),
+        Unexpected::Bool(flag) => flag.to_string(),
+        Unexpected::Unsigned(number) => number.to_string(),
+        Unexpected::Signed(number) => number.to_string(),
+        Unexpected::Float(number) => number.to_string(),
         Unexpected::Unit | Unexpected::Option => "empty (null)".into(),
         Unexpected::Seq => "a list".into(),
         Unexpected::Map => "a mapping".into(),
@@ -135,56 +137,56 @@ fn shown(found: Unexpected<'_>) -> String {
     }
 }
 
-/// A text that isn't too long for a line.
-fn short(text: &str) -> String {
-    const MOST: usize = 80;
-    if text.chars().count() <= MOST {
+/// The text, cut if it is too long for an error message.
+fn shorten(text: &str) -> String {
+    const CHARS_MAX: usize = 80;
+    if text.chars().count() <= CHARS_MAX {
         return text.to_owned();
     }
-    text.chars().take(MOST).chain(['…']).collect()
+    text.chars().take(CHARS_MAX).chain(['…']).collect()
 }
 
-/// Reads `node`; what its own visitor says is wrong is wrong here.
+/// Deserializes a node. An error of a visitor gets the node's place.
 #[derive(Clone, Copy)]
 pub(super) struct Reader<'a>(pub(super) &'a Node);
 
 impl<'a> Reader<'a> {
-    /// What a text that says no type reads as.
+    /// The node, or the parsed value of an untyped one.
     fn typed(self) -> &'a Node {
         match &self.0.kind {
-            Kind::Plain(_, node) => node,
+            Kind::Untyped(_, node) => node,
             _ => self.0,
         }
     }
 
-    fn wrong<T>(self, expected: &dyn Expected) -> Result<T, Wrong> {
+    fn mismatch<T>(self, expected: &dyn Expected) -> Result<T, ReadError> {
         let found = match &self.typed().kind {
             Kind::Null => Unexpected::Unit,
-            Kind::Bool(it) => Unexpected::Bool(*it),
-            Kind::Unsigned(it) => Unexpected::Unsigned(*it),
-            Kind::Signed(it) => Unexpected::Signed(*it),
-            Kind::Float(it) => Unexpected::Float(*it),
-            Kind::Text(text) | Kind::Plain(text, _) => Unexpected::Str(text),
+            Kind::Bool(flag) => Unexpected::Bool(*flag),
+            Kind::Unsigned(number) => Unexpected::Unsigned(*number),
+            Kind::Signed(number) => Unexpected::Signed(*number),
+            Kind::Float(number) => Unexpected::Float(*number),
+            Kind::Text(text) | Kind::Untyped(text, _) => Unexpected::Str(text),
             Kind::List(_) => Unexpected::Seq,
             Kind::Map(_) => Unexpected::Map,
         };
-        let wrong: Wrong = de::Error::invalid_type(found, expected);
-        Err(wrong.at(&self.0.place))
+        let error: ReadError = de::Error::invalid_type(found, expected);
+        Err(error.with_place(&self.0.place))
     }
 }
 
 impl<'de> Deserializer<'de> for Reader<'_> {
-    type Error = Wrong;
+    type Error = ReadError;
 
-    fn deserialize_any<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Wrong> {
+    fn deserialize_any<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, ReadError> {
         let node = self.typed();
         match &node.kind {
             Kind::Null => visitor.visit_unit(),
-            Kind::Bool(it) => visitor.visit_bool(*it),
-            Kind::Unsigned(it) => visitor.visit_u64(*it),
-            Kind::Signed(it) => visitor.visit_i64(*it),
-            Kind::Float(it) => visitor.visit_f64(*it),
-            Kind::Text(text) | Kind::Plain(text, _) => visitor.visit_str(text),
+            Kind::Bool(flag) => visitor.visit_bool(*flag),
+            Kind::Unsigned(number) => visitor.visit_u64(*number),
+            Kind::Signed(number) => visitor.visit_i64(*number),
+            Kind::Float(number) => visitor.visit_f64(*number),
+            Kind::Text(text) | Kind::Untyped(text, _) => visitor.visit_str(text),
             Kind::List(list) => visitor.visit_seq(Items {
                 list: list.iter().enumerate(),
             }),
@@ -193,23 +195,23 @@ impl<'de> Deserializer<'de> for Reader<'_> {
                 open: None,
             }),
         }
-        .map_err(|wrong: Wrong| wrong.at(&self.0.place))
+        .map_err(|error: ReadError| error.with_place(&self.0.place))
     }
 
-    fn deserialize_str<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Wrong> {
+    fn deserialize_str<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, ReadError> {
         match &self.0.kind {
-            Kind::Plain(text, _) => visitor
+            Kind::Untyped(text, _) => visitor
                 .visit_str(text)
-                .map_err(|wrong: Wrong| wrong.at(&self.0.place)),
+                .map_err(|error: ReadError| error.with_place(&self.0.place)),
             _ => self.deserialize_any(visitor),
         }
     }
 
-    fn deserialize_string<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Wrong> {
+    fn deserialize_string<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, ReadError> {
         self.deserialize_str(visitor)
     }
 
-    fn deserialize_option<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Wrong> {
+    fn deserialize_option<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, ReadError> {
         match self.typed().kind {
             Kind::Null => visitor.visit_none(),
             _ => visitor.visit_some(self),
@@ -220,20 +222,20 @@ impl<'de> Deserializer<'de> for Reader<'_> {
         self,
         _: &'static str,
         visitor: V,
-    ) -> Result<V::Value, Wrong> {
+    ) -> Result<V::Value, ReadError> {
         visitor.visit_newtype_struct(self)
     }
 
-    // A derived visitor takes a list for its fields one after the other, which nobody means.
+    // A derived visitor also takes a list, as the values of its fields in order. In a document that is a mistake.
     fn deserialize_struct<V: Visitor<'de>>(
         self,
         _: &'static str,
         _: &'static [&'static str],
         visitor: V,
-    ) -> Result<V::Value, Wrong> {
+    ) -> Result<V::Value, ReadError> {
         match self.typed().kind {
             Kind::Map(_) => self.deserialize_any(visitor),
-            _ => self.wrong(&visitor),
+            _ => self.mismatch(&visitor),
         }
     }
 
@@ -242,23 +244,23 @@ impl<'de> Deserializer<'de> for Reader<'_> {
         _: &'static str,
         variants: &'static [&'static str],
         visitor: V,
-    ) -> Result<V::Value, Wrong> {
+    ) -> Result<V::Value, ReadError> {
         let place = &self.0.place;
         match &self.typed().kind {
             Kind::Text(text) => visitor
                 .visit_enum(StrDeserializer::new(text))
-                .map_err(|wrong: Wrong| wrong.at(place)),
+                .map_err(|error: ReadError| error.with_place(place)),
             Kind::Map(entries) => match entries.as_slice() {
                 [entry] => visitor
                     .visit_enum(Choice(entry))
-                    .map_err(|wrong: Wrong| wrong.at(place)),
-                _ => self.wrong(&Choices(variants)),
+                    .map_err(|error: ReadError| error.with_place(place)),
+                _ => self.mismatch(&Choices(variants)),
             },
-            _ => self.wrong(&Choices(variants)),
+            _ => self.mismatch(&Choices(variants)),
         }
     }
 
-    fn deserialize_ignored_any<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Wrong> {
+    fn deserialize_ignored_any<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, ReadError> {
         visitor.visit_unit()
     }
 
@@ -268,48 +270,48 @@ impl<'de> Deserializer<'de> for Reader<'_> {
     }
 }
 
-/// One of some words, as a value or as the only key.
+/// The names of an enum's variants, of which one stands as a value or as the only key of a mapping.
 struct Choices(&'static [&'static str]);
 
 impl Expected for Choices {
-    fn fmt(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(to, "one of {}", self.0.join(", "))
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "one of {}", self.0.join(", "))
     }
 }
 
-/// A mapping of one key, which says what its value is.
+/// A mapping of one key, which is the name of an enum's variant.
 struct Choice<'a>(&'a Entry);
 
 impl<'de> EnumAccess<'de> for Choice<'_> {
-    type Error = Wrong;
+    type Error = ReadError;
     type Variant = Self;
 
-    fn variant_seed<V: DeserializeSeed<'de>>(self, seed: V) -> Result<(V::Value, Self), Wrong> {
-        let name: StrDeserializer<'_, Wrong> = StrDeserializer::new(&self.0.key);
+    fn variant_seed<V: DeserializeSeed<'de>>(self, seed: V) -> Result<(V::Value, Self), ReadError> {
+        let name: StrDeserializer<'_, ReadError> = StrDeserializer::new(&self.0.key);
         match seed.deserialize(name) {
             Ok(variant) => Ok((variant, self)),
-            Err(wrong) => Err(wrong.at(&self.0.place).within(self.0.key.clone())),
+            Err(error) => Err(error.with_place(&self.0.place).within(self.0.key.clone())),
         }
     }
 }
 
 impl<'de> VariantAccess<'de> for Choice<'_> {
-    type Error = Wrong;
+    type Error = ReadError;
 
-    fn unit_variant(self) -> Result<(), Wrong> {
+    fn unit_variant(self) -> Result<(), ReadError> {
         Err(
-            Wrong::new(format!("`{}` is a word by itself, without a value", self.0.key))
-                .at(&self.0.place)
+            ReadError::new(format!("`{}` is written by itself, without a value", self.0.key))
+                .with_place(&self.0.place)
                 .within(self.0.key.clone()),
         )
     }
 
-    fn newtype_variant_seed<T: DeserializeSeed<'de>>(self, seed: T) -> Result<T::Value, Wrong> {
+    fn newtype_variant_seed<T: DeserializeSeed<'de>>(self, seed: T) -> Result<T::Value, ReadError> {
         seed.deserialize(Reader(&self.0.value))
-            .map_err(|wrong| wrong.at(&self.0.value.place).within(self.0.key.clone()))
+            .map_err(|error| error.with_place(&self.0.value.place).within(self.0.key.clone()))
     }
 
-    fn tuple_variant<V: Visitor<'de>>(self, _: usize, visitor: V) -> Result<V::Value, Wrong> {
+    fn tuple_variant<V: Visitor<'de>>(self, _: usize, visitor: V) -> Result<V::Value, ReadError> {
         Reader(&self.0.value).deserialize_any(visitor)
     }
 
@@ -317,7 +319,7 @@ impl<'de> VariantAccess<'de> for Choice<'_> {
         self,
         _: &'static [&'static str],
         visitor: V,
-    ) -> Result<V::Value, Wrong> {
+    ) -> Result<V::Value, ReadError> {
         Reader(&self.0.value).deserialize_any(visitor)
     }
 }
@@ -327,15 +329,15 @@ struct Items<'a> {
 }
 
 impl<'de> SeqAccess<'de> for Items<'_> {
-    type Error = Wrong;
+    type Error = ReadError;
 
-    fn next_element_seed<T: DeserializeSeed<'de>>(&mut self, seed: T) -> Result<Option<T::Value>, Wrong> {
-        let Some((at, node)) = self.list.next() else {
+    fn next_element_seed<T: DeserializeSeed<'de>>(&mut self, seed: T) -> Result<Option<T::Value>, ReadError> {
+        let Some((index, node)) = self.list.next() else {
             return Ok(None);
         };
         seed.deserialize(Reader(node))
             .map(Some)
-            .map_err(|wrong| wrong.at(&node.place).within(format!("[{at}]")))
+            .map_err(|error| error.with_place(&node.place).within(format!("[{index}]")))
     }
 }
 
@@ -345,26 +347,26 @@ struct Entries<'a> {
 }
 
 impl<'de> MapAccess<'de> for Entries<'_> {
-    type Error = Wrong;
+    type Error = ReadError;
 
-    fn next_key_seed<K: DeserializeSeed<'de>>(&mut self, seed: K) -> Result<Option<K::Value>, Wrong> {
+    fn next_key_seed<K: DeserializeSeed<'de>>(&mut self, seed: K) -> Result<Option<K::Value>, ReadError> {
         let Some(entry) = self.entries.next() else {
             return Ok(None);
         };
         self.open = Some(entry);
-        let key: StrDeserializer<'_, Wrong> = StrDeserializer::new(&entry.key);
+        let key: StrDeserializer<'_, ReadError> = StrDeserializer::new(&entry.key);
         match seed.deserialize(key) {
             Ok(key) => Ok(Some(key)),
-            Err(wrong) => Err(wrong.at(&entry.place).within(entry.key.clone())),
+            Err(error) => Err(error.with_place(&entry.place).within(entry.key.clone())),
         }
     }
 
-    fn next_value_seed<V: DeserializeSeed<'de>>(&mut self, seed: V) -> Result<V::Value, Wrong> {
+    fn next_value_seed<V: DeserializeSeed<'de>>(&mut self, seed: V) -> Result<V::Value, ReadError> {
         let entry = self
             .open
             .take()
             .expect("invariant: serde asks for a value after its key");
         seed.deserialize(Reader(&entry.value))
-            .map_err(|wrong| wrong.at(&entry.value.place).within(entry.key.clone()))
+            .map_err(|error| error.with_place(&entry.value.place).within(entry.key.clone()))
     }
 }

@@ -1,71 +1,84 @@
-//! The URL of a redis: where it is, and perhaps a password, which is in no error, no log line and no page.
+//! The URL of a redis server. It may contain a password, which appears in no error, log line or page.
 //!
-//! Whoever asks for the document sees `***` in place of a password, and may say `***` where it is to stay as it is.
+//! A document that is shown has `***` in place of the password. A document that is sent back with `***` keeps the password.
 
 use std::fmt;
+use std::net::IpAddr;
 
-use redis::IntoConnectionInfo;
+use percent_encoding::percent_decode_str;
 use serde_json::Value;
+use url::Url;
 
-/// What stands for a password.
+/// Shown in place of a password.
 const MASK: &str = "***";
-/// What a URL may be.
-pub(super) const ALLOWED: &str = "redis://[USER:PASSWORD@]HOST[:PORT][/NUMBER], or rediss:// for TLS; what is special in a password is written as %XX";
+/// The form of a URL, for errors.
+pub(super) const ALLOWED: &str = "redis://[USER:PASSWORD@]HOST[:PORT][/NUMBER], or rediss:// for TLS; write special characters of a password as %XX";
 
-/// Of a form that a client can connect by.
+/// The URL of a redis server, in a form that the client accepts.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct RedisUrl(String);
 
 impl RedisUrl {
-    /// `None`: it isn't one.
+    /// Checks a URL; `None` if it isn't [`ALLOWED`].
     pub(super) fn parse(text: &str) -> Option<Self> {
-        let scheme_is_ours = text.starts_with("redis://") || text.starts_with("rediss://");
-        // A query could choose another protocol, a fragment trust everybody.
-        let is_plain = !text.contains(['?', '#']) && !text.contains(char::is_whitespace);
-        let is_known = parts(text).is_none_or(|(_, password, _)| password != MASK);
-        let number_is_one = text
-            .splitn(4, '/')
-            .nth(3)
-            .is_none_or(|it| it.trim_matches('/').bytes().all(|byte| byte.is_ascii_digit()));
-        let fits = scheme_is_ours && is_plain && is_known && number_is_one;
-        (fits && text.into_connection_info().is_ok()).then(|| Self(text.to_owned()))
+        // The parser drops spaces and line breaks.
+        if text.contains(char::is_whitespace) {
+            return None;
+        }
+        let url = Url::parse(text).ok()?;
+        // A query could choose another protocol, and a fragment could turn off the check of certificates.
+        let is_plain =
+            matches!(url.scheme(), "redis" | "rediss") && url.query().is_none() && url.fragment().is_none();
+        let host = url.host_str()?;
+        let is_any_address = host.parse().is_ok_and(|address: IpAddr| address.is_unspecified());
+        let number = url.path().trim_matches('/');
+        let has_number = number.is_empty()
+            || number.bytes().all(|byte| byte.is_ascii_digit()) && number.parse::<i64>().is_ok();
+        let password = url.password().unwrap_or_default();
+        let is_text = |encoded| percent_decode_str(encoded).decode_utf8().is_ok();
+        let has_credentials = password != MASK && is_text(password) && is_text(url.username());
+        let fits = is_plain && !host.is_empty() && !is_any_address && has_number && has_credentials;
+        fits.then(|| Self(text.to_owned()))
     }
 
-    /// With the password, for who connects.
-    pub fn exposed(&self) -> &str {
+    /// The URL with its password, for connecting.
+    #[must_use]
+    pub fn with_password(&self) -> &str {
         &self.0
     }
 }
 
+/// Without the password.
 impl fmt::Display for RedisUrl {
-    fn fmt(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
-        to.write_str(&masked(&self.0))
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(&masked(&self.0))
     }
 }
 
+/// Without the password.
 impl fmt::Debug for RedisUrl {
-    fn fmt(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Display::fmt(self, to)
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, formatter)
     }
 }
 
-/// What is before the password, the password, and what is behind it; `None`: there is none.
-fn parts(url: &str) -> Option<(&str, &str, &str)> {
-    let begin = url.find("://")? + 3;
-    let end = url.get(begin..)?.find('/').map_or(url.len(), |at| begin + at);
-    let at = begin + url.get(begin..end)?.rfind('@')?;
-    let colon = begin + url.get(begin..at)?.find(':')?;
-    Some((url.get(..=colon)?, url.get(colon + 1..at)?, url.get(at..)?))
-}
-
-fn masked(url: &str) -> String {
-    match parts(url) {
-        Some((before, _, behind)) => format!("{before}{MASK}{behind}"),
-        None => url.to_owned(),
+/// The URL with [`MASK`] for its password, if it has one.
+fn masked(text: &str) -> String {
+    let mut url = match Url::parse(text) {
+        Ok(url) if url.password().is_some() => url,
+        Ok(_) | Err(_) => return text.to_owned(),
+    };
+    match url.set_password(Some(MASK)) {
+        Ok(()) => url.to_string(),
+        Err(()) => MASK.to_owned(),
     }
 }
 
-/// The URL of a pool's store, as the document has it.
+fn is_masked(text: &str) -> bool {
+    Url::parse(text).is_ok_and(|url| url.password() == Some(MASK))
+}
+
+/// The redis URL of a pool's store.
 fn url_of(pool: &mut Value) -> Option<&mut Value> {
     pool.get_mut("usage")?.get_mut("store")?.get_mut("redis")
 }
@@ -78,7 +91,7 @@ fn pools(document: &mut Value) -> impl Iterator<Item = &mut Value> {
         .flatten()
 }
 
-/// A document without its passwords.
+/// Replaces every password of a document by [`MASK`].
 pub(super) fn mask(document: &mut Value) {
     for url in pools(document).filter_map(url_of) {
         if let Value::String(text) = url {
@@ -87,8 +100,8 @@ pub(super) fn mask(document: &mut Value) {
     }
 }
 
-/// Puts the passwords of `known` where `document` says that they stay: in the URL of the pool of the same name, if that
-/// is otherwise the same. `true`: there was such a place.
+/// Replaces each [`MASK`] by the password that the pool of the same name has in `known`, if the URL is otherwise the same:
+/// a password must not be sent to another server. Returns whether there was one to replace.
 pub(super) fn unmask(document: &mut Value, known: &Value) -> bool {
     let mut known = known.clone();
     let mut found = false;
@@ -97,11 +110,11 @@ pub(super) fn unmask(document: &mut Value, known: &Value) -> bool {
         let Some(Value::String(url)) = url_of(pool) else {
             continue;
         };
-        if parts(url).is_none_or(|(_, password, _)| password != MASK) {
+        if !is_masked(url) {
             continue;
         }
-        let same = pools(&mut known).find(|it| it.get("name").cloned() == name);
-        if let Some(Value::String(before)) = same.and_then(url_of)
+        let namesake = pools(&mut known).find(|pool| pool.get("name").cloned() == name);
+        if let Some(Value::String(before)) = namesake.and_then(url_of)
             && masked(before) == *url
         {
             url.clone_from(before);
@@ -122,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn a_password_is_in_no_text_of_it() {
+    fn display_and_debug_hide_the_password() {
         for (url, shown) in [
             ("redis://h", "redis://h"),
             ("rediss://h:7000/3", "rediss://h:7000/3"),
@@ -136,12 +149,12 @@ mod tests {
                 (parsed.to_string(), format!("{parsed:?}")),
                 (shown.into(), shown.into())
             );
-            assert_eq!(parsed.exposed(), url);
+            assert_eq!(parsed.with_password(), url);
         }
     }
 
     #[test]
-    fn what_no_client_could_use_is_none() {
+    fn urls_that_a_client_could_not_use_are_rejected() {
         for url in [
             "",
             "redis",
@@ -165,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_shown_may_be_said_again_of_the_same_pool_and_server() {
+    fn a_masked_password_stays_for_the_same_pool_and_server_only() {
         let known = document("chat", "redis://:hunter2@h/1");
         let mut shown = known.clone();
         mask(&mut shown);

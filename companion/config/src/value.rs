@@ -1,7 +1,7 @@
-//! The scalars of the configuration: types that can't hold a value out of their range.
+//! Scalar types of the document that can only hold allowed values.
 //!
-//! A range is checked while the document is read, so that its error carries the line and the key's path. Each is
-//! written in the file's notation, and says in the schema what it allows.
+//! Ranges are checked while the document is read, so that an error has the line and the key's path. Each type also defines its
+//! notation when it is written, and its JSON Schema.
 
 mod number;
 mod shape;

@@ -149,21 +149,33 @@ impl Default for Queue {
     }
 }
 
-/// What a full queue does.
+/// What a full queue does with a request that is more critical than a waiting one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(
+    feature = "serde",
+    derive(serde::Deserialize, serde::Serialize),
+    serde(rename_all = "snake_case")
+)]
+#[cfg_attr(feature = "schemars", derive(schemars::JsonSchema), schemars(inline))]
 pub enum Overflow {
-    /// A newcomer displaces a strictly less critical request.
+    /// The request takes the place of the least critical waiting request.
     Displace,
-    /// A newcomer is rejected.
+    /// The request is rejected.
     Reject,
 }
 
-/// Which requests may wait.
+/// The requests that may wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(
+    feature = "serde",
+    derive(serde::Deserialize, serde::Serialize),
+    serde(rename_all = "snake_case")
+)]
+#[cfg_attr(feature = "schemars", derive(schemars::JsonSchema), schemars(inline))]
 pub enum Admit {
     /// Every request.
     All,
-    /// Requests of the critical band.
+    /// Critical requests. Others are granted at once or rejected.
     CriticalOnly,
 }
 
@@ -207,10 +219,16 @@ impl Default for Gate {
 
 /// The unit of stock and its bounds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(
+    feature = "serde",
+    derive(serde::Deserialize, serde::Serialize),
+    serde(rename_all = "snake_case")
+)]
+#[cfg_attr(feature = "schemars", derive(schemars::JsonSchema), schemars(inline))]
 pub enum StockUnit {
-    /// Each request counts one.
+    /// Running requests.
     Requests,
-    /// Prompt and expected output.
+    /// Prompt and expected output tokens of running requests. Needs a watermark that is a number of tokens.
     Tokens,
 }
 
@@ -235,12 +253,19 @@ pub enum BandMode {
     Weighted([f64; 3]),
 }
 
-/// Sharing between the classes of one model.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// The rule by which the classes of one tree share.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(
+    feature = "serde",
+    derive(serde::Deserialize, serde::Serialize),
+    serde(rename_all = "snake_case")
+)]
+#[cfg_attr(feature = "schemars", derive(schemars::JsonSchema), schemars(inline))]
 pub enum ClassMode {
-    /// Deficit round robin by visits.
+    /// Every class gets the share of its quantum.
+    #[default]
     Exact,
-    /// The order of dynamo-kv-router 1.6.1.
+    /// As the router of Dynamo 1.6.1, which is unfair to classes whose first requests differ in size.
     Dynamo,
 }
 
@@ -354,18 +379,24 @@ impl Flows {
 
 /// The rule by which flows share.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(
+    feature = "serde",
+    derive(serde::Deserialize, serde::Serialize),
+    serde(rename_all = "snake_case")
+)]
+#[cfg_attr(feature = "schemars", derive(schemars::JsonSchema), schemars(inline))]
 pub enum Discipline {
-    /// Weighted fair queueing by virtual finish times, corrected by settled costs.
+    /// Weighted fair queueing by virtual finish times, corrected by the tokens that were really used.
     Wfq,
-    /// The flow with the least usage per weight in the sliding window is next; `anonymous` is last.
+    /// The flow with the least usage per weight within `usage.window` is first. Requests without an identity are last.
     Usage,
-    /// Virtual token counters: usage without a window, lifted when a flow becomes backlogged.
+    /// Virtual token counters: like `usage` without a window. A flow that was idle is lifted to the least of the waiting flows.
     Vtc,
-    /// Deficit round robin by visits.
+    /// Deficit round robin, with a quantum of 1024 tokens (or 1 request) per weight.
     Drr,
-    /// Weighted fair queueing where every request costs one.
+    /// One request each in turn: weighted fair queueing where every request costs 1.
     RoundRobin,
-    /// By arrival over all flows.
+    /// First come, first served over all flows.
     Fifo,
 }
 
@@ -381,12 +412,18 @@ impl Discipline {
     ];
 }
 
-/// The unit of a cost.
+/// The unit in which flows share.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(
+    feature = "serde",
+    derive(serde::Deserialize, serde::Serialize),
+    serde(rename_all = "snake_case")
+)]
+#[cfg_attr(feature = "schemars", derive(schemars::JsonSchema), schemars(inline))]
 pub enum CostUnit {
-    /// Weighted tokens.
+    /// Tokens, weighted by `usage`.
     Tokens,
-    /// Each request costs one.
+    /// Requests.
     Requests,
 }
 

@@ -11,7 +11,7 @@ mod owner;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use penstock_config::{self as config, Config, Discovery, Document, Endpoint};
+use penstock_config::{self as config, Config, Discovery, Document, Endpoint, Environment};
 use serde_json::{Value, json};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::Instant;
@@ -194,6 +194,8 @@ impl Handle {
 pub struct Begin {
     /// The file that was read.
     pub file: PathBuf,
+    /// Variables that override the file.
+    pub environment: Environment,
     /// Its bytes, when it was.
     pub seen: Vec<u8>,
     /// What it says.

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use clap::Args as ClapArgs;
-use penstock_config::{self as config, Address, Config, Document, Pool, Queued};
+use penstock_config::{self as config, Address, Config, Document, Environment, Pool, Queued};
 use penstock_control::{EndpointSettings, Event, PoolSettings, Settings};
 use penstock_data_plane::policy;
 use tokio::signal::unix::{SignalKind, signal};
@@ -74,7 +74,7 @@ pub enum Error {
     Config(#[from] config::Error),
     /// An address of a flag would be reached by others.
     #[error(transparent)]
-    Exposed(#[from] config::Exposed),
+    Bind(#[from] config::BindError),
     /// The certificates can't be used.
     #[error(transparent)]
     Tls(#[from] tls::Error),
@@ -120,7 +120,7 @@ impl Error {
     #[must_use]
     pub const fn exit_code(&self) -> u8 {
         match self {
-            Self::Config(_) | Self::Exposed(_) | Self::Tls(_) | Self::Admin(_) => 2,
+            Self::Config(_) | Self::Bind(_) | Self::Tls(_) | Self::Admin(_) => 2,
             Self::Listen(_)
             | Self::Store(_)
             | Self::Metrics(_)
@@ -142,13 +142,13 @@ impl Error {
 ///
 /// # Errors
 /// When it can't start, or a listener fails.
-pub async fn run(args: Args) -> Result<(), Error> {
+pub async fn run(args: Args, environment: Environment) -> Result<(), Error> {
     // Before the document: what changes in between is seen to have changed.
     let seen = std::fs::read(&args.config).unwrap_or_default();
-    let read = Document::read(&args.config)?;
+    let read = Document::read(&args.config, &environment)?;
     let first = read.json().clone();
     if let Some(grpc) = &args.grpc {
-        read.config().may_serve_grpc_at(grpc)?;
+        read.config().check_grpc_address(grpc)?;
     }
     let flags = reload::Flags::new(args.grpc.as_ref(), args.http.as_ref(), args.envoy_gateway);
     let document = flags.over(read)?;
@@ -200,6 +200,7 @@ pub async fn run(args: Args) -> Result<(), Error> {
     );
     let config = reload::spawn(reload::Begin {
         file: args.config,
+        environment,
         seen,
         first,
         document,

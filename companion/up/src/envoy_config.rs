@@ -7,7 +7,7 @@
 
 use std::path::PathBuf;
 
-use penstock_config::{self as config, Config};
+use penstock_config::{self as config, Config, Environment};
 use penstock_data_plane::settings::settings;
 use penstock_envoy::{bootstrap, find, folder::Folder, limits};
 use penstock_filter_module as filter_module;
@@ -77,8 +77,8 @@ impl Error {
 ///
 /// # Errors
 /// When the configuration can't be used, or the filter's module can't be written.
-pub fn render(args: Args) -> Result<String, Error> {
-    let config = Config::read(&args.config)?;
+pub fn render(args: Args, environment: &Environment) -> Result<String, Error> {
+    let config = Config::read(&args.config, environment)?;
     let (filter, whose) = match args.filter {
         Some(path) => (
             path,
@@ -150,7 +150,7 @@ pools:
             envoy: None,
             node: "n".into(),
         };
-        let text = render(args.clone()).expect("rendered");
+        let text = render(args.clone(), &Environment::default()).expect("rendered");
         assert!(
             text.starts_with("# Envoy ") && text.contains("penstock filter --out"),
             "{text}"
@@ -163,7 +163,7 @@ pools:
             envoy: Some(envoy.clone()),
             ..args
         };
-        let text = render(args).expect("rendered");
+        let text = render(args, &Environment::default()).expect("rendered");
         assert!(text.contains(&format!("--envoy {}`", envoy.display())), "{text}");
         let clusters = envoy.join("clusters.json");
         assert!(text.contains(&format!("path: {}", clusters.display())), "{text}");

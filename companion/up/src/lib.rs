@@ -18,7 +18,7 @@ use std::{
     path::PathBuf,
 };
 
-use penstock_config as config;
+use penstock_config::{self as config, Environment};
 use penstock_envoy::find;
 use penstock_filter_module as filter_module;
 use tokio::signal::unix::{SignalKind, signal};
@@ -55,6 +55,8 @@ const EXAMPLE: &str = "Example:\n  penstock up --backend http://127.0.0.1:8000 -
 pub struct Options {
     /// The configuration file.
     pub config: Option<PathBuf>,
+    /// Environment variables that override the file.
+    pub environment: Environment,
     /// Model servers, if there is no configuration file.
     pub backends: Vec<String>,
     /// Replaces the port of `listen.gateway`; 0 takes a free port.

@@ -54,7 +54,7 @@ impl Source {
             (Some(_), [_, ..]) => Err(Error::Both),
             (None, []) => Err(Error::Neither),
             (Some(file), []) => {
-                let config = Config::read(file)?;
+                let config = Config::read(file, &options.environment)?;
                 Ok(Self {
                     servers: servers_of(&config),
                     config,
@@ -66,7 +66,7 @@ impl Source {
                 let backends = backend::resolve(urls).await?;
                 let file = write_config(directory, &backends)?;
                 Ok(Self {
-                    config: Config::read(&file)?,
+                    config: Config::read(&file, &options.environment)?,
                     file,
                     servers: Vec::new(),
                     backends,

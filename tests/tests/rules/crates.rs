@@ -28,7 +28,8 @@ const ARROWS: &[Arrow] = &[
     Arrow {
         name: "penstock-engine",
         workspace: &[],
-        outside: Some(&["libm", "hashbrown", "hashlink", "thiserror"]),
+        // serde and schemars are optional: only the configuration turns them on.
+        outside: Some(&["libm", "hashbrown", "hashlink", "schemars", "serde", "thiserror"]),
         never: &["tokio", "tracing", "prometheus", "prost", "serde", "rand"],
     },
     Arrow {

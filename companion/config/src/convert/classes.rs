@@ -1,56 +1,59 @@
-//! Policy classes, by the rules of Dynamo's router policy file: buckets rise from 0, a class names a family and a
-//! bucket or neither, and every family has one class for every bucket.
+//! `arbitration.classes`, by the rules of Dynamo's router policy file: buckets rise from 0, a class names a family and a bucket
+//! or neither, and every family has one class for every bucket.
 //!
-//! More is allowed than there: without buckets a class may name a family alone; without a default family the first
-//! class's counts; a model's profile is found by glob. Dynamo's classes of different models never meet; here they
-//! share a pool, so a name that an earlier set has taken is written `GLOB/NAME`.
+//! Penstock allows more than Dynamo. Without buckets, a class may name a family alone. Without a default family, the first
+//! class's family is the default. Class sets of models are found by glob. The class sets of a pool share its metrics, so a class
+//! whose name an earlier set has used is renamed to `GLOB/NAME`.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use penstock_engine::limits::CLASSES_MAX;
 use penstock_engine::policy as engine;
+use penstock_wire::limits::NAME_BYTES_MAX;
 
-use crate::{Broken, raw};
+use super::check_name;
+use crate::error::Violation;
+use crate::raw;
 
-/// The sets, the root's first, and the globs of the others; neither has an entry where nothing is configured.
+/// The class sets: first that of the root, then one for each of `globs`. Both lists are empty if no classes are configured.
 pub(super) struct ClassSets {
     pub(super) sets: Vec<engine::ClassSet>,
     pub(super) globs: Vec<String>,
 }
 
-/// Checks `classes`, which is found at `path`.
-pub(super) fn convert(raw: raw::Classes, path: &str) -> Result<ClassSets, Broken> {
+/// Checks `classes` at `path`.
+pub(super) fn convert(raw: raw::Classes, path: &str) -> Result<ClassSets, Violation> {
     let root = raw::ClassSet {
         default_policy_family: raw.default_policy_family,
         uncached_isl_buckets: raw.uncached_isl_buckets,
         policy_classes: raw.policy_classes,
     };
-    let mut taken = BTreeSet::new();
-    let root = convert_set(root, path, None, &mut taken)?;
+    let mut names = BTreeSet::new();
+    let root = convert_set(root, path, None, &mut names)?;
     let mut globs = Vec::with_capacity(raw.models.0.len());
     let mut sets = vec![root];
     for (glob, set) in raw.models.0 {
         let path = format!("{path}.models.{glob}");
         if glob.is_empty() || globs.contains(&glob) {
-            return Err(Broken(path, "a glob isn't empty, and stands here once".into()));
+            return Err(Violation::new(path, "a glob isn't empty, and is listed once"));
         }
         if set.policy_classes.0.is_empty() {
-            return Err(Broken(
+            return Err(Violation::new(
                 format!("{path}.policy_classes"),
-                "at least one class is needed".into(),
+                "at least one class is required",
             ));
         }
-        sets.push(convert_set(set, &path, Some(&glob), &mut taken)?);
+        sets.push(convert_set(set, &path, Some(&glob), &mut names)?);
         globs.push(glob);
     }
-    let too_many = taken.len() > CLASSES_MAX || sets.len() > usize::from(u16::MAX);
+    let too_many = names.len() > CLASSES_MAX || sets.len() > usize::from(u16::MAX);
     if too_many {
-        return Err(Broken(
+        return Err(Violation::new(
             format!("{path}.policy_classes"),
             format!("a pool has at most {CLASSES_MAX} classes"),
         ));
     }
-    if taken.is_empty() {
+    if names.is_empty() {
         sets.clear();
     }
     Ok(ClassSets { sets, globs })
@@ -60,19 +63,19 @@ fn convert_set(
     raw: raw::ClassSet,
     path: &str,
     glob: Option<&str>,
-    taken: &mut BTreeSet<String>,
-) -> Result<engine::ClassSet, Broken> {
+    names: &mut BTreeSet<String>,
+) -> Result<engine::ClassSet, Violation> {
     let classes = raw.policy_classes.0;
     let buckets = convert_buckets(
         raw.uncached_isl_buckets.0,
         &format!("{path}.uncached_isl_buckets"),
     )?;
     if classes.is_empty() {
-        let lonely = raw.default_policy_family.map(|_| "default_policy_family");
-        return match lonely.or((!buckets.is_empty()).then_some("uncached_isl_buckets")) {
-            Some(key) => Err(Broken(
+        let unused = raw.default_policy_family.map(|_| "default_policy_family");
+        return match unused.or((!buckets.is_empty()).then_some("uncached_isl_buckets")) {
+            Some(key) => Err(Violation::new(
                 format!("{path}.{key}"),
-                "this is of no use without policy_classes".into(),
+                "this has no effect without policy_classes",
             )),
             None => Ok(engine::ClassSet::default()),
         };
@@ -83,10 +86,10 @@ fn convert_set(
         .into_iter()
         .map(|class| {
             let name = match glob {
-                Some(glob) if taken.contains(&class.name) => format!("{glob}/{}", class.name),
+                Some(glob) if names.contains(&class.name) => format!("{glob}/{}", class.name),
                 Some(_) | None => class.name.clone(),
             };
-            taken.insert(name.clone());
+            names.insert(name.clone());
             convert_class(class, &name)
         })
         .collect();
@@ -97,24 +100,24 @@ fn convert_set(
     })
 }
 
-fn convert_buckets(raw: Vec<raw::Bucket>, path: &str) -> Result<Vec<engine::Bucket>, Broken> {
+fn convert_buckets(raw: Vec<raw::Bucket>, path: &str) -> Result<Vec<engine::Bucket>, Violation> {
     let mut names = BTreeSet::new();
     let mut above = None;
     raw.into_iter()
         .enumerate()
-        .map(|(at, bucket)| {
-            let path = format!("{path}[{at}]");
+        .map(|(index, bucket)| {
+            let path = format!("{path}[{index}]");
             let rises = above.map_or(bucket.min_tokens.0 == 0, |above| bucket.min_tokens.0 > above);
             if !rises {
-                return Err(Broken(
+                return Err(Violation::new(
                     format!("{path}.min_tokens"),
-                    "the first bucket begins at 0, and each next one above the one before it".into(),
+                    "the first bucket begins at 0, and each of the others above the one before it",
                 ));
             }
             above = Some(bucket.min_tokens.0);
-            identifier(&bucket.bucket, &format!("{path}.bucket"))?;
+            check_class_name(&bucket.bucket, &format!("{path}.bucket"))?;
             if !names.insert(bucket.bucket.clone()) {
-                return Err(Broken(
+                return Err(Violation::new(
                     format!("{path}.bucket"),
                     format!("`{}` is the name of two buckets", bucket.bucket),
                 ));
@@ -127,60 +130,50 @@ fn convert_buckets(raw: Vec<raw::Bucket>, path: &str) -> Result<Vec<engine::Buck
         .collect()
 }
 
-/// Names are unique, and every family has exactly one class for every bucket.
-fn check_matrix(classes: &[raw::Class], buckets: &[engine::Bucket], path: &str) -> Result<(), Broken> {
+/// Checks that names are unique, and that every family has exactly one class for every bucket.
+fn check_matrix(classes: &[raw::Class], buckets: &[engine::Bucket], path: &str) -> Result<(), Violation> {
     let mut names = BTreeSet::new();
     let mut families: BTreeMap<&str, BTreeSet<Option<&str>>> = BTreeMap::new();
-    for (at, class) in classes.iter().enumerate() {
-        let path = format!("{path}.policy_classes[{at}]");
-        let broken = |key: &str, why: String| Err(Broken(format!("{path}{key}"), why));
-        identifier(&class.name, &format!("{path}.name"))?;
+    for (index, class) in classes.iter().enumerate() {
+        let path = format!("{path}.policy_classes[{index}]");
+        check_class(class, buckets, &path)?;
         if !names.insert(class.name.as_str()) {
-            return broken(".name", format!("`{}` is the name of two classes", class.name));
+            return Err(Violation::new(
+                format!("{path}.name"),
+                format!("`{}` is the name of two classes", class.name),
+            ));
         }
-        if let Some(family) = &class.policy_family {
-            identifier(family, &format!("{path}.policy_family"))?;
-        }
-        let bucket = class.cache_bucket.as_deref();
-        match (class.policy_family.as_deref(), bucket) {
-            (None, None) => continue,
-            (Some(_), None) if buckets.is_empty() => {}
-            (Some(_), None) | (None, Some(_)) => {
-                return broken(
-                    "",
-                    "a class names policy_family and cache_bucket, or neither".into(),
-                );
-            }
-            (Some(_), Some(bucket)) if buckets.iter().all(|it| &*it.name != bucket) => {
-                return broken(
-                    ".cache_bucket",
-                    format!("`{bucket}` is none of uncached_isl_buckets"),
-                );
-            }
-            (Some(_), Some(_)) => {}
-        }
-        let family = class.policy_family.as_deref().unwrap_or_default();
-        if !families.entry(family).or_default().insert(bucket) {
-            return broken(
-                "",
-                format!("family `{family}` has another class for the same bucket; it has one for each"),
-            );
-        }
-    }
-    for (at, class) in classes.iter().enumerate() {
-        if class.policy_family.is_none() && families.contains_key(class.name.as_str()) {
-            return Err(Broken(
-                format!("{path}.policy_classes[{at}].name"),
-                format!("`{}` is the name of a family too", class.name),
+        let Some(family) = class.policy_family.as_deref() else {
+            continue;
+        };
+        if !families
+            .entry(family)
+            .or_default()
+            .insert(class.cache_bucket.as_deref())
+        {
+            return Err(Violation::new(
+                path,
+                format!("family `{family}` has two classes for this bucket; allowed is one for each bucket"),
             ));
         }
     }
-    for (family, held) in &families {
-        if let Some(missing) = buckets.iter().find(|it| !held.contains(&Some(&*it.name))) {
-            return Err(Broken(
+    for (index, class) in classes.iter().enumerate() {
+        if class.policy_family.is_none() && families.contains_key(class.name.as_str()) {
+            return Err(Violation::new(
+                format!("{path}.policy_classes[{index}].name"),
+                format!("`{}` is also the name of a family", class.name),
+            ));
+        }
+    }
+    for (family, present) in &families {
+        if let Some(missing) = buckets
+            .iter()
+            .find(|bucket| !present.contains(&Some(&*bucket.name)))
+        {
+            return Err(Violation::new(
                 format!("{path}.policy_classes"),
                 format!(
-                    "family `{family}` has no class for bucket `{}`; it needs one for each",
+                    "family `{family}` has no class for bucket `{}`; it needs one for each bucket",
                     missing.name
                 ),
             ));
@@ -189,12 +182,33 @@ fn check_matrix(classes: &[raw::Class], buckets: &[engine::Bucket], path: &str) 
     Ok(())
 }
 
-/// The default is a family; where no class names one, it is a class.
-fn check_default(default: Option<&str>, classes: &[raw::Class], path: &str) -> Result<(), Broken> {
+/// Checks the class at `path` by itself: its names, and that it names a family and a bucket or neither.
+fn check_class(class: &raw::Class, buckets: &[engine::Bucket], path: &str) -> Result<(), Violation> {
+    check_class_name(&class.name, &format!("{path}.name"))?;
+    if let Some(family) = &class.policy_family {
+        check_class_name(family, &format!("{path}.policy_family"))?;
+    }
+    match (class.policy_family.as_deref(), class.cache_bucket.as_deref()) {
+        (None, None) => Ok(()),
+        (Some(_), None) if buckets.is_empty() => Ok(()),
+        (Some(_), None) | (None, Some(_)) => Err(Violation::new(
+            path,
+            "a class names policy_family and cache_bucket, or neither",
+        )),
+        (Some(_), Some(bucket)) if buckets.iter().all(|known| &*known.name != bucket) => Err(Violation::new(
+            format!("{path}.cache_bucket"),
+            format!("`{bucket}` is none of uncached_isl_buckets"),
+        )),
+        (Some(_), Some(_)) => Ok(()),
+    }
+}
+
+/// Checks that the default is a family of the classes, or the name of a class if none names a family.
+fn check_default(default: Option<&str>, classes: &[raw::Class], path: &str) -> Result<(), Violation> {
     let Some(default) = default else { return Ok(()) };
     let families: BTreeSet<&str> = classes
         .iter()
-        .filter_map(|it| it.policy_family.as_deref())
+        .filter_map(|class| class.policy_family.as_deref())
         .collect();
     let known = if families.is_empty() {
         classes.iter().any(|class| class.name == default)
@@ -204,17 +218,19 @@ fn check_default(default: Option<&str>, classes: &[raw::Class], path: &str) -> R
     if known {
         Ok(())
     } else {
-        Err(Broken(
+        Err(Violation::new(
             format!("{path}.default_policy_family"),
-            format!("`{default}` is no family of policy_classes"),
+            format!("`{default}` is not a family of policy_classes"),
         ))
     }
 }
 
-/// A class that names no family is asked for by its own name.
+/// A class without a family is the only class of a family with its own name.
 fn convert_class(raw: raw::Class, name: &str) -> engine::Class {
-    // Nothing is below a threshold of 0; it means that only an endpoint without a prompt in flight takes one.
-    let idle_only = raw.prefill_busy_threshold_frac.is_some_and(|it| it.0 == 0.0);
+    // No number of tokens is below a threshold of 0. It means that only an endpoint without a prompt in flight takes one.
+    let idle_only = raw
+        .prefill_busy_threshold_frac
+        .is_some_and(|fraction| fraction.0 == 0.0);
     let busy_tokens = if idle_only {
         Some(1)
     } else {
@@ -230,26 +246,18 @@ fn convert_class(raw: raw::Class, name: &str) -> engine::Class {
         busy_tokens,
         busy_fraction: raw
             .prefill_busy_threshold_frac
-            .map(|it| it.0)
+            .map(|fraction| fraction.0)
             .filter(|fraction| *fraction > 0.0),
-        requests_per_endpoint: raw.request_queue_limit_per_worker.map(|it| it.0),
-        prompt_tokens_per_endpoint: raw.raw_isl_token_queue_limit_per_worker.map(|it| it.0),
-        cached_tokens_per_endpoint: raw.cached_token_queue_limit_per_worker.map(|it| it.0),
+        requests_per_endpoint: raw.request_queue_limit_per_worker.map(|limit| limit.0),
+        prompt_tokens_per_endpoint: raw.raw_isl_token_queue_limit_per_worker.map(|limit| limit.0),
+        cached_tokens_per_endpoint: raw.cached_token_queue_limit_per_worker.map(|limit| limit.0),
         ..engine::Class::new(name, raw.quantum.0)
     }
 }
 
-/// Names that are safe in headers and labels.
-fn identifier(name: &str, key: &str) -> Result<(), Broken> {
-    let safe = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'.' | b'-');
-    if (1..=penstock_wire::limits::NAME_BYTES_MAX).contains(&name.len()) && name.bytes().all(safe) {
-        Ok(())
-    } else {
-        Err(Broken(
-            key.into(),
-            format!("`{name}`: a name has 1 to 256 letters, digits, `_`, `.` or `-`"),
-        ))
-    }
+/// Names are used in headers and labels.
+fn check_class_name(name: &str, key: &str) -> Result<(), Violation> {
+    check_name(name, NAME_BYTES_MAX, "a name", key)
 }
 
 #[cfg(test)]
@@ -311,11 +319,11 @@ worker_selection:
         );
         Config::parse(&text, "f.yaml")
             .map(|mut config| config.pools.remove(0))
-            .map_err(|why| why.to_string())
+            .map_err(|error| error.to_string())
     }
 
     #[test]
-    fn dynamos_own_file_reads_as_it_is() {
+    fn content_of_dynamos_file_is_accepted() {
         let pool = parse(DYNAMO).expect("valid");
         assert_eq!(pool.class_globs, ["z/*", "example/large-model"]);
         assert_eq!(pool.policy.class_mode, ClassMode::Exact);
@@ -340,17 +348,17 @@ worker_selection:
             (cached.order, cached.busy_fraction),
             (Some(Order::Wspt), Some(16.0))
         );
-        // Of no prompt in flight there is one place.
+        // A threshold of 0 lets one prompt in flight.
         assert_eq!((uncached.order, uncached.busy_tokens), (None, Some(1)));
         assert_eq!(uncached.requests_per_endpoint, Some(8));
         assert_eq!(uncached.prompt_tokens_per_endpoint, Some(65_536));
         assert_eq!(uncached.cached_tokens_per_endpoint, Some(4_096));
-        // Asked for by its own name, in any bucket.
+        // A class without a family is its own family, in every bucket.
         assert_eq!(
             (&*custom.family, custom.bucket.as_deref()),
             ("custom_priority", None)
         );
-        // The root has that name already.
+        // The root set has a class of this name.
         assert_eq!(
             (&*first.classes[0].name, &*first.classes[0].family),
             ("z/*/cached", "latency")
@@ -363,7 +371,7 @@ worker_selection:
     }
 
     #[test]
-    fn small_forms_are_allowed() {
+    fn buckets_families_and_defaults_may_be_left_out() {
         let pool =
             parse("policy_classes: [{name: a, quantum: 2048}, {name: b, quantum: 512}]").expect("valid");
         assert_eq!(pool.policy.classes.len(), 1);
@@ -377,7 +385,7 @@ worker_selection:
         let pool =
             parse("mode: dynamo\npolicy_classes: [{name: a, policy_family: f, quantum: 1}]").expect("valid");
         assert_eq!(pool.policy.class_mode, ClassMode::Dynamo);
-        // Without classes at the root its models have one class.
+        // Without classes at the root, models that no glob matches have one class.
         let pool = parse("models: {'m*': {policy_classes: [{name: a, quantum: 1}]}}").expect("valid");
         assert_eq!((pool.policy.classes.len(), pool.class_globs.len()), (2, 1));
         assert!(pool.policy.classes[0].classes.is_empty());
@@ -385,28 +393,31 @@ worker_selection:
     }
 
     #[test]
-    fn what_dynamo_refuses_is_refused() {
+    fn values_that_dynamo_rejects_are_rejected() {
         let buckets =
             "uncached_isl_buckets: [{min_tokens: 0, bucket: cached}, {min_tokens: 32, bucket: uncached}]";
-        let class = |it: &str| format!("{buckets}\npolicy_classes: [{it}]");
-        let of = |bucket: &str| {
+        let class = |entries: &str| format!("{buckets}\npolicy_classes: [{entries}]");
+        let in_bucket = |bucket: &str| {
             format!("{{name: {bucket}, policy_family: f, cache_bucket: {bucket}, quantum: 1}}")
         };
-        let both = format!("{}, {}", of("cached"), of("uncached"));
+        let both = format!("{}, {}", in_bucket("cached"), in_bucket("uncached"));
         assert!(parse(&class(&both)).is_ok());
         let cases = [
-            (class(&of("cached")), "has no class for bucket `uncached`"),
+            (class(&in_bucket("cached")), "has no class for bucket `uncached`"),
             (
                 class(&format!(
                     "{both}, {{name: c, policy_family: f, cache_bucket: cached, quantum: 1}}"
                 )),
-                "another class",
+                "two classes for this bucket",
             ),
             (
                 class(&format!("{both}, {{name: cached, quantum: 1}}")),
                 "two classes",
             ),
-            (class(&format!("{both}, {{name: f, quantum: 1}}")), "family too"),
+            (
+                class(&format!("{both}, {{name: f, quantum: 1}}")),
+                "also the name of a family",
+            ),
             (
                 class(&format!("{both}, {{name: c, policy_family: f, quantum: 1}}")),
                 "or neither",
@@ -440,13 +451,16 @@ worker_selection:
                 class(&format!("{both}, {{name: c, quantum: 1, colour: red}}")),
                 "colour",
             ),
-            (format!("{}\ndefault_policy_family: g", class(&both)), "no family"),
+            (
+                format!("{}\ndefault_policy_family: g", class(&both)),
+                "not a family",
+            ),
             (
                 format!(
                     "{}\ndefault_policy_family: c",
                     class(&format!("{both}, {{name: c, quantum: 1}}"))
                 ),
-                "no family",
+                "not a family",
             ),
             (buckets.to_owned(), "without policy_classes"),
             (

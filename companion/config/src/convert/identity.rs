@@ -1,13 +1,15 @@
-//! Where a request's identity is read: sources, and what a table by model may say.
+//! `identity`: the sources of a request's identity.
 
 use penstock_control::MaxPriority;
 use penstock_engine::input::Band;
 use penstock_wire::limits::{JUMP_S_MAX, NAME_BYTES_MAX, STRICT_MAX};
 
-use crate::{Broken, Identity, Source, Trust, raw, value};
+use crate::error::Violation;
+use crate::value::{Scalar, Trusted};
+use crate::{Identity, Source, Trust, raw};
 
 /// Checks `identity`.
-pub(super) fn convert(raw: raw::Identity) -> Result<Identity, Broken> {
+pub(super) fn convert(raw: raw::Identity) -> Result<Identity, Violation> {
     let max_priority = MaxPriority {
         default: raw.max_priority.default.map(Band::from),
         tenants: raw
@@ -25,10 +27,8 @@ pub(super) fn convert(raw: raw::Identity) -> Result<Identity, Broken> {
             _ => Err("critical, default or sheddable".into()),
         })?,
         class: sources("identity.class", raw.class.0, name)?,
-        strict: sources("identity.strict", raw.strict.0, |value| {
-            at_most(value, STRICT_MAX)
-        })?,
-        jump: sources("identity.jump", raw.jump.0, |value| at_most(value, JUMP_S_MAX))?,
+        strict: sources("identity.strict", raw.strict.0, |value| up_to(value, STRICT_MAX))?,
+        jump: sources("identity.jump", raw.jump.0, |value| up_to(value, JUMP_S_MAX))?,
         objectives: raw
             .objectives
             .into_iter()
@@ -36,36 +36,39 @@ pub(super) fn convert(raw: raw::Identity) -> Result<Identity, Broken> {
             .collect(),
         max_priority,
         trust: match raw.trust {
-            None | Some(value::Trusted::All) => Trust::All,
-            Some(value::Trusted::Networks(networks)) => {
-                Trust::Networks(networks.into_iter().map(|it| it.0).collect())
+            None | Some(Trusted::All) => Trust::All,
+            Some(Trusted::Networks(networks)) => {
+                Trust::Networks(networks.into_iter().map(|network| network.0).collect())
             }
         },
     })
 }
 
-/// `allowed` says of a table's value what it should be, if it isn't.
+/// Checks the sources at `key`. `check` returns a description of the allowed values if a value of a table isn't one.
 fn sources(
     key: &str,
     raw: Vec<raw::Source>,
-    allowed: impl Fn(&str) -> Result<(), String>,
-) -> Result<Vec<Source>, Broken> {
+    check: impl Fn(&str) -> Result<(), String>,
+) -> Result<Vec<Source>, Violation> {
     raw.into_iter()
         .enumerate()
-        .map(|(at, source)| {
-            let key = format!("{key}[{at}]");
-            let named = |text: String| match name(&text) {
+        .map(|(index, source)| {
+            let key = format!("{key}[{index}]");
+            let checked = |text: String| match name(&text) {
                 Ok(()) => Ok(text),
-                Err(why) => Err(Broken(key.clone(), format!("this is {why}"))),
+                Err(allowed) => Err(Violation::new(&*key, format!("this is {allowed}"))),
             };
             Ok(match source {
-                raw::Source::Header(name) => Source::Header(header(named(name)?, &key)?),
-                raw::Source::Body(name) => Source::Body(named(name)?),
-                raw::Source::Metadata(path) => Source::Metadata(metadata(named(path)?, &key)?),
+                raw::Source::Header(name) => Source::Header(header(checked(name)?, &key)?),
+                raw::Source::Body(name) => Source::Body(checked(name)?),
+                raw::Source::Metadata(path) => Source::Metadata(metadata(checked(path)?, &key)?),
                 raw::Source::Model(rules) => {
-                    let rules = rules.0.into_iter().map(|(glob, value::Scalar(value))| {
-                        allowed(&value).map_err(|why| {
-                            Broken(format!("{key}.model.{glob}"), format!("`{value}`: this is {why}"))
+                    let rules = rules.0.into_iter().map(|(glob, Scalar(value))| {
+                        check(&value).map_err(|allowed| {
+                            Violation::new(
+                                format!("{key}.model.{glob}"),
+                                format!("this is {allowed}, not `{value}`"),
+                            )
                         })?;
                         Ok((glob, value))
                     });
@@ -76,31 +79,30 @@ fn sources(
         .collect()
 }
 
-/// In lower case. `:authority` is one too.
-fn header(name: String, key: &str) -> Result<String, Broken> {
+/// A header's name in lower case. Pseudo-headers such as `:authority` are allowed.
+fn header(name: String, key: &str) -> Result<String, Violation> {
     let token = |byte: u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte);
     let letters = name.strip_prefix(':').unwrap_or(&name);
     if !letters.is_empty() && letters.bytes().all(token) {
         return Ok(name.to_ascii_lowercase());
     }
-    Err(Broken(
+    Err(Violation::new(
         format!("{key}.header"),
-        format!("`{name}` is no header's name; write one like x-penstock-tenant"),
+        format!("`{name}` is not the name of a header; write one like x-penstock-tenant"),
     ))
 }
 
-/// A namespace and at least one key.
-fn metadata(path: String, key: &str) -> Result<String, Broken> {
-    // A claim may be called by a URL, slashes and all.
+/// A namespace and at least one key. Keys may contain slashes, because the names of claims may be URLs.
+fn metadata(path: String, key: &str) -> Result<String, Violation> {
     if path
         .split_once('/')
         .is_some_and(|(namespace, keys)| !namespace.is_empty() && !keys.is_empty())
     {
         return Ok(path);
     }
-    Err(Broken(
+    Err(Violation::new(
         format!("{key}.metadata"),
-        format!("`{path}`: this is NAMESPACE/KEY/..., like envoy.filters.http.jwt_authn/payload/sub"),
+        format!("this is NAMESPACE/KEY/..., like envoy.filters.http.jwt_authn/payload/sub, not `{path}`"),
     ))
 }
 
@@ -112,10 +114,10 @@ fn name(value: &str) -> Result<(), String> {
     }
 }
 
-fn at_most(value: &str, most: u32) -> Result<(), String> {
+fn up_to(value: &str, max: u32) -> Result<(), String> {
     match value.parse::<u32>() {
-        Ok(number) if number <= most => Ok(()),
-        Ok(_) | Err(_) => Err(format!("a whole number from 0 to {most}")),
+        Ok(number) if number <= max => Ok(()),
+        Ok(_) | Err(_) => Err(format!("a whole number from 0 to {max}")),
     }
 }
 
@@ -138,11 +140,11 @@ mod tests {
             format!("identity: {identity}\npools: [{{name: a, endpoints: {{static: ['127.0.0.1:8001']}}}}]");
         Config::parse(&text, "f.yaml")
             .map(|config| config.identity)
-            .map_err(|why| why.to_string())
+            .map_err(|error| error.to_string())
     }
 
     #[test]
-    fn classes_have_headers_and_tiers_must_be_asked_for() {
+    fn classes_have_default_headers_and_tiers_have_none() {
         let header = |name: &str| Source::Header(name.into());
         let identity = parse("{}").expect("valid");
         let classes = [header("x-penstock-class"), header("x-dynamo-meta-policy-class")];
@@ -157,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn tables_say_what_is_allowed() {
+    fn errors_of_model_tables_name_the_allowed_values() {
         for (identity, key, word) in [
             (
                 "{strict: [{model: {'*': 16}}]}",
@@ -183,12 +185,12 @@ mod tests {
     }
 
     #[test]
-    fn trust_is_a_word_or_networks() {
-        let trust = |it: &str| parse(&format!("{{trust: {it}}}")).map(|it| it.trust);
+    fn trust_is_all_none_or_networks() {
+        let trust = |value: &str| parse(&format!("{{trust: {value}}}")).map(|identity| identity.trust);
         assert_eq!(parse("{}").expect("valid").trust, Trust::All);
         assert_eq!(trust("all"), Ok(Trust::All));
         assert_eq!(trust("none"), Ok(Trust::Networks(Vec::new())));
-        let networks = ["10.0.0.0/8", "fd00::/8"].map(|it| it.parse().expect("a network"));
+        let networks = ["10.0.0.0/8", "fd00::/8"].map(|network| network.parse().expect("a network"));
         assert_eq!(
             trust("[10.1.2.3/8, 'fd00::/8']"),
             Ok(Trust::Networks(networks.into()))

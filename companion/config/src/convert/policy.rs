@@ -1,13 +1,14 @@
-//! What one pool's engine holds to: the queue, the gate, and who goes next.
+//! The engine's policy of a pool: the queue, the gate, and the order of grants.
 
 use penstock_control::FlowKey;
 use penstock_engine::policy as engine;
 
 use super::classes::{self, ClassSets};
-use super::gate;
-use crate::{Broken, raw};
+use super::stock;
+use crate::error::Violation;
+use crate::raw;
 
-/// The parts of a pool that make its policy, as they are written.
+/// The keys of a pool that make its policy.
 pub(super) struct Parts {
     pub(super) down: raw::Down,
     pub(super) queue: raw::Queue,
@@ -19,7 +20,7 @@ pub(super) struct Parts {
     pub(super) scheduler: engine::Scorers,
 }
 
-/// A pool's policy, and what of it isn't the engine's.
+/// A pool's policy, and the settings of `arbitration` that the engine doesn't need.
 pub(super) struct Converted {
     pub(super) policy: engine::Policy,
     pub(super) flow_key: Vec<FlowKey>,
@@ -27,28 +28,26 @@ pub(super) struct Converted {
 }
 
 /// Checks a pool's policy; `path` is the pool's. `identities_max` is `limits.flows`.
-pub(super) fn convert(raw: Parts, identities_max: usize, path: &str) -> Result<Converted, Broken> {
+pub(super) fn convert(raw: Parts, identities_max: usize, path: &str) -> Result<Converted, Violation> {
     let (input, output) = (raw.usage.input_token_weight.0, raw.usage.output_token_weight.0);
     if input == 0.0 && output == 0.0 {
-        return Err(Broken(
+        return Err(Violation::new(
             format!("{path}.usage"),
-            "the two token weights can't both be 0".into(),
+            "the two token weights can't both be 0",
         ));
     }
     let arbitration = raw.arbitration;
-    let within = format!("{path}.arbitration");
-    let class_mode = match arbitration.classes.mode {
-        raw::ClassMode::Exact => engine::ClassMode::Exact,
-        raw::ClassMode::Dynamo => engine::ClassMode::Dynamo,
-    };
-    let flow_key = convert_key(&arbitration.flows.key.0, &within)?;
-    let ClassSets { sets, globs } = classes::convert(arbitration.classes, &format!("{within}.classes"))?;
+    let arbitration_path = format!("{path}.arbitration");
+    let class_mode = arbitration.classes.mode;
+    let flow_key = convert_key(&arbitration.flows.key.0, &arbitration_path)?;
+    let ClassSets { sets, globs } =
+        classes::convert(arbitration.classes, &format!("{arbitration_path}.classes"))?;
     Ok(Converted {
         policy: engine::Policy {
             outlier_ejection: convert_down(&raw.down, path)?,
             queue: convert_queue(&raw.queue),
-            gate: gate::convert(&raw.stock, path)?,
-            bands: convert_bands(&arbitration.bands, &within)?,
+            gate: stock::convert(&raw.stock, path)?,
+            bands: convert_bands(&arbitration.bands, &arbitration_path)?,
             per_model: arbitration.per_model,
             class_mode,
             classes: sets,
@@ -64,15 +63,15 @@ pub(super) fn convert(raw: Parts, identities_max: usize, path: &str) -> Result<C
     })
 }
 
-fn convert_down(raw: &raw::Down, path: &str) -> Result<engine::OutlierEjection, Broken> {
+fn convert_down(raw: &raw::Down, path: &str) -> Result<engine::OutlierEjection, Violation> {
     let down = engine::OutlierEjection {
         first: raw.first.0,
         max: raw.max.0,
     };
     if down.first > down.max {
-        return Err(Broken(
+        return Err(Violation::new(
             format!("{path}.down.first"),
-            "first is at most max: it doubles until it is that long".into(),
+            "first is at most max; the time doubles until it reaches max",
         ));
     }
     Ok(down)
@@ -86,24 +85,18 @@ fn convert_queue(raw: &raw::Queue) -> engine::Queue {
         flow_capacity: raw.flow_capacity.0,
         ttl: raw.ttl.0,
         no_endpoint_ttl: raw.no_endpoint_ttl.0,
-        overflow: match raw.overflow {
-            raw::Overflow::Displace => engine::Overflow::Displace,
-            raw::Overflow::Reject => engine::Overflow::Reject,
-        },
-        admit: match raw.admit {
-            raw::Admit::All => engine::Admit::All,
-            raw::Admit::CriticalOnly => engine::Admit::CriticalOnly,
-        },
-        max_rate: raw.max_rate.map(|it| it.0),
+        overflow: raw.overflow,
+        admit: raw.admit,
+        max_rate: raw.max_rate.map(|rate| rate.0),
     }
 }
 
-fn convert_bands(raw: &raw::Bands, path: &str) -> Result<engine::Bands, Broken> {
-    let weights = [raw.weights.critical, raw.weights.default, raw.weights.sheddable].map(|it| it.0);
+fn convert_bands(raw: &raw::Bands, path: &str) -> Result<engine::Bands, Violation> {
+    let weights = [raw.weights.critical, raw.weights.default, raw.weights.sheddable].map(|weight| weight.0);
     if weights.iter().all(|weight| *weight == 0.0) {
-        return Err(Broken(
+        return Err(Violation::new(
             format!("{path}.bands.weights"),
-            "the weights can't all be 0; a band that isn't named has 0".into(),
+            "the weights can't all be 0; a band that is left out has 0",
         ));
     }
     let ceiling = &raw.ceiling;
@@ -112,24 +105,15 @@ fn convert_bands(raw: &raw::Bands, path: &str) -> Result<engine::Bands, Broken> 
             raw::BandMode::Strict => engine::BandMode::Strict,
             raw::BandMode::Weighted => engine::BandMode::Weighted(weights),
         },
-        ceilings: [ceiling.critical, ceiling.default, ceiling.sheddable].map(|it| it.map(|it| it.0)),
+        ceilings: [ceiling.critical, ceiling.default, ceiling.sheddable]
+            .map(|ceiling| ceiling.map(|share| share.0)),
     })
 }
 
 fn convert_flows(raw: raw::Flows, identities_max: usize) -> engine::Flows {
     engine::Flows {
-        discipline: match raw.discipline {
-            raw::Discipline::Wfq => engine::Discipline::Wfq,
-            raw::Discipline::Usage => engine::Discipline::Usage,
-            raw::Discipline::Vtc => engine::Discipline::Vtc,
-            raw::Discipline::Drr => engine::Discipline::Drr,
-            raw::Discipline::RoundRobin => engine::Discipline::RoundRobin,
-            raw::Discipline::Fifo => engine::Discipline::Fifo,
-        },
-        cost: match raw.cost {
-            raw::Cost::Tokens => engine::CostUnit::Tokens,
-            raw::Cost::Requests => engine::CostUnit::Requests,
-        },
+        discipline: raw.discipline,
+        cost: raw.cost,
         weights: raw
             .weights
             .into_iter()
@@ -139,19 +123,21 @@ fn convert_flows(raw: raw::Flows, identities_max: usize) -> engine::Flows {
         capacities: raw
             .capacities
             .into_iter()
-            .map(|(flow, most)| (flow.into(), most.0))
+            .map(|(flow, capacity)| (flow.into(), capacity.0))
             .collect(),
-        max_in_flight: raw.max_in_flight.map(|it| it.0),
-        max_in_flight_per_endpoint: raw.max_in_flight_per_endpoint.map(|it| it.0),
+        max_in_flight: raw.max_in_flight.map(|count| count.0),
+        max_in_flight_per_endpoint: raw.max_in_flight_per_endpoint.map(|count| count.0),
         identities_max,
     }
 }
 
-/// One flow for all is an empty list.
-fn convert_key(raw: &[raw::FlowKey], path: &str) -> Result<Vec<FlowKey>, Broken> {
-    let broken = |why: &str| Err(Broken(format!("{path}.flows.key"), why.into()));
+/// The parts of a flow's identity. `none` is an empty list.
+fn convert_key(raw: &[raw::FlowKey], path: &str) -> Result<Vec<FlowKey>, Violation> {
+    let violation = |message: &str| Err(Violation::new(format!("{path}.flows.key"), message));
     if raw.is_empty() {
-        return broken("at least one of fairness_id, user, model, target_model is needed, or none alone");
+        return violation(
+            "at least one of fairness_id, user, model, target_model is required, or none alone",
+        );
     }
     if raw == [raw::FlowKey::None] {
         return Ok(Vec::new());
@@ -163,10 +149,10 @@ fn convert_key(raw: &[raw::FlowKey], path: &str) -> Result<Vec<FlowKey>, Broken>
             raw::FlowKey::User => FlowKey::User,
             raw::FlowKey::Model => FlowKey::Model,
             raw::FlowKey::TargetModel => FlowKey::TargetModel,
-            raw::FlowKey::None => return broken("none stands alone"),
+            raw::FlowKey::None => return violation("none stands alone"),
         };
         if keys.contains(&key) {
-            return broken("each stands here once");
+            return violation("each part is listed once");
         }
         keys.push(key);
     }
@@ -205,15 +191,15 @@ mod tests {
         let text = format!("pools:\n- name: a\n  endpoints: {{static: ['127.0.0.1:8001']}}\n{indented}");
         Config::parse(&text, "f.yaml")
             .map(|mut config| config.pools.remove(0))
-            .map_err(|why| why.to_string())
+            .map_err(|error| error.to_string())
     }
 
     fn valid(keys: &str) -> Pool {
-        parse(keys).unwrap_or_else(|why| panic!("{keys}: {why}"))
+        parse(keys).unwrap_or_else(|error| panic!("{keys}: {error}"))
     }
 
     #[test]
-    fn defaults_are_the_engines() {
+    fn defaults_of_the_document_are_those_of_the_engine() {
         let pool = valid("");
         assert_eq!(pool.policy, penstock_engine::Policy::default());
         assert_eq!(pool.flow_key, [FlowKey::FairnessId]);
@@ -221,17 +207,17 @@ mod tests {
     }
 
     #[test]
-    fn the_page_shows_the_defaults() {
+    fn configuration_page_shows_the_defaults() {
         let page = include_str!("../../../../docs/configuration.md");
         let blocks: Vec<_> = page
             .split("```")
-            .filter_map(|it| it.strip_prefix("yaml\n"))
-            .filter(|it| it.contains("endpoints:"))
+            .filter_map(|block| block.strip_prefix("yaml\n"))
+            .filter(|block| block.contains("endpoints:"))
             .collect();
         assert_eq!(
             blocks.len(),
             4,
-            "who goes next, the servers' model, failures, who is let in"
+            "arbitration, performance model, failures, protection"
         );
         let least = "pools: [{name: chat, endpoints: {static: ['127.0.0.1:8001']}}]";
         let defaults = format!("{:?}", Config::parse(least, "least").expect("valid"));
@@ -278,7 +264,7 @@ arbitration:
         };
         assert_eq!(policy.weights, weights);
         assert!(policy.per_model);
-        let tenths = |of: u128| Some(Decimal::from_billionths(of * Decimal::ONE / 10));
+        let tenths = |count: u128| Some(Decimal::from_billionths(count * Decimal::ONE / 10));
         let bands = Bands {
             mode: BandMode::Weighted([7.0, 0.25, 0.0]),
             ceilings: [None, tenths(9), tenths(5)],
@@ -319,7 +305,7 @@ arbitration:
     }
 
     #[test]
-    fn words_are_the_contracts() {
+    fn names_of_variants_reach_the_engine() {
         let disciplines = ["wfq", "usage", "vtc", "drr", "round_robin", "fifo"];
         for (word, discipline) in disciplines.into_iter().zip(Discipline::ALL) {
             let pool = valid(&format!("arbitration: {{flows: {{discipline: {word}}}}}"));
@@ -351,10 +337,10 @@ arbitration:
     }
 
     #[test]
-    fn what_is_out_of_range_names_line_path_and_what_is_allowed() {
-        let flows = |it: &str| format!("\narbitration:\n  flows: {{{it}}}");
-        let bands = |it: &str| format!("\narbitration:\n  bands: {{{it}}}");
-        let store = |it: &str, allowed| (format!("\nusage:\n  store: {it}"), 6, "usage.store", allowed);
+    fn errors_name_the_line_the_key_and_the_allowed_values() {
+        let flows = |keys: &str| format!("\narbitration:\n  flows: {{{keys}}}");
+        let bands = |keys: &str| format!("\narbitration:\n  bands: {{{keys}}}");
+        let store = |value: &str, allowed| (format!("\nusage:\n  store: {value}"), 6, "usage.store", allowed);
         let cases = [
             (
                 "\nqueue:\n  max_rate: 0".to_owned(),
@@ -374,9 +360,12 @@ arbitration:
                 "usage.window",
                 "above zero",
             ),
-            store("{redis: '127.0.0.1:6379'}", "no URL of a redis"),
+            store("{redis: '127.0.0.1:6379'}", "not the URL of a redis server"),
             store("{redis: 'http://127.0.0.1'}", "rediss:// for TLS"),
-            store("{redis: 'redis://:***@127.0.0.1'}", "no URL of a redis"),
+            store(
+                "{redis: 'redis://:***@127.0.0.1'}",
+                "not the URL of a redis server",
+            ),
             store("'redis://127.0.0.1'", "{redis: URL}"),
             store("redis", "{redis: URL}"),
             store("{redb: f, redis: 'redis://h'}", "memory, {redb: PATH}, or"),

@@ -1,134 +1,118 @@
-//! A pool's model servers: where they are, what they are asked for and what of them is read, and what they owe.
+//! A pool's endpoints: how they are found, and how their models, health and metrics are handled.
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr};
-use std::time::Duration;
 
 use penstock_control::Rewrite;
 use penstock_engine::limits::ENDPOINTS_MAX;
 use penstock_engine::units::Decimal;
-use penstock_model::{Targets, slo};
 use penstock_wire::limits::NAME_BYTES_MAX;
 
-use super::is_name;
-use crate::compiled;
-use crate::{Broken, Discovery, Endpoint, Health, Scrape, raw};
+use super::{HOST_BYTES_MAX, LABEL_BYTES_MAX, check_name};
+use crate::error::Violation;
+use crate::{Discovery, Endpoint, Health, Scrape, compiled, raw};
 
-/// Labels of an endpoint, and taints.
+/// Labels of one endpoint, and likewise taints.
 const LABELS_MAX: usize = penstock_wire::limits::LIST_MAX;
 
-/// Checks `endpoints`: a list, or one way to find them; `path` is the pool's.
+/// Checks `endpoints`, which is a list or one kind of discovery; `path` is the pool's.
 pub(super) fn endpoints(
     raw: raw::Endpoints,
     path: &str,
-) -> Result<(Vec<Endpoint>, Option<Discovery>), Broken> {
+) -> Result<(Vec<Endpoint>, Option<Discovery>), Violation> {
     let path = format!("{path}.endpoints");
     match raw {
         raw::Endpoints {
-            fixed: Some(list),
+            listed: Some(list),
             dns: None,
             file: None,
             kubernetes: None,
-        } => Ok((fixed(list, &format!("{path}.static"))?, None)),
+        } => Ok((endpoint_list(list, &format!("{path}.static"))?, None)),
         raw::Endpoints {
-            fixed: None,
+            listed: None,
             dns: Some(raw),
             file: None,
             kubernetes: None,
         } => Ok((Vec::new(), Some(dns(raw, &format!("{path}.dns"))?))),
         raw::Endpoints {
-            fixed: None,
+            listed: None,
             dns: None,
             file: Some(file),
             kubernetes: None,
         } => {
             if file.as_os_str().is_empty() {
-                return Err(Broken(format!("{path}.file"), "this is a file's path".into()));
+                return Err(Violation::new(
+                    format!("{path}.file"),
+                    "this is the path of a file; it can't be empty",
+                ));
             }
             Ok((Vec::new(), Some(Discovery::File(file))))
         }
         raw::Endpoints {
-            fixed: None,
+            listed: None,
             dns: None,
             file: None,
             kubernetes: Some(raw),
         } => Ok((Vec::new(), Some(kubernetes(raw, &format!("{path}.kubernetes"))?))),
-        _ => Err(Broken(
+        _ => Err(Violation::new(
             path,
-            "exactly one of static, dns, file and kubernetes is needed".into(),
+            "exactly one of static, dns, file and kubernetes is required",
         )),
     }
 }
 
-/// Checks a list of endpoints that stands at `path`.
-pub(crate) fn fixed(list: Vec<raw::EndpointEntry>, path: &str) -> Result<Vec<Endpoint>, Broken> {
+/// Checks a list of endpoints at `path`.
+pub(crate) fn endpoint_list(list: Vec<raw::EndpointEntry>, path: &str) -> Result<Vec<Endpoint>, Violation> {
     if list.is_empty() {
-        return Err(Broken(path.into(), "at least one address is needed".into()));
+        return Err(Violation::new(path, "at least one address is required"));
     }
     if list.len() > ENDPOINTS_MAX {
-        return Err(Broken(
-            path.into(),
+        return Err(Violation::new(
+            path,
             format!("a pool has at most {ENDPOINTS_MAX} endpoints, not {}", list.len()),
         ));
     }
     let mut seen = BTreeSet::new();
     list.into_iter()
         .enumerate()
-        .map(|(at, raw::EndpointEntry(raw))| {
-            let key = format!("{path}[{at}]");
+        .map(|(index, raw::EndpointEntry(raw))| {
+            let key = format!("{path}[{index}]");
             let endpoint = endpoint(raw, &key)?;
             if seen.insert(endpoint.address) {
                 Ok(endpoint)
             } else {
-                Err(Broken(key, format!("`{}` is listed twice", endpoint.address)))
+                Err(Violation::new(
+                    key,
+                    format!("`{}` is listed twice", endpoint.address),
+                ))
             }
         })
         .collect()
 }
 
-fn endpoint(raw: raw::Endpoint, key: &str) -> Result<Endpoint, Broken> {
+fn endpoint(raw: raw::Endpoint, key: &str) -> Result<Endpoint, Violation> {
     let address: SocketAddr = raw.address.parse().map_err(|_| {
-        Broken(
-            key.into(),
+        Violation::new(
+            key,
             format!(
-                "`{}` is no address; write ip:port, like 127.0.0.1:8001",
+                "`{}` is not an address; write ip:port, like 127.0.0.1:8001",
                 raw.address
             ),
         )
     })?;
     if address.port() == 0 {
-        return Err(Broken(key.into(), format!("`{address}`: a port is 1 to 65535")));
+        return Err(Violation::new(key, format!("`{address}`: a port is 1 to 65535")));
     }
     if raw.weight.0 == Decimal::default() {
-        return Err(Broken(format!("{key}.weight"), "a weight is above 0".into()));
+        return Err(Violation::new(format!("{key}.weight"), "a weight is above 0"));
     }
-    named(&raw.variant, "a variant", &format!("{key}.variant"))?;
-    let label = |text: &str| text.len() <= NAME_BYTES_MAX && !text.chars().any(char::is_control);
-    for (name, value) in &raw.labels {
-        if name.is_empty() || !label(name) || !label(value) {
-            return Err(Broken(
-                format!("{key}.labels.{name}"),
-                format!(
-                    "a label and its value have at most {NAME_BYTES_MAX} bytes, none of them a control character"
-                ),
-            ));
-        }
-    }
-    for (at, taint) in raw.taints.0.iter().enumerate() {
-        let key = format!("{key}.taints[{at}]");
-        named(taint, "a taint", &key)?;
-        if raw.taints.0.iter().take(at).any(|earlier| earlier == taint) {
-            return Err(Broken(key, format!("`{taint}` is listed twice")));
-        }
-    }
-    for (what, count) in [("labels", raw.labels.len()), ("taints", raw.taints.0.len())] {
-        if count > LABELS_MAX {
-            return Err(Broken(
-                format!("{key}.{what}"),
-                format!("there are at most {LABELS_MAX}, not {count}"),
-            ));
-        }
-    }
+    check_name(
+        &raw.variant,
+        LABEL_BYTES_MAX,
+        "a variant",
+        &format!("{key}.variant"),
+    )?;
+    check_labels(&raw, key)?;
     Ok(Endpoint {
         address,
         weight: raw.weight.0,
@@ -139,25 +123,44 @@ fn endpoint(raw: raw::Endpoint, key: &str) -> Result<Endpoint, Broken> {
     })
 }
 
-fn named(text: &str, what: &str, key: &str) -> Result<(), Broken> {
-    if is_name(text) {
-        Ok(())
-    } else {
-        Err(Broken(
-            key.into(),
-            format!("`{text}`: {what} has 1 to 63 letters, digits, `-`, `_` or `.`"),
-        ))
+fn check_labels(raw: &raw::Endpoint, key: &str) -> Result<(), Violation> {
+    let fits = |text: &str| text.len() <= NAME_BYTES_MAX && !text.chars().any(char::is_control);
+    for (name, value) in &raw.labels {
+        if name.is_empty() || !fits(name) || !fits(value) {
+            return Err(Violation::new(
+                format!("{key}.labels.{name}"),
+                format!(
+                    "a label and its value have at most {NAME_BYTES_MAX} bytes, none of them a control character"
+                ),
+            ));
+        }
     }
+    for (index, taint) in raw.taints.0.iter().enumerate() {
+        let key = format!("{key}.taints[{index}]");
+        check_name(taint, LABEL_BYTES_MAX, "a taint", &key)?;
+        if raw.taints.0.iter().take(index).any(|earlier| earlier == taint) {
+            return Err(Violation::new(key, format!("`{taint}` is listed twice")));
+        }
+    }
+    for (kind, count) in [("labels", raw.labels.len()), ("taints", raw.taints.0.len())] {
+        if count > LABELS_MAX {
+            return Err(Violation::new(
+                format!("{key}.{kind}"),
+                format!("an endpoint has at most {LABELS_MAX} {kind}, not {count}"),
+            ));
+        }
+    }
+    Ok(())
 }
 
-fn dns(raw: raw::Dns, path: &str) -> Result<Discovery, Broken> {
+fn dns(raw: raw::Dns, path: &str) -> Result<Discovery, Violation> {
     if raw.name.parse::<IpAddr>().is_ok() {
-        return Err(Broken(
+        return Err(Violation::new(
             format!("{path}.name"),
-            format!("`{}` is an address; addresses stand under static", raw.name),
+            format!("`{}` is an address; list addresses under static", raw.name),
         ));
     }
-    host(&raw.name, &format!("{path}.name"))?;
+    check_host(&raw.name, &format!("{path}.name"))?;
     Ok(Discovery::Dns {
         name: raw.name,
         port: u16::try_from(raw.port.0).expect("invariant: a port is at most 65535"),
@@ -165,65 +168,63 @@ fn dns(raw: raw::Dns, path: &str) -> Result<Discovery, Broken> {
     })
 }
 
-fn kubernetes(raw: raw::Kubernetes, path: &str) -> Result<Discovery, Broken> {
+fn kubernetes(raw: raw::Kubernetes, path: &str) -> Result<Discovery, Violation> {
     compiled::require("kubernetes", cfg!(feature = "kubernetes"), path)?;
-    host(&raw.inference_pool, &format!("{path}.inference_pool"))?;
-    host(&raw.namespace, &format!("{path}.namespace"))?;
+    check_host(&raw.inference_pool, &format!("{path}.inference_pool"))?;
+    check_host(&raw.namespace, &format!("{path}.namespace"))?;
     Ok(Discovery::Kubernetes {
         inference_pool: raw.inference_pool,
         namespace: raw.namespace,
     })
 }
 
-/// A name as DNS has it, and Kubernetes.
-fn host(text: &str, key: &str) -> Result<(), Broken> {
-    let known = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.');
-    if (1..=253).contains(&text.len()) && text.bytes().all(known) {
-        Ok(())
-    } else {
-        Err(Broken(
-            key.into(),
-            format!("`{text}`: a name has 1 to 253 letters, digits, `-`, `_` or `.`"),
-        ))
-    }
+/// Checks a name of DNS or Kubernetes.
+fn check_host(text: &str, key: &str) -> Result<(), Violation> {
+    check_name(text, HOST_BYTES_MAX, "a name", key)
 }
 
 /// Checks `rewrite`; `path` is the pool's.
-pub(super) fn rewrite(raw: Vec<raw::Rewrite>, path: &str) -> Result<Vec<Rewrite>, Broken> {
-    let name = |text: &str, what: &str, key: String| {
+pub(super) fn rewrite(raw: Vec<raw::Rewrite>, path: &str) -> Result<Vec<Rewrite>, Violation> {
+    let check_length = |text: &str, noun: &str, key: String| {
         if (1..=NAME_BYTES_MAX).contains(&text.len()) {
             Ok(())
         } else {
-            Err(Broken(key, format!("{what} has 1 to {NAME_BYTES_MAX} bytes")))
+            Err(Violation::new(
+                key,
+                format!("{noun} has 1 to {NAME_BYTES_MAX} bytes"),
+            ))
         }
     };
     let mut globs = BTreeSet::new();
     raw.into_iter()
         .enumerate()
-        .map(|(at, rewrite)| {
-            let path = format!("{path}.rewrite[{at}]");
-            name(&rewrite.model, "a glob", format!("{path}.model"))?;
+        .map(|(index, rewrite)| {
+            let path = format!("{path}.rewrite[{index}]");
+            check_length(&rewrite.model, "a glob", format!("{path}.model"))?;
             if !globs.insert(rewrite.model.clone()) {
-                return Err(Broken(
+                return Err(Violation::new(
                     format!("{path}.model"),
                     format!(
-                        "`{}` stands here twice; the first that matches counts",
+                        "`{}` is listed twice; the first entry that matches counts",
                         rewrite.model
                     ),
                 ));
             }
             if rewrite.targets.is_empty() {
-                return Err(Broken(
+                return Err(Violation::new(
                     format!("{path}.targets"),
-                    "at least one target is needed: {name, weight}".into(),
+                    "at least one target is required: {name, weight}",
                 ));
             }
             let mut names = BTreeSet::new();
-            for (at, target) in rewrite.targets.iter().enumerate() {
-                let key = format!("{path}.targets[{at}].name");
-                name(&target.name, "a model's name", key.clone())?;
+            for (index, target) in rewrite.targets.iter().enumerate() {
+                let key = format!("{path}.targets[{index}].name");
+                check_length(&target.name, "a model's name", key.clone())?;
                 if !names.insert(&target.name) {
-                    return Err(Broken(key, format!("`{}` is a target twice", target.name)));
+                    return Err(Violation::new(
+                        key,
+                        format!("`{}` is a target twice", target.name),
+                    ));
                 }
             }
             Ok(Rewrite {
@@ -239,18 +240,17 @@ pub(super) fn rewrite(raw: Vec<raw::Rewrite>, path: &str) -> Result<Vec<Rewrite>
 }
 
 /// Checks `scrape`; `path` is the pool's.
-pub(super) fn scrape(raw: &raw::Scrape, path: &str) -> Result<Option<Scrape>, Broken> {
+pub(super) fn scrape(raw: &raw::Scrape, path: &str) -> Result<Option<Scrape>, Violation> {
     let interval = raw.interval.0;
     let stale_after = raw.stale_after().0;
     if stale_after < interval {
-        return Err(Broken(
+        return Err(Violation::new(
             format!("{path}.scrape.stale_after"),
-            "stale_after is at least interval, or what was read would be too old before it is read again"
-                .into(),
+            "stale_after is at least interval; otherwise values would be stale before they are read again",
         ));
     }
-    let found = slashed(raw.path.as_deref(), "/metrics", format!("{path}.scrape.path"))?;
-    Ok(found.map(|path| Scrape {
+    let path = http_path(raw.path.as_deref(), "/metrics", format!("{path}.scrape.path"))?;
+    Ok(path.map(|path| Scrape {
         path,
         interval,
         stale_after,
@@ -258,60 +258,34 @@ pub(super) fn scrape(raw: &raw::Scrape, path: &str) -> Result<Option<Scrape>, Br
 }
 
 /// Checks `health`; `path` is the pool's.
-pub(super) fn health(raw: &raw::Health, path: &str) -> Result<Option<Health>, Broken> {
-    let found = slashed(raw.path.as_deref(), "/health", format!("{path}.health.path"))?;
-    Ok(found.map(|path| Health {
+pub(super) fn health(raw: &raw::Health, path: &str) -> Result<Option<Health>, Violation> {
+    let path = http_path(raw.path.as_deref(), "/health", format!("{path}.health.path"))?;
+    Ok(path.map(|path| Health {
         path,
         interval: raw.interval.0,
         unhealthy_after: raw.unhealthy_after.0,
     }))
 }
 
-/// A path of HTTP, or none.
-fn slashed(path: Option<&str>, like: &str, key: String) -> Result<Option<String>, Broken> {
+/// A path of HTTP, if one is given.
+fn http_path(path: Option<&str>, like: &str, key: String) -> Result<Option<String>, Violation> {
     match path {
-        Some(path) if !path.starts_with('/') || path.chars().any(|it| it.is_control() || it == ' ') => {
-            Err(Broken(
+        Some(path) if !path.starts_with('/') || path.chars().any(|char| char.is_control() || char == ' ') => {
+            Err(Violation::new(
                 key,
-                format!("`{path}`: a path begins with / and has no spaces, like {like}; null: none"),
+                format!("`{path}`: a path begins with / and has no spaces, like {like}; write null for none"),
             ))
         }
         path => Ok(path.map(Into::into)),
     }
 }
 
-/// Checks `slo`; `path` is the pool's.
-pub(super) fn slo(raw: &raw::Slo, path: &str) -> Result<slo::Policy, Broken> {
-    let millis = |of: Duration| of.as_secs_f64() * 1_000.0;
-    let explicit = match (raw.target_ttft, raw.target_itl) {
-        (None, None) => None,
-        (Some(ttft), Some(itl)) => Some(Targets {
-            ttft_ms: Some(millis(ttft.0)),
-            itl_ms: Some(millis(itl.0)),
-        }),
-        (given, _) => {
-            let given = if given.is_some() {
-                "target_ttft"
-            } else {
-                "target_itl"
-            };
-            return Err(Broken(
-                format!("{path}.slo.{given}"),
-                "target_ttft and target_itl are given both, or neither".into(),
-            ));
-        }
-    };
-    Ok(slo::Policy {
-        multiplier: match raw.slo_multiplier.0 {
-            0.0 => slo::Policy::default().multiplier,
-            given => given,
-        },
-        explicit,
-    })
-}
-
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
+    use penstock_model::{Targets, slo};
+
     use super::*;
     use crate::{Config, Pool};
 
@@ -320,16 +294,16 @@ mod tests {
         let keys: String = keys.lines().map(|line| format!("  {line}\n")).collect();
         Config::parse(&format!("pools:\n- name: a\n\n{keys}"), "f.yaml")
             .map(|mut config| config.pools.remove(0))
-            .map_err(|why| why.to_string())
+            .map_err(|error| error.to_string())
     }
 
     fn with(keys: &str) -> Pool {
         parse(&format!("endpoints: {{static: ['127.0.0.1:1']}}\n{keys}"))
-            .unwrap_or_else(|why| panic!("{keys}: {why}"))
+            .unwrap_or_else(|error| panic!("{keys}: {error}"))
     }
 
     #[test]
-    fn a_server_is_of_the_default_kind_until_it_says() {
+    fn endpoints_have_the_default_variant_and_batch_size() {
         let pool = parse(
             "endpoints: {static: ['127.0.0.1:1', {address: '127.0.0.1:2', variant: h100, max_batch: 64}]}",
         )
@@ -337,12 +311,12 @@ mod tests {
         let kinds = pool
             .endpoints
             .iter()
-            .map(|it| (it.variant.as_str(), it.max_batch));
+            .map(|endpoint| (endpoint.variant.as_str(), endpoint.max_batch));
         assert_eq!(kinds.collect::<Vec<_>>(), [("default", 256), ("h100", 64)]);
     }
 
     #[test]
-    fn metrics_are_read_every_second_unless_it_says() {
+    fn metrics_are_read_every_second_by_default() {
         let usual = Scrape {
             path: "/metrics".into(),
             interval: Duration::from_secs(1),
@@ -362,7 +336,7 @@ mod tests {
     }
 
     #[test]
-    fn targets_are_inferred_unless_they_are_given() {
+    fn latency_targets_are_inferred_by_default() {
         assert_eq!(with("").slo, slo::Policy::default());
         assert_eq!(
             with("slo: {slo_multiplier: 0}").slo,
@@ -384,16 +358,26 @@ mod tests {
     }
 
     #[test]
-    fn what_is_out_of_range_names_line_path_and_what_is_allowed() {
+    fn errors_name_the_line_the_key_and_the_allowed_values() {
         let one = "endpoints: {static: ['127.0.0.1:1']}\n";
-        let server = |it: &str| format!("endpoints:\n  static:\n  - address: '127.0.0.1:1'\n    {it}");
-        let pool = |it: &str| format!("{one}{it}");
-        let at = "endpoints.static[0]";
+        let server = |key: &str| format!("endpoints:\n  static:\n  - address: '127.0.0.1:1'\n    {key}");
+        let pool = |keys: &str| format!("{one}{keys}");
+        let endpoint = "endpoints.static[0]";
         for (keys, line, key, word) in [
-            (server("variant: ''"), 7, format!("{at}.variant"), "1 to 63"),
-            (server("variant: a b"), 7, format!("{at}.variant"), "1 to 63"),
-            (server("max_batch: 0"), 7, format!("{at}.max_batch"), "at least 1"),
-            (server("weight: 0"), 7, format!("{at}.weight"), "above 0"),
+            (server("variant: ''"), 7, format!("{endpoint}.variant"), "1 to 63"),
+            (
+                server("variant: a b"),
+                7,
+                format!("{endpoint}.variant"),
+                "1 to 63",
+            ),
+            (
+                server("max_batch: 0"),
+                7,
+                format!("{endpoint}.max_batch"),
+                "at least 1",
+            ),
+            (server("weight: 0"), 7, format!("{endpoint}.weight"), "above 0"),
             (
                 pool("slo:\n  slo_multiplier: 1"),
                 6,

@@ -1,37 +1,36 @@
-//! The document's part on who asks: `identity`.
+//! `identity`: the sources of a request's identity, and the clients whose claims count.
 
 use std::collections::BTreeMap;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::value::{List, Pairs, Scalar, Trusted};
+use crate::value::{List, OrderedMap, Scalar, Trusted};
 
-/// Where a request's identity is read. Of each list the first source that is present wins.
+/// The sources of a request's identity. In each list, the first source that is present in the request counts.
 #[derive(Clone, Debug, Deserialize, Serialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct Identity {
-    /// Who shares: the tenant.
+    /// The tenant, which is the identity that shares are given to.
     pub(crate) fairness_id: List<Source>,
-    /// Who asks.
+    /// The user.
     pub(crate) user: List<Source>,
-    /// How much it matters: `critical` or `high`, `default` or `normal`, `sheddable` or `low`, or the name of an
-    /// objective.
+    /// The priority: `critical` or `high`, `default` or `normal`, `sheddable` or `low`, or the name of an objective.
     pub(crate) priority: List<Source>,
-    /// Which policy class it asks for.
+    /// The family of policy classes.
     pub(crate) class: List<Source>,
-    /// Its strict tier, 0 to 15: the higher goes first within its flow.
+    /// The strict tier, 0 to 15. In a flow, requests of a higher tier are granted first.
     pub(crate) strict: List<Source>,
-    /// The seconds of its head start, 0 to 3600.
+    /// The head start in seconds, 0 to 3600.
     pub(crate) jump: List<Source>,
-    /// Priority by the name of an objective.
+    /// Priorities by the name of an objective.
     pub(crate) objectives: BTreeMap<String, Criticality>,
-    /// What a tenant may claim at most; a higher claim is lowered to it, and counted.
+    /// The highest priority of a tenant. A higher claim is lowered to it, and counted in a metric.
     pub(crate) max_priority: MaxPriority,
-    /// Whose claims count: everybody's (`all`), nobody's (`none`), or those of clients in a list of networks. Of
-    /// anybody else a priority only lowers, class, strict tier, head start and wishes for certain servers are removed,
-    /// and the fairness id is one of 64 flows of that client's address. When `listen.gateway` is off loopback it must
-    /// be given.
+    /// The clients whose claims count: every client (`all`), no client (`none`), or the clients in a list of networks. For any
+    /// other client, a priority can only lower a request, the class, strict tier, head start and endpoint constraints are
+    /// removed, and the fairness id is replaced by one of 64 flows of the client's address. Required when `listen.gateway` is
+    /// not a loopback address.
     pub(crate) trust: Option<Trusted>,
 }
 
@@ -65,38 +64,37 @@ impl Default for Identity {
     }
 }
 
-/// One place to read an identity.
+/// A place in a request to read a value from.
 #[derive(Clone, Debug, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Source {
-    /// A request header's name.
+    /// The name of a request header.
     Header(#[schemars(length(min = 1, max = 256))] String),
-    /// A string at the top of the body, like `user`.
+    /// The name of a string at the top level of the body, like `user`.
     Body(#[schemars(length(min = 1, max = 256))] String),
-    /// Dynamic metadata that another filter of Envoy's left: `NAMESPACE/KEY/...`, like
-    /// `envoy.filters.http.jwt_authn/payload/sub`.
+    /// Dynamic metadata of another Envoy filter: `NAMESPACE/KEY/...`, like `envoy.filters.http.jwt_authn/payload/sub`.
     Metadata(#[schemars(length(min = 1, max = 256))] String),
-    /// By the model's name: globs and values, the first that matches.
-    Model(Pairs<Scalar>),
+    /// A value by the model's name: globs and values. The first match counts.
+    Model(OrderedMap<Scalar>),
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 #[schemars(inline)]
 pub(crate) enum Criticality {
-    /// Goes before the others.
+    /// Granted before requests of the other levels.
     Critical,
-    /// What a request is that says nothing.
+    /// The level of a request without a priority.
     Default,
-    /// The first that is refused or displaced.
+    /// The first to be rejected or displaced.
     Sheddable,
 }
 
-/// What a tenant may claim at most.
+/// The highest priority of a tenant.
 #[derive(Clone, Debug, Default, Deserialize, Serialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct MaxPriority {
-    /// Of those that aren't named; null: whatever they like.
+    /// For tenants that `tenants` doesn't name. Null means no limit.
     pub(crate) default: Option<Criticality>,
     /// By fairness id.
     pub(crate) tenants: BTreeMap<String, Criticality>,

@@ -1,4 +1,4 @@
-//! The document's part on a pool's model servers: where they are, what is asked of them, and which is the best.
+//! A pool's endpoints: where they are, how they are checked, and how one is chosen for a request.
 
 use std::collections::BTreeMap;
 use std::marker::PhantomData;
@@ -8,38 +8,38 @@ use penstock_engine::policy::Scorers;
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-use super::span;
-use crate::value::{Count, Exact, Factor, List, Port, Span, TextOr, Weight};
+use super::millis;
+use crate::value::{AddressOr, Count, ExactDecimal, Factor, List, Port, PositiveDuration, Weight};
 
-/// The servers are asked for one of `targets` instead of a model.
+/// Sends requests for a model with another model's name.
 #[derive(Clone, Debug, Deserialize, Serialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Rewrite {
-    /// A glob: the models that were asked for.
+    /// A glob of the models that clients request.
     #[schemars(length(min = 1))]
     pub(crate) model: String,
-    /// One of these, by weight; a request that comes again gets the same.
+    /// The models that requests are sent with, in proportion to their weights. A retried request keeps its target.
     #[schemars(length(min = 1))]
     pub(crate) targets: Vec<RewriteTarget>,
 }
 
-/// A model that the servers know.
+/// A model that the model servers serve.
 #[derive(Clone, Debug, Deserialize, Serialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct RewriteTarget {
-    /// Its name.
+    /// The model's name.
     #[schemars(length(min = 1, max = 256))]
     pub(crate) name: String,
-    /// Its part of the requests, beside the other targets'.
-    #[serde(default = "one")]
+    /// The target's share of the requests, relative to the weights of the other targets.
+    #[serde(default = "default_target_weight")]
     pub(crate) weight: Weight,
 }
 
-const fn one() -> Weight {
+const fn default_target_weight() -> Weight {
     Weight(1.0)
 }
 
-/// The model servers: exactly one of these.
+/// The model servers: exactly one of these keys.
 #[derive(Clone, Debug, Default, Deserialize, Serialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 #[schemars(extend("oneOf" = [
@@ -49,53 +49,53 @@ const fn one() -> Weight {
     {"required": ["kubernetes"], "properties": {"kubernetes": {"type": "object"}}},
 ]))]
 pub(crate) struct Endpoints {
-    /// A list: `"ip:port"`, or a mapping that says more.
+    /// A list of endpoints. Each is an address, `"ip:port"`, or a mapping with more keys.
     #[serde(rename = "static")]
-    pub(crate) fixed: Option<Vec<EndpointEntry>>,
-    /// All addresses of a name, looked up again and again.
+    pub(crate) listed: Option<Vec<EndpointEntry>>,
+    /// All addresses of a DNS name, looked up regularly.
     pub(crate) dns: Option<Dns>,
-    /// A file with such a list as `static`; it is read again when it changes.
+    /// The path of a file with a list like that of `static`. It is read again when it changes.
     pub(crate) file: Option<PathBuf>,
     /// The ready pods of an InferencePool.
     pub(crate) kubernetes: Option<Kubernetes>,
 }
 
-/// All addresses of a name.
+/// All addresses of a DNS name.
 #[derive(Clone, Debug, Deserialize, Serialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Dns {
-    /// The name.
+    /// The DNS name.
     #[schemars(length(min = 1, max = 253))]
     pub(crate) name: String,
-    /// The port of all of them.
+    /// The port of every endpoint.
     pub(crate) port: Port,
-    /// Between two look-ups.
-    #[serde(default = "half_a_minute")]
-    pub(crate) refresh: Span,
+    /// The time between two lookups.
+    #[serde(default = "default_refresh")]
+    pub(crate) refresh: PositiveDuration,
 }
 
-const fn half_a_minute() -> Span {
-    span(30_000)
+const fn default_refresh() -> PositiveDuration {
+    millis(30_000)
 }
 
 /// The ready pods of an InferencePool.
 #[derive(Clone, Debug, Deserialize, Serialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Kubernetes {
-    /// Its name.
+    /// The name of the InferencePool.
     #[schemars(length(min = 1, max = 253))]
     pub(crate) inference_pool: String,
-    /// Its namespace.
-    #[serde(default = "namespace")]
+    /// The namespace of the InferencePool.
+    #[serde(default = "default_namespace")]
     #[schemars(length(min = 1, max = 63))]
     pub(crate) namespace: String,
 }
 
-fn namespace() -> String {
+fn default_namespace() -> String {
     "default".into()
 }
 
-/// An endpoint, or just its address.
+/// An endpoint, written as a mapping or as its address alone.
 #[derive(Clone, Debug)]
 pub(crate) struct EndpointEntry(pub(crate) Endpoint);
 
@@ -103,55 +103,54 @@ pub(crate) struct EndpointEntry(pub(crate) Endpoint);
 #[derive(Clone, Debug, Deserialize, Serialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Endpoint {
-    /// `ip:port`
+    /// The endpoint's address, `ip:port`.
     pub(crate) address: String,
-    /// Servers of one variant are alike: the same accelerator, the same model, the same flags. They are learned
-    /// together and counted together.
-    #[serde(default = "variant")]
+    /// Endpoints of one variant have the same accelerator, model and flags. They share one performance model, and replicas are
+    /// counted by variant.
+    #[serde(default = "default_variant")]
     #[schemars(regex(pattern = r"^[A-Za-z0-9._-]{1,63}$"))]
     pub(crate) variant: String,
-    /// Requests in one batch, vLLM's `--max-num-seqs`.
-    #[serde(default = "max_batch")]
+    /// The most requests that the endpoint runs in one batch; vLLM's `--max-num-seqs`.
+    #[serde(default = "default_max_batch")]
     pub(crate) max_batch: Count,
-    /// Scales its bounds, above 0; under `auto` only `auto_initial`.
-    #[serde(default = "whole")]
-    #[schemars(transform = above_nothing)]
-    pub(crate) weight: Exact,
-    /// What it is called for people.
+    /// Scales the endpoint's bounds. Under `watermark_per_backend: auto` it scales `auto_initial` only.
+    #[serde(default = "default_weight")]
+    #[schemars(transform = above_zero)]
+    pub(crate) weight: ExactDecimal,
+    /// Labels for people, shown in the endpoint's status.
     #[serde(default)]
     pub(crate) labels: BTreeMap<String, String>,
-    /// Only requests that tolerate all of these go there (`x-penstock-tolerate`, from trusted clients).
+    /// The endpoint takes only requests that tolerate all of these, by the header `x-penstock-tolerate` of a trusted client.
     #[serde(default)]
     pub(crate) taints: List<String>,
 }
 
-/// A server that takes nothing isn't listed.
-fn above_nothing(schema: &mut Schema) {
+/// An endpoint that takes no requests isn't listed, so 0 isn't allowed.
+fn above_zero(schema: &mut Schema) {
     schema.remove("minimum");
     schema.insert("exclusiveMinimum".into(), 0.into());
 }
 
-/// The variant of servers that name none.
-fn variant() -> String {
+fn default_variant() -> String {
     "default".into()
 }
 
-/// Requests in one batch of a server that doesn't say, as vLLM has it.
-const fn max_batch() -> Count {
+/// vLLM's default.
+const fn default_max_batch() -> Count {
     Count(256)
 }
 
-const fn whole() -> Exact {
-    Exact(penstock_engine::units::Decimal::whole(1))
+const fn default_weight() -> ExactDecimal {
+    ExactDecimal(penstock_engine::units::Decimal::whole(1))
 }
 
 impl From<String> for Endpoint {
     fn from(address: String) -> Self {
         Self {
             address,
-            variant: variant(),
-            max_batch: max_batch(),
-            weight: whole(),
+            variant: default_variant(),
+            max_batch: default_max_batch(),
+            weight: default_weight(),
             labels: BTreeMap::new(),
             taints: List::default(),
         }
@@ -161,14 +160,14 @@ impl From<String> for Endpoint {
 impl<'de> Deserialize<'de> for EndpointEntry {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         deserializer
-            .deserialize_any(TextOr::<Endpoint>(PhantomData))
+            .deserialize_any(AddressOr::<Endpoint>(PhantomData))
             .map(Self)
     }
 }
 
 impl Serialize for EndpointEntry {
-    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
-        self.0.serialize(to)
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        self.0.serialize(serializer)
     }
 }
 
@@ -186,16 +185,16 @@ impl JsonSchema for EndpointEntry {
     }
 }
 
-/// How a server's health is asked.
+/// Health checks of the endpoints.
 #[derive(Clone, Debug, Deserialize, Serialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct Health {
-    /// The path that is asked; null: not checked, always healthy.
+    /// The path that is requested with GET. Null turns the checks off, and endpoints count as healthy.
     #[schemars(regex(pattern = "^/"))]
     pub(crate) path: Option<String>,
-    /// Between two.
-    pub(crate) interval: Span,
-    /// Failures in a row that make it unready.
+    /// The time between two checks of an endpoint.
+    pub(crate) interval: PositiveDuration,
+    /// Failed checks in a row after which the endpoint is not ready.
     pub(crate) unhealthy_after: Count,
 }
 
@@ -203,68 +202,70 @@ impl Default for Health {
     fn default() -> Self {
         Self {
             path: Some("/health".into()),
-            interval: span(5_000),
+            interval: millis(5_000),
             unhealthy_after: Count(3),
         }
     }
 }
 
-/// How long a server is left alone that failed two requests within ten seconds: twice as long each time it happens again
-/// before something was served there. The last one that is ready is never left alone.
+/// How long an endpoint is marked down, so that it gets no requests, after two requests to it failed within ten seconds. The
+/// time doubles whenever that happens again before the endpoint has served a request. The last ready endpoint is never marked
+/// down.
 #[derive(Clone, Debug, Deserialize, Serialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct Down {
-    /// The first time; at most `max`.
-    pub(crate) first: Span,
-    /// At most.
-    pub(crate) max: Span,
+    /// The first time that the endpoint is marked down; at most `max`.
+    pub(crate) first: PositiveDuration,
+    /// The longest time.
+    pub(crate) max: PositiveDuration,
 }
 
 impl Default for Down {
     fn default() -> Self {
         Self {
-            first: span(1_000),
-            max: span(30_000),
+            first: millis(1_000),
+            max: millis(30_000),
         }
     }
 }
 
-/// How a server's metrics are read, in Prometheus' text format under the names of vLLM, SGLang or TGI.
+/// Reading of the endpoints' metrics, in Prometheus' text format under the names of vLLM, SGLang or TGI.
 #[derive(Clone, Debug, Deserialize, Serialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct Scrape {
-    /// The path that is read; null: nothing is.
+    /// The path of the metrics. Null: metrics are not read.
     #[schemars(regex(pattern = "^/"))]
     pub(crate) path: Option<String>,
-    /// Between two.
-    pub(crate) interval: Span,
-    /// What was read counts so long, at least `interval`. 5s if nothing is said, or twice the interval if that is more.
-    pub(crate) stale_after: Option<Span>,
+    /// The time between two reads of an endpoint.
+    pub(crate) interval: PositiveDuration,
+    /// The age from which values no longer count; at least `interval`. The default is 5s, or twice the interval if that is
+    /// longer.
+    pub(crate) stale_after: Option<PositiveDuration>,
 }
 
 impl Default for Scrape {
     fn default() -> Self {
         Self {
             path: Some("/metrics".into()),
-            interval: span(1_000),
+            interval: millis(1_000),
             stale_after: None,
         }
     }
 }
 
-/// How much each scorer's vote counts in the choice among the servers with room; 0: not at all.
+/// Weights of the scorers that choose among the endpoints with room. 0 turns a scorer off.
 #[derive(Clone, Debug, Deserialize, Serialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct Scheduler {
-    /// The part of its bound that is free.
+    /// The free fraction of the endpoint's bound.
     pub(crate) stock: Factor,
-    /// Requests that wait in the server's own queue: fewer are better.
+    /// Requests that wait in the endpoint's own queue. Fewer score higher.
     pub(crate) queue: Factor,
-    /// The part of the server's KV cache that is free.
+    /// The free fraction of the endpoint's KV cache.
     pub(crate) kv_cache: Factor,
-    /// The part of the prompt that the server has computed before.
+    /// The fraction of the prompt that was sent to the endpoint before.
     pub(crate) prefix: Factor,
-    /// The server has the model's adapter in memory.
+    /// Whether the endpoint has the model's LoRA adapter in memory.
     pub(crate) lora: Factor,
 }
 

@@ -1,21 +1,21 @@
-//! The schema: it takes whatever is valid, marks what is wrong, and names every key that is shown.
+//! Tests of the JSON Schema: it accepts every valid document, rejects wrong ones, and names every key.
 
 use serde_json::Value;
 
 use super::check::check;
 use crate::{Document, schema};
 
-/// Everything that can be said, in most of its forms.
+/// A document with every key, in most of the forms of its values.
 const ALL: &str = include_str!("everything.yaml");
-/// The pages that show documents.
+/// The pages with examples of documents.
 const PAGES: [&str; 2] = [
     include_str!("../../../../docs/configuration.md"),
     include_str!("../../../../docs/model.md"),
 ];
 const SMALL: &str = "pools: [{name: a, endpoints: {static: ['127.0.0.1:8001']}}]";
 
-/// As an editor reads it.
-fn written(text: &str) -> Value {
+/// The values of a text, as an editor reads them.
+fn values(text: &str) -> Value {
     let options = serde_saphyr::options! {strict_booleans: true};
     serde_saphyr::from_str_with_options(text, options).expect("YAML")
 }
@@ -26,28 +26,28 @@ fn fits(document: &Value) -> Result<(), String> {
 }
 
 #[test]
-fn what_is_valid_is_valid_by_the_schema_as_it_is_written_and_as_it_is_shown() {
-    let shown = PAGES
+fn schema_accepts_valid_documents_as_written_and_as_shown() {
+    let examples = PAGES
         .iter()
-        .flat_map(|page| page.split("```").filter_map(|it| it.strip_prefix("yaml\n")))
-        .filter(|it| it.contains("endpoints:"));
-    let mut seen = 0;
-    for text in [ALL, SMALL].into_iter().chain(shown) {
-        let document = Document::parse(text, "f.yaml").unwrap_or_else(|why| panic!("{why}\n{text}"));
-        fits(&written(text)).unwrap_or_else(|why| panic!("as written: {why}\n{text}"));
-        fits(document.json()).unwrap_or_else(|why| panic!("as shown: {why}\n{text}"));
-        seen += 1;
+        .flat_map(|page| page.split("```").filter_map(|block| block.strip_prefix("yaml\n")))
+        .filter(|block| block.contains("endpoints:"));
+    let mut count = 0;
+    for text in [ALL, SMALL].into_iter().chain(examples) {
+        let document = Document::parse(text, "f.yaml").unwrap_or_else(|error| panic!("{error}\n{text}"));
+        fits(&values(text)).unwrap_or_else(|error| panic!("as written: {error}\n{text}"));
+        fits(document.json()).unwrap_or_else(|error| panic!("as shown: {error}\n{text}"));
+        count += 1;
     }
-    assert!(seen >= 6, "{seen}");
+    assert!(count >= 6, "{count}");
 }
 
 #[test]
-fn what_is_shown_is_the_same_document_again() {
+fn a_shown_document_parses_to_itself() {
     for text in [ALL, SMALL] {
         let document = Document::parse(text, "f.yaml").expect("valid");
         let json = Document::parse(&document.json().to_string(), "json").expect("valid as JSON");
         let yaml = document.yaml().expect("YAML");
-        let yaml = Document::parse(&yaml, "yaml").unwrap_or_else(|why| panic!("{why}\n{yaml}"));
+        let yaml = Document::parse(&yaml, "yaml").unwrap_or_else(|error| panic!("{error}\n{yaml}"));
         for again in [json, yaml] {
             assert_eq!(again.json(), document.json());
             assert_eq!(again.digest(), document.digest());
@@ -60,10 +60,10 @@ fn what_is_shown_is_the_same_document_again() {
 }
 
 #[test]
-fn every_key_of_the_schema_is_shown_and_everything_says_every_key() {
+fn every_key_of_the_schema_is_shown_and_in_everything_yaml() {
     let schema = schema();
     let small = Document::parse(SMALL, "f.yaml").expect("valid");
-    let said = written(ALL);
+    let everything = values(ALL);
     for (part, name) in [
         ("", ""),
         ("/listen", "Listen"),
@@ -99,14 +99,14 @@ fn every_key_of_the_schema_is_shown_and_everything_says_every_key() {
             let shown = small.json().pointer(&format!("{part}/{key}"));
             assert!(shown.is_some(), "{part}/{key} isn't shown");
             let one_of_four = name == "Endpoints";
-            let is_said = one_of_four || said.pointer(&format!("{part}/{key}")).is_some();
-            assert!(is_said, "{part}/{key} isn't in everything.yaml");
+            let is_present = one_of_four || everything.pointer(&format!("{part}/{key}")).is_some();
+            assert!(is_present, "{part}/{key} isn't in everything.yaml");
         }
     }
 }
 
 #[test]
-fn editors_mark_what_is_wrong() {
+fn schema_rejects_wrong_documents() {
     for wrong in [
         "{}",
         "{pools: []}",
@@ -128,7 +128,7 @@ fn editors_mark_what_is_wrong() {
         "{pools: [{name: a, endpoints: {file: f}}], identity: {trust: some}}",
         "{pools: [{name: a, endpoints: {file: f}}], limits: {flows: 100001}}",
     ] {
-        let document: Value = written(wrong);
-        assert!(fits(&document).is_err(), "the schema takes {wrong}");
+        let document: Value = values(wrong);
+        assert!(fits(&document).is_err(), "the schema accepts {wrong}");
     }
 }

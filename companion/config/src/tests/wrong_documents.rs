@@ -1,14 +1,14 @@
-//! Documents that are wrong: what stands around the pools, and what is no document. Each names its line, its key's path,
-//! and what is allowed.
+//! Tests of wrong keys outside the pools, and of texts that are no document. Each error names the line, the key's path and the
+//! allowed values.
 
-use super::{POOL, refused};
+use super::{POOL, assert_error};
 use crate::Config;
 
-/// A pool on one line, to stand below what is wrong.
+/// A valid pool on one line, for documents whose wrong key comes before the pools.
 const SMALL: &str = "pools: [{name: a, endpoints: {static: ['127.0.0.1:8001']}}]\n";
 
 #[test]
-fn the_other_keys_have_their_ranges() {
+fn keys_outside_pools_reject_values_out_of_range() {
     for (written, key, word) in [
         (
             "listen: {gateway: localhost}",
@@ -136,12 +136,12 @@ fn the_other_keys_have_their_ranges() {
         ("pool: []", "pool", "did you mean `pools`?"),
         ("colour: red", "colour", "known: listen, tls, admin"),
     ] {
-        refused(&format!("# one\n{written}\n{SMALL}"), 2, key, word);
+        assert_error(&format!("# one\n{written}\n{SMALL}"), 2, key, word);
     }
 }
 
 #[test]
-fn a_document_is_one_mapping_of_yaml() {
+fn a_document_is_one_yaml_mapping() {
     for (text, line, key, word) in [
         ("", 1, "pools", "at least one pool"),
         ("# nothing\n\n", 1, "pools", "at least one pool"),
@@ -183,39 +183,42 @@ fn a_document_is_one_mapping_of_yaml() {
         ),
         ("a: \0\n", 1, "document", "bytes of 0"),
     ] {
-        refused(text, line, key, word);
+        assert_error(text, line, key, word);
     }
 }
 
 #[test]
-fn aliases_are_fine_and_bombs_are_not() {
+fn aliases_are_allowed_and_alias_bombs_are_errors() {
     let shared = "pools:\n- &one\n  name: a\n  endpoints: {static: ['127.0.0.1:1']}\n  queue: &q {ttl: 5s}\n- name: b\n  endpoints: {static: ['127.0.0.1:2']}\n  queue: *q\n- <<: *one\n  name: c\n";
     let config = Config::parse(shared, "f.yaml").expect("aliases are fine");
-    let names: Vec<_> = config.pools.iter().map(|it| it.name.as_str()).collect();
+    let names: Vec<_> = config.pools.iter().map(|pool| pool.name.as_str()).collect();
     assert_eq!(names, ["a", "b", "c"]);
     let mut bomb = String::from("a0: &a0 [x, x, x, x, x, x, x, x, x, x]\n");
     for level in 1..9 {
-        let of = format!("*a{}, ", level - 1).repeat(10);
-        bomb.push_str(&format!("a{level}: &a{level} [{}]\n", of.trim_end_matches(", ")));
+        let aliases = format!("*a{}, ", level - 1).repeat(10);
+        bomb.push_str(&format!(
+            "a{level}: &a{level} [{}]\n",
+            aliases.trim_end_matches(", ")
+        ));
     }
-    let said = Config::parse(&bomb, "f.yaml").expect_err("a bomb").to_string();
+    let message = Config::parse(&bomb, "f.yaml").expect_err("a bomb").to_string();
     assert!(
-        said.starts_with("f.yaml:") && said.contains("isn't YAML"),
-        "{said}"
+        message.starts_with("f.yaml:") && message.contains("isn't YAML"),
+        "{message}"
     );
     let deep = format!("{}{}", "[".repeat(10_000), "]".repeat(10_000));
-    let said = Config::parse(&deep, "f.yaml").expect_err("too deep").to_string();
-    assert!(said.starts_with("f.yaml:1: document: "), "{said}");
+    let message = Config::parse(&deep, "f.yaml").expect_err("too deep").to_string();
+    assert!(message.starts_with("f.yaml:1: document: "), "{message}");
 }
 
 #[test]
-fn other_ways_to_write_the_same_are_fine() {
+fn json_windows_line_ends_and_byte_order_marks_are_accepted() {
     let json = r#"{"pools": [{"name": "a", "endpoints": {"static": ["127.0.0.1:8001"]}}]}"#;
     let windows = POOL.replace('\n', "\r\n");
     let marked = format!("\u{feff}{POOL}");
     let one = Config::parse(SMALL, "f.yaml").expect("valid");
     for text in [json, POOL, &windows, &marked, &format!("---\n{POOL}...\n")] {
-        let other = Config::parse(text, "f.yaml").unwrap_or_else(|why| panic!("{text}: {why}"));
+        let other = Config::parse(text, "f.yaml").unwrap_or_else(|error| panic!("{text}: {error}"));
         assert_eq!(format!("{other:?}"), format!("{one:?}"));
     }
 }

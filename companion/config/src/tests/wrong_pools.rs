@@ -1,10 +1,11 @@
-//! Pools that are wrong: every range, every kind of slip. Each names its line, its key's path, and what is allowed.
+//! Tests of wrong keys in pools: every range and every kind of mistake. Each error names the line, the key's path and the
+//! allowed values.
 
-use super::{POOL, refused};
+use super::{POOL, assert_error};
 
-/// Keys of the pool: the mapping that they stand in, one of them with its value, the key's path and what is allowed.
+/// Cases: a mapping of the pool, a key of it with a wrong value, the key's path in the mapping, and a part of the message.
 #[test]
-fn a_pools_values_have_their_ranges() {
+fn keys_of_pools_reject_values_out_of_range() {
     let cases = [
         (
             "queue",
@@ -260,7 +261,7 @@ fn a_pools_values_have_their_ranges() {
             "arbitration",
             "classes: {default_policy_family: x}",
             "classes.default_policy_family",
-            "no use without policy_classes",
+            "no effect without policy_classes",
         ),
         (
             "arbitration",
@@ -285,7 +286,7 @@ fn a_pools_values_have_their_ranges() {
             "usage",
             "store: {redis: 'redis://:secret@127.0.0.1/x'}",
             "store",
-            "no URL of a redis",
+            "not the URL of a redis server",
         ),
         (
             "slo",
@@ -320,12 +321,12 @@ fn a_pools_values_have_their_ranges() {
         } else {
             format!("pools[0].{within}.{key}")
         };
-        refused(&format!("{POOL}  {within}:\n    {written}\n"), 5, &key, word);
+        assert_error(&format!("{POOL}  {within}:\n    {written}\n"), 5, &key, word);
     }
 }
 
 #[test]
-fn what_does_not_fit_together_is_refused() {
+fn what_does_not_fit_together_is_assert_error() {
     let order = "0 <= lower_bound_per_backend <= watermark_per_backend <= upper_bound_per_backend";
     for (written, key, word) in [
         (
@@ -346,7 +347,7 @@ fn what_does_not_fit_together_is_refused() {
         (
             "stock: {watermark_per_backend: auto, lower_bound_per_backend: 1}",
             "stock.lower_bound_per_backend",
-            "leave it out",
+            "leave this out",
         ),
         (
             "stock: {watermark_per_backend: auto, unit: tokens}",
@@ -395,7 +396,7 @@ fn what_does_not_fit_together_is_refused() {
         ),
         ("rewrite: [{targets: [{name: b}]}]", "rewrite[0].model", "missing"),
     ] {
-        refused(
+        assert_error(
             &format!("{POOL}  {written}\n"),
             4,
             &format!("pools[0].{key}"),
@@ -405,7 +406,7 @@ fn what_does_not_fit_together_is_refused() {
 }
 
 #[test]
-fn endpoints_are_listed_or_found_in_one_way() {
+fn endpoints_have_exactly_one_source() {
     for (endpoints, key, word) in [
         ("{}", "", "exactly one of static, dns, file and kubernetes"),
         (
@@ -473,7 +474,7 @@ fn endpoints_are_listed_or_found_in_one_way() {
         (
             "{dns: {name: 10.0.0.1, port: 80}}",
             ".dns.name",
-            "addresses stand under static",
+            "list addresses under static",
         ),
         ("{dns: {name: 'a b', port: 80}}", ".dns.name", "1 to 253"),
         (
@@ -493,12 +494,12 @@ fn endpoints_are_listed_or_found_in_one_way() {
         ),
     ] {
         let text = format!("pools:\n- name: a\n  endpoints: {endpoints}\n");
-        refused(&text, 3, &format!("pools[0].endpoints{key}"), word);
+        assert_error(&text, 3, &format!("pools[0].endpoints{key}"), word);
     }
 }
 
 #[test]
-fn names_are_there_and_unique() {
+fn names_are_required_and_unique() {
     let server = "endpoints: {static: ['127.0.0.1:1']}";
     for (name, word) in [
         ("''", "1 to 63"),
@@ -507,17 +508,17 @@ fn names_are_there_and_unique() {
         ("[a]", "a text, not a list"),
         ("null", "a text, not empty (null)"),
     ] {
-        refused(
+        assert_error(
             &format!("pools:\n- {server}\n  name: {name}\n"),
             3,
             "pools[0].name",
             word,
         );
     }
-    refused(&format!("pools:\n- {server}\n"), 2, "pools[0].name", "missing");
-    refused("pools:\n- name: a\n", 2, "pools[0].endpoints", "missing");
+    assert_error(&format!("pools:\n- {server}\n"), 2, "pools[0].name", "missing");
+    assert_error("pools:\n- name: a\n", 2, "pools[0].endpoints", "missing");
     let later = "# one\ntls:\n  cert: f\n  key: f\npools: []\n";
-    refused(later, 2, "tls.client_ca", "missing");
+    assert_error(later, 2, "tls.client_ca", "missing");
     let twice = format!("pools:\n- name: a\n  {server}\n- name: a\n  {server}\n");
-    refused(&twice, 4, "pools[1].name", "names are unique");
+    assert_error(&twice, 4, "pools[1].name", "names are unique");
 }

@@ -1,4 +1,4 @@
-//! Numbers with a range: counts, weights, rates, parts.
+//! Numbers with a range: counts, weights, rates, fractions.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -9,25 +9,31 @@ use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::de::{self, Deserialize, Deserializer, Visitor};
 use serde::ser::{Serialize, Serializer};
 
-/// Up to here every whole number has a double of its own.
+/// The first whole number from which not every whole number has a double of its own: 2^53.
 const EXACT_IN_F64: f64 = 9_007_199_254_740_992.0;
 
-/// Takes any number; it is what is `allowed` that an error names.
+/// Takes any number. The text describes the allowed numbers in errors.
 struct Numbers(&'static str);
 
 impl Visitor<'_> for Numbers {
     type Value = f64;
 
-    fn expecting(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
-        to.write_str(self.0)
+    fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(self.0)
     }
 
-    #[expect(clippy::cast_precision_loss, reason = "past 2^53 the nearest double is meant")]
+    #[expect(
+        clippy::cast_precision_loss,
+        reason = "above 2^53 the nearest double is meant"
+    )]
     fn visit_u64<E: de::Error>(self, number: u64) -> Result<f64, E> {
         Ok(number as f64)
     }
 
-    #[expect(clippy::cast_precision_loss, reason = "past 2^53 the nearest double is meant")]
+    #[expect(
+        clippy::cast_precision_loss,
+        reason = "above 2^53 the nearest double is meant"
+    )]
     fn visit_i64<E: de::Error>(self, number: i64) -> Result<f64, E> {
         Ok(number as f64)
     }
@@ -37,14 +43,14 @@ impl Visitor<'_> for Numbers {
     }
 }
 
-/// Takes whole numbers of at least 0.
+/// Takes whole numbers of at least 0. The text describes the allowed numbers in errors.
 struct Wholes(&'static str);
 
 impl Visitor<'_> for Wholes {
     type Value = u64;
 
-    fn expecting(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
-        to.write_str(self.0)
+    fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(self.0)
     }
 
     fn visit_u64<E: de::Error>(self, number: u64) -> Result<u64, E> {
@@ -57,11 +63,11 @@ impl Visitor<'_> for Wholes {
 }
 
 fn number<'de, D: Deserializer<'de>>(
-    from: D,
+    deserializer: D,
     allowed: &'static str,
     fits: impl FnOnce(f64) -> bool,
 ) -> Result<f64, D::Error> {
-    let number = from.deserialize_any(Numbers(allowed))?;
+    let number = deserializer.deserialize_any(Numbers(allowed))?;
     if number.is_finite() && fits(number) {
         Ok(number)
     } else {
@@ -73,11 +79,11 @@ fn number<'de, D: Deserializer<'de>>(
 }
 
 fn whole<'de, D: Deserializer<'de>>(
-    from: D,
+    deserializer: D,
     allowed: &'static str,
     fits: impl FnOnce(u64) -> bool,
 ) -> Result<u64, D::Error> {
-    let number = from.deserialize_any(Wholes(allowed))?;
+    let number = deserializer.deserialize_any(Wholes(allowed))?;
     if fits(number) {
         Ok(number)
     } else {
@@ -88,20 +94,21 @@ fn whole<'de, D: Deserializer<'de>>(
     }
 }
 
-/// Writes a whole number without a point.
-fn write<S: Serializer>(number: f64, to: S) -> Result<S::Ok, S::Error> {
+/// Writes a whole number without a decimal point.
+fn write<S: Serializer>(number: f64, serializer: S) -> Result<S::Ok, S::Error> {
     if number.fract() == 0.0 && (0.0..EXACT_IN_F64).contains(&number) {
         #[expect(
             clippy::cast_possible_truncation,
             clippy::cast_sign_loss,
             reason = "whole, not negative, below 2^53"
         )]
-        return to.serialize_u64(number as u64);
+        return serializer.serialize_u64(number as u64);
     }
-    to.serialize_f64(number)
+    serializer.serialize_f64(number)
 }
 
-/// A number's type: what it holds, what is allowed in words, when it fits, and the same as a schema.
+/// Declares a number's type: its name and the type inside, the function that reads it, the allowed numbers in words, the same
+/// as a condition, and the same as a JSON Schema.
 macro_rules! numbers {
     ($($(#[$doc:meta])+ $name:ident($held:ty), $read:ident, $allowed:literal, $fits:expr, $schema:tt;)+) => {$(
         $(#[$doc])+
@@ -132,84 +139,84 @@ macro_rules! numbers {
 
 numbers! {
     /// A weight.
-    Weight(f64), number, "a finite number above 0", |it| it > 0.0,
+    Weight(f64), number, "a finite number above 0", |weight| weight > 0.0,
         {"type": "number", "exclusiveMinimum": 0};
-    /// A factor that may be nothing.
-    Factor(f64), number, "a finite number of at least 0", |it| it >= 0.0,
+    /// A factor that may be 0.
+    Factor(f64), number, "a finite number of at least 0", |factor| factor >= 0.0,
         {"type": "number", "minimum": 0};
-    /// Dispatches per second.
-    Rate(f64), number, "a finite number above 0, in requests per second", |it| it > 0.0,
+    /// Grants per second.
+    Rate(f64), number, "a finite number above 0, in requests per second", |rate| rate > 0.0,
         {"type": "number", "exclusiveMinimum": 0};
-    /// A part of a number that isn't written here, as Dynamo has them: over 1 too.
-    Fraction(f64), number, "a finite number of at least 0", |it| it >= 0.0,
+    /// A fraction of another number. As in Dynamo, it may exceed 1.
+    Fraction(f64), number, "a finite number of at least 0", |fraction| fraction >= 0.0,
         {"type": "number", "minimum": 0};
-    /// How many times alpha an iteration may take. 0 is the default.
-    Multiplier(f64), number, "a finite number above 1, or 0 for the default", |it| it == 0.0 || it > 1.0,
+    /// The longest iteration as a multiple of alpha. 0 means the default.
+    Multiplier(f64), number, "a finite number above 1, or 0 for the default", |factor| factor == 0.0 || factor > 1.0,
         {"anyOf": [{"type": "number", "exclusiveMinimum": 1}, {"const": 0}]};
     /// A whole number.
-    Number(u64), whole, "a whole number of at least 0", |_| true,
+    WholeNumber(u64), whole, "a whole number of at least 0", |_| true,
         {"type": "integer", "minimum": 0};
-    /// A whole number that isn't nothing.
-    Count(u64), whole, "a whole number of at least 1", |it| it >= 1,
+    /// A whole number above 0.
+    Count(u64), whole, "a whole number of at least 1", |count| count >= 1,
         {"type": "integer", "minimum": 1};
-    /// How often something is tried again.
-    Attempts(u64), whole, "a whole number from 0 to 1000", |it| it <= 1_000,
+    /// A number of retries.
+    Attempts(u64), whole, "a whole number from 0 to 1000", |count| count <= 1_000,
         {"type": "integer", "minimum": 0, "maximum": 1000};
     /// Flows with state of their own, up to the engine's limit.
-    FlowCount(u64), whole, "a whole number from 1 to 100000", |it| (1..=FLOWS_MOST).contains(&it),
+    FlowCount(u64), whole, "a whole number from 1 to 100000", |count| (1..=FLOWS_LIMIT).contains(&count),
         {"type": "integer", "minimum": 1, "maximum": 100_000};
     /// A TCP port.
-    Port(u64), whole, "a port, a whole number from 1 to 65535", |it| (1..=65_535).contains(&it),
+    Port(u64), whole, "a port, a whole number from 1 to 65535", |port| (1..=65_535).contains(&port),
         {"type": "integer", "minimum": 1, "maximum": 65_535};
-    /// A status for what there is no room for.
-    CapacityStatus(u64), whole, "503 or 429", |it| matches!(it, 429 | 503),
+    /// The status of an answer for lack of capacity.
+    CapacityStatus(u64), whole, "503 or 429", |status| matches!(status, 429 | 503),
         {"enum": [503, 429]};
 }
 
-const FLOWS_MOST: u64 = 100_000;
-const _: () = assert!(FLOWS_MOST as usize == FLOWS_MAX);
+const FLOWS_LIMIT: u64 = 100_000;
+const _: () = assert!(FLOWS_LIMIT as usize == FLOWS_MAX);
 
-macro_rules! written {
+macro_rules! serialize_as {
     ($($name:ident as $write:expr;)+) => {$(
         impl Serialize for $name {
-            fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
-                $write(self.0, to)
+            fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+                $write(self.0, serializer)
             }
         }
     )+};
 }
 
-written! {
+serialize_as! {
     Weight as write;
     Factor as write;
     Rate as write;
     Fraction as write;
     Multiplier as write;
-    Number as write_whole;
+    WholeNumber as write_whole;
     Count as write_whole;
     Attempts as write_whole;
     FlowCount as write_whole;
     Port as write_whole;
     CapacityStatus as write_whole;
-    Exact as write_decimal;
+    ExactDecimal as write_decimal;
     Share as write_decimal;
 }
 
-fn write_whole<S: Serializer>(number: u64, to: S) -> Result<S::Ok, S::Error> {
-    to.serialize_u64(number)
+fn write_whole<S: Serializer>(number: u64, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_u64(number)
 }
 
-/// Both numbers are exact in a double, so what is written is the decimal again.
+/// A double holds both numbers exactly, so the quotient is written as the decimal that was read.
 #[expect(clippy::cast_precision_loss, reason = "below 2^53 in any sensible document")]
-fn write_decimal<S: Serializer>(number: Decimal, to: S) -> Result<S::Ok, S::Error> {
-    write(number.billionths() as f64 / Decimal::ONE as f64, to)
+fn write_decimal<S: Serializer>(number: Decimal, serializer: S) -> Result<S::Ok, S::Error> {
+    write(number.billionths() as f64 / Decimal::ONE as f64, serializer)
 }
 
-/// A decimal number of at least 0, kept exactly as it was written (to nine digits).
+/// A decimal number of at least 0, exact to nine digits after the point.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Exact(pub(crate) Decimal);
+pub(crate) struct ExactDecimal(pub(crate) Decimal);
 
-/// From the shortest decimal that reads back as `number`: what a person wrote, for up to 15 digits.
+/// The shortest decimal that reads back as `number`. Up to 15 digits this is the decimal that was written.
 fn decimal(number: f64) -> Option<Decimal> {
     if !number.is_finite() || number < 0.0 {
         return None;
@@ -224,23 +231,23 @@ fn decimal(number: f64) -> Option<Decimal> {
     ))
 }
 
-impl<'de> Deserialize<'de> for Exact {
+impl<'de> Deserialize<'de> for ExactDecimal {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let allowed = "a finite number of at least 0";
-        let number = number(deserializer, allowed, |it| it >= 0.0)?;
+        let number = number(deserializer, allowed, |number| number >= 0.0)?;
         decimal(number)
             .map(Self)
             .ok_or_else(|| de::Error::invalid_value(de::Unexpected::Float(number), &Numbers(allowed)))
     }
 }
 
-impl JsonSchema for Exact {
+impl JsonSchema for ExactDecimal {
     fn inline_schema() -> bool {
         true
     }
 
     fn schema_name() -> Cow<'static, str> {
-        "Exact".into()
+        "ExactDecimal".into()
     }
 
     fn json_schema(_: &mut SchemaGenerator) -> Schema {
@@ -248,14 +255,14 @@ impl JsonSchema for Exact {
     }
 }
 
-/// A part of the whole, kept exactly: above 0, at most 1.
+/// A fraction of the whole, above 0 and at most 1, exact to nine digits after the point.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Share(pub(crate) Decimal);
 
 impl<'de> Deserialize<'de> for Share {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let allowed = "a number above 0 and at most 1";
-        let number = number(deserializer, allowed, |it| it > 0.0 && it <= 1.0)?;
+        let number = number(deserializer, allowed, |number| number > 0.0 && number <= 1.0)?;
         decimal(number)
             .filter(|part| *part > Decimal::default())
             .map(Self)
@@ -282,8 +289,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn exact_keeps_what_was_written() {
-        let exact = |number: f64| decimal(number).map(|it| it.billionths());
+    fn decimals_are_exact() {
+        let exact = |number: f64| decimal(number).map(Decimal::billionths);
         assert_eq!(exact(0.1), Some(100_000_000));
         assert_eq!(exact(2.0), Some(2_000_000_000));
         assert_eq!(exact(1.000_000_001), Some(1_000_000_001));
@@ -292,8 +299,8 @@ mod tests {
     }
 
     #[test]
-    fn numbers_are_written_as_people_write_them() {
-        let written = |number: f64| serde_json::to_string(&Exact(decimal(number).expect("a decimal")));
+    fn numbers_are_written_in_their_shortest_form() {
+        let written = |number: f64| serde_json::to_string(&ExactDecimal(decimal(number).expect("a decimal")));
         for (number, text) in [(0.1, "0.1"), (2.0, "2"), (1.75, "1.75"), (0.000_000_001, "1e-9")] {
             assert_eq!(written(number).expect("JSON"), text);
         }

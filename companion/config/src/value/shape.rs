@@ -1,4 +1,4 @@
-//! Values of more than one form: a word or a list, a text or a mapping, a mapping whose order counts.
+//! Values that may be written in more than one form, such as a word or a list.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -9,24 +9,24 @@ use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::de::{self, Deserialize, Deserializer, Visitor};
 use serde::ser::{Serialize, SerializeMap as _, Serializer};
 
-/// Whose claims count: `all`, `none`, or a list of networks.
+/// Clients whose claims count: `all`, `none`, or a list of networks. `none` is an empty list.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Trusted {
     All,
     Networks(Vec<Network>),
 }
 
-/// A network, written `10.0.0.0/8` or `fd00::/8`; bits past its prefix don't count.
+/// A network, written `10.0.0.0/8` or `fd00::/8`. Address bits after the prefix are ignored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Network(pub(crate) IpNet);
 
 impl<'de> Deserialize<'de> for Network {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Networks;
-        impl Visitor<'_> for Networks {
+        struct NetworkVisitor;
+        impl Visitor<'_> for NetworkVisitor {
             type Value = Network;
-            fn expecting(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
-                to.write_str("a network like 10.0.0.0/8, 192.0.2.7/32 or fd00::/8")
+            fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+                formatter.write_str("a network like 10.0.0.0/8, 192.0.2.7/32 or fd00::/8")
             }
             fn visit_str<E: de::Error>(self, text: &str) -> Result<Network, E> {
                 match text.trim().parse::<IpNet>() {
@@ -35,17 +35,17 @@ impl<'de> Deserialize<'de> for Network {
                 }
             }
         }
-        deserializer.deserialize_any(Networks)
+        deserializer.deserialize_any(NetworkVisitor)
     }
 }
 
 impl<'de> Deserialize<'de> for Trusted {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Words;
-        impl<'de> Visitor<'de> for Words {
+        struct TrustedVisitor;
+        impl<'de> Visitor<'de> for TrustedVisitor {
             type Value = Trusted;
-            fn expecting(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
-                to.write_str("all, none, or a list of networks like [10.0.0.0/8, fd00::/8]")
+            fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+                formatter.write_str("all, none, or a list of networks like [10.0.0.0/8, fd00::/8]")
             }
             fn visit_str<E: de::Error>(self, text: &str) -> Result<Trusted, E> {
                 match text {
@@ -62,16 +62,18 @@ impl<'de> Deserialize<'de> for Trusted {
                 Ok(Trusted::Networks(networks))
             }
         }
-        deserializer.deserialize_any(Words)
+        deserializer.deserialize_any(TrustedVisitor)
     }
 }
 
 impl Serialize for Trusted {
-    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         match self {
-            Self::All => to.serialize_str("all"),
-            Self::Networks(networks) if networks.is_empty() => to.serialize_str("none"),
-            Self::Networks(networks) => to.collect_seq(networks.iter().map(|it| it.0.to_string())),
+            Self::All => serializer.serialize_str("all"),
+            Self::Networks(networks) if networks.is_empty() => serializer.serialize_str("none"),
+            Self::Networks(networks) => {
+                serializer.collect_seq(networks.iter().map(|network| network.0.to_string()))
+            }
         }
     }
 }
@@ -93,17 +95,17 @@ impl JsonSchema for Trusted {
     }
 }
 
-/// A word or a number, as it was written.
+/// A word or a whole number, as text.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Scalar(pub(crate) String);
 
 impl<'de> Deserialize<'de> for Scalar {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Scalars;
-        impl Visitor<'_> for Scalars {
+        struct ScalarVisitor;
+        impl Visitor<'_> for ScalarVisitor {
             type Value = Scalar;
-            fn expecting(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
-                to.write_str("a word or a whole number")
+            fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+                formatter.write_str("a word or a whole number")
             }
             fn visit_u64<E: de::Error>(self, number: u64) -> Result<Scalar, E> {
                 Ok(Scalar(number.to_string()))
@@ -112,13 +114,13 @@ impl<'de> Deserialize<'de> for Scalar {
                 Ok(Scalar(text.to_owned()))
             }
         }
-        deserializer.deserialize_any(Scalars)
+        deserializer.deserialize_any(ScalarVisitor)
     }
 }
 
 impl Serialize for Scalar {
-    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
-        to.serialize_str(&self.0)
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(&self.0)
     }
 }
 
@@ -136,39 +138,39 @@ impl JsonSchema for Scalar {
     }
 }
 
-/// A mapping in the order it was written: its first entry that matches counts.
+/// A mapping that keeps the order in which it was written, because its first entry that matches counts.
 #[derive(Clone, Debug)]
-pub(crate) struct Pairs<T>(pub(crate) Vec<(String, T)>);
+pub(crate) struct OrderedMap<T>(pub(crate) Vec<(String, T)>);
 
-impl<T> Default for Pairs<T> {
+impl<T> Default for OrderedMap<T> {
     fn default() -> Self {
         Self(Vec::new())
     }
 }
 
-impl<'de, T: Deserialize<'de>> Deserialize<'de> for Pairs<T> {
+impl<'de, T: Deserialize<'de>> Deserialize<'de> for OrderedMap<T> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Entries<T>(PhantomData<T>);
-        impl<'de, T: Deserialize<'de>> Visitor<'de> for Entries<T> {
-            type Value = Pairs<T>;
-            fn expecting(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
-                to.write_str("a mapping")
+        struct EntriesVisitor<T>(PhantomData<T>);
+        impl<'de, T: Deserialize<'de>> Visitor<'de> for EntriesVisitor<T> {
+            type Value = OrderedMap<T>;
+            fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+                formatter.write_str("a mapping")
             }
-            fn visit_map<A: de::MapAccess<'de>>(self, mut map: A) -> Result<Pairs<T>, A::Error> {
+            fn visit_map<A: de::MapAccess<'de>>(self, mut map: A) -> Result<OrderedMap<T>, A::Error> {
                 let mut pairs = Vec::new();
                 while let Some(pair) = map.next_entry()? {
                     pairs.push(pair);
                 }
-                Ok(Pairs(pairs))
+                Ok(OrderedMap(pairs))
             }
         }
-        deserializer.deserialize_map(Entries(PhantomData))
+        deserializer.deserialize_map(EntriesVisitor(PhantomData))
     }
 }
 
-impl<T: Serialize> Serialize for Pairs<T> {
-    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
-        let mut map = to.serialize_map(Some(self.0.len()))?;
+impl<T: Serialize> Serialize for OrderedMap<T> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut map = serializer.serialize_map(Some(self.0.len()))?;
         for (key, value) in &self.0 {
             map.serialize_entry(key, value)?;
         }
@@ -176,7 +178,7 @@ impl<T: Serialize> Serialize for Pairs<T> {
     }
 }
 
-impl<T: JsonSchema> JsonSchema for Pairs<T> {
+impl<T: JsonSchema> JsonSchema for OrderedMap<T> {
     fn inline_schema() -> bool {
         true
     }
@@ -196,11 +198,11 @@ pub(crate) struct OneOrMany<T>(pub(crate) Vec<T>);
 
 impl<'de, T: Deserialize<'de>> Deserialize<'de> for OneOrMany<T> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Words<T>(PhantomData<T>);
-        impl<'de, T: Deserialize<'de>> Visitor<'de> for Words<T> {
+        struct OneOrManyVisitor<T>(PhantomData<T>);
+        impl<'de, T: Deserialize<'de>> Visitor<'de> for OneOrManyVisitor<T> {
             type Value = OneOrMany<T>;
-            fn expecting(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
-                to.write_str("one word or a list of them")
+            fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+                formatter.write_str("one word or a list of them")
             }
             fn visit_str<E: de::Error>(self, text: &str) -> Result<OneOrMany<T>, E> {
                 T::deserialize(de::value::StrDeserializer::new(text)).map(|one| OneOrMany(vec![one]))
@@ -213,15 +215,15 @@ impl<'de, T: Deserialize<'de>> Deserialize<'de> for OneOrMany<T> {
                 Ok(OneOrMany(many))
             }
         }
-        deserializer.deserialize_any(Words(PhantomData))
+        deserializer.deserialize_any(OneOrManyVisitor(PhantomData))
     }
 }
 
 impl<T: Serialize> Serialize for OneOrMany<T> {
-    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         match self.0.as_slice() {
-            [one] => one.serialize(to),
-            many => to.collect_seq(many),
+            [one] => one.serialize(serializer),
+            many => serializer.collect_seq(many),
         }
     }
 }
@@ -241,7 +243,7 @@ impl<T: JsonSchema> JsonSchema for OneOrMany<T> {
     }
 }
 
-/// A list; `null` is an empty one.
+/// A list. `null` is an empty list.
 #[derive(Clone, Debug)]
 pub(crate) struct List<T>(pub(crate) Vec<T>);
 
@@ -253,13 +255,13 @@ impl<T> Default for List<T> {
 
 impl<'de, T: Deserialize<'de>> Deserialize<'de> for List<T> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        Option::<Vec<T>>::deserialize(deserializer).map(|it| Self(it.unwrap_or_default()))
+        Option::<Vec<T>>::deserialize(deserializer).map(|list| Self(list.unwrap_or_default()))
     }
 }
 
 impl<T: Serialize> Serialize for List<T> {
-    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
-        to.collect_seq(&self.0)
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_seq(&self.0)
     }
 }
 
@@ -277,7 +279,7 @@ impl<T: JsonSchema> JsonSchema for List<T> {
     }
 }
 
-/// Whatever is written here: it is taken, and has no effect.
+/// Any value. It is accepted and has no effect.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Ignored;
 
@@ -301,16 +303,16 @@ impl JsonSchema for Ignored {
     }
 }
 
-/// Either a plain string or a mapping: `"a"` is short for `{address: "a"}`.
-pub(crate) struct TextOr<T>(pub(crate) PhantomData<T>);
+/// Visits an address or a mapping: `"a"` is short for `{address: "a"}`.
+pub(crate) struct AddressOr<T>(pub(crate) PhantomData<T>);
 
-impl<'de, T> Visitor<'de> for TextOr<T>
+impl<'de, T> Visitor<'de> for AddressOr<T>
 where
     T: Deserialize<'de> + From<String>,
 {
     type Value = T;
-    fn expecting(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
-        to.write_str("an address like \"127.0.0.1:8001\", or {address: ...}")
+    fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str("an address like \"127.0.0.1:8001\", or {address: ...}")
     }
     fn visit_str<E: de::Error>(self, text: &str) -> Result<T, E> {
         Ok(T::from(text.to_owned()))

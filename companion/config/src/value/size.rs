@@ -1,4 +1,4 @@
-//! Times and sizes, with their units: `30s`, `256MiB`.
+//! Durations and sizes with their units: `30s`, `256MiB`.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -8,64 +8,62 @@ use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::de::{self, Deserialize, Deserializer, Visitor};
 use serde::ser::{Serialize, Serializer};
 
-/// What a duration looks like: whole numbers with units, one after the other.
-const SPAN_PATTERN: &str = r"^\s*([0-9]+(\.[0-9]+)?\s*(nsec|ns|usec|us|µs|μs|msec|ms|millis|seconds?|secs?|s|minutes?|mins?|m|hours?|hrs?|hr|h|days?|d|weeks?|w|months?|M|years?|y)\s*)+$";
-/// What a size looks like.
+/// One or more numbers, each with its unit.
+const DURATION_PATTERN: &str = r"^\s*([0-9]+(\.[0-9]+)?\s*(nsec|ns|usec|us|µs|μs|msec|ms|millis|seconds?|secs?|s|minutes?|mins?|m|hours?|hrs?|hr|h|days?|d|weeks?|w|months?|M|years?|y)\s*)+$";
 const SIZE_PATTERN: &str = r"^\s*[0-9]+(\.[0-9]+)?\s*([kKmMgGtTpPeE]?[iI]?[bB]?)?\s*$";
 
 /// A duration above zero, written `30s`, `250ms`, `5m`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Span(pub(crate) Duration);
+pub(crate) struct PositiveDuration(pub(crate) Duration);
 
-/// Reads a duration above zero.
-fn parse_span(text: &str) -> Option<Duration> {
+fn parse_duration(text: &str) -> Option<Duration> {
     humantime::parse_duration(text.trim())
         .ok()
-        .filter(|span| !span.is_zero())
+        .filter(|duration| !duration.is_zero())
 }
 
-/// The longest unit that leaves a whole number, but no longer one for a single minute or hour.
-fn write_span(span: Duration) -> String {
-    let nanos = span.as_nanos();
-    for (unit, of, least) in [
+/// In the largest unit that gives a whole number. One minute is written as 60s and one hour as 60m.
+fn format_duration(duration: Duration) -> String {
+    let nanos = duration.as_nanos();
+    for (unit, size, least) in [
         ("h", 3_600_000_000_000, 2),
         ("m", 60_000_000_000, 2),
         ("s", 1_000_000_000, 1),
         ("ms", 1_000_000, 1),
         ("us", 1_000, 1),
     ] {
-        if nanos.is_multiple_of(of) && nanos / of >= least {
-            return format!("{}{unit}", nanos / of);
+        if nanos.is_multiple_of(size) && nanos / size >= least {
+            return format!("{}{unit}", nanos / size);
         }
     }
     format!("{nanos}ns")
 }
 
-impl<'de> Deserialize<'de> for Span {
+impl<'de> Deserialize<'de> for PositiveDuration {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Spans;
-        impl Visitor<'_> for Spans {
-            type Value = Span;
-            fn expecting(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
-                to.write_str("a duration above zero with its unit, like 30s, 250ms or 5m")
+        struct PositiveDurationVisitor;
+        impl Visitor<'_> for PositiveDurationVisitor {
+            type Value = PositiveDuration;
+            fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+                formatter.write_str("a duration above zero with its unit, like 30s, 250ms or 5m")
             }
-            fn visit_str<E: de::Error>(self, text: &str) -> Result<Span, E> {
-                parse_span(text)
-                    .map(Span)
+            fn visit_str<E: de::Error>(self, text: &str) -> Result<PositiveDuration, E> {
+                parse_duration(text)
+                    .map(PositiveDuration)
                     .ok_or_else(|| E::invalid_value(de::Unexpected::Str(text), &self))
             }
         }
-        deserializer.deserialize_any(Spans)
+        deserializer.deserialize_any(PositiveDurationVisitor)
     }
 }
 
-impl Serialize for Span {
-    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
-        to.serialize_str(&write_span(self.0))
+impl Serialize for PositiveDuration {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(&format_duration(self.0))
     }
 }
 
-impl JsonSchema for Span {
+impl JsonSchema for PositiveDuration {
     fn inline_schema() -> bool {
         true
     }
@@ -75,7 +73,7 @@ impl JsonSchema for Span {
     }
 
     fn json_schema(_: &mut SchemaGenerator) -> Schema {
-        json_schema!({"type": "string", "format": "duration-with-unit", "pattern": SPAN_PATTERN})
+        json_schema!({"type": "string", "format": "duration-with-unit", "pattern": DURATION_PATTERN})
     }
 }
 
@@ -85,11 +83,11 @@ pub(crate) struct Bytes(pub(crate) u64);
 
 impl<'de> Deserialize<'de> for Bytes {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Sizes;
-        impl Visitor<'_> for Sizes {
+        struct BytesVisitor;
+        impl Visitor<'_> for BytesVisitor {
             type Value = Bytes;
-            fn expecting(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
-                to.write_str("a size like 256MiB, or a whole number of bytes")
+            fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+                formatter.write_str("a size like 256MiB, or a whole number of bytes")
             }
             fn visit_u64<E: de::Error>(self, bytes: u64) -> Result<Bytes, E> {
                 Ok(Bytes(bytes))
@@ -102,19 +100,19 @@ impl<'de> Deserialize<'de> for Bytes {
                 Ok(Bytes(size.as_u64()))
             }
         }
-        deserializer.deserialize_any(Sizes)
+        deserializer.deserialize_any(BytesVisitor)
     }
 }
 
 impl Serialize for Bytes {
-    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let bytes = self.0;
         for (unit, shift) in [("GiB", 30), ("MiB", 20), ("KiB", 10)] {
             if bytes > 0 && bytes.trailing_zeros() >= shift {
-                return to.collect_str(&format_args!("{}{unit}", bytes >> shift));
+                return serializer.collect_str(&format_args!("{}{unit}", bytes >> shift));
             }
         }
-        to.serialize_u64(bytes)
+        serializer.serialize_u64(bytes)
     }
 }
 
@@ -135,64 +133,64 @@ impl JsonSchema for Bytes {
     }
 }
 
-/// A time that a server is given, above zero: `500ms`, or a number of milliseconds.
+/// A latency target above zero: `500ms`, or a number of milliseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Target(pub(crate) Duration);
+pub(crate) struct LatencyTarget(pub(crate) Duration);
 
-impl<'de> Deserialize<'de> for Target {
+impl<'de> Deserialize<'de> for LatencyTarget {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Targets;
-        impl Visitor<'_> for Targets {
-            type Value = Target;
-            fn expecting(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
-                to.write_str("a time above zero, like 500ms, or a number of milliseconds")
+        struct LatencyTargetVisitor;
+        impl Visitor<'_> for LatencyTargetVisitor {
+            type Value = LatencyTarget;
+            fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+                formatter.write_str("a time above zero, like 500ms, or a number of milliseconds")
             }
-            fn visit_u64<E: de::Error>(self, millis: u64) -> Result<Target, E> {
+            fn visit_u64<E: de::Error>(self, millis: u64) -> Result<LatencyTarget, E> {
                 match millis {
                     0 => Err(E::invalid_value(de::Unexpected::Unsigned(0), &self)),
-                    millis => Ok(Target(Duration::from_millis(millis))),
+                    millis => Ok(LatencyTarget(Duration::from_millis(millis))),
                 }
             }
-            fn visit_i64<E: de::Error>(self, millis: i64) -> Result<Target, E> {
+            fn visit_i64<E: de::Error>(self, millis: i64) -> Result<LatencyTarget, E> {
                 match u64::try_from(millis) {
                     Ok(millis) => self.visit_u64(millis),
                     Err(_) => Err(E::invalid_value(de::Unexpected::Signed(millis), &self)),
                 }
             }
-            fn visit_f64<E: de::Error>(self, millis: f64) -> Result<Target, E> {
+            fn visit_f64<E: de::Error>(self, millis: f64) -> Result<LatencyTarget, E> {
                 match Duration::try_from_secs_f64(millis / 1_000.0) {
-                    Ok(span) if !span.is_zero() => Ok(Target(span)),
+                    Ok(duration) if !duration.is_zero() => Ok(LatencyTarget(duration)),
                     Ok(_) | Err(_) => Err(E::invalid_value(de::Unexpected::Float(millis), &self)),
                 }
             }
-            fn visit_str<E: de::Error>(self, text: &str) -> Result<Target, E> {
-                parse_span(text)
-                    .map(Target)
+            fn visit_str<E: de::Error>(self, text: &str) -> Result<LatencyTarget, E> {
+                parse_duration(text)
+                    .map(LatencyTarget)
                     .ok_or_else(|| E::invalid_value(de::Unexpected::Str(text), &self))
             }
         }
-        deserializer.deserialize_any(Targets)
+        deserializer.deserialize_any(LatencyTargetVisitor)
     }
 }
 
-impl Serialize for Target {
-    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
-        to.serialize_str(&write_span(self.0))
+impl Serialize for LatencyTarget {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(&format_duration(self.0))
     }
 }
 
-impl JsonSchema for Target {
+impl JsonSchema for LatencyTarget {
     fn inline_schema() -> bool {
         true
     }
 
     fn schema_name() -> Cow<'static, str> {
-        "Target".into()
+        "LatencyTarget".into()
     }
 
     fn json_schema(_: &mut SchemaGenerator) -> Schema {
         json_schema!({"anyOf": [
-            {"type": "string", "format": "duration-with-unit", "pattern": SPAN_PATTERN},
+            {"type": "string", "format": "duration-with-unit", "pattern": DURATION_PATTERN},
             {"type": "number", "exclusiveMinimum": 0},
         ]})
     }
@@ -203,7 +201,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_written_is_read_again_and_is_the_files_notation() {
+    fn durations_and_sizes_are_written_in_a_form_that_reads_back() {
         for (text, written) in [
             ("30s", "30s"),
             ("60s", "60s"),
@@ -215,9 +213,9 @@ mod tests {
             ("2000ms", "2s"),
             ("1ns", "1ns"),
         ] {
-            let span = parse_span(text).expect(text);
-            assert_eq!(write_span(span), written);
-            assert_eq!(parse_span(written), Some(span));
+            let duration = parse_duration(text).expect(text);
+            assert_eq!(format_duration(duration), written);
+            assert_eq!(parse_duration(written), Some(duration));
         }
         for (bytes, written) in [
             (256 << 20, "\"256MiB\""),

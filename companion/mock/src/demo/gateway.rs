@@ -2,6 +2,7 @@
 
 use std::io;
 
+use penstock_config::Environment;
 use penstock_up as up;
 use serde_json::json;
 use tempfile::TempDir;
@@ -31,12 +32,17 @@ pub(super) struct Gateway {
 }
 
 /// Starts the gateway and returns when it serves requests.
-pub(super) async fn start(servers: &[Running], args: &Args) -> Result<Gateway, Error> {
+pub(super) async fn start(
+    servers: &[Running],
+    args: &Args,
+    environment: Environment,
+) -> Result<Gateway, Error> {
     let directory = tempfile::Builder::new().prefix("penstock-demo-").tempdir()?;
     let file = directory.path().join("penstock.yaml");
     std::fs::write(&file, config(servers))?;
     let options = up::Options {
         config: Some(file),
+        environment,
         port: Some(args.port),
         admin_port: Some(args.admin_port),
         // The demo provokes refused requests. Logging them would disturb the table.

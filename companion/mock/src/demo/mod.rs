@@ -22,6 +22,7 @@ use std::collections::BTreeMap;
 use std::io::{self, Write};
 use std::time::Duration;
 
+use penstock_config::Environment;
 use penstock_model_server::Hardware;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::{mpsc, watch};
@@ -111,11 +112,11 @@ impl Error {
 ///
 /// # Errors
 /// The demo can't start, or a request isn't accounted for.
-pub async fn run(args: Args) -> Result<(), Error> {
+pub async fn run(args: Args, environment: Environment) -> Result<(), Error> {
     let mut signals = Signals::new()?;
     let servers = servers(args.seed).await?;
     let mut gateway = tokio::select! {
-        gateway = gateway::start(&servers, &args) => gateway?,
+        gateway = gateway::start(&servers, &args, environment) => gateway?,
         // A signal during the start ends the demo.
         () = signals.next() => return Ok(()),
     };

@@ -54,7 +54,7 @@ fn read(path: &Path) -> Result<Vec<Endpoint>, config::Error> {
         ))));
     }
     let text = std::fs::read_to_string(path).map_err(failed)?;
-    config::endpoints(&text, &path.display().to_string())
+    config::parse_endpoints(&text, &path.display().to_string())
 }
 
 #[cfg(test)]

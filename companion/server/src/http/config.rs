@@ -76,7 +76,7 @@ async fn change(app: &App, change: Change, headers: &HeaderMap, how: &How) -> Re
 }
 
 fn document(now: &InForce) -> Response {
-    ([(header::ETAG, etag(now))], axum::Json(now.document.shown())).into_response()
+    ([(header::ETAG, etag(now))], axum::Json(now.document.masked())).into_response()
 }
 
 fn etag(now: &InForce) -> String {

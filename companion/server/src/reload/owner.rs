@@ -5,7 +5,7 @@ use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use penstock_config::{Config, Discovery, Document, Endpoint};
+use penstock_config::{Config, Discovery, Document, Endpoint, Environment};
 use penstock_control::Event;
 use serde_json::Value;
 use tokio::sync::{mpsc, watch};
@@ -45,6 +45,7 @@ pub async fn spawn(begin: Begin) -> Result<Handle, reqwest::Error> {
         in_force: sender,
         found: BTreeMap::new(),
         file: begin.file,
+        environment: begin.environment,
         seen: begin.seen,
         gone: false,
         first: begin.first,
@@ -72,6 +73,8 @@ struct Owner {
     /// By pool.
     found: BTreeMap<Arc<str>, Vec<Endpoint>>,
     file: PathBuf,
+    /// Variables that override the file.
+    environment: Environment,
     /// What the file held when it was last looked at.
     seen: Vec<u8>,
     /// It isn't there.
@@ -129,12 +132,13 @@ impl Owner {
 
     /// Looks at the file, if need be although it is the same as before.
     async fn look(&mut self, told: bool) {
-        let (path, before) = (self.file.clone(), (!told).then(|| self.seen.clone()));
+        let (path, environment) = (self.file.clone(), self.environment.clone());
+        let before = (!told).then(|| self.seen.clone());
         let looked = tokio::task::spawn_blocking(move || match std::fs::read(&path) {
             Ok(bytes) if before.is_some_and(|it| it == bytes) => Look::Same,
             Ok(bytes) => Look::Read(
                 bytes,
-                Box::new(Document::read(&path).map_err(|it| it.to_string())),
+                Box::new(Document::read(&path, &environment).map_err(|it| it.to_string())),
             ),
             Err(error) if !told && error.kind() == io::ErrorKind::NotFound => Look::Gone,
             Err(error) => Look::Unreadable(error),

@@ -67,7 +67,7 @@ pub(super) struct Redis {
 impl Redis {
     /// A client of this server, which needn't be there; what others use is told as `news`.
     pub(super) fn new(url: &RedisUrl, health: Arc<Health>, news: mpsc::Sender<News>) -> Result<Self, Error> {
-        let client = Client::open(url.exposed()).map_err(|why| Error::Redis {
+        let client = Client::open(url.with_password()).map_err(|why| Error::Redis {
             place: url.to_string(),
             why: why.to_string(),
         })?;

@@ -1,15 +1,15 @@
-//! Dynamo's router policy file: policy classes, their families, buckets, thresholds and limits.
+//! Imports Dynamo's router policy file: policy classes, their families, buckets, thresholds and limits.
 //!
-//! Its form is that of `arbitration.classes`; values are checked where they stand, and what goes together by Penstock's
-//! own check, whose keys are the source's. What chooses a worker is left out.
+//! The file has the form of `arbitration.classes`. Single values are checked here. Rules across keys are checked by Penstock's
+//! configuration, whose keys have the same names. Sections that choose a worker become comments.
 
 use super::page::{Block, text};
-use super::section::{Section, no_equal};
+use super::section::{Found, Section, no_equivalent};
 use super::sole::Sole;
-use super::tree::{self, Node};
-use super::{Imported, UNLIMITED, Wrong, pool};
+use super::{Imported, SourceError, UNLIMITED, pool, tree};
+use penstock_config::tree::Node;
 
-/// Any of these tells a document of this kind.
+/// A document with any of these keys is a router policy.
 const KNOWN: [&str; 8] = [
     "default_policy_family",
     "uncached_isl_buckets",
@@ -20,50 +20,55 @@ const KNOWN: [&str; 8] = [
     "default_policy_class",
     "uncached_isl_policy_class_tiers",
 ];
-/// Where the classes stand on the page.
+/// The path of the classes in the result.
 const CLASSES: &str = "pools[0].arbitration.classes";
 
-pub(super) fn import(source: &str) -> Result<Imported, Wrong> {
+pub(super) fn import(source: &str) -> Result<Imported, SourceError> {
     let roots = tree::yaml(source)?;
     let sole = Sole::find(
         &roots,
         &KNOWN,
-        "none of policy_classes, models and worker_selection stands here",
+        "this has no router policy: none of policy_classes, models and worker_selection",
     )?;
     let mut root = Section::new("", sole.node);
+    let mut pool = pool("dynamo");
+    pool.map("queue", queue());
+    pool.map("stock", stock());
+    pool.map("arbitration", arbitration(&mut root)?);
+
+    let mut page = Block::default();
+    page.map("identity", identity());
+    page.list("pools", vec![pool]);
+    page.comment(
+        "A request to a full class is answered 503 here (`capacity_status`), with Retry-After; Dynamo answers 529.",
+    );
+    root.comment_rest(&mut page, reason);
+    sole.comment_rest(&mut page);
+    let node = sole.node.clone();
+    Ok(Imported {
+        page,
+        line_of: Box::new(move |key| {
+            node.place_of(key.strip_prefix(CLASSES).unwrap_or_default())
+                .line()
+        }),
+    })
+}
+
+fn arbitration(root: &mut Section<'_>) -> Result<Block, SourceError> {
     let mut classes = Block::default();
     classes.pair(
         "mode",
         "dynamo",
-        "the order of Dynamo 1.6.1; `exact` keeps the ratio of the quanta where heads cost more than a quantum",
+        "the order of Dynamo 1.6.1; `exact` keeps the ratio of the quanta where requests cost more than a quantum",
     );
-    profile(&mut root, &mut classes)?;
-    let mut models = Block::default();
-    if let Some(found) = root.take(&["models"])? {
-        for entry in found.section()?.rest() {
-            if !entry.node.is_map() {
-                return Err(Wrong::new(
-                    entry.line,
-                    format!("models.{}: this is a mapping", entry.key),
-                ));
-            }
-            let mut section = Section::new(format!("models.{}", entry.key), &entry.node);
-            let mut block = Block::default();
-            profile(&mut section, &mut block)?;
-            section.leave(&mut block, why);
-            if entry.key.contains(['*', '?']) {
-                block.comment("`*` and `?` of a name stand for any characters here.");
-            }
-            models.map(&entry.key, block);
-        }
-    }
-    classes.map("models", models);
+    profile(root, &mut classes)?;
+    classes.map("models", models(root)?);
 
     let mut flows = Block::default();
     flows.pair(
         "key",
         "none",
-        "a class has one queue; `fairness_id` shares it between tenants",
+        "in Dynamo a class has one queue; `fairness_id` shares it between tenants",
     );
     let mut arbitration = Block::default();
     arbitration.map("classes", classes);
@@ -71,122 +76,132 @@ pub(super) fn import(source: &str) -> Result<Imported, Wrong> {
     arbitration.pair(
         "order",
         "fcfs",
-        "Dynamo's default where a class has no queue_policy",
+        "Dynamo's default for a class without queue_policy",
     );
+    Ok(arbitration)
+}
 
-    let mut pool = pool("dynamo");
+fn models(root: &mut Section<'_>) -> Result<Block, SourceError> {
+    let mut models = Block::default();
+    let Some(found) = root.take(&["models"])? else {
+        return Ok(models);
+    };
+    for entry in found.section()?.rest() {
+        let path = format!("models.{}", entry.key);
+        if !entry.value.is_map() {
+            return Err(SourceError::new(
+                entry.place.line(),
+                format!("{path}: this is a mapping"),
+            ));
+        }
+        let mut section = Section::new(path, &entry.value);
+        let mut block = Block::default();
+        profile(&mut section, &mut block)?;
+        section.comment_rest(&mut block, reason);
+        if entry.key.contains(['*', '?']) {
+            block.comment("Here `*` and `?` in a name match any characters.");
+        }
+        models.map(&entry.key, block);
+    }
+    Ok(models)
+}
+
+fn queue() -> Block {
     let mut queue = Block::default();
     queue.pair(
         "total_capacity",
         UNLIMITED,
-        "classes have limits there, the queue has none; here everything has one",
+        "in Dynamo only classes have limits; here every queue has one",
     );
     queue.pair("flow_capacity", UNLIMITED, "");
-    queue.pair("ttl", "1h", "there a request waits until its client gives up");
-    pool.map("queue", queue);
+    queue.pair("ttl", "1h", "in Dynamo a request waits until its client gives up");
+    queue
+}
+
+fn stock() -> Block {
     let mut stock = Block::default();
     stock.pair(
         "watermark_per_backend",
         "none",
-        "only a class's busy thresholds hold a request there; `auto` learns how much a server can take",
+        "in Dynamo only a class's busy thresholds hold requests; `auto` learns how much an endpoint can take",
     );
-    pool.map("stock", stock);
-    pool.map("arbitration", arbitration);
+    stock
+}
 
+fn identity() -> Block {
     let mut identity = Block::default();
     identity.pair(
         "class",
         "[{header: x-dynamo-meta-policy-class}]",
         "the header that names a family",
     );
-    identity.pair("priority", "[]", "Dynamo knows no bands");
+    identity.pair("priority", "[]", "Dynamo has no criticality levels");
     identity.comment(
-        "nvext.agent_hints.strict_priority and .priority aren't read from the body; `strict` and `jump` read them from \
+        "nvext.agent_hints.strict_priority and .priority are not read from the body; `strict` and `jump` read them from \
          headers.",
     );
-
-    let mut page = Block::default();
-    page.map("identity", identity);
-    page.list("pools", vec![pool]);
-    page.comment(
-        "A full class is answered 503 here (`capacity_status`), with Retry-After; Dynamo answers 529.",
-    );
-    root.leave(&mut page, why);
-    sole.leave(&mut page);
-    let node = sole.node.clone();
-    Ok(Imported {
-        page,
-        line: Box::new(move |key| line(&node, key.strip_prefix(CLASSES).unwrap_or_default())),
-    })
+    identity
 }
 
-/// The default family, the buckets and the classes of the root or of a model.
-fn profile(section: &mut Section<'_>, to: &mut Block) -> Result<(), Wrong> {
+/// Converts the default family, the buckets and the classes of the root or of a model.
+fn profile(section: &mut Section<'_>, block: &mut Block) -> Result<(), SourceError> {
     if let Some(found) = section.take(&["default_policy_family"])? {
-        to.pair("default_policy_family", text(found.text()?), "");
+        block.pair("default_policy_family", text(&found.text()?), "");
     }
     if let Some(found) = section.take(&["uncached_isl_buckets"])? {
         let mut buckets = Vec::new();
-        for (at, node) in found.list()?.iter().enumerate() {
-            buckets.push(bucket(&format!("uncached_isl_buckets[{at}]"), node)?);
+        for (index, node) in found.list()?.iter().enumerate() {
+            buckets.push(bucket(&format!("uncached_isl_buckets[{index}]"), node)?);
         }
-        to.list("uncached_isl_buckets", buckets);
+        block.list("uncached_isl_buckets", buckets);
     }
     if let Some(found) = section.take(&["policy_classes"])? {
         let mut classes = Vec::new();
-        for (at, node) in found.list()?.iter().enumerate() {
-            classes.push(class(&format!("policy_classes[{at}]"), node)?);
+        for (index, node) in found.list()?.iter().enumerate() {
+            classes.push(class(&format!("policy_classes[{index}]"), node)?);
         }
-        to.list("policy_classes", classes);
+        block.list("policy_classes", classes);
     }
     Ok(())
 }
 
-fn bucket(path: &str, node: &Node) -> Result<Block, Wrong> {
+fn bucket(path: &str, node: &Node) -> Result<Block, SourceError> {
     let mut section = mapping(path, node)?;
     let mut block = Block::default();
-    match section.take(&["min_tokens"])? {
-        Some(found) => block.pair("min_tokens", found.whole(0)?.to_string(), ""),
-        None => return Err(Wrong::new(node.line, format!("{path}: min_tokens is needed"))),
-    }
-    match section.take(&["bucket"])? {
-        Some(found) => block.pair("bucket", text(found.text()?), ""),
-        None => return Err(Wrong::new(node.line, format!("{path}: bucket is needed"))),
-    }
-    section.leave(&mut block, why);
+    let min_tokens = required(&mut section, "min_tokens", path, node)?.whole(0)?;
+    block.pair("min_tokens", min_tokens.to_string(), "");
+    let name = required(&mut section, "bucket", path, node)?;
+    block.pair("bucket", text(&name.text()?), "");
+    section.comment_rest(&mut block, reason);
     Ok(block)
 }
 
-fn class(path: &str, node: &Node) -> Result<Block, Wrong> {
+fn class(path: &str, node: &Node) -> Result<Block, SourceError> {
     let mut section = mapping(path, node)?;
     let mut block = Block::default();
-    match section.take(&["name"])? {
-        Some(found) => block.pair("name", text(found.text()?), ""),
-        None => return Err(Wrong::new(node.line, format!("{path}: name is needed"))),
-    }
+    let name = required(&mut section, "name", path, node)?;
+    block.pair("name", text(&name.text()?), "");
     for key in ["policy_family", "cache_bucket"] {
         if let Some(found) = section.take(&[key])? {
-            block.pair(key, text(found.text()?), "");
+            block.pair(key, text(&found.text()?), "");
         }
     }
     if let Some(found) = section.take(&["queue_policy"])? {
         let order = found.text()?;
-        if !matches!(order, "fcfs" | "wspt") {
-            return Err(found.wrong(format!("this is fcfs or wspt, not `{order}`")));
+        if !matches!(&*order, "fcfs" | "wspt") {
+            return Err(found.error(format!("this is fcfs or wspt, not `{order}`")));
         }
         block.pair("queue_policy", order, "");
     }
-    match section.take(&["quantum"])? {
-        Some(found) => block.pair("quantum", found.whole(1)?.to_string(), ""),
-        None => return Err(Wrong::new(node.line, format!("{path}: quantum is needed"))),
-    }
-    let mut threshold = false;
+    let quantum = required(&mut section, "quantum", path, node)?.whole(1)?;
+    block.pair("quantum", quantum.to_string(), "");
+    let mut has_threshold = false;
     if let Some(found) = section.take(&["prefill_busy_threshold"])? {
-        threshold = true;
+        has_threshold = true;
         block.pair("prefill_busy_threshold", found.whole(0)?.to_string(), "");
     }
     if let Some(found) = section.take(&["prefill_busy_threshold_frac"])? {
-        threshold = true;
+        has_threshold = true;
         block.pair("prefill_busy_threshold_frac", found.number()?.to_string(), "");
     }
     for key in [
@@ -201,63 +216,55 @@ fn class(path: &str, node: &Node) -> Result<Block, Wrong> {
     if let Some(found) = section.take(&["busy_worker_ratio"])? {
         let ratio = found.number()?;
         if ratio <= 0.0 || ratio > 1.0 {
-            return Err(found.wrong(format!("this is above 0 and at most 1, not {ratio}")));
+            return Err(found.error(format!("this is above 0 and at most 1, not {ratio}")));
         }
-        if !threshold {
+        if !has_threshold {
             return Err(
-                found.wrong("prefill_busy_threshold or prefill_busy_threshold_frac is needed with it")
+                found.error("this needs prefill_busy_threshold or prefill_busy_threshold_frac beside it")
             );
         }
-        block.comment(no_equal(found.entry(), why("busyworkerratio")));
+        block.comment(no_equivalent(found.entry(), reason("busyworkerratio")));
     }
-    section.leave(&mut block, why);
+    section.comment_rest(&mut block, reason);
     Ok(block)
 }
 
-fn mapping<'a>(path: &str, node: &'a Node) -> Result<Section<'a>, Wrong> {
+fn required<'a>(
+    section: &mut Section<'a>,
+    key: &str,
+    path: &str,
+    node: &Node,
+) -> Result<Found<'a>, SourceError> {
+    section
+        .take(&[key])?
+        .ok_or_else(|| SourceError::new(node.place.line(), format!("{path}: {key} is required")))
+}
+
+fn mapping<'a>(path: &str, node: &'a Node) -> Result<Section<'a>, SourceError> {
     if node.is_map() {
         Ok(Section::new(path, node))
     } else {
-        Err(Wrong::new(node.line, format!("{path}: this is a mapping")))
+        Err(SourceError::new(
+            node.place.line(),
+            format!("{path}: this is a mapping"),
+        ))
     }
 }
 
-/// Why a key has no equal.
-fn why(key: &str) -> &'static str {
+/// The reason why a key has no equivalent; empty if there is none to give.
+fn reason(key: &str) -> &'static str {
     match key {
-        "busyworkerratio" => "a class goes as soon as one of its endpoints is below the threshold",
-        "queueadmission" => "sessions aren't told apart; see `scheduler.prefix` for their prompts",
+        "busyworkerratio" => "a class is granted as soon as one of its endpoints is below the threshold",
+        "queueadmission" => {
+            "Penstock doesn't distinguish sessions; see `scheduler.prefix` for the reuse of prompts"
+        }
         "workerselection" | "requestclassifier" | "router" => {
-            "see `pools[].scheduler` for how an endpoint is chosen"
+            "see `pools[].scheduler` for the choice of an endpoint"
         }
         "defaultpolicyclass" | "uncachedislpolicyclasstiers" => {
-            "Dynamo doesn't take this form any more either; write default_policy_family, uncached_isl_buckets and \
+            "Dynamo no longer accepts this form either; write default_policy_family, uncached_isl_buckets and \
              policy_classes"
         }
         _ => "",
-    }
-}
-
-/// The line of a path below the classes, or of the deepest part of it that is written.
-fn line(node: &Node, path: &str) -> u64 {
-    let rest = path.trim_start_matches('.');
-    if let Some((index, rest)) = rest.strip_prefix('[').and_then(|it| it.split_once(']')) {
-        let item = match &node.value {
-            tree::Value::List(nodes) => index.parse::<usize>().ok().and_then(|at| nodes.get(at)),
-            tree::Value::Null | tree::Value::Scalar(_) | tree::Value::Map(_) => None,
-        };
-        return item.map_or(node.line, |item| line(item, rest));
-    }
-    // A model's name may hold dots itself: the longest key that fits.
-    let next = node
-        .entries()
-        .iter()
-        .filter_map(|entry| Some((entry, rest.strip_prefix(entry.key.as_str())?)))
-        .filter(|(_, rest)| rest.is_empty() || rest.starts_with(['.', '[']))
-        .max_by_key(|(entry, _)| entry.key.len());
-    match next {
-        Some((entry, "")) => entry.line,
-        Some((entry, rest)) => line(&entry.node, rest).max(entry.line),
-        None => node.line,
     }
 }

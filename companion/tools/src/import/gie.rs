@@ -1,12 +1,13 @@
-//! The queueing design of the Gateway API Inference Extension: `fair_request_queue` and `request_queue_controller`.
+//! Imports the queueing configuration of the Gateway API Inference Extension: `fair_request_queue` and
+//! `request_queue_controller`.
 //!
-//! Its names are written in either style. What it polls with (poppers, clean-up) has no equal: nothing polls here.
+//! Keys may be in snake case or camel case. The settings of its polling (poppers, clean-up) have no equivalent, because Penstock
+//! doesn't poll.
 
 use super::page::Block;
 use super::section::{Section, Unit};
 use super::sole::Sole;
-use super::tree;
-use super::{Imported, Wrong, pool};
+use super::{Imported, SourceError, pool, tree};
 
 const QUEUE: [&str; 4] = [
     "fair_request_queue",
@@ -37,7 +38,7 @@ const DEVIATION: [&str; 4] = [
 ];
 const LOWER: [&str; 2] = ["lower_bound_per_backend", "lower_bound"];
 const UPPER: [&str; 2] = ["upper_bound_per_backend", "upper_bound"];
-/// Any of these tells a document of this kind.
+/// A document with any of these keys is such a configuration.
 const KNOWN: [&[&str]; 9] = [
     &QUEUE,
     &CONTROLLER,
@@ -50,18 +51,18 @@ const KNOWN: [&[&str]; 9] = [
     &UPPER,
 ];
 
-pub(super) fn import(text: &str) -> Result<Imported, Wrong> {
+pub(super) fn import(text: &str) -> Result<Imported, SourceError> {
     let roots = tree::yaml(text)?;
     let known = KNOWN.concat();
-    let missing = "neither fair_request_queue nor request_queue_controller stands here";
+    let missing = "this has neither fair_request_queue nor request_queue_controller";
     let sole = Sole::find(&roots, &known, missing)?;
     let mut root = Section::new("", sole.node);
     let queue = root.section(&QUEUE)?;
     let controller = root.section(&CONTROLLER)?;
-    // Without the two names all keys stand side by side.
-    let flat = queue.is_none() && controller.is_none();
-    let empty = || Section::of("", []);
-    let (mut queue, mut controller) = if flat {
+    // Without the two sections, all keys are in one mapping.
+    let is_flat = queue.is_none() && controller.is_none();
+    let empty = || Section::from_entries("", []);
+    let (mut queue, mut controller) = if is_flat {
         (std::mem::replace(&mut root, empty()), None)
     } else {
         (
@@ -78,27 +79,26 @@ pub(super) fn import(text: &str) -> Result<Imported, Wrong> {
     flows.pair(
         "key",
         "[model, target_model]",
-        "a flow is a model and its target there",
+        "there a flow is a model and its target",
     );
-    flows.pair("cost", "requests", "the size of a request is 1 there");
-    flows
-        .comment("There flows have no weights; here `weights: {MODEL/TARGET: 2}` gives one twice the share.");
+    flows.pair("cost", "requests", "there the size of a request is 1");
+    flows.comment("There flows have no weights; here `weights: {MODEL/TARGET: 2}` doubles the share of one.");
     let mut arbitration = Block::default();
     arbitration.map("flows", flows);
     pool.map("arbitration", arbitration);
-    queue.leave(&mut pool, why);
+    queue.comment_rest(&mut pool, reason);
     if let Some(controller) = &controller {
-        controller.leave(&mut pool, why);
+        controller.comment_rest(&mut pool, reason);
     }
-    root.leave(&mut pool, why);
+    root.comment_rest(&mut pool, reason);
 
     let mut page = Block::default();
     page.list("pools", vec![pool]);
-    sole.leave(&mut page);
+    sole.comment_rest(&mut page);
     Ok(page.into())
 }
 
-fn capacity(section: &mut Section<'_>) -> Result<Block, Wrong> {
+fn capacity(section: &mut Section<'_>) -> Result<Block, SourceError> {
     let mut queue = Block::default();
     match section.take(&TOTAL)? {
         Some(found) => queue.pair("total_capacity", found.whole(1)?.to_string(), found.note()),
@@ -110,11 +110,11 @@ fn capacity(section: &mut Section<'_>) -> Result<Block, Wrong> {
     }
     let (ttl, note) = match section.take(&TTL)? {
         Some(found) => {
-            let (span, spelt) = found.span(Unit::Seconds)?;
-            if span.is_zero() {
-                return Err(found.wrong("this is a duration above zero"));
+            let (duration, written) = found.duration(Unit::Seconds)?;
+            if duration.is_zero() {
+                return Err(found.error("this is a duration above zero"));
             }
-            (spelt, found.note())
+            (written, found.note())
         }
         None => ("30s".to_owned(), "the design's default".to_owned()),
     };
@@ -122,22 +122,22 @@ fn capacity(section: &mut Section<'_>) -> Result<Block, Wrong> {
     queue.pair(
         "no_endpoint_ttl",
         ttl,
-        "there the same time counts when no server is ready",
+        "there the same limit applies while no endpoint is ready",
     );
     queue.comment(
-        "total_capacity is hard here: a more critical request takes the place of a less critical one (`overflow: \
-         displace`). There it stops new flows only.",
+        "Here total_capacity is a hard limit: a more critical request takes the place of a less critical one (`overflow: \
+         displace`). There it only keeps new flows out.",
     );
     queue.pair(
         "admit",
         "all",
-        "the design's first stage queues critical requests only and refuses others: `critical_only`, once \
-         `identity.objectives` says which are",
+        "the design's first stage queues critical requests only and rejects others; for that, set `critical_only` \
+         and name the critical ones in `identity.objectives`",
     );
     Ok(queue)
 }
 
-fn stock(section: &mut Section<'_>) -> Result<Block, Wrong> {
+fn stock(section: &mut Section<'_>) -> Result<Block, SourceError> {
     let mut stock = Block::default();
     let watermark = match section.take(&WATERMARK)? {
         Some(found) => {
@@ -154,7 +154,7 @@ fn stock(section: &mut Section<'_>) -> Result<Block, Wrong> {
         Some(found) => {
             let deviation = found.number()?;
             if deviation <= 0.0 || deviation >= 1.0 {
-                return Err(found.wrong(format!("this is above 0 and below 1, not {deviation}")));
+                return Err(found.error(format!("this is above 0 and below 1, not {deviation}")));
             }
             stock.pair("deviation", deviation.to_string(), found.note());
         }
@@ -163,14 +163,14 @@ fn stock(section: &mut Section<'_>) -> Result<Block, Wrong> {
     if let Some(found) = section.take(&LOWER)? {
         let lower = found.whole(0)?;
         if lower > watermark {
-            return Err(found.wrong(format!("this is at most the watermark, {watermark}, not {lower}")));
+            return Err(found.error(format!("this is at most the watermark, {watermark}, not {lower}")));
         }
         stock.pair("lower_bound_per_backend", lower.to_string(), found.note());
     }
     if let Some(found) = section.take(&UPPER)? {
         let upper = found.whole(0)?;
         if upper < watermark {
-            return Err(found.wrong(format!(
+            return Err(found.error(format!(
                 "this is at least the watermark, {watermark}, not {upper}"
             )));
         }
@@ -179,8 +179,8 @@ fn stock(section: &mut Section<'_>) -> Result<Block, Wrong> {
     Ok(stock)
 }
 
-/// Why a key has no equal.
-fn why(key: &str) -> &'static str {
+/// The reason why a key has no equivalent; empty if there is none to give.
+fn reason(key: &str) -> &'static str {
     match key {
         "numpoppers"
         | "popperwait"
@@ -188,10 +188,10 @@ fn why(key: &str) -> &'static str {
         | "popperwaitjitter"
         | "popperwaitjittermax"
         | "popperwaittime" => {
-            "nothing polls the queue; an arrival, a completion or a timer causes the next decision, at once"
+            "nothing polls the queue; each arrival, completion and timer causes the next decision at once"
         }
         "expirycleanupinterval" => {
-            "nothing sweeps the queue; each request has a timer of its own, and is answered when it ends"
+            "nothing sweeps the queue; each request has its timer and is answered when it expires"
         }
         _ => "",
     }

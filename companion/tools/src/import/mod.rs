@@ -1,7 +1,7 @@
-//! `penstock import`: another system's queueing policy as a Penstock configuration.
+//! `penstock import`: converts another system's queueing policy into a Penstock configuration.
 //!
-//! What has an equal is written with where it came from; what has none becomes a comment that says so, never nothing.
-//! What is printed is checked before it is: it is valid as it stands, with a placeholder where the servers go.
+//! Each converted key has a note with its origin. A key without an equivalent becomes a comment, so nothing is dropped silently.
+//! The result is checked before it is printed. It is a valid configuration with a placeholder for the endpoints.
 
 mod dynamo;
 mod gie;
@@ -20,67 +20,67 @@ use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
 use page::Block;
-use penstock_config::{self as config, Document};
+use penstock_config::{self as config, Document, yaml};
 use penstock_errors::EXIT_USAGE;
 
-/// Bytes of a source.
+/// Bytes of a source file.
 const SOURCE_BYTES_MAX: u64 = 4 << 20;
-/// Where the servers go.
+/// The endpoints of the result, to be replaced by the user.
 const PLACEHOLDER: &str = "{static: [\"127.0.0.1:8000\"]}";
-/// As much as waits of what the source lets wait without a limit.
+/// The capacity of a queue that has no limit in the source.
 const UNLIMITED: &str = "100000";
 
-/// What `penstock import` is told.
+/// Arguments of `penstock import`.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// What the file is for.
+    /// The system that the file configures.
     #[arg(value_enum, value_name = "SOURCE")]
     source: Source,
-    /// The file; `-` reads stdin.
+    /// The file to convert; `-` reads standard input.
     #[arg(value_name = "FILE")]
     file: PathBuf,
 }
 
-/// Systems whose policies are read.
+/// Systems whose policies can be imported.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum Source {
-    /// Dynamo's router policy, YAML: policy classes.
+    /// Dynamo's router policy file (YAML): policy classes.
     Dynamo,
-    /// The ConfigMap of llm-d's Workload Variant Autoscaler: targets by model.
+    /// The ConfigMap of llm-d's Workload Variant Autoscaler: latency targets by model.
     Wva,
-    /// nexus.toml of the Nexus gateway: its queue.
+    /// The nexus.toml of the Nexus gateway: its queue.
     Nexus,
-    /// The environment of Kthena's router, KEY=VALUE: fairness between users.
+    /// The environment variables of Kthena's router (KEY=VALUE or a manifest): fairness between users.
     Kthena,
-    /// The queueing design of the Gateway API Inference Extension, YAML.
+    /// The queueing configuration of the Gateway API Inference Extension (YAML).
     Gie,
 }
 
-/// Why nothing is printed.
+/// A source that can't be converted.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// The file can't be read.
     #[error("{}: {source}", path.display())]
     Read {
-        /// Which file.
+        /// The file.
         path: PathBuf,
-        /// Why.
+        /// The system's reason.
         source: io::Error,
     },
-    /// The file is wrong at a line.
-    #[error("{file}:{line}: {why}")]
+    /// A line of the file is wrong.
+    #[error("{file}:{line}: {message}")]
     Line {
-        /// Which file.
+        /// The file.
         file: String,
         /// From 1.
         line: u64,
-        /// What is wrong, and what is allowed.
-        why: String,
+        /// What is wrong, and the values that are allowed.
+        message: String,
     },
 }
 
 impl Error {
-    /// 2 for what its user must change, 1 for what failed.
+    /// The exit code: 2 if the user must change the arguments or the file, 1 if reading failed.
     #[must_use]
     pub fn exit_code(&self) -> u8 {
         match self {
@@ -94,63 +94,64 @@ impl Error {
         }
     }
 
-    /// It begins with a place in a file, as a compiler's would.
+    /// Whether the message begins with a place in a file, like a compiler's.
     #[must_use]
     pub const fn has_place(&self) -> bool {
         matches!(self, Self::Line { .. })
     }
 }
 
-/// What is wrong at a line of a source.
+/// A line of the source that can't be converted.
 #[derive(Debug)]
-struct Wrong {
+struct SourceError {
+    /// From 1.
     line: u64,
-    why: String,
+    message: String,
 }
 
-impl Wrong {
-    fn new(line: u64, why: impl Into<String>) -> Self {
+impl SourceError {
+    fn new(line: u64, message: impl Into<String>) -> Self {
         Self {
             line,
-            why: why.into(),
+            message: message.into(),
         }
     }
 }
 
-/// A page, and where the source says what stands at a key of it.
+/// The result of an import.
 struct Imported {
     page: Block,
-    /// The line of the source that a key of the page comes from, as far as it is known.
-    line: Box<dyn Fn(&str) -> u64>,
+    /// Finds the line of the source that a key of the page comes from; 1 if that is unknown.
+    line_of: Box<dyn Fn(&str) -> u64>,
 }
 
 impl From<Block> for Imported {
     fn from(page: Block) -> Self {
         Self {
             page,
-            line: Box::new(|_| 1),
+            line_of: Box::new(|_| 1),
         }
     }
 }
 
-/// Reads the file, and says the same as Penstock would: YAML, ready to be printed.
+/// Reads the file and converts it into Penstock's YAML, ready to be printed.
 ///
 /// # Errors
-/// When the file can't be read, isn't of that kind, or says something that isn't allowed there or here.
+/// When the file can't be read, isn't a configuration of that system, or has a value that the system or Penstock doesn't allow.
 pub fn run(args: &Args) -> Result<String, Error> {
     let (text, name) = read(&args.file)?;
     convert(args.source, &text, &name)
 }
 
-/// The same for a text, which `file` names in errors.
+/// Converts a text. `file` names it in errors.
 ///
 /// # Errors
-/// As [`run`].
+/// As [`run`], except for reading.
 pub fn convert(source: Source, text: &str, file: &str) -> Result<String, Error> {
-    let at = |Wrong { line, why }| Error::Line {
+    let in_file = |SourceError { line, message }| Error::Line {
         file: file.to_owned(),
         line,
-        why,
+        message,
     };
     let imported = match source {
         Source::Dynamo => dynamo::import(text),
@@ -159,22 +160,22 @@ pub fn convert(source: Source, text: &str, file: &str) -> Result<String, Error> 
         Source::Kthena => kthena::import(text),
         Source::Gie => gie::import(text),
     }
-    .map_err(at)?;
+    .map_err(in_file)?;
     let page = format!("{}{}", opening(source, file), imported.page.render());
     match Document::parse(&page, file) {
         Ok(_) => Ok(page),
-        Err(config::Error::Document { key, message, .. }) => Err(at(Wrong::new(
-            (imported.line)(&key),
-            format!("Penstock can't say this: {key}: {message}"),
+        Err(config::Error::Document { key, message, .. }) => Err(in_file(SourceError::new(
+            (imported.line_of)(&key),
+            format!("this has no valid form in Penstock: {key}: {message}"),
         ))),
         Err(error @ (config::Error::Read { .. } | config::Error::Value { .. })) => {
-            Err(at(Wrong::new(1, error.to_string())))
+            Err(in_file(SourceError::new(1, error.to_string())))
         }
     }
 }
 
 fn opening(source: Source, file: &str) -> String {
-    let what = match source {
+    let title = match source {
         Source::Dynamo => "Dynamo's router policy",
         Source::Wva => "the ConfigMap of llm-d's Workload Variant Autoscaler",
         Source::Nexus => "Nexus' [queue]",
@@ -183,10 +184,10 @@ fn opening(source: Source, file: &str) -> String {
     };
     let name = Path::new(file)
         .file_name()
-        .map_or(file.into(), |it| it.to_string_lossy());
+        .map_or(file.into(), |name| name.to_string_lossy());
     let mut block = Block::default();
-    block.comment(format!("The same policy as {what} in {name}."));
-    block.comment("Replace the endpoints by your servers', then check it: penstock validate --config FILE.");
+    block.comment(format!("Converted from {title} in {name}."));
+    block.comment("Replace the endpoints with those of your model servers, then check the file: penstock validate --config FILE.");
     block.render()
 }
 
@@ -210,38 +211,31 @@ fn read(path: &Path) -> Result<(String, String), Error> {
             .map_err(failed)?;
         path.display().to_string()
     };
-    let line = |line, why: String| Error::Line {
-        file: name.clone(),
-        line,
-        why,
-    };
     if bytes.len() as u64 > SOURCE_BYTES_MAX {
-        return Err(line(
-            1,
-            format!("this is longer than {} MiB", SOURCE_BYTES_MAX >> 20),
-        ));
+        return Err(Error::Line {
+            file: name,
+            line: 1,
+            message: format!("the file is longer than {} MiB", SOURCE_BYTES_MAX >> 20),
+        });
     }
-    match String::from_utf8(bytes) {
+    match yaml::utf8(bytes) {
         Ok(text) => Ok((text.strip_prefix('\u{feff}').unwrap_or(&text).to_owned(), name)),
-        Err(error) => {
-            let good = error
-                .as_bytes()
-                .get(..error.utf8_error().valid_up_to())
-                .unwrap_or_default();
-            let lines = good.iter().filter(|byte| **byte == b'\n').count() as u64 + 1;
-            Err(line(lines, "this is no UTF-8".into()))
-        }
+        Err(error) => Err(Error::Line {
+            file: name,
+            line: error.line,
+            message: error.message,
+        }),
     }
 }
 
-/// A pool with a placeholder where its servers go.
+/// A pool with placeholders for its endpoints.
 fn pool(name: &str) -> Block {
     let mut pool = Block::default();
     pool.pair("name", page::text(name), "");
     pool.pair(
         "endpoints",
         PLACEHOLDER,
-        "replace: the source doesn't say where the servers are",
+        "replace: the source has no addresses of model servers",
     );
     pool
 }

@@ -1,75 +1,77 @@
-//! Nexus: the `[queue]` of nexus.toml.
+//! Imports the `[queue]` section of a nexus.toml.
 //!
-//! One queue for everybody in order of arrival, high priority first. Its other sections are named and left to their
-//! owner: they say how a backend is chosen, not who waits.
+//! Nexus has one queue for all clients, in order of arrival, with high priority first. Its other sections are about the choice
+//! of a backend, so they become comments.
 
 use super::page::Block;
-use super::section::{Section, Unit, no_equal};
-use super::tree::{self, Value};
-use super::{Imported, Wrong, pool};
+use super::section::{Section, Unit, no_equivalent};
+use super::{Imported, SourceError, pool, tree};
+use penstock_config::tree::Kind;
 
-pub(super) fn import(text: &str) -> Result<Imported, Wrong> {
+pub(super) fn import(text: &str) -> Result<Imported, SourceError> {
     let node = tree::toml(text)?;
     let mut root = Section::new("", &node);
     let mut section = match root.section(&["queue"])? {
         Some(section) => section,
-        // The section's keys alone, as people cut them out.
+        // The section's keys are also accepted by themselves.
         None if node
             .entries()
             .iter()
-            .any(|it| matches!(it.key.as_str(), "max_size" | "max_wait_seconds")) =>
+            .any(|entry| matches!(entry.key.as_str(), "max_size" | "max_wait_seconds")) =>
         {
-            std::mem::replace(&mut root, Section::of("", []))
+            std::mem::replace(&mut root, Section::from_entries("", []))
         }
-        None if node.entries().is_empty() => return Err(Wrong::new(1, "there is no [queue] in it")),
-        // What Nexus does without the section.
-        None => Section::of("queue", []),
+        None if node.entries().is_empty() => {
+            return Err(SourceError::new(1, "the file has no [queue]"));
+        }
+        // Without the section, Nexus uses its defaults.
+        None => Section::from_entries("queue", []),
     };
 
     let mut identity = Block::default();
     identity.pair(
         "priority",
         "[{header: x-nexus-priority}]",
-        "high goes first, as there; `low` is a word too here: sheddable",
+        "high goes first, as there; here `low` is accepted too, as sheddable",
     );
     identity.comment(
-        "There whoever says high goes first. Here `max_priority` limits what a tenant may claim, and `trust` who is \
-         believed at all.",
+        "There any client may claim high priority. Here `max_priority` limits the priority of a tenant, and `trust` the \
+         clients whose claims count.",
     );
     let mut metrics = Block::default();
     metrics.pair(
         "aliases",
         "[nexus]",
-        "shows nexus_queue_depth besides Penstock's own",
+        "exports nexus_queue_depth besides Penstock's metrics",
     );
 
     let mut pool = pool("nexus");
     pool.map("queue", queue(&mut section)?);
     let mut flows = Block::default();
-    flows.pair("key", "none", "one queue for everybody");
+    flows.pair("key", "none", "one queue for all clients");
     flows.pair("discipline", "fifo", "in order of arrival");
     flows.pair("cost", "requests", "");
     let mut arbitration = Block::default();
     arbitration.map("flows", flows);
     pool.map("arbitration", arbitration);
-    section.leave(&mut pool, |_| "");
+    section.comment_rest(&mut pool, |_| "");
 
     let mut page = Block::default();
     page.map("identity", identity);
     page.map("metrics", metrics);
     page.list("pools", vec![pool]);
     for entry in root.rest() {
-        let comment = match &entry.node.value {
-            Value::Map(_) => format!("[{}] {}", entry.key, elsewhere(&entry.key)),
-            Value::List(_) => format!("[[{}]] {}", entry.key, elsewhere(&entry.key)),
-            Value::Null | Value::Scalar(_) => no_equal(entry, ""),
+        let comment = match &entry.value.kind {
+            Kind::Map(_) => format!("[{}] {}", entry.key, elsewhere(&entry.key)),
+            Kind::List(_) => format!("[[{}]] {}", entry.key, elsewhere(&entry.key)),
+            _ => no_equivalent(entry, ""),
         };
         page.comment(comment);
     }
     Ok(page.into())
 }
 
-fn queue(section: &mut Section<'_>) -> Result<Block, Wrong> {
+fn queue(section: &mut Section<'_>) -> Result<Block, SourceError> {
     let mut queue = Block::default();
     let (enabled, note) = match section.take(&["enabled"])? {
         Some(found) => (found.flag()?, found.note()),
@@ -81,8 +83,8 @@ fn queue(section: &mut Section<'_>) -> Result<Block, Wrong> {
     };
     let (wait, wait_note, waits) = match section.take(&["max_wait_seconds", "max_wait"])? {
         Some(found) => {
-            let (span, spelt) = found.span(Unit::Seconds)?;
-            (spelt, found.note(), !span.is_zero())
+            let (duration, written) = found.duration(Unit::Seconds)?;
+            (written, found.note(), !duration.is_zero())
         }
         None => ("30s".to_owned(), "Nexus' default".to_owned(), true),
     };
@@ -92,7 +94,7 @@ fn queue(section: &mut Section<'_>) -> Result<Block, Wrong> {
         queue.pair(
             "enabled",
             "false",
-            "with `max_wait_seconds = 0` whatever had to wait was refused",
+            "with `max_wait_seconds = 0` Nexus rejects requests that would have to wait",
         );
     } else {
         queue.pair("enabled", enabled.to_string(), note);
@@ -101,36 +103,35 @@ fn queue(section: &mut Section<'_>) -> Result<Block, Wrong> {
     queue.pair(
         "flow_capacity",
         size.max(1).to_string(),
-        "the one flow may fill the queue",
+        "the only flow may fill the queue",
     );
     if waits {
         queue.pair("ttl", wait.clone(), wait_note);
         queue.pair(
             "no_endpoint_ttl",
             wait,
-            "there the same time counts when no server is ready",
+            "there the same limit applies while no endpoint is ready",
         );
     }
-    queue.pair("overflow", "reject", "a full queue refuses high priority too");
+    queue.pair("overflow", "reject", "a full queue rejects high priority too");
     Ok(queue)
 }
 
-/// Where Penstock says what another section of nexus.toml does.
+/// Penstock's keys for another section of nexus.toml.
 fn elsewhere(section: &str) -> &'static str {
     match section {
         "backends" => {
-            "isn't read: list those that serve your models under `endpoints`, those of other models as a pool each."
+            "is not imported: list the backends of a model under `endpoints`, with a pool for each model."
         }
-        "server" => "isn't read: `listen.gateway` says where clients come in.",
-        "health_check" => "isn't read: see `pools[].health` and `pools[].down`.",
+        "server" => "is not imported: see `listen.gateway`.",
+        "health_check" => "is not imported: see `pools[].health` and `pools[].down`.",
         "discovery" => {
-            "has no equal here: mDNS isn't asked; `endpoints` takes lists, DNS names, files and InferencePools."
+            "has no equivalent here: mDNS is not supported; `endpoints` takes lists, DNS names, files and InferencePools."
         }
         "routing" => {
-            "isn't read: see `pools[].scheduler` for how an endpoint is chosen, `rewrite` for aliases, `queue.requeues` for max_retries."
+            "is not imported: see `pools[].scheduler` for the choice of an endpoint, `rewrite` for aliases, `queue.requeues` for max_retries."
         }
-        "logging" => "isn't read: see --log and --log-format.",
-        "quality" | "budget" | "fleet" | "lifecycle" => "has no equal here.",
-        _ => "has no equal here.",
+        "logging" => "is not imported: see --log and --log-format.",
+        _ => "has no equivalent here.",
     }
 }

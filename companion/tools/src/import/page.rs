@@ -1,12 +1,13 @@
-//! YAML with comments, as a person would write it: what a library that knows values only can't.
+//! Writes YAML with comments, which serializers of values can't.
 //!
-//! A mapping without a key is left out, its comments aren't. No line is longer than [`WIDTH`] but for values that are.
+//! A mapping without keys is left out, but its comments are written. Lines are at most [`WIDTH`] columns wide, unless a value is
+//! wider.
 
 use std::fmt::Write as _;
 
-/// Columns of a page.
+/// Columns of a line.
 const WIDTH: usize = 110;
-/// A comment wraps no narrower than this, however deep it stands.
+/// The least columns of a comment's text, however deep it is indented.
 const NARROW: usize = 40;
 
 /// The keys and comments of one mapping, in order.
@@ -32,12 +33,12 @@ enum Item {
 }
 
 impl Block {
-    /// A comment on lines of its own.
+    /// Adds a comment on lines of its own.
     pub(super) fn comment(&mut self, text: impl Into<String>) {
         self.0.push(Item::Comment(text.into()));
     }
 
-    /// A key; `value` is YAML, and `note` says where it is from.
+    /// Adds a key. `value` is YAML, and `note` its origin, or empty.
     pub(super) fn pair(&mut self, key: &str, value: impl Into<String>, note: impl Into<String>) {
         self.0.push(Item::Pair {
             key: key.into(),
@@ -46,6 +47,7 @@ impl Block {
         });
     }
 
+    /// Adds a key with a mapping.
     pub(super) fn map(&mut self, key: &str, block: Block) {
         self.0.push(Item::Map {
             key: text(key),
@@ -53,6 +55,7 @@ impl Block {
         });
     }
 
+    /// Adds a key with a list of mappings.
     pub(super) fn list(&mut self, key: &str, blocks: Vec<Block>) {
         self.0.push(Item::List {
             key: key.into(),
@@ -60,12 +63,12 @@ impl Block {
         });
     }
 
-    /// What another mapping says, after what this one does.
+    /// Adds the keys and comments of another mapping.
     pub(super) fn append(&mut self, other: Self) {
         self.0.extend(other.0);
     }
 
-    /// The page.
+    /// The text of the page.
     pub(super) fn render(&self) -> String {
         let mut page = String::new();
         self.write(0, &mut page);
@@ -105,7 +108,7 @@ impl Block {
                 Item::List { key, blocks } => {
                     let _ = writeln!(page, "{indent}{key}:");
                     for block in blocks {
-                        page.push_str(&entry(block, depth));
+                        page.push_str(&list_item(block, depth));
                     }
                 }
             }
@@ -113,15 +116,15 @@ impl Block {
     }
 }
 
-/// A mapping as an item of a list: its first key follows a dash.
-fn entry(block: &Block, depth: usize) -> String {
+/// A mapping as an item of a list, with a dash before its first key.
+fn list_item(block: &Block, depth: usize) -> String {
     let mut page = String::new();
     block.write(depth + 2, &mut page);
     let mut dashed = String::with_capacity(page.len());
-    let mut open = true;
+    let mut before_first_key = true;
     for line in page.lines() {
-        if open && !line.trim_start().starts_with('#') {
-            open = false;
+        if before_first_key && !line.trim_start().starts_with('#') {
+            before_first_key = false;
             let _ = writeln!(dashed, "{}- {}", " ".repeat(depth), line.trim_start());
         } else {
             let _ = writeln!(dashed, "{line}");
@@ -147,44 +150,45 @@ fn comment(indent: &str, text: &str, page: &mut String) {
     let _ = writeln!(page, "{}", format!("{indent}# {line}").trim_end());
 }
 
-/// What was read may hold anything; a comment ends with its line.
+/// The text without line breaks and control characters. A value of the source may contain any character, and a comment must not
+/// end before its line does.
 fn one_line(text: &str) -> String {
     let plain: String = text
         .chars()
-        .map(|it| {
-            if it.is_control() || it == '\u{feff}' || it == '\u{2028}' || it == '\u{2029}' || it == '\u{85}' {
+        .map(|char| {
+            if char.is_control() || matches!(char, '\u{feff}' | '\u{2028}' | '\u{2029}' | '\u{85}') {
                 ' '
             } else {
-                it
+                char
             }
         })
         .collect();
     plain.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
-/// Text as a YAML scalar, in quotes where it needs them.
+/// Text as a YAML scalar, in quotes if it needs them.
 pub(super) fn text(text: &str) -> String {
-    let plain = text.starts_with(|it: char| it.is_ascii_alphabetic())
+    let is_plain = text.starts_with(|char: char| char.is_ascii_alphabetic())
         && text
             .bytes()
-            .all(|it| it.is_ascii_alphanumeric() || matches!(it, b'_' | b'-' | b'.' | b'/'))
-        && !WORDS.contains(&text.to_ascii_lowercase().as_str());
-    if plain {
+            .all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-' | b'.' | b'/'))
+        && !RESERVED.contains(&text.to_ascii_lowercase().as_str());
+    if is_plain {
         text.to_owned()
     } else {
         serde_json::Value::from(text).to_string()
     }
 }
 
-/// Words that some reader of YAML takes for something else.
-const WORDS: [&str; 9] = ["true", "false", "yes", "no", "on", "off", "null", "y", "n"];
+/// Words that some YAML readers take for booleans or null.
+const RESERVED: [&str; 9] = ["true", "false", "yes", "no", "on", "off", "null", "y", "n"];
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn a_page_is_yaml_with_its_reasons() {
+    fn pages_have_notes_and_comments() {
         let mut inner = Block::default();
         inner.comment("nothing but a reason");
         let mut queue = Block::default();
@@ -211,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn comments_hold_whatever_was_read() {
+    fn comments_and_texts_escape_any_character() {
         let mut page = Block::default();
         page.comment("a\nlisten: {}\r\n\u{2028}b\u{85}c\u{0}d");
         assert_eq!(page.render(), "# a listen: {} b c d\n");

@@ -1,51 +1,52 @@
-//! One mapping of a source, read key by key: what is known is taken under any of its spellings, with its range; what is
-//! left over becomes comments.
+//! Reads one mapping of a source key by key. A known key is found under any of its spellings and checked; every other key
+//! becomes a comment.
 
+use std::borrow::Cow;
 use std::time::Duration;
 
-use super::Wrong;
+use super::SourceError;
 use super::page::Block;
-use super::tree::{Entry, Node, Value};
+use penstock_config::tree::{Entry, Node};
 
-/// Characters of a value that a comment repeats.
+/// Characters of a value that a comment shows.
 const SHOWN_MAX: usize = 160;
 
-/// A mapping, and what of it was taken.
+/// A mapping, and for each of its entries whether it was taken.
 pub(super) struct Section<'a> {
     path: String,
     entries: Vec<(&'a Entry, bool)>,
 }
 
-/// What was found under a key.
+/// The entry of a key that was taken.
 pub(super) struct Found<'a> {
     path: String,
     entry: &'a Entry,
 }
 
-/// What a number without a unit counts.
+/// The unit of a duration that is a number without one.
 #[derive(Clone, Copy)]
 pub(super) enum Unit {
     Seconds,
     Millis,
-    /// There is none: the source wants one written.
-    Written,
+    /// The source accepts no number without a unit.
+    Required,
 }
 
-/// A key without regard to how its words are joined: `queueTTL`, `queue_ttl`, `queue-ttl`.
+/// A key in a form that is the same for `queueTTL`, `queue_ttl` and `queue-ttl`.
 pub(super) fn fold(key: &str) -> String {
     key.chars()
         .filter(char::is_ascii_alphanumeric)
-        .map(|it| it.to_ascii_lowercase())
+        .map(|char| char.to_ascii_lowercase())
         .collect()
 }
 
-/// That a key has no equal, and why.
-pub(super) fn no_equal(entry: &Entry, why: &str) -> String {
-    let colon = if why.is_empty() { "" } else { ": " };
-    format!("`{}` has no equal here{colon}{why}", shown(entry))
+/// The comment for a key without an equivalent in Penstock, and the reason if there is one.
+pub(super) fn no_equivalent(entry: &Entry, reason: &str) -> String {
+    let colon = if reason.is_empty() { "" } else { ": " };
+    format!("`{}` has no equivalent here{colon}{reason}", shown(entry))
 }
 
-/// A key with its value, cut where it is long; what may be a secret isn't repeated.
+/// A key with its value, cut if it is long. A value that may be a secret is not shown.
 fn shown(entry: &Entry) -> String {
     let key = fold(&entry.key);
     let secret = [
@@ -60,10 +61,10 @@ fn shown(entry: &Entry) -> String {
     .any(|word| key.contains(word))
         || key.ends_with("token")
         || key.ends_with("key");
-    let value = if secret && !matches!(entry.node.value, Value::Null) {
+    let value = if secret && !entry.value.is_null() {
         "...".to_owned()
     } else {
-        let whole = entry.node.to_string();
+        let whole = entry.value.to_string();
         match whole.char_indices().nth(SHOWN_MAX) {
             Some((end, _)) => format!("{}...", whole.get(..end).unwrap_or_default()),
             None => whole,
@@ -73,23 +74,26 @@ fn shown(entry: &Entry) -> String {
 }
 
 impl<'a> Section<'a> {
-    /// `path` is what errors call it; empty for the document itself.
+    /// The entries of a mapping. `path` names it in errors; it is empty for the document itself.
     pub(super) fn new(path: impl Into<String>, node: &'a Node) -> Self {
-        Self::of(path, node.entries())
+        Self::from_entries(path, node.entries())
     }
 
-    pub(super) fn of(path: impl Into<String>, entries: impl IntoIterator<Item = &'a Entry>) -> Self {
+    pub(super) fn from_entries(
+        path: impl Into<String>,
+        entries: impl IntoIterator<Item = &'a Entry>,
+    ) -> Self {
         Self {
             path: path.into(),
             entries: entries.into_iter().map(|entry| (entry, false)).collect(),
         }
     }
 
-    /// What stands under one of `names`; nothing, or null: `None`.
+    /// Takes the key that is spelled like one of `names`. `None` if it is missing or null.
     ///
     /// # Errors
-    /// When it is said twice, under one spelling or two.
-    pub(super) fn take(&mut self, names: &[&str]) -> Result<Option<Found<'a>>, Wrong> {
+    /// When the key is written twice, in one spelling or two.
+    pub(super) fn take(&mut self, names: &[&str]) -> Result<Option<Found<'a>>, SourceError> {
         let mut found: Option<&'a Entry> = None;
         for (entry, taken) in &mut self.entries {
             if !names.iter().any(|name| fold(name) == fold(&entry.key)) {
@@ -97,29 +101,27 @@ impl<'a> Section<'a> {
             }
             *taken = true;
             if let Some(first) = found {
-                let why = if first.key == entry.key {
-                    format!("`{}` is said twice", entry.key)
+                let message = if first.key == entry.key {
+                    format!("`{}` is written twice", entry.key)
                 } else {
-                    format!("`{}` and `{}` are the same", first.key, entry.key)
+                    format!("`{}` and `{}` are the same key", first.key, entry.key)
                 };
-                return Err(Wrong::new(entry.line, why));
+                return Err(SourceError::new(entry.place.line(), message));
             }
             found = Some(entry);
         }
-        Ok(found
-            .filter(|entry| !matches!(entry.node.value, Value::Null))
-            .map(|entry| Found {
-                path: self.join(&entry.key),
-                entry,
-            }))
+        Ok(found.filter(|entry| !entry.value.is_null()).map(|entry| Found {
+            path: self.path_of(&entry.key),
+            entry,
+        }))
     }
 
-    /// A mapping of its own under one of `names`.
-    pub(super) fn section(&mut self, names: &[&str]) -> Result<Option<Self>, Wrong> {
+    /// Takes the mapping whose key is spelled like one of `names`.
+    pub(super) fn section(&mut self, names: &[&str]) -> Result<Option<Self>, SourceError> {
         self.take(names)?.map(|found| found.section()).transpose()
     }
 
-    /// What nothing took, in order.
+    /// The entries that were not taken, in their order.
     pub(super) fn rest(&self) -> impl Iterator<Item = &'a Entry> {
         self.entries
             .iter()
@@ -127,14 +129,14 @@ impl<'a> Section<'a> {
             .map(|(entry, _)| *entry)
     }
 
-    /// A comment for each key that nothing took.
-    pub(super) fn leave(&self, to: &mut Block, why: impl Fn(&str) -> &'static str) {
+    /// Adds a comment for each entry that was not taken. `reason` returns the reason for a key in the form of [`fold`].
+    pub(super) fn comment_rest(&self, block: &mut Block, reason: impl Fn(&str) -> &'static str) {
         for entry in self.rest() {
-            to.comment(no_equal(entry, why(&fold(&entry.key))));
+            block.comment(no_equivalent(entry, reason(&fold(&entry.key))));
         }
     }
 
-    fn join(&self, key: &str) -> String {
+    fn path_of(&self, key: &str) -> String {
         if self.path.is_empty() {
             key.to_owned()
         } else {
@@ -153,95 +155,103 @@ impl<'a> Found<'a> {
         self.entry
     }
 
-    pub(super) fn wrong(&self, why: impl std::fmt::Display) -> Wrong {
-        Wrong::new(self.entry.line, format!("{}: {why}", self.path))
+    /// An error at this key.
+    pub(super) fn error(&self, message: impl std::fmt::Display) -> SourceError {
+        SourceError::new(self.entry.place.line(), format!("{}: {message}", self.path))
     }
 
-    pub(super) fn section(&self) -> Result<Section<'a>, Wrong> {
-        if self.entry.node.is_map() {
-            Ok(Section::new(self.path.clone(), &self.entry.node))
+    pub(super) fn section(&self) -> Result<Section<'a>, SourceError> {
+        if self.entry.value.is_map() {
+            Ok(Section::new(self.path.clone(), &self.entry.value))
         } else {
-            Err(self.wrong("this is a mapping"))
+            Err(self.error("this is a mapping"))
         }
     }
 
-    pub(super) fn list(&self) -> Result<&'a [Node], Wrong> {
-        match &self.entry.node.value {
-            Value::List(nodes) => Ok(nodes),
-            Value::Null | Value::Scalar(_) | Value::Map(_) => Err(self.wrong("this is a list")),
-        }
+    pub(super) fn list(&self) -> Result<&'a [Node], SourceError> {
+        self.entry
+            .value
+            .items()
+            .ok_or_else(|| self.error("this is a list"))
     }
 
-    pub(super) fn text(&self) -> Result<&'a str, Wrong> {
-        match self.entry.node.scalar() {
-            Some(text) => Ok(text.trim()),
-            None => Err(self.wrong("this is one value, not a list or a mapping")),
+    /// A single value as text, without the spaces around it.
+    pub(super) fn text(&self) -> Result<Cow<'a, str>, SourceError> {
+        match self.entry.value.scalar() {
+            Some(Cow::Borrowed(text)) => Ok(text.trim().into()),
+            Some(Cow::Owned(text)) => Ok(text.trim().to_owned().into()),
+            None => Err(self.error("this is one value, not a list or a mapping")),
         }
     }
 
     /// A whole number of at least `least`.
-    pub(super) fn whole(&self, least: u64) -> Result<u64, Wrong> {
+    pub(super) fn whole(&self, least: u64) -> Result<u64, SourceError> {
         let text = self.text()?;
-        let digits = !text.is_empty() && text.bytes().all(|it| it.is_ascii_digit());
+        let digits = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
         match text.parse::<u64>() {
             Ok(number) if digits && number >= least => Ok(number),
-            Ok(_) | Err(_) => Err(self.wrong(format!(
+            Ok(_) | Err(_) => Err(self.error(format!(
                 "this is a whole number of at least {least}, not `{text}`"
             ))),
         }
     }
 
     /// A finite number of at least 0.
-    pub(super) fn number(&self) -> Result<f64, Wrong> {
+    pub(super) fn number(&self) -> Result<f64, SourceError> {
         let text = self.text()?;
         match text.parse::<f64>() {
             Ok(number) if number.is_finite() && number >= 0.0 => Ok(number + 0.0),
-            Ok(_) | Err(_) => Err(self.wrong(format!("this is a finite number of at least 0, not `{text}`"))),
+            Ok(_) | Err(_) => Err(self.error(format!("this is a finite number of at least 0, not `{text}`"))),
         }
     }
 
-    /// Yes or no, in the words that YAML, TOML and Go have for it.
-    pub(super) fn flag(&self) -> Result<bool, Wrong> {
+    /// True or false, in the words of YAML, TOML and Go.
+    pub(super) fn flag(&self) -> Result<bool, SourceError> {
         let text = self.text()?;
         match text.to_ascii_lowercase().as_str() {
             "true" | "yes" | "on" | "1" | "t" | "y" => Ok(true),
             "false" | "no" | "off" | "0" | "f" | "n" => Ok(false),
-            _ => Err(self.wrong(format!("this is true or false, not `{text}`"))),
+            _ => Err(self.error(format!("this is true or false, not `{text}`"))),
         }
     }
 
-    /// A duration and how it is written here: `90s`, `1h30m`, `1.5s`, or a number in `unit`.
-    pub(super) fn span(&self, unit: Unit) -> Result<(Duration, String), Wrong> {
+    /// A duration such as `90s`, `1h30m` or `1.5s`, or a number in `unit`; and the same in Penstock's notation.
+    pub(super) fn duration(&self, unit: Unit) -> Result<(Duration, String), SourceError> {
         let text = self.text()?;
-        let wrong = || {
-            let or = match unit {
+        let error = || {
+            let alternative = match unit {
                 Unit::Seconds => ", or a number of seconds",
                 Unit::Millis => ", or a number of milliseconds",
-                Unit::Written => "",
+                Unit::Required => "",
             };
-            self.wrong(format!(
-                "this is a duration like 30s, 250ms or 1h30m{or}, not `{text}`"
+            self.error(format!(
+                "this is a duration like 30s, 250ms or 1h30m{alternative}, not `{text}`"
             ))
         };
-        let bare = match unit {
+        let seconds_per_unit = match unit {
             Unit::Seconds => Some(1.0),
             Unit::Millis => Some(1e-3),
-            Unit::Written => None,
+            Unit::Required => None,
         };
-        if let (Some(scale), Ok(number)) = (bare, text.parse::<f64>()) {
-            let span = Duration::try_from_secs_f64(number * scale).map_err(|_| wrong())?;
-            return Ok((span, spell(span)));
+        if let (Some(seconds), Ok(number)) = (seconds_per_unit, text.parse::<f64>()) {
+            let duration = Duration::try_from_secs_f64(number * seconds).map_err(|_| error())?;
+            return Ok((duration, format_duration(duration)));
         }
-        let span = go_duration(text).ok_or_else(wrong)?;
-        let units = text.trim_start_matches(|it: char| it.is_ascii_digit());
-        let simple = matches!(units, "ms" | "s" | "m" | "h");
-        Ok((span, if simple { text.to_owned() } else { spell(span) }))
+        let duration = go_duration(&text).ok_or_else(error)?;
+        let units = text.trim_start_matches(|char: char| char.is_ascii_digit());
+        let is_simple = matches!(units, "ms" | "s" | "m" | "h");
+        let written = if is_simple {
+            text.into_owned()
+        } else {
+            format_duration(duration)
+        };
+        Ok((duration, written))
     }
 }
 
-/// A duration as Penstock reads it, exactly.
-pub(super) fn spell(span: Duration) -> String {
-    let nanos = span.as_nanos();
+/// A duration in Penstock's notation, exactly.
+fn format_duration(duration: Duration) -> String {
+    let nanos = duration.as_nanos();
     let (unit, size) = [("s", 1_000_000_000), ("ms", 1_000_000), ("us", 1_000)]
         .into_iter()
         .find(|(_, size)| nanos.is_multiple_of(*size))
@@ -249,7 +259,7 @@ pub(super) fn spell(span: Duration) -> String {
     format!("{}{unit}", nanos / size)
 }
 
-/// Go's `time.ParseDuration`, for what isn't negative.
+/// Go's `time.ParseDuration`, for durations that aren't negative.
 fn go_duration(text: &str) -> Option<Duration> {
     if text == "0" {
         return Some(Duration::ZERO);
@@ -260,10 +270,10 @@ fn go_duration(text: &str) -> Option<Duration> {
         return None;
     }
     while !rest.is_empty() {
-        let number = rest.find(|it: char| !it.is_ascii_digit() && it != '.')?;
+        let number = rest.find(|char: char| !char.is_ascii_digit() && char != '.')?;
         let (value, after) = rest.split_at_checked(number)?;
         let unit = after
-            .find(|it: char| it.is_ascii_digit() || it == '.')
+            .find(|char: char| char.is_ascii_digit() || char == '.')
             .unwrap_or(after.len());
         let (unit, after) = after.split_at_checked(unit)?;
         let nanos: u128 = match unit {
@@ -281,7 +291,7 @@ fn go_duration(text: &str) -> Option<Duration> {
     Some(total)
 }
 
-/// A decimal number of units of so many nanoseconds.
+/// A decimal number of units, each of `unit` nanoseconds.
 fn scaled(value: &str, unit: u128) -> Option<Duration> {
     let (whole, fraction) = value.split_once('.').unwrap_or((value, ""));
     if whole.is_empty() && fraction.is_empty() || fraction.len() > 18 {
@@ -306,21 +316,22 @@ mod tests {
     use super::super::tree;
     use super::*;
 
-    fn read<T>(value: &str, of: impl FnOnce(&Found<'_>) -> Result<T, Wrong>) -> Result<T, String> {
+    fn read<T>(value: &str, read: impl FnOnce(&Found<'_>) -> Result<T, SourceError>) -> Result<T, String> {
         let node = tree::yaml(&format!("\nthe_key: {value}\n")).expect("YAML");
         let mut section = Section::new("top", &node[0].node);
         let found = section.take(&["theKey"]).expect("once").expect("there");
-        of(&found).map_err(|wrong| {
-            assert_eq!(wrong.line, 2);
-            assert!(wrong.why.starts_with("top.the_key: "), "{}", wrong.why);
-            wrong.why
+        read(&found).map_err(|error| {
+            assert_eq!(error.line, 2);
+            assert!(error.message.starts_with("top.the_key: "), "{}", error.message);
+            error.message
         })
     }
 
     #[test]
-    fn durations_are_gos_or_bare_numbers() {
-        let span = |value: &str, unit| read(value, |found| found.span(unit)).map(|it| it.1);
-        for (value, spelt) in [
+    fn durations_are_in_gos_notation_or_plain_numbers() {
+        let duration =
+            |value: &str, unit| read(value, |found| found.duration(unit)).map(|(_, written)| written);
+        for (value, written) in [
             ("30", "30s"),
             ("\"30\"", "30s"),
             ("30s", "30s"),
@@ -333,10 +344,10 @@ mod tests {
             ("1500us", "1500us"),
             ("0", "0s"),
         ] {
-            assert_eq!(span(value, Unit::Seconds).as_deref(), Ok(spelt), "{value}");
+            assert_eq!(duration(value, Unit::Seconds).as_deref(), Ok(written), "{value}");
         }
-        assert_eq!(span("500", Unit::Millis).as_deref(), Ok("500ms"));
-        assert_eq!(span("12.5", Unit::Millis).as_deref(), Ok("12500us"));
+        assert_eq!(duration("500", Unit::Millis).as_deref(), Ok("500ms"));
+        assert_eq!(duration("12.5", Unit::Millis).as_deref(), Ok("12500us"));
         for value in [
             "soon",
             "-1s",
@@ -349,10 +360,10 @@ mod tests {
             "[1]",
             "1s2",
         ] {
-            assert!(span(value, Unit::Seconds).is_err(), "{value}");
+            assert!(duration(value, Unit::Seconds).is_err(), "{value}");
         }
-        assert!(span("300", Unit::Written).is_err_and(|why| why.contains("like 30s")));
-        assert_eq!(span("0", Unit::Written).as_deref(), Ok("0s"));
+        assert!(duration("300", Unit::Required).is_err_and(|message| message.contains("like 30s")));
+        assert_eq!(duration("0", Unit::Required).as_deref(), Ok("0s"));
     }
 
     #[test]
@@ -374,21 +385,21 @@ mod tests {
     }
 
     #[test]
-    fn spellings_are_one_key_and_secrets_stay_where_they_are() {
+    fn spellings_are_one_key_and_secrets_are_not_shown() {
         let node =
             tree::yaml("queue_ttl: 1\nqueueTTL: 2\napi_key: abc\nother: [1, {a: b}]\nnone:\n").expect("YAML");
         let mut section = Section::new("", &node[0].node);
         let twice = section.take(&["queue_ttl"]).map(|_| ()).expect_err("twice");
         assert_eq!(
-            (twice.line, twice.why.as_str()),
-            (2, "`queue_ttl` and `queueTTL` are the same")
+            (twice.line, twice.message.as_str()),
+            (2, "`queue_ttl` and `queueTTL` are the same key")
         );
-        assert!(section.take(&["none"]).is_ok_and(|it| it.is_none()));
+        assert!(section.take(&["none"]).is_ok_and(|found| found.is_none()));
         let mut block = Block::default();
-        section.leave(&mut block, |_| "");
+        section.comment_rest(&mut block, |_| "");
         assert_eq!(
             block.render(),
-            "# `api_key: ...` has no equal here\n# `other: [1, {a: b}]` has no equal here\n"
+            "# `api_key: ...` has no equivalent here\n# `other: [1, {a: b}]` has no equivalent here\n"
         );
     }
 }

@@ -1,36 +1,39 @@
-//! The one policy among a file's documents, however deep it is wrapped.
+//! Finds the one policy in the documents of a file, in whatever mappings it is nested.
 
-use super::Wrong;
+use super::SourceError;
 use super::page::Block;
-use super::section::{fold, no_equal};
-use super::tree::{Entry, Node, Root, Value};
+use super::section::{fold, no_equivalent};
+use super::tree::Root;
+use penstock_config::tree::{Entry, Node};
 
-/// Mappings around a policy.
-const WRAPPERS_MAX: usize = 8;
+/// Levels of mappings around a policy.
+const NESTING_MAX: usize = 8;
 
-/// A policy, and what stands around it.
+/// A policy, and the parts of the file that don't belong to it.
 pub(super) struct Sole<'a> {
     pub(super) node: &'a Node,
+    /// Entries of the mappings around the policy.
     outside: Vec<&'a Entry>,
+    /// Documents without a policy.
     others: Vec<&'a Root>,
 }
 
 impl<'a> Sole<'a> {
-    /// The mapping that has one of the `known` keys; `missing` says what is wrong where there is none.
+    /// Finds the mapping that has one of the `known` keys. `missing` is the error if there is none.
     ///
     /// # Errors
-    /// When there is none, or a second one in another document.
-    pub(super) fn find(roots: &'a [Root], known: &[&str], missing: &str) -> Result<Self, Wrong> {
+    /// When no document has a policy, or more than one has.
+    pub(super) fn find(roots: &'a [Root], known: &[&str], missing: &str) -> Result<Self, SourceError> {
         let known: Vec<String> = known.iter().map(|key| fold(key)).collect();
         let mut sole: Option<Self> = None;
         let mut others = Vec::new();
         for root in roots {
             let mut outside = Vec::new();
-            match within(&root.node, &known, &mut outside, 0) {
+            match find_within(&root.node, &known, &mut outside, 0) {
                 None => others.push(root),
                 Some(node) if sole.is_some() => {
-                    return Err(Wrong::new(
-                        node.line,
+                    return Err(SourceError::new(
+                        node.place.line(),
                         "this is a second policy; import one at a time",
                     ));
                 }
@@ -45,31 +48,31 @@ impl<'a> Sole<'a> {
         }
         match sole {
             Some(sole) => Ok(Self { others, ..sole }),
-            None => Err(Wrong::new(
-                roots.first().map_or(1, |root| root.node.line),
+            None => Err(SourceError::new(
+                roots.first().map_or(1, |root| root.node.place.line()),
                 missing,
             )),
         }
     }
 
-    /// A comment for each thing that stands around it.
-    pub(super) fn leave(&self, to: &mut Block) {
+    /// Adds a comment for each part of the file that doesn't belong to the policy.
+    pub(super) fn comment_rest(&self, block: &mut Block) {
         for entry in &self.outside {
-            to.comment(no_equal(entry, ""));
+            block.comment(no_equivalent(entry, ""));
         }
         for other in &self.others {
             match &other.name {
-                Some(name) => to.comment(format!("`{name}` of the ConfigMap has no equal here")),
-                None => to.comment(format!(
-                    "The document at line {} has no equal here",
-                    other.node.line
+                Some(name) => block.comment(format!("`{name}` of the ConfigMap has no equivalent here")),
+                None => block.comment(format!(
+                    "The document at line {} has no equivalent here",
+                    other.node.place.line()
                 )),
             }
         }
     }
 }
 
-fn within<'a>(
+fn find_within<'a>(
     node: &'a Node,
     known: &[String],
     outside: &mut Vec<&'a Entry>,
@@ -82,19 +85,19 @@ fn within<'a>(
     {
         return Some(node);
     }
-    if depth >= WRAPPERS_MAX {
+    if depth >= NESTING_MAX {
         return None;
     }
-    for entry in node.entries() {
-        if !matches!(entry.node.value, Value::Map(_)) {
-            continue;
-        }
+    for entry in node.entries().iter().filter(|entry| entry.value.is_map()) {
         let before = outside.len();
-        if let Some(found) = within(&entry.node, known, outside, depth + 1) {
-            let siblings = node.entries().iter().filter(|it| it.key != entry.key);
-            // What every object of Kubernetes has says nothing about a policy.
-            outside
-                .extend(siblings.filter(|it| !matches!(it.key.as_str(), "apiVersion" | "kind" | "metadata")));
+        if let Some(found) = find_within(&entry.value, known, outside, depth + 1) {
+            // Every Kubernetes object has these keys, so they need no comment.
+            let is_common = |key: &str| matches!(key, "apiVersion" | "kind" | "metadata");
+            outside.extend(
+                node.entries()
+                    .iter()
+                    .filter(|sibling| sibling.key != entry.key && !is_common(&sibling.key)),
+            );
             return Some(found);
         }
         outside.truncate(before);

@@ -1,31 +1,31 @@
-//! Sources as people have them: what comes of each, and what is refused.
+//! Tests of imports: the result of each kind of source, and the errors.
 
 mod profiles;
 
 use std::path::{Path, PathBuf};
 
 use clap::ValueEnum as _;
-use penstock_config::Document;
 use serde_json::{Value, json};
 
 use super::{Source, convert};
+use penstock_config::Document;
 
 fn name(source: Source) -> String {
     let value = source.to_possible_value().expect("none is hidden");
     value.get_name().to_owned()
 }
 
-/// The page that comes of a text, as the values it holds. It is valid, or this fails.
+/// The result of an import, as text and as values. Fails if it isn't a valid configuration.
 fn page(source: Source, text: &str) -> (String, Value) {
-    let page = convert(source, text, "f").unwrap_or_else(|why| panic!("{text}\n{why}"));
-    Document::parse(&page, "page").unwrap_or_else(|why| panic!("{page}\n{why}"));
-    let values = serde_saphyr::from_str(&page).unwrap_or_else(|why| panic!("{page}\n{why}"));
+    let page = convert(source, text, "f").unwrap_or_else(|error| panic!("{text}\n{error}"));
+    Document::parse(&page, "page").unwrap_or_else(|error| panic!("{page}\n{error}"));
+    let values = serde_saphyr::from_str(&page).unwrap_or_else(|error| panic!("{page}\n{error}"));
     (page, values)
 }
 
-fn refused(source: Source, text: &str) -> String {
+fn error(source: Source, text: &str) -> String {
     match convert(source, text, "f.src") {
-        Ok(page) => panic!("{text}\nis taken:\n{page}"),
+        Ok(page) => panic!("{text}\nis accepted:\n{page}"),
         Err(error) => {
             assert_eq!((error.exit_code(), error.has_place()), (2, true));
             error.to_string()
@@ -33,17 +33,20 @@ fn refused(source: Source, text: &str) -> String {
     }
 }
 
-/// Each text is refused at its line, with its word.
-fn all_refused(source: Source, cases: &[(&str, u64, &str)]) {
+/// Checks that each text has an error at its line, with its word.
+fn assert_errors(source: Source, cases: &[(&str, u64, &str)]) {
     for (text, line, word) in cases {
-        let why = refused(source, text);
-        assert!(why.starts_with(&format!("f.src:{line}: ")), "{text}\n{why}");
-        assert!(why.contains(word), "{text}\n{why}");
+        let message = error(source, text);
+        assert!(
+            message.starts_with(&format!("f.src:{line}: ")),
+            "{text}\n{message}"
+        );
+        assert!(message.contains(word), "{text}\n{message}");
     }
 }
 
-/// `pool` of the page has these values, at paths with dots.
-fn holds(values: &Value, expected: &[(&str, Value)]) {
+/// Checks values of the first pool, at paths with dots.
+fn assert_pool(values: &Value, expected: &[(&str, Value)]) {
     for (path, value) in expected {
         let pointer = format!("/pools/0/{}", path.replace('.', "/"));
         assert_eq!(values.pointer(&pointer), Some(value), "{path} in {values:#}");
@@ -55,7 +58,7 @@ fn folder() -> PathBuf {
 }
 
 #[test]
-fn the_examples_are_current_and_valid() {
+fn golden_files_are_current_and_valid() {
     for source in Source::value_variants() {
         let name = name(*source);
         let example = folder().join(format!("{name}.example"));
@@ -70,15 +73,15 @@ fn the_examples_are_current_and_valid() {
         let stored = std::fs::read_to_string(&golden).unwrap_or_default();
         assert!(
             stored == page,
-            "{} isn't what comes of its example: PENSTOCK_REGENERATE=1 writes it\n{page}",
+            "{} differs from the import of its example; PENSTOCK_REGENERATE=1 writes it\n{page}",
             golden.display()
         );
     }
 }
 
 #[test]
-fn nothing_of_an_example_is_dropped() {
-    // Every key of a source is on the page, as a key, in a note or in a comment.
+fn every_key_of_an_example_is_in_the_result() {
+    // As a key, in a note or in a comment.
     let folded = |text: &str| super::section::fold(text);
     for source in Source::value_variants() {
         let text =
@@ -86,7 +89,7 @@ fn nothing_of_an_example_is_dropped() {
         let page = folded(&page(*source, &text).0);
         for line in text
             .lines()
-            .map(|it| it.trim().trim_start_matches("- ").trim_start_matches('{'))
+            .map(|line| line.trim().trim_start_matches("- ").trim_start_matches('{'))
         {
             let key = line
                 .split([':', '=', ']', '.'])
@@ -107,7 +110,7 @@ fn nothing_of_an_example_is_dropped() {
                     | "request_queue_controller"
             );
             let other = line.is_empty() || line.starts_with('#') || wrapper;
-            // Sections that say nothing about the queue are named as sections.
+            // Sections that aren't about the queue are in the result by their names only.
             let inner = *source == Source::Nexus
                 && !matches!(key, "enabled" | "max_size" | "max_wait_seconds")
                 && !line.starts_with('[');
@@ -120,7 +123,7 @@ fn nothing_of_an_example_is_dropped() {
 }
 
 #[test]
-fn gie_is_read_in_either_style_and_any_nesting() {
+fn gie_is_read_in_snake_case_and_camel_case_and_any_nesting() {
     let cases = [
         "fair_request_queue: {total_capacity: 7, flow_capacity: 3, queue_ttl: 90}\nrequest_queue_controller: {watermark_per_backend: 4, percentage_deviation_for_bounds: 0.25}",
         "fairRequestQueue: {totalCapacity: \"7\", flowCapacity: 3, queueTTL: 1m30s}\nrequestQueueController: {watermarkPerBackend: 4, percentageDeviationForBounds: \"0.25\"}",
@@ -130,7 +133,7 @@ fn gie_is_read_in_either_style_and_any_nesting() {
     ];
     for text in cases {
         let (page, values) = page(Source::Gie, text);
-        holds(
+        assert_pool(
             &values,
             &[
                 ("queue.total_capacity", json!(7)),
@@ -149,9 +152,9 @@ fn gie_is_read_in_either_style_and_any_nesting() {
             "{text}"
         );
     }
-    // What isn't said is the source's default.
+    // Missing keys have the defaults of the source.
     let (_, values) = page(Source::Gie, "fair_request_queue: {}\n");
-    holds(
+    assert_pool(
         &values,
         &[
             ("queue.total_capacity", json!(1000)),
@@ -166,8 +169,8 @@ fn gie_is_read_in_either_style_and_any_nesting() {
         "request_queue_controller: {numPoppers: 4, colour: red}\nother: {a: 1}\n",
     );
     for word in [
-        "`numPoppers: 4` has no equal here: nothing polls",
-        "`colour: red` has no equal",
+        "`numPoppers: 4` has no equivalent here: nothing polls",
+        "`colour: red` has no equivalent",
         "`other: {a: 1}`",
     ] {
         assert!(page.replace("\n    # ", " ").contains(word), "{word} in\n{page}");
@@ -175,8 +178,8 @@ fn gie_is_read_in_either_style_and_any_nesting() {
 }
 
 #[test]
-fn gie_is_refused_with_its_line() {
-    all_refused(
+fn gie_errors_name_the_line() {
+    assert_errors(
         Source::Gie,
         &[
             ("\nfair_request_queue:\n  total_capacity: 0", 3, "at least 1"),
@@ -226,7 +229,7 @@ fn gie_is_refused_with_its_line() {
                 "second policy",
             ),
             ("hello: world", 1, "fair_request_queue"),
-            ("", 1, "nothing"),
+            ("", 1, "empty"),
             ("a: [", 1, "YAML"),
             ("- 1", 1, "fair_request_queue"),
         ],
@@ -234,9 +237,9 @@ fn gie_is_refused_with_its_line() {
 }
 
 #[test]
-fn nexus_queues_everybody_in_one_line() {
+fn nexus_has_one_flow_in_order_of_arrival() {
     let (page, values) = page(Source::Nexus, "[queue]\nmax_size = 7\nmax_wait_seconds = 5\n");
-    holds(
+    assert_pool(
         &values,
         &[
             ("queue.enabled", json!(true)),
@@ -256,7 +259,7 @@ fn nexus_queues_everybody_in_one_line() {
 }
 
 #[test]
-fn nexus_without_a_queue_says_so() {
+fn nexus_disabled_queues_are_disabled_here() {
     for (text, enabled, total) in [
         ("[queue]\nenabled = false\n", false, 100),
         ("[queue]\nmax_size = 0\n", false, 0),
@@ -267,7 +270,7 @@ fn nexus_without_a_queue_says_so() {
         ("[server]\nport = 8000\n", true, 100),
     ] {
         let (_, values) = page(Source::Nexus, text);
-        holds(
+        assert_pool(
             &values,
             &[
                 ("queue.enabled", json!(enabled)),
@@ -280,9 +283,9 @@ fn nexus_without_a_queue_says_so() {
         "[queue]\nstrategy = \"lifo\"\n[budget]\nmonthly_limit_usd = 5\n[[backends]]\nname = \"a\"\napi_key = \"sk-secret\"\n",
     );
     for word in [
-        "`strategy: lifo` has no equal here",
-        "[budget] has no equal here",
-        "[[backends]] isn't read",
+        "`strategy: lifo` has no equivalent here",
+        "[budget] has no equivalent here",
+        "[[backends]] is not imported",
     ] {
         assert!(page.contains(word), "{page}");
     }
@@ -290,8 +293,8 @@ fn nexus_without_a_queue_says_so() {
 }
 
 #[test]
-fn nexus_is_refused_with_its_line() {
-    all_refused(
+fn nexus_errors_name_the_line() {
+    assert_errors(
         Source::Nexus,
         &[
             ("[queue]\nmax_size = -1\n", 2, "at least 0"),
@@ -308,7 +311,7 @@ fn nexus_is_refused_with_its_line() {
 }
 
 #[test]
-fn kthenas_window_and_weights_are_usage() {
+fn kthenas_window_and_weights_become_usage() {
     let cases = [
         "ENABLE_FAIRNESS_SCHEDULING=true\nFAIRNESS_WINDOW_SIZE=10m\nFAIRNESS_OUTPUT_TOKEN_WEIGHT=3\n",
         "# router\nexport ENABLE_FAIRNESS_SCHEDULING=\"1\"\nexport FAIRNESS_WINDOW_SIZE='10m' # long\nFAIRNESS_OUTPUT_TOKEN_WEIGHT=3.0\n",
@@ -319,7 +322,7 @@ fn kthenas_window_and_weights_are_usage() {
     ];
     for text in cases {
         let (page, values) = page(Source::Kthena, text);
-        holds(
+        assert_pool(
             &values,
             &[
                 ("arbitration.per_model", json!(true)),
@@ -343,25 +346,28 @@ fn kthenas_window_and_weights_are_usage() {
 }
 
 #[test]
-fn kthenas_gate_is_a_rate_or_a_bound() {
-    let of = |more: &str| {
+fn kthenas_limits_become_a_rate_or_a_bound() {
+    let with = |more: &str| {
         page(
             Source::Kthena,
             &format!("ENABLE_FAIRNESS_SCHEDULING=true\n{more}\n"),
         )
     };
-    let (page, values) = of("FAIRNESS_MAX_CONCURRENT=8\nFAIRNESS_MAX_QPS=5");
+    let (page, values) = with("FAIRNESS_MAX_CONCURRENT=8\nFAIRNESS_MAX_QPS=5");
     for bound in ["watermark", "lower_bound", "upper_bound"] {
-        holds(&values, &[(&format!("stock.{bound}_per_backend"), json!(8))]);
+        assert_pool(&values, &[(&format!("stock.{bound}_per_backend"), json!(8))]);
     }
     assert_eq!(values.pointer("/pools/0/queue/max_rate"), None);
-    assert!(page.contains("`FAIRNESS_MAX_QPS: 5` has no equal here"), "{page}");
-    let (_, values) = of("FAIRNESS_MAX_CONCURRENT=0\nFAIRNESS_MAX_QPS=5\nFAIRNESS_QUEUE_TIMEOUT=1m30s");
-    holds(
+    assert!(
+        page.contains("`FAIRNESS_MAX_QPS: 5` has no equivalent here"),
+        "{page}"
+    );
+    let (_, values) = with("FAIRNESS_MAX_CONCURRENT=0\nFAIRNESS_MAX_QPS=5\nFAIRNESS_QUEUE_TIMEOUT=1m30s");
+    assert_pool(
         &values,
         &[("queue.max_rate", json!(5)), ("queue.ttl", json!("90s"))],
     );
-    // What orders what: tokens, requests, or nothing.
+    // The order is by tokens, by requests, or by arrival.
     for (more, discipline, cost) in [
         ("FAIRNESS_PRIORITY_TOKEN_WEIGHT=0.5", "usage", Some("tokens")),
         (
@@ -371,34 +377,37 @@ fn kthenas_gate_is_a_rate_or_a_bound() {
         ),
         ("FAIRNESS_PRIORITY_TOKEN_WEIGHT=0", "fifo", None),
     ] {
-        let (_, values) = of(more);
-        holds(&values, &[("arbitration.flows.discipline", json!(discipline))]);
+        let (_, values) = with(more);
+        assert_pool(&values, &[("arbitration.flows.discipline", json!(discipline))]);
         assert_eq!(
             values.pointer("/pools/0/arbitration/flows/cost"),
-            cost.map(|it| json!(it)).as_ref()
+            cost.map(|cost| json!(cost)).as_ref()
         );
     }
     let (page, values) = super::tests::page(
         Source::Kthena,
         "ENABLE_FAIRNESS_SCHEDULING=false\nFAIRNESS_MAX_CONCURRENT=8\n",
     );
-    holds(&values, &[("stock.watermark_per_backend", json!("none"))]);
+    assert_pool(&values, &[("stock.watermark_per_backend", json!("none"))]);
     assert_eq!(values.pointer("/pools/0/queue/max_rate"), None);
     assert!(page.contains("lets every request through"), "{page}");
     let (page, _) = super::tests::page(
         Source::Kthena,
         "FAIRNESS_WINDOW_SIZE=\nFAIRNESS_COLOUR=red\nREDIS_PASSWORD=hunter2\n",
     );
-    assert!(page.contains("`FAIRNESS_COLOUR: red` has no equal"), "{page}");
     assert!(
-        page.contains("isn't said") && page.contains("REDIS_PASSWORD") && !page.contains("hunter2"),
+        page.contains("`FAIRNESS_COLOUR: red` has no equivalent"),
+        "{page}"
+    );
+    assert!(
+        page.contains("isn't set") && page.contains("REDIS_PASSWORD") && !page.contains("hunter2"),
         "{page}"
     );
 }
 
 #[test]
-fn what_kthena_swallows_is_refused() {
-    all_refused(
+fn values_that_kthena_replaces_silently_are_errors() {
+    assert_errors(
         Source::Kthena,
         &[
             ("FAIRNESS_WINDOW_SIZE=30s\n", 1, "1m to 1h"),
@@ -441,12 +450,12 @@ fn what_kthena_swallows_is_refused() {
 }
 
 #[test]
-fn whatever_is_read_only_makes_comments_of_itself() {
-    // A value may hold anything; the page stays one document that says nothing else.
+fn values_of_the_source_stay_inside_comments_and_texts() {
+    // A value may contain any characters; the result stays one document with the same keys.
     let evil = "a\\npools: []\\u2028\\u0085\\r b: [c";
     let text = format!("fair_request_queue: {{\"k\\n{evil}\": \"{evil}\", total_capacity: 5}}\n");
     let (_, values) = page(Source::Gie, &text);
-    holds(&values, &[("queue.total_capacity", json!(5))]);
+    assert_pool(&values, &[("queue.total_capacity", json!(5))]);
     let (_, values) = page(
         Source::Wva,
         &format!("\"{evil}\": {{model_id: \"{evil}\", namespace: \"{evil}\"}}\n"),
@@ -455,22 +464,22 @@ fn whatever_is_read_only_makes_comments_of_itself() {
     assert!(
         values["pools"][0]["models"][0]
             .as_str()
-            .is_some_and(|it| it.starts_with("a\npools: []"))
+            .is_some_and(|model| model.starts_with("a\npools: []"))
     );
 }
 
 proptest::proptest! {
     #![proptest_config(proptest::prelude::ProptestConfig::with_cases(256))]
 
-    /// Broken or not, text is converted or refused with a line of it; what comes out is valid.
+    /// Any text is converted into a valid configuration, or is an error at one of its lines.
     #[test]
-    fn any_text_is_converted_or_refused(cut in 0usize..2_000, source in 0usize..5, from in 0usize..5, junk in "[ -~\n]{0,12}") {
+    fn any_text_is_converted_or_an_error_with_a_line(cut in 0usize..2_000, source in 0usize..5, from in 0usize..5, junk in "[ -~\n]{0,12}") {
         let source = Source::value_variants()[source];
         let example = folder().join(format!("{}.example", name(Source::value_variants()[from])));
         let mut text = std::fs::read_to_string(example).expect("there");
-        let mut at = cut.min(text.len());
-        while !text.is_char_boundary(at) { at -= 1; }
-        text.insert_str(at, &junk);
+        let mut offset = cut.min(text.len());
+        while !text.is_char_boundary(offset) { offset -= 1; }
+        text.insert_str(offset, &junk);
         match convert(source, &text, "f") {
             Ok(page) => { Document::parse(&page, "page").expect("valid"); }
             Err(super::Error::Line { line, .. }) => {

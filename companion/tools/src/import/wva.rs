@@ -1,16 +1,16 @@
-//! llm-d's Workload Variant Autoscaler: the ConfigMap of its queueing model, an entry each for the default and models.
+//! Imports the ConfigMap of llm-d's Workload Variant Autoscaler (WVA): entries for models, and one for the default.
 //!
-//! It scales replicas where Penstock gates requests: the same targets and the same model, for another decision. An entry
-//! that names a model becomes a pool whose bound follows the model that is learnt.
+//! WVA scales replicas where Penstock limits requests, by the same latency targets and the same performance model. An entry that
+//! names a model becomes a pool whose bounds follow the learned model.
 
 use std::collections::BTreeSet;
 
 use super::page::{Block, text};
-use super::section::{Found, Section, Unit, fold, no_equal};
-use super::tree::{self, Entry, Node};
-use super::{Imported, Wrong, pool};
+use super::section::{Found, Section, Unit, fold, no_equivalent};
+use super::{Imported, SourceError, pool, tree};
+use penstock_config::tree::{Entry, Node};
 
-/// Any of these tells an entry.
+/// A mapping with any of these keys is an entry.
 const KNOWN: [&str; 6] = [
     "model_id",
     "namespace",
@@ -23,256 +23,299 @@ const DEFAULT: &str = "default";
 /// Bytes of a pool's name.
 const NAME_MAX: usize = 63;
 
-/// What an entry says.
-struct Said {
+/// The settings of one model, or of the default.
+struct Settings {
+    /// The entry's key.
     name: String,
-    /// Model and namespace.
-    of: Option<(String, String)>,
+    model: Option<Model>,
+    /// The multiplier, and the note with its origin.
     multiplier: Option<(f64, String)>,
-    /// Time to the first token, and between tokens.
-    targets: Option<[(String, String); 2]>,
-    rest: Block,
+    targets: Option<Targets>,
+    /// Comments for the entry's other keys.
+    comments: Block,
 }
 
-pub(super) fn import(source: &str) -> Result<Imported, Wrong> {
+struct Model {
+    name: String,
+    namespace: String,
+}
+
+/// Latency targets in Penstock's notation, with the notes of their origins.
+struct Targets {
+    ttft: (String, String),
+    itl: (String, String),
+}
+
+impl Settings {
+    fn is_default(&self) -> bool {
+        self.model.is_none() && self.name == DEFAULT
+    }
+}
+
+pub(super) fn import(source: &str) -> Result<Imported, SourceError> {
+    let mut comments = Block::default();
+    let mut settings: Vec<Settings> = Vec::new();
+    for (name, node) in entries(source, &mut comments)? {
+        settings.push(read_settings(name, &node)?);
+    }
+    if settings.is_empty() {
+        return Err(SourceError::new(
+            1,
+            "this has no entry of a model, and no default",
+        ));
+    }
+    let default = settings.iter().find(|entry| entry.is_default());
+    let default_multiplier = default.and_then(|entry| entry.multiplier.clone());
+    let mut pools = model_pools(&settings, default_multiplier.as_ref());
+    if pools.is_empty() {
+        let mut pool = pool(DEFAULT);
+        if let Some(default) = default {
+            add_targets(&mut pool, default, None);
+        }
+        pools.push(pool);
+    } else {
+        let slo = default_multiplier.map_or(String::new(), |(multiplier, _)| {
+            format!(", slo: {{slo_multiplier: {multiplier}}}")
+        });
+        comments.comment(format!(
+            "WVA's default is for models without an entry. Here requests for those are answered 404. To serve them too, add \
+             as the last pool: {{name: default, endpoints: {{...}}, stock: {{watermark_per_backend: auto}}{slo}}}."
+        ));
+    }
+    for entry in settings
+        .iter()
+        .filter(|entry| entry.model.is_none() && !entry.is_default())
+    {
+        comments.comment(format!(
+            "`{}` names no model, so WVA never applies it either.",
+            entry.name
+        ));
+    }
     let mut page = Block::default();
-    let mut said: Vec<Said> = Vec::new();
-    for (name, node) in entries(source, &mut page)? {
-        said.push(entry(name, &node)?);
-    }
-    if said.is_empty() {
-        return Err(Wrong::new(1, "no entry of a model, and no default, stands here"));
-    }
-    let default = said.iter().find(|it| it.of.is_none() && it.name == DEFAULT);
-    let multiplier = default.and_then(|it| it.multiplier.clone());
+    page.list("pools", pools);
+    page.append(comments);
+    page.comment(
+        "WVA scales replicas, and Penstock doesn't. Let an autoscaler follow penstock_desired_replicas, which is computed \
+         from the same model.",
+    );
+    Ok(page.into())
+}
+
+/// A pool for each model.
+fn model_pools(settings: &[Settings], default_multiplier: Option<&(f64, String)>) -> Vec<Block> {
     let mut pools = Vec::new();
     let mut names = BTreeSet::new();
     let mut models = BTreeSet::new();
-    for entry in said.iter().filter(|it| it.of.is_some()) {
-        let (model, namespace) = entry.of.as_ref().expect("invariant: filtered");
-        let mut name = pool_name(namespace, model);
+    for entry in settings {
+        let Some(model) = &entry.model else { continue };
+        let mut name = pool_name(model);
         while !names.insert(name.clone()) {
             name = numbered(&name, names.len() + 1);
         }
         let mut pool = pool(&name);
         pool.comment(format!(
-            "Or the pods of an InferencePool of {namespace}: endpoints: {{kubernetes: {{inference_pool: NAME, namespace: {}}}}}",
-            text(namespace)
+            "Or the pods of an InferencePool of {}: endpoints: {{kubernetes: {{inference_pool: NAME, namespace: {}}}}}",
+            model.namespace,
+            text(&model.namespace)
         ));
         pool.pair(
             "models",
-            format!("[{}]", text(model)),
+            format!("[{}]", text(&model.name)),
             format!("`model_id` of `{}`", entry.name),
         );
-        if !models.insert(model.clone()) {
+        if !models.insert(&model.name) {
             pool.comment(
-                "This model stands in another namespace above, and its pool takes every request for it: one Penstock \
-                 for each namespace, or other names for the models.",
+                "A pool above serves this model for another namespace, and takes every request for it. Run one Penstock for \
+                 each namespace, or give the models different names.",
             );
         }
-        promise(&mut pool, entry, multiplier.as_ref());
+        add_targets(&mut pool, entry, default_multiplier);
         pools.push(pool);
     }
-    if pools.is_empty() {
-        let mut pool = pool(DEFAULT);
-        if let Some(entry) = default {
-            promise(&mut pool, entry, None);
-        }
-        pools.push(pool);
-    } else {
-        let multiplier = multiplier.map_or(String::new(), |(number, _)| {
-            format!(", slo: {{slo_multiplier: {number}}}")
-        });
-        page.comment(format!(
-            "WVA's default is for models that no entry names; here their requests are answered 404. To serve them as \
-             well, put as the last pool: {{name: default, endpoints: {{...}}, stock: {{watermark_per_backend: \
-             auto}}{multiplier}}}."
-        ));
-    }
-    for entry in said.iter().filter(|it| it.of.is_none() && it.name != DEFAULT) {
-        page.comment(format!(
-            "`{}` names no model; WVA never applies it either.",
-            entry.name
-        ));
-    }
-    let mut whole = Block::default();
-    whole.list("pools", pools);
-    whole.append(page);
-    whole.comment(
-        "WVA scales replicas; Penstock scales nothing. Let an autoscaler follow penstock_desired_replicas, which is \
-         computed from the same model.",
-    );
-    Ok(whole.into())
+    pools
 }
 
-/// The entries of a ConfigMap, of a mapping, or a single one; with names.
-fn entries(source: &str, page: &mut Block) -> Result<Vec<(String, Node)>, Wrong> {
-    let known: Vec<String> = KNOWN.iter().map(|it| fold(it)).collect();
-    let is_entry = |node: &Node| node.entries().iter().any(|it| known.contains(&fold(&it.key)));
-    let mut entries = Vec::new();
-    let mut names: BTreeSet<String> = BTreeSet::new();
-    let mut add = |name: &str, line: u64, node: Node| {
-        // Two models may be named by no key at all.
-        if name != DEFAULT || names.insert(name.to_owned()) {
-            entries.push((name.to_owned(), node));
-            Ok(())
-        } else {
-            Err(Wrong::new(line, "`default` stands here twice"))
-        }
+/// The named entries of a ConfigMap or of a mapping, or a single entry. Other keys become comments.
+fn entries(source: &str, comments: &mut Block) -> Result<Vec<(String, Node)>, SourceError> {
+    let known: Vec<String> = KNOWN.iter().map(|key| fold(key)).collect();
+    let is_entry = |node: &Node| {
+        node.entries()
+            .iter()
+            .any(|entry| known.contains(&fold(&entry.key)))
     };
-    let mut left = |entry: &Entry| page.comment(no_equal(entry, scales(&fold(&entry.key))));
+    let mut entries: Vec<(String, Node)> = Vec::new();
+    let mut add = |name: &str, line: u64, node: Node| {
+        if name == DEFAULT && entries.iter().any(|(name, _)| name == DEFAULT) {
+            return Err(SourceError::new(line, "`default` is written twice"));
+        }
+        entries.push((name.to_owned(), node));
+        Ok(())
+    };
+    let mut skip = |entry: &Entry| comments.comment(no_equivalent(entry, reason(&fold(&entry.key))));
     for root in tree::yaml(source)? {
-        let line = root.node.line;
+        let line = root.node.place.line();
         match root.name {
             Some(name) if root.node.is_map() => add(&name, line, root.node)?,
-            Some(name) => left(&Entry {
+            Some(name) => skip(&Entry {
                 key: name,
-                line,
-                node: root.node,
+                place: root.node.place.clone(),
+                value: root.node,
             }),
             None if is_entry(&root.node) => {
-                let model = root.node.entries().iter().any(|it| fold(&it.key) == "modelid");
-                add(if model { "model" } else { DEFAULT }, line, root.node)?;
+                let names_model = root
+                    .node
+                    .entries()
+                    .iter()
+                    .any(|entry| fold(&entry.key) == "modelid");
+                add(if names_model { "model" } else { DEFAULT }, line, root.node)?;
             }
             None if root.node.is_map() => {
                 for entry in root.node.entries() {
-                    let node = tree::held(source, entry)?;
+                    let node = tree::embedded(source, entry)?;
                     if node.is_map() && (is_entry(&node) || entry.key == DEFAULT) {
-                        add(&entry.key, entry.line, node)?;
+                        add(&entry.key, entry.place.line(), node)?;
                     } else {
-                        left(entry);
+                        skip(entry);
                     }
                 }
             }
-            None => return Err(Wrong::new(line, "this is a ConfigMap, or a mapping of entries")),
+            None => {
+                return Err(SourceError::new(
+                    line,
+                    "this is a ConfigMap, or a mapping of entries",
+                ));
+            }
         }
     }
     Ok(entries)
 }
 
-fn entry(name: String, node: &Node) -> Result<Said, Wrong> {
+fn read_settings(name: String, node: &Node) -> Result<Settings, SourceError> {
     let mut section = Section::new(name.clone(), node);
-    let mut rest = Block::default();
     if let Some(found) = section.take(&["tuning_enabled"])?
         && !found.flag()?
     {
-        return Err(found.wrong(
-                "without tuning nothing learns alpha, beta and gamma, and there are no other: WVA can't size anything \
-                 with it, and the bound of a Penstock pool would stay where it begins. Take the line out (the default is \
-                 true), or choose a fixed stock.watermark_per_backend by yourself",
-            ));
+        return Err(found.error(
+            "without tuning nothing learns alpha, beta and gamma, so WVA can't size anything, and the bound of a Penstock pool \
+             would keep its initial value. Remove the line (the default is true), or choose a fixed \
+             stock.watermark_per_backend",
+        ));
     }
-    let multiplier = match section.take(&["slo_multiplier"])? {
-        Some(found) => match found.number()? {
-            0.0 => None,
-            number if number > 1.0 => Some((number, found.note())),
-            number => {
-                return Err(found.wrong(format!(
-                    "this is above 1, or 0 for the default of 3, not {number}"
-                )));
-            }
-        },
-        None => None,
-    };
-    let ttft = section
-        .take(&["target_ttft"])?
-        .map(|it| target(&it))
-        .transpose()?
-        .flatten();
-    let itl = section
-        .take(&["target_itl"])?
-        .map(|it| target(&it))
-        .transpose()?
-        .flatten();
-    let targets = match (ttft, itl) {
-        (Some(ttft), Some(itl)) => Some([ttft, itl]),
-        (None, None) => None,
-        (Some(_), None) | (None, Some(_)) => {
-            let one = node
-                .entries()
-                .iter()
-                .find(|it| fold(&it.key).starts_with("target"));
-            let line = one.map_or(node.line, |it| it.line);
-            return Err(Wrong::new(
-                line,
-                format!(
-                    "{name}: targetTTFT and targetITL are given both, or neither (0 counts as not given)"
-                ),
-            ));
-        }
-    };
-    let mut named = |key: &str| -> Result<Option<(String, u64)>, Wrong> {
-        let found = section.take(&[key])?;
-        let text = found.as_ref().map(Found::text).transpose()?.unwrap_or_default();
-        Ok((!text.is_empty()).then(|| (text.to_owned(), found.map_or(node.line, |it| it.entry().line))))
-    };
-    let of = match (named("model_id")?, named("namespace")?) {
-        (Some((model, _)), Some((namespace, _))) => Some((model, namespace)),
-        (None, None) => None,
-        (Some((_, line)), None) | (None, Some((_, line))) => {
-            return Err(Wrong::new(
-                line,
-                format!("{name}: model_id and namespace are given both, or neither"),
-            ));
-        }
-    };
-    section.leave(&mut rest, scales);
-    Ok(Said {
+    let multiplier = read_multiplier(&mut section)?;
+    let targets = read_targets(&mut section, &name, node)?;
+    let model = read_model(&mut section, &name)?;
+    let mut comments = Block::default();
+    section.comment_rest(&mut comments, reason);
+    Ok(Settings {
         name,
-        of,
+        model,
         multiplier,
         targets,
-        rest,
+        comments,
     })
 }
 
-/// Milliseconds, or with a unit; 0 is none.
-fn target(found: &Found<'_>) -> Result<Option<(String, String)>, Wrong> {
-    let (span, spelt) = found.span(Unit::Millis)?;
-    Ok((!span.is_zero()).then(|| (spelt, found.note())))
+fn read_multiplier(section: &mut Section<'_>) -> Result<Option<(f64, String)>, SourceError> {
+    let Some(found) = section.take(&["slo_multiplier"])? else {
+        return Ok(None);
+    };
+    match found.number()? {
+        0.0 => Ok(None),
+        number if number > 1.0 => Ok(Some((number, found.note()))),
+        number => Err(found.error(format!(
+            "this is above 1, or 0 for the default of 3, not {number}"
+        ))),
+    }
 }
 
-/// What the servers owe, and that the bound follows from it.
-fn promise(pool: &mut Block, said: &Said, default: Option<&(f64, String)>) {
+fn read_targets(section: &mut Section<'_>, name: &str, node: &Node) -> Result<Option<Targets>, SourceError> {
+    let mut target = |key: &str| match section.take(&[key])? {
+        Some(found) => read_target(&found),
+        None => Ok(None),
+    };
+    match (target("target_ttft")?, target("target_itl")?) {
+        (Some(ttft), Some(itl)) => Ok(Some(Targets { ttft, itl })),
+        (None, None) => Ok(None),
+        (Some(_), None) | (None, Some(_)) => {
+            let first = node
+                .entries()
+                .iter()
+                .find(|entry| fold(&entry.key).starts_with("target"));
+            let place = first.map_or(&node.place, |entry| &entry.place);
+            Err(SourceError::new(
+                place.line(),
+                format!("{name}: give targetTTFT and targetITL both, or neither (0 counts as not given)"),
+            ))
+        }
+    }
+}
+
+fn read_model(section: &mut Section<'_>, name: &str) -> Result<Option<Model>, SourceError> {
+    let mut named = |key: &str| -> Result<Option<(String, u64)>, SourceError> {
+        let Some(found) = section.take(&[key])? else {
+            return Ok(None);
+        };
+        let text = found.text()?;
+        Ok((!text.is_empty()).then(|| (text.into_owned(), found.entry().place.line())))
+    };
+    match (named("model_id")?, named("namespace")?) {
+        (Some((name, _)), Some((namespace, _))) => Ok(Some(Model { name, namespace })),
+        (None, None) => Ok(None),
+        (Some((_, line)), None) | (None, Some((_, line))) => Err(SourceError::new(
+            line,
+            format!("{name}: give model_id and namespace both, or neither"),
+        )),
+    }
+}
+
+/// A number of milliseconds, or a duration with its unit. 0 means no target.
+fn read_target(found: &Found<'_>) -> Result<Option<(String, String)>, SourceError> {
+    let (duration, written) = found.duration(Unit::Millis)?;
+    Ok((!duration.is_zero()).then(|| (written, found.note())))
+}
+
+/// Adds the latency targets, and a bound that follows them.
+fn add_targets(pool: &mut Block, settings: &Settings, default_multiplier: Option<&(f64, String)>) {
     let mut stock = Block::default();
     stock.pair(
         "watermark_per_backend",
         "auto",
-        "`tuningEnabled`: the model is learnt, and sets the bound",
+        "`tuningEnabled`: the model is learned, and sets the bounds",
     );
     pool.map("stock", stock);
     let mut slo = Block::default();
-    match (&said.multiplier, default) {
+    match (&settings.multiplier, default_multiplier) {
         (Some((number, note)), _) => slo.pair("slo_multiplier", number.to_string(), note),
         (None, Some((number, _))) => slo.pair("slo_multiplier", number.to_string(), "from `default`"),
         (None, None) => slo.pair("slo_multiplier", "3", "WVA's default"),
     }
-    match &said.targets {
-        Some([(ttft, of_ttft), (itl, of_itl)]) if said.of.is_some() => {
-            slo.pair("target_ttft", ttft, of_ttft);
-            slo.pair("target_itl", itl, of_itl);
+    match &settings.targets {
+        Some(Targets { ttft, itl }) if settings.model.is_some() => {
+            slo.pair("target_ttft", &ttft.0, &ttft.1);
+            slo.pair("target_itl", &itl.0, &itl.1);
         }
-        Some([(ttft, _), (itl, _)]) => slo.comment(format!(
-            "WVA takes no targets from its default. To give them: target_ttft: {ttft}, target_itl: {itl}"
+        Some(Targets { ttft, itl }) => slo.comment(format!(
+            "WVA ignores the targets of its default. To use them: target_ttft: {}, target_itl: {}",
+            ttft.0, itl.0
         )),
         None => {}
     }
     pool.map("slo", slo);
-    pool.append(said.rest.clone());
+    pool.append(settings.comments.clone());
 }
 
-/// A name that says both, in the letters that a pool's may have.
-fn pool_name(namespace: &str, model: &str) -> String {
-    let plain = |it: char| {
-        if it.is_ascii_alphanumeric() || matches!(it, '-' | '_' | '.') {
-            it
+/// A pool's name from the model and its namespace, with `-` for characters that a name can't have.
+fn pool_name(model: &Model) -> String {
+    let allowed = |char: char| {
+        if char.is_ascii_alphanumeric() || matches!(char, '-' | '_' | '.') {
+            char
         } else {
             '-'
         }
     };
-    format!("{namespace}.{model}")
+    format!("{}.{}", model.namespace, model.name)
         .chars()
-        .map(plain)
+        .map(allowed)
         .take(NAME_MAX)
         .collect()
 }
@@ -283,8 +326,8 @@ fn numbered(name: &str, number: usize) -> String {
     format!("{head}{tail}")
 }
 
-/// Why a key has no equal.
-fn scales(key: &str) -> &'static str {
+/// The reason why a key has no equivalent; empty if there is none to give.
+fn reason(key: &str) -> &'static str {
     match key {
         "kvcachethreshold"
         | "queuelengththreshold"
@@ -295,7 +338,7 @@ fn scales(key: &str) -> &'static str {
         | "enablelimiter"
         | "analyzername"
         | "analyzers"
-        | "priority" => "it says when to scale replicas",
+        | "priority" => "it decides when to scale replicas",
         _ => "",
     }
 }

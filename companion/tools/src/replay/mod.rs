@@ -13,7 +13,7 @@ use std::io::{self, BufWriter, Read};
 use std::path::{Path, PathBuf};
 
 use crate::jsonl::{LINE_BYTES_MAX, Lines, is_cut};
-use penstock_config::{self as config, Config, Pool};
+use penstock_config::{self as config, Config, Environment, Pool};
 use penstock_errors::EXIT_USAGE;
 use run::{Run, Stop};
 
@@ -83,8 +83,8 @@ impl Error {
 ///
 /// # Errors
 /// When a file can't be used, a line is wrong, or nobody takes the answers.
-pub fn run(args: &Args) -> Result<(), Error> {
-    let config = Config::read(&args.policy)?;
+pub fn run(args: &Args, environment: &Environment) -> Result<(), Error> {
+    let config = Config::read(&args.policy, environment)?;
     let pool = config.pools.into_iter().next();
     let pool = pool.expect("invariant: a configuration has a pool");
     let file = File::open(&args.ops).map_err(|source| Error::Open {

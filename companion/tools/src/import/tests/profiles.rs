@@ -1,12 +1,12 @@
-//! Sources of many profiles: models with targets, and policy classes.
+//! Tests of sources with several profiles: models with latency targets, and policy classes.
 
-use penstock_config::Document;
 use serde_json::json;
 
-use super::{Source, all_refused, holds, page};
+use super::{Source, assert_errors, assert_pool, page};
+use penstock_config::Document;
 
 #[test]
-fn wva_makes_a_pool_of_each_model() {
+fn wva_models_become_pools() {
     let cases = [
         "kind: ConfigMap\ndata:\n  default: |\n    sloMultiplier: 2\n  a: |\n    model_id: org/a\n    namespace: x\n  b: |\n    model_id: b\n    namespace: y\n    targetTTFT: 500.0\n    targetITL: 12.5\n",
         "data:\n  default: {slo_multiplier: 2.0}\n  a: {modelId: org/a, namespace: x}\n  b: {model_id: b, namespace: y, target_ttft: 500ms, target_itl: '12.5'}\n",
@@ -20,7 +20,7 @@ fn wva_makes_a_pool_of_each_model() {
         assert_eq!(values["pools"][0]["models"], json!(["org/a"]));
         assert_eq!(values["pools"][0]["name"], json!("x.org-a"));
         assert_eq!(values["pools"][1]["name"], json!("y.b"));
-        holds(
+        assert_pool(
             &values,
             &[
                 ("stock.watermark_per_backend", json!("auto")),
@@ -36,25 +36,25 @@ fn wva_makes_a_pool_of_each_model() {
         );
         assert_eq!(document.config().pools[0].slo.explicit, None);
     }
-    // Nothing but a default: every model.
+    // A default alone is for every model.
     let (page, values) = super::page(
         Source::Wva,
         "kind: ConfigMap\ndata:\n  default: |\n    tuningEnabled: true\n",
     );
     assert_eq!(values["pools"].as_array().map(Vec::len), Some(1), "{page}");
     assert_eq!(values["pools"][0].get("models"), None);
-    holds(&values, &[("slo.slo_multiplier", json!(3))]);
-    // 0 is the default, of the ConfigMap and of WVA.
+    assert_pool(&values, &[("slo.slo_multiplier", json!(3))]);
+    // 0 means the default: that of the ConfigMap, then that of WVA.
     let (page, values) = super::page(
         Source::Wva,
         "default: {sloMultiplier: 4, targetTTFT: 1, targetITL: 1, kvCacheThreshold: 0.8}\na: {model_id: m, namespace: x, sloMultiplier: 0, targetTTFT: 0, targetITL: 0}\nb: {model_id: m, namespace: y}\nc: {sloMultiplier: 2}\nd: 1\n",
     );
-    holds(&values, &[("slo.slo_multiplier", json!(4))]);
+    assert_pool(&values, &[("slo.slo_multiplier", json!(4))]);
     assert_eq!(values["pools"].as_array().map(Vec::len), Some(2));
     for word in [
         "another namespace",
         "`c` names no model",
-        "`d: 1` has no equal here",
+        "`d: 1` has no equivalent here",
         "answered 404",
     ] {
         assert!(page.replace("\n  # ", " ").contains(word), "{word} in\n{page}");
@@ -62,7 +62,7 @@ fn wva_makes_a_pool_of_each_model() {
 }
 
 #[test]
-fn wva_is_refused_with_its_line() {
+fn wva_errors_name_the_line() {
     let entry = "kind: ConfigMap\ndata:\n  a: |\n    model_id: m\n    namespace: x\n";
     let with = |more: &str| format!("{entry}    {more}\n");
     let cases = [
@@ -88,28 +88,30 @@ fn wva_is_refused_with_its_line() {
         ("[1, 2]\n".into(), 1, "ConfigMap"),
     ];
     for (text, line, word) in &cases {
-        all_refused(Source::Wva, &[(text, *line, word)]);
+        assert_errors(Source::Wva, &[(text, *line, word)]);
     }
 }
 
-/// The rules of one family and one bucket.
+/// A policy of one family and one bucket.
 const ONE: &str = "default_policy_family: f\nuncached_isl_buckets: [{min_tokens: 0, bucket: b}]\npolicy_classes:\n- {name: c, policy_family: f, cache_bucket: b, quantum: 7}\n";
 
 #[test]
-fn dynamos_classes_are_the_same_classes() {
-    let nested = |by: &str| {
+fn dynamos_classes_become_the_same_classes() {
+    let nested = |key: &str| {
         format!(
-            "{by}:\n{}",
-            ONE.lines().map(|it| format!("  {it}\n")).collect::<String>()
+            "{key}:\n{}",
+            ONE.lines().map(|line| format!("  {line}\n")).collect::<String>()
         )
     };
     let held = format!(
         "kind: ConfigMap\ndata:\n  policy.yaml: |\n{}",
-        ONE.lines().map(|it| format!("    {it}\n")).collect::<String>()
+        ONE.lines()
+            .map(|line| format!("    {line}\n"))
+            .collect::<String>()
     );
     for text in [ONE.to_owned(), nested("router_policy_config"), held] {
         let (_, values) = page(Source::Dynamo, &text);
-        holds(
+        assert_pool(
             &values,
             &[
                 ("arbitration.classes.default_policy_family", json!("f")),
@@ -126,7 +128,7 @@ fn dynamos_classes_are_the_same_classes() {
             ],
         );
     }
-    // Names that YAML would take for something else, and a model's with dots.
+    // Names that YAML would read as other types, and the name of a model with dots.
     let (page, values) = page(
         Source::Dynamo,
         "models:\n  org/m-1.5:\n    default_policy_family: \"on\"\n    uncached_isl_buckets: [{min_tokens: 0, bucket: \"1\"}]\n    policy_classes: [{name: \"null\", policy_family: \"on\", cache_bucket: \"1\", quantum: 1, colour: red}]\nrequest_classifier: {type: thunderagent}\n",
@@ -137,8 +139,8 @@ fn dynamos_classes_are_the_same_classes() {
         json!("null")
     );
     for word in [
-        "`colour: red` has no equal here",
-        "`request_classifier: {type: thunderagent}` has no equal here",
+        "`colour: red` has no equivalent here",
+        "`request_classifier: {type: thunderagent}` has no equivalent here",
     ] {
         assert!(page.contains(word), "{word} in\n{page}");
     }
@@ -151,11 +153,11 @@ fn dynamos_classes_are_the_same_classes() {
 }
 
 #[test]
-fn dynamo_is_refused_with_its_line() {
+fn dynamo_errors_name_the_line() {
     let class = |more: &str| format!("{ONE}  # one more\n- {{name: d, {more}}}\n");
     let cases = [
         (class("quantum: 0"), 6, "at least 1"),
-        (class("policy_family: f"), 6, "quantum is needed"),
+        (class("policy_family: f"), 6, "quantum is required"),
         (class("quantum: 1, queue_policy: lcfs"), 6, "fcfs or wspt"),
         (class("quantum: 1, prefill_busy_threshold: -1"), 6, "at least 0"),
         (
@@ -168,12 +170,8 @@ fn dynamo_is_refused_with_its_line() {
             6,
             "at most 1",
         ),
-        (
-            class("quantum: 1, busy_worker_ratio: 0.5"),
-            6,
-            "is needed with it",
-        ),
-        // What goes together is Penstock's own check, at the source's line.
+        (class("quantum: 1, busy_worker_ratio: 0.5"), 6, "this needs"),
+        // Rules across keys are checked by Penstock; the error has the line of the source.
         (class("quantum: 1, policy_family: g"), 6, "or neither"),
         (
             class("quantum: 1, policy_family: f, cache_bucket: nowhere"),
@@ -181,7 +179,7 @@ fn dynamo_is_refused_with_its_line() {
             "none of uncached",
         ),
         (ONE.replace("name: c", "name: 'c d'"), 4, "letters, digits"),
-        (ONE.replace("family: f\nun", "family: g\nun"), 1, "no family"),
+        (ONE.replace("family: f\nun", "family: g\nun"), 1, "not a family"),
         (ONE.replace("min_tokens: 0", "min_tokens: 1"), 2, "begins at 0"),
         (ONE.replace("[{min_tokens: 0, bucket: b}]", "3"), 2, "list"),
         (ONE.replace("- {", "- x\n- {"), 4, "mapping"),
@@ -190,7 +188,7 @@ fn dynamo_is_refused_with_its_line() {
                 "models:\n  a.b:\n{}",
                 ONE.replace("min_tokens: 0", "min_tokens: 1")
                     .lines()
-                    .map(|it| format!("    {it}\n"))
+                    .map(|line| format!("    {line}\n"))
                     .collect::<String>()
             ),
             4,
@@ -201,6 +199,6 @@ fn dynamo_is_refused_with_its_line() {
         ("router_mode: kv\n".into(), 1, "policy_classes"),
     ];
     for (text, line, word) in &cases {
-        all_refused(Source::Dynamo, &[(text, *line, word)]);
+        assert_errors(Source::Dynamo, &[(text, *line, word)]);
     }
 }

@@ -1,42 +1,47 @@
-//! What must not be reached from other machines unless something protects it there.
+//! Refuses addresses that other machines reach while nothing protects them.
 //!
-//! On loopback and on unix sockets the system says who comes in. Elsewhere the gateway needs somebody to have decided
-//! whose claims count, and gRPC, which hands out grants, needs certificates on both ends. The HTTP side may be reached:
-//! it shows nothing private, and changes nothing without the admin token.
+//! On loopback and on unix sockets the operating system limits access. On any other address:
+//!
+//! - the gateway needs `identity.trust`, so that the operator has decided whose claims count;
+//! - gRPC, which hands out grants, needs certificates on both ends;
+//! - HTTP needs nothing: it shows nothing private, and changes nothing without the admin token.
 
-use super::{Address, Config, Exposed};
+use super::{Address, Config};
+
+/// An address that would be reachable without protection: the key, the reason, and what is allowed.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{key}: {message}")]
+pub struct BindError {
+    pub(super) key: &'static str,
+    pub(super) message: String,
+}
 
 impl Config {
-    /// The gateway's clients are on this machine, or somebody said whose claims count.
-    pub(super) fn gateway_is_protected(&self, trust_is_given: bool) -> Result<(), Exposed> {
+    /// Checks that `listen.gateway` is a loopback address, or that the document has `identity.trust`.
+    pub(super) fn check_gateway_address(&self, trust_is_given: bool) -> Result<(), BindError> {
         if trust_is_given || self.listen.gateway.ip().is_loopback() {
             return Ok(());
         }
-        Err(Exposed {
+        Err(BindError {
             key: "listen.gateway",
             message: format!(
-                "`{}` isn't a loopback address: say whose claims count, with identity.trust: all, none, or a list \
-                 of networks like [10.0.0.0/8]",
+                "`{}` isn't a loopback address; set identity.trust to decide whose claims count: all, none, or a list of \
+                 networks like [10.0.0.0/8]",
                 self.listen.gateway
             ),
         })
     }
 
-    /// gRPC is reached from this machine alone, or with a certificate.
-    pub(super) fn grpc_is_protected(&self) -> Result<(), Exposed> {
-        self.may_serve_grpc_at(&self.listen.grpc)
-    }
-
-    /// The same if gRPC were served there, as a flag may say.
+    /// Checks that gRPC may be served on `address`, which is `listen.grpc` or a flag that replaces it.
     ///
     /// # Errors
-    /// When nothing would protect it.
-    pub fn may_serve_grpc_at(&self, address: &Address) -> Result<(), Exposed> {
+    /// When other machines reach the address and `tls` is missing.
+    pub fn check_grpc_address(&self, address: &Address) -> Result<(), BindError> {
         match address {
-            Address::Tcp(address) if !address.ip().is_loopback() && self.tls.is_none() => Err(Exposed {
+            Address::Tcp(address) if !address.ip().is_loopback() && self.tls.is_none() => Err(BindError {
                 key: "listen.grpc",
                 message: format!(
-                    "`{address}` isn't a loopback address: this needs tls: {{cert, key, client_ca}}; without it, a \
+                    "`{address}` isn't a loopback address, so it needs tls: {{cert, key, client_ca}}; without tls, write a \
                      loopback address or unix:/path"
                 ),
             }),
@@ -51,11 +56,11 @@ mod tests {
 
     fn parse(head: &str) -> Result<Config, String> {
         let text = format!("{head}\npools: [{{name: a, endpoints: {{static: ['127.0.0.1:8001']}}}}]");
-        Config::parse(&text, "f.yaml").map_err(|why| why.to_string())
+        Config::parse(&text, "f.yaml").map_err(|error| error.to_string())
     }
 
     #[test]
-    fn a_gateway_for_others_needs_a_word_on_trust() {
+    fn a_gateway_off_loopback_needs_trust() {
         for gateway in ["0.0.0.0:80", "192.0.2.1:80", "[::]:80"] {
             let listen = format!("# one\nlisten: {{gateway: '{gateway}'}}");
             let message = parse(&listen).expect_err(gateway);
@@ -71,7 +76,7 @@ mod tests {
     }
 
     #[test]
-    fn grpc_for_others_needs_certificates() {
+    fn grpc_off_loopback_needs_certificates() {
         let listen = "listen: {grpc: '0.0.0.0:9190'}";
         let message = parse(listen).expect_err("open");
         assert!(
@@ -79,14 +84,15 @@ mod tests {
             "{message}"
         );
         let config = parse(&format!("{listen}\ntls: {{cert: a, key: b, client_ca: c}}"));
-        assert_eq!(config.expect("valid").grpc_is_protected(), Ok(()));
+        let config = config.expect("valid");
+        assert_eq!(config.check_grpc_address(&config.listen.grpc), Ok(()));
         parse("listen: {grpc: 'unix:/run/p.sock', http: '0.0.0.0:9191'}").expect("the system protects it");
         let half = parse("tls: {cert: a, key: b}").expect_err("half a key");
         assert!(half.contains("client_ca"), "{half}");
     }
 
     #[test]
-    fn nothing_protects_envoys_admin_interface() {
+    fn envoys_admin_interface_stays_on_loopback() {
         let message = parse("listen: {envoy_admin: '0.0.0.0:9901'}\nidentity: {trust: none}");
         assert!(message.expect_err("open").contains("loopback"));
     }

@@ -1,0 +1,111 @@
+//! A pool, from its parts.
+
+use std::time::Duration;
+
+use penstock_engine::policy::Scorers;
+use penstock_model::{Targets, slo};
+
+use super::{LABEL_BYTES_MAX, check_name, policy, servers};
+use crate::error::Violation;
+use crate::{Pool, Store, compiled, raw};
+
+/// Checks the pool at `path`. `identities_max` is `limits.flows`.
+pub(super) fn convert(mut raw: raw::Pool, identities_max: usize, path: &str) -> Result<Pool, Violation> {
+    check_name(&raw.name, LABEL_BYTES_MAX, "a name", &format!("{path}.name"))?;
+    if let Some(index) = raw.models.0.iter().position(String::is_empty) {
+        return Err(Violation::new(
+            format!("{path}.models[{index}]"),
+            "a glob isn't empty; `*` matches every model",
+        ));
+    }
+    let store = convert_store(
+        std::mem::take(&mut raw.usage.store),
+        &format!("{path}.usage.store"),
+    )?;
+    let requeues = u32::try_from(raw.queue.requeues.0).unwrap_or(u32::MAX);
+    let slo = slo(&raw.slo, path)?;
+    let parts = policy::Parts {
+        down: raw.down,
+        queue: raw.queue,
+        stock: raw.stock,
+        arbitration: raw.arbitration,
+        usage: raw.usage,
+        slo: raw.slo,
+        reject_unmeetable: raw.reject_unmeetable,
+        scheduler: Scorers {
+            stock: raw.scheduler.stock.0,
+            queue: raw.scheduler.queue.0,
+            kv_cache: raw.scheduler.kv_cache.0,
+            prefix: raw.scheduler.prefix.0,
+            lora: raw.scheduler.lora.0,
+        },
+    };
+    let policy::Converted {
+        policy,
+        flow_key,
+        class_globs,
+    } = policy::convert(parts, identities_max, path)?;
+    let (endpoints, discovery) = servers::endpoints(raw.endpoints, path)?;
+    Ok(Pool {
+        endpoints,
+        discovery,
+        rewrite: servers::rewrite(raw.rewrite.0, path)?,
+        health: servers::health(&raw.health, path)?,
+        scrape: servers::scrape(&raw.scrape, path)?,
+        policy,
+        slo,
+        flow_key,
+        class_globs,
+        requeues,
+        store,
+        hold: raw.companion_down.hold.0,
+        then: raw.companion_down.then,
+        capacity_status: if raw.capacity_status.0 == 429 { 429 } else { 503 },
+        name: raw.name,
+        models: raw.models.0,
+    })
+}
+
+fn convert_store(raw: raw::Store, key: &str) -> Result<Option<Store>, Violation> {
+    match raw {
+        raw::Store::Memory => Ok(None),
+        raw::Store::Redb(file) => {
+            compiled::require("redb", cfg!(feature = "redb"), &format!("{key}.redb"))?;
+            Ok(Some(Store::Redb(file)))
+        }
+        raw::Store::Redis(url) => {
+            compiled::require("redis", cfg!(feature = "redis"), &format!("{key}.redis"))?;
+            Ok(Some(Store::Redis(url)))
+        }
+    }
+}
+
+/// Checks `slo`; `path` is the pool's.
+pub(crate) fn slo(raw: &raw::Slo, path: &str) -> Result<slo::Policy, Violation> {
+    let millis = |duration: Duration| duration.as_secs_f64() * 1_000.0;
+    let explicit = match (raw.target_ttft, raw.target_itl) {
+        (None, None) => None,
+        (Some(ttft), Some(itl)) => Some(Targets {
+            ttft_ms: Some(millis(ttft.0)),
+            itl_ms: Some(millis(itl.0)),
+        }),
+        (ttft, _) => {
+            let given = if ttft.is_some() {
+                "target_ttft"
+            } else {
+                "target_itl"
+            };
+            return Err(Violation::new(
+                format!("{path}.slo.{given}"),
+                "give target_ttft and target_itl both, or neither",
+            ));
+        }
+    };
+    Ok(slo::Policy {
+        multiplier: match raw.slo_multiplier.0 {
+            0.0 => slo::Policy::default().multiplier,
+            given => given,
+        },
+        explicit,
+    })
+}

@@ -1,0 +1,50 @@
+//! The sources of a request's identity.
+
+use ipnet::IpNet;
+use penstock_control::MaxPriority;
+use penstock_engine::input::Band;
+
+/// The sources of a request's identity. In each list, the first source that is present in the request counts.
+#[derive(Clone, Debug)]
+pub struct Identity {
+    /// The tenant, among whom the gateway shares.
+    pub fairness_id: Vec<Source>,
+    /// The user.
+    pub user: Vec<Source>,
+    /// The priority.
+    pub priority: Vec<Source>,
+    /// The family of policy classes.
+    pub class: Vec<Source>,
+    /// The strict tier.
+    pub strict: Vec<Source>,
+    /// The head start, in seconds.
+    pub jump: Vec<Source>,
+    /// Bands by the name of an objective.
+    pub objectives: Vec<(String, Band)>,
+    /// The highest priority of each tenant.
+    pub max_priority: MaxPriority,
+    /// The clients whose claims count.
+    pub trust: Trust,
+}
+
+/// The clients whose claims count, by their address as Envoy sees it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Trust {
+    /// Every client.
+    All,
+    /// Clients in one of these networks. An empty list trusts no client.
+    Networks(Vec<IpNet>),
+}
+
+/// A place in a request to read a value from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Source {
+    /// A request header; its name is in lower case.
+    Header(String),
+    /// A string at the top level of the body.
+    Body(String),
+    /// Dynamic metadata, `namespace/key/...`.
+    Metadata(String),
+    /// A value for each model: globs and values, of which the first match counts.
+    Model(Vec<(String, String)>),
+}

@@ -1,0 +1,135 @@
+//! A pool: endpoints that serve the same models, and the policy of their queue.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use penstock_control::{FlowKey, Rewrite};
+use penstock_engine::policy::Policy;
+use penstock_engine::units::Decimal;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::redis_url::RedisUrl;
+
+/// A pool.
+#[derive(Clone, Debug)]
+pub struct Pool {
+    /// Unique.
+    pub name: String,
+    /// Globs of the models that the pool serves. Empty: every model.
+    pub models: Vec<String>,
+    /// The endpoints that the document lists, with unique addresses. At least one, unless `discovery` finds them.
+    pub endpoints: Vec<Endpoint>,
+    /// The way to find endpoints. `None`: the document lists them.
+    pub discovery: Option<Discovery>,
+    /// Models that are replaced by others before a request reaches an endpoint.
+    pub rewrite: Vec<Rewrite>,
+    /// `None`: endpoints are not checked, and count as healthy.
+    pub health: Option<Health>,
+    /// `None`: the endpoints' metrics are not read.
+    pub scrape: Option<Scrape>,
+    /// The engine's policy.
+    pub policy: Policy,
+    /// The latency targets.
+    pub slo: penstock_model::slo::Policy,
+    /// The parts of a flow's identity, in order. Empty: all requests are one flow.
+    pub flow_key: Vec<FlowKey>,
+    /// The globs of models that have class sets of their own, in the order of the policy's class sets after the first. The
+    /// first match counts.
+    pub class_globs: Vec<String>,
+    /// How often a request may be queued again after every endpoint of its list has failed.
+    pub requeues: u32,
+    /// Where usage and learned models are kept across restarts. `None`: nowhere.
+    pub store: Option<Store>,
+    /// How long Envoy holds requests while no companion answers.
+    pub hold: Duration,
+    /// The end of held requests after `hold`.
+    pub then: Then,
+    /// The status of answers for full queues and expired requests: 503 or 429.
+    pub capacity_status: u16,
+}
+
+/// Where usage and learned models are kept across restarts.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Store {
+    /// A redb file of this companion.
+    Redb(PathBuf),
+    /// A redis server, which other companions may share.
+    Redis(RedisUrl),
+}
+
+/// The end of held requests when no companion has answered for `companion_down.hold`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+#[schemars(inline)]
+pub enum Then {
+    /// Requests go to the model servers, as many at a time as this Envoy's share of the last known bounds. The rest is
+    /// answered 503.
+    Open,
+    /// Requests are answered 503 with `Retry-After`.
+    Closed,
+}
+
+/// A model server.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Endpoint {
+    /// `ip:port`
+    pub address: SocketAddr,
+    /// Scales the endpoint's bounds.
+    pub weight: Decimal,
+    /// Endpoints of one variant share their performance model.
+    pub variant: String,
+    /// Requests in one batch; at least 1.
+    pub max_batch: u64,
+    /// Labels for people, and for clients that select endpoints.
+    pub labels: BTreeMap<String, String>,
+    /// The endpoint takes only requests that tolerate all of these.
+    pub taints: Vec<String>,
+}
+
+/// A way to find a pool's endpoints, and to follow their changes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Discovery {
+    /// All addresses of a DNS name.
+    Dns {
+        /// The name.
+        name: String,
+        /// The port of every endpoint.
+        port: u16,
+        /// The time between two lookups.
+        refresh: Duration,
+    },
+    /// A file with a list of endpoints, in the form of `static`. It is read again when it changes.
+    File(PathBuf),
+    /// The ready pods of an InferencePool.
+    Kubernetes {
+        /// The InferencePool's name.
+        inference_pool: String,
+        /// The InferencePool's namespace.
+        namespace: String,
+    },
+}
+
+/// Health checks of endpoints.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Health {
+    /// The path to request.
+    pub path: String,
+    /// The time between two checks.
+    pub interval: Duration,
+    /// Failed checks in a row after which an endpoint is not ready.
+    pub unhealthy_after: u64,
+}
+
+/// Reading of endpoints' metrics.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Scrape {
+    /// The path of the metrics.
+    pub path: String,
+    /// The time between two reads.
+    pub interval: Duration,
+    /// The age from which values no longer count; at least `interval`.
+    pub stale_after: Duration,
+}

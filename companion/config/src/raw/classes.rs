@@ -1,0 +1,104 @@
+//! `arbitration.classes`: policy classes, in the form of Dynamo's router policy file.
+//!
+//! The content of such a file can be used here unchanged. Its sections that choose a worker are accepted and have no effect.
+
+use penstock_engine::policy::ClassMode;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::value::{Count, Fraction, Ignored, List, OrderedMap, WholeNumber};
+
+/// Policy classes.
+#[derive(Clone, Debug, Default, Deserialize, Serialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct Classes {
+    /// The rule by which classes share.
+    pub(crate) mode: ClassMode,
+    /// The family of requests that name none. Null means the family of the first class.
+    pub(crate) default_policy_family: Option<String>,
+    /// Buckets by the uncached tokens of a prompt. The first begins at 0, and each of the others above the one before it.
+    pub(crate) uncached_isl_buckets: List<Bucket>,
+    /// The classes. Each family has one class for every bucket.
+    pub(crate) policy_classes: List<Class>,
+    /// Other classes for some models, by glob. The first match counts.
+    pub(crate) models: OrderedMap<ClassSet>,
+    /// A section of Dynamo's file that chooses workers. It has no effect here.
+    #[serde(skip_serializing)]
+    pub(crate) router: Ignored,
+    /// A section of Dynamo's file that chooses workers. It has no effect here.
+    #[serde(skip_serializing)]
+    pub(crate) worker_selection: Ignored,
+    /// A section of Dynamo's file that chooses workers. It has no effect here.
+    #[serde(skip_serializing)]
+    pub(crate) request_classifier: Ignored,
+}
+
+/// Classes of some models.
+#[derive(Clone, Debug, Default, Deserialize, Serialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct ClassSet {
+    /// The family of requests that name none. Null means the family of the first class.
+    pub(crate) default_policy_family: Option<String>,
+    /// Buckets by the uncached tokens of a prompt.
+    pub(crate) uncached_isl_buckets: List<Bucket>,
+    /// The classes; at least one.
+    pub(crate) policy_classes: List<Class>,
+}
+
+/// A range of prompt lengths, in uncached tokens. It ends where the next bucket begins.
+#[derive(Clone, Debug, Deserialize, Serialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Bucket {
+    /// The smallest number of uncached prompt tokens in the bucket.
+    pub(crate) min_tokens: WholeNumber,
+    /// The bucket's name.
+    #[schemars(regex(pattern = r"^[A-Za-z0-9_.-]{1,256}$"))]
+    pub(crate) bucket: String,
+}
+
+/// A class. It names both a family and a bucket, or neither.
+#[derive(Clone, Debug, Deserialize, Serialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Class {
+    /// The class's unique name. Requests name a class without a family by this name.
+    #[schemars(regex(pattern = r"^[A-Za-z0-9_.-]{1,256}$"))]
+    pub(crate) name: String,
+    /// The family that requests name.
+    #[serde(default)]
+    #[schemars(regex(pattern = r"^[A-Za-z0-9_.-]{1,256}$"))]
+    pub(crate) policy_family: Option<String>,
+    /// The name of one of `uncached_isl_buckets`.
+    #[serde(default)]
+    pub(crate) cache_bucket: Option<String>,
+    /// Uncached prompt tokens that the class may use in one turn.
+    pub(crate) quantum: Count,
+    /// The order inside the class's flows. Null means the pool's `order`.
+    #[serde(default)]
+    pub(crate) queue_policy: Option<QueuePolicy>,
+    /// The class is granted while one of its endpoints has fewer uncached prompt tokens in flight than this. 0 means only
+    /// while an endpoint has none.
+    #[serde(default)]
+    pub(crate) prefill_busy_threshold: Option<WholeNumber>,
+    /// The same threshold as a fraction of the endpoint's batched tokens.
+    #[serde(default)]
+    pub(crate) prefill_busy_threshold_frac: Option<Fraction>,
+    /// Requests that may wait in the class, for each of its endpoints. The request that crosses the limit is still queued.
+    #[serde(default)]
+    pub(crate) request_queue_limit_per_worker: Option<WholeNumber>,
+    /// The same limit in prompt tokens.
+    #[serde(default)]
+    pub(crate) raw_isl_token_queue_limit_per_worker: Option<WholeNumber>,
+    /// The same limit in cached prompt tokens.
+    #[serde(default)]
+    pub(crate) cached_token_queue_limit_per_worker: Option<WholeNumber>,
+}
+
+#[derive(Clone, Copy, Debug, Deserialize, Serialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+#[schemars(inline)]
+pub(crate) enum QueuePolicy {
+    /// Earliest arrival first.
+    Fcfs,
+    /// Smallest uncached prompt first.
+    Wspt,
+}

@@ -1,0 +1,52 @@
+//! Defaults that follow from other keys, written into the document so that it shows every effective value.
+
+use std::time::Duration;
+
+use penstock_engine::policy::StockUnit;
+
+use super::{Document, Pool, Scrape, Watermark};
+use crate::value::{Multiplier, PositiveDuration, Trusted};
+
+/// How long scraped values count, unless the interval is so long that they would be stale before they are read again.
+const STALE_AFTER: Duration = Duration::from_secs(5);
+/// The default of `stock.watermark_per_backend`, in requests.
+pub(crate) const WATERMARK: u64 = 2;
+
+impl Document {
+    /// The same document with every effective value. It has the same meaning, except that `identity.trust` counts as given.
+    pub(crate) fn with_effective_defaults(mut self) -> Self {
+        self.identity.trust.get_or_insert(Trusted::All);
+        for pool in &mut self.pools {
+            pool.fill_in_defaults();
+        }
+        self
+    }
+}
+
+impl Pool {
+    fn fill_in_defaults(&mut self) {
+        self.scrape.stale_after = Some(self.scrape.stale_after());
+        if self.slo.slo_multiplier.0 == 0.0 {
+            self.slo.slo_multiplier = Multiplier(penstock_model::slo::Policy::default().multiplier);
+        }
+        let stock = &mut self.stock;
+        let is_default = stock.watermark_per_backend.is_none() && matches!(stock.unit, StockUnit::Requests);
+        // If the given bounds exclude the default watermark, the effective one is the nearest bound, which need not be a whole
+        // number. Then the key stays empty.
+        if is_default
+            && stock
+                .bounds(WATERMARK)
+                .is_some_and(|bounds| bounds.holds_watermark)
+        {
+            stock.watermark_per_backend = Some(Watermark::Fixed(WATERMARK));
+        }
+    }
+}
+
+impl Scrape {
+    /// `stale_after`, or its default.
+    pub(crate) fn stale_after(&self) -> PositiveDuration {
+        self.stale_after
+            .unwrap_or_else(|| PositiveDuration(self.interval.0.saturating_mul(2).max(STALE_AFTER)))
+    }
+}

@@ -1,0 +1,161 @@
+//! `stock`: limits of the work that runs at the endpoints.
+
+use std::borrow::Cow;
+use std::fmt;
+
+use penstock_engine::policy::StockUnit;
+use penstock_engine::units::Decimal;
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
+use serde::de::{self, Unexpected, Visitor};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+use crate::value::{Count, ExactDecimal};
+
+/// Limits of the work that runs at the endpoints (the stock). While the stock is below the lower bound, waiting requests are
+/// granted. While it is below the upper bound, a new request is granted without waiting.
+#[derive(Clone, Debug, Deserialize, Serialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct Stock {
+    /// The unit of the stock.
+    pub(crate) unit: StockUnit,
+    /// The work of one endpoint at a time: a number, 2 requests by default; `auto`, as much as the endpoint can do within its
+    /// latency targets, by its learned performance model; or `none`, no limit, so no request waits.
+    pub(crate) watermark_per_backend: Option<Watermark>,
+    /// The bounds are (1 - deviation) and (1 + deviation) times the watermark. Above 0, below 1.
+    pub(crate) deviation: Deviation,
+    /// The lower bound itself, at most the watermark. Not allowed with `auto`.
+    pub(crate) lower_bound_per_backend: Option<ExactDecimal>,
+    /// The upper bound itself, at least the watermark. Not allowed with `auto`.
+    pub(crate) upper_bound_per_backend: Option<ExactDecimal>,
+    /// Under `auto`: requests of an endpoint at a time until its performance model is learned.
+    pub(crate) auto_initial: Count,
+}
+
+impl Default for Stock {
+    fn default() -> Self {
+        Self {
+            unit: StockUnit::Requests,
+            watermark_per_backend: None,
+            deviation: Deviation(ExactDecimal(Decimal::from_billionths(Decimal::ONE / 10))),
+            lower_bound_per_backend: None,
+            upper_bound_per_backend: None,
+            auto_initial: Count(8),
+        }
+    }
+}
+
+/// The bounds of one endpoint's stock.
+pub(crate) struct Bounds {
+    pub(crate) lower: Decimal,
+    pub(crate) upper: Decimal,
+    /// Whether the watermark is between the bounds.
+    pub(crate) holds_watermark: bool,
+}
+
+impl Stock {
+    /// The bounds as they are given, or else the watermark times (1 - deviation) and (1 + deviation). `None` if a bound is
+    /// larger than a decimal can be.
+    pub(crate) fn bounds(&self, watermark: u64) -> Option<Bounds> {
+        let deviation = self.deviation.0.0.billionths();
+        let scaled = |factor: u128| {
+            Some(Decimal::from_billionths(
+                u128::from(watermark).checked_mul(factor)?,
+            ))
+        };
+        let lower = match self.lower_bound_per_backend {
+            Some(given) => given.0,
+            None => scaled(Decimal::ONE.saturating_sub(deviation))?,
+        };
+        let upper = match self.upper_bound_per_backend {
+            Some(given) => given.0,
+            None => scaled(Decimal::ONE.checked_add(deviation)?)?,
+        };
+        Some(Bounds {
+            lower,
+            upper,
+            holds_watermark: (lower..=upper).contains(&Decimal::whole(watermark)),
+        })
+    }
+}
+
+/// Above 0, below 1; `convert` checks the range.
+#[derive(Clone, Copy, Debug, Deserialize, Serialize)]
+#[serde(transparent)]
+pub(crate) struct Deviation(pub(crate) ExactDecimal);
+
+impl JsonSchema for Deviation {
+    fn inline_schema() -> bool {
+        true
+    }
+
+    fn schema_name() -> Cow<'static, str> {
+        "Deviation".into()
+    }
+
+    fn json_schema(_: &mut SchemaGenerator) -> Schema {
+        json_schema!({"type": "number", "exclusiveMinimum": 0, "exclusiveMaximum": 1})
+    }
+}
+
+/// `watermark_per_backend`: a whole number of at least 1, `auto`, or `none`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Watermark {
+    Fixed(u64),
+    Auto,
+    None,
+}
+
+impl<'de> Deserialize<'de> for Watermark {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_any(WatermarkVisitor)
+    }
+}
+
+struct WatermarkVisitor;
+
+impl Visitor<'_> for WatermarkVisitor {
+    type Value = Watermark;
+
+    fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str("a whole number of at least 1, auto, or none")
+    }
+
+    fn visit_u64<E: de::Error>(self, watermark: u64) -> Result<Watermark, E> {
+        match watermark {
+            0 => Err(E::invalid_value(Unexpected::Unsigned(0), &self)),
+            watermark => Ok(Watermark::Fixed(watermark)),
+        }
+    }
+
+    fn visit_str<E: de::Error>(self, text: &str) -> Result<Watermark, E> {
+        match text {
+            "auto" => Ok(Watermark::Auto),
+            "none" => Ok(Watermark::None),
+            other => Err(E::invalid_value(Unexpected::Str(other), &self)),
+        }
+    }
+}
+
+impl Serialize for Watermark {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match self {
+            Self::Fixed(watermark) => serializer.serialize_u64(*watermark),
+            Self::Auto => serializer.serialize_str("auto"),
+            Self::None => serializer.serialize_str("none"),
+        }
+    }
+}
+
+impl JsonSchema for Watermark {
+    fn inline_schema() -> bool {
+        true
+    }
+
+    fn schema_name() -> Cow<'static, str> {
+        "Watermark".into()
+    }
+
+    fn json_schema(_: &mut SchemaGenerator) -> Schema {
+        json_schema!({"anyOf": [{"type": "integer", "minimum": 1}, {"enum": ["auto", "none"]}]})
+    }
+}

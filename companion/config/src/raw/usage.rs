@@ -1,0 +1,166 @@
+//! `usage` and `slo`: the cost of tokens, the storage of usage, and latency targets.
+
+use std::borrow::Cow;
+use std::fmt;
+use std::path::PathBuf;
+
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
+use serde::de::value::MapAccessDeserializer;
+use serde::de::{self, MapAccess, Unexpected, Visitor};
+use serde::ser::SerializeMap as _;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+use super::millis;
+use crate::redis_url::{self, RedisUrl};
+use crate::value::{Factor, LatencyTarget, Multiplier, PositiveDuration};
+
+/// The cost of tokens, and the storage of usage.
+#[derive(Clone, Debug, Deserialize, Serialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct Usage {
+    /// The period over which the discipline `usage` counts.
+    pub(crate) window: PositiveDuration,
+    /// The cost of a prompt token. The two weights can't both be 0.
+    pub(crate) input_token_weight: Factor,
+    /// The cost of a generated token. The two weights can't both be 0.
+    pub(crate) output_token_weight: Factor,
+    /// Where the companion keeps learned performance models, and the windows of the discipline `usage`. `memory`: nowhere, so
+    /// a restart begins without them. `{redb: PATH}`: in a file, which pools may share. `{redis: URL}`: in a redis server,
+    /// where companions share the usage of pools with the same name.
+    pub(crate) store: Store,
+}
+
+impl Default for Usage {
+    fn default() -> Self {
+        Self {
+            window: millis(300_000),
+            input_token_weight: Factor(1.0),
+            output_token_weight: Factor(2.0),
+            store: Store::Memory,
+        }
+    }
+}
+
+/// `memory`, `{redb: PATH}` or `{redis: URL}`.
+#[derive(Clone, Debug, Default)]
+pub(crate) enum Store {
+    #[default]
+    Memory,
+    Redb(PathBuf),
+    Redis(RedisUrl),
+}
+
+impl<'de> Deserialize<'de> for Store {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_any(StoreVisitor)
+    }
+}
+
+struct StoreVisitor;
+
+impl<'de> Visitor<'de> for StoreVisitor {
+    type Value = Store;
+
+    fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str("memory, {redb: PATH}, or {redis: URL}")
+    }
+
+    fn visit_str<E: de::Error>(self, text: &str) -> Result<Store, E> {
+        match text {
+            "memory" => Ok(Store::Memory),
+            // The error doesn't repeat a URL, which may contain a password.
+            other if other.contains("://") => Err(E::custom("write a URL as {redis: URL}")),
+            other => Err(E::invalid_value(Unexpected::Str(other), &self)),
+        }
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<Store, A::Error> {
+        let keys = StoreKeys::deserialize(MapAccessDeserializer::new(map))?;
+        match (keys.redb, keys.redis) {
+            (Some(path), None) if !path.as_os_str().is_empty() => Ok(Store::Redb(path)),
+            (None, Some(url)) => match RedisUrl::parse(&url) {
+                Some(url) => Ok(Store::Redis(url)),
+                None => Err(de::Error::custom(format!(
+                    "redis: this is not the URL of a redis server; allowed is {}",
+                    redis_url::ALLOWED
+                ))),
+            },
+            _ => Err(de::Error::invalid_type(Unexpected::Map, &self)),
+        }
+    }
+}
+
+impl Serialize for Store {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match self {
+            Self::Memory => serializer.serialize_str("memory"),
+            Self::Redb(path) => {
+                let mut map = serializer.serialize_map(Some(1))?;
+                map.serialize_entry("redb", path)?;
+                map.end()
+            }
+            Self::Redis(url) => {
+                let mut map = serializer.serialize_map(Some(1))?;
+                map.serialize_entry("redis", url.with_password())?;
+                map.end()
+            }
+        }
+    }
+}
+
+impl JsonSchema for Store {
+    fn inline_schema() -> bool {
+        true
+    }
+
+    fn schema_name() -> Cow<'static, str> {
+        "Store".into()
+    }
+
+    fn json_schema(_: &mut SchemaGenerator) -> Schema {
+        json_schema!({"anyOf": [
+            {"const": "memory"},
+            {
+                "type": "object",
+                "properties": {"redb": {"type": "string", "minLength": 1}},
+                "required": ["redb"],
+                "additionalProperties": false,
+            },
+            {
+                "type": "object",
+                "properties": {"redis": {"type": "string", "pattern": "^rediss?://"}},
+                "required": ["redis"],
+                "additionalProperties": false,
+            },
+        ]})
+    }
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+struct StoreKeys {
+    redb: Option<PathBuf>,
+    redis: Option<String>,
+}
+
+/// Latency targets. Set both targets or neither.
+#[derive(Clone, Debug, Deserialize, Serialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct Slo {
+    /// Without targets: the longest iteration of a model server, as a multiple of its shortest (the model's alpha). 0 means 3.
+    pub(crate) slo_multiplier: Multiplier,
+    /// The target for the mean time to the first token: a duration, or milliseconds.
+    pub(crate) target_ttft: Option<LatencyTarget>,
+    /// The target for the mean time between two tokens: a duration, or milliseconds.
+    pub(crate) target_itl: Option<LatencyTarget>,
+}
+
+impl Default for Slo {
+    fn default() -> Self {
+        Self {
+            slo_multiplier: Multiplier(penstock_model::slo::Policy::default().multiplier),
+            target_ttft: None,
+            target_itl: None,
+        }
+    }
+}
