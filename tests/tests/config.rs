@@ -68,7 +68,7 @@ fn wrong_files_are_rejected_with_line_path_and_allowed_values() {
             (
                 with("  usage: {store: {redis: 'redis:/x'}}\n"),
                 "4: pools[0].usage.store: ",
-                "no URL of a redis",
+                "not the URL of a redis server",
             ),
             (with("  name: b\n"), "4: pools[0].name: ", "twice"),
             (with("listen: {grpc: '0.0.0.0:1'}\n"), "4: listen.grpc: ", "tls"),

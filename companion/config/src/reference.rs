@@ -1,4 +1,4 @@
-//! The page that lists every key, `docs/reference.md`: made from the schema, so that it can't say anything else.
+//! Writes `docs/reference.md`, the page that lists every key. It is made from the schema, so it is always complete.
 
 use std::fmt::Write as _;
 
@@ -9,132 +9,118 @@ use super::schema::schema;
 /// The page, as Markdown.
 ///
 /// # Panics
-/// Never: a string takes whatever is written to it.
+/// Never; writing to a string doesn't fail.
 #[must_use]
 pub fn reference() -> String {
     let schema = schema();
     let mut page = Page {
         defs: schema["$defs"].as_object().cloned().unwrap_or_default(),
-        listed: Vec::new(),
+        written: Vec::new(),
         text: String::from(
             "# Configuration reference\n\n\
-             Every key of `penstock.yaml`, made from the types that read it; `penstock validate --schema` prints the \
-             same as a JSON Schema. What the keys mean together is in [The configuration](configuration.md).\n\n\
-             The environment counts more than the file, and flags more than the environment. A key's variable is \
-             `PENSTOCK_` and its path in capitals with `__` between: `PENSTOCK_POOLS__0__QUEUE__TTL=90s`. A duration has \
-             its unit: `250ms`, `30s`, `5m`, `2h`. A size is a number of bytes, or has its unit: `256MiB`, `1500KB`. \
-             A glob is a text in which `*` stands for any letters and `?` for one.\n",
+             Every key of `penstock.yaml`, with its allowed values and its default. [Configuration](configuration.md) \
+             explains how the keys work together. `penstock validate --schema` prints the same as a JSON Schema.\n\n\
+             - An environment variable overrides a key, and a flag overrides a variable. The variable's name is `PENSTOCK_` \
+             and the key's path in capitals, with `__` between its parts: `PENSTOCK_POOLS__0__QUEUE__TTL=90s`.\n\
+             - A duration has a unit: `250ms`, `30s`, `5m`, `2h`.\n\
+             - A size is a number of bytes, or has a unit: `256MiB`, `1500KB`.\n\
+             - A glob is a text in which `*` matches any characters and `?` matches one.\n\
+             - *required* marks keys without a default.\n",
         ),
     };
     page.section("", &schema);
     page.text
 }
 
-/// What is said of a value with keys of its own.
+/// The allowed values of a key that holds a mapping.
 const MAPPING: &str = "a mapping, see below";
+
+/// Writing to a string doesn't fail.
+const NO_ERROR: &str = "invariant: a string takes any text";
 
 struct Page {
     defs: Map<String, Value>,
-    /// Mappings that have their section, and where.
-    listed: Vec<(String, Value)>,
+    /// Mappings that have a section, by their paths.
+    written: Vec<(String, Value)>,
     text: String,
 }
 
 impl Page {
-    /// What a reference stands for.
+    /// The definition that a reference names, or the schema itself.
     fn resolve<'a>(&'a self, schema: &'a Value) -> &'a Value {
-        let name = schema["$ref"].as_str().and_then(|it| it.strip_prefix("#/$defs/"));
-        name.and_then(|it| self.defs.get(it)).unwrap_or(schema)
+        let name = schema["$ref"]
+            .as_str()
+            .and_then(|reference| reference.strip_prefix("#/$defs/"));
+        name.and_then(|name| self.defs.get(name)).unwrap_or(schema)
     }
 
-    /// A mapping's keys, and then those of the mappings in it.
+    /// Writes the section of a mapping, and then those of the mappings in it.
     fn section(&mut self, path: &str, schema: &Value) {
-        let title = if path.is_empty() { "The document" } else { path };
-        let code = if path.is_empty() { "" } else { "`" };
-        let required = &schema["required"];
         let mut rows = String::new();
         let mut below: Vec<(String, Value)> = Vec::new();
-        let empty = Map::new();
-        for (key, property) in schema["properties"].as_object().unwrap_or(&empty) {
-            let whole = if path.is_empty() {
-                key.clone()
-            } else {
-                format!("{path}.{key}")
-            };
-            let needed = required
-                .as_array()
-                .is_some_and(|it| it.iter().any(|it| it == key.as_str()));
-            let default = match property.get("default") {
-                _ if needed => "needed".into(),
-                Some(default) => shown(default),
-                None => String::new(),
-            };
-            let (found, suffix) = self.mapping(property);
-            // A mapping's default is its keys', unless it says something else than they do.
-            let default = match (&found, property.get("default")) {
-                (Some(mapping), Some(Value::Object(given)))
-                    if suffix.is_empty() && agrees(given, mapping) =>
-                {
-                    String::new()
-                }
-                _ => default,
-            };
-            let allowed = self.allowed(property);
-            let says = self.says(property);
-            let cells = [format!("`{key}`"), allowed, default, says].map(|it| it.replace('|', "\\|"));
-            writeln!(rows, "| {} |", cells.join(" | ")).expect("invariant: a string takes it");
-            if let Some(mapping) = found {
-                below.push((format!("{whole}{suffix}"), mapping));
+        for (key, property) in schema["properties"].as_object().into_iter().flatten() {
+            let (mapping, suffix) = self.mapping(property);
+            let default = default_of(key, property, schema, mapping.as_ref().filter(|_| suffix.is_empty()));
+            let cells = [
+                format!("`{key}`"),
+                self.allowed(property),
+                default,
+                self.describe(property),
+            ]
+            .map(|cell| cell.replace('|', "\\|"));
+            writeln!(rows, "| {} |", cells.join(" | ")).expect(NO_ERROR);
+            if let Some(mapping) = mapping {
+                let separator = if path.is_empty() { "" } else { "." };
+                below.push((format!("{path}{separator}{key}{suffix}"), mapping));
             }
         }
+        let title = match path {
+            "" => "The document".to_owned(),
+            path => format!("`{path}`"),
+        };
         let description = text(schema, "description");
         write!(
             self.text,
-            "\n## {code}{title}{code}\n\n{description}\n\n| key | allowed | default | says |\n|---|---|---|---|\n{rows}"
+            "\n## {title}\n\n{description}\n\n| key | allowed | default | description |\n|---|---|---|---|\n{rows}"
         )
-        .expect("invariant: a string takes it");
+        .expect(NO_ERROR);
         for (path, mapping) in below {
-            let listed = self
-                .listed
-                .iter()
-                .find(|(_, it)| *it == mapping)
-                .map(|(at, _)| at.clone());
-            match listed {
-                Some(at) => {
-                    write!(self.text, "\n## `{path}`\n\nAs `{at}`.\n").expect("invariant: a string takes it");
-                }
+            let written = self.written.iter().find(|(_, known)| *known == mapping);
+            match written.map(|(path, _)| path.clone()) {
+                Some(first) => write!(self.text, "\n## `{path}`\n\nThe same keys as `{first}`.\n").expect(NO_ERROR),
                 None => {
-                    self.listed.push((path.clone(), mapping.clone()));
+                    self.written.push((path.clone(), mapping.clone()));
                     self.section(&path, &mapping);
                 }
             }
         }
     }
 
-    /// The mapping with keys of its own that a value is or holds, and what its path goes on with.
+    /// The mapping with named keys that a value is or holds, and the rest of its path: `[]` for an item of a list, `.*` for a
+    /// value of a mapping with any keys.
     fn mapping(&self, schema: &Value) -> (Option<Value>, &'static str) {
         let schema = self.resolve(schema);
         if schema.get("properties").is_some() {
             return (Some(schema.clone()), "");
         }
-        for (within, suffix) in [("items", "[]"), ("additionalProperties", ".*")] {
-            if let Some(inner) = schema.get(within)
+        for (inner, suffix) in [("items", "[]"), ("additionalProperties", ".*")] {
+            if let Some(inner) = schema.get(inner)
                 && let (Some(found), "") = self.mapping(inner)
             {
                 return (Some(found), suffix);
             }
         }
-        // Of several forms, the one that is a mapping. A choice of single keys is no section of its own.
+        // Of several forms, the one that is a mapping. A mapping of a single key is a choice, and gets no section.
         for one in schema["anyOf"].as_array().into_iter().flatten() {
-            let is_store = one["properties"].as_object().is_some_and(|it| it.len() == 1);
-            if !is_store && let (Some(found), suffix) = self.mapping(one) {
+            let is_choice = one["properties"].as_object().is_some_and(|keys| keys.len() == 1);
+            if !is_choice && let (Some(found), suffix) = self.mapping(one) {
                 return (Some(found), suffix);
             }
         }
         (None, "")
     }
 
-    /// What a value may be, in words.
+    /// The allowed values, in words.
     fn allowed(&self, schema: &Value) -> String {
         let schema = self.resolve(schema);
         if let Some(one_of) = schema.get("enum").and_then(Value::as_array) {
@@ -147,17 +133,17 @@ impl Page {
             if let Some(several) = schema.get(several).and_then(Value::as_array)
                 && schema.get("properties").is_none()
             {
-                let words: Vec<_> = several.iter().map(|it| self.allowed(it)).collect();
-                let plain = words.iter().all(|it| it.starts_with('`'));
-                return words.join(if plain { ", " } else { "; " });
+                let words: Vec<_> = several.iter().map(|schema| self.allowed(schema)).collect();
+                let are_literals = words.iter().all(|word| word.starts_with('`'));
+                return words.join(if are_literals { ", " } else { "; " });
             }
         }
         match &schema["type"] {
-            Value::String(kind) => self.of_kind(kind, schema),
+            Value::String(kind) => self.allowed_of_type(kind, schema),
             Value::Array(kinds) => {
                 let kinds = kinds.iter().filter_map(Value::as_str);
                 kinds
-                    .map(|kind| self.of_kind(kind, schema))
+                    .map(|kind| self.allowed_of_type(kind, schema))
                     .collect::<Vec<_>>()
                     .join("; ")
             }
@@ -165,7 +151,7 @@ impl Page {
         }
     }
 
-    fn of_kind(&self, kind: &str, schema: &Value) -> String {
+    fn allowed_of_type(&self, kind: &str, schema: &Value) -> String {
         match kind {
             "null" => "`null`".into(),
             "boolean" => "`true`, `false`".into(),
@@ -179,7 +165,7 @@ impl Page {
                 (Some(keys), _) => {
                     let keys: Vec<_> = keys
                         .as_object()
-                        .map(|it| it.keys().cloned().collect())
+                        .map(|keys| keys.keys().cloned().collect())
                         .unwrap_or_default();
                     match keys.as_slice() {
                         [one] => format!("`{{{one}: ...}}`"),
@@ -207,12 +193,12 @@ impl Page {
         }
     }
 
-    /// The description of a key, and of each word that it may be.
-    fn says(&self, property: &Value) -> String {
-        let mut says = text(property, "description");
+    /// The description of a key, followed by those of its named values.
+    fn describe(&self, property: &Value) -> String {
+        let mut description = text(property, "description");
         let resolved = self.resolve(property);
-        if says.is_empty() {
-            says = text(resolved, "description");
+        if description.is_empty() {
+            description = text(resolved, "description");
         }
         let mut choices = Vec::new();
         for several in ["oneOf", "anyOf"] {
@@ -224,29 +210,42 @@ impl Page {
             }
         }
         for choice in choices {
-            let (Some(word), said) = (choice.get("const"), text(choice, "description")) else {
+            let (Some(value), meaning) = (choice.get("const"), text(choice, "description")) else {
                 continue;
             };
-            if !said.is_empty() {
-                write!(says, " {}: {said}", shown(word)).expect("invariant: a string takes it");
+            if !meaning.is_empty() {
+                write!(description, " {}: {meaning}", shown(value)).expect(NO_ERROR);
             }
         }
-        says.trim().to_owned()
+        description.trim().to_owned()
     }
 }
 
-/// Are these the defaults of the mapping's keys?
+/// The default of a key. Empty for a mapping (`mapping`) whose keys have these defaults themselves.
+fn default_of(key: &str, property: &Value, schema: &Value, mapping: Option<&Value>) -> String {
+    let required = schema["required"].as_array();
+    if required.is_some_and(|keys| keys.iter().any(|required| required == key)) {
+        return "*required*".into();
+    }
+    match (mapping, property.get("default")) {
+        (_, None) => String::new(),
+        (Some(mapping), Some(Value::Object(given))) if agrees(given, mapping) => String::new(),
+        (_, Some(default)) => shown(default),
+    }
+}
+
+/// Whether these are the defaults of the mapping's keys.
 fn agrees(given: &Map<String, Value>, mapping: &Value) -> bool {
-    let own = |key: &str| mapping["properties"][key].get("default");
-    let follows = |key: &str, value: &Value| value.is_null() || own(key) == Some(value);
+    let default = |key: &str| mapping["properties"][key].get("default");
+    let follows = |key: &str, value: &Value| value.is_null() || default(key) == Some(value);
     given.iter().all(|(key, value)| {
         let below =
-            mapping["properties"][key].get("$ref").is_some() || own(key).is_some_and(Value::is_object);
+            mapping["properties"][key].get("$ref").is_some() || default(key).is_some_and(Value::is_object);
         below || follows(key, value)
     })
 }
 
-/// A text of the schema, in one line.
+/// A text of the schema, on one line.
 fn text(schema: &Value, key: &str) -> String {
     schema[key]
         .as_str()
@@ -258,15 +257,15 @@ fn text(schema: &Value, key: &str) -> String {
 
 fn range(schema: &Value) -> String {
     let number = |key: &str| schema.get(key).map(ToString::to_string);
-    let below = number("exclusiveMaximum").map(|it| format!("below {it}"));
-    let above = number("exclusiveMinimum").map(|it| format!("above {it}"));
+    let below = number("exclusiveMaximum").map(|limit| format!("below {limit}"));
+    let above = number("exclusiveMinimum").map(|limit| format!("above {limit}"));
     let least = number("minimum");
     let most = number("maximum");
     match (least, most) {
         (Some(least), Some(most)) => format!(" from {least} to {most}"),
         (least, most) => {
-            let least = least.map(|it| format!("at least {it}"));
-            let most = most.map(|it| format!("at most {it}"));
+            let least = least.map(|limit| format!("at least {limit}"));
+            let most = most.map(|limit| format!("at most {limit}"));
             let all: Vec<_> = [above, least, below, most].into_iter().flatten().collect();
             if all.is_empty() {
                 String::new()
@@ -277,7 +276,7 @@ fn range(schema: &Value) -> String {
     }
 }
 
-/// A value as it is written in YAML on one line.
+/// A value in YAML's flow style, as code.
 fn shown(value: &Value) -> String {
     format!("`{}`", flow(value))
 }

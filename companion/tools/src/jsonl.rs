@@ -1,36 +1,36 @@
-//! Files of one JSON object a line: read strictly, with errors that say where.
+//! Reads files of one JSON object a line, strictly.
 //!
-//! An unknown key, one that is said twice or one of another type is an error; so is a line that isn't one object. A
-//! line is judged by itself, so that a file may be as long as it likes.
+//! An unknown key, a key that is written twice and a value of the wrong type are errors, and so is a line that isn't one object.
+//! Lines are read one at a time, so a file may have any length.
 
 use std::io::{self, BufRead, BufReader, Read};
 
 use serde::Deserialize;
 
-/// Bytes of a line.
+/// Bytes of a line, including its line break.
 pub(crate) const LINE_BYTES_MAX: u64 = 1 << 20;
 
-/// The lines of a file, one after the other, in one buffer.
+/// The lines of a file, read one after the other into one buffer.
 pub(crate) struct Lines<R> {
-    from: BufReader<R>,
+    reader: BufReader<R>,
     line: Vec<u8>,
     number: u64,
 }
 
 impl<R: Read> Lines<R> {
-    pub(crate) fn new(from: R) -> Self {
+    pub(crate) fn new(reader: R) -> Self {
         Self {
-            from: BufReader::with_capacity(1 << 16, from),
+            reader: BufReader::with_capacity(1 << 16, reader),
             line: Vec::new(),
             number: 0,
         }
     }
 
-    /// The next line and its number, from 1; `None`: there is none. One that is too long is cut, to
-    /// [`LINE_BYTES_MAX`] bytes: see [`is_cut`].
+    /// The next line and its number, from 1; `None` at the end of the file. A line that is too long is cut to
+    /// [`LINE_BYTES_MAX`] bytes; see [`is_cut`].
     pub(crate) fn next(&mut self) -> io::Result<Option<(u64, &[u8])>> {
         self.line.clear();
-        let read = self.from.by_ref().take(LINE_BYTES_MAX);
+        let read = self.reader.by_ref().take(LINE_BYTES_MAX);
         if { read }.read_until(b'\n', &mut self.line)? == 0 {
             return Ok(None);
         }
@@ -38,23 +38,24 @@ impl<R: Read> Lines<R> {
         Ok(Some((self.number, &self.line)))
     }
 
-    /// Nothing more has arrived so far: whoever writes the file as it goes, through a pipe, waits for an answer.
+    /// Whether every byte that has arrived is consumed. A process that writes the file through a pipe may then be waiting for an
+    /// answer.
     pub(crate) fn is_drained(&self) -> bool {
-        self.from.buffer().is_empty()
+        self.reader.buffer().is_empty()
     }
 }
 
-/// The line is too long, and not whole.
+/// Whether a line was cut because it is too long.
 pub(crate) const fn is_cut(line: &[u8]) -> bool {
     line.len() as u64 == LINE_BYTES_MAX
 }
 
-/// It starts like a JSON object. A struct would be read from a list as well.
+/// Whether a line begins like a JSON object. serde would also read a struct from a list.
 pub(crate) fn is_object(line: &[u8]) -> bool {
     line.iter().find(|byte| !byte.is_ascii_whitespace()) == Some(&b'{')
 }
 
-/// The fields of a line as a `T`; an error names the field.
+/// Reads the fields of a line. An error names the field.
 pub(crate) fn fields<'a, T: Deserialize<'a>>(line: &'a [u8]) -> Result<T, String> {
     serde_json::from_slice(line).map_err(|error| {
         let message = error.to_string();
@@ -62,7 +63,7 @@ pub(crate) fn fields<'a, T: Deserialize<'a>>(line: &'a [u8]) -> Result<T, String
         if !error.is_data() {
             return format!("{message} (column {})", error.column());
         }
-        // Once more, slowly, to learn where.
+        // Only a second, slower pass knows the path of the field.
         let deserializer = &mut serde_json::Deserializer::from_slice(line);
         let path = match serde_path_to_error::deserialize::<_, T>(deserializer) {
             Err(error) => error.path().to_string(),
@@ -90,7 +91,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_are_numbered_and_need_not_end() {
+    fn lines_are_numbered_and_the_last_needs_no_line_break() {
         assert!(all(b"").is_empty());
         assert_eq!(
             all(b"a\n\nb"),
@@ -99,14 +100,14 @@ mod tests {
     }
 
     #[test]
-    fn a_line_that_is_too_long_is_known_by_it() {
+    fn long_lines_are_cut() {
         let long = vec![b' '; 1 << 21];
         assert!(all(&long).iter().all(|(_, line)| is_cut(line)));
         assert!(!is_cut(&long[1..1 << 20]));
     }
 
     #[test]
-    fn only_an_object_is_one() {
+    fn lists_and_empty_lines_are_no_objects() {
         assert!(is_object(b" \t{"));
         assert!(!is_object(b"[1]"));
         assert!(!is_object(b"\n"));

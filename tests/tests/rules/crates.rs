@@ -307,10 +307,29 @@ pub(crate) fn directory(package: &Package) -> PathBuf {
         .to_path_buf()
 }
 
-/// Every package that `from` links, however long the way; `from` itself and build- and dev-dependencies not.
+/// Whether `package`, a crate of this workspace, links an optional dependency only when another crate turns on a feature.
+fn only_by_feature(package: &Package, dependency: &str) -> bool {
+    let mut open = vec!["default"];
+    let mut on = BTreeSet::new();
+    while let Some(feature) = open.pop() {
+        if on.insert(feature) {
+            let turned_on = package.features.get(feature).into_iter().flatten();
+            open.extend(turned_on.map(|name| name.strip_prefix("dep:").unwrap_or(name)));
+        }
+    }
+    let is_optional = package
+        .dependencies
+        .iter()
+        .any(|d| d.name == dependency && d.optional);
+    is_optional && !on.contains(dependency)
+}
+
+/// Every package that `from` links, however long the way; `from` itself and build- and dev-dependencies not, nor what
+/// a crate of this workspace links by a feature that it doesn't turn on itself.
 fn linked(metadata: &Metadata, from: &PackageId) -> BTreeSet<PackageId> {
     let resolve = metadata.resolve.as_ref().expect("cargo metadata resolves");
     let nodes: BTreeMap<_, _> = resolve.nodes.iter().map(|n| (&n.id, n)).collect();
+    let inside: BTreeSet<_> = own(metadata).iter().map(|p| &p.id).collect();
     let mut found = BTreeSet::new();
     let mut open = vec![from];
     while let Some(id) = open.pop() {
@@ -319,7 +338,9 @@ fn linked(metadata: &Metadata, from: &PackageId) -> BTreeSet<PackageId> {
                 .dep_kinds
                 .iter()
                 .any(|k| k.kind == DependencyKind::Normal);
-            if normal && found.insert(dependency.pkg.clone()) {
+            let by_feature =
+                inside.contains(id) && only_by_feature(&metadata[id], &metadata[&dependency.pkg].name);
+            if normal && !by_feature && found.insert(dependency.pkg.clone()) {
                 open.push(&dependency.pkg);
             }
         }

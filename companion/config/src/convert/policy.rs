@@ -216,8 +216,8 @@ mod tests {
             .collect();
         assert_eq!(
             blocks.len(),
-            4,
-            "arbitration, performance model, failures, protection"
+            5,
+            "shortest, sharing, performance model, failures, protection"
         );
         let least = "pools: [{name: chat, endpoints: {static: ['127.0.0.1:8001']}}]";
         let defaults = format!("{:?}", Config::parse(least, "least").expect("valid"));

@@ -1,4 +1,4 @@
-//! What a replay answers: one JSON line for a dispatch, one for a request that leaves otherwise.
+//! The answers of a replay: one JSON line for each dispatch, and one for each request that leaves the queue in another way.
 
 use std::io::{self, Write};
 
@@ -7,87 +7,87 @@ use serde::Serialize;
 use serde::ser::{SerializeMap, Serializer};
 use serde_json::value::RawValue;
 
-/// The name of the only class where none is configured.
+/// The name of the only class of a policy without classes.
 pub(super) const ONLY_CLASS: &str = "default";
 
-/// A request that goes.
+/// A request was dispatched.
 #[derive(Serialize)]
 pub(super) struct Dispatched<'a> {
-    /// When.
+    /// The time in seconds.
     pub(super) t: &'a RawValue,
-    /// Its name.
+    /// The request's name.
     pub(super) dispatch: &'a str,
     /// Its class.
     pub(super) class: &'a str,
     /// Its flow.
     pub(super) flow: &'a str,
-    /// What its class was charged.
+    /// The cost to its class, in tokens.
     pub(super) cost: u64,
-    /// What its flow was charged.
+    /// The cost to its flow.
     pub(super) flow_cost: u64,
-    /// Of every class, after this.
-    #[serde(serialize_with = "in_order")]
+    /// The deficit of every class after the dispatch.
+    #[serde(serialize_with = "serialize_in_order")]
     pub(super) deficits: &'a [(Box<str>, u64)],
-    /// Under a gate: it didn't wait.
+    /// With `--gate`: whether the request was granted without waiting.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) bypass: Option<bool>,
 }
 
-/// Nothing could go.
+/// No request could be dispatched.
 #[derive(Serialize)]
-pub(super) struct Nothing<'a> {
-    /// When.
+pub(super) struct NoDispatch<'a> {
+    /// The time in seconds.
     pub(super) t: &'a RawValue,
-    /// Always `None`.
+    /// Always `None`, which is written as null.
     pub(super) dispatch: Option<&'a str>,
 }
 
-/// A newcomer that was refused.
+/// A request was rejected when it arrived.
 #[derive(Serialize)]
-pub(super) struct Refused<'a> {
-    /// When.
+pub(super) struct Rejected<'a> {
+    /// The time in seconds.
     pub(super) t: &'a RawValue,
-    /// Its name.
+    /// The request's name.
     pub(super) reject: &'a str,
-    /// Why.
+    /// The error code.
     pub(super) code: &'a str,
 }
 
-/// One that waited, and lost its place.
+/// A waiting request was displaced by a more critical one.
 #[derive(Serialize)]
 pub(super) struct Displaced<'a> {
-    /// When.
+    /// The time in seconds.
     pub(super) t: &'a RawValue,
-    /// Its name.
+    /// The request's name.
     pub(super) displaced: &'a str,
 }
 
-/// One that waited for too long.
+/// A waiting request expired.
 #[derive(Serialize)]
 pub(super) struct Expired<'a> {
-    /// When.
+    /// The time in seconds.
     pub(super) t: &'a RawValue,
-    /// Its name.
+    /// The request's name.
     pub(super) expired: &'a str,
 }
 
 /// Writes an answer as a line.
-pub(super) fn write(to: &mut impl Write, answer: &impl Serialize) -> io::Result<()> {
-    serde_json::to_writer(&mut *to, answer)?;
-    to.write_all(b"\n")
+pub(super) fn write(out: &mut impl Write, answer: &impl Serialize) -> io::Result<()> {
+    serde_json::to_writer(&mut *out, answer)?;
+    out.write_all(b"\n")
 }
 
-/// A time of the engine's own, in seconds.
-pub(super) fn seconds(at: Instant) -> Box<RawValue> {
-    let nanos = at.as_nanos();
+/// A time of a timer in seconds, exactly. Operations are answered with their times as they are written.
+pub(super) fn seconds(time: Instant) -> Box<RawValue> {
+    let nanos = time.as_nanos();
     let written = format!("{}.{:09}", nanos / 1_000_000_000, nanos % 1_000_000_000);
     let short = written.trim_end_matches('0');
-    let more = if short.ends_with('.') { "0" } else { "" };
-    RawValue::from_string(format!("{short}{more}")).expect("invariant: digits around a point are JSON")
+    let zero = if short.ends_with('.') { "0" } else { "" };
+    RawValue::from_string(format!("{short}{zero}")).expect("invariant: digits around a point are JSON")
 }
 
-fn in_order<S: Serializer>(deficits: &[(Box<str>, u64)], to: S) -> Result<S::Ok, S::Error> {
-    let mut map = to.serialize_map(Some(deficits.len().max(1)))?;
+fn serialize_in_order<S: Serializer>(deficits: &[(Box<str>, u64)], serializer: S) -> Result<S::Ok, S::Error> {
+    let mut map = serializer.serialize_map(Some(deficits.len().max(1)))?;
     if deficits.is_empty() {
         map.serialize_entry(ONLY_CLASS, &0)?;
     }
@@ -102,13 +102,13 @@ mod tests {
     use super::*;
 
     fn line(answer: &impl Serialize) -> String {
-        let mut to = Vec::new();
-        write(&mut to, answer).expect("memory takes it");
-        String::from_utf8(to).expect("JSON is UTF-8")
+        let mut out = Vec::new();
+        write(&mut out, answer).expect("memory takes it");
+        String::from_utf8(out).expect("JSON is UTF-8")
     }
 
     #[test]
-    fn answers_look_as_promised() {
+    fn answers_have_the_documented_form() {
         let t = seconds(Instant::from_nanos(1_000_000_000));
         let deficits: [(Box<str>, u64); 2] = [("uncached".into(), 0), ("cached".into(), 7)];
         let mut dispatched = Dispatched {
@@ -128,15 +128,15 @@ mod tests {
         );
         (dispatched.deficits, dispatched.bypass) = (&[], Some(true));
         assert!(line(&dispatched).ends_with("\"deficits\":{\"default\":0},\"bypass\":true}\n"));
-        let nothing = Nothing {
+        let none = NoDispatch {
             t: &t,
             dispatch: None,
         };
-        assert_eq!(line(&nothing), "{\"t\":1.0,\"dispatch\":null}\n");
+        assert_eq!(line(&none), "{\"t\":1.0,\"dispatch\":null}\n");
     }
 
     #[test]
-    fn times_of_the_engine_are_written_shortly_and_exactly() {
+    fn times_are_written_exactly_without_trailing_zeros() {
         let cases = [
             (0, "0.0"),
             (30_000_000_000, "30.0"),

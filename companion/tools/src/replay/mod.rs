@@ -1,8 +1,7 @@
-//! `penstock replay`: the engine over a script of operations, one JSON line each, without a clock, a network or a
-//! server.
+//! `penstock replay`: runs the engine over a script of operations, one JSON line each, without a clock, a network or a server.
 //!
-//! Reads and answers line by line, so that a script may be as long as it likes. Without `--gate` the script says
-//! when something goes; with it the pool's own gate decides, and timers run at their time between operations.
+//! Each line is answered before the next is read, so a script may have any length. Without `--gate` the script decides when a
+//! request is dispatched. With `--gate` the pool's gate decides, and timers fire at their times between operations.
 
 mod answer;
 mod ops;
@@ -17,59 +16,59 @@ use penstock_config::{self as config, Config, Environment, Pool};
 use penstock_errors::EXIT_USAGE;
 use run::{Run, Stop};
 
-/// What `penstock replay` is told.
+/// Arguments of `penstock replay`.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// The configuration; its first pool is the one that is run.
+    /// The configuration; its first pool is used.
     #[arg(long, value_name = "FILE")]
     policy: PathBuf,
-    /// The operations, one JSON object a line.
+    /// The script: operations, one JSON object a line.
     #[arg(value_name = "OPS.jsonl")]
     ops: PathBuf,
-    /// The pool's own gate decides when something goes, and its timers run.
+    /// Let the pool's gate decide when a request is dispatched, and run timers.
     #[arg(long)]
     gate: bool,
 }
 
-/// Why a replay ended early.
+/// A replay that ended before the end of its script.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// The policy can't be used.
+    /// The configuration is wrong.
     #[error(transparent)]
     Policy(#[from] config::Error),
     /// The script can't be opened.
     #[error("{}: {source}", path.display())]
     Open {
-        /// Which file.
+        /// The file.
         path: PathBuf,
-        /// Why.
+        /// The system's reason.
         source: io::Error,
     },
-    /// A line of the script is wrong. What was answered before is out.
-    #[error("{}:{line}: {why}", path.display())]
+    /// A line of the script is wrong. The lines before it have been answered.
+    #[error("{}:{line}: {message}", path.display())]
     Line {
-        /// Which file.
+        /// The file.
         path: PathBuf,
         /// From 1.
         line: u64,
-        /// What is wrong, and what is allowed.
-        why: String,
+        /// What is wrong, and the values that are allowed.
+        message: String,
     },
-    /// The script can't be read on.
+    /// Reading the script failed.
     #[error("{}: {source}", path.display())]
     Read {
-        /// Which file.
+        /// The file.
         path: PathBuf,
-        /// Why.
+        /// The system's reason.
         source: io::Error,
     },
-    /// An answer can't be written.
+    /// Writing an answer failed.
     #[error("can't write the answers: {0}")]
     Output(io::Error),
 }
 
 impl Error {
-    /// 2 for what its user must change, 1 for what failed.
+    /// The exit code: 2 if the user must change the arguments or a file, 1 if reading or writing failed.
     #[must_use]
     pub const fn exit_code(&self) -> u8 {
         match self {
@@ -79,10 +78,10 @@ impl Error {
     }
 }
 
-/// Runs the script and answers on stdout.
+/// Runs the script, and writes the answers to standard output.
 ///
 /// # Errors
-/// When a file can't be used, a line is wrong, or nobody takes the answers.
+/// When the configuration or a line is wrong, or reading or writing fails.
 pub fn run(args: &Args, environment: &Environment) -> Result<(), Error> {
     let config = Config::read(&args.policy, environment)?;
     let pool = config.pools.into_iter().next();
@@ -95,10 +94,10 @@ pub fn run(args: &Args, environment: &Environment) -> Result<(), Error> {
     script(pool, args.gate, &args.ops, file, out)
 }
 
-/// Runs a script on a pool and answers on `out`; `path` names the script in errors.
+/// Runs a script on a pool, and writes the answers to `out`. `path` names the script in errors.
 ///
 /// # Errors
-/// When a line is wrong, the script can't be read, or nobody takes the answers.
+/// When a line is wrong, or reading or writing fails.
 pub fn script(
     pool: Pool,
     gate: bool,
@@ -107,12 +106,12 @@ pub fn script(
     out: impl io::Write,
 ) -> Result<(), Error> {
     let mut run = Run::new(pool, gate, out);
-    let done = lines(&mut run, path, script);
+    let result = run_lines(&mut run, path, script);
     let flushed = run.flush().map_err(Error::Output);
-    done.and(flushed)
+    result.and(flushed)
 }
 
-fn lines<W: io::Write>(run: &mut Run<W>, path: &Path, script: impl Read) -> Result<(), Error> {
+fn run_lines<W: io::Write>(run: &mut Run<W>, path: &Path, script: impl Read) -> Result<(), Error> {
     let mut script = Lines::new(script);
     loop {
         let next = script.next().map_err(|source| Error::Read {
@@ -122,20 +121,20 @@ fn lines<W: io::Write>(run: &mut Run<W>, path: &Path, script: impl Read) -> Resu
         let Some((number, line)) = next else {
             return Ok(());
         };
-        let done = if is_cut(line) {
-            Err(Stop::Line(format!("a line has less than {LINE_BYTES_MAX} bytes")))
+        let result = if is_cut(line) {
+            Err(Stop::Line(format!("a line has fewer than {LINE_BYTES_MAX} bytes")))
         } else {
             run.line(line)
         };
-        done.map_err(|stop| match stop {
-            Stop::Line(why) => Error::Line {
+        result.map_err(|stop| match stop {
+            Stop::Line(message) => Error::Line {
                 path: path.into(),
                 line: number,
-                why,
+                message,
             },
             Stop::Output(error) => Error::Output(error),
         })?;
-        // Who writes the script as it goes, through a pipe, sees each answer.
+        // A process that writes the script through a pipe may wait for this answer.
         if script.is_drained() {
             run.flush().map_err(Error::Output)?;
         }

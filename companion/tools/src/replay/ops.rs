@@ -1,8 +1,8 @@
-//! One line of a script, read strictly into an operation that can't be wrong by itself.
+//! Reads one line of a script, strictly, into an operation.
 //!
-//! What is said twice, isn't known, has another type or lies outside its range is an error that says what is
-//! allowed. Whether a class or an id is known, and whether time goes back, is for the run to judge. Times are taken
-//! from the decimals as written, not through binary fractions.
+//! A key that is unknown or written twice, and a value of the wrong type or out of its range, are errors with the allowed values.
+//! Rules across lines, such as known ids and rising times, are checked by the run. Times are read from the decimals as written,
+//! not through binary fractions.
 
 use std::borrow::Cow;
 
@@ -14,47 +14,47 @@ use serde_json::value::RawValue;
 
 use crate::jsonl::{fields, is_object};
 
-/// More tokens than anything has; what the engine counts with exactly.
+/// Tokens of a request. The engine counts up to this number exactly.
 pub(super) const TOKENS_MAX: u64 = 1 << 40;
-/// More endpoints than a script may make ready.
+/// Endpoints that a script may make ready.
 pub(super) const ENDPOINTS_MAX: u32 = 10_000;
-/// The highest strict tier, as for requests.
+/// The highest strict tier.
 pub(super) const STRICT_MAX: u8 = 15;
 
 /// An operation and its time.
 #[derive(Debug)]
 pub(super) struct Line<'a> {
-    /// When.
+    /// The time.
     pub(super) t: Time<'a>,
-    /// What.
+    /// The operation.
     pub(super) op: Op<'a>,
 }
 
-/// What a script asks for.
+/// An operation of a script.
 #[derive(Debug)]
 pub(super) enum Op<'a> {
     /// A request arrives.
     Enqueue(Box<Enqueue<'a>>),
-    /// The next one goes, but nothing of these classes.
+    /// The next request is dispatched, but none of these classes.
     Dispatch(Vec<Cow<'a, str>>),
-    /// What a request really cost is known.
+    /// The real usage of a request.
     Settle {
-        /// Whose.
+        /// The request's name.
         id: Cow<'a, str>,
-        /// Of its prompt.
+        /// Prompt tokens.
         tokens: u64,
-        /// Of the answer.
+        /// Generated tokens.
         output: u64,
     },
-    /// Nothing was served.
+    /// The request was not served.
     Refund(Cow<'a, str>),
-    /// The client leaves.
+    /// The client has given up.
     Cancel(Cow<'a, str>),
-    /// What has waited too long goes.
+    /// Requests that have waited too long expire.
     Expire,
-    /// The server is done with it.
+    /// The endpoint has finished the request.
     Complete(Cow<'a, str>),
-    /// So many endpoints are ready.
+    /// The number of ready endpoints.
     Endpoints(u32),
 }
 
@@ -62,45 +62,42 @@ impl<'a> Line<'a> {
     /// Reads a line.
     ///
     /// # Errors
-    /// Why it can't be one.
+    /// When it isn't an operation; the message has the reason.
     pub(super) fn read(line: &'a [u8]) -> Result<Self, String> {
         if !is_object(line) {
             return Err("not a JSON object; an operation is {\"op\": ..., \"t\": ..., ...}".into());
         }
-        let Which { op } = fields(line)?;
+        let OpName { op } = fields(line)?;
         let (t, op) = match &*op {
             "enqueue" => {
-                let it: Enqueue<'_> = fields(line)?;
-                (it.t, Op::Enqueue(Box::new(it)))
+                let request: Enqueue<'_> = fields(line)?;
+                (request.t, Op::Enqueue(Box::new(request)))
             }
             "dispatch" => {
-                let it: Dispatch<'_> = fields(line)?;
-                (it.t, Op::Dispatch(it.blocked))
+                let Dispatch { t, blocked, .. } = fields(line)?;
+                (t, Op::Dispatch(blocked))
             }
             "settle" => {
-                let it: Settle<'_> = fields(line)?;
-                let (tokens, output) = (it.tokens.0, it.output.0);
-                (
-                    it.t,
-                    Op::Settle {
-                        id: it.id,
-                        tokens,
-                        output,
-                    },
-                )
+                let usage: Settle<'_> = fields(line)?;
+                let op = Op::Settle {
+                    id: usage.id,
+                    tokens: usage.tokens.0,
+                    output: usage.output.0,
+                };
+                (usage.t, op)
             }
             "refund" => named(line, Op::Refund)?,
             "cancel" => named(line, Op::Cancel)?,
             "complete" => named(line, Op::Complete)?,
             "expire" => (fields::<Expire<'_>>(line)?.t, Op::Expire),
             "endpoints" => {
-                let it: Endpoints<'_> = fields(line)?;
-                (it.t, Op::Endpoints(it.ready.0))
+                let Endpoints { t, ready, .. } = fields(line)?;
+                (t, Op::Endpoints(ready.0))
             }
             other => {
                 return Err(format!(
-                    "`{other}` is no operation; there are enqueue, dispatch, settle, refund, cancel, expire, and \
-                     with --gate complete and endpoints"
+                    "`{other}` is not an operation; allowed are enqueue, dispatch, settle, refund, cancel, expire, and with \
+                     --gate complete and endpoints"
                 ));
             }
         };
@@ -109,12 +106,12 @@ impl<'a> Line<'a> {
 }
 
 fn named<'a>(line: &'a [u8], op: impl FnOnce(Cow<'a, str>) -> Op<'a>) -> Result<(Time<'a>, Op<'a>), String> {
-    let it: Named<'_> = fields(line)?;
-    Ok((it.t, op(it.id)))
+    let Named { t, id, .. } = fields(line)?;
+    Ok((t, op(id)))
 }
 
 #[derive(Deserialize)]
-struct Which<'a> {
+struct OpName<'a> {
     #[serde(borrow)]
     op: Cow<'a, str>,
 }
@@ -127,15 +124,15 @@ pub(super) struct Enqueue<'a> {
     _op: IgnoredAny,
     #[serde(borrow)]
     t: Time<'a>,
-    /// Its name.
+    /// The request's name.
     #[serde(borrow)]
     pub(super) id: Cow<'a, str>,
-    /// Whose.
+    /// Its flow.
     #[serde(borrow, default = "default_flow")]
     pub(super) flow: Cow<'a, str>,
     #[serde(default)]
     band: BandName,
-    /// Its class by name.
+    /// The name of its class.
     #[serde(borrow, default)]
     pub(super) class: Option<Cow<'a, str>>,
     #[serde(default)]
@@ -162,36 +159,36 @@ impl Enqueue<'_> {
         }
     }
 
-    /// Of its prompt.
+    /// Prompt tokens.
     pub(super) const fn tokens(&self) -> u64 {
         self.tokens.0
     }
 
-    /// Of these, cached ones; may be more.
+    /// Cached prompt tokens. They may exceed the prompt; the engine limits them.
     pub(super) const fn cached(&self) -> u64 {
         self.cached.0
     }
 
-    /// Expected of the answer.
+    /// Expected generated tokens.
     pub(super) const fn output(&self) -> u64 {
         self.output.0
     }
 
-    /// Its tier.
+    /// Its strict tier.
     pub(super) const fn strict(&self) -> u8 {
         self.strict.0
     }
 
-    /// Nanoseconds of head start; a negative one is none.
+    /// The head start in nanoseconds; 0 if it is negative.
     pub(super) fn jump(&self) -> u64 {
         saturating(self.jump.0)
     }
 
-    /// When it must have gone; before zero counts as zero.
+    /// The time by which the request must be dispatched; 0 if it is negative.
     pub(super) fn deadline(&self) -> Option<Instant> {
         self.deadline
             .as_ref()
-            .map(|at| Instant::from_nanos(saturating(at.0)))
+            .map(|deadline| Instant::from_nanos(saturating(deadline.0)))
     }
 }
 
@@ -317,15 +314,15 @@ impl<'de> Deserialize<'de> for Seconds {
         let written = <&RawValue>::deserialize(deserializer)?;
         nanos(written.get())
             .map(Self)
-            .ok_or_else(|| D::Error::custom(format!("{written} is no number of seconds, like 1.5")))
+            .ok_or_else(|| D::Error::custom(format!("{written} is not a number of seconds, like 1.5")))
     }
 }
 
-/// When an operation happens, and how that was written.
+/// The time of an operation, and its text in the script.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Time<'a> {
     /// For the engine.
-    pub(super) at: Instant,
+    pub(super) instant: Instant,
     /// For answers.
     pub(super) written: &'a RawValue,
 }
@@ -334,17 +331,17 @@ impl<'de: 'a, 'a> Deserialize<'de> for Time<'a> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let written = <&RawValue>::deserialize(deserializer)?;
         let nanos = nanos(written.get()).and_then(|nanos| u64::try_from(nanos).ok());
-        let at = nanos.filter(|&nanos| nanos < u64::MAX).map(Instant::from_nanos);
-        let at = at.ok_or_else(|| {
+        let instant = nanos.filter(|&nanos| nanos < u64::MAX).map(Instant::from_nanos);
+        let instant = instant.ok_or_else(|| {
             D::Error::custom(format!(
-                "{written} is no time; write seconds, from 0 to 18000000000"
+                "{written} is not a time; write seconds, from 0 to 18000000000"
             ))
         })?;
-        Ok(Self { at, written })
+        Ok(Self { instant, written })
     }
 }
 
-/// A JSON number of seconds in nanoseconds, rounded to the nearest; `None`: not a number, or none that anyone means.
+/// A JSON number of seconds in nanoseconds, rounded to the nearest; `None` if it isn't a number, or is too large.
 fn nanos(written: &str) -> Option<i128> {
     let (negative, unsigned) = match written.strip_prefix('-') {
         Some(rest) => (true, rest),
@@ -362,20 +359,20 @@ fn nanos(written: &str) -> Option<i128> {
     let mut digits = whole.bytes().try_fold(0, append)?;
     let mut places = i64::from(exponent) + 9;
     for digit in fraction.bytes() {
-        // What is too fine to matter is left away.
+        // Further digits are below the precision of the result.
         let Some(more) = append(digits, digit) else {
             break;
         };
         digits = more;
         places -= 1;
     }
-    let scale = |by: u64| u32::try_from(by).ok().and_then(|by| 10_i128.checked_pow(by));
+    let power = |exponent: u64| u32::try_from(exponent).ok().and_then(|exponent| 10_i128.checked_pow(exponent));
     let size = match (digits, u64::try_from(places)) {
         (0, _) => 0,
-        (_, Ok(up)) => digits.checked_mul(scale(up)?)?,
-        (_, Err(_)) => {
-            scale(places.unsigned_abs()).map_or(0, |by| digits / by + i128::from(digits % by >= by / 2))
-        }
+        (_, Ok(places)) => digits.checked_mul(power(places)?)?,
+        (_, Err(_)) => power(places.unsigned_abs()).map_or(0, |divisor| {
+            digits / divisor + i128::from(digits % divisor >= divisor / 2)
+        }),
     };
     Some(if negative { -size } else { size })
 }
@@ -388,12 +385,12 @@ mod tests {
         Line::read(line.as_bytes())
     }
 
-    fn refused(line: &str) -> String {
+    fn error(line: &str) -> String {
         read(line).expect_err(line)
     }
 
     #[test]
-    fn seconds_are_taken_as_written() {
+    fn seconds_are_read_exactly() {
         let cases = [
             ("0", 0),
             ("-0.0", 0),
@@ -418,9 +415,9 @@ mod tests {
     }
 
     #[test]
-    fn what_is_absent_has_its_default() {
+    fn missing_fields_have_defaults() {
         let line = read(r#"{"op":"enqueue","t":1.5,"id":"a"}"#).expect("valid");
-        assert_eq!(line.t.at, Instant::from_nanos(1_500_000_000));
+        assert_eq!(line.t.instant, Instant::from_nanos(1_500_000_000));
         assert_eq!(line.t.written.get(), "1.5");
         let Op::Enqueue(request) = line.op else {
             panic!("an enqueue");
@@ -455,7 +452,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_refused_by_name() {
+    fn errors_name_the_field() {
         let cases = [
             ("", "not a JSON object"),
             ("  ", "not a JSON object"),
@@ -466,7 +463,7 @@ mod tests {
             (r#"{"op":"expire","t":NaN}"#, "column"),
             (r#"{"t":1}"#, "`op`"),
             (r#"{"op":1,"t":1}"#, "op:"),
-            (r#"{"op":"leap","t":1}"#, "`leap` is no operation"),
+            (r#"{"op":"leap","t":1}"#, "`leap` is not an operation"),
             (r#"{"op":"expire"}"#, "`t`"),
             (r#"{"op":"expire","t":null}"#, "t: null"),
             (r#"{"op":"expire","t":"1"}"#, "t: \"1\""),
@@ -507,9 +504,9 @@ mod tests {
             (r#"{"op":"endpoints","t":1,"ready":-1}"#, "ready:"),
             (r#"{"op":"endpoints","t":1,"ready":10001}"#, "ready:"),
         ];
-        for (line, why) in cases {
-            let message = refused(line);
-            assert!(message.contains(why), "{line}: {message}");
+        for (line, word) in cases {
+            let message = error(line);
+            assert!(message.contains(word), "{line}: {message}");
             assert!(!message.contains("line 1"), "{line}: {message}");
         }
         assert!(Line::read(b"{\"op\":\"cancel\",\"t\":1,\"id\":\"\xff\"}").is_err());

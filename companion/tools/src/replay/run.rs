@@ -1,6 +1,6 @@
-//! A script's run: its operations become the engine's inputs, the engine's effects become answers.
+//! Runs a script: operations become the engine's inputs, and the engine's effects become answers.
 //!
-//! Keeps what waits and what runs, and nothing of what has been answered.
+//! Only waiting and running requests are kept in memory.
 
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -19,15 +19,15 @@ use penstock_engine::units::Tokens;
 use penstock_engine::{Effect, Engine, Input, Outcome};
 use serde_json::value::RawValue;
 
-use super::answer::{self, Dispatched, Displaced, Expired, Nothing, ONLY_CLASS, Refused};
+use super::answer::{self, Dispatched, Displaced, Expired, NoDispatch, ONLY_CLASS, Rejected};
 use super::ops::{Enqueue, Line, Op, Time};
 
 /// Why a run stopped.
 #[derive(Debug)]
 pub(super) enum Stop {
-    /// A line that can't be done.
+    /// A line that can't be executed: the reason.
     Line(String),
-    /// An answer that can't be written.
+    /// Writing an answer failed.
     Output(io::Error),
 }
 
@@ -40,13 +40,13 @@ impl From<io::Error> for Stop {
 /// One pool under a script.
 pub(super) struct Run<W> {
     policy: Policy,
-    /// By the policy all requests are one flow.
-    flowless: bool,
+    /// Whether the policy puts all requests into one flow.
+    has_one_flow: bool,
     gate: bool,
-    /// `None` until the first operation, whose time is when everything begins.
+    /// `None` until the first operation, because the engine starts at its time.
     engine: Option<Engine>,
     now: Instant,
-    /// Policy classes by name, and in which set they are.
+    /// The class set of each policy class, by the class's name.
     classes: HashMap<Box<str>, u16>,
     endpoints: Endpoints,
     requests: Requests,
@@ -54,19 +54,19 @@ pub(super) struct Run<W> {
 }
 
 impl<W: Write> Run<W> {
-    /// A pool in which nothing has happened; answers go to `out`.
+    /// A run on an empty pool, with its answers written to `out`.
     pub(super) fn new(pool: Pool, gate: bool, out: W) -> Self {
         let mut policy = pool.policy;
         if !gate {
             policy.gate = Gate::Manual;
-            // What servers work on holds nobody back: whose head may not go is said by `blocked`.
+            // Without the gate, the work at endpoints holds no class back; the script does, by `blocked`.
             for class in policy.classes.iter_mut().flat_map(|set| &mut set.classes) {
                 (class.busy_tokens, class.busy_fraction) = (None, None);
             }
         }
         let sets = (0..).zip(&policy.classes);
         let classes =
-            sets.flat_map(|(set, it)| it.classes.iter().map(move |class| (class.name.clone(), set)));
+            sets.flat_map(|(index, set)| set.classes.iter().map(move |class| (class.name.clone(), index)));
         let configured = pool.endpoints.iter().map(|endpoint| EndpointState {
             weight: endpoint.weight,
             ..EndpointState::default()
@@ -74,7 +74,7 @@ impl<W: Write> Run<W> {
         Self {
             classes: classes.collect(),
             endpoints: Endpoints::new(configured.collect()),
-            flowless: pool.flow_key.is_empty(),
+            has_one_flow: pool.flow_key.is_empty(),
             policy,
             gate,
             engine: None,
@@ -84,32 +84,32 @@ impl<W: Write> Run<W> {
         }
     }
 
-    /// Does what a line says, and answers.
+    /// Executes a line and writes its answers.
     ///
     /// # Errors
-    /// When the line can't be done, or an answer can't be written.
+    /// When the line can't be executed, or an answer can't be written.
     pub(super) fn line(&mut self, line: &[u8]) -> Result<(), Stop> {
         let Line { t, op } = Line::read(line).map_err(Stop::Line)?;
-        if t.at < self.now {
+        if t.instant < self.now {
             return Err(Stop::Line(format!(
-                "t: {} lies before the operation above",
+                "t: {} is before the time of the previous line",
                 t.written
             )));
         }
-        self.begin(t.at);
+        self.start(t.instant);
         if self.gate {
-            self.run_timers(t.at)?;
+            self.run_timers(t.instant)?;
         }
-        self.now = t.at;
-        self.act(t, op)
+        self.now = t.instant;
+        self.execute(t, op)
     }
 
-    /// What was answered is out.
+    /// Writes buffered answers out.
     pub(super) fn flush(&mut self) -> io::Result<()> {
         self.out.flush()
     }
 
-    fn begin(&mut self, now: Instant) {
+    fn start(&mut self, now: Instant) {
         if self.engine.is_none() {
             let mut engine = Engine::new(self.policy.clone(), 0, now);
             engine.trace(true);
@@ -124,11 +124,11 @@ impl<W: Write> Run<W> {
     fn engine(&mut self) -> &mut Engine {
         self.engine
             .as_mut()
-            .expect("invariant: the engine begins with the first line")
+            .expect("invariant: the engine starts with the first line")
     }
 
-    fn act(&mut self, t: Time<'_>, op: Op<'_>) -> Result<(), Stop> {
-        let needs = |gate: &str, name| Stop::Line(format!("op: `{name}` is for a run {gate} --gate"));
+    fn execute(&mut self, t: Time<'_>, op: Op<'_>) -> Result<(), Stop> {
+        let needs = |gate: &str, name| Stop::Line(format!("op: `{name}` is allowed {gate} --gate only"));
         match op {
             Op::Enqueue(request) => self.enqueue(t, &request),
             Op::Dispatch(_) if self.gate => Err(needs("without", "dispatch")),
@@ -143,11 +143,11 @@ impl<W: Write> Run<W> {
             }
             Op::Refund(id) => self.settle(t, &id, Service::Nothing),
             Op::Cancel(id) => match self.requests.get(&id) {
-                Some(known) => self.tell(t, Input::Cancel(known.id), None),
+                Some(request) => self.handle(t, Input::Cancel(request.id), None),
                 None => Ok(()),
             },
             Op::Expire => {
-                self.engine().handle_timeout(t.at);
+                self.engine().handle_timeout(t.instant);
                 self.answer(t.written, None).map(drop)
             }
             Op::Complete(_) if !self.gate => Err(needs("with", "complete")),
@@ -157,47 +157,47 @@ impl<W: Write> Run<W> {
         }
     }
 
-    fn enqueue(&mut self, t: Time<'_>, from: &Enqueue<'_>) -> Result<(), Stop> {
-        let class_set = self.class_set(from.class.as_deref())?;
-        let Some(id) = self.requests.add(&from.id) else {
-            return Err(Stop::Line(format!("id: `{}` waits or runs already", from.id)));
+    fn enqueue(&mut self, t: Time<'_>, operation: &Enqueue<'_>) -> Result<(), Stop> {
+        let class_set = self.class_set(operation.class.as_deref())?;
+        let Some(id) = self.requests.add(&operation.id) else {
+            return Err(Stop::Line(format!("id: a request `{}` is already waiting or running", operation.id)));
         };
-        let class = from.class.as_deref().map(|name| ClassKey::Named(name.into()));
+        let class = operation.class.as_deref().map(|name| ClassKey::Named(name.into()));
         let request = Request {
-            arrived: t.at,
-            flow: if self.flowless {
+            arrived: t.instant,
+            flow: if self.has_one_flow {
                 Box::default()
             } else {
-                (&*from.flow).into()
+                (&*operation.flow).into()
             },
-            band: from.band(),
+            band: operation.band(),
             class: class.unwrap_or_default(),
             class_set,
-            prompt: Prompt::Tokens(Tokens(from.tokens())),
-            cached: Tokens(from.cached()),
-            expected_output: Some(Tokens(from.output())),
-            strict: from.strict(),
-            head_start: Duration::from_nanos(from.jump()),
-            deadline: from.deadline(),
+            prompt: Prompt::Tokens(Tokens(operation.tokens())),
+            cached: Tokens(operation.cached()),
+            expected_output: Some(Tokens(operation.output())),
+            strict: operation.strict(),
+            head_start: Duration::from_nanos(operation.jump()),
+            deadline: operation.deadline(),
             ..Request::new(id)
         };
-        self.tell(t, Input::Register(request), Some(id))
+        self.handle(t, Input::Register(request), Some(id))
     }
 
-    /// In which set a class is that a request names.
+    /// The class set of a class.
     fn class_set(&self, name: Option<&str>) -> Result<u16, Stop> {
         match name {
             None => Ok(0),
             Some(name) => match self.classes.get(name) {
                 Some(&set) => Ok(set),
-                None if name == ONLY_CLASS && self.classless() => Ok(0),
+                None if name == ONLY_CLASS && self.has_no_classes() => Ok(0),
                 None => Err(self.unknown_class("class", name)),
             },
         }
     }
 
-    /// A request that names no model is in no class.
-    fn classless(&self) -> bool {
+    /// Whether requests without a model have no classes.
+    fn has_no_classes(&self) -> bool {
         self.policy
             .classes
             .first()
@@ -207,73 +207,73 @@ impl<W: Write> Run<W> {
     fn unknown_class(&self, key: &str, name: &str) -> Stop {
         let mut names: Vec<&str> = self.classes.keys().map(|name| &**name).collect();
         names.sort_unstable();
-        if self.classless() {
+        if self.has_no_classes() {
             names.push(ONLY_CLASS);
         }
         let names = names.join(", ");
         Stop::Line(format!(
-            "{key}: there is no class `{name}` in the policy; there are {names}"
+            "{key}: the policy has no class `{name}`; allowed are {names}"
         ))
     }
 
     fn dispatch(&mut self, t: Time<'_>, blocked: Vec<Cow<'_, str>>) -> Result<(), Stop> {
-        let mut held = false;
+        let mut only_class_is_blocked = false;
         for name in &blocked {
             self.class_set(Some(name))
                 .map_err(|_| self.unknown_class("blocked", name))?;
-            held |= self.classes.is_empty();
+            only_class_is_blocked |= self.classes.is_empty();
         }
-        // The one class where none is configured has no name in the engine.
-        if !held {
+        // The engine has no name for the only class of a policy without classes, so a dispatch that blocks it is skipped.
+        if !only_class_is_blocked {
             let blocked = blocked.iter().map(|name| (&**name).into()).collect();
-            self.engine().handle(t.at, Input::Dispatch { blocked });
+            self.engine().handle(t.instant, Input::Dispatch { blocked });
         }
         if !self.answer(t.written, None)? {
-            let nothing = Nothing {
+            let none = NoDispatch {
                 t: t.written,
                 dispatch: None,
             };
-            answer::write(&mut self.out, &nothing)?;
+            answer::write(&mut self.out, &none)?;
         }
         Ok(())
     }
 
     fn settle(&mut self, t: Time<'_>, name: &str, service: Service) -> Result<(), Stop> {
-        let Some(known) = self.requests.running(name) else {
+        let Some(id) = self.requests.running(name) else {
             return Ok(());
         };
         if !self.gate {
-            self.requests.forget(known);
+            self.requests.remove(id);
         }
-        self.tell(t, Input::Settle { id: known, service }, None)
+        self.handle(t, Input::Settle { id, service }, None)
     }
 
-    /// Its cost, unless settled already, stays as estimated.
+    /// Completes a running request. Unless it was settled before, it costs its estimate.
     fn complete(&mut self, t: Time<'_>, name: &str) -> Result<(), Stop> {
         let Some(id) = self.requests.running(name) else {
             return Ok(());
         };
-        self.requests.forget(id);
+        self.requests.remove(id);
         let service = Service::Served(Usage::default());
-        self.tell(t, Input::Completed { id, service }, None)
+        self.handle(t, Input::Completed { id, service }, None)
     }
 
     fn set_ready(&mut self, t: Time<'_>, ready: u32) -> Result<(), Stop> {
         for (id, state) in self.endpoints.set_ready(ready) {
-            self.tell(t, Input::Endpoint { id, state }, None)?;
+            self.handle(t, Input::Endpoint { id, state }, None)?;
         }
         Ok(())
     }
 
-    /// What is due by `until` happens at its own time.
+    /// Fires the timers that are due by `until`, each at its time.
     fn run_timers(&mut self, until: Instant) -> Result<(), Stop> {
         let mut last = None;
         while let Some(due) = self.engine().poll_timeout().filter(|&due| due <= until) {
-            let at = due.max(self.now);
-            self.now = at;
-            self.engine().handle_timeout(at);
-            let answered = self.answer(&answer::seconds(at), None)?;
-            // The same timer again, which nothing came of: it waits for something else.
+            let now = due.max(self.now);
+            self.now = now;
+            self.engine().handle_timeout(now);
+            let answered = self.answer(&answer::seconds(now), None)?;
+            // A timer that fires again without an effect waits for an input, not for time.
             if last == Some(due) && !answered {
                 break;
             }
@@ -282,19 +282,19 @@ impl<W: Write> Run<W> {
         Ok(())
     }
 
-    fn tell(&mut self, t: Time<'_>, input: Input, newcomer: Option<RequestId>) -> Result<(), Stop> {
-        self.engine().handle(t.at, input);
+    fn handle(&mut self, t: Time<'_>, input: Input, newcomer: Option<RequestId>) -> Result<(), Stop> {
+        self.engine().handle(t.instant, input);
         self.answer(t.written, newcomer).map(drop)
     }
 
-    /// Writes out what the engine decided; whether that was anything.
+    /// Writes an answer for each effect of the engine. Returns whether there was one.
     fn answer(&mut self, t: &RawValue, newcomer: Option<RequestId>) -> Result<bool, Stop> {
         let mut answered = false;
         let mut bypass = None;
         while let Some(effect) = self.engine().poll_effect() {
             match effect {
                 Effect::Grant { id, outcome, .. } => {
-                    self.requests.run(id);
+                    self.requests.set_running(id);
                     bypass = self.gate.then_some(outcome == Outcome::Bypassed);
                 }
                 Effect::Traced {
@@ -319,12 +319,12 @@ impl<W: Write> Run<W> {
                     answered = true;
                 }
                 Effect::Reject { id, outcome, .. } => {
-                    let name = self.requests.forget(id);
-                    self.left(t, &name, outcome, newcomer == Some(id))?;
+                    let name = self.requests.remove(id);
+                    self.answer_rejected(t, &name, outcome, newcomer == Some(id))?;
                     answered = true;
                 }
                 Effect::Cancelled { id, .. } => {
-                    self.requests.forget(id);
+                    self.requests.remove(id);
                 }
                 Effect::Settled { .. } | Effect::UsageSettled { .. } => {}
             }
@@ -332,12 +332,12 @@ impl<W: Write> Run<W> {
         Ok(answered)
     }
 
-    fn left(&mut self, t: &RawValue, name: &str, outcome: Outcome, newcomer: bool) -> io::Result<()> {
+    fn answer_rejected(&mut self, t: &RawValue, name: &str, outcome: Outcome, newcomer: bool) -> io::Result<()> {
         if newcomer {
             let code = code_of(outcome).unwrap_or_else(|| outcome.as_str());
             answer::write(
                 &mut self.out,
-                &Refused {
+                &Rejected {
                     t,
                     reject: name,
                     code,
@@ -351,7 +351,7 @@ impl<W: Write> Run<W> {
     }
 }
 
-/// Those of the configuration, and as many more of weight 1 as a script ever made ready.
+/// The endpoints of the configuration, followed by those of weight 1 that a script added by making more endpoints ready.
 struct Endpoints {
     all: Vec<EndpointState>,
     configured: usize,
@@ -370,16 +370,16 @@ impl Endpoints {
         numbered(&self.all[..self.configured])
     }
 
-    /// Those that change when the first `ready` are ready and no others.
+    /// Makes the first `ready` endpoints ready and the rest unready. Returns those that change.
     fn set_ready(&mut self, ready: u32) -> Vec<(EndpointId, EndpointState)> {
         let ready = ready as usize;
         let before = self.all.clone();
         self.all
             .resize_with(before.len().max(ready), EndpointState::default);
-        for (at, state) in self.all.iter_mut().enumerate() {
-            state.ready = at < ready;
+        for (index, state) in self.all.iter_mut().enumerate() {
+            state.ready = index < ready;
         }
-        let changed = |at: u32| before.get(at as usize) != self.all.get(at as usize);
+        let changed = |index: u32| before.get(index as usize) != self.all.get(index as usize);
         numbered(&self.all).filter(|&(id, _)| changed(id.0)).collect()
     }
 }
@@ -388,22 +388,22 @@ fn numbered(all: &[EndpointState]) -> impl Iterator<Item = (EndpointId, Endpoint
     (0..).map(EndpointId).zip(all.iter().copied())
 }
 
-/// Those that wait or run, by the names of the script and by the engine's.
+/// Waiting and running requests, by their names in the script and by their ids in the engine.
 #[derive(Default)]
 struct Requests {
     next: u64,
-    by_name: HashMap<Rc<str>, Known>,
+    by_name: HashMap<Rc<str>, Entry>,
     names: HashMap<RequestId, Rc<str>>,
 }
 
 #[derive(Clone, Copy)]
-struct Known {
+struct Entry {
     id: RequestId,
     running: bool,
 }
 
 impl Requests {
-    /// `None`: it is there already.
+    /// Adds a request; `None` if the name is in use.
     fn add(&mut self, name: &str) -> Option<RequestId> {
         if self.by_name.contains_key(name) {
             return None;
@@ -411,33 +411,32 @@ impl Requests {
         let id = RequestId(self.next);
         self.next += 1;
         let name: Rc<str> = name.into();
-        let known = Known { id, running: false };
-        self.by_name.insert(name.clone(), known);
+        self.by_name.insert(name.clone(), Entry { id, running: false });
         self.names.insert(id, name);
         Some(id)
     }
 
-    fn get(&self, name: &str) -> Option<Known> {
+    fn get(&self, name: &str) -> Option<Entry> {
         self.by_name.get(name).copied()
     }
 
     fn running(&self, name: &str) -> Option<RequestId> {
-        self.get(name).filter(|known| known.running).map(|known| known.id)
+        self.get(name).filter(|entry| entry.running).map(|entry| entry.id)
     }
 
     fn name(&self, id: RequestId) -> &str {
         self.names
             .get(&id)
-            .expect("invariant: the engine knows only what the script told it")
+            .expect("invariant: the engine has only requests of the script")
     }
 
-    fn run(&mut self, id: RequestId) {
-        if let Some(known) = self.names.get(&id).and_then(|name| self.by_name.get_mut(name)) {
-            known.running = true;
+    fn set_running(&mut self, id: RequestId) {
+        if let Some(entry) = self.names.get(&id).and_then(|name| self.by_name.get_mut(name)) {
+            entry.running = true;
         }
     }
 
-    fn forget(&mut self, id: RequestId) -> Rc<str> {
+    fn remove(&mut self, id: RequestId) -> Rc<str> {
         let name = self.names.remove(&id).unwrap_or_default();
         self.by_name.remove(&name);
         name
