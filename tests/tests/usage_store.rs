@@ -258,7 +258,11 @@ fn redis_password_is_on_no_page_and_in_no_log() {
             .change("PUT", "/config", &json, &document.to_string())
             .await;
         assert_eq!(answer.status, 422, "{}", answer.text());
-        assert!(answer.text().contains("not the URL of a redis server"), "{}", answer.text());
+        assert!(
+            answer.text().contains("not the URL of a redis server"),
+            "{}",
+            answer.text()
+        );
         scene.serve("heavy", 5_000).await;
         scene.reaches("penstock_store_writes_total", 1.0).await;
 

@@ -60,7 +60,12 @@ impl Page {
         let mut below: Vec<(String, Value)> = Vec::new();
         for (key, property) in schema["properties"].as_object().into_iter().flatten() {
             let (mapping, suffix) = self.mapping(property);
-            let default = default_of(key, property, schema, mapping.as_ref().filter(|_| suffix.is_empty()));
+            let default = default_of(
+                key,
+                property,
+                schema,
+                mapping.as_ref().filter(|_| suffix.is_empty()),
+            );
             let cells = [
                 format!("`{key}`"),
                 self.allowed(property),
@@ -87,7 +92,9 @@ impl Page {
         for (path, mapping) in below {
             let written = self.written.iter().find(|(_, known)| *known == mapping);
             match written.map(|(path, _)| path.clone()) {
-                Some(first) => write!(self.text, "\n## `{path}`\n\nThe same keys as `{first}`.\n").expect(NO_ERROR),
+                Some(first) => {
+                    write!(self.text, "\n## `{path}`\n\nThe same keys as `{first}`.\n").expect(NO_ERROR)
+                }
                 None => {
                     self.written.push((path.clone(), mapping.clone()));
                     self.section(&path, &mapping);

@@ -22,8 +22,14 @@ fn bad_line_is_named_after_earlier_lines_are_answered() {
         (r#"{"op":"enqueue","t":3,"id":"b","strict":16}"#, "strict"),
         (r#"{"op":"enqueue","t":3,"id":"b","band":"vip"}"#, "band"),
         (r#"{"op":"enqueue","t":3,"id":"b","class":"x"}"#, "no class `x`"),
-        (r#"{"op":"enqueue","t":3,"id":"w"}"#, "`w` is already waiting or running"),
-        (r#"{"op":"enqueue","t":3,"id":"a"}"#, "`a` is already waiting or running"),
+        (
+            r#"{"op":"enqueue","t":3,"id":"w"}"#,
+            "`w` is already waiting or running",
+        ),
+        (
+            r#"{"op":"enqueue","t":3,"id":"a"}"#,
+            "`a` is already waiting or running",
+        ),
         (
             r#"{"op":"dispatch","t":3,"blocked":["cached","x"]}"#,
             "blocked: the policy has no class `x`",

@@ -122,7 +122,9 @@ fn run_lines<W: io::Write>(run: &mut Run<W>, path: &Path, script: impl Read) -> 
             return Ok(());
         };
         let result = if is_cut(line) {
-            Err(Stop::Line(format!("a line has fewer than {LINE_BYTES_MAX} bytes")))
+            Err(Stop::Line(format!(
+                "a line has fewer than {LINE_BYTES_MAX} bytes"
+            )))
         } else {
             run.line(line)
         };

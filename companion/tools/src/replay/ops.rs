@@ -366,7 +366,11 @@ fn nanos(written: &str) -> Option<i128> {
         digits = more;
         places -= 1;
     }
-    let power = |exponent: u64| u32::try_from(exponent).ok().and_then(|exponent| 10_i128.checked_pow(exponent));
+    let power = |exponent: u64| {
+        u32::try_from(exponent)
+            .ok()
+            .and_then(|exponent| 10_i128.checked_pow(exponent))
+    };
     let size = match (digits, u64::try_from(places)) {
         (0, _) => 0,
         (_, Ok(places)) => digits.checked_mul(power(places)?)?,

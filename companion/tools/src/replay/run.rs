@@ -160,9 +160,15 @@ impl<W: Write> Run<W> {
     fn enqueue(&mut self, t: Time<'_>, operation: &Enqueue<'_>) -> Result<(), Stop> {
         let class_set = self.class_set(operation.class.as_deref())?;
         let Some(id) = self.requests.add(&operation.id) else {
-            return Err(Stop::Line(format!("id: a request `{}` is already waiting or running", operation.id)));
+            return Err(Stop::Line(format!(
+                "id: a request `{}` is already waiting or running",
+                operation.id
+            )));
         };
-        let class = operation.class.as_deref().map(|name| ClassKey::Named(name.into()));
+        let class = operation
+            .class
+            .as_deref()
+            .map(|name| ClassKey::Named(name.into()));
         let request = Request {
             arrived: t.instant,
             flow: if self.has_one_flow {
@@ -332,7 +338,13 @@ impl<W: Write> Run<W> {
         Ok(answered)
     }
 
-    fn answer_rejected(&mut self, t: &RawValue, name: &str, outcome: Outcome, newcomer: bool) -> io::Result<()> {
+    fn answer_rejected(
+        &mut self,
+        t: &RawValue,
+        name: &str,
+        outcome: Outcome,
+        newcomer: bool,
+    ) -> io::Result<()> {
         if newcomer {
             let code = code_of(outcome).unwrap_or_else(|| outcome.as_str());
             answer::write(
