@@ -2,7 +2,7 @@
 //!
 //! On loopback and on unix sockets the operating system limits access. On any other address:
 //!
-//! - the gateway needs `identity.trust`, so that the operator has decided whose claims count;
+//! - the gateway needs `identity.trust`, so that the operator has decided which clients are trusted;
 //! - gRPC, which hands out grants, needs certificates on both ends;
 //! - HTTP needs nothing: it shows nothing private, and changes nothing without the admin token.
 
@@ -25,7 +25,7 @@ impl Config {
         Err(BindError {
             key: "listen.gateway",
             message: format!(
-                "`{}` isn't a loopback address; set identity.trust to decide whose claims count: all, none, or a list of \
+                "`{}` isn't a loopback address; set identity.trust to name the trusted clients: all, none, or a list of \
                  networks like [10.0.0.0/8]",
                 self.listen.gateway
             ),

@@ -44,7 +44,7 @@ pub enum Error {
     },
 }
 
-/// A key whose value breaks a rule that the types of the document can't express, such as a rule across keys.
+/// A value that breaks a rule which the types of the document can't express, such as a rule across keys.
 #[derive(Debug)]
 pub(super) struct Violation {
     /// The key's path, such as `pools[0].queue.ttl`.

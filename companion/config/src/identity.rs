@@ -7,7 +7,7 @@ use penstock_engine::input::Band;
 /// The sources of a request's identity. In each list, the first source that is present in the request counts.
 #[derive(Clone, Debug)]
 pub struct Identity {
-    /// The tenant, among whom the gateway shares.
+    /// The tenant, which is the identity that shares are given to.
     pub fairness_id: Vec<Source>,
     /// The user.
     pub user: Vec<Source>,
@@ -23,11 +23,11 @@ pub struct Identity {
     pub objectives: Vec<(String, Band)>,
     /// The highest priority of each tenant.
     pub max_priority: MaxPriority,
-    /// The clients whose claims count.
+    /// The trusted clients.
     pub trust: Trust,
 }
 
-/// The clients whose claims count, by their address as Envoy sees it.
+/// The trusted clients, by their address as Envoy sees it. For other clients, claims such as a high priority are ignored.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Trust {
     /// Every client.
@@ -45,6 +45,6 @@ pub enum Source {
     Body(String),
     /// Dynamic metadata, `namespace/key/...`.
     Metadata(String),
-    /// A value for each model: globs and values, of which the first match counts.
+    /// A value for each model: globs and values. The first match counts.
     Model(Vec<(String, String)>),
 }

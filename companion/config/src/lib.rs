@@ -73,11 +73,11 @@ pub struct Config {
     pub flows: usize,
     /// Distinct values of the metric label `flow`.
     pub metric_flows: usize,
-    /// Systems whose metric names are exported besides Penstock's.
+    /// Systems that lend their metric names: some metrics are exported under those names too.
     pub metric_aliases: Vec<Alias>,
 }
 
-/// A system whose metric names are exported besides Penstock's.
+/// A system that lends its metric names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 #[schemars(inline)]

@@ -1,6 +1,6 @@
 //! Changes of a document: a JSON merge patch (RFC 7396), except that pools are merged by name.
 //!
-//! A list of pools in a patch changes or adds the pools that it names and leaves the others. A mapping from names to patches
+//! A list of pools in a patch changes or adds the pools that it names, and no other pool. A mapping from names to patches
 //! does the same. `null` under a pool's name removes the pool. In a list, `endpoints: null` as the only key besides the name
 //! does, because a pool without endpoints isn't valid.
 

@@ -24,7 +24,7 @@ pub struct Pool {
     pub endpoints: Vec<Endpoint>,
     /// The way to find endpoints. `None`: the document lists them.
     pub discovery: Option<Discovery>,
-    /// Models that are replaced by others before a request reaches an endpoint.
+    /// The rules that replace the model of a request before it reaches an endpoint.
     pub rewrite: Vec<Rewrite>,
     /// `None`: endpoints are not checked, and count as healthy.
     pub health: Option<Health>,

@@ -41,7 +41,7 @@ pub(super) struct Document {
     pub(super) tls: Option<Tls>,
     /// Protection of the HTTP API.
     pub(super) admin: Admin,
-    /// The sources of a request's identity, and the clients whose claims count.
+    /// The sources of a request's identity, and the trusted clients.
     pub(super) identity: Identity,
     /// Each pool has one queue in front of model servers that serve the same models. A request goes to the first pool that
     /// serves its model. A change of the configuration finds a pool by its name.
@@ -253,7 +253,7 @@ impl Default for Limits {
 #[derive(Clone, Debug, Deserialize, Serialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub(super) struct Metrics {
-    /// Systems whose metric names are exported besides Penstock's.
+    /// Exports some metrics also under the names of these systems.
     pub(super) aliases: List<Alias>,
     /// Distinct values of the label `flow`, and of every other label. Later values are counted as `other`.
     pub(super) flows: Count,

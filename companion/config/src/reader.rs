@@ -270,7 +270,7 @@ impl<'de> Deserializer<'de> for Reader<'_> {
     }
 }
 
-/// The names of an enum's variants, of which one stands as a value or as the only key of a mapping.
+/// The names of an enum's variants, one of them expected as a value or as the only key of a mapping.
 struct Choices(&'static [&'static str]);
 
 impl Expected for Choices {

@@ -228,7 +228,7 @@ impl Page {
     }
 }
 
-/// The default of a key. Empty for a mapping (`mapping`) whose keys have these defaults themselves.
+/// The default of a key. Empty for a mapping (`mapping`) if its keys have these defaults themselves.
 fn default_of(key: &str, property: &Value, schema: &Value, mapping: Option<&Value>) -> String {
     let required = schema["required"].as_array();
     if required.is_some_and(|keys| keys.iter().any(|required| required == key)) {

@@ -1,4 +1,4 @@
-//! Reads YAML, of which JSON is a part, into a tree, within limits.
+//! Reads YAML, which includes JSON, into a tree, within limits.
 //!
 //! A key that is written twice and a second document are errors with their line, because the author can't have meant both.
 //! Aliases are allowed as long as the document that they expand to stays small.

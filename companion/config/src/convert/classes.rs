@@ -111,7 +111,7 @@ fn convert_buckets(raw: Vec<raw::Bucket>, path: &str) -> Result<Vec<engine::Buck
             if !rises {
                 return Err(Violation::new(
                     format!("{path}.min_tokens"),
-                    "the first bucket begins at 0, and each of the others above the one before it",
+                    "the first bucket begins at 0, and each further bucket above the one before it",
                 ));
             }
             above = Some(bucket.min_tokens.0);

@@ -32,7 +32,7 @@ pub(crate) struct Arbitration {
 pub(crate) struct Bands {
     /// The rule by which bands share.
     pub(crate) mode: BandMode,
-    /// The bands' weights under `weighted`, not all 0. When some are given, the others are 0. A band of weight 0 is granted
+    /// The bands' weights under `weighted`, not all 0. When some are given, the rest is 0. A band of weight 0 is granted
     /// only when no other band can be.
     pub(crate) weights: BandWeights,
     /// A band is granted only while the stock is below this fraction of the bound. For example, `{sheddable: 0.9}` keeps a

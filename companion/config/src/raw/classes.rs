@@ -16,7 +16,7 @@ pub(crate) struct Classes {
     pub(crate) mode: ClassMode,
     /// The family of requests that name none. Null means the family of the first class.
     pub(crate) default_policy_family: Option<String>,
-    /// Buckets by the uncached tokens of a prompt. The first begins at 0, and each of the others above the one before it.
+    /// Buckets by the uncached tokens of a prompt. The first begins at 0, and each further bucket above the one before it.
     pub(crate) uncached_isl_buckets: List<Bucket>,
     /// The classes. Each family has one class for every bucket.
     pub(crate) policy_classes: List<Class>,

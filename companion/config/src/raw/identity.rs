@@ -1,4 +1,4 @@
-//! `identity`: the sources of a request's identity, and the clients whose claims count.
+//! `identity`: the sources of a request's identity, and the trusted clients.
 
 use std::collections::BTreeMap;
 
@@ -27,8 +27,8 @@ pub(crate) struct Identity {
     pub(crate) objectives: BTreeMap<String, Criticality>,
     /// The highest priority of a tenant. A higher claim is lowered to it, and counted in a metric.
     pub(crate) max_priority: MaxPriority,
-    /// The clients whose claims count: every client (`all`), no client (`none`), or the clients in a list of networks. For any
-    /// other client, a priority can only lower a request, the class, strict tier, head start and endpoint constraints are
+    /// The trusted clients: every client (`all`), no client (`none`), or the clients in a list of networks. For any other
+    /// client, a priority can only lower a request, the class, strict tier, head start and endpoint constraints are
     /// removed, and the fairness id is replaced by one of 64 flows of the client's address. Required when `listen.gateway` is
     /// not a loopback address.
     pub(crate) trust: Option<Trusted>,

@@ -4,7 +4,7 @@
 use super::{POOL, assert_error};
 use crate::Config;
 
-/// A valid pool on one line, for documents whose wrong key comes before the pools.
+/// A valid pool on one line, for documents with a wrong key before the pools.
 const SMALL: &str = "pools: [{name: a, endpoints: {static: ['127.0.0.1:8001']}}]\n";
 
 #[test]

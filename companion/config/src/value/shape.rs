@@ -9,7 +9,7 @@ use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::de::{self, Deserialize, Deserializer, Visitor};
 use serde::ser::{Serialize, SerializeMap as _, Serializer};
 
-/// Clients whose claims count: `all`, `none`, or a list of networks. `none` is an empty list.
+/// Trusted clients: `all`, `none`, or a list of networks. `none` is an empty list.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Trusted {
     All,

@@ -1,7 +1,7 @@
 //! Imports Dynamo's router policy file: policy classes, their families, buckets, thresholds and limits.
 //!
 //! The file has the form of `arbitration.classes`. Single values are checked here. Rules across keys are checked by Penstock's
-//! configuration, whose keys have the same names. Sections that choose a worker become comments.
+//! configuration, which has the same names of keys. Sections that choose a worker become comments.
 
 use super::page::{Block, text};
 use super::section::{Found, Section, no_equivalent};

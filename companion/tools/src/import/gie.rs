@@ -131,7 +131,7 @@ fn capacity(section: &mut Section<'_>) -> Result<Block, SourceError> {
     queue.pair(
         "admit",
         "all",
-        "the design's first stage queues critical requests only and rejects others; for that, set `critical_only` \
+        "the design's first stage queues only critical requests and rejects the rest; for that, set `critical_only` \
          and name the critical ones in `identity.objectives`",
     );
     Ok(queue)

@@ -23,6 +23,53 @@ const HELM: [(&str, &str); 4] = [
 ];
 
 pub(super) fn import(text: &str) -> Result<Imported, SourceError> {
+    let entries = variables(text)?;
+    let mut section = Section::from_entries("", &entries);
+    let is_enabled = read_enabled(&mut section)?;
+    let mut pool = pool("kthena");
+    pool.comment(match is_enabled {
+        Some(true) => "ENABLE_FAIRNESS_SCHEDULING=true",
+        Some(false) => {
+            "ENABLE_FAIRNESS_SCHEDULING=false: Kthena lets every request through at once, and so does `stock: \
+             {watermark_per_backend: none}` here. Remove that and `max_rate` to use the fairness below."
+        }
+        None => {
+            "ENABLE_FAIRNESS_SCHEDULING isn't set, so fairness is off in Kthena. The rest is converted as if it were \
+             true."
+        }
+    });
+    let mut queue = queue(&mut section)?;
+    let stock = limits(&mut section, is_enabled != Some(false), &mut queue)?;
+    pool.map("queue", queue);
+    pool.map("stock", stock);
+    let mut arbitration = Block::default();
+    arbitration.pair("per_model", "true", "a queue for each model");
+    arbitration.map("flows", flows(&mut section)?);
+    pool.map("arbitration", arbitration);
+    pool.map("usage", usage(&mut section)?);
+    let (queueing, unrelated): (Vec<_>, Vec<_>) = section.rest().partition(|entry| is_queueing(&entry.key));
+    for entry in queueing {
+        pool.comment(no_equivalent(entry, reason(&entry.key)));
+    }
+
+    let mut page = Block::default();
+    page.map("identity", identity());
+    page.list("pools", vec![pool]);
+    page.comment(
+        "A request that has waited too long is answered 503 here (`capacity_status`), with Retry-After; Kthena answers 504.",
+    );
+    if !unrelated.is_empty() {
+        let keys: Vec<&str> = unrelated.iter().map(|entry| entry.key.as_str()).collect();
+        page.comment(format!(
+            "Not about queueing, so not imported: {}",
+            keys.join(", ")
+        ));
+    }
+    Ok(page.into())
+}
+
+/// The variables of a list or a manifest. At least one is about queueing.
+fn variables(text: &str) -> Result<Vec<Entry>, SourceError> {
     let mut entries = Vec::new();
     if tree::is_variables(text) {
         entries.extend(tree::variables(text)?.entries().iter().cloned());
@@ -46,7 +93,11 @@ pub(super) fn import(text: &str) -> Result<Imported, SourceError> {
     }
     // To Kthena an empty variable is the same as a missing one.
     entries.retain(|entry| entry.value.scalar().is_none_or(|value| !value.trim().is_empty()));
-    let mut section = Section::from_entries("", &entries);
+    Ok(entries)
+}
+
+/// Whether fairness scheduling is enabled; `None` if the source doesn't set it.
+fn read_enabled(section: &mut Section<'_>) -> Result<Option<bool>, SourceError> {
     let enabled = section.take(&["ENABLE_FAIRNESS_SCHEDULING"])?;
     let is_enabled = enabled.as_ref().map(Found::flag).transpose()?;
     if let Some(found) = section.take(&["ENABLE_SESSION_BOOST", "SESSION_BOOST_ENABLED"])?
@@ -55,58 +106,21 @@ pub(super) fn import(text: &str) -> Result<Imported, SourceError> {
     {
         return Err(found.error("fairness scheduling is enabled too; Kthena allows one of the two"));
     }
+    Ok(is_enabled)
+}
 
-    let mut pool = pool("kthena");
-    pool.comment(match is_enabled {
-        Some(true) => "ENABLE_FAIRNESS_SCHEDULING=true",
-        Some(false) => {
-            "ENABLE_FAIRNESS_SCHEDULING=false: Kthena lets every request through at once, and so does `stock: \
-             {watermark_per_backend: none}` here. Remove that and `max_rate` to use the fairness below."
-        }
-        None => "ENABLE_FAIRNESS_SCHEDULING isn't set, so fairness is off in Kthena. The rest is converted as if it were true.",
-    });
-    let (queue, stock) = gate(&mut section, is_enabled != Some(false))?;
-    pool.map("queue", queue);
-    pool.map("stock", stock);
-    let mut arbitration = Block::default();
-    arbitration.pair("per_model", "true", "a queue for each model");
-    arbitration.map("flows", flows(&mut section)?);
-    pool.map("arbitration", arbitration);
-    pool.map("usage", usage(&mut section)?);
-    for entry in section.rest() {
-        if is_queueing(&entry.key) {
-            pool.comment(no_equivalent(entry, reason(&entry.key)));
-        }
-    }
-
+fn identity() -> Block {
     let mut identity = Block::default();
     identity.comment(
         "Kthena reads the user from its JWT. When Envoy checks the JWT, `user: [{metadata: \
          envoy.filters.http.jwt_authn/payload/sub}]` does the same. The default is x-penstock-user, else the body's `user`.",
     );
     identity.pair("priority", "[]", "Kthena has no criticality levels");
-    let mut page = Block::default();
-    page.map("identity", identity);
-    page.list("pools", vec![pool]);
-    page.comment(
-        "A request that has waited too long is answered 503 here (`capacity_status`), with Retry-After; Kthena answers 504.",
-    );
-    let others: Vec<&str> = section
-        .rest()
-        .filter(|entry| !is_queueing(&entry.key))
-        .map(|entry| entry.key.as_str())
-        .collect();
-    if !others.is_empty() {
-        page.comment(format!(
-            "Not about queueing, so not imported: {}",
-            others.join(", ")
-        ));
-    }
-    Ok(page.into())
+    identity
 }
 
-/// `queue` and `stock`: how long requests wait, how many run, and how fast they are granted.
-fn gate(section: &mut Section<'_>, is_enabled: bool) -> Result<(Block, Block), SourceError> {
+/// `queue`: how many requests wait, and how long.
+fn queue(section: &mut Section<'_>) -> Result<Block, SourceError> {
     let mut queue = Block::default();
     queue.pair(
         "total_capacity",
@@ -130,19 +144,21 @@ fn gate(section: &mut Section<'_>, is_enabled: bool) -> Result<(Block, Block), S
         ttl,
         "there the same limit applies while no endpoint is ready",
     );
+    Ok(queue)
+}
 
+/// `stock`, and the rate in `queue`: how many requests run, and how fast they are granted.
+fn limits(section: &mut Section<'_>, is_enabled: bool, queue: &mut Block) -> Result<Block, SourceError> {
     let concurrent = section.take(&["FAIRNESS_MAX_CONCURRENT"])?;
-    let bound = concurrent
-        .as_ref()
-        .map(|found| found.whole(0))
-        .transpose()?
-        .unwrap_or(0);
+    let bound = match &concurrent {
+        Some(found) => found.whole(0)?,
+        None => 0,
+    };
     let rate = section.take(&["FAIRNESS_MAX_QPS", "FAIRNESS_QUEUE_QPS"])?;
-    let per_second = rate
-        .as_ref()
-        .map(|found| found.whole(1))
-        .transpose()?
-        .unwrap_or(100);
+    let (per_second, note) = match &rate {
+        Some(found) => (found.whole(1)?, found.note()),
+        None => (100, "FAIRNESS_MAX_QPS, Kthena's default".to_owned()),
+    };
     let mut stock = Block::default();
     if is_enabled && bound > 0 {
         let bound = bound.to_string();
@@ -150,11 +166,8 @@ fn gate(section: &mut Section<'_>, is_enabled: bool) -> Result<(Block, Block), S
             "FAIRNESS_MAX_CONCURRENT is for all servers of a model together, and the bounds here are for each server. Divide \
              them by the number of servers.",
         );
-        stock.pair(
-            "watermark_per_backend",
-            &bound,
-            concurrent.map_or(String::new(), |found| found.note()),
-        );
+        let note = concurrent.map_or(String::new(), |found| found.note());
+        stock.pair("watermark_per_backend", &bound, note);
         stock.pair(
             "lower_bound_per_backend",
             &bound,
@@ -167,25 +180,22 @@ fn gate(section: &mut Section<'_>, is_enabled: bool) -> Result<(Block, Block), S
                 "Kthena ignores it when FAIRNESS_MAX_CONCURRENT is set",
             ));
         }
-    } else {
-        stock.pair(
-            "watermark_per_backend",
-            "none",
-            "FAIRNESS_MAX_CONCURRENT=0: only the rate limits requests, however busy the servers are; `auto` \
-             learns how much they can take",
-        );
-        if is_enabled {
-            let note = rate.map_or("FAIRNESS_MAX_QPS, Kthena's default".to_owned(), |found| {
-                found.note()
-            });
-            queue.pair(
-                "max_rate",
-                per_second.to_string(),
-                format!("{note}; there for each model, here for the pool"),
-            );
-        }
+        return Ok(stock);
     }
-    Ok((queue, stock))
+    stock.pair(
+        "watermark_per_backend",
+        "none",
+        "FAIRNESS_MAX_CONCURRENT=0: only the rate limits requests, however busy the servers are; `auto` learns how \
+         much they can take",
+    );
+    if is_enabled {
+        queue.pair(
+            "max_rate",
+            per_second.to_string(),
+            format!("{note}; there for each model, here for the pool"),
+        );
+    }
+    Ok(stock)
 }
 
 /// `arbitration.flows`: the order of users.

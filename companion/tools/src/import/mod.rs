@@ -41,7 +41,7 @@ pub struct Args {
     file: PathBuf,
 }
 
-/// Systems whose policies can be imported.
+/// Systems with policies that can be imported.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum Source {
     /// Dynamo's router policy file (YAML): policy classes.

@@ -35,8 +35,8 @@ pub(super) fn import(text: &str) -> Result<Imported, SourceError> {
         "high goes first, as there; here `low` is accepted too, as sheddable",
     );
     identity.comment(
-        "There any client may claim high priority. Here `max_priority` limits the priority of a tenant, and `trust` the \
-         clients whose claims count.",
+        "There any client may claim high priority. Here `max_priority` limits the priority of a tenant, and `trust` names \
+         the trusted clients.",
     );
     let mut metrics = Block::default();
     metrics.pair(

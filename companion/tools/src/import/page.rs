@@ -33,7 +33,7 @@ enum Item {
 }
 
 impl Block {
-    /// Adds a comment on lines of its own.
+    /// Adds a comment on separate lines.
     pub(super) fn comment(&mut self, text: impl Into<String>) {
         self.0.push(Item::Comment(text.into()));
     }

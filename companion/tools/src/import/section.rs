@@ -116,7 +116,7 @@ impl<'a> Section<'a> {
         }))
     }
 
-    /// Takes the mapping whose key is spelled like one of `names`.
+    /// Takes a mapping; its key is spelled like one of `names`.
     pub(super) fn section(&mut self, names: &[&str]) -> Result<Option<Self>, SourceError> {
         self.take(names)?.map(|found| found.section()).transpose()
     }

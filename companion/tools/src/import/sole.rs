@@ -15,7 +15,7 @@ pub(super) struct Sole<'a> {
     /// Entries of the mappings around the policy.
     outside: Vec<&'a Entry>,
     /// Documents without a policy.
-    others: Vec<&'a Root>,
+    without_policy: Vec<&'a Root>,
 }
 
 impl<'a> Sole<'a> {
@@ -26,11 +26,11 @@ impl<'a> Sole<'a> {
     pub(super) fn find(roots: &'a [Root], known: &[&str], missing: &str) -> Result<Self, SourceError> {
         let known: Vec<String> = known.iter().map(|key| fold(key)).collect();
         let mut sole: Option<Self> = None;
-        let mut others = Vec::new();
+        let mut without_policy = Vec::new();
         for root in roots {
             let mut outside = Vec::new();
             match find_within(&root.node, &known, &mut outside, 0) {
-                None => others.push(root),
+                None => without_policy.push(root),
                 Some(node) if sole.is_some() => {
                     return Err(SourceError::new(
                         node.place.line(),
@@ -41,13 +41,16 @@ impl<'a> Sole<'a> {
                     sole = Some(Self {
                         node,
                         outside,
-                        others: Vec::new(),
+                        without_policy: Vec::new(),
                     });
                 }
             }
         }
         match sole {
-            Some(sole) => Ok(Self { others, ..sole }),
+            Some(sole) => Ok(Self {
+                without_policy,
+                ..sole
+            }),
             None => Err(SourceError::new(
                 roots.first().map_or(1, |root| root.node.place.line()),
                 missing,
@@ -60,12 +63,12 @@ impl<'a> Sole<'a> {
         for entry in &self.outside {
             block.comment(no_equivalent(entry, ""));
         }
-        for other in &self.others {
-            match &other.name {
+        for root in &self.without_policy {
+            match &root.name {
                 Some(name) => block.comment(format!("`{name}` of the ConfigMap has no equivalent here")),
                 None => block.comment(format!(
                     "The document at line {} has no equivalent here",
-                    other.node.place.line()
+                    root.node.place.line()
                 )),
             }
         }

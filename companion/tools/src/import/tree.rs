@@ -15,7 +15,7 @@ const DEPTH_MAX: usize = 64;
 /// One document of a file.
 #[derive(Debug)]
 pub(super) struct Root {
-    /// The key of the ConfigMap that holds the document; `None` for a document of its own.
+    /// The key of the ConfigMap that holds the document; `None` for a separate document.
     pub(super) name: Option<String>,
     pub(super) node: Node,
 }

@@ -1,7 +1,7 @@
 //! Imports the ConfigMap of llm-d's Workload Variant Autoscaler (WVA): entries for models, and one for the default.
 //!
 //! WVA scales replicas where Penstock limits requests, by the same latency targets and the same performance model. An entry that
-//! names a model becomes a pool whose bounds follow the learned model.
+//! names a model becomes a pool, and its bounds follow the learned model.
 
 use std::collections::BTreeSet;
 
