@@ -129,7 +129,7 @@ impl Environment {
     fn overrides(&self) -> Result<Vec<Override>, Error> {
         let mut overrides = Vec::with_capacity(self.0.overrides.len());
         for (name, value) in &self.0.overrides {
-            let path = name.trim_start_matches(PREFIX);
+            let path = name.strip_prefix(PREFIX).unwrap_or(name);
             let Some(value) = value.to_str() else {
                 let key = path.to_ascii_lowercase();
                 return Err(Error::in_variable(name, key, "this is not UTF-8 text".into()));

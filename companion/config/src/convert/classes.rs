@@ -2,8 +2,8 @@
 //! or neither, and every family has one class for every bucket.
 //!
 //! Penstock allows more than Dynamo. Without buckets, a class may name a family alone. Without a default family, the first
-//! class's family is the default. Class sets of models are found by glob. The class sets of a pool share its metrics, so a class
-//! whose name an earlier set has used is renamed to `GLOB/NAME`.
+//! class's family is the default. Class sets of models are found by glob. Class names are unique in a
+//! pool, so a class is renamed to `GLOB/NAME` if an earlier set has one of the same name.
 
 use std::collections::{BTreeMap, BTreeSet};
 

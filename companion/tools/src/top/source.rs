@@ -94,17 +94,20 @@ impl Source {
         let (builder, base) = match args.url.strip_prefix("unix:") {
             Some(path) if path.starts_with('/') => (builder.unix_socket(path), "http://localhost"),
             Some(_) => return Err(invalid("the path of a unix socket must be absolute")),
-            None => (builder, args.url.trim_end_matches('/')),
+            None => (builder, args.url.as_str()),
         };
-        if base.starts_with("https:") {
-            return Err(invalid(
-                "the companion's HTTP API has no TLS; use a tunnel instead",
-            ));
+        let mut status = Url::parse(base).map_err(|error| invalid(&error.to_string()))?;
+        match status.scheme() {
+            "http" => {}
+            "https" => {
+                return Err(invalid(
+                    "the companion's HTTP API has no TLS; use a tunnel instead",
+                ));
+            }
+            _ => return Err(invalid("the address must start with http://")),
         }
-        if !base.starts_with("http://") {
-            return Err(invalid("the address must start with http://"));
-        }
-        let status = Url::parse(&format!("{base}/status")).map_err(|error| invalid(&error.to_string()))?;
+        let path = format!("{}/status", status.path().trim_end_matches('/'));
+        status.set_path(&path);
         Ok(Self {
             client: builder.build().map_err(|error| invalid(&error.to_string()))?,
             status,
