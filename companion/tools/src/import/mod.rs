@@ -187,7 +187,9 @@ fn opening(source: Source, file: &str) -> String {
         .map_or(file.into(), |name| name.to_string_lossy());
     let mut block = Block::default();
     block.comment(format!("Converted from {title} in {name}."));
-    block.comment("Replace the endpoints with those of your model servers, then check the file: penstock validate --config FILE.");
+    block.comment(
+        "Replace the endpoints with those of your model servers, then run: penstock validate --config FILE",
+    );
     block.render()
 }
 
