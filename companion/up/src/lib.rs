@@ -18,11 +18,12 @@ use std::{
     path::PathBuf,
 };
 
-use penstock_config::{self as config, Environment};
+use penstock_config as config;
 use penstock_envoy::find;
 use penstock_filter_module as filter_module;
 use tokio::signal::unix::{SignalKind, signal};
 
+pub use config::Environment;
 pub use gateway::{Addresses, DrainShortcut, Gateway};
 pub use supervise::{Event, Part};
 

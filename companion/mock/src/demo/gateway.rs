@@ -2,7 +2,6 @@
 
 use std::io;
 
-use penstock_config::Environment;
 use penstock_up as up;
 use serde_json::json;
 use tempfile::TempDir;
@@ -35,7 +34,7 @@ pub(super) struct Gateway {
 pub(super) async fn start(
     servers: &[Running],
     args: &Args,
-    environment: Environment,
+    environment: up::Environment,
 ) -> Result<Gateway, Error> {
     let directory = tempfile::Builder::new().prefix("penstock-demo-").tempdir()?;
     let file = directory.path().join("penstock.yaml");

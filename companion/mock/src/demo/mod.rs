@@ -22,7 +22,6 @@ use std::collections::BTreeMap;
 use std::io::{self, Write};
 use std::time::Duration;
 
-use penstock_config::Environment;
 use penstock_model_server::Hardware;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::{mpsc, watch};
@@ -112,7 +111,7 @@ impl Error {
 ///
 /// # Errors
 /// The demo can't start, or a request isn't accounted for.
-pub async fn run(args: Args, environment: Environment) -> Result<(), Error> {
+pub async fn run(args: Args, environment: penstock_up::Environment) -> Result<(), Error> {
     let mut signals = Signals::new()?;
     let servers = servers(args.seed).await?;
     let mut gateway = tokio::select! {
