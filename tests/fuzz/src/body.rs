@@ -1,30 +1,30 @@
-//! A request's body: cut anywhere it says the same, and it says what a JSON parser says.
+//! The body scanner: its result doesn't depend on how the body is cut, and it agrees with a JSON parser.
 
 use std::sync::Arc;
 
 use penstock_filter_core::body::{Body, BodyError, BodyScanner};
 use serde_json::Value;
 
-/// Up to here an input is cut at every offset; a longer one at so many, and into single bytes.
+/// An input up to this length is cut at every offset; a longer one at this many offsets, and into single bytes.
 const CUTS: usize = 48;
 
-/// Reads the input as a body, whole and in pieces.
+/// Scans the input as a body, whole and in pieces.
 pub fn run(body: &[u8]) {
     let whole = scan(&[body]);
     let bytes: Vec<&[u8]> = body.chunks(1).collect();
     assert_eq!(scan(&bytes), whole, "byte by byte");
-    for at in offsets(body.len()) {
-        let (first, second) = body.split_at(at);
-        assert_eq!(scan(&[first, &[], second]), whole, "cut at {at}");
+    for offset in offsets(body.len()) {
+        let (first, second) = body.split_at(offset);
+        assert_eq!(scan(&[first, &[], second]), whole, "cut at {offset}");
     }
     if let Ok(read) = whole {
-        agrees(&read, body);
+        assert_agrees(&read, body);
     }
 }
 
-/// Where an input of this length is cut.
+/// The offsets at which an input of this length is cut.
 pub fn offsets(length: usize) -> impl Iterator<Item = usize> {
-    // The step is odd, so that over lengths every offset has its turn.
+    // The step is odd, so that every offset is used for some length.
     (0..=length).step_by((length / CUTS) | 1)
 }
 
@@ -44,16 +44,16 @@ fn scan(slices: &[&[u8]]) -> Result<Body, BodyError> {
     Ok(read)
 }
 
-/// What was taken for JSON is JSON, and its model is the one that a server would read.
-fn agrees(read: &Body, body: &[u8]) {
+/// Asserts that an accepted body is JSON, and that its model is the one a server would read.
+fn assert_agrees(read: &Body, body: &[u8]) {
     let map = match serde_json::from_slice(body) {
         Ok(Value::Object(map)) => map,
-        Ok(other) => panic!("taken for an object: {other}"),
-        // JSON's grammar has these; that parser doesn't.
+        Ok(other) => panic!("accepted as an object: {other}"),
+        // JSON's grammar allows these inputs; this parser doesn't.
         Err(error) => {
-            let why = error.to_string();
+            let message = error.to_string();
             let known = ["surrogate", "hex escape", "recursion", "number out of range"];
-            assert!(known.iter().any(|it| why.contains(it)), "{why}");
+            assert!(known.iter().any(|reason| message.contains(reason)), "{message}");
             return;
         }
     };

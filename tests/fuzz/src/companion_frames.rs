@@ -1,8 +1,8 @@
-//! What a companion says to a filter's worker, between arbitrary requests: any bytes, any commands, any headers.
+//! A filter's worker with a hostile companion, between arbitrary requests: any bytes, any commands, any headers.
 //!
-//! Whatever comes, the worker doesn't panic, resumes or answers a stream at most once and only while it waits, numbers its
-//! frames without a gap, sends only what a message may hold, answers in whole JSON with headers that are headers, and says
-//! in its next Hello exactly what hasn't ended.
+//! The worker must not panic, must resume or answer a stream at most once and only while it waits, number its frames
+//! without a gap, send no message over the limit, answer with complete JSON and valid headers, and list in its next
+//! `Hello` exactly the requests that have not ended.
 
 use std::collections::BTreeMap;
 use std::sync::OnceLock;
@@ -20,45 +20,48 @@ use penstock_wire as wire;
 use prost::Message;
 use serde_json::{Value, json};
 use wire::command::Kind;
-use wire::filter_frame::Event as Said;
+use wire::filter_frame::Event as FilterEvent;
 use wire::names;
 
-use super::dice::Dice;
+use super::choices::Choices;
 use super::frames::{self, ADDRESSES};
-use super::host::{DRAW, Host, PATH, Shared, proper, request_headers, response_headers, serialize, whole};
+use super::host::{
+    DRAW, Host, PATH, Shared, assert_applicable, assert_readable, request_headers, response_headers,
+    serialize,
+};
 use super::policies::configs;
 
 /// Operations of one input.
 const OPERATIONS: usize = 2_000;
-/// Effects that one call may have for every stream there is.
+/// The most effects that one call may have.
 const EFFECTS: usize = 10_000;
 
-/// Lets a companion, clients and servers speak as the input says.
+/// Runs the operations that the input encodes.
 pub fn run(input: &[u8]) {
-    let mut dice = Dice::new(input);
+    let mut choices = Choices::new(input);
     let plugins = plugins();
-    let plugin = &plugins[usize::from(dice.byte()) % plugins.len()];
+    let plugin = &plugins[usize::from(choices.byte()) % plugins.len()];
     let now = Instant::from_nanos(1_000_000_000);
     let commons = Shared::default();
     let mut world = World {
         worker: Worker::new(now, &DRAW, plugin, Box::new(commons.clone())),
         commons,
         now,
-        policies: plugins.iter().map(|it| it.policy.clone()).collect(),
+        policies: plugins.iter().map(|plugin| plugin.policy.clone()).collect(),
         stream: Stream::None,
-        said: 0,
-        heard: 0,
+        sent: 0,
+        received: 0,
         contexts: BTreeMap::new(),
         last_context: 0,
     };
     for _ in 0..OPERATIONS {
-        if dice.is_empty() {
+        if choices.is_empty() {
             break;
         }
-        world.operate(&mut dice);
-        world.effects();
+        world.operate(&mut choices);
+        world.take_effects();
     }
-    world.leave();
+    world.finish();
 }
 
 fn plugins() -> &'static [PluginConfig] {
@@ -83,11 +86,11 @@ fn plugins() -> &'static [PluginConfig] {
     })
 }
 
-/// A token of this Envoy: what a request goes with that may enter again.
+/// A requeue token of this Envoy, which allows a request to enter again.
 fn token() -> &'static str {
     static TOKEN: OnceLock<String> = OnceLock::new();
     TOKEN.get_or_init(|| {
-        let plugin = plugins().iter().find(|it| it.requeue_listener.is_some());
+        let plugin = plugins().iter().find(|plugin| plugin.requeue_listener.is_some());
         let plugin = plugin.expect("a configuration with a listener to enter again by");
         let now = Instant::from_nanos(1_000_000_000);
         let mut worker = Worker::new(now, &DRAW, plugin, Box::new(Shared::default()));
@@ -97,9 +100,9 @@ fn token() -> &'static str {
             (b":method".to_vec(), b"POST".to_vec()),
             (b":path".to_vec(), PATH.into()),
         ];
-        let map = serialize(&headers);
-        let host = Host::new(Dice::new(&[]));
-        let headed = worker.handle_request_headers(now, 1, Headers::new(&map), false, &host);
+        let header_map = serialize(&headers);
+        let host = Host::new(Choices::new(&[]));
+        let headed = worker.handle_request_headers(now, 1, Headers::new(&header_map), false, &host);
         let HeadersAction::Pause(sequence, _) = headed else {
             panic!("{headed:?}");
         };
@@ -135,7 +138,7 @@ fn token() -> &'static str {
     })
 }
 
-/// The session's stream, as the host has it.
+/// The session's stream as the host sees it.
 #[derive(Clone, Copy, PartialEq)]
 enum Stream {
     None,
@@ -143,14 +146,14 @@ enum Stream {
     Open,
 }
 
-/// An HTTP stream, as the host has it.
+/// An HTTP stream as the host sees it.
 #[derive(Clone, Debug, PartialEq)]
 enum Http {
-    /// Its body comes; so much of it is there.
+    /// The body is arriving; these bytes are buffered.
     Body(Vec<u8>),
     /// Paused.
     Paused,
-    /// At a server, or back from there.
+    /// Sent to a server, or answered by it.
     Resumed,
     Answered,
 }
@@ -161,88 +164,95 @@ struct World {
     now: Instant,
     policies: Vec<wire::Policy>,
     stream: Stream,
-    said: u64,
-    heard: u64,
-    /// Open HTTP streams: the worker's number, and how far each is.
+    sent: u64,
+    received: u64,
+    /// Open HTTP streams by context: the worker's sequence number and the state.
     contexts: BTreeMap<u32, (u64, Http)>,
     last_context: u32,
 }
 
 impl World {
-    fn operate(&mut self, dice: &mut Dice<'_>) {
-        match dice.below(16) {
-            0 => self.tick(dice),
-            1 => self.open(dice),
+    fn operate(&mut self, choices: &mut Choices<'_>) {
+        match choices.below(16) {
+            0 => self.tick(choices),
+            1 => self.open(choices),
             2 => {
-                if self.stream == Stream::Open && dice.one_in(4) {
+                if self.stream == Stream::Open && choices.one_in(4) {
                     self.stream = Stream::None;
                     self.worker.handle_closed(self.now);
                 }
             }
-            3 => self.message(dice.bytes()),
-            4..=6 => self.frame(dice),
-            7..=9 => self.request(dice),
-            10 | 11 => self.body(dice),
-            12 => self.response(dice),
-            13 => self.response_body(dice),
-            14 => self.log(dice),
-            _ => self.commons.meddle(dice),
+            3 => self.message(choices.bytes()),
+            4..=6 => self.frame(choices),
+            7..=9 => self.request(choices),
+            10 | 11 => self.body(choices),
+            12 => self.response(choices),
+            13 => self.response_body(choices),
+            14 => self.log(choices),
+            _ => self.commons.change_by_another_worker(choices),
         }
     }
 
-    fn tick(&mut self, dice: &mut Dice<'_>) {
-        self.now = self.now.after(match dice.below(4) {
-            0 => Duration::from_micros(u64::from(dice.byte())),
-            1 | 2 => Duration::from_millis(u64::from(dice.byte())),
-            _ => Duration::from_millis(100 * u64::from(dice.byte())),
+    fn tick(&mut self, choices: &mut Choices<'_>) {
+        self.now = self.now.after(match choices.below(4) {
+            0 => Duration::from_micros(u64::from(choices.byte())),
+            1 | 2 => Duration::from_millis(u64::from(choices.byte())),
+            _ => Duration::from_millis(100 * u64::from(choices.byte())),
         });
-        assert!(!self.worker.tick_period(self.now).is_zero(), "it never rests");
+        assert!(
+            !self.worker.tick_period(self.now).is_zero(),
+            "the tick period is above zero"
+        );
         self.worker.handle_tick(self.now);
     }
 
-    /// The host does what it was ordered to: the stream opens, or can't be opened.
-    fn open(&mut self, dice: &mut Dice<'_>) {
+    /// The host opens the stream that was ordered, or fails to.
+    fn open(&mut self, choices: &mut Choices<'_>) {
         if self.stream != Stream::Ordered {
             return;
         }
-        if dice.one_in(8) {
+        if choices.one_in(8) {
             self.stream = Stream::None;
             return self.worker.handle_open_failed(self.now);
         }
         self.opened();
-        if !dice.one_in(8) {
-            self.effects();
+        if !choices.one_in(8) {
+            self.take_effects();
             let ack = wire::HelloAck {
-                version: 1 + u32::from(dice.below(2)),
-                term: dice.number(),
+                version: 1 + u32::from(choices.below(2)),
+                term: choices.number(),
             };
-            self.say(self.said, vec![Kind::HelloAck(ack)]);
+            self.send(self.sent, vec![Kind::HelloAck(ack)]);
         }
     }
 
     fn opened(&mut self) {
         self.stream = Stream::Open;
-        (self.said, self.heard) = (0, 0);
+        (self.sent, self.received) = (0, 0);
         self.worker.handle_opened(self.now);
     }
 
-    fn frame(&mut self, dice: &mut Dice<'_>) {
-        let ack = if dice.one_in(8) { dice.number() } else { self.said };
-        let count = 1 + dice.below(3);
+    fn frame(&mut self, choices: &mut Choices<'_>) {
+        let ack = if choices.one_in(8) {
+            choices.number()
+        } else {
+            self.sent
+        };
+        let count = 1 + choices.below(3);
         let kinds = (0..count)
-            .map(|_| frames::command(dice, &self.policies))
+            .map(|_| frames::command(choices, &self.policies))
             .collect();
-        if dice.one_in(32) {
-            self.heard = self.heard.wrapping_add(dice.number());
+        if choices.one_in(32) {
+            self.received = self.received.wrapping_add(choices.number());
         }
-        self.say(ack, kinds);
+        self.send(ack, kinds);
     }
 
-    fn say(&mut self, ack: u64, kinds: Vec<Kind>) {
-        self.heard = self.heard.wrapping_add(1);
+    fn send(&mut self, ack: u64, kinds: Vec<Kind>) {
+        self.received = self.received.wrapping_add(1);
         let commands = kinds.into_iter().map(|kind| wire::Command { kind: Some(kind) });
         let frame = wire::CompanionFrame {
-            seq: self.heard,
+            seq: self.received,
             ack,
             commands: commands.collect(),
         };
@@ -255,131 +265,133 @@ impl World {
         }
     }
 
-    fn request(&mut self, dice: &mut Dice<'_>) {
-        let map = request_headers(dice, token());
-        let end = dice.one_in(16);
+    fn request(&mut self, choices: &mut Choices<'_>) {
+        let header_map = request_headers(choices, token());
+        let end = choices.one_in(16);
         self.last_context += 1;
         let context = self.last_context;
-        let host = Host::new(*dice);
-        let headed = self
-            .worker
-            .handle_request_headers(self.now, context, Headers::new(&map), end, &host);
-        *dice = host.dice();
+        let host = Host::new(*choices);
+        let headed =
+            self.worker
+                .handle_request_headers(self.now, context, Headers::new(&header_map), end, &host);
+        *choices = host.choices();
         match headed {
-            HeadersAction::Pass(edits) => proper(&edits),
-            HeadersAction::Unroutable(answer) => whole(&answer),
+            HeadersAction::Pass(edits) => assert_applicable(&edits),
+            HeadersAction::Unroutable(answer) => assert_readable(&answer),
             HeadersAction::Pause(sequence, edits) => {
-                proper(&edits);
+                assert_applicable(&edits);
                 self.contexts.insert(context, (sequence, Http::Body(Vec::new())));
             }
             HeadersAction::Reply(sequence, answer) => {
-                whole(&answer);
+                assert_readable(&answer);
                 self.contexts.insert(context, (sequence, Http::Answered));
             }
         }
     }
 
-    /// One of the open HTTP streams.
-    fn one(&self, dice: &mut Dice<'_>) -> Option<(u32, u64, Http)> {
-        let at = usize::from(dice.byte()) % self.contexts.len().max(1);
+    /// Chooses one of the open HTTP streams.
+    fn choose_stream(&self, choices: &mut Choices<'_>) -> Option<(u32, u64, Http)> {
+        let index = usize::from(choices.byte()) % self.contexts.len().max(1);
         self.contexts
             .iter()
-            .nth(at)
+            .nth(index)
             .map(|(context, (sequence, http))| (*context, *sequence, http.clone()))
     }
 
-    fn body(&mut self, dice: &mut Dice<'_>) {
-        let Some((context, sequence, Http::Body(mut there))) = self.one(dice) else {
+    fn body(&mut self, choices: &mut Choices<'_>) {
+        let Some((context, sequence, Http::Body(mut buffered))) = self.choose_stream(choices) else {
             return;
         };
         let usual: [&[u8]; 5] = [
             br#"{"model":"m","user":"u","max_tokens":3,"messages":[{"content":"hi"}]}"#,
             br#"{"model":"m-large","stream":true}"#,
-            br#"{"model":"nobody's"}"#,
+            br#"{"model":"unknown"}"#,
             br#"{"model":"#,
             br#""m"}"#,
         ];
-        let piece = if dice.one_in(4) {
-            dice.bytes()
+        let piece = if choices.one_in(4) {
+            choices.bytes()
         } else {
-            dice.of(&usual)
+            choices.item(&usual)
         };
-        there.extend_from_slice(piece);
-        let read = |start: usize, length: usize| there.get(start..start + length).map(<[u8]>::to_vec);
-        let (end, by_trailers) = (!dice.one_in(4), dice.one_in(8));
+        buffered.extend_from_slice(piece);
+        let read = |start: usize, length: usize| buffered.get(start..start + length).map(<[u8]>::to_vec);
+        let (end, by_trailers) = (!choices.one_in(4), choices.one_in(8));
         let ends_now = end && !by_trailers;
         let mut bodied = self
             .worker
-            .handle_request_body(self.now, sequence, there.len(), ends_now, read);
+            .handle_request_body(self.now, sequence, buffered.len(), ends_now, read);
         if bodied == BodyAction::Pause && by_trailers {
             bodied = self.worker.handle_request_end(self.now, sequence, read);
         }
         let http = match bodied {
             BodyAction::Reply(answer) => {
-                whole(&answer);
+                assert_readable(&answer);
                 Http::Answered
             }
             BodyAction::Continue(edits) => {
-                assert!(end || by_trailers, "it goes before its end");
-                proper(&edits);
+                assert!(end || by_trailers, "a request is resumed before its body ends");
+                assert_applicable(&edits);
                 Http::Resumed
             }
             BodyAction::Pause if end || by_trailers => Http::Paused,
-            BodyAction::Pause => Http::Body(there),
+            BodyAction::Pause => Http::Body(buffered),
         };
         self.contexts.insert(context, (sequence, http));
     }
 
-    fn response(&mut self, dice: &mut Dice<'_>) {
-        let one = self.one(dice).filter(|(_, _, http)| *http == Http::Resumed);
-        let passes = dice.one_in(8);
-        if one.is_none() && !passes {
+    fn response(&mut self, choices: &mut Choices<'_>) {
+        let stream = self
+            .choose_stream(choices)
+            .filter(|(_, _, http)| *http == Http::Resumed);
+        let passes = choices.one_in(8);
+        if stream.is_none() && !passes {
             return;
         }
-        let sequence = one.map(|(_, sequence, _)| sequence);
-        let map = response_headers(dice);
-        let end = dice.one_in(8);
-        let host = Host::new(*dice);
+        let sequence = stream.map(|(_, sequence, _)| sequence);
+        let header_map = response_headers(choices);
+        let end = choices.one_in(8);
+        let host = Host::new(*choices);
         let responded =
             self.worker
-                .handle_response_headers(self.now, sequence, Headers::new(&map), end, &host);
-        *dice = host.dice();
-        proper(&responded.edits);
+                .handle_response_headers(self.now, sequence, Headers::new(&header_map), end, &host);
+        *choices = host.choices();
+        assert_applicable(&responded.edits);
         if let Some(body) = responded.body {
             assert!(serde_json::from_slice::<Value>(&body).is_ok());
         }
     }
 
-    fn response_body(&mut self, dice: &mut Dice<'_>) {
-        let Some((_, sequence, Http::Resumed)) = self.one(dice) else {
+    fn response_body(&mut self, choices: &mut Choices<'_>) {
+        let Some((_, sequence, Http::Resumed)) = self.choose_stream(choices) else {
             return;
         };
-        let piece = dice.bytes();
+        let piece = choices.bytes();
         let read = |start: usize, length: usize| piece.get(start..start + length).map(<[u8]>::to_vec);
-        let end = dice.one_in(4);
+        let end = choices.one_in(4);
         self.worker
             .handle_response_body(self.now, sequence, piece.len(), end, read);
-        if dice.one_in(8) {
+        if choices.one_in(8) {
             self.worker.handle_response_end(sequence);
         }
     }
 
-    fn log(&mut self, dice: &mut Dice<'_>) {
-        if let Some((context, sequence, _)) = self.one(dice) {
+    fn log(&mut self, choices: &mut Choices<'_>) {
+        if let Some((context, sequence, _)) = self.choose_stream(choices) {
             self.contexts.remove(&context);
-            let host = Host::new(*dice);
+            let host = Host::new(*choices);
             self.worker.handle_log(self.now, sequence, &host);
-            *dice = host.dice();
+            *choices = host.choices();
         }
     }
 
-    /// Does what the worker asks for. Returns what the parts of a Hello named, if there was one.
-    fn effects(&mut self) -> Option<usize> {
-        let mut named = None;
+    /// Executes the worker's effects. Returns the number of requests in its `Hello`, if it sent one.
+    fn take_effects(&mut self) -> Option<usize> {
+        let mut listed = None;
         for count in 0.. {
-            assert!(count < EFFECTS, "effects without end");
+            assert!(count < EFFECTS, "effects don't end");
             match self.worker.poll_effect() {
-                None => return named,
+                None => return listed,
                 Some(Effect::Session(SessionEffect::OpenStream)) => {
                     assert!(self.stream == Stream::None, "opened twice");
                     self.stream = Stream::Ordered;
@@ -389,9 +401,9 @@ impl World {
                     assert!(!text.is_empty())
                 }
                 Some(Effect::Session(SessionEffect::Send(message))) => {
-                    let frame = self.sent(&message);
-                    if let Some(Said::Hello(hello)) = frame.event {
-                        *named.get_or_insert(0) += hello.waiting.len() + hello.running.len();
+                    let frame = self.check_sent(&message);
+                    if let Some(FilterEvent::Hello(hello)) = frame.event {
+                        *listed.get_or_insert(0) += hello.waiting.len() + hello.running.len();
                     }
                 }
                 Some(Effect::Resume {
@@ -399,60 +411,60 @@ impl World {
                     edits,
                     rewrite,
                 }) => {
-                    proper(&edits);
+                    assert_applicable(&edits);
                     if let Some(rewrite) = rewrite {
                         assert!(
                             rewrite.range.start < rewrite.range.end && rewrite.range.end <= rewrite.length,
                             "{rewrite:?}"
                         );
                     }
-                    self.moves(context, Http::Resumed);
+                    self.transition(context, Http::Resumed);
                 }
                 Some(Effect::Reply { context, reply }) => {
-                    whole(&reply);
-                    self.moves(context, Http::Answered);
+                    assert_readable(&reply);
+                    self.transition(context, Http::Answered);
                 }
             }
         }
-        named
+        listed
     }
 
-    fn moves(&mut self, context: u32, to: Http) {
+    fn transition(&mut self, context: u32, next: Http) {
         let (_, http) = self.contexts.get_mut(&context).expect("a stream that is open");
-        assert_eq!(*http, Http::Paused, "{context} becomes {to:?}");
-        *http = to;
+        assert_eq!(*http, Http::Paused, "{context} becomes {next:?}");
+        *http = next;
     }
 
-    fn sent(&mut self, message: &[u8]) -> wire::FilterFrame {
-        assert!(self.stream == Stream::Open, "said without a stream");
+    fn check_sent(&mut self, message: &[u8]) -> wire::FilterFrame {
+        assert!(self.stream == Stream::Open, "a message without a stream");
         assert!(message.len() <= wire::limits::MESSAGE_BYTES_MAX);
         let frame = wire::FilterFrame::decode(message).expect("a frame");
-        self.said += 1;
-        assert_eq!(frame.seq, self.said, "a gap");
+        self.sent += 1;
+        assert_eq!(frame.seq, self.sent, "a gap");
         frame
     }
 
-    /// All HTTP streams end; the next Hello names nothing.
-    fn leave(mut self) {
-        let host = Host::new(Dice::new(&[]));
+    /// Ends all HTTP streams; the next `Hello` lists no request.
+    fn finish(mut self) {
+        let host = Host::new(Choices::new(&[]));
         for (_, (sequence, _)) in core::mem::take(&mut self.contexts) {
             self.worker.handle_log(self.now, sequence, &host);
         }
-        self.effects();
+        self.take_effects();
         if self.stream == Stream::Open {
             self.stream = Stream::None;
             self.worker.handle_closed(self.now);
         }
         for _ in 0..100 {
-            self.effects();
+            self.take_effects();
             if self.stream == Stream::Ordered {
                 self.opened();
-                assert_eq!(self.effects(), Some(0), "requests leaked, or no Hello");
+                assert_eq!(self.take_effects(), Some(0), "requests leaked, or no Hello");
                 return self.worker.handle_shutdown();
             }
             self.now = self.now.after(wire::limits::VERSION_RETRY);
             self.worker.handle_tick(self.now);
         }
-        panic!("it never opens a stream again");
+        panic!("the worker opens no stream again");
     }
 }

@@ -1,4 +1,5 @@
-//! A configuration: refused with its place and its key, or good for everything that is made of it.
+//! The configuration parser: a document is rejected with its line and key, or everything that a start builds from it
+//! works.
 
 use std::path::PathBuf;
 
@@ -13,10 +14,10 @@ use penstock_server::serve;
 
 use super::host::{DRAW, Shared};
 
-/// Bytes of a document that is worth reading.
+/// The largest document that is parsed, in bytes.
 const DOCUMENT_BYTES_MAX: usize = 16 << 10;
 
-/// Reads the input as `penstock validate` would; of what is valid everything is made that a start makes.
+/// Parses the input like `penstock validate`, and builds everything from a valid document that a start builds.
 pub fn run(input: &[u8]) {
     let Ok(text) = core::str::from_utf8(input) else {
         return;
@@ -25,12 +26,12 @@ pub fn run(input: &[u8]) {
         return;
     }
     match Config::parse(text, "f.yaml") {
-        Ok(config) => starts(&config),
-        Err(error) => names_its_place(&error, text),
+        Ok(config) => assert_starts(&config),
+        Err(error) => assert_located(&error, text),
     }
 }
 
-fn names_its_place(error: &Error, text: &str) {
+fn assert_located(error: &Error, text: &str) {
     let Error::Document {
         file,
         line,
@@ -38,7 +39,7 @@ fn names_its_place(error: &Error, text: &str) {
         message,
     } = error
     else {
-        panic!("not read from a file: {error}");
+        panic!("an error without a document: {error}");
     };
     assert_eq!(file, "f.yaml");
     let lines = text.split('\n').count() as u64;
@@ -46,10 +47,10 @@ fn names_its_place(error: &Error, text: &str) {
     assert!(!key.is_empty() && !message.is_empty(), "{error}");
 }
 
-fn starts(config: &Config) {
+fn assert_starts(config: &Config) {
     assert!(!config.pools.is_empty());
     let _ = policy::frame(config);
-    // What Envoy is told for a cold start is what the filter reads.
+    // The configuration that Envoy gets for a cold start must be one that the filter reads.
     let plugin = policy::plugin_configuration(config, "n").to_string();
     let plugin = PluginConfig::parse(plugin.as_bytes())
         .unwrap_or_else(|error| panic!("the filter doesn't read it: {error}\n{plugin}"));

@@ -1,7 +1,7 @@
-//! What filters say to a companion's control: any frames, at any time, over several streams of several root contexts.
+//! A companion's control with hostile filters: any frames at any time, over several streams of several root contexts.
 //!
-//! Whatever they say, the control doesn't panic, numbers its frames without a gap, says nothing on a stream that is over,
-//! comes to rest at every moment, and holds nothing of anyone an hour after the last has left.
+//! The control must not panic, must number its frames without a gap, send nothing on a closed stream, finish its work
+//! at every moment, and hold no state of any filter an hour after the last one has left.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock};
@@ -12,24 +12,28 @@ use penstock_engine::Instant;
 use penstock_server::serve;
 use penstock_wire as wire;
 use prost::Message;
-use wire::filter_frame::Event as Said;
+use wire::filter_frame::Event as FilterEvent;
 
-use super::dice::Dice;
+use super::choices::Choices;
 use super::frames::{self, ADDRESSES};
 use super::policies::configs;
 
 /// Operations of one input.
 const OPERATIONS: usize = 2_000;
-/// Streams that are open at a time.
+/// Streams that are open at the same time.
 const SLOTS: u8 = 4;
-/// Wake-ups at one moment, past which a control is taken not to come to rest.
+/// The most timeouts that may follow each other at one moment.
 const WAKES: usize = 100;
 
-/// Lets filters speak as the input says.
+/// Runs the operations that the input encodes.
 pub fn run(input: &[u8]) {
-    let mut dice = Dice::new(input);
-    let settings = settings(&mut dice);
-    let pools: Vec<Arc<str>> = settings.pools.iter().map(|it| it.name.as_str().into()).collect();
+    let mut choices = Choices::new(input);
+    let settings = settings(&mut choices);
+    let pools: Vec<Arc<str>> = settings
+        .pools
+        .iter()
+        .map(|pool| pool.name.as_str().into())
+        .collect();
     let mut world = World {
         control: Control::new(settings, Instant::ZERO),
         now: Instant::ZERO,
@@ -38,37 +42,37 @@ pub fn run(input: &[u8]) {
         opened: 0,
         handed_over: false,
     };
-    world.rest();
+    world.settle();
     for _ in 0..OPERATIONS {
-        if dice.is_empty() {
+        if choices.is_empty() {
             break;
         }
-        world.operate(&mut dice, &pools);
+        world.operate(&mut choices, &pools);
     }
-    world.leave();
+    world.finish();
 }
 
-fn settings(dice: &mut Dice<'_>) -> Settings {
+fn settings(choices: &mut Choices<'_>) -> Settings {
     static SETTINGS: OnceLock<Vec<Settings>> = OnceLock::new();
     let all = SETTINGS.get_or_init(|| {
-        let of = |config| Settings {
+        let convert = |config| Settings {
             term: 7,
             seed: 1,
             ..serve::settings(config, &serve::Birth::now(None))
         };
-        configs().iter().map(of).collect()
+        configs().iter().map(convert).collect()
     });
-    let mut settings = all[usize::from(dice.byte()) % all.len()].clone();
-    settings.sessions_expected = [None, Some(1), Some(3)][usize::from(dice.below(3))];
+    let mut settings = all[usize::from(choices.byte()) % all.len()].clone();
+    settings.sessions_expected = [None, Some(1), Some(3)][usize::from(choices.below(3))];
     settings
 }
 
-/// A stream, as its filter counts.
+/// A stream with its frame counters.
 #[derive(Default)]
 struct Stream {
-    said: u64,
-    heard: u64,
-    over: bool,
+    sent: u64,
+    received: u64,
+    closed: bool,
 }
 
 struct World {
@@ -81,42 +85,44 @@ struct World {
 }
 
 impl World {
-    fn operate(&mut self, dice: &mut Dice<'_>, pools: &[Arc<str>]) {
-        match dice.below(16) {
-            0 => self.open(dice, true),
-            1 => self.open(dice, false),
+    fn operate(&mut self, choices: &mut Choices<'_>, pools: &[Arc<str>]) {
+        match choices.below(16) {
+            0 => self.open(choices, true),
+            1 => self.open(choices, false),
             2..=8 => {
-                let said = frames::said(dice);
-                self.say(dice, Some(said));
+                let event = frames::event(choices);
+                self.send(choices, Some(event));
             }
             9 => {
-                // Bytes as they are: what decodes is a frame, and a number that doesn't follow is part of it.
-                let slot = usize::from(dice.below(SLOTS));
-                if let (Some(conn), Ok(frame)) = (self.slots[slot], wire::FilterFrame::decode(dice.bytes())) {
+                // Raw bytes: a decoded frame may have any sequence number.
+                let slot = usize::from(choices.below(SLOTS));
+                if let (Some(conn), Ok(frame)) =
+                    (self.slots[slot], wire::FilterFrame::decode(choices.bytes()))
+                {
                     self.frame(conn, frame);
                 }
             }
             10 => {
-                let slot = usize::from(dice.below(SLOTS));
+                let slot = usize::from(choices.below(SLOTS));
                 if let Some(conn) = self.slots[slot].take() {
                     self.close(conn);
                 }
             }
-            11..=13 => self.pass(dice),
+            11..=13 => self.advance(choices),
             14 => {
                 let event = Event::EndpointReady {
                     pool: pools
-                        .get(usize::from(dice.below(4)))
+                        .get(usize::from(choices.below(4)))
                         .cloned()
-                        .unwrap_or_else(|| "nobody".into()),
-                    address: dice.of(&ADDRESSES).to_owned(),
-                    ready: dice.one_in(2),
+                        .unwrap_or_else(|| "unknown".into()),
+                    address: choices.item(&ADDRESSES).to_owned(),
+                    ready: choices.one_in(2),
                 };
                 self.handle(event);
             }
-            _ => match dice.below(8) {
+            _ => match choices.below(8) {
                 0 => self.handle(Event::Drain(true)),
-                1 if dice.one_in(4) => {
+                1 if choices.one_in(4) => {
                     self.handed_over = true;
                     self.handle(Event::HandOver);
                 }
@@ -128,9 +134,9 @@ impl World {
         }
     }
 
-    /// Opens a stream, which greets at once if it is to be a session.
-    fn open(&mut self, dice: &mut Dice<'_>, greets: bool) {
-        let slot = usize::from(dice.below(SLOTS));
+    /// Opens a stream. A session sends its `Hello` at once.
+    fn open(&mut self, choices: &mut Choices<'_>, is_session: bool) {
+        let slot = usize::from(choices.below(SLOTS));
         if let Some(conn) = self.slots[slot] {
             self.close(conn);
         }
@@ -139,27 +145,27 @@ impl World {
         self.slots[slot] = Some(conn);
         self.streams.insert(conn, Stream::default());
         self.handle(Event::Opened(conn));
-        if greets {
-            let hello = frames::hello(dice);
-            self.said(conn, Some(Said::Hello(hello)), 0);
+        if is_session {
+            let hello = frames::hello(choices);
+            self.send_event(conn, Some(FilterEvent::Hello(hello)), 0);
         }
     }
 
-    fn say(&mut self, dice: &mut Dice<'_>, event: Option<Said>) {
-        let slot = usize::from(dice.below(SLOTS));
-        let jump = if dice.one_in(32) { dice.number() } else { 0 };
+    fn send(&mut self, choices: &mut Choices<'_>, event: Option<FilterEvent>) {
+        let slot = usize::from(choices.below(SLOTS));
+        let jump = if choices.one_in(32) { choices.number() } else { 0 };
         if let Some(conn) = self.slots[slot] {
-            self.said(conn, event, jump);
+            self.send_event(conn, event, jump);
         }
     }
 
-    /// A frame with the next number, or one that is `jump` off.
-    fn said(&mut self, conn: ConnId, event: Option<Said>, jump: u64) {
+    /// Sends a frame with the next sequence number plus `jump`.
+    fn send_event(&mut self, conn: ConnId, event: Option<FilterEvent>, jump: u64) {
         let stream = self.streams.entry(conn).or_default();
-        stream.said += 1;
+        stream.sent += 1;
         let frame = wire::FilterFrame {
-            seq: stream.said.wrapping_add(jump),
-            ack: stream.heard,
+            seq: stream.sent.wrapping_add(jump),
+            ack: stream.received,
             event,
         };
         self.frame(conn, frame);
@@ -170,13 +176,13 @@ impl World {
     }
 
     fn close(&mut self, conn: ConnId) {
-        self.streams.entry(conn).or_default().over = true;
+        self.streams.entry(conn).or_default().closed = true;
         self.handle(Event::Closed(conn));
     }
 
     fn handle(&mut self, event: Event) {
         self.control.handle(self.now, event);
-        self.rest();
+        self.settle();
         self.audit();
     }
 
@@ -186,52 +192,52 @@ impl World {
         }
     }
 
-    /// Time passes, mostly little; every deadline on the way is kept.
-    fn pass(&mut self, dice: &mut Dice<'_>) {
-        let by = match dice.below(8) {
-            0..=3 => Duration::from_micros(u64::from(dice.byte())),
-            4 | 5 => Duration::from_millis(10 * u64::from(dice.byte())),
-            6 => Duration::from_secs(u64::from(dice.byte())),
-            _ => Duration::from_nanos(dice.number()),
+    /// Advances the time, usually by little, and handles every timeout on the way.
+    fn advance(&mut self, choices: &mut Choices<'_>) {
+        let duration = match choices.below(8) {
+            0..=3 => Duration::from_micros(u64::from(choices.byte())),
+            4 | 5 => Duration::from_millis(10 * u64::from(choices.byte())),
+            6 => Duration::from_secs(u64::from(choices.byte())),
+            _ => Duration::from_nanos(choices.number()),
         };
-        // Also back, as far as a clock that is set might.
-        if dice.one_in(32) {
-            self.now = self.now.before(by);
-            return self.rest();
+        // Sometimes the clock goes back, as after a clock change.
+        if choices.one_in(32) {
+            self.now = self.now.before(duration);
+            return self.settle();
         }
-        let until = self.now.after(by);
+        let until = self.now.after(duration);
         for _ in 0..OPERATIONS {
             match self.control.poll_timeout() {
-                Some(at) if at < until => self.now = self.now.max(at),
+                Some(due) if due < until => self.now = self.now.max(due),
                 Some(_) | None => break,
             }
-            self.rest();
+            self.settle();
         }
         self.now = self.now.max(until);
-        self.rest();
+        self.settle();
     }
 
-    /// Does what is due, and takes what is said, until nothing is.
-    fn rest(&mut self) {
+    /// Handles the timeouts that are due and takes all outputs until none is left.
+    fn settle(&mut self) {
         for wake in 0.. {
-            self.take();
+            self.take_outputs();
             match self.control.poll_timeout() {
-                Some(at) if at <= self.now => self.control.handle_timeout(self.now),
+                Some(due) if due <= self.now => self.control.handle_timeout(self.now),
                 Some(_) | None => return,
             }
-            assert!(wake < WAKES, "it doesn't come to rest at {:?}", self.now);
+            assert!(wake < WAKES, "timeouts don't end at {:?}", self.now);
         }
     }
 
-    fn take(&mut self) {
+    fn take_outputs(&mut self) {
         while let Some(output) = self.control.poll_output() {
             match output {
                 Output::Send(conn, frame) => {
                     let stream = self.streams.entry(conn).or_default();
-                    assert!(!stream.over, "a frame after the end of {conn:?}");
-                    assert_eq!(frame.seq, stream.heard + 1, "a gap on {conn:?}");
-                    assert!(frame.ack <= stream.said, "acknowledged before it was said");
-                    stream.heard = frame.seq;
+                    assert!(!stream.closed, "a frame on the closed stream {conn:?}");
+                    assert_eq!(frame.seq, stream.received + 1, "a gap on {conn:?}");
+                    assert!(frame.ack <= stream.sent, "an unsent frame is acknowledged");
+                    stream.received = frame.seq;
                     let length = frame.encoded_len();
                     assert!(
                         length <= wire::limits::MESSAGE_BYTES_MAX,
@@ -239,11 +245,11 @@ impl World {
                     );
                 }
                 Output::Close(conn, _) => {
-                    self.streams.entry(conn).or_default().over = true;
+                    self.streams.entry(conn).or_default().closed = true;
                     for slot in &mut self.slots {
-                        slot.take_if(|it| *it == conn);
+                        slot.take_if(|open| *open == conn);
                     }
-                    // As the shell does, when the stream has ended.
+                    // The server reports the end of the stream.
                     self.control.handle(self.now, Event::Closed(conn));
                 }
                 Output::Observe(_) => {}
@@ -251,11 +257,11 @@ impl World {
         }
     }
 
-    /// All streams end; an hour later nothing is left of them. What was handed over is another companion's: this one has
-    /// ended all streams, and says no more.
-    fn leave(mut self) {
+    /// Closes all streams; an hour later no state of them is left. After a handover, control has already closed all
+    /// streams and sends nothing more.
+    fn finish(mut self) {
         if self.handed_over {
-            assert!(self.slots.iter().all(Option::is_none), "a stream goes on");
+            assert!(self.slots.iter().all(Option::is_none), "a stream is still open");
             assert_eq!(self.control.poll_timeout(), None);
             return;
         }
@@ -265,12 +271,12 @@ impl World {
             }
         }
         let end = self.now.after(Duration::from_secs(3_600));
-        while let Some(at) = self.control.poll_timeout().filter(|at| *at < end) {
-            self.now = self.now.max(at);
-            self.rest();
+        while let Some(due) = self.control.poll_timeout().filter(|due| *due < end) {
+            self.now = self.now.max(due);
+            self.settle();
         }
         self.now = end;
-        self.rest();
+        self.settle();
         let status = self.control.status(self.now);
         assert!(
             self.control.is_idle() && status.requests == 0,
@@ -283,13 +289,13 @@ impl World {
             status.sessions
         );
         for pool in &status.pools {
-            let at_rest = &pool.snapshot;
+            let snapshot = &pool.snapshot;
             assert_eq!(
                 (
-                    at_rest.waiting,
-                    at_rest.stock,
-                    at_rest.draining_stock,
-                    at_rest.waiting_bytes
+                    snapshot.waiting,
+                    snapshot.stock,
+                    snapshot.draining_stock,
+                    snapshot.waiting_bytes
                 ),
                 (0, 0, 0, 0),
                 "pool {} leaks",

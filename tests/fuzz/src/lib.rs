@@ -1,13 +1,14 @@
-//! Hostile input for everything that reads what others wrote: each module's `run` takes arbitrary bytes, and panics when
-//! something that must hold doesn't.
+//! Hostile input for everything that reads input of another process. Each module's `run` takes arbitrary bytes and
+//! panics if an invariant is broken.
 //!
-//! libFuzzer calls these with what it makes up (`just fuzz`); `cargo test` calls them with every file of `corpora`, so that
-//! what was found once stays mended. Nothing here depends on a fuzzer.
+//! libFuzzer calls these functions with generated input (`just fuzz`). `cargo test` calls them with every file of
+//! `corpora`, so that fixed bugs stay fixed. Nothing here depends on a fuzzer.
 
 pub mod body;
+pub mod choices;
 pub mod companion_frames;
 pub mod configuration;
-pub mod dice;
+
 pub mod filter_frames;
 pub mod frames;
 pub mod host;
@@ -15,10 +16,10 @@ pub mod policies;
 pub mod replay;
 pub mod response;
 
-/// A target: its name, which is also its corpus' folder, and what it runs.
+/// A target: its name, which is also the folder of its corpus, and its function.
 pub type Target = (&'static str, fn(&[u8]));
 
-/// Every target.
+/// All targets.
 pub const TARGETS: [Target; 6] = [
     ("body", body::run),
     ("response", response::run),

@@ -1,10 +1,10 @@
-//! The configurations that frames are fuzzed under: small limits, so that a short input reaches them.
+//! The configurations that frames are fuzzed with: small limits, so that a short input reaches them.
 
 use std::sync::OnceLock;
 
 use penstock_config::Config;
 
-/// Documents that the target of configurations starts from, too.
+/// The documents, which are also the seeds of the configuration target.
 pub const DOCUMENTS: [&str; 5] = [
     "pools: [{name: chat, endpoints: {static: ['127.0.0.1:8001', '127.0.0.1:8002']}}]\n",
     "\
@@ -72,15 +72,16 @@ pools:
 ",
 ];
 
-/// The documents, read.
+/// The parsed documents.
 ///
 /// # Panics
-/// When one isn't valid.
+///
+/// If a document isn't valid.
 pub fn configs() -> &'static [Config] {
     static CONFIGS: OnceLock<Vec<Config>> = OnceLock::new();
     CONFIGS.get_or_init(|| {
-        let read =
+        let parse =
             |text: &&str| Config::parse(text, "f.yaml").unwrap_or_else(|error| panic!("{error}\n{text}"));
-        DOCUMENTS.iter().map(read).collect()
+        DOCUMENTS.iter().map(parse).collect()
     })
 }

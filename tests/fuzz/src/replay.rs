@@ -1,4 +1,4 @@
-//! A script for the engine: every line is done, or named with what is wrong in it.
+//! The replay of an engine script: every line is executed, or reported with its error.
 
 use std::path::Path;
 
@@ -7,24 +7,24 @@ use serde_json::Value;
 
 use super::policies::configs;
 
-/// Runs the input as a script; its first byte says under which policy, and whether the gate is on.
+/// Runs the input as a script; the first byte selects the policy and whether the gate is on.
 pub fn run(input: &[u8]) {
     let (first, script) = input.split_first().unwrap_or((&0, &[]));
     let configs = configs();
     let config = &configs[usize::from(first >> 1) % configs.len()];
     let pool = config.pools[0].clone();
     let gate = first & 1 == 1;
-    let mut answers = Vec::new();
-    let done = replay::script(pool, gate, Path::new("ops.jsonl"), script, &mut answers);
-    for answer in answers
+    let mut output = Vec::new();
+    let done = replay::script(pool, gate, Path::new("ops.jsonl"), script, &mut output);
+    for line in output
         .split(|byte| *byte == b'\n')
         .filter(|line| !line.is_empty())
     {
-        let read: Result<Value, _> = serde_json::from_slice(answer);
+        let parsed: Result<Value, _> = serde_json::from_slice(line);
         assert!(
-            read.is_ok_and(|it| it.get("t").is_some()),
+            parsed.is_ok_and(|value| value.get("t").is_some()),
             "{}",
-            String::from_utf8_lossy(answer)
+            String::from_utf8_lossy(line)
         );
     }
     match done {
@@ -33,11 +33,11 @@ pub fn run(input: &[u8]) {
             assert_eq!(error.exit_code(), 2);
             let lines = script.split(|byte| *byte == b'\n').count() as u64;
             assert!((1..=lines).contains(&line), "line {line} of {lines}");
-            let said = error.to_string();
-            let why = said.strip_prefix(&format!("ops.jsonl:{line}: "));
+            let message = error.to_string();
+            let reason = message.strip_prefix(&format!("ops.jsonl:{line}: "));
             assert!(
-                why.is_some_and(|why| !why.is_empty() && !why.contains('\n')),
-                "{said}"
+                reason.is_some_and(|reason| !reason.is_empty() && !reason.contains('\n')),
+                "{message}"
             );
         }
         Err(other) => panic!("{other}"),

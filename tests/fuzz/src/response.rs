@@ -1,27 +1,27 @@
-//! A server's answer: cut anywhere it tells the same, whatever its format.
+//! The response scanner: its result doesn't depend on how the response is cut, in any format.
 
 use penstock_filter_core::response::{Format, ResponseScanner, ResponseStats};
 
 use super::body::offsets;
 
-/// Reads the input as an answer, whole and in pieces; its first byte is the format.
+/// Scans the input as a response, whole and in pieces; the first byte selects the format.
 pub fn run(input: &[u8]) {
-    let (format, answer) = match input.split_first() {
-        Some((b'j', answer)) => (Format::Json, answer),
-        Some((b'o', answer)) => (Format::Opaque, answer),
-        Some((b's', answer)) => (Format::Sse, answer),
+    let (format, response) = match input.split_first() {
+        Some((b'j', response)) => (Format::Json, response),
+        Some((b'o', response)) => (Format::Opaque, response),
+        Some((b's', response)) => (Format::Sse, response),
         Some(_) | None => (Format::Sse, input),
     };
-    let whole = scan(format, &[answer]);
-    let bytes: Vec<&[u8]> = answer.chunks(1).collect();
+    let whole = scan(format, &[response]);
+    let bytes: Vec<&[u8]> = response.chunks(1).collect();
     assert_eq!(scan(format, &bytes), whole, "byte by byte");
-    for at in offsets(answer.len()) {
-        let (first, second) = answer.split_at(at);
-        assert_eq!(scan(format, &[first, &[], second]), whole, "cut at {at}");
+    for offset in offsets(response.len()) {
+        let (first, second) = response.split_at(offset);
+        assert_eq!(scan(format, &[first, &[], second]), whole, "cut at {offset}");
     }
     assert_eq!(
-        Format::from_headers(Some(answer), None),
-        Format::from_headers(Some(answer), Some(b"identity"))
+        Format::from_headers(Some(response), None),
+        Format::from_headers(Some(response), Some(b"identity"))
     );
     assert_eq!(
         Format::from_headers(Some(b"text/event-stream"), Some(b"gzip")),
@@ -36,7 +36,7 @@ fn scan(format: Format, slices: &[&[u8]]) -> ResponseStats {
             scanner.feed(slice);
         }
     }
-    let told = scanner.stats();
-    assert_eq!(scanner.stats(), told, "asked twice");
-    told
+    let stats = scanner.stats();
+    assert_eq!(scanner.stats(), stats, "a second call returns the same");
+    stats
 }

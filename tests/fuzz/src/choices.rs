@@ -1,20 +1,20 @@
-//! Decisions out of arbitrary bytes: the fuzzer's input, read as throws of dice.
+//! Decodes arbitrary bytes into random choices, so that the fuzzer controls every choice.
 //!
-//! Every byte string is a valid sequence of throws; when it is used up, every throw is zero. Values come small mostly, for
-//! that is where names collide.
+//! Every byte string is a valid sequence of choices; at its end every choice is zero. Most numbers are small, so that
+//! identifiers collide.
 
-/// What is left of the input.
+/// The remaining input.
 #[derive(Clone, Copy, Debug)]
-pub struct Dice<'a>(&'a [u8]);
+pub struct Choices<'a>(&'a [u8]);
 
-impl<'a> Dice<'a> {
-    /// All of the input.
+impl<'a> Choices<'a> {
+    /// Starts with the whole input.
     #[must_use]
     pub const fn new(input: &'a [u8]) -> Self {
         Self(input)
     }
 
-    /// Nothing is left.
+    /// Whether the input is used up.
     #[must_use]
     pub const fn is_empty(self) -> bool {
         self.0.is_empty()
@@ -29,18 +29,18 @@ impl<'a> Dice<'a> {
         *first
     }
 
-    /// A number below `most`, which is at least 1.
+    /// A number below `most`, which must be at least 1.
     pub fn below(&mut self, most: u8) -> u8 {
         self.byte() % most
     }
 
-    /// Yes, once in `n`.
+    /// True once in `n` times.
     pub fn one_in(&mut self, n: u8) -> bool {
         self.below(n) == n - 1
     }
 
-    /// One of these; there is at least one.
-    pub fn of<T: Copy>(&mut self, items: &[T]) -> T {
+    /// One of the items; there must be at least one.
+    pub fn item<T: Copy>(&mut self, items: &[T]) -> T {
         items[usize::from(self.byte()) % items.len()]
     }
 
@@ -56,17 +56,17 @@ impl<'a> Dice<'a> {
         }
     }
 
-    /// The same, where the wire has 32 bits.
+    /// The same for 32-bit fields of the wire.
     pub fn small_number(&mut self) -> u32 {
         u32::try_from(self.number()).unwrap_or(u32::MAX)
     }
 
-    /// A number, or none.
+    /// A number or `None`.
     pub fn maybe(&mut self) -> Option<u64> {
         self.one_in(2).then(|| self.number())
     }
 
-    /// Some bytes as they are, their count said by the input too.
+    /// Raw bytes; their count comes from the input too.
     pub fn bytes(&mut self) -> &'a [u8] {
         let count = match self.byte() {
             few @ 0..=250 => usize::from(few),
@@ -77,12 +77,12 @@ impl<'a> Dice<'a> {
         taken
     }
 
-    /// Everything that is left.
+    /// All remaining bytes.
     pub fn rest(&mut self) -> &'a [u8] {
         core::mem::take(&mut self.0)
     }
 
-    /// A name: mostly one of these, sometimes any text.
+    /// A name: usually one of `usual`, sometimes any text.
     pub fn name(&mut self, usual: &[&str]) -> String {
         match self.byte() {
             any @ 0..=239 => usual[usize::from(any) % usual.len()].to_owned(),
