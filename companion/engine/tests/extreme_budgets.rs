@@ -8,13 +8,13 @@ mod support;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use penstock_engine::input::{Band, EndpointState, Prompt, Service, Usage};
+use penstock_engine::input::{Band, Prompt, Service, Usage};
 use penstock_engine::policy::{Discipline, Gate};
 use penstock_engine::units::{Decimal, Tokens};
 use penstock_engine::{Budget, Effect, EndpointId, Engine, Input, Instant, Policy, Request, RequestId};
 
 use rng::Rng;
-use support::{gate, policy};
+use support::{endpoint_input, gate, policy};
 
 const ENDPOINTS: u64 = 4;
 const STEPS: usize = 300;
@@ -167,18 +167,10 @@ fn endpoint(rng: &mut Rng) -> EndpointId {
     EndpointId(1 + rng.below(ENDPOINTS) as u32)
 }
 
-fn state(ready: bool) -> EndpointState {
-    EndpointState {
-        ready,
-        ..EndpointState::default()
-    }
-}
-
 impl World {
     fn list_all_endpoints(&mut self) {
         for id in 1..=ENDPOINTS as u32 {
-            let (id, state) = (EndpointId(id), state(true));
-            self.handle(Input::Endpoint { id, state });
+            self.handle(endpoint_input(id, true));
         }
     }
 
@@ -200,8 +192,8 @@ impl World {
                 self.handle(Input::Load { id, running });
             }
             90..94 => {
-                let state = state(rng.percent(70));
-                self.handle(Input::Endpoint { id, state });
+                let ready = rng.percent(70);
+                self.handle(endpoint_input(id.0, ready));
             }
             94..96 => self.handle(Input::EndpointRemoved(id)),
             96..98 => {

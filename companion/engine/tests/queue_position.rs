@@ -55,24 +55,11 @@ fn unready_endpoints_differ_from_ineligible_ones() {
     let mut harness = Harness::new(policy, 2);
     let mut pinned = request(1, "f", Default);
     pinned.eligible = Some([EndpointId(2)].into());
-    harness.handle(Input::Endpoint {
-        id: EndpointId(2),
-        state: not_ready(),
-    });
+    harness.endpoint(2, false);
     assert_eq!(harness.handle(Input::Register(pinned)), []);
     assert_eq!(block_reason(&harness, 1), Some(BlockReason::OwnEndpoints));
-    harness.handle(Input::Endpoint {
-        id: EndpointId(1),
-        state: not_ready(),
-    });
+    harness.endpoint(1, false);
     assert_eq!(block_reason(&harness, 1), Some(BlockReason::NoEndpoint));
-}
-
-fn not_ready() -> penstock_engine::input::EndpointState {
-    penstock_engine::input::EndpointState {
-        ready: false,
-        ..std::default::Default::default()
-    }
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 mod support;
 
-use penstock_engine::input::{EndpointState, ServerStats};
+use penstock_engine::input::ServerStats;
 use penstock_engine::policy::{Gate, Scorers};
 use penstock_engine::{Effect, EndpointId, Input, Policy, Request, RequestId};
 
@@ -121,14 +121,7 @@ fn a_returning_endpoint_has_no_cached_prefixes() {
     });
     let first = endpoint_order(&mut harness, with_prefix(1, &[1, 2]))[0];
     for ready in [false, true] {
-        let state = EndpointState {
-            ready,
-            ..EndpointState::default()
-        };
-        harness.handle(Input::Endpoint {
-            id: EndpointId(first),
-            state,
-        });
+        harness.endpoint(first, ready);
     }
     assert_ne!(endpoint_order(&mut harness, with_prefix(2, &[1, 2]))[0], first);
 }

@@ -2,14 +2,14 @@
 
 use std::collections::BTreeMap;
 
-use penstock_engine::input::{Band, EndpointState};
+use penstock_engine::input::Band;
 use penstock_engine::policy::{CostUnit, Discipline};
 use penstock_engine::snapshot::FlowSnapshot;
 use penstock_engine::{Budget, EndpointId, Input, RequestId};
 
 use crate::load::{Case, Job, Load, Place, random_job, unlimited};
 use crate::rng::Rng;
-use crate::support::SECOND;
+use crate::support::{SECOND, endpoint_input};
 
 /// A load with `of_each` requests at each place, of which `slots` run and the rest wait.
 fn loaded(case: &Case, slots: u64, rng: &mut Rng, of_each: usize) -> Load {
@@ -167,15 +167,7 @@ fn a_refunded_request_leaves_no_charge() {
             let run = |without: Option<u64>| {
                 let mut rng = Rng::new(seed);
                 let mut load = Load::new(case.policy(1), 1);
-                let state = |ready| EndpointState {
-                    ready,
-                    ..EndpointState::default()
-                };
-                let id = EndpointId(1);
-                load.handle(Input::Endpoint {
-                    id,
-                    state: state(false),
-                });
+                load.handle(endpoint_input(1, false));
                 for _ in 0..6 {
                     for place in case.places() {
                         load.register(random_job(&mut rng, &place));
@@ -184,10 +176,7 @@ fn a_refunded_request_leaves_no_charge() {
                 if let Some(id) = without {
                     load.harness.handle(Input::Cancel(RequestId(id)));
                 }
-                load.handle(Input::Endpoint {
-                    id,
-                    state: state(true),
-                });
+                load.handle(endpoint_input(1, true));
                 let first = load.dispatched[0].id;
                 if without.is_none() {
                     load.refund(first);
@@ -363,19 +352,11 @@ fn lead_after_suspension(case: &Case, a: &Place, b: &Place) -> f64 {
 fn lead_after_blocking(case: &Case, a: &Place, b: &Place) -> f64 {
     let mut rng = Rng::new(8);
     let mut load = Load::new(case.policy(4), 2);
-    let second = EndpointId(2);
-    let state = |ready| EndpointState {
-        ready,
-        ..EndpointState::default()
-    };
-    load.handle(Input::Endpoint {
-        id: second,
-        state: state(false),
-    });
+    load.handle(endpoint_input(2, false));
     for number in 0..1_400 {
         load.harness.now = penstock_engine::Instant::from_nanos(SECOND + number);
         load.register(random_job(&mut rng, a));
-        let eligible = vec![second].into_boxed_slice();
+        let eligible = vec![EndpointId(2)].into_boxed_slice();
         load.register_with(random_job(&mut rng, b), |request| {
             request.eligible = Some(eligible)
         });
@@ -383,15 +364,9 @@ fn lead_after_blocking(case: &Case, a: &Place, b: &Place) -> f64 {
     while load.dispatched.len() < 600 {
         load.complete();
     }
-    load.handle(Input::Endpoint {
-        id: second,
-        state: state(true),
-    });
+    load.handle(endpoint_input(2, true));
     // From here on both compete for the same places.
-    load.handle(Input::Endpoint {
-        id: EndpointId(1),
-        state: state(false),
-    });
+    load.handle(endpoint_input(1, false));
     largest_lead(case, &mut load, a, b)
 }
 

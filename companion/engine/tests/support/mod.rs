@@ -54,6 +54,18 @@ pub fn request(id: u64, flow: &str, band: Band) -> Request {
     }
 }
 
+/// Lists an endpoint, or changes its health.
+pub fn endpoint_input(id: u32, ready: bool) -> Input {
+    Input::Endpoint {
+        id: EndpointId(id),
+        state: EndpointState {
+            ready,
+            ..EndpointState::default()
+        },
+    }
+}
+
+/// `request`, eligible at these endpoints only.
 pub fn restricted(mut request: Request, endpoints: &[u32]) -> Request {
     request.eligible = Some(endpoints.iter().copied().map(EndpointId).collect());
     request
@@ -160,14 +172,7 @@ impl Harness {
     }
 
     pub fn endpoint(&mut self, id: u32, ready: bool) -> Vec<ShortEffect> {
-        let state = EndpointState {
-            ready,
-            ..EndpointState::default()
-        };
-        self.handle(Input::Endpoint {
-            id: EndpointId(id),
-            state,
-        })
+        self.handle(endpoint_input(id, ready))
     }
 
     fn audited_effects(&mut self) -> Vec<Effect> {
