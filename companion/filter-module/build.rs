@@ -1,8 +1,10 @@
-//! Builds the filter for Envoy, so that the `penstock` binary carries it inside.
+//! Builds the filter as a wasm module, which the crate then includes.
 //!
-//! A second cargo builds it into a target folder of its own, `<target>/filter-wasm`: in the same one the two would
-//! wait for each other's lock. It is shared by build, test, clippy and doc, and nothing of theirs (flags, wrappers,
-//! profiles, targets) reaches it: the module is the same whoever asks.
+//! A second cargo builds the module into a separate target folder, `<target>/filter-wasm`, because two cargos in one
+//! target folder wait for each other's lock. Build, test, clippy and doc share the folder. Their flags, wrappers,
+//! profiles and targets are removed from the environment, so all of them include the same module.
+//!
+//! The crate has no build dependencies, so cargo can run this script beside the compilation of other crates.
 
 use std::{
     env,
@@ -19,13 +21,13 @@ fn main() {
         println!("cargo::rerun-if-changed={}", workspace.join(source).display());
     }
     let out = PathBuf::from(variable("OUT_DIR"));
-    have_target();
-    let target = own_target(&out);
+    ensure_wasm_target();
+    let target = filter_target(&out);
     build(&workspace, &target);
     let built = target.join(TRIPLE).join("wasm").join(MODULE);
-    if let Err(why) = std::fs::copy(&built, out.join(MODULE)) {
+    if let Err(error) = std::fs::copy(&built, out.join(MODULE)) {
         fail(&format!(
-            "the filter was built but {} can't be copied: {why}",
+            "the filter was built, but {} can't be copied: {error}",
             built.display()
         ));
     }
@@ -48,22 +50,23 @@ fn build(workspace: &Path, target: &Path) {
         .arg("--target-dir")
         .arg(target);
     for (name, _) in env::vars_os() {
-        if name.to_str().is_some_and(is_of_the_outer_build) {
+        if name.to_str().is_some_and(changes_the_build) {
             cargo.env_remove(name);
         }
     }
     match cargo.output() {
         Ok(output) if output.status.success() => {}
         Ok(output) => fail(&format!(
-            "the filter doesn't build:\n{}",
+            "the filter doesn't compile:\n{}",
             String::from_utf8_lossy(&output.stderr)
         )),
-        Err(why) => fail(&format!("cargo can't be run for the filter: {why}")),
+        Err(error) => fail(&format!("cargo can't be run to build the filter: {error}")),
     }
 }
 
-/// Variables that change what cargo builds, or where. The jobserver's are kept: both builds share the cores.
-fn is_of_the_outer_build(name: &str) -> bool {
+/// Whether a variable of the outer build changes cargo's output or its place. The jobserver's variables stay: both
+/// builds share the cores.
+fn changes_the_build(name: &str) -> bool {
     const NAMES: [&str; 7] = [
         "RUSTFLAGS",
         "RUSTDOCFLAGS",
@@ -78,42 +81,43 @@ fn is_of_the_outer_build(name: &str) -> bool {
         || (name != "CARGO_BUILD_JOBS" && PREFIXES.iter().any(|prefix| name.starts_with(prefix)))
 }
 
-/// `<target>/filter-wasm`; cargo marks its target folder with a tag.
-fn own_target(out: &Path) -> PathBuf {
+/// `<target>/filter-wasm`. Cargo marks its target folder with the file CACHEDIR.TAG.
+fn filter_target(out: &Path) -> PathBuf {
     let tagged = out.ancestors().find(|dir| dir.join("CACHEDIR.TAG").is_file());
     tagged.unwrap_or(out).join("filter-wasm")
 }
 
-/// The toolchain file names the target, so rustup usually has it; else it is added here.
-fn have_target() {
-    if has_target() {
+/// Installs Rust's standard library for wasm if it is missing; rustup usually has it, because the toolchain file names
+/// the target.
+fn ensure_wasm_target() {
+    if has_wasm_target() {
         return;
     }
     let added = Command::new("rustup").args(["target", "add", TRIPLE]).output();
-    if !has_target() {
-        let why = match added {
+    if !has_wasm_target() {
+        let attempt = match added {
             Ok(output) => String::from_utf8_lossy(&output.stderr).trim().to_owned(),
-            Err(why) => format!("rustup can't be run: {why}"),
+            Err(error) => format!("rustup can't be run: {error}"),
         };
         fail(&format!(
             "the filter needs Rust's standard library for {TRIPLE}: run `rustup target add {TRIPLE}`, or install \
-             your distribution's package of it.\n(`rustup target add` was tried: {why})"
+             your distribution's package of it.\n(`rustup target add` was tried: {attempt})"
         ));
     }
 }
 
-fn has_target() -> bool {
-    let asked = Command::new(variable("RUSTC"))
+fn has_wasm_target() -> bool {
+    let libdir = Command::new(variable("RUSTC"))
         .args(["--print", "target-libdir", "--target", TRIPLE])
         .output();
-    asked.is_ok_and(|output| Path::new(String::from_utf8_lossy(&output.stdout).trim()).is_dir())
+    libdir.is_ok_and(|output| Path::new(String::from_utf8_lossy(&output.stdout).trim()).is_dir())
 }
 
 fn variable(name: &str) -> String {
-    env::var(name).unwrap_or_else(|_| fail(&format!("cargo gives no {name}")))
+    env::var(name).unwrap_or_else(|_| fail(&format!("cargo doesn't set {name}")))
 }
 
-fn fail(why: &str) -> ! {
-    println!("cargo::error={}", why.replace('\n', "\ncargo::error="));
+fn fail(message: &str) -> ! {
+    println!("cargo::error={}", message.replace('\n', "\ncargo::error="));
     std::process::exit(1)
 }
