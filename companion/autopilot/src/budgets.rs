@@ -1,24 +1,24 @@
-//! From what is known of a variant to what its endpoints may take: budgets, and the smaller ones that probe.
+//! From a variant's parameters to an endpoint's budget.
 //!
-//! Source: QUEUEING.md's `auto`. A tenth of every target is left as a margin, for an SLO holds on the mean of what
-//! the gate lets up to its limit.
+//! A tenth of every target is left as a margin, because the gate lets the load go up to its limit and the targets hold on the
+//! mean.
 
 use penstock_engine::Budget;
 use penstock_model::{Parameters, Targets, Traffic};
 
 use crate::window_stats::count;
 
-/// The part of a limit that is used.
+/// The fraction of a limit that is used.
 const USED: f64 = 0.9;
-/// Far more than any server takes.
+/// Far more than any endpoint takes.
 const REQUESTS_MAX: f64 = 1e6;
 
-/// Limits of an endpoint that follow from its targets.
+/// Limits of an endpoint by its targets, in milliseconds.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Limits {
-    /// What an iteration may take; may be infinite.
+    /// Of an iteration. May be infinite.
     pub(crate) iteration_ms: f64,
-    /// What a first token may take; may be infinite.
+    /// Of the time to the first token. May be infinite.
     pub(crate) first_token_ms: f64,
 }
 
@@ -31,8 +31,8 @@ impl Limits {
         }
     }
 
-    /// From targets inferred at iterations of `iteration_ms`. Those for the first token say the same of the iteration,
-    /// plus the request's own prompt: so they add nothing, and a prompt longer than the mean isn't held back for it.
+    /// From targets inferred at iterations of `iteration_ms`. The inferred target for the first token is such an iteration plus
+    /// the request's own prompt. So it adds no limit, and a prompt above the mean isn't delayed by it.
     pub(crate) const fn inferred(iteration_ms: f64) -> Self {
         Self {
             iteration_ms,
@@ -41,24 +41,24 @@ impl Limits {
     }
 }
 
-/// An endpoint that is to have a budget.
+/// Everything from which an endpoint's budget follows.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Gauge {
+pub(crate) struct BudgetInputs {
     pub(crate) parameters: Parameters,
     pub(crate) ttft_bias: f64,
-    /// Requests like the mean,
+    /// The mean request.
     pub(crate) traffic: Traffic,
-    /// and prompt tokens of them that are in the cache already: nothing is computed for them, and they are resident.
+    /// Mean prompt tokens in the cache: resident, and not computed.
     pub(crate) cached: f64,
     pub(crate) limits: Limits,
     pub(crate) max_batch: u64,
     pub(crate) kv_tokens: Option<u64>,
-    /// It runs at one part of so many of what fits, whatever limits that, so that more than one load is seen; 1: at all.
-    pub(crate) probed_by: u8,
+    /// The load is divided by this, to observe more than one load; 1 for the whole load.
+    pub(crate) divisor: u8,
 }
 
-impl Gauge {
-    /// Its budget.
+impl BudgetInputs {
+    /// The budget.
     pub(crate) fn budget(&self) -> Budget {
         let Parameters {
             alpha_ms,
@@ -80,8 +80,8 @@ impl Gauge {
         }
         fits = fits.min(count(self.max_batch)).max(1.0);
         let mut requests_max = self.max_batch;
-        if self.probed_by > 1 {
-            fits = (fits / f64::from(self.probed_by)).max(1.0);
+        if self.divisor > 1 {
+            fits = (fits / f64::from(self.divisor)).max(1.0);
             requests_max = whole(fits);
         }
         Budget {
@@ -100,8 +100,8 @@ impl Gauge {
     }
 }
 
-/// A budget that only counts: it probes an endpoint of which nothing is known.
-pub(crate) fn count_only(requests_max: u64) -> Budget {
+/// A budget that only limits the number of requests, to explore an endpoint of unknown parameters.
+pub(crate) fn requests_only(requests_max: u64) -> Budget {
     let requests_max = requests_max.max(1);
     Budget {
         alpha_ms: 1.0,
@@ -122,15 +122,15 @@ pub(crate) fn count_only(requests_max: u64) -> Budget {
     clippy::cast_sign_loss,
     reason = "from 1 to a million"
 )]
-fn whole(of: f64) -> u64 {
-    of.clamp(1.0, REQUESTS_MAX) as u64
+fn whole(number: f64) -> u64 {
+    number.clamp(1.0, REQUESTS_MAX) as u64
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    const GAUGE: Gauge = Gauge {
+    const INPUTS: BudgetInputs = BudgetInputs {
         parameters: Parameters {
             alpha_ms: 8.0,
             beta_ms: 0.05,
@@ -149,18 +149,18 @@ mod tests {
         },
         max_batch: 256,
         kv_tokens: None,
-        probed_by: 1,
+        divisor: 1,
     };
 
-    /// An iteration with `n` requests like the mean.
+    /// An iteration with `n` mean requests.
     fn iteration_ms(budget: &Budget, n: f64) -> f64 {
         let (i, o) = (512.0, 128.0);
         budget.alpha_ms + budget.beta_ms * n * (1.0 + i / o) + budget.gamma_ms * n * (i + o / 2.0)
     }
 
     #[test]
-    fn as_many_fit_as_the_iteration_allows() {
-        let budget = GAUGE.budget();
+    fn the_iteration_limit_sets_the_number_of_requests() {
+        let budget = INPUTS.budget();
         assert_eq!(budget.iteration_ms_max, 45.0);
         assert_eq!(budget.first_token_ms_max, 360.0);
         let typical = count(budget.typical);
@@ -171,82 +171,78 @@ mod tests {
     }
 
     #[test]
-    fn the_least_limit_binds() {
-        let typical = |gauge: Gauge| gauge.budget().typical;
+    fn the_lowest_limit_applies() {
+        let typical = |inputs: BudgetInputs| inputs.budget().typical;
         let limits = |iteration_ms, first_token_ms| Limits {
             iteration_ms,
             first_token_ms,
         };
-        let first = Gauge {
+        let first = BudgetInputs {
             limits: limits(50.0, 75.0),
-            ..GAUGE
+            ..INPUTS
         };
         let left_ms = 75.0 * 0.9 / 1.25 - 512.0 * 0.0505;
         assert!(left_ms < 45.0);
         let budget = first.budget();
         assert!(iteration_ms(&budget, count(budget.typical)) <= left_ms);
-        assert!(typical(first) < typical(GAUGE));
+        assert!(typical(first) < typical(INPUTS));
         assert_eq!(
-            typical(Gauge {
+            typical(BudgetInputs {
                 max_batch: 4,
-                ..GAUGE
+                ..INPUTS
             }),
             4
         );
-        let kv = Gauge {
+        let kv = BudgetInputs {
             kv_tokens: Some(10_000),
-            ..GAUGE
+            ..INPUTS
         };
         assert_eq!(
             (kv.budget().kv_tokens_max, typical(kv)),
             (Some(9_000), 9_000 / 640)
         );
         assert_eq!(
-            typical(Gauge {
+            typical(BudgetInputs {
                 limits: limits(1.0, 1.0),
-                ..GAUGE
+                ..INPUTS
             }),
             1,
-            "one always"
+            "one request always fits"
         );
-        let unlimited = Gauge {
+        let unlimited = BudgetInputs {
             limits: limits(f64::INFINITY, f64::INFINITY),
-            ..GAUGE
+            ..INPUTS
         };
         assert_eq!(typical(unlimited), 256);
     }
 
     #[test]
-    fn who_is_probed_takes_half() {
-        let probed = Gauge {
-            probed_by: 2,
-            ..GAUGE
-        }
-        .budget();
-        let half = GAUGE.budget().typical / 2;
+    fn a_probed_endpoint_takes_half() {
+        let probed = BudgetInputs { divisor: 2, ..INPUTS }.budget();
+        let half = INPUTS.budget().typical / 2;
         assert_eq!((probed.typical, probed.requests_max), (half, Some(half)));
         assert_eq!(probed.iteration_ms_max, 45.0);
-        let least = Gauge {
-            probed_by: 2,
+        let least = BudgetInputs {
+            divisor: 2,
             max_batch: 1,
-            ..GAUGE
+            ..INPUTS
         }
         .budget();
         assert_eq!(least.requests_max, Some(1));
-        assert_eq!(count_only(0).requests_max, Some(1));
+        assert_eq!(requests_only(0).requests_max, Some(1));
     }
 
     #[test]
-    fn what_is_free_has_no_end_and_no_nonsense() {
+    fn parameters_of_zero_and_missing_traffic_give_a_finite_budget() {
         let free = Parameters {
             alpha_ms: 8.0,
             beta_ms: 0.0,
             gamma_ms: 0.0,
         };
-        let budget = Gauge {
+        let budget = BudgetInputs {
             parameters: free,
             max_batch: u64::MAX,
-            ..GAUGE
+            ..INPUTS
         }
         .budget();
         assert_eq!(budget.typical, 1_000_000);
@@ -255,9 +251,9 @@ mod tests {
             input: 0.0,
             output: 0.0,
         };
-        let budget = Gauge {
+        let budget = BudgetInputs {
             traffic: empty,
-            ..GAUGE
+            ..INPUTS
         }
         .budget();
         assert!(budget.typical >= 1 && budget.rate.is_none());

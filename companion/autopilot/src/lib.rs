@@ -6,8 +6,8 @@
 
 mod autopilot;
 mod budgets;
+mod endpoint;
 mod moving_mean;
-mod server;
 mod types;
 mod variant;
 mod window_stats;

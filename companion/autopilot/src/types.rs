@@ -1,4 +1,4 @@
-//! What an autopilot is told and what it says, as plain data.
+//! The inputs and results of an autopilot, as plain data.
 
 use core::time::Duration;
 
@@ -7,89 +7,89 @@ use penstock_model::Parameters;
 use penstock_model::learner::State;
 use penstock_model::slo::{Policy as SloPolicy, Slo};
 
-/// What an autopilot is made with.
+/// The settings of an autopilot.
 #[derive(Clone, Debug)]
 pub struct AutopilotSettings {
     /// The pool's endpoints.
     pub endpoints: Vec<AutopilotEndpoint>,
     /// The pool's targets.
     pub slo: SloPolicy,
-    /// The engine gates by budgets: without that nothing is probed.
+    /// The engine gates by budgets. Otherwise no endpoint is probed.
     pub gates: bool,
-    /// How long what waits may wait, which is in how long a backlog has to be served.
+    /// The longest wait in the queue, and so the time in which a backlog has to be served.
     pub ttl: Duration,
-    /// A window of everything that is averaged; above 0.
+    /// The length of a window, over which everything is averaged; above 0.
     pub window: Duration,
-    /// What earlier lives have learned, by variant.
+    /// Parameters that were learned before this start, by variant.
     pub kept: Vec<(String, Kept)>,
 }
 
 /// One endpoint.
 #[derive(Clone, Debug, PartialEq)]
 pub struct AutopilotEndpoint {
-    /// Which.
+    /// Its number in the engine.
     pub id: EndpointId,
-    /// Servers of one variant share their parameters.
+    /// Endpoints of one variant share their parameters.
     pub variant: String,
     /// Requests in one batch.
     pub max_batch: u64,
 }
 
-/// What is kept of a variant across lives.
+/// The parameters of a variant that outlive the process.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Kept {
-    /// Its parameters when they were last known.
+    /// The last known parameters.
     pub parameters: Parameters,
-    /// Observed over predicted time to the first token.
+    /// Observed divided by predicted time to the first token.
     pub ttft_bias: f64,
 }
 
 /// A request that was granted.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Granted {
-    /// Where it was sent.
+    /// The first choice of the grant.
     pub endpoint: EndpointId,
-    /// Its prompt, known or estimated,
+    /// Prompt tokens, known or estimated.
     pub prompt: u64,
-    /// of this, what a server holds already,
+    /// Prompt tokens that the endpoint holds in its cache.
     pub cached: u64,
-    /// and its output as it is expected.
+    /// Expected output tokens.
     pub output: u64,
 }
 
 /// How a granted request was served.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Served {
-    /// From the grant to the first byte of the answer.
+    /// From the grant to the first byte of the response.
     pub first: Option<Duration>,
-    /// From the grant to the last.
+    /// From the grant to the last byte.
     pub last: Option<Duration>,
-    /// Its answer came token by token.
+    /// The response was streamed token by token.
     pub streamed: bool,
-    /// Prompt tokens, as the server says.
+    /// Prompt tokens, as the model server counted.
     pub prompt: Option<u64>,
-    /// Of these, from its cache.
+    /// Prompt tokens that were found in the cache.
     pub cached: Option<u64>,
-    /// Output tokens; `None`: nobody counted.
+    /// Output tokens; `None` if they weren't counted.
     pub output: Option<u64>,
 }
 
-/// What a server says of itself.
+/// The metrics of a model server.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Scraped {
-    /// Requests that run there, whoever's.
+    /// Running requests, including those that the companion didn't grant.
     pub running: Option<u64>,
-    /// Requests that wait there.
+    /// Requests that wait in its own queue.
     pub waiting: Option<u64>,
-    /// Part of its cache that is used, 0 to 1.
+    /// The used fraction of its KV cache, from 0 to 1.
     pub kv_used: Option<f64>,
-    /// Tokens that its cache holds.
+    /// The size of its KV cache in tokens.
     pub kv_tokens: Option<u64>,
-    /// Totals since it started, for windows.
+    /// Totals since its start.
     pub totals: Option<Totals>,
 }
 
-/// A server's counters.
+/// A model server's counters.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Totals {
     /// Requests that got a first token.
@@ -100,7 +100,7 @@ pub struct Totals {
     pub output_tokens: u64,
     /// Seconds to all first tokens.
     pub ttft_s: f64,
-    /// Times between tokens.
+    /// Number of times between tokens.
     pub itl_count: u64,
     /// Their sum in seconds.
     pub itl_s: f64,
@@ -111,32 +111,31 @@ pub struct Totals {
 pub struct VariantStatus {
     /// Its name.
     pub name: String,
-    /// How far its model is.
+    /// The state of its model.
     pub state: State,
-    /// The parameters that are acted on; before there are some, while it is learning, the best guess at them. `None`: there
-    /// is none.
+    /// The parameters in use. While none are known and the variant is learning, the best guess at them; `None` without one.
     pub parameters: Option<Parameters>,
-    /// Observed over predicted time to the first token.
+    /// Observed divided by predicted time to the first token.
     pub ttft_bias: f64,
-    /// Normalised innovation squared of the last window; `None`: there was none.
+    /// Normalised innovation squared of the last window; `None` before the first.
     pub nis: Option<f64>,
-    /// Condition number of what was observed.
+    /// Condition number of the observations.
     pub condition: Option<f64>,
-    /// n* of one server.
+    /// n* of one endpoint.
     pub n_star: Option<f64>,
-    /// lambda* of one server, requests per second; `None`: it can't be analysed.
+    /// lambda* of one endpoint, in requests per second; `None` if the variant can't be analysed.
     pub lambda_star: Option<f64>,
-    /// lambda* of all that are ready; 0 if it can't be analysed.
+    /// lambda* of all ready endpoints together; 0 if the variant can't be analysed.
     pub capacity: f64,
-    /// Requests per second that fall to it.
+    /// Its part of the demand, in requests per second.
     pub demand: f64,
-    /// demand / capacity; 0 if it can't be analysed.
+    /// demand / capacity; 0 if the variant can't be analysed.
     pub utilization: f64,
-    /// Replicas that its demand needs; `None`: no decision.
+    /// Replicas that the demand needs; `None` if there is no decision.
     pub desired: Option<u64>,
-    /// Those that are ready.
+    /// Ready replicas.
     pub current: u64,
-    /// Those that are listed and not ready.
+    /// Listed replicas that aren't ready.
     pub pending: u64,
 }
 
@@ -149,6 +148,6 @@ pub struct AutopilotStatus {
     pub variants: Vec<VariantStatus>,
     /// lambda* of all variants together.
     pub capacity: f64,
-    /// Requests per second that are offered, the backlog's part included.
+    /// Offered requests per second, including the share of the backlog.
     pub demand: f64,
 }

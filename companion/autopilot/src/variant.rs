@@ -1,4 +1,4 @@
-//! Servers of one kind: what is learned of them together, and what of that is worth keeping.
+//! A variant: endpoints of the same hardware and settings, whose parameters are learned together.
 
 use core::time::Duration;
 
@@ -11,15 +11,15 @@ use penstock_model::window_estimator::WindowEstimator;
 use penstock_model::workload::{Observed, aggregate};
 use penstock_model::{Parameters, Traffic};
 
-use crate::moving_mean::Blend;
+use crate::moving_mean::MovingMean;
 use crate::types::{Kept, VariantStatus};
 
-/// Parameters are kept again after this, at the earliest,
+/// The least time between two sets of parameters that are stored.
 const KEPT_FOR: Duration = Duration::from_secs(60);
-/// and if one of them has changed by this part.
+/// Parameters are stored again if one of them has changed by this fraction.
 const KEPT_WITHIN: f64 = 0.01;
 
-/// Half of the 95 % interval of n* below which it is known well.
+/// n* is well known if half of its 95 % confidence interval is below this.
 const WELL_KNOWN: f64 = 0.07;
 
 /// A variant.
@@ -27,23 +27,23 @@ const WELL_KNOWN: f64 = 0.07;
 pub(crate) struct Variant {
     pub(crate) name: String,
     learner: Learner,
-    /// What is learned of windows alone: shown beside it, and acted on where no request came token by token.
-    filter: WindowEstimator,
-    /// What that was when it was last known.
-    filtered: Option<Parameters>,
-    /// A request came token by token.
-    streams: bool,
-    /// Something was observed since the last fit.
-    is_new: bool,
+    /// Learns from windows alone. Used if no response is streamed.
+    window_estimator: WindowEstimator,
+    /// The last parameters to which the window estimator converged.
+    window_parameters: Option<Parameters>,
+    /// A response was streamed token by token.
+    has_streams: bool,
+    /// A request was observed since the last fit.
+    is_fit_due: bool,
     fit: Option<Fit>,
-    /// Its endpoints together in the last window; a rate of 0: they were idle.
-    seen: Observed,
-    /// Mean time between tokens, when there were some.
+    /// All endpoints together in the last window. Its rate is 0 if they were idle.
+    last_window: Observed,
+    /// The last known mean time between tokens.
     itl_ms: f64,
-    /// They weren't, or it was served something since.
+    /// The endpoints were busy in the last window, or a request was observed since.
     is_active: bool,
-    /// Requests like the mean of late.
-    blend: Blend,
+    /// The mean request of the last windows.
+    mean: MovingMean,
     analysis: Option<VariantAnalysis>,
     kept: Option<Kept>,
     kept_at: Option<Instant>,
@@ -54,34 +54,33 @@ impl Variant {
         Self {
             name,
             learner: Learner::new(kept.map(|kept| (kept.parameters, kept.ttft_bias))),
-            filter: WindowEstimator::new(None),
-            filtered: None,
-            streams: false,
-            is_new: false,
+            window_estimator: WindowEstimator::new(None),
+            window_parameters: None,
+            has_streams: false,
+            is_fit_due: false,
             fit: None,
-            seen: Observed::default(),
+            last_window: Observed::default(),
             itl_ms: 0.0,
             is_active: false,
-            blend: Blend::default(),
+            mean: MovingMean::default(),
             analysis: None,
             kept,
             kept_at: None,
         }
     }
 
-    /// The parameters to act on.
+    /// The parameters in use.
     pub(crate) fn parameters(&self) -> Option<Parameters> {
-        self.learner.parameters().or(self.filtered)
+        self.learner.parameters().or(self.window_parameters)
     }
 
-    /// Its parameters are known, and what is seen agrees.
+    /// The parameters are known, and observations agree with them.
     pub(crate) fn is_sure(&self) -> bool {
         matches!(self.state(), State::Converged | State::Infeasible)
     }
 
-    /// The part of its load that is left of an endpoint that is probed: the less is known, the further from what is seen
-    /// anyway.
-    pub(crate) fn probed_by(&self) -> u8 {
+    /// The divisor of a probed endpoint's load: the less is known, the further the load is from the usual one.
+    pub(crate) fn probe_divisor(&self) -> u8 {
         match self.fit {
             Some(fit) if self.is_sure() && fit.n_star_half_width < WELL_KNOWN => 2,
             Some(_) | None => 4,
@@ -89,94 +88,94 @@ impl Variant {
     }
 
     fn state(&self) -> State {
-        let state = if self.streams {
+        let state = if self.has_streams {
             self.learner.state()
         } else {
-            self.filter.state()
+            self.window_estimator.state()
         };
         match state {
-            // The first fit, or the first window, is still to come.
+            // The first fit or the first window is still missing.
             State::NoTraffic if self.is_active => State::Learning,
             state => state,
         }
     }
 
-    /// The best guess at its parameters, for predictions at the load it is at.
+    /// The best guess at the parameters, for predictions at the present load.
     pub(crate) fn guess(&self) -> Option<Parameters> {
         self.parameters().or(self.fit.map(|fit| fit.parameters))
     }
 
-    /// Observed over predicted time to the first token.
+    /// Observed divided by predicted time to the first token.
     pub(crate) const fn ttft_bias(&self) -> f64 {
         self.learner.ttft_bias()
     }
 
-    /// What a prompt token adds to an iteration, in milliseconds.
+    /// The time that a prompt token adds to an iteration, in milliseconds.
     pub(crate) fn prompt_ms(&self) -> Option<f64> {
         self.learner.prompt_ms()
     }
 
-    /// Requests like the mean of those seen lately.
+    /// The mean request of the last windows.
     pub(crate) fn traffic(&self) -> Traffic {
-        self.blend.traffic()
+        self.mean.traffic()
     }
 
-    /// Prompt tokens of them that are in a server's cache already.
+    /// Prompt tokens of the mean request that are in an endpoint's cache.
     pub(crate) const fn cached(&self) -> f64 {
-        self.blend.cached()
+        self.mean.cached()
     }
 
-    /// A window of that length is over: what its endpoints did, and the mean of prompt tokens that were in their caches.
-    pub(crate) fn close(
+    /// A window is over. `windows`: the averages of its endpoints. `cached`: mean prompt tokens in their caches.
+    pub(crate) fn close_window(
         &mut self,
         now_ms: f64,
-        over: Duration,
+        length: Duration,
         windows: &[Observed],
         cached: f64,
         policy: &SloPolicy,
     ) {
-        self.seen = aggregate(windows);
-        self.is_active = self.seen.busy > 0;
-        if self.seen.traffic.rate <= 0.0 {
+        self.last_window = aggregate(windows);
+        self.is_active = self.last_window.busy > 0;
+        if self.last_window.traffic.rate <= 0.0 {
             return;
         }
-        self.blend.add(&self.seen.traffic, cached, over);
-        let timed = |window: &&Observed| window.ttft_ms > 0.0 && window.itl_ms > 0.0;
-        let timed: Vec<Observed> = windows.iter().filter(timed).copied().collect();
-        // A time that nobody saw is none, and no part of a mean; where there is no other, the filter knows that.
+        self.mean.add(&self.last_window.traffic, cached, length);
+        let is_timed = |window: &&Observed| window.ttft_ms > 0.0 && window.itl_ms > 0.0;
+        let timed: Vec<Observed> = windows.iter().filter(is_timed).copied().collect();
+        // A time of 0 is unknown, so it must not enter a mean. The estimator recognises a window without any times.
         let timed = if timed.is_empty() {
-            self.seen
+            self.last_window
         } else {
             aggregate(&timed)
         };
-        self.filter.observe(&timed);
-        self.hear(self.seen.itl_ms);
-        if !self.streams && self.filter.state() == State::Converged {
-            self.filtered = self.filter.parameters();
+        self.window_estimator.observe(&timed);
+        self.update_itl(self.last_window.itl_ms);
+        if !self.has_streams && self.window_estimator.state() == State::Converged {
+            self.window_parameters = self.window_estimator.parameters();
         }
-        self.fit(now_ms, &self.blend.traffic(), policy);
+        self.fit(now_ms, &self.mean.traffic(), policy);
     }
 
-    /// A window isn't over, and nothing is known yet.
+    /// Fits the parameters inside a window, because none are known yet.
     pub(crate) fn explore(&mut self, now_ms: f64, so_far: &[Observed], policy: &SloPolicy) {
-        let seen = aggregate(so_far);
-        self.hear(seen.itl_ms);
-        let traffic = if seen.busy > 0 {
-            seen.traffic
+        let observed = aggregate(so_far);
+        self.update_itl(observed.itl_ms);
+        let traffic = if observed.busy > 0 {
+            observed.traffic
         } else {
-            self.blend.traffic()
+            self.mean.traffic()
         };
         self.fit(now_ms, &traffic, policy);
     }
 
-    fn hear(&mut self, itl_ms: f64) {
+    fn update_itl(&mut self, itl_ms: f64) {
         if itl_ms > 0.0 {
             self.itl_ms = itl_ms;
         }
     }
 
-    /// How long its requests decode; a minute at most.
-    pub(crate) fn lasting(&self) -> Duration {
+    /// How long a mean request decodes; a minute at most.
+    pub(crate) fn decode_duration(&self) -> Duration {
         let ms = self.traffic().output * self.itl_ms;
         Duration::try_from_secs_f64(ms / 1e3)
             .unwrap_or_default()
@@ -184,50 +183,53 @@ impl Variant {
     }
 
     fn fit(&mut self, now_ms: f64, traffic: &Traffic, policy: &SloPolicy) {
-        if core::mem::take(&mut self.is_new) {
-            // Without targets n* is asked for at a multiple of alpha, as targets that are inferred are.
+        if core::mem::take(&mut self.is_fit_due) {
+            // Without explicit targets the learner takes n* at a multiple of alpha, as inferred targets do.
             let targets = policy.explicit.unwrap_or_default();
             self.fit = self.learner.fit(now_ms, traffic, &targets);
         }
     }
 
-    /// A request has ended that says something.
+    /// A request has ended from which the learner can learn.
     pub(crate) fn observe(&mut self, observation: &Observation) {
-        self.is_new = true;
+        self.is_fit_due = true;
         self.is_active = true;
         if observation.decode.is_some() {
-            self.streams = true;
+            self.has_streams = true;
         }
         self.learner.observe(observation);
     }
 
-    /// As the analysis wants it.
-    pub(crate) fn asked(&self, max_batch: u64, replicas: u64, pending: u64) -> analysis::Variant {
+    /// The variant in the form that the analysis takes.
+    pub(crate) fn for_analysis(&self, max_batch: u64, replicas: u64, pending: u64) -> analysis::Variant {
         analysis::Variant {
             name: self.name.clone(),
             replicas,
             pending,
             max_batch: Some(crate::window_stats::count(max_batch)),
-            parameters: self.parameters().map(|it| self.with_cache(&it)),
+            parameters: self.parameters().map(|parameters| self.with_cache(&parameters)),
             ttft_bias: self.ttft_bias(),
-            windows: self.seen_blended(),
+            windows: self.smoothed_window(),
         }
     }
 
-    /// Its last window, of requests like the mean of late.
-    fn seen_blended(&self) -> Vec<Observed> {
-        if self.seen.busy == 0 {
+    /// The last window, with the mean request of the last windows.
+    fn smoothed_window(&self) -> Vec<Observed> {
+        if self.last_window.busy == 0 {
             return Vec::new();
         }
         let traffic = Traffic {
-            rate: self.seen.traffic.rate,
-            ..self.blend.traffic()
+            rate: self.last_window.traffic.rate,
+            ..self.mean.traffic()
         };
-        vec![Observed { traffic, ..self.seen }]
+        vec![Observed {
+            traffic,
+            ..self.last_window
+        }]
     }
 
-    /// The same for requests whose prompts are partly cached: the closed forms know one length of a prompt, that which is
-    /// computed, so what is resident beside it is put on the cost of what is.
+    /// The parameters for prompts that are partly cached. The closed forms know one prompt length, the computed one. So the
+    /// cost of resident tokens is raised by the ratio of all resident tokens to those the closed forms know.
     fn with_cache(&self, parameters: &Parameters) -> Parameters {
         let Traffic { input, output, .. } = self.traffic();
         let own = input + output / 2.0;
@@ -235,18 +237,18 @@ impl Variant {
             return *parameters;
         }
         Parameters {
-            gamma_ms: parameters.gamma_ms * (own + self.blend.cached()) / own,
+            gamma_ms: parameters.gamma_ms * (own + self.mean.cached()) / own,
             ..*parameters
         }
     }
 
-    pub(crate) fn analysed(&mut self, analysis: Option<VariantAnalysis>) {
+    pub(crate) fn set_analysis(&mut self, analysis: Option<VariantAnalysis>) {
         self.analysis = analysis;
     }
 
-    /// What is worth keeping, if that has changed.
-    pub(crate) fn keep(&mut self, now: Instant) -> Option<Kept> {
-        if !self.is_sure() || self.kept_at.is_some_and(|at| now.since(at) < KEPT_FOR) {
+    /// The parameters, if they are known and have changed enough to be stored again.
+    pub(crate) fn take_kept(&mut self, now: Instant) -> Option<Kept> {
+        if !self.is_sure() || self.kept_at.is_some_and(|kept_at| now.since(kept_at) < KEPT_FOR) {
             return None;
         }
         let kept = Kept {
@@ -261,8 +263,8 @@ impl Variant {
         Some(kept)
     }
 
-    /// What is known of it, if anything.
-    pub(crate) fn known(&self) -> Option<Kept> {
+    /// The parameters in use, to be kept while the variant has no endpoint.
+    pub(crate) fn to_keep(&self) -> Option<Kept> {
         let parameters = self.parameters()?;
         Some(Kept {
             parameters,
@@ -271,9 +273,9 @@ impl Variant {
     }
 
     pub(crate) fn status(&self, current: u64, pending: u64) -> VariantStatus {
-        let analysis = self.analysis.as_ref().filter(|it| it.error.is_none());
-        let error = self.analysis.as_ref().and_then(|it| it.error);
-        // What one load can't tell apart is no number.
+        let analysis = self.analysis.as_ref().filter(|analysis| analysis.error.is_none());
+        let error = self.analysis.as_ref().and_then(|analysis| analysis.error);
+        // The load never varied enough: the parameters can't be identified, so the guess is shown only while learning.
         let guess = self.guess().filter(|_| self.state() == State::Learning);
         VariantStatus {
             name: self.name.clone(),
@@ -284,33 +286,33 @@ impl Variant {
             },
             parameters: self.parameters().or(guess),
             ttft_bias: self.ttft_bias(),
-            nis: self.filter.nis(),
+            nis: self.window_estimator.nis(),
             condition: self
                 .fit
                 .map(|fit| fit.condition)
-                .or_else(|| self.filter.condition()),
-            n_star: analysis.and_then(|it| it.n_star),
-            lambda_star: analysis.map(|it| it.lambda_star),
-            capacity: analysis.map_or(0.0, |it| it.capacity),
-            demand: analysis.map_or(0.0, |it| it.demand),
-            utilization: analysis.map_or(0.0, |it| it.utilization),
-            desired: analysis.and_then(|it| it.required),
+                .or_else(|| self.window_estimator.condition()),
+            n_star: analysis.and_then(|analysis| analysis.n_star),
+            lambda_star: analysis.map(|analysis| analysis.lambda_star),
+            capacity: analysis.map_or(0.0, |analysis| analysis.capacity),
+            demand: analysis.map_or(0.0, |analysis| analysis.demand),
+            utilization: analysis.map_or(0.0, |analysis| analysis.utilization),
+            desired: analysis.and_then(|analysis| analysis.required),
             current,
             pending,
         }
     }
 }
 
-/// Both say the same, nearly.
+/// No value differs by more than [`KEPT_WITHIN`].
 fn is_near(one: &Kept, other: &Kept) -> bool {
-    let parts = |of: &Kept| {
+    let values = |kept: &Kept| {
         [
-            of.parameters.alpha_ms,
-            of.parameters.beta_ms,
-            of.parameters.gamma_ms,
-            of.ttft_bias,
+            kept.parameters.alpha_ms,
+            kept.parameters.beta_ms,
+            kept.parameters.gamma_ms,
+            kept.ttft_bias,
         ]
     };
-    let mut pairs = parts(one).into_iter().zip(parts(other));
+    let mut pairs = values(one).into_iter().zip(values(other));
     pairs.all(|(one, other)| (one - other).abs() <= KEPT_WITHIN * one.abs())
 }

@@ -1,5 +1,5 @@
-//! What was seen at one endpoint in one window: counted request by request, or by the difference of its server's own
-//! totals where the requests say nothing.
+//! Counts and averages of one endpoint in one window: request by request, or from the totals of its model server where the
+//! requests don't show the times.
 
 use core::time::Duration;
 
@@ -8,10 +8,10 @@ use penstock_model::workload::Observed;
 
 use crate::types::Totals;
 
-/// One window of one endpoint.
+/// Counts of one endpoint in one window.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Tally {
-    /// Requests that were sent there.
+pub(crate) struct WindowStats {
+    /// Granted requests.
     pub(crate) granted: u64,
     served: Mean,
     input: f64,
@@ -21,7 +21,7 @@ pub(crate) struct Tally {
     itl: Mean,
 }
 
-/// A running mean.
+/// A sum and its count.
 #[derive(Clone, Copy, Debug, Default)]
 struct Mean {
     count: f64,
@@ -43,10 +43,9 @@ impl Mean {
     }
 }
 
-impl Tally {
-    /// A request was served: tokens computed, found in the cache and put out, times where they are known, in
-    /// milliseconds.
-    pub(crate) fn served(
+impl WindowStats {
+    /// A request was served. `input`: prompt tokens computed. `cached`: prompt tokens found in the cache.
+    pub(crate) fn record(
         &mut self,
         input: f64,
         cached: f64,
@@ -66,21 +65,21 @@ impl Tally {
         }
     }
 
-    /// Mean prompt tokens that were found in the cache; `None`: nothing was served.
+    /// Mean prompt tokens found in the cache; `None` if no request was served.
     pub(crate) fn cached(&self) -> Option<f64> {
         (self.served.count > 0.0).then(|| self.cached / self.served.count)
     }
 
-    /// Nothing happened.
+    /// No request was granted or served.
     pub(crate) const fn is_empty(&self) -> bool {
         self.granted == 0 && self.served.count == 0.0
     }
 
-    /// The window's averages; `before` are those of the last window that had some, for what this one doesn't say.
-    /// What came and what ended both say how much there is: requests last longer than windows. `None`: there are no
-    /// averages.
-    pub(crate) fn observed(&self, over: Duration, before: Option<&Observed>) -> Option<Observed> {
-        let seconds = over.as_secs_f64();
+    /// The averages of a window of this length; `None` if there are none. `before`: those of the last window that had any,
+    /// for values that this one lacks. The rate is the mean of grants and completions, because requests may be longer than
+    /// windows.
+    pub(crate) fn averages(&self, length: Duration, before: Option<&Observed>) -> Option<Observed> {
+        let seconds = length.as_secs_f64();
         if self.is_empty() || seconds <= 0.0 {
             return None;
         }
@@ -90,7 +89,7 @@ impl Tally {
             observed.traffic.rate = rate;
             return Some(observed);
         }
-        let or = |mean: &Mean, last: fn(&Observed) -> f64| match before {
+        let value_or_last = |mean: &Mean, last: fn(&Observed) -> f64| match before {
             Some(before) if mean.count == 0.0 => last(before),
             _ => mean.value(),
         };
@@ -100,18 +99,21 @@ impl Tally {
                 input: self.input / self.served.count,
                 output: self.output / self.served.count,
             },
-            ttft_ms: or(&self.ttft, |it| it.ttft_ms),
-            itl_ms: or(&self.itl, |it| it.itl_ms),
+            ttft_ms: value_or_last(&self.ttft, |before| before.ttft_ms),
+            itl_ms: value_or_last(&self.itl, |before| before.itl_ms),
             busy: 1,
         })
     }
 }
 
 impl Totals {
-    /// What happened between two readings; `None`: nothing, or the server has begun anew.
-    pub(crate) fn since(&self, earlier: &Self, over: Duration) -> Option<Observed> {
-        let seconds = over.as_secs_f64();
-        let requests = self.requests.checked_sub(earlier.requests).filter(|it| *it > 0)?;
+    /// The averages between two readings; `None` if no request was served, or if the counters were reset.
+    pub(crate) fn averages_since(&self, earlier: &Self, length: Duration) -> Option<Observed> {
+        let seconds = length.as_secs_f64();
+        let requests = self
+            .requests
+            .checked_sub(earlier.requests)
+            .filter(|requests| *requests > 0)?;
         let input = self.prompt_tokens.checked_sub(earlier.prompt_tokens)?;
         let output = self.output_tokens.checked_sub(earlier.output_tokens)?;
         let decodes = self.itl_count.checked_sub(earlier.itl_count)?;
@@ -142,8 +144,8 @@ impl Totals {
     clippy::cast_precision_loss,
     reason = "counts stay far below 2^53, and means need no more"
 )]
-pub(crate) const fn count(of: u64) -> f64 {
-    of as f64
+pub(crate) const fn count(number: u64) -> f64 {
+    number as f64
 }
 
 #[cfg(test)]
@@ -153,20 +155,20 @@ mod tests {
     const WINDOW: Duration = Duration::from_secs(10);
 
     #[test]
-    fn a_window_is_what_came_and_what_ended() {
-        let mut tally = Tally::default();
-        assert_eq!(tally.observed(WINDOW, None), None);
-        tally.granted = 30;
+    fn the_rate_is_the_mean_of_grants_and_completions() {
+        let mut stats = WindowStats::default();
+        assert_eq!(stats.averages(WINDOW, None), None);
+        stats.granted = 30;
         assert_eq!(
-            tally.observed(WINDOW, None),
+            stats.averages(WINDOW, None),
             None,
-            "nobody knows yet how large they are"
+            "the requests' sizes aren't known yet"
         );
         for _ in 0..9 {
-            tally.served(100.0, 10.0, 50.0, Some(40.0), Some(10.0));
+            stats.record(100.0, 10.0, 50.0, Some(40.0), Some(10.0));
         }
-        tally.served(200.0, 0.0, 150.0, None, None);
-        let observed = tally.observed(WINDOW, None).expect("averages");
+        stats.record(200.0, 0.0, 150.0, None, None);
+        let observed = stats.averages(WINDOW, None).expect("averages");
         assert_eq!(
             observed.traffic,
             Traffic {
@@ -179,11 +181,11 @@ mod tests {
             (observed.ttft_ms, observed.itl_ms, observed.busy),
             (40.0, 10.0, 1)
         );
-        assert_eq!(tally.cached(), Some(9.0));
+        assert_eq!(stats.cached(), Some(9.0));
     }
 
     #[test]
-    fn what_a_window_does_not_say_is_as_before() {
+    fn values_that_a_window_lacks_are_those_of_the_last_one() {
         let before = Observed {
             traffic: Traffic {
                 rate: 9.0,
@@ -194,15 +196,15 @@ mod tests {
             itl_ms: 10.0,
             busy: 1,
         };
-        let tally = Tally {
+        let stats = WindowStats {
             granted: 20,
-            ..Tally::default()
+            ..WindowStats::default()
         };
-        let observed = tally.observed(WINDOW, Some(&before)).expect("averages");
+        let observed = stats.averages(WINDOW, Some(&before)).expect("averages");
         assert_eq!((observed.traffic.rate, observed.traffic.input), (1.0, 100.0));
-        let mut tally = Tally::default();
-        tally.served(7.0, 0.0, 3.0, None, None);
-        let observed = tally.observed(WINDOW, Some(&before)).expect("averages");
+        let mut stats = WindowStats::default();
+        stats.record(7.0, 0.0, 3.0, None, None);
+        let observed = stats.averages(WINDOW, Some(&before)).expect("averages");
         assert_eq!(
             (observed.traffic.input, observed.ttft_ms, observed.itl_ms),
             (7.0, 40.0, 10.0)
@@ -210,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn totals_are_read_by_their_difference() {
+    fn averages_follow_from_the_difference_of_totals() {
         let earlier = Totals {
             requests: 5,
             prompt_tokens: 50,
@@ -227,7 +229,9 @@ mod tests {
             itl_count: 495,
             itl_s: 10.0 - 0.1,
         };
-        let observed = later.since(&earlier, WINDOW).expect("something happened");
+        let observed = later
+            .averages_since(&earlier, WINDOW)
+            .expect("requests were served");
         assert_eq!(
             observed.traffic,
             Traffic {
@@ -237,7 +241,15 @@ mod tests {
             }
         );
         assert!((observed.ttft_ms - 100.0).abs() < 1e-9 && (observed.itl_ms - 20.0).abs() < 1e-9);
-        assert_eq!(earlier.since(&later, WINDOW), None, "it has begun anew");
-        assert_eq!(later.since(&later, WINDOW), None, "nothing happened");
+        assert_eq!(
+            earlier.averages_since(&later, WINDOW),
+            None,
+            "the counters were reset"
+        );
+        assert_eq!(
+            later.averages_since(&later, WINDOW),
+            None,
+            "no request was served"
+        );
     }
 }

@@ -1,7 +1,8 @@
-//! What endpoints are told to take: budgets by what is known, and other loads than that to know more.
+//! Budgets of the endpoints, and other loads than the budgets allow, to learn more.
 //!
-//! A gate that only follows what was learned sees one load, and what one load can't tell apart is forgotten. So one
-//! endpoint at a time is probed, and those of which nothing is known yet are explored.
+//! A gate that only follows what was learned sees one load, and parameters that one load can't tell apart are forgotten. So
+//! one endpoint at a time is *probed*: it gets less load for a window. Endpoints of a variant without known parameters are
+//! *explored*: their load changes several times in a window.
 
 use core::time::Duration;
 
@@ -10,174 +11,204 @@ use penstock_engine::{Budget, Instant};
 use penstock_model::workload::Observed;
 
 use super::{Autopilot, millis};
-use crate::budgets::{self, Gauge, Limits};
-use crate::server::Server;
+use crate::budgets::{self, BudgetInputs, Limits};
+use crate::endpoint::Endpoint;
 
-/// One endpoint in one window of so many runs at half of what it may, so that more than one load is seen.
+/// One endpoint in one of so many windows is probed.
 const PROBED_EVERY: u64 = 10;
-/// The same, at a quarter, while what was known of a variant is in doubt.
+/// The same while the parameters of a variant are in doubt.
 const PROBED_EVERY_UNSURE: u64 = 3;
-/// What is seen of a load is what requests saw that lived under it: those windows are so many lives long,
+/// An endpoint is probed for so many times the duration of its requests, because requests show the load under which they ran,
 const LIVES: f64 = 2.0;
-/// and at least one window, and no more than this.
+/// for at least one window, and for no more windows than this.
 const PROBED_MAX: u64 = 12;
-/// While nothing is known of a variant it is explored: so often in a window its endpoints change between all and a
-/// quarter of what was there, and what was seen is fitted,
+/// How often in a window explored endpoints may change between their full load and a quarter of it.
 const EXPLORED_PER_WINDOW: u32 = 4;
-/// but they change no more often than this in all: what so many changes don't tell won't be told by more.
+/// How often explored endpoints change their load in all. If so many changes don't identify the parameters, more won't.
 const EXPLORED_MAX: u32 = 40;
 
+/// The state of exploration.
+#[derive(Debug)]
+pub(super) struct Exploration {
+    /// When explored endpoints may change their load next; `None` if no endpoint is explored.
+    pub(super) next_at: Option<Instant>,
+    /// Changes so far.
+    changes: u32,
+    /// Its parity decides which endpoints have less load.
+    phase: usize,
+    changed_at: Instant,
+}
+
+impl Exploration {
+    pub(super) const fn new(now: Instant) -> Self {
+        Self {
+            next_at: None,
+            changes: 0,
+            phase: 0,
+            changed_at: now,
+        }
+    }
+}
+
 impl Autopilot {
-    /// Nothing is known of this endpoint's variant, and there is more to try.
-    pub(crate) fn is_explored(&self, server: &Server) -> bool {
+    /// The parameters of this endpoint's variant aren't known, and there are changes of load left to try.
+    fn is_explored(&self, endpoint: &Endpoint) -> bool {
         self.gates
-            && server.listed
-            && self.explored < EXPLORED_MAX
-            && self.variants[server.variant].parameters().is_none()
+            && endpoint.is_listed
+            && self.exploration.changes < EXPLORED_MAX
+            && self.variants[endpoint.variant].parameters().is_none()
     }
 
-    pub(crate) fn plan_exploring(&mut self, now: Instant) {
-        let explores = self.window_since.is_some() && self.servers.iter().any(|it| self.is_explored(it));
-        self.explores_at = explores.then(|| now.after(self.window / EXPLORED_PER_WINDOW));
+    pub(super) fn plan_exploration(&mut self, now: Instant) {
+        let is_any_explored = self.endpoints.iter().any(|endpoint| self.is_explored(endpoint));
+        let explores = self.window_since.is_some() && is_any_explored;
+        self.exploration.next_at = explores.then(|| now.after(self.window / EXPLORED_PER_WINDOW));
     }
 
-    /// Fits variants of which nothing is known, inside a window, and changes the load of their endpoints.
-    pub(crate) fn explore(&mut self, now: Instant, since: Instant) {
-        for number in 0..self.variants.len() {
-            if self.variants[number].parameters().is_some() {
+    /// Inside a window: fits variants without known parameters, and changes the load of their endpoints.
+    pub(super) fn explore(&mut self, now: Instant, since: Instant) {
+        for index in 0..self.variants.len() {
+            if self.variants[index].parameters().is_some() {
                 continue;
             }
-            let own = self.servers.iter().filter(|it| it.variant == number);
-            let so_far: Vec<Observed> = own.filter_map(|it| it.so_far(now.since(since))).collect();
-            self.variants[number].explore(millis(now), &so_far, &self.slo_policy);
+            let own = self.endpoints.iter().filter(|endpoint| endpoint.variant == index);
+            let so_far: Vec<Observed> = own
+                .filter_map(|endpoint| endpoint.window_so_far(now.since(since)))
+                .collect();
+            self.variants[index].explore(millis(now), &so_far, &self.slo_policy);
         }
-        self.flip(now);
-        self.steer();
-        self.plan_exploring(now);
+        self.alternate_load(now);
+        self.update_budgets();
+        self.plan_exploration(now);
     }
 
-    /// Lets endpoints that are explored change their load, when what came under the last one has had its time.
-    pub(crate) fn flip(&mut self, now: Instant) {
-        if now.since(self.flipped_at) >= self.lasting(|it| self.is_explored(it)) {
-            let explores = self.servers.iter().any(|it| self.is_explored(it));
-            self.explored = self.explored.saturating_add(u32::from(explores));
-            self.flips = self.flips.wrapping_add(1);
-            self.flipped_at = now;
+    /// Changes the load of explored endpoints, once the requests under the present load have had time to end.
+    pub(super) fn alternate_load(&mut self, now: Instant) {
+        let explored = || {
+            self.endpoints
+                .iter()
+                .filter(|endpoint| self.is_explored(endpoint))
+        };
+        let durations = explored().map(|endpoint| self.variants[endpoint.variant].decode_duration());
+        let longest: Duration = durations.max().unwrap_or_default();
+        if now.since(self.exploration.changed_at) < longest {
+            return;
         }
+        let is_any_explored = explored().next().is_some();
+        let exploration = &mut self.exploration;
+        exploration.changes = exploration.changes.saturating_add(u32::from(is_any_explored));
+        exploration.phase = exploration.phase.wrapping_add(1);
+        exploration.changed_at = now;
     }
 
-    /// How long the requests of these endpoints last.
-    fn lasting(&self, of: impl Fn(&Server) -> bool) -> Duration {
-        let own = self.servers.iter().filter(|it| of(it));
-        let each = own.map(|it| self.variants[it.variant].lasting());
-        each.max().unwrap_or_default()
-    }
-
-    /// What the targets allow; `None`: there are none that the gate may go by.
+    /// The limits that the targets set; `None` if the gate has no targets.
     fn limits(&self) -> Option<Limits> {
         if let Some(targets) = &self.slo_policy.explicit {
             return Some(Limits::explicit(targets));
         }
-        let alphas = self
+        let known = self
             .variants
             .iter()
-            .filter_map(|it| it.parameters())
-            .map(|it| it.alpha_ms);
-        let greatest_ms = alphas.reduce(f64::max)?;
+            .filter_map(crate::variant::Variant::parameters);
+        let greatest_ms = known.map(|parameters| parameters.alpha_ms).reduce(f64::max)?;
         Some(Limits::inferred(greatest_ms * self.slo_policy.multiplier))
     }
 
-    /// Says every endpoint's budget where that has changed.
-    pub(crate) fn steer(&mut self) {
+    /// Outputs the budget of every endpoint where it has changed.
+    pub(super) fn update_budgets(&mut self) {
         let limits = self.limits();
         let probed = self.probed();
-        for number in 0..self.servers.len() {
-            let budget = self.budget(number, limits, probed == Some(number) || self.explores(number));
-            let server = &mut self.servers[number];
-            if server.listed && server.budget != budget {
-                server.budget = budget;
+        for index in 0..self.endpoints.len() {
+            let has_less = probed == Some(index) || self.has_less_load(index);
+            let budget = self.budget(index, limits, has_less);
+            let endpoint = &mut self.endpoints[index];
+            if endpoint.is_listed && endpoint.budget != budget {
+                endpoint.budget = budget;
                 self.inputs.push_back(Input::Budget {
-                    id: server.id,
+                    id: endpoint.id,
                     budget,
                 });
             }
         }
     }
 
-    /// The endpoint that is probed in the window that begins; without one, nobody: what comes after a lull finds all
-    /// that there is.
+    /// The index of the endpoint that is probed in the window that begins. After a lull no endpoint is probed, so that the
+    /// first requests find the whole capacity.
     fn probed(&self) -> Option<usize> {
         if !self.gates || self.window_since.is_none() {
             return None;
         }
         let busy = || {
-            let all = self.servers.iter().enumerate();
-            all.filter(|(_, it)| it.ready && it.observed.is_some() && !self.is_explored(it))
+            let all = self.endpoints.iter().enumerate();
+            all.filter(|(_, endpoint)| {
+                endpoint.is_ready && endpoint.observed.is_some() && !self.is_explored(endpoint)
+            })
         };
-        let in_doubt = |server: &Server| {
-            let variant = &self.variants[server.variant];
+        let is_in_doubt = |endpoint: &Endpoint| {
+            let variant = &self.variants[endpoint.variant];
             variant.parameters().is_some() && !variant.is_sure()
         };
         let unsure: Vec<usize> = busy()
-            .filter(|(_, it)| in_doubt(it))
-            .map(|(number, _)| number)
+            .filter(|(_, endpoint)| is_in_doubt(endpoint))
+            .map(|(index, _)| index)
             .collect();
-        let (of, every) = if unsure.is_empty() {
-            (busy().map(|(number, _)| number).collect(), PROBED_EVERY)
+        let (candidates, every) = if unsure.is_empty() {
+            (busy().map(|(index, _)| index).collect(), PROBED_EVERY)
         } else {
             (unsure, PROBED_EVERY_UNSURE)
         };
-        let turn = self.turn / self.probe_windows(&of);
-        if of.is_empty() || !turn.is_multiple_of(every) {
+        let turn = self.windows_closed / self.probe_windows(&candidates);
+        if candidates.is_empty() || !turn.is_multiple_of(every) {
             return None;
         }
         let turn = usize::try_from(turn / every).unwrap_or(0);
-        of.get(turn % of.len()).copied()
+        candidates.get(turn % candidates.len()).copied()
     }
 
-    /// How many windows an endpoint is probed for, so that requests live under that load and no other.
+    /// How many windows an endpoint is probed for, so that requests run under that load from their start to their end.
     #[expect(
         clippy::cast_possible_truncation,
         clippy::cast_sign_loss,
-        reason = "of a float as saturates, and not a number is 0; what is asked for is from 1 to PROBED_MAX"
+        reason = "a float saturates, and not a number becomes 0; the result is clamped from 1 to PROBED_MAX"
     )]
-    fn probe_windows(&self, servers: &[usize]) -> u64 {
-        let life_ms = servers
+    fn probe_windows(&self, candidates: &[usize]) -> u64 {
+        let duration_ms = candidates
             .iter()
-            .filter_map(|number| self.servers[*number].observed)
-            .map(|seen| seen.ttft_ms + seen.itl_ms * seen.traffic.output)
+            .filter_map(|index| self.endpoints[*index].observed)
+            .map(|observed| observed.ttft_ms + observed.itl_ms * observed.traffic.output)
             .fold(0.0, f64::max);
         let window_ms = self.window.as_secs_f64() * 1_000.0;
-        ((LIVES * life_ms / window_ms).round() as u64).clamp(1, PROBED_MAX)
+        ((LIVES * duration_ms / window_ms).round() as u64).clamp(1, PROBED_MAX)
     }
 
-    /// This endpoint is explored, and it is its turn to have less.
-    fn explores(&self, number: usize) -> bool {
+    /// This endpoint is explored, and has less load in the present phase.
+    fn has_less_load(&self, index: usize) -> bool {
         self.window_since.is_some()
-            && self.is_explored(&self.servers[number])
-            && self.flips.wrapping_add(number) % 2 == 1
+            && self.is_explored(&self.endpoints[index])
+            && self.exploration.phase.wrapping_add(index) % 2 == 1
     }
 
-    fn budget(&self, number: usize, limits: Option<Limits>, probed: bool) -> Option<Budget> {
-        let server = &self.servers[number];
-        let variant = &self.variants[server.variant];
+    /// The budget of an endpoint; `None` if nothing is known of it.
+    fn budget(&self, index: usize, limits: Option<Limits>, has_less: bool) -> Option<Budget> {
+        let endpoint = &self.endpoints[index];
+        let variant = &self.variants[endpoint.variant];
         match (variant.parameters(), limits) {
             (Some(parameters), Some(limits)) => {
-                let gauge = Gauge {
+                let inputs = BudgetInputs {
                     parameters,
                     ttft_bias: variant.ttft_bias(),
                     traffic: variant.traffic(),
                     cached: variant.cached(),
                     limits,
-                    max_batch: server.max_batch,
-                    kv_tokens: server.kv_tokens,
-                    probed_by: if probed { variant.probed_by() } else { 1 },
+                    max_batch: endpoint.max_batch,
+                    kv_tokens: endpoint.kv_tokens,
+                    divisor: if has_less { variant.probe_divisor() } else { 1 },
                 };
-                Some(gauge.budget())
+                Some(inputs.budget())
             }
             (None, _) | (_, None) => {
-                let peak = server.peak();
-                (probed && peak > 1).then(|| budgets::count_only(peak / 4))
+                let peak = endpoint.peak();
+                (has_less && peak > 1).then(|| budgets::requests_only(peak / 4))
             }
         }
     }

@@ -1,56 +1,56 @@
-//! Other endpoints and other settings under an autopilot at work.
+//! Changes of an autopilot's endpoints and settings while requests are in flight.
 //!
-//! An endpoint that isn't listed any more is followed until the last request there has ended: that says something of its
-//! variant still. What is known of a variant outlives its endpoints, so that one which scales to nothing and back needn't
-//! be learned again.
+//! An endpoint that is no longer listed is followed until its last request has ended, because that request still shows
+//! something of the variant. The parameters of a variant outlive its endpoints, so a variant that scales to zero and back
+//! isn't learned again.
 
 use penstock_engine::Instant;
 use penstock_engine::input::EndpointId;
 use penstock_model::Targets;
 use penstock_model::slo::{Slo, Source};
 
-use super::Autopilot;
-use crate::server::Server;
+use super::{Autopilot, indices};
+use crate::endpoint::Endpoint;
 use crate::types::{AutopilotEndpoint, AutopilotSettings, Kept};
 use crate::variant::Variant;
 
-/// Variants without endpoints of which is known what they were like.
+/// Variants without endpoints whose parameters are kept.
 const KEPT_MAX: usize = 64;
 
 impl Autopilot {
-    /// The endpoints are these from now on. New ones aren't ready until it hears so.
+    /// Replaces the list of endpoints. A new endpoint isn't ready until [`Self::ready`] says so.
     pub fn relist(&mut self, now: Instant, endpoints: &[AutopilotEndpoint]) {
-        let is_new = |id: EndpointId| !self.numbers.contains_key(&id);
-        let came: Vec<&AutopilotEndpoint> = endpoints.iter().filter(|it| is_new(it.id)).collect();
-        for server in &mut self.servers {
-            server.listed = endpoints.iter().any(|it| it.id == server.id);
-            if !server.listed {
-                server.set_ready(now, now.since(self.began), false);
-                // The engine has forgotten it.
-                server.budget = None;
+        let is_new = |id: EndpointId| !self.indices.contains_key(&id);
+        let new: Vec<&AutopilotEndpoint> = endpoints.iter().filter(|listed| is_new(listed.id)).collect();
+        for endpoint in &mut self.endpoints {
+            endpoint.is_listed = endpoints.iter().any(|listed| listed.id == endpoint.id);
+            if !endpoint.is_listed {
+                endpoint.set_ready(now, now.since(self.created_at), false);
+                // The engine has forgotten the budget.
+                endpoint.budget = None;
             }
         }
-        for endpoint in came {
-            let mut server = Server::new(endpoint.id, 0, endpoint.max_batch);
-            server.ready = false;
-            self.numbers.insert(endpoint.id, self.servers.len());
-            self.servers.push(server);
+        for listed in new {
+            let mut endpoint = Endpoint::new(listed.id, 0, listed.max_batch);
+            endpoint.is_ready = false;
+            self.indices.insert(listed.id, self.endpoints.len());
+            self.endpoints.push(endpoint);
         }
-        self.rename(endpoints);
+        self.assign_variants(endpoints);
         self.forget_unlisted();
-        self.analyse();
-        self.steer();
-        self.plan_exploring(now);
+        self.analyze();
+        self.update_budgets();
+        self.plan_exploration(now);
     }
 
-    /// Holds to these from now on; its endpoints and its window stay.
+    /// Applies other settings. The endpoints and the window stay.
     pub fn change(&mut self, now: Instant, settings: &AutopilotSettings) {
         for (name, kept) in &settings.kept {
-            self.keep_of(name, *kept);
+            self.keep(name, *kept);
         }
         if self.slo_policy != settings.slo {
             self.slo_policy = settings.slo;
-            // What was inferred was inferred by another rule.
+            // Inferred targets followed from the old policy.
             self.slo = Slo {
                 targets: Targets::default(),
                 source: Source::None,
@@ -58,33 +58,33 @@ impl Autopilot {
         }
         self.gates = settings.gates;
         self.ttl = settings.ttl;
-        self.analyse();
-        self.steer();
-        self.plan_exploring(now);
+        self.analyze();
+        self.update_budgets();
+        self.plan_exploration(now);
     }
 
-    /// Gives every server its variant by name, those that change it a new beginning.
-    fn rename(&mut self, endpoints: &[AutopilotEndpoint]) {
-        let mut names: Vec<String> = Vec::with_capacity(self.servers.len());
-        for (number, server) in self.servers.iter_mut().enumerate() {
-            let was = self.variants.get(server.variant).filter(|_| !server.is_fresh);
-            let settings = endpoints.iter().find(|it| it.id == server.id);
-            let name = match (settings, was) {
-                (Some(settings), _) => settings.variant.clone(),
-                (None, Some(was)) => was.name.clone(),
+    /// Gives every endpoint its variant by name. An endpoint that changes its variant starts without history.
+    fn assign_variants(&mut self, endpoints: &[AutopilotEndpoint]) {
+        let mut names: Vec<String> = Vec::with_capacity(self.endpoints.len());
+        for (index, endpoint) in self.endpoints.iter_mut().enumerate() {
+            let before = self.variants.get(endpoint.variant).filter(|_| !endpoint.is_fresh);
+            let listed = endpoints.iter().find(|listed| listed.id == endpoint.id);
+            let name = match (listed, before) {
+                (Some(listed), _) => listed.variant.clone(),
+                (None, Some(before)) => before.name.clone(),
                 (None, None) => String::new(),
             };
-            if let Some(settings) = settings {
-                server.max_batch = settings.max_batch;
+            if let Some(listed) = listed {
+                endpoint.max_batch = listed.max_batch;
             }
-            if was.is_some_and(|was| was.name != name) {
-                server.begin_anew();
-                let flights = self.flights.values_mut();
-                flights
-                    .filter(|it| it.server == number)
-                    .for_each(|it| it.whole = false);
+            if before.is_some_and(|before| before.name != name) {
+                endpoint.forget_history();
+                let in_flight = self.in_flight.values_mut();
+                in_flight
+                    .filter(|request| request.endpoint == index)
+                    .for_each(|request| request.is_whole = false);
             }
-            server.is_fresh = false;
+            endpoint.is_fresh = false;
             names.push(name);
         }
         let mut sorted = names.clone();
@@ -92,60 +92,54 @@ impl Autopilot {
         sorted.dedup();
         let mut old: Vec<Variant> = core::mem::take(&mut self.variants);
         for name in &sorted {
-            let at = old.iter().position(|it| it.name == *name);
-            let variant = at.map_or_else(
-                || Variant::new(name.clone(), self.kept_of(name)),
-                |at| old.swap_remove(at),
-            );
+            let variant = match old.iter().position(|variant| variant.name == *name) {
+                Some(index) => old.swap_remove(index),
+                None => Variant::new(name.clone(), self.kept(name)),
+            };
             self.variants.push(variant);
         }
-        for (server, name) in self.servers.iter_mut().zip(&names) {
-            server.variant = sorted.binary_search(name).unwrap_or(0);
+        for (endpoint, name) in self.endpoints.iter_mut().zip(&names) {
+            endpoint.variant = sorted.binary_search(name).unwrap_or(0);
         }
-        for gone in old {
-            if let Some(kept) = gone.known() {
-                self.kept.retain(|(name, _)| *name != gone.name);
-                self.keep_of(&gone.name, kept);
+        for unused in old {
+            if let Some(kept) = unused.to_keep() {
+                self.kept.retain(|(name, _)| *name != unused.name);
+                self.keep(&unused.name, kept);
             }
         }
     }
 
-    /// Forgets servers that aren't listed and where nothing is in flight, and variants that no server is of.
+    /// Forgets endpoints that aren't listed and have no request in flight, and variants without endpoints.
     pub fn forget_unlisted(&mut self) {
-        if !self.servers.iter().any(Server::is_over) {
+        if !self.endpoints.iter().any(Endpoint::is_over) {
             return;
         }
-        let mut places = Vec::with_capacity(self.servers.len());
+        let mut new_indices = Vec::with_capacity(self.endpoints.len());
         let mut kept = 0;
-        for server in &self.servers {
-            places.push(kept);
-            kept += usize::from(!server.is_over());
+        for endpoint in &self.endpoints {
+            new_indices.push(kept);
+            kept += usize::from(!endpoint.is_over());
         }
-        self.servers.retain(|server| !server.is_over());
-        self.numbers = self
-            .servers
-            .iter()
-            .enumerate()
-            .map(|(number, it)| (it.id, number))
-            .collect();
-        for flight in self.flights.values_mut() {
-            flight.server = places[flight.server];
+        self.endpoints.retain(|endpoint| !endpoint.is_over());
+        self.indices = indices(&self.endpoints);
+        for request in self.in_flight.values_mut() {
+            request.endpoint = new_indices[request.endpoint];
         }
-        self.rename(&[]);
+        self.assign_variants(&[]);
     }
 
-    fn kept_of(&self, name: &str) -> Option<Kept> {
-        let kept = self.kept.iter().find(|(of, _)| of == name);
+    fn kept(&self, variant: &str) -> Option<Kept> {
+        let kept = self.kept.iter().find(|(name, _)| name == variant);
         kept.map(|(_, kept)| *kept)
     }
 
-    fn keep_of(&mut self, name: &str, kept: Kept) {
-        if self.kept_of(name).is_some() {
+    fn keep(&mut self, variant: &str, kept: Kept) {
+        if self.kept(variant).is_some() {
             return;
         }
         if self.kept.len() >= KEPT_MAX {
             self.kept.remove(0);
         }
-        self.kept.push((name.to_owned(), kept));
+        self.kept.push((variant.to_owned(), kept));
     }
 }

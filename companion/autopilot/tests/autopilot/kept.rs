@@ -1,12 +1,12 @@
-//! What outlives a companion, and how rarely it is written.
+//! Stored parameters: what outlives a companion, and how rarely it is written.
 
 use penstock_engine::Instant;
 use penstock_model::Parameters;
 
-use crate::truth::{TRUE, WINDOW, World, known, near, settings};
+use crate::harness::{TRUE, WINDOW, World, known, near, settings};
 
 #[test]
-fn what_is_learned_is_kept_once_and_again_when_it_has_changed() {
+fn learned_parameters_are_stored_once_and_again_after_a_change() {
     let mut world = World::new(settings(&["default"]));
     let mut kept = Vec::new();
     for _ in 0..60 {
@@ -37,7 +37,7 @@ fn what_is_learned_is_kept_once_and_again_when_it_has_changed() {
 }
 
 #[test]
-fn a_new_life_begins_where_the_last_one_ended() {
+fn a_restart_continues_with_the_stored_parameters() {
     let mut settings = settings(&["default", "other"]);
     settings.kept = vec![("default".into(), known()), ("gone".into(), known())];
     let mut world = World::new(settings);

@@ -1,8 +1,8 @@
-//! The autopilot by itself: what it learns of servers whose parameters are known, and what it says.
+//! Tests of the autopilot alone, at endpoints of known parameters.
 
-mod follows;
+mod demand;
+mod edge_cases;
+mod harness;
 mod kept;
-mod learns;
-mod odd;
-mod probes;
-mod truth;
+mod learning;
+mod probing;

@@ -1,4 +1,4 @@
-//! What the load asks of the variants, and when nothing is to be said.
+//! Demand: replica counts follow the load, and no window runs without requests.
 
 use std::time::Duration;
 
@@ -6,16 +6,19 @@ use penstock_autopilot::AutopilotSettings;
 use penstock_engine::input::EndpointId;
 use penstock_model::learner::State;
 
-use crate::truth::{TRUE, WINDOW, World, known, near, settings};
+use crate::harness::{TRUE, WINDOW, World, known, near, settings};
 
 fn sure(variants: &[&str]) -> AutopilotSettings {
     let mut settings = settings(variants);
-    settings.kept = variants.iter().map(|it| ((*it).into(), known())).collect();
+    settings.kept = variants
+        .iter()
+        .map(|variant| ((*variant).into(), known()))
+        .collect();
     settings
 }
 
 #[test]
-fn replicas_follow_what_is_offered_not_what_is_served() {
+fn replicas_follow_the_offered_load_not_the_served_one() {
     let mut world = World::new(sure(&["default", "default"]));
     world.traffic(0, &TRUE, 200);
     world.pass(WINDOW);
@@ -47,13 +50,13 @@ fn replicas_follow_what_is_offered_not_what_is_served() {
     world.backlog = (lambda * 3.0 * 30.0) as u64;
     let waiting = offer(&mut world, 0.5 * lambda);
     assert!(
-        waiting.desired >= half.desired.map(|it| it + 2),
+        waiting.desired >= half.desired.map(|replicas| replicas + 2),
         "what waits is to be served: {waiting:?}"
     );
 }
 
 #[test]
-fn what_policy_refuses_is_no_load() {
+fn rejections_by_policy_are_no_load() {
     let mut world = World::new(sure(&["default"]));
     for _ in 0..50 {
         world.autopilot.arrived(world.now);
@@ -65,7 +68,7 @@ fn what_policy_refuses_is_no_load() {
 }
 
 #[test]
-fn nothing_runs_while_nothing_happens() {
+fn no_window_runs_while_nothing_happens() {
     let mut world = World::new(sure(&["default"]));
     assert_eq!(world.autopilot.poll_timeout(), None);
     world.traffic(0, &TRUE, 100);
@@ -90,7 +93,7 @@ fn nothing_runs_while_nothing_happens() {
 }
 
 #[test]
-fn a_long_answer_is_traffic_as_long_as_it_lasts() {
+fn a_long_response_is_traffic_until_it_ends() {
     let mut world = World::new(sure(&["default"]));
     world.traffic(0, &TRUE, 100);
     world.grant(0, 500, 4_000);
@@ -100,7 +103,7 @@ fn a_long_answer_is_traffic_as_long_as_it_lasts() {
 }
 
 #[test]
-fn who_is_not_ready_is_pending() {
+fn an_endpoint_that_is_not_ready_is_pending() {
     let mut world = World::new(sure(&["a", "a", "b"]));
     world.autopilot.ready(world.now, EndpointId(1), false);
     let (a, b) = (world.variant("a"), world.variant("b"));
@@ -110,13 +113,13 @@ fn who_is_not_ready_is_pending() {
 }
 
 #[test]
-fn who_has_just_come_up_is_not_what_the_others_are() {
+fn an_endpoint_that_has_just_come_up_is_not_representative() {
     let mut world = World::new(sure(&["default", "default"]));
     world.autopilot.ready(world.now, EndpointId(1), false);
     world.traffic(0, &TRUE, 100);
     world.pass(Duration::from_secs(60));
     world.autopilot.ready(world.now, EndpointId(1), true);
-    // Its answers are four times as long, so prompts are fewer.
+    // Its responses are four times as long, so prompts are fewer.
     let both = |world: &mut World| {
         world.round(0, &TRUE, 150, 100, 20);
         world.round(1, &TRUE, 150, 100, 80);

@@ -1,8 +1,8 @@
-//! Who runs at half of what it may, and when.
+//! Probing and exploration: which endpoints have less load, and when.
 
 use penstock_engine::Budget;
 
-use crate::truth::{TRUE, WINDOW, World, known, settings};
+use crate::harness::{TRUE, WINDOW, World, known, settings};
 
 /// In each of so many windows: which endpoints are probed.
 fn probed(world: &mut World, windows: usize, endpoints: u32) -> Vec<Vec<u32>> {
@@ -11,7 +11,7 @@ fn probed(world: &mut World, windows: usize, endpoints: u32) -> Vec<Vec<u32>> {
             world.traffic(endpoint, &TRUE, 12);
         }
         world.close();
-        let halved = |budget: &Option<Budget>| budget.is_some_and(|it| it.requests_max < Some(256));
+        let halved = |budget: &Option<Budget>| budget.is_some_and(|budget| budget.requests_max < Some(256));
         let all = (0..).zip(&world.budgets);
         all.filter(|(_, budget)| halved(budget))
             .map(|(number, _)| number)
@@ -21,18 +21,18 @@ fn probed(world: &mut World, windows: usize, endpoints: u32) -> Vec<Vec<u32>> {
 }
 
 #[test]
-fn one_endpoint_in_one_window_of_ten() {
+fn one_endpoint_is_probed_in_one_window_of_ten() {
     let mut settings = settings(&["default", "default", "default"]);
     settings.kept = vec![("default".into(), known())];
     let mut world = World::new(settings);
-    // Until what was kept is confirmed, more is tried.
+    // Until the stored parameters are confirmed, endpoints are probed more often.
     while world.variant("default").state != penstock_model::learner::State::Converged {
         probed(&mut world, 1, 3);
     }
     let windows = probed(&mut world, 60, 3);
     let turns: Vec<(usize, u32)> = (0..)
         .zip(&windows)
-        .filter_map(|(at, endpoints)| Some((at, *endpoints.first()?)))
+        .filter_map(|(window, endpoints)| Some((window, *endpoints.first()?)))
         .collect();
     assert!(
         windows.iter().all(|endpoints| endpoints.len() <= 1),
@@ -46,7 +46,7 @@ fn one_endpoint_in_one_window_of_ten() {
 }
 
 #[test]
-fn a_single_endpoint_is_probed_too_and_none_that_is_not_gated() {
+fn a_single_endpoint_is_probed_and_without_a_gate_none_is() {
     for (gates, expected) in [(true, 3), (false, 0)] {
         let mut settings = settings(&["default"]);
         settings.kept = vec![("default".into(), known())];
@@ -57,7 +57,7 @@ fn a_single_endpoint_is_probed_too_and_none_that_is_not_gated() {
         }
         let windows = probed(&mut world, 30, 1);
         assert_eq!(
-            windows.iter().filter(|it| !it.is_empty()).count(),
+            windows.iter().filter(|window| !window.is_empty()).count(),
             expected,
             "{windows:?}"
         );
@@ -66,7 +66,7 @@ fn a_single_endpoint_is_probed_too_and_none_that_is_not_gated() {
 }
 
 #[test]
-fn what_is_not_known_is_explored_by_count_until_it_was_enough() {
+fn unknown_variants_are_explored_a_limited_number_of_times() {
     let mut world = World::new(settings(&["default", "default"]));
     let mut said = Vec::new();
     for _ in 0..100 {
@@ -74,11 +74,11 @@ fn what_is_not_known_is_explored_by_count_until_it_was_enough() {
         world.round(1, &TRUE, 8, 300, 50);
         // A window, or a quarter of one.
         world.close();
-        said.push([0, 1].map(|at| world.budgets[at].and_then(|it: Budget| it.requests_max)));
+        said.push([0, 1].map(|index| world.budgets[index].and_then(|budget: Budget| budget.requests_max)));
     }
     let (early, late) = said.split_at(60);
     assert!(
-        said.iter().flatten().all(|it| matches!(it, None | Some(2))),
+        said.iter().flatten().all(|limit| matches!(limit, None | Some(2))),
         "{said:?}"
     );
     let apart = early
@@ -93,7 +93,7 @@ fn what_is_not_known_is_explored_by_count_until_it_was_enough() {
             .count();
         assert!(turns > 20, "{early:?}");
     }
-    let least = late.iter().flatten().filter(|it| it.is_some()).count();
+    let least = late.iter().flatten().filter(|limit| limit.is_some()).count();
     assert!(
         least <= late.len() / 3,
         "one load won't become two by itself: {late:?}"
@@ -101,7 +101,7 @@ fn what_is_not_known_is_explored_by_count_until_it_was_enough() {
 }
 
 #[test]
-fn who_is_not_gated_is_not_explored() {
+fn without_a_gate_no_endpoint_is_explored() {
     let mut settings = settings(&["default"]);
     settings.gates = false;
     let mut world = World::new(settings);
@@ -113,7 +113,7 @@ fn who_is_not_gated_is_not_explored() {
 }
 
 #[test]
-fn who_is_probed_has_time_to_get_there() {
+fn an_endpoint_is_probed_as_long_as_its_requests_last() {
     let mut settings = settings(&["default"]);
     settings.kept = vec![("default".into(), known())];
     let mut world = World::new(settings);
@@ -124,10 +124,10 @@ fn who_is_probed_has_time_to_get_there() {
             world.round(0, &TRUE, n, 200, 1_600);
         }
         world.close();
-        probed.push(world.budgets[0].is_some_and(|it| it.requests_max < Some(256)));
+        probed.push(world.budgets[0].is_some_and(|budget| budget.requests_max < Some(256)));
     }
     let runs: Vec<usize> = probed
-        .split(|it| !it)
+        .split(|is_probed| !is_probed)
         .map(<[bool]>::len)
         .filter(|len| *len > 0)
         .collect();
@@ -137,7 +137,7 @@ fn who_is_probed_has_time_to_get_there() {
 }
 
 #[test]
-fn nobody_is_probed_in_a_lull() {
+fn no_endpoint_is_probed_in_a_lull() {
     for windows in 1..24 {
         let mut settings = settings(&["default"]);
         settings.kept = vec![("default".into(), known())];

@@ -1,4 +1,4 @@
-//! What comes from before its time, or can't be, leads nothing astray.
+//! Impossible and outdated inputs don't disturb the model.
 
 use std::time::Duration;
 
@@ -7,10 +7,10 @@ use penstock_engine::input::EndpointId;
 use penstock_model::Parameters;
 use penstock_model::learner::State;
 
-use crate::truth::{TRUE, WINDOW, World, known, near, settings, times};
+use crate::harness::{TRUE, WINDOW, World, known, near, settings, times};
 
 #[test]
-fn who_was_granted_by_another_has_not_ended_in_the_future() {
+fn an_adopted_request_never_ends_in_the_future() {
     let mut world = World::new(settings(&["default"]));
     for _ in 0..40 {
         let id = world.name();
@@ -41,9 +41,9 @@ fn who_was_granted_by_another_has_not_ended_in_the_future() {
     assert!(near(found.alpha_ms, TRUE.alpha_ms, 0.05), "{found:?}");
 }
 
-/// Nobody but the server knows what it holds; what it holds is resident nonetheless.
+/// Only the model server knows its cached tokens, which are resident nevertheless.
 #[test]
-fn what_a_server_finds_in_its_cache_is_resident() {
+fn cached_prompt_tokens_are_resident() {
     let mut world = World::new(settings(&["default"]));
     for at in 0..120_u64 {
         let (n, prompt, output) = (1 + at * 5 % 11, 500 + at * 3_001 % 9_000, 40 + at * 17 % 60);
@@ -70,7 +70,7 @@ fn what_a_server_finds_in_its_cache_is_resident() {
 }
 
 #[test]
-fn what_a_server_did_while_it_was_not_read_is_not_of_the_next_window() {
+fn metrics_after_a_gap_do_not_count_in_the_next_window() {
     let mut settings = settings(&["ours", "others"]);
     settings.kept = vec![("ours".into(), known()), ("others".into(), known())];
     let mut world = World::new(settings);
@@ -109,7 +109,7 @@ fn what_a_server_did_while_it_was_not_read_is_not_of_the_next_window() {
 }
 
 #[test]
-fn what_was_kept_and_cannot_be_is_not_believed() {
+fn impossible_stored_parameters_are_not_used() {
     let bad = [f64::NAN, f64::INFINITY, -1.0, 0.0];
     for value in bad {
         let mut settings = settings(&["default"]);

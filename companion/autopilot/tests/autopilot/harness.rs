@@ -1,4 +1,4 @@
-//! Servers of known parameters, in rounds: so many requests begin and end together, and take what the model says.
+//! The harness: endpoints of known parameters, which serve requests in rounds with the times that the model predicts.
 
 use std::time::Duration;
 
@@ -11,8 +11,7 @@ use penstock_model::Parameters;
 use penstock_model::slo::Policy;
 
 pub(crate) const WINDOW: Duration = Duration::from_secs(10);
-/// Tokens of a prompt that are computed; the others are in the server's cache. So little that what decodes is hardly
-/// held up by it.
+/// Computed tokens of a prompt; the rest is in the server's cache. They are so few that they hardly delay decoding.
 pub(crate) const COMPUTED: u64 = 4;
 pub(crate) const TRUE: Parameters = Parameters {
     alpha_ms: 8.0,
@@ -20,7 +19,7 @@ pub(crate) const TRUE: Parameters = Parameters {
     gamma_ms: 0.001,
 };
 
-/// An autopilot, a clock, and the budgets that it has said.
+/// An autopilot, a clock, and the autopilot's budgets.
 pub(crate) struct World {
     pub(crate) autopilot: Autopilot,
     pub(crate) now: Instant,
@@ -46,7 +45,7 @@ pub(crate) fn settings(variants: &[&str]) -> AutopilotSettings {
     }
 }
 
-/// What an earlier life knew.
+/// Stored parameters.
 pub(crate) const fn known() -> Kept {
     Kept {
         parameters: TRUE,
@@ -78,8 +77,8 @@ impl World {
     }
 
     /// Lets time pass, with all windows on the way.
-    pub(crate) fn pass(&mut self, by: Duration) {
-        let until = self.now.after(by);
+    pub(crate) fn pass(&mut self, duration: Duration) {
+        let until = self.now.after(duration);
         while let Some(due) = self.autopilot.poll_timeout().filter(|due| *due <= until) {
             self.now = self.now.max(due);
             self.autopilot.handle_timeout(self.now, self.backlog);
@@ -137,15 +136,15 @@ impl World {
 
     pub(crate) fn variant(&self, name: &str) -> VariantStatus {
         let status = self.autopilot.status();
-        let found = status.variants.into_iter().find(|it| it.name == name);
+        let found = status.variants.into_iter().find(|variant| variant.name == name);
         found.expect("the settings name it")
     }
 }
 
-/// What becomes of each of `n` that run together: their prompts in one iteration, then their decodes.
+/// The result of each of `n` requests that run together: their prompts in one iteration, then their decodes.
 pub(crate) fn times(truth: &Parameters, n: u64, prompt: u64, output: u64) -> Served {
-    let [n, i, o] = [n, prompt, output].map(|it| f64::from(u32::try_from(it).expect("small")));
-    let ms = |of: f64| Duration::from_nanos((of * 1e6) as u64);
+    let [n, i, o] = [n, prompt, output].map(|count| f64::from(u32::try_from(count).expect("small")));
+    let ms = |millis: f64| Duration::from_nanos((millis * 1e6) as u64);
     let computed = f64::from(u32::try_from(COMPUTED).expect("small"));
     let prefill_ms = truth.alpha_ms + truth.beta_ms * n * computed + truth.gamma_ms * n * i;
     let itl_ms = truth.alpha_ms + truth.beta_ms * n + truth.gamma_ms * n * (i + o / 2.0);

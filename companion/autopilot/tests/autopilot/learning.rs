@@ -1,4 +1,4 @@
-//! From what was served to parameters, states and budgets.
+//! Learning: from served requests to parameters, states and budgets.
 
 use std::time::Duration;
 
@@ -8,10 +8,10 @@ use penstock_model::learner::State;
 use penstock_model::slo::{Policy, Source};
 use penstock_model::{Targets, Traffic};
 
-use crate::truth::{TRUE, WINDOW, World, known, near, settings};
+use crate::harness::{TRUE, WINDOW, World, known, near, settings};
 
 #[test]
-fn what_was_served_says_what_a_server_is() {
+fn served_requests_identify_the_parameters() {
     let mut world = World::new(settings(&["default"]));
     assert_eq!(world.budgets, [None], "nothing is known of it");
     world.traffic(0, &TRUE, 1_000);
@@ -55,17 +55,17 @@ fn one_variant_is_learned_from_all_of_its_endpoints_and_no_other() {
         let found = world.variant(name).parameters.expect("they are known");
         assert!(near(found.alpha_ms, truth.alpha_ms, 0.1), "{name}: {found:?}");
     }
-    let most = |at: usize| world.budgets[at].expect("a budget").iteration_ms_max;
+    let most = |index: usize| world.budgets[index].expect("a budget").iteration_ms_max;
     assert!(
         near(most(0), 0.9 * 3.0 * 16.0, 0.1),
         "targets are the model's, of the slowest"
     );
     assert_eq!((most(0), most(1)), (most(2), most(0)));
-    assert!(world.budgets[0].map(|it| it.typical) > world.budgets[1].map(|it| it.typical));
+    assert!(world.budgets[0].map(|budget| budget.typical) > world.budgets[1].map(|budget| budget.typical));
 }
 
 #[test]
-fn one_load_tells_nothing_apart() {
+fn one_load_does_not_identify_the_parameters() {
     let mut world = World::new(settings(&["default"]));
     for _ in 0..200 {
         world.round(0, &TRUE, 4, 300, 50);
@@ -83,7 +83,7 @@ fn one_load_tells_nothing_apart() {
 }
 
 #[test]
-fn explicit_targets_are_the_gates() {
+fn explicit_targets_set_the_budgets() {
     let mut settings = settings(&["default"]);
     settings.slo = Policy {
         explicit: Some(Targets {
@@ -103,7 +103,7 @@ fn explicit_targets_are_the_gates() {
 }
 
 #[test]
-fn a_server_says_how_much_it_holds() {
+fn metrics_set_the_size_of_the_cache() {
     let mut settings = settings(&["default"]);
     settings.kept = vec![("default".into(), known())];
     let mut world = World::new(settings);
@@ -127,7 +127,7 @@ fn a_server_says_how_much_it_holds() {
 }
 
 #[test]
-fn what_does_not_stream_is_seen_in_the_servers_own_totals() {
+fn without_streams_the_servers_totals_show_the_times() {
     let mut world = World::new(settings(&["default"]));
     let mut totals = Totals::default();
     for _ in 0..3 {
@@ -162,13 +162,13 @@ fn what_does_not_stream_is_seen_in_the_servers_own_totals() {
     );
     assert!(near(ttft_ms, 60.0, 1e-6) && near(itl_ms, 15.0, 1e-6), "{slo:?}");
     assert!(
-        world.budgets[0].is_none_or(|it| it.iteration_ms_max.is_infinite()),
+        world.budgets[0].is_none_or(|budget| budget.iteration_ms_max.is_infinite()),
         "no gate for that"
     );
 }
 
 #[test]
-fn what_was_not_seen_whole_teaches_nothing() {
+fn requests_that_were_not_observed_whole_are_not_learned_from() {
     let mut world = World::new(settings(&["default", "other"]));
     let strange = Served {
         first: Some(Duration::from_secs(1)),
@@ -205,7 +205,7 @@ fn what_was_not_seen_whole_teaches_nothing() {
     assert!(near(found.alpha_ms, 8.0, 0.05), "{found:?}");
 }
 
-/// Windows of one server that is only scraped. `beside`: another one that isn't even that gets requests, too.
+/// Windows of one server of which only metrics are read. `beside`: another server without metrics gets requests too.
 fn only_windows(beside: bool) -> World {
     let mut settings = settings(if beside {
         &["default", "default"]
@@ -254,14 +254,14 @@ fn only_windows(beside: bool) -> World {
 }
 
 #[test]
-fn servers_whose_requests_never_stream_are_known_by_their_windows() {
+fn variants_without_streams_are_learned_from_windows() {
     let mut world = only_windows(false);
     let status = world.variant("default");
     assert!(status.nis.is_some(), "{status:?}");
     assert_eq!(status.state, State::Converged, "{status:?}");
     let found = status.parameters.expect("they are known");
     assert!(near(found.alpha_ms, TRUE.alpha_ms, 0.1), "{found:?}");
-    assert!(world.budgets[0].is_some_and(|it| it.iteration_ms_max.is_finite()));
+    assert!(world.budgets[0].is_some_and(|budget| budget.iteration_ms_max.is_finite()));
     for n in [1, 2] {
         world.round(0, &TRUE, n, 500, 10);
         world.close();
@@ -280,7 +280,7 @@ fn servers_whose_requests_never_stream_are_known_by_their_windows() {
 }
 
 #[test]
-fn times_that_nobody_saw_are_not_zero() {
+fn unknown_times_are_not_zero() {
     let found = only_windows(true).variant("default").parameters;
     let found = found.expect("one of the two is seen");
     assert!(near(found.alpha_ms, TRUE.alpha_ms, 0.1), "{found:?}");

@@ -1,5 +1,4 @@
-//! One endpoint as the autopilot sees it: what of ours is in flight there, what that does to an iteration, and the
-//! window that runs.
+//! One endpoint of a pool: its requests in flight, its window, and its model server's metrics.
 
 use core::time::Duration;
 
@@ -10,41 +9,43 @@ use penstock_model::overlap_tracker::OverlapTracker;
 use penstock_model::workload::Observed;
 
 use crate::types::{Granted, Scraped, Totals};
-use crate::window_stats::{Tally, count};
+use crate::window_stats::{WindowStats, count};
 
-/// For so long a server that has just come up isn't representative: caches are cold, kernels are compiled.
+/// After coming up an endpoint isn't representative for so long: its caches are cold, and kernels are compiled.
 const YOUNG_FOR: Duration = Duration::from_secs(120);
-/// What becomes ready for the first time so soon was there before us.
+/// An endpoint that becomes ready so soon after the autopilot's creation was up before.
 const THERE_BEFORE: Duration = Duration::from_secs(10);
 
-/// A request that is in flight.
+/// A request in flight.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Flight {
-    /// Index of its server.
-    pub(crate) server: usize,
+pub(crate) struct InFlight {
+    /// Index of its endpoint.
+    pub(crate) endpoint: usize,
     pub(crate) granted_at: Instant,
-    /// Tokens of its prompt that are computed, all of them, and of its output, as they are expected.
+    /// Expected prompt tokens that the model server computes.
     pub(crate) uncached: f64,
+    /// Expected prompt tokens, including those in the cache.
     pub(crate) prompt: f64,
+    /// Expected output tokens.
     pub(crate) output: f64,
-    /// It was seen from its beginning, at one place: its times say something of that place.
-    pub(crate) whole: bool,
+    /// It was observed from its grant, at one endpoint, so its times show something of that endpoint.
+    pub(crate) is_whole: bool,
 }
 
-impl Flight {
-    pub(crate) fn new(server: usize, granted_at: Instant, granted: &Granted) -> Self {
+impl InFlight {
+    pub(crate) fn new(endpoint: usize, granted_at: Instant, granted: &Granted) -> Self {
         Self {
-            server,
+            endpoint,
             granted_at,
             uncached: count(granted.prompt.saturating_sub(granted.cached)),
             prompt: count(granted.prompt),
             output: count(granted.output),
-            whole: true,
+            is_whole: true,
         }
     }
 }
 
-/// What is in flight, added up.
+/// The sum of the requests in flight.
 #[derive(Clone, Copy, Debug, Default)]
 struct Load {
     requests: u64,
@@ -55,46 +56,48 @@ struct Load {
 
 /// An endpoint.
 #[derive(Debug)]
-pub(crate) struct Server {
+pub(crate) struct Endpoint {
     pub(crate) id: EndpointId,
     /// Index of its variant.
     pub(crate) variant: usize,
     pub(crate) max_batch: u64,
-    /// The pool has it; else it is here until the last request there has ended.
-    pub(crate) listed: bool,
-    /// It hasn't got its variant yet.
+    /// The pool lists it. Otherwise it is kept until its last request has ended.
+    pub(crate) is_listed: bool,
+    /// It has no variant yet.
     pub(crate) is_fresh: bool,
-    pub(crate) ready: bool,
+    pub(crate) is_ready: bool,
     pub(crate) overlap_tracker: OverlapTracker,
-    pub(crate) tally: Tally,
-    /// The last window that had averages.
+    pub(crate) stats: WindowStats,
+    /// The averages of the last window that had any.
     pub(crate) observed: Option<Observed>,
     pub(crate) kv_tokens: Option<u64>,
-    /// Mean prompt tokens that were in its cache, when some were last served.
+    /// Mean prompt tokens in its cache, in the last window in which requests were served.
     pub(crate) cached: f64,
-    /// Its budget as it was last said.
+    /// Its last budget.
     pub(crate) budget: Option<penstock_engine::Budget>,
     load: Load,
-    /// The most that was in flight in the last window, and in this one.
+    /// The most requests in flight in the last window.
     peak: u64,
+    /// The most requests in flight in this window.
     peak_so_far: u64,
-    /// Since when it has been ready, if it wasn't at first.
+    /// The time at which it became ready; `None` if it was up from the start.
     ready_since: Option<Instant>,
     totals: Option<Totals>,
+    /// The totals at the start of the window.
     totals_before: Option<Totals>,
 }
 
-impl Server {
+impl Endpoint {
     pub(crate) fn new(id: EndpointId, variant: usize, max_batch: u64) -> Self {
         Self {
             id,
             variant,
             max_batch,
-            listed: true,
+            is_listed: true,
             is_fresh: true,
-            ready: true,
+            is_ready: true,
             overlap_tracker: OverlapTracker::default(),
-            tally: Tally::default(),
+            stats: WindowStats::default(),
             observed: None,
             kv_tokens: None,
             cached: 0.0,
@@ -108,23 +111,23 @@ impl Server {
         }
     }
 
-    /// `age`: of the autopilot.
+    /// Sets the health. `age`: the time since the autopilot's creation.
     pub(crate) fn set_ready(&mut self, now: Instant, age: Duration, ready: bool) {
-        if ready && !self.ready && age > THERE_BEFORE {
+        if ready && !self.is_ready && age > THERE_BEFORE {
             self.ready_since = Some(now);
         }
-        self.ready = ready;
+        self.is_ready = ready;
     }
 
-    /// It isn't listed, and nothing is in flight there.
+    /// It isn't listed, and has no request in flight.
     pub(crate) const fn is_over(&self) -> bool {
-        !self.listed && self.load.requests == 0
+        !self.is_listed && self.load.requests == 0
     }
 
-    /// It is of another variant: what it did so far says nothing of that.
-    pub(crate) fn begin_anew(&mut self) {
+    /// Forgets everything that was observed, because the endpoint has another variant now.
+    pub(crate) fn forget_history(&mut self) {
         self.overlap_tracker = OverlapTracker::default();
-        self.tally = Tally::default();
+        self.stats = WindowStats::default();
         self.observed = None;
         self.kv_tokens = None;
         self.cached = 0.0;
@@ -132,27 +135,27 @@ impl Server {
         self.totals_before = None;
     }
 
-    /// It hasn't been ready for long.
+    /// It has come up recently.
     pub(crate) fn is_young(&self, now: Instant) -> bool {
         self.ready_since.is_some_and(|since| now.since(since) < YOUNG_FOR)
     }
 
-    /// The most that was in flight of late.
+    /// The most requests in flight in this window and the last.
     pub(crate) fn peak(&self) -> u64 {
         self.peak.max(self.peak_so_far)
     }
 
-    /// What the window that runs says so far.
-    pub(crate) fn so_far(&self, over: Duration) -> Option<Observed> {
-        self.tally.observed(over, self.observed.as_ref())
+    /// The averages of the window that runs.
+    pub(crate) fn window_so_far(&self, length: Duration) -> Option<Observed> {
+        self.stats.averages(length, self.observed.as_ref())
     }
 
     pub(crate) const fn in_flight(&self) -> u64 {
         self.load.requests
     }
 
-    /// The time to the first token of a newcomer, by the closed form at what is in flight now.
-    pub(crate) fn first_token_ms(&self, parameters: &Parameters, newcomer: &Flight) -> f64 {
+    /// The predicted time to the first token of a new request, by the closed form at the present load.
+    pub(crate) fn first_token_ms(&self, parameters: &Parameters, newcomer: &InFlight) -> f64 {
         let Load {
             requests,
             uncached,
@@ -167,50 +170,50 @@ impl Server {
         iteration_ms + (parameters.beta_ms + parameters.gamma_ms) * newcomer.uncached
     }
 
-    pub(crate) fn add(&mut self, flight: &Flight) {
+    pub(crate) fn add(&mut self, request: &InFlight) {
         self.load.requests += 1;
-        self.load.uncached += flight.uncached;
-        self.load.prompt += flight.prompt;
-        self.load.output += flight.output;
+        self.load.uncached += request.uncached;
+        self.load.prompt += request.prompt;
+        self.load.output += request.output;
         self.peak_so_far = self.peak_so_far.max(self.load.requests);
     }
 
-    pub(crate) fn remove(&mut self, flight: &Flight) {
+    pub(crate) fn remove(&mut self, request: &InFlight) {
         self.load.requests = self.load.requests.saturating_sub(1);
         if self.load.requests == 0 {
-            // Sums of numbers that aren't whole don't go back to where they were.
+            // Sums of fractions don't return to exactly 0.
             self.load = Load::default();
             return;
         }
-        self.load.uncached = (self.load.uncached - flight.uncached).max(0.0);
-        self.load.prompt = (self.load.prompt - flight.prompt).max(0.0);
-        self.load.output = (self.load.output - flight.output).max(0.0);
+        self.load.uncached = (self.load.uncached - request.uncached).max(0.0);
+        self.load.prompt = (self.load.prompt - request.prompt).max(0.0);
+        self.load.output = (self.load.output - request.output).max(0.0);
     }
 
-    /// `true`: the server has worked since it last spoke.
-    pub(crate) fn scraped(&mut self, scraped: Option<&Scraped>) -> bool {
-        self.kv_tokens = scraped.and_then(|it| it.kv_tokens).or(self.kv_tokens);
-        let totals = scraped.and_then(|it| it.totals);
+    /// Takes the model server's metrics. `true` if it has served requests since the last ones.
+    pub(crate) fn update_metrics(&mut self, scraped: Option<&Scraped>) -> bool {
+        self.kv_tokens = scraped.and_then(|scraped| scraped.kv_tokens).or(self.kv_tokens);
+        let totals = scraped.and_then(|scraped| scraped.totals);
         let before = core::mem::replace(&mut self.totals, totals);
-        // Nobody knows when what happened in between did.
+        // Requests between two readings with a gap can't be assigned to a window.
         if totals.is_none() || self.totals_before.is_none() {
             self.totals_before = totals;
         }
         matches!((before, totals), (Some(before), Some(totals)) if before.requests != totals.requests)
     }
 
-    /// Closes the window: what it says, `None` if the endpoint was idle or nothing is known of its requests.
-    pub(crate) fn close(&mut self, over: Duration) -> Option<Observed> {
+    /// Closes the window and returns its averages; `None` if the endpoint was idle, or if no average is known.
+    pub(crate) fn close_window(&mut self, length: Duration) -> Option<Observed> {
         let scraped = match (self.totals, self.totals_before) {
-            (Some(totals), Some(before)) => totals.since(&before, over),
+            (Some(totals), Some(before)) => totals.averages_since(&before, length),
             (None, _) | (_, None) => None,
         };
         self.totals_before = self.totals;
-        let tally = core::mem::take(&mut self.tally);
-        self.cached = tally.cached().unwrap_or(self.cached);
+        let stats = core::mem::take(&mut self.stats);
+        self.cached = stats.cached().unwrap_or(self.cached);
         self.peak = core::mem::replace(&mut self.peak_so_far, self.load.requests);
-        let observed = match tally.observed(over, self.observed.as_ref()) {
-            // What ours don't say, because none of them came token by token, the server may.
+        let observed = match stats.averages(length, self.observed.as_ref()) {
+            // Without a streamed response the times are unknown here, and the model server's metrics may have them.
             Some(ours) if ours.ttft_ms > 0.0 && ours.itl_ms > 0.0 => Some(ours),
             Some(ours) => Some(match scraped {
                 Some(scraped) => Observed {
@@ -222,7 +225,7 @@ impl Server {
             }),
             None => scraped,
         };
-        // They outlast the window, and nothing has changed.
+        // The requests in flight are longer than the window, so the averages haven't changed.
         let observed = observed.or(self.observed.filter(|_| self.load.requests > 0));
         self.observed = observed.or(self.observed);
         observed
