@@ -1,4 +1,4 @@
-//! The way from the filters' words to a pool's autopilot, and from its budgets to what is granted.
+//! From the filters' messages to a pool's autopilot, and from its budgets to grants.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,7 +10,7 @@ use penstock_model::learner::State;
 use penstock_model::slo::{Policy as SloPolicy, Source};
 use penstock_model::{Parameters, Targets};
 use penstock_wire as wire;
-use wire::filter_frame::Event as Said;
+use wire::filter_frame::Event as Message;
 
 use super::harness::{SECOND, SERVER, World, filter, register, runs_as, settings_of};
 
@@ -31,11 +31,11 @@ fn world(servers: &[&str]) -> World {
     world
 }
 
-/// So many at once, served by a server that holds nothing and reads prompts for nothing: those that are granted together
-/// are served together, then those that were granted meanwhile.
+/// So many requests at once, at a server whose prompts cost nothing: requests that are granted together are served
+/// together, then those that were granted meanwhile.
 fn round(world: &mut World, first: u64, n: u64, output: u64) -> Vec<(Arc<str>, String, Kept)> {
     for sequence in first..first + n {
-        world.say(1, Said::Register(register(sequence)));
+        world.send(1, Message::Register(register(sequence)));
     }
     let mut learned = Vec::new();
     loop {
@@ -53,7 +53,7 @@ fn serve(world: &mut World, granted: &[u64], output: u64) {
     let us = |ms: f64| (ms * 1e3) as u64;
     let last_ms = itl_ms * output as f64;
     world.pass(Duration::from_micros(us(last_ms)));
-    world.say(1, Said::Heartbeat(wire::Heartbeat {}));
+    world.send(1, Message::Heartbeat(wire::Heartbeat {}));
     for sequence in granted {
         let completed = wire::Completed {
             sequence: *sequence,
@@ -68,12 +68,12 @@ fn serve(world: &mut World, granted: &[u64], output: u64) {
             output_tokens: Some(output),
             output_chunks: output,
         };
-        world.say(1, Said::Completed(completed));
+        world.send(1, Message::Completed(completed));
     }
 }
 
 #[test]
-fn what_filters_tell_of_ends_becomes_a_model_and_the_gate_follows_it() {
+fn completions_become_a_model_and_the_gate_follows_it() {
     let mut world = world(&[SERVER]);
     let status = world.control.status(world.now).pools.swap_remove(0);
     assert_eq!(status.snapshot.upper, 8);
@@ -105,14 +105,14 @@ fn what_filters_tell_of_ends_becomes_a_model_and_the_gate_follows_it() {
 }
 
 #[test]
-fn what_the_policy_refuses_is_no_load_and_what_waits_is() {
+fn rejections_by_policy_are_no_load_and_waiting_requests_are() {
     let mut settings = settings_of(&[SERVER]);
     settings.pools[0].policy.queue.total_capacity = 0;
     let mut world = World::with(settings);
     world.greet(1, filter(1), Vec::new(), Vec::new());
-    world.say(1, Said::Register(register(1)));
+    world.send(1, Message::Register(register(1)));
     for sequence in 2..10 {
-        world.say(1, Said::Register(register(sequence)));
+        world.send(1, Message::Register(register(sequence)));
     }
     assert_eq!(world.take().rejected().len(), 8);
     world.pass_beating(10, &[1]);
@@ -121,13 +121,13 @@ fn what_the_policy_refuses_is_no_load_and_what_waits_is() {
 }
 
 #[test]
-fn what_another_companion_granted_is_load_until_it_ends() {
+fn a_request_that_another_companion_granted_is_load_until_it_ends() {
     let mut world = World::with(settings_of(&[SERVER, SECOND]));
     let running = vec![runs_as(register(1), SERVER), runs_as(register(2), SECOND)];
     world.greet(1, filter(1), Vec::new(), running);
-    // It is known to run elsewhere in the end.
+    // In the end it runs elsewhere.
     let ended = |sequence, endpoint: &str| {
-        Said::Completed(wire::Completed {
+        Message::Completed(wire::Completed {
             sequence,
             endpoint: endpoint.into(),
             status: 200,
@@ -136,7 +136,7 @@ fn what_another_companion_granted_is_load_until_it_ends() {
             ..Default::default()
         })
     };
-    world.say(1, ended(1, SECOND));
+    world.send(1, ended(1, SECOND));
     world.close(1);
     world.pass(wire::limits::SESSION_GRACE);
     assert_eq!(world.stock(), 0);
@@ -151,7 +151,7 @@ fn what_another_companion_granted_is_load_until_it_ends() {
     );
 }
 
-/// Servers of which all is known, at 10 ms between two tokens.
+/// Endpoints with known parameters, at 10 ms between two tokens.
 fn known(servers: &[&str]) -> Settings {
     let mut settings = settings_of(servers);
     let pool = &mut settings.pools[0];
@@ -191,7 +191,14 @@ fn variants(world: &World) -> Vec<(String, u64, u64, bool)> {
     let model = pool.model.expect("it is looked at");
     let variants = model.variants.into_iter();
     variants
-        .map(|it| (it.name, it.current, it.pending, it.parameters.is_some()))
+        .map(|variant| {
+            (
+                variant.name,
+                variant.current,
+                variant.pending,
+                variant.parameters.is_some(),
+            )
+        })
         .collect()
 }
 
@@ -201,7 +208,7 @@ fn reload(world: &mut World, settings: Settings) {
 }
 
 #[test]
-fn the_model_gates_from_a_reload_on_and_until_another() {
+fn the_model_gates_between_two_reloads() {
     let mut by_count = known(&[SERVER]);
     by_count.pools[0].policy.gate = settings_of(&[SERVER]).pools[0].policy.gate;
     let mut world = World::with(by_count.clone());
@@ -218,7 +225,7 @@ fn the_model_gates_from_a_reload_on_and_until_another() {
 }
 
 #[test]
-fn other_targets_are_other_budgets() {
+fn other_targets_give_other_budgets() {
     let mut world = World::with(known(&[SERVER]));
     let before = upper(&world);
     let mut slower = known(&[SERVER]);
@@ -234,7 +241,7 @@ fn other_targets_are_other_budgets() {
 }
 
 #[test]
-fn an_endpoint_that_comes_is_gated_by_what_is_known_of_its_variant() {
+fn a_new_endpoint_is_gated_by_its_variants_model() {
     let mut world = World::with(known(&[SERVER]));
     world.greet(1, filter(1), Vec::new(), Vec::new());
     let one = upper(&world);
@@ -253,7 +260,7 @@ fn an_endpoint_that_comes_is_gated_by_what_is_known_of_its_variant() {
 }
 
 #[test]
-fn a_variant_goes_with_its_last_endpoint_and_is_known_when_it_comes_back() {
+fn a_variants_model_outlives_its_last_endpoint() {
     let mut both = known(&[SERVER, SECOND]);
     both.pools[0].endpoints[1].variant = "h100".into();
     let mut world = World::with(both.clone());
@@ -262,20 +269,25 @@ fn a_variant_goes_with_its_last_endpoint_and_is_known_when_it_comes_back() {
         pin: SECOND.into(),
         ..register(1)
     };
-    world.say(1, Said::Register(pinned));
+    world.send(1, Message::Register(pinned));
     world.take();
-    // What comes with a reload from here on knows of no variant.
+    // The settings of later reloads have no stored parameters.
     let without_kept = |mut settings: Settings| {
         settings.pools[0].kept.clear();
         settings
     };
     reload(&mut world, without_kept(known(&[SERVER])));
-    let names = |world: &World| variants(world).into_iter().map(|it| it.0).collect::<Vec<_>>();
-    // While something runs there it is followed.
+    let names = |world: &World| {
+        variants(world)
+            .into_iter()
+            .map(|variant| variant.0)
+            .collect::<Vec<_>>()
+    };
+    // The autopilot follows an endpoint while a request runs there.
     assert_eq!(variants(&world)[1], ("h100".into(), 0, 0, true));
-    world.say(
+    world.send(
         1,
-        Said::Completed(wire::Completed {
+        Message::Completed(wire::Completed {
             sequence: 1,
             endpoint: SECOND.into(),
             status: 200,
@@ -293,14 +305,14 @@ fn a_variant_goes_with_its_last_endpoint_and_is_known_when_it_comes_back() {
 fn an_endpoint_may_become_another_variant() {
     let mut world = World::with(known(&[SERVER]));
     world.greet(1, filter(1), Vec::new(), Vec::new());
-    world.say(1, Said::Register(register(1)));
+    world.send(1, Message::Register(register(1)));
     let mut other = known(&[SERVER]);
     other.pools[0].endpoints[0].variant = "new".into();
     reload(&mut world, other);
     assert_eq!(variants(&world), [("new".into(), 1, 0, false)]);
-    world.say(
+    world.send(
         1,
-        Said::Completed(wire::Completed {
+        Message::Completed(wire::Completed {
             sequence: 1,
             endpoint: SERVER.into(),
             status: 200,

@@ -1,14 +1,14 @@
-//! Servers that fail requests before they answer, and Envoys that send them elsewhere.
+//! Endpoints that fail requests before they answer, and Envoys that send requests elsewhere.
 
 use std::time::Duration;
 
 use penstock_wire as wire;
-use wire::filter_frame::Event as Said;
+use wire::filter_frame::Event as Message;
 
 use crate::harness::*;
 
-fn unavailable(sequence: u64, attempts: u32) -> Said {
-    Said::Completed(wire::Completed {
+fn unavailable(sequence: u64, attempts: u32) -> Message {
+    Message::Completed(wire::Completed {
         sequence,
         endpoint: SERVER.into(),
         status: 503,
@@ -34,32 +34,36 @@ fn first_choice(taken: &Taken) -> String {
 fn granted_at(world: &mut World, sequences: &mut std::ops::RangeFrom<u64>, address: &str) -> u64 {
     loop {
         let sequence = sequences.next().expect("endless");
-        world.say(1, Said::Register(register(sequence)));
+        world.send(1, Message::Register(register(sequence)));
         let first = first_choice(&world.take());
         if first == address {
             return sequence;
         }
-        world.say(1, completed_at(sequence, &first));
+        world.send(1, completed_at(sequence, &first));
     }
 }
 
 #[test]
-fn what_two_requests_went_past_is_marked_down_and_comes_back() {
+fn an_endpoint_that_failed_two_requests_is_marked_down_and_probed() {
     let mut world = world();
     let mut sequences = 1..;
     for down in [false, true] {
         let sequence = granted_at(&mut world, &mut sequences, SERVER);
-        // Said twice, it is one failure.
+        // The repeated message is no second failure.
         for _ in 0..2 {
-            world.say(1, started(sequence, SECOND, 2));
+            world.send(1, started(sequence, SECOND, 2));
         }
         let taken = world.take();
-        let told: Vec<_> = taken.endpoints().iter().map(|(_, it)| it.ready.clone()).collect();
+        let announced: Vec<_> = taken
+            .endpoints()
+            .iter()
+            .map(|(_, endpoints)| endpoints.ready.clone())
+            .collect();
         let expected: Vec<Vec<String>> = if down { vec![vec![SECOND.into()]] } else { vec![] };
-        assert_eq!(told, expected);
+        assert_eq!(announced, expected);
         let marked: Vec<_> = expected.iter().map(|_| (SERVER.into(), true)).collect();
         assert_eq!(taken.marked, marked);
-        world.say(1, completed_at(sequence, SECOND));
+        world.send(1, completed_at(sequence, SECOND));
     }
     world.pass(Duration::from_secs(1));
     let taken = world.take();
@@ -68,46 +72,46 @@ fn what_two_requests_went_past_is_marked_down_and_comes_back() {
 }
 
 #[test]
-fn a_list_that_is_used_up_failed_as_far_as_it_was_tried() {
+fn endpoints_failed_as_far_as_the_list_was_tried() {
     let mut world = world();
     let mut sequences = 1..;
     for _ in 0..2 {
         let sequence = granted_at(&mut world, &mut sequences, SERVER);
-        world.say(1, unavailable(sequence, 1));
+        world.send(1, unavailable(sequence, 1));
     }
     assert_eq!(world.take().endpoints()[0].1.ready, [SECOND]);
     assert_eq!(world.stock(), 0, "refunded");
 }
 
 #[test]
-fn an_end_without_an_attempt_is_nobodys_failure() {
+fn an_end_without_an_attempt_is_no_failure() {
     let mut world = world();
     let mut sequences = 1..;
     for _ in 0..3 {
         let sequence = granted_at(&mut world, &mut sequences, SERVER);
-        world.say(1, unavailable(sequence, 0));
+        world.send(1, unavailable(sequence, 0));
     }
     assert_eq!(world.take().endpoints(), []);
 }
 
 #[test]
-fn what_enters_again_has_failed_everywhere_and_the_last_server_stays() {
+fn a_requeued_request_failed_everywhere_and_the_last_endpoint_stays() {
     let mut world = world();
     let mut sequences = 1..;
     for _ in 0..2 {
         let sequence = granted_at(&mut world, &mut sequences, SERVER);
         let second = sequences.next().expect("endless");
-        world.say(1, Said::Register(again(second, 1, sequence)));
+        world.send(1, Message::Register(again(second, 1, sequence)));
         let taken = world.take();
         let endpoints = taken.grants()[0].1.endpoints.clone();
-        world.say(1, completed_at(second, &endpoints[0]));
+        world.send(1, completed_at(second, &endpoints[0]));
     }
     let status = world.control.status(world.now);
     let down: Vec<_> = status.pools[0]
         .snapshot
         .endpoints
         .iter()
-        .map(|it| it.down_until.is_some())
+        .map(|endpoint| endpoint.down_until.is_some())
         .collect();
     assert_eq!(down.iter().filter(|down| **down).count(), 1);
 }
@@ -119,17 +123,20 @@ fn stock_follows_the_address_that_was_used() {
     let stock = |world: &World| {
         let status = world.control.status(world.now);
         let endpoints = &status.pools[0].snapshot.endpoints;
-        endpoints.iter().map(|it| it.stock).collect::<Vec<u64>>()
+        endpoints
+            .iter()
+            .map(|endpoint| endpoint.stock)
+            .collect::<Vec<u64>>()
     };
     assert_eq!(stock(&world), [1, 0]);
-    world.say(1, started(sequence, SECOND, 2));
+    world.send(1, started(sequence, SECOND, 2));
     assert_eq!(stock(&world), [0, 1]);
-    world.say(1, completed_at(sequence, SECOND));
+    world.send(1, completed_at(sequence, SECOND));
     assert_eq!(stock(&world), [0, 0]);
 }
 
 #[test]
-fn what_an_envoy_passes_over_is_not_granted_to_it_for_a_while() {
+fn an_endpoint_that_an_envoy_passes_over_is_not_granted_to_it_for_a_while() {
     let mut world = world();
     let other = Filter {
         envoy: 78,
@@ -138,31 +145,31 @@ fn what_an_envoy_passes_over_is_not_granted_to_it_for_a_while() {
     world.greet(2, other, Vec::new(), Vec::new());
     let sequence = granted_at(&mut world, &mut (1..), SERVER);
     // Without an attempt at the first: this Envoy's cluster doesn't have it.
-    world.say(1, started(sequence, SECOND, 1));
+    world.send(1, started(sequence, SECOND, 1));
     assert_eq!(world.take().misrouted, 0, "it was granted, too");
-    world.say(1, completed_at(sequence, SECOND));
+    world.send(1, completed_at(sequence, SECOND));
     for at in 0..4 {
-        world.say(1, Said::Register(register(100 + at)));
+        world.send(1, Message::Register(register(100 + at)));
         let taken = world.take();
         assert_eq!(taken.grants()[0].1.endpoints, [SECOND]);
-        world.say(1, completed_at(100 + at, SECOND));
+        world.send(1, completed_at(100 + at, SECOND));
     }
-    world.say(2, Said::Register(register(1)));
+    world.send(2, Message::Register(register(1)));
     let taken = world.take();
     assert_eq!(
         taken.grants()[0].1.endpoints.len(),
         2,
         "the other Envoy's all have"
     );
-    world.say(2, completed_at(1, &first_choice(&taken)));
+    world.send(2, completed_at(1, &first_choice(&taken)));
     world.pass_beating(60, &[1, 2]);
     world.take();
-    world.say(1, Said::Register(register(200)));
+    world.send(1, Message::Register(register(200)));
     assert_eq!(world.take().grants()[0].1.endpoints.len(), 2, "tried again");
 }
 
 #[test]
-fn an_envoy_that_knows_none_of_the_granted_is_granted_others_as_long_as_there_are() {
+fn an_envoy_without_the_granted_endpoints_is_granted_others() {
     let mut world = World::with(settings_of(&[SERVER, SECOND, THIRD]));
     world.greet(1, filter(1), Vec::new(), Vec::new());
     world.take();
@@ -170,40 +177,40 @@ fn an_envoy_that_knows_none_of_the_granted_is_granted_others_as_long_as_there_ar
         pin: SERVER.into(),
         ..register(1)
     };
-    world.say(1, Said::Register(pinned.clone()));
+    world.send(1, Message::Register(pinned.clone()));
     assert_eq!(world.take().grants()[0].1.endpoints, [SERVER]);
-    world.say(1, started(1, THIRD, 1));
+    world.send(1, started(1, THIRD, 1));
     let taken = world.take();
     assert_eq!(taken.misrouted, 1);
-    world.say(1, completed_at(1, THIRD));
+    world.send(1, completed_at(1, THIRD));
     assert_eq!(world.take().misrouted, 0, "said again with its end");
-    world.say(1, Said::Register(register(2)));
+    world.send(1, Message::Register(register(2)));
     let taken = world.take();
     assert!(!taken.grants()[0].1.endpoints.contains(&SERVER.to_owned()));
-    world.say(1, completed_at(2, &first_choice(&taken)));
-    // Who may only go there is sent there, and the Envoy that has it by now uses it again.
-    world.say(
+    world.send(1, completed_at(2, &first_choice(&taken)));
+    // A request that is pinned there is granted it, and the Envoy that has it by now uses it again.
+    world.send(
         1,
-        Said::Register(wire::Register {
+        Message::Register(wire::Register {
             sequence: 3,
             ..pinned
         }),
     );
     assert_eq!(world.take().grants()[0].1.endpoints, [SERVER]);
-    world.say(1, started(3, SERVER, 1));
-    world.say(1, completed(3));
-    world.say(1, Said::Register(register(4)));
+    world.send(1, started(3, SERVER, 1));
+    world.send(1, completed(3));
+    world.send(1, Message::Register(register(4)));
     assert_eq!(world.take().grants()[0].1.endpoints.len(), 3);
 }
 
 #[test]
-fn what_another_companion_granted_may_have_gone_to_any_of_its_list() {
+fn a_grant_of_another_companion_may_use_any_endpoint_of_its_list() {
     let mut world = World::with(settings_of(&[SERVER, SECOND]));
     world.greet(1, filter(1), Vec::new(), vec![runs(1)]);
-    world.say(1, started(1, SECOND, 2));
-    world.say(1, completed_at(1, SECOND));
+    world.send(1, started(1, SECOND, 2));
+    world.send(1, completed_at(1, SECOND));
     assert_eq!(world.take().misrouted, 0);
-    world.say(1, Said::Register(register(2)));
+    world.send(1, Message::Register(register(2)));
     assert_eq!(
         world.take().grants()[0].1.endpoints.len(),
         2,

@@ -1,4 +1,4 @@
-//! Which flows are shown by name, for how long, and what each is counted to have been served.
+//! Visible flows: which have a name, for how long, and at which cost.
 
 use core::time::Duration;
 
@@ -7,7 +7,7 @@ use penstock_engine::input::{Band, PastUsage};
 use penstock_engine::policy::Discipline;
 use penstock_engine::units::Tokens;
 use penstock_wire as wire;
-use wire::filter_frame::Event as Said;
+use wire::filter_frame::Event as Message;
 
 use crate::harness::*;
 
@@ -20,7 +20,11 @@ fn pool(world: &World) -> PoolStatus {
 
 fn served(world: &World) -> (Vec<(String, u64)>, u64) {
     let pool = pool(world);
-    let mut served: Vec<(String, u64)> = pool.served.into_iter().map(|(it, n)| (it.into(), n)).collect();
+    let mut served: Vec<(String, u64)> = pool
+        .served
+        .into_iter()
+        .map(|(flow, cost)| (flow.into(), cost))
+        .collect();
     served.sort();
     (served, pool.other_served)
 }
@@ -34,8 +38,8 @@ fn of(flow: &str, sequence: u64) -> wire::Register {
 
 fn serve(world: &mut World, register: wire::Register) {
     let sequence = register.sequence;
-    world.say(1, Said::Register(register));
-    world.say(1, completed(sequence));
+    world.send(1, Message::Register(register));
+    world.send(1, completed(sequence));
     world.take();
 }
 
@@ -44,13 +48,13 @@ fn world(flows_shown: usize) -> World {
         flows_shown,
         ..settings()
     });
-    world.hello(1, 1, Vec::new(), Vec::new());
+    world.open_session(1, 1, Vec::new(), Vec::new());
     world.take();
     world
 }
 
 #[test]
-fn what_was_served_is_counted_by_flow_and_once() {
+fn cost_is_counted_once_by_flow() {
     let mut world = world(3);
     serve(&mut world, of("acme", 1));
     serve(&mut world, of("acme", 2));
@@ -58,14 +62,14 @@ fn what_was_served_is_counted_by_flow_and_once() {
     let named = |pairs: &[(&str, u64)]| {
         pairs
             .iter()
-            .map(|&(it, n)| (it.to_owned(), n))
+            .map(|&(flow, cost)| (flow.to_owned(), cost))
             .collect::<Vec<_>>()
     };
     assert_eq!(
         served(&world),
         (named(&[("acme", 2 * COST), ("anonymous", COST)]), 0)
     );
-    // From the body: nobody is told whose it is, though a header says the same name.
+    // A flow from the body is private, even if a header has the same name.
     let private = wire::Register {
         fairness_id_private: true,
         ..of("acme", 4)
@@ -81,8 +85,8 @@ fn what_was_served_is_counted_by_flow_and_once() {
     serve(&mut world, of("gamma", 7));
     let shown = named(&[("acme", 2 * COST), ("anonymous", COST), ("beta", COST)]);
     assert_eq!(served(&world), (shown, 3 * COST));
-    // Said again, it is no more.
-    world.say(1, completed(7));
+    // The repeated message costs nothing more.
+    world.send(1, completed(7));
     assert_eq!(served(&world).1, 3 * COST);
     let pool = pool(&world);
     assert_eq!(pool.shown("gamma"), "other");
@@ -90,9 +94,9 @@ fn what_was_served_is_counted_by_flow_and_once() {
 }
 
 #[test]
-fn an_error_page_is_no_service() {
+fn an_error_page_costs_nothing() {
     let mut world = world(3);
-    world.say(1, Said::Register(of("acme", 1)));
+    world.send(1, Message::Register(of("acme", 1)));
     let failed = wire::Completed {
         sequence: 1,
         endpoint: SERVER.into(),
@@ -100,28 +104,34 @@ fn an_error_page_is_no_service() {
         end: wire::EndReason::Served.into(),
         ..Default::default()
     };
-    world.say(1, Said::Completed(failed));
+    world.send(1, Message::Completed(failed));
     assert_eq!(served(&world), (vec![("acme".into(), 0)], 0));
 }
 
 #[test]
-fn a_flow_that_is_idle_for_ten_minutes_gives_its_place_to_another() {
+fn an_idle_flow_gives_its_place_to_another_after_ten_minutes() {
     let mut world = world(2);
     for (sequence, flow) in [(1, "a"), (2, "b"), (3, "c")] {
         serve(&mut world, of(flow, sequence));
     }
-    let names = |world: &World| served(world).0.into_iter().map(|(it, _)| it).collect::<Vec<_>>();
+    let names = |world: &World| {
+        served(world)
+            .0
+            .into_iter()
+            .map(|(flow, _)| flow)
+            .collect::<Vec<_>>()
+    };
     assert_eq!(names(&world), ["a", "b"]);
     world.pass_beating(300, &[1]);
     serve(&mut world, of("b", 4));
-    // One that runs for so long isn't idle.
-    world.say(1, Said::Register(of("a", 5)));
+    // A flow with a running request isn't idle.
+    world.send(1, Message::Register(of("a", 5)));
     world.pass_beating(599, &[1]);
     assert_eq!(names(&world), ["a", "b"]);
     world.pass(Duration::from_secs(1));
-    world.say(1, Said::Heartbeat(wire::Heartbeat {}));
+    world.send(1, Message::Heartbeat(wire::Heartbeat {}));
     assert_eq!(names(&world), ["a"]);
-    world.say(1, completed(5));
+    world.send(1, completed(5));
     serve(&mut world, of("c", 6));
     assert_eq!(names(&world), ["a", "c"]);
 }
@@ -137,26 +147,26 @@ fn past(flow: &str, cost: u64) -> PastUsage {
     }
 }
 
-/// The same pool whose flows share by what they used of late.
+/// The same pool, whose flows share by recent usage.
 fn by_usage() -> World {
     let mut settings = settings();
     settings.pools[0].policy.flows.discipline = Discipline::Usage;
     let mut world = World::with(settings);
-    world.hello(1, 1, Vec::new(), Vec::new());
+    world.open_session(1, 1, Vec::new(), Vec::new());
     world.take();
     world
 }
 
 #[test]
-fn what_is_settled_is_said_where_it_counts_in_a_window() {
+fn settled_costs_are_observed_where_they_count_in_a_window() {
     let mut world = by_usage();
     let private = wire::Register {
         fairness_id_private: true,
         ..of("acme", 1)
     };
-    world.say(1, Said::Register(private));
+    world.send(1, Message::Register(private));
     assert!(world.take().used.is_empty(), "it isn't settled");
-    world.say(1, completed(1));
+    world.send(1, completed(1));
     let used = world.take().used;
     let model: Box<str> = register(1).model.into();
     let expected = PastUsage {
@@ -165,13 +175,13 @@ fn what_is_settled_is_said_where_it_counts_in_a_window() {
     };
     assert_eq!(used, [("chat".into(), expected)]);
     let mut plain = self::world(10);
-    plain.say(1, Said::Register(of("acme", 1)));
-    plain.say(1, completed(1));
+    plain.send(1, Message::Register(of("acme", 1)));
+    plain.send(1, completed(1));
     assert!(plain.take().used.is_empty(), "there is no window");
 }
 
 #[test]
-fn what_is_told_of_the_past_puts_its_flow_last_and_shows_nobody() {
+fn past_usage_puts_its_flow_last_and_shows_no_flow() {
     let mut world = by_usage();
     let model: Box<str> = register(1).model.into();
     let told = |pool: &str| Event::Used {
@@ -186,10 +196,10 @@ fn what_is_told_of_the_past_puts_its_flow_last_and_shows_nobody() {
     assert_eq!(served(&world), (Vec::new(), 0));
     let hidden = pool(&world);
     assert_eq!(hidden.shown("heavy"), "other");
-    world.say(1, Said::Register(of("first", 1)));
-    world.say(1, Said::Register(of("heavy", 2)));
-    world.say(1, Said::Register(of("light", 3)));
+    world.send(1, Message::Register(of("first", 1)));
+    world.send(1, Message::Register(of("heavy", 2)));
+    world.send(1, Message::Register(of("light", 3)));
     world.take();
-    world.say(1, completed(1));
+    world.send(1, completed(1));
     assert_eq!(world.take().granted(), [3]);
 }

@@ -1,4 +1,4 @@
-//! A control, its filters' frame numbers, and a clock that the test moves. After every event the whole is audited.
+//! The harness: a control, its filters' frame numbers, and a clock that the test moves. Every event is audited.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -14,12 +14,12 @@ use penstock_engine::units::Decimal;
 use penstock_engine::{Instant, Outcome};
 use penstock_wire as wire;
 use wire::command::Kind;
-use wire::filter_frame::Event as Said;
+use wire::filter_frame::Event as Message;
 
 pub(crate) const SERVER: &str = "127.0.0.1:8001";
 pub(crate) const SECOND: &str = "127.0.0.1:8002";
 pub(crate) const THIRD: &str = "127.0.0.1:8003";
-/// The gateway's own listener, where a request enters again.
+/// The gateway's own listener, where a requeued request comes in.
 pub(crate) const AGAIN: &str = "127.0.0.1:9999";
 
 pub(crate) fn policy() -> Policy {
@@ -84,7 +84,7 @@ pub(crate) fn settings_of(servers: &[&str]) -> Settings {
     }
 }
 
-/// Which filter says Hello, and how.
+/// The fields of a Hello that tests vary.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Filter {
     pub(crate) epoch: u64,
@@ -93,7 +93,7 @@ pub(crate) struct Filter {
     pub(crate) version: u32,
 }
 
-/// A filter of version 2, its stream the first, of the Envoy that all are of unless it is said.
+/// A filter of version 2 on its first stream, of the Envoy that all filters have by default.
 pub(crate) const fn filter(epoch: u64) -> Filter {
     Filter {
         epoch,
@@ -124,10 +124,10 @@ impl World {
         }
     }
 
-    /// With a session on stream 1, greeted, and nothing left to take.
+    /// A world with an open session on stream 1 and no outputs.
     pub(crate) fn established() -> Self {
         let mut world = Self::new();
-        world.hello(1, 1, Vec::new(), Vec::new());
+        world.open_session(1, 1, Vec::new(), Vec::new());
         world.take();
         world
     }
@@ -152,18 +152,18 @@ impl World {
     }
 
     /// The next frame on this stream, which acknowledges all that was taken from it.
-    pub(crate) fn say(&mut self, conn: u64, said: Said) {
+    pub(crate) fn send(&mut self, conn: u64, message: Message) {
         let seq = self.seq.entry(conn).or_default();
         *seq += 1;
         let frame = wire::FilterFrame {
             seq: *seq,
             ack: self.acks.get(&conn).copied().unwrap_or_default(),
-            event: Some(said),
+            event: Some(message),
         };
         self.handle(Event::Frame(ConnId(conn), Box::new(frame)));
     }
 
-    pub(crate) fn hello(
+    pub(crate) fn open_session(
         &mut self,
         conn: u64,
         stream: u32,
@@ -186,12 +186,12 @@ impl World {
         running: Vec<wire::Running>,
     ) {
         self.open(conn);
-        self.say(conn, Said::Hello(hello(filter, waiting, running)));
+        self.send(conn, Message::Hello(hello(filter, waiting, running)));
     }
 
     /// Lets time pass, with all timers on the way.
-    pub(crate) fn pass(&mut self, by: Duration) {
-        let until = self.now.after(by);
+    pub(crate) fn pass(&mut self, duration: Duration) {
+        let until = self.now.after(duration);
         while let Some(due) = self.control.poll_timeout().filter(|due| *due <= until) {
             self.now = self.now.max(due);
             self.control.handle_timeout(self.now);
@@ -205,19 +205,19 @@ impl World {
         for _ in 0..seconds {
             self.pass(Duration::from_secs(1));
             for conn in conns {
-                self.say(*conn, Said::Heartbeat(wire::Heartbeat {}));
+                self.send(*conn, Message::Heartbeat(wire::Heartbeat {}));
             }
         }
     }
 
-    /// Everything that came out: commands by stream, and the rest.
+    /// All outputs: commands by stream, and the rest.
     pub(crate) fn take(&mut self) -> Taken {
         let mut taken = Taken::default();
         while let Some(output) = self.control.poll_output() {
             match output {
                 Output::Send(conn, frame) => {
                     self.acks.insert(conn.0, frame.seq);
-                    let kinds = frame.commands.into_iter().filter_map(|it| it.kind);
+                    let kinds = frame.commands.into_iter().filter_map(|command| command.kind);
                     taken.commands.extend(kinds.map(|kind| (conn.0, kind)));
                 }
                 Output::Close(conn, _) => taken.closed.push(conn.0),
@@ -249,9 +249,9 @@ pub(crate) struct Taken {
     pub(crate) misrouted: usize,
     /// Requests that wait and run, of sessions that were lost.
     pub(crate) orphaned: Vec<(usize, usize)>,
-    /// What was used that counts in a window, by pool.
+    /// Settled costs that count in a window, by pool.
     pub(crate) used: Vec<(Arc<str>, PastUsage)>,
-    /// What of pools' servers is worth keeping.
+    /// Parameters to be stored, by pool and variant.
     pub(crate) learned: Vec<(Arc<str>, String, Kept)>,
     /// Endpoints that were marked down (`true`), or are tried again.
     pub(crate) marked: Vec<(Box<str>, bool)>,
@@ -279,7 +279,7 @@ impl Taken {
         }
     }
 
-    /// Arrivals, outcomes of ours, and outcomes of the filter's own.
+    /// Arrivals, outcomes by the companion, and outcomes by the filter.
     pub(crate) fn counts(&self) -> (usize, usize, usize) {
         (self.arrived, self.outcomes.len(), self.refused.len())
     }
@@ -315,7 +315,7 @@ impl Taken {
     pub(crate) fn rejected(&self) -> Vec<(u64, &str, u32)> {
         let rejects = self.rejects().into_iter();
         rejects
-            .map(|it| (it.sequence, it.code.as_str(), it.status))
+            .map(|reject| (reject.sequence, reject.code.as_str(), reject.status))
             .collect()
     }
 }
@@ -350,7 +350,7 @@ pub(crate) fn register(sequence: u64) -> wire::Register {
     }
 }
 
-/// The same request, entered again, that was this one of that filter.
+/// A requeued request that had this sequence number at that filter.
 pub(crate) fn again(sequence: u64, epoch: u64, before: u64) -> wire::Register {
     wire::Register {
         requeues: 1,
@@ -377,12 +377,12 @@ pub(crate) fn runs_as(register: wire::Register, endpoint: &str) -> wire::Running
     }
 }
 
-pub(crate) fn completed(sequence: u64) -> Said {
+pub(crate) fn completed(sequence: u64) -> Message {
     completed_at(sequence, SERVER)
 }
 
-pub(crate) fn completed_at(sequence: u64, endpoint: &str) -> Said {
-    Said::Completed(wire::Completed {
+pub(crate) fn completed_at(sequence: u64, endpoint: &str) -> Message {
+    Message::Completed(wire::Completed {
         sequence,
         endpoint: endpoint.into(),
         status: 200,
@@ -393,8 +393,8 @@ pub(crate) fn completed_at(sequence: u64, endpoint: &str) -> Said {
     })
 }
 
-pub(crate) fn started(sequence: u64, endpoint: &str, attempts: u32) -> Said {
-    Said::Started(wire::Started {
+pub(crate) fn started(sequence: u64, endpoint: &str, attempts: u32) -> Message {
+    Message::Started(wire::Started {
         sequence,
         endpoint: endpoint.into(),
         status: 200,
@@ -403,8 +403,8 @@ pub(crate) fn started(sequence: u64, endpoint: &str, attempts: u32) -> Said {
     })
 }
 
-pub(crate) fn refused(sequence: u64, registered: bool) -> Said {
-    Said::Refused(wire::Refused {
+pub(crate) fn refused(sequence: u64, registered: bool) -> Message {
+    Message::Refused(wire::Refused {
         sequence,
         code: "gateway_unavailable".into(),
         outcome: "gateway_unavailable".into(),

@@ -1,9 +1,9 @@
-//! What a filter, or many that lie, can make a companion keep has an end.
+//! Limits: a filter with wrong messages can't make the companion keep more.
 
 use penstock_control::{ConnId, Event};
 use penstock_engine::Instant;
 use penstock_wire as wire;
-use wire::filter_frame::Event as Said;
+use wire::filter_frame::Event as Message;
 
 use crate::harness::*;
 
@@ -11,12 +11,12 @@ const STREAMS: u64 = 8_192;
 const CONTEXTS: u64 = 4_096;
 const REQUESTS: u64 = 65_536;
 
-/// Without the audit after each event, which takes as long as there is much to look at.
-fn say(world: &mut World, conn: u64, seq: u64, said: Said) {
+/// Without the audit after each event, whose time grows with the state.
+fn send(world: &mut World, conn: u64, seq: u64, message: Message) {
     let frame = wire::FilterFrame {
         seq,
         ack: 0,
-        event: Some(said),
+        event: Some(message),
     };
     let event = Event::Frame(ConnId(conn), Box::new(frame));
     world.control.handle(Instant::ZERO, event);
@@ -39,16 +39,16 @@ fn root_contexts_have_a_limit() {
     let mut world = World::new();
     for conn in 0..=CONTEXTS {
         world.control.handle(Instant::ZERO, Event::Opened(ConnId(conn)));
-        say(
+        send(
             &mut world,
             conn,
             1,
-            Said::Hello(hello(filter(conn), Vec::new(), Vec::new())),
+            Message::Hello(hello(filter(conn), Vec::new(), Vec::new())),
         );
     }
     assert_eq!(world.take().closed, [CONTEXTS]);
     world.audit();
-    // One that is known may always come again.
+    // A known root context may always open another stream.
     let again = Filter {
         stream: 2,
         ..filter(0)
@@ -70,10 +70,15 @@ fn the_requests_of_a_filter_have_a_limit() {
             last: part == parts - 1,
             ..hello(filter(1), named.map(register).collect(), Vec::new())
         };
-        say(&mut world, 1, part + 1, Said::Hello(said));
+        send(&mut world, 1, part + 1, Message::Hello(said));
     }
     assert_eq!(world.take().arrived as u64, REQUESTS);
-    say(&mut world, 1, parts + 1, Said::Register(register(REQUESTS + 1)));
+    send(
+        &mut world,
+        1,
+        parts + 1,
+        Message::Register(register(REQUESTS + 1)),
+    );
     let taken = world.take();
     assert_eq!(taken.rejected(), [(REQUESTS + 1, "queue_full", 503)]);
     assert_eq!(taken.counts(), (1, 1, 0));

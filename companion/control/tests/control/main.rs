@@ -1,21 +1,21 @@
-//! Exact outputs: given this event at that time, these frames and observations, and nothing more.
+//! Tests of a control by its exact outputs for each event.
 
 mod autopilot;
-mod counts;
 mod envoys;
 mod failures;
 mod flows;
 mod harness;
 mod limits;
-mod look;
-mod orphans;
-mod placed;
+mod outcome_counts;
+mod placement;
 mod random;
 mod reload;
+mod request_status;
 mod requeue;
-mod restart;
+mod requeue_restart;
 mod resync;
 mod scraped;
+mod session_loss;
 mod sessions;
 mod trust;
 mod versions;

@@ -1,12 +1,11 @@
-//! Where a request may go by taints and its client's word, also when endpoints come and go, and what its server is asked
-//! for.
+//! Placement: taints, clients' constraints and target models, also while endpoints come and go.
 
 use std::collections::BTreeMap;
 
 use penstock_control::{Event, FlowKey, MaxPriority, Rewrite, Settings};
 use penstock_engine::input::Band;
 use penstock_wire as wire;
-use wire::filter_frame::Event as Said;
+use wire::filter_frame::Event as Message;
 
 use crate::harness::*;
 
@@ -42,7 +41,7 @@ fn endpoints(world: &mut World, settings: Settings) -> Taken {
 }
 
 #[test]
-fn a_tainted_endpoint_takes_only_what_tolerates_all() {
+fn a_tainted_endpoint_takes_only_requests_that_tolerate_all_taints() {
     let mut world = world(tainted());
     for (sequence, taints, expected) in [
         (1, &[][..], Some(SERVER)),
@@ -51,14 +50,18 @@ fn a_tainted_endpoint_takes_only_what_tolerates_all() {
         (4, &["gpu"][..], None),
         (5, &["spot", "other", "gpu"][..], Some(THIRD)),
     ] {
-        world.say(1, Said::Register(tolerating(sequence, taints)));
+        world.send(1, Message::Register(tolerating(sequence, taints)));
         let taken = world.take();
         let granted = taken.grants().first().map(|(_, grant)| grant.endpoints.clone());
-        assert_eq!(granted, expected.map(|it| vec![it.to_owned()]), "{sequence}");
+        assert_eq!(
+            granted,
+            expected.map(|address| vec![address.to_owned()]),
+            "{sequence}"
+        );
     }
-    world.say(1, completed(1));
+    world.send(1, completed(1));
     assert_eq!(world.take().granted(), [2]);
-    world.say(1, completed_at(5, THIRD));
+    world.send(1, completed_at(5, THIRD));
     assert_eq!(
         world.take().granted(),
         [0; 0],
@@ -67,28 +70,28 @@ fn a_tainted_endpoint_takes_only_what_tolerates_all() {
 }
 
 #[test]
-fn where_all_is_tainted_who_tolerates_nothing_is_told_at_once() {
+fn where_all_endpoints_are_tainted_a_request_without_tolerations_is_rejected_at_once() {
     let mut settings = tainted();
     settings.pools[0].endpoints.remove(0);
     let mut world = world(settings);
-    world.say(1, Said::Register(register(1)));
+    world.send(1, Message::Register(register(1)));
     assert_eq!(world.take().rejected(), [(1, "no_endpoints", 503)]);
     let pinned = wire::Register {
         pin: THIRD.into(),
         ..tolerating(2, &["gpu"])
     };
-    world.say(1, Said::Register(pinned));
+    world.send(1, Message::Register(pinned));
     assert_eq!(world.take().rejected(), [(2, "no_endpoints", 503)]);
     let listed = wire::Register {
         subset: vec![SECOND.into(), THIRD.into()],
         ..tolerating(3, &["gpu"])
     };
-    world.say(1, Said::Register(listed));
+    world.send(1, Message::Register(listed));
     assert_eq!(world.take().grants()[0].1.endpoints, [SECOND]);
 }
 
 #[test]
-fn tolerations_of_who_is_not_trusted_count_nothing() {
+fn tolerations_without_trust_are_ignored() {
     let mut settings = tainted();
     settings.pools[0].endpoints.remove(0);
     let mut world = world(settings);
@@ -97,40 +100,40 @@ fn tolerations_of_who_is_not_trusted_count_nothing() {
         client: "10.0.0.1".into(),
         ..tolerating(1, &["gpu", "spot"])
     };
-    world.say(1, Said::Register(said));
+    world.send(1, Message::Register(said));
     assert_eq!(world.take().rejected(), [(1, "no_endpoints", 503)]);
 }
 
 #[test]
-fn a_new_taint_counts_for_what_waits() {
+fn a_new_taint_applies_to_waiting_requests() {
     let mut world = world(settings_of(&[SERVER]));
     for sequence in 1..=2 {
-        world.say(1, Said::Register(register(sequence)));
+        world.send(1, Message::Register(register(sequence)));
     }
-    world.say(1, Said::Register(tolerating(3, &["gpu"])));
+    world.send(1, Message::Register(tolerating(3, &["gpu"])));
     world.take();
     let mut other = settings_of(&[SERVER]);
     other.pools[0].endpoints[0].taints = vec!["gpu".into()];
     let taken = endpoints(&mut world, other);
     assert_eq!(taken.rejected(), [(2, "no_endpoints", 503)]);
-    world.say(1, completed(1));
+    world.send(1, completed(1));
     assert_eq!(world.take().granted(), [3]);
 }
 
 #[test]
-fn what_waits_may_go_to_an_endpoint_that_comes() {
+fn waiting_requests_may_go_to_a_new_endpoint() {
     let mut world = world(settings_of(&[SERVER]));
-    world.say(1, Said::Register(register(1)));
-    world.say(
+    world.send(1, Message::Register(register(1)));
+    world.send(
         1,
-        Said::Register(wire::Register {
+        Message::Register(wire::Register {
             subset: vec![SERVER.into(), SECOND.into()],
             ..register(2)
         }),
     );
-    world.say(
+    world.send(
         1,
-        Said::Register(wire::Register {
+        Message::Register(wire::Register {
             pin: SERVER.into(),
             ..register(3)
         }),
@@ -141,23 +144,23 @@ fn what_waits_may_go_to_an_endpoint_that_comes() {
         (taken.granted(), taken.grants()[0].1.endpoints.clone()),
         (vec![2], vec![SECOND.to_owned()])
     );
-    // And who is left with nowhere to go is told so.
+    // A request without an eligible endpoint is rejected.
     let taken = endpoints(&mut world, settings_of(&[SECOND]));
     assert_eq!(taken.rejected(), [(3, "no_endpoints", 503)]);
 }
 
 #[test]
-fn nothing_goes_where_it_may_not_while_a_list_changes() {
+fn constraints_hold_while_a_list_changes() {
     let mut world = world(settings_of(&[]));
-    world.say(1, Said::Register(register(1)));
+    world.send(1, Message::Register(register(1)));
     let pinned = |sequence: u64, pin: &str| {
-        Said::Register(wire::Register {
+        Message::Register(wire::Register {
             pin: pin.into(),
             ..register(sequence)
         })
     };
-    world.say(1, pinned(2, THIRD));
-    world.say(1, pinned(3, SERVER));
+    world.send(1, pinned(2, THIRD));
+    world.send(1, pinned(3, SERVER));
     assert_eq!(
         world.take().rejected(),
         [],
@@ -172,27 +175,27 @@ fn nothing_goes_where_it_may_not_while_a_list_changes() {
 }
 
 #[test]
-fn what_is_queued_again_goes_where_it_may_by_then() {
+fn a_requeued_request_goes_where_it_may_by_then() {
     let mut world = world(settings_of(&[SERVER, SECOND]));
-    world.say(
+    world.send(
         1,
-        Said::Register(wire::Register {
+        Message::Register(wire::Register {
             subset: vec![SECOND.into()],
             ..register(1)
         }),
     );
     world.take();
     endpoints(&mut world, settings_of(&[SERVER]));
-    world.say(1, Said::Register(again(2, 1, 1)));
+    world.send(1, Message::Register(again(2, 1, 1)));
     let taken = world.take();
     assert_eq!(
         (taken.rejected(), taken.requeued),
         (vec![(2, "no_endpoints", 503)], 1)
     );
-    world.say(1, Said::Register(register(3)));
+    world.send(1, Message::Register(register(3)));
     world.take();
     endpoints(&mut world, settings_of(&[THIRD]));
-    world.say(1, Said::Register(again(4, 1, 3)));
+    world.send(1, Message::Register(again(4, 1, 3)));
     assert_eq!(world.take().grants()[0].1.endpoints, [THIRD]);
 }
 
@@ -214,17 +217,17 @@ fn rewriting(targets: &[(&str, f64)]) -> Settings {
 fn flows(world: &World) -> Vec<String> {
     let status = world.control.status(world.now);
     let flows = status.pools[0].snapshot.flows.iter();
-    flows.map(|it| it.key.to_string()).collect()
+    flows.map(|flow| flow.key.to_string()).collect()
 }
 
 #[test]
-fn the_grant_says_what_the_server_is_asked_for() {
+fn the_grant_names_the_target_model() {
     let mut world = world(rewriting(&[("a", 1.0)]));
-    world.say(1, Said::Register(register(1)));
+    world.send(1, Message::Register(register(1)));
     assert_eq!(world.take().grants()[0].1.target_model, "a");
     assert_eq!(flows(&world), ["a"]);
     let mut same = world_of_same();
-    same.say(1, Said::Register(register(1)));
+    same.send(1, Message::Register(register(1)));
     assert_eq!(same.take().grants()[0].1.target_model, "", "as it was asked for");
 }
 
@@ -233,20 +236,20 @@ fn world_of_same() -> World {
 }
 
 #[test]
-fn targets_get_their_shares() {
+fn target_models_get_their_shares() {
     let mut world = world(rewriting(&[("a", 90.0), ("b", 10.0)]));
     let mut of_b = 0;
     for sequence in 1..=500 {
-        world.say(1, Said::Register(register(sequence)));
+        world.send(1, Message::Register(register(sequence)));
         let taken = world.take();
         of_b += usize::from(taken.grants()[0].1.target_model == "b");
-        world.say(1, completed(sequence));
+        world.send(1, completed(sequence));
     }
     assert!((48..=52).contains(&of_b), "{of_b} of 500");
 }
 
 #[test]
-fn a_target_stays_what_it_was() {
+fn a_target_model_stays_over_requeues_and_reloads() {
     let targets = [("a", 1.0), ("b", 1.0)];
     let all_of = |world: &mut World| {
         let mut all = BTreeMap::new();
@@ -256,54 +259,54 @@ fn a_target_stays_what_it_was() {
                 return all;
             };
             all.insert(grant.sequence, grant.target_model.clone());
-            world.say(1, completed(grant.sequence));
+            world.send(1, completed(grant.sequence));
         }
     };
     let come = |world: &mut World| {
         for sequence in 1..=9 {
-            world.say(1, Said::Register(register(sequence)));
+            world.send(1, Message::Register(register(sequence)));
         }
     };
     let mut first = world(rewriting(&targets));
     come(&mut first);
     let expected = all_of(&mut first);
-    let of = |target: &str| expected.values().filter(|it| *it == target).count();
+    let count = |target: &str| expected.values().filter(|other| *other == target).count();
     assert!(
-        of("a") >= 4 && of("b") >= 4 && expected.len() == 9,
+        count("a") >= 4 && count("b") >= 4 && expected.len() == 9,
         "{expected:?}"
     );
-    // With another companion, it is the same one.
+    // Another companion chooses the same target.
     let mut second = World::with(rewriting(&targets));
     second.greet(1, filter(1), (1..=9).map(register).collect(), Vec::new());
     assert_eq!(all_of(&mut second), expected);
-    // Another rule counts for those that come.
+    // A new rule applies to later requests.
     let mut third = world(rewriting(&targets));
     come(&mut third);
     third.handle(Event::Settings(Box::new(rewriting(&[("c", 1.0)]))));
     assert_eq!(all_of(&mut third), expected);
-    third.say(1, Said::Register(register(10)));
+    third.send(1, Message::Register(register(10)));
     assert_eq!(all_of(&mut third), BTreeMap::from([(10, "c".to_owned())]));
 }
 
 #[test]
-fn a_body_that_is_rewritten_stays_so() {
+fn a_rewritten_body_stays_rewritten() {
     let mut world = world(rewriting(&[("a", 1.0)]));
-    world.say(1, Said::Register(register(1)));
+    world.send(1, Message::Register(register(1)));
     assert_eq!(world.take().grants()[0].1.target_model, "a");
     world.handle(Event::Settings(Box::new(rewriting(&[("b", 1.0)]))));
-    // No server took it, and it enters again with the body it has by now.
+    // No endpoint took it, and it is requeued with its rewritten body.
     let entered = wire::Register {
         target_model: "a".into(),
         ..again(2, 1, 1)
     };
-    world.say(1, Said::Register(entered));
+    world.send(1, Message::Register(entered));
     let taken = world.take();
     assert_eq!(
         (taken.granted(), taken.grants()[0].1.target_model.as_str()),
         (vec![2], "")
     );
     assert_eq!(flows(&world), ["a"]);
-    // For a companion that never heard of it, too.
+    // The same at a companion that doesn't know it.
     let mut other = World::with(rewriting(&[("b", 1.0)]));
     let waits = wire::Register {
         target_model: "a".into(),
@@ -316,7 +319,7 @@ fn a_body_that_is_rewritten_stays_so() {
     other.greet(1, filter(1), vec![waits], vec![runs_as(runs, SERVER)]);
     assert_eq!(flows(&other), ["a", "c"]);
     other.take();
-    other.say(1, completed(2));
+    other.send(1, completed(2));
     assert_eq!(other.take().grants()[0].1.target_model, "");
 }
 
@@ -335,7 +338,7 @@ fn claims_above_a_tenants_ceiling_are_lowered_and_counted_once() {
     };
     settings.pools[0].flow_key = Vec::new();
     let mut world = world(settings);
-    world.say(1, Said::Register(register(1)));
+    world.send(1, Message::Register(register(1)));
     world.take();
     let cases = [
         // Tenant, claim, trusted, band, counted.
@@ -358,7 +361,7 @@ fn claims_above_a_tenants_ceiling_are_lowered_and_counted_once() {
             client: "10.0.0.1".into(),
             ..register(sequence)
         };
-        world.say(1, Said::Register(said));
+        world.send(1, Message::Register(said));
         let taken = world.take();
         let waiting = |band: Band| {
             let status = world.control.status(world.now);
@@ -369,27 +372,27 @@ fn claims_above_a_tenants_ceiling_are_lowered_and_counted_once() {
             (1, lowered),
             "{tenant} {claim} {trusted}"
         );
-        world.say(1, Said::Cancel(wire::Cancel { sequence }));
+        world.send(1, Message::Cancel(wire::Cancel { sequence }));
         world.take();
     }
 }
 
 #[test]
-fn nobody_raises_a_ceiling_by_a_name_that_nobody_checked() {
+fn an_unverified_identity_cannot_raise_a_ceiling() {
     let mut settings = settings_of(&[SERVER]);
     settings.max_priority = MaxPriority {
         default: Some(Band::Sheddable),
         tenants: [("acme".to_owned(), Band::Critical)].into_iter().collect(),
     };
     let mut world = world(settings);
-    world.say(1, Said::Register(register(1)));
+    world.send(1, Message::Register(register(1)));
     let said = wire::Register {
         untrusted: true,
         client: "10.0.0.1".into(),
         priority: "critical".into(),
         ..register(2)
     };
-    world.say(1, Said::Register(said));
+    world.send(1, Message::Register(said));
     let status = world.control.status(world.now);
     assert_eq!(
         status.pools[0].snapshot.bands[Band::Sheddable as usize].waiting,

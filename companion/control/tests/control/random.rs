@@ -1,5 +1,5 @@
-//! Filters that say anything in any order, and networks that cut anywhere: whatever happens, everything agrees after
-//! every event, what arrived has one outcome or waits, and in the end nothing is left.
+//! Random messages in any order, and streams that break anywhere: all invariants hold after every event, every request has one
+//! outcome or waits, and in the end nothing is left.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -10,11 +10,11 @@ use penstock_engine::policy::{Discipline, Gate};
 use penstock_engine::units::Decimal;
 use penstock_model::Parameters;
 use penstock_wire as wire;
-use wire::filter_frame::Event as Said;
+use wire::filter_frame::Event as Message;
 
 use crate::harness::*;
 
-/// Names are few, so that they meet.
+/// Few sequence numbers, so that they collide.
 const SEQUENCES: u64 = 12;
 const EPOCHS: u64 = 4;
 const EVENTS: usize = 400;
@@ -30,9 +30,9 @@ const KEPT: Kept = Kept {
 };
 
 /// Numbers that follow from a seed.
-struct Dice(u64);
+struct Rng(u64);
 
-impl Dice {
+impl Rng {
     fn below(&mut self, bound: u64) -> u64 {
         self.0 ^= self.0 << 13;
         self.0 ^= self.0 >> 7;
@@ -40,8 +40,8 @@ impl Dice {
         (self.0 >> 16) % bound
     }
 
-    fn one_in(&mut self, of: u64) -> bool {
-        self.below(of) == 0
+    fn one_in(&mut self, bound: u64) -> bool {
+        self.below(bound) == 0
     }
 
     fn address(&mut self) -> String {
@@ -84,9 +84,9 @@ impl Dice {
         register
     }
 
-    /// As it was, but for what the dice say.
-    fn settings(&mut self, of: &Settings) -> Settings {
-        let mut settings = of.clone();
+    /// As it was, but for what the rng say.
+    fn settings(&mut self, base: &Settings) -> Settings {
+        let mut settings = base.clone();
         settings.policy.digest = format!("d{}", self.below(3));
         settings.objectives = vec![("gold".into(), Band::Critical)];
         if self.one_in(3) {
@@ -114,7 +114,7 @@ impl Dice {
             settings.pools[0].flow_key = vec![FlowKey::TargetModel];
             settings.pools[0].class_globs = vec!["llama-*".into()];
         }
-        let mut other = of.pools[0].clone();
+        let mut other = base.pools[0].clone();
         other.name = "other".into();
         match self.below(4) {
             0 => settings.pools = vec![other],
@@ -151,14 +151,14 @@ impl Dice {
         hello(filter, waiting, running)
     }
 
-    fn said(&mut self) -> Said {
+    fn message(&mut self) -> Message {
         let sequence = 1 + self.below(SEQUENCES);
         let attempts = u32::try_from(self.below(4)).expect("small");
         match self.below(12) {
-            0..=3 => Said::Register(self.register()),
-            4 => Said::Cancel(wire::Cancel { sequence }),
+            0..=3 => Message::Register(self.register()),
+            4 => Message::Cancel(wire::Cancel { sequence }),
             5 => started(sequence, &self.address(), attempts),
-            6..=8 => Said::Completed(wire::Completed {
+            6..=8 => Message::Completed(wire::Completed {
                 sequence,
                 endpoint: self.address(),
                 status: 200,
@@ -167,21 +167,21 @@ impl Dice {
                 ..Default::default()
             }),
             9 => refused(sequence, self.one_in(2)),
-            _ => Said::Heartbeat(wire::Heartbeat {}),
+            _ => Message::Heartbeat(wire::Heartbeat {}),
         }
     }
 }
 
-/// What came and what became of it, over all that was taken.
+/// Counts over all outputs.
 #[derive(Default)]
-struct Books {
+struct Totals {
     arrived: usize,
     ended: usize,
     granted: usize,
     requeued: usize,
 }
 
-impl Books {
+impl Totals {
     fn take(&mut self, world: &mut World) {
         let taken = world.take();
         let (arrived, decided, refused) = taken.counts();
@@ -192,8 +192,8 @@ impl Books {
     }
 }
 
-fn run(seed: u64) -> Books {
-    let mut dice = Dice(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
+fn run(seed: u64) -> Totals {
+    let mut rng = Rng(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
     let mut settings = Settings {
         sessions_expected: Some(2),
         ..settings_of(&[SERVER, SECOND, THIRD])
@@ -208,69 +208,69 @@ fn run(seed: u64) -> Books {
         }
     }
     let mut world = World::with(settings.clone());
-    let mut books = Books::default();
+    let mut totals = Totals::default();
     let (mut conns, mut streams) = (0, BTreeMap::<u64, u32>::new());
     let mut open: Vec<u64> = Vec::new();
     for _ in 0..EVENTS {
-        match dice.below(20) {
+        match rng.below(20) {
             0..=2 => {
                 conns += 1;
-                let epoch = dice.below(EPOCHS);
+                let epoch = rng.below(EPOCHS);
                 let stream = streams.entry(epoch).or_default();
-                *stream += u32::try_from(dice.below(3)).expect("small");
+                *stream += u32::try_from(rng.below(3)).expect("small");
                 let filter = Filter {
                     epoch,
                     stream: *stream,
-                    envoy: dice.below(2),
-                    version: 1 + u32::try_from(dice.below(2)).expect("small"),
+                    envoy: rng.below(2),
+                    version: 1 + u32::try_from(rng.below(2)).expect("small"),
                 };
                 world.open(conns);
-                world.say(conns, Said::Hello(dice.hello(filter)));
+                world.send(conns, Message::Hello(rng.hello(filter)));
                 open.push(conns);
             }
             3 if !open.is_empty() => {
-                let at = usize::try_from(dice.below(open.len() as u64)).expect("small");
-                world.close(open.swap_remove(at));
+                let index = usize::try_from(rng.below(open.len() as u64)).expect("small");
+                world.close(open.swap_remove(index));
             }
-            4 => world.pass(Duration::from_millis(dice.below(3_000))),
+            4 => world.pass(Duration::from_millis(rng.below(3_000))),
             5 => {
-                let address = dice.address();
-                let ready = dice.one_in(2);
+                let address = rng.address();
+                let ready = rng.one_in(2);
                 world.handle(Event::EndpointReady {
                     pool: "chat".into(),
                     address,
                     ready,
                 });
             }
-            8 if dice.one_in(2) => {
-                let other = dice.settings(&settings);
+            8 if rng.one_in(2) => {
+                let other = rng.settings(&settings);
                 world.handle(Event::Settings(Box::new(other)));
             }
-            9 if dice.one_in(2) => {
-                let endpoints = dice.endpoints();
+            9 if rng.one_in(2) => {
+                let endpoints = rng.endpoints();
                 world.handle(Event::Endpoints {
                     pool: "chat".into(),
                     endpoints,
                 });
             }
-            6 if dice.one_in(5) => world.handle(Event::Drain(dice.one_in(3))),
-            7 if dice.one_in(5) && !open.is_empty() => world.say(open[0], Said::Bye(wire::Bye {})),
+            6 if rng.one_in(5) => world.handle(Event::Drain(rng.one_in(3))),
+            7 if rng.one_in(5) && !open.is_empty() => world.send(open[0], Message::Bye(wire::Bye {})),
             _ if !open.is_empty() => {
-                let at = usize::try_from(dice.below(open.len() as u64)).expect("small");
-                let said = dice.said();
-                world.say(open[at], said);
+                let index = usize::try_from(rng.below(open.len() as u64)).expect("small");
+                let message = rng.message();
+                world.send(open[index], message);
             }
             _ => {}
         }
-        if dice.one_in(3) {
-            books.take(&mut world);
+        if rng.one_in(3) {
+            totals.take(&mut world);
         }
     }
     for conn in open {
         world.close(conn);
     }
     world.pass(Duration::from_secs(20));
-    books.take(&mut world);
+    totals.take(&mut world);
     let status = world.control.status(world.now);
     assert!(
         world.control.is_idle(),
@@ -287,20 +287,20 @@ fn run(seed: u64) -> Books {
         );
         assert!(!pool.retired, "seed {seed}: nothing is left of a retired pool");
     }
-    assert_eq!(books.arrived, books.ended, "seed {seed}: arrivals and outcomes");
-    books
+    assert_eq!(totals.arrived, totals.ended, "seed {seed}: arrivals and outcomes");
+    totals
 }
 
 #[test]
-fn whatever_is_said_everything_agrees_and_nothing_is_left() {
-    let mut all = Books::default();
+fn random_messages_keep_all_invariants_and_leave_nothing() {
+    let mut all = Totals::default();
     for seed in 1..=RUNS {
-        let books = run(seed);
-        all.arrived += books.arrived;
-        all.granted += books.granted;
-        all.requeued += books.requeued;
+        let totals = run(seed);
+        all.arrived += totals.arrived;
+        all.granted += totals.granted;
+        all.requeued += totals.requeued;
     }
-    // It is about something.
+    // The runs must have covered enough.
     assert!(
         all.arrived > 10_000 && all.granted > 1_000 && all.requeued > 100,
         "{} arrived, {} granted, {} requeued",

@@ -1,5 +1,5 @@
-//! Another configuration while requests wait and run: nothing is lost, nothing changes its place, and what is gone is
-//! gone when its last request has ended.
+//! Reloads while requests wait and run: no request is lost or changes its place, and a removed pool is forgotten when its
+//! last request has ended.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use penstock_engine::policy::{Class, ClassSet, Discipline, Gate, Order, StockUni
 use penstock_engine::units::Decimal;
 use penstock_wire as wire;
 use wire::command::Kind;
-use wire::filter_frame::Event as Said;
+use wire::filter_frame::Event as Message;
 
 use crate::harness::*;
 
@@ -25,7 +25,7 @@ fn world(servers: &[&str]) -> World {
 fn with_waiting(servers: &[&str], sequences: std::ops::RangeInclusive<u64>) -> World {
     let mut world = world(servers);
     for sequence in sequences {
-        world.say(1, Said::Register(register(sequence)));
+        world.send(1, Message::Register(register(sequence)));
     }
     world.take();
     world
@@ -53,11 +53,11 @@ fn pool(name: &str, models: &[&str], servers: &[&str]) -> PoolSettings {
     }
 }
 
-/// In which order the rest goes, one at a time.
+/// The order in which the waiting requests are granted, one at a time.
 fn order(world: &mut World, first: u64, server: &str) -> Vec<u64> {
     let (mut order, mut runs) = (Vec::new(), first);
     loop {
-        world.say(1, completed_at(runs, server));
+        world.send(1, completed_at(runs, server));
         let granted = world.take().granted();
         let [next] = granted[..] else { return order };
         order.push(next);
@@ -66,14 +66,14 @@ fn order(world: &mut World, first: u64, server: &str) -> Vec<u64> {
 }
 
 #[test]
-fn the_same_again_changes_nothing() {
+fn the_same_settings_again_change_nothing() {
     let mut world = with_waiting(&[SERVER], 1..=4);
     assert_eq!(reload(&mut world, settings()), Taken::default());
     assert_eq!(order(&mut world, 1, SERVER), [2, 3, 4]);
 }
 
 #[test]
-fn every_session_is_told_another_policy_once() {
+fn every_session_gets_a_new_policy_once() {
     let mut world = with_waiting(&[SERVER], 1..=2);
     world.greet(2, filter(5), Vec::new(), Vec::new());
     world.take();
@@ -83,13 +83,13 @@ fn every_session_is_told_another_policy_once() {
     let told = |conn| (conn, Kind::Policy(settings.policy.clone()));
     assert_eq!(taken.commands, [told(1), told(2)]);
     assert_eq!(reload(&mut world, settings.clone()), Taken::default());
-    // Who comes later is greeted with it.
+    // A later session gets it with its greeting.
     world.greet(3, filter(6), Vec::new(), Vec::new());
     assert!(world.take().commands.contains(&told(3)));
 }
 
 #[test]
-fn what_waits_keeps_its_place_whatever_the_rules_become() {
+fn waiting_requests_keep_their_place_under_any_policy() {
     for discipline in Discipline::ALL {
         let mut world = with_waiting(&[SERVER], 1..=8);
         let mut other = settings();
@@ -123,7 +123,7 @@ fn what_waits_keeps_its_place_whatever_the_rules_become() {
 }
 
 #[test]
-fn a_wider_gate_lets_go_at_once_and_a_narrower_one_waits() {
+fn a_wider_gate_grants_at_once_and_a_narrower_one_waits() {
     let gate = |bound| Gate::Bounded {
         unit: StockUnit::Requests,
         lower: Decimal::whole(bound),
@@ -139,13 +139,13 @@ fn a_wider_gate_lets_go_at_once_and_a_narrower_one_waits() {
     assert_eq!(taken.endpoints()[0].1.fallback_bound, Some(3));
     assert_eq!(reload(&mut world, settings()).granted(), [0; 0]);
     for (sequence, next) in [(1, vec![]), (2, vec![]), (3, vec![4]), (4, vec![5])] {
-        world.say(1, completed(sequence));
+        world.send(1, completed(sequence));
         assert_eq!(world.take().granted(), next, "after {sequence}");
     }
 }
 
 #[test]
-fn another_ttl_counts_for_what_waits() {
+fn a_new_ttl_applies_to_waiting_requests() {
     let mut world = with_waiting(&[SERVER], 1..=2);
     let mut shorter = settings();
     shorter.pools[0].policy.queue.ttl = Duration::from_secs(3);
@@ -158,10 +158,10 @@ fn another_ttl_counts_for_what_waits() {
 }
 
 #[test]
-fn an_endpoint_that_goes_gets_nothing_more_and_what_runs_there_ends() {
+fn a_removed_endpoint_gets_no_requests_and_its_running_ones_end() {
     let mut world = with_waiting(&[SERVER, SECOND], 1..=4);
     let taken = endpoints(&mut world, &[SECOND, THIRD]);
-    // The third is new, and takes one; the first has what it had.
+    // The third endpoint is new and takes one request; the first keeps its own.
     let granted = taken.grants();
     assert_eq!((granted.len(), granted[0].1.endpoints[0].as_str()), (1, THIRD));
     assert_eq!(taken.endpoints()[0].1.ready, [SECOND, THIRD]);
@@ -170,25 +170,25 @@ fn an_endpoint_that_goes_gets_nothing_more_and_what_runs_there_ends() {
     let at = |server: &str| {
         let status = world.control.status(world.now);
         let pool = &status.pools[0];
-        let of = pool
+        let found = pool
             .snapshot
             .endpoints
             .iter()
-            .find(|it| pool.address(it.id) == server);
-        of.map(|it| it.id)
+            .find(|endpoint| pool.address(endpoint.id) == server);
+        found.map(|endpoint| endpoint.id)
     };
     assert!(at(SERVER).is_some(), "it is shown while something runs there");
     // Whichever of the two ran there.
     let status = world.control.status(world.now);
     assert_eq!(status.pools[0].addresses.len(), 3);
     for sequence in [1, 2] {
-        world.say(
+        world.send(
             1,
             started(sequence, if sequence == 1 { SERVER } else { SECOND }, 1),
         );
     }
     world.take();
-    world.say(1, completed_at(1, SERVER));
+    world.send(1, completed_at(1, SERVER));
     assert_eq!(
         world.take().granted(),
         [0; 0],
@@ -199,20 +199,24 @@ fn an_endpoint_that_goes_gets_nothing_more_and_what_runs_there_ends() {
 }
 
 #[test]
-fn a_number_is_given_again_when_nobody_knows_it() {
+fn an_endpoint_number_is_reused_when_it_is_free() {
     let mut world = world(&[SERVER, SECOND]);
     for round in 0..100 {
         let address = format!("10.0.0.1:{round}");
         endpoints(&mut world, &[SERVER, &address]);
     }
     let status = world.control.status(world.now);
-    let addresses: Vec<&str> = status.pools[0].addresses.iter().map(|it| &**it).collect();
+    let addresses: Vec<&str> = status.pools[0]
+        .addresses
+        .iter()
+        .map(|address| &**address)
+        .collect();
     assert!(addresses.len() <= 3, "{addresses:?}");
     assert!(addresses.contains(&"10.0.0.1:99") && addresses.contains(&SERVER));
 }
 
 #[test]
-fn one_that_stays_keeps_its_health_and_a_new_one_says_its_own() {
+fn a_kept_endpoint_keeps_its_health_and_a_new_one_has_its_settings_health() {
     let mut world = world(&[SERVER, SECOND]);
     world.handle(Event::EndpointReady {
         pool: "chat".into(),
@@ -235,13 +239,13 @@ fn one_that_stays_keeps_its_health_and_a_new_one_says_its_own() {
         ready: true,
     });
     assert_eq!(world.take().endpoints()[0].1.ready, [SERVER, THIRD]);
-    // Nothing checks any more.
+    // The health is no longer checked.
     let taken = reload(&mut world, settings_of(&[SERVER, SECOND, THIRD]));
     assert_eq!(taken.endpoints()[0].1.ready, [SERVER, SECOND, THIRD]);
 }
 
 #[test]
-fn a_grant_whose_endpoint_is_gone_is_taken_back() {
+fn a_request_whose_granted_endpoint_is_gone_is_requeued() {
     let mut world = with_waiting(&[SERVER], 1..=2);
     world.close(1);
     endpoints(&mut world, &[SECOND]);
@@ -260,16 +264,16 @@ fn a_grant_whose_endpoint_is_gone_is_taken_back() {
 }
 
 #[test]
-fn with_no_endpoint_left_it_waits_for_one() {
+fn without_endpoints_a_request_waits_for_one() {
     let mut world = with_waiting(&[SERVER], 1..=2);
     assert_eq!(endpoints(&mut world, &[]).endpoints()[0].1.ready.len(), 0);
     world.pass_beating(10, &[1]);
     assert_eq!(world.waiting(), 1);
     let taken = endpoints(&mut world, &[THIRD]);
     assert_eq!(taken.grants()[0].1.endpoints, [THIRD]);
-    // The one that ran there is still there.
-    world.say(1, completed(1));
-    world.say(1, completed_at(2, THIRD));
+    // The request that ran there is still known.
+    world.send(1, completed(1));
+    world.send(1, completed_at(2, THIRD));
     assert!(world.control.is_idle());
 }
 
@@ -285,7 +289,7 @@ fn a_removed_endpoint_is_announced_where_no_bound_changes() {
 }
 
 #[test]
-fn endpoints_of_nobody_are_nobodys() {
+fn endpoints_of_an_unknown_pool_are_ignored() {
     let mut world = with_waiting(&[SERVER], 1..=2);
     world.handle(Event::Endpoints {
         pool: "nobody".into(),
@@ -295,7 +299,7 @@ fn endpoints_of_nobody_are_nobodys() {
 }
 
 #[test]
-fn what_waits_in_a_pool_that_is_gone_is_refused_and_what_runs_ends() {
+fn waiting_requests_of_a_removed_pool_are_rejected_and_running_ones_end() {
     let mut world = with_waiting(&[SERVER], 1..=3);
     let mut other = settings();
     other.pools = vec![pool("code", &["code-*"], &[SECOND])];
@@ -323,24 +327,24 @@ fn what_waits_in_a_pool_that_is_gone_is_refused_and_what_runs_ends() {
         names(&world),
         [("code".into(), false, 0), ("chat".into(), true, 1)]
     );
-    world.say(1, Said::Register(register(4)));
+    world.send(1, Message::Register(register(4)));
     assert_eq!(world.take().rejected(), [not_found(4)]);
-    world.say(
+    world.send(
         1,
-        Said::Register(wire::Register {
+        Message::Register(wire::Register {
             model: "code-1".into(),
             ..register(5)
         }),
     );
     assert_eq!(world.take().grants()[0].1.endpoints, [SECOND]);
-    world.say(1, completed(1));
+    world.send(1, completed(1));
     assert_eq!(names(&world), [("code".into(), false, 1)]);
-    world.say(1, completed_at(5, SECOND));
+    world.send(1, completed_at(5, SECOND));
     assert!(world.control.is_idle());
 }
 
 #[test]
-fn a_pool_named_again_goes_on_as_it_was() {
+fn a_pool_that_is_configured_again_goes_on() {
     let mut world = with_waiting(&[SERVER], 1..=1);
     let mut without = settings();
     without.pools = vec![pool("code", &["code-*"], &[SECOND])];
@@ -351,20 +355,20 @@ fn a_pool_named_again_goes_on_as_it_was() {
         pool("chat", &["llama-*"], &[SERVER]),
     ];
     reload(&mut world, both);
-    world.say(1, Said::Register(register(2)));
+    world.send(1, Message::Register(register(2)));
     assert_eq!(world.take().granted(), [0; 0], "what ran there still does");
-    world.say(1, completed(1));
+    world.send(1, completed(1));
     assert_eq!(world.take().granted(), [2]);
     assert_eq!(world.control.status(world.now).pools.len(), 2);
 }
 
 #[test]
-fn a_request_of_a_retired_pool_that_no_server_took_is_refused() {
+fn a_requeued_request_of_a_retired_pool_is_rejected() {
     let mut world = with_waiting(&[SERVER], 1..=1);
     let mut other = settings();
     other.pools = vec![pool("code", &["code-*"], &[SECOND])];
     reload(&mut world, other);
-    world.say(1, Said::Register(again(2, 1, 1)));
+    world.send(1, Message::Register(again(2, 1, 1)));
     let taken = world.take();
     assert_eq!(
         (taken.rejected(), taken.requeued),
@@ -376,7 +380,7 @@ fn a_request_of_a_retired_pool_that_no_server_took_is_refused() {
 }
 
 #[test]
-fn a_model_that_a_pool_serves_no_more_is_refused_there() {
+fn waiting_requests_for_a_removed_model_are_rejected() {
     let mut world = with_waiting(&[SERVER], 1..=2);
     let mut other = settings();
     other.pools[0].models = vec!["llama-70b".into()];
@@ -384,14 +388,14 @@ fn a_model_that_a_pool_serves_no_more_is_refused_there() {
         reload(&mut world, other.clone()).rejected(),
         [(2, "model_not_found", 404)]
     );
-    // Another that comes before it takes what comes later, not what waits.
+    // A pool before it in the list gets later requests, not those that wait.
     let mut world = with_waiting(&[SERVER], 1..=2);
     let mut first = settings();
     first.pools.insert(0, pool("new", &["llama-8b"], &[SECOND]));
     assert!(reload(&mut world, first).outcomes.is_empty());
-    world.say(1, Said::Register(register(3)));
+    world.send(1, Message::Register(register(3)));
     assert_eq!(world.take().grants()[0].1.pool, "new");
-    world.say(1, completed(1));
+    world.send(1, completed(1));
     let taken = world.take();
     assert_eq!(
         (taken.granted(), taken.grants()[0].1.pool.as_str()),
@@ -400,8 +404,8 @@ fn a_model_that_a_pool_serves_no_more_is_refused_there() {
 }
 
 #[test]
-fn a_new_pool_is_like_the_others() {
-    // Before dispatch has begun it waits, too.
+fn a_new_pool_starts_and_drains_like_the_rest() {
+    // Before dispatch begins, its requests wait too.
     let mut world = World::new();
     let mut both = settings();
     both.pools.push(pool("code", &["code-*"], &[SECOND]));
@@ -410,29 +414,29 @@ fn a_new_pool_is_like_the_others() {
     world.greet(1, filter(1), Vec::new(), Vec::new());
     world.take();
     let code = |sequence| {
-        Said::Register(wire::Register {
+        Message::Register(wire::Register {
             model: "code-1".into(),
             ..register(sequence)
         })
     };
-    world.say(1, code(1));
+    world.send(1, code(1));
     assert_eq!(world.take().granted(), [1]);
-    // While all is refused it refuses.
+    // While the companion drains, it rejects too.
     world.handle(Event::Drain(true));
     both.pools.push(pool("more", &["more-*"], &[THIRD]));
     reload(&mut world, both);
-    world.say(
+    world.send(
         1,
-        Said::Register(wire::Register {
+        Message::Register(wire::Register {
             model: "more-1".into(),
             ..register(2)
         }),
     );
     assert_eq!(world.take().rejected(), [(2, "shutting_down", 503)]);
     world.handle(Event::Drain(false));
-    world.say(
+    world.send(
         1,
-        Said::Register(wire::Register {
+        Message::Register(wire::Register {
             model: "more-1".into(),
             ..register(3)
         }),
@@ -441,53 +445,53 @@ fn a_new_pool_is_like_the_others() {
 }
 
 #[test]
-fn fewer_expected_sessions_may_be_all() {
+fn a_reload_to_fewer_expected_sessions_may_start_dispatch() {
     let mut expecting = settings();
     expecting.sessions_expected = Some(2);
     let mut world = World::with(expecting);
     world.greet(1, filter(1), Vec::new(), Vec::new());
-    world.say(1, Said::Register(register(1)));
+    world.send(1, Message::Register(register(1)));
     assert_eq!(world.take().granted(), [0; 0]);
     assert_eq!(reload(&mut world, settings()).granted(), [1]);
 }
 
 #[test]
-fn new_claims_count_for_those_that_come() {
+fn new_claim_rules_apply_to_later_requests() {
     let mut world = with_waiting(&[SERVER], 1..=1);
     let gold = |sequence| {
-        Said::Register(wire::Register {
+        Message::Register(wire::Register {
             priority: "gold".into(),
             fairness_id: format!("t{sequence}"),
             ..register(sequence)
         })
     };
-    world.say(1, gold(2));
+    world.send(1, gold(2));
     let mut objectives = settings();
     objectives.objectives = vec![("gold".into(), Band::Critical)];
     reload(&mut world, objectives);
-    world.say(1, gold(3));
+    world.send(1, gold(3));
     let status = world.control.status(world.now);
     let bands = &status.pools[0].snapshot.bands;
-    let waiting: Vec<u64> = bands.iter().map(|it| it.waiting).collect();
+    let waiting: Vec<u64> = bands.iter().map(|band| band.waiting).collect();
     assert_eq!(waiting, [1, 1, 0]);
     assert_eq!(order(&mut world, 1, SERVER), [3, 2]);
 }
 
 #[test]
-fn flows_are_named_anew_and_those_that_wait_keep_theirs() {
+fn a_new_flow_key_applies_to_later_requests() {
     let mut world = with_waiting(&[SERVER], 1..=2);
     let shown = |world: &World| {
         let pool = world.control.status(world.now).pools.remove(0);
-        let flows = pool.snapshot.flows.iter().map(|it| it.key.to_string());
+        let flows = pool.snapshot.flows.iter().map(|flow| flow.key.to_string());
         (flows.collect::<Vec<_>>(), pool.shown("acme").to_owned())
     };
     assert_eq!(shown(&world), (vec!["acme".to_owned()], "acme".to_owned()));
     let mut by_user = settings();
     by_user.pools[0].flow_key = vec![FlowKey::User];
     reload(&mut world, by_user);
-    world.say(
+    world.send(
         1,
-        Said::Register(wire::Register {
+        Message::Register(wire::Register {
             user: "joe".into(),
             ..register(3)
         }),
@@ -498,7 +502,7 @@ fn flows_are_named_anew_and_those_that_wait_keep_theirs() {
 }
 
 #[test]
-fn places_are_kept_over_many_reloads() {
+fn queue_places_are_kept_over_many_reloads() {
     let mut world = with_waiting(&[SERVER], 1..=10);
     for number in 0..100_u64 {
         let mut other = settings();

@@ -1,11 +1,11 @@
-//! What whoever asks is told of one request.
+//! The status of one request.
 
 use std::time::Duration;
 
 use penstock_control::{RequestState, RequestStatus};
 use penstock_engine::Outcome;
 use penstock_wire as wire;
-use wire::filter_frame::Event as Said;
+use wire::filter_frame::Event as Message;
 
 use crate::harness::*;
 
@@ -16,33 +16,33 @@ fn named(sequence: u64) -> wire::Register {
     }
 }
 
-fn look(world: &World, request_id: &str) -> Option<RequestStatus> {
+fn status_of(world: &World, request_id: &str) -> Option<RequestStatus> {
     world.control.request(world.now, request_id)
 }
 
 fn why(world: &World, request_id: &str) -> String {
-    look(world, request_id).map_or_else(|| "nobody".into(), |it| it.why.to_string())
+    status_of(world, request_id).map_or_else(|| "nobody".into(), |status| status.why.to_string())
 }
 
 /// The first runs; the second and third wait, and then a critical fourth.
 fn four() -> World {
     let mut world = World::established();
     for sequence in 1..=3 {
-        world.say(1, Said::Register(named(sequence)));
+        world.send(1, Message::Register(named(sequence)));
     }
     let critical = wire::Register {
         priority: "critical".into(),
         ..named(4)
     };
-    world.say(1, Said::Register(critical));
+    world.send(1, Message::Register(critical));
     world.pass(Duration::from_millis(1_500));
     world
 }
 
 #[test]
-fn one_that_waits_knows_its_place_and_why() {
+fn a_waiting_request_shows_its_place_and_the_reason() {
     let world = four();
-    let third = look(&world, "r3").expect("it waits");
+    let third = status_of(&world, "r3").expect("it waits");
     let RequestState::Waiting { ahead, estimate, tag } = third.state else {
         panic!("{third:?}")
     };
@@ -61,9 +61,9 @@ fn one_that_waits_knows_its_place_and_why() {
 }
 
 #[test]
-fn one_that_runs_says_where_and_how_it_went() {
+fn a_running_request_shows_its_endpoint_and_the_reason() {
     let mut world = four();
-    let first = look(&world, "r1").expect("it runs");
+    let first = status_of(&world, "r1").expect("it runs");
     assert_eq!(
         first.state,
         RequestState::Running {
@@ -75,23 +75,23 @@ fn one_that_runs_says_where_and_how_it_went() {
         (Some(Outcome::Bypassed), Duration::ZERO)
     );
     assert!(first.why.starts_with("it went at once"), "{}", first.why);
-    world.say(1, completed(1));
-    assert!(look(&world, "r1").is_none(), "it has ended");
-    let fourth = look(&world, "r4").expect("it runs");
+    world.send(1, completed(1));
+    assert!(status_of(&world, "r1").is_none(), "it has ended");
+    let fourth = status_of(&world, "r4").expect("it runs");
     assert_eq!(fourth.outcome, Some(Outcome::Dispatched));
     assert_eq!(&*fourth.why, "it went when its turn came, after 1500ms");
     assert_eq!(fourth.waited, Duration::from_millis(1_500));
 }
 
 #[test]
-fn an_orphan_is_told_apart() {
+fn an_orphaned_request_shows_that_reason() {
     let mut world = four();
     world.close(1);
     assert!(why(&world, "r2").starts_with("its session is orphaned"));
 }
 
 #[test]
-fn a_pool_without_a_ready_endpoint_says_how_long_it_waits_for_one() {
+fn a_pool_without_a_ready_endpoint_shows_how_long_requests_wait() {
     let mut world = four();
     world.handle(penstock_control::Event::EndpointReady {
         pool: "chat".into(),
@@ -104,16 +104,16 @@ fn a_pool_without_a_ready_endpoint_says_how_long_it_waits_for_one() {
 }
 
 #[test]
-fn of_one_name_the_last_is_shown() {
+fn of_several_requests_with_one_id_the_last_is_shown() {
     let mut world = World::established();
     for sequence in 1..=2 {
         let same = wire::Register {
             request_id: "same".into(),
             ..register(sequence)
         };
-        world.say(1, Said::Register(same));
+        world.send(1, Message::Register(same));
     }
-    let found = look(&world, "same").expect("two");
+    let found = status_of(&world, "same").expect("two");
     assert!(matches!(found.state, RequestState::Waiting { .. }));
-    assert!(look(&world, "other").is_none());
+    assert!(status_of(&world, "other").is_none());
 }

@@ -1,12 +1,12 @@
-//! A companion that has just started hears of a request under several names, in any order: it is one request.
+//! A restarted companion learns of one requeued request under several keys, in any order.
 
 use penstock_control::Settings;
 use penstock_wire as wire;
-use wire::filter_frame::Event as Said;
+use wire::filter_frame::Event as Message;
 
 use crate::harness::*;
 
-/// What one of an Envoy's three filters says in its Hello.
+/// The Hello of one of an Envoy's three filters.
 #[derive(Clone)]
 struct Leg {
     filter: u64,
@@ -14,7 +14,7 @@ struct Leg {
     running: Vec<wire::Running>,
 }
 
-/// A request of the first filter that entered again at the second, and then at the third, where it waits or runs.
+/// A request of the first filter that was requeued at the second, and then at the third, where it waits or runs.
 fn legs(last_runs: bool) -> Vec<Leg> {
     let second = again(2, 1, 1);
     let third = wire::Register {
@@ -54,7 +54,7 @@ fn orders() -> Vec<[usize; 3]> {
 }
 
 #[test]
-fn however_the_names_come_in_one_request_is_left() {
+fn keys_in_any_order_leave_one_request() {
     for last_runs in [false, true] {
         for order in orders() {
             let mut world = World::with(Settings {
@@ -62,8 +62,8 @@ fn however_the_names_come_in_one_request_is_left() {
                 ..settings_of(&[SERVER, SECOND, THIRD])
             });
             let legs = legs(last_runs);
-            for at in order {
-                let leg = legs[at].clone();
+            for index in order {
+                let leg = legs[index].clone();
                 world.greet(leg.filter, filter(leg.filter), leg.waiting, leg.running);
             }
             let taken = world.take();
@@ -72,23 +72,23 @@ fn however_the_names_come_in_one_request_is_left() {
             assert_eq!((world.stock(), world.waiting()), (1, 0), "{order:?}");
             let (arrived, decided, refused) = taken.counts();
             assert_eq!((arrived, refused), (decided, 0), "{order:?}");
-            // Only where a name in the middle comes last couldn't the first be known for the same request.
+            // Only if the middle key comes last, the first key can't be recognised as the same request.
             let told_apart = order[2] == 1;
             assert_eq!(arrived, 1 + usize::from(told_apart), "{order:?}");
-            world.say(3, completed_at(3, SECOND));
+            world.send(3, completed_at(3, SECOND));
             for (conn, sequence) in [(2, 2), (1, 1)] {
-                world.say(conn, completed_at(sequence, AGAIN));
+                world.send(conn, completed_at(sequence, AGAIN));
             }
             assert_eq!(world.take().counts(), (0, 0, 0), "{order:?}");
             assert!(world.control.is_idle(), "{order:?}");
             let moved = world.control.status(world.now).sessions;
-            assert!(moved.iter().all(|it| it.moved == 0), "{order:?}");
+            assert!(moved.iter().all(|session| session.moved == 0), "{order:?}");
         }
     }
 }
 
 #[test]
-fn all_in_one_hello_are_one_request() {
+fn all_keys_in_one_hello_are_one_request() {
     let mut world = World::with(settings_of(&[SERVER, SECOND]));
     let third = wire::Register {
         requeues: 2,
@@ -102,18 +102,18 @@ fn all_in_one_hello_are_one_request() {
 }
 
 #[test]
-fn stock_follows_to_where_the_second_leg_runs() {
+fn stock_moves_to_the_endpoint_of_the_second_exchange() {
     let mut world = World::with(settings_of(&[SERVER, SECOND]));
     world.greet(1, filter(1), Vec::new(), vec![runs(1)]);
     world.greet(2, filter(2), Vec::new(), vec![runs_as(again(2, 1, 1), SECOND)]);
     let snapshot = world.control.status(world.now).pools[0].snapshot.clone();
-    let stock: Vec<u64> = snapshot.endpoints.iter().map(|it| it.stock).collect();
+    let stock: Vec<u64> = snapshot.endpoints.iter().map(|endpoint| endpoint.stock).collect();
     assert_eq!(stock, [0, 1]);
     assert_eq!(world.take().counts(), (1, 1, 0));
 }
 
 #[test]
-fn a_first_leg_that_is_heard_of_last_runs_no_more() {
+fn a_first_exchange_that_is_reported_last_does_not_run() {
     let mut world = World::with(settings_of(&[SERVER, SECOND]));
     world.greet(2, filter(2), vec![again(2, 1, 1)], Vec::new());
     let taken = world.take();
@@ -122,7 +122,7 @@ fn a_first_leg_that_is_heard_of_last_runs_no_more() {
     assert_eq!(world.take().counts(), (0, 0, 0));
     assert_eq!(world.stock(), 1);
     // Both streams end at the same time, the second first.
-    world.say(2, completed(2));
+    world.send(2, completed(2));
     world.close(1);
     let back = Filter {
         stream: 2,
@@ -130,6 +130,6 @@ fn a_first_leg_that_is_heard_of_last_runs_no_more() {
     };
     world.greet(3, back, Vec::new(), vec![runs(1)]);
     assert_eq!(world.stock(), 0, "its place was taken by one that has ended");
-    world.say(3, Said::Heartbeat(wire::Heartbeat {}));
+    world.send(3, Message::Heartbeat(wire::Heartbeat {}));
     assert!(world.control.is_idle());
 }

@@ -1,10 +1,10 @@
-//! What servers say of themselves: requests that aren't ours take room, for as long as it is said.
+//! Metrics of the model servers: requests that the companion didn't grant take room while the metrics report them.
 
 use penstock_control::{Event, PoolStatus, Scraped, ServerStatus};
 use penstock_engine::policy::{Gate, StockUnit};
 use penstock_engine::units::Decimal;
 use penstock_wire as wire;
-use wire::filter_frame::Event as Said;
+use wire::filter_frame::Event as Message;
 
 use crate::harness::*;
 
@@ -30,7 +30,7 @@ fn scraped(running: u64) -> Scraped {
     }
 }
 
-fn says(world: &mut World, address: &str, scraped: Option<Scraped>) {
+fn report(world: &mut World, address: &str, scraped: Option<Scraped>) {
     world.handle(Event::Scraped {
         pool: "chat".into(),
         address: address.into(),
@@ -48,11 +48,11 @@ fn granted(world: &mut World) -> Vec<u64> {
 }
 
 #[test]
-fn what_is_not_ours_takes_room_and_gives_it_back_when_it_is_gone() {
+fn foreign_requests_take_room_until_they_are_gone() {
     let mut world = world();
-    says(&mut world, SERVER, Some(scraped(2)));
+    report(&mut world, SERVER, Some(scraped(2)));
     for sequence in 1..=3 {
-        world.say(1, Said::Register(register(sequence)));
+        world.send(1, Message::Register(register(sequence)));
     }
     assert_eq!(
         granted(&mut world),
@@ -69,38 +69,38 @@ fn what_is_not_ours_takes_room_and_gives_it_back_when_it_is_gone() {
     );
     assert_eq!(pool(&world).snapshot.endpoints[0].bound, 1);
 
-    // One of these is ours.
-    says(&mut world, SERVER, Some(scraped(2)));
+    // The companion granted one of these.
+    report(&mut world, SERVER, Some(scraped(2)));
     assert_eq!(granted(&mut world), [2]);
     assert_eq!(pool(&world).servers[0].foreign, 1);
 
-    says(&mut world, SERVER, None);
+    report(&mut world, SERVER, None);
     assert_eq!(granted(&mut world), [3], "who says nothing takes nothing");
     let server = &pool(&world).servers[0];
     assert_eq!((server.scraped, server.foreign), (None, 0));
 }
 
 #[test]
-fn one_always_goes_whatever_a_server_says() {
+fn one_request_is_always_granted_whatever_the_metrics() {
     let mut world = world();
-    says(&mut world, SERVER, Some(scraped(u64::MAX)));
-    world.say(1, Said::Register(register(1)));
+    report(&mut world, SERVER, Some(scraped(u64::MAX)));
+    world.send(1, Message::Register(register(1)));
     assert_eq!(granted(&mut world), [1]);
 }
 
 #[test]
-fn what_a_page_does_not_say_changes_nothing() {
+fn missing_metrics_change_nothing() {
     let mut world = world();
-    says(&mut world, SERVER, Some(Scraped::default()));
+    report(&mut world, SERVER, Some(Scraped::default()));
     assert_eq!(pool(&world).servers[0].scraped, Some(Scraped::default()));
     assert_eq!(pool(&world).snapshot.endpoints[0].bound, 3);
 }
 
 #[test]
-fn servers_that_are_not_listed_are_nobody() {
+fn metrics_of_unlisted_endpoints_are_ignored() {
     let mut world = world();
     let before = pool(&world).servers;
-    says(&mut world, SECOND, Some(scraped(9)));
+    report(&mut world, SECOND, Some(scraped(9)));
     world.handle(Event::Scraped {
         pool: "nobody".into(),
         address: SERVER.into(),

@@ -1,4 +1,4 @@
-//! Streams end: what they spoke for is orphaned, released, or another companion's.
+//! Sessions that close: their requests are orphaned, released, or handed over to another companion.
 
 use std::time::Duration;
 
@@ -6,15 +6,15 @@ use penstock_control::{ConnId, Event, Settings};
 use penstock_engine::Outcome;
 use penstock_wire as wire;
 use wire::command::Kind;
-use wire::filter_frame::Event as Said;
+use wire::filter_frame::Event as Message;
 
 use crate::harness::*;
 
 #[test]
-fn an_orphaned_session_keeps_its_stock_for_the_grace() {
+fn an_orphaned_session_keeps_its_stock_for_the_grace_period() {
     let mut world = World::established();
-    world.say(1, Said::Register(register(1)));
-    world.say(1, Said::Register(register(2)));
+    world.send(1, Message::Register(register(1)));
+    world.send(1, Message::Register(register(2)));
     world.take();
     world.close(1);
     assert_eq!(world.take().orphaned, [(1, 1)]);
@@ -29,23 +29,23 @@ fn an_orphaned_session_keeps_its_stock_for_the_grace() {
 #[test]
 fn bye_releases_at_once() {
     let mut world = World::established();
-    world.say(1, Said::Register(register(1)));
-    world.say(1, Said::Bye(wire::Bye {}));
+    world.send(1, Message::Register(register(1)));
+    world.send(1, Message::Bye(wire::Bye {}));
     assert_eq!(world.stock(), 0);
     let taken = world.take();
     assert_eq!((taken.closed, taken.orphaned), (vec![1], vec![]));
 }
 
 #[test]
-fn what_is_queued_for_nobody_holds_nobody_back_and_keeps_its_place() {
+fn suspended_requests_delay_no_others_and_keep_their_place() {
     let mut world = World::new();
     for conn in [1, 2] {
         world.greet(conn, filter(conn), Vec::new(), Vec::new());
     }
-    world.say(1, Said::Register(register(1)));
-    for (at, conn) in [(2, 1), (3, 2), (4, 1), (5, 2)] {
+    world.send(1, Message::Register(register(1)));
+    for (sequence, conn) in [(2, 1), (3, 2), (4, 1), (5, 2)] {
         world.pass(Duration::from_millis(1));
-        world.say(conn, Said::Register(register(at)));
+        world.send(conn, Message::Register(register(sequence)));
     }
     world.take();
     world.close(1);
@@ -55,57 +55,57 @@ fn what_is_queued_for_nobody_holds_nobody_back_and_keeps_its_place() {
         (pool.orphaned_stock, pool.orphaned_waiting, world.waiting()),
         (1, 2, 4)
     );
-    // Its running one can't end without it, so that the other's could go: it comes back.
+    // The running request can't end without its session, so the session comes back.
     let back = |stream| Filter { stream, ..filter(1) };
     world.greet(3, back(2), vec![register(2), register(4)], vec![runs(1)]);
     assert_eq!(world.take().counts(), (0, 0, 0));
-    world.say(3, completed(1));
+    world.send(3, completed(1));
     assert_eq!(world.take().granted(), [2], "the first to have come");
     world.close(3);
     world.greet(4, back(3), vec![register(4)], Vec::new());
-    world.say(4, completed(2));
+    world.send(4, completed(2));
     world.close(4);
-    // The place that gets free while it is away is another's.
+    // The place that becomes free meanwhile goes to the other session's request.
     let taken = world.take();
     assert_eq!(taken.granted(), [3]);
-    world.say(2, completed(3));
+    world.send(2, completed(3));
     assert_eq!(world.take().granted(), [5], "the fourth is passed by");
     world.greet(5, back(4), vec![register(4)], Vec::new());
-    world.say(2, completed(5));
+    world.send(2, completed(5));
     assert_eq!(world.take().granted(), [4]);
 }
 
 #[test]
-fn what_a_hello_no_longer_names_of_the_held_back_is_cancelled() {
+fn a_suspended_request_that_the_hello_does_not_name_is_cancelled() {
     let mut world = World::established();
     for sequence in 1..=3 {
-        world.say(1, Said::Register(register(sequence)));
+        world.send(1, Message::Register(register(sequence)));
     }
     world.take();
     world.close(1);
-    world.hello(2, 2, vec![register(3)], vec![runs(1)]);
+    world.open_session(2, 2, vec![register(3)], vec![runs(1)]);
     assert_eq!(world.take().outcomes, [Outcome::Cancelled]);
-    world.say(2, completed(1));
+    world.send(2, completed(1));
     assert_eq!(world.take().granted(), [3]);
 }
 
 #[test]
-fn one_that_another_companion_granted_leaves_the_queue_as_the_same_request() {
+fn a_request_that_another_companion_granted_leaves_the_queue_as_the_same_request() {
     for elsewhere in [false, true] {
         let mut world = World::established();
-        world.say(1, Said::Register(register(1)));
-        world.say(1, Said::Register(register(2)));
+        world.send(1, Message::Register(register(1)));
+        world.send(1, Message::Register(register(2)));
         assert_eq!(world.take().counts(), (2, 1, 0));
         world.close(1);
         let address = if elsewhere { "10.0.0.1:1" } else { SERVER };
-        world.hello(2, 2, Vec::new(), vec![runs(1), runs_as(register(2), address)]);
+        world.open_session(2, 2, Vec::new(), vec![runs(1), runs_as(register(2), address)]);
         let taken = world.take();
         assert_eq!(taken.counts(), (0, 1, 0));
         assert_eq!(taken.outcomes, [Outcome::Dispatched]);
         let stock = if elsewhere { 1 } else { 2 };
         assert_eq!((world.stock(), world.waiting()), (stock, 0));
         for sequence in [1, 2] {
-            world.say(2, completed_at(sequence, address));
+            world.send(2, completed_at(sequence, address));
         }
         assert!(world.control.is_idle());
         assert_eq!(world.stock(), 0);
@@ -113,15 +113,15 @@ fn one_that_another_companion_granted_leaves_the_queue_as_the_same_request() {
 }
 
 #[test]
-fn what_ran_out_of_time_meanwhile_is_told_when_it_asks_again() {
+fn a_request_that_expired_meanwhile_is_rejected_when_it_is_registered_again() {
     let mut world = World::with(Settings { ..settings() });
     world.greet(1, filter(1), Vec::new(), Vec::new());
-    world.say(1, Said::Register(register(1)));
+    world.send(1, Message::Register(register(1)));
     let soon = wire::Register {
         deadline_ms: Some(1_000),
         ..register(2)
     };
-    world.say(1, Said::Register(soon.clone()));
+    world.send(1, Message::Register(soon.clone()));
     world.take();
     world.close(1);
     world.pass(Duration::from_secs(2));
@@ -137,13 +137,13 @@ fn what_ran_out_of_time_meanwhile_is_told_when_it_asks_again() {
 }
 
 #[test]
-fn a_bye_lets_nothing_go_that_leaves_with_it() {
+fn a_bye_grants_no_request_of_its_own_session() {
     let mut world = World::established();
     for sequence in 1..=3 {
-        world.say(1, Said::Register(register(sequence)));
+        world.send(1, Message::Register(register(sequence)));
     }
     world.take();
-    world.say(1, Said::Bye(wire::Bye {}));
+    world.send(1, Message::Bye(wire::Bye {}));
     let taken = world.take();
     assert_eq!(taken.granted(), [] as [u64; 0]);
     assert_eq!(taken.outcomes, [Outcome::Cancelled; 2]);
@@ -151,11 +151,11 @@ fn a_bye_lets_nothing_go_that_leaves_with_it() {
 }
 
 #[test]
-fn handed_over_everybody_is_told_and_nothing_goes_any_more() {
+fn a_hand_over_says_bye_to_every_session_and_grants_nothing() {
     let mut world = World::new();
     world.greet(1, filter(1), Vec::new(), Vec::new());
-    world.say(1, Said::Register(register(1)));
-    world.say(1, Said::Register(register(2)));
+    world.send(1, Message::Register(register(1)));
+    world.send(1, Message::Register(register(2)));
     world.greet(2, filter(2), Vec::new(), Vec::new());
     world.open(3);
     world.take();
@@ -180,9 +180,9 @@ fn handed_over_everybody_is_told_and_nothing_goes_any_more() {
 }
 
 #[test]
-fn grants_that_were_decided_before_the_hand_over_go_out_with_it() {
+fn grants_from_before_the_hand_over_are_sent() {
     let mut world = World::established();
-    world.say(1, Said::Register(register(1)));
+    world.send(1, Message::Register(register(1)));
     world.control.handle(world.now, Event::HandOver);
     let taken = world.take();
     assert_eq!(taken.granted(), [1]);
@@ -190,12 +190,12 @@ fn grants_that_were_decided_before_the_hand_over_go_out_with_it() {
 }
 
 #[test]
-fn time_that_the_companion_slept_is_nobodys_silence() {
+fn time_in_suspend_does_not_count_as_silence() {
     let mut world = World::established();
-    world.say(1, Said::Register(register(1)));
-    world.say(1, Said::Register(register(2)));
+    world.send(1, Message::Register(register(1)));
+    world.send(1, Message::Register(register(2)));
     world.take();
-    // Frozen for a minute: its timers run before what waits in its inbox.
+    // Suspended for a minute: the timers fire before the messages that wait are read.
     world.now = world.now.after(Duration::from_secs(60));
     world.control.handle_timeout(world.now);
     let taken = world.take();
@@ -204,8 +204,8 @@ fn time_that_the_companion_slept_is_nobodys_silence() {
         (vec![], vec![], vec![Outcome::ExpiredTtl]),
         "a client's time runs on, the session's doesn't"
     );
-    // Its filter gave up on the stream meanwhile, and says what it hasn't heard of.
-    world.hello(2, 2, vec![register(2)], vec![runs(1)]);
+    // The filter has given up the stream meanwhile, and names what it has no answer for.
+    world.open_session(2, 2, vec![register(2)], vec![runs(1)]);
     let taken = world.take();
     assert_eq!(taken.counts(), (0, 0, 0), "both are known");
     assert_eq!(world.stock(), 1);

@@ -1,4 +1,4 @@
-//! Sessions and the plain course of requests: given this event at that time, these frames and nothing more.
+//! Sessions and the usual way of requests: the exact outputs of each event.
 
 use std::time::Duration;
 
@@ -6,14 +6,14 @@ use penstock_control::{ConnId, Event, Settings};
 use penstock_engine::Outcome;
 use penstock_wire as wire;
 use wire::command::Kind;
-use wire::filter_frame::Event as Said;
+use wire::filter_frame::Event as Message;
 
 use crate::harness::*;
 
 #[test]
-fn a_hello_is_answered_with_all_a_filter_needs() {
+fn a_hello_is_answered_with_policy_and_endpoints() {
     let mut world = World::new();
-    world.hello(1, 1, Vec::new(), Vec::new());
+    world.open_session(1, 1, Vec::new(), Vec::new());
     let taken = world.take();
     assert_eq!(
         taken.commands,
@@ -33,48 +33,48 @@ fn a_hello_is_answered_with_all_a_filter_needs() {
 }
 
 #[test]
-fn one_goes_the_next_waits_until_it_has_ended() {
+fn the_second_request_waits_until_the_first_has_ended() {
     let mut world = World::established();
-    world.say(1, Said::Register(register(1)));
-    world.say(1, Said::Register(register(2)));
+    world.send(1, Message::Register(register(1)));
+    world.send(1, Message::Register(register(2)));
     let taken = world.take();
     assert_eq!(taken.granted(), [1]);
     assert_eq!(taken.outcomes, [Outcome::Bypassed]);
     assert_eq!((world.stock(), world.waiting()), (1, 1));
-    world.say(1, completed(1));
+    world.send(1, completed(1));
     let taken = world.take();
     assert_eq!(taken.granted(), [2]);
     assert_eq!(taken.outcomes, [Outcome::Dispatched]);
-    world.say(1, completed(2));
+    world.send(1, completed(2));
     assert!(world.control.is_idle());
     assert_eq!((world.stock(), world.waiting()), (0, 0));
 }
 
 #[test]
-fn a_deadline_that_is_no_time_is_counted_and_the_request_goes() {
+fn an_invalid_deadline_is_counted_and_the_request_is_granted() {
     let mut world = World::established();
     let bad = wire::Register {
         bad_deadline: true,
-        // Of no meaning in a pool that doesn't order by it.
+        // Ignored in a pool that doesn't order by it.
         bad_slo_ttft: true,
         ..register(1)
     };
-    world.say(1, Said::Register(bad));
+    world.send(1, Message::Register(bad));
     let taken = world.take();
     assert_eq!(taken.outcomes, [Outcome::Bypassed]);
     assert_eq!(taken.bad_deadlines, 1);
 }
 
 #[test]
-fn said_twice_changes_nothing() {
+fn a_repeated_message_changes_nothing() {
     let mut world = World::established();
     for _ in 0..2 {
-        world.say(1, Said::Register(register(1)));
+        world.send(1, Message::Register(register(1)));
     }
     assert_eq!(world.take().granted(), [1]);
     for _ in 0..2 {
-        world.say(1, completed(1));
-        world.say(1, Said::Cancel(wire::Cancel { sequence: 9 }));
+        world.send(1, completed(1));
+        world.send(1, Message::Cancel(wire::Cancel { sequence: 9 }));
     }
     assert_eq!(world.stock(), 0);
     assert_eq!(world.take(), Taken::default());
@@ -83,9 +83,9 @@ fn said_twice_changes_nothing() {
 #[test]
 fn a_model_that_no_pool_serves_is_not_found() {
     let mut world = World::established();
-    world.say(
+    world.send(
         1,
-        Said::Register(wire::Register {
+        Message::Register(wire::Register {
             model: "gpt-9".into(),
             ..register(1)
         }),
@@ -96,12 +96,12 @@ fn a_model_that_no_pool_serves_is_not_found() {
 }
 
 #[test]
-fn a_cancelled_request_never_goes_and_one_that_crossed_its_grant_is_refunded() {
+fn a_cancelled_request_is_never_granted_and_one_that_crossed_its_grant_is_refunded() {
     let mut world = World::established();
-    world.say(1, Said::Register(register(1)));
-    world.say(1, Said::Register(register(2)));
-    world.say(1, Said::Cancel(wire::Cancel { sequence: 2 }));
-    world.say(1, Said::Cancel(wire::Cancel { sequence: 1 }));
+    world.send(1, Message::Register(register(1)));
+    world.send(1, Message::Register(register(2)));
+    world.send(1, Message::Cancel(wire::Cancel { sequence: 2 }));
+    world.send(1, Message::Cancel(wire::Cancel { sequence: 1 }));
     let taken = world.take();
     assert_eq!(taken.granted(), [1]);
     assert_eq!(taken.outcomes, [Outcome::Bypassed, Outcome::Cancelled]);
@@ -110,11 +110,11 @@ fn a_cancelled_request_never_goes_and_one_that_crossed_its_grant_is_refunded() {
 }
 
 #[test]
-fn silence_ends_a_session_and_beats_keep_it() {
+fn silence_ends_a_session_and_heartbeats_keep_it() {
     let mut world = World::established();
     for _ in 0..12 {
         world.pass(Duration::from_secs(1));
-        world.say(1, Said::Heartbeat(wire::Heartbeat {}));
+        world.send(1, Message::Heartbeat(wire::Heartbeat {}));
     }
     assert_eq!(world.take().closed, [] as [u64; 0]);
     world.pass(Duration::from_secs(11));
@@ -122,26 +122,26 @@ fn silence_ends_a_session_and_beats_keep_it() {
 }
 
 #[test]
-fn a_later_stream_ends_the_older_and_an_older_one_is_not_heard() {
+fn a_later_stream_replaces_an_older_one_and_not_the_reverse() {
     let mut world = World::established();
-    world.hello(2, 3, Vec::new(), Vec::new());
+    world.open_session(2, 3, Vec::new(), Vec::new());
     assert_eq!(world.take().closed, [1]);
-    world.hello(3, 2, Vec::new(), Vec::new());
+    world.open_session(3, 2, Vec::new(), Vec::new());
     assert_eq!(world.take().closed, [3]);
-    world.say(2, Said::Register(register(1)));
+    world.send(2, Message::Register(register(1)));
     assert_eq!(world.take().granted(), [1]);
 }
 
 #[test]
-fn what_the_protocol_does_not_have_closes_the_stream() {
+fn a_protocol_violation_closes_the_stream() {
     let mut world = World::new();
     world.open(1);
-    world.say(1, Said::Heartbeat(wire::Heartbeat {}));
+    world.send(1, Message::Heartbeat(wire::Heartbeat {}));
     world.open(2);
     let gap = wire::FilterFrame {
         seq: 2,
         ack: 0,
-        event: Some(Said::Hello(hello(filter(2), Vec::new(), Vec::new()))),
+        event: Some(Message::Hello(hello(filter(2), Vec::new(), Vec::new()))),
     };
     world.handle(Event::Frame(ConnId(2), Box::new(gap)));
     world.open(3);
@@ -157,44 +157,44 @@ fn what_the_protocol_does_not_have_closes_the_stream() {
 }
 
 #[test]
-fn a_drain_answers_what_waits_and_lets_what_runs_finish() {
+fn a_drain_rejects_waiting_requests_and_lets_running_ones_finish() {
     let mut world = World::established();
-    world.say(1, Said::Register(register(1)));
-    world.say(1, Said::Register(register(2)));
+    world.send(1, Message::Register(register(1)));
+    world.send(1, Message::Register(register(2)));
     world.take();
     world.handle(Event::Drain(true));
     assert_eq!(world.take().rejected(), [(2, "shutting_down", 503)]);
-    world.say(1, Said::Register(register(3)));
+    world.send(1, Message::Register(register(3)));
     assert_eq!(world.take().rejected(), [(3, "shutting_down", 503)]);
     assert!(!world.control.is_idle());
-    world.say(1, completed(1));
+    world.send(1, completed(1));
     assert!(world.control.is_idle());
 }
 
 #[test]
-fn dispatch_begins_with_the_expected_sessions_or_after_the_wait() {
+fn dispatch_begins_with_the_expected_sessions_or_after_the_startup_wait() {
     let settings = Settings {
         sessions_expected: Some(2),
         ..settings()
     };
     let mut world = World::with(settings);
-    world.hello(1, 1, Vec::new(), Vec::new());
+    world.open_session(1, 1, Vec::new(), Vec::new());
     world.take();
-    world.say(1, Said::Register(register(1)));
+    world.send(1, Message::Register(register(1)));
     assert_eq!(world.take().granted(), [] as [u64; 0]);
     world.pass(Duration::from_secs(2));
     assert_eq!(world.take().granted(), [1]);
 }
 
 #[test]
-fn a_time_out_is_answered_in_the_contracts_words() {
+fn an_expired_request_gets_the_documented_answer() {
     let mut world = World::established();
-    world.say(1, Said::Register(register(1)));
-    world.say(1, Said::Register(register(2)));
+    world.send(1, Message::Register(register(1)));
+    world.send(1, Message::Register(register(2)));
     world.take();
     for _ in 0..31 {
         world.pass(Duration::from_secs(1));
-        world.say(1, Said::Heartbeat(wire::Heartbeat {}));
+        world.send(1, Message::Heartbeat(wire::Heartbeat {}));
     }
     let taken = world.take();
     assert_eq!(taken.outcomes, [Outcome::ExpiredTtl]);
@@ -215,7 +215,7 @@ fn a_time_out_is_answered_in_the_contracts_words() {
 }
 
 #[test]
-fn a_name_that_is_too_long_is_refused_and_not_kept() {
+fn a_name_above_the_limit_is_rejected_and_not_kept() {
     let long = "x".repeat(wire::limits::NAME_BYTES_MAX + 1);
     let named = |model: &str, fairness_id: &str, subset: usize| wire::Register {
         model: model.into(),
@@ -229,7 +229,7 @@ fn a_name_that_is_too_long_is_refused_and_not_kept() {
         named("llama-8b", "a", wire::limits::LIST_MAX + 1),
     ] {
         let mut world = World::established();
-        world.say(1, Said::Register(said));
+        world.send(1, Message::Register(said));
         let taken = world.take();
         assert_eq!(taken.rejected(), [(1, "invalid_request", 400)]);
         assert_eq!(taken.counts(), (1, 1, 0));
@@ -238,7 +238,7 @@ fn a_name_that_is_too_long_is_refused_and_not_kept() {
 }
 
 #[test]
-fn all_that_are_expected_must_have_been_there_at_the_same_time() {
+fn all_expected_sessions_must_be_open_at_the_same_time() {
     let mut world = World::with(Settings {
         sessions_expected: Some(2),
         ..settings()

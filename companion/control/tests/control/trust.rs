@@ -1,9 +1,9 @@
-//! What clients claim: where they may go, and what of it counts from those who aren't trusted.
+//! Claims of clients: their endpoints, and the claims that are ignored without trust.
 
 use penstock_control::Settings;
 use penstock_engine::input::Band;
 use penstock_wire as wire;
-use wire::filter_frame::Event as Said;
+use wire::filter_frame::Event as Message;
 
 use crate::harness::*;
 
@@ -14,7 +14,7 @@ fn world() -> World {
     world
 }
 
-fn said(subset: &[&str], pin: &str) -> wire::Register {
+fn constrained(subset: &[&str], pin: &str) -> wire::Register {
     wire::Register {
         subset: subset.iter().map(ToString::to_string).collect(),
         pin: pin.into(),
@@ -23,47 +23,47 @@ fn said(subset: &[&str], pin: &str) -> wire::Register {
 }
 
 #[test]
-fn a_request_goes_where_it_may() {
+fn a_request_is_granted_within_its_constraints() {
     for (subset, pin, expected) in [
         (&[][..], SECOND, vec![SECOND]),
         (&[THIRD, "10.0.0.1:1"][..], "", vec![THIRD]),
         (&[THIRD, SECOND][..], SECOND, vec![SECOND]),
     ] {
         let mut world = world();
-        world.say(1, Said::Register(said(subset, pin)));
+        world.send(1, Message::Register(constrained(subset, pin)));
         assert_eq!(world.take().grants()[0].1.endpoints, expected);
     }
 }
 
 #[test]
-fn who_may_go_nowhere_is_told_at_once() {
+fn a_request_without_an_eligible_endpoint_is_rejected_at_once() {
     for (subset, pin) in [(&["10.0.0.1:1"][..], ""), (&[][..], "x"), (&[THIRD][..], SECOND)] {
         let mut world = world();
-        world.say(1, Said::Register(said(subset, pin)));
+        world.send(1, Message::Register(constrained(subset, pin)));
         assert_eq!(world.take().rejected(), [(1, "no_endpoints", 503)]);
         assert!(world.control.is_idle());
     }
 }
 
 #[test]
-fn from_who_is_not_trusted_priority_only_lowers_and_nothing_else_counts() {
+fn claims_without_trust_can_only_lower_the_priority() {
     let mut world = World::with(Settings {
         objectives: vec![("gold".into(), Band::Critical)],
         ..settings_of(&[SERVER])
     });
     world.greet(1, filter(1), Vec::new(), Vec::new());
     world.take();
-    world.say(1, Said::Register(register(1)));
+    world.send(1, Message::Register(register(1)));
     for (sequence, priority, lowered) in [(2, "critical", 1), (3, "GOLD", 0), (4, "gold", 1), (5, "low", 0)] {
-        world.say(
+        world.send(
             1,
-            Said::Register(wire::Register {
+            Message::Register(wire::Register {
                 sequence,
                 priority: priority.into(),
                 client: "10.0.0.1".into(),
                 fairness_id: format!("t{sequence}"),
                 untrusted: true,
-                ..said(&["10.0.0.1:1"], "x")
+                ..constrained(&["10.0.0.1:1"], "x")
             }),
         );
         let taken = world.take();
@@ -77,11 +77,11 @@ fn from_who_is_not_trusted_priority_only_lowers_and_nothing_else_counts() {
         .snapshot
         .bands
         .iter()
-        .map(|it| it.waiting)
+        .map(|flow| flow.waiting)
         .collect();
     assert_eq!(bands, [0, 3, 1]);
     let flows = status.pools[0].snapshot.flows.iter();
-    let foreign = flows.filter(|it| it.waiting > 0);
+    let foreign = flows.filter(|flow| flow.waiting > 0);
     for flow in foreign {
         let (address, number) = flow.key.split_once('/').expect("ADDRESS/NN");
         assert_eq!((address, number.len()), ("10.0.0.1", 2), "{}", flow.key);
@@ -89,7 +89,7 @@ fn from_who_is_not_trusted_priority_only_lowers_and_nothing_else_counts() {
 }
 
 #[test]
-fn a_filter_of_version_1_does_not_judge_so_the_companion_does() {
+fn the_companion_judges_the_clients_of_a_filter_of_version_1() {
     let mut settings = settings_of(&[SERVER]);
     settings.policy.identity = Some(wire::Identity {
         trust: Some(wire::Trust {
@@ -110,9 +110,9 @@ fn a_filter_of_version_1_does_not_judge_so_the_companion_does() {
     world.greet(1, old, Vec::new(), Vec::new());
     for (sequence, client, lowered) in [(1, "10.1.1.1", 0), (2, "11.1.1.1", 1)] {
         world.take();
-        world.say(
+        world.send(
             1,
-            Said::Register(wire::Register {
+            Message::Register(wire::Register {
                 priority: "critical".into(),
                 client: client.into(),
                 ..register(sequence)
