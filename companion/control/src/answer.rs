@@ -1,6 +1,6 @@
 //! The answer to a client whose request is rejected: status, code and message by outcome.
 //!
-//! Every message says what happened and which setting to change.
+//! Every message gives the cause and names the setting to change.
 
 use core::time::Duration;
 
@@ -26,100 +26,93 @@ pub(crate) fn for_outcome(
     policy: &Policy,
     capacity_status: u16,
 ) -> Option<Answer> {
-    let queue = &policy.queue;
-    let (status, code, message) = match outcome {
+    let (status, code) = match outcome {
         Outcome::Bypassed | Outcome::Leased | Outcome::Dispatched | Outcome::Cancelled => return None,
-        Outcome::RejectedTooManyFlows => (
-            capacity_status,
-            code::TOO_MANY_FLOWS,
-            format!(
-                "The queue of pool `{pool}` is full ({} waiting). Try again after retry-after, add servers, or raise queue.total_capacity.",
-                queue.total_capacity
-            ),
-        ),
-        Outcome::RejectedQueueFull => (
-            capacity_status,
-            code::QUEUE_FULL,
-            format!(
-                "The queue of pool `{pool}` is full ({} waiting, some of them yours). Send less at a time, or raise queue.total_capacity.",
-                queue.total_capacity
-            ),
-        ),
-        Outcome::RejectedFlowCapacity => (
-            capacity_status,
-            code::FLOW_CAPACITY,
-            format!(
-                "As many of your requests wait in pool `{pool}` as one flow may have ({} unless configured for it). Send less at a time, or raise queue.flow_capacity.",
-                queue.flow_capacity
-            ),
-        ),
-        Outcome::RejectedClassCapacity => (
-            capacity_status,
-            code::CLASS_CAPACITY,
-            format!("The queue limit of this request's class in pool `{pool}` is reached. Try again after retry-after, or raise the class's limit."),
-        ),
-        Outcome::Displaced => (
-            capacity_status,
-            code::DISPLACED,
-            format!("The queue of pool `{pool}` was full and a more critical request took this one's place. Try again after retry-after, raise queue.total_capacity, or send it with a higher priority."),
-        ),
-        Outcome::RejectedPolicy => (
-            capacity_status,
-            code::NOT_QUEUED,
-            if queue.enabled && queue.total_capacity > 0 {
-                format!("The servers of pool `{pool}` are busy and only critical requests may wait (queue.admit: critical_only). Try again after retry-after.")
-            } else {
-                format!("The servers of pool `{pool}` are busy and nothing may wait (queue.enabled, queue.total_capacity). Try again after retry-after.")
-            },
-        ),
-        Outcome::ExpiredTtl => (
-            capacity_status,
-            code::QUEUE_TIMEOUT,
-            format!("Request timed out after {} in queue", duration_text(queue.ttl)),
-        ),
-        Outcome::RejectedUnmeetable => (
-            429,
-            code::DEADLINE_UNMEETABLE,
-            "The deadline of this request can't be met. Try again later, or give it a later deadline.".to_owned(),
-        ),
-        Outcome::DeadlineExceeded => (
-            504,
-            code::DEADLINE_EXCEEDED,
-            "The deadline of this request passed while it waited. Give it a later deadline (x-penstock-deadline-ms) or a higher priority.".to_owned(),
-        ),
-        Outcome::NoEndpoints => (
-            503,
-            code::NO_ENDPOINTS,
-            format!("No server of pool `{pool}` is ready for this request. Check the servers' health and pools[].endpoints."),
-        ),
-        Outcome::ShuttingDown => (
-            503,
-            code::SHUTTING_DOWN,
-            "The gateway is shutting down. Try again after retry-after.".to_owned(),
-        ),
-        Outcome::GatewayUnavailable => (
-            503,
-            code::GATEWAY_UNAVAILABLE,
-            "The gateway's companion is away. Check that `penstock serve` is running.".to_owned(),
-        ),
-        Outcome::RejectedInvalid => (
-            404,
-            code::MODEL_NOT_FOUND,
-            format!("Pool `{pool}` doesn't serve this model any more: the configuration was changed while this request waited. Check the request's `model` against pools[].models."),
-        ),
-        Outcome::Internal => (
-            500,
-            code::INTERNAL,
-            "The gateway could not decide on this request. Its log says why.".to_owned(),
-        ),
+        Outcome::RejectedTooManyFlows => (capacity_status, code::TOO_MANY_FLOWS),
+        Outcome::RejectedQueueFull => (capacity_status, code::QUEUE_FULL),
+        Outcome::RejectedFlowCapacity => (capacity_status, code::FLOW_CAPACITY),
+        Outcome::RejectedClassCapacity => (capacity_status, code::CLASS_CAPACITY),
+        Outcome::Displaced => (capacity_status, code::DISPLACED),
+        Outcome::RejectedPolicy => (capacity_status, code::NOT_QUEUED),
+        Outcome::ExpiredTtl => (capacity_status, code::QUEUE_TIMEOUT),
+        Outcome::RejectedUnmeetable => (429, code::DEADLINE_UNMEETABLE),
+        Outcome::DeadlineExceeded => (504, code::DEADLINE_EXCEEDED),
+        Outcome::NoEndpoints => (503, code::NO_ENDPOINTS),
+        Outcome::ShuttingDown => (503, code::SHUTTING_DOWN),
+        Outcome::GatewayUnavailable => (503, code::GATEWAY_UNAVAILABLE),
+        Outcome::RejectedInvalid => (404, code::MODEL_NOT_FOUND),
+        Outcome::Internal => (500, code::INTERNAL),
     };
     let is_final = matches!(outcome, Outcome::RejectedUnmeetable | Outcome::DeadlineExceeded);
     Some(Answer {
         status,
         code,
-        message,
+        message: capacity_message(outcome, pool, policy).unwrap_or_else(|| other_message(outcome, pool)),
         is_final,
     })
+}
+
+/// The message for outcomes that the limits of the queue cause.
+fn capacity_message(outcome: Outcome, pool: &str, policy: &Policy) -> Option<String> {
+    let queue = &policy.queue;
+    let message = match outcome {
+        Outcome::RejectedTooManyFlows => format!(
+            "The queue of pool `{pool}` is full ({} waiting). Try again after retry-after, add servers, or raise queue.total_capacity.",
+            queue.total_capacity
+        ),
+        Outcome::RejectedQueueFull => format!(
+            "The queue of pool `{pool}` is full ({} waiting, some of them yours). Send less at a time, or raise queue.total_capacity.",
+            queue.total_capacity
+        ),
+        Outcome::RejectedFlowCapacity => format!(
+            "As many of your requests wait in pool `{pool}` as one flow may have ({} unless configured for it). Send less at a time, or raise queue.flow_capacity.",
+            queue.flow_capacity
+        ),
+        Outcome::RejectedClassCapacity => format!(
+            "The queue limit of this request's class in pool `{pool}` is reached. Try again after retry-after, or raise the class's limit."
+        ),
+        Outcome::Displaced => format!(
+            "The queue of pool `{pool}` was full and a more critical request took this one's place. Try again after retry-after, raise queue.total_capacity, or send it with a higher priority."
+        ),
+        Outcome::RejectedPolicy => {
+            if queue.enabled && queue.total_capacity > 0 {
+                format!(
+                    "The servers of pool `{pool}` are busy and only critical requests may wait (queue.admit: critical_only). Try again after retry-after."
+                )
+            } else {
+                format!(
+                    "The servers of pool `{pool}` are busy and nothing may wait (queue.enabled, queue.total_capacity). Try again after retry-after."
+                )
+            }
+        }
+        Outcome::ExpiredTtl => format!("Request timed out after {} in queue", duration_text(queue.ttl)),
+        _ => return None,
+    };
+    Some(message)
+}
+
+/// The message for all other outcomes; empty for those without an answer.
+fn other_message(outcome: Outcome, pool: &str) -> String {
+    match outcome {
+        Outcome::RejectedUnmeetable => "The deadline of this request can't be met. Try again later, or give it a later deadline.".to_owned(),
+        Outcome::DeadlineExceeded => "The deadline of this request passed while it waited. Give it a later deadline (x-penstock-deadline-ms) or a higher priority.".to_owned(),
+        Outcome::NoEndpoints => format!("No server of pool `{pool}` is ready for this request. Check the servers' health and pools[].endpoints."),
+        Outcome::ShuttingDown => "The gateway is shutting down. Try again after retry-after.".to_owned(),
+        Outcome::GatewayUnavailable => "The gateway's companion is away. Check that `penstock serve` is running.".to_owned(),
+        Outcome::RejectedInvalid => format!("Pool `{pool}` doesn't serve this model any more: the configuration was changed while this request waited. Check the request's `model` against pools[].models."),
+        Outcome::Internal => "The gateway could not decide on this request. Its log says why.".to_owned(),
+        Outcome::Bypassed
+        | Outcome::Leased
+        | Outcome::Dispatched
+        | Outcome::Cancelled
+        | Outcome::RejectedTooManyFlows
+        | Outcome::RejectedQueueFull
+        | Outcome::RejectedFlowCapacity
+        | Outcome::RejectedClassCapacity
+        | Outcome::Displaced
+        | Outcome::RejectedPolicy
+        | Outcome::ExpiredTtl => String::new(),
+    }
 }
 
 /// The code in the answer to a request with this outcome; `None` if such a request gets no answer.

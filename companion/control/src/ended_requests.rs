@@ -1,6 +1,6 @@
 //! Requests of a root context that have ended and that its filter may still send messages about.
 //!
-//! A filter repeats a refusal of its own until the companion acknowledges it. A request that the companion rejected may be
+//! A filter that answers a request by itself repeats that until the companion acknowledges it. A request that the companion rejected may be
 //! refused by its filter too, before the rejection arrives. A filter asks again if a rejection was lost. To count every
 //! request once, ended requests are remembered until the filter has acknowledged a frame that was sent after their end:
 //! everything that the filter sent before it knew of the end has arrived by then. The last few are remembered beyond that,

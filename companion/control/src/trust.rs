@@ -122,7 +122,7 @@ fn flow_of_address(client: &str, identity: &str) -> String {
 }
 
 /// FNV-1a with its upper bits folded in: the same in every run and build. A client that knows it can choose between the
-/// flows of its own address, and nothing else.
+/// flows of one address, and nothing else.
 fn hash(text: &str) -> u64 {
     let hash = text.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
         (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)

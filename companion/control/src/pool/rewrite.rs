@@ -19,7 +19,7 @@ pub(crate) struct Rewriter(Vec<Rule>);
 #[derive(Debug)]
 struct Rule {
     model: WildMatch,
-    /// Each with the sum of all weights up to its own.
+    /// Each with the sum of the weights up to and including it.
     targets: Vec<(Box<str>, f64)>,
 }
 
