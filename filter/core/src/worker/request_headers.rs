@@ -56,15 +56,13 @@ impl Worker {
         };
         let trusted = self.policy.trust.covers(client.as_deref());
         let claims = IdentityClaims::gather(&self.policy.sources, trusted, headers, host);
-        let exchange = self.new_exchange(now, context, api, client, trusted, headers);
+        let mut exchange = self.new_exchange(now, context, api, client, trusted, headers);
+        exchange.phase = self.reading_body(claims);
+        if let Some(token) = token {
+            apply_token(&mut exchange, token);
+        }
         let sequence = exchange.register.sequence;
-        self.exchanges.insert(
-            sequence,
-            Exchange {
-                phase: self.reading_body(claims),
-                ..with_token(exchange, token)
-            },
-        );
+        self.exchanges.insert(sequence, exchange);
         if let Some(failure) = registration::check_headers(headers, end, self.policy.body_bytes_max) {
             let reply = self.refuse(now, sequence, &failure, outcome::REJECTED_INVALID);
             return HeadersAction::Reply(sequence, reply);
@@ -84,6 +82,7 @@ impl Worker {
         RequeueToken::verify(text, self.key.as_ref()?)
     }
 
+    /// A new exchange in the phase `Answered`; the caller sets another phase or refuses the request.
     fn new_exchange(
         &mut self,
         now: Instant,
@@ -178,16 +177,13 @@ impl Worker {
 }
 
 /// Adds the facts of the first pass to the exchange of a requeued request.
-fn with_token(mut exchange: Exchange, token: Option<RequeueToken>) -> Exchange {
-    if let Some(token) = token {
-        exchange.arrived = token.arrived;
-        exchange.register.requeues = token.requeues;
-        exchange.register.model = token.requested_model.unwrap_or_default();
-        exchange.register.requeued_from = Some(RequestKey {
-            epoch_hi: token.epoch.hi,
-            epoch_lo: token.epoch.lo,
-            sequence: token.sequence,
-        });
-    }
-    exchange
+fn apply_token(exchange: &mut Exchange, token: RequeueToken) {
+    exchange.arrived = token.arrived;
+    exchange.register.requeues = token.requeues;
+    exchange.register.model = token.requested_model.unwrap_or_default();
+    exchange.register.requeued_from = Some(RequestKey {
+        epoch_hi: token.epoch.hi,
+        epoch_lo: token.epoch.lo,
+        sequence: token.sequence,
+    });
 }
