@@ -107,6 +107,10 @@ impl StringDecoder {
                     rest = after;
                     continue;
                 }
+                // Another run may follow, because a run of ASCII ends before other characters.
+                if !text.is_empty() {
+                    continue;
+                }
             }
             let Some((byte, tail)) = rest.split_first() else {
                 return Ok(Decoded::Partial);
