@@ -15,7 +15,7 @@ use penstock_tests::{ClientRequest, Gateway, Upstream, run};
 
 /// Every metric, its type, and its labels beside `pool`, `model` and `target_model` (`r`), `pool` (`p`), `pool` and
 /// `variant` (`v`), or none (`-`).
-const ALL: [(&str, &str, &str); 73] = [
+const ALL: [(&str, &str, &str); 71] = [
     ("queue_length", "gauge", "p flow band"),
     ("queue_cost_tokens", "gauge", "p flow band"),
     ("queue_latency_seconds", "histogram", "r band outcome"),
@@ -73,8 +73,6 @@ const ALL: [(&str, &str, &str); 73] = [
     ("resyncs_total", "counter", "-"),
     ("unacked_events", "gauge", "-"),
     ("foreign_load", "gauge", "p endpoint"),
-    ("lease_credit", "gauge", "p"),
-    ("lease_admissions_total", "counter", "r"),
     ("sessions", "gauge", "-"),
     ("decision_duration_seconds", "histogram", "-"),
     ("config_reload_failures_total", "counter", "-"),

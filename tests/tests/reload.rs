@@ -155,7 +155,7 @@ fn no_request_is_lost_and_flows_keep_their_order_through_a_hundred_reloads() {
         gateway.process.signal(libc::SIGHUP);
         until("the file is read again", || async {
             let log = gateway.process.log();
-            if log.contains("the configuration is as it was") {
+            if log.contains("configuration read: nothing has changed") {
                 Ok(())
             } else {
                 Err(log)
@@ -382,7 +382,7 @@ fn persisted_change_is_written_to_the_file_and_not_reloaded() {
         companion.signal(libc::SIGHUP);
         until("the file is read", || async {
             let log = companion.log();
-            if log.contains("the configuration is as it was") {
+            if log.contains("configuration read: nothing has changed") {
                 Ok(())
             } else {
                 Err(log)

@@ -277,7 +277,7 @@ fn redis_password_is_on_no_page_and_in_no_log() {
         assert_eq!(answer.status, 200, "{}", answer.text());
         until("it says that it isn't let in", || async {
             let log = scene.companion.log();
-            if log.contains("all goes on from memory") {
+            if log.contains("the companion continues from memory") {
                 Ok(())
             } else {
                 Err(log)

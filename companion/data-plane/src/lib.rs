@@ -1,4 +1,4 @@
-//! What a configuration means to Envoy and to the filter in it: Envoy's settings, and the filter's policy.
+//! The configuration's effect on Envoy and its filter: Envoy's settings, and the filter's policy.
 
 pub mod policy;
 pub mod settings;

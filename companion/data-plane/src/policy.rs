@@ -1,7 +1,7 @@
-//! What the filter is told of the configuration: the protocol's Policy, and the plugin configuration that Envoy
-//! hands it at a cold start, before any companion has spoken.
+//! The filter's view of the configuration: the protocol's Policy message, and the plugin configuration that Envoy gives
+//! the filter at a cold start, before a companion has connected.
 
-use std::hash::{DefaultHasher, Hash, Hasher};
+use std::hash::Hasher as _;
 use std::net::IpAddr;
 
 use penstock_config::{Config, Pool, Source, Then, Trust};
@@ -11,8 +11,9 @@ use penstock_engine::units::Decimal;
 use penstock_envoy::bootstrap::COMPANION_CLUSTER;
 use penstock_wire as wire;
 use serde_json::{Value, json};
+use siphasher::sip::SipHasher13;
 
-/// The request paths that are queued.
+/// The queued request paths.
 const ROUTES: [(&str, wire::Api); 5] = [
     ("/v1/chat/completions", wire::Api::ChatCompletions),
     ("/v1/completions", wire::Api::Completions),
@@ -21,9 +22,10 @@ const ROUTES: [(&str, wire::Api); 5] = [
     ("/v1/messages", wire::Api::Messages),
 ];
 
-/// The policy frame of this configuration. Its digest changes when anything in it does.
+/// The policy of this configuration. With `tracing`, filters report what spans need. The digest changes whenever
+/// anything else in the message does.
 #[must_use]
-pub fn frame(config: &Config) -> wire::Policy {
+pub fn frame(config: &Config, tracing: bool) -> wire::Policy {
     let identity = &config.identity;
     let mut policy = wire::Policy {
         digest: String::new(),
@@ -58,24 +60,29 @@ pub fn frame(config: &Config) -> wire::Policy {
                 ttl_ms: millis(pool.policy.queue.ttl),
                 no_endpoint_ttl_ms: millis(pool.policy.queue.no_endpoint_ttl),
                 capacity_status: u32::from(pool.capacity_status),
-                endpoints: pool.endpoints.iter().map(|it| it.address.to_string()).collect(),
+                endpoints: pool
+                    .endpoints
+                    .iter()
+                    .map(|endpoint| endpoint.address.to_string())
+                    .collect(),
                 fallback_bound: fallback_bound(pool),
                 fallback_bound_in_tokens: in_tokens(pool),
                 prefix_hashes: wants_hashes(pool),
             })
             .collect(),
-        tracing: crate::traces::is_wanted(),
+        tracing,
     };
-    let mut hasher = DefaultHasher::new();
-    prost::Message::encode_to_vec(&policy).hash(&mut hasher);
+    // Fixed keys and algorithm, so that the digest doesn't change with the Rust release.
+    let mut hasher = SipHasher13::new_with_keys(0, 0);
+    hasher.write(&prost::Message::encode_to_vec(&policy));
     policy.digest = format!("{:016x}", hasher.finish());
     policy
 }
 
 /// The filter's plugin configuration: the companion's cluster, this gateway's name, and the policy for a cold start.
 #[must_use]
-pub fn plugin_configuration(config: &Config, node: &str) -> Value {
-    let policy = frame(config);
+pub fn plugin_configuration(config: &Config, node: &str, tracing: bool) -> Value {
+    let policy = frame(config, tracing);
     let identity = &config.identity;
     json!({
         "companion": COMPANION_CLUSTER,
@@ -119,15 +126,15 @@ pub fn plugin_configuration(config: &Config, node: &str) -> Value {
     })
 }
 
-fn trust(of: &Trust) -> wire::Trust {
-    let network = |of: &ipnet::IpNet| wire::Network {
-        address: match of.network() {
+fn trust(trust: &Trust) -> wire::Trust {
+    let network = |network: &ipnet::IpNet| wire::Network {
+        address: match network.network() {
             IpAddr::V4(address) => address.octets().to_vec(),
             IpAddr::V6(address) => address.octets().to_vec(),
         },
-        prefix: u32::from(of.prefix_len()),
+        prefix: u32::from(network.prefix_len()),
     };
-    match of {
+    match trust {
         Trust::All => wire::Trust {
             all: true,
             networks: Vec::new(),
@@ -139,8 +146,8 @@ fn trust(of: &Trust) -> wire::Trust {
     }
 }
 
-/// What an Envoy may have in flight that has never heard of a companion: the bounds of all endpoints, as if there were
-/// no other Envoy. At least 1; `None`: nothing bounds.
+/// The requests that an Envoy may run before it has ever reached a companion: the sum of the endpoints' bounds, as if
+/// there were no other Envoy, and at least 1. `None`: unlimited.
 fn fallback_bound(pool: &Pool) -> Option<u64> {
     match pool.policy.gate {
         Gate::Open | Gate::Manual => None,
@@ -165,12 +172,12 @@ const fn in_tokens(pool: &Pool) -> bool {
     }
 }
 
-/// Where its prompt was computed before matters, and there is a choice.
+/// Whether filters hash prompts: prefix affinity matters only where there is a choice of endpoints.
 fn wants_hashes(pool: &Pool) -> bool {
     pool.policy.scheduler.prefix > 0.0 && (pool.endpoints.len() > 1 || pool.discovery.is_some())
 }
 
-/// A band as clients and configuration write it.
+/// A band's name for clients and in the configuration.
 #[must_use]
 pub const fn band_name(band: Band) -> &'static str {
     match band {
@@ -191,9 +198,10 @@ const fn api_name(api: wire::Api) -> &'static str {
     }
 }
 
-fn sources(of: &[Source]) -> Vec<wire::Source> {
+fn sources(sources: &[Source]) -> Vec<wire::Source> {
     use wire::source::From;
-    of.iter()
+    sources
+        .iter()
         .map(|source| wire::Source {
             from: Some(match source {
                 Source::Header(name) => From::Header(name.clone()),
@@ -213,20 +221,21 @@ fn sources(of: &[Source]) -> Vec<wire::Source> {
         .collect()
 }
 
-fn json_sources(of: &[Source]) -> Vec<Value> {
-    of.iter()
+fn json_sources(sources: &[Source]) -> Vec<Value> {
+    sources
+        .iter()
         .map(|source| match source {
             Source::Header(name) => json!({"header": name}),
             Source::Body(name) => json!({"body": name}),
             Source::Metadata(path) => json!({"metadata": path}),
-            // A list of pairs: the first that matches counts, and an object has no order.
+            // A list of pairs, because the first match counts and an object has no order.
             Source::Model(rules) => json!({"model": rules}),
         })
         .collect()
 }
 
-fn millis(of: std::time::Duration) -> u64 {
-    u64::try_from(of.as_millis()).unwrap_or(u64::MAX)
+fn millis(duration: std::time::Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }
 
 #[cfg(test)]
@@ -234,12 +243,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_filter_is_told_where_classes_tiers_and_head_starts_are_read() {
+    fn the_policy_contains_the_sources_of_class_tier_and_head_start() {
         use wire::source::From;
         let text = "identity: {strict: [{header: X-Tier}], jump: [{model: {'z*': 30, '*': 5}}]}
 pools: [{name: a, endpoints: {static: ['127.0.0.1:8001']}}]";
         let config = Config::parse(text, "f.yaml").expect("valid");
-        let identity = frame(&config).identity.expect("present");
+        let identity = frame(&config, false).identity.expect("present");
         let from = |source: &wire::Source| source.from.clone();
         assert_eq!(
             identity.class.iter().filter_map(from).collect::<Vec<_>>(),
@@ -255,9 +264,13 @@ pools: [{name: a, endpoints: {static: ['127.0.0.1:8001']}}]";
         let Some(From::Model(table)) = &identity.jump[0].from else {
             panic!("a table")
         };
-        let rules: Vec<_> = table.rules.iter().map(|it| (&*it.glob, &*it.value)).collect();
+        let rules: Vec<_> = table
+            .rules
+            .iter()
+            .map(|rule| (&*rule.glob, &*rule.value))
+            .collect();
         assert_eq!(rules, [("z*", "30"), ("*", "5")]);
-        let plugin = plugin_configuration(&config, "edge");
+        let plugin = plugin_configuration(&config, "edge", false);
         let identity = &plugin["policy"]["identity"];
         assert_eq!(identity["jump"], json!([{"model": [["z*", "30"], ["*", "5"]]}]));
         assert_eq!(identity["strict"], json!([{"header": "x-tier"}]));
@@ -265,30 +278,33 @@ pools: [{name: a, endpoints: {static: ['127.0.0.1:8001']}}]";
     }
 
     #[test]
-    fn the_filter_is_told_whom_to_trust_and_what_goes_without_a_companion() {
+    fn the_policy_contains_trust_and_the_limits_without_a_companion() {
         let text = "identity: {trust: [10.0.0.0/8, 'fd00::/8']}
 pools:
 - {name: a, endpoints: {static: ['127.0.0.1:1', {address: '[::1]:2', weight: 2.5}]}, companion_down: {then: open}}
 - {name: b, endpoints: {static: ['127.0.0.1:3']}, stock: {unit: tokens, watermark_per_backend: 100}}
 - {name: c, endpoints: {static: ['127.0.0.1:4']}, stock: {watermark_per_backend: none}}";
         let config = Config::parse(text, "f.yaml").expect("valid");
-        let policy = frame(&config);
-        let trust = policy.identity.and_then(|it| it.trust).expect("said");
+        let policy = frame(&config, false);
+        let trust = policy
+            .identity
+            .and_then(|identity| identity.trust)
+            .expect("present");
         let networks: Vec<_> = trust
             .networks
             .iter()
-            .map(|it| (it.address.len(), it.address[0], it.prefix))
+            .map(|network| (network.address.len(), network.address[0], network.prefix))
             .collect();
         assert_eq!((trust.all, networks), (false, vec![(4, 10, 8), (16, 0xfd, 8)]));
         let pools: Vec<_> = policy
             .pools
             .iter()
-            .map(|it| {
+            .map(|pool| {
                 (
-                    it.fallback(),
-                    it.endpoints.len(),
-                    it.fallback_bound,
-                    it.fallback_bound_in_tokens,
+                    pool.fallback(),
+                    pool.endpoints.len(),
+                    pool.fallback_bound,
+                    pool.fallback_bound_in_tokens,
                 )
             })
             .collect();
@@ -302,7 +318,7 @@ pools:
             ],
             "3.5 times 2.2 of the first pool, rounded up"
         );
-        let plugin = plugin_configuration(&config, "edge");
+        let plugin = plugin_configuration(&config, "edge", false);
         let policy = &plugin["policy"];
         let networks = json!({"networks": ["10.0.0.0/8", "fd00::/8"]});
         assert_eq!(policy["identity"]["trust"], networks);
@@ -311,10 +327,13 @@ pools:
         assert_eq!((&pool["then"], &pool["open_bound"]), (&json!("open"), &json!(8)));
         let small = "pools: [{name: a, endpoints: {static: ['127.0.0.1:8001']}}]";
         let config = Config::parse(small, "f.yaml").expect("valid");
-        let everybody = frame(&config).identity.and_then(|it| it.trust).expect("said");
-        assert!(everybody.all && everybody.networks.is_empty());
+        let trust = frame(&config, false)
+            .identity
+            .and_then(|identity| identity.trust)
+            .expect("present");
+        assert!(trust.all && trust.networks.is_empty());
         assert_eq!(
-            plugin_configuration(&config, "edge")["policy"]["identity"]["trust"],
+            plugin_configuration(&config, "edge", false)["policy"]["identity"]["trust"],
             "all"
         );
     }

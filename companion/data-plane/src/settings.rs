@@ -11,9 +11,10 @@ use penstock_envoy::{
 
 use crate::policy;
 
-/// What Envoy is told for this configuration. Ports are taken as they are, 0 included; pools are part of the bootstrap.
+/// Envoy's settings for this configuration, with the pools in the bootstrap. Ports are used as they are, including 0. With
+/// `tracing`, filters report what spans need from their start.
 #[must_use]
-pub fn settings(config: &Config, node: &str, filter: PathBuf) -> Settings {
+pub fn settings(config: &Config, node: &str, filter: PathBuf, tracing: bool) -> Settings {
     Settings {
         node: node.to_owned(),
         gateway: config.listen.gateway,
@@ -34,12 +35,12 @@ pub fn settings(config: &Config, node: &str, filter: PathBuf) -> Settings {
         heap_bytes_max: limits::HEAP_BYTES_MAX,
         connections_max: limits::CONNECTIONS_MAX,
         filter,
-        plugin: policy::plugin_configuration(config, node),
+        plugin: policy::plugin_configuration(config, node, tracing),
         http_filters: Vec::new(),
     }
 }
 
-/// The pools and their endpoints, none of them leaving.
+/// The configured pools and their endpoints.
 #[must_use]
 pub fn pools(config: &Config) -> Vec<Pool> {
     let pools = config.pools.iter().map(|pool| Pool {
@@ -50,7 +51,7 @@ pub fn pools(config: &Config) -> Vec<Pool> {
     pools.collect()
 }
 
-/// How long a stream may stand still under this configuration.
+/// The idle timeout of streams that this configuration needs.
 #[must_use]
 pub fn stream_idle_timeout(config: &Config) -> Duration {
     let idle = config.pools.iter().map(|pool| {
@@ -60,7 +61,7 @@ pub fn stream_idle_timeout(config: &Config) -> Duration {
     idle.max().unwrap_or_default()
 }
 
-/// Envoy may run in another folder.
+/// An absolute path, because Envoy may run in another folder.
 fn absolute(path: &Path) -> PathBuf {
     std::path::absolute(path).unwrap_or_else(|_| path.to_owned())
 }
@@ -81,7 +82,7 @@ pools:
     #[test]
     fn settings_follow_the_configuration() {
         let config = Config::parse(TWO, "f.yaml").expect("valid");
-        let settings = settings(&config, "n", PathBuf::from("/f.wasm"));
+        let settings = settings(&config, "n", PathBuf::from("/f.wasm"), false);
         assert_eq!(settings.companion, Address::Unix("/run/penstock.sock".into()));
         let tls = settings.tls.expect("given");
         assert_eq!(
@@ -90,7 +91,7 @@ pools:
         );
         assert!(tls.ca.is_absolute() && tls.ca.ends_with("a.pem"), "{:?}", tls.ca);
         assert_eq!(settings.body_bytes_max, 1 << 20);
-        // Of b: 10 s in the queue, 95 s without a companion, a minute.
+        // Pool b: 10 s in the queue, 95 s without a companion, and a minute.
         assert_eq!(settings.stream_idle_timeout, Duration::from_secs(10 + 95 + 60));
         let pools: Vec<_> = settings
             .pools

@@ -1,11 +1,11 @@
-//! Why something failed: the last of an error's causes, which is what a person can do something about.
+//! The root cause of an error: the last in its chain of sources, which is the one that an operator can act on.
 
 use std::error::Error;
 
-/// The last cause's words. Those before it say what it happened to, which whoever asks knows.
+/// The message of the last source. The messages before it only name the operation, which the log line names already.
 #[must_use]
-pub fn root(of: &dyn Error) -> String {
-    let mut last = of;
+pub fn root(error: &dyn Error) -> String {
+    let mut last = error;
     while let Some(source) = last.source() {
         last = source;
     }
@@ -17,13 +17,13 @@ mod tests {
     use super::*;
 
     #[derive(Debug, thiserror::Error)]
-    #[error("can't ask")]
+    #[error("request failed")]
     struct Outer(#[source] std::io::Error);
 
     #[test]
-    fn the_last_cause_is_said_and_an_error_without_one_says_itself() {
-        let inner = || std::io::Error::other("nobody listens");
-        assert_eq!(root(&Outer(inner())), "nobody listens");
-        assert_eq!(root(&inner()), "nobody listens");
+    fn the_root_cause_is_the_last_source_or_the_error_itself() {
+        let inner = || std::io::Error::other("connection refused");
+        assert_eq!(root(&Outer(inner())), "connection refused");
+        assert_eq!(root(&inner()), "connection refused");
     }
 }

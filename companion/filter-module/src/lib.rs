@@ -1,14 +1,16 @@
-//! The filter, as a wasm module inside this binary: what is installed is one file.
+//! The filter's WebAssembly module, which is part of this binary.
 //!
-//! Envoy loads it from a path, so it is written where Envoy can read it: under its digest into a folder of ours, or
-//! where the user wants it (`penstock filter --out F`).
+//! Envoy loads the module from a path, so it is written to a file: under its digest into a cache folder, or to the path
+//! of `penstock filter --out FILE`.
 
 use std::{
     fs,
-    hash::{DefaultHasher, Hasher as _},
+    hash::Hasher as _,
     io,
     path::{Path, PathBuf},
 };
+
+use siphasher::sip::SipHasher13;
 
 /// The module's bytes.
 pub static MODULE: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/penstock_filter.wasm"));
@@ -16,12 +18,12 @@ pub static MODULE: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/penstock_fi
 /// Flags of `penstock filter`.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Args {
-    /// The file to write.
+    /// The file to write
     #[arg(long, value_name = "FILE")]
     pub out: PathBuf,
 }
 
-/// The module couldn't be written.
+/// The module can't be written.
 #[derive(Debug, thiserror::Error)]
 #[error("the filter can't be written to {path}: {why}", path = path.display())]
 pub struct Error {
@@ -29,19 +31,18 @@ pub struct Error {
     why: io::Error,
 }
 
-/// A file name that changes with the module's content, so that an upgrade never changes a file under a running
-/// Envoy.
+/// A file name that changes with the module's content, so that an upgrade never changes the file of a running Envoy.
 #[must_use]
 pub fn file_name() -> String {
-    let mut hasher = DefaultHasher::new();
+    let mut hasher = SipHasher13::new_with_keys(0, 0);
     hasher.write(MODULE);
     format!("penstock-filter-{:016x}.wasm", hasher.finish())
 }
 
-/// Writes the module to `path`, whole or not at all: a reader never sees half of it.
+/// Writes the module to `path` atomically: a reader never sees an incomplete file.
 ///
 /// # Errors
-/// When the folder isn't there or can't be written to.
+/// When the folder doesn't exist or can't be written to.
 pub fn write_to(path: &Path) -> Result<(), Error> {
     let failed = |why| Error {
         path: path.to_owned(),
@@ -61,13 +62,13 @@ pub fn write_to(path: &Path) -> Result<(), Error> {
     Ok(())
 }
 
-/// Puts the module into `folder`, which is made if need be, under [`file_name`]; nothing is written when it is there.
+/// Writes the module to [`file_name`] in `folder`, unless it is there. Creates the folder if needed.
 ///
 /// # Errors
-/// When the folder can't be made or written to.
+/// When the folder can't be created or written to.
 pub fn cached_in(folder: &Path) -> Result<PathBuf, Error> {
     let path = folder.join(file_name());
-    if fs::read(&path).is_ok_and(|there| there == MODULE) {
+    if fs::read(&path).is_ok_and(|existing| existing == MODULE) {
         return Ok(path);
     }
     fs::create_dir_all(folder).map_err(|why| Error {
@@ -78,7 +79,7 @@ pub fn cached_in(folder: &Path) -> Result<PathBuf, Error> {
     Ok(path)
 }
 
-/// Envoy may run as another user.
+/// Makes the file readable for Envoy, which may run as another user.
 #[cfg(unix)]
 fn readable_by_all(file: &fs::File) -> io::Result<()> {
     use std::os::unix::fs::PermissionsExt as _;
@@ -100,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_is_replaced_whole_and_nothing_else_is_left() {
+    fn a_file_is_replaced_atomically_without_leftovers() {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("f.wasm");
         fs::write(&path, "older").expect("written");
@@ -114,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn a_damaged_copy_is_written_again() {
+    fn a_damaged_copy_is_replaced() {
         let folder = tempfile::tempdir().expect("a folder");
         let cache = folder.path().join("not/yet");
         let path = cached_in(&cache).expect("written");

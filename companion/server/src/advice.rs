@@ -1,7 +1,7 @@
-//! Advice: what an operator would want to know at this moment, in sentences that name the key to change.
+//! Advice for operators: sentences about problems of the present state, with the configuration key to change.
 //!
-//! Made when somebody asks, from the state of the moment and from what happened in the last minutes; nothing watches.
-//! What is as it should be says nothing, so that no advice means none is needed.
+//! Made on request from the present state and the statistics of the last minutes; nothing runs in the background. A
+//! healthy pool has no advice.
 
 mod model;
 #[cfg(test)]
@@ -16,64 +16,64 @@ use penstock_engine::Instant;
 use penstock_engine::input::Band;
 use penstock_engine::snapshot::EndpointSnapshot;
 
-use crate::recent::{Counts, PoolRecent, Recent, WINDOW};
+use crate::recent_stats::{Counts, PoolStats, RecentStats, WINDOW};
 
-/// What waits for so long while others go is starved.
+/// A band is starved when its requests wait for this long while other bands are served.
 const STARVED: Duration = Duration::from_secs(10);
-/// The gate is open and something waits for so long: it is held by something else.
+/// Requests are stuck when they wait for this long although the gate is open.
 const STUCK: Duration = Duration::from_secs(5);
-/// Endpoints that are named one by one; of the others there is a count.
+/// Endpoints that are named; the rest is counted.
 const NAMED: usize = 3;
-/// Load that isn't ours counts from this part of all that runs there.
+/// Load from other clients is reported from this part of all requests at an endpoint.
 const FOREIGN_PERCENT: u64 = 10;
-/// What the endless bounds of an open gate are.
-const ENDLESS: u64 = u64::MAX;
+/// The bound of an open gate.
+const UNBOUNDED: u64 = u64::MAX;
 const BANDS: [Band; 3] = [Band::Critical, Band::Default, Band::Sheddable];
 
-/// What advice goes by.
+/// The input of advice.
 #[derive(Clone, Copy, Debug)]
 pub struct Facts<'a> {
-    /// The whole as it is.
+    /// The present state.
     pub status: &'a Status,
-    /// What happened in the last minutes.
-    pub recent: &'a Recent,
-    /// The configuration in force.
+    /// The statistics of the last minutes.
+    pub recent: &'a RecentStats,
+    /// The active configuration.
     pub config: &'a Config,
-    /// Why the configuration file isn't in force as it stands; `None`: it is.
+    /// Why the file's present content isn't active; `None`: it is.
     pub config_error: Option<&'a str>,
-    /// The time of all this.
+    /// The time of the state.
     pub now: Instant,
-    /// Since the companion started.
+    /// The time since the companion's start.
     pub uptime: Duration,
 }
 
-/// All of it.
+/// The advice on everything.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Advice {
-    /// On the whole.
+    /// Advice on the companion as a whole.
     pub overall: Vec<String>,
-    /// On each pool, in the order of the status.
+    /// Advice on each pool, in the order of the status.
     pub pools: Vec<Vec<String>>,
 }
 
-/// Of one pool.
+/// The input of advice on one pool.
 #[derive(Clone, Copy, Debug)]
 struct PoolFacts<'a> {
     pool: &'a PoolStatus,
     config: &'a PoolConfig,
-    recent: Option<&'a PoolRecent>,
+    recent: Option<&'a PoolStats>,
     counts: Counts,
     now: Instant,
     uptime: Duration,
 }
 
-/// What follows from the facts.
+/// The advice that follows from the facts.
 #[must_use]
 pub fn of(facts: &Facts<'_>) -> Advice {
     let pools = facts.status.pools.iter();
     Advice {
         overall: overall(facts),
-        pools: pools.map(|pool| of_pool(facts, pool)).collect(),
+        pools: pools.map(|pool| pool_advice(facts, pool)).collect(),
     }
 }
 
@@ -82,128 +82,131 @@ fn overall(facts: &Facts<'_>) -> Vec<String> {
     let mut advice = Vec::new();
     if let Some(why) = facts.config_error {
         advice.push(format!(
-            "the configuration file isn't in force as it stands, the one before it is: {why}. Mend the file; it is read again when it changes."
+            "the configuration file is not active, the previous configuration is: {why}. Correct the file; it is reloaded when it changes."
         ));
     }
     if status.draining {
         advice.push(
-            "new requests are refused: this companion drains. POST /drain with {\"off\": true} takes it back.".into(),
+            "new requests are rejected because this companion drains. POST /drain with {\"off\": true} ends that.".into(),
         );
     }
-    if !status.sessions.iter().any(|it| it.open) && facts.uptime >= STUCK {
+    if !status.sessions.iter().any(|session| session.open) && facts.uptime >= STUCK {
         advice.push(
-            "no Envoy worker speaks to this companion. Check that Envoy runs, has Penstock's filter, and reaches listen.grpc."
+            "no Envoy worker is connected to this companion. Check that Envoy runs with Penstock's filter and reaches listen.grpc."
                 .into(),
         );
     }
     advice
 }
 
-fn of_pool(facts: &Facts<'_>, pool: &PoolStatus) -> Vec<String> {
+fn pool_advice(facts: &Facts<'_>, pool: &PoolStatus) -> Vec<String> {
     let mut configured = facts.config.pools.iter().filter(|_| !pool.retired);
-    let Some(config) = configured.find(|it| it.name == *pool.name) else {
-        let left = "this pool is no longer configured; it goes when what runs in it has ended.";
-        return vec![left.into()];
+    let Some(config) = configured.find(|config| config.name == *pool.name) else {
+        let retired =
+            "this pool is no longer configured; it disappears when its running requests have ended.";
+        return vec![retired.into()];
     };
     let recent = facts.recent.pool(&pool.name);
-    let of = PoolFacts {
+    let facts = PoolFacts {
         pool,
         config,
         recent,
-        counts: recent.map(|it| it.counts(facts.now)).unwrap_or_default(),
+        counts: recent.map(|stats| stats.counts(facts.now)).unwrap_or_default(),
         now: facts.now,
         uptime: facts.uptime,
     };
     let mut advice = Vec::new();
-    advice.extend(endpoints(&of));
-    advice.extend(stuck(&of));
-    advice.extend(orphaned(&of));
-    advice.extend(full(&of));
-    advice.extend(flow_capacity(&of));
-    advice.extend(class_capacity(&of));
-    advice.extend(ttl(&of));
-    advice.extend(BANDS.into_iter().filter_map(|band| starved(&of, band)));
-    advice.extend(foreign(&of));
-    advice.extend(unread(&of));
-    advice.extend(model::advice(&of));
+    advice.extend(endpoints(&facts));
+    advice.extend(stuck(&facts));
+    advice.extend(orphaned(&facts));
+    advice.extend(full(&facts));
+    advice.extend(flow_capacity(&facts));
+    advice.extend(class_capacity(&facts));
+    advice.extend(ttl(&facts));
+    advice.extend(BANDS.into_iter().filter_map(|band| starved(&facts, band)));
+    advice.extend(foreign(&facts));
+    advice.extend(unread(&facts));
+    advice.extend(model::advice(&facts));
     advice
 }
 
-/// Endpoints that aren't ready.
-fn endpoints(of: &PoolFacts<'_>) -> Vec<String> {
-    let listed = || of.pool.snapshot.endpoints.iter().filter(|it| it.listed);
+/// Advice on endpoints that aren't ready.
+fn endpoints(facts: &PoolFacts<'_>) -> Vec<String> {
+    let listed = || {
+        let all = facts.pool.snapshot.endpoints.iter();
+        all.filter(|endpoint| endpoint.listed)
+    };
     let all = listed().count();
-    let away: Vec<&EndpointSnapshot> = listed().filter(|it| !it.ready).collect();
+    let unready: Vec<&EndpointSnapshot> = listed().filter(|endpoint| !endpoint.ready).collect();
     if all == 0 {
-        return vec![
-            "the pool has no endpoint. Add one to its endpoints, or look at what discovery finds.".into(),
-        ];
+        return vec!["the pool has no endpoint. Add one to its endpoints, or check its discovery.".into()];
     }
     let mut advice = Vec::new();
-    if away.len() == all {
+    if unready.len() == all {
         advice.push(format!(
-            "none of its {all} endpoints is ready: what comes waits for at most {}s (queue.no_endpoint_ttl).",
-            of.config.policy.queue.no_endpoint_ttl.as_secs()
+            "none of its {all} endpoints is ready: new requests wait for at most {}s (queue.no_endpoint_ttl).",
+            facts.config.policy.queue.no_endpoint_ttl.as_secs()
         ));
     }
-    advice.extend(away.iter().take(NAMED).map(|it| {
-        let address = of.pool.address(it.id);
-        match it.down_until {
+    advice.extend(unready.iter().take(NAMED).map(|endpoint| {
+        let address = facts.pool.address(endpoint.id);
+        match endpoint.down_until {
             Some(until) => format!(
-                "{address} is marked down, requests failed there; it is tried again in {:.1}s. Look at its server's log (down.first and down.max say for how long it is left alone).",
-                until.since(of.now).as_secs_f64()
+                "{address} is marked down because requests to it failed; next probe in {:.1}s. Check the log of its server (down.first and down.max set the time between probes).",
+                until.since(facts.now).as_secs_f64()
             ),
             None => format!(
-                "{address} isn't ready, its health check fails. Look at its server, or at health.path."
+                "{address} isn't ready because its health check fails. Check its server, or health.path."
             ),
         }
     }));
-    if away.len() > NAMED {
-        advice.push(format!("and {} more endpoints aren't ready.", away.len() - NAMED));
+    if unready.len() > NAMED {
+        advice.push(format!("{} more endpoints aren't ready.", unready.len() - NAMED));
     }
     advice
 }
 
-/// Something waits, the gate is open, and nothing goes.
-fn stuck(of: &PoolFacts<'_>) -> Option<String> {
-    let now = &of.pool.snapshot;
-    let waiting = now.waiting.saturating_sub(of.pool.orphaned_waiting);
-    let recent = of.recent?;
+/// Advice on requests that wait although the gate is open.
+fn stuck(facts: &PoolFacts<'_>) -> Option<String> {
+    let snapshot = &facts.pool.snapshot;
+    let waiting = snapshot.waiting.saturating_sub(facts.pool.orphaned_waiting);
+    let recent = facts.recent?;
     let waits = BANDS
         .into_iter()
         .filter_map(|band| recent.passed_over_since(band));
-    let waited = of.now.since(waits.min()?);
-    let went = BANDS.into_iter().filter_map(|band| recent.went(band)).max();
-    let quiet = went.is_none_or(|it| of.now.since(it) >= STUCK);
-    let open = now.ready_endpoints > 0 && now.stock < now.lower && now.dispatching;
-    (waiting > 0 && open && quiet && waited >= STUCK).then(|| {
-        let bound = match now.lower {
-            ENDLESS => "there is no bound".to_owned(),
-            lower => format!("stock {} is below its bound {lower}", now.stock),
+    let waited = facts.now.since(waits.min()?);
+    let last_grant = BANDS.into_iter().filter_map(|band| recent.last_grant(band)).max();
+    let is_quiet = last_grant.is_none_or(|instant| facts.now.since(instant) >= STUCK);
+    let is_open = snapshot.ready_endpoints > 0 && snapshot.stock < snapshot.lower && snapshot.dispatching;
+    (waiting > 0 && is_open && is_quiet && waited >= STUCK).then(|| {
+        let bound = match snapshot.lower {
+            UNBOUNDED => "there is no bound".to_owned(),
+            lower => format!("stock {} is below its bound {lower}", snapshot.stock),
         };
         format!(
-            "{waiting} wait though {bound}, and none has gone for {}s: each is held by a limit of its own (flows.max_in_flight, a class's prefill threshold, queue.max_rate, bands.ceiling, the endpoints that it may go to). GET /requests/{{x-request-id}} of one says which.",
+            "{waiting} wait though {bound}, and none was granted for {}s: each is held back by another limit (flows.max_in_flight, a class's prefill threshold, queue.max_rate, bands.ceiling, the endpoints that fit it). GET /requests/{{x-request-id}} of one names the limit.",
             waited.as_secs()
         )
     })
 }
 
-fn orphaned(of: &PoolFacts<'_>) -> Option<String> {
-    let (waiting, running) = (of.pool.orphaned_waiting, of.pool.orphaned_stock);
+/// Advice on requests of lost sessions.
+fn orphaned(facts: &PoolFacts<'_>) -> Option<String> {
+    let (waiting, running) = (facts.pool.orphaned_waiting, facts.pool.orphaned_stock);
     (waiting + running > 0).then(|| {
         format!(
-            "{waiting} that wait and {running} that run are of Envoy workers that aren't heard of; they are released some seconds later. Check that Envoy lives and reaches listen.grpc."
+            "{waiting} waiting and {running} running requests belong to Envoy workers that have lost their sessions; they are released after some seconds. Check that Envoy runs and reaches listen.grpc."
         )
     })
 }
 
-/// The queue was full.
-fn full(of: &PoolFacts<'_>) -> Option<String> {
-    let queue = &of.config.policy.queue;
-    (of.counts.full > 0).then(|| {
+/// Advice on a full queue.
+fn full(facts: &PoolFacts<'_>) -> Option<String> {
+    let queue = &facts.config.policy.queue;
+    (facts.counts.full > 0).then(|| {
         format!(
-            "the queue was full: {} refused or displaced in the last {} min. Raise queue.total_capacity ({}) or queue.total_bytes ({} MiB), or add servers.",
-            of.counts.full,
+            "the queue was full: {} rejected or displaced in the last {} min. Raise queue.total_capacity ({}) or queue.total_bytes ({} MiB), or add servers.",
+            facts.counts.full,
             minutes(),
             queue.total_capacity,
             queue.total_bytes >> 20
@@ -211,109 +214,110 @@ fn full(of: &PoolFacts<'_>) -> Option<String> {
     })
 }
 
-/// A flow had as many waiting as it may.
-fn flow_capacity(of: &PoolFacts<'_>) -> Option<String> {
-    (of.counts.flow_capacity > 0).then(|| {
-        let last = of.recent.and_then(PoolRecent::last_over);
+/// Advice on flows at their limit.
+fn flow_capacity(facts: &PoolFacts<'_>) -> Option<String> {
+    (facts.counts.flow_capacity > 0).then(|| {
+        let last = facts.recent.and_then(PoolStats::last_flow_rejection);
         let last = last.map_or_else(String::new, |labels| {
-            let shown = if labels.private { "other" } else { of.pool.shown(&labels.flow) };
-            format!(", the last of flow `{shown}`")
+            let flow = if labels.private { "other" } else { facts.pool.shown(&labels.flow) };
+            format!(", the last of flow `{flow}`")
         });
         format!(
-            "{} refused in the last {} min{last}: a flow may have {} waiting. That is its own doing; raise queue.flow_capacity or flows.capacities if it may have more.",
-            of.counts.flow_capacity,
+            "{} rejected in the last {} min{last}: a flow may have {} waiting requests. That protects the other flows; raise queue.flow_capacity or flows.capacities to allow more.",
+            facts.counts.flow_capacity,
             minutes(),
-            of.config.policy.queue.flow_capacity
+            facts.config.policy.queue.flow_capacity
         )
     })
 }
 
-fn class_capacity(of: &PoolFacts<'_>) -> Option<String> {
-    (of.counts.class_capacity > 0).then(|| {
+/// Advice on classes at their limit.
+fn class_capacity(facts: &PoolFacts<'_>) -> Option<String> {
+    (facts.counts.class_capacity > 0).then(|| {
         format!(
-            "{} refused in the last {} min for their class's queue limit (policy_classes[].*_limit_per_worker).",
-            of.counts.class_capacity,
+            "{} rejected in the last {} min because their class's queue limit was reached (policy_classes[].*_limit_per_worker).",
+            facts.counts.class_capacity,
             minutes()
         )
     })
 }
 
-/// More than one in a hundred waited for as long as it may: the p99 of the wait is the ttl or more.
-fn ttl(of: &PoolFacts<'_>) -> Option<String> {
-    let counts = &of.counts;
-    let left = counts.went + counts.expired;
+/// Advice on a short ttl. More than one in a hundred waited for the whole ttl: the p99 of the wait is the ttl or more.
+fn ttl(facts: &PoolFacts<'_>) -> Option<String> {
+    let counts = &facts.counts;
+    let left = counts.granted + counts.expired;
     (counts.expired * 100 > left).then(|| {
         format!(
-            "queue.ttl ({}) is below the p99 of the wait: {} of {left} that left the queue in the last {} min had waited that long and were refused. Raise queue.ttl if clients wait longer, or add servers.",
-            seconds(of.config.policy.queue.ttl),
+            "queue.ttl ({}) is below the p99 of the wait: {} of {left} requests that left the queue in the last {} min had waited that long and were rejected. Raise queue.ttl if clients wait longer, or add servers.",
+            seconds(facts.config.policy.queue.ttl),
             counts.expired,
             minutes()
         )
     })
 }
 
-/// Nothing of `band` goes while others do.
-fn starved(of: &PoolFacts<'_>, band: Band) -> Option<String> {
-    let at = &of.pool.snapshot.bands[band as usize];
-    let recent = of.recent?;
+/// Advice on a band that gets nothing while other bands are served.
+fn starved(facts: &PoolFacts<'_>, band: Band) -> Option<String> {
+    let waiting = facts.pool.snapshot.bands[band as usize].waiting;
+    let recent = facts.recent?;
     let since = recent.passed_over_since(band)?;
-    let others = BANDS.into_iter().filter(|other| *other != band);
-    let went = others.filter(|other| recent.went(*other).is_some_and(|it| it > since));
-    let names: Vec<&str> = went.map(band_name).collect();
-    let waited = of.now.since(since);
-    (at.waiting > 0 && waited >= STARVED && !names.is_empty()).then(|| {
+    let served = BANDS
+        .into_iter()
+        .filter(|other| *other != band)
+        .filter(|other| recent.last_grant(*other).is_some_and(|grant| grant > since));
+    let names: Vec<&str> = served.map(band_name).collect();
+    let waited = facts.now.since(since);
+    (waiting > 0 && waited >= STARVED && !names.is_empty()).then(|| {
         format!(
-            "band {} starves: {} wait and none has gone for {}s, while {} did. Give it a share (arbitration.bands.mode: weighted), hold the others down (bands.ceiling), or add servers.",
+            "band {} starves: {waiting} wait and none was granted for {}s, while {} requests were. Give it a share (arbitration.bands.mode: weighted), limit the other bands (bands.ceiling), or add servers.",
             band_name(band),
-            at.waiting,
             waited.as_secs(),
             names.join(" and ")
         )
     })
 }
 
-/// Servers work for others as well.
-fn foreign(of: &PoolFacts<'_>) -> Vec<String> {
-    let busy = of.pool.snapshot.endpoints.iter().filter(|it| {
-        it.ready && it.foreign > 0 && it.foreign * 100 >= FOREIGN_PERCENT * (it.stock + it.foreign)
+/// Advice on servers that other clients use as well.
+fn foreign(facts: &PoolFacts<'_>) -> Vec<String> {
+    let busy = facts.pool.snapshot.endpoints.iter().filter(|endpoint| {
+        let all = endpoint.stock + endpoint.foreign;
+        endpoint.ready && endpoint.foreign > 0 && endpoint.foreign * 100 >= FOREIGN_PERCENT * all
     });
     busy.take(NAMED)
-        .map(|it| {
+        .map(|endpoint| {
             format!(
-                "{} runs {} requests that didn't come through Penstock; they take room from its bound. Send them through the gateway too.",
-                of.pool.address(it.id),
-                it.foreign
+                "{} runs {} requests that didn't come through Penstock; they count towards its bound. Send them through the gateway too.",
+                facts.pool.address(endpoint.id),
+                endpoint.foreign
             )
         })
         .collect()
 }
 
-/// Servers that don't say how they are, though they are asked.
-fn unread(of: &PoolFacts<'_>) -> Option<String> {
-    let scrape = of.config.scrape.as_ref()?;
-    if of.uptime < scrape.stale_after.saturating_add(scrape.interval) {
+/// Advice on servers with unreadable metrics.
+fn unread(facts: &PoolFacts<'_>) -> Option<String> {
+    let scrape = facts.config.scrape.as_ref()?;
+    if facts.uptime < scrape.stale_after.saturating_add(scrape.interval) {
         return None;
     }
-    let silent: Vec<&str> = of
+    let is_unread = |endpoint: &&EndpointSnapshot| {
+        let server = facts.pool.server(endpoint.id);
+        endpoint.ready && server.is_some_and(|server| server.scraped.is_none())
+    };
+    let unread: Vec<&str> = facts
         .pool
         .snapshot
         .endpoints
         .iter()
-        .filter(|it| {
-            it.ready
-                && of
-                    .pool
-                    .server(it.id)
-                    .is_some_and(|server| server.scraped.is_none())
-        })
-        .map(|it| of.pool.address(it.id))
+        .filter(is_unread)
+        .map(|endpoint| facts.pool.address(endpoint.id))
         .collect();
-    (!silent.is_empty()).then(|| {
-        let named = silent.iter().take(NAMED).copied().collect::<Vec<_>>().join(", ");
-        let more = silent.len().saturating_sub(NAMED);
+    (!unread.is_empty()).then(|| {
+        let named = unread.iter().take(NAMED).copied().collect::<Vec<_>>().join(", ");
+        let more = unread.len().saturating_sub(NAMED);
         let more = if more > 0 { format!(" and {more} more") } else { String::new() };
         format!(
-            "nothing that is understood is read from {} of {named}{more}: neither load that isn't ours nor queue and cache there are known. Mend scrape.path, or set it to null.",
+            "no known metrics are read from {} of {named}{more}, so their queue, their cache and the load from other clients are unknown. Correct scrape.path, or set it to null.",
             scrape.path
         )
     })
@@ -323,10 +327,10 @@ fn minutes() -> u64 {
     WINDOW.as_secs() / 60
 }
 
-fn seconds(of: Duration) -> String {
-    if of.subsec_millis() == 0 {
-        format!("{}s", of.as_secs())
+fn seconds(duration: Duration) -> String {
+    if duration.subsec_millis() == 0 {
+        format!("{}s", duration.as_secs())
     } else {
-        format!("{}ms", of.as_millis())
+        format!("{}ms", duration.as_millis())
     }
 }

@@ -1,45 +1,45 @@
-//! The one place that reads the clock.
+//! The companion's clocks: monotonic time for decisions, and wall-clock time for state that outlives the process.
 
 use std::time::Duration;
 
 use penstock_engine::Instant;
 
-/// How far the engine's zero lies before the process's start. What a companion takes over from the last one arrived
-/// before it began, and must keep its place and its age; nothing waits for as long as this.
+/// How far the engine's zero lies before the start of the process. Requests that this companion takes over from another
+/// one arrived before its start, and must keep their place and age; no request waits for as long as this.
 const PAST: Duration = Duration::from_secs(365 * 24 * 3600);
 
-/// The engine's time, monotonic; its zero lies a year before the process's start.
+/// The engine's monotonic time. Its zero lies a year before the start of the process.
 #[derive(Clone, Copy, Debug)]
 pub struct Clock(tokio::time::Instant);
 
 impl Clock {
-    /// Starts the engine's time.
+    /// Starts the clock.
     #[must_use]
     pub fn start() -> Self {
         Self(tokio::time::Instant::now())
     }
 
-    /// Now.
+    /// The present time.
     #[must_use]
     pub fn now(&self) -> Instant {
         Instant::ZERO.after(PAST.saturating_add(self.0.elapsed()))
     }
 
-    /// Since the start.
+    /// The time since the start.
     #[must_use]
     pub fn uptime(&self) -> Duration {
         self.0.elapsed()
     }
 
-    /// The runtime's name of a moment; `None`: so late that it never comes.
+    /// The same moment as an instant of the runtime. `None`: too far in the future to be represented.
     #[must_use]
-    pub fn at(&self, instant: Instant) -> Option<tokio::time::Instant> {
+    pub fn runtime_instant(&self, instant: Instant) -> Option<tokio::time::Instant> {
         let since_start = Duration::from_nanos(instant.as_nanos()).saturating_sub(PAST);
         self.0.checked_add(since_start)
     }
 }
 
-/// Since 1970, by the wall's clock, which may be set: for what outlives the process, and nothing else.
+/// Wall-clock time since 1970, which an administrator may set. Only for state that outlives the process.
 #[must_use]
 pub fn unix() -> Duration {
     let now = std::time::SystemTime::now();
@@ -51,14 +51,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_arrived_before_the_start_keeps_its_age() {
+    fn instants_before_the_start_keep_their_age() {
         let clock = Clock::start();
         let now = clock.now();
         let older = now.before(Duration::from_secs(30));
         assert!(older < now.before(Duration::from_secs(29)));
         assert_eq!(now.since(older), Duration::from_secs(30));
-        assert_eq!(clock.at(older), Some(clock.0), "what is over is due");
-        let due = clock.at(Instant::ZERO.after(PAST + Duration::from_secs(1)));
+        assert_eq!(
+            clock.runtime_instant(older),
+            Some(clock.0),
+            "a past deadline is due"
+        );
+        let due = clock.runtime_instant(Instant::ZERO.after(PAST + Duration::from_secs(1)));
         assert_eq!(due, clock.0.checked_add(Duration::from_secs(1)));
     }
 }

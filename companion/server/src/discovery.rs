@@ -1,7 +1,7 @@
-//! Finds the endpoints of pools that don't list them: one task a pool looks, and says what it found.
+//! Discovers the endpoints of pools that don't list them, with one task for each pool.
 //!
-//! What was found last stays until something else is: a name server, a file or an API server that can't be asked takes
-//! nothing away, and is warned of once. What becomes of a list is the decision of whoever takes [`Found`].
+//! The last discovered list stays until a new one is discovered: when a name server, a file or an API server fails, the
+//! endpoints stay and the log has one warning. The receiver of [`Found`] decides how a list is applied.
 
 mod dns;
 mod file;
@@ -20,48 +20,48 @@ use tokio::task::JoinHandle;
 
 use crate::reload;
 
-/// Lists that wait to come into force; who finds more waits as well.
+/// Lists that wait to be applied; tasks beyond the limit wait as well.
 const FOUND: usize = 64;
 
-/// A pool's endpoints from now on, as far as `by` is still what finds them.
+/// The discovered endpoints of a pool.
 #[derive(Clone, Debug)]
 pub struct Found {
     /// The pool's name.
     pub pool: Arc<str>,
-    /// What found them.
-    pub by: Discovery,
-    /// All of them; each address once.
+    /// The discovery that found them; outdated if the pool has another one by now.
+    pub discovery: Discovery,
+    /// All endpoints, each address once.
     pub endpoints: Vec<Endpoint>,
 }
 
-/// The tasks that look, one for each pool that wants it. Dropped, they end.
+/// The tasks that discover endpoints, one for each pool with discovery. Dropping it ends them.
 #[derive(Debug)]
 pub struct Finders {
-    to: mpsc::Sender<Found>,
-    tasks: BTreeMap<Arc<str>, (Discovery, Task)>,
+    found: mpsc::Sender<Found>,
+    tasks: BTreeMap<Arc<str>, (Discovery, AbortOnDrop)>,
 }
 
 #[derive(Debug)]
-struct Task(JoinHandle<()>);
+struct AbortOnDrop(JoinHandle<()>);
 
-impl Drop for Task {
+impl Drop for AbortOnDrop {
     fn drop(&mut self) {
         self.0.abort();
     }
 }
 
 impl Finders {
-    /// None yet.
+    /// No tasks yet.
     #[must_use]
-    pub const fn new(to: mpsc::Sender<Found>) -> Self {
+    pub const fn new(found: mpsc::Sender<Found>) -> Self {
         Self {
-            to,
+            found,
             tasks: BTreeMap::new(),
         }
     }
 
-    /// Looks for the endpoints of this configuration's pools. A pool whose way of finding them hasn't changed isn't asked
-    /// anew.
+    /// Starts and ends tasks, so that each pool with discovery has one. A task whose settings haven't changed keeps
+    /// running.
     pub fn follow(&mut self, config: &Config) {
         let wanted: BTreeMap<&str, &Discovery> = config
             .pools
@@ -69,23 +69,23 @@ impl Finders {
             .filter_map(|pool| Some((pool.name.as_str(), pool.discovery.as_ref()?)))
             .collect();
         self.tasks
-            .retain(|pool, (by, _)| wanted.get(&**pool).is_some_and(|it| *it == by));
-        for (pool, by) in wanted {
+            .retain(|pool, (discovery, _)| wanted.get(&**pool).is_some_and(|wanted| *wanted == discovery));
+        for (pool, discovery) in wanted {
             if !self.tasks.contains_key(pool) {
                 let pool: Arc<str> = pool.into();
-                let report = Report::new(pool.clone(), by.clone(), self.to.clone());
-                self.tasks.insert(pool, (by.clone(), Task(look(report))));
+                let report = Report::new(pool.clone(), discovery.clone(), self.found.clone());
+                self.tasks
+                    .insert(pool, (discovery.clone(), AbortOnDrop(spawn(report))));
             }
         }
     }
 }
 
-/// Keeps looking for whatever configuration is in force, and has what is found come into force, until nothing does any
-/// more.
+/// Follows the active configuration, and applies discovered endpoints to it, until the companion shuts down.
 pub async fn run(config: reload::Handle) {
     let mut changes = config.watch();
-    let (to, mut found) = mpsc::channel(FOUND);
-    let mut finders = Finders::new(to);
+    let (sender, mut found) = mpsc::channel(FOUND);
+    let mut finders = Finders::new(sender);
     loop {
         let now = changes.borrow_and_update().config.clone();
         finders.follow(&now);
@@ -93,13 +93,15 @@ pub async fn run(config: reload::Handle) {
             changed = changes.changed() => if changed.is_err() {
                 return;
             },
-            Some(Found { pool, by, endpoints }) = found.recv() => config.found(&pool, by, endpoints).await,
+            Some(Found { pool, discovery, endpoints }) = found.recv() => {
+                config.set_discovered(&pool, discovery, endpoints).await;
+            }
         }
     }
 }
 
-fn look(report: Report) -> JoinHandle<()> {
-    match report.by.clone() {
+fn spawn(report: Report) -> JoinHandle<()> {
+    match report.discovery.clone() {
         Discovery::Dns { name, port, refresh } => tokio::spawn(dns::run(report, name, port, refresh)),
         Discovery::File(path) => tokio::spawn(file::run(report, path)),
         Discovery::Kubernetes {
@@ -109,7 +111,7 @@ fn look(report: Report) -> JoinHandle<()> {
     }
 }
 
-/// A server of which nothing but the address is known: as one that is listed so.
+/// An endpoint with the defaults of the configuration.
 fn endpoint(address: SocketAddr) -> Endpoint {
     Endpoint {
         address,
@@ -121,61 +123,67 @@ fn endpoint(address: SocketAddr) -> Endpoint {
     }
 }
 
-/// What one finder says, and what it said last.
+/// The output of one task: sends each new list once.
 #[derive(Debug)]
 struct Report {
     pool: Arc<str>,
-    by: Discovery,
-    to: mpsc::Sender<Found>,
+    discovery: Discovery,
+    found: mpsc::Sender<Found>,
     last: Option<Vec<Endpoint>>,
-    /// Looking fails, and that was said.
+    /// Discovery fails, and the log has a line about it.
     failing: bool,
 }
 
 impl Report {
-    const fn new(pool: Arc<str>, by: Discovery, to: mpsc::Sender<Found>) -> Self {
+    const fn new(pool: Arc<str>, discovery: Discovery, found: mpsc::Sender<Found>) -> Self {
         Self {
             pool,
-            by,
-            to,
+            discovery,
+            found,
             last: None,
             failing: false,
         }
     }
 
-    /// These are all there are. Each address counts once, and no more than a pool can have.
-    async fn found(&mut self, mut endpoints: Vec<Endpoint>) {
+    /// Sends the complete list, if it differs from the last one. Duplicate addresses, and endpoints beyond the limit of
+    /// a pool, are dropped.
+    async fn send(&mut self, mut endpoints: Vec<Endpoint>) {
         self.failing = false;
         let mut seen = BTreeSet::new();
-        endpoints.retain(|it| seen.insert(it.address));
+        endpoints.retain(|endpoint| seen.insert(endpoint.address));
         if self.last.as_ref() == Some(&endpoints) {
             return;
         }
         let found = endpoints.len();
         endpoints.truncate(ENDPOINTS_MAX);
-        let before: BTreeSet<SocketAddr> = self.last.iter().flatten().map(|it| it.address).collect();
-        let (come, gone) = (seen.difference(&before), before.difference(&seen));
+        let known = self.last.iter().flatten();
+        let before: BTreeSet<SocketAddr> = known.map(|endpoint| endpoint.address).collect();
+        let (added, removed) = (seen.difference(&before), before.difference(&seen));
         tracing::info!(
             pool = &*self.pool,
             endpoints = endpoints.len(),
-            come = list(come),
-            gone = list(gone),
-            "endpoints found"
+            added = list(added),
+            removed = list(removed),
+            "endpoints discovered"
         );
         if found > ENDPOINTS_MAX {
             tracing::warn!(
                 pool = &*self.pool,
                 found,
-                "a pool has at most {ENDPOINTS_MAX} endpoints"
+                "more endpoints discovered than a pool can have; only the first {ENDPOINTS_MAX} are used"
             );
         }
         self.last = Some(endpoints.clone());
-        let (pool, by) = (self.pool.clone(), self.by.clone());
-        // Nobody takes it any more when the companion ends.
-        let _ = self.to.send(Found { pool, by, endpoints }).await;
+        let found = Found {
+            pool: self.pool.clone(),
+            discovery: self.discovery.clone(),
+            endpoints,
+        };
+        // Sending fails when the companion shuts down.
+        let _ = self.found.send(found).await;
     }
 
-    /// It can't be looked. What was found stays.
+    /// Logs a failure once. The last list stays in use.
     fn failed(&mut self, why: &dyn std::fmt::Display) {
         if std::mem::replace(&mut self.failing, true) {
             return;
@@ -183,12 +191,12 @@ impl Report {
         let known = self.last.as_ref().map_or(0, Vec::len);
         tracing::warn!(
             pool = &*self.pool,
-            "its endpoints can't be looked for, those known ({known}) stay: {why}"
+            "endpoint discovery failed: {why}; the {known} known endpoints stay in use"
         );
     }
 }
 
-/// Some of many.
+/// The first addresses, and the number of the rest.
 pub(crate) fn list<'a>(addresses: impl Iterator<Item = &'a SocketAddr>) -> String {
     const SHOWN: usize = 8;
     let all: Vec<_> = addresses.map(ToString::to_string).collect();
@@ -203,30 +211,30 @@ pub(crate) fn list<'a>(addresses: impl Iterator<Item = &'a SocketAddr>) -> Strin
 mod tests {
     use super::*;
 
-    fn at(port: u16) -> SocketAddr {
+    fn address(port: u16) -> SocketAddr {
         ([127, 0, 0, 1], port).into()
     }
 
     #[test]
-    fn a_server_that_is_found_is_like_one_that_is_listed() {
+    fn a_discovered_endpoint_has_the_defaults_of_a_configured_one() {
         let text = "pools: [{name: a, endpoints: {static: ['127.0.0.1:1']}}]";
         let listed = Config::parse(text, "f.yaml").expect("valid");
-        assert_eq!(listed.pools[0].endpoints, [endpoint(at(1))]);
+        assert_eq!(listed.pools[0].endpoints, [endpoint(address(1))]);
     }
 
     #[tokio::test]
-    async fn a_list_is_said_when_it_changes_and_each_address_once() {
-        let (to, mut said) = mpsc::channel(8);
-        let by = Discovery::File("f".into());
-        let mut report = Report::new("a".into(), by.clone(), to);
-        let (one, two) = (endpoint(at(1)), endpoint(at(2)));
-        report.found(vec![one.clone(), two.clone(), one.clone()]).await;
-        report.found(vec![one.clone(), two.clone()]).await;
+    async fn only_changed_lists_are_sent_and_each_address_once() {
+        let (sender, mut lists_found) = mpsc::channel(8);
+        let discovery = Discovery::File("f".into());
+        let mut report = Report::new("a".into(), discovery.clone(), sender);
+        let (one, two) = (endpoint(address(1)), endpoint(address(2)));
+        report.send(vec![one.clone(), two.clone(), one.clone()]).await;
+        report.send(vec![one.clone(), two.clone()]).await;
         report.failed(&"away");
-        report.found(vec![]).await;
+        report.send(vec![]).await;
         let mut lists = Vec::new();
-        while let Ok(found) = said.try_recv() {
-            assert_eq!((&*found.pool, &found.by), ("a", &by));
+        while let Ok(found) = lists_found.try_recv() {
+            assert_eq!((&*found.pool, &found.discovery), ("a", &discovery));
             lists.push(found.endpoints);
         }
         assert_eq!(lists, [vec![one, two], vec![]]);
@@ -250,8 +258,8 @@ mod tests {
             let text = format!("pools: [{}]", pools.join(", "));
             Config::parse(&text, "f.yaml").expect("valid")
         };
-        let (to, mut found) = mpsc::channel(8);
-        let mut finders = Finders::new(to);
+        let (sender, mut found) = mpsc::channel(8);
+        let mut finders = Finders::new(sender);
         finders.follow(&config(&[("a", file("one", 1)), ("b", file("two", 2))]));
         let mut next = async || {
             let found: Found = found.recv().await.expect("found");
@@ -262,7 +270,11 @@ mod tests {
         assert_eq!(both, [("a".to_owned(), 1), ("b".to_owned(), 2)]);
         finders.follow(&config(&[("a", file("one", 1)), ("b", file("three", 3))]));
         let then = next().await;
-        assert_eq!(then, ("b".to_owned(), 3), "a is still looked at, and b anew");
+        assert_eq!(
+            then,
+            ("b".to_owned(), 3),
+            "the task of a keeps running, and that of b is replaced"
+        );
         finders.follow(&config(&[("c", file("one", 1))]));
         assert_eq!(next().await, ("c".to_owned(), 1));
         assert_eq!(finders.tasks.len(), 1);

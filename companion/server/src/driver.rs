@@ -1,7 +1,8 @@
-//! The one task that owns the control: it feeds events in, carries outputs out, and sleeps until the next deadline.
+//! The task that owns the control. It passes events to the control, carries out its outputs, and sleeps until the next
+//! deadline.
 //!
-//! It doesn't know what an event means. Everything else talks to it by its inbox, which has a limit: a gRPC stream
-//! that floods waits there, and so does its peer.
+//! It doesn't interpret events. All other code sends messages to its inbox, which has a limit: a gRPC stream that floods
+//! the inbox waits there, and flow control makes its peer wait as well.
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -15,70 +16,71 @@ use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::{mpsc, oneshot};
 
 use crate::clock::Clock;
-use crate::history::{Ended, History};
+use crate::ended_requests::{EndedRequest, EndedRequests};
 use crate::observe::Observer;
-use crate::recent::Recent;
-use crate::store::Writers;
+use crate::recent_stats::RecentStats;
+use crate::stores::Recorders;
 
-/// Messages in the inbox.
+/// Messages that wait in the inbox.
 const INBOX: usize = 8_192;
-/// Messages taken at a time; what is decided on them shares its frames.
+/// Messages that are taken at a time; the decisions about them share frames.
 const BATCH: usize = 256;
-/// Frames that wait for a slow peer; past it the stream is closed and a resync mends what was lost.
+/// Frames that wait for a slow peer. A stream with more is closed, and the filter resyncs on its next stream.
 pub const FRAMES: usize = 4_096;
 
-/// What the driver is asked. Frames are nearly all of it, and a message is moved a dozen times: what is large is boxed.
+/// A message to the driver. Nearly all messages are frames, and a message is moved a dozen times: large contents are
+/// boxed.
 enum Message {
     Open(ConnId, mpsc::Sender<CompanionFrame>),
     Frame(ConnId, Box<FilterFrame>),
     Event(Box<Event>),
-    Observe(usize, Writers),
+    ConfigureObserver(usize, Recorders),
     Status(oneshot::Sender<Status>),
-    Look(oneshot::Sender<Look>),
-    Request(Box<str>, oneshot::Sender<Found>),
+    Overview(oneshot::Sender<Overview>),
+    Request(Box<str>, oneshot::Sender<RequestLookup>),
     Idle(oneshot::Sender<()>),
-    End,
+    ShutDown,
 }
 
-/// The whole at one moment, and what came before it.
+/// The state of all pools and sessions at one moment, and the statistics of the last minutes.
 #[derive(Clone, Debug)]
-pub struct Look {
-    /// As it is.
+pub struct Overview {
+    /// The present state.
     pub status: Status,
-    /// What happened in the last minutes.
-    pub recent: Recent,
+    /// The statistics of the last minutes.
+    pub recent: RecentStats,
 }
 
-/// What is known of a request.
+/// The result of looking up a request.
 #[derive(Clone, Debug)]
-pub enum Found {
-    /// It hasn't ended.
-    Lives(Box<RequestStatus>),
-    /// It has, a short time ago.
-    Ended(Box<Ended>),
-    /// Nobody of that name, or long ago.
+pub enum RequestLookup {
+    /// The request waits or runs.
+    Active(Box<RequestStatus>),
+    /// The request ended a short time ago.
+    Ended(Box<EndedRequest>),
+    /// No request has this id, or it ended too long ago.
     Unknown,
 }
 
-/// Talks to the driver. Cheap to clone.
+/// Sends messages to the driver. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct Handle(mpsc::Sender<Message>);
 
-/// The driver has ended, as it does when the program ends.
+/// The driver has ended, because the companion is shutting down.
 #[derive(Debug, thiserror::Error)]
 #[error("the companion is shutting down")]
 pub struct Gone;
 
 impl Handle {
-    /// A stream was opened; its frames go to `frames`, whose end closes it.
+    /// A stream was opened. Its outgoing frames go to `frames`; the driver closes the stream by dropping `frames`.
     ///
     /// # Errors
     /// When the driver has ended.
     pub async fn open(&self, conn: ConnId, frames: mpsc::Sender<CompanionFrame>) -> Result<(), Gone> {
-        self.0.send(Message::Open(conn, frames)).await.map_err(|_| Gone)
+        self.message(Message::Open(conn, frames)).await
     }
 
-    /// A frame came on a stream. Returns when there is room for it in the inbox.
+    /// A frame arrived on a stream. Returns when there is room for it in the inbox.
     ///
     /// # Errors
     /// When the driver has ended.
@@ -86,84 +88,84 @@ impl Handle {
         match self.0.try_send(Message::Frame(conn, frame)) {
             Ok(()) => Ok(()),
             Err(TrySendError::Closed(_)) => Err(Gone),
-            Err(TrySendError::Full(message)) => self.0.send(message).await.map_err(|_| Gone),
+            Err(TrySendError::Full(message)) => self.message(message).await,
         }
     }
 
-    /// Something else happened.
+    /// Passes an event to the control.
     ///
     /// # Errors
     /// When the driver has ended.
-    pub async fn tell(&self, event: Event) -> Result<(), Gone> {
-        let message = Message::Event(Box::new(event));
-        self.0.send(message).await.map_err(|_| Gone)
+    pub async fn send(&self, event: Event) -> Result<(), Gone> {
+        self.message(Message::Event(Box::new(event))).await
     }
 
-    /// Flows of this pool used this before, or elsewhere.
+    /// Adds usage of a pool's flows from before the start, or from other companions.
     ///
     /// # Errors
     /// When the driver has ended.
-    pub async fn used(&self, pool: Arc<str>, past: Vec<PastUsage>) -> Result<(), Gone> {
-        self.tell(Event::Used { pool, past }).await
+    pub async fn add_usage(&self, pool: Arc<str>, past: Vec<PastUsage>) -> Result<(), Gone> {
+        self.send(Event::Used { pool, past }).await
     }
 
-    /// From now on at most `values_max` values of a label that clients choose are shown, and what is learned is kept by
-    /// `kept`.
+    /// Sets how many values of a label that clients choose are exported, and the recorders of learned models and usage.
     ///
     /// # Errors
     /// When the driver has ended.
-    pub async fn observe_as(&self, values_max: usize, kept: Writers) -> Result<(), Gone> {
-        let sent = self.0.send(Message::Observe(values_max, kept)).await;
-        sent.map_err(|_| Gone)
+    pub async fn configure_observer(&self, values_max: usize, recorders: Recorders) -> Result<(), Gone> {
+        self.message(Message::ConfigureObserver(values_max, recorders))
+            .await
     }
 
-    /// A look at the whole.
+    /// The present state.
     ///
     /// # Errors
     /// When the driver has ended.
     pub async fn status(&self) -> Result<Status, Gone> {
-        let (reply, answer) = oneshot::channel();
-        self.0.send(Message::Status(reply)).await.map_err(|_| Gone)?;
-        answer.await.map_err(|_| Gone)
+        self.query(Message::Status).await
     }
 
-    /// The same, with what happened in the last minutes.
+    /// The present state and the statistics of the last minutes.
     ///
     /// # Errors
     /// When the driver has ended.
-    pub async fn look(&self) -> Result<Look, Gone> {
-        let (reply, answer) = oneshot::channel();
-        self.0.send(Message::Look(reply)).await.map_err(|_| Gone)?;
-        answer.await.map_err(|_| Gone)
+    pub async fn overview(&self) -> Result<Overview, Gone> {
+        self.query(Message::Overview).await
     }
 
-    /// What is known of the request with this `x-request-id`.
+    /// Looks up the request with this `x-request-id`.
     ///
     /// # Errors
     /// When the driver has ended.
-    pub async fn request(&self, request_id: &str) -> Result<Found, Gone> {
-        let (reply, answer) = oneshot::channel();
-        let message = Message::Request(request_id.into(), reply);
-        self.0.send(message).await.map_err(|_| Gone)?;
-        answer.await.map_err(|_| Gone)
+    pub async fn request(&self, request_id: &str) -> Result<RequestLookup, Gone> {
+        self.query(|reply| Message::Request(request_id.into(), reply))
+            .await
     }
 
-    /// Returns when nothing waits and nothing runs.
+    /// Returns when no request waits or runs.
     ///
     /// # Errors
     /// When the driver has ended.
     pub async fn idle(&self) -> Result<(), Gone> {
-        let (reply, answer) = oneshot::channel();
-        self.0.send(Message::Idle(reply)).await.map_err(|_| Gone)?;
-        answer.await.map_err(|_| Gone)
+        self.query(Message::Idle).await
     }
 
-    /// The companion ends: every stream is closed behind what was said on it, and none is opened any more.
+    /// Closes every stream after the frames that are queued on it, and opens no new one.
     ///
     /// # Errors
     /// When the driver has ended.
-    pub async fn end(&self) -> Result<(), Gone> {
-        self.0.send(Message::End).await.map_err(|_| Gone)
+    pub async fn shut_down(&self) -> Result<(), Gone> {
+        self.message(Message::ShutDown).await
+    }
+
+    async fn message(&self, message: Message) -> Result<(), Gone> {
+        self.0.send(message).await.map_err(|_| Gone)
+    }
+
+    async fn query<T>(&self, message: impl FnOnce(oneshot::Sender<T>) -> Message) -> Result<T, Gone> {
+        let (reply, answer) = oneshot::channel();
+        self.message(message(reply)).await?;
+        answer.await.map_err(|_| Gone)
     }
 }
 
@@ -171,11 +173,12 @@ struct Driver {
     control: Control,
     clock: Clock,
     observer: Observer,
-    history: History,
-    recent: Recent,
+    ended: EndedRequests,
+    recent: RecentStats,
     conns: HashMap<ConnId, mpsc::Sender<CompanionFrame>>,
-    idle: Vec<oneshot::Sender<()>>,
-    ending: bool,
+    /// Callers of [`Handle::idle`].
+    idle_waiters: Vec<oneshot::Sender<()>>,
+    shutting_down: bool,
 }
 
 /// Starts the driver. It ends when the last handle is dropped.
@@ -186,11 +189,11 @@ pub fn spawn(settings: Settings, clock: Clock, observer: Observer) -> (Handle, t
         control: Control::new(settings, clock.now()),
         clock,
         observer,
-        history: History::default(),
-        recent: Recent::default(),
+        ended: EndedRequests::default(),
+        recent: RecentStats::default(),
         conns: HashMap::new(),
-        idle: Vec::new(),
-        ending: false,
+        idle_waiters: Vec::new(),
+        shutting_down: false,
     };
     (Handle(inbox), tokio::spawn(driver.run(messages)))
 }
@@ -199,15 +202,18 @@ impl Driver {
     async fn run(mut self, mut messages: mpsc::Receiver<Message>) {
         let mut batch = Vec::with_capacity(BATCH);
         let mut timer = pin!(tokio::time::sleep(Duration::ZERO));
-        // What the timer is set to; mostly a batch changes nothing about that.
-        let mut set = None;
+        // The deadline to which the timer is set. Most batches leave it unchanged.
+        let mut timer_deadline = None;
         loop {
-            let deadline = self.control.poll_timeout().and_then(|at| self.clock.at(at));
-            if let Some(at) = deadline
-                && set != deadline
+            let deadline = self
+                .control
+                .poll_timeout()
+                .and_then(|instant| self.clock.runtime_instant(instant));
+            if let Some(instant) = deadline
+                && timer_deadline != deadline
             {
-                timer.as_mut().reset(at);
-                set = deadline;
+                timer.as_mut().reset(instant);
+                timer_deadline = deadline;
             }
             tokio::select! {
                 received = messages.recv_many(&mut batch, BATCH) => {
@@ -216,24 +222,24 @@ impl Driver {
                     }
                     let started = std::time::Instant::now();
                     for message in batch.drain(..) {
-                        self.take(message);
+                        self.handle(message);
                     }
-                    self.observer.decided(started.elapsed(), received);
+                    self.observer.record_batch(started.elapsed(), received);
                 }
                 () = timer.as_mut(), if deadline.is_some() => {
                     self.control.handle_timeout(self.clock.now());
-                    set = None;
+                    timer_deadline = None;
                 }
             }
-            self.carry_out();
+            self.carry_out_outputs();
         }
     }
 
-    fn take(&mut self, message: Message) {
+    fn handle(&mut self, message: Message) {
         let now = self.clock.now();
         match message {
-            // The end of `frames` closes it.
-            Message::Open(_, _) if self.ending => {}
+            // Dropping `frames` closes the stream.
+            Message::Open(_, _) if self.shutting_down => {}
             Message::Open(conn, frames) => {
                 self.conns.insert(conn, frames);
                 self.control.handle(now, Event::Opened(conn));
@@ -245,47 +251,51 @@ impl Driver {
                 }
                 self.control.handle(now, *event);
             }
-            Message::Observe(values_max, kept) => self.observer.hold_to(values_max, kept),
-            // Nobody listens any more when these fail: the asker has gone.
+            Message::ConfigureObserver(values_max, recorders) => {
+                self.observer.configure(values_max, recorders);
+            }
+            // A reply fails when the caller no longer waits.
             Message::Status(reply) => {
                 let status = self.control.status(now);
-                self.observer.tidy(now, &status);
+                self.observer.retain_labels(now, &status);
                 let _ = reply.send(status);
             }
-            Message::Look(reply) => {
-                let _ = reply.send(self.look());
+            Message::Overview(reply) => {
+                let _ = reply.send(self.overview());
             }
             Message::Request(request_id, reply) => {
-                let _ = reply.send(self.request(&request_id));
+                let _ = reply.send(self.look_up(&request_id));
             }
-            Message::Idle(reply) => self.idle.push(reply),
-            Message::End => {
+            Message::Idle(reply) => self.idle_waiters.push(reply),
+            Message::ShutDown => {
                 self.control.handle(now, Event::HandOver);
-                self.ending = true;
+                self.shutting_down = true;
             }
         }
     }
 
-    fn look(&mut self) -> Look {
+    fn overview(&mut self) -> Overview {
         let status = self.control.status(self.clock.now());
-        let is_there = |name: &str| status.pools.iter().any(|pool| &*pool.name == name);
-        self.recent.keep(is_there);
-        Look {
+        let exists = |name: &str| status.pools.iter().any(|pool| &*pool.name == name);
+        self.recent.retain_pools(exists);
+        Overview {
             recent: self.recent.clone(),
             status,
         }
     }
 
-    fn request(&mut self, request_id: &str) -> Found {
+    fn look_up(&mut self, request_id: &str) -> RequestLookup {
         let now = self.clock.now();
-        if let Some(lives) = self.control.request(now, request_id) {
-            return Found::Lives(Box::new(lives));
+        if let Some(request) = self.control.request(now, request_id) {
+            return RequestLookup::Active(Box::new(request));
         }
-        let ended = self.history.find(now, request_id).cloned();
-        ended.map_or(Found::Unknown, |it| Found::Ended(Box::new(it)))
+        match self.ended.find(now, request_id) {
+            Some(request) => RequestLookup::Ended(Box::new(request.clone())),
+            None => RequestLookup::Unknown,
+        }
     }
 
-    fn carry_out(&mut self) {
+    fn carry_out_outputs(&mut self) {
         let now = self.clock.now();
         while let Some(output) = self.control.poll_output() {
             match output {
@@ -295,18 +305,18 @@ impl Driver {
                     self.conns.remove(&conn);
                 }
                 Output::Observe(observation) => {
-                    self.history.note(now, &observation);
-                    self.recent.note(now, &observation);
+                    self.ended.record(now, &observation);
+                    self.recent.record(now, &observation);
                     self.observer.observe(now, observation);
                 }
             }
         }
-        if self.ending {
+        if self.shutting_down {
             self.conns.clear();
         }
-        if !self.idle.is_empty() && self.control.is_idle() {
-            for reply in self.idle.drain(..) {
-                // As above.
+        if !self.idle_waiters.is_empty() && self.control.is_idle() {
+            for reply in self.idle_waiters.drain(..) {
+                // Fails when the caller no longer waits.
                 let _ = reply.send(());
             }
         }
@@ -318,8 +328,8 @@ impl Driver {
         };
         if let Err(error) = frames.try_send(frame) {
             let why = match error {
-                TrySendError::Full(_) => "its peer doesn't read",
-                TrySendError::Closed(_) => "its peer has gone",
+                TrySendError::Full(_) => "the filter does not read its frames",
+                TrySendError::Closed(_) => "the filter has closed the stream",
             };
             tracing::warn!(conn = conn.0, why, "session closed");
             self.conns.remove(&conn);

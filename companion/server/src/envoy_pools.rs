@@ -1,8 +1,9 @@
-//! What Envoy knows of pools and endpoints, kept true while both change: the files of `--envoy DIR`.
+//! Envoy's pools and endpoints, kept up to date in the files of `--envoy DIR`.
 //!
-//! Envoy skips an endpoint that it doesn't know, so who is new is written, and applied, before anything is granted to it;
-//! and who goes is found for a while after the last grant. One task owns the files and that order. Without a folder
-//! Envoy knows what its bootstrap said: what comes later is granted in vain, and warned of.
+//! Envoy fails a request to an endpoint that it doesn't have. So the files contain a new endpoint, and Envoy has applied
+//! them, before a request is granted to it; a removed endpoint stays in the files for a while after its last grant. One
+//! task owns the files and this order. Without a folder, Envoy has only the endpoints of its bootstrap, and the companion
+//! logs a warning about later ones.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
@@ -17,27 +18,27 @@ use penstock_envoy::limits;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
 
-/// How long an endpoint is found after it has gone, for grants on their way.
+/// How long a removed endpoint stays in the files, for grants that are on their way.
 const ENDPOINT_LEAVES: Duration = Duration::from_secs(5);
-/// The same for a pool: what runs there may be sent to it again.
+/// The same for a removed pool, whose running requests may be requeued.
 const POOL_LEAVES: Duration = Duration::from_secs(60);
-/// Envoy takes a file within some milliseconds; this is waited where it can't be asked.
-const PAUSE: Duration = Duration::from_millis(200);
-/// It is asked no longer than this.
-const PATIENCE: Duration = Duration::from_secs(2);
-/// Between two questions.
-const ASK_AGAIN: Duration = Duration::from_millis(5);
-/// After files that couldn't be written.
-const WRITE_AGAIN: Duration = Duration::from_secs(1);
+/// Wait after a write when Envoy's version can't be read; Envoy applies a file within some milliseconds.
+const BLIND_WAIT: Duration = Duration::from_millis(200);
+/// The longest wait for Envoy to apply a version.
+const APPLY_MAX: Duration = Duration::from_secs(2);
+/// Between two reads of Envoy's version.
+const POLL_INTERVAL: Duration = Duration::from_millis(5);
+/// Between a failed write and the next attempt.
+const RETRY: Duration = Duration::from_secs(1);
 
-/// Keeps Envoy's pools true.
+/// Updates Envoy's pools and endpoints.
 #[derive(Debug)]
 pub struct EnvoyPools {
     writer: Option<mpsc::Sender<Admit>>,
-    /// What Envoy knows without a folder, and what was warned of.
+    /// The endpoints in Envoy's bootstrap, and those that a warning has named. Empty with a folder.
     known: BTreeMap<String, BTreeSet<SocketAddr>>,
-    /// How long it lets a stream stand still, as far as is known here.
-    stands_still: Duration,
+    /// Envoy's idle timeout of streams, as far as the companion can tell.
+    stream_idle_timeout: Duration,
 }
 
 struct Admit {
@@ -46,7 +47,7 @@ struct Admit {
 }
 
 impl EnvoyPools {
-    /// Writes what this configuration lists. `admin` is where Envoy is asked what it has applied, if it is known.
+    /// Writes the pools of this configuration. `admin` is Envoy's admin interface, if its address is known.
     ///
     /// # Errors
     /// When the folder can't be written.
@@ -55,64 +56,64 @@ impl EnvoyPools {
     /// Outside a tokio runtime.
     pub fn open(folder: Option<&Path>, admin: Option<SocketAddr>, config: &Config) -> std::io::Result<Self> {
         let pools = settings::pools(config);
-        let stands_still = settings::stream_idle_timeout(config);
+        let stream_idle_timeout = settings::stream_idle_timeout(config);
         let Some(folder) = folder else {
             let known = pools
                 .into_iter()
-                .map(|it| (it.name, it.endpoints.into_iter().collect()));
+                .map(|pool| (pool.name, pool.endpoints.into_iter().collect()));
             return Ok(Self {
                 writer: None,
                 known: known.collect(),
-                stands_still,
+                stream_idle_timeout,
             });
         };
         let mut folder = Folder::open(folder)?;
         folder.write(&pools)?;
-        let (orders, inbox) = mpsc::channel(1);
-        let writer = Writer {
+        let (sender, inbox) = mpsc::channel(1);
+        let writer = FolderWriter {
             folder,
             admin,
             pools,
             leaving: BTreeMap::new(),
-            again: None,
+            retry_at: None,
         };
         tokio::spawn(writer.run(inbox));
         Ok(Self {
-            writer: Some(orders),
+            writer: Some(sender),
             known: BTreeMap::new(),
-            stands_still: stands_still.max(limits::STREAM_IDLE_RELOADED),
+            stream_idle_timeout: stream_idle_timeout.max(limits::STREAM_IDLE_RELOADED),
         })
     }
 
-    /// Returns when Envoy knows all pools and endpoints of this configuration, or should by now; what is no longer in it
-    /// is forgotten later.
+    /// Returns when Envoy has all pools and endpoints of this configuration, or should have them by now. Removed ones
+    /// are deleted later.
     pub async fn admit(&mut self, config: &Config) {
         let needed = settings::stream_idle_timeout(config);
-        if needed > self.stands_still {
+        if needed > self.stream_idle_timeout {
             tracing::warn!(
-                "Envoy ends streams that stand still for {:?}, and this configuration lets them wait for {needed:?}: \
-                 render its bootstrap again and restart it",
-                self.stands_still
+                "Envoy closes idle streams after {:?}, but this configuration lets requests wait for {needed:?}: \
+                 regenerate Envoy's bootstrap and restart Envoy",
+                self.stream_idle_timeout
             );
-            self.stands_still = needed;
+            self.stream_idle_timeout = needed;
         }
         let pools = settings::pools(config);
         let Some(writer) = &self.writer else {
-            self.warn(pools);
+            self.warn_about_new(pools);
             return;
         };
-        let (done, told) = oneshot::channel();
-        // Nobody writes any more when the companion ends.
+        let (done, written) = oneshot::channel();
+        // Sending fails when the companion is shutting down.
         if writer.send(Admit { pools, done }).await.is_ok() {
-            let _ = told.await;
+            let _ = written.await;
         }
     }
 
-    fn warn(&mut self, pools: Vec<Pool>) {
+    fn warn_about_new(&mut self, pools: Vec<Pool>) {
         let mut new = Vec::new();
         for Pool { name, endpoints, .. } in pools {
             let known = self.known.get(&name);
-            let unknown = |it: &SocketAddr| known.is_none_or(|known| !known.contains(it));
+            let unknown = |address: &SocketAddr| known.is_none_or(|known| !known.contains(address));
             let endpoints: Vec<_> = endpoints.into_iter().filter(unknown).collect();
             match (known, endpoints.as_slice()) {
                 (None, _) => new.push(format!("pool {name}")),
@@ -123,7 +124,7 @@ impl EnvoyPools {
         }
         if !new.is_empty() {
             tracing::warn!(
-                "Envoy doesn't know {}, and nothing can be sent there: render its bootstrap again and restart it, or \
+                "Envoy does not have {}, so requests to it will fail: regenerate Envoy's bootstrap and restart Envoy, or \
                  start both with --envoy DIR (`penstock envoy-config --envoy DIR`, `penstock serve --envoy DIR`)",
                 new.join(", ")
             );
@@ -132,84 +133,94 @@ impl EnvoyPools {
 }
 
 /// The task that owns the files.
-struct Writer {
+struct FolderWriter {
     folder: Folder,
     admin: Option<SocketAddr>,
-    /// As they are granted.
+    /// The pools and endpoints that requests are granted to.
     pools: Vec<Pool>,
-    /// Who isn't granted any more, by pool, and until when it is found; no address: the pool itself.
+    /// Removed endpoints by pool, and until when they stay in the files. Without an address: a removed pool.
     leaving: BTreeMap<(String, Option<SocketAddr>), Instant>,
-    /// The files couldn't be written.
-    again: Option<Instant>,
+    /// When to repeat a failed write.
+    retry_at: Option<Instant>,
 }
 
-impl Writer {
+impl FolderWriter {
     async fn run(mut self, mut inbox: mpsc::Receiver<Admit>) {
         loop {
             let due = async {
-                match self.leaving.values().copied().chain(self.again).min() {
-                    Some(at) => tokio::time::sleep_until(at).await,
+                match self.leaving.values().copied().chain(self.retry_at).min() {
+                    Some(instant) => tokio::time::sleep_until(instant).await,
                     None => std::future::pending().await,
                 }
             };
             tokio::select! {
-                order = inbox.recv() => {
-                    let Some(Admit { pools, done }) = order else { return };
-                    let new = self.take(Instant::now(), pools);
+                message = inbox.recv() => {
+                    let Some(Admit { pools, done }) = message else { return };
+                    let has_new = self.replace(Instant::now(), pools);
                     let written = self.write();
-                    if let (true, Some(versions)) = (new, written) {
-                        applied(self.admin, &versions).await;
+                    if let (true, Some(versions)) = (has_new, written) {
+                        wait_until_applied(self.admin, &versions).await;
                     }
-                    // Who asked may have left.
+                    // Sending fails when the caller no longer waits.
                     let _ = done.send(());
                 }
                 () = due => {
-                    self.forget(Instant::now());
+                    self.delete_expired(Instant::now());
                     self.write();
                 }
             }
         }
     }
 
-    /// These are granted from now on; whether any of them is new to Envoy.
-    fn take(&mut self, now: Instant, pools: Vec<Pool>) -> bool {
-        let new = pools.iter().any(|pool| {
-            let before = self.pools.iter().find(|it| it.name == pool.name);
-            before.is_none_or(|it| pool.endpoints.iter().any(|at| !it.endpoints.contains(at)))
+    /// Replaces the pools that requests are granted to. Returns whether any pool or endpoint is new.
+    fn replace(&mut self, now: Instant, pools: Vec<Pool>) -> bool {
+        let has_new = pools.iter().any(|pool| {
+            let before = self.pools.iter().find(|before| before.name == pool.name);
+            before.is_none_or(|before| {
+                pool.endpoints
+                    .iter()
+                    .any(|address| !before.endpoints.contains(address))
+            })
         });
-        for old in &self.pools {
-            let stays = pools.iter().find(|it| it.name == old.name);
-            if stays.is_none() {
-                self.leaving.insert((old.name.clone(), None), now + POOL_LEAVES);
+        for before in &self.pools {
+            let after = pools.iter().find(|pool| pool.name == before.name);
+            if after.is_none() {
+                self.leaving
+                    .insert((before.name.clone(), None), now + POOL_LEAVES);
             }
-            let (stays, until) = match stays {
+            let (remaining, stay) = match after {
                 Some(pool) => (pool.endpoints.as_slice(), ENDPOINT_LEAVES),
                 None => (&[][..], POOL_LEAVES),
             };
-            for at in old.endpoints.iter().filter(|at| !stays.contains(at)) {
-                self.leaving.insert((old.name.clone(), Some(*at)), now + until);
+            for address in before
+                .endpoints
+                .iter()
+                .filter(|address| !remaining.contains(address))
+            {
+                self.leaving
+                    .insert((before.name.clone(), Some(*address)), now + stay);
             }
         }
         self.pools = pools;
         for pool in &self.pools {
             self.leaving.remove(&(pool.name.clone(), None));
-            for at in &pool.endpoints {
-                self.leaving.remove(&(pool.name.clone(), Some(*at)));
+            for address in &pool.endpoints {
+                self.leaving.remove(&(pool.name.clone(), Some(*address)));
             }
         }
-        new
+        has_new
     }
 
-    /// Who left long enough ago isn't found any more.
-    fn forget(&mut self, now: Instant) {
+    /// Forgets removed endpoints that have stayed long enough.
+    fn delete_expired(&mut self, now: Instant) {
         self.leaving.retain(|_, until| *until > now);
     }
 
-    /// As Envoy is to know them: what is granted, then what leaves.
-    fn all(&self) -> Vec<Pool> {
+    /// The contents of the files: granted endpoints, then removed ones.
+    fn file_pools(&self) -> Vec<Pool> {
         let mut all = self.pools.clone();
-        for (name, at) in self.leaving.keys() {
-            let pool = match all.iter_mut().find(|it| it.name == *name) {
+        for (name, address) in self.leaving.keys() {
+            let pool = match all.iter_mut().find(|pool| pool.name == *name) {
                 Some(pool) => pool,
                 None => {
                     all.push(Pool {
@@ -220,26 +231,27 @@ impl Writer {
                     all.last_mut().expect("invariant: it was pushed")
                 }
             };
-            pool.leaving.extend(at);
+            pool.leaving.extend(address);
         }
         all
     }
 
-    /// Some small files, written at once.
+    /// Writes the files, which are small, without a thread for blocking work.
     fn write(&mut self) -> Option<Versions> {
-        match self.folder.write(&self.all()) {
+        match self.folder.write(&self.file_pools()) {
             Ok(versions) => {
-                if self.again.take().is_some() {
-                    tracing::info!("Envoy's files are written again");
+                if self.retry_at.take().is_some() {
+                    tracing::info!("Envoy's pool files can be written again");
                 }
                 Some(versions)
             }
             Err(why) => {
-                let again = self.again.replace(Instant::now() + WRITE_AGAIN);
-                if again.is_none() {
+                let retry_at = self.retry_at.replace(Instant::now() + RETRY);
+                if retry_at.is_none() {
                     let folder = self.folder.path().display();
                     tracing::error!(
-                        "Envoy doesn't learn of pools and endpoints: {folder} can't be written: {why}"
+                        "Envoy's pool files can't be written: {folder}: {why}; Envoy does not get new endpoints; the \
+                         companion retries every {RETRY:?}"
                     );
                 }
                 None
@@ -248,7 +260,7 @@ impl Writer {
     }
 }
 
-/// Some of many.
+/// The first addresses, and the number of the rest.
 fn list(addresses: &[SocketAddr]) -> String {
     const SHOWN: usize = 8;
     let shown: Vec<_> = addresses.iter().take(SHOWN).map(ToString::to_string).collect();
@@ -258,32 +270,33 @@ fn list(addresses: &[SocketAddr]) -> String {
     }
 }
 
-/// Returns when Envoy says that it has applied these, or doesn't answer, or for too long.
-async fn applied(admin: Option<SocketAddr>, versions: &Versions) {
-    let asked = async {
+/// Returns when Envoy has applied these versions, after [`APPLY_MAX`] at the latest.
+async fn wait_until_applied(admin: Option<SocketAddr>, versions: &Versions) {
+    let polling = async {
         let client = reqwest::Client::builder()
             .no_proxy()
-            .timeout(PATIENCE)
+            .timeout(APPLY_MAX)
             .build()
             .ok()?;
         let url = format!("http://{}/stats?filter=version_text%24", admin?);
         loop {
             let page = client.get(&url).send().await.ok()?.text().await.ok()?;
-            if says(&page, versions) {
+            if has_applied(&page, versions) {
                 return Some(());
             }
-            tokio::time::sleep(ASK_AGAIN).await;
+            tokio::time::sleep(POLL_INTERVAL).await;
         }
     };
-    match tokio::time::timeout(PATIENCE, asked).await {
+    match tokio::time::timeout(APPLY_MAX, polling).await {
         Ok(Some(())) => {}
-        // It isn't there, or not to be asked: then it reads the files when it starts, or has them by now.
-        Ok(None) => tokio::time::sleep(PAUSE).await,
-        Err(_) => tracing::warn!("Envoy hasn't applied its pools and endpoints within {PATIENCE:?}"),
+        // Envoy isn't running, so it reads the files when it starts, or its admin interface isn't known.
+        Ok(None) => tokio::time::sleep(BLIND_WAIT).await,
+        Err(_) => tracing::warn!("Envoy has not applied the new pools and endpoints within {APPLY_MAX:?}"),
     }
 }
 
-fn says(page: &str, versions: &Versions) -> bool {
+/// Whether a page of Envoy's statistics shows these versions.
+fn has_applied(page: &str, versions: &Versions) -> bool {
     let lines: BTreeMap<&str, &str> = page
         .lines()
         .filter_map(|line| line.split_once(": "))
@@ -306,78 +319,78 @@ mod tests {
             name: name.into(),
             endpoints: ports
                 .iter()
-                .map(|it| SocketAddr::from(([127, 0, 0, 1], *it)))
+                .map(|port| SocketAddr::from(([127, 0, 0, 1], *port)))
                 .collect(),
             leaving: vec![],
         }
     }
 
-    fn writer(folder: &Path) -> Writer {
-        Writer {
+    fn writer(folder: &Path) -> FolderWriter {
+        FolderWriter {
             folder: Folder::open(folder).expect("made"),
             admin: None,
             pools: vec![pool("a", &[1, 2]), pool("b", &[3])],
             leaving: BTreeMap::new(),
-            again: None,
+            retry_at: None,
         }
     }
 
     fn ports(pools: &[Pool]) -> Vec<(String, Vec<u16>, Vec<u16>)> {
-        let of = |all: &[SocketAddr]| all.iter().map(SocketAddr::port).collect();
+        let ports = |all: &[SocketAddr]| all.iter().map(SocketAddr::port).collect();
         pools
             .iter()
-            .map(|it| (it.name.clone(), of(&it.endpoints), of(&it.leaving)))
+            .map(|pool| (pool.name.clone(), ports(&pool.endpoints), ports(&pool.leaving)))
             .collect()
     }
 
     #[test]
-    fn who_goes_is_found_for_a_while_and_who_comes_back_stays() {
+    fn removed_endpoints_stay_for_a_while_and_returning_ones_are_granted_again() {
         let folder = tempfile::tempdir().expect("a folder");
         let mut writer = writer(folder.path());
         let now = Instant::now();
-        assert!(writer.take(now, vec![pool("a", &[2, 4])]), "4 is new");
+        assert!(writer.replace(now, vec![pool("a", &[2, 4])]), "4 is new");
         assert_eq!(
-            ports(&writer.all()),
+            ports(&writer.file_pools()),
             [("a".into(), vec![2, 4], vec![1]), ("b".into(), vec![], vec![3])]
         );
-        assert!(!writer.take(now, vec![pool("a", &[2])]));
+        assert!(!writer.replace(now, vec![pool("a", &[2])]));
         assert_eq!(
-            ports(&writer.all()),
+            ports(&writer.file_pools()),
             [("a".into(), vec![2], vec![1, 4]), ("b".into(), vec![], vec![3])]
         );
-        assert!(writer.take(now, vec![pool("b", &[3]), pool("a", &[2, 1])]));
+        assert!(writer.replace(now, vec![pool("b", &[3]), pool("a", &[2, 1])]));
         assert_eq!(
-            ports(&writer.all()),
+            ports(&writer.file_pools()),
             [("b".into(), vec![3], vec![]), ("a".into(), vec![2, 1], vec![4])]
         );
     }
 
     #[tokio::test]
-    async fn who_left_is_forgotten_in_the_end_a_pool_later_than_a_server() {
+    async fn removed_endpoints_are_deleted_before_removed_pools() {
         let folder = tempfile::tempdir().expect("a folder");
         let mut writer = writer(folder.path());
         let now = Instant::now();
-        writer.take(now, vec![pool("a", &[2])]);
+        writer.replace(now, vec![pool("a", &[2])]);
         writer.write().expect("written");
         let file = |name: &str| std::fs::read_to_string(folder.path().join(name)).unwrap_or_default();
-        let known = |port: u16| {
-            let of = format!("\"port_value\":{port}");
-            file("endpoints-a.json").contains(&of) || file("endpoints-b.json").contains(&of)
+        let is_in_files = |port: u16| {
+            let text = format!("\"port_value\":{port}");
+            file("endpoints-a.json").contains(&text) || file("endpoints-b.json").contains(&text)
         };
-        assert_eq!([1, 2, 3].map(known), [true; 3]);
+        assert_eq!([1, 2, 3].map(is_in_files), [true; 3]);
         for (later, expected) in [
             (ENDPOINT_LEAVES, [false, true, true]),
             (POOL_LEAVES, [false, true, false]),
         ] {
-            writer.forget(now + later);
+            writer.delete_expired(now + later);
             writer.write().expect("written");
-            assert_eq!([1, 2, 3].map(known), expected);
+            assert_eq!([1, 2, 3].map(is_in_files), expected);
         }
         assert!(!file("clusters.json").contains("endpoints-b.json"));
     }
 
     #[tokio::test]
-    async fn a_configuration_is_admitted_when_the_files_say_it() {
+    async fn admit_returns_after_the_files_are_written() {
         let folder = tempfile::tempdir().expect("a folder");
         let config = |pools: &str| Config::parse(&format!("pools: [{pools}]"), "f.yaml").expect("valid");
         let before = config("{name: a, endpoints: {static: ['127.0.0.1:1']}}");
@@ -389,7 +402,7 @@ mod tests {
     }
 
     #[test]
-    fn envoy_has_applied_what_it_says_it_has() {
+    fn versions_are_applied_when_the_statistics_show_them() {
         let versions = Versions {
             clusters: "c1".into(),
             endpoints: vec![("a".into(), "e1".into())],
@@ -397,12 +410,12 @@ mod tests {
         let cds = "cluster_manager.cds.version_text: \"c1\"\n";
         let old = format!("cluster.a.version_text: \"e0\"\n{cds}");
         let new = format!("cluster.a.version_text: \"e1\"\n{cds}");
-        assert!(!says(cds, &versions) && !says(&old, &versions) && !says("", &versions));
-        assert!(says(&new, &versions));
+        assert!(!has_applied(cds, &versions) && !has_applied(&old, &versions) && !has_applied("", &versions));
+        assert!(has_applied(&new, &versions));
     }
 
     #[tokio::test]
-    async fn without_a_folder_what_is_new_is_warned_of_once() {
+    async fn without_a_folder_new_endpoints_are_warned_about_once() {
         let config = |pools: &str| Config::parse(&format!("pools: [{pools}]"), "f.yaml").expect("valid");
         let before = config("{name: a, models: [a], endpoints: {static: ['127.0.0.1:1']}}");
         let mut pools = EnvoyPools::open(None, None, &before).expect("nothing to write");

@@ -1,7 +1,7 @@
-//! Asks every endpoint whether it is well, and tells the driver when the answer changes.
+//! Health checks: one task for each endpoint, which notifies the driver when the endpoint becomes healthy or unhealthy.
 //!
-//! One task an endpoint. An answer of 2xx is healthy, and one success is enough; a server without that path (404,
-//! 405, 501) is alive, and taken for healthy with one line in the log.
+//! A response of 2xx is healthy, and one success is enough. A server without the path (404, 405, 501) is alive: it counts
+//! as healthy, and the log has one warning.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,21 +13,21 @@ use reqwest::{Client, StatusCode};
 use tokio::time::MissedTickBehavior;
 
 use crate::driver::Handle;
-use crate::tasks::{self, Tasks};
+use crate::endpoint_tasks::{self, EndpointTasks};
 
-/// An answer that takes longer is a failure.
+/// A response that takes longer is a failure.
 const TIMEOUT_MAX: Duration = Duration::from_secs(2);
 
-/// The checks that run.
+/// The running health checks.
 #[derive(Debug)]
 pub struct Checks {
     client: Client,
     driver: Handle,
-    tasks: Tasks<Health>,
+    tasks: EndpointTasks<Health>,
 }
 
 impl Checks {
-    /// None yet.
+    /// No checks yet.
     ///
     /// # Errors
     /// When the HTTP client can't be made.
@@ -35,14 +35,14 @@ impl Checks {
         Ok(Self {
             client: Client::builder().no_proxy().build()?,
             driver,
-            tasks: Tasks::default(),
+            tasks: EndpointTasks::default(),
         })
     }
 
-    /// Checks every endpoint whose pool wants that from now on, and no other. One that isn't checked any more is ready.
+    /// Checks exactly the endpoints whose pools have health checks. An endpoint that is no longer checked is ready.
     pub async fn follow(&mut self, config: &Config) {
         let (client, driver) = (&self.client, &self.driver);
-        let free = self.tasks.follow(
+        let stopped = self.tasks.follow(
             config,
             |pool| pool.health.clone(),
             |pool, address, health, _| {
@@ -54,7 +54,7 @@ impl Checks {
             address,
             ready: true,
         };
-        tasks::tell(driver, free, event).await;
+        endpoint_tasks::notify_stopped(driver, stopped, event).await;
     }
 }
 
@@ -65,8 +65,8 @@ async fn watch(client: Client, pool: Arc<str>, address: String, health: Health, 
     let mut state = State::default();
     loop {
         ticks.tick().await;
-        let asked = client.get(&url).timeout(health.interval.min(TIMEOUT_MAX));
-        let answer = asked.send().await.map(|answer| answer.status());
+        let request = client.get(&url).timeout(health.interval.min(TIMEOUT_MAX));
+        let answer = request.send().await.map(|response| response.status());
         let verdict = match &answer {
             Ok(status) if status.is_success() => Verdict::Healthy,
             Ok(StatusCode::NOT_FOUND | StatusCode::METHOD_NOT_ALLOWED | StatusCode::NOT_IMPLEMENTED) => {
@@ -76,22 +76,24 @@ async fn watch(client: Client, pool: Arc<str>, address: String, health: Health, 
         };
         if verdict == Verdict::NoSuchPath && state.ready != Some(true) {
             tracing::warn!(
+                pool = %pool,
                 endpoint = address,
                 path = health.path,
-                "no such path: taken for healthy while it answers; set health.path"
+                "health check: the server has no such path, so it counts as healthy while it answers; set health.path"
             );
         }
-        let Some(ready) = state.take(verdict, health.unhealthy_after) else {
+        let Some(ready) = state.update(verdict, health.unhealthy_after) else {
             continue;
         };
         if ready {
-            tracing::info!(endpoint = address, "ready");
+            tracing::info!(pool = %pool, endpoint = address, "endpoint ready");
         } else {
             let why = answer.map_or_else(|error| cause::root(&error), |status| status.to_string());
             tracing::warn!(
+                pool = %pool,
                 endpoint = address,
                 why,
-                "not ready: its health check fails ({url})"
+                "endpoint not ready: its health check failed ({url}); check the server, or health.path"
             );
         }
         let event = Event::EndpointReady {
@@ -99,7 +101,7 @@ async fn watch(client: Client, pool: Arc<str>, address: String, health: Health, 
             address: address.clone(),
             ready,
         };
-        if driver.tell(event).await.is_err() {
+        if driver.send(event).await.is_err() {
             return;
         }
     }
@@ -112,17 +114,17 @@ enum Verdict {
     Failed,
 }
 
-/// What is known of an endpoint.
+/// The health of an endpoint.
 #[derive(Debug, Default)]
 struct State {
-    /// `None`: nothing was said yet.
+    /// `None`: not checked yet.
     ready: Option<bool>,
     failures: u64,
 }
 
 impl State {
-    /// Takes an answer; `Some`: it changed whether the endpoint is ready. The first failure counts at once.
-    fn take(&mut self, verdict: Verdict, unhealthy_after: u64) -> Option<bool> {
+    /// Applies a verdict. Returns the new readiness if it changed. Before the first success, one failure is enough.
+    fn update(&mut self, verdict: Verdict, unhealthy_after: u64) -> Option<bool> {
         let ready = match verdict {
             Verdict::Healthy | Verdict::NoSuchPath => {
                 self.failures = 0;
@@ -146,22 +148,22 @@ mod tests {
     use super::*;
 
     #[test]
-    fn failures_in_a_row_take_it_out_and_one_success_brings_it_back() {
+    fn consecutive_failures_make_unready_and_one_success_makes_ready() {
         let mut state = State::default();
-        assert_eq!(state.take(Verdict::Healthy, 3), Some(true));
-        assert_eq!(state.take(Verdict::Failed, 3), None);
-        assert_eq!(state.take(Verdict::Failed, 3), None);
-        assert_eq!(state.take(Verdict::Healthy, 3), None);
+        assert_eq!(state.update(Verdict::Healthy, 3), Some(true));
+        assert_eq!(state.update(Verdict::Failed, 3), None);
+        assert_eq!(state.update(Verdict::Failed, 3), None);
+        assert_eq!(state.update(Verdict::Healthy, 3), None);
         for _ in 0..2 {
-            assert_eq!(state.take(Verdict::Failed, 3), None);
+            assert_eq!(state.update(Verdict::Failed, 3), None);
         }
-        assert_eq!(state.take(Verdict::Failed, 3), Some(false));
-        assert_eq!(state.take(Verdict::Failed, 3), None);
-        assert_eq!(state.take(Verdict::NoSuchPath, 3), Some(true));
+        assert_eq!(state.update(Verdict::Failed, 3), Some(false));
+        assert_eq!(state.update(Verdict::Failed, 3), None);
+        assert_eq!(state.update(Verdict::NoSuchPath, 3), Some(true));
     }
 
     #[test]
-    fn the_first_failure_counts_at_once() {
-        assert_eq!(State::default().take(Verdict::Failed, 3), Some(false));
+    fn the_first_failure_makes_unready_at_once() {
+        assert_eq!(State::default().update(Verdict::Failed, 3), Some(false));
     }
 }

@@ -1,7 +1,9 @@
-//! The HTTP side: health, metrics, status, the dashboard, the configuration, and the order to drain. Whoever may ask for what is in `admin`.
+//! The HTTP server: health, metrics, status, the dashboard, the configuration, and drain. The rules for access are in
+//! [`admin`].
 
 pub mod admin;
 mod config;
+mod guards;
 mod requests;
 
 use std::net::SocketAddr;
@@ -26,33 +28,33 @@ use crate::clock::Clock;
 use crate::driver::Handle;
 use crate::listener::Listener;
 use crate::metrics::{Metrics, thousandths};
+use crate::phase::Phase;
 use crate::reload;
-use crate::serve::Life;
-use crate::status::{self, Shown, Written};
+use crate::status::{self, FlowVisibility};
 
-/// A probe of Envoy's listener that takes longer has failed.
-const PROBE: Duration = Duration::from_millis(500);
+/// How long `/readyz` waits for a connection to Envoy's listener.
+const PROBE_MAX: Duration = Duration::from_millis(500);
 
-/// What the HTTP side needs to answer.
+/// The state of the HTTP server.
 #[derive(Clone, Debug)]
 pub struct App {
-    /// Where the truth is.
+    /// The decision task.
     pub driver: Handle,
-    /// What is counted.
+    /// The exported metrics.
     pub metrics: Arc<Metrics>,
-    /// When this started.
+    /// The clock of the decisions.
     pub clock: Clock,
-    /// Sessions without which this isn't ready; `None`: nobody said.
+    /// Open Envoy sessions without which `/readyz` is 503; `None`: any number is enough.
     pub sessions_expected: Option<usize>,
-    /// Envoy's listener, which must be open; `None`: nobody said.
+    /// Envoy's listener, which must be open for `/readyz`; `None`: its address isn't known.
     pub gateway: Option<SocketAddr>,
-    /// The configuration, which says who may ask for what.
+    /// The active configuration, which contains the rules for access.
     pub config: reload::Handle,
-    /// How far the companion's life has come.
-    pub life: watch::Receiver<Life>,
+    /// The phase of the companion's life.
+    pub phase: watch::Receiver<Phase>,
 }
 
-/// Serves HTTP until `shutdown` ends.
+/// Serves HTTP until `shutdown` returns.
 ///
 /// # Errors
 /// When the transport fails.
@@ -61,12 +63,15 @@ pub async fn serve(
     app: App,
     shutdown: impl Future<Output = ()> + Send + 'static,
 ) -> std::io::Result<()> {
-    let reads = app.config.clone();
+    let config = app.config.clone();
     let changes = Router::new()
         .route("/drain", post(drain))
         .route("/config", put(config::replace).patch(config::patch))
         .layer(DefaultBodyLimit::max(config::BYTES_MAX))
-        .layer(middleware::from_fn_with_state(reads.clone(), admin::may_change));
+        .layer(middleware::from_fn_with_state(
+            config.clone(),
+            guards::change_is_allowed,
+        ));
     let router = Router::new()
         .route("/", get(dashboard))
         .route("/livez", get(|| async { "ok\n" }))
@@ -76,7 +81,7 @@ pub async fn serve(
         .route("/config", get(config::show))
         .route("/requests/{id}", get(requests::show))
         .merge(changes)
-        .layer(middleware::from_fn_with_state(reads, admin::host_is_ours))
+        .layer(middleware::from_fn_with_state(config, guards::host_is_allowed))
         .with_state(Arc::new(app))
         .into_make_service_with_connect_info::<Peer>();
     match listener {
@@ -116,27 +121,27 @@ impl App {
         self.driver.status().await.map_err(|gone| gone.to_string())
     }
 
-    /// What of the flows' identities whoever asks so is shown.
-    fn shown(&self, headers: &HeaderMap) -> Shown {
-        if self.config.in_force().admin.has_token(headers) {
-            Shown::Everything
+    /// Which identities of flows the sender of these headers may see.
+    fn flow_visibility(&self, headers: &HeaderMap) -> FlowVisibility {
+        if self.config.active().admin.has_token(headers) {
+            FlowVisibility::All
         } else {
-            Shown::Public
+            FlowVisibility::Public
         }
     }
 
     async fn ready(&self, query: &ReadyQuery) -> Result<(), String> {
         let status = self.status().await?;
-        if status.draining || *self.life.borrow() != Life::Serving {
+        if status.draining || *self.phase.borrow() != Phase::Serving {
             return Err("shutting down".into());
         }
-        let open = status.sessions.iter().filter(|it| it.open).count();
-        // A worker whose VM was lost makes another one only for its next request, so that one must come: from here on it
-        // is enough that Envoy speaks at all.
-        let missed = !(status.gathered && open > 0);
+        let open = status.sessions.iter().filter(|session| session.open).count();
+        // A worker that has lost its VM makes a new one only with its next request, and without /readyz no request comes:
+        // once all sessions were open, one open session is enough.
+        let is_short = !(status.gathered && open > 0);
         if let Some(expected) = self.sessions_expected
             && open < expected
-            && missed
+            && is_short
         {
             return Err(format!(
                 "{open} of {expected} sessions of Envoy's workers are open"
@@ -146,30 +151,30 @@ impl App {
             return Err("waiting for the sessions of Envoy's workers".into());
         }
         if let Some(gateway) = self.gateway {
-            match tokio::time::timeout(PROBE, tokio::net::TcpStream::connect(gateway)).await {
+            match tokio::time::timeout(PROBE_MAX, tokio::net::TcpStream::connect(gateway)).await {
                 Ok(Ok(_)) => {}
-                Ok(Err(_)) | Err(_) => return Err(format!("Envoy's listener {gateway} isn't open")),
+                Ok(Err(_)) | Err(_) => return Err(format!("Envoy's listener {gateway} refuses connections")),
             }
         }
-        saturated(&status, query)
+        check_saturation(&status, query)
     }
 }
 
-fn saturated(status: &Status, query: &ReadyQuery) -> Result<(), String> {
-    let Some(most) = query.max_saturation else {
+fn check_saturation(status: &Status, query: &ReadyQuery) -> Result<(), String> {
+    let Some(limit) = query.max_saturation else {
         return Ok(());
     };
     let mut found = false;
     for pool in status
         .pools
         .iter()
-        .filter(|it| query.pool.as_deref().is_none_or(|name| name == &*it.name))
+        .filter(|pool| query.pool.as_deref().is_none_or(|name| name == &*pool.name))
     {
         found = true;
         let saturation = thousandths(pool.snapshot.saturation_milli);
-        if saturation > most {
+        if saturation > limit {
             return Err(format!(
-                "pool `{}` is at {saturation:.2}, above {most}",
+                "pool `{}` is at {saturation:.2}, above {limit}",
                 pool.name
             ));
         }
@@ -177,7 +182,7 @@ fn saturated(status: &Status, query: &ReadyQuery) -> Result<(), String> {
     if found {
         Ok(())
     } else {
-        Err("there is no such pool".into())
+        Err("no pool has this name".into())
     }
 }
 
@@ -193,28 +198,26 @@ async fn metrics(State(app): State<Arc<App>>) -> Response {
 }
 
 async fn status_document(State(app): State<Arc<App>>, headers: HeaderMap) -> Response {
-    let look = match app.driver.look().await {
-        Ok(look) => look,
+    let overview = match app.driver.overview().await {
+        Ok(overview) => overview,
         Err(gone) => return (StatusCode::SERVICE_UNAVAILABLE, gone.to_string()).into_response(),
     };
-    let config = app.config.in_force();
+    let config = app.config.active();
     let (now, uptime) = (app.clock.now(), app.clock.uptime());
     let advice = advice::of(&Facts {
-        status: &look.status,
-        recent: &look.recent,
+        status: &overview.status,
+        recent: &overview.recent,
         config: &config.config,
         config_error: config.last_error.as_deref(),
         now,
         uptime,
     });
-    let shown = app.shown(&headers);
-    let written = Written::of(&config);
     axum::Json(status::document(
-        &look.status,
+        &overview.status,
         now,
         uptime,
-        shown,
-        &written,
+        app.flow_visibility(&headers),
+        &status::ConfigReport::new(&config),
         &advice,
     ))
     .into_response()
@@ -223,28 +226,28 @@ async fn status_document(State(app): State<Arc<App>>, headers: HeaderMap) -> Res
 /// `{"off": true}`
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
-struct DrainOrder {
+struct DrainRequest {
     off: bool,
 }
 
 async fn drain(State(app): State<Arc<App>>, body: Bytes) -> Response {
-    let order = match &*body {
-        [] => Ok(DrainOrder::default()),
-        json => serde_json::from_slice::<DrainOrder>(json),
+    let request = match &*body {
+        [] => Ok(DrainRequest::default()),
+        json => serde_json::from_slice::<DrainRequest>(json),
     };
-    let on = match order {
-        Ok(order) => !order.off,
+    let on = match request {
+        Ok(request) => !request.off,
         Err(why) => {
-            let why = format!("400: this takes {{}} or {{\"off\": true}}: {why}\n");
+            let why = format!("400: the body must be {{}} or {{\"off\": true}}: {why}\n");
             return (StatusCode::BAD_REQUEST, why).into_response();
         }
     };
-    if *app.life.borrow() != Life::Serving {
+    if *app.phase.borrow() != Phase::Serving {
         return (StatusCode::CONFLICT, "409: the companion is shutting down\n").into_response();
     }
-    match app.driver.tell(Event::Drain(on)).await {
+    match app.driver.send(Event::Drain(on)).await {
         Ok(()) => {
-            tracing::info!(on, "told to drain");
+            tracing::info!(on, "drain changed by POST /drain");
             axum::Json(serde_json::json!({"draining": on})).into_response()
         }
         Err(gone) => (StatusCode::SERVICE_UNAVAILABLE, gone.to_string()).into_response(),

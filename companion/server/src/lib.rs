@@ -2,18 +2,21 @@
 
 pub mod advice;
 pub mod clock;
-pub mod data_path;
+pub mod control_settings;
+pub mod decision_runtime;
 pub mod discovery;
 pub mod driver;
+pub mod ended_requests;
+mod endpoint_tasks;
 pub mod envoy_pools;
 pub mod grpc;
 pub mod health;
-pub mod history;
 pub mod http;
 pub mod listener;
 pub mod metrics;
 pub mod observe;
-pub mod recent;
+pub mod phase;
+pub mod recent_stats;
 pub mod reload;
 pub mod scrape;
 pub mod serve;
@@ -22,8 +25,7 @@ pub mod status;
     not(all(feature = "redb", feature = "redis")),
     expect(dead_code, reason = "used by the stores that are features")
 )]
-pub mod store;
-mod tasks;
+pub mod stores;
 #[cfg_attr(not(feature = "tls"), path = "without_tls.rs")]
 pub mod tls;
 #[cfg_attr(
@@ -31,3 +33,4 @@ pub mod tls;
     expect(dead_code, reason = "used by the exporter, which is a feature")
 )]
 pub mod trace;
+pub mod usage_forwarding;

@@ -1,4 +1,4 @@
-//! Opens what the companion listens on, and says clearly when it can't.
+//! Opens the companion's listeners, with errors that name the configuration key and the way out.
 
 use std::fs::Permissions;
 use std::io;
@@ -18,28 +18,28 @@ const BACKLOG: u16 = 1_024;
 pub enum Listener {
     /// TCP.
     Tcp(TcpListener),
-    /// A unix socket, and its file.
+    /// A unix socket and its file.
     Unix(UnixListener, SocketFile),
 }
 
-/// The file of a unix socket: removed on drop, unless it is somebody else's by then.
+/// The file of a unix socket. Removed on drop, unless another file has taken its place.
 #[derive(Debug)]
 pub struct SocketFile {
     path: PathBuf,
-    /// Device and number of the file.
+    /// Device and inode.
     identity: Option<(u64, u64)>,
 }
 
 impl Drop for SocketFile {
     fn drop(&mut self) {
         if self.identity.is_some() && identity(&self.path) == self.identity {
-            // Someone else has removed it when this fails.
+            // Fails when the file is removed already.
             let _ = std::fs::remove_file(&self.path);
         }
     }
 }
 
-/// An address that can't be listened on.
+/// An address that can't be opened.
 #[derive(Debug, thiserror::Error)]
 #[error("can't listen on {address} ({key}): {source}{hint}")]
 pub struct Error {
@@ -50,7 +50,7 @@ pub struct Error {
 }
 
 impl Listener {
-    /// Opens `address` on the runtime this is called in; `key` is where the configuration names it.
+    /// Opens `address` on the current runtime; `key` is the address's configuration key.
     ///
     /// # Errors
     /// When the address is in use or not allowed.
@@ -63,7 +63,7 @@ impl Listener {
             address: address.clone(),
             key,
             hint: match source.kind() {
-                io::ErrorKind::AddrInUse => "; stop what uses it, or choose another address",
+                io::ErrorKind::AddrInUse => "; stop the process that uses it, or choose another address",
                 _ => "",
             },
             source,
@@ -76,13 +76,13 @@ fn tcp(address: SocketAddr) -> io::Result<TcpListener> {
         SocketAddr::V4(_) => TcpSocket::new_v4()?,
         SocketAddr::V6(_) => TcpSocket::new_v6()?,
     };
-    // A companion that ended a moment ago holds the address no longer.
+    // Allows the bind while connections of an earlier companion are in TIME_WAIT.
     socket.set_reuseaddr(true)?;
     socket.bind(address)?;
     socket.listen(BACKLOG.into())
 }
 
-/// A unix socket for this user alone.
+/// Opens a unix socket that only this user can connect to.
 fn unix(path: &Path) -> io::Result<Listener> {
     remove_stale(path);
     let socket = Socket::new(Domain::UNIX, Type::STREAM, None)?;
@@ -92,21 +92,21 @@ fn unix(path: &Path) -> io::Result<Listener> {
         path: path.into(),
         identity: identity(path),
     };
-    // Nobody can connect before it listens: at no time is it open to others.
+    // Before `listen`, so that no other user can connect at any time.
     std::fs::set_permissions(path, Permissions::from_mode(0o600))?;
     socket.listen(BACKLOG.into())?;
     let listener = UnixListener::from_std(std::os::unix::net::UnixListener::from(socket))?;
     Ok(Listener::Unix(listener, file))
 }
 
-/// A socket that nobody answers on was left by a process that was killed. Any other file is left alone.
+/// Removes a socket that a killed process has left, and that refuses connections. Any other file is left alone.
 fn remove_stale(path: &Path) {
-    let is_socket = std::fs::symlink_metadata(path).is_ok_and(|it| it.file_type().is_socket());
+    let is_socket = std::fs::symlink_metadata(path).is_ok_and(|file| file.file_type().is_socket());
     if is_socket
         && std::os::unix::net::UnixStream::connect(path)
             .is_err_and(|why| why.kind() == io::ErrorKind::ConnectionRefused)
     {
-        // When this fails, the bind that follows says why.
+        // If this fails, the bind that follows returns the error.
         let _ = std::fs::remove_file(path);
     }
 }
@@ -125,7 +125,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_socket_is_its_users_alone_and_goes_with_its_listener() {
+    async fn a_socket_is_private_and_removed_with_its_listener() {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("p.sock");
         let listener = open(&path).expect("open");
@@ -142,20 +142,20 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_a_killed_process_left_is_replaced_and_other_files_are_not() {
+    async fn a_stale_socket_is_replaced_and_other_files_are_not() {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("p.sock");
         drop(std::os::unix::net::UnixListener::bind(&path).expect("bound"));
         assert!(path.exists(), "std leaves the file");
         let listener = open(&path).expect("replaced");
-        // Another one in its place isn't removed.
+        // Another socket in its place isn't removed.
         std::fs::remove_file(&path).expect("removed");
         let other = open(&path).expect("open");
         drop(listener);
         assert!(path.exists());
         drop(other);
-        std::fs::write(&path, "somebody's").expect("written");
+        std::fs::write(&path, "other").expect("written");
         open(&path).expect_err("no socket");
-        assert_eq!(std::fs::read_to_string(&path).expect("still there"), "somebody's");
+        assert_eq!(std::fs::read_to_string(&path).expect("still there"), "other");
     }
 }

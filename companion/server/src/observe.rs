@@ -1,5 +1,5 @@
-//! What the driver saw, as counters and log lines: a request is one line at debug, and a kind of refusal is at most
-//! one line a second at warn. Prompts, bodies and private identities are in neither.
+//! Turns observations into counters, spans and log lines. Each request is one line at debug; each kind of rejection is at
+//! most one line a second at warn. Prompts, bodies and private identities appear in none of them.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -10,13 +10,14 @@ use penstock_data_plane::policy::band_name;
 use penstock_engine::{Instant, Outcome};
 use penstock_wire::names::code;
 
-use crate::metrics::{Ended, Metrics, NO_POOL, OTHER, Table};
-use crate::store;
-use crate::trace::{self, Tracer};
+use crate::ended_requests::is_grant;
+use crate::metrics::{CompletedRequest, Metrics, NO_POOL, OTHER, SeriesTable};
+use crate::stores::Recorders;
+use crate::trace::{SpanRecord, Tracer};
 
-/// A kind of refusal is logged once in this time, with the count of those that weren't.
-const WARN_EVERY: Duration = Duration::from_secs(1);
-/// The codes that a filter may say it answered with by itself.
+/// A kind of rejection is logged once in this interval, with the number of suppressed lines.
+const WARN_INTERVAL: Duration = Duration::from_secs(1);
+/// The error codes with which a filter may reject a request by itself.
 const CODES: [&str; 16] = [
     code::TOO_MANY_FLOWS,
     code::QUEUE_FULL,
@@ -36,65 +37,166 @@ const CODES: [&str; 16] = [
     code::INTERNAL,
 ];
 
-/// Moves the metrics and writes the log. Owned by the driver: nothing here is shared.
+/// Updates the metrics, writes the log, and passes models and usage to the stores. Owned by the driver; nothing is shared.
 #[derive(Debug)]
 pub struct Observer {
     metrics: Arc<Metrics>,
-    table: Table,
+    table: SeriesTable,
+    /// By pool and code: the last log line, and the rejections since then, that one included.
     warned: HashMap<(Arc<str>, &'static str), (Instant, u64)>,
-    kept: store::Writers,
+    recorders: Recorders,
     tracer: Option<Tracer>,
 }
 
 impl Observer {
-    /// With at most `values_max` values of a label that clients choose.
+    /// An observer that exports at most `values_max` values of a label that clients choose.
     #[must_use]
     pub fn new(metrics: Arc<Metrics>, values_max: usize) -> Self {
-        metrics.limit(values_max);
+        metrics.set_values_max(values_max);
         Self {
-            table: Table::new(metrics.clone()),
+            table: SeriesTable::new(metrics.clone()),
             metrics,
             warned: HashMap::new(),
-            kept: store::Writers::default(),
+            recorders: Recorders::default(),
             tracer: None,
         }
     }
 
-    /// The same that keeps what is learned.
+    /// Records learned models and usage.
     #[must_use]
-    pub fn keeping(self, kept: store::Writers) -> Self {
-        Self { kept, ..self }
+    pub fn with_recorders(self, recorders: Recorders) -> Self {
+        Self { recorders, ..self }
     }
 
-    /// The same that hands over a span of every request.
+    /// Exports a span for each request, if there is a tracer.
     #[must_use]
-    pub fn traced(self, tracer: Option<Tracer>) -> Self {
+    pub fn with_tracer(self, tracer: Option<Tracer>) -> Self {
         Self { tracer, ..self }
     }
 
-    /// Another limit and other stores; what is shown already stays.
-    pub fn hold_to(&mut self, values_max: usize, kept: store::Writers) {
-        self.metrics.limit(values_max);
-        self.kept = kept;
+    /// Sets the limit and the recorders. Series beyond a smaller limit stay.
+    pub fn configure(&mut self, values_max: usize, recorders: Recorders) {
+        self.metrics.set_values_max(values_max);
+        self.recorders = recorders;
     }
 
-    /// `messages` were decided on in `elapsed`.
-    pub fn decided(&self, elapsed: Duration, messages: usize) {
+    /// Records that deciding on `messages` took `elapsed`.
+    pub fn record_batch(&self, elapsed: Duration, messages: usize) {
         #[expect(clippy::cast_precision_loss, reason = "a batch is small")]
         self.metrics
             .decision
             .observe(elapsed.as_secs_f64() / messages.max(1) as f64);
     }
 
-    /// Lets go of what is gone, before somebody looks at the metrics beside this status.
-    pub fn tidy(&mut self, now: Instant, status: &Status) {
-        self.table.tidy(now, status);
+    /// Drops the series of pools and endpoints that no longer exist, before the metrics are rendered with this status.
+    pub fn retain_labels(&mut self, now: Instant, status: &Status) {
+        self.table.retain_labels(now, status);
         let is_pool = |name: &str| name == NO_POOL || status.pools.iter().any(|pool| &*pool.name == name);
         self.warned.retain(|(pool, _), _| is_pool(pool));
     }
 
-    /// Takes one observation, made at `now`.
+    /// Handles an observation made at `now`.
     pub fn observe(&mut self, now: Instant, observation: Observation) {
+        match observation {
+            Observation::SessionOpened { .. }
+            | Observation::SessionClosed { .. }
+            | Observation::SessionOrphaned { .. } => self.observe_session(&observation),
+            Observation::EndpointDown { pool, endpoint } => {
+                tracing::warn!(pool = %pool, endpoint, "endpoint marked down: requests to it failed");
+            }
+            Observation::EndpointBack { pool, endpoint } => {
+                tracing::info!(pool = %pool, endpoint, "endpoint no longer marked down: the next request probes it");
+            }
+            Observation::Learned { pool, variant, kept } => {
+                self.recorders.record_model(&pool, variant, kept);
+            }
+            Observation::Used { pool, used } => self.recorders.record_usage(&pool, used),
+            Observation::Arrived(_)
+            | Observation::BadDeadline(_)
+            | Observation::PriorityLowered(_)
+            | Observation::Requeued(_)
+            | Observation::Decided { .. }
+            | Observation::Refused { .. }
+            | Observation::Misrouted { .. }
+            | Observation::Dropped { .. } => self.observe_request(now, observation),
+            Observation::Completed { .. } => self.observe_completion(now, observation),
+        }
+    }
+
+    /// Handles an observation of a request before its completion.
+    fn observe_request(&mut self, now: Instant, observation: Observation) {
+        match observation {
+            Observation::Arrived(labels) => self.table.series(now, &labels).count_arrival(),
+            Observation::BadDeadline(labels) => self.count_push_error(now, &labels, code::BAD_DEADLINE),
+            Observation::PriorityLowered(labels) => {
+                let values = self.table.series(now, &labels).labels();
+                self.metrics
+                    .requests
+                    .priority_lowered
+                    .with_label_values(&values)
+                    .inc();
+            }
+            Observation::Requeued(labels) => {
+                let values = self.table.series(now, &labels).labels();
+                self.metrics.requests.requeues.with_label_values(&values).inc();
+                tracing::debug!(
+                    pool = %labels.pool,
+                    request_id = labels.request_id,
+                    "request requeued: no endpoint accepted it"
+                );
+            }
+            Observation::Decided {
+                labels,
+                outcome,
+                code,
+                waited,
+                endpoint,
+            } => self.observe_decision(now, &labels, outcome, code, waited, &endpoint),
+            Observation::Refused {
+                labels,
+                outcome,
+                code,
+            } => self.observe_filter_rejection(now, &labels, &outcome, &code),
+            Observation::Misrouted { labels, endpoint } => {
+                self.metrics
+                    .requests
+                    .misrouted
+                    .with_label_values(&[&labels.pool])
+                    .inc();
+                tracing::warn!(
+                    pool = %labels.pool,
+                    request_id = labels.request_id,
+                    endpoint,
+                    "Envoy sent the request to another endpoint than the granted one"
+                );
+            }
+            Observation::Dropped {
+                labels,
+                outcome,
+                code,
+                waited,
+            } => self.observe_drop(&labels, outcome, code, waited),
+            _ => {}
+        }
+    }
+
+    /// Handles the end of a granted request that no endpoint accepted, or whose end none reported.
+    fn observe_drop(&self, labels: &Arc<Labels>, outcome: Outcome, code: &'static str, waited: Duration) {
+        // The time after the grant isn't known: no endpoint reported an end.
+        self.export_span(|| SpanRecord {
+            granted: true,
+            code,
+            ..SpanRecord::new(labels.clone(), outcome, waited, waited)
+        });
+        tracing::debug!(
+            pool = %labels.pool,
+            request_id = labels.request_id,
+            code,
+            "request ended without an endpoint"
+        );
+    }
+
+    fn observe_session(&self, observation: &Observation) {
         match observation {
             Observation::SessionOpened {
                 conn,
@@ -106,11 +208,11 @@ impl Observer {
                 tracing::info!(
                     conn = conn.0,
                     node,
-                    "session opened: its filter has {waiting} waiting and {running} running"
+                    "session opened: its filter has {waiting} waiting and {running} running requests"
                 );
             }
             Observation::SessionClosed { conn, why } => {
-                tracing::info!(conn = conn.0, why, "session ended");
+                tracing::info!(conn = conn.0, why, "session closed");
             }
             Observation::SessionOrphaned {
                 conn,
@@ -120,152 +222,90 @@ impl Observer {
                 let grace = penstock_wire::limits::SESSION_GRACE;
                 tracing::warn!(
                     conn = conn.0,
-                    "session lost: {waiting} waiting and {running} running keep their places for {grace:?}"
+                    "session lost: {waiting} waiting and {running} running requests keep their places for {grace:?}"
                 );
             }
-            Observation::EndpointDown { pool, endpoint } => {
-                tracing::warn!(pool = %pool, endpoint, "marked down: requests failed there");
-            }
-            Observation::EndpointBack { pool, endpoint } => {
-                tracing::info!(pool = %pool, endpoint, "no longer marked down: it is tried again");
-            }
-            Observation::Arrived(labels) => self.table.of(now, &labels).arrived(),
-            Observation::BadDeadline(labels) => self.push_error(now, &labels, code::BAD_DEADLINE),
-            Observation::PriorityLowered(labels) => {
-                let of = self.table.of(now, &labels).labels();
-                self.metrics.priority_lowered.with_label_values(&of).inc();
-            }
-            Observation::Requeued(labels) => {
-                let of = self.table.of(now, &labels).labels();
-                self.metrics.requeues.with_label_values(&of).inc();
-                tracing::debug!(
-                    pool = %labels.pool,
-                    request_id = labels.request_id,
-                    "no server took it: it waits again"
-                );
-            }
-            Observation::Decided {
-                labels,
-                outcome,
-                code,
-                waited,
-                endpoint,
-            } => {
-                self.outcome(now, &labels, outcome, code, waited, &endpoint);
-            }
-            Observation::Refused {
-                labels,
-                outcome,
-                code,
-            } => self.refused(now, &labels, &outcome, &code),
-            Observation::Learned { pool, variant, kept } => self.kept.learned(&pool, variant, kept),
-            Observation::Used { pool, used } => self.kept.used(&pool, used),
-            Observation::Misrouted { labels, endpoint } => {
-                self.metrics.misrouted.with_label_values(&[&labels.pool]).inc();
-                tracing::warn!(pool = %labels.pool, request_id = labels.request_id, endpoint, "went to another endpoint than was granted");
-            }
-            Observation::Dropped {
-                labels,
-                outcome,
-                code,
-                waited,
-            } => {
-                // For how long it ran nobody saw.
-                self.span(|| trace::Ended {
-                    granted: true,
-                    code,
-                    ..trace::Ended::new(labels.clone(), outcome, waited, waited)
-                });
-                tracing::debug!(pool = %labels.pool, request_id = labels.request_id, code, "ended without a server");
-            }
-            Observation::Completed {
-                labels,
-                outcome,
-                waited,
-                endpoint,
-                status,
-                ttft,
-                itl,
-                duration,
-                prompt_tokens,
-                output_tokens,
-            } => {
-                let ended = Ended {
-                    status,
-                    duration,
-                    ttft,
-                    itl,
-                    input_tokens: prompt_tokens.unwrap_or(0),
-                    output_tokens: output_tokens.unwrap_or(0),
-                };
-                self.table.ended(now, &labels, &endpoint, &ended);
-                self.span(|| trace::Ended {
-                    granted: true,
-                    first_byte: ttft,
-                    endpoint: (*endpoint).into(),
-                    status,
-                    input_tokens: prompt_tokens,
-                    output_tokens,
-                    ..trace::Ended::new(labels.clone(), outcome, waited, duration)
-                });
-                tracing::debug!(
-                    pool = %labels.pool,
-                    request_id = labels.request_id,
-                    endpoint = &*endpoint,
-                    status,
-                    duration_ms = millis(duration),
-                    ttft_ms = ttft.map(millis),
-                    prompt_tokens,
-                    output_tokens,
-                    "ended"
-                );
-            }
+            _ => {}
         }
     }
 
-    fn outcome(
+    fn observe_completion(&mut self, now: Instant, observation: Observation) {
+        let Observation::Completed {
+            labels,
+            outcome,
+            waited,
+            endpoint,
+            status,
+            ttft,
+            itl,
+            duration,
+            prompt_tokens,
+            output_tokens,
+        } = observation
+        else {
+            return;
+        };
+        let completed = CompletedRequest {
+            status,
+            duration,
+            ttft,
+            itl,
+            input_tokens: prompt_tokens.unwrap_or(0),
+            output_tokens: output_tokens.unwrap_or(0),
+        };
+        self.table.record_completion(now, &labels, &endpoint, &completed);
+        self.export_span(|| SpanRecord {
+            granted: true,
+            first_byte: ttft,
+            endpoint: (*endpoint).into(),
+            status,
+            input_tokens: prompt_tokens,
+            output_tokens,
+            ..SpanRecord::new(labels.clone(), outcome, waited, duration)
+        });
+        tracing::debug!(
+            pool = %labels.pool,
+            request_id = labels.request_id,
+            endpoint = &*endpoint,
+            status,
+            duration_ms = millis(duration),
+            ttft_ms = ttft.map(millis),
+            prompt_tokens,
+            output_tokens,
+            "request ended"
+        );
+    }
+    fn observe_decision(
         &mut self,
         now: Instant,
         labels: &Arc<Labels>,
         outcome: Outcome,
         code: &'static str,
         waited: Duration,
-        to: &str,
+        endpoint: &str,
     ) {
-        if !matches!(outcome, Outcome::Bypassed | Outcome::Leased | Outcome::Dispatched) {
-            self.span(|| trace::Ended {
+        if !is_grant(outcome) {
+            self.export_span(|| SpanRecord {
                 code,
-                ..trace::Ended::new(labels.clone(), outcome, waited, waited)
+                ..SpanRecord::new(labels.clone(), outcome, waited, waited)
             });
         }
-        let series = self.table.of(now, labels);
-        series.decided(outcome, labels.band, Some(waited));
-        let of = series.labels();
+        let series = self.table.series(now, labels);
+        series.count_decision(outcome, labels.band, Some(waited));
+        let values = series.labels();
         let band = band_name(labels.band);
         match outcome {
-            Outcome::ExpiredTtl => self.metrics.expired.with_label_values(&of).inc(),
-            Outcome::Cancelled => self.metrics.cancelled.with_label_values(&of).inc(),
-            Outcome::Leased => self.metrics.lease_admissions.with_label_values(&of).inc(),
+            Outcome::ExpiredTtl => self.metrics.requests.expired.with_label_values(&values).inc(),
+            Outcome::Cancelled => self.metrics.requests.cancelled.with_label_values(&values).inc(),
             Outcome::Displaced => {
+                let [pool, model, target_model] = values;
                 self.metrics
+                    .requests
                     .preemptions
-                    .with_label_values(&[of[0], of[1], of[2], band])
+                    .with_label_values(&[pool, model, target_model, band])
                     .inc();
             }
-            Outcome::Bypassed
-            | Outcome::Dispatched
-            | Outcome::RejectedTooManyFlows
-            | Outcome::RejectedQueueFull
-            | Outcome::RejectedFlowCapacity
-            | Outcome::RejectedClassCapacity
-            | Outcome::RejectedPolicy
-            | Outcome::RejectedUnmeetable
-            | Outcome::RejectedInvalid
-            | Outcome::DeadlineExceeded
-            | Outcome::NoEndpoints
-            | Outcome::ShuttingDown
-            | Outcome::GatewayUnavailable
-            | Outcome::Internal => {}
+            _ => {}
         }
         let flow = if labels.private { OTHER } else { &labels.flow };
         tracing::debug!(
@@ -275,54 +315,62 @@ impl Observer {
             band,
             outcome = outcome.as_str(),
             waited_ms = millis(waited),
-            endpoint = to,
-            "decided"
+            endpoint,
+            "request decided"
         );
         if !code.is_empty() && outcome != Outcome::Cancelled {
-            self.push_error(now, labels, code);
-            self.warn(now, &labels.pool, code, flow);
+            self.count_push_error(now, labels, code);
+            self.warn_about_rejection(now, &labels.pool, code, flow);
         }
     }
 
-    fn refused(&mut self, now: Instant, labels: &Labels, outcome: &str, code: &str) {
+    fn observe_filter_rejection(&mut self, now: Instant, labels: &Labels, outcome: &str, code: &str) {
         let known = Outcome::ALL.into_iter().find(|known| known.as_str() == outcome);
         let outcome = known.unwrap_or(Outcome::Internal);
         let code = CODES.into_iter().find(|known| *known == code);
         let code = code.unwrap_or(code::INTERNAL);
-        self.table.of(now, labels).decided(outcome, labels.band, None);
-        self.push_error(now, labels, code);
-        let outcome = outcome.as_str();
-        tracing::debug!(pool = %labels.pool, request_id = labels.request_id, outcome, code, "refused by the filter");
+        self.table
+            .series(now, labels)
+            .count_decision(outcome, labels.band, None);
+        self.count_push_error(now, labels, code);
+        tracing::debug!(
+            pool = %labels.pool,
+            request_id = labels.request_id,
+            outcome = outcome.as_str(),
+            code,
+            "request rejected by its filter"
+        );
     }
 
-    fn span(&self, ended: impl FnOnce() -> trace::Ended) {
+    fn export_span(&self, record: impl FnOnce() -> SpanRecord) {
         if let Some(tracer) = &self.tracer {
-            tracer.ended(ended());
+            tracer.record(record());
         }
     }
 
-    fn push_error(&mut self, now: Instant, labels: &Labels, code: &str) {
-        let of = self.table.of(now, labels).labels();
+    fn count_push_error(&mut self, now: Instant, labels: &Labels, code: &str) {
+        let [pool, model, target_model] = self.table.series(now, labels).labels();
         self.metrics
+            .requests
             .push_errors
-            .with_label_values(&[of[0], of[1], of[2], code])
+            .with_label_values(&[pool, model, target_model, code])
             .inc();
     }
 
-    /// One line a kind and second, with the number of those it stands for.
-    fn warn(&mut self, now: Instant, pool: &Arc<str>, code: &'static str, flow: &str) {
-        let (last, silent) = self.warned.entry((pool.clone(), code)).or_insert((now, 0));
-        if *silent == 0 || now.since(*last) >= WARN_EVERY {
-            tracing::warn!(pool = %pool, code, flow, suppressed = silent.saturating_sub(1), "request refused");
-            (*last, *silent) = (now, 1);
+    /// Logs one line for each pool, code and interval.
+    fn warn_about_rejection(&mut self, now: Instant, pool: &Arc<str>, code: &'static str, flow: &str) {
+        let (last, count) = self.warned.entry((pool.clone(), code)).or_insert((now, 0));
+        if *count == 0 || now.since(*last) >= WARN_INTERVAL {
+            tracing::warn!(pool = %pool, code, flow, suppressed = count.saturating_sub(1), "request rejected");
+            (*last, *count) = (now, 1);
         } else {
-            *silent += 1;
+            *count += 1;
         }
     }
 }
 
-fn millis(of: Duration) -> u64 {
-    u64::try_from(of.as_millis()).unwrap_or(u64::MAX)
+fn millis(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }
 
 #[cfg(test)]
@@ -361,7 +409,7 @@ mod tests {
     }
 
     #[test]
-    fn what_went_wrong_is_counted_under_its_name() {
+    fn each_incident_is_counted_under_its_metric() {
         let metrics = Arc::new(Metrics::new().expect("distinct"));
         let mut observer = Observer::new(metrics.clone(), 10);
         observer.observe(Instant::ZERO, Observation::Requeued(labels()));
@@ -384,10 +432,10 @@ mod tests {
             },
         );
         let page = page(&metrics);
-        let of = r#"{model="m",pool="chat",target_model="m"}"#;
+        let labels_text = r#"{model="m",pool="chat",target_model="m"}"#;
         for line in [
-            format!("penstock_requeues_total{of} 2"),
-            format!("penstock_priority_lowered_total{of} 1"),
+            format!("penstock_requeues_total{labels_text} 2"),
+            format!("penstock_priority_lowered_total{labels_text} 1"),
             r#"penstock_misrouted_total{pool="chat"} 1"#.to_owned(),
             "penstock_resyncs_total 1".to_owned(),
             "penstock_unacked_events 0".to_owned(),

@@ -1,12 +1,12 @@
-//! The configuration in force: one task owns it, takes whatever changes it, and has everything else follow.
+//! The active configuration: one task owns it, makes every change, and updates everything that depends on it.
 //!
-//! What changes it is the file, SIGHUP, PUT and PATCH, and discovery. Each makes a whole document that is checked before
-//! anything is touched; one that is wrong, or changes what can't change while the companion runs, leaves everything as it
-//! was. Whoever needs the configuration looks at what is [`InForce`]; nobody else decides about it.
+//! A change comes from the file, SIGHUP, `PUT /config`, `PATCH /config`, or discovery. Each change makes a whole new
+//! document, which is validated first. An invalid document, or a change of a key that can't change at run time, leaves
+//! everything as it was. All other code reads the [`ActiveConfig`].
 
 mod changes;
 pub(crate) mod file;
-mod owner;
+mod reloader;
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -16,42 +16,42 @@ use serde_json::{Value, json};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::Instant;
 
+use crate::control_settings::ProcessIdentity;
 use crate::driver::{Gone, Handle as Driver};
 use crate::envoy_pools::EnvoyPools;
 use crate::http::admin::Admin;
 use crate::metrics::Metrics;
-use crate::serve::Birth;
-use crate::store::Keeper;
+use crate::stores::Stores;
 
-pub use self::owner::spawn;
+pub use self::reloader::spawn;
 
-/// Changes that wait for their turn; who asks for more waits as well.
-const ORDERS: usize = 64;
+/// Commands that wait for the task; senders beyond the limit wait as well.
+const COMMANDS: usize = 64;
 
-/// What everybody holds to, at one moment. Cheap to clone.
+/// The configuration at one moment. Cheap to clone.
 #[derive(Clone, Debug)]
-pub struct InForce {
-    /// The document as it is shown and changed: every key, flags over it.
+pub struct ActiveConfig {
+    /// The document that is shown and changed: every key, with the flags applied.
     pub document: Arc<Document>,
-    /// The same as the program's types, where the endpoints that were found stand beside those that are listed. Another
-    /// one whenever anything in it changes.
+    /// The same as types, with discovered endpoints beside the configured ones. Replaced whenever anything in it
+    /// changes.
     pub config: Arc<Config>,
-    /// Who may change something.
+    /// Who may change the configuration.
     pub admin: Arc<Admin>,
-    /// Where the document is from: a file's path, `PUT /config` or `PATCH /config`.
+    /// The document's origin: the file's path, `PUT /config` or `PATCH /config`.
     pub source: Arc<str>,
-    /// Since when it is in force.
+    /// When the document became active.
     pub since: Instant,
-    /// How often another document came into force.
+    /// How many documents became active after the first.
     pub reloads: u64,
-    /// How often the file couldn't.
+    /// How often the file could not become active.
     pub failures: u64,
-    /// Why the file isn't in force as it stands; `None`: it is, or was until somebody changed something by HTTP.
+    /// Why the file's present content is not active. `None`: it is active, or was until a change by HTTP.
     pub last_error: Option<Arc<str>>,
 }
 
-impl InForce {
-    /// As /status shows it.
+impl ActiveConfig {
+    /// The `config` object of `/status`.
     #[must_use]
     pub fn json(&self) -> Value {
         json!({
@@ -65,165 +65,172 @@ impl InForce {
     }
 }
 
-/// How somebody wants the document to be.
+/// A requested change of the document.
 #[derive(Clone, Debug)]
 pub enum Change {
-    /// This text instead of it.
+    /// Replaces the document by this text.
     Put(String),
-    /// As it is, but for this merge patch.
+    /// Applies this merge patch.
     Patch(Value),
 }
 
-/// A change that isn't made.
+/// Why a change was rejected.
 #[derive(Debug, thiserror::Error)]
-pub enum Refused {
-    /// The document isn't the one that the change was meant for.
-    #[error("the configuration has changed since: its ETag is \"{0}\" now")]
+pub enum ChangeError {
+    /// The active document isn't the one for which the change was made.
+    #[error("the configuration has changed since; its ETag is now \"{0}\"")]
     Stale(String),
-    /// What comes of it isn't allowed.
+    /// The resulting document is invalid.
     #[error("{0}")]
     Invalid(String),
-    /// It was to be kept in the file, which can't be written.
-    #[error("{}: it can't be written: {why}; nothing was changed", path.display())]
+    /// The change was to be saved in the file, which can't be written.
+    #[error("{} can't be written: {why}; nothing was changed", path.display())]
     Unwritable {
-        /// Which.
+        /// The configuration file.
         path: PathBuf,
-        /// Why.
+        /// The error of the operating system.
         why: std::io::Error,
     },
-    /// Nobody decides any more.
+    /// The task has ended.
     #[error("the companion is shutting down")]
-    Ending,
+    ShuttingDown,
 }
 
-impl From<Gone> for Refused {
+impl From<Gone> for ChangeError {
     fn from(_: Gone) -> Self {
-        Self::Ending
+        Self::ShuttingDown
     }
 }
 
-/// A change and its answer.
-struct Asked {
+/// A change with the conditions under which it is made.
+struct ChangeRequest {
     change: Change,
-    /// Digests, one of which must be in force; `None`: any may be.
+    /// Digests, one of which must be that of the active document. `None`: no condition.
     only_if: Option<Vec<String>>,
-    /// It is written to the file, too.
+    /// Also saves the document in the file.
     persist: bool,
-    answer: oneshot::Sender<Result<InForce, Refused>>,
+    reply: oneshot::Sender<Result<ActiveConfig, ChangeError>>,
 }
 
-enum Order {
-    /// The file may have changed.
-    Look,
-    /// Somebody says that it has.
+/// A command to the task.
+enum Command {
+    /// Reads the file and reloads it if its bytes differ from the last ones.
+    CheckFile,
+    /// Reads and reloads the file in any case.
     Reload,
-    Change(Box<Asked>),
-    Found {
+    Change(Box<ChangeRequest>),
+    /// Discovery found these endpoints of a pool.
+    SetDiscovered {
         pool: Arc<str>,
-        by: Discovery,
+        discovery: Discovery,
         endpoints: Vec<Endpoint>,
     },
-    End(oneshot::Sender<Keeper>),
+    Stop(oneshot::Sender<Stores>),
 }
 
-/// Talks to the task that owns the configuration. Cheap to clone.
+/// Sends commands to the task and reads the active configuration. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct Handle {
-    orders: mpsc::Sender<Order>,
-    in_force: watch::Receiver<InForce>,
+    commands: mpsc::Sender<Command>,
+    active: watch::Receiver<ActiveConfig>,
 }
 
 impl Handle {
-    /// What is in force.
+    /// The configuration as it is now.
     #[must_use]
-    pub fn in_force(&self) -> InForce {
-        self.in_force.borrow().clone()
+    pub fn active(&self) -> ActiveConfig {
+        self.active.borrow().clone()
     }
 
-    /// What is in force, from now on; it also changes with what is told of the last failure.
+    /// Follows the active configuration, including its `last_error`.
     #[must_use]
-    pub fn watch(&self) -> watch::Receiver<InForce> {
-        self.in_force.clone()
+    pub fn watch(&self) -> watch::Receiver<ActiveConfig> {
+        self.active.clone()
     }
 
-    /// Reads the file again, as SIGHUP asks for.
+    /// Reloads the file, as SIGHUP requests.
     pub async fn reload(&self) {
-        // Nobody listens any more when the companion ends, and nothing is to be read then.
-        let _ = self.orders.send(Order::Reload).await;
+        // Sending fails during shutdown, when there is nothing left to reload.
+        let _ = self.commands.send(Command::Reload).await;
     }
 
-    /// These are a pool's endpoints from now on, as far as this is still what finds them.
-    pub async fn found(&self, pool: &str, by: Discovery, endpoints: Vec<Endpoint>) {
-        let pool = pool.into();
-        // As above.
-        let _ = self.orders.send(Order::Found { pool, by, endpoints }).await;
+    /// Sets the discovered endpoints of a pool, if `discovery` is still how the pool is configured.
+    pub async fn set_discovered(&self, pool: &str, discovery: Discovery, endpoints: Vec<Endpoint>) {
+        let command = Command::SetDiscovered {
+            pool: pool.into(),
+            discovery,
+            endpoints,
+        };
+        // Sending fails during shutdown, when endpoints no longer matter.
+        let _ = self.commands.send(command).await;
     }
 
-    /// Changes the document, if one of `only_if` is its digest, and writes it to the file first if `persist` says so.
+    /// Changes the document, if the digest of the active one is among `only_if`. With `persist`, the file is written
+    /// first.
     ///
     /// # Errors
-    /// When it isn't changed.
+    /// When the document isn't changed.
     pub async fn change(
         &self,
         change: Change,
         only_if: Option<Vec<String>>,
         persist: bool,
-    ) -> Result<InForce, Refused> {
-        let (answer, answered) = oneshot::channel();
-        let asked = Box::new(Asked {
+    ) -> Result<ActiveConfig, ChangeError> {
+        let (reply, answer) = oneshot::channel();
+        let request = Box::new(ChangeRequest {
             change,
             only_if,
             persist,
-            answer,
+            reply,
         });
-        let sent = self.orders.send(Order::Change(asked)).await;
-        sent.map_err(|_| Refused::Ending)?;
-        answered.await.unwrap_or(Err(Refused::Ending))
+        let sent = self.commands.send(Command::Change(request)).await;
+        sent.map_err(|_| ChangeError::ShuttingDown)?;
+        answer.await.unwrap_or(Err(ChangeError::ShuttingDown))
     }
 
-    /// Nothing changes any more; what keeps the stores is given back.
-    pub async fn end(&self) -> Option<Keeper> {
+    /// Ends the task, so that nothing changes any more, and returns the open stores.
+    pub async fn stop(&self) -> Option<Stores> {
         let (reply, answer) = oneshot::channel();
-        self.orders.send(Order::End(reply)).await.ok()?;
+        self.commands.send(Command::Stop(reply)).await.ok()?;
         answer.await.ok()
     }
 }
 
-/// What the task begins with.
+/// The initial state of the task.
 #[derive(Debug)]
-pub struct Begin {
-    /// The file that was read.
+pub struct Start {
+    /// The configuration file.
     pub file: PathBuf,
+    /// The file's bytes when it was read.
+    pub file_bytes: Vec<u8>,
+    /// The file's document without flags.
+    pub file_document: Value,
+    /// The file's document with flags.
+    pub document: Document,
+    /// The flags that replace keys of the document.
+    pub flags: FlagOverrides,
+    /// Who may change the configuration.
+    pub admin: Admin,
     /// Variables that override the file.
     pub environment: Environment,
-    /// Its bytes, when it was.
-    pub seen: Vec<u8>,
-    /// What it says.
-    pub first: Value,
-    /// The same with the flags over it.
-    pub document: Document,
-    /// What flags say instead of the file.
-    pub flags: Flags,
-    /// Who may change something.
-    pub admin: Admin,
-    /// What a control is born with, once.
-    pub birth: Birth,
-    /// Where decisions are made.
+    /// The identity of this process.
+    pub identity: ProcessIdentity,
+    /// The decision task.
     pub driver: Driver,
-    /// What is counted.
+    /// The exported metrics.
     pub metrics: Arc<Metrics>,
-    /// The stores, open.
-    pub keeper: Keeper,
-    /// What Envoy knows of pools and endpoints.
+    /// The open stores.
+    pub stores: Stores,
+    /// The pools and endpoints that Envoy has.
     pub envoy: EnvoyPools,
 }
 
-/// What flags say instead of the document: a merge patch.
+/// Keys of `listen` that flags of the command line replace.
 #[derive(Clone, Debug)]
-pub struct Flags(Value);
+pub struct FlagOverrides(Value);
 
-impl Flags {
-    /// Where the companion listens, as far as flags say so, and where Envoy does.
+impl FlagOverrides {
+    /// The addresses of the companion and of Envoy's listener, as far as flags give them.
     #[must_use]
     pub fn new(
         grpc: Option<&config::Address>,
@@ -231,12 +238,12 @@ impl Flags {
         gateway: Option<std::net::SocketAddr>,
     ) -> Self {
         let mut listen = serde_json::Map::new();
-        let said = [
+        let addresses = [
             ("grpc", grpc.map(ToString::to_string)),
             ("http", http.map(ToString::to_string)),
-            ("gateway", gateway.map(|it| it.to_string())),
+            ("gateway", gateway.map(|address| address.to_string())),
         ];
-        for (key, address) in said {
+        for (key, address) in addresses {
             if let Some(address) = address {
                 listen.insert(key.to_owned(), address.into());
             }
@@ -244,11 +251,11 @@ impl Flags {
         Self(Value::Object(listen))
     }
 
-    /// The document with the flags over it.
+    /// The document with the flags applied.
     ///
     /// # Errors
-    /// When both don't fit together.
-    pub fn over(&self, document: Document) -> Result<Document, config::Error> {
+    /// When the document is invalid with the flags.
+    pub fn apply(&self, document: Document) -> Result<Document, config::Error> {
         if self.0.as_object().is_none_or(serde_json::Map::is_empty) {
             return Ok(document);
         }

@@ -1,8 +1,8 @@
-//! Reads what the model servers say of themselves at /metrics, and tells the driver.
+//! Reads the metrics pages of the model servers, and sends their contents to the driver.
 //!
-//! One task an endpoint, which keeps nobody waiting: a server that doesn't answer, or answers without end, costs its own
-//! task some bytes of memory. What was read counts until `stale_after`; then the driver is told that nothing is known,
-//! once. The log has a line for every change between the two, and no other.
+//! One task for each endpoint. A server that doesn't answer, or sends an endless page, costs only its task a limited
+//! amount of memory and delays nothing else. Values count until `stale_after`; then the driver gets one event without
+//! values. The log has a line whenever a page becomes readable or unreadable.
 
 mod adapters;
 mod line;
@@ -19,21 +19,21 @@ use tokio::time::{Instant, MissedTickBehavior};
 
 use self::page::{Page, TooLong};
 use crate::driver::Handle;
-use crate::tasks::{self, Tasks};
+use crate::endpoint_tasks::{self, EndpointTasks, Place};
 
-/// A server whose page is of no use isn't asked again for this long.
-const USELESS: Duration = Duration::from_secs(30);
+/// How long a server with an unusable page isn't read again.
+const UNUSABLE_RETRY: Duration = Duration::from_secs(30);
 
-/// Those who read.
+/// The tasks that read metrics.
 #[derive(Debug)]
 pub struct Readers {
     client: Client,
     driver: Handle,
-    tasks: Tasks<Scrape>,
+    tasks: EndpointTasks<Scrape>,
 }
 
 impl Readers {
-    /// None yet.
+    /// No readers yet.
     ///
     /// # Errors
     /// When the HTTP client can't be made.
@@ -41,19 +41,19 @@ impl Readers {
         Ok(Self {
             client: client()?,
             driver,
-            tasks: Tasks::default(),
+            tasks: EndpointTasks::default(),
         })
     }
 
-    /// Reads the metrics of every endpoint whose pool wants that from now on, and of no other. New ones are spread over
-    /// their interval. Of one that isn't read any more nothing is known.
+    /// Reads the metrics of exactly the endpoints whose pools have scraping. New readers are spread over their interval.
+    /// An endpoint that is no longer read has no known values.
     pub async fn follow(&mut self, config: &Config) {
         let (client, driver) = (&self.client, &self.driver);
-        let free = self.tasks.follow(
+        let stopped = self.tasks.follow(
             config,
             |pool| pool.scrape.clone(),
-            |pool, address, scrape, (at, of)| {
-                let begin = Instant::now() + scrape.interval / of.max(1) * at;
+            |pool, address, scrape, Place { index, count }| {
+                let begin = Instant::now() + scrape.interval / count.max(1) * index;
                 let reader = Reader {
                     client: client.clone(),
                     pool,
@@ -69,11 +69,11 @@ impl Readers {
             scraped: None,
             adapters: None,
         };
-        tasks::tell(driver, free, event).await;
+        endpoint_tasks::notify_stopped(driver, stopped, event).await;
     }
 }
 
-/// One that asks who is listed, and nobody else.
+/// A client that connects only to the listed addresses: without redirects and proxies.
 fn client() -> Result<Client, reqwest::Error> {
     Client::builder()
         .redirect(redirect::Policy::none())
@@ -81,23 +81,23 @@ fn client() -> Result<Client, reqwest::Error> {
         .build()
 }
 
-/// Why a page says nothing.
+/// Why a page can't be used.
 #[derive(Debug, thiserror::Error)]
 enum Failure {
     #[error("{0}")]
     Http(String),
-    #[error("it answers {0}")]
+    #[error("the server answers {0}")]
     Status(StatusCode),
-    #[error("it doesn't answer in time")]
+    #[error("no answer in time")]
     Slow,
     #[error(transparent)]
     TooLong(#[from] TooLong),
-    #[error("its page has none of the series of vLLM, SGLang or TGI")]
+    #[error("the page has none of the series of vLLM, SGLang or TGI")]
     Unknown,
 }
 
 impl Failure {
-    /// It will be the same next time.
+    /// The next attempt will fail in the same way.
     fn is_lasting(&self) -> bool {
         match self {
             Self::Status(status) => !status.is_server_error() || *status == StatusCode::NOT_IMPLEMENTED,
@@ -107,14 +107,14 @@ impl Failure {
     }
 }
 
-/// What a page said.
+/// The contents of a page.
 struct Answer {
     scraped: Scraped,
-    /// Adapters in memory, by the names of their models; `None`: it doesn't say.
+    /// Adapters in memory, by their model names; `None`: the page doesn't list them.
     adapters: Option<Box<[Box<str>]>>,
 }
 
-/// Reads one endpoint's page, again and again.
+/// Reads one endpoint's page periodically.
 struct Reader {
     client: Client,
     pool: Arc<str>,
@@ -131,35 +131,39 @@ impl Reader {
         loop {
             let stale = async {
                 match state.stale_at() {
-                    Some(at) => tokio::time::sleep_until(at).await,
+                    Some(instant) => tokio::time::sleep_until(instant).await,
                     None => std::future::pending().await,
                 }
             };
             let answer = tokio::select! {
                 _ = ticks.tick() => {
-                    let until = state.stale_at().unwrap_or_else(|| Instant::now() + self.scrape.stale_after);
-                    tokio::time::timeout_at(until, self.read(&url))
+                    let deadline = state.stale_at().unwrap_or_else(|| Instant::now() + self.scrape.stale_after);
+                    tokio::time::timeout_at(deadline, self.read(&url))
                         .await
                         .unwrap_or(Err(Failure::Slow))
                 }
                 () = stale => Err(Failure::Slow),
             };
             if answer.as_ref().is_err_and(Failure::is_lasting) {
-                ticks.reset_after(USELESS.max(self.scrape.interval));
+                ticks.reset_after(UNUSABLE_RETRY.max(self.scrape.interval));
             }
-            let scraped = answer.as_ref().ok().map(|it| it.scraped);
-            let adapters = answer.as_ref().ok().and_then(|it| it.adapters.clone());
+            let scraped = answer.as_ref().ok().map(|page| page.scraped);
+            let adapters = answer.as_ref().ok().and_then(|page| page.adapters.clone());
             let why = answer.err();
-            match state.take(Instant::now(), scraped.is_some()) {
+            match state.update(Instant::now(), scraped.is_some()) {
                 Change::Nothing => continue,
-                Change::Read => {}
-                Change::Known => tracing::info!(endpoint = self.address, "its metrics are read"),
-                Change::Lost | Change::Unreadable => {
-                    let why = why.map_or_else(String::new, |it| it.to_string());
+                Change::StillRead => {}
+                Change::Readable => {
+                    tracing::info!(pool = %self.pool, endpoint = self.address, "metrics of the endpoint are read");
+                }
+                Change::Stale | Change::NeverRead => {
+                    let why = why.map_or_else(String::new, |failure| failure.to_string());
                     tracing::warn!(
+                        pool = %self.pool,
                         endpoint = self.address,
                         why,
-                        "its metrics can't be read ({url}): load that isn't ours and its cache aren't known; see scrape.path"
+                        "metrics of the endpoint can't be read ({url}): its cache usage and the load from other clients \
+                         are unknown; check scrape.path"
                     );
                 }
             }
@@ -169,27 +173,27 @@ impl Reader {
                 scraped,
                 adapters,
             };
-            if driver.tell(event).await.is_err() {
+            if driver.send(event).await.is_err() {
                 return;
             }
         }
     }
 
     async fn read(&self, url: &str) -> Result<Answer, Failure> {
-        let asked = self
+        let request = self
             .client
             .get(url)
             .header(header::ACCEPT, "text/plain; version=0.0.4");
-        let mut answer = asked.send().await.map_err(|it| failed(&it))?;
+        let mut answer = request.send().await.map_err(|error| failed(&error))?;
         if answer.status() != StatusCode::OK {
             return Err(Failure::Status(answer.status()));
         }
         let mut page = Page::default();
-        while let Some(chunk) = answer.chunk().await.map_err(|it| failed(&it))? {
-            page.take(&chunk)?;
+        while let Some(chunk) = answer.chunk().await.map_err(|error| failed(&error))? {
+            page.add(&chunk)?;
         }
         let adapters = page.adapters();
-        let scraped = page.end().ok_or(Failure::Unknown)?;
+        let scraped = page.finish().ok_or(Failure::Unknown)?;
         Ok(Answer { scraped, adapters })
     }
 }
@@ -198,28 +202,28 @@ fn failed(error: &reqwest::Error) -> Failure {
     Failure::Http(cause::root(error))
 }
 
-/// What an answer, or that there is none, changes.
+/// How a result changes the state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Change {
-    /// It can't be read, as before or not for long enough to matter.
+    /// The page can't be read, as before, or not for long enough to matter.
     Nothing,
-    /// It is read, as before.
-    Read,
-    /// It is read, and wasn't.
-    Known,
-    /// The first time it was asked it couldn't be read.
-    Unreadable,
-    /// What was read is too old.
-    Lost,
+    /// The page was read, as before.
+    StillRead,
+    /// The page was read for the first time, or again.
+    Readable,
+    /// The first attempt failed.
+    NeverRead,
+    /// The last values are too old.
+    Stale,
 }
 
-/// What is known of one endpoint's page.
+/// The state of one endpoint's page.
 #[derive(Debug)]
 struct State {
     stale_after: Duration,
-    /// When it was read last; `None`: not lately.
+    /// When the page was read last; `None`: never, or too long ago.
     read: Option<Instant>,
-    asked: bool,
+    tried: bool,
 }
 
 impl State {
@@ -227,31 +231,31 @@ impl State {
         Self {
             stale_after,
             read: None,
-            asked: false,
+            tried: false,
         }
     }
 
-    /// When what was read counts no more; `None`: nothing counts.
+    /// When the last values become too old; `None`: there are none.
     fn stale_at(&self) -> Option<Instant> {
-        self.read.map(|at| at + self.stale_after)
+        self.read.map(|instant| instant + self.stale_after)
     }
 
-    fn take(&mut self, now: Instant, is_read: bool) -> Change {
-        let first = !core::mem::replace(&mut self.asked, true);
+    fn update(&mut self, now: Instant, is_read: bool) -> Change {
+        let first = !core::mem::replace(&mut self.tried, true);
         if is_read {
             let before = self.read.replace(now);
             return if before.is_some() {
-                Change::Read
+                Change::StillRead
             } else {
-                Change::Known
+                Change::Readable
             };
         }
         match self.stale_at() {
-            Some(at) if now >= at => {
+            Some(instant) if now >= instant => {
                 self.read = None;
-                Change::Lost
+                Change::Stale
             }
-            None if first => Change::Unreadable,
+            None if first => Change::NeverRead,
             Some(_) | None => Change::Nothing,
         }
     }

@@ -1,4 +1,4 @@
-//! The document of /status.
+//! The document of `/status`.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -6,67 +6,72 @@ use std::time::Duration;
 use penstock_control::{PoolStatus, Status, VariantStatus};
 use penstock_data_plane::policy::band_name;
 use penstock_engine::Instant;
-use penstock_engine::snapshot::EndpointSnapshot;
+use penstock_engine::snapshot::{EndpointSnapshot, FlowSnapshot};
 use serde_json::{Value, json};
 
 use crate::advice::Advice;
 use crate::metrics::{decimal, thousandths};
-use crate::reload::InForce;
+use crate::reload::ActiveConfig;
 
-/// Flows shown; the rest is left out, the most loaded come first.
-const FLOWS_SHOWN: usize = 1_000;
+/// Flows in the document; with more, those with the most waiting and running requests.
+const FLOWS_MAX: usize = 1_000;
 
-/// What of the flows' identities is shown.
+/// Which identities of flows are visible.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Shown {
+pub enum FlowVisibility {
     /// Those that came in a header, up to the limit.
     Public,
-    /// All: whoever asks has the admin token.
-    Everything,
+    /// All, because the request carries the admin token.
+    All,
 }
 
-/// What the configuration says that no decision needs.
+/// The part of the configuration that the document shows.
 #[derive(Debug, Default)]
-pub struct Written<'a> {
-    /// Where it is from, and how its last reading went.
-    about: Value,
-    /// By pool and address, where there are any.
+pub struct ConfigReport<'a> {
+    /// The document's origin, and the result of its last reload.
+    summary: Value,
+    /// The endpoints' labels by pool and address, where there are any.
     labels: BTreeMap<(&'a str, String), &'a BTreeMap<String, String>>,
 }
 
-impl<'a> Written<'a> {
-    /// Of this configuration.
+impl<'a> ConfigReport<'a> {
+    /// The report of the active configuration.
     #[must_use]
-    pub fn of(in_force: &'a InForce) -> Self {
+    pub fn new(active: &'a ActiveConfig) -> Self {
         let mut labels = BTreeMap::new();
-        for pool in &in_force.config.pools {
-            for endpoint in pool.endpoints.iter().filter(|it| !it.labels.is_empty()) {
+        for pool in &active.config.pools {
+            for endpoint in pool
+                .endpoints
+                .iter()
+                .filter(|endpoint| !endpoint.labels.is_empty())
+            {
                 labels.insert((&*pool.name, endpoint.address.to_string()), &endpoint.labels);
             }
         }
         Self {
-            about: in_force.json(),
+            summary: active.json(),
             labels,
         }
     }
 }
 
-/// Everything at one moment, `now`, as JSON.
+/// The document of the state at `now`.
 #[must_use]
 pub fn document(
     status: &Status,
     now: Instant,
     uptime: Duration,
-    shown: Shown,
-    written: &Written<'_>,
+    visibility: FlowVisibility,
+    config: &ConfigReport<'_>,
     advice: &Advice,
 ) -> Value {
-    let of_pool = |at: usize| advice.pools.get(at).map_or(&[][..], Vec::as_slice);
+    let pool_advice = |index: usize| advice.pools.get(index).map_or(&[][..], Vec::as_slice);
     let pools = status.pools.iter().enumerate();
+    let pools = pools.map(|(index, status)| pool(status, now, visibility, config, pool_advice(index)));
     json!({
         "version": env!("CARGO_PKG_VERSION"),
         "uptime_s": uptime.as_secs(),
-        "config": written.about,
+        "config": config.summary,
         "draining": status.draining,
         "sessions": status.sessions.iter().map(|session| json!({
             "id": session.id,
@@ -77,39 +82,47 @@ pub fn document(
             "running": session.running,
             "last_seen_ms": u64::try_from(session.last_seen.as_millis()).unwrap_or(u64::MAX),
         })).collect::<Vec<_>>(),
-        "pools": pools.map(|(at, it)| pool(it, now, shown, written, of_pool(at))).collect::<Vec<_>>(),
+        "pools": pools.collect::<Vec<_>>(),
         "advice": advice.overall,
     })
 }
 
-fn pool(pool: &PoolStatus, at: Instant, shown: Shown, written: &Written<'_>, advice: &[String]) -> Value {
-    let now = &pool.snapshot;
-    let mut flows: Vec<_> = now.flows.iter().collect();
-    flows.sort_by(|a, b| (b.waiting, b.in_flight, &a.key).cmp(&(a.waiting, a.in_flight, &b.key)));
+fn pool(
+    status: &PoolStatus,
+    now: Instant,
+    visibility: FlowVisibility,
+    config: &ConfigReport<'_>,
+    advice: &[String],
+) -> Value {
+    let snapshot = &status.snapshot;
+    let flows = busiest_flows(&snapshot.flows);
+    let endpoints = snapshot.endpoints.iter();
+    let endpoints = endpoints.map(|snapshot| endpoint(status, snapshot, now, config));
+    let variants = status.model.iter().flat_map(|model| &model.variants);
     json!({
-        "name": &*pool.name,
-        "saturation": thousandths(now.saturation_milli),
-        "stock": now.stock,
-        "draining_stock": now.draining_stock,
-        "orphaned_stock": pool.orphaned_stock,
-        "lower": now.lower,
-        "upper": now.upper,
-        "watermark": decimal(now.watermark),
-        "waiting": now.waiting,
-        "bands": now.bands.iter().map(|band| json!({
+        "name": &*status.name,
+        "saturation": thousandths(snapshot.saturation_milli),
+        "stock": snapshot.stock,
+        "draining_stock": snapshot.draining_stock,
+        "orphaned_stock": status.orphaned_stock,
+        "lower": snapshot.lower,
+        "upper": snapshot.upper,
+        "watermark": decimal(snapshot.watermark),
+        "waiting": snapshot.waiting,
+        "bands": snapshot.bands.iter().map(|band| json!({
             "name": band_name(band.band),
             "waiting": band.waiting,
         })).collect::<Vec<_>>(),
-        "classes": now.classes.iter().map(|class| json!({
+        "classes": snapshot.classes.iter().map(|class| json!({
             "name": class.name,
             "quantum": class.quantum,
             "deficit": class.deficit,
             "waiting": class.waiting,
         })).collect::<Vec<_>>(),
-        "flows": flows.into_iter().take(FLOWS_SHOWN).map(|flow| json!({
-            "key": match shown {
-                Shown::Everything if !flow.key.is_empty() => &flow.key,
-                Shown::Everything | Shown::Public => pool.shown(&flow.key),
+        "flows": flows.map(|flow| json!({
+            "key": match visibility {
+                FlowVisibility::All if !flow.key.is_empty() => &flow.key,
+                FlowVisibility::All | FlowVisibility::Public => status.shown(&flow.key),
             },
             "band": band_name(flow.band),
             "waiting": flow.waiting,
@@ -118,67 +131,79 @@ fn pool(pool: &PoolStatus, at: Instant, shown: Shown, written: &Written<'_>, adv
             "weight": flow.weight,
             "finish": flow.finish,
         })).collect::<Vec<_>>(),
-        "endpoints": now.endpoints.iter().map(|it| endpoint(pool, it, at, written)).collect::<Vec<_>>(),
-        "slo": pool.model.as_ref().map(|it| json!({
-            "ttft_ms": it.slo.targets.ttft_ms,
-            "itl_ms": it.slo.targets.itl_ms,
-            "source": it.slo.source.as_str(),
+        "endpoints": endpoints.collect::<Vec<_>>(),
+        "slo": status.model.as_ref().map(|model| json!({
+            "ttft_ms": model.slo.targets.ttft_ms,
+            "itl_ms": model.slo.targets.itl_ms,
+            "source": model.slo.source.as_str(),
         })),
-        "model": pool.model.iter().flat_map(|it| &it.variants).map(variant).collect::<Vec<_>>(),
+        "model": variants.map(variant).collect::<Vec<_>>(),
         "advice": advice,
     })
 }
 
-/// `queue` and `kv` are the server's own words: requests that wait there, and the part of its cache in use.
-fn endpoint(pool: &PoolStatus, now: &EndpointSnapshot, at: Instant, written: &Written<'_>) -> Value {
-    let address = pool.address(now.id);
-    let labels = written.labels.get(&(&*pool.name, address.to_owned()));
-    let server = pool.server(now.id);
-    let scraped = server.and_then(|it| it.scraped);
+/// The flows with the most waiting and running requests, in this order.
+fn busiest_flows(flows: &[FlowSnapshot]) -> impl Iterator<Item = &FlowSnapshot> {
+    let mut flows: Vec<_> = flows.iter().collect();
+    flows.sort_by(|a, b| (b.waiting, b.in_flight, &a.key).cmp(&(a.waiting, a.in_flight, &b.key)));
+    flows.into_iter().take(FLOWS_MAX)
+}
+
+/// `queue` and `kv` are from the server's own metrics: requests in its queue, and the used part of its cache.
+fn endpoint(
+    pool: &PoolStatus,
+    snapshot: &EndpointSnapshot,
+    now: Instant,
+    config: &ConfigReport<'_>,
+) -> Value {
+    let address = pool.address(snapshot.id);
+    let labels = config.labels.get(&(&*pool.name, address.to_owned()));
+    let server = pool.server(snapshot.id);
+    let scraped = server.and_then(|server| server.scraped);
     json!({
         "address": address,
-        "variant": server.map(|it| &it.variant),
-        "ready": now.ready,
-        "why": why(now, at),
-        "stock": now.stock,
-        "bound": now.bound,
-        "foreign": scraped.map(|_| now.foreign),
-        "queue": scraped.and_then(|it| it.waiting),
-        "kv": scraped.and_then(|it| it.kv_used),
-        "labels": labels.map_or_else(|| json!({}), |it| json!(it)),
+        "variant": server.map(|server| &server.variant),
+        "ready": snapshot.ready,
+        "why": readiness(snapshot, now),
+        "stock": snapshot.stock,
+        "bound": snapshot.bound,
+        "foreign": scraped.map(|_| snapshot.foreign),
+        "queue": scraped.and_then(|scraped| scraped.waiting),
+        "kv": scraped.and_then(|scraped| scraped.kv_used),
+        "labels": labels.map_or_else(|| json!({}), |labels| json!(labels)),
     })
 }
 
-/// What isn't known is null.
-fn variant(now: &VariantStatus) -> Value {
+/// Unknown values are null.
+fn variant(variant: &VariantStatus) -> Value {
     json!({
-        "variant": now.name,
-        "state": now.state.as_str(),
-        "alpha": now.parameters.map(|it| it.alpha_ms),
-        "beta": now.parameters.map(|it| it.beta_ms),
-        "gamma": now.parameters.map(|it| it.gamma_ms),
-        "ttft_bias": now.ttft_bias,
-        "nis": now.nis,
-        "condition": now.condition,
-        "n_star": now.n_star,
-        "lambda_star": now.lambda_star,
-        "capacity": now.capacity,
-        "demand": now.demand,
-        "utilization": now.utilization,
-        "desired_replicas": now.desired,
-        "current_replicas": now.current,
-        "pending_replicas": now.pending,
+        "variant": variant.name,
+        "state": variant.state.as_str(),
+        "alpha": variant.parameters.map(|parameters| parameters.alpha_ms),
+        "beta": variant.parameters.map(|parameters| parameters.beta_ms),
+        "gamma": variant.parameters.map(|parameters| parameters.gamma_ms),
+        "ttft_bias": variant.ttft_bias,
+        "nis": variant.nis,
+        "condition": variant.condition,
+        "n_star": variant.n_star,
+        "lambda_star": variant.lambda_star,
+        "capacity": variant.capacity,
+        "demand": variant.demand,
+        "utilization": variant.utilization,
+        "desired_replicas": variant.desired,
+        "current_replicas": variant.current,
+        "pending_replicas": variant.pending,
     })
 }
 
-/// Why an endpoint is given requests, or isn't.
-fn why(of: &EndpointSnapshot, at: Instant) -> String {
-    match of.down_until {
-        _ if of.ready => "ready".into(),
-        _ if !of.listed => "it is no longer listed; what runs there may finish".into(),
+/// Why an endpoint gets requests, or doesn't.
+fn readiness(endpoint: &EndpointSnapshot, now: Instant) -> String {
+    match endpoint.down_until {
+        _ if endpoint.ready => "ready".into(),
+        _ if !endpoint.listed => "no longer listed; running requests may finish".into(),
         Some(until) => format!(
-            "requests failed there; it is tried again in {:.1}s",
-            until.since(at).as_secs_f64()
+            "marked down: requests failed there; next probe in {:.1}s",
+            until.since(now).as_secs_f64()
         ),
         None => "its health check fails".into(),
     }
@@ -193,7 +218,7 @@ mod tests {
     use penstock_engine::input::Band;
     use penstock_engine::input::EndpointId;
     use penstock_engine::policy::{Class, ClassSet, Discipline, Policy};
-    use penstock_engine::snapshot::{ClassSnapshot, FlowSnapshot};
+    use penstock_engine::snapshot::ClassSnapshot;
     use penstock_engine::units::Tokens;
 
     use penstock_model::learner::State;
@@ -204,7 +229,7 @@ mod tests {
 
     use super::*;
 
-    /// A pool with a class that has a deficit, as its engine would show it.
+    /// A pool with a class that has a deficit.
     fn status() -> Status {
         let classes = vec![ClassSet {
             classes: vec![Class::new("cached", 2_048)],
@@ -257,16 +282,16 @@ mod tests {
         }
     }
 
-    /// The document of a moment at which nothing is advised.
-    fn said(status: &Status, shown: Shown, written: &Written<'_>) -> Value {
+    /// The document without advice.
+    fn document_of(status: &Status, visibility: FlowVisibility, config: &ConfigReport<'_>) -> Value {
         let advice = Advice::default();
-        document(status, Instant::ZERO, Duration::ZERO, shown, written, &advice)
+        document(status, Instant::ZERO, Duration::ZERO, visibility, config, &advice)
     }
 
     #[test]
     fn classes_are_shown_with_their_deficits() {
         let status = status();
-        let document = said(&status, Shown::Public, &Written::default());
+        let document = document_of(&status, FlowVisibility::Public, &ConfigReport::default());
         let class = json!([{"name": "cached", "quantum": 2_048, "deficit": 512, "waiting": 3}]);
         assert_eq!(document["pools"][0]["classes"], class);
         assert_eq!(document["pools"][0]["watermark"], json!(0.0));
@@ -308,7 +333,7 @@ mod tests {
         }
     }
 
-    /// Of a variant that nobody has asked anything.
+    /// A variant without traffic.
     fn idle() -> VariantStatus {
         VariantStatus {
             name: "l4".into(),
@@ -380,9 +405,9 @@ mod tests {
     }
 
     #[test]
-    fn the_model_is_shown_variant_by_variant() {
+    fn the_model_is_shown_by_variant() {
         let status = with_model(EXPLICIT, vec![h100(), idle()]);
-        let document = said(&status, Shown::Public, &Written::default());
+        let document = document_of(&status, FlowVisibility::Public, &ConfigReport::default());
         let pool = &document["pools"][0];
         let known = json!({
             "variant": "h100", "state": "converged", "alpha": 8.0, "beta": 0.05, "gamma": 0.0005, "ttft_bias": 1.25,
@@ -400,34 +425,44 @@ mod tests {
             .as_array()
             .into_iter()
             .flatten()
-            .map(|it| json!([it["variant"], it["queue"], it["kv"], it["foreign"]]))
+            .map(|endpoint| {
+                json!([
+                    endpoint["variant"],
+                    endpoint["queue"],
+                    endpoint["kv"],
+                    endpoint["foreign"]
+                ])
+            })
             .collect();
         let expected = [json!(["h100", 7, 0.25, 3]), json!(["l4", null, null, null])];
         assert_eq!(kinds, expected);
     }
 
     #[test]
-    fn endpoints_have_the_labels_that_they_were_given() {
+    fn endpoints_show_their_configured_labels() {
         let status = with_model(EXPLICIT, vec![h100()]);
         let given = BTreeMap::from([("rack".to_owned(), "a7".to_owned())]);
-        let written = Written {
-            about: Value::Null,
+        let config = ConfigReport {
+            summary: Value::Null,
             labels: BTreeMap::from([
                 (("chat", "127.0.0.1:1".to_owned()), &given),
                 (("code", "127.0.0.1:2".to_owned()), &given),
             ]),
         };
-        let document = said(&status, Shown::Public, &written);
+        let document = document_of(&status, FlowVisibility::Public, &config);
         let endpoints = document["pools"][0]["endpoints"].as_array().expect("a list");
-        let labels: Vec<_> = endpoints.iter().map(|it| it["labels"].clone()).collect();
+        let labels: Vec<_> = endpoints
+            .iter()
+            .map(|endpoint| endpoint["labels"].clone())
+            .collect();
         assert_eq!(labels, [json!({"rack": "a7"}), json!({})]);
     }
 
     #[test]
-    fn every_metric_of_the_model_has_its_name_and_what_is_not_known_has_none() {
+    fn model_metrics_have_fixed_names_and_unknown_values_no_series() {
         let metrics = Metrics::new().expect("distinct");
         let text = page(&metrics, &with_model(EXPLICIT, vec![h100(), idle()]));
-        let of = r#"{pool="chat",variant="h100"}"#;
+        let labels = r#"{pool="chat",variant="h100"}"#;
         for (name, value) in [
             ("model_alpha_ms", "8"),
             ("model_beta_ms", "0.05"),
@@ -444,8 +479,11 @@ mod tests {
             ("current_replicas", "2"),
             ("pending_replicas", "0"),
         ] {
-            let line = format!("penstock_{name}{of} {value}");
-            assert!(text.lines().any(|it| it == line), "{line} isn't in\n{text}");
+            let line = format!("penstock_{name}{labels} {value}");
+            assert!(
+                text.lines().any(|present| present == line),
+                "{line} isn't in\n{text}"
+            );
         }
         for line in [
             r#"penstock_model_state{pool="chat",state="converged",variant="h100"} 1"#,
@@ -459,7 +497,10 @@ mod tests {
             r#"penstock_capacity_total{pool="chat",variant="l4"} 0"#,
             r#"penstock_current_replicas{pool="chat",variant="l4"} 1"#,
         ] {
-            assert!(text.lines().any(|it| it == line), "{line} isn't in\n{text}");
+            assert!(
+                text.lines().any(|present| present == line),
+                "{line} isn't in\n{text}"
+            );
         }
         for absent in [
             r#"model_alpha_ms{pool="chat",variant="l4"}"#,
@@ -471,7 +512,7 @@ mod tests {
     }
 
     #[test]
-    fn a_decision_that_is_no_longer_one_leaves_the_page() {
+    fn series_without_a_value_leave_the_page() {
         let metrics = Metrics::new().expect("distinct");
         assert!(page(&metrics, &with_model(EXPLICIT, vec![h100()])).contains("penstock_desired_replicas{"));
         let none = Slo {
@@ -491,21 +532,21 @@ mod tests {
     }
 
     #[test]
-    fn private_flows_are_shown_to_who_has_the_token() {
+    fn private_flows_are_visible_only_with_the_token() {
         let mut status = status();
         status.pools[0].public_flows.insert("a".into());
-        let keys = |shown| {
-            let document = said(&status, shown, &Written::default());
+        let keys = |visibility| {
+            let document = document_of(&status, visibility, &ConfigReport::default());
             let flows = document["pools"][0]["flows"].as_array().cloned().expect("a list");
-            flows.iter().map(|it| it["key"].clone()).collect::<Vec<_>>()
+            flows.iter().map(|flow| flow["key"].clone()).collect::<Vec<_>>()
         };
-        assert_eq!(keys(Shown::Public), ["a", "other"]);
-        assert_eq!(keys(Shown::Everything), ["a", "b"]);
+        assert_eq!(keys(FlowVisibility::Public), ["a", "other"]);
+        assert_eq!(keys(FlowVisibility::All), ["a", "b"]);
     }
 
     #[test]
-    fn an_endpoint_says_why_it_is_left_alone() {
-        let at = Instant::ZERO.after(Duration::from_secs(10));
+    fn an_endpoint_shows_why_it_gets_no_requests() {
+        let now = Instant::ZERO.after(Duration::from_secs(10));
         let endpoint = EndpointSnapshot {
             id: EndpointId(0),
             listed: true,
@@ -515,18 +556,21 @@ mod tests {
             bound: 1,
             foreign: 0,
         };
-        assert_eq!(why(&endpoint, at), "its health check fails");
+        assert_eq!(readiness(&endpoint, now), "its health check fails");
         let down = EndpointSnapshot {
-            down_until: Some(at.after(Duration::from_millis(1_500))),
+            down_until: Some(now.after(Duration::from_millis(1_500))),
             ..endpoint
         };
-        assert_eq!(why(&down, at), "requests failed there; it is tried again in 1.5s");
+        assert_eq!(
+            readiness(&down, now),
+            "marked down: requests failed there; next probe in 1.5s"
+        );
         let back = EndpointSnapshot { ready: true, ..down };
-        assert_eq!(why(&back, at), "ready");
+        assert_eq!(readiness(&back, now), "ready");
         let gone = EndpointSnapshot {
             listed: false,
             ..endpoint
         };
-        assert!(why(&gone, at).contains("no longer listed"));
+        assert!(readiness(&gone, now).contains("no longer listed"));
     }
 }

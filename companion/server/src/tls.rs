@@ -1,7 +1,7 @@
-//! Mutual TLS on gRPC: the files, read and checked at the start.
+//! Mutual TLS on gRPC: reads and checks the files at the start.
 //!
-//! Whoever holds grants decides what model servers work on, so both ends show a certificate of the same authority.
-//! The files are read once: a new certificate needs a new companion, which is what rolling updates bring.
+//! A peer that can send grants controls the work of the model servers, so both ends must show a certificate of the same
+//! authority. The files are read once: new certificates need a new companion, as a rolling update starts it.
 
 use std::error::Error as _;
 use std::io;
@@ -14,50 +14,50 @@ use rustls_pki_types::{CertificateDer, PrivateKeyDer};
 pub use tonic::transport::ServerTlsConfig;
 use tonic::transport::{Certificate, Identity, Server};
 
-/// A peer that takes longer to show its certificate is hung up on.
+/// A peer that doesn't finish the handshake within this time is disconnected.
 const HANDSHAKE: Duration = Duration::from_secs(5);
 
-/// Certificates that can't be used.
+/// Why the certificates can't be used.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// A file can't be read.
     #[error("{key}: {}: {source}", path.display())]
     Read {
-        /// Where the configuration names it.
+        /// The configuration key.
         key: &'static str,
-        /// Which.
+        /// The file.
         path: PathBuf,
-        /// Why.
+        /// The error of the operating system.
         source: io::Error,
     },
-    /// A file holds something else.
-    #[error("{key}: {}: this holds no {what} in PEM form", path.display())]
+    /// A file's content isn't of the expected kind.
+    #[error("{key}: {}: the file contains no {kind} in PEM form", path.display())]
     Content {
-        /// Where the configuration names it.
+        /// The configuration key.
         key: &'static str,
-        /// Which.
+        /// The file.
         path: PathBuf,
-        /// What it should hold.
-        what: &'static str,
+        /// The expected kind of content.
+        kind: &'static str,
     },
-    /// Each is well by itself.
-    #[error("tls: {}, {} and {} don't fit together: {why}", cert.display(), key.display(), client_ca.display())]
+    /// Each file is valid, but they don't belong together.
+    #[error("tls: {}, {} and {} don't match: {why}", cert.display(), key.display(), client_ca.display())]
     Pair {
-        /// The certificate.
+        /// The certificate's file.
         cert: PathBuf,
-        /// The key.
+        /// The key's file.
         key: PathBuf,
-        /// The authority.
+        /// The authority's file.
         client_ca: PathBuf,
-        /// As the library says.
+        /// The TLS library's error.
         why: String,
     },
 }
 
-/// Reads the files; with the result, only clients with a certificate of that authority are let in.
+/// Reads the files. The server accepts only clients with a certificate of the configured authority.
 ///
 /// # Errors
-/// When a file is missing, holds something else, or the key isn't the certificate's.
+/// When a file can't be read, contains something else, or the key doesn't belong to the certificate.
 pub fn server(tls: &Tls) -> Result<ServerTlsConfig, Error> {
     let certificate = "certificate";
     let cert = read("tls.cert", &tls.cert, certificate, has_certificates)?;
@@ -82,10 +82,10 @@ pub fn server(tls: &Tls) -> Result<ServerTlsConfig, Error> {
     }
 }
 
-/// Has a server let in only clients with a certificate of that authority.
+/// Makes the server accept only clients with a certificate of the configured authority.
 ///
 /// # Errors
-/// When the certificates don't fit together, which [`server`] has checked.
+/// When the certificates don't match, which [`server`] has checked.
 pub fn apply(server: Server, config: ServerTlsConfig) -> Result<Server, tonic::transport::Error> {
     server.tls_config(config)
 }
@@ -93,21 +93,21 @@ pub fn apply(server: Server, config: ServerTlsConfig) -> Result<Server, tonic::t
 fn read(
     key: &'static str,
     path: &Path,
-    what: &'static str,
-    holds: impl Fn(&[u8]) -> bool,
+    kind: &'static str,
+    is_kind: impl Fn(&[u8]) -> bool,
 ) -> Result<Vec<u8>, Error> {
     let pem = std::fs::read(path).map_err(|source| Error::Read {
         key,
         path: path.into(),
         source,
     })?;
-    if holds(&pem) {
+    if is_kind(&pem) {
         Ok(pem)
     } else {
         Err(Error::Content {
             key,
             path: path.into(),
-            what,
+            kind,
         })
     }
 }
@@ -115,5 +115,5 @@ fn read(
 /// At least one, and nothing that only begins like one.
 fn has_certificates(pem: &[u8]) -> bool {
     let mut found = CertificateDer::pem_slice_iter(pem).peekable();
-    found.peek().is_some() && found.all(|it| it.is_ok())
+    found.peek().is_some() && found.all(|certificate| certificate.is_ok())
 }

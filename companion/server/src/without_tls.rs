@@ -1,13 +1,13 @@
-//! Stands in for mutual TLS in a binary without the feature `tls`, which refuses such a configuration.
+//! Replaces mutual TLS in a binary without the feature `tls`, which rejects such a configuration.
 
 use penstock_config::Tls;
 use tonic::transport::Server;
 
-/// A configuration of TLS; there is none.
+/// Never constructed: [`server`] fails.
 #[derive(Clone, Debug)]
 pub enum ServerTlsConfig {}
 
-/// TLS is configured.
+/// TLS is configured, and this binary lacks it.
 #[derive(Debug, thiserror::Error)]
 #[error("tls: this binary was built without tls; build it with `--features tls`")]
 pub struct Error;
@@ -20,7 +20,7 @@ pub const fn server(_tls: &Tls) -> Result<ServerTlsConfig, Error> {
     Err(Error)
 }
 
-/// Can't be called: there is no configuration.
+/// Can't be called, because no configuration can be constructed.
 ///
 /// # Errors
 /// None.

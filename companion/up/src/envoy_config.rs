@@ -9,6 +9,7 @@ use std::path::PathBuf;
 
 use penstock_config::{self as config, Config, Environment};
 use penstock_data_plane::settings::settings;
+use penstock_data_plane::traces;
 use penstock_envoy::{bootstrap, find, folder::Folder, limits};
 use penstock_filter_module as filter_module;
 
@@ -20,8 +21,8 @@ pub struct Args {
     /// The configuration file.
     #[arg(long, value_name = "FILE")]
     pub config: PathBuf,
-    /// The filter's module as Envoy will see it, `penstock filter --out PATH` writes it there. Default: it is written
-    /// into the user's cache directory.
+    /// The path at which Envoy finds the filter's module; `penstock filter --out PATH` writes it. Default: the module is
+    /// written into the user's cache directory
     #[arg(long, value_name = "PATH")]
     pub filter: Option<PathBuf>,
     /// Filters of Envoy's own to put before Penstock's, one that checks tokens for example: a file with one of Envoy's
@@ -79,7 +80,7 @@ impl Error {
 /// When the configuration can't be used, or the filter's module can't be written.
 pub fn render(args: Args, environment: &Environment) -> Result<String, Error> {
     let config = Config::read(&args.config, environment)?;
-    let (filter, whose) = match args.filter {
+    let (filter, origin) = match args.filter {
         Some(path) => (
             path,
             "is where --filter says; put it there with `penstock filter --out PATH`",
@@ -89,7 +90,12 @@ pub fn render(args: Args, environment: &Environment) -> Result<String, Error> {
             "was written into this user's cache directory; on another machine, say where it is with --filter",
         ),
     };
-    let mut settings = settings(&config, &args.node, filter);
+    let mut settings = settings(
+        &config,
+        &args.node,
+        filter,
+        traces::are_on(|name| std::env::var(name).ok()),
+    );
     let (flag, changes) = match args.envoy {
         None => (
             String::new(),
@@ -115,7 +121,7 @@ pub fn render(args: Args, environment: &Environment) -> Result<String, Error> {
     };
     let note = format!(
         "Envoy {} for Penstock {}, by `penstock envoy-config --config {}{flag}`.\n\
-         The filter's module {whose}.\n\
+         The filter's module {origin}.\n\
          Render it again when {changes}.",
         find::VERSION,
         env!("CARGO_PKG_VERSION"),

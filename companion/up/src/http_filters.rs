@@ -1,7 +1,7 @@
-//! HTTP filters of Envoy's own that a user puts before Penstock's: one that checks tokens, above all.
+//! Envoy HTTP filters that an operator puts before Penstock's filter, for example one that checks tokens.
 //!
-//! A file holds one of Envoy's `HttpFilter` objects, or a list of them, in YAML or JSON, as it would stand in a bootstrap.
-//! What is checked here is the shape, so that a mistake has the file's name; what the filter itself says is Envoy's to judge.
+//! A file contains one of Envoy's `HttpFilter` objects, or a list of them, in YAML or JSON, as in a bootstrap. Only the
+//! shape is checked here, so that an error names the file; Envoy validates the filters themselves.
 
 use std::{
     fs::File,
@@ -13,12 +13,12 @@ use serde_json::Value;
 
 /// Bytes of one file.
 const FILE_BYTES_MAX: u64 = 1 << 20;
-/// Filters of one file.
+/// Filters in one file.
 const FILTERS_MAX: usize = 16;
-/// What would be there twice, or ends the list.
+/// Names that are in the filter list already, or end it.
 const TAKEN: [&str; 2] = ["penstock", "envoy.filters.http.router"];
 
-/// A file without a usable filter.
+/// Why a file can't be used.
 #[derive(Debug, thiserror::Error)]
 #[error("{file}: {why}")]
 pub struct Error {
@@ -26,10 +26,10 @@ pub struct Error {
     why: String,
 }
 
-/// The filters of several files, one after the other.
+/// The filters of several files, in order.
 ///
 /// # Errors
-/// Of the first that can't be used.
+/// When a file can't be used.
 pub fn read_all(paths: &[PathBuf]) -> Result<Vec<Value>, Error> {
     let mut all = Vec::new();
     for path in paths {
@@ -38,39 +38,39 @@ pub fn read_all(paths: &[PathBuf]) -> Result<Vec<Value>, Error> {
     Ok(all)
 }
 
-/// The filters of a file, in its order.
+/// The filters of one file, in order.
 ///
 /// # Errors
-/// When it can't be read, or holds something else.
+/// When the file can't be read, or isn't of the expected form.
 pub fn read(path: &Path) -> Result<Vec<Value>, Error> {
     let error = |why: String| Error {
         file: path.display().to_string(),
         why,
     };
     let mut text = String::new();
-    let file = File::open(path).map_err(|it| error(it.to_string()))?;
+    let file = File::open(path).map_err(|why| error(why.to_string()))?;
     let read = file.take(FILE_BYTES_MAX + 1).read_to_string(&mut text);
-    let bytes = read.map_err(|it| error(it.to_string()))?;
+    let bytes = read.map_err(|why| error(why.to_string()))?;
     if u64::try_from(bytes).is_ok_and(|bytes| bytes > FILE_BYTES_MAX) {
-        return Err(error(format!("it has more than {FILE_BYTES_MAX} bytes")));
+        return Err(error(format!("the file has more than {FILE_BYTES_MAX} bytes")));
     }
     parse(&text).map_err(error)
 }
 
 fn parse(text: &str) -> Result<Vec<Value>, String> {
-    let document: Value = serde_saphyr::from_str(text).map_err(|it| it.to_string())?;
+    let document: Value = serde_saphyr::from_str(text).map_err(|why| why.to_string())?;
     let filters = match document {
         Value::Array(filters) => filters,
         one => vec![one],
     };
     if filters.is_empty() || filters.len() > FILTERS_MAX {
         return Err(format!(
-            "one HTTP filter, or a list of 1 to {FILTERS_MAX}, must stand here; there are {}",
+            "the file must contain one HTTP filter, or a list of 1 to {FILTERS_MAX}; there are {}",
             filters.len()
         ));
     }
-    for (at, filter) in filters.iter().enumerate() {
-        check(filter).map_err(|why| format!("filter {}: {why}", at + 1))?;
+    for (index, filter) in filters.iter().enumerate() {
+        check(filter).map_err(|why| format!("filter {}: {why}", index + 1))?;
     }
     Ok(filters)
 }
@@ -82,18 +82,18 @@ fn check(filter: &Value) -> Result<(), String> {
     let name = members.get("name").and_then(Value::as_str).unwrap_or_default();
     if name.is_empty() {
         return Err(
-            "`name` must be a text: what the filter is called, `envoy.filters.http.jwt_authn`".into(),
+            "`name` must be a text with the filter's name, for example `envoy.filters.http.jwt_authn`".into(),
         );
     }
     if TAKEN.contains(&name) {
         return Err(format!(
-            "`{name}` is in the list already, and may not be there twice"
+            "`{name}` is in the list already, and may not appear twice"
         ));
     }
-    let config = members.get("typed_config").and_then(|it| it.get("@type"));
+    let config = members.get("typed_config").and_then(|config| config.get("@type"));
     if config.and_then(Value::as_str).is_none() {
         return Err(format!(
-            "`typed_config` of `{name}` must be an object whose `@type` says which filter it is, \
+            "`typed_config` of `{name}` must be an object with `@type`, for example \
              `type.googleapis.com/envoy.extensions.filters.http.jwt_authn.v3.JwtAuthentication`"
         ));
     }
@@ -107,7 +107,7 @@ mod tests {
     const ONE: &str = "name: a\ntyped_config: {'@type': type.googleapis.com/x.A, key: 1}\n";
 
     #[test]
-    fn one_or_several_in_yaml_or_json() {
+    fn one_filter_or_a_list_is_read_from_yaml_or_json() {
         let one = parse(ONE).expect("a filter");
         assert_eq!(one.len(), 1);
         assert_eq!(one[0]["typed_config"]["key"], 1);
@@ -116,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_filter_is_refused_with_its_place() {
+    fn malformed_filters_are_rejected_with_their_number() {
         for (text, why) in [
             ("[]", "there are 0"),
             ("- a", "filter 1: it must be an object"),
@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_is_wrong_is_named() {
+    fn errors_name_the_file() {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("f.yaml");
         let absent = read(&path).expect_err("absent").to_string();

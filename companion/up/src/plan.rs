@@ -7,6 +7,7 @@ use std::{
 
 use penstock_config::{Address, Config, Listen, Pool};
 use penstock_data_plane::settings::settings;
+use penstock_data_plane::traces;
 use penstock_envoy::{bootstrap, find, folder::Folder, limits, run::Launch};
 use penstock_filter_module as filter_module;
 use serde_json::json;
@@ -120,7 +121,12 @@ fn write_bootstrap(
 ) -> Result<(PathBuf, PathBuf), Error> {
     let filter = directory.join(filter_module::file_name());
     filter_module::write_to(&filter)?;
-    let mut settings = settings(config, "up", filter);
+    let mut settings = settings(
+        config,
+        "up",
+        filter,
+        traces::are_on(|name| std::env::var(name).ok()),
+    );
     settings.http_filters = http_filters::read_all(&options.http_filters)?;
     let mut pools = Folder::open(&directory.join("envoy")).map_err(Error::Directory)?;
     pools.write(&settings.pools).map_err(Error::Directory)?;

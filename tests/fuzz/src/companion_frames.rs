@@ -74,7 +74,7 @@ fn plugins() -> &'static [PluginConfig] {
         ];
         let all = configs().iter().flat_map(|config| {
             variants.iter().map(move |variant| {
-                let mut json = policy::plugin_configuration(config, "n");
+                let mut json = policy::plugin_configuration(config, "n", false);
                 for (key, value) in variant.as_object().into_iter().flatten() {
                     json[key] = value.clone();
                 }

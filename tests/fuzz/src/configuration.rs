@@ -10,7 +10,7 @@ use penstock_engine::Instant;
 use penstock_filter_core::config::Config as PluginConfig;
 use penstock_filter_core::time::Instant as FilterInstant;
 use penstock_filter_core::worker::Worker;
-use penstock_server::serve;
+use penstock_server::control_settings;
 
 use super::host::{DRAW, Shared};
 
@@ -49,9 +49,9 @@ fn assert_located(error: &Error, text: &str) {
 
 fn assert_starts(config: &Config) {
     assert!(!config.pools.is_empty());
-    let _ = policy::frame(config);
+    let _ = policy::frame(config, false);
     // The configuration that Envoy gets for a cold start must be one that the filter reads.
-    let plugin = policy::plugin_configuration(config, "n").to_string();
+    let plugin = policy::plugin_configuration(config, "n", false).to_string();
     let plugin = PluginConfig::parse(plugin.as_bytes())
         .unwrap_or_else(|error| panic!("the filter doesn't read it: {error}\n{plugin}"));
     let _ = Worker::new(
@@ -61,9 +61,9 @@ fn assert_starts(config: &Config) {
         Box::new(Shared::default()),
     );
     let _ = Control::new(
-        serve::settings(config, &serve::Birth::now(Some(1))),
+        control_settings::settings(config, &control_settings::ProcessIdentity::now(Some(1), false)),
         Instant::ZERO,
     );
-    let envoy = settings::settings(config, "n", PathBuf::from("filter.wasm"));
+    let envoy = settings::settings(config, "n", PathBuf::from("filter.wasm"), false);
     assert_eq!(envoy.pools.len(), config.pools.len());
 }

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use penstock_control::{ConnId, Control, Event, Output, Settings};
 use penstock_engine::Instant;
-use penstock_server::serve;
+use penstock_server::control_settings;
 use penstock_wire as wire;
 use prost::Message;
 use wire::filter_frame::Event as FilterEvent;
@@ -58,7 +58,7 @@ fn settings(choices: &mut Choices<'_>) -> Settings {
         let convert = |config| Settings {
             term: 7,
             seed: 1,
-            ..serve::settings(config, &serve::Birth::now(None))
+            ..control_settings::settings(config, &control_settings::ProcessIdentity::now(None, false))
         };
         configs().iter().map(convert).collect()
     });

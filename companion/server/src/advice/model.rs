@@ -1,4 +1,4 @@
-//! Advice on what is known of the model servers: bounds that don't fit them, a gate without a model, too few of them.
+//! Advice on the model of a pool's servers: bounds that don't fit it, a gate without a model, too few servers.
 
 use penstock_control::{AutopilotStatus, VariantStatus};
 use penstock_engine::policy::{Gate, StockUnit};
@@ -8,30 +8,30 @@ use penstock_model::slo::Source;
 use super::PoolFacts;
 use crate::metrics::decimal;
 
-/// A bound is far from n* when one is more than so many times the other.
+/// A bound is far from n* when one is more than this many times the other.
 const FAR: f64 = 2.0;
 
-pub(super) fn advice(of: &PoolFacts<'_>) -> Vec<String> {
-    let Some(model) = &of.pool.model else {
+pub(super) fn advice(facts: &PoolFacts<'_>) -> Vec<String> {
+    let Some(model) = &facts.pool.model else {
         return Vec::new();
     };
-    let ready = || model.variants.iter().filter(|it| it.current > 0);
+    let ready = || model.variants.iter().filter(|variant| variant.current > 0);
     let mut advice = Vec::new();
-    match of.config.policy.gate {
+    match facts.config.policy.gate {
         Gate::Auto { initial } => {
             if model.slo.source == Source::None {
                 advice.push(format!(
-                    "stock.watermark_per_backend is auto and there is no target to hold to: the gate is {} requests a server (auto_initial). Set slo.target_ttft and slo.target_itl.",
+                    "stock.watermark_per_backend is auto, but there is no latency target: the gate is {} requests per server (auto_initial). Set slo.target_ttft and slo.target_itl.",
                     decimal(initial)
                 ));
             }
-            advice.extend(ready().filter_map(|it| unknown(it, decimal(initial))));
+            advice.extend(ready().filter_map(|variant| without_model(variant, decimal(initial))));
         }
         Gate::Bounded {
             unit: StockUnit::Requests,
             watermark,
             ..
-        } => advice.extend(ready().filter_map(|it| far(it, decimal(watermark)))),
+        } => advice.extend(ready().filter_map(|variant| far_from_model(variant, decimal(watermark)))),
         Gate::Bounded {
             unit: StockUnit::Tokens,
             ..
@@ -40,70 +40,75 @@ pub(super) fn advice(of: &PoolFacts<'_>) -> Vec<String> {
         | Gate::Manual => {}
     }
     advice.extend(model.variants.iter().filter_map(infeasible));
-    advice.extend(model.variants.iter().filter_map(|it| too_few(it, model)));
+    advice.extend(
+        model
+            .variants
+            .iter()
+            .filter_map(|variant| too_few(variant, model)),
+    );
     advice
 }
 
-/// The gate goes by a model that isn't known.
-fn unknown(of: &VariantStatus, initial: f64) -> Option<String> {
-    let why = match of.state {
-        State::Learning => "is still being learnt",
-        State::Unidentifiable => "can't be told from one operating point; it needs load that varies",
-        State::Error => "contradicts what is seen, and was given up",
-        State::NoTraffic if of.parameters.is_none() => "isn't known, it has served nothing",
+/// Advice on an automatic gate whose model isn't known.
+fn without_model(variant: &VariantStatus, initial: f64) -> Option<String> {
+    let why = match variant.state {
+        State::Learning => "is still being learned",
+        State::Unidentifiable => "can't be identified because the load never varied",
+        State::Error => "contradicts the measurements and was discarded",
+        State::NoTraffic if variant.parameters.is_none() => "isn't known because it has served nothing",
         State::NoTraffic | State::Converged | State::Infeasible => return None,
     };
     Some(format!(
-        "the gate is auto, and the model of variant {} {why}: until then its servers are held to the last good parameters, or to {initial} requests each (auto_initial).",
-        of.name
+        "the gate is auto, and the model of variant {} {why}: until then each of its servers is limited by the last good parameters, or to {initial} requests (auto_initial).",
+        variant.name
     ))
 }
 
-/// A bound that somebody gave, far from what the servers take within their targets.
-fn far(of: &VariantStatus, watermark: f64) -> Option<String> {
-    let n_star = of
+/// Advice on a configured bound that is far from the servers' capacity within the targets.
+fn far_from_model(variant: &VariantStatus, watermark: f64) -> Option<String> {
+    let n_star = variant
         .n_star
-        .filter(|it| of.state == State::Converged && *it >= 1.0)?;
-    let (how, what) = if watermark * FAR < n_star {
+        .filter(|n_star| variant.state == State::Converged && *n_star >= 1.0)?;
+    let (side, effect) = if watermark * FAR < n_star {
         ("below", "servers idle while requests wait")
     } else if watermark > n_star * FAR {
         (
             "above",
-            "requests miss their targets and wait in the servers' own queues",
+            "requests miss their targets and wait in the servers' queues",
         )
     } else {
         return None;
     };
     Some(format!(
-        "stock.watermark_per_backend ({watermark}) is far {how} n* {n_star:.1}, what a server of variant {} takes within its limits: {what}. Set it near n*, or to auto.",
-        of.name
+        "stock.watermark_per_backend ({watermark}) is far {side} n* {n_star:.1}, the requests that a server of variant {} takes within its targets: {effect}. Set it near n*, or to auto.",
+        variant.name
     ))
 }
 
-/// No load meets the targets.
-fn infeasible(of: &VariantStatus) -> Option<String> {
-    (of.state == State::Infeasible).then(|| {
+/// Advice on targets that no load meets.
+fn infeasible(variant: &VariantStatus) -> Option<String> {
+    (variant.state == State::Infeasible).then(|| {
         format!(
             "no load on a server of variant {} meets the targets, not even one request at a time. Raise slo.target_ttft or slo.target_itl.",
-            of.name
+            variant.name
         )
     })
 }
 
-/// What is offered needs more servers than there are.
-fn too_few(of: &VariantStatus, model: &AutopilotStatus) -> Option<String> {
-    let there = of.current + of.pending;
-    let desired = of.desired.filter(|desired| *desired > there)?;
-    let pending = match of.pending {
+/// Advice on a variant with fewer servers than its load needs.
+fn too_few(variant: &VariantStatus, model: &AutopilotStatus) -> Option<String> {
+    let existing = variant.current + variant.pending;
+    let desired = variant.desired.filter(|desired| *desired > existing)?;
+    let pending = match variant.pending {
         0 => String::new(),
         pending => format!(" and {pending} not ready"),
     };
     Some(format!(
-        "{:.1} requests per second are offered and the pool takes {:.1}: variant {} needs {desired} servers and has {}{pending}. Add {}.",
+        "demand is {:.1} requests per second and the pool's capacity {:.1}: variant {} needs {desired} servers and has {}{pending}. Add {}.",
         model.demand,
         model.capacity,
-        of.name,
-        of.current,
-        desired - there
+        variant.name,
+        variant.current,
+        desired - existing
     ))
 }

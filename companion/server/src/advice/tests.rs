@@ -1,4 +1,4 @@
-//! Each sentence where its cause is there, and none where it isn't.
+//! Each sentence appears when its cause is present, and only then.
 
 use std::sync::Arc;
 
@@ -12,21 +12,21 @@ use penstock_model::slo::{Slo, Source};
 
 use super::*;
 
-/// What a test changes before it asks.
+/// The facts of a test.
 struct Scene {
     status: Status,
-    recent: Recent,
+    recent: RecentStats,
     config: Config,
     uptime: Duration,
 }
 
 const NOW: u64 = 10_000;
 
-fn at(seconds: u64) -> Instant {
+fn time(seconds: u64) -> Instant {
     Instant::ZERO.after(Duration::from_secs(seconds))
 }
 
-/// A pool of two servers, where all is well, with these keys of the pool beside its name and endpoints.
+/// A healthy pool of two servers, with these additional keys in the pool's configuration.
 fn scene(keys: &str) -> Scene {
     let text =
         format!("pools:\n- name: chat\n  endpoints: {{static: [\"127.0.0.1:1\", \"127.0.0.1:2\"]}}\n{keys}");
@@ -95,7 +95,7 @@ fn scene(keys: &str) -> Scene {
             envoys: 1,
             requests: 2,
         },
-        recent: Recent::default(),
+        recent: RecentStats::default(),
         config,
         uptime: Duration::from_secs(600),
     }
@@ -146,22 +146,22 @@ impl Scene {
 
     fn arrived(&mut self, seconds: u64, band: Band) {
         let labels = Self::labels(band, false);
-        self.recent.note(at(seconds), &Observation::Arrived(labels));
+        self.recent.record(time(seconds), &Observation::Arrived(labels));
     }
 
-    fn left(&mut self, seconds: u64, band: Band, outcome: Outcome) {
-        self.left_as(seconds, Self::labels(band, false), outcome);
+    fn decided(&mut self, seconds: u64, band: Band, outcome: Outcome) {
+        self.decided_with(seconds, Self::labels(band, false), outcome);
     }
 
-    fn left_as(&mut self, seconds: u64, labels: Arc<Labels>, outcome: Outcome) {
-        let decided = Observation::Decided {
+    fn decided_with(&mut self, seconds: u64, labels: Arc<Labels>, outcome: Outcome) {
+        let observation = Observation::Decided {
             labels,
             outcome,
             code: "",
             waited: Duration::ZERO,
             endpoint: std::sync::Arc::default(),
         };
-        self.recent.note(at(seconds), &decided);
+        self.recent.record(time(seconds), &observation);
     }
 
     fn facts(&self) -> Facts<'_> {
@@ -170,41 +170,41 @@ impl Scene {
             recent: &self.recent,
             config: &self.config,
             config_error: None,
-            now: at(NOW),
+            now: time(NOW),
             uptime: self.uptime,
         }
     }
 
     fn advice(&self) -> Vec<String> {
-        of_pool(&self.facts(), &self.status.pools[0])
+        pool_advice(&self.facts(), &self.status.pools[0])
     }
 
-    /// The only sentence begins with this and names these keys.
+    /// The pool has one sentence of advice, with this beginning and these parts.
     #[track_caller]
-    fn says(&self, begins: &str, names: &[&str]) {
+    fn has_only(&self, beginning: &str, parts: &[&str]) {
         let advice = self.advice();
         let [only] = &advice[..] else { panic!("{advice:?}") };
-        assert!(only.starts_with(begins), "{only}");
-        for name in names {
-            assert!(only.contains(name), "{name} isn't in {only}");
+        assert!(only.starts_with(beginning), "{only}");
+        for part in parts {
+            assert!(only.contains(part), "{part} isn't in {only}");
         }
     }
 
     #[track_caller]
-    fn is_silent(&self) {
+    fn has_no_advice(&self) {
         assert_eq!(self.advice(), Vec::<String>::new());
     }
 }
 
 #[test]
-fn where_all_is_well_nothing_is_said() {
+fn a_healthy_pool_has_no_advice() {
     let scene = scene("");
-    scene.is_silent();
+    scene.has_no_advice();
     assert_eq!(overall(&scene.facts()), Vec::<String>::new());
 }
 
 #[test]
-fn the_whole_is_told_of_its_configuration_its_drain_and_its_sessions() {
+fn overall_advice_covers_configuration_drain_and_sessions() {
     let mut scene = scene("");
     scene.status.draining = true;
     scene.status.sessions[0].open = false;
@@ -223,15 +223,15 @@ fn the_whole_is_told_of_its_configuration_its_drain_and_its_sessions() {
 }
 
 #[test]
-fn endpoints_that_are_not_ready_are_named() {
+fn unready_endpoints_are_named() {
     let mut scene = scene("");
     scene.pool().snapshot.endpoints[1].ready = false;
-    scene.says(
-        "127.0.0.1:2 isn't ready, its health check fails",
+    scene.has_only(
+        "127.0.0.1:2 isn't ready because its health check fails",
         &["health.path"],
     );
-    scene.pool().snapshot.endpoints[1].down_until = Some(at(NOW + 3));
-    scene.says("127.0.0.1:2 is marked down", &["3.0s", "down.first"]);
+    scene.pool().snapshot.endpoints[1].down_until = Some(time(NOW + 3));
+    scene.has_only("127.0.0.1:2 is marked down", &["3.0s", "down.first"]);
     scene.pool().snapshot.endpoints[0].ready = false;
     let advice = scene.advice();
     assert_eq!(advice.len(), 3, "{advice:?}");
@@ -241,196 +241,196 @@ fn endpoints_that_are_not_ready_are_named() {
     );
     assert!(advice[0].contains("60s (queue.no_endpoint_ttl)"), "{advice:?}");
     scene.pool().snapshot.endpoints.clear();
-    scene.says("the pool has no endpoint", &["endpoints", "discovery"]);
+    scene.has_only("the pool has no endpoint", &["endpoints", "discovery"]);
 }
 
 #[test]
-fn a_full_queue_is_said_for_some_minutes() {
+fn a_full_queue_is_advised_on_for_some_minutes() {
     let mut scene = scene("  queue: {total_capacity: 7}\n");
     scene.arrived(NOW - 100, Band::Default);
-    scene.left(NOW - 100, Band::Default, Outcome::RejectedTooManyFlows);
+    scene.decided(NOW - 100, Band::Default, Outcome::RejectedTooManyFlows);
     scene.arrived(NOW - 90, Band::Default);
-    scene.left(NOW - 90, Band::Default, Outcome::Displaced);
-    scene.says(
-        "the queue was full: 2 refused",
+    scene.decided(NOW - 90, Band::Default, Outcome::Displaced);
+    scene.has_only(
+        "the queue was full: 2 rejected",
         &["queue.total_capacity (7)", "5 min"],
     );
-    scene.recent = Recent::default();
+    scene.recent = RecentStats::default();
     scene.arrived(NOW - 400, Band::Default);
-    scene.left(NOW - 400, Band::Default, Outcome::RejectedQueueFull);
-    scene.is_silent();
+    scene.decided(NOW - 400, Band::Default, Outcome::RejectedQueueFull);
+    scene.has_no_advice();
 }
 
 #[test]
-fn a_flow_at_its_capacity_is_named_if_it_may_be() {
+fn a_flow_at_its_capacity_is_named_if_it_is_public() {
     let mut scene = scene("  queue: {flow_capacity: 3}\n");
-    let over = Outcome::RejectedFlowCapacity;
-    scene.left(NOW, Band::Default, over);
-    scene.says(
-        "1 refused",
+    let rejected = Outcome::RejectedFlowCapacity;
+    scene.decided(NOW, Band::Default, rejected);
+    scene.has_only(
+        "1 rejected",
         &["flow `acme`", "may have 3 waiting", "flows.capacities"],
     );
-    scene.left_as(NOW, Scene::labels(Band::Default, true), over);
-    scene.says("2 refused", &["flow `other`"]);
-    scene.recent = Recent::default();
-    scene.left(NOW, Band::Default, Outcome::RejectedClassCapacity);
-    scene.says("1 refused", &["policy_classes"]);
+    scene.decided_with(NOW, Scene::labels(Band::Default, true), rejected);
+    scene.has_only("2 rejected", &["flow `other`"]);
+    scene.recent = RecentStats::default();
+    scene.decided(NOW, Band::Default, Outcome::RejectedClassCapacity);
+    scene.has_only("1 rejected", &["policy_classes"]);
 }
 
 #[test]
-fn a_ttl_below_the_p99_of_the_wait_is_said() {
+fn a_ttl_below_the_p99_of_the_wait_is_advised_on() {
     let mut scene = scene("  queue: {ttl: 1500ms}\n");
     for _ in 0..99 {
-        scene.left(NOW, Band::Default, Outcome::Dispatched);
+        scene.decided(NOW, Band::Default, Outcome::Dispatched);
     }
-    scene.left(NOW, Band::Default, Outcome::ExpiredTtl);
-    scene.is_silent();
-    scene.left(NOW, Band::Default, Outcome::ExpiredTtl);
-    scene.says(
+    scene.decided(NOW, Band::Default, Outcome::ExpiredTtl);
+    scene.has_no_advice();
+    scene.decided(NOW, Band::Default, Outcome::ExpiredTtl);
+    scene.has_only(
         "queue.ttl (1500ms) is below the p99",
         &["2 of 101", "add servers"],
     );
 }
 
 #[test]
-fn a_band_starves_while_another_goes() {
+fn a_band_starves_while_another_is_served() {
     let mut scene = scene("");
     scene.pool().snapshot.waiting = 1;
     scene.pool().snapshot.bands[2].waiting = 1;
     scene.pool().snapshot.stock = 4;
     scene.arrived(NOW - 20, Band::Sheddable);
-    scene.is_silent();
+    scene.has_no_advice();
     scene.arrived(NOW - 1, Band::Critical);
-    scene.left(NOW - 1, Band::Critical, Outcome::Dispatched);
-    scene.says(
+    scene.decided(NOW - 1, Band::Critical, Outcome::Dispatched);
+    scene.has_only(
         "band sheddable starves: 1 wait",
-        &["20s", "critical did", "arbitration.bands.mode"],
+        &["20s", "while critical requests were", "arbitration.bands.mode"],
     );
-    // Something of it went meanwhile.
+    // One of its requests is granted meanwhile.
     scene.arrived(NOW - 1, Band::Sheddable);
-    scene.left(NOW - 1, Band::Sheddable, Outcome::Dispatched);
-    scene.is_silent();
+    scene.decided(NOW - 1, Band::Sheddable, Outcome::Dispatched);
+    scene.has_no_advice();
 }
 
 #[test]
-fn what_waits_under_an_open_gate_is_said_after_a_while() {
+fn requests_stuck_under_an_open_gate_are_advised_on_after_a_while() {
     let mut scene = scene("");
     scene.pool().snapshot.waiting = 3;
     scene.arrived(NOW - 4, Band::Default);
-    scene.is_silent();
-    scene.recent = Recent::default();
+    scene.has_no_advice();
+    scene.recent = RecentStats::default();
     scene.arrived(NOW - 6, Band::Default);
-    scene.says(
+    scene.has_only(
         "3 wait though stock 2 is below its bound 4",
         &["6s", "max_in_flight", "/requests/"],
     );
     scene.pool().snapshot.stock = 4;
-    scene.is_silent();
+    scene.has_no_advice();
     scene.pool().snapshot.stock = 2;
-    scene.left(NOW - 2, Band::Critical, Outcome::Dispatched);
-    scene.is_silent();
+    scene.decided(NOW - 2, Band::Critical, Outcome::Dispatched);
+    scene.has_no_advice();
 }
 
 #[test]
-fn orphans_are_said() {
+fn orphans_are_advised_on() {
     let mut scene = scene("");
     scene.pool().orphaned_waiting = 3;
     scene.pool().orphaned_stock = 1;
-    scene.says(
-        "3 that wait and 1 that run are of Envoy workers",
+    scene.has_only(
+        "3 waiting and 1 running requests belong to Envoy workers",
         &["listen.grpc"],
     );
 }
 
 #[test]
-fn load_that_is_not_ours_is_said_where_it_matters() {
+fn foreign_load_is_advised_on_where_it_matters() {
     let mut scene = scene("");
     scene.pool().snapshot.endpoints[0].foreign = 2;
-    scene.says("127.0.0.1:1 runs 2 requests that didn't come through", &["bound"]);
+    scene.has_only("127.0.0.1:1 runs 2 requests that didn't come through", &["bound"]);
     scene.pool().snapshot.endpoints[0].stock = 100;
-    scene.is_silent();
+    scene.has_no_advice();
 }
 
 #[test]
-fn metrics_that_are_not_read_are_said_unless_nobody_asks_for_them() {
-    let silent = |keys: &str| {
+fn unread_metrics_are_advised_on_unless_scraping_is_off() {
+    let without_metrics = |keys: &str| {
         let mut scene = scene(keys);
         scene.pool().servers[1].scraped = None;
         scene
     };
-    let mut scene = silent("");
-    scene.says(
-        "nothing that is understood is read from /metrics of 127.0.0.1:2",
+    let mut scene = without_metrics("");
+    scene.has_only(
+        "no known metrics are read from /metrics of 127.0.0.1:2",
         &["scrape.path"],
     );
     scene.uptime = Duration::from_secs(3);
-    scene.is_silent();
-    silent("  scrape: {path: null}\n").is_silent();
+    scene.has_no_advice();
+    without_metrics("  scrape: {path: null}\n").has_no_advice();
 }
 
 #[test]
-fn a_fixed_bound_far_from_n_star_is_said_both_ways() {
+fn a_fixed_bound_far_from_n_star_is_advised_on_both_ways() {
     let mut scene = scene("");
     scene.variant().n_star = Some(29.5);
-    scene.says(
+    scene.has_only(
         "stock.watermark_per_backend (2) is far below n* 29.5",
         &["idle", "auto"],
     );
     scene.variant().state = State::Learning;
-    scene.is_silent();
+    scene.has_no_advice();
     let mut wide = super::tests::scene("  stock: {watermark_per_backend: 64}\n");
-    wide.says(
+    wide.has_only(
         "stock.watermark_per_backend (64) is far above n* 2.5",
         &["targets"],
     );
     wide.variant().n_star = Some(40.0);
-    wide.is_silent();
+    wide.has_no_advice();
 }
 
 #[test]
-fn an_auto_gate_without_a_model_or_a_target_is_said() {
+fn an_auto_gate_without_a_model_or_a_target_is_advised_on() {
     let mut scene =
         scene("  stock: {watermark_per_backend: auto}\n  slo: {target_ttft: 500, target_itl: 50}\n");
-    scene.is_silent();
+    scene.has_no_advice();
     for (state, word) in [
-        (State::Learning, "still being learnt"),
-        (State::Unidentifiable, "one operating point"),
+        (State::Learning, "still being learned"),
+        (State::Unidentifiable, "the load never varied"),
         (State::Error, "contradicts"),
         (State::NoTraffic, "served nothing"),
     ] {
         scene.variant().state = state;
-        scene.says("the gate is auto", &[word, "8 requests each (auto_initial)"]);
+        scene.has_only("the gate is auto", &[word, "8 requests (auto_initial)"]);
     }
     scene.variant().state = State::Infeasible;
-    scene.says(
+    scene.has_only(
         "no load on a server of variant default meets the targets",
         &["slo.target_ttft"],
     );
     scene.variant().state = State::Converged;
     scene.pool().model.as_mut().expect("one").slo.source = Source::None;
-    scene.says(
-        "stock.watermark_per_backend is auto and there is no target",
+    scene.has_only(
+        "stock.watermark_per_backend is auto, but there is no latency target",
         &["slo.target_itl"],
     );
 }
 
 #[test]
-fn too_few_servers_are_said_with_how_many_more() {
+fn too_few_servers_are_advised_on_with_the_missing_number() {
     let mut scene = scene("");
     scene.variant().desired = Some(5);
     scene.variant().pending = 1;
-    scene.says(
-        "37.0 requests per second are offered",
+    scene.has_only(
+        "demand is 37.0 requests per second",
         &["needs 5 servers and has 2 and 1 not ready", "Add 2"],
     );
 }
 
 #[test]
-fn a_pool_that_left_the_configuration_says_so() {
+fn a_retired_pool_has_its_own_sentence() {
     let mut scene = scene("");
     scene.pool().retired = true;
-    scene.says("this pool is no longer configured", &[]);
+    scene.has_only("this pool is no longer configured", &[]);
     scene.pool().retired = false;
     scene.config.pools[0].name = "other".into();
-    scene.says("this pool is no longer configured", &[]);
+    scene.has_only("this pool is no longer configured", &[]);
 }

@@ -1,7 +1,7 @@
-//! Endpoints that are all addresses of a name, as Kubernetes' headless services and most registries have it.
+//! Endpoints from DNS: all addresses of a name, as headless Kubernetes services and most registries publish them.
 //!
-//! The system's resolver is asked, so `/etc/hosts` and search domains count; it says nothing of how long an answer is
-//! good for, so `refresh` does. That a name isn't known is a failure like any other: what was found stays.
+//! The system's resolver is used, so `/etc/hosts` and search domains count. It returns no TTL, so the name is resolved
+//! every `refresh`. An unknown name is a failure like any other: the last endpoints stay.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -11,32 +11,32 @@ use tokio::time::MissedTickBehavior;
 
 use super::{Report, endpoint};
 
-/// A resolver that doesn't answer is asked again after this.
-const PATIENCE: Duration = Duration::from_secs(10);
+/// A resolver that doesn't answer within this time has failed.
+const ANSWER_MAX: Duration = Duration::from_secs(10);
 
-/// Looks the name up, again and again.
+/// Resolves the name periodically.
 pub(super) async fn run(mut report: Report, name: String, port: u16, refresh: Duration) {
     let mut ticks = tokio::time::interval(refresh);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         ticks.tick().await;
         match look_up(&name, port).await {
-            Ok(endpoints) => report.found(endpoints).await,
+            Ok(endpoints) => report.send(endpoints).await,
             Err(why) => report.failed(&why),
         }
     }
 }
 
 async fn look_up(name: &str, port: u16) -> Result<Vec<Endpoint>, String> {
-    match tokio::time::timeout(PATIENCE, tokio::net::lookup_host((name, port))).await {
+    match tokio::time::timeout(ANSWER_MAX, tokio::net::lookup_host((name, port))).await {
         Ok(Ok(addresses)) => Ok(endpoints(addresses)),
-        Ok(Err(why)) => Err(format!("{name} can't be looked up: {why}")),
-        Err(_) => Err(format!("{name} isn't looked up within {PATIENCE:?}")),
+        Ok(Err(why)) => Err(format!("{name} can't be resolved: {why}")),
+        Err(_) => Err(format!("{name} was not resolved within {ANSWER_MAX:?}")),
     }
 }
 
-/// In one order however the resolver shuffles them. A name that is known by both kinds of address is of servers that
-/// have both: IPv4 counts, or each would be there twice.
+/// Sorted, because resolvers shuffle addresses. If the name has IPv4 addresses, its IPv6 addresses are dropped:
+/// otherwise a server with both would be two endpoints.
 fn endpoints(addresses: impl Iterator<Item = SocketAddr>) -> Vec<Endpoint> {
     let mut all: Vec<SocketAddr> = addresses.collect();
     if all.iter().any(SocketAddr::is_ipv4) {
@@ -54,47 +54,48 @@ mod tests {
 
     use super::*;
 
-    fn of(addresses: &[&str]) -> Vec<String> {
-        let addresses = addresses.iter().map(|it| it.parse().expect("valid"));
+    fn resolve(addresses: &[&str]) -> Vec<String> {
+        let addresses = addresses.iter().map(|address| address.parse().expect("valid"));
         endpoints(addresses)
             .iter()
-            .map(|it| it.address.to_string())
+            .map(|endpoint| endpoint.address.to_string())
             .collect()
     }
 
     #[test]
-    fn the_order_is_ours_and_a_server_with_both_addresses_is_one() {
+    fn addresses_are_sorted_and_ipv4_is_preferred() {
         assert_eq!(
-            of(&["10.0.0.9:1", "[fd00::1]:1", "10.0.0.10:1"]),
+            resolve(&["10.0.0.9:1", "[fd00::1]:1", "10.0.0.10:1"]),
             ["10.0.0.9:1", "10.0.0.10:1"]
         );
         assert_eq!(
-            of(&["[fd00::2]:1", "[fd00::1]:1"]),
+            resolve(&["[fd00::2]:1", "[fd00::1]:1"]),
             ["[fd00::1]:1", "[fd00::2]:1"]
         );
     }
 
     #[tokio::test]
-    async fn a_name_is_found_and_one_that_isnt_known_is_a_failure() {
+    async fn a_known_name_has_endpoints_and_an_unknown_one_fails() {
         let refresh = Duration::from_millis(5);
-        let by = Discovery::Dns {
+        let discovery = Discovery::Dns {
             name: "localhost".into(),
             port: 8000,
             refresh,
         };
-        let (to, mut found) = mpsc::channel(8);
+        let (sender, mut found) = mpsc::channel(8);
         let task = tokio::spawn(run(
-            Report::new("a".into(), by, to),
+            Report::new("a".into(), discovery, sender),
             "localhost".into(),
             8000,
             refresh,
         ));
         let first = found.recv().await.expect("found");
         task.abort();
-        let local = |it: &Endpoint| it.address.port() == 8000 && it.address.ip().is_loopback();
+        let local =
+            |endpoint: &Endpoint| endpoint.address.port() == 8000 && endpoint.address.ip().is_loopback();
         assert!(first.endpoints.iter().all(local), "{first:?}");
-        // No name has a blank in it: nobody is asked.
+        // A name with a space is rejected without a query.
         let why = look_up("no such name", 8000).await.expect_err("unknown");
-        assert!(why.starts_with("no such name can't be looked up"), "{why}");
+        assert!(why.starts_with("no such name can't be resolved"), "{why}");
     }
 }

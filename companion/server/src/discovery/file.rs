@@ -1,6 +1,6 @@
-//! Endpoints that stand in a file of their own, in the form of `endpoints.static`, and may change there at any time.
+//! Endpoints from a file in the form of `endpoints.static`, which may change at any time.
 //!
-//! A file that is wrong takes nothing away: what it said before stays, and the log says where it is wrong.
+//! When the file is invalid, the last endpoints stay, and the log has the position of the error.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -11,33 +11,33 @@ use tokio::sync::mpsc;
 use super::Report;
 use crate::reload::file;
 
-/// Bytes of a file that is read.
+/// Bytes of the file.
 const FILE_MAX: u64 = 4 << 20;
 
-/// Reads the file, and whenever it changes.
+/// Reads the file now and after every change.
 pub(super) async fn run(mut report: Report, path: PathBuf) {
     let (changed, mut changes) = mpsc::channel(1);
     file::watch(path.clone(), changed, || ());
-    // What was wrong about it last: another mistake is said too.
-    let mut wrong = None;
+    // The last error. A different one is logged as well.
+    let mut last_error = None;
     while changes.recv().await.is_some() {
         let path = path.clone();
-        // It fails when the runtime ends.
+        // Fails when the runtime shuts down.
         let Ok(read) = tokio::task::spawn_blocking(move || read(&path)).await else {
             return;
         };
         match read {
             Ok(endpoints) => {
-                wrong = None;
-                report.found(endpoints).await;
+                last_error = None;
+                report.send(endpoints).await;
             }
             Err(why) => {
                 let why = why.to_string();
-                if wrong.as_ref() != Some(&why) {
+                if last_error.as_ref() != Some(&why) {
                     report.failing = false;
                 }
                 report.failed(&why);
-                wrong = Some(why);
+                last_error = Some(why);
             }
         }
     }
@@ -50,7 +50,7 @@ fn read(path: &Path) -> Result<Vec<Endpoint>, config::Error> {
     };
     if std::fs::metadata(path).map_err(failed)?.len() > FILE_MAX {
         return Err(failed(io::Error::other(format!(
-            "it is longer than {FILE_MAX} bytes"
+            "the file is longer than {FILE_MAX} bytes"
         ))));
     }
     let text = std::fs::read_to_string(path).map_err(failed)?;
@@ -64,17 +64,21 @@ mod tests {
     use penstock_config::Discovery;
 
     fn ports(found: &Found) -> Vec<u16> {
-        found.endpoints.iter().map(|it| it.address.port()).collect()
+        found
+            .endpoints
+            .iter()
+            .map(|endpoint| endpoint.address.port())
+            .collect()
     }
 
     #[tokio::test]
-    async fn a_file_is_read_again_when_it_is_written_and_when_it_is_replaced() {
+    async fn a_written_and_a_replaced_file_is_read_again() {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("servers.yaml");
-        let (to, mut found) = mpsc::channel(8);
-        let report = Report::new("a".into(), Discovery::File(path.clone()), to);
+        let (sender, mut found) = mpsc::channel(8);
+        let report = Report::new("a".into(), Discovery::File(path.clone()), sender);
         let task = tokio::spawn(run(report, path.clone()));
-        // It needn't be there from the start.
+        // The file may appear later.
         std::fs::write(
             &path,
             "- 127.0.0.1:1\n- {address: '127.0.0.1:2', variant: h100}\n",
@@ -93,7 +97,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wrong_file_says_where() {
+    fn an_error_has_the_position_in_the_file() {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("servers.yaml");
         let name = path.display();
@@ -110,16 +114,16 @@ mod tests {
                 "{text}: {message}"
             );
         }
-        for nobody in ["[]", "", "---\n[]\n", "\n"] {
-            std::fs::write(&path, nobody).expect("written");
-            assert_eq!(read(&path).expect("nobody is there at present"), [], "{nobody:?}");
+        for empty in ["[]", "", "---\n[]\n", "\n"] {
+            std::fs::write(&path, empty).expect("written");
+            assert_eq!(read(&path).expect("no endpoints"), [], "{empty:?}");
         }
         let json = "---\n[\"127.0.0.1:1\",\n {\"address\": \"127.0.0.1:2\", \"max_batch\": 64}]";
         std::fs::write(&path, json).expect("written");
         assert_eq!(read(&path).expect("JSON is YAML")[1].max_batch, 64);
-        for out in ["- 127.0.0.1:1\nlisten: {}\n", "- 127.0.0.1:1\n...\nlisten: {}\n"] {
-            std::fs::write(&path, out).expect("written");
-            assert!(read(&path).is_err(), "{out}");
+        for outside in ["- 127.0.0.1:1\nlisten: {}\n", "- 127.0.0.1:1\n...\nlisten: {}\n"] {
+            std::fs::write(&path, outside).expect("written");
+            assert!(read(&path).is_err(), "{outside}");
         }
         std::fs::remove_file(&path).expect("removed");
         assert!(

@@ -1,8 +1,8 @@
-//! Endpoints that are the ready pods of an InferencePool, the object by which Kubernetes' Gateway API names model servers.
+//! Endpoints from Kubernetes: the ready pods of an InferencePool, by which the Gateway API names model servers.
 //!
-//! Two things are watched: the pool, for its selector and its ports, and the pods that the selector fits. An API server
-//! that can't be asked takes nothing away; a pool that isn't there has no endpoints, and is waited for. What may be read
-//! is in docs/kubernetes.md: the pool and the pods of one namespace, and nothing else.
+//! Two things are watched: the pool, for its selector and its ports, and the pods that match the selector. When the API
+//! server fails, the last endpoints stay. A pool that doesn't exist has no endpoints until it is created.
+//! docs/kubernetes.md lists the needed permissions: the pool and the pods of one namespace, and nothing else.
 
 mod pool;
 
@@ -22,13 +22,13 @@ use penstock_errors::cause;
 use self::pool::Selection;
 use super::{Report, endpoint};
 
-/// Where pauses have an end, which those of a watch don't.
+/// The pause between attempts when the backoff gives none.
 const PAUSE_MAX: Duration = Duration::from_secs(30);
-/// The label of an endpoint that says which pod it is.
+/// The endpoint label with the pod's name.
 const POD: &str = "pod";
 
-/// Watches the pool of this name, as whom the environment says: a pod's service account, or `KUBECONFIG`. What fails is
-/// tried again as a watch is: soon at first, then ever later, up to half a minute.
+/// Discovers the endpoints of the pool with this name. The credentials are the pod's service account, or those of
+/// `KUBECONFIG`. Failures are retried with the watch's backoff: soon at first, then up to half a minute later.
 pub(super) async fn run(mut report: Report, namespace: String, name: String) {
     let mut pauses = DefaultBackoff::default();
     let client = loop {
@@ -41,7 +41,7 @@ pub(super) async fn run(mut report: Report, namespace: String, name: String) {
     follow(&mut report, &client, &namespace, &name, &mut pauses).await;
 }
 
-/// Never returns; after each attempt it waits for the next of `pauses`.
+/// Never returns; waits for one of `pauses` after each attempt.
 async fn follow(
     report: &mut Report,
     client: &Client,
@@ -50,16 +50,16 @@ async fn follow(
     pauses: &mut impl Iterator<Item = Duration>,
 ) {
     loop {
-        match find(client, namespace, name).await {
+        match find_version(client, namespace, name).await {
             Ok(Some(version)) => {
                 let pools = Api::namespaced_with(client.clone(), namespace, &version);
                 watch(report, client, &pools, name).await;
             }
             Ok(None) => {
-                if report.last.as_ref().is_none_or(|it| !it.is_empty()) {
-                    report.found(Vec::new()).await;
+                if report.last.as_ref().is_none_or(|endpoints| !endpoints.is_empty()) {
+                    report.send(Vec::new()).await;
                 }
-                report.failed(&format!("there is no InferencePool {namespace}/{name}"));
+                report.failed(&format!("InferencePool {namespace}/{name} does not exist"));
             }
             Err(why) => report.failed(&format!(
                 "InferencePool {namespace}/{name}: {}",
@@ -74,8 +74,8 @@ async fn pause(pauses: &mut impl Iterator<Item = Duration>) {
     tokio::time::sleep(pauses.next().unwrap_or(PAUSE_MAX)).await;
 }
 
-/// In which version of the API the pool is there; none: it isn't.
-async fn find(
+/// The API version in which the pool exists; `None`: the pool doesn't exist.
+async fn find_version(
     client: &Client,
     namespace: &str,
     name: &str,
@@ -84,7 +84,7 @@ async fn find(
         let api: Api<DynamicObject> = Api::namespaced_with(client.clone(), namespace, &version);
         match api.get(name).await {
             Ok(_) => return Ok(Some(version)),
-            // So says a server of an object that it doesn't have, and, without a reason, of an API that it doesn't have.
+            // The answer for a missing object and, without a reason, for a missing API.
             Err(kube::Error::Api(status)) if status.code == 404 => {}
             Err(why) => return Err(why),
         }
@@ -92,13 +92,13 @@ async fn find(
     Ok(None)
 }
 
-/// Follows the pool and its pods until the pool has gone.
+/// Follows the pool and its pods until the pool is deleted or a watch ends.
 async fn watch(report: &mut Report, client: &Client, pools: &Api<DynamicObject>, name: &str) {
     let pool = watcher::watch_object(pools.clone(), name).default_backoff();
     let mut pool = std::pin::pin!(pool);
     let mut wanted: Option<Selection> = None;
     let mut pods = futures_util::stream::pending().boxed();
-    let mut known = Known::default();
+    let mut ready_pods = ReadyPods::default();
     loop {
         tokio::select! {
             object = pool.next() => match object {
@@ -106,15 +106,15 @@ async fn watch(report: &mut Report, client: &Client, pools: &Api<DynamicObject>,
                     Ok(selection) if wanted.as_ref() == Some(&selection) => {}
                     Ok(selection) => {
                         let api: Api<Pod> = Api::namespaced(client.clone(), &object.namespace().unwrap_or_default());
-                        let fitting = watcher::Config::default().labels(&selection.labels);
-                        pods = watcher::watcher(api, fitting).default_backoff().boxed();
-                        known = Known::default();
+                        let matching = watcher::Config::default().labels(&selection.labels);
+                        pods = watcher::watcher(api, matching).default_backoff().boxed();
+                        ready_pods = ReadyPods::default();
                         wanted = Some(selection);
                     }
                     Err(why) => report.failed(&format!("InferencePool {name}: {why}")),
                 },
                 Some(Ok(None)) => {
-                    report.found(Vec::new()).await;
+                    report.send(Vec::new()).await;
                     return;
                 }
                 Some(Err(why)) => report.failed(&format!("InferencePool {name}: {}", cause::root(&why))),
@@ -122,9 +122,9 @@ async fn watch(report: &mut Report, client: &Client, pools: &Api<DynamicObject>,
             },
             event = pods.next() => match event {
                 Some(Ok(event)) => {
-                    let whole = known.take(event);
-                    if let (true, Some(wanted)) = (whole, &wanted) {
-                        report.found(known.endpoints(&wanted.ports)).await;
+                    let is_complete = ready_pods.handle(event);
+                    if let (true, Some(wanted)) = (is_complete, &wanted) {
+                        report.send(ready_pods.endpoints(&wanted.ports)).await;
                     }
                 }
                 Some(Err(why)) => report.failed(&format!("pods of InferencePool {name}: {}", cause::root(&why))),
@@ -134,34 +134,34 @@ async fn watch(report: &mut Report, client: &Client, pools: &Api<DynamicObject>,
     }
 }
 
-/// The ready pods, by name.
+/// The addresses of the ready pods, by name.
 #[derive(Debug, Default)]
-struct Known {
+struct ReadyPods {
     ready: BTreeMap<String, IpAddr>,
-    /// What is being listed anew; it takes the place of `ready` when it is whole.
+    /// A new list in progress, which replaces `ready` when it is complete.
     listing: Option<BTreeMap<String, IpAddr>>,
-    whole: bool,
+    listed: bool,
 }
 
-impl Known {
-    /// Takes what happened; whether all pods are known now.
-    fn take(&mut self, event: Event<Pod>) -> bool {
+impl ReadyPods {
+    /// Applies an event. Returns whether the list is complete now.
+    fn handle(&mut self, event: Event<Pod>) -> bool {
         match event {
             Event::Init => self.listing = Some(BTreeMap::new()),
             Event::InitApply(pod) => put(self.listing.get_or_insert_default(), &pod),
             Event::InitDone => {
                 self.ready = self.listing.take().unwrap_or_default();
-                self.whole = true;
+                self.listed = true;
             }
             Event::Apply(pod) => put(&mut self.ready, &pod),
             Event::Delete(pod) => drop(self.ready.remove(&pod.name_any())),
         }
-        self.whole && self.listing.is_none()
+        self.listed && self.listing.is_none()
     }
 
     /// Each port of each pod is an endpoint.
     fn endpoints(&self, ports: &[u16]) -> Vec<Endpoint> {
-        let of = |(name, ip): (&String, &IpAddr)| {
+        let pod_endpoints = |(name, ip): (&String, &IpAddr)| {
             let (name, ip) = (name.clone(), *ip);
             ports.iter().map(move |port| {
                 let mut endpoint = endpoint(SocketAddr::new(ip, *port));
@@ -169,7 +169,7 @@ impl Known {
                 endpoint
             })
         };
-        self.ready.iter().flat_map(of).collect()
+        self.ready.iter().flat_map(pod_endpoints).collect()
     }
 }
 
@@ -181,14 +181,14 @@ fn put(pods: &mut BTreeMap<String, IpAddr>, pod: &Pod) {
     }
 }
 
-/// Where a pod that is ready, and stays, is reached.
+/// The address of a pod that is ready and not being deleted.
 fn address(pod: &Pod) -> Option<IpAddr> {
     let status = pod.status.as_ref()?;
     let ready = status
         .conditions
         .iter()
         .flatten()
-        .any(|it| it.type_ == "Ready" && it.status == "True");
+        .any(|condition| condition.type_ == "Ready" && condition.status == "True");
     let stays = pod.metadata.deletion_timestamp.is_none();
     if ready && stays {
         status.pod_ip.as_ref()?.parse().ok()

@@ -1,8 +1,8 @@
-//! Stands in for discovery by Kubernetes in a binary without the feature `kubernetes`, which refuses such a configuration.
+//! Replaces Kubernetes discovery in a binary without the feature `kubernetes`, which rejects such a configuration.
 
 use super::Report;
 
-/// Finds nothing, and logs why.
+/// Discovers nothing, and logs the reason.
 pub(super) async fn run(mut report: Report, _namespace: String, _name: String) {
     report.failed(&"this binary was built without kubernetes; build it with `--features kubernetes`");
 }

@@ -1,8 +1,7 @@
-//! How a session's messages are read and written: a frame is decoded from the one piece of memory that it came in, into
-//! the box in which it is handed on.
+//! The codec of sessions: decodes a frame from one contiguous slice into the box in which it is passed on.
 //!
-//! prost reads from any buffer, byte by byte, and asks it for each whether it has more. From a slice it reads as one
-//! walks through memory, in a third of the instructions. What is decoded is the same.
+//! prost reads from any buffer byte by byte, with a check of the remaining length for each. From a slice it needs a third
+//! of the instructions, with the same result.
 
 use bytes::Buf;
 use penstock_wire::{CompanionFrame, FilterFrame};

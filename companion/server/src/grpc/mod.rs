@@ -1,4 +1,4 @@
-//! The gRPC side: streams to events and back. It doesn't look into a frame.
+//! The gRPC server: turns streams into events and back, without interpreting frames.
 
 mod codec;
 #[expect(
@@ -27,7 +27,8 @@ use crate::driver::{FRAMES, Handle};
 use crate::listener::Listener;
 use crate::tls::{self, ServerTlsConfig};
 
-/// A flood of small frames must fit in the window, or h2 takes it for an attack and closes the connection.
+/// The HTTP/2 window. A burst of small frames must fit into it, or h2 takes the burst for an attack and closes the
+/// connection.
 const WINDOW_BYTES: u32 = 64 << 20;
 
 struct Service {
@@ -35,7 +36,7 @@ struct Service {
     conns: Arc<AtomicU64>,
 }
 
-/// Serves gRPC until `shutdown` ends, and then until all streams have: what was said before their end is out by then.
+/// Serves gRPC until `shutdown` returns, and then until all streams have ended with their queued frames sent.
 ///
 /// # Errors
 /// When the transport fails.
@@ -68,7 +69,7 @@ pub async fn serve(
         Listener::Tcp(listener) => {
             let incoming = TcpListenerStream::new(listener).map(|accepted| {
                 accepted.inspect(|stream| {
-                    // Latency only; a socket that can't is still a socket.
+                    // It only affects latency, so a failure is ignored.
                     let _ = stream.set_nodelay(true);
                 })
             });
@@ -94,45 +95,50 @@ impl Arbiter for Service {
         let (frames, outgoing) = mpsc::channel(FRAMES);
         let gone = |_| Status::unavailable("the companion is shutting down");
         self.driver.open(conn, frames).await.map_err(gone)?;
-        // Dropped with the stream of answers: when that is over, so is the session.
-        let (answers, over) = oneshot::channel::<()>();
-        tokio::spawn(read(conn, request.into_inner(), self.driver.clone(), over));
+        // Dropped with the response stream, whose end ends the session.
+        let (response, response_ended) = oneshot::channel::<()>();
+        tokio::spawn(read(
+            conn,
+            request.into_inner(),
+            self.driver.clone(),
+            response_ended,
+        ));
         let outgoing = ReceiverStream::new(outgoing).map(move |frame| {
-            let _held = &answers;
+            let _response = &response;
             Ok(frame)
         });
         Ok(Response::new(Box::pin(outgoing)))
     }
 }
 
-/// Hands in what comes on a stream, until it ends or its answers do.
+/// Passes incoming frames to the driver until the stream or its response ends.
 async fn read(
     conn: ConnId,
     mut incoming: Streaming<Box<FilterFrame>>,
     driver: Handle,
-    mut over: oneshot::Receiver<()>,
+    mut response_ended: oneshot::Receiver<()>,
 ) {
     loop {
         let message = tokio::select! {
             biased;
             message = incoming.message() => message,
-            _ = &mut over => break,
+            _ = &mut response_ended => break,
         };
         match message {
             Ok(Some(frame)) => {
                 if driver.frame(conn, frame).await.is_err() {
                     return;
                 }
-                // One that floods takes its turn with the others.
+                // A flooding stream must not starve the other tasks of the thread.
                 tokio::task::consume_budget().await;
             }
             Ok(None) => break,
             Err(status) => {
-                tracing::debug!(conn = conn.0, %status, "session's stream broke");
+                tracing::debug!(conn = conn.0, %status, "stream of the session failed");
                 break;
             }
         }
     }
-    // The driver has ended when this fails, and with it the session.
-    let _ = driver.tell(Event::Closed(conn)).await;
+    // Sending fails after the driver has ended, and the session with it.
+    let _ = driver.send(Event::Closed(conn)).await;
 }

@@ -1,28 +1,25 @@
-//! Who may ask the HTTP side for what: the Host that a page is asked under, the token of whoever changes something.
+//! The rules for access to the HTTP server: the allowed Host headers, and the permission to change something.
 //!
-//! A browser on this machine reaches this port too, with whatever page it shows. A foreign page can't forge the name
-//! it asks for, unless its own name leads here (DNS rebinding): so names must be ours, and addresses needn't be.
+//! A web page in a browser on this machine can send requests to this port. It can't choose the Host header, unless its
+//! own domain resolves to this machine (DNS rebinding). So the server answers only names that it is configured for;
+//! addresses are always allowed.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 
 use axum::extract::connect_info::Connected;
-use axum::extract::{ConnectInfo, Request, State};
 use axum::http::{HeaderMap, StatusCode, header};
-use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use axum::serve::IncomingStream;
 use penstock_config as config;
 use subtle::ConstantTimeEq as _;
 use tokio::net::{TcpListener, UnixListener};
 
-use crate::reload;
-
-/// Bytes of a token; fewer can be guessed.
+/// Bytes of a token, at least; a shorter one can be guessed.
 const TOKEN_BYTES_MIN: usize = 8;
 
-/// Who may do what.
+/// The rules for access.
 pub struct Admin {
     token: Option<Vec<u8>>,
     hosts: Vec<String>,
@@ -34,86 +31,91 @@ pub enum Error {
     /// The file can't be read.
     #[error("admin.token_file: {}: {source}", path.display())]
     Read {
-        /// Which.
+        /// The file.
         path: PathBuf,
-        /// Why.
+        /// The error of the operating system.
         source: io::Error,
     },
-    /// It isn't what a header can carry, or too little.
+    /// The content is too short, or can't be sent in a header.
     #[error(
-        "admin.token_file: {}: a token has at least {TOKEN_BYTES_MIN} visible ASCII characters and no blank between them",
+        "admin.token_file: {}: a token has at least {TOKEN_BYTES_MIN} visible ASCII characters and no space between them",
         path.display()
     )]
     Token {
-        /// Which.
+        /// The file.
         path: PathBuf,
     },
 }
 
 impl Admin {
-    /// Reads the token.
+    /// Reads the token file, if there is one.
     ///
     /// # Errors
-    /// When its file can't be read, or holds no token.
+    /// When the file can't be read, or doesn't contain a valid token.
     pub fn new(config: &config::Admin) -> Result<Self, Error> {
         Ok(Self {
-            token: config.token_file.as_deref().map(read).transpose()?,
+            token: config.token_file.as_deref().map(read_token).transpose()?,
             hosts: config.hosts.clone(),
         })
     }
 
-    /// The request carries the token. Where there is none, nobody does.
+    /// Whether the request carries the token. Without a configured token, no request does.
     pub(super) fn has_token(&self, headers: &HeaderMap) -> bool {
-        let said = headers.get(header::AUTHORIZATION).map(|it| it.as_bytes());
-        let said = said.and_then(|it| {
-            let (scheme, token) = it.split_at_checked(7)?;
+        let given = headers.get(header::AUTHORIZATION).map(|value| value.as_bytes());
+        let given = given.and_then(|value| {
+            let (scheme, token) = value.split_at_checked(7)?;
             scheme.eq_ignore_ascii_case(b"bearer ").then_some(token)
         });
-        match (&self.token, said) {
-            (Some(token), Some(said)) => bool::from(token.ct_eq(said)),
+        match (&self.token, given) {
+            (Some(token), Some(given)) => bool::from(token.ct_eq(given)),
             (None, _) | (_, None) => false,
         }
     }
 
-    /// The request may change something: it carries the token, or there is none and it comes from this machine.
-    pub(super) fn may_change(&self, headers: &HeaderMap, peer: Peer) -> Result<(), Refused> {
+    /// Whether the request may change something: it carries the token, or no token is configured and the request comes
+    /// from this machine.
+    pub(super) fn check_change(&self, headers: &HeaderMap, peer: Peer) -> Result<(), Unauthorized> {
         match (&self.token, peer) {
             (Some(_), _) if self.has_token(headers) => Ok(()),
-            (Some(_), _) => Err(Refused(
-                "this needs `Authorization: Bearer TOKEN`, as in admin.token_file",
+            (Some(_), _) => Err(Unauthorized(
+                "this request needs the header `Authorization: Bearer TOKEN` with the token of admin.token_file",
             )),
             (None, Peer::ThisMachine) => Ok(()),
-            (None, Peer::Other) => Err(Refused(
-                "from another machine this needs a token: set admin.token_file",
+            (None, Peer::Other) => Err(Unauthorized(
+                "a request from another machine needs a token: set admin.token_file",
             )),
         }
     }
 
-    fn knows(&self, host: &str) -> bool {
+    pub(super) fn allows_host(&self, host: &str) -> bool {
         let name = match host.rsplit_once(':') {
             Some((name, port)) if port.bytes().all(|byte| byte.is_ascii_digit()) => name,
             Some(_) | None => host,
         };
-        let bare = name
+        let address = name
             .strip_prefix('[')
-            .and_then(|it| it.strip_suffix(']'))
+            .and_then(|name| name.strip_suffix(']'))
             .unwrap_or(name);
-        bare.parse::<IpAddr>().is_ok()
+        address.parse::<IpAddr>().is_ok()
             || name.eq_ignore_ascii_case("localhost")
-            || self.hosts.iter().any(|ours| name.eq_ignore_ascii_case(ours))
+            || self
+                .hosts
+                .iter()
+                .any(|allowed| name.eq_ignore_ascii_case(allowed))
     }
 }
 
-// The token is in no log.
+// Without the token, so that no log contains it.
 impl std::fmt::Debug for Admin {
-    fn fmt(&self, to: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        to.debug_struct("Admin")
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        formatter
+            .debug_struct("Admin")
             .field("hosts", &self.hosts)
             .finish_non_exhaustive()
     }
 }
 
-fn read(path: &Path) -> Result<Vec<u8>, Error> {
+fn read_token(path: &Path) -> Result<Vec<u8>, Error> {
     let text = std::fs::read(path).map_err(|source| Error::Read {
         path: path.into(),
         source,
@@ -126,12 +128,12 @@ fn read(path: &Path) -> Result<Vec<u8>, Error> {
     }
 }
 
-/// Where a request comes from.
+/// The origin of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Peer {
-    /// Loopback or a unix socket.
+    /// A loopback address or a unix socket.
     ThisMachine,
-    /// Anywhere else.
+    /// Any other address.
     Other,
 }
 
@@ -157,57 +159,14 @@ impl Connected<IncomingStream<'_, UnixListener>> for Peer {
     }
 }
 
-/// 401, and why.
+/// Status 401 with the reason.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Refused(&'static str);
+pub(super) struct Unauthorized(&'static str);
 
-impl IntoResponse for Refused {
+impl IntoResponse for Unauthorized {
     fn into_response(self) -> Response {
         let challenge = [(header::WWW_AUTHENTICATE, "Bearer")];
         (StatusCode::UNAUTHORIZED, challenge, format!("401: {}\n", self.0)).into_response()
-    }
-}
-
-/// A page of somebody else must not read this through its visitor's browser.
-pub(super) async fn host_is_ours(
-    State(config): State<reload::Handle>,
-    request: Request,
-    next: Next,
-) -> Response {
-    let admin = config.in_force().admin;
-    let named = request.headers().get(header::HOST);
-    let named = named.map_or(Ok("localhost"), |it| it.to_str());
-    let target = request.uri().authority().map_or("localhost", |it| it.as_str());
-    if named.is_ok_and(|host| admin.knows(host)) && admin.knows(target) {
-        next.run(request).await
-    } else {
-        (
-            StatusCode::FORBIDDEN,
-            "403: this Host isn't ours; ask for localhost or an address, or list the name in admin.hosts\n",
-        )
-            .into_response()
-    }
-}
-
-/// What changes something: by whom it may, and in which form.
-pub(super) async fn may_change(
-    State(config): State<reload::Handle>,
-    ConnectInfo(peer): ConnectInfo<Peer>,
-    request: Request,
-    next: Next,
-) -> Response {
-    if let Err(refused) = config.in_force().admin.may_change(request.headers(), peer) {
-        return refused.into_response();
-    }
-    let kind = request.headers().get(header::CONTENT_TYPE);
-    let kind = kind.and_then(|it| it.to_str().ok()).unwrap_or_default();
-    let kind = kind.split(';').next().unwrap_or_default().trim();
-    if kind.eq_ignore_ascii_case("application/json") {
-        next.run(request).await
-    } else {
-        // No form of a page can send this type by itself.
-        let why = "415: this takes Content-Type: application/json\n";
-        (StatusCode::UNSUPPORTED_MEDIA_TYPE, why).into_response()
     }
 }
 
@@ -217,7 +176,7 @@ mod tests {
 
     fn admin(token: Option<&str>) -> Admin {
         Admin {
-            token: token.map(|it| it.as_bytes().to_vec()),
+            token: token.map(|token| token.as_bytes().to_vec()),
             hosts: vec!["penstock.example".into()],
         }
     }
@@ -229,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn addresses_and_our_names_are_ours() {
+    fn addresses_and_configured_names_are_allowed_hosts() {
         let admin = admin(None);
         for host in [
             "localhost",
@@ -240,7 +199,7 @@ mod tests {
             "[fd00::7]",
             "Penstock.example:80",
         ] {
-            assert!(admin.knows(host), "{host}");
+            assert!(admin.allows_host(host), "{host}");
         }
         for host in [
             "evil.example",
@@ -251,22 +210,22 @@ mod tests {
             "[localhost]",
             "",
         ] {
-            assert!(!admin.knows(host), "{host}");
+            assert!(!admin.allows_host(host), "{host}");
         }
     }
 
     #[test]
-    fn a_token_is_needed_from_anywhere_once_there_is_one() {
+    fn a_configured_token_is_required_from_everywhere() {
         let none = HeaderMap::new();
         let open = admin(None);
-        assert_eq!(open.may_change(&none, Peer::ThisMachine), Ok(()));
-        assert!(open.may_change(&none, Peer::Other).is_err());
-        assert!(open.may_change(&with("Bearer "), Peer::Other).is_err());
+        assert_eq!(open.check_change(&none, Peer::ThisMachine), Ok(()));
+        assert!(open.check_change(&none, Peer::Other).is_err());
+        assert!(open.check_change(&with("Bearer "), Peer::Other).is_err());
         assert!(!open.has_token(&with("Bearer ")));
         let closed = admin(Some("a-long-secret"));
         for peer in [Peer::ThisMachine, Peer::Other] {
-            assert_eq!(closed.may_change(&with("Bearer a-long-secret"), peer), Ok(()));
-            assert_eq!(closed.may_change(&with("bearer a-long-secret"), peer), Ok(()));
+            assert_eq!(closed.check_change(&with("Bearer a-long-secret"), peer), Ok(()));
+            assert_eq!(closed.check_change(&with("bearer a-long-secret"), peer), Ok(()));
             for wrong in [
                 "Bearer a-long-secre",
                 "Bearer a-long-secret1",
@@ -274,15 +233,15 @@ mod tests {
                 "a-long-secret",
                 "Bearer",
             ] {
-                assert!(closed.may_change(&with(wrong), peer).is_err(), "{wrong}");
+                assert!(closed.check_change(&with(wrong), peer).is_err(), "{wrong}");
             }
-            assert!(closed.may_change(&none, peer).is_err());
+            assert!(closed.check_change(&none, peer).is_err());
         }
         assert!(!format!("{closed:?}").contains("secret"));
     }
 
     #[test]
-    fn peers_are_on_this_machine_or_not() {
+    fn loopback_addresses_are_this_machine() {
         for (address, peer) in [
             ("127.0.0.1:1", Peer::ThisMachine),
             ("[::1]:1", Peer::ThisMachine),
@@ -295,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn a_token_is_a_word() {
+    fn a_token_is_one_word_of_at_least_eight_characters() {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("token");
         let new = || {

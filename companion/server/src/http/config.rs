@@ -1,4 +1,4 @@
-//! /config: the document in force, shown, replaced and patched. An ETag is its digest.
+//! `/config`: shows, replaces and patches the active document. Its ETag is its digest.
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use serde::Deserialize;
 use serde_json::json;
 
 use super::App;
-use crate::reload::{Change, InForce, Refused};
+use crate::reload::{ActiveConfig, Change, ChangeError};
 
 /// Bytes of a document or a patch.
 pub(super) const BYTES_MAX: usize = 1 << 20;
@@ -18,14 +18,14 @@ pub(super) const BYTES_MAX: usize = 1 << 20;
 /// `?persist=true`
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
-pub(super) struct How {
+pub(super) struct ChangeQuery {
     persist: bool,
 }
 
 pub(super) async fn show(State(app): State<Arc<App>>, headers: HeaderMap) -> Response {
-    let now = app.config.in_force();
-    let known = tags(&headers, header::IF_NONE_MATCH);
-    if known.is_some_and(|it| it.is_none_or(|any| any.iter().any(|it| it == now.document.digest()))) {
+    let now = app.config.active();
+    let tags = EntityTags::parse(&headers, header::IF_NONE_MATCH);
+    if tags.is_some_and(|tags| tags.match_digest(now.document.digest())) {
         return (StatusCode::NOT_MODIFIED, [(header::ETAG, etag(&now))]).into_response();
     }
     document(&now)
@@ -33,78 +33,99 @@ pub(super) async fn show(State(app): State<Arc<App>>, headers: HeaderMap) -> Res
 
 pub(super) async fn replace(
     State(app): State<Arc<App>>,
-    Query(how): Query<How>,
+    Query(query): Query<ChangeQuery>,
     headers: HeaderMap,
     body: Bytes,
 ) -> Response {
     if let Err(why) = serde_json::from_slice::<serde::de::IgnoredAny>(&body) {
-        return no_json(&why);
+        return invalid_json(&why);
     }
     match String::from_utf8(body.into()) {
-        Ok(text) => change(&app, Change::Put(text), &headers, &how).await,
+        Ok(text) => change(&app, Change::Put(text), &headers, &query).await,
         Err(why) => error(StatusCode::BAD_REQUEST, "invalid_json", &why.to_string()),
     }
 }
 
 pub(super) async fn patch(
     State(app): State<Arc<App>>,
-    Query(how): Query<How>,
+    Query(query): Query<ChangeQuery>,
     headers: HeaderMap,
     body: Bytes,
 ) -> Response {
     match serde_json::from_slice(&body) {
-        Ok(patch) => change(&app, Change::Patch(patch), &headers, &how).await,
-        Err(why) => no_json(&why),
+        Ok(patch) => change(&app, Change::Patch(patch), &headers, &query).await,
+        Err(why) => invalid_json(&why),
     }
 }
 
-async fn change(app: &App, change: Change, headers: &HeaderMap, how: &How) -> Response {
-    // `*`: any document will do, and there is always one.
-    let only_if = tags(headers, header::IF_MATCH).flatten();
-    match app.config.change(change, only_if, how.persist).await {
+async fn change(app: &App, change: Change, headers: &HeaderMap, query: &ChangeQuery) -> Response {
+    let only_if = match EntityTags::parse(headers, header::IF_MATCH) {
+        Some(EntityTags::Listed(tags)) => Some(tags),
+        // `*` matches any document, and there always is one.
+        Some(EntityTags::Any) | None => None,
+    };
+    match app.config.change(change, only_if, query.persist).await {
         Ok(now) => document(&now),
         Err(why) => {
             let (status, code) = match why {
-                Refused::Stale(_) => (StatusCode::PRECONDITION_FAILED, "config_changed"),
-                Refused::Invalid(_) => (StatusCode::UNPROCESSABLE_ENTITY, "invalid_config"),
-                Refused::Unwritable { .. } => (StatusCode::CONFLICT, "unwritable_config"),
-                Refused::Ending => (StatusCode::SERVICE_UNAVAILABLE, "shutting_down"),
+                ChangeError::Stale(_) => (StatusCode::PRECONDITION_FAILED, "config_changed"),
+                ChangeError::Invalid(_) => (StatusCode::UNPROCESSABLE_ENTITY, "invalid_config"),
+                ChangeError::Unwritable { .. } => (StatusCode::CONFLICT, "unwritable_config"),
+                ChangeError::ShuttingDown => (StatusCode::SERVICE_UNAVAILABLE, "shutting_down"),
             };
             error(status, code, &why.to_string())
         }
     }
 }
 
-fn document(now: &InForce) -> Response {
+fn document(now: &ActiveConfig) -> Response {
     ([(header::ETAG, etag(now))], axum::Json(now.document.masked())).into_response()
 }
 
-fn etag(now: &InForce) -> String {
+fn etag(now: &ActiveConfig) -> String {
     format!("\"{}\"", now.document.digest())
 }
 
-/// The tags of a header; `Some(None)`: any. A weak one is never the same document, nor is one that isn't quoted.
-fn tags(headers: &HeaderMap, name: HeaderName) -> Option<Option<Vec<String>>> {
-    let mut tags = Vec::new();
-    let mut lines = headers.get_all(name).iter().peekable();
-    lines.peek()?;
-    for line in lines {
-        for tag in line.to_str().unwrap_or_default().split(',').map(str::trim) {
-            if tag == "*" {
-                return Some(None);
-            }
-            let bare = tag.strip_prefix('"').and_then(|it| it.strip_suffix('"'));
-            tags.extend(bare.map(str::to_owned));
-        }
-    }
-    Some(Some(tags))
+/// The entity tags of a conditional request.
+#[derive(Debug, PartialEq, Eq)]
+enum EntityTags {
+    /// `*`.
+    Any,
+    /// The strong tags. Weak and unquoted ones are left out, because they never match.
+    Listed(Vec<String>),
 }
 
-fn no_json(why: &serde_json::Error) -> Response {
+impl EntityTags {
+    /// `None`: the header is absent.
+    fn parse(headers: &HeaderMap, name: HeaderName) -> Option<Self> {
+        let mut tags = Vec::new();
+        let mut lines = headers.get_all(name).iter().peekable();
+        lines.peek()?;
+        for line in lines {
+            for tag in line.to_str().unwrap_or_default().split(',').map(str::trim) {
+                if tag == "*" {
+                    return Some(Self::Any);
+                }
+                let unquoted = tag.strip_prefix('"').and_then(|tag| tag.strip_suffix('"'));
+                tags.extend(unquoted.map(str::to_owned));
+            }
+        }
+        Some(Self::Listed(tags))
+    }
+
+    fn match_digest(&self, digest: &str) -> bool {
+        match self {
+            Self::Any => true,
+            Self::Listed(tags) => tags.iter().any(|tag| tag == digest),
+        }
+    }
+}
+
+fn invalid_json(why: &serde_json::Error) -> Response {
     error(
         StatusCode::BAD_REQUEST,
         "invalid_json",
-        &format!("the body is no JSON: {why}"),
+        &format!("the body is not valid JSON: {why}"),
     )
 }
 
@@ -122,22 +143,22 @@ fn error(status: StatusCode, code: &str, message: &str) -> Response {
 mod tests {
     use super::*;
 
-    fn tags_of(lines: &[&str]) -> Option<Option<Vec<String>>> {
+    fn tags_of(lines: &[&str]) -> Option<EntityTags> {
         let mut headers = HeaderMap::new();
         for line in lines {
             headers.append(header::IF_MATCH, line.parse().expect("a value"));
         }
-        tags(&headers, header::IF_MATCH)
+        EntityTags::parse(&headers, header::IF_MATCH)
     }
 
     #[test]
-    fn tags_are_listed_or_any() {
+    fn entity_tags_are_a_list_or_any() {
         assert_eq!(tags_of(&[]), None);
-        assert_eq!(tags_of(&["*"]), Some(None));
+        assert_eq!(tags_of(&["*"]), Some(EntityTags::Any));
         assert_eq!(
             tags_of(&["\"a\", \"b\"", "\"c\""]),
-            Some(Some(vec!["a".into(), "b".into(), "c".into()]))
+            Some(EntityTags::Listed(vec!["a".into(), "b".into(), "c".into()]))
         );
-        assert_eq!(tags_of(&["W/\"a\", b"]), Some(Some(Vec::new())));
+        assert_eq!(tags_of(&["W/\"a\", b"]), Some(EntityTags::Listed(Vec::new())));
     }
 }

@@ -1,4 +1,5 @@
-//! `/requests/{x-request-id}`: where one request stands and why, while it lives and for a minute after.
+//! `/requests/{x-request-id}`: the state of one request and the reason for it, while it waits or runs and for a minute
+//! after its end.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,51 +12,51 @@ use penstock_data_plane::policy::band_name;
 use serde_json::{Value, json};
 
 use super::App;
-use crate::driver::Found;
-use crate::history::Ended;
-use crate::status::Shown;
+use crate::driver::RequestLookup;
+use crate::ended_requests::EndedRequest;
+use crate::status::FlowVisibility;
 
-/// What a flow is called that isn't shown, and one that has no name.
+/// Stands for a private flow.
 const OTHER: &str = "other";
+/// Stands for a flow without a name.
 const ANONYMOUS: &str = "anonymous";
 
-/// Answers for one request.
+/// Handles `GET /requests/{x-request-id}`.
 pub(super) async fn show(
     State(app): State<Arc<App>>,
     Path(request_id): Path<String>,
     headers: HeaderMap,
 ) -> Response {
-    let shown = app.shown(&headers);
-    let found = match app.driver.request(&request_id).await {
-        Ok(found) => found,
+    let visibility = app.flow_visibility(&headers);
+    let lookup = match app.driver.request(&request_id).await {
+        Ok(lookup) => lookup,
         Err(gone) => return (StatusCode::SERVICE_UNAVAILABLE, gone.to_string()).into_response(),
     };
-    match document(&found, shown) {
+    match document(&lookup, visibility) {
         Some(document) => axum::Json(document).into_response(),
         None => {
-            let why =
-                "no request with this x-request-id waits or runs here, and none has ended in the last 60 s";
+            let why = "no request with this x-request-id waits or runs, and none has ended in the last 60 s";
             let body = json!({"error": {"code": "request_not_found", "message": why}});
             (StatusCode::NOT_FOUND, axum::Json(body)).into_response()
         }
     }
 }
 
-fn document(found: &Found, shown: Shown) -> Option<Value> {
-    match found {
-        Found::Lives(request) => Some(lives(request, shown)),
-        Found::Ended(request) => Some(ended(request, shown)),
-        Found::Unknown => None,
+fn document(lookup: &RequestLookup, visibility: FlowVisibility) -> Option<Value> {
+    match lookup {
+        RequestLookup::Active(request) => Some(active(request, visibility)),
+        RequestLookup::Ended(request) => Some(ended(request, visibility)),
+        RequestLookup::Unknown => None,
     }
 }
 
-/// `position` counts from 1: that one goes next.
-fn lives(of: &RequestStatus, shown: Shown) -> Value {
-    let (state, endpoint) = match &of.state {
+/// The document of a waiting or running request. `position` counts from 1: the request with 1 is next.
+fn active(request: &RequestStatus, visibility: FlowVisibility) -> Value {
+    let (state, endpoint) = match &request.state {
         RequestState::Waiting { .. } => ("waiting", None),
         RequestState::Running { endpoint } => ("running", Some(endpoint)),
     };
-    let (position, estimate, tag) = match of.state {
+    let (position, estimate, tag) = match request.state {
         RequestState::Waiting { ahead, estimate, tag } => {
             (Some(ahead.saturating_add(1)), Some(estimate), tag)
         }
@@ -63,52 +64,53 @@ fn lives(of: &RequestStatus, shown: Shown) -> Value {
     };
     json!({
         "state": state,
-        "outcome": of.outcome.map(penstock_engine::Outcome::as_str),
-        "pool": &*of.labels.pool,
-        "band": band_name(of.labels.band),
-        "class": name(&of.class),
-        "flow": flow(&of.labels, shown),
+        "outcome": request.outcome.map(penstock_engine::Outcome::as_str),
+        "pool": &*request.labels.pool,
+        "band": band_name(request.labels.band),
+        "class": name(&request.class),
+        "flow": flow(&request.labels, visibility),
         "position": position,
-        "waited_ms": millis(of.waited),
+        "waited_ms": millis(request.waited),
         "estimate_ms": estimate.map(millis),
         "tag": tag,
-        "why": &*of.why,
+        "why": &*request.why,
         "endpoint": endpoint,
     })
 }
 
-fn ended(of: &Ended, shown: Shown) -> Value {
+fn ended(request: &EndedRequest, visibility: FlowVisibility) -> Value {
     json!({
         "state": "ended",
-        "outcome": of.outcome.as_str(),
-        "pool": &*of.labels.pool,
-        "band": band_name(of.labels.band),
-        "class": name(&of.labels.class),
-        "flow": flow(&of.labels, shown),
+        "outcome": request.outcome.as_str(),
+        "pool": &*request.labels.pool,
+        "band": band_name(request.labels.band),
+        "class": name(&request.labels.class),
+        "flow": flow(&request.labels, visibility),
         "position": null,
-        "waited_ms": millis(of.waited),
+        "waited_ms": millis(request.waited),
         "estimate_ms": null,
         "tag": null,
-        "why": of.why(),
-        "endpoint": name(&of.endpoint),
+        "why": request.reason(),
+        "endpoint": name(&request.endpoint),
     })
 }
 
-/// Private ones are for who has the admin token.
-fn flow(of: &Labels, shown: Shown) -> &str {
-    match shown {
-        _ if of.flow.is_empty() => ANONYMOUS,
-        Shown::Public if of.private => OTHER,
-        Shown::Public | Shown::Everything => &of.flow,
+/// The flow's name; private names are visible only with the admin token.
+fn flow(labels: &Labels, visibility: FlowVisibility) -> &str {
+    match visibility {
+        _ if labels.flow.is_empty() => ANONYMOUS,
+        FlowVisibility::Public if labels.private => OTHER,
+        FlowVisibility::Public | FlowVisibility::All => &labels.flow,
     }
 }
 
-fn name(of: &str) -> Option<&str> {
-    (!of.is_empty()).then_some(of)
+/// `None` for an empty text, which stands for an absent value.
+fn name(text: &str) -> Option<&str> {
+    (!text.is_empty()).then_some(text)
 }
 
-fn millis(of: Duration) -> u64 {
-    u64::try_from(of.as_millis()).unwrap_or(u64::MAX)
+fn millis(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }
 
 #[cfg(test)]
@@ -118,8 +120,8 @@ mod tests {
 
     use super::*;
 
-    fn request(private: bool, state: RequestState) -> Found {
-        Found::Lives(Box::new(RequestStatus {
+    fn request(private: bool, state: RequestState) -> RequestLookup {
+        RequestLookup::Active(Box::new(RequestStatus {
             labels: Arc::new(Labels {
                 pool: "chat".into(),
                 model: "m".into(),
@@ -140,13 +142,13 @@ mod tests {
     }
 
     #[test]
-    fn the_next_to_go_has_position_one() {
+    fn the_next_request_has_position_one() {
         let waiting = RequestState::Waiting {
             ahead: 0,
             estimate: Duration::from_secs(1),
             tag: Some(12.5),
         };
-        let document = document(&request(false, waiting), Shown::Public);
+        let document = document(&request(false, waiting), FlowVisibility::Public);
         let expected = json!({
             "state": "waiting", "outcome": null, "pool": "chat", "band": "critical", "class": null, "flow": "acme",
             "position": 1, "waited_ms": 1_250, "estimate_ms": 1_000, "tag": 12.5, "why": "the gate is full",
@@ -156,26 +158,26 @@ mod tests {
     }
 
     #[test]
-    fn who_runs_has_an_endpoint_and_no_position() {
+    fn a_running_request_has_an_endpoint_and_no_position() {
         let running = RequestState::Running {
             endpoint: "127.0.0.1:1".into(),
         };
-        let document = document(&request(false, running), Shown::Public).expect("known");
-        let of = ["state", "outcome", "position", "endpoint"].map(|key| document[key].clone());
-        assert_eq!(json!(of), json!(["running", "bypassed", null, "127.0.0.1:1"]));
+        let document = document(&request(false, running), FlowVisibility::Public).expect("known");
+        let values = ["state", "outcome", "position", "endpoint"].map(|key| document[key].clone());
+        assert_eq!(json!(values), json!(["running", "bypassed", null, "127.0.0.1:1"]));
     }
 
     #[test]
-    fn a_private_flow_is_for_who_has_the_token() {
+    fn a_private_flow_is_visible_only_with_the_token() {
         let running = || RequestState::Running {
             endpoint: Box::default(),
         };
-        let flow = |private, shown| {
-            let document = document(&request(private, running()), shown).expect("known");
+        let flow = |private, visibility| {
+            let document = document(&request(private, running()), visibility).expect("known");
             document["flow"].as_str().map(str::to_owned)
         };
-        assert_eq!(flow(true, Shown::Public).as_deref(), Some("other"));
-        assert_eq!(flow(true, Shown::Everything).as_deref(), Some("acme"));
-        assert_eq!(flow(false, Shown::Public).as_deref(), Some("acme"));
+        assert_eq!(flow(true, FlowVisibility::Public).as_deref(), Some("other"));
+        assert_eq!(flow(true, FlowVisibility::All).as_deref(), Some("acme"));
+        assert_eq!(flow(false, FlowVisibility::Public).as_deref(), Some("acme"));
     }
 }

@@ -1,7 +1,7 @@
-//! What is known of the model servers: their parameters, what they can do within their targets, and how many are needed.
+//! Gauges of the performance model: parameters, capacity within the targets, and needed servers.
 //!
-//! What isn't known has no series. An autoscaler that finds no `desired_replicas` leaves things as they are, which is
-//! what "no decision" means; a 0 there would be an order.
+//! Unknown values have no series. An autoscaler that finds no `desired_replicas` changes nothing, which is right while
+//! there is no decision; a 0 would scale down.
 
 use penstock_control::{PoolStatus, Status, VariantStatus};
 use penstock_model::learner::State;
@@ -12,9 +12,20 @@ use super::{Maker, int};
 
 const VARIANT: [&str; 2] = ["pool", "variant"];
 
-/// Made at every scrape.
+/// All gauges of the model, made for one scrape.
 #[derive(Debug)]
 pub(super) struct Gauges {
+    parameters: ParameterGauges,
+    capacity: CapacityGauges,
+    slo_ttft_seconds: GaugeVec,
+    slo_itl_seconds: GaugeVec,
+    slo_source: IntGaugeVec,
+    foreign_load: IntGaugeVec,
+}
+
+/// What the learner knows of a variant.
+#[derive(Debug)]
+struct ParameterGauges {
     alpha_ms: GaugeVec,
     beta_ms: GaugeVec,
     gamma_ms: GaugeVec,
@@ -22,9 +33,11 @@ pub(super) struct Gauges {
     condition_number: GaugeVec,
     ttft_bias: GaugeVec,
     state: IntGaugeVec,
-    slo_ttft_seconds: GaugeVec,
-    slo_itl_seconds: GaugeVec,
-    slo_source: IntGaugeVec,
+}
+
+/// What a variant's servers can do, and how many are needed.
+#[derive(Debug)]
+struct CapacityGauges {
     capacity_requests_per_second: GaugeVec,
     concurrency_limit: GaugeVec,
     capacity_total: GaugeVec,
@@ -33,19 +46,13 @@ pub(super) struct Gauges {
     desired_replicas: IntGaugeVec,
     current_replicas: IntGaugeVec,
     pending_replicas: IntGaugeVec,
-    foreign_load: IntGaugeVec,
 }
 
-impl Gauges {
-    /// All families, without a series.
-    pub(super) fn new(make: &Maker) -> prometheus::Result<Self> {
-        let float = |name, help| make.float(name, help, &VARIANT);
-        let whole = |name, help| make.gauge(name, help, &VARIANT);
+impl ParameterGauges {
+    fn new(make: &Maker) -> prometheus::Result<Self> {
+        let float = |name, help| make.float_gauge(name, help, &VARIANT);
         Ok(Self {
-            alpha_ms: float(
-                "model_alpha_ms",
-                "Milliseconds that every iteration of a server takes.",
-            )?,
+            alpha_ms: float("model_alpha_ms", "Fixed milliseconds of a server's iteration.")?,
             beta_ms: float(
                 "model_beta_ms",
                 "Milliseconds per token that an iteration processes.",
@@ -53,65 +60,128 @@ impl Gauges {
             gamma_ms: float("model_gamma_ms", "Milliseconds per token in the KV cache.")?,
             nis: float(
                 "model_nis",
-                "Normalised innovation squared of the last window: how far it was from what was predicted.",
+                "Normalised innovation squared of the last window: its distance from the prediction.",
             )?,
             condition_number: float(
                 "model_condition_number",
-                "Condition number of what was observed: large means one operating point, which tells parameters not apart.",
+                "Condition number of the observations; large when the load never varied, so that parameters can't be \
+                 identified.",
             )?,
-            ttft_bias: float(
-                "model_ttft_bias",
-                "Observed over predicted time to the first token.",
-            )?,
+            ttft_bias: float("model_ttft_bias", "Observed over predicted time to first token.")?,
             state: make.gauge(
                 "model_state",
-                "1 for the state that a variant's model is in, 0 for the others.",
+                "1 for the state of a variant's model, 0 for the other states.",
                 &["pool", "variant", "state"],
             )?,
-            slo_ttft_seconds: make.float(
-                "slo_ttft_seconds",
-                "Target of the mean time to the first token.",
-                &["pool"],
-            )?,
-            slo_itl_seconds: make.float(
-                "slo_itl_seconds",
-                "Target of the mean time between two tokens.",
-                &["pool"],
-            )?,
-            slo_source: make.gauge(
-                "slo_source",
-                "1 for where the targets come from, 0 for the others.",
-                &["pool", "source"],
-            )?,
+        })
+    }
+
+    fn set(&self, pool: &str, variant: &VariantStatus) {
+        let labels = [pool, variant.name.as_str()];
+        let parameters = variant.parameters;
+        for (gauge, value) in [
+            (&self.alpha_ms, parameters.map(|parameters| parameters.alpha_ms)),
+            (&self.beta_ms, parameters.map(|parameters| parameters.beta_ms)),
+            (&self.gamma_ms, parameters.map(|parameters| parameters.gamma_ms)),
+            (&self.nis, variant.nis),
+            (&self.condition_number, variant.condition),
+            (&self.ttft_bias, Some(variant.ttft_bias)),
+        ] {
+            if let Some(value) = value {
+                gauge.with_label_values(&labels).set(value);
+            }
+        }
+        for state in State::ALL {
+            self.state
+                .with_label_values(&[pool, variant.name.as_str(), state.as_str()])
+                .set(i64::from(state == variant.state));
+        }
+    }
+}
+
+impl CapacityGauges {
+    fn new(make: &Maker) -> prometheus::Result<Self> {
+        let float = |name, help| make.float_gauge(name, help, &VARIANT);
+        let whole = |name, help| make.gauge(name, help, &VARIANT);
+        Ok(Self {
             capacity_requests_per_second: float(
                 "capacity_requests_per_second",
                 "Requests per second that one server of the variant takes within the targets.",
             )?,
             concurrency_limit: float(
                 "concurrency_limit",
-                "Requests in flight at one server of the variant at that rate. It is shown, it doesn't gate.",
+                "Requests in flight at one server of the variant at that rate. Informational: it limits nothing.",
             )?,
             capacity_total: float(
                 "capacity_total",
-                "Requests per second that the ready servers of the variant take within the targets; 0 if that isn't known.",
+                "Requests per second that the variant's ready servers take within the targets; 0 if unknown.",
             )?,
             demand_total: float(
                 "demand_total",
-                "Requests per second that are offered and fall to the variant, the backlog's part included.",
+                "Offered requests per second that fall to the variant, including its part of the backlog.",
             )?,
-            utilization: float("utilization", "Demand over capacity; 0 if that isn't known.")?,
+            utilization: float("utilization", "Demand over capacity; 0 if unknown.")?,
             desired_replicas: whole(
                 "desired_replicas",
-                "Servers of the variant that the offered load needs; not there while there is no decision.",
+                "Servers of the variant that the offered load needs; absent while there is no decision.",
             )?,
-            current_replicas: whole("current_replicas", "Servers of the variant that are ready.")?,
+            current_replicas: whole("current_replicas", "Ready servers of the variant.")?,
             pending_replicas: whole(
                 "pending_replicas",
                 "Servers of the variant that are listed and not ready.",
             )?,
+        })
+    }
+
+    fn set(&self, pool: &str, variant: &VariantStatus) {
+        let labels = [pool, variant.name.as_str()];
+        for (gauge, value) in [
+            (&self.capacity_requests_per_second, variant.lambda_star),
+            (&self.concurrency_limit, variant.n_star),
+            (&self.capacity_total, Some(variant.capacity)),
+            (&self.demand_total, Some(variant.demand)),
+            (&self.utilization, Some(variant.utilization)),
+        ] {
+            if let Some(value) = value {
+                gauge.with_label_values(&labels).set(value);
+            }
+        }
+        for (gauge, value) in [
+            (&self.desired_replicas, variant.desired),
+            (&self.current_replicas, Some(variant.current)),
+            (&self.pending_replicas, Some(variant.pending)),
+        ] {
+            if let Some(value) = value {
+                gauge.with_label_values(&labels).set(int(value));
+            }
+        }
+    }
+}
+
+impl Gauges {
+    /// All families, without series.
+    pub(super) fn new(make: &Maker) -> prometheus::Result<Self> {
+        Ok(Self {
+            parameters: ParameterGauges::new(make)?,
+            capacity: CapacityGauges::new(make)?,
+            slo_ttft_seconds: make.float_gauge(
+                "slo_ttft_seconds",
+                "Target of the mean time to first token.",
+                &["pool"],
+            )?,
+            slo_itl_seconds: make.float_gauge(
+                "slo_itl_seconds",
+                "Target of the mean time between two tokens.",
+                &["pool"],
+            )?,
+            slo_source: make.gauge(
+                "slo_source",
+                "1 for the source of the targets, 0 for the other sources.",
+                &["pool", "source"],
+            )?,
             foreign_load: make.gauge(
                 "foreign_load",
-                "Requests that run at an endpoint and aren't ours, as its own metrics say.",
+                "Requests at an endpoint that didn't come through Penstock, by the endpoint's own metrics.",
                 &["pool", "endpoint"],
             )?,
         })
@@ -119,7 +189,7 @@ impl Gauges {
 
     pub(super) fn set(&self, status: &Status) {
         for pool in &status.pools {
-            self.foreign(pool);
+            self.set_foreign_load(pool);
             let name = pool.name.as_ref();
             let Some(model) = &pool.model else {
                 continue;
@@ -139,50 +209,17 @@ impl Gauges {
                     .set(i64::from(source == model.slo.source));
             }
             for variant in &model.variants {
-                self.variant(name, variant);
+                self.parameters.set(name, variant);
+                self.capacity.set(name, variant);
             }
         }
     }
 
-    fn variant(&self, pool: &str, now: &VariantStatus) {
-        let of = [pool, now.name.as_str()];
-        let parameters = now.parameters;
-        for (gauge, value) in [
-            (&self.alpha_ms, parameters.map(|it| it.alpha_ms)),
-            (&self.beta_ms, parameters.map(|it| it.beta_ms)),
-            (&self.gamma_ms, parameters.map(|it| it.gamma_ms)),
-            (&self.nis, now.nis),
-            (&self.condition_number, now.condition),
-            (&self.ttft_bias, Some(now.ttft_bias)),
-            (&self.capacity_requests_per_second, now.lambda_star),
-            (&self.concurrency_limit, now.n_star),
-            (&self.capacity_total, Some(now.capacity)),
-            (&self.demand_total, Some(now.demand)),
-            (&self.utilization, Some(now.utilization)),
-        ] {
-            if let Some(value) = value {
-                gauge.with_label_values(&of).set(value);
-            }
-        }
-        for (gauge, value) in [
-            (&self.desired_replicas, now.desired),
-            (&self.current_replicas, Some(now.current)),
-            (&self.pending_replicas, Some(now.pending)),
-        ] {
-            if let Some(value) = value {
-                gauge.with_label_values(&of).set(int(value));
-            }
-        }
-        for state in State::ALL {
-            self.state
-                .with_label_values(&[of[0], of[1], state.as_str()])
-                .set(i64::from(state == now.state));
-        }
-    }
-
-    fn foreign(&self, pool: &PoolStatus) {
-        for endpoint in pool.snapshot.endpoints.iter().filter(|it| it.listed) {
-            if pool.server(endpoint.id).is_some_and(|it| it.scraped.is_some()) {
+    fn set_foreign_load(&self, pool: &PoolStatus) {
+        let endpoints = pool.snapshot.endpoints.iter();
+        for endpoint in endpoints.filter(|endpoint| endpoint.listed) {
+            let server = pool.server(endpoint.id);
+            if server.is_some_and(|server| server.scraped.is_some()) {
                 self.foreign_load
                     .with_label_values(&[pool.name.as_ref(), pool.address(endpoint.id)])
                     .set(int(endpoint.foreign));

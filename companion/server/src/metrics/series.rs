@@ -1,5 +1,5 @@
-//! The handles of what is counted for one pool, model and target: to count takes no lock, and once a series is there
-//! nothing is allocated for it.
+//! Handles of the metrics of one pool, model and target model, so that counting takes no lock and, once a series exists,
+//! allocates nothing.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -13,69 +13,69 @@ use prometheus::{Histogram, IntCounter};
 
 use super::Metrics;
 
-/// Classes of a status: the first is of none.
+/// Classes of an HTTP status; the first means no response.
 const CODE_CLASSES: [&str; 6] = ["none", "1xx", "2xx", "3xx", "4xx", "5xx"];
 
-/// What is counted for one pool, model and target.
+/// The metrics of one pool, model and target model.
 #[derive(Debug)]
 pub(crate) struct Series {
     metrics: Arc<Metrics>,
     pub(super) pool: Arc<str>,
     pub(super) model: Box<str>,
     pub(super) target: Box<str>,
-    /// When it was asked for last.
-    pub(super) last: Instant,
+    /// When the series were last used.
+    pub(super) last_used: Instant,
     arrivals: Lazy<IntCounter>,
     bypass: Lazy<IntCounter>,
     input_tokens: Lazy<IntCounter>,
     output_tokens: Lazy<IntCounter>,
     decided: [[Option<Decided>; 3]; Outcome::ALL.len()],
-    pub(super) endpoints: HashMap<Box<str>, At>,
+    pub(super) endpoints: HashMap<Box<str>, EndpointSeries>,
 }
 
-/// For one outcome and band.
+/// The metrics of one outcome and band.
 #[derive(Debug)]
 struct Decided {
     requests: IntCounter,
     latency: Histogram,
 }
 
-/// For one endpoint.
+/// The metrics of one endpoint.
 #[derive(Debug)]
-pub(super) struct At {
-    /// When something ended there last.
-    pub(super) last: Instant,
+pub(super) struct EndpointSeries {
+    /// When a request last ended there.
+    pub(super) last_used: Instant,
     responses: [Lazy<IntCounter>; CODE_CLASSES.len()],
     duration: Lazy<Histogram>,
     ttft: Lazy<Histogram>,
     itl: Lazy<Histogram>,
 }
 
-/// How a granted request ended, as far as it is counted.
+/// The counted facts of a granted request's end.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Ended {
-    /// What the client got; 0: nothing.
+pub(crate) struct CompletedRequest {
+    /// The HTTP status of the response; 0: the client got none.
     pub(crate) status: u16,
-    /// From its arrival to its end,
+    /// From the request's arrival to its end.
     pub(crate) duration: Duration,
-    /// and to the first byte of its answer.
+    /// From the request's arrival to the first byte of its response.
     pub(crate) ttft: Option<Duration>,
-    /// Mean time between tokens.
+    /// The mean time between tokens.
     pub(crate) itl: Option<Duration>,
-    /// Of the prompt, as the server counted.
+    /// Prompt tokens, as counted by the server.
     pub(crate) input_tokens: u64,
-    /// Of the answer.
+    /// Output tokens.
     pub(crate) output_tokens: u64,
 }
 
-/// A series that is there when it is first needed.
+/// A metric that is made when it is first used.
 #[derive(Debug)]
 struct Lazy<T>(Option<T>);
 
 impl<T> Lazy<T> {
     const NONE: Self = Self(None);
 
-    fn of<B: MetricVecBuilder<M = T>>(&mut self, family: &MetricVec<B>, labels: &[&str]) -> &T {
+    fn get<B: MetricVecBuilder<M = T>>(&mut self, family: &MetricVec<B>, labels: &[&str]) -> &T {
         self.0.get_or_insert_with(|| family.with_label_values(labels))
     }
 }
@@ -93,7 +93,7 @@ impl Series {
             pool,
             model: model.into(),
             target: target.into(),
-            last: now,
+            last_used: now,
             arrivals: Lazy::NONE,
             bypass: Lazy::NONE,
             input_tokens: Lazy::NONE,
@@ -103,93 +103,109 @@ impl Series {
         }
     }
 
-    /// Its labels: pool, model and target.
+    /// The labels: pool, model and target model.
     pub(crate) fn labels(&self) -> [&str; 3] {
         [&self.pool, &self.model, &self.target]
     }
 
-    /// A request came.
-    pub(crate) fn arrived(&mut self) {
+    /// Counts an arrival.
+    pub(crate) fn count_arrival(&mut self) {
         let labels = [&*self.pool, &*self.model, &*self.target];
-        self.arrivals.of(&self.metrics.arrivals, &labels).inc();
+        self.arrivals.get(&self.metrics.requests.arrivals, &labels).inc();
     }
 
-    /// A request was let go, or refused.
-    pub(crate) fn decided(&mut self, outcome: Outcome, band: Band, waited: Option<Duration>) {
+    /// Counts a grant or a rejection.
+    pub(crate) fn count_decision(&mut self, outcome: Outcome, band: Band, waited: Option<Duration>) {
         let [pool, model, target] = [&*self.pool, &*self.model, &*self.target];
-        let (name, band_of) = (outcome.as_str(), band_name(band));
+        let (name, band_label) = (outcome.as_str(), band_name(band));
         let metrics = &self.metrics;
         let decided = self.decided[outcome as usize][band as usize].get_or_insert_with(|| Decided {
             requests: metrics
                 .requests
-                .with_label_values(&[pool, model, target, name, band_of]),
+                .decided
+                .with_label_values(&[pool, model, target, name, band_label]),
             latency: metrics
+                .responses
                 .queue_latency
-                .with_label_values(&[pool, model, target, band_of, name]),
+                .with_label_values(&[pool, model, target, band_label, name]),
         });
         decided.requests.inc();
         if let Some(waited) = waited {
             decided.latency.observe(waited.as_secs_f64());
         }
         if outcome == Outcome::Bypassed {
-            self.bypass.of(&metrics.bypass, &[pool, model, target]).inc();
+            self.bypass
+                .get(&metrics.requests.bypass, &[pool, model, target])
+                .inc();
         }
     }
 
-    /// The tokens of a request that has ended.
-    fn tokens(&mut self, ended: &Ended) {
+    /// Counts the tokens of a completed request.
+    fn count_tokens(&mut self, completed: &CompletedRequest) {
         let labels = [&*self.pool, &*self.model, &*self.target];
         let metrics = &self.metrics;
         self.input_tokens
-            .of(&metrics.input_tokens, &labels)
-            .inc_by(ended.input_tokens);
+            .get(&metrics.responses.input_tokens, &labels)
+            .inc_by(completed.input_tokens);
         self.output_tokens
-            .of(&metrics.output_tokens, &labels)
-            .inc_by(ended.output_tokens);
+            .get(&metrics.responses.output_tokens, &labels)
+            .inc_by(completed.output_tokens);
     }
 
-    /// Something may end at `endpoint`, a name for which there is room.
-    pub(super) fn meet(&mut self, now: Instant, endpoint: &str) {
-        self.endpoints.entry(endpoint.into()).or_insert_with(|| At {
-            last: now,
-            responses: [const { Lazy::NONE }; CODE_CLASSES.len()],
-            duration: Lazy::NONE,
-            ttft: Lazy::NONE,
-            itl: Lazy::NONE,
-        });
+    /// Adds an endpoint, whose name is within the limit.
+    pub(super) fn add_endpoint(&mut self, now: Instant, endpoint: &str) {
+        self.endpoints
+            .entry(endpoint.into())
+            .or_insert_with(|| EndpointSeries {
+                last_used: now,
+                responses: [const { Lazy::NONE }; CODE_CLASSES.len()],
+                duration: Lazy::NONE,
+                ttft: Lazy::NONE,
+                itl: Lazy::NONE,
+            });
     }
 
-    /// A granted request has ended at `endpoint`. `false`: nobody [met](Self::meet) that, and nothing is counted.
-    pub(super) fn ended(&mut self, now: Instant, endpoint: &str, ended: &Ended) -> bool {
-        let Some(at) = self.endpoints.get_mut(endpoint) else {
+    /// Counts a completed request. Returns false, and counts nothing, if the endpoint hasn't been
+    /// [added](Self::add_endpoint).
+    pub(super) fn count_completion(
+        &mut self,
+        now: Instant,
+        endpoint: &str,
+        completed: &CompletedRequest,
+    ) -> bool {
+        let Some(series) = self.endpoints.get_mut(endpoint) else {
             return false;
         };
-        let metrics = &self.metrics;
+        let metrics = &self.metrics.responses;
         let labels = [&*self.pool, &*self.model, &*self.target, endpoint];
-        at.last = now;
-        let class = code_class(ended.status);
+        series.last_used = now;
+        let class = code_class(completed.status);
         let [pool, model, target, _] = labels;
-        at.responses[class]
-            .of(
+        series.responses[class]
+            .get(
                 &metrics.responses,
                 &[pool, model, target, endpoint, CODE_CLASSES[class]],
             )
             .inc();
-        at.duration
-            .of(&metrics.duration, &labels)
-            .observe(ended.duration.as_secs_f64());
-        if let Some(ttft) = ended.ttft {
-            at.ttft.of(&metrics.ttft, &labels).observe(ttft.as_secs_f64());
+        series
+            .duration
+            .get(&metrics.duration, &labels)
+            .observe(completed.duration.as_secs_f64());
+        if let Some(ttft) = completed.ttft {
+            series
+                .ttft
+                .get(&metrics.ttft, &labels)
+                .observe(ttft.as_secs_f64());
         }
-        if let Some(itl) = ended.itl {
-            at.itl.of(&metrics.itl, &labels).observe(itl.as_secs_f64());
+        if let Some(itl) = completed.itl {
+            series.itl.get(&metrics.itl, &labels).observe(itl.as_secs_f64());
         }
-        self.tokens(ended);
+        self.count_tokens(completed);
         true
     }
 }
 
-/// By its number in [`CODE_CLASSES`].
+/// The index of a status in [`CODE_CLASSES`].
 const fn code_class(status: u16) -> usize {
     match status {
         100..=199 => 1,

@@ -1,4 +1,4 @@
-//! Limits on names, and what gives up its series.
+//! Limits on label values, and the deletion of series.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,6 +9,7 @@ use penstock_engine::input::Band;
 use penstock_engine::{Instant, Outcome};
 
 use super::Metrics;
+use crate::control_settings::{self, ProcessIdentity};
 use crate::observe::Observer;
 
 const ENDPOINT: &str = "127.0.0.1:8001";
@@ -20,14 +21,11 @@ fn config(pools: &[&str], more: &str) -> Config {
 }
 
 fn status(config: &Config, now: Instant) -> Status {
-    Control::new(
-        crate::serve::settings(config, &crate::serve::Birth::now(None)),
-        now,
-    )
-    .status(now)
+    let identity = ProcessIdentity::now(None, false);
+    Control::new(control_settings::settings(config, &identity), now).status(now)
 }
 
-fn at(seconds: u64) -> Instant {
+fn time(seconds: u64) -> Instant {
     Instant::ZERO.after(Duration::from_secs(seconds))
 }
 
@@ -77,28 +75,31 @@ impl World {
         }
     }
 
-    fn sees(&mut self, seconds: u64, observation: Observation) {
-        self.observer.observe(at(seconds), observation);
+    fn observe(&mut self, seconds: u64, observation: Observation) {
+        self.observer.observe(time(seconds), observation);
     }
 
-    /// What a scrape finds.
+    /// The page of a scrape.
     fn page(&mut self, seconds: u64) -> String {
-        let status = status(&self.config, at(seconds));
-        self.observer.tidy(at(seconds), &status);
+        let status = status(&self.config, time(seconds));
+        self.observer.retain_labels(time(seconds), &status);
         String::from_utf8(self.metrics.render(&status).expect("text")).expect("text")
     }
 }
 
 #[track_caller]
 fn has(page: &str, line: &str) {
-    assert!(page.lines().any(|it| it == line), "{line} isn't in\n{page}");
+    assert!(
+        page.lines().any(|present| present == line),
+        "{line} isn't in\n{page}"
+    );
 }
 
 #[test]
-fn names_of_models_have_a_limit_and_idle_ones_make_room() {
+fn model_names_are_limited_and_idle_ones_make_room() {
     let mut world = World::new(config(&["chat"], "metrics: {flows: 2}\n"));
     for (second, model) in [(100, "a"), (200, "b"), (300, "c"), (300, "d"), (650, "a")] {
-        world.sees(second, Observation::Arrived(labels("chat", model)));
+        world.observe(second, Observation::Arrived(labels("chat", model)));
     }
     let page = world.page(650);
     let arrived = |model: &str, count: u32| {
@@ -107,8 +108,8 @@ fn names_of_models_have_a_limit_and_idle_ones_make_room() {
     has(&page, &arrived("a", 2));
     has(&page, &arrived("b", 1));
     has(&page, &arrived("other", 2));
-    // b is idle for ten minutes, a isn't.
-    world.sees(800, Observation::Arrived(labels("chat", "d")));
+    // b is idle for ten minutes, and a isn't.
+    world.observe(800, Observation::Arrived(labels("chat", "d")));
     let page = world.page(800);
     has(&page, &arrived("a", 2));
     has(&page, &arrived("d", 1));
@@ -117,12 +118,12 @@ fn names_of_models_have_a_limit_and_idle_ones_make_room() {
 }
 
 #[test]
-fn who_asks_for_no_pools_model_takes_half_of_the_room_at_most() {
+fn models_without_a_pool_use_at_most_half_of_the_limit() {
     let mut world = World::new(config(&["chat"], "metrics: {flows: 4}\n"));
     for model in ["a", "b", "c", "d"] {
-        world.sees(1, Observation::Arrived(labels("none", model)));
+        world.observe(1, Observation::Arrived(labels("none", model)));
     }
-    world.sees(1, Observation::Arrived(labels("chat", "llama")));
+    world.observe(1, Observation::Arrived(labels("chat", "llama")));
     let page = world.page(1);
     let arrived = |pool: &str, model: &str, count: u32| {
         format!(r#"penstock_arrivals_total{{model="{model}",pool="{pool}",target_model="{model}"}} {count}"#)
@@ -134,11 +135,11 @@ fn who_asks_for_no_pools_model_takes_half_of_the_room_at_most() {
 }
 
 #[test]
-fn a_pool_that_is_gone_gives_up_every_series() {
+fn the_series_of_a_removed_pool_are_deleted() {
     let mut world = World::new(config(&["chat", "embed"], ""));
     for pool in ["chat", "embed", "none"] {
-        world.sees(1, Observation::Arrived(labels(pool, "m")));
-        world.sees(
+        world.observe(1, Observation::Arrived(labels(pool, "m")));
+        world.observe(
             1,
             Observation::Decided {
                 labels: labels(pool, "m"),
@@ -148,19 +149,19 @@ fn a_pool_that_is_gone_gives_up_every_series() {
                 endpoint: "".into(),
             },
         );
-        world.sees(1, completed(labels(pool, "m"), ENDPOINT));
+        world.observe(1, completed(labels(pool, "m"), ENDPOINT));
     }
     assert!(world.page(1).contains(r#"pool="embed""#));
     world.config = config(&["chat"], "");
     let page = world.page(2);
     assert!(!page.contains(r#"pool="embed""#), "{page}");
     assert!(page.contains(r#"pool="chat""#) && page.contains(r#"pool="none""#));
-    // What ran there ends.
-    world.sees(3, completed(labels("embed", "m"), ENDPOINT));
+    // A request of the removed pool ends.
+    world.observe(3, completed(labels("embed", "m"), ENDPOINT));
     assert!(!world.page(3).contains(r#"pool="embed""#));
-    // It comes back, and begins at nothing.
+    // The pool is added again, and its counters start at 0.
     world.config = config(&["chat", "embed"], "");
-    world.sees(4, Observation::Arrived(labels("embed", "m")));
+    world.observe(4, Observation::Arrived(labels("embed", "m")));
     let page = world.page(4);
     has(
         &page,
@@ -173,19 +174,19 @@ fn a_pool_that_is_gone_gives_up_every_series() {
 }
 
 #[test]
-fn an_endpoint_that_is_not_listed_gives_up_its_series_once_it_is_idle() {
+fn the_series_of_a_removed_endpoint_are_deleted_once_idle() {
     let mut world = World::new(config(&["chat"], ""));
     for endpoint in [ENDPOINT, "10.0.0.9:1"] {
-        world.sees(1, completed(labels("chat", "m"), endpoint));
+        world.observe(1, completed(labels("chat", "m"), endpoint));
     }
     assert!(world.page(590).contains("10.0.0.9:1"));
     let page = world.page(611);
     assert!(!page.contains("10.0.0.9:1"), "{page}");
     assert!(
         page.contains(ENDPOINT),
-        "it is listed, however long nothing ends there"
+        "a listed endpoint keeps its series however long it is idle"
     );
-    world.sees(700, completed(labels("chat", "m"), "10.0.0.9:1"));
+    world.observe(700, completed(labels("chat", "m"), "10.0.0.9:1"));
     has(
         &world.page(700),
         r#"penstock_responses_total{code_class="2xx",endpoint="10.0.0.9:1",model="m",pool="chat",target_model="m"} 1"#,
@@ -193,25 +194,25 @@ fn an_endpoint_that_is_not_listed_gives_up_its_series_once_it_is_idle() {
 }
 
 #[test]
-fn what_a_filter_makes_up_is_no_label() {
+fn unknown_outcomes_and_codes_of_a_filter_are_no_labels() {
     let mut world = World::new(config(&["chat"], ""));
     let refused = Observation::Refused {
         labels: labels("none", "m"),
         outcome: "made_up".into(),
         code: "made_up_too".into(),
     };
-    world.sees(1, refused);
+    world.observe(1, refused);
     let page = world.page(1);
     assert!(!page.contains("made_up"), "{page}");
-    let of = r#"model="m",outcome="internal",pool="none",target_model="m""#;
+    let labels = r#"model="m",outcome="internal",pool="none",target_model="m""#;
     has(
         &page,
-        &format!(r#"penstock_requests_total{{band="default",{of}}} 1"#),
+        &format!(r#"penstock_requests_total{{band="default",{labels}}} 1"#),
     );
 }
 
 #[test]
-fn nexus_name_is_there_when_it_is_asked_for() {
+fn the_nexus_alias_is_exported_when_configured() {
     let mut world = World::new(config(&["chat"], ""));
     assert!(!world.page(1).contains("nexus_queue_depth"));
     let mut config = world.config.clone();
@@ -221,12 +222,11 @@ fn nexus_name_is_there_when_it_is_asked_for() {
 }
 
 #[test]
-fn what_nothing_happened_to_is_shown_at_nothing() {
+fn series_exist_before_their_first_event() {
     let mut world = World::new(config(&["chat"], ""));
     let page = world.page(1);
     for line in [
-        r#"penstock_lease_admissions_total{model="",pool="chat",target_model=""} 0"#,
-        r#"penstock_lease_credit{pool="chat"} 0"#,
+        r#"penstock_bypass_total{model="",pool="chat",target_model=""} 0"#,
         r#"penstock_fairness_gap_ratio{band="default",class="",model="",pool="chat"} 0"#,
         r#"penstock_fairness_service_tokens_total{flow="other",pool="chat"} 0"#,
         "penstock_config_reload_failures_total 0",

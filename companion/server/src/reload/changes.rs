@@ -1,9 +1,9 @@
-//! From one document to the next: what may change, and what did, key by key.
+//! The difference between two documents: which keys may change at run time, and a log line for each change.
 
 use penstock_config::{self as config, Config, Document};
 use serde_json::{Map, Value};
 
-/// What is settled when the companion starts.
+/// Keys that can't change while the companion runs.
 const FIXED: [&[&str]; 5] = [
     &["listen", "gateway"],
     &["listen", "envoy_admin"],
@@ -11,44 +11,45 @@ const FIXED: [&[&str]; 5] = [
     &["listen", "http"],
     &["tls"],
 ];
-/// Keys whose values are nobody's business.
+/// Keys with secret values.
 const SECRET: [&str; 2] = ["token_file", "redis"];
-/// Lists whose members have names, and by which key.
+/// Keys that name the members of a list.
 const NAMES: [&str; 4] = ["name", "address", "model", "min_tokens"];
-/// Lines about one change; more is said as a number.
+/// Logged lines about one change; the rest is summed up in one line.
 const LINES: usize = 50;
-/// Characters of a value in a line.
+/// Characters of a value in a log line.
 const SHOWN: usize = 120;
 
-/// The document that `text` is, in place of `now`. What can't change needn't be said.
+/// The document `text`, to replace `now`. Where `text` omits a key that can't change, the present value is kept.
 ///
 /// # Errors
-/// When it isn't allowed.
+/// When the document is invalid.
 pub(super) fn put(now: &Document, text: &str, name: &str) -> Result<Document, config::Error> {
     let document = now.replaced(text, name)?;
-    let said: Value = serde_json::from_str(text).unwrap_or_default();
-    let mut unsaid = Map::new();
+    let given: Value = serde_json::from_str(text).unwrap_or_default();
+    let mut omitted = Map::new();
     for path in FIXED {
-        if let (None, Some(value)) = (at(&said, path), at(now.json(), path)) {
-            insert(&mut unsaid, path, value.clone());
+        if let (None, Some(value)) = (value_at(&given, path), value_at(now.json(), path)) {
+            insert(&mut omitted, path, value.clone());
         }
     }
-    if unsaid.is_empty() {
+    if omitted.is_empty() {
         return Ok(document);
     }
-    document.patched(&Value::Object(unsaid))
+    document.patched(&Value::Object(omitted))
 }
 
-/// Whether nothing is changed that can't be: flags may say something else than the file, and either may be said again.
+/// Checks that no key changes that can't. The next document may have the value in force or the value of the file at the
+/// start, which differ where a flag replaces the file's value.
 ///
 /// # Errors
-/// The key, and why.
-pub(super) fn are_possible(next: &Value, now: &Value, first: &Value) -> Result<(), String> {
+/// The key, and the value that it keeps.
+pub(super) fn check_fixed_keys(next: &Value, now: &Value, file: &Value) -> Result<(), String> {
     for path in FIXED {
-        let [next, now, first] = [next, now, first].map(|it| at(it, path));
-        if next != now && next != first {
+        let [next, now, file] = [next, now, file].map(|document| value_at(document, path));
+        if next != now && next != file {
             return Err(format!(
-                "{}: this can't change while the companion runs: it stays {}; restart it to change that",
+                "{}: this key can't change while the companion runs; it stays {}; restart the companion to change it",
                 path.join("."),
                 shown(now),
             ));
@@ -57,53 +58,57 @@ pub(super) fn are_possible(next: &Value, now: &Value, first: &Value) -> Result<(
     Ok(())
 }
 
-/// The document as a file's text, with what the file says where flags say otherwise.
+/// The document as text for the file: keys that flags replace keep the file's values.
 ///
 /// # Errors
-/// When that is no document, or has no text.
-pub(super) fn without_flags(document: &Document, first: &Value) -> Result<String, String> {
-    let mut file = Map::new();
+/// When that document is invalid or can't be written as YAML.
+pub(super) fn without_flags(document: &Document, file: &Value) -> Result<String, String> {
+    let mut fixed = Map::new();
     for path in FIXED {
-        insert(&mut file, path, at(first, path).cloned().unwrap_or_default());
+        insert(
+            &mut fixed,
+            path,
+            value_at(file, path).cloned().unwrap_or_default(),
+        );
     }
     let document = document
-        .patched(&Value::Object(file))
-        .map_err(|it| it.to_string())?;
-    document.yaml().map_err(|it| it.to_string())
+        .patched(&Value::Object(fixed))
+        .map_err(|error| error.to_string())?;
+    document.yaml().map_err(|error| error.to_string())
 }
 
-/// What is another value in `after`, a line each: `pools[chat].queue.ttl: 30s -> 60s`.
+/// One line for each key with another value in `after`: `pools[chat].queue.ttl: 30s -> 60s`.
 fn between(before: &Value, after: &Value) -> Vec<String> {
     let mut changes = Vec::new();
     compare("", Some(before), Some(after), &mut changes);
     changes
 }
 
-/// Says what has changed.
+/// Logs the changes.
 pub(super) fn log(source: &str, before: &Value, after: &Value) {
     let changes = between(before, after);
-    tracing::info!(source, changes = changes.len(), "the configuration has changed");
+    tracing::info!(source, changes = changes.len(), "configuration changed");
     for change in changes.iter().take(LINES) {
         tracing::info!("configuration: {change}");
     }
-    if let Some(more) = changes.len().checked_sub(LINES).filter(|it| *it > 0) {
+    if let Some(more) = changes.len().checked_sub(LINES).filter(|more| *more > 0) {
         tracing::info!("configuration: {more} more changes");
     }
 }
 
-/// What Envoy was told when it started, and isn't told again.
-pub(super) fn warn(before: &Config, after: &Config) {
+/// Warns about changes that a running Envoy doesn't take over.
+pub(super) fn warn_about_envoy(before: &Config, after: &Config) {
     if after.body_bytes > before.body_bytes {
         tracing::warn!(
-            "limits.body_bytes is larger than before: an Envoy whose configuration was made for less still refuses what is \
-             above that; make it again and restart Envoy"
+            "limits.body_bytes is larger than before, but a running Envoy still rejects bodies above its old limit: \
+             regenerate Envoy's configuration and restart Envoy"
         );
     }
 }
 
-fn at<'a>(value: &'a Value, path: &[&str]) -> Option<&'a Value> {
+fn value_at<'a>(value: &'a Value, path: &[&str]) -> Option<&'a Value> {
     let found = path.iter().try_fold(value, |value, key| value.get(key));
-    found.filter(|it| !it.is_null())
+    found.filter(|value| !value.is_null())
 }
 
 fn insert(into: &mut Map<String, Value>, path: &[&str], value: Value) {
@@ -138,37 +143,46 @@ fn compare(path: &str, before: Option<&Value>, after: Option<&Value>, changes: &
             }
         }
         (Some(Value::Array(before)), Some(Value::Array(after))) => {
-            let by_name = named(before).zip(named(after));
-            let Some((before_names, after_names)) = by_name else {
-                return changes.push(line(
-                    path,
-                    Some(&before.clone().into()),
-                    Some(&after.clone().into()),
-                ));
+            let Some((before, after)) = named(before).zip(named(after)) else {
+                let (before, after) = (Value::from(before.clone()), Value::from(after.clone()));
+                return changes.push(line(path, Some(&before), Some(&after)));
             };
-            let known = |it: &&(String, &Value)| !before_names.iter().any(|(name, _)| *name == it.0);
-            let of = |all: &[(String, &Value)], name: &str| {
-                all.iter().find(|it| it.0 == name).map(|it| it.1.clone())
-            };
-            let at = changes.len();
-            for (name, _) in before_names.iter().chain(after_names.iter().filter(known)) {
-                let (before, after) = (of(&before_names, name), of(&after_names, name));
-                compare(
-                    &format!("{path}[{name}]"),
-                    before.as_ref(),
-                    after.as_ref(),
-                    changes,
-                );
-            }
-            if changes.len() == at {
-                changes.push(format!("{path}: in another order"));
-            }
+            compare_members(path, &before, &after, changes);
         }
         (before, after) => changes.push(line(path, before, after)),
     }
 }
 
-/// The members of a list by their names, if they all have distinct ones.
+/// Compares two lists with named members.
+fn compare_members(
+    path: &str,
+    before: &[(String, &Value)],
+    after: &[(String, &Value)],
+    changes: &mut Vec<String>,
+) {
+    let find = |members: &[(String, &Value)], name: &str| {
+        let found = members.iter().find(|member| member.0 == name);
+        found.map(|member| member.1.clone())
+    };
+    let added = after
+        .iter()
+        .filter(|(name, _)| !before.iter().any(|member| member.0 == *name));
+    let changes_before = changes.len();
+    for (name, _) in before.iter().chain(added) {
+        let (before, after) = (find(before, name), find(after, name));
+        compare(
+            &format!("{path}[{name}]"),
+            before.as_ref(),
+            after.as_ref(),
+            changes,
+        );
+    }
+    if changes.len() == changes_before {
+        changes.push(format!("{path}: in another order"));
+    }
+}
+
+/// The members of a list with their names, if all of them have distinct names.
 fn named(list: &[Value]) -> Option<Vec<(String, &Value)>> {
     let key = NAMES
         .into_iter()
@@ -179,7 +193,7 @@ fn named(list: &[Value]) -> Option<Vec<(String, &Value)>> {
             Value::String(name) => name.clone(),
             other => other.to_string(),
         };
-        if named.iter().any(|it| it.0 == name) {
+        if named.iter().any(|member| member.0 == name) {
             return None;
         }
         named.push((name, member));
@@ -188,12 +202,12 @@ fn named(list: &[Value]) -> Option<Vec<(String, &Value)>> {
 }
 
 fn line(path: &str, before: Option<&Value>, after: Option<&Value>) -> String {
-    if SECRET.iter().any(|it| path.ends_with(it)) {
+    if SECRET.iter().any(|key| path.ends_with(key)) {
         return format!("{path}: changed");
     }
     match (before, after) {
-        (None, after) => format!("{path}: {} is new", shown(after)),
-        (before, None) => format!("{path}: {} is gone", shown(before)),
+        (None, after) => format!("{path}: {} added", shown(after)),
+        (before, None) => format!("{path}: {} removed", shown(before)),
         (before, after) => format!("{path}: {} -> {}", shown(before), shown(after)),
     }
 }
@@ -217,7 +231,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn changes_are_told_by_the_keys_path_and_by_names() {
+    fn changes_are_listed_by_key_path_and_member_name() {
         let before = json!({
             "admin": {"token_file": "/a"},
             "pools": [
@@ -241,8 +255,8 @@ mod tests {
             r#"identity.user: [{"header":"a"},{"body":"user"}] -> [{"body":"user"}]"#,
             "pools[chat].endpoints.static[127.0.0.1:1].weight: 1 -> 2",
             "pools[chat].queue.ttl: 30s -> 60s",
-            r#"pools[old]: {"name":"old","models":[]} is gone"#,
-            r#"pools[new]: {"name":"new"} is new"#,
+            r#"pools[old]: {"name":"old","models":[]} removed"#,
+            r#"pools[new]: {"name":"new"} added"#,
         ];
         let mut seen = between(&before, &after);
         seen.sort();
@@ -257,11 +271,11 @@ mod tests {
     }
 
     #[test]
-    fn addresses_and_certificates_stay() {
+    fn addresses_and_certificates_cannot_change() {
         let now = json!({"listen": {"grpc": "127.0.0.1:2", "http": "127.0.0.1:3"}});
         let first = json!({"listen": {"grpc": "127.0.0.1:1", "http": "127.0.0.1:3"}, "tls": null});
         for same in [&now, &first] {
-            assert_eq!(are_possible(same, &now, &first), Ok(()));
+            assert_eq!(check_fixed_keys(same, &now, &first), Ok(()));
         }
         let wrong = [
             (
@@ -272,13 +286,13 @@ mod tests {
             (json!({"listen": first["listen"], "tls": {"cert": "a"}}), "tls: "),
         ];
         for (next, key) in wrong {
-            let why = are_possible(&next, &now, &first).expect_err(key);
+            let why = check_fixed_keys(&next, &now, &first).expect_err(key);
             assert!(why.starts_with(key) && why.contains("restart"), "{why}");
         }
     }
 
     #[test]
-    fn what_cannot_change_need_not_be_said() {
+    fn a_replacing_document_may_omit_fixed_keys() {
         let pools = "pools: [{name: a, endpoints: {static: ['127.0.0.1:1']}}]";
         let now = Document::parse(&format!("listen: {{http: '127.0.0.1:7'}}\n{pools}"), "f").expect("valid");
         let next = r#"{"pools": [{"name": "b", "endpoints": {"static": ["127.0.0.1:1"]}}]}"#;
@@ -290,7 +304,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_says_what_it_said_where_flags_say_otherwise() {
+    fn the_saved_file_keeps_values_that_flags_replace() {
         let pools = "pools: [{name: a, endpoints: {static: ['127.0.0.1:1']}}]";
         let first =
             Document::parse(&format!("listen: {{http: '127.0.0.1:7'}}\n{pools}"), "f").expect("valid");

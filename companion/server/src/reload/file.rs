@@ -1,7 +1,8 @@
-//! A file that is written by others: seen to change, and replaced. The configuration is one.
+//! A file that other programs change: watched for changes, and replaced atomically. The configuration is such a file.
 //!
-//! What is watched is the folder, for editors replace a file by renaming another one, and Kubernetes replaces the folder
-//! behind a link. Which file in it changed isn't asked: whether the bytes are others is, by whoever looks at them.
+//! The watch is on the file's folder, because editors replace a file by renaming another one, and Kubernetes replaces
+//! the folder behind a symbolic link. An event doesn't tell whether the file's bytes changed; the receiver of the message
+//! compares them.
 
 use std::collections::BTreeSet;
 use std::fs::File;
@@ -15,123 +16,131 @@ use notify::{Event, EventKind, RecommendedWatcher, RecursiveMode, Watcher as _};
 use tokio::sync::{Notify, mpsc};
 use tokio::time::{Instant, timeout};
 
-/// Nothing happened for so long: whoever wrote is done.
+/// A file is read once its folder had no event for this long, so that the writer has finished.
 const QUIET: Duration = Duration::from_millis(100);
-/// Where something always happens, the file is looked at this often.
-const RESTLESS: Duration = Duration::from_secs(1);
-/// A folder that can't be watched is tried again after this.
-const AGAIN: Duration = Duration::from_secs(2);
-/// Links that lead to each other.
+/// In a folder that is never quiet, the file is read this often.
+const BUSY_INTERVAL: Duration = Duration::from_secs(1);
+/// How often a watch that failed is set up again.
+const RETRY: Duration = Duration::from_secs(2);
+/// Symbolic links that are followed to the file.
 const LINKS: usize = 16;
 
-/// Says `look` now and whenever the file may have changed, as long as somebody listens.
+/// Sends `message` now and whenever the file may have changed, until the receiver is dropped.
 pub(crate) fn watch<T: Send + 'static>(
     path: PathBuf,
-    orders: mpsc::Sender<T>,
-    look: impl Fn() -> T + Send + 'static,
+    receiver: mpsc::Sender<T>,
+    message: impl Fn() -> T + Send + 'static,
 ) {
     tokio::spawn(async move {
-        let noticed = Arc::new(Notify::new());
-        let mut watched = match Watched::new(noticed.clone()) {
+        let events = Arc::new(Notify::new());
+        let mut watched = match Watched::new(events.clone()) {
             Ok(watched) => watched,
             Err(why) => {
-                tracing::warn!(%why, "files can't be watched: changes of {} aren't seen", path.display());
-                // It is looked at once, at least.
-                let _ = orders.send(look()).await;
+                tracing::warn!(
+                    %why,
+                    file = %path.display(),
+                    "file can't be watched: the companion does not notice later changes of it"
+                );
+                // The present content is still loaded.
+                let _ = receiver.send(message()).await;
                 return;
             }
         };
         loop {
-            let all = watched.aim(&path);
-            // Whatever happened before it was watched, or was it not.
-            if orders.send(look()).await.is_err() {
+            let is_complete = watched.watch_places(&path);
+            // The file may have changed before the watch began.
+            if receiver.send(message()).await.is_err() {
                 return;
             }
-            let next = noticed.notified();
-            if all {
+            let next = events.notified();
+            if is_complete {
                 tokio::select! {
                     () = next => {}
-                    () = orders.closed() => return,
+                    () = receiver.closed() => return,
                 }
             } else {
                 tokio::select! {
-                    _ = timeout(AGAIN, next) => {}
-                    () = orders.closed() => return,
+                    _ = timeout(RETRY, next) => {}
+                    () = receiver.closed() => return,
                 }
             }
             let since = Instant::now();
-            while since.elapsed() < RESTLESS && timeout(QUIET, noticed.notified()).await.is_ok() {}
+            while since.elapsed() < BUSY_INTERVAL && timeout(QUIET, events.notified()).await.is_ok() {}
         }
     });
 }
 
-/// What is watched at present.
+/// The paths that are watched.
 struct Watched {
     watcher: RecommendedWatcher,
     places: BTreeSet<PathBuf>,
-    said: bool,
+    failure_logged: bool,
 }
 
 impl Watched {
-    fn new(noticed: Arc<Notify>) -> notify::Result<Self> {
+    fn new(events: Arc<Notify>) -> notify::Result<Self> {
         let watcher = notify::recommended_watcher(move |event: notify::Result<Event>| {
-            // That it was read is no change, least of all that it was read by us.
-            let idle = event.is_ok_and(|it| {
-                matches!(it.kind, EventKind::Access(access) if access != notify::event::AccessKind::Close(notify::event::AccessMode::Write))
+            // Reading the file is an event too, and each message causes a read: ignore it.
+            let is_read = event.is_ok_and(|event| {
+                matches!(event.kind, EventKind::Access(access) if access != notify::event::AccessKind::Close(notify::event::AccessMode::Write))
             });
-            if !idle {
-                noticed.notify_one();
+            if !is_read {
+                events.notify_one();
             }
         })?;
         Ok(Self {
             watcher,
             places: BTreeSet::new(),
-            said: false,
+            failure_logged: false,
         })
     }
 
-    /// Watches all places from which the file can change; whether that succeeds.
-    fn aim(&mut self, path: &Path) -> bool {
+    /// Watches every path through which the file can change. Returns whether all watches succeeded.
+    fn watch_places(&mut self, path: &Path) -> bool {
         let places = places(path);
-        for left in self.places.difference(&places) {
-            // It has gone, most likely.
-            let _ = self.watcher.unwatch(left);
+        for place in self.places.difference(&places) {
+            // Fails when the path no longer exists.
+            let _ = self.watcher.unwatch(place);
         }
-        let mut all = true;
+        let mut is_complete = true;
         for place in &places {
-            // Once more: it may be another one under the same name.
+            // Also for paths watched before: another file may have taken the name.
             match self.watcher.watch(place, RecursiveMode::NonRecursive) {
                 Ok(()) => {}
-                // A link may lead nowhere for a moment.
-                Err(_) if !place.exists() => all = false,
+                // During a replacement, a link may lead nowhere for a moment.
+                Err(_) if !place.exists() => is_complete = false,
                 Err(why) => {
-                    all = false;
-                    if !std::mem::replace(&mut self.said, true) {
-                        tracing::warn!(%why, "{} can't be watched: it is looked at every {AGAIN:?}", place.display());
+                    is_complete = false;
+                    if !std::mem::replace(&mut self.failure_logged, true) {
+                        tracing::warn!(
+                            %why,
+                            path = %place.display(),
+                            "path not watched: the file is read every {RETRY:?} instead"
+                        );
                     }
                 }
             }
         }
         self.places = places;
-        all
+        is_complete
     }
 }
 
-/// The folders on the way to the file, link by link, and the file itself, which may be mounted alone.
+/// The folders on the way to the file, link by link, and the file itself, which may be a mount of its own.
 fn places(path: &Path) -> BTreeSet<PathBuf> {
     let mut places = BTreeSet::new();
-    let mut at = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
+    let mut place = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
     for _ in 0..LINKS {
-        let Some(folder) = at.parent().map(Path::to_owned) else {
+        let Some(folder) = place.parent().map(Path::to_owned) else {
             break;
         };
         places.insert(folder.clone());
-        match std::fs::read_link(&at) {
-            Ok(to) => at = folder.join(to),
+        match std::fs::read_link(&place) {
+            Ok(target) => place = folder.join(target),
             Err(_) => break,
         }
     }
-    // The way by links between folders, as Kubernetes lays it, ends at another folder.
+    // Links between folders, as Kubernetes makes them, lead to another folder than links of the file.
     if let Ok(last) = path.canonicalize() {
         places.extend(last.parent().map(Path::to_owned));
         places.insert(last);
@@ -139,12 +148,12 @@ fn places(path: &Path) -> BTreeSet<PathBuf> {
     places
 }
 
-/// Replaces what the file holds, whole or not at all. Links stay, and so do mode and owner as far as that is allowed.
+/// Replaces the file's content atomically. Symbolic links stay, and so do mode and owner as far as permissions allow.
 ///
 /// # Errors
 /// When the folder can't be written.
 pub(super) fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
-    // A file that has gone is made again.
+    // A missing file is created.
     let path = match path.canonicalize() {
         Ok(path) => path,
         Err(why) if why.kind() == io::ErrorKind::NotFound => std::path::absolute(path)?,
@@ -156,14 +165,14 @@ pub(super) fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
         .tempfile_in(folder)?;
     file.write_all(bytes)?;
     if let Ok(old) = std::fs::metadata(&path) {
-        // A file that may not be written shall not be replaced either.
+        // Renaming would succeed even on a read-only file; opening it for writing fails.
         File::options().append(true).open(&path)?;
-        // Only the superuser may give files away.
+        // Only the superuser may change a file's owner.
         let _ = fchown(file.as_file(), Some(old.uid()), Some(old.gid()));
         file.as_file().set_permissions(old.permissions())?;
     }
     file.as_file().sync_all()?;
-    file.persist(&path).map_err(|it| it.error)?;
+    file.persist(&path).map_err(|error| error.error)?;
     File::open(folder)?.sync_all()
 }
 
@@ -178,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_replaced_keeps_its_mode_and_links_to_it() {
+    fn replacing_keeps_mode_and_links() {
         let folder = tempfile::tempdir().expect("a folder");
         let (file, link) = (folder.path().join("f.yaml"), folder.path().join("link.yaml"));
         write(&file, "old");
@@ -198,43 +207,43 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_change_is_seen_however_it_is_made() {
+    async fn every_kind_of_change_sends_a_message() {
         let folder = tempfile::tempdir().expect("a folder");
-        let at = |name: &str| folder.path().join(name);
+        let inside = |name: &str| folder.path().join(name);
         for version in ["..1", "..2"] {
-            std::fs::create_dir(at(version)).expect("made");
-            write(&at(version).join("f.yaml"), version);
+            std::fs::create_dir(inside(version)).expect("made");
+            write(&inside(version).join("f.yaml"), version);
         }
-        symlink("..1", at("..data")).expect("a link");
-        symlink("..data/f.yaml", at("f.yaml")).expect("a link");
-        let (orders, mut inbox) = mpsc::channel(64);
-        watch(at("f.yaml"), orders, || ());
-        // It looks once by itself when it has begun to watch, and again whenever something happened.
-        let mut looks = 0;
-        let mut seen = async |text: &str| {
+        symlink("..1", inside("..data")).expect("a link");
+        symlink("..data/f.yaml", inside("f.yaml")).expect("a link");
+        let (sender, mut inbox) = mpsc::channel(64);
+        watch(inside("f.yaml"), sender, || ());
+        // One message is sent when the watch begins, and one after each change.
+        let mut messages = 0;
+        let mut wait_for = async |text: &str| {
             loop {
-                inbox.recv().await.expect("it watches");
-                looks += 1;
-                if std::fs::read_to_string(at("f.yaml")).is_ok_and(|it| it == text) {
+                inbox.recv().await.expect("the watch runs");
+                messages += 1;
+                if std::fs::read_to_string(inside("f.yaml")).is_ok_and(|content| content == text) {
                     return;
                 }
             }
         };
-        seen("..1").await;
-        // As the kubelet does it.
-        symlink("..2", at("..data_tmp")).expect("a link");
-        std::fs::rename(at("..data_tmp"), at("..data")).expect("renamed");
-        seen("..2").await;
-        // Where the links lead to.
-        write(&at("..2").join("f.yaml"), "in place");
-        seen("in place").await;
-        // As editors do it; the link is no more.
-        write(&at("f.yaml~"), "renamed");
-        std::fs::rename(at("f.yaml~"), at("f.yaml")).expect("renamed");
-        seen("renamed").await;
-        std::fs::remove_file(at("f.yaml")).expect("removed");
-        write(&at("f.yaml"), "again");
-        seen("again").await;
-        assert!(looks >= 5);
+        wait_for("..1").await;
+        // As the kubelet replaces a ConfigMap.
+        symlink("..2", inside("..data_tmp")).expect("a link");
+        std::fs::rename(inside("..data_tmp"), inside("..data")).expect("renamed");
+        wait_for("..2").await;
+        // In place, behind the links.
+        write(&inside("..2").join("f.yaml"), "in place");
+        wait_for("in place").await;
+        // As editors replace a file; the link is gone.
+        write(&inside("f.yaml~"), "renamed");
+        std::fs::rename(inside("f.yaml~"), inside("f.yaml")).expect("renamed");
+        wait_for("renamed").await;
+        std::fs::remove_file(inside("f.yaml")).expect("removed");
+        write(&inside("f.yaml"), "again");
+        wait_for("again").await;
+        assert!(messages >= 5);
     }
 }

@@ -1,20 +1,20 @@
-//! Which adapters a server has in memory, as vLLM says it: in the labels of a line whose number is the time when it was
-//! so. A page keeps the lines of other times; the last one counts.
+//! The adapters that a vLLM server has in memory. vLLM lists them in the labels of a line whose value is the time of the
+//! list. A page keeps lines with older lists; the latest one counts.
 
 use super::line::Labels;
 
 const NAME: &[u8] = b"vllm:lora_requests_info";
-/// More of them than this aren't kept; a server has some tens at most.
+/// Adapters that are kept; a server has some tens at most.
 const ADAPTERS_MAX: usize = 256;
 
-/// What the page said so far.
+/// The latest list of the page so far.
 #[derive(Debug, Default)]
 pub(super) struct Adapters {
     last: Option<(f64, Vec<Box<str>>)>,
 }
 
 impl Adapters {
-    /// Takes a line, whatever it is of.
+    /// Takes a line of any series.
     pub(super) fn line(&mut self, line: &[u8]) {
         let line = line.trim_ascii();
         let Some(b'{') = line.strip_prefix(NAME).and_then(|rest| rest.first()) else {
@@ -23,7 +23,7 @@ impl Adapters {
         let mut labels = Labels::of(line, NAME);
         let mut adapters: Vec<Box<str>> = Vec::new();
         for (label, value) in labels.by_ref() {
-            // Those that wait are being loaded.
+            // Waiting adapters are being loaded.
             if !matches!(label, b"running_lora_adapters" | b"waiting_lora_adapters") {
                 continue;
             }
@@ -33,17 +33,17 @@ impl Adapters {
             let named = value.split(',').map(str::trim).filter(|name| !name.is_empty());
             adapters.extend(named.map(Into::into));
         }
-        let Some(at) = labels.value() else { return };
-        if self.last.as_ref().is_none_or(|(before, _)| *before <= at) {
+        let Some(time) = labels.value() else { return };
+        if self.last.as_ref().is_none_or(|(before, _)| *before <= time) {
             adapters.sort_unstable();
             adapters.dedup();
             adapters.truncate(ADAPTERS_MAX);
-            self.last = Some((at, adapters));
+            self.last = Some((time, adapters));
         }
     }
 
-    /// Those of the last line; `None`: there was none.
-    pub(super) fn now(&self) -> Option<Box<[Box<str>]>> {
+    /// The latest list; `None`: the page has none.
+    pub(super) fn latest(&self) -> Option<Box<[Box<str>]>> {
         self.last.as_ref().map(|(_, adapters)| adapters.as_slice().into())
     }
 }
@@ -57,19 +57,19 @@ mod tests {
         for line in lines {
             adapters.line(line.as_bytes());
         }
-        let now = adapters.now()?;
+        let now = adapters.latest()?;
         Some(now.iter().map(ToString::to_string).collect())
     }
 
-    fn line(running: &str, waiting: &str, at: &str) -> String {
+    fn line(running: &str, waiting: &str, time: &str) -> String {
         format!(
             "vllm:lora_requests_info{{max_lora=\"4\",running_lora_adapters=\"{running}\",\
-             waiting_lora_adapters=\"{waiting}\"}} {at}"
+             waiting_lora_adapters=\"{waiting}\"}} {time}"
         )
     }
 
     #[test]
-    fn the_last_line_counts_wherever_it_stands() {
+    fn the_latest_list_counts_in_any_order_of_lines() {
         assert_eq!(after(&["vllm:num_requests_running 3"]), None);
         assert_eq!(after(&[&line("", "", "1.7e+09")]), Some(Vec::new()));
         let now = line("sql, code", "code,chat", "1.7320561e+09");
@@ -80,7 +80,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_read_says_nothing() {
+    fn malformed_lines_are_ignored() {
         for wrong in [
             "vllm:lora_requests_info_more{running_lora_adapters=\"a\"} 1",
             "vllm:lora_requests_info 1",

@@ -1,22 +1,24 @@
-//! One line of a page of metrics: its labels and its number.
+//! One line of a metrics page: its labels and its value.
 
-/// A number that is finite and not negative, as all are that count here.
+/// A value that is finite and not negative, as all used values are.
 pub(super) fn number(text: &[u8]) -> Option<f64> {
     let text = core::str::from_utf8(text).ok()?;
-    text.parse::<f64>().ok().filter(|it| it.is_finite() && *it >= 0.0)
+    text.parse::<f64>()
+        .ok()
+        .filter(|value| value.is_finite() && *value >= 0.0)
 }
 
-/// The labels of a line as they are written, escapes and all, and what comes behind them.
+/// The labels of a line, with escapes as they are written, and then the line's value.
 #[derive(Debug)]
 pub(super) struct Labels<'a> {
-    /// From the next label on; `None`: there is none any more, or it can't be read.
+    /// The text from the next label on; `None`: there are no more labels, or they can't be parsed.
     labels: Option<&'a [u8]>,
-    /// Behind the last one; `None`: it isn't reached, or can't be.
+    /// The text after the labels; `None`: not reached, or can't be parsed.
     rest: Option<&'a [u8]>,
 }
 
 impl<'a> Labels<'a> {
-    /// Those of a line that begins with `name`.
+    /// The labels of a line that begins with `name`.
     pub(super) fn of(line: &'a [u8], name: &[u8]) -> Self {
         let rest = line.get(name.len()..).unwrap_or_default().trim_ascii_start();
         match rest.strip_prefix(b"{") {
@@ -31,7 +33,7 @@ impl<'a> Labels<'a> {
         }
     }
 
-    /// The line's number, once all labels were taken.
+    /// The line's value, once all labels were taken.
     pub(super) fn value(&self) -> Option<f64> {
         let value = self
             .rest?
@@ -55,18 +57,18 @@ impl<'a> Iterator for Labels<'a> {
             self.rest = Some(after);
             return None;
         }
-        // Whatever fails from here on: the line can't be read.
+        // On a return before the end, the line can't be parsed.
         self.labels = None;
-        let named = rest.iter().position(|byte| *byte == b'=')?;
-        let (name, value) = rest.split_at(named);
+        let name_end = rest.iter().position(|byte| *byte == b'=')?;
+        let (name, value) = rest.split_at(name_end);
         let value = value.get(1..)?.trim_ascii_start().strip_prefix(b"\"")?;
         let mut escaped = false;
-        let quoted = value.iter().position(|byte| {
+        let closing_quote = value.iter().position(|byte| {
             let ends = *byte == b'"' && !escaped;
             escaped = *byte == b'\\' && !escaped;
             ends
         })?;
-        let (value, after) = value.split_at(quoted);
+        let (value, after) = value.split_at(closing_quote);
         self.labels = after.get(1..);
         Some((name.trim_ascii_end(), value))
     }

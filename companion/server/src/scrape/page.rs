@@ -1,49 +1,49 @@
-//! What a page of metrics says of a model server, read while it comes in: Prometheus' text format, in the names of
-//! vLLM, SGLang and TGI.
+//! Parses a model server's metrics page while it arrives: Prometheus' text format, with the series of vLLM, SGLang and
+//! TGI.
 //!
-//! A line's name decides whether the rest of it is looked at; nothing but the line that is being read is kept. What
-//! can't be read, or can't be true, is passed over: a page says less then, never something else. That is also why no
-//! library reads it: those that do take a page whole or not at all, or know no colon in a name, and vLLM's have one.
+//! The name of a line decides whether the rest is parsed. Only the current line is buffered. A line that can't be
+//! parsed, or has an impossible value, is skipped: its value is then unknown, never wrong. That is also why no library
+//! is used: the available ones parse a page as a whole or not at all, or reject names with a colon, as vLLM has.
 
 use penstock_control::{Scraped, Totals};
 
 use super::adapters::Adapters;
 use super::line::{Labels, number};
 
-/// Bytes of a page; servers with thousands of series stay below a tenth of it.
+/// Bytes of a page. Servers with thousands of series stay below a tenth of it.
 pub(super) const PAGE_MAX: usize = 8 << 20;
-/// Bytes of a line; a longer one is passed over.
+/// Bytes of a line; a longer one is skipped.
 const LINE_MAX: usize = 16 << 10;
-/// Counts above it aren't exact in a page's numbers.
+/// Larger counts aren't exact in the page's floating-point numbers.
 const COUNT_MAX: f64 = 9_007_199_254_740_992.0;
-/// A part of 1, with what rounding adds.
-const PART_MAX: f64 = 1.001;
+/// A ratio of 1, with rounding.
+const RATIO_MAX: f64 = 1.001;
 
 const _: () = assert!(LINE_MAX < PAGE_MAX);
 
-/// A page that is being read.
+/// A page that is being parsed.
 #[derive(Debug, Default)]
 pub(super) struct Page {
     bytes: usize,
-    /// What of a line has come so far, if it came in parts.
+    /// The beginning of the current line.
     line: Vec<u8>,
-    /// The line is too long: the rest of it is passed over.
+    /// The current line is too long, and the rest of it is skipped.
     skipping: bool,
-    found: Found,
+    values: Values,
     adapters: Adapters,
 }
 
-/// There are more than [`PAGE_MAX`] bytes.
+/// The page has more than [`PAGE_MAX`] bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("its page has more than {} MiB", PAGE_MAX >> 20)]
+#[error("the page has more than {} MiB", PAGE_MAX >> 20)]
 pub(super) struct TooLong;
 
 impl Page {
-    /// Takes the next bytes, split anywhere.
+    /// Parses the next bytes, split anywhere.
     ///
     /// # Errors
-    /// When it becomes too long; the page is of no use then.
-    pub(super) fn take(&mut self, chunk: &[u8]) -> Result<(), TooLong> {
+    /// When the page becomes too long; it can't be used then.
+    pub(super) fn add(&mut self, chunk: &[u8]) -> Result<(), TooLong> {
         self.bytes = self.bytes.saturating_add(chunk.len());
         if self.bytes > PAGE_MAX {
             return Err(TooLong);
@@ -52,55 +52,55 @@ impl Page {
         while let Some(end) = rest.iter().position(|byte| *byte == b'\n') {
             let (line, after) = rest.split_at(end);
             rest = after.get(1..).unwrap_or_default();
-            self.collect(line);
+            self.buffer(line);
             if !self.skipping {
-                self.found.line(&self.line);
+                self.values.line(&self.line);
                 self.adapters.line(&self.line);
             }
             self.line.clear();
             self.skipping = false;
         }
-        self.collect(rest);
+        self.buffer(rest);
         Ok(())
     }
 
-    fn collect(&mut self, part: &[u8]) {
+    fn buffer(&mut self, part: &[u8]) {
         self.skipping |= self.line.len() + part.len() > LINE_MAX;
         if !self.skipping {
             self.line.extend_from_slice(part);
         }
     }
 
-    /// Adapters that the server has in memory, by the names of their models; `None`: it doesn't say.
+    /// Adapters that the server has in memory, by their model names; `None`: the page doesn't list them.
     #[must_use]
     pub(super) fn adapters(&self) -> Option<Box<[Box<str>]>> {
-        self.adapters.now()
+        self.adapters.latest()
     }
 
-    /// What it says; `None`: nothing that is known. A last line without an end may be half a line and counts for
-    /// nothing.
+    /// The values of the page; `None`: it has no known series. A last line without a line feed may be incomplete and is
+    /// skipped.
     #[must_use]
-    pub(super) fn end(self) -> Option<Scraped> {
-        let found = self.found;
+    pub(super) fn finish(self) -> Option<Scraped> {
+        let values = self.values;
         let scraped = Scraped {
-            running: found.count(Series::Running),
-            waiting: found.count(Series::Waiting),
-            kv_used: found.get(Series::KvUsed),
-            kv_tokens: found.count(Series::KvTokens).filter(|it| *it > 0),
-            totals: found.totals(),
+            running: values.count(Series::Running),
+            waiting: values.count(Series::Waiting),
+            kv_used: values.get(Series::KvUsed),
+            kv_tokens: values.count(Series::KvTokens).filter(|tokens| *tokens > 0),
+            totals: values.totals(),
         };
         (scraped != Scraped::default()).then_some(scraped)
     }
 }
 
-/// The series that say something, whatever a server calls them.
+/// The series that are read, independent of the server's names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Series {
     Running,
     Waiting,
     KvUsed,
     KvTokens,
-    /// Its labels say what the cache holds.
+    /// Its labels have the size of the cache.
     CacheConfig,
     PromptTokens,
     OutputTokens,
@@ -108,12 +108,12 @@ enum Series {
     TtftCount,
     ItlSum,
     ItlCount,
-    /// What a time between tokens was called before; servers in between say both.
+    /// The former name of the time between tokens; some servers export both names.
     OldItlSum,
     OldItlCount,
 }
 
-/// How many there are.
+/// The number of series.
 const SERIES: usize = Series::OldItlCount as usize + 1;
 
 impl Series {
@@ -153,11 +153,11 @@ impl Series {
     }
 }
 
-/// Values by series: of several engines behind one page the sum, of parts the largest.
+/// Values by series. Values of several engines behind one page are added up; of ratios, the largest counts.
 #[derive(Clone, Copy, Debug, Default)]
-struct Found([Option<f64>; SERIES]);
+struct Values([Option<f64>; SERIES]);
 
-impl Found {
+impl Values {
     fn line(&mut self, line: &[u8]) {
         let line = line.trim_ascii();
         let name = line
@@ -166,21 +166,21 @@ impl Found {
             .unwrap_or_default();
         let Some(series) = Series::named(name) else { return };
         let mut labels = Labels::of(line, name);
-        let mut cache = Cache::default();
-        let mut copy = Copied::default();
+        let mut cache = CacheConfig::default();
+        let mut ranks = Ranks::default();
         for (label, value) in labels.by_ref() {
             match label {
                 b"block_size" => cache.block_tokens = number(value),
                 b"num_gpu_blocks" => cache.blocks = number(value),
-                b"tp_rank" | b"pp_rank" => copy.ranked |= value != b"0",
-                b"dp_rank" => copy.own = true,
+                b"tp_rank" | b"pp_rank" => ranks.is_nonzero |= value != b"0",
+                b"dp_rank" => ranks.is_data_parallel = true,
                 _ => {}
             }
         }
         let Some(value) = labels.value() else {
             return;
         };
-        if copy.is_one() {
+        if ranks.is_copy() {
             return;
         }
         match series {
@@ -189,7 +189,7 @@ impl Found {
                     self.add(Series::KvTokens, tokens * blocks);
                 }
             }
-            Series::KvUsed if value <= PART_MAX => {
+            Series::KvUsed if value <= RATIO_MAX => {
                 let largest = self.get(series).unwrap_or_default().max(value.min(1.0));
                 self.0[series as usize] = Some(largest);
             }
@@ -213,12 +213,12 @@ impl Found {
     }
 
     fn get(&self, series: Series) -> Option<f64> {
-        self.0[series as usize].filter(|it| it.is_finite())
+        self.0[series as usize].filter(|value| value.is_finite())
     }
 
-    /// A whole number that is exact; else the page says nothing of it.
+    /// A whole number, if it is exact.
     fn count(&self, series: Series) -> Option<u64> {
-        let value = self.get(series).filter(|it| *it <= COUNT_MAX)?;
+        let value = self.get(series).filter(|value| *value <= COUNT_MAX)?;
         #[expect(
             clippy::cast_possible_truncation,
             clippy::cast_sign_loss,
@@ -227,7 +227,7 @@ impl Found {
         Some(value.round() as u64)
     }
 
-    /// All of it, or nothing: windows need every one. A server that never counted a time between tokens has none.
+    /// All totals or none, because windows need every one. A server that doesn't count times between tokens has zero.
     fn totals(&self) -> Option<Totals> {
         let (itl_count, itl_s) = match (self.count(Series::ItlCount), self.get(Series::ItlSum)) {
             (Some(count), Some(sum)) => (count, sum),
@@ -247,24 +247,24 @@ impl Found {
     }
 }
 
-/// What vLLM says of its cache.
+/// The labels of vLLM's cache configuration.
 #[derive(Debug, Default)]
-struct Cache {
+struct CacheConfig {
     block_tokens: Option<f64>,
     blocks: Option<f64>,
 }
 
-/// Whether SGLang says the same once more: every rank of one engine does, when all are told to; ranks that serve
-/// requests of their own say which one they are.
+/// The rank labels of SGLang. When all ranks of an engine export metrics, they repeat the same values; data-parallel
+/// ranks serve requests of their own and add up.
 #[derive(Debug, Default)]
-struct Copied {
-    ranked: bool,
-    own: bool,
+struct Ranks {
+    is_nonzero: bool,
+    is_data_parallel: bool,
 }
 
-impl Copied {
-    const fn is_one(&self) -> bool {
-        self.ranked && !self.own
+impl Ranks {
+    const fn is_copy(&self) -> bool {
+        self.is_nonzero && !self.is_data_parallel
     }
 }
 
@@ -274,13 +274,13 @@ mod tests {
 
     use super::*;
 
-    fn read(page: &[u8]) -> Option<Scraped> {
-        let mut of = Page::default();
-        of.take(page).expect("short");
-        of.end()
+    fn read(text: &[u8]) -> Option<Scraped> {
+        let mut page = Page::default();
+        page.add(text).expect("short");
+        page.finish()
     }
 
-    /// As vLLM writes it, cut down to what matters and what could be taken for it.
+    /// A page of vLLM, reduced to the read series and similarly named ones.
     const VLLM: &str = r#"# HELP vllm:num_requests_running Number of requests in model execution batches.
 # TYPE vllm:num_requests_running gauge
 vllm:num_requests_running{engine="0",model_name="meta-llama/Llama-3.1-8B"} 3.0
@@ -301,7 +301,7 @@ vllm:inter_token_latency_seconds_count{engine="0"} 441.0
 vllm:inter_token_latency_seconds_sum{engine="0"} 8.5
 "#;
 
-    fn said_by_vllm() -> Scraped {
+    fn vllm_values() -> Scraped {
         Scraped {
             running: Some(3),
             waiting: Some(1),
@@ -320,22 +320,22 @@ vllm:inter_token_latency_seconds_sum{engine="0"} 8.5
 
     #[test]
     fn a_page_of_vllm() {
-        assert_eq!(read(VLLM.as_bytes()), Some(said_by_vllm()));
+        assert_eq!(read(VLLM.as_bytes()), Some(vllm_values()));
         let windows = VLLM.replace('\n', "\r\n");
-        assert_eq!(read(windows.as_bytes()), Some(said_by_vllm()));
+        assert_eq!(read(windows.as_bytes()), Some(vllm_values()));
     }
 
     #[test]
-    fn older_names_of_the_same() {
+    fn former_names_are_read() {
         let page = VLLM
             .replace("kv_cache_usage_perc", "gpu_cache_usage_perc")
             .replace("vllm:inter_token_latency", "vllm:something_else")
             .replace("8.75", "8.5");
-        assert_eq!(read(page.as_bytes()), Some(said_by_vllm()));
+        assert_eq!(read(page.as_bytes()), Some(vllm_values()));
     }
 
     #[test]
-    fn several_engines_behind_one_page_add_up() {
+    fn values_of_several_engines_add_up() {
         let page = "vllm:num_requests_running{engine=\"0\"} 3\nvllm:num_requests_running{engine=\"1\"} 4\n\
                     vllm:kv_cache_usage_perc{engine=\"0\"} 0.5\nvllm:kv_cache_usage_perc{engine=\"1\"} 0.75\n\
                     vllm:cache_config_info{block_size=\"16\",num_gpu_blocks=\"10\",engine=\"0\"} 1\n\
@@ -359,7 +359,7 @@ sglang:time_to_first_token_seconds_sum{model_name="m"} 2.0
 sglang:time_to_first_token_seconds_count{model_name="m"} 10.0
 "#;
         let scraped = read(page.as_bytes()).expect("known");
-        assert_eq!(scraped.running, Some(5), "a rank that says the same once more");
+        assert_eq!(scraped.running, Some(5), "rank 1 repeats the values of rank 0");
         assert_eq!((scraped.waiting, scraped.kv_tokens), (Some(2), Some(471_258)));
         let totals = scraped.totals.expect("all of them");
         assert_eq!((totals.requests, totals.itl_count, totals.itl_s), (10, 0, 0.0));
@@ -383,7 +383,7 @@ sglang:time_to_first_token_seconds_count{model_name="m"} 10.0
     }
 
     #[test]
-    fn what_cannot_be_true_is_not_said() {
+    fn impossible_values_are_unknown() {
         for value in [
             "NaN", "nan", "+Inf", "-Inf", "-1", "-0.5", "", "three", "1e300", "0x10", "1_000", "{", "\u{660}",
         ] {
@@ -419,7 +419,7 @@ sglang:time_to_first_token_seconds_count{model_name="m"} 10.0
     }
 
     #[test]
-    fn lines_that_cannot_be_read_are_passed_over() {
+    fn malformed_lines_are_skipped() {
         for line in [
             "vllm:num_requests_running",
             "vllm:num_requests_running{",
@@ -440,7 +440,7 @@ sglang:time_to_first_token_seconds_count{model_name="m"} 10.0
     }
 
     #[test]
-    fn odd_ways_to_write_it_are_read() {
+    fn unusual_spacing_is_read() {
         for line in [
             "vllm:num_requests_running 3",
             "  vllm:num_requests_running\t3  ",
@@ -455,15 +455,15 @@ sglang:time_to_first_token_seconds_count{model_name="m"} 10.0
     }
 
     #[test]
-    fn half_a_line_at_the_end_counts_for_nothing() {
+    fn an_incomplete_last_line_is_skipped() {
         let scraped = read(b"tgi_queue_size 7\nvllm:num_requests_running 12").expect("the first is known");
         assert_eq!((scraped.running, scraped.waiting), (None, Some(7)));
     }
 
     #[test]
-    fn pages_of_something_else_say_nothing() {
+    fn pages_without_known_series_have_no_values() {
         let compressed: Vec<u8> = (0..100_000_u32)
-            .map(|it| (it.wrapping_mul(2_654_435_761) >> 24) as u8)
+            .map(|number| (number.wrapping_mul(2_654_435_761) >> 24) as u8)
             .collect();
         for page in [
             b"".as_slice(),
@@ -477,49 +477,49 @@ sglang:time_to_first_token_seconds_count{model_name="m"} 10.0
     }
 
     #[test]
-    fn a_line_without_an_end_takes_no_more_than_its_limit() {
+    fn a_line_without_an_end_is_buffered_up_to_its_limit() {
         let mut page = Page::default();
-        page.take(b"vllm:num_requests_running{a=\"").expect("short");
+        page.add(b"vllm:num_requests_running{a=\"").expect("short");
         for _ in 0..100 {
-            page.take(&[b'x'; 10_000]).expect("short");
+            page.add(&[b'x'; 10_000]).expect("short");
             assert!(page.line.len() <= LINE_MAX);
         }
-        page.take(b"\"} 3\ntgi_queue_size 7\n").expect("short");
-        let scraped = page.end().expect("what came behind it is known");
+        page.add(b"\"} 3\ntgi_queue_size 7\n").expect("short");
+        let scraped = page.finish().expect("the next line is read");
         assert_eq!((scraped.running, scraped.waiting), (None, Some(7)));
     }
 
     #[test]
-    fn a_page_that_is_too_long_is_refused_before_it_is_read() {
+    fn a_page_that_is_too_long_is_rejected() {
         let mut page = Page::default();
         let line = b"process_cpu_seconds_total 1.0000000000000000000000000\n";
-        let took = (0..).take_while(|_| page.take(line).is_ok()).count();
-        assert_eq!(took, PAGE_MAX / line.len());
+        let accepted = (0..).take_while(|_| page.add(line).is_ok()).count();
+        assert_eq!(accepted, PAGE_MAX / line.len());
     }
 
     proptest! {
         #[test]
-        fn it_is_the_same_however_it_is_split(cuts in prop::collection::vec(0..VLLM.len(), 0..20)) {
+        fn the_result_does_not_depend_on_chunks(cuts in prop::collection::vec(0..VLLM.len(), 0..20)) {
             let mut cuts = cuts;
             cuts.extend([0, VLLM.len()]);
             cuts.sort_unstable();
             let mut page = Page::default();
             for part in cuts.windows(2) {
-                page.take(&VLLM.as_bytes()[part[0]..part[1]]).expect("short");
+                page.add(&VLLM.as_bytes()[part[0]..part[1]]).expect("short");
             }
-            prop_assert_eq!(page.end(), Some(said_by_vllm()));
+            prop_assert_eq!(page.finish(), Some(vllm_values()));
         }
 
         #[test]
-        fn nothing_that_is_written_breaks_it(
+        fn inserted_bytes_cannot_cause_impossible_values(
             garbage in prop::collection::vec(any::<u8>(), 0..200),
-            at in 0..VLLM.len(),
+            position in 0..VLLM.len(),
         ) {
             let mut bytes = VLLM.as_bytes().to_vec();
-            bytes.splice(at..at, garbage);
+            bytes.splice(position..position, garbage);
             if let Some(scraped) = read(&bytes) {
-                prop_assert!(scraped.kv_used.is_none_or(|it| (0.0..=1.0).contains(&it)));
-                prop_assert!(scraped.totals.is_none_or(|it| it.ttft_s >= 0.0 && it.itl_s.is_finite()));
+                prop_assert!(scraped.kv_used.is_none_or(|ratio| (0.0..=1.0).contains(&ratio)));
+                prop_assert!(scraped.totals.is_none_or(|totals| totals.ttft_s >= 0.0 && totals.itl_s.is_finite()));
             }
         }
     }

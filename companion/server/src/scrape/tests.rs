@@ -1,4 +1,4 @@
-//! Servers whose metrics can and can't be read, through a driver of a real control.
+//! Readable and unreadable metrics pages, through the driver and a real control.
 
 use std::sync::Arc;
 
@@ -19,16 +19,16 @@ use crate::driver;
 use crate::metrics::Metrics;
 use crate::observe::Observer;
 
-/// What a server answers at /metrics.
+/// A server's answer to /metrics.
 #[derive(Clone, Debug)]
 enum Answer {
     Page(&'static str),
     Status(u16),
-    /// It takes the request and says nothing.
+    /// The server accepts the request and never answers.
     Never,
-    /// It says that it goes on, and ends.
+    /// The body ends early.
     Half(&'static str),
-    /// It says this, again and again.
+    /// The body repeats this without end.
     Endless(Bytes),
     Elsewhere,
 }
@@ -61,7 +61,7 @@ async fn answer(answer: Answer) -> Response<Body> {
     }
 }
 
-/// A server that answers as it is told, and a companion that reads it.
+/// A server with settable answers, and a companion that reads its metrics.
 struct World {
     answers: watch::Sender<Answer>,
     driver: Handle,
@@ -69,10 +69,10 @@ struct World {
 
 impl World {
     async fn new(first: Answer, keys: &str) -> Self {
-        let (answers, told) = watch::channel(first);
+        let (answers, answer_receiver) = watch::channel(first);
         let metrics = get(move || {
-            let told = told.borrow().clone();
-            answer(told)
+            let current = answer_receiver.borrow().clone();
+            answer(current)
         });
         let elsewhere = get(|| async { "vllm:num_requests_running 99\n" });
         let app = Router::new()
@@ -87,7 +87,10 @@ impl World {
         let config = Config::parse(&yaml, "test").expect("valid");
         let observer = Observer::new(Arc::new(Metrics::new().expect("distinct")), 10);
         let (driver, _running) = driver::spawn(
-            crate::serve::settings(&config, &crate::serve::Birth::now(None)),
+            crate::control_settings::settings(
+                &config,
+                &crate::control_settings::ProcessIdentity::now(None, false),
+            ),
             Clock::start(),
             observer,
         );
@@ -96,7 +99,7 @@ impl World {
         Self { answers, driver }
     }
 
-    fn says(&self, answer: Answer) {
+    fn set_answer(&self, answer: Answer) {
         self.answers.send(answer).expect("the server lives");
     }
 
@@ -105,54 +108,56 @@ impl World {
         status.pools[0].servers[0].clone()
     }
 
-    /// Looks until it is so; who looks in vain fails.
-    async fn until(&self, what: &str, so: impl Fn(&ServerStatus) -> bool) -> ServerStatus {
-        let look = async {
+    /// Polls the status until `condition` holds; fails after 20 s.
+    async fn until(&self, name: &str, condition: impl Fn(&ServerStatus) -> bool) -> ServerStatus {
+        let polling = async {
             loop {
                 let server = self.server().await;
-                if so(&server) {
+                if condition(&server) {
                     return server;
                 }
                 tokio::time::sleep(Duration::from_millis(1)).await;
             }
         };
-        tokio::time::timeout(Duration::from_secs(20), look)
+        tokio::time::timeout(Duration::from_secs(20), polling)
             .await
-            .unwrap_or_else(|_| panic!("never: {what}"))
+            .unwrap_or_else(|_| panic!("never: {name}"))
     }
 }
 
 fn runs(server: &ServerStatus, requests: u64) -> bool {
-    server.scraped.is_some_and(|it| it.running == Some(requests))
+    server
+        .scraped
+        .is_some_and(|scraped| scraped.running == Some(requests))
 }
 
 #[tokio::test]
-async fn what_a_server_says_is_known_until_it_is_too_old() {
+async fn values_are_known_until_they_are_stale() {
     let world = World::new(
         Answer::Page("vllm:num_requests_running 3\n"),
         ", stale_after: 50ms",
     )
     .await;
-    let server = world.until("read", |it| runs(it, 3)).await;
-    assert_eq!(server.foreign, 3, "nothing of ours runs there");
-    world.says(Answer::Page("vllm:num_requests_running 1\n"));
-    world.until("read again", |it| runs(it, 1)).await;
-    let ways = [
+    let server = world.until("read", |server| runs(server, 3)).await;
+    assert_eq!(server.foreign, 3, "no request of this companion runs there");
+    world.set_answer(Answer::Page("vllm:num_requests_running 1\n"));
+    world.until("read again", |server| runs(server, 1)).await;
+    let failures = [
         Answer::Never,
         Answer::Status(500),
         Answer::Half("vllm:num_requests_running 7\n"),
     ];
-    for way in ways {
-        world.says(way);
-        let server = world.until("too old", |it| it.scraped.is_none()).await;
+    for failure in failures {
+        world.set_answer(failure);
+        let server = world.until("too old", |server| server.scraped.is_none()).await;
         assert_eq!(server.foreign, 0);
-        world.says(Answer::Page("vllm:num_requests_running 2\n"));
-        world.until("back", |it| runs(it, 2)).await;
+        world.set_answer(Answer::Page("vllm:num_requests_running 2\n"));
+        world.until("back", |server| runs(server, 2)).await;
     }
 }
 
-/// A driver's view of a server that only ever answers so: asked once, and told.
-async fn asked_once(answer: Answer) -> Result<Scraped, Failure> {
+/// Reads the page of a server with this answer once.
+async fn read_once(answer: Answer) -> Result<Scraped, Failure> {
     let (sender, receiver) = watch::channel(());
     let app = Router::new()
         .route(
@@ -177,21 +182,29 @@ async fn asked_once(answer: Answer) -> Result<Scraped, Failure> {
         },
     };
     let answer = reader.read(&format!("http://{address}/metrics")).await;
-    let answer = answer.map(|it| it.scraped);
-    assert!(receiver.has_changed().unwrap_or(true), "it was asked");
+    let answer = answer.map(|page| page.scraped);
+    assert!(receiver.has_changed().unwrap_or(true), "the server got a request");
     answer
 }
 
 #[tokio::test]
-async fn pages_that_are_of_no_use_are_named_so() {
+async fn failures_are_named_and_classified() {
     let noise: Vec<u8> = (0..50_000_u32)
-        .flat_map(|it| it.wrapping_mul(2_654_435_761).to_le_bytes())
+        .flat_map(|number| number.wrapping_mul(2_654_435_761).to_le_bytes())
         .collect();
     let cases = [
-        (Answer::Status(404), "it answers 404 Not Found", true),
-        (Answer::Status(401), "it answers 401 Unauthorized", true),
-        (Answer::Status(503), "it answers 503 Service Unavailable", false),
-        (Answer::Elsewhere, "it answers 307 Temporary Redirect", true),
+        (Answer::Status(404), "the server answers 404 Not Found", true),
+        (Answer::Status(401), "the server answers 401 Unauthorized", true),
+        (
+            Answer::Status(503),
+            "the server answers 503 Service Unavailable",
+            false,
+        ),
+        (
+            Answer::Elsewhere,
+            "the server answers 307 Temporary Redirect",
+            true,
+        ),
         (Answer::Page("<html>sign in</html>\n"), "none of the series", true),
         (Answer::Page(""), "none of the series", true),
         // All that is ever read of 100 MB, of lines, of one line, and of bytes.
@@ -211,29 +224,29 @@ async fn pages_that_are_of_no_use_are_named_so() {
     assert_eq!(PAGE_MAX, 8 << 20);
     for (answer, why, lasting) in cases {
         let shown = format!("{answer:.40?}");
-        let failure = asked_once(answer).await.expect_err("of no use");
+        let failure = read_once(answer).await.expect_err("of no use");
         assert!(failure.to_string().contains(why), "{shown}: {failure}");
         assert_eq!(failure.is_lasting(), lasting, "{shown}");
     }
 }
 
 #[test]
-fn every_change_is_said_once() {
+fn every_change_is_reported_once() {
     let start = Instant::now();
-    let at = |seconds: u64| start + Duration::from_secs(seconds);
+    let time = |seconds: u64| start + Duration::from_secs(seconds);
     let mut state = State::new(Duration::from_secs(5));
-    assert_eq!(state.take(at(0), false), Change::Unreadable);
-    assert_eq!(state.take(at(1), false), Change::Nothing);
-    assert_eq!(state.take(at(9), false), Change::Nothing);
-    assert_eq!(state.take(at(10), true), Change::Known);
-    assert_eq!(state.take(at(11), true), Change::Read);
-    assert_eq!(state.stale_at(), Some(at(16)));
+    assert_eq!(state.update(time(0), false), Change::NeverRead);
+    assert_eq!(state.update(time(1), false), Change::Nothing);
+    assert_eq!(state.update(time(9), false), Change::Nothing);
+    assert_eq!(state.update(time(10), true), Change::Readable);
+    assert_eq!(state.update(time(11), true), Change::StillRead);
+    assert_eq!(state.stale_at(), Some(time(16)));
     assert_eq!(
-        state.take(at(15), false),
+        state.update(time(15), false),
         Change::Nothing,
         "it may come back in time"
     );
-    assert_eq!(state.take(at(16), false), Change::Lost);
-    assert_eq!(state.take(at(17), false), Change::Nothing);
-    assert_eq!(state.take(at(18), true), Change::Known);
+    assert_eq!(state.update(time(16), false), Change::Stale);
+    assert_eq!(state.update(time(17), false), Change::Nothing);
+    assert_eq!(state.update(time(18), true), Change::Readable);
 }

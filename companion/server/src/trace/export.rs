@@ -1,4 +1,4 @@
-//! Sends spans to a collector, in batches: what can't be delivered is counted and said, and nothing waits for it.
+//! Sends spans to a collector in batches. Spans that can't be delivered are counted and logged; nothing waits for them.
 
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -14,34 +14,31 @@ use opentelemetry_sdk::trace::{
 use prometheus::IntCounter;
 use tokio::sync::mpsc;
 
-use super::{Ended, number, span};
+use super::{Settings, SpanRecord, span};
 use crate::metrics::Metrics;
 
-/// What the collector is told who this is, unless the environment says it.
+/// The service's name, unless the environment names it.
 const SERVICE: &str = "penstock";
-/// Spans of a batch, and the time that is waited for them in milliseconds, unless the environment says otherwise.
-const BATCH: usize = 512;
-const DELAY_MS: usize = 5_000;
-/// A collector that doesn't answer for so long has failed.
+/// A collector that doesn't answer within this time has failed.
 const ANSWER_MAX: Duration = Duration::from_secs(10);
-/// The same at the end, when all else waits.
-const LAST_MAX: Duration = Duration::from_secs(1);
-/// That nobody takes the spans is said once in this time.
-const WARN_EVERY: Duration = Duration::from_secs(60);
+/// The same at shutdown, which waits for the last batch.
+const LAST_ANSWER_MAX: Duration = Duration::from_secs(1);
+/// The least time between two warnings about lost spans.
+const WARN_INTERVAL: Duration = Duration::from_secs(60);
 
-/// The collector's side of the queue.
+/// The consumer of the queue.
 #[derive(Debug)]
 pub(super) struct Exporter {
     exporter: SpanExporter,
     tracer: SdkTracer,
     spans: Spans,
-    lost: IntCounter,
+    undelivered: IntCounter,
     batch: usize,
     delay: Duration,
     warned: Option<Instant>,
 }
 
-/// The spans that were made and not sent yet.
+/// Spans that were made and not sent yet.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Spans(Arc<Mutex<Vec<SpanData>>>);
 
@@ -70,9 +67,9 @@ impl SpanProcessor for Spans {
 }
 
 impl Exporter {
-    /// As the standard variables say it: `OTEL_EXPORTER_OTLP_*`, `OTEL_SERVICE_NAME`, `OTEL_RESOURCE_ATTRIBUTES`,
-    /// `OTEL_TRACES_SAMPLER` and `OTEL_BSP_*`.
-    pub(super) fn from_environment(metrics: &Metrics) -> Result<Self, String> {
+    /// Built from the settings and from the variables that the OpenTelemetry library reads: `OTEL_EXPORTER_OTLP_*`,
+    /// `OTEL_SERVICE_NAME`, `OTEL_RESOURCE_ATTRIBUTES` and `OTEL_TRACES_SAMPLER`.
+    pub(super) fn new(settings: &Settings, metrics: &Metrics) -> Result<Self, String> {
         let mut exporter = SpanExporter::builder()
             .with_tonic()
             .build()
@@ -84,26 +81,25 @@ impl Exporter {
             .with_span_processor(spans.clone())
             .with_resource(resource)
             .build();
-        let delay = number("OTEL_BSP_SCHEDULE_DELAY", DELAY_MS).max(1);
         Ok(Self {
             exporter,
             tracer: provider.tracer(SERVICE),
             spans,
-            lost: metrics.spans_dropped.with_label_values(&["not_taken"]),
-            batch: number("OTEL_BSP_MAX_EXPORT_BATCH_SIZE", BATCH).max(1),
-            delay: Duration::from_millis(u64::try_from(delay).unwrap_or(u64::MAX)),
+            undelivered: metrics.spans_dropped.with_label_values(&["not_taken"]),
+            batch: settings.batch,
+            delay: settings.delay,
             warned: None,
         })
     }
 
-    /// Sends what comes until `ending` ends, or nothing can come any more.
+    /// Sends records until `ending` returns or the queue's last sender is dropped.
     pub(super) async fn run(
         mut self,
-        mut queue: mpsc::Receiver<Ended>,
+        mut queue: mpsc::Receiver<SpanRecord>,
         ending: impl Future<Output = ()> + Send,
     ) {
         let mut ending = std::pin::pin!(ending);
-        let mut batch: Vec<Ended> = Vec::with_capacity(self.batch);
+        let mut batch: Vec<SpanRecord> = Vec::with_capacity(self.batch);
         loop {
             let received = tokio::select! {
                 received = queue.recv_many(&mut batch, self.batch) => received,
@@ -120,19 +116,19 @@ impl Exporter {
                 }
             }
             if over {
-                while let Ok(ended) = queue.try_recv() {
-                    batch.push(ended);
+                while let Ok(record) = queue.try_recv() {
+                    batch.push(record);
                 }
-                let _ = tokio::time::timeout(LAST_MAX, self.send(&mut batch)).await;
+                let _ = tokio::time::timeout(LAST_ANSWER_MAX, self.send(&mut batch)).await;
                 return;
             }
             self.send(&mut batch).await;
         }
     }
 
-    async fn send(&mut self, batch: &mut Vec<Ended>) {
-        for ended in batch.drain(..) {
-            span::make(&self.tracer, &ended);
+    async fn send(&mut self, batch: &mut Vec<SpanRecord>) {
+        for record in batch.drain(..) {
+            span::make(&self.tracer, &record);
         }
         let spans = self.spans.take();
         if spans.is_empty() {
@@ -142,17 +138,23 @@ impl Exporter {
         let why = match tokio::time::timeout(ANSWER_MAX, self.exporter.export(spans)).await {
             Ok(Ok(())) => return,
             Ok(Err(error)) => error.to_string(),
-            Err(_) => "it doesn't answer".to_owned(),
+            Err(_) => format!("no answer within {ANSWER_MAX:?}"),
         };
-        self.lost.inc_by(count);
-        if self.warned.is_none_or(|at| at.elapsed() >= WARN_EVERY) {
+        self.undelivered.inc_by(count);
+        if self
+            .warned
+            .is_none_or(|instant| instant.elapsed() >= WARN_INTERVAL)
+        {
             self.warned = Some(Instant::now());
-            tracing::warn!(why, "the collector of traces takes nothing: spans are lost");
+            tracing::warn!(
+                why,
+                "spans lost: the trace collector does not accept them; check OTEL_EXPORTER_OTLP_ENDPOINT"
+            );
         }
     }
 }
 
-/// Who this is: the environment's name for it, or its own.
+/// The service's resource: with the name from the environment, or [`SERVICE`].
 fn resource() -> Resource {
     let resource = Resource::builder().build();
     let name = resource.get(&"service.name".into());

@@ -1,4 +1,4 @@
-//! What a request's span says: its name, times, attributes and events, and whose child it is.
+//! The span of a request: its name, times, attributes and events, and its parent.
 
 use std::time::{Duration, SystemTime};
 
@@ -10,49 +10,49 @@ use opentelemetry_sdk::trace::SdkTracer;
 use penstock_data_plane::policy::band_name;
 use penstock_engine::Outcome;
 
-use super::Ended;
+use super::SpanRecord;
 use crate::metrics::OTHER;
 
-/// Every span's name.
+/// The name of every span.
 const NAME: &str = "penstock.request";
 
-/// Makes the span of a request, and ends it. Who isn't sampled leaves none: the client's word on that counts, where it
-/// sent one.
-pub(super) fn make(tracer: &SdkTracer, ended: &Ended) {
-    let arrived = before(ended.at, ended.duration);
-    let since = |after: Duration| arrived.checked_add(after).unwrap_or(ended.at);
+/// Makes and ends the span of a request. A request that isn't sampled leaves no span; a client's sampling decision is
+/// kept, if it sent one.
+pub(super) fn make(tracer: &SdkTracer, record: &SpanRecord) {
+    let arrived = subtract(record.ended_at, record.duration);
+    let after = |elapsed: Duration| arrived.checked_add(elapsed).unwrap_or(record.ended_at);
     let builder = tracer
         .span_builder(NAME)
         .with_kind(SpanKind::Internal)
         .with_start_time(arrived)
-        .with_attributes(attributes(ended));
-    let mut span = tracer.build_with_context(builder, &parent(&ended.labels.traceparent));
+        .with_attributes(attributes(record));
+    let mut span = tracer.build_with_context(builder, &parent(&record.labels.traceparent));
     span.add_event_with_timestamp("queued", arrived, Vec::new());
-    if ended.granted {
-        span.add_event_with_timestamp("granted", since(ended.waited), Vec::new());
+    if record.granted {
+        span.add_event_with_timestamp("granted", after(record.waited), Vec::new());
     }
-    if let Some(first_byte) = ended.first_byte {
-        span.add_event_with_timestamp("first_byte", since(first_byte), Vec::new());
+    if let Some(first_byte) = record.first_byte {
+        span.add_event_with_timestamp("first_byte", after(first_byte), Vec::new());
     }
-    if !ended.code.is_empty() && ended.outcome != Outcome::Cancelled {
-        span.set_status(Status::error(ended.code));
-    } else if ended.status >= 500 {
+    if !record.code.is_empty() && record.outcome != Outcome::Cancelled {
+        span.set_status(Status::error(record.code));
+    } else if record.status >= 500 {
         span.set_status(Status::error("the server failed"));
     }
-    span.end_with_timestamp(ended.at);
+    span.end_with_timestamp(record.ended_at);
 }
 
-fn before(at: SystemTime, by: Duration) -> SystemTime {
-    at.checked_sub(by).unwrap_or(SystemTime::UNIX_EPOCH)
+fn subtract(time: SystemTime, duration: Duration) -> SystemTime {
+    time.checked_sub(duration).unwrap_or(SystemTime::UNIX_EPOCH)
 }
 
-/// The client's span, if it named one as it should be named.
+/// The context with the client's span as parent, if its `traceparent` header is well-formed.
 fn parent(traceparent: &str) -> Context {
     TraceContextPropagator::new().extract_with_context(&Context::new(), &Header(traceparent))
 }
 
-fn attributes(ended: &Ended) -> Vec<KeyValue> {
-    let labels = &*ended.labels;
+fn attributes(record: &SpanRecord) -> Vec<KeyValue> {
+    let labels = &*record.labels;
     let text = |key: &'static str, value: &str| KeyValue::new(key, value.to_owned());
     let flow = if labels.private { OTHER } else { &labels.flow };
     let mut attributes = vec![
@@ -62,25 +62,25 @@ fn attributes(ended: &Ended) -> Vec<KeyValue> {
         text("penstock.target_model", &labels.target_model),
         text("penstock.band", band_name(labels.band)),
         text("penstock.flow", flow),
-        text("penstock.outcome", ended.outcome.as_str()),
-        KeyValue::new("penstock.wait_ms", ended.waited.as_secs_f64() * 1_000.0),
+        text("penstock.outcome", record.outcome.as_str()),
+        KeyValue::new("penstock.wait_ms", record.waited.as_secs_f64() * 1_000.0),
     ];
     for (key, value) in [
         ("penstock.class", &*labels.class),
-        ("penstock.code", ended.code),
-        ("penstock.endpoint", &*ended.endpoint),
+        ("penstock.code", record.code),
+        ("penstock.endpoint", &*record.endpoint),
     ] {
         if !value.is_empty() {
             attributes.push(text(key, value));
         }
     }
-    if ended.status > 0 {
-        let status = i64::from(ended.status);
+    if record.status > 0 {
+        let status = i64::from(record.status);
         attributes.push(KeyValue::new("http.response.status_code", status));
     }
     for (key, tokens) in [
-        ("gen_ai.usage.input_tokens", ended.input_tokens),
-        ("gen_ai.usage.output_tokens", ended.output_tokens),
+        ("gen_ai.usage.input_tokens", record.input_tokens),
+        ("gen_ai.usage.output_tokens", record.output_tokens),
     ] {
         if let Some(tokens) = tokens {
             let tokens = i64::try_from(tokens).unwrap_or(i64::MAX);
@@ -90,7 +90,7 @@ fn attributes(ended: &Ended) -> Vec<KeyValue> {
     attributes
 }
 
-/// The one header that is known of a request.
+/// The only request header that is used.
 struct Header<'a>(&'a str);
 
 impl Extractor for Header<'_> {
@@ -118,8 +118,8 @@ pub(super) mod tests {
     const TRACE: &str = "0af7651916cd43dd8448eb211c80319c";
     const PARENT: &str = "b7ad6b7169203331";
 
-    pub(crate) fn ended(outcome: Outcome) -> Ended {
-        Ended {
+    pub(crate) fn record(outcome: Outcome) -> SpanRecord {
+        SpanRecord {
             labels: Arc::new(Labels {
                 pool: "chat".into(),
                 model: "m".into(),
@@ -131,7 +131,7 @@ pub(super) mod tests {
                 band: Band::Critical,
                 request_id: "r".into(),
             }),
-            at: SystemTime::UNIX_EPOCH + Duration::from_secs(1_000),
+            ended_at: SystemTime::UNIX_EPOCH + Duration::from_secs(1_000),
             duration: Duration::from_secs(10),
             waited: Duration::from_secs(3),
             granted: true,
@@ -145,64 +145,67 @@ pub(super) mod tests {
         }
     }
 
-    fn spans(ended: &[Ended]) -> Vec<SpanData> {
+    fn spans(records: &[SpanRecord]) -> Vec<SpanData> {
         let spans = Spans::default();
         let provider = SdkTracerProvider::builder()
             .with_span_processor(spans.clone())
             .build();
-        for ended in ended {
-            make(&provider.tracer("penstock"), ended);
+        for record in records {
+            make(&provider.tracer("penstock"), record);
         }
         spans.take()
     }
 
-    fn with(traceparent: &str) -> Ended {
-        let of = ended(Outcome::Dispatched);
-        let mut labels = Arc::into_inner(of.labels).expect("the only one");
+    fn with(traceparent: &str) -> SpanRecord {
+        let record = record(Outcome::Dispatched);
+        let mut labels = Arc::into_inner(record.labels).expect("the only one");
         labels.traceparent = traceparent.into();
-        Ended {
+        SpanRecord {
             labels: Arc::new(labels),
-            ..of
+            ..record
         }
     }
 
     #[test]
-    fn a_span_goes_from_arrival_to_end_and_belongs_to_the_clients() {
-        let spans = spans(&[ended(Outcome::Dispatched)]);
+    fn a_span_covers_arrival_to_end_and_is_a_child_of_the_clients_span() {
+        let spans = spans(&[record(Outcome::Dispatched)]);
         let [span] = &spans[..] else {
             panic!("{spans:?}");
         };
-        let at = |seconds| SystemTime::UNIX_EPOCH + Duration::from_secs(seconds);
-        assert_eq!((span.start_time, span.end_time), (at(990), at(1_000)));
+        let time = |seconds| SystemTime::UNIX_EPOCH + Duration::from_secs(seconds);
+        assert_eq!((span.start_time, span.end_time), (time(990), time(1_000)));
         assert_eq!(span.span_context.trace_id().to_string(), TRACE);
         assert_eq!(span.parent_span_id.to_string(), PARENT);
         let events: Vec<_> = span
             .events
             .iter()
-            .map(|it| (it.name.to_string(), it.timestamp))
+            .map(|event| (event.name.to_string(), event.timestamp))
             .collect();
         assert_eq!(
             events,
             [
-                ("queued".to_owned(), at(990)),
-                ("granted".to_owned(), at(993)),
-                ("first_byte".to_owned(), at(994)),
+                ("queued".to_owned(), time(990)),
+                ("granted".to_owned(), time(993)),
+                ("first_byte".to_owned(), time(994)),
             ]
         );
-        let says = |key: &str| {
-            let found = span.attributes.iter().find(|it| it.key.as_str() == key);
-            found.map(|it| it.value.to_string())
+        let attribute = |key: &str| {
+            let found = span
+                .attributes
+                .iter()
+                .find(|attribute| attribute.key.as_str() == key);
+            found.map(|attribute| attribute.value.to_string())
         };
-        assert_eq!(says("penstock.flow").as_deref(), Some("acme"));
-        assert_eq!(says("penstock.target_model").as_deref(), Some("m-fast"));
-        assert_eq!(says("penstock.wait_ms").as_deref(), Some("3000"));
-        assert_eq!(says("gen_ai.usage.input_tokens").as_deref(), Some("7"));
-        assert_eq!(says("gen_ai.usage.output_tokens"), None);
-        assert_eq!(says("penstock.code"), None);
+        assert_eq!(attribute("penstock.flow").as_deref(), Some("acme"));
+        assert_eq!(attribute("penstock.target_model").as_deref(), Some("m-fast"));
+        assert_eq!(attribute("penstock.wait_ms").as_deref(), Some("3000"));
+        assert_eq!(attribute("gen_ai.usage.input_tokens").as_deref(), Some("7"));
+        assert_eq!(attribute("gen_ai.usage.output_tokens"), None);
+        assert_eq!(attribute("penstock.code"), None);
     }
 
     #[test]
-    fn who_says_it_is_not_sampled_is_not_and_what_is_malformed_says_nothing() {
+    fn an_unsampled_parent_is_respected_and_a_malformed_one_ignored() {
         assert!(spans(&[with(&format!("00-{TRACE}-{PARENT}-00"))]).is_empty());
         for malformed in ["", "00-zz-yy-01", &format!("00-{TRACE}-{PARENT}"), "x"] {
             let spans = spans(&[with(malformed)]);
@@ -214,20 +217,23 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn a_private_flow_is_in_no_span() {
-        let of = ended(Outcome::ExpiredTtl);
-        let mut labels = Arc::into_inner(of.labels).expect("the only one");
+    fn a_private_flow_is_not_in_the_span() {
+        let record = record(Outcome::ExpiredTtl);
+        let mut labels = Arc::into_inner(record.labels).expect("the only one");
         labels.private = true;
-        let of = Ended {
+        let record = SpanRecord {
             labels: Arc::new(labels),
             code: "queue_timeout",
             granted: false,
             first_byte: None,
-            ..of
+            ..record
         };
-        let spans = spans(&[of]);
-        let said = format!("{:?}", spans[0].attributes);
-        assert!(!said.contains("acme") && said.contains("other"), "{said}");
+        let spans = spans(&[record]);
+        let attributes = format!("{:?}", spans[0].attributes);
+        assert!(
+            !attributes.contains("acme") && attributes.contains("other"),
+            "{attributes}"
+        );
         assert_eq!(spans[0].status, Status::error("queue_timeout"));
         assert_eq!(spans[0].events.len(), 1);
     }

@@ -1,7 +1,7 @@
-//! The InferencePool as far as it matters here: whom it selects, and on which ports they serve.
+//! The used part of an InferencePool: its selector and its ports.
 //!
-//! Both versions that are in use are read: `inference.networking.k8s.io/v1`, and `inference.networking.x-k8s.io/v1alpha2`
-//! of before, which has one port and a selector without a word around it.
+//! Both API versions are supported: `inference.networking.k8s.io/v1`, and the older
+//! `inference.networking.x-k8s.io/v1alpha2`, which has one port and a selector without `matchLabels`.
 
 use std::collections::BTreeMap;
 
@@ -9,7 +9,7 @@ use kube::api::{ApiResource, GroupVersionKind};
 use serde::Deserialize;
 use serde_json::Value;
 
-/// The newer first: whoever moves from one to the other may have both.
+/// The API versions, newest first, because a cluster may have both during a migration.
 pub(super) fn versions() -> [ApiResource; 2] {
     [
         ("inference.networking.k8s.io", "v1"),
@@ -21,10 +21,10 @@ pub(super) fn versions() -> [ApiResource; 2] {
     })
 }
 
-/// Whom a pool selects.
+/// The pods of a pool.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Selection {
-    /// Labels as the API server reads them: `a=b,c=d`.
+    /// A label selector: `a=b,c=d`.
     pub(super) labels: String,
     /// At least one.
     pub(super) ports: Vec<u16>,
@@ -49,22 +49,22 @@ struct Port {
     number: u16,
 }
 
-/// What the object says; it was read from `data`.
+/// The selection of a pool object with this content.
 pub(super) fn selection(data: &Value) -> Result<Selection, String> {
-    let Object { spec } = Object::deserialize(data).map_err(|it| it.to_string())?;
+    let Object { spec } = Object::deserialize(data).map_err(|error| error.to_string())?;
     let labels = spec.selector.get("matchLabels").unwrap_or(&spec.selector);
     let labels = BTreeMap::<String, String>::deserialize(labels)
-        .map_err(|_| "its selector isn't of labels and values".to_owned())?;
+        .map_err(|_| "spec.selector must be a map of labels to values".to_owned())?;
     if labels.is_empty() {
-        return Err("its selector is empty, which would be every pod".into());
+        return Err("spec.selector is empty and would select every pod".into());
     }
     let labels = labels.iter().map(|(label, value)| format!("{label}={value}"));
-    let mut ports: Vec<u16> = spec.target_ports.iter().map(|it| it.number).collect();
+    let mut ports: Vec<u16> = spec.target_ports.iter().map(|port| port.number).collect();
     ports.extend(spec.target_port_number);
     ports.sort_unstable();
     ports.dedup();
     if ports.is_empty() || ports.contains(&0) {
-        return Err("it names no port: spec.targetPorts, or spec.targetPortNumber in v1alpha2".into());
+        return Err("a port is missing: set spec.targetPorts, or spec.targetPortNumber in v1alpha2".into());
     }
     Ok(Selection {
         labels: labels.collect::<Vec<_>>().join(","),
@@ -79,7 +79,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn both_versions_are_read() {
+    fn both_api_versions_are_read() {
         let new = json!({"spec": {
             "selector": {"matchLabels": {"app": "llama", "tier": "gold"}},
             "targetPorts": [{"number": 8001}, {"number": 8000}],
@@ -99,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn what_would_select_everything_or_nowhere_is_refused() {
+    fn selections_of_all_pods_or_no_port_are_rejected() {
         for (spec, word) in [
             (json!({"selector": {}, "targetPortNumber": 8000}), "every pod"),
             (

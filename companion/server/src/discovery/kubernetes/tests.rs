@@ -1,4 +1,4 @@
-//! The finder against an API server that is a few lines long: lists, watches, and an outage.
+//! Kubernetes discovery against a small API server: lists, watches, and an outage.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
@@ -20,15 +20,15 @@ const NEW: &str = "/apis/inference.networking.k8s.io/v1";
 const OLD: &str = "/apis/inference.networking.x-k8s.io/v1alpha2";
 const SOON: Duration = Duration::from_millis(20);
 
-/// Objects by their kind's path and their name, and all that ever happened to them.
+/// Objects by the path of their kind and their name, and all events so far.
 #[derive(Default)]
 struct Store {
     objects: BTreeMap<(String, String), Value>,
-    happened: Vec<(String, &'static str, Value)>,
+    events: Vec<(String, &'static str, Value)>,
     down: bool,
 }
 
-/// An API server: its objects, and a number that rises with each change.
+/// An API server with its objects and the number of the last event.
 #[derive(Clone)]
 struct Server {
     store: Arc<Mutex<Store>>,
@@ -36,7 +36,7 @@ struct Server {
 }
 
 impl Server {
-    /// Knows pools of one version only, as most clusters do.
+    /// Serves pools of one API version only, as most clusters do.
     async fn start(pools: &str) -> (Self, Client) {
         let server = Self {
             store: Arc::default(),
@@ -65,7 +65,7 @@ impl Server {
     fn change(&self, change: impl FnOnce(&mut Store)) {
         let mut store = self.store.lock().expect("no panic");
         change(&mut store);
-        let revision = store.happened.len();
+        let revision = store.events.len();
         drop(store);
         self.revision.send_replace(revision);
     }
@@ -74,18 +74,18 @@ impl Server {
         self.change(|store| {
             let mut object = object.clone();
             object["metadata"]["namespace"] = "ml".into();
-            object["metadata"]["resourceVersion"] = (store.happened.len() + 1).to_string().into();
+            object["metadata"]["resourceVersion"] = (store.events.len() + 1).to_string().into();
             let name = object["metadata"]["name"].as_str().expect("named").to_owned();
             let before = store.objects.insert((kind.into(), name), object.clone());
-            let what = if before.is_some() { "MODIFIED" } else { "ADDED" };
-            store.happened.push((kind.into(), what, object));
+            let event = if before.is_some() { "MODIFIED" } else { "ADDED" };
+            store.events.push((kind.into(), event, object));
         });
     }
 
     fn remove(&self, kind: &str, name: &str) {
         self.change(|store| {
             let object = store.objects.remove(&(kind.into(), name.into())).expect("there");
-            store.happened.push((kind.into(), "DELETED", object));
+            store.events.push((kind.into(), "DELETED", object));
         });
     }
 
@@ -108,7 +108,7 @@ impl Server {
         self.put("pods", &pod);
     }
 
-    /// Nobody is answered any more, and who watched is cut off; or all is well again.
+    /// Starts or ends an outage: every request fails, and watches are cut off.
     fn down(&self, down: bool) {
         self.change(|store| store.down = down);
     }
@@ -132,12 +132,12 @@ async fn many(
     let fits = move |object: &Value| {
         let labels = query
             .get("labelSelector")
-            .map(|it| it.split_once('=').expect("one label"));
+            .map(|text| text.split_once('=').expect("one label"));
         labels.is_none_or(|(label, value)| object["metadata"]["labels"][label] == value)
     };
     let wants = |key: &str| {
         uri.query()
-            .is_some_and(|it| it.split('&').any(|it| it.starts_with(key)))
+            .is_some_and(|text| text.split('&').any(|text| text.starts_with(key)))
     };
     if !wants("watch=true") {
         let store = server.store.lock().expect("no panic");
@@ -147,31 +147,31 @@ async fn many(
         let of_kind = store
             .objects
             .iter()
-            .filter(|((of, _), object)| *of == kind && fits(object));
+            .filter(|((stored_kind, _), object)| *stored_kind == kind && fits(object));
         let items: Vec<_> = of_kind.map(|(_, object)| object.clone()).collect();
-        let revision = store.happened.len().to_string();
+        let revision = store.events.len().to_string();
         return axum::Json(json!({"metadata": {"resourceVersion": revision}, "items": items}))
             .into_response();
     }
-    let from = uri.query().into_iter().flat_map(|it| it.split('&'));
-    let mut from = from.filter_map(|it| it.strip_prefix("resourceVersion="));
+    let from = uri.query().into_iter().flat_map(|text| text.split('&'));
+    let mut from = from.filter_map(|text| text.strip_prefix("resourceVersion="));
     let from: usize = from.next().expect("from where").parse().expect("a number");
     let (lines, body) = mpsc::channel::<Result<Bytes, std::io::Error>>(16);
     tokio::spawn(async move {
         let mut revision = server.revision.subscribe();
-        let mut at = from;
+        let mut position = from;
         loop {
             let next: Vec<_> = {
                 let store = server.store.lock().expect("no panic");
                 if store.down {
                     return;
                 }
-                store.happened[at..].to_vec()
+                store.events[position..].to_vec()
             };
-            at += next.len();
-            for (of, what, object) in next {
-                if of == kind && fits(&object) {
-                    let line = format!("{}\n", json!({"type": what, "object": object}));
+            position += next.len();
+            for (stored_kind, event, object) in next {
+                if stored_kind == kind && fits(&object) {
+                    let line = format!("{}\n", json!({"type": event, "object": object}));
                     if lines.send(Ok(line.into())).await.is_err() {
                         return;
                     }
@@ -186,27 +186,27 @@ async fn many(
     Body::from_stream(tokio_stream::wrappers::ReceiverStream::new(body)).into_response()
 }
 
-/// Follows the pool `ml/llama`.
+/// Discovers the endpoints of pool `ml/llama`.
 fn start(client: Client) -> mpsc::Receiver<Found> {
-    let (to, found) = mpsc::channel(16);
-    let by = Discovery::Kubernetes {
+    let (sender, found) = mpsc::channel(16);
+    let discovery = Discovery::Kubernetes {
         inference_pool: "llama".into(),
         namespace: "ml".into(),
     };
-    let mut report = Report::new("chat".into(), by, to);
+    let mut report = Report::new("chat".into(), discovery, sender);
     tokio::spawn(
         async move { follow(&mut report, &client, "ml", "llama", &mut std::iter::repeat(SOON)).await },
     );
     found
 }
 
-/// Waits for this list; what was found on the way to it is passed over.
+/// Waits for this list, and ignores others before it.
 async fn until(found: &mut mpsc::Receiver<Found>, expected: &[(&str, &str)]) {
     let wait = async {
         loop {
-            let next = found.recv().await.expect("it goes on");
-            let of = |it: &Endpoint| (it.address.to_string(), it.labels[POD].clone());
-            let list: Vec<_> = next.endpoints.iter().map(of).collect();
+            let next = found.recv().await.expect("discovery runs");
+            let entry = |endpoint: &Endpoint| (endpoint.address.to_string(), endpoint.labels[POD].clone());
+            let list: Vec<_> = next.endpoints.iter().map(entry).collect();
             let same = list.len() == expected.len()
                 && list
                     .iter()
@@ -222,7 +222,7 @@ async fn until(found: &mut mpsc::Receiver<Found>, expected: &[(&str, &str)]) {
 }
 
 #[tokio::test]
-async fn ready_pods_of_the_selector_are_the_endpoints_whatever_happens() {
+async fn the_endpoints_are_the_ready_pods_of_the_selector() {
     let (server, client) = Server::start(NEW).await;
     server.pod("p1", "llama", "10.0.0.1", true);
     server.pod("p2", "llama", "10.0.0.2", false);
@@ -236,7 +236,7 @@ async fn ready_pods_of_the_selector_are_the_endpoints_whatever_happens() {
     server.remove("pods", "p1");
     until(&mut found, &[("10.0.0.2:8000", "p2")]).await;
 
-    // An outage takes nothing away, and what happened meanwhile is seen after it.
+    // During an outage the endpoints stay; changes meanwhile are seen after it.
     server.down(true);
     server.pod("p3", "llama", "10.0.0.3", true);
     server.down(false);
@@ -254,7 +254,7 @@ async fn ready_pods_of_the_selector_are_the_endpoints_whatever_happens() {
 }
 
 #[tokio::test]
-async fn the_version_of_before_is_found_too() {
+async fn the_older_api_version_is_found() {
     let (server, client) = Server::start(OLD).await;
     server.pod("p1", "llama", "fd00::1", true);
     server.pool(&json!({"selector": {"app": "llama"}, "targetPortNumber": 8000}));
@@ -263,7 +263,7 @@ async fn the_version_of_before_is_found_too() {
 }
 
 #[test]
-fn a_pod_counts_while_it_is_ready_and_stays() {
+fn only_ready_pods_that_are_not_being_deleted_have_an_address() {
     let pod = |ready: &str, deleted: Option<&str>, ip: Option<&str>| -> Pod {
         serde_json::from_value(json!({
             "metadata": {"name": "p", "deletionTimestamp": deleted},
@@ -280,7 +280,7 @@ fn a_pod_counts_while_it_is_ready_and_stays() {
 }
 
 #[test]
-fn while_pods_are_listed_anew_those_before_count() {
+fn pods_of_the_last_list_count_during_a_new_list() {
     let pod = |name: &str| -> Pod {
         serde_json::from_value(json!({
             "metadata": {"name": name},
@@ -288,14 +288,14 @@ fn while_pods_are_listed_anew_those_before_count() {
         }))
         .expect("a pod")
     };
-    let mut known = Known::default();
-    assert!(!known.take(Event::Init));
-    assert!(!known.take(Event::InitApply(pod("a"))));
-    assert!(known.take(Event::InitDone));
-    assert!(!known.take(Event::Init), "half a list is no list");
-    assert_eq!(known.endpoints(&[1]).len(), 1);
-    assert!(!known.take(Event::InitApply(pod("b"))));
-    assert!(known.take(Event::InitDone));
-    assert!(known.ready.contains_key("b") && !known.ready.contains_key("a"));
-    assert!(known.take(Event::Delete(pod("b"))) && known.ready.is_empty());
+    let mut pods = ReadyPods::default();
+    assert!(!pods.handle(Event::Init));
+    assert!(!pods.handle(Event::InitApply(pod("a"))));
+    assert!(pods.handle(Event::InitDone));
+    assert!(!pods.handle(Event::Init), "half a list is no list");
+    assert_eq!(pods.endpoints(&[1]).len(), 1);
+    assert!(!pods.handle(Event::InitApply(pod("b"))));
+    assert!(pods.handle(Event::InitDone));
+    assert!(pods.ready.contains_key("b") && !pods.ready.contains_key("a"));
+    assert!(pods.handle(Event::Delete(pod("b"))) && pods.ready.is_empty());
 }

@@ -1,4 +1,4 @@
-//! Stores that are damaged, of others, in use, and killed while they are written.
+//! Stores that are damaged, belong to other programs, are in use, or whose process is killed while it writes.
 
 use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};
@@ -10,11 +10,9 @@ use tempfile::TempDir;
 use tokio::time::Instant;
 
 use super::*;
-use crate::store::ledger::Who;
-
-/// Names the file to the test that is run as a process of its own.
-const CHILDS_FILE: &str = "PENSTOCK_TEST_STORE";
-
+use crate::stores::write_buffer::UsageKey;
+/// The environment variable that passes the file to the test that runs as a child process.
+const CHILD_FILE: &str = "PENSTOCK_TEST_STORE";
 fn kept(alpha_ms: f64) -> Kept {
     Kept {
         parameters: Parameters {
@@ -30,12 +28,12 @@ fn name(pool: &str, variant: &str) -> (String, String) {
     (pool.into(), variant.into())
 }
 
-/// Keeps what was learned, and nothing else.
+/// Saves learned models without usage.
 fn learn(
-    store: &mut Store,
+    store: &mut StoreFile,
     learned: impl IntoIterator<Item = ((String, String), Kept)>,
 ) -> Result<(), Error> {
-    store.keep(learned, &[], &BTreeMap::new())
+    store.save(learned, &[], &BTreeMap::new())
 }
 
 fn folder() -> TempDir {
@@ -46,83 +44,95 @@ fn file(folder: &TempDir) -> PathBuf {
     folder.path().join("kept.redb")
 }
 
-/// A file that keeps two variants of two pools, closed.
-fn written(path: &Path) {
-    let mut store = Store::open(path).expect("new");
+/// Creates a file with two variants of two pools, and closes it.
+fn write_two_pools(path: &Path) {
+    let mut store = StoreFile::open(path).expect("new");
     let learned = [(name("chat", "a"), kept(8.0)), (name("code", "b"), kept(9.0))];
     learn(&mut store, learned).expect("written");
 }
 
-/// Names in a folder, in order.
+/// The sorted names in a folder.
 fn names(folder: &TempDir) -> Vec<String> {
     let entries = std::fs::read_dir(folder.path()).expect("a folder");
     let mut names: Vec<_> = entries
-        .map(|it| it.expect("an entry").file_name().into_string().expect("text"))
+        .map(|entry| entry.expect("an entry").file_name().into_string().expect("text"))
         .collect();
     names.sort();
     names
 }
 
 #[test]
-fn what_is_kept_is_there_again_under_its_pool_and_variant() {
+fn stored_models_are_found_by_pool_and_variant() {
     let folder = folder();
     let path = file(&folder);
-    written(&path);
-    let mut store = Store::open(&path).expect("read");
-    assert_eq!(store.of("chat"), [("a".to_owned(), kept(8.0))]);
-    assert_eq!(store.of("code"), [("b".to_owned(), kept(9.0))]);
-    assert_eq!(store.of("cha"), [], "a pool of another name has learned nothing");
+    write_two_pools(&path);
+    let mut store = StoreFile::open(&path).expect("read");
+    assert_eq!(store.models_of("chat"), [("a".to_owned(), kept(8.0))]);
+    assert_eq!(store.models_of("code"), [("b".to_owned(), kept(9.0))]);
+    assert_eq!(
+        store.models_of("cha"),
+        [],
+        "a pool of another name has learned nothing"
+    );
     learn(
         &mut store,
         [(name("chat", "a"), kept(10.0)), (name("chat", "c"), kept(11.0))],
     )
     .expect("written");
     drop(store);
-    let store = Store::open(&path).expect("read");
+    let store = StoreFile::open(&path).expect("read");
     let expected = [("a".to_owned(), kept(10.0)), ("c".to_owned(), kept(11.0))];
-    assert_eq!(store.of("chat"), expected);
-    assert_eq!(store.of("code").len(), 1, "nothing is forgotten for being silent");
+    assert_eq!(store.models_of("chat"), expected);
+    assert_eq!(
+        store.models_of("code").len(),
+        1,
+        "nothing is forgotten when other variants are written"
+    );
     assert_eq!(names(&folder), ["kept.redb"]);
 }
 
 #[test]
-fn after_a_failed_write_everything_is_written_with_the_next() {
+fn a_failed_write_is_repeated_with_the_next_one() {
     let folder = folder();
     let path = file(&folder);
-    written(&path);
-    let mut store = Store::open(&path).expect("read");
+    write_two_pools(&path);
+    let mut store = StoreFile::open(&path).expect("read");
     store.database = None;
-    let other = Store::open(&path).expect("nobody has it");
+    let other = StoreFile::open(&path).expect("it is closed");
     let error = learn(&mut store, [(name("chat", "c"), kept(1.0))]).expect_err("in use");
     assert!(matches!(error, Error::Locked(_)), "{error}");
     drop(other);
-    std::fs::remove_file(&path).expect("it is there");
+    std::fs::remove_file(&path).expect("entry is there");
     learn(&mut store, [(name("chat", "d"), kept(2.0))]).expect("written anew");
     drop(store);
-    let store = Store::open(&path).expect("read");
-    let variants: Vec<_> = store.of("chat").into_iter().map(|(variant, _)| variant).collect();
+    let store = StoreFile::open(&path).expect("read");
+    let variants: Vec<_> = store
+        .models_of("chat")
+        .into_iter()
+        .map(|(variant, _)| variant)
+        .collect();
     assert_eq!(variants, ["a", "c", "d"]);
-    assert_eq!(store.of("code").len(), 1);
+    assert_eq!(store.models_of("code").len(), 1);
 }
 
 #[test]
-fn what_is_no_store_is_set_aside_whole_and_begun_anew() {
+fn a_file_that_is_no_store_is_set_aside_whole() {
     let folder = folder();
     let path = file(&folder);
     let mut expected = Vec::new();
     let noise: Vec<u8> = (0..50_000_u32)
-        .flat_map(|it| it.wrapping_mul(2_654_435_761).to_le_bytes())
+        .flat_map(|number| number.wrapping_mul(2_654_435_761).to_le_bytes())
         .collect();
     for (number, contents) in [b"x".as_slice(), b"# not a store\n", &[0; 9_000], &noise]
         .into_iter()
         .enumerate()
     {
         std::fs::write(&path, contents).expect("written");
-        let mut store = Store::open(&path).expect("begun anew");
+        let mut store = StoreFile::open(&path).expect("begun anew");
         assert_eq!(store.models, Models::new());
         learn(&mut store, [(name("chat", "a"), kept(8.0))]).expect("written");
         drop(store);
-        assert_eq!(Store::open(&path).expect("read").of("chat").len(), 1);
+        assert_eq!(StoreFile::open(&path).expect("read").models_of("chat").len(), 1);
         let aside = format!("kept.redb.damaged-{}", number + 1);
         assert_eq!(
             std::fs::read(folder.path().join(&aside)).expect("aside"),
@@ -135,62 +145,64 @@ fn what_is_no_store_is_set_aside_whole_and_begun_anew() {
 }
 
 #[test]
-fn an_empty_file_is_a_new_one() {
+fn an_empty_file_becomes_a_new_store() {
     let folder = folder();
     std::fs::write(file(&folder), b"").expect("written");
-    written(&file(&folder));
+    write_two_pools(&file(&folder));
     assert_eq!(names(&folder), ["kept.redb"]);
 }
 
-/// Reads a file with these contents: what it keeps, unless it was set aside.
+/// Opens a file with these contents. `None`: it was set aside.
 fn survives(contents: &[u8]) -> Option<Models> {
     let folder = folder();
     let path = file(&folder);
     std::fs::write(&path, contents).expect("written");
-    let mut store = Store::open(&path).expect("read, or begun anew");
+    let mut store = StoreFile::open(&path).expect("read, or begun anew");
     let models = store.models.clone();
     learn(&mut store, [(name("new", "n"), kept(1.0))]).expect("written");
     drop(store);
-    let again = Store::open(&path).expect("read").models;
+    let again = StoreFile::open(&path).expect("read").models;
     assert_eq!(again.len(), models.len() + 1);
     (names(&folder).len() == 1).then_some(models)
 }
 
 #[test]
-fn a_file_that_was_cut_short_is_set_aside() {
+fn a_truncated_file_is_set_aside() {
     let folder = folder();
-    written(&file(&folder));
-    let whole = std::fs::read(file(&folder)).expect("it is there");
+    write_two_pools(&file(&folder));
+    let whole = std::fs::read(file(&folder)).expect("entry is there");
     for part in [1, 8, 300, 4_096, 8_192, whole.len() / 2, whole.len() - 1] {
         assert_eq!(survives(&whole[..part]), None, "{part} of {} bytes", whole.len());
     }
 }
 
 #[test]
-fn a_damaged_byte_is_found_or_does_not_matter() {
+fn a_damaged_byte_is_detected_or_harmless() {
     let folder = folder();
-    written(&file(&folder));
-    let whole = std::fs::read(file(&folder)).expect("it is there");
-    let models = Store::open(&file(&folder)).expect("read").models;
-    let used: Vec<usize> = (0..whole.len()).filter(|at| whole[*at] != 0).collect();
+    write_two_pools(&file(&folder));
+    let whole = std::fs::read(file(&folder)).expect("entry is there");
+    let models = StoreFile::open(&file(&folder)).expect("read").models;
+    let used: Vec<usize> = (0..whole.len())
+        .filter(|position| whole[*position] != 0)
+        .collect();
     let mut found = 0;
     let step = (used.len() / 60).max(1);
-    for at in used.iter().step_by(step) {
+    for position in used.iter().step_by(step) {
         let mut damaged = whole.clone();
-        damaged[*at] ^= 0x5a;
+        damaged[*position] ^= 0x5a;
         match survives(&damaged) {
             None => found += 1,
-            Some(read) => assert_eq!(read, models, "byte {at} says something else"),
+            Some(read) => assert_eq!(read, models, "byte {position} changes the models"),
         }
     }
     assert!(found > 0, "no damage was found in any of {} bytes", used.len());
 }
 
 #[test]
-fn another_format_is_set_aside_and_can_still_be_read_by_its_own_version() {
+fn a_file_of_another_format_is_set_aside_whole() {
     let folder = folder();
     let path = file(&folder);
-    written(&path);
+    write_two_pools(&path);
     let database = Database::create(&path).expect("a store");
     let writing = database.begin_write().expect("one writer");
     let next = FORMAT + 1;
@@ -207,11 +219,14 @@ fn another_format_is_set_aside_and_can_still_be_read_by_its_own_version() {
         other => panic!("{other:?}"),
     };
     assert_eq!(why, "its format is 2; this version reads 1");
-    assert_eq!(Store::open(&path).expect("begun anew").models, Models::new());
+    assert_eq!(StoreFile::open(&path).expect("begun anew").models, Models::new());
     let aside = Database::open(folder.path().join("kept.redb.damaged-1")).expect("whole");
     let reading = aside.begin_read().expect("readable");
     let about = reading.open_table(ABOUT).expect("its table");
-    let format = about.get(ABOUT_FORMAT).expect("readable").map(|it| it.value());
+    let format = about
+        .get(ABOUT_FORMAT)
+        .expect("readable")
+        .map(|format| format.value());
     assert_eq!(format, Some(next));
 }
 
@@ -225,7 +240,7 @@ fn a_database_of_another_program_is_set_aside() {
     writing.open_table(theirs).expect("a table");
     writing.commit().expect("written");
     drop(database);
-    assert_eq!(Store::open(&path).expect("begun anew").models, Models::new());
+    assert_eq!(StoreFile::open(&path).expect("begun anew").models, Models::new());
     assert_eq!(names(&folder), ["kept.redb", "kept.redb.damaged-1"]);
 }
 
@@ -239,15 +254,15 @@ fn tables_of_other_types_are_set_aside() {
     writing.open_table(about).expect("a table");
     writing.commit().expect("written");
     drop(database);
-    assert_eq!(Store::open(&path).expect("begun anew").models, Models::new());
+    assert_eq!(StoreFile::open(&path).expect("begun anew").models, Models::new());
     assert_eq!(names(&folder), ["kept.redb", "kept.redb.damaged-1"]);
 }
 
 #[test]
-fn values_that_cannot_be_true_are_learned_again() {
+fn impossible_values_are_learned_again() {
     let folder = folder();
     let path = file(&folder);
-    written(&path);
+    write_two_pools(&path);
     let database = Database::create(&path).expect("a store");
     let writing = database.begin_write().expect("one writer");
     let mut table = writing.open_table(MODELS).expect("its table");
@@ -266,13 +281,13 @@ fn values_that_cannot_be_true_are_learned_again() {
     drop(table);
     writing.commit().expect("written");
     drop(database);
-    let store = Store::open(&path).expect("read");
-    assert_eq!(store.of("chat"), [("a".to_owned(), kept(8.0))]);
+    let store = StoreFile::open(&path).expect("read");
+    assert_eq!(store.models_of("chat"), [("a".to_owned(), kept(8.0))]);
     assert_eq!(names(&folder), ["kept.redb"]);
 }
 
 #[test]
-fn places_where_no_file_can_be_are_errors_that_name_it() {
+fn a_path_where_no_file_can_be_is_an_error_with_the_path() {
     let folder = folder();
     std::fs::write(folder.path().join("plain"), "x").expect("written");
     let places = [
@@ -282,7 +297,7 @@ fn places_where_no_file_can_be_are_errors_that_name_it() {
         PathBuf::from("/proc/kept.redb"),
     ];
     for place in places {
-        let error = Store::open(&place).expect_err("no file can be there");
+        let error = StoreFile::open(&place).expect_err("no file can be there");
         assert!(matches!(error, Error::Io { .. }), "{error:?}");
         let text = error.to_string();
         assert!(
@@ -293,20 +308,20 @@ fn places_where_no_file_can_be_are_errors_that_name_it() {
     assert_eq!(names(&folder), ["plain"], "nothing was set aside");
 }
 
-/// Writes sixteen variants at a time, all with the number of the write, and says each number when it is kept; until
-/// it is killed.
+/// Writes sixteen variants at a time, all with the number of the write, and prints each number once it is on the disk,
+/// until it is killed.
 #[test]
 #[ignore = "the process that another test kills"]
 fn writes_until_it_is_killed() {
-    let Some(path) = std::env::var_os(CHILDS_FILE) else {
+    let Some(path) = std::env::var_os(CHILD_FILE) else {
         return;
     };
-    let mut store = Store::open(Path::new(&path)).expect("read");
+    let mut store = StoreFile::open(Path::new(&path)).expect("read");
     let begun = store
         .models
         .values()
         .next()
-        .map_or(0.0, |it| it.parameters.alpha_ms);
+        .map_or(0.0, |model| model.parameters.alpha_ms);
     for number in 1_u32.. {
         let kept = kept(begun + f64::from(number));
         let learned = (0..16).map(|variant| (name("chat", &variant.to_string()), kept));
@@ -316,47 +331,54 @@ fn writes_until_it_is_killed() {
 }
 
 #[test]
-fn who_is_killed_while_it_writes_loses_nothing_that_was_kept() {
+fn killing_a_writing_process_loses_no_saved_model() {
     let folder = folder();
     let path = file(&folder);
     let mut last = 0.0;
     for round in 1..=12 {
         let mut child = Command::new(std::env::current_exe().expect("this program"))
             .args([
-                "store::file::tests::writes_until_it_is_killed",
+                "stores::file::tests::writes_until_it_is_killed",
                 "--exact",
                 "--ignored",
                 "--nocapture",
             ])
-            .env(CHILDS_FILE, &path)
+            .env(CHILD_FILE, &path)
             .stdout(Stdio::piped())
             .stderr(Stdio::null())
             .spawn()
             .expect("this program runs");
-        let said = BufReader::new(child.stdout.take().expect("piped")).lines();
-        let numbers = said.map_while(Result::ok).filter_map(|line| {
+        let lines = BufReader::new(child.stdout.take().expect("piped")).lines();
+        let numbers = lines.map_while(Result::ok).filter_map(|line| {
             line.strip_prefix("kept ")
-                .map(|it| it.parse::<f64>().expect("a number"))
+                .map(|number| number.parse::<f64>().expect("a number"))
         });
-        let number = numbers.take(round).last().expect("it writes");
-        let error = Store::open(&path).expect_err("it is in use");
+        let number = numbers.take(round).last().expect("the child writes");
+        let error = StoreFile::open(&path).expect_err("the file is in use");
         assert!(matches!(error, Error::Locked(_)), "{error}");
         child.kill().expect("SIGKILL");
-        child.wait().expect("it ends");
+        child.wait().expect("the child ends");
 
-        let store = Store::open(&path).expect("whole");
-        let found: Vec<f64> = store.models.values().map(|it| it.parameters.alpha_ms).collect();
+        let store = StoreFile::open(&path).expect("whole");
+        let found: Vec<f64> = store
+            .models
+            .values()
+            .map(|model| model.parameters.alpha_ms)
+            .collect();
         assert_eq!(found.len(), 16);
-        assert!(found.iter().all(|it| *it == found[0]), "half a write: {found:?}");
+        assert!(
+            found.iter().all(|alpha_ms| *alpha_ms == found[0]),
+            "half a write: {found:?}"
+        );
         assert!(found[0] >= number, "{number} was kept, {} is there", found[0]);
-        assert!(found[0] > last, "it went on");
+        assert!(found[0] > last, "each child continues");
         last = found[0];
     }
     assert_eq!(names(&folder), ["kept.redb"], "nothing was damaged");
 }
 
-fn who(flow: &str) -> Who {
-    Who {
+fn key(flow: &str) -> UsageKey {
+    UsageKey {
         band: Band::Sheddable,
         class: "0.chat".into(),
         flow: flow.into(),
@@ -373,7 +395,7 @@ fn windows(pools: &[(&str, Duration)]) -> BTreeMap<String, Duration> {
         .collect()
 }
 
-/// Writes what was used so long ago.
+/// Writes usage at time `now`.
 fn used(
     database: &Database,
     pool: &str,
@@ -381,12 +403,12 @@ fn used(
     now: Duration,
     windows: &BTreeMap<String, Duration>,
 ) {
-    let batch = Batch {
+    let batch = UsageBatch {
         number: 1,
         pool: pool.into(),
         window: windows[pool],
         taken: Instant::now(),
-        used: used.iter().map(|(flow, cost)| (who(flow), *cost)).collect(),
+        used: used.iter().map(|(flow, cost)| (key(flow), *cost)).collect(),
     };
     let writing = database.begin_write().expect("one writer");
     rows::write(&writing, &[batch], windows, now).expect("written");
@@ -395,60 +417,64 @@ fn used(
 
 /// By flow: cost and age in seconds.
 fn past(database: &Database, pool: &str, window: Duration, now: Duration) -> Vec<(String, u64, u64)> {
-    let past = rows::past(database, pool, window, now).expect("readable");
-    let mut told: Vec<_> = past
+    let past = rows::past_usage(database, pool, window, now).expect("readable");
+    let mut usage: Vec<_> = past
         .into_iter()
-        .map(|it| (it.flow.into(), it.cost.0, it.ago.as_secs()))
+        .map(|used| (used.flow.into(), used.cost.0, used.ago.as_secs()))
         .collect();
-    told.sort();
-    told
+    usage.sort();
+    usage
 }
 
-fn told(of: &[(&str, u64, u64)]) -> Vec<(String, u64, u64)> {
-    of.iter()
+fn expected(usage: &[(&str, u64, u64)]) -> Vec<(String, u64, u64)> {
+    usage
+        .iter()
         .map(|(flow, cost, ago)| ((*flow).to_owned(), *cost, *ago))
         .collect()
 }
 
 #[test]
-fn what_was_used_is_there_again_as_long_as_its_window() {
+fn usage_is_stored_as_long_as_its_window() {
     let folder = folder();
-    let store = Store::open(&file(&folder)).expect("new");
+    let store = StoreFile::open(&file(&folder)).expect("new");
     let database = store.database.as_ref().expect("open");
     let pools = windows(&[("chat", MINUTE), ("code", MINUTE)]);
-    let at = |seconds: u64| Duration::from_secs(1_000_000 + seconds);
-    assert_eq!(past(database, "chat", MINUTE, at(0)), []);
-    used(database, "chat", &[("a", 5), ("b", 1)], at(0), &pools);
-    used(database, "chat", &[("a", 7)], at(0), &pools);
-    used(database, "chat", &[("a", 2)], at(30), &pools);
-    used(database, "code", &[("c", 9)], at(30), &pools);
-    let whole = told(&[("a", 2, 15), ("a", 12, 45), ("b", 1, 45)]);
-    assert_eq!(past(database, "chat", MINUTE, at(45)), whole);
-    let first = &rows::past(database, "chat", MINUTE, at(45)).expect("readable")[0];
+    let time = |seconds: u64| Duration::from_secs(1_000_000 + seconds);
+    assert_eq!(past(database, "chat", MINUTE, time(0)), []);
+    used(database, "chat", &[("a", 5), ("b", 1)], time(0), &pools);
+    used(database, "chat", &[("a", 7)], time(0), &pools);
+    used(database, "chat", &[("a", 2)], time(30), &pools);
+    used(database, "code", &[("c", 9)], time(30), &pools);
+    let whole = expected(&[("a", 2, 15), ("a", 12, 45), ("b", 1, 45)]);
+    assert_eq!(past(database, "chat", MINUTE, time(45)), whole);
+    let first = &rows::past_usage(database, "chat", MINUTE, time(45)).expect("readable")[0];
     let place = (first.band, &*first.class, &*first.model);
     assert_eq!(place, (Band::Sheddable, "0.chat", "m"));
-    assert_eq!(past(database, "chat", MINUTE, at(61)), told(&[("a", 2, 31)]));
     assert_eq!(
-        past(database, "chat", 10 * MINUTE, at(61)),
-        told(&[("a", 2, 31), ("a", 12, 61), ("b", 1, 61)]),
-        "nothing was written since: a longer window finds it"
+        past(database, "chat", MINUTE, time(61)),
+        expected(&[("a", 2, 31)])
     );
-    used(database, "code", &[("d", 1)], at(61), &pools);
     assert_eq!(
-        past(database, "chat", 10 * MINUTE, at(61)),
-        told(&[("a", 2, 31)]),
-        "what is out of its window is dropped, whichever pool is written"
+        past(database, "chat", 10 * MINUTE, time(61)),
+        expected(&[("a", 2, 31), ("a", 12, 61), ("b", 1, 61)]),
+        "nothing was written since: a longer window finds entry"
+    );
+    used(database, "code", &[("d", 1)], time(61), &pools);
+    assert_eq!(
+        past(database, "chat", 10 * MINUTE, time(61)),
+        expected(&[("a", 2, 31)]),
+        "usage outside its window is deleted, whichever pool is written"
     );
     // A pool that isn't configured any more.
     let code = windows(&[("code", MINUTE)]);
-    used(database, "code", &[("d", 1)], at(200), &code);
-    assert_eq!(past(database, "chat", 10 * MINUTE, at(200)), []);
+    used(database, "code", &[("d", 1)], time(200), &code);
+    assert_eq!(past(database, "chat", 10 * MINUTE, time(200)), []);
 }
 
 #[test]
-fn a_long_window_has_no_more_buckets_than_a_short_one() {
+fn a_long_window_has_wider_buckets() {
     let folder = folder();
-    let store = Store::open(&file(&folder)).expect("new");
+    let store = StoreFile::open(&file(&folder)).expect("new");
     let database = store.database.as_ref().expect("open");
     let day = Duration::from_secs(86_400);
     let pools = windows(&[("chat", day)]);
@@ -463,34 +489,37 @@ fn a_long_window_has_no_more_buckets_than_a_short_one() {
         );
     }
     let rows = past(database, "chat", day, begun + Duration::from_secs(600));
-    assert_eq!(rows, told(&[("a", 24, 24), ("a", 288, 312), ("a", 288, 600)]));
+    assert_eq!(rows, expected(&[("a", 24, 24), ("a", 288, 312), ("a", 288, 600)]));
 }
 
 #[test]
-fn a_clock_that_was_set_back_leaves_nothing_for_ever() {
+fn rows_from_the_future_are_deleted_beyond_a_window() {
     let folder = folder();
-    let store = Store::open(&file(&folder)).expect("new");
+    let store = StoreFile::open(&file(&folder)).expect("new");
     let database = store.database.as_ref().expect("open");
     let pools = windows(&[("chat", MINUTE)]);
-    let at = |seconds: u64| Duration::from_secs(1_000_000 + seconds);
-    used(database, "chat", &[("near", 1)], at(30), &pools);
-    used(database, "chat", &[("far", 1)], at(3_600), &pools);
-    assert_eq!(past(database, "chat", MINUTE, at(3_601)), told(&[("far", 1, 1)]));
-    used(database, "chat", &[("near", 1)], at(30), &pools);
-    used(database, "chat", &[("now", 1)], at(0), &pools);
+    let time = |seconds: u64| Duration::from_secs(1_000_000 + seconds);
+    used(database, "chat", &[("near", 1)], time(30), &pools);
+    used(database, "chat", &[("far", 1)], time(3_600), &pools);
     assert_eq!(
-        past(database, "chat", MINUTE, at(0)),
-        told(&[("near", 1, 0), ("now", 1, 0)])
+        past(database, "chat", MINUTE, time(3_601)),
+        expected(&[("far", 1, 1)])
+    );
+    used(database, "chat", &[("near", 1)], time(30), &pools);
+    used(database, "chat", &[("now", 1)], time(0), &pools);
+    assert_eq!(
+        past(database, "chat", MINUTE, time(0)),
+        expected(&[("near", 1, 0), ("now", 1, 0)])
     );
     assert_eq!(
-        past(database, "chat", 100 * MINUTE, at(3_601)).len(),
+        past(database, "chat", 100 * MINUTE, time(3_601)).len(),
         2,
         "far is gone"
     );
 }
 
 #[test]
-fn a_file_of_a_version_that_kept_no_windows_is_read_and_written() {
+fn a_file_without_tables_for_usage_is_read_and_written() {
     let folder = folder();
     let path = file(&folder);
     let database = Database::create(&path).expect("new");
@@ -503,12 +532,12 @@ fn a_file_of_a_version_that_kept_no_windows_is_read_and_written() {
     writing
         .open_table(MODELS)
         .expect("its table")
-        .insert(("chat", "a"), numbers(&kept(8.0)))
+        .insert(("chat", "a"), model_numbers(&kept(8.0)))
         .expect("written");
     writing.commit().expect("written");
     drop(database);
-    let store = Store::open(&path).expect("read");
-    assert_eq!(store.of("chat"), [("a".to_owned(), kept(8.0))]);
-    assert!(store.past("chat", MINUTE).expect("readable").is_empty());
+    let store = StoreFile::open(&path).expect("read");
+    assert_eq!(store.models_of("chat"), [("a".to_owned(), kept(8.0))]);
+    assert!(store.past_usage("chat", MINUTE).expect("readable").is_empty());
     assert_eq!(names(&folder), ["kept.redb"]);
 }

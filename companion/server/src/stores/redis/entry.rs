@@ -1,4 +1,4 @@
-//! An entry of a pool's stream: what one companion's flows used, and how old that was when it was written.
+//! An entry of a pool's stream: the usage of one companion's flows, and its age when it was written.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -8,46 +8,46 @@ use ::redis::streams::StreamId;
 use penstock_data_plane::policy::band_name;
 use penstock_engine::input::{Band, PastUsage};
 
-use crate::store::ledger::Who;
+use crate::stores::write_buffer::UsageKey;
 
-/// Fields: who wrote it,
+/// Field: the writer's id.
 pub(super) const BY: &str = "by";
-/// its number among what that one wrote,
+/// Field: the entry's number among the writer's entries.
 pub(super) const NUMBER: &str = "number";
-/// its age then, in milliseconds,
+/// Field: the entry's age when it was written, in milliseconds.
 pub(super) const AGE: &str = "age_ms";
-/// and a list of [band, class, flow, model, cost].
+/// Field: a JSON list of [band, class, flow, model, cost].
 pub(super) const USED: &str = "used";
 /// Bytes of a class, a flow or a model.
 const NAME_MAX: usize = 4_096;
-/// Members of the list.
+/// Members of the list that are read.
 const MEMBERS_MAX: usize = 10_000;
-/// Writers whose numbers are remembered.
+/// Writers with remembered numbers.
 const WRITERS_MAX: usize = 1_024;
 
 /// Band, class, flow, model and cost.
 type Member = (String, Box<str>, Box<str>, Box<str>, u64);
 
-/// What of an entry counts.
+/// A parsed entry.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Entry {
-    pub(super) by: String,
+    pub(super) writer_id: String,
     pub(super) number: u64,
-    /// When it was used, by the server's clock, in milliseconds.
-    pub(super) at: u64,
-    pub(super) used: Vec<(Who, u64)>,
+    /// When the tokens were used, by the server's clock, in milliseconds.
+    pub(super) time: u64,
+    pub(super) used: Vec<(UsageKey, u64)>,
 }
 
-/// The list, as an entry has it.
-pub(super) fn text(used: &[(Who, u64)]) -> String {
+/// The list of [`USED`] as JSON.
+pub(super) fn encode(used: &[(UsageKey, u64)]) -> String {
     let members: Vec<_> = used
         .iter()
-        .map(|(who, cost)| (band_name(who.band), &*who.class, &*who.flow, &*who.model, cost))
+        .map(|(key, cost)| (band_name(key.band), &*key.class, &*key.flow, &*key.model, cost))
         .collect();
     serde_json::to_string(&members).unwrap_or_default()
 }
 
-/// `None`: no companion wrote that.
+/// `None`: the entry has not the form that companions write.
 pub(super) fn parse(id: &StreamId) -> Option<Entry> {
     let field = |name: &str| match id.map.get(name)? {
         Value::BulkString(bytes) => std::str::from_utf8(bytes).ok(),
@@ -60,47 +60,51 @@ pub(super) fn parse(id: &StreamId) -> Option<Entry> {
     let used = used.filter_map(|(band, class, flow, model, cost)| {
         let band = [Band::Critical, Band::Default, Band::Sheddable]
             .into_iter()
-            .find(|it| band_name(*it) == band)?;
-        let fits = [&class, &flow, &model].iter().all(|it| it.len() <= NAME_MAX);
-        let who = Who {
+            .find(|known| band_name(*known) == band)?;
+        let fits = [&class, &flow, &model].iter().all(|name| name.len() <= NAME_MAX);
+        let key = UsageKey {
             band,
             class,
             flow,
             model,
         };
-        fits.then_some((who, cost))
+        fits.then_some((key, cost))
     });
     Some(Entry {
-        by: field(BY)?.to_owned(),
+        writer_id: field(BY)?.to_owned(),
         number: field(NUMBER)?.parse().ok()?,
-        at: millis.parse::<u64>().ok()?.saturating_sub(age),
+        time: millis.parse::<u64>().ok()?.saturating_sub(age),
         used: used.collect(),
     })
 }
 
 impl Entry {
-    /// As an engine is told of it at `now`, by the server's clock, in milliseconds.
-    pub(super) fn past(self, now: u64) -> impl Iterator<Item = PastUsage> {
-        let ago = Duration::from_millis(now.saturating_sub(self.at));
-        self.used.into_iter().map(move |(who, cost)| who.used(cost, ago))
+    /// The usage as records for the engine; `now` is the server's time in milliseconds.
+    pub(super) fn past_usage(self, now: u64) -> impl Iterator<Item = PastUsage> {
+        let ago = Duration::from_millis(now.saturating_sub(self.time));
+        self.used.into_iter().map(move |(key, cost)| key.used(cost, ago))
     }
 }
 
-/// Which entries were read already, by who wrote them: one that was written twice has the same number.
+/// The last number of each writer. A batch that was written twice has the same number both times.
 #[derive(Debug, Default)]
-pub(super) struct Seen(HashMap<String, u64>);
+pub(super) struct DuplicateFilter(HashMap<String, u64>);
 
-impl Seen {
-    /// It wasn't.
+impl DuplicateFilter {
+    /// Whether the entry wasn't seen before; remembers it.
     pub(super) fn is_new(&mut self, entry: &Entry) -> bool {
-        if self.0.get(&entry.by).is_some_and(|last| *last >= entry.number) {
+        if self
+            .0
+            .get(&entry.writer_id)
+            .is_some_and(|last| *last >= entry.number)
+        {
             return false;
         }
-        if self.0.len() >= WRITERS_MAX && !self.0.contains_key(&entry.by) {
-            // Most of them are long gone; what is written twice comes at once.
+        if self.0.len() >= WRITERS_MAX && !self.0.contains_key(&entry.writer_id) {
+            // Most writers are long gone, and a duplicate follows its original at once.
             self.0.clear();
         }
-        self.0.insert(entry.by.clone(), entry.number);
+        self.0.insert(entry.writer_id.clone(), entry.number);
         true
     }
 }
@@ -111,8 +115,8 @@ mod tests {
 
     use super::*;
 
-    fn who(flow: &str) -> Who {
-        Who {
+    fn key(flow: &str) -> UsageKey {
+        UsageKey {
             band: Band::Sheddable,
             class: "0.chat".into(),
             flow: flow.into(),
@@ -133,20 +137,23 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_is_read_with_the_time_at_which_it_was_used() {
-        let used = [(who("é\n"), 3), (who(""), u64::MAX)];
-        let text = text(&used);
-        let fields = [(BY, "me"), (NUMBER, "7"), (AGE, "1500"), (USED, &*text)];
+    fn an_entry_keeps_the_time_of_its_usage() {
+        let used = [(key("é\n"), 3), (key(""), u64::MAX)];
+        let encoded = encode(&used);
+        let fields = [(BY, "me"), (NUMBER, "7"), (AGE, "1500"), (USED, &*encoded)];
         let entry = parse(&id("10000-3", &fields)).expect("it is one");
-        assert_eq!((entry.by.as_str(), entry.number, entry.at), ("me", 7, 8_500));
+        assert_eq!(
+            (entry.writer_id.as_str(), entry.number, entry.time),
+            ("me", 7, 8_500)
+        );
         assert_eq!(entry.used, used);
-        let past: Vec<_> = entry.past(9_000).collect();
+        let past: Vec<_> = entry.past_usage(9_000).collect();
         assert_eq!(past[0].ago, Duration::from_millis(500));
         assert_eq!((&*past[0].flow, past[1].cost), ("é\n", Tokens(u64::MAX)));
     }
 
     #[test]
-    fn what_nobody_wrote_is_ignored() {
+    fn malformed_entries_are_ignored() {
         let whole = [(BY, "me"), (NUMBER, "7"), (AGE, "0"), (USED, "[]")];
         assert!(parse(&id("1-1", &whole)).is_some());
         for missing in 0..whole.len() {
@@ -166,22 +173,22 @@ mod tests {
     }
 
     #[test]
-    fn what_was_written_twice_counts_once() {
-        let entry = |by: &str, number| Entry {
-            by: by.into(),
+    fn an_entry_written_twice_counts_once() {
+        let entry = |writer_id: &str, number| Entry {
+            writer_id: writer_id.into(),
             number,
-            at: 0,
+            time: 0,
             used: Vec::new(),
         };
-        let mut seen = Seen::default();
-        let told: Vec<bool> = [("a", 1), ("a", 2), ("a", 2), ("b", 1), ("a", 1), ("a", 5)]
+        let mut duplicates = DuplicateFilter::default();
+        let results: Vec<bool> = [("a", 1), ("a", 2), ("a", 2), ("b", 1), ("a", 1), ("a", 5)]
             .into_iter()
-            .map(|(by, number)| seen.is_new(&entry(by, number)))
+            .map(|(writer_id, number)| duplicates.is_new(&entry(writer_id, number)))
             .collect();
-        assert_eq!(told, [true, true, false, true, false, true]);
+        assert_eq!(results, [true, true, false, true, false, true]);
         for writer in 0..3 * WRITERS_MAX {
-            seen.is_new(&entry(&writer.to_string(), 1));
-            assert!(seen.0.len() <= WRITERS_MAX);
+            duplicates.is_new(&entry(&writer.to_string(), 1));
+            assert!(duplicates.0.len() <= WRITERS_MAX);
         }
     }
 }

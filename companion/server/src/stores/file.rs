@@ -1,8 +1,8 @@
-//! A store that is one redb file.
+//! A store in one redb file.
 //!
-//! A file that can't be read, or is of another format, is set aside under another name and begun anew: what is kept can
-//! be learned again, and nothing is ever deleted but what is out of its window. A file that another process has open, or
-//! that can't be opened, is an error. What blocks is done where nobody waits.
+//! A file that can't be read, or has another format, is renamed and a new one is started: its contents can be learned
+//! again. Nothing is deleted except usage outside its window. A file that another process has open, or that can't be
+//! opened, is an error. Blocking operations run on threads for blocking work.
 
 mod rows;
 
@@ -16,44 +16,44 @@ use penstock_control::Kept;
 use penstock_engine::input::PastUsage;
 use redb::{Database, ReadableDatabase, ReadableTable, TableDefinition, TableHandle};
 
-use super::ledger::Batch;
-use super::{Error, Models, kept, numbers};
+use super::write_buffer::UsageBatch;
+use super::{Error, Models, model_from_numbers, model_numbers};
 use crate::clock;
 
-/// What this version writes and reads.
+/// The format that this version writes and reads.
 const FORMAT: u64 = 1;
-/// Of the format, by name; the first thing that is written into a new file.
+/// Facts about the file by name. The first table written into a new file.
 const ABOUT: TableDefinition<'static, &str, u64> = TableDefinition::new("penstock");
 const ABOUT_FORMAT: &str = "format";
-/// By pool and variant: alpha, beta, gamma in milliseconds, and the bias of the time to the first token.
+/// By pool and variant: alpha, beta, gamma in milliseconds, and the bias of the time to first token.
 const MODELS: TableDefinition<'static, (&str, &str), (f64, f64, f64, f64)> = TableDefinition::new("models");
-/// Memory for pages; the file has a few of them.
+/// Memory for redb's page cache; the file has few pages.
 const CACHE_BYTES: usize = 1 << 20;
-/// Damaged files that stand beside each other.
-const ASIDE_MAX: u32 = 1_000;
+/// Renamed damaged files beside each other.
+const DAMAGED_MAX: u32 = 1_000;
 
-/// A store that is at work.
+/// An open file store.
 #[derive(Debug)]
 pub(super) struct File {
     path: PathBuf,
-    /// `None`: a write broke off; it is opened again for the next one.
-    store: Option<Store>,
+    /// `None`: an operation panicked or failed to open the file; the next one opens it again.
+    store: Option<StoreFile>,
     windows: BTreeMap<String, Duration>,
 }
 
-/// What is kept of a pool.
+/// A pool's stored state.
 #[derive(Debug, Default)]
-pub(super) struct Found {
+pub(super) struct Stored {
     pub(super) models: Vec<(String, Kept)>,
-    pub(super) past: Vec<PastUsage>,
+    pub(super) past_usage: Vec<PastUsage>,
 }
 
 impl File {
-    /// Opens a file, or begins one.
+    /// Opens a file, or creates it.
     pub(super) async fn open(path: PathBuf) -> Result<Self, Error> {
         let named = path.clone();
-        let opened = tokio::task::spawn_blocking(move || Store::open(&named));
-        let store = opened.await.unwrap_or_else(|_| Err(broken_off(&path)))?;
+        let opened = tokio::task::spawn_blocking(move || StoreFile::open(&named));
+        let store = opened.await.unwrap_or_else(|_| Err(contradictory(&path)))?;
         Ok(Self {
             path,
             store: Some(store),
@@ -61,92 +61,101 @@ impl File {
         })
     }
 
-    /// Keeps this pool from now on, with a window or without; what is kept of it, and, if `restores`, of its window.
-    pub(super) async fn follow(&mut self, pool: Arc<str>, window: Option<Duration>, restores: bool) -> Found {
+    /// Keeps this pool from now on, with or without a usage window. Returns its stored models and, if `restores_usage`,
+    /// its usage in the window.
+    pub(super) async fn attach(
+        &mut self,
+        pool: Arc<str>,
+        window: Option<Duration>,
+        restores_usage: bool,
+    ) -> Stored {
         match window {
             Some(window) => drop(self.windows.insert(pool.to_string(), window)),
             None => drop(self.windows.remove(&*pool)),
         }
-        let found = self.at_work(move |store| {
-            let past = window
-                .filter(|_| restores)
-                .map(|window| store.past(&pool, window));
-            Ok(Found {
-                models: store.of(&pool),
-                past: past.transpose()?.unwrap_or_default(),
+        let stored = self.run_blocking(move |store| {
+            let past_usage = window
+                .filter(|_| restores_usage)
+                .map(|window| store.past_usage(&pool, window));
+            Ok(Stored {
+                models: store.models_of(&pool),
+                past_usage: past_usage.transpose()?.unwrap_or_default(),
             })
         });
-        found.await.unwrap_or_else(|why| {
-            tracing::warn!("{why}: what was used before isn't known");
-            Found::default()
+        stored.await.unwrap_or_else(|why| {
+            tracing::warn!("{why}; the pool starts without its stored models and usage");
+            Stored::default()
         })
     }
 
-    /// This pool isn't kept here any more; what is there falls out with its window.
-    pub(super) fn leave(&mut self, pool: &str) {
+    /// Stops keeping this pool. Its rows are deleted when they leave the window.
+    pub(super) fn detach(&mut self, pool: &str) {
         self.windows.remove(pool);
     }
 
-    /// When this returns `Ok` it is on the disk, and nothing is left of either; else all of it is.
+    /// On `Ok` both collections are on the disk and empty; on an error both are unchanged.
     pub(super) async fn write(
         &mut self,
         learned: &mut Models,
-        backlog: &mut VecDeque<Batch>,
+        backlog: &mut VecDeque<UsageBatch>,
     ) -> Result<(), Error> {
         let (models, windows) = (learned.clone(), self.windows.clone());
-        let batches: Vec<Batch> = backlog.iter().cloned().collect();
-        self.at_work(move |store| store.keep(models, &batches, &windows))
+        let batches: Vec<UsageBatch> = backlog.iter().cloned().collect();
+        self.run_blocking(move |store| store.save(models, &batches, &windows))
             .await?;
         learned.clear();
         backlog.clear();
         Ok(())
     }
 
-    async fn at_work<T: Send + 'static>(
+    async fn run_blocking<T: Send + 'static>(
         &mut self,
-        work: impl FnOnce(&mut Store) -> Result<T, Error> + Send + 'static,
+        work: impl FnOnce(&mut StoreFile) -> Result<T, Error> + Send + 'static,
     ) -> Result<T, Error> {
         let (path, store) = (self.path.clone(), self.store.take());
         let done = tokio::task::spawn_blocking(move || {
-            let mut store = store.map_or_else(|| Store::open(&path), Ok)?;
+            let mut store = store.map_or_else(|| StoreFile::open(&path), Ok)?;
             let done = work(&mut store);
             Ok((store, done))
         });
-        let (store, done) = done.await.unwrap_or_else(|_| Err(broken_off(&self.path)))?;
+        let (store, done) = done.await.unwrap_or_else(|_| Err(contradictory(&self.path)))?;
         self.store = Some(store);
         done
     }
 }
 
-/// redb met what it takes to be impossible.
-fn broken_off(path: &Path) -> Error {
+/// redb panicked because the file's contents violate its invariants.
+fn contradictory(path: &Path) -> Error {
     Error::Broken {
         path: path.into(),
         why: "its contents contradict each other".into(),
     }
 }
 
-/// An open file and all that is in it.
+/// An open file and its models.
 #[derive(Debug)]
-struct Store {
+struct StoreFile {
     path: PathBuf,
-    /// `None`: a write failed; it is opened again for the next one.
+    /// `None`: a write failed; the next write opens the file again.
     database: Option<Database>,
     models: Models,
 }
 
-impl Store {
-    /// Opens a file, or begins one.
+impl StoreFile {
+    /// Opens a file, or creates it.
     fn open(path: &Path) -> Result<Self, Error> {
         let mut store = Self {
             path: path.into(),
             database: None,
             models: Models::new(),
         };
-        (store.database, store.models) = store.read().map(|(it, models)| (Some(it), models))?;
+        let (database, models) = store.read()?;
+        store.database = Some(database);
+        store.models = models;
         Ok(store)
     }
 
+    /// Opens and reads the file; sets a damaged file aside and starts a new one.
     fn read(&self) -> Result<(Database, Models), Error> {
         let why = match attempt(&self.path) {
             Ok(read) => return Ok(read),
@@ -168,38 +177,39 @@ impl Store {
         tracing::warn!(
             file = %self.path.display(),
             why,
-            "can't be read: it is set aside as {} and begun anew; its models are learned again, and its windows begin anew",
+            "store file can't be read: set aside as {}; a new one is started, models are learned again and usage windows \
+             start empty",
             aside.display()
         );
-        attempt(&self.path).map_err(|it| match it {
+        attempt(&self.path).map_err(|unusable| match unusable {
             Unusable::Locked => Error::Locked(self.path.clone()),
             Unusable::Io(source) => stuck(source),
             Unusable::Damaged(why) => stuck(io::Error::other(why)),
         })
     }
 
-    /// What is kept of this pool, by variant.
-    fn of(&self, pool: &str) -> Vec<(String, Kept)> {
-        let models = self.models.iter().filter(|((of, _), _)| of == pool);
+    /// The stored models of a pool, by variant.
+    fn models_of(&self, pool: &str) -> Vec<(String, Kept)> {
+        let models = self.models.iter().filter(|((owner, _), _)| owner == pool);
         models
-            .map(|((_, variant), kept)| (variant.clone(), *kept))
+            .map(|((_, variant), model)| (variant.clone(), *model))
             .collect()
     }
 
-    /// What this pool's flows used in the window that ends now.
-    fn past(&self, pool: &str, window: Duration) -> Result<Vec<PastUsage>, Error> {
+    /// Usage of this pool's flows in the window that ends now.
+    fn past_usage(&self, pool: &str, window: Duration) -> Result<Vec<PastUsage>, Error> {
         let Some(database) = &self.database else {
             return Ok(Vec::new());
         };
-        rows::past(database, pool, window, clock::unix()).map_err(|why| self.broken(&why))
+        rows::past_usage(database, pool, window, clock::unix()).map_err(|why| self.broken(&why))
     }
 
-    /// Keeps what `learned` and `batches` say, and drops what is out of the windows; when this returns it is on the disk.
-    /// On an error what was learned is kept with the next.
-    fn keep(
+    /// Writes `learned` and `batches`, and deletes usage outside its window. On `Ok` all of it is on the disk. After an
+    /// error, the next call writes `learned` as well.
+    fn save(
         &mut self,
         learned: impl IntoIterator<Item = ((String, String), Kept)>,
-        batches: &[Batch],
+        batches: &[UsageBatch],
         windows: &BTreeMap<String, Duration>,
     ) -> Result<(), Error> {
         self.models.extend(learned);
@@ -241,7 +251,7 @@ impl From<redb::Error> for Unusable {
     }
 }
 
-/// Opens and reads a file. redb checks what it reads, and yet some damage makes it panic: then it is damaged.
+/// Opens and reads a file. redb verifies the file, and still some damage makes it panic; a panic counts as damage.
 fn attempt(path: &Path) -> Result<(Database, Models), Unusable> {
     let path = path.to_owned();
     std::thread::spawn(move || {
@@ -265,16 +275,16 @@ fn read(database: &Database) -> Result<Models, Unusable> {
         write(database, &Models::new(), &[], &BTreeMap::new())?;
         return Ok(Models::new());
     }
-    if !tables.iter().any(|it| it.name() == ABOUT.name()) {
+    if !tables.iter().any(|table| table.name() == ABOUT.name()) {
         return Err(Unusable::Damaged("it is the database of another program".into()));
     }
     let about = reading.open_table(ABOUT).map_err(redb::Error::from)?;
     let format = about
         .get(ABOUT_FORMAT)
         .map_err(redb::Error::from)?
-        .map(|it| it.value());
+        .map(|entry| entry.value());
     if format != Some(FORMAT) {
-        let format = format.map_or_else(|| "unknown".into(), |it| it.to_string());
+        let format = format.map_or_else(|| "unknown".into(), |format| format.to_string());
         return Err(Unusable::Damaged(format!(
             "its format is {format}; this version reads {FORMAT}"
         )));
@@ -284,33 +294,33 @@ fn read(database: &Database) -> Result<Models, Unusable> {
     for entry in table.iter().map_err(redb::Error::from)? {
         let (name, value) = entry.map_err(redb::Error::from)?;
         let (pool, variant) = name.value();
-        match kept(value.value()) {
-            Some(kept) => {
-                models.insert((pool.into(), variant.into()), kept);
+        match model_from_numbers(value.value()) {
+            Some(model) => {
+                models.insert((pool.into(), variant.into()), model);
             }
             None => tracing::warn!(
                 pool,
                 variant,
-                "what is kept of this variant can't be true: it is learned again"
+                "stored model ignored: its values are impossible; the variant is learned again"
             ),
         }
     }
     Ok(models)
 }
 
-/// Writes all of it, or nothing.
+/// Writes everything in one transaction.
 fn write(
     database: &Database,
     models: &Models,
-    batches: &[Batch],
+    batches: &[UsageBatch],
     windows: &BTreeMap<String, Duration>,
 ) -> Result<(), redb::Error> {
     let writing = database.begin_write()?;
     writing.open_table(ABOUT)?.insert(ABOUT_FORMAT, FORMAT)?;
     {
         let mut table = writing.open_table(MODELS)?;
-        for ((pool, variant), kept) in models {
-            table.insert((pool.as_str(), variant.as_str()), numbers(kept))?;
+        for ((pool, variant), model) in models {
+            table.insert((pool.as_str(), variant.as_str()), model_numbers(model))?;
         }
     }
     rows::write(&writing, batches, windows, clock::unix())?;
@@ -318,9 +328,9 @@ fn write(
     Ok(())
 }
 
-/// Gives a file another name, one that is free.
+/// Renames a damaged file to the first free name `<file>.damaged-<number>`.
 fn set_aside(path: &Path) -> io::Result<PathBuf> {
-    for number in 1..=ASIDE_MAX {
+    for number in 1..=DAMAGED_MAX {
         let mut aside = path.as_os_str().to_owned();
         aside.push(format!(".damaged-{number}"));
         let aside = PathBuf::from(aside);
@@ -330,7 +340,9 @@ fn set_aside(path: &Path) -> io::Result<PathBuf> {
         std::fs::rename(path, &aside)?;
         return Ok(aside);
     }
-    Err(io::Error::other(format!("{ASIDE_MAX} others stand beside it")))
+    Err(io::Error::other(format!(
+        "{DAMAGED_MAX} damaged files are beside it already; delete them"
+    )))
 }
 
 #[cfg(test)]

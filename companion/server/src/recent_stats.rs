@@ -1,7 +1,7 @@
-//! What happened in each pool in the last minutes, in numbers: what advice goes by beside the state of the moment.
+//! Statistics of each pool's last minutes, on which advice is based beside the present state.
 //!
-//! Fed by what the driver sees, and looked at when somebody asks: nothing here runs by itself. Counts are kept in
-//! slots of half a minute, so that looking back five minutes costs ten of them.
+//! The driver records observations and reads the statistics on request; nothing runs in the background. Counts are kept
+//! in slots of half a minute, so that the sum over five minutes reads ten slots.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,74 +10,74 @@ use penstock_control::{Labels, Observation};
 use penstock_engine::input::Band;
 use penstock_engine::{Instant, Outcome};
 
-/// How far back is looked.
+/// The time that the counts cover.
 pub const WINDOW: Duration = Duration::from_secs(SLOT_S * SLOTS as u64);
 const SLOT_S: u64 = 30;
 const SLOTS: usize = 10;
 
-/// What happened, pool by pool.
+/// The statistics of all pools.
 #[derive(Clone, Debug, Default)]
-pub struct Recent {
-    pools: Vec<(Arc<str>, PoolRecent)>,
+pub struct RecentStats {
+    pools: Vec<(Arc<str>, PoolStats)>,
 }
 
-/// What happened in one pool.
+/// The statistics of one pool.
 #[derive(Clone, Debug, Default)]
-pub struct PoolRecent {
+pub struct PoolStats {
     slots: [Slot; SLOTS],
-    bands: [BandRecent; 3],
-    /// Whose request was last refused for its flow's limit.
-    last_over: Option<Arc<Labels>>,
+    bands: [BandStats; 3],
+    /// The last request that was rejected because of its flow's limit.
+    last_flow_rejection: Option<Arc<Labels>>,
 }
 
-/// Numbers of some time.
+/// Counts of requests by outcome.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
-    /// Requests that went.
-    pub went: u64,
-    /// That waited longer than they may.
+    /// Granted.
+    pub granted: u64,
+    /// Expired after the ttl.
     pub expired: u64,
-    /// That were refused or displaced because the queue was full.
+    /// Rejected or displaced because the queue was full.
     pub full: u64,
-    /// That were refused because their flow had as many waiting as it may.
+    /// Rejected because of the flow's limit.
     pub flow_capacity: u64,
-    /// That were refused because their class had.
+    /// Rejected because of the class's limit.
     pub class_capacity: u64,
-    /// That no endpoint was ready for.
+    /// Rejected because no endpoint was ready.
     pub no_endpoints: u64,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
 struct Slot {
-    /// Which half minute it is of.
+    /// The number of its half minute since the clock's zero.
     number: u64,
     counts: Counts,
 }
 
-/// What happened in one band.
+/// The statistics of one band.
 #[derive(Clone, Copy, Debug, Default)]
-struct BandRecent {
-    /// Requests that came and haven't left the queue.
+struct BandStats {
+    /// Requests that arrived and haven't left the queue.
     waiting: u64,
-    /// When the first of those came that did since anything of the band went, or since nothing of it waited.
+    /// The first arrival since the last grant of the band, or since its queue was empty.
     since: Option<Instant>,
-    /// When the last went.
-    went: Option<Instant>,
+    /// The last grant.
+    last_grant: Option<Instant>,
 }
 
-impl Recent {
-    /// Something was seen.
-    pub fn note(&mut self, now: Instant, observation: &Observation) {
+impl RecentStats {
+    /// Records an observation.
+    pub fn record(&mut self, now: Instant, observation: &Observation) {
         match observation {
             Observation::Arrived(labels) => {
                 let band = &mut self.pool_mut(labels).bands[labels.band as usize];
                 band.waiting += 1;
                 band.since.get_or_insert(now);
             }
-            Observation::Decided { labels, outcome, .. } => self.left(now, labels, *outcome),
+            Observation::Decided { labels, outcome, .. } => self.record_decision(now, labels, *outcome),
             Observation::Refused { labels, .. } => {
-                let of = &mut self.pool_mut(labels).bands[labels.band as usize];
-                of.left();
+                let band = &mut self.pool_mut(labels).bands[labels.band as usize];
+                band.request_left();
             }
             Observation::SessionOpened { .. }
             | Observation::SessionClosed { .. }
@@ -95,28 +95,28 @@ impl Recent {
         }
     }
 
-    /// Of the pool of this name, if anything ever happened there.
+    /// The statistics of a pool, if anything has happened in it.
     #[must_use]
-    pub fn pool(&self, name: &str) -> Option<&PoolRecent> {
+    pub fn pool(&self, name: &str) -> Option<&PoolStats> {
         let found = self.pools.iter().find(|(known, _)| **known == *name);
         found.map(|(_, pool)| pool)
     }
 
-    /// Only these pools exist.
-    pub fn keep(&mut self, is_there: impl Fn(&str) -> bool) {
-        self.pools.retain(|(name, _)| is_there(name));
+    /// Drops the statistics of pools that no longer exist.
+    pub fn retain_pools(&mut self, exists: impl Fn(&str) -> bool) {
+        self.pools.retain(|(name, _)| exists(name));
     }
 
-    fn left(&mut self, now: Instant, labels: &Arc<Labels>, outcome: Outcome) {
+    fn record_decision(&mut self, now: Instant, labels: &Arc<Labels>, outcome: Outcome) {
         let pool = self.pool_mut(labels);
         let band = &mut pool.bands[labels.band as usize];
-        band.left();
+        band.request_left();
         let counts = pool.slot(now);
         match outcome {
             Outcome::Bypassed | Outcome::Leased | Outcome::Dispatched => {
-                counts.went += 1;
+                counts.granted += 1;
                 let band = &mut pool.bands[labels.band as usize];
-                band.went = Some(now);
+                band.last_grant = Some(now);
                 band.since = None;
             }
             Outcome::ExpiredTtl => counts.expired += 1,
@@ -125,7 +125,7 @@ impl Recent {
             }
             Outcome::RejectedFlowCapacity => {
                 counts.flow_capacity += 1;
-                pool.last_over = Some(labels.clone());
+                pool.last_flow_rejection = Some(labels.clone());
             }
             Outcome::RejectedClassCapacity => counts.class_capacity += 1,
             Outcome::NoEndpoints => counts.no_endpoints += 1,
@@ -140,52 +140,54 @@ impl Recent {
         }
     }
 
-    fn pool_mut(&mut self, labels: &Labels) -> &mut PoolRecent {
+    fn pool_mut(&mut self, labels: &Labels) -> &mut PoolStats {
         let found = self.pools.iter().position(|(name, _)| *name == labels.pool);
-        let at = found.unwrap_or_else(|| {
-            self.pools.push((labels.pool.clone(), PoolRecent::default()));
+        let index = found.unwrap_or_else(|| {
+            self.pools.push((labels.pool.clone(), PoolStats::default()));
             self.pools.len() - 1
         });
-        &mut self.pools[at].1
+        &mut self.pools[index].1
     }
 }
 
-impl PoolRecent {
-    /// In the last [`WINDOW`], to a slot.
+impl PoolStats {
+    /// The counts of the last [`WINDOW`], with the resolution of a slot.
     #[must_use]
     pub fn counts(&self, now: Instant) -> Counts {
         let last = slot_number(now);
         let first = last.saturating_sub(SLOTS as u64 - 1);
-        let recent = self.slots.iter().filter(|it| (first..=last).contains(&it.number));
+        let recent = self
+            .slots
+            .iter()
+            .filter(|slot| (first..=last).contains(&slot.number));
         recent.fold(Counts::default(), |sum, slot| sum.plus(&slot.counts))
     }
 
-    /// Since when something of `band` has waited without anything of it going; `None`: nothing waits.
-    ///
-    /// It may be later than that, never earlier.
+    /// Since when requests of `band` have waited without a grant of the band; `None`: none waits. The true time may be
+    /// earlier, never later.
     #[must_use]
     pub fn passed_over_since(&self, band: Band) -> Option<Instant> {
-        let of = &self.bands[band as usize];
-        let since = of.since.or(of.went)?;
-        (of.waiting > 0).then_some(since)
+        let band = &self.bands[band as usize];
+        let since = band.since.or(band.last_grant)?;
+        (band.waiting > 0).then_some(since)
     }
 
-    /// When something of `band` went last.
+    /// The last grant of `band`.
     #[must_use]
-    pub fn went(&self, band: Band) -> Option<Instant> {
-        self.bands[band as usize].went
+    pub fn last_grant(&self, band: Band) -> Option<Instant> {
+        self.bands[band as usize].last_grant
     }
 
-    /// Whose request was last refused for its flow's limit, in the last [`WINDOW`] if [`Self::counts`] says so.
+    /// The last request that was rejected because of its flow's limit; within [`WINDOW`] if [`Self::counts`] has any.
     #[must_use]
-    pub fn last_over(&self) -> Option<&Labels> {
-        self.last_over.as_deref()
+    pub fn last_flow_rejection(&self) -> Option<&Labels> {
+        self.last_flow_rejection.as_deref()
     }
 
     fn slot(&mut self, now: Instant) -> &mut Counts {
         let number = slot_number(now);
-        let at = usize::try_from(number % SLOTS as u64).unwrap_or_default();
-        let slot = &mut self.slots[at];
+        let index = usize::try_from(number % SLOTS as u64).unwrap_or_default();
+        let slot = &mut self.slots[index];
         if slot.number != number {
             *slot = Slot {
                 number,
@@ -196,8 +198,8 @@ impl PoolRecent {
     }
 }
 
-impl BandRecent {
-    fn left(&mut self) {
+impl BandStats {
+    fn request_left(&mut self) {
         self.waiting = self.waiting.saturating_sub(1);
         if self.waiting == 0 {
             self.since = None;
@@ -208,7 +210,7 @@ impl BandRecent {
 impl Counts {
     const fn plus(self, other: &Self) -> Self {
         Self {
-            went: self.went + other.went,
+            granted: self.granted + other.granted,
             expired: self.expired + other.expired,
             full: self.full + other.full,
             flow_capacity: self.flow_capacity + other.flow_capacity,
@@ -240,7 +242,7 @@ mod tests {
         })
     }
 
-    fn at(seconds: u64) -> Instant {
+    fn time(seconds: u64) -> Instant {
         Instant::ZERO.after(Duration::from_secs(3_600 + seconds))
     }
 
@@ -259,8 +261,8 @@ mod tests {
     }
 
     #[test]
-    fn counts_are_of_the_last_minutes() {
-        let mut recent = Recent::default();
+    fn counts_cover_the_last_minutes() {
+        let mut recent = RecentStats::default();
         for (second, outcome) in [
             (0, Outcome::Dispatched),
             (10, Outcome::ExpiredTtl),
@@ -268,46 +270,50 @@ mod tests {
             (200, Outcome::RejectedQueueFull),
             (200, Outcome::Displaced),
         ] {
-            recent.note(at(second), &arrived(Band::Default));
-            recent.note(at(second), &decided(Band::Default, outcome));
+            recent.record(time(second), &arrived(Band::Default));
+            recent.record(time(second), &decided(Band::Default, outcome));
         }
-        let pool = recent.pool("chat").expect("it is known");
+        let pool = recent.pool("chat").expect("recorded");
         let all = Counts {
-            went: 1,
+            granted: 1,
             expired: 1,
             full: 2,
             flow_capacity: 1,
             ..Counts::default()
         };
-        assert_eq!(pool.counts(at(200)), all);
+        assert_eq!(pool.counts(time(200)), all);
         let late = Counts {
             full: 2,
             ..Counts::default()
         };
-        assert_eq!(pool.counts(at(300)), late);
-        assert_eq!(pool.counts(at(1_000)), Counts::default());
-        assert_eq!(pool.last_over().map(|it| &*it.flow), Some("acme"));
-        recent.keep(|name| name != "chat");
+        assert_eq!(pool.counts(time(300)), late);
+        assert_eq!(pool.counts(time(1_000)), Counts::default());
+        assert_eq!(
+            pool.last_flow_rejection().map(|labels| &*labels.flow),
+            Some("acme")
+        );
+        recent.retain_pools(|name| name != "chat");
         assert!(recent.pool("chat").is_none());
     }
 
     #[test]
-    fn a_band_that_waits_knows_since_when() {
-        let mut recent = Recent::default();
-        let since = |recent: &Recent, band| recent.pool("chat").and_then(|it| it.passed_over_since(band));
-        recent.note(at(0), &arrived(Band::Sheddable));
-        recent.note(at(5), &arrived(Band::Sheddable));
-        recent.note(at(5), &arrived(Band::Default));
-        recent.note(at(6), &decided(Band::Default, Outcome::Dispatched));
-        assert_eq!(since(&recent, Band::Sheddable), Some(at(0)));
+    fn a_waiting_band_has_the_time_since_its_last_grant() {
+        let mut recent = RecentStats::default();
+        let since =
+            |recent: &RecentStats, band| recent.pool("chat").and_then(|pool| pool.passed_over_since(band));
+        recent.record(time(0), &arrived(Band::Sheddable));
+        recent.record(time(5), &arrived(Band::Sheddable));
+        recent.record(time(5), &arrived(Band::Default));
+        recent.record(time(6), &decided(Band::Default, Outcome::Dispatched));
+        assert_eq!(since(&recent, Band::Sheddable), Some(time(0)));
         assert_eq!(since(&recent, Band::Default), None);
-        // Something of it goes, and another waits on.
-        recent.note(at(7), &decided(Band::Sheddable, Outcome::Dispatched));
-        assert_eq!(since(&recent, Band::Sheddable), Some(at(7)));
-        // The last leaves; who comes later waits since then.
-        recent.note(at(8), &decided(Band::Sheddable, Outcome::Cancelled));
+        // One request is granted, and another keeps waiting.
+        recent.record(time(7), &decided(Band::Sheddable, Outcome::Dispatched));
+        assert_eq!(since(&recent, Band::Sheddable), Some(time(7)));
+        // The last one leaves; a later one waits since its arrival.
+        recent.record(time(8), &decided(Band::Sheddable, Outcome::Cancelled));
         assert_eq!(since(&recent, Band::Sheddable), None);
-        recent.note(at(99), &arrived(Band::Sheddable));
-        assert_eq!(since(&recent, Band::Sheddable), Some(at(99)));
+        recent.record(time(99), &arrived(Band::Sheddable));
+        assert_eq!(since(&recent, Band::Sheddable), Some(time(99)));
     }
 }

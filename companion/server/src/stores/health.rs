@@ -1,4 +1,5 @@
-//! Whether a store is read and written, as the log and the metrics say it: once when it stops, once when it is back.
+//! Whether a store can be read and written, for the log and the metrics. The log has one line when a store fails and one
+//! when it works again.
 
 use std::collections::BTreeSet;
 use std::fmt::Display;
@@ -6,19 +7,19 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::metrics::Metrics;
 
-/// What is done with a store, each by itself.
+/// Operations on a store that fail independently of each other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Side {
-    /// What was learned and used here is written.
-    Writing,
-    /// What others used is read.
-    Reading,
+pub(super) enum Operation {
+    /// Writing the models and the usage of this companion.
+    Write,
+    /// Reading the usage of the other companions.
+    Read,
 }
 
-/// Of one store.
+/// The health of one store.
 #[derive(Debug)]
 pub(super) struct Health {
-    /// What it is called, without a password.
+    /// The store's name in log lines, without a password.
     place: String,
     metrics: Option<Arc<Metrics>>,
     state: Mutex<State>,
@@ -26,9 +27,9 @@ pub(super) struct Health {
 
 #[derive(Debug, Default)]
 struct State {
-    /// It was used at least once.
-    known: bool,
-    failing: BTreeSet<Side>,
+    /// An operation has succeeded at least once.
+    used: bool,
+    failing: BTreeSet<Operation>,
     pools: BTreeSet<String>,
 }
 
@@ -45,35 +46,35 @@ impl Health {
         &self.place
     }
 
-    /// It works.
-    pub(super) fn works(&self, side: Side) {
+    /// An operation succeeded.
+    pub(super) fn succeeded(&self, operation: Operation) {
         self.change(|state| {
-            let was_failing = state.failing.remove(&side);
-            state.known = true;
+            let was_failing = state.failing.remove(&operation);
+            state.used = true;
             if was_failing && state.failing.is_empty() {
-                tracing::info!("usage.store: {} is used again", self.place);
+                tracing::info!("usage.store: {} works again", self.place);
             }
         });
     }
 
-    /// It doesn't.
-    pub(super) fn fails(&self, side: Side, why: &dyn Display) {
+    /// An operation failed.
+    pub(super) fn failed(&self, operation: Operation, why: &dyn Display) {
         self.change(|state| {
             if state.failing.is_empty() {
                 tracing::warn!(
-                    "usage.store: {}: {why}: all goes on from memory; what is learned and used meanwhile is written when \
-                     that is mended",
+                    "usage.store: {} failed: {why}; the companion continues from memory and writes new models and usage \
+                     when the store works again",
                     self.place
                 );
             } else {
                 tracing::debug!("usage.store: {}: {why}", self.place);
             }
-            state.failing.insert(side);
+            state.failing.insert(operation);
         });
     }
 
-    /// Something of these pools was written.
-    pub(super) fn wrote<'a>(&self, pools: impl IntoIterator<Item = &'a str>) {
+    /// Counts one write for each distinct pool of `pools`.
+    pub(super) fn count_writes<'a>(&self, pools: impl IntoIterator<Item = &'a str>) {
         let pools: BTreeSet<&str> = pools.into_iter().collect();
         if let Some(metrics) = &self.metrics {
             for pool in pools {
@@ -82,15 +83,15 @@ impl Health {
         }
     }
 
-    /// A pool is kept there.
-    pub(super) fn follow(&self, pool: &str) {
+    /// A pool is kept in this store from now on.
+    pub(super) fn add_pool(&self, pool: &str) {
         self.change(|state| {
             state.pools.insert(pool.to_owned());
         });
     }
 
-    /// It isn't any more.
-    pub(super) fn leave(&self, pool: &str) {
+    /// A pool is no longer kept in this store.
+    pub(super) fn remove_pool(&self, pool: &str) {
         self.change(|state| {
             state.pools.remove(pool);
         });
@@ -99,7 +100,7 @@ impl Health {
     fn change(&self, change: impl FnOnce(&mut State)) {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         change(&mut state);
-        let up = state.known && state.failing.is_empty();
+        let up = state.used && state.failing.is_empty();
         for pool in &state.pools {
             if let Some(metrics) = &self.metrics {
                 metrics.store_up.with_label_values(&[pool]).set(up.into());

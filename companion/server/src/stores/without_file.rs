@@ -1,4 +1,4 @@
-//! Stands in for the store in a file in a binary without the feature `redb`, which refuses such a configuration.
+//! Replaces the file store in a binary without the feature `redb`, which rejects such a configuration.
 
 use std::collections::VecDeque;
 use std::path::PathBuf;
@@ -8,18 +8,18 @@ use std::time::Duration;
 use penstock_control::Kept;
 use penstock_engine::input::PastUsage;
 
-use super::ledger::Batch;
+use super::write_buffer::UsageBatch;
 use super::{Error, Models};
 
-/// A store that can't be opened, so there is none.
+/// Never constructed: opening a store fails.
 #[derive(Debug)]
 pub(super) enum File {}
 
-/// The contents of a store for one pool.
+/// A pool's stored state.
 #[derive(Debug, Default)]
-pub(super) struct Found {
+pub(super) struct Stored {
     pub(super) models: Vec<(String, Kept)>,
-    pub(super) past: Vec<PastUsage>,
+    pub(super) past_usage: Vec<PastUsage>,
 }
 
 impl File {
@@ -28,23 +28,23 @@ impl File {
         Err(Error::Absent("redb"))
     }
 
-    pub(super) async fn follow(
+    pub(super) async fn attach(
         &mut self,
         _pool: Arc<str>,
         _window: Option<Duration>,
-        _restores: bool,
-    ) -> Found {
+        _restores_usage: bool,
+    ) -> Stored {
         match *self {}
     }
 
-    pub(super) fn leave(&mut self, _pool: &str) {
+    pub(super) fn detach(&mut self, _pool: &str) {
         match *self {}
     }
 
     pub(super) async fn write(
         &mut self,
         _learned: &mut Models,
-        _backlog: &mut VecDeque<Batch>,
+        _backlog: &mut VecDeque<UsageBatch>,
     ) -> Result<(), Error> {
         match *self {}
     }

@@ -1,8 +1,8 @@
-//! What flows used, as rows of the file: by pool, bucket of its window, and whose it is. A bucket is as wide as the window's,
-//! so that a window is at most 300 of them for each flow.
+//! Usage as rows of the file, keyed by pool, bucket of the window, and usage key. A bucket's width grows with the
+//! window, so that a window has at most 300 rows for each usage key.
 //!
-//! Times are of the wall's clock. One that was set back leaves rows of the future: they count as of now if they are within
-//! the window of it, and are dropped beyond.
+//! Times are wall-clock times. A clock that was set back leaves rows in the future: they count as current within one
+//! window of the present, and are deleted beyond it.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -10,43 +10,44 @@ use std::time::Duration;
 use penstock_engine::input::{Band, PastUsage};
 use redb::{Database, ReadableDatabase, ReadableTable, ReadableTableMetadata, TableDefinition, TableHandle};
 
-use crate::store::ROWS_MAX;
-use crate::store::ledger::{Batch, Who};
+use crate::stores::ROWS_MAX;
+use crate::stores::write_buffer::{UsageBatch, UsageKey};
 
-/// Pool, the bucket's begin in milliseconds, band, class, flow, model.
+/// Pool, start of the bucket in milliseconds, band, class, flow, model.
 type Key = (&'static str, u64, u8, &'static str, &'static str, &'static str);
 const USED: TableDefinition<'static, Key, u64> = TableDefinition::new("used");
-/// The window that a pool had when it was written last, in milliseconds: of one that isn't configured any more, too.
+/// The last known window of each pool with rows, in milliseconds, including pools that left the configuration.
 const WINDOWS: TableDefinition<'static, &str, u64> = TableDefinition::new("windows");
-/// Buckets in a window, at most, and how narrow they may be.
+/// Buckets in a window, at most.
 const BUCKETS_MAX: u64 = 300;
+/// The smallest width of a bucket, in milliseconds.
 const BUCKET_MIN: u64 = 1_000;
 
-fn millis(of: Duration) -> u64 {
-    u64::try_from(of.as_millis()).unwrap_or(u64::MAX)
+fn millis(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }
 
-/// The begin of the bucket.
-fn bucket(at: u64, window: u64) -> u64 {
+/// The start of the bucket that contains `time`.
+fn bucket(time: u64, window: u64) -> u64 {
     let width = window.div_ceil(BUCKETS_MAX).max(BUCKET_MIN);
-    at - at % width
+    time - time % width
 }
 
-/// What counts at `now`: from, and before.
+/// The times that count at `now`: the first that does, and the first that no longer does.
 fn within(now: u64, window: u64) -> (u64, u64) {
     let from = bucket(now.saturating_sub(window), window);
     (from, now.saturating_add(window))
 }
 
-/// What the flows of `pool` used in the window that ends `now`, since the epoch.
-pub(super) fn past(
+/// Usage of the pool's flows in the window that ends at `now`, which is wall-clock time since the epoch.
+pub(super) fn past_usage(
     database: &Database,
     pool: &str,
     window: Duration,
     now: Duration,
 ) -> Result<Vec<PastUsage>, redb::Error> {
     let reading = database.begin_read()?;
-    let is_there = reading.list_tables()?.any(|it| it.name() == USED.name());
+    let is_there = reading.list_tables()?.any(|table| table.name() == USED.name());
     if !is_there {
         return Ok(Vec::new());
     }
@@ -56,24 +57,24 @@ pub(super) fn past(
     let mut past = Vec::new();
     for row in table.range((pool, from, 0, "", "", "")..(pool, before, 0, "", "", ""))? {
         let (key, cost) = row?;
-        let (_, at, band, class, flow, model) = key.value();
-        if let Some(band) = band_of(band) {
-            let who = Who {
+        let (_, start, band, class, flow, model) = key.value();
+        if let Some(band) = band_from_number(band) {
+            let key = UsageKey {
                 band,
                 class: class.into(),
                 flow: flow.into(),
                 model: model.into(),
             };
-            past.push(who.used(cost.value(), Duration::from_millis(now.saturating_sub(at))));
+            past.push(key.used(cost.value(), Duration::from_millis(now.saturating_sub(start))));
         }
     }
     Ok(past)
 }
 
-/// Adds what was used, and drops what is out of its window at `now`, since the epoch.
+/// Adds usage, and deletes what is outside its window at `now`, which is wall-clock time since the epoch.
 pub(super) fn write(
     writing: &redb::WriteTransaction,
-    batches: &[Batch],
+    batches: &[UsageBatch],
     windows: &BTreeMap<String, Duration>,
     now: Duration,
 ) -> Result<(), redb::Error> {
@@ -83,7 +84,7 @@ pub(super) fn write(
     for (pool, window) in windows {
         known.insert(pool.as_str(), millis(*window))?;
     }
-    let mut gone = Vec::new();
+    let mut expired = Vec::new();
     for entry in known.iter()? {
         let (pool, window) = entry?;
         let (pool, (from, before)) = (pool.value(), within(now, window.value()));
@@ -92,42 +93,42 @@ pub(super) fn write(
         })?;
         let future = (pool, before, 0, "", "", "")..(pool, u64::MAX, u8::MAX, "", "", "");
         used.retain_in(future, |_, _| false)?;
-        let nothing_left = used
+        let first_row = used
             .range((pool, 0, 0, "", "", "")..(pool, before, 0, "", "", ""))?
             .next();
-        if nothing_left.is_none() && !windows.contains_key(pool) {
-            gone.push(pool.to_owned());
+        if first_row.is_none() && !windows.contains_key(pool) {
+            expired.push(pool.to_owned());
         }
     }
-    for pool in gone {
+    for pool in expired {
         known.remove(pool.as_str())?;
     }
     let mut rows = used.len()?;
-    let most = ROWS_MAX.saturating_mul(windows.len() as u64);
+    let limit = ROWS_MAX.saturating_mul(windows.len() as u64);
     for batch in batches {
-        let at = now.saturating_sub(millis(batch.taken.elapsed()));
-        let at = bucket(at, millis(batch.window));
-        for (who, cost) in batch.used.iter() {
-            let key = (
+        let time = now.saturating_sub(millis(batch.taken.elapsed()));
+        let start = bucket(time, millis(batch.window));
+        for (key, cost) in batch.used.iter() {
+            let row = (
                 &*batch.pool,
-                at,
-                who.band as u8,
-                &*who.class,
-                &*who.flow,
-                &*who.model,
+                start,
+                key.band as u8,
+                &*key.class,
+                &*key.flow,
+                &*key.model,
             );
-            let before = used.get(key)?.map(|it| it.value());
+            let before = used.get(row)?.map(|cost| cost.value());
             rows += u64::from(before.is_none());
-            // A file has a limit; what is beyond it isn't known after a restart.
-            if before.is_some() || rows <= most {
-                used.insert(key, before.unwrap_or(0).saturating_add(*cost))?;
+            // Rows beyond the limit aren't stored; their usage is unknown after a restart.
+            if before.is_some() || rows <= limit {
+                used.insert(row, before.unwrap_or(0).saturating_add(*cost))?;
             }
         }
     }
     Ok(())
 }
 
-fn band_of(number: u8) -> Option<Band> {
+fn band_from_number(number: u8) -> Option<Band> {
     let bands = [Band::Critical, Band::Default, Band::Sheddable];
     bands.into_iter().find(|band| *band as u8 == number)
 }

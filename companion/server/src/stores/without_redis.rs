@@ -1,4 +1,4 @@
-//! Stands in for the redis store in a binary without the feature `redis`, which refuses such a configuration.
+//! Replaces the redis store in a binary without the feature `redis`, which rejects such a configuration.
 
 use std::collections::VecDeque;
 use std::convert::Infallible;
@@ -11,11 +11,11 @@ use penstock_engine::input::PastUsage;
 use tokio::sync::{mpsc, oneshot};
 
 use super::health::Health;
-use super::keeper::News;
-use super::ledger::Batch;
+use super::write_buffer::PoolUsage;
+use super::write_buffer::UsageBatch;
 use super::{Error, Models};
 
-/// A store that can't be opened, so there is none.
+/// Never constructed: opening a store fails.
 #[derive(Debug)]
 pub(super) enum Redis {}
 
@@ -24,21 +24,21 @@ impl Redis {
     pub(super) fn new(
         _url: &RedisUrl,
         _health: Arc<Health>,
-        _news: mpsc::Sender<News>,
+        _shared_usage: mpsc::Sender<PoolUsage>,
     ) -> Result<Self, Error> {
         Err(Error::Absent("redis"))
     }
 
-    pub(super) async fn follow(
+    pub(super) async fn attach(
         &mut self,
         _pool: Arc<str>,
         _window: Option<Duration>,
-        _past: Option<oneshot::Sender<Vec<PastUsage>>>,
+        _past_usage: Option<oneshot::Sender<Vec<PastUsage>>>,
     ) {
         match *self {}
     }
 
-    pub(super) async fn leave(&mut self, _pool: &str) {
+    pub(super) async fn detach(&mut self, _pool: &str) {
         match *self {}
     }
 
@@ -49,7 +49,7 @@ impl Redis {
     pub(super) async fn write(
         &mut self,
         _learned: &mut Models,
-        _backlog: &mut VecDeque<Batch>,
+        _backlog: &mut VecDeque<UsageBatch>,
     ) -> Result<(), Infallible> {
         match *self {}
     }

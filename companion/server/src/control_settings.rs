@@ -1,0 +1,94 @@
+//! The control's settings, built from the configuration and the identity of this process.
+
+use std::collections::HashMap;
+
+use penstock_config::{Config, Pool};
+use penstock_control::{EndpointSettings, Kept, PoolSettings, Settings};
+use penstock_data_plane::policy;
+
+use crate::clock;
+
+/// Values that are fixed at the start and distinguish this companion from earlier and later ones.
+#[derive(Clone, Copy, Debug)]
+pub struct ProcessIdentity {
+    sessions_expected: Option<usize>,
+    term: u64,
+    seed: u64,
+    exports_spans: bool,
+}
+
+impl ProcessIdentity {
+    /// The identity of a companion that starts now. A later companion has a larger term, unless the clock is set back by
+    /// more than the time between the two starts. With `exports_spans`, filters report what spans need.
+    #[must_use]
+    pub fn now(sessions_expected: Option<usize>, exports_spans: bool) -> Self {
+        let since_epoch = clock::unix();
+        Self {
+            sessions_expected,
+            term: u64::try_from(since_epoch.as_millis()).unwrap_or(u64::MAX),
+            seed: u64::try_from(since_epoch.as_nanos() & u128::from(u64::MAX)).unwrap_or(0),
+            exports_spans,
+        }
+    }
+}
+
+/// The control's settings for this configuration, without learned models.
+#[must_use]
+pub fn settings(config: &Config, identity: &ProcessIdentity) -> Settings {
+    Settings {
+        pools: config
+            .pools
+            .iter()
+            .map(|pool| PoolSettings {
+                name: pool.name.clone(),
+                models: pool.models.clone(),
+                endpoints: endpoints(pool),
+                policy: pool.policy.clone(),
+                flow_key: pool.flow_key.clone(),
+                class_globs: pool.class_globs.clone(),
+                capacity_status: pool.capacity_status,
+                requeues: pool.requeues,
+                slo: pool.slo,
+                reported: pool.store.is_some(),
+                kept: Vec::new(),
+                rewrite: pool.rewrite.clone(),
+            })
+            .collect(),
+        policy: policy::frame(config, identity.exports_spans),
+        objectives: config.identity.objectives.clone(),
+        max_priority: config.identity.max_priority.clone(),
+        sessions_expected: identity.sessions_expected,
+        startup_wait: config.startup_wait,
+        flows_shown: config.metric_flows,
+        term: identity.term,
+        seed: identity.seed,
+    }
+}
+
+/// The control's settings for this configuration, with each pool's learned models, which are taken out of `models`.
+#[must_use]
+pub fn with_models(
+    config: &Config,
+    identity: &ProcessIdentity,
+    models: &mut HashMap<String, Vec<(String, Kept)>>,
+) -> Settings {
+    let mut settings = settings(config, identity);
+    for pool in &mut settings.pools {
+        pool.kept = models.remove(&pool.name).unwrap_or_default();
+    }
+    settings
+}
+
+/// The control's settings for a pool's endpoints.
+#[must_use]
+pub fn endpoints(pool: &Pool) -> Vec<EndpointSettings> {
+    let endpoints = pool.endpoints.iter().map(|endpoint| EndpointSettings {
+        address: endpoint.address.to_string(),
+        weight: endpoint.weight,
+        ready: pool.health.is_none(),
+        variant: endpoint.variant.clone(),
+        max_batch: endpoint.max_batch,
+        taints: endpoint.taints.clone(),
+    });
+    endpoints.collect()
+}

@@ -1,0 +1,57 @@
+//! Middleware that applies the rules for access to every request.
+
+use axum::extract::{ConnectInfo, Request, State};
+use axum::http::{StatusCode, header};
+use axum::middleware::Next;
+use axum::response::{IntoResponse, Response};
+
+use super::admin::Peer;
+use crate::reload;
+
+/// Rejects requests with foreign Host headers, so that a web page can't read responses through its visitor's browser.
+pub(super) async fn host_is_allowed(
+    State(config): State<reload::Handle>,
+    request: Request,
+    next: Next,
+) -> Response {
+    let admin = config.active().admin;
+    let host = request.headers().get(header::HOST);
+    let host = host.map_or(Ok("localhost"), |value| value.to_str());
+    let target = request
+        .uri()
+        .authority()
+        .map_or("localhost", |authority| authority.as_str());
+    if host.is_ok_and(|host| admin.allows_host(host)) && admin.allows_host(target) {
+        next.run(request).await
+    } else {
+        (
+            StatusCode::FORBIDDEN,
+            "403: this Host header isn't allowed; use localhost or an address, or add the name to admin.hosts\n",
+        )
+            .into_response()
+    }
+}
+
+/// Rejects changes without permission, and bodies other than JSON.
+pub(super) async fn change_is_allowed(
+    State(config): State<reload::Handle>,
+    ConnectInfo(peer): ConnectInfo<Peer>,
+    request: Request,
+    next: Next,
+) -> Response {
+    if let Err(unauthorized) = config.active().admin.check_change(request.headers(), peer) {
+        return unauthorized.into_response();
+    }
+    let content_type = request.headers().get(header::CONTENT_TYPE);
+    let content_type = content_type
+        .and_then(|value| value.to_str().ok())
+        .unwrap_or_default();
+    let content_type = content_type.split(';').next().unwrap_or_default().trim();
+    if content_type.eq_ignore_ascii_case("application/json") {
+        next.run(request).await
+    } else {
+        // An HTML form can't send this content type.
+        let why = "415: the request needs Content-Type: application/json\n";
+        (StatusCode::UNSUPPORTED_MEDIA_TYPE, why).into_response()
+    }
+}

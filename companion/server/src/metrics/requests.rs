@@ -1,0 +1,104 @@
+//! Counters of requests before a response: arrivals, decisions, rejections.
+
+use prometheus::IntCounterVec;
+
+use super::{IsGone, Maker, REQUEST, remove_series, request_labels};
+
+/// The counters.
+#[derive(Debug)]
+pub(crate) struct RequestCounters {
+    pub(crate) arrivals: IntCounterVec,
+    pub(crate) decided: IntCounterVec,
+    pub(crate) bypass: IntCounterVec,
+    pub(crate) expired: IntCounterVec,
+    pub(crate) cancelled: IntCounterVec,
+    pub(crate) push_errors: IntCounterVec,
+    pub(crate) preemptions: IntCounterVec,
+    pub(crate) requeues: IntCounterVec,
+    pub(crate) priority_lowered: IntCounterVec,
+    pub(crate) misrouted: IntCounterVec,
+}
+
+impl RequestCounters {
+    pub(super) fn new(make: &Maker) -> prometheus::Result<Self> {
+        Ok(Self {
+            arrivals: make.counter("arrivals_total", "Requests that arrived.", &REQUEST)?,
+            decided: make.counter(
+                "requests_total",
+                "Requests that left the queue or never entered it, by outcome.",
+                &request_labels(&["outcome", "band"]),
+            )?,
+            bypass: make.counter("bypass_total", "Requests granted without waiting.", &REQUEST)?,
+            expired: make.counter(
+                "requests_expired_total",
+                "Requests that waited longer than queue.ttl.",
+                &REQUEST,
+            )?,
+            cancelled: make.counter(
+                "requests_cancelled_total",
+                "Requests cancelled by their client while they waited.",
+                &REQUEST,
+            )?,
+            push_errors: make.counter(
+                "queue_push_errors_total",
+                "Rejected requests, by the error code of the response.",
+                &request_labels(&["error_type"]),
+            )?,
+            preemptions: make.counter(
+                "preemptions_total",
+                "Waiting requests displaced by a more critical one, by their band.",
+                &request_labels(&["band"]),
+            )?,
+            requeues: make.counter(
+                "requeues_total",
+                "Granted requests that no endpoint accepted and that were requeued.",
+                &REQUEST,
+            )?,
+            priority_lowered: make.counter(
+                "priority_lowered_total",
+                "Requests that claimed a higher priority than their client may have.",
+                &REQUEST,
+            )?,
+            misrouted: make.counter(
+                "misrouted_total",
+                "Requests that Envoy sent to another endpoint than the granted one.",
+                &["pool"],
+            )?,
+        })
+    }
+
+    /// Exports a pool's counters of incidents as 0, because a rate can't be computed over an absent series.
+    pub(super) fn init_pool(&self, pool: &str) {
+        self.misrouted.with_label_values(&[pool]);
+        for counter in [
+            &self.bypass,
+            &self.expired,
+            &self.cancelled,
+            &self.requeues,
+            &self.priority_lowered,
+        ] {
+            // No particular model: an empty label counts as absent.
+            counter.with_label_values(&[pool, "", ""]);
+        }
+        // Filters report many of these at once, and only a series that existed before shows an increase.
+        let code = penstock_wire::names::code::GATEWAY_UNAVAILABLE;
+        self.push_errors.with_label_values(&[pool, "", "", code]);
+    }
+
+    pub(super) fn remove_series(&self, is_gone: &IsGone<'_>) {
+        for family in [
+            &self.arrivals,
+            &self.decided,
+            &self.bypass,
+            &self.expired,
+            &self.cancelled,
+            &self.push_errors,
+            &self.preemptions,
+            &self.requeues,
+            &self.priority_lowered,
+            &self.misrouted,
+        ] {
+            remove_series(family, is_gone);
+        }
+    }
+}

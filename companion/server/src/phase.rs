@@ -1,0 +1,20 @@
+//! The phases of a companion's life.
+
+use tokio::sync::watch;
+
+/// A phase; later ones compare greater.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Phase {
+    /// New requests are accepted.
+    Serving,
+    /// New requests are rejected; running requests may finish.
+    Draining,
+    /// Streams are closed after the frames that are already queued on them.
+    Ending,
+}
+
+/// Returns when the companion ends.
+pub async fn ending(mut phase: watch::Receiver<Phase>) {
+    // An error means that the sender is gone, so the companion has ended.
+    let _ = phase.wait_for(|phase| *phase == Phase::Ending).await;
+}

@@ -1,0 +1,362 @@
+//! The task that owns the active configuration, and the steps by which a document becomes active.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use penstock_config::{Config, Discovery, Document, Endpoint, Environment};
+use penstock_control::Event;
+use serde_json::Value;
+use tokio::sync::{mpsc, watch};
+use tokio::time::Instant;
+
+use super::{
+    ActiveConfig, COMMANDS, Change, ChangeError, ChangeRequest, Command, FlagOverrides, Handle, Start,
+    changes, file,
+};
+use crate::control_settings::{self, ProcessIdentity};
+use crate::driver::{Gone, Handle as Driver};
+use crate::envoy_pools::EnvoyPools;
+use crate::http::admin::Admin;
+use crate::metrics::Metrics;
+use crate::stores::{Restored, Stores};
+use crate::{health, scrape, usage_forwarding};
+
+/// The name of a document from an HTTP body in error messages.
+const BODY: &str = "body";
+
+/// Starts the task, the health checks and the metrics readers.
+///
+/// # Errors
+/// When the HTTP client for health checks and metrics can't be made.
+pub async fn spawn(start: Start) -> Result<Handle, reqwest::Error> {
+    let (commands, inbox) = mpsc::channel(COMMANDS);
+    let active = ActiveConfig {
+        config: Arc::new(start.document.config().clone()),
+        source: start.file.display().to_string().into(),
+        document: Arc::new(start.document),
+        admin: Arc::new(start.admin),
+        since: Instant::now(),
+        reloads: 0,
+        failures: 0,
+        last_error: None,
+    };
+    let (sender, receiver) = watch::channel(active);
+    file::watch(start.file.clone(), commands.clone(), || Command::CheckFile);
+    let mut reloader = Reloader {
+        active: sender,
+        discovered: BTreeMap::new(),
+        file: start.file,
+        file_bytes: start.file_bytes,
+        file_missing: false,
+        file_document: start.file_document,
+        flags: start.flags,
+        environment: start.environment,
+        identity: start.identity,
+        health: health::Checks::new(start.driver.clone())?,
+        readers: scrape::Readers::new(start.driver.clone())?,
+        driver: start.driver,
+        metrics: start.metrics,
+        stores: start.stores,
+        envoy: start.envoy,
+    };
+    let config = receiver.borrow().config.clone();
+    reloader.update_followers(&config).await;
+    tokio::spawn(reloader.run(inbox));
+    Ok(Handle {
+        commands,
+        active: receiver,
+    })
+}
+
+/// The state of the task.
+struct Reloader {
+    active: watch::Sender<ActiveConfig>,
+    /// Endpoints found by discovery, by pool.
+    discovered: BTreeMap<Arc<str>, Vec<Endpoint>>,
+    file: PathBuf,
+    /// The file's bytes when it was last read.
+    file_bytes: Vec<u8>,
+    /// The file didn't exist when it was last read.
+    file_missing: bool,
+    /// The file's document at the start, without flags.
+    file_document: Value,
+    flags: FlagOverrides,
+    /// Variables that override the file.
+    environment: Environment,
+    identity: ProcessIdentity,
+    driver: Driver,
+    metrics: Arc<Metrics>,
+    stores: Stores,
+    envoy: EnvoyPools,
+    health: health::Checks,
+    readers: scrape::Readers,
+}
+
+/// The result of reading the file.
+enum FileState {
+    Unchanged,
+    Missing,
+    Unreadable(io::Error),
+    Read(Vec<u8>, Box<Result<Document, String>>),
+}
+
+impl Reloader {
+    async fn run(mut self, mut inbox: mpsc::Receiver<Command>) {
+        while let Some(command) = inbox.recv().await {
+            match command {
+                Command::CheckFile => self.load_file(false).await,
+                Command::Reload => self.load_file(true).await,
+                Command::Change(request) => {
+                    let ChangeRequest {
+                        change,
+                        only_if,
+                        persist,
+                        reply,
+                    } = *request;
+                    let result = self.change(change, only_if, persist).await;
+                    if let Err(why) = &result {
+                        tracing::info!(%why, "configuration change by HTTP rejected");
+                    }
+                    // Sending fails when the HTTP client has closed its connection.
+                    let _ = reply.send(result);
+                }
+                Command::SetDiscovered {
+                    pool,
+                    discovery,
+                    endpoints,
+                } => self.set_discovered(&pool, &discovery, endpoints).await,
+                Command::Stop(reply) => {
+                    // When the receiver is gone, dropping the stores ends their tasks.
+                    let _ = reply.send(self.stores);
+                    return;
+                }
+            }
+        }
+    }
+
+    /// Reads the file and makes its document active. Unless `force`, an unchanged file does nothing.
+    async fn load_file(&mut self, force: bool) {
+        let Some(state) = self.read_file(force).await else {
+            return;
+        };
+        let was_missing = std::mem::replace(&mut self.file_missing, matches!(state, FileState::Missing));
+        let document = match state {
+            FileState::Unchanged => return,
+            FileState::Missing if was_missing => return,
+            FileState::Missing => {
+                tracing::warn!(
+                    file = %self.file.display(),
+                    "configuration file not found: its last content stays active"
+                );
+                return;
+            }
+            FileState::Unreadable(error) => Err(format!("{}: {error}", self.file.display())),
+            FileState::Read(bytes, document) => {
+                self.file_bytes = bytes;
+                *document
+            }
+        };
+        let source = self.file.display().to_string();
+        let result = match document {
+            Ok(document) => self.replace(document, &source, false).await,
+            Err(why) => Err(ChangeError::Invalid(why)),
+        };
+        match result {
+            Ok(()) => self.active.send_modify(|active| active.last_error = None),
+            Err(ChangeError::ShuttingDown) => {}
+            Err(why) => {
+                let why = why.to_string();
+                self.record_failure(&if why.starts_with(&source) {
+                    why
+                } else {
+                    format!("{source}: {why}")
+                });
+            }
+        }
+    }
+
+    /// `None`: the runtime is shutting down.
+    async fn read_file(&self, force: bool) -> Option<FileState> {
+        let (path, environment) = (self.file.clone(), self.environment.clone());
+        let before = (!force).then(|| self.file_bytes.clone());
+        let read = tokio::task::spawn_blocking(move || match std::fs::read(&path) {
+            Ok(bytes) if before.is_some_and(|before| before == bytes) => FileState::Unchanged,
+            Ok(bytes) => FileState::Read(
+                bytes,
+                Box::new(Document::read(&path, &environment).map_err(|error| error.to_string())),
+            ),
+            Err(error) if !force && error.kind() == io::ErrorKind::NotFound => FileState::Missing,
+            Err(error) => FileState::Unreadable(error),
+        });
+        read.await.ok()
+    }
+
+    /// Counts a file that can't become active, and logs each distinct reason once.
+    fn record_failure(&self, why: &str) {
+        self.metrics.reload_failures.inc();
+        if self.active.borrow().last_error.as_deref() != Some(why) {
+            tracing::error!("configuration not reloaded, the previous one stays active: {why}");
+        }
+        self.active.send_modify(|active| {
+            active.failures += 1;
+            active.last_error = Some(why.into());
+        });
+    }
+
+    async fn change(
+        &mut self,
+        change: Change,
+        only_if: Option<Vec<String>>,
+        persist: bool,
+    ) -> Result<ActiveConfig, ChangeError> {
+        let now = self.active.borrow().document.clone();
+        if only_if.is_some_and(|digests| digests.iter().all(|digest| digest != now.digest())) {
+            return Err(ChangeError::Stale(now.digest().to_owned()));
+        }
+        let (document, source) = match change {
+            Change::Put(text) => (changes::put(&now, &text, BODY), "PUT /config"),
+            Change::Patch(patch) => (now.patched(&patch), "PATCH /config"),
+        };
+        let document = document.map_err(|error| ChangeError::Invalid(error.to_string()))?;
+        self.replace(document, source, persist).await?;
+        Ok(self.active.borrow().clone())
+    }
+
+    /// Makes a document active; with `persist`, writes it to the file first. On an error nothing has changed.
+    async fn replace(&mut self, document: Document, source: &str, persist: bool) -> Result<(), ChangeError> {
+        let now = self.active.borrow().clone();
+        changes::check_fixed_keys(document.json(), now.document.json(), &self.file_document)
+            .map_err(ChangeError::Invalid)?;
+        let document = self
+            .flags
+            .apply(document)
+            .map_err(|error| ChangeError::Invalid(error.to_string()))?;
+        let config = self.with_discovered(&document);
+        let admin = Admin::new(&config.admin).map_err(|error| ChangeError::Invalid(error.to_string()))?;
+        let restored = self.open_stores(&config).await?;
+        let mut source: Arc<str> = source.into();
+        if persist {
+            source = self.file.display().to_string().into();
+            self.persist(&document).await?;
+        }
+        if document.digest() == now.document.digest() {
+            self.active.send_modify(|active| {
+                active.admin = Arc::new(admin);
+                active.source = source.clone();
+            });
+            tracing::info!(source = &*source, "configuration read: nothing has changed");
+            return Ok(());
+        }
+        changes::log(&source, now.document.json(), document.json());
+        changes::warn_about_envoy(&now.config, &config);
+        self.forget_undiscovered(&config);
+        // Envoy must know an endpoint before a request can be granted to it.
+        self.envoy.admit(&config).await;
+        self.apply_settings(&config, restored).await?;
+        let config = Arc::new(config);
+        self.active.send_modify(|active| {
+            active.document = Arc::new(document);
+            active.config = config.clone();
+            active.admin = Arc::new(admin);
+            active.source = source;
+            active.since = Instant::now();
+            active.reloads += 1;
+        });
+        self.update_followers(&config).await;
+        // Closed stores finish writing on their own.
+        let _ = self.stores.close_unused();
+        Ok(())
+    }
+
+    /// Drops the discovered endpoints of pools that no longer have discovery.
+    fn forget_undiscovered(&mut self, config: &Config) {
+        self.discovered.retain(|name, _| {
+            config
+                .pools
+                .iter()
+                .any(|pool| *pool.name == **name && pool.discovery.is_some())
+        });
+    }
+
+    /// The document's configuration with the discovered endpoints after the configured ones.
+    fn with_discovered(&self, document: &Document) -> Config {
+        let mut config = document.config().clone();
+        for pool in config.pools.iter_mut().filter(|pool| pool.discovery.is_some()) {
+            let configured = pool.endpoints.len();
+            for endpoint in self.discovered.get(&*pool.name).into_iter().flatten() {
+                let is_configured = pool
+                    .endpoints
+                    .iter()
+                    .take(configured)
+                    .any(|other| other.address == endpoint.address);
+                if !is_configured {
+                    pool.endpoints.push(endpoint.clone());
+                }
+            }
+        }
+        config
+    }
+
+    /// Applies the configuration to the observer and the control, and sends the restored state.
+    async fn apply_settings(&self, config: &Config, mut restored: Restored) -> Result<(), Gone> {
+        let settings = control_settings::with_models(config, &self.identity, &mut restored.models);
+        self.driver
+            .configure_observer(config.metric_flows, self.stores.recorders())
+            .await?;
+        self.driver.send(Event::Settings(Box::new(settings))).await?;
+        usage_forwarding::send_restored(restored, &self.driver).await
+    }
+
+    /// Updates the metrics, the health checks and the metrics readers.
+    async fn update_followers(&mut self, config: &Config) {
+        self.metrics.follow(config);
+        self.health.follow(config).await;
+        self.readers.follow(config).await;
+    }
+
+    async fn set_discovered(&mut self, name: &Arc<str>, discovery: &Discovery, endpoints: Vec<Endpoint>) {
+        let now = self.active.borrow().clone();
+        let pool = now.config.pools.iter().find(|pool| *pool.name == **name);
+        if pool.is_none_or(|pool| pool.discovery.as_ref() != Some(discovery)) {
+            return;
+        }
+        self.discovered.insert(name.clone(), endpoints);
+        let config = Arc::new(self.with_discovered(&now.document));
+        self.envoy.admit(&config).await;
+        // All settings, not only this pool's endpoints: the policy carries the endpoints for filters that continue
+        // without a companion.
+        if self.apply_settings(&config, Restored::default()).await.is_err() {
+            return;
+        }
+        self.active.send_modify(|active| active.config = config.clone());
+        self.update_followers(&config).await;
+    }
+
+    /// Opens the stores that the configuration names and that aren't open, and restores the state of their pools.
+    async fn open_stores(&mut self, config: &Config) -> Result<Restored, ChangeError> {
+        if self.stores.matches(config) {
+            return Ok(Restored::default());
+        }
+        let opened = self.stores.open(config).await;
+        opened.map_err(|error| ChangeError::Invalid(error.to_string()))
+    }
+
+    /// Writes the document to the file, without the effect of the flags.
+    async fn persist(&mut self, document: &Document) -> Result<(), ChangeError> {
+        let unwritable = |why| ChangeError::Unwritable {
+            path: self.file.clone(),
+            why,
+        };
+        let text = changes::without_flags(document, &self.file_document)
+            .map_err(|why| unwritable(io::Error::other(why)))?;
+        let (path, bytes) = (self.file.clone(), text.clone().into_bytes());
+        let written = tokio::task::spawn_blocking(move || file::replace(&path, &bytes));
+        let written = written.await.map_err(|_| ChangeError::ShuttingDown)?;
+        written.map_err(unwritable)?;
+        self.file_bytes = text.into_bytes();
+        self.active.send_modify(|active| active.last_error = None);
+        Ok(())
+    }
+}

@@ -1,0 +1,121 @@
+//! State that outlives a companion, by pool: learned model parameters, and recent usage by flow. A store is a file, or
+//! a redis server that several companions share.
+//!
+//! Decisions never wait for a store. [`Stores`] runs one task for each store; [`Recorders`] pass data to these tasks,
+//! which write it within a second. Opening a file that can't be used is an error, because the operator who configured
+//! the file expects it to be used. A redis server that can't be reached isn't an error: it may come back, and until then
+//! the companion works from memory.
+
+#[cfg_attr(not(feature = "redb"), path = "stores/without_file.rs")]
+mod file;
+mod health;
+mod message;
+mod recorders;
+#[cfg_attr(not(feature = "redis"), path = "stores/without_redis.rs")]
+mod redis;
+mod registry;
+mod write_buffer;
+mod writer;
+
+use std::collections::BTreeMap;
+use std::io;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use penstock_control::Kept;
+use penstock_model::Parameters;
+
+pub use self::recorders::Recorders;
+pub use self::registry::{Restored, Stores};
+pub use self::write_buffer::PoolUsage;
+
+/// Delay between the first new data and its write; everything that arrives meanwhile is written together.
+const LINGER: Duration = Duration::from_secs(1);
+/// Usage keys (band, class, flow, model) of one pool that wait for a write.
+const BUFFERED_KEYS_MAX: usize = 65_536;
+/// Usage entries of all pools that wait because the store fails.
+const BACKLOG_MAX: usize = 262_144;
+/// Usage rows that a file keeps for each pool; a row is one bucket of the window for one usage key.
+const ROWS_MAX: u64 = 1_000_000;
+/// Delay before a failing store is tried again; it doubles up to [`RETRY_MAX`].
+const RETRY_FIRST: Duration = Duration::from_secs(1);
+const RETRY_MAX: Duration = Duration::from_secs(10);
+
+const _: () = assert!(BUFFERED_KEYS_MAX < BACKLOG_MAX);
+
+/// Learned models by pool and variant.
+type Models = BTreeMap<(String, String), Kept>;
+
+/// Why a store can't be used.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// Another process has the file open.
+    #[error(
+        "usage.store: {} is in use by another process, or the configuration names it in two spellings", .0.display()
+    )]
+    Locked(PathBuf),
+    /// The file can't be opened or written.
+    #[error("usage.store: {}: {source}", path.display())]
+    Io {
+        /// The file.
+        path: PathBuf,
+        /// The error of the operating system.
+        source: io::Error,
+    },
+    /// The file is damaged and can't be renamed.
+    #[error("usage.store: {} can't be read ({why}) and can't be renamed: {source}", path.display())]
+    Stuck {
+        /// The file.
+        path: PathBuf,
+        /// The damage.
+        why: String,
+        /// Why renaming failed.
+        source: io::Error,
+    },
+    /// The file was open and can't be written any more.
+    #[error("usage.store: {}: {why}", path.display())]
+    Broken {
+        /// The file.
+        path: PathBuf,
+        /// Why the write failed.
+        why: String,
+    },
+    /// The kind of store is a Cargo feature that this binary was built without.
+    #[error("usage.store: this binary was built without {0}; build it with `--features {0}`")]
+    Absent(&'static str),
+    /// The URL gives no redis client.
+    #[error("usage.store: {place}: {why}")]
+    Redis {
+        /// The URL without its password.
+        place: String,
+        /// Why the client can't be made.
+        why: String,
+    },
+}
+
+/// A model from its stored numbers: alpha, beta and gamma in milliseconds, and the bias of the time to first token.
+/// `None` when a learner could not have produced these values.
+fn model_from_numbers((alpha_ms, beta_ms, gamma_ms, ttft_bias): (f64, f64, f64, f64)) -> Option<Kept> {
+    let parameters = Parameters {
+        alpha_ms,
+        beta_ms,
+        gamma_ms,
+    };
+    (parameters.is_valid() && ttft_bias.is_finite() && ttft_bias > 0.0).then_some(Kept {
+        parameters,
+        ttft_bias,
+    })
+}
+
+/// The inverse of [`model_from_numbers`].
+fn model_numbers(model: &Kept) -> (f64, f64, f64, f64) {
+    let Parameters {
+        alpha_ms,
+        beta_ms,
+        gamma_ms,
+    } = model.parameters;
+    (alpha_ms, beta_ms, gamma_ms, model.ttft_bias)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,48 @@
+//! Messages to the task of a store.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use penstock_control::Kept;
+use penstock_engine::input::PastUsage;
+use tokio::sync::oneshot;
+
+use super::write_buffer::WriteBuffer;
+
+/// Messages that wait for a task.
+pub(super) const INBOX: usize = 256;
+
+/// A message to the task.
+#[derive(Debug)]
+pub(super) enum Message {
+    /// A variant's model was learned.
+    Model {
+        pool: String,
+        variant: String,
+        model: Kept,
+    },
+    /// A write buffer is no longer empty.
+    UsageAdded,
+    Attach(Box<Attach>),
+    /// The named pool is no longer kept in this store.
+    Detach(String),
+    Close,
+}
+
+/// Keeps a pool in this store from now on, or changes how.
+#[derive(Debug)]
+pub(super) struct Attach {
+    pub(super) pool: Arc<str>,
+    pub(super) windowed: Option<Windowed>,
+    /// Receives the pool's stored models.
+    pub(super) models: oneshot::Sender<Vec<(String, Kept)>>,
+    /// Receives the pool's stored usage, if its windows begin now.
+    pub(super) past_usage: Option<oneshot::Sender<Vec<PastUsage>>>,
+}
+
+/// A pool with usage windows.
+#[derive(Clone, Debug)]
+pub(super) struct Windowed {
+    pub(super) window: Duration,
+    pub(super) buffer: Arc<WriteBuffer>,
+}

@@ -1,0 +1,45 @@
+//! Passes learned models and usage from the observer to the tasks of the stores.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use penstock_control::Kept;
+use penstock_engine::input::PastUsage;
+use tokio::sync::mpsc;
+
+use super::message::Message;
+use super::write_buffer::WriteBuffer;
+
+/// Pass learned models and usage to the stores without waiting. Cheap to clone.
+#[derive(Clone, Debug, Default)]
+pub struct Recorders(pub(super) HashMap<String, Recorder>);
+
+/// The recorder of one pool.
+#[derive(Clone, Debug)]
+pub(super) struct Recorder {
+    pub(super) inbox: mpsc::Sender<Message>,
+    /// `None`: the pool has no usage windows.
+    pub(super) buffer: Option<Arc<WriteBuffer>>,
+}
+
+impl Recorders {
+    /// Stores a variant's model, if the pool has a store.
+    pub fn record_model(&self, pool: &str, variant: String, model: Kept) {
+        if let Some(recorder) = self.0.get(pool) {
+            let pool = pool.to_owned();
+            // A model is dropped when the inbox is full: the next one of this variant replaces it anyway.
+            let _ = recorder.inbox.try_send(Message::Model { pool, variant, model });
+        }
+    }
+
+    /// Stores usage of this moment, if the pool has a store and usage windows.
+    pub fn record_usage(&self, pool: &str, used: PastUsage) {
+        if let Some(recorder) = self.0.get(pool)
+            && let Some(buffer) = &recorder.buffer
+            && buffer.add(used)
+        {
+            // When the inbox is full, the messages in it already cause a write of the buffer.
+            let _ = recorder.inbox.try_send(Message::UsageAdded);
+        }
+    }
+}

@@ -1,0 +1,271 @@
+//! The task that reads the usage of other companions: first the entries within the windows, then each batch as it is
+//! written.
+//!
+//! It waits with a blocking XREAD. After a failure it reconnects and continues after the last entry it has read.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+use std::time::Duration;
+
+use ::redis::aio::MultiplexedConnection;
+use ::redis::streams::StreamReadReply;
+use ::redis::{Client, RedisError};
+use penstock_engine::input::PastUsage;
+use tokio::sync::{mpsc, oneshot};
+use tokio::time::Instant;
+
+use super::entry::{self, DuplicateFilter};
+use super::{ANSWER_MAX, connect, millis, used_key};
+use crate::stores::health::{Health, Operation};
+use crate::stores::write_buffer::PoolUsage;
+use crate::stores::{RETRY_FIRST, RETRY_MAX};
+
+/// A server that is silent for longer than this and [`ANSWER_MAX`] is taken to be unreachable.
+const WAIT: Duration = Duration::from_secs(10);
+/// Entries of each stream in one answer.
+const COUNT: usize = 500;
+/// Usage records in one message to the driver.
+const USAGE_CHUNK: usize = 16_384;
+
+/// A command to the reader.
+#[derive(Debug)]
+pub(super) enum Command {
+    /// Reads a pool's stream from now on, except for the entries of `writer_id`.
+    Attach {
+        pool: Arc<str>,
+        window: Duration,
+        writer_id: Arc<str>,
+        /// Receives the usage in the window, if that begins now.
+        past_usage: Option<oneshot::Sender<Vec<PastUsage>>>,
+    },
+    Detach(Arc<str>),
+}
+
+/// A pool's stream.
+#[derive(Debug)]
+struct Stream {
+    key: String,
+    window: Duration,
+    writer_id: Arc<str>,
+    /// The last entry that was read: the server's milliseconds, and its number among those.
+    last_read: Option<(u64, u64)>,
+    duplicates: DuplicateFilter,
+    /// Receives the usage that is in the stream already.
+    past_usage: Option<oneshot::Sender<Vec<PastUsage>>>,
+    found: Vec<PastUsage>,
+    /// The log has a line about an entry that can't be parsed.
+    warned: bool,
+}
+
+pub(super) struct Reader {
+    client: Client,
+    health: Arc<Health>,
+    shared_usage: mpsc::Sender<PoolUsage>,
+    streams: BTreeMap<Arc<str>, Stream>,
+    /// Waits for room in the channel.
+    undelivered: VecDeque<PoolUsage>,
+}
+
+impl Reader {
+    pub(super) fn new(client: Client, health: Arc<Health>, shared_usage: mpsc::Sender<PoolUsage>) -> Self {
+        Self {
+            client,
+            health,
+            shared_usage,
+            streams: BTreeMap::new(),
+            undelivered: VecDeque::new(),
+        }
+    }
+
+    /// Runs until the sender of commands is dropped.
+    pub(super) async fn run(mut self, mut commands: mpsc::Receiver<Command>) {
+        let mut retry = RETRY_FIRST;
+        let mut due = None;
+        loop {
+            let reading = async {
+                if self.streams.is_empty() {
+                    std::future::pending::<()>().await;
+                }
+                if let Some(instant) = due {
+                    tokio::time::sleep_until(instant).await;
+                }
+                let begun = Instant::now();
+                let Err(why) = self.read().await;
+                (begun, why)
+            };
+            let failed = tokio::select! {
+                command = commands.recv() => match command {
+                    Some(command) => {
+                        self.handle(command);
+                        continue;
+                    }
+                    None => return,
+                },
+                failed = reading => failed,
+            };
+            let (begun, why) = failed;
+            self.health.failed(Operation::Read, &why);
+            for stream in self.streams.values_mut() {
+                // The start doesn't wait for a failing server; usage that is found later is delivered then.
+                stream.past_usage = None;
+            }
+            if begun.elapsed() > RETRY_MAX {
+                retry = RETRY_FIRST;
+            }
+            due = Some(Instant::now() + retry);
+            retry = (retry * 2).min(RETRY_MAX);
+        }
+    }
+
+    fn handle(&mut self, command: Command) {
+        match command {
+            Command::Attach {
+                pool,
+                window,
+                writer_id,
+                past_usage,
+            } => match self.streams.get_mut(&pool) {
+                Some(stream) if stream.writer_id == writer_id => stream.window = window,
+                Some(_) | None => {
+                    let stream = Stream {
+                        key: used_key(&pool),
+                        window,
+                        writer_id,
+                        last_read: None,
+                        duplicates: DuplicateFilter::default(),
+                        past_usage,
+                        found: Vec::new(),
+                        warned: false,
+                    };
+                    self.streams.insert(pool, stream);
+                }
+            },
+            Command::Detach(pool) => drop(self.streams.remove(&pool)),
+        }
+    }
+
+    /// Reads until it fails. Dropping the future loses nothing: entries that were read are delivered by the next call.
+    async fn read(&mut self) -> Result<std::convert::Infallible, RedisError> {
+        let mut connection = connect(&self.client, WAIT + ANSWER_MAX).await?;
+        let now = now(&mut connection).await?;
+        for stream in self.streams.values_mut() {
+            let from = now.saturating_sub(millis(stream.window));
+            // Without the upper bound, nothing would be read for long after a switch to a server whose clock is behind.
+            stream.last_read = Some(
+                stream
+                    .last_read
+                    .map_or((from, 0), |last_read| last_read.min((now, 0)).max((from, 0))),
+            );
+        }
+        while self.read_once(&mut connection, None).await? {
+            self.deliver().await;
+        }
+        for (pool, stream) in &mut self.streams {
+            let found = std::mem::take(&mut stream.found);
+            let rest = match stream.past_usage.take() {
+                Some(past_usage) => past_usage.send(found).err(),
+                None => Some(found),
+            };
+            if let Some(found) = rest.filter(|found| !found.is_empty()) {
+                self.undelivered.push_back((pool.clone(), found));
+            }
+        }
+        self.health.succeeded(Operation::Read);
+        loop {
+            self.deliver().await;
+            self.read_once(&mut connection, Some(WAIT)).await?;
+        }
+    }
+
+    async fn deliver(&mut self) {
+        while !self.undelivered.is_empty() {
+            // Dropping the future at this await loses nothing.
+            let Ok(permit) = self.shared_usage.reserve().await else {
+                self.undelivered.clear();
+                return;
+            };
+            if let Some(usage) = self.undelivered.pop_front() {
+                permit.send(usage);
+            }
+        }
+    }
+
+    /// Reads the available entries, or waits up to `wait` for some. Returns whether there were any.
+    async fn read_once(
+        &mut self,
+        connection: &mut MultiplexedConnection,
+        wait: Option<Duration>,
+    ) -> Result<bool, RedisError> {
+        let mut command = ::redis::cmd("XREAD");
+        command.arg("COUNT").arg(COUNT);
+        if let Some(wait) = wait {
+            command.arg("BLOCK").arg(millis(wait));
+        }
+        command.arg("STREAMS");
+        for stream in self.streams.values() {
+            command.arg(&stream.key);
+        }
+        for stream in self.streams.values() {
+            let (millis, number) = stream.last_read.unwrap_or_default();
+            command.arg(format!("{millis}-{number}"));
+        }
+        let reply: Option<StreamReadReply> = command.query_async(connection).await?;
+        let Some(reply) = reply.filter(|reply| !reply.keys.is_empty()) else {
+            return Ok(false);
+        };
+        // From here until all entries are in `undelivered` there is no await after this one: dropping the future loses
+        // no entry.
+        let now = now(connection).await?;
+        for read in reply.keys {
+            let found = self.streams.iter_mut().find(|(_, stream)| stream.key == read.key);
+            let Some((pool, stream)) = found else { continue };
+            for entry in &read.ids {
+                stream.add(entry, pool, now);
+            }
+            let is_due = stream.past_usage.is_none() || stream.found.len() >= USAGE_CHUNK;
+            if is_due && !stream.found.is_empty() {
+                let found = std::mem::take(&mut stream.found);
+                self.undelivered.push_back((pool.clone(), found));
+            }
+        }
+        Ok(true)
+    }
+}
+
+impl Stream {
+    fn add(&mut self, id: &::redis::streams::StreamId, pool: &str, now: u64) {
+        let position = id.id.split_once('-').and_then(|(millis, number)| {
+            let (millis, number) = (millis.parse().ok()?, number.parse().ok()?);
+            Some((millis, number))
+        });
+        self.last_read = self.last_read.max(position);
+        match entry::parse(id) {
+            Some(entry) if self.duplicates.is_new(&entry) && entry.writer_id != *self.writer_id => {
+                self.found.extend(entry.past_usage(now));
+            }
+            Some(_) => {}
+            None if !self.warned => {
+                self.warned = true;
+                tracing::warn!(
+                    pool,
+                    key = self.key,
+                    "entries of the stream ignored: a program other than this version of Penstock wrote them"
+                );
+            }
+            None => {}
+        }
+    }
+}
+
+/// The server's time in milliseconds.
+async fn now(connection: &mut MultiplexedConnection) -> Result<u64, RedisError> {
+    ::redis::cmd("TIME")
+        .query_async(connection)
+        .await
+        .map(server_millis)
+}
+
+/// The answer to TIME in milliseconds.
+pub(super) const fn server_millis((seconds, micros): (u64, u64)) -> u64 {
+    seconds.saturating_mul(1_000).saturating_add(micros / 1_000)
+}

@@ -1,0 +1,366 @@
+//! All open stores of a configuration: the store of each pool, and the state restored from it.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use penstock_config::{self as config, Config, Pool, RedisUrl};
+use penstock_control::Kept;
+use penstock_engine::input::PastUsage;
+use penstock_engine::policy::Discipline;
+use tokio::sync::{mpsc, oneshot};
+use tokio::task::JoinHandle;
+use tokio::time::Instant;
+
+use super::file::File;
+use super::health::Health;
+use super::message::{Attach, INBOX, Message, Windowed};
+use super::recorders::{Recorder, Recorders};
+use super::redis::Redis;
+use super::write_buffer::{PoolUsage, WriteBuffer};
+use super::writer::{Store, StoreWriter};
+use super::{Error, RETRY_FIRST};
+use crate::metrics::Metrics;
+
+/// How long the start and a reload wait for a redis server. What it answers later is applied then.
+const ANSWER_MAX: Duration = Duration::from_secs(2);
+/// Batches of other companions' usage that wait for the driver.
+const SHARED_USAGE_INBOX: usize = 64;
+
+/// A store, by its address.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Location {
+    File(PathBuf),
+    Redis(RedisUrl),
+}
+
+/// How a pool is stored.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct PoolStorage {
+    location: Location,
+    /// `None`: the pool has no usage windows.
+    window: Option<Duration>,
+}
+
+/// The task of an open store.
+#[derive(Debug)]
+struct StoreTask {
+    inbox: mpsc::Sender<Message>,
+    task: JoinHandle<()>,
+}
+
+/// State restored for pools that a store keeps from now on.
+#[derive(Debug, Default)]
+pub struct Restored {
+    /// Models learned by earlier companions, by pool and variant.
+    pub models: HashMap<String, Vec<(String, Kept)>>,
+    /// Usage within windows that begin now.
+    past_usage: Vec<PoolUsage>,
+}
+
+/// All open stores of a configuration.
+#[derive(Debug)]
+pub struct Stores {
+    open: BTreeMap<Location, StoreTask>,
+    /// By pool.
+    storage: BTreeMap<String, PoolStorage>,
+    /// By pool with usage windows.
+    buffers: BTreeMap<String, Arc<WriteBuffer>>,
+    /// Pools that have usage windows, with or without a store.
+    windowed: BTreeSet<String>,
+    /// Pools that have left a store since the last [`Stores::close_unused`].
+    left: Vec<(Location, String)>,
+    recorders: Recorders,
+    metrics: Option<Arc<Metrics>>,
+    shared_usage: mpsc::Sender<PoolUsage>,
+    /// `None` once [`Stores::take_shared_usage`] has returned it.
+    shared_usage_inbox: Option<mpsc::Receiver<PoolUsage>>,
+}
+
+impl Default for Stores {
+    fn default() -> Self {
+        let (shared_usage, inbox) = mpsc::channel(SHARED_USAGE_INBOX);
+        Self {
+            open: BTreeMap::new(),
+            storage: BTreeMap::new(),
+            buffers: BTreeMap::new(),
+            windowed: BTreeSet::new(),
+            left: Vec::new(),
+            recorders: Recorders::default(),
+            metrics: None,
+            shared_usage,
+            shared_usage_inbox: Some(inbox),
+        }
+    }
+}
+
+/// The storage of each pool that has a store.
+fn storage(config: &Config) -> BTreeMap<String, PoolStorage> {
+    let stored = config.pools.iter().filter_map(|pool| {
+        let location = match pool.store.as_ref()? {
+            config::Store::Redb(path) => Location::File(normalized(path)),
+            config::Store::Redis(url) => Location::Redis(url.clone()),
+        };
+        let window = has_windows(pool).then_some(pool.policy.usage_window);
+        Some((pool.name.clone(), PoolStorage { location, window }))
+    });
+    stored.collect()
+}
+
+fn has_windows(pool: &Pool) -> bool {
+    pool.policy.flows.discipline == Discipline::Usage
+}
+
+fn windowed(config: &Config) -> BTreeSet<String> {
+    let pools = config.pools.iter().filter(|pool| has_windows(pool));
+    pools.map(|pool| pool.name.clone()).collect()
+}
+
+/// An absolute path that is the same for every spelling of `path`, if its folder exists.
+fn normalized(path: &Path) -> PathBuf {
+    let absolute = std::path::absolute(path).unwrap_or_else(|_| path.into());
+    match (absolute.parent().map(Path::canonicalize), absolute.file_name()) {
+        (Some(Ok(folder)), Some(name)) => folder.join(name),
+        _ => absolute,
+    }
+}
+
+impl Stores {
+    /// Stores that report their health and their writes as metrics.
+    #[must_use]
+    pub fn with_metrics(metrics: Arc<Metrics>) -> Self {
+        Self {
+            metrics: Some(metrics),
+            ..Self::default()
+        }
+    }
+
+    /// Opens the stores of the configuration that aren't open, and restores the state of pools that a store keeps from
+    /// now on. Stores that no pool uses any more stay open until [`Stores::close_unused`].
+    ///
+    /// # Errors
+    /// When a file is in use by another process, or can't be opened. Nothing has changed then.
+    pub async fn open(&mut self, config: &Config) -> Result<Restored, Error> {
+        let storage = storage(config);
+        let mut opened: BTreeMap<Location, (Store, Arc<Health>)> = BTreeMap::new();
+        for PoolStorage { location, .. } in storage.values() {
+            if self.open.contains_key(location) || opened.contains_key(location) {
+                continue;
+            }
+            let store = self.open_one(location, config).await?;
+            opened.insert(location.clone(), store);
+        }
+        for (location, (store, health)) in opened {
+            let (inbox, messages) = mpsc::channel(INBOX);
+            let task = tokio::spawn(StoreWriter::new(store, messages, health).run());
+            self.open.insert(location, StoreTask { inbox, task });
+        }
+        let before = std::mem::replace(&mut self.storage, storage);
+        let had_windows = std::mem::replace(&mut self.windowed, windowed(config));
+        let restored = self.attach(&before, &had_windows).await;
+        for (pool, PoolStorage { location, .. }) in before {
+            if self.storage.get(&pool).is_none_or(|now| now.location != location) {
+                self.left.push((location, pool));
+            }
+        }
+        Ok(restored)
+    }
+
+    /// Opens one store. Error messages name a file as the configuration spells it.
+    async fn open_one(&self, location: &Location, config: &Config) -> Result<(Store, Arc<Health>), Error> {
+        let health = |name: String| Health::new(name, self.metrics.clone());
+        match location {
+            Location::File(file) => {
+                let paths = config.pools.iter().filter_map(|pool| match &pool.store {
+                    Some(config::Store::Redb(path)) => Some(path),
+                    Some(config::Store::Redis(_)) | None => None,
+                });
+                let mut same = paths.filter(|path| normalized(path) == *file);
+                let path = same.next().unwrap_or(file).clone();
+                let health = health(path.display().to_string());
+                Ok((Store::File(File::open(path).await?), health))
+            }
+            Location::Redis(url) => {
+                let health = health(url.to_string());
+                let redis = Redis::new(url, health.clone(), self.shared_usage.clone())?;
+                Ok((Store::Redis(Box::new(redis)), health))
+            }
+        }
+    }
+
+    /// Attaches every pool that is new or stored differently than before, and waits for its stored state.
+    async fn attach(
+        &mut self,
+        before: &BTreeMap<String, PoolStorage>,
+        had_windows: &BTreeSet<String>,
+    ) -> Restored {
+        let deadline = Instant::now() + ANSWER_MAX;
+        let mut pending = Vec::new();
+        let mut recorders = HashMap::new();
+        for (pool, storage) in &self.storage {
+            let Some(StoreTask { inbox, .. }) = self.open.get(&storage.location) else {
+                continue;
+            };
+            let previous = before.get(pool);
+            let has_moved = previous.is_none_or(|previous| previous.location != storage.location);
+            if has_moved || previous.is_none_or(|previous| previous.window.is_none()) {
+                self.buffers.insert(pool.clone(), Arc::default());
+            }
+            let buffer = storage.window.and_then(|_| self.buffers.get(pool)).cloned();
+            let recorder = Recorder {
+                inbox: inbox.clone(),
+                buffer: buffer.clone(),
+            };
+            recorders.insert(pool.clone(), recorder);
+            if previous == Some(storage) {
+                continue;
+            }
+            let (models, models_answer) = oneshot::channel();
+            let windows_begin = storage.window.is_some() && !had_windows.contains(pool);
+            let (past_usage, past_usage_answer) = windows_begin.then(oneshot::channel).unzip();
+            let attach = Message::Attach(Box::new(Attach {
+                pool: pool.as_str().into(),
+                windowed: storage
+                    .window
+                    .zip(buffer)
+                    .map(|(window, buffer)| Windowed { window, buffer }),
+                models,
+                past_usage,
+            }));
+            let deadline = match storage.location {
+                Location::File(_) => None,
+                Location::Redis(_) => Some(deadline),
+            };
+            // Sending fails only after the task has failed, which the log shows.
+            let _ = by_deadline(deadline, inbox.send(attach)).await;
+            pending.push(PendingRestore {
+                pool: pool.clone(),
+                deadline,
+                models: has_moved.then_some(models_answer),
+                past_usage: past_usage_answer,
+            });
+        }
+        self.buffers.retain(|pool, _| self.storage.contains_key(pool));
+        self.recorders = Recorders(recorders);
+        let mut restored = Restored::default();
+        for pool in pending {
+            pool.finish(&mut restored).await;
+        }
+        restored
+    }
+
+    /// Whether this configuration stores the same pools in the same way.
+    #[must_use]
+    pub fn matches(&self, config: &Config) -> bool {
+        self.storage == storage(config) && self.windowed == windowed(config)
+    }
+
+    /// Closes the stores that no pool uses any more. Their tasks write the remaining data first; nothing needs to wait
+    /// for them.
+    pub fn close_unused(&mut self) -> Vec<JoinHandle<()>> {
+        for (location, pool) in std::mem::take(&mut self.left) {
+            let is_back = self
+                .storage
+                .get(&pool)
+                .is_some_and(|storage| storage.location == location);
+            if let Some(store) = self.open.get(&location).filter(|_| !is_back) {
+                // When the inbox is full, the store keeps the pool attached, which costs nothing.
+                let _ = store.inbox.try_send(Message::Detach(pool.clone()));
+            }
+            if let Some(metrics) = self
+                .metrics
+                .as_ref()
+                .filter(|_| !self.storage.contains_key(&pool))
+            {
+                // Removing fails when the pool never had this metric.
+                let _ = metrics.store_up.remove_label_values(&[&pool]);
+            }
+        }
+        let storage = &self.storage;
+        let is_used = |location: &Location| storage.values().any(|pool| pool.location == *location);
+        let unused = self.open.extract_if(.., |location, _| !is_used(location));
+        let tasks = unused.map(|(_, store)| {
+            // When the inbox is full, the task ends after the last recorder is dropped.
+            let _ = store.inbox.try_send(Message::Close);
+            store.task
+        });
+        tasks.collect()
+    }
+
+    /// The recorders of all pools that have a store.
+    #[must_use]
+    pub fn recorders(&self) -> Recorders {
+        self.recorders.clone()
+    }
+
+    /// The usage of other companions, by pool, as it arrives. Only the first call returns a receiver.
+    pub fn take_shared_usage(&mut self) -> Option<mpsc::Receiver<PoolUsage>> {
+        self.shared_usage_inbox.take()
+    }
+
+    /// Writes the remaining data and closes all stores, within `timeout`. A slow store loses only data that was not
+    /// written before.
+    pub async fn close(self, timeout: Duration) {
+        let closing = async {
+            for store in self.open.values() {
+                // Sending and joining fail when the task has ended.
+                let _ = store.inbox.send(Message::Close).await;
+            }
+            for store in self.open.into_values() {
+                let _ = store.task.await;
+            }
+        };
+        if tokio::time::timeout(timeout, closing).await.is_err() {
+            tracing::warn!(
+                "usage.store: closing took longer than {timeout:?}; usage and models of the last seconds may be lost"
+            );
+        }
+    }
+}
+
+/// A pool's stored state that has been requested.
+struct PendingRestore {
+    pool: String,
+    /// `None`: wait for the answer however long it takes.
+    deadline: Option<Instant>,
+    models: Option<oneshot::Receiver<Vec<(String, Kept)>>>,
+    past_usage: Option<oneshot::Receiver<Vec<PastUsage>>>,
+}
+
+impl PendingRestore {
+    async fn finish(self, restored: &mut Restored) {
+        if let Some(models) = self.models {
+            let models = by_deadline(self.deadline, models).await;
+            restored
+                .models
+                .insert(self.pool.clone(), models.unwrap_or_default());
+        }
+        if let Some(past_usage) = self.past_usage
+            && let Some(past_usage) = by_deadline(self.deadline, past_usage).await
+        {
+            restored.past_usage.push((self.pool.into(), past_usage));
+        }
+    }
+}
+
+impl Restored {
+    /// The restored usage by pool.
+    #[must_use]
+    pub fn into_past_usage(self) -> Vec<PoolUsage> {
+        self.past_usage
+    }
+}
+
+/// `None`: the operation failed, or didn't end by the deadline.
+async fn by_deadline<T, E>(
+    deadline: Option<Instant>,
+    operation: impl Future<Output = Result<T, E>>,
+) -> Option<T> {
+    match deadline {
+        None => operation.await.ok(),
+        Some(deadline) => tokio::time::timeout_at(deadline, operation).await.ok()?.ok(),
+    }
+}
+
+const _: () = assert!(RETRY_FIRST.as_nanos() < ANSWER_MAX.as_nanos());

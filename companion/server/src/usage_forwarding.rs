@@ -1,0 +1,36 @@
+//! Sends usage from the stores to the driver: usage restored at the start or at a reload, and usage that other
+//! companions share.
+
+use crate::driver::{Gone, Handle};
+use crate::stores::{Restored, Stores};
+
+/// Usage records in one message to the driver.
+const CHUNK: usize = 16_384;
+
+/// Sends restored usage.
+///
+/// # Errors
+/// When the driver has ended.
+pub async fn send_restored(restored: Restored, driver: &Handle) -> Result<(), Gone> {
+    for (pool, past) in restored.into_past_usage() {
+        let mut past = past.into_iter().peekable();
+        while past.peek().is_some() {
+            let chunk = past.by_ref().take(CHUNK).collect();
+            driver.add_usage(pool.clone(), chunk).await?;
+        }
+    }
+    Ok(())
+}
+
+/// Forwards the usage of other companions as it arrives. Only the first call for `stores` has an effect.
+pub fn forward_shared(stores: &mut Stores, driver: Handle) {
+    if let Some(mut inbox) = stores.take_shared_usage() {
+        tokio::spawn(async move {
+            while let Some((pool, past)) = inbox.recv().await {
+                if driver.add_usage(pool, past).await.is_err() {
+                    return;
+                }
+            }
+        });
+    }
+}
