@@ -277,6 +277,7 @@ impl Engine {
         self.endpoints.rate()
     }
 
+    #[inline]
     fn push(&mut self, effect: Effect) {
         self.effects.push_back(effect);
     }

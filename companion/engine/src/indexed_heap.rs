@@ -279,17 +279,17 @@ impl<I: Id, K: Ord + Copy> IndexedHeap<I, K> {
             let position = candidates[best];
             len -= 1;
             candidates[best] = candidates[len];
-            let first_child = position * CHILDREN + 1;
-            for child in first_child..(first_child + CHILDREN).min(entries.len()) {
-                candidates[len] = child;
-                len += 1;
-            }
             let id = entries[position].id;
             if allows(id) {
                 found.push(id);
                 if found.len() == limit {
                     return found;
                 }
+            }
+            let first_child = position * CHILDREN + 1;
+            for child in first_child..(first_child + CHILDREN).min(entries.len()) {
+                candidates[len] = child;
+                len += 1;
             }
         }
         if len == 0 {

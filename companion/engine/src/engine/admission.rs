@@ -101,7 +101,7 @@ impl Engine {
         })
     }
 
-    fn insert(&mut self, mut request: Request) -> JobId {
+    fn insert(&mut self, request: Request) -> JobId {
         let arrival = Arrival {
             at: request.arrived.min(self.now),
             sequence: self.arrivals,
@@ -117,16 +117,17 @@ impl Engine {
             .tree
             .classes()
             .classify(request.class_set, &request.class, prompt - cached);
-        let identity = core::mem::take(&mut request.flow);
+        let order_key = OrderKey::of(&request, arrival.at, prompt - cached);
         let flow = self
             .tree
-            .flow_or_insert(identity, request.band, model, class, &self.policy.flows);
+            .flow_or_insert(request.flow, request.band, model, class, &self.policy.flows);
         let estimate = TokenEstimate {
             prompt,
             cached: request.cached.0,
-            output: self.expected_output(&request, flow),
+            output: self
+                .expected_output(request.expected_output, flow, &request.model)
+                .min(request.max_output.unwrap_or(Tokens(TOKENS_MAX)).0),
         };
-        let order_key = OrderKey::of(&request, arrival.at, prompt - cached);
         let order = self.tree.classes().get(class).order(self.policy.order);
         let job = self.jobs.insert(Job {
             id: request.id,
@@ -162,14 +163,13 @@ impl Engine {
         job
     }
 
-    /// Expected output tokens: the client's expectation, else the median of its flow or model, within the client's limit.
-    fn expected_output(&self, request: &Request, flow: FlowId) -> u64 {
+    /// Expected output tokens: the client's expectation, else the median of the flow or of the model.
+    fn expected_output(&self, expected: Option<Tokens>, flow: FlowId, model: &str) -> u64 {
         let median = || {
             let name = &self.tree.identity_of(flow).name;
-            self.token_history.output_tokens(name, &request.model)
+            self.token_history.output_tokens(name, model)
         };
-        let expected = request.expected_output.map_or_else(median, |tokens| tokens.0);
-        expected.min(request.max_output.unwrap_or(Tokens(TOKENS_MAX)).0)
+        expected.map_or_else(median, |tokens| tokens.0)
     }
 
     /// The endpoints for `job`, a newcomer, if it may bypass: the gate is open for it, and no waiting request would be

@@ -146,23 +146,25 @@ impl Engine {
         }
     }
 
+    #[inline]
     fn push_grant(&mut self, id: JobId, endpoints: Vec<EndpointId>, outcome: Outcome) {
         let job = &self.jobs[id];
         let waited = match outcome {
             Outcome::Bypassed => core::time::Duration::ZERO,
             _ => self.now.since(job.queued.arrival.at),
         };
-        let (estimate, cost) = (job.estimate, job.queued.cost);
-        self.push(Effect::Grant {
-            id: self.jobs[id].id,
+        let estimate = &job.estimate;
+        let grant = Effect::Grant {
+            id: job.id,
             endpoints,
             outcome,
             waited,
-            cost: Tokens(cost),
+            cost: Tokens(job.queued.cost),
             prompt: Tokens(estimate.prompt),
             cached: Tokens(estimate.cached.min(estimate.prompt)),
             output: Tokens(estimate.output),
-        });
+        };
+        self.push(grant);
     }
 
     /// Pushes the details of the grant of `id`.

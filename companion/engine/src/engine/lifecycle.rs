@@ -59,6 +59,7 @@ impl Engine {
     }
 
     /// The load of `running` leaves its endpoint. `served`: the server processed the request.
+    #[inline]
     fn stop(&mut self, running: &Running, served: bool) {
         let changed = self
             .endpoints

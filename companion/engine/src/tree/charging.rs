@@ -46,6 +46,7 @@ impl Tree {
         receipts
     }
 
+    #[inline]
     fn charge_levels(&mut self, flow: FlowId, charge: &Charge, passage: Passage) -> Receipts {
         let node = &mut self.flows[flow];
         node.largest_cost = node.largest_cost.max(charge.cost);
@@ -63,6 +64,7 @@ impl Tree {
         }
     }
 
+    #[inline]
     fn finish_charge(&mut self, flow: FlowId, limit_reached: bool, endpoints: &Endpoints) {
         let (identity, leaf) = (self.flows[flow].identity, self.flows[flow].leaf);
         if limit_reached {
@@ -111,6 +113,7 @@ impl Tree {
         }
     }
 
+    #[inline]
     fn count_started(&mut self, flow: FlowId, endpoint: EndpointId) -> bool {
         self.flows[flow].in_flight += 1;
         self.count_identity_started(self.flows[flow].identity, endpoint)

@@ -113,6 +113,7 @@ pub(super) enum Passage {
 }
 
 /// Charges `child` by [`Node::serve`] or [`Node::charge`].
+#[inline]
 pub(super) fn charge_child(
     node: &mut impl Node,
     child: ChildId,
@@ -126,6 +127,7 @@ pub(super) fn charge_child(
 }
 
 /// The child that stands for `band` at the root.
+#[inline]
 pub(super) fn band_child(band: Band) -> ChildId {
     ChildId::from_index(band as usize)
 }

@@ -196,6 +196,7 @@ impl FlowDrr {
 
 impl Node for FlowLevel {
     /// The eligibility set of `head` is open or closed.
+    #[inline]
     fn enqueue(&mut self, child: ChildId, head: &Head) {
         match self {
             Self::VirtualTime(scheduler) => scheduler.enqueue(child, head),
@@ -203,6 +204,7 @@ impl Node for FlowLevel {
         }
     }
 
+    #[inline]
     fn block(&mut self, child: ChildId) {
         match self {
             Self::VirtualTime(scheduler) => scheduler.block(child),
@@ -210,6 +212,7 @@ impl Node for FlowLevel {
         }
     }
 
+    #[inline]
     fn remove(&mut self, child: ChildId) {
         match self {
             Self::VirtualTime(scheduler) => scheduler.remove(child),
@@ -217,6 +220,7 @@ impl Node for FlowLevel {
         }
     }
 
+    #[inline]
     fn pick(&self) -> Option<ChildId> {
         match self {
             Self::VirtualTime(scheduler) => scheduler.pick(),
@@ -224,6 +228,7 @@ impl Node for FlowLevel {
         }
     }
 
+    #[inline]
     fn serve(&mut self, child: ChildId, charge: &Charge) -> Receipt {
         match self {
             Self::VirtualTime(scheduler) => scheduler.serve(child, charge),
@@ -231,6 +236,7 @@ impl Node for FlowLevel {
         }
     }
 
+    #[inline]
     fn charge(&mut self, child: ChildId, charge: &Charge) -> Receipt {
         match self {
             Self::VirtualTime(scheduler) => scheduler.charge(child, charge),
@@ -238,6 +244,7 @@ impl Node for FlowLevel {
         }
     }
 
+    #[inline]
     fn settle(&mut self, child: ChildId, charge: &Charge, receipt: Receipt, real: Option<u64>) {
         match self {
             Self::VirtualTime(scheduler) => scheduler.settle(child, charge, receipt, real),
