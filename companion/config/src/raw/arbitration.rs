@@ -13,7 +13,7 @@ use crate::value::{Count, Factor, OneOrMany, Share, Weight};
 #[derive(Clone, Debug, Default, Deserialize, Serialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct Arbitration {
-    /// Gives every model of the pool its own turn below the bands, with its own classes and flows.
+    /// Gives every model of the pool a separate turn below the bands, with separate classes and flows.
     pub(crate) per_model: bool,
     /// Sharing between criticality levels.
     pub(crate) bands: Bands,
@@ -97,7 +97,7 @@ pub(crate) struct Ceilings {
 pub(crate) struct Flows {
     /// The rule by which flows share.
     pub(crate) discipline: Discipline,
-    /// The identity of a flow: one of these, or a list whose parts are joined, as in `acme/qwen-7b`.
+    /// The identity of a flow: one of these, or a list of them, joined to one name, as in `acme/qwen-7b`.
     pub(crate) key: OneOrMany<FlowKey>,
     /// The unit in which flows share.
     pub(crate) cost: CostUnit,
