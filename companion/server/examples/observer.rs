@@ -1,4 +1,4 @@
-//! What the metrics cost for each request: nanoseconds of the observer, for one tenant and model, and for many.
+//! The cost of metrics: nanoseconds of the observer for each request, with one model and endpoint and with many.
 //!
 //!     cargo run --release --package penstock --example observer
 
@@ -17,18 +17,20 @@ const ROUNDS: usize = 7;
 fn main() {
     println!("models endpoints ns/request");
     for (models, endpoints) in [(1, 1), (8, 8), (100, 64)] {
-        let labels: Vec<Arc<Labels>> = (0..models).map(|it| Arc::new(labels(it))).collect();
-        let addresses: Vec<String> = (0..endpoints).map(|it| format!("10.0.0.{it}:8000")).collect();
+        let labels: Vec<Arc<Labels>> = (0..models).map(|number| Arc::new(labels(number))).collect();
+        let addresses: Vec<String> = (0..endpoints)
+            .map(|number| format!("10.0.0.{number}:8000"))
+            .collect();
         let metrics = Arc::new(Metrics::new().expect("distinct names"));
         let mut observer = Observer::new(metrics, 1_000);
         let mut best = Duration::MAX;
         for _ in 0..ROUNDS {
-            // What a control hands over is made beforehand: it isn't the observer's.
-            let said: Vec<[Observation; 3]> = (0..REQUESTS)
-                .map(|it| request(&labels[it % models], &addresses[it % endpoints]))
+            // Made before the measurement, because the control makes observations, not the observer.
+            let observations: Vec<[Observation; 3]> = (0..REQUESTS)
+                .map(|number| request(&labels[number % models], &addresses[number % endpoints]))
                 .collect();
             let started = Instant::now();
-            for observation in said.into_iter().flatten() {
+            for observation in observations.into_iter().flatten() {
                 observer.observe(penstock_engine::Instant::ZERO, observation);
             }
             best = best.min(started.elapsed());
@@ -53,7 +55,7 @@ fn labels(number: usize) -> Labels {
     }
 }
 
-/// All that is said of a request that waits, goes and is answered.
+/// The observations of a request that waits, is dispatched and is answered.
 fn request(labels: &Arc<Labels>, endpoint: &str) -> [Observation; 3] {
     [
         Observation::Arrived(labels.clone()),

@@ -235,7 +235,7 @@ async fn drain(State(app): State<Arc<App>>, body: Bytes) -> Response {
         [] => Ok(DrainRequest::default()),
         json => serde_json::from_slice::<DrainRequest>(json),
     };
-    let on = match request {
+    let drains = match request {
         Ok(request) => !request.off,
         Err(why) => {
             let why = format!("400: the body must be {{}} or {{\"off\": true}}: {why}\n");
@@ -245,10 +245,10 @@ async fn drain(State(app): State<Arc<App>>, body: Bytes) -> Response {
     if *app.phase.borrow() != Phase::Serving {
         return (StatusCode::CONFLICT, "409: the companion is shutting down\n").into_response();
     }
-    match app.driver.send(Event::Drain(on)).await {
+    match app.driver.send(Event::Drain(drains)).await {
         Ok(()) => {
-            tracing::info!(on, "drain changed by POST /drain");
-            axum::Json(serde_json::json!({"draining": on})).into_response()
+            tracing::info!(on = drains, "drain changed by POST /drain");
+            axum::Json(serde_json::json!({"draining": drains})).into_response()
         }
         Err(gone) => (StatusCode::SERVICE_UNAVAILABLE, gone.to_string()).into_response(),
     }

@@ -441,7 +441,10 @@ mod tests {
             "penstock_unacked_events 0".to_owned(),
             "penstock_sessions 0".to_owned(),
         ] {
-            assert!(page.lines().any(|it| it == line), "{line} isn't in\n{page}");
+            assert!(
+                page.lines().any(|present| present == line),
+                "{line} isn't in\n{page}"
+            );
         }
         for name in ["requeues_total", "priority_lowered_total", "unacked_events"] {
             let help = format!("# HELP penstock_{name} ");

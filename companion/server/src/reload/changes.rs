@@ -186,7 +186,7 @@ fn compare_members(
 fn named(list: &[Value]) -> Option<Vec<(String, &Value)>> {
     let key = NAMES
         .into_iter()
-        .find(|key| list.iter().all(|it| it.get(key).is_some()))?;
+        .find(|key| list.iter().all(|member| member.get(key).is_some()))?;
     let mut named: Vec<(String, &Value)> = Vec::with_capacity(list.len());
     for member in list {
         let name = match member.get(key)? {
