@@ -124,9 +124,9 @@ impl World {
     /// Rounds of several loads until so many requests were served.
     pub(crate) fn traffic(&mut self, endpoint: u32, truth: &Parameters, requests: u64) {
         let mut left = requests;
-        for at in 0.. {
-            let n = (1 + at * 5 % 11).min(left);
-            self.round(endpoint, truth, n, 100 + at * 331 % 900, 40 + at * 17 % 60);
+        for round in 0.. {
+            let n = (1 + round * 5 % 11).min(left);
+            self.round(endpoint, truth, n, 100 + round * 331 % 900, 40 + round * 17 % 60);
             left -= n;
             if left == 0 {
                 return;

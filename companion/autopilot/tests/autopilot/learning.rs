@@ -218,11 +218,11 @@ fn only_windows(beside: bool) -> World {
     let (input, output) = (500.0, 100.0);
     let mut totals = Totals::default();
     let mut ms = (0.0, 0.0);
-    for at in 0..40_u32 {
-        let requests = u64::from(4 + at * 7 % 13);
+    for window in 0..40_u32 {
+        let requests = u64::from(4 + window * 7 % 13);
         let traffic = Traffic {
             rate: requests as f64 / 10.0,
-            input: input + f64::from(at * 11 % 7 * 60),
+            input: input + f64::from(window * 11 % 7 * 60),
             output,
         };
         let steady = TRUE.solve(&traffic).steady.expect("it is stable");

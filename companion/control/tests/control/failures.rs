@@ -30,7 +30,7 @@ fn first_choice(taken: &Taken) -> String {
     taken.grants()[0].1.endpoints[0].clone()
 }
 
-/// Registers until a request is granted `address` at first; the others end at once.
+/// Registers until the first choice of a grant is `address`; earlier requests end at once.
 fn granted_at(world: &mut World, sequences: &mut std::ops::RangeFrom<u64>, address: &str) -> u64 {
     loop {
         let sequence = sequences.next().expect("endless");

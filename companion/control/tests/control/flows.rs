@@ -29,7 +29,7 @@ fn served(world: &World) -> (Vec<(String, u64)>, u64) {
     (served, pool.other_served)
 }
 
-fn of(flow: &str, sequence: u64) -> wire::Register {
+fn request_of(flow: &str, sequence: u64) -> wire::Register {
     wire::Register {
         fairness_id: flow.into(),
         ..register(sequence)
@@ -56,9 +56,9 @@ fn world(flows_shown: usize) -> World {
 #[test]
 fn cost_is_counted_once_by_flow() {
     let mut world = world(3);
-    serve(&mut world, of("acme", 1));
-    serve(&mut world, of("acme", 2));
-    serve(&mut world, of("", 3));
+    serve(&mut world, request_of("acme", 1));
+    serve(&mut world, request_of("acme", 2));
+    serve(&mut world, request_of("", 3));
     let named = |pairs: &[(&str, u64)]| {
         pairs
             .iter()
@@ -72,17 +72,17 @@ fn cost_is_counted_once_by_flow() {
     // A flow from the body is private, even if a header has the same name.
     let private = wire::Register {
         fairness_id_private: true,
-        ..of("acme", 4)
+        ..request_of("acme", 4)
     };
     serve(&mut world, private);
     let hidden = wire::Register {
         fairness_id_private: true,
-        ..of("secret", 5)
+        ..request_of("secret", 5)
     };
     serve(&mut world, hidden);
     // One place is left.
-    serve(&mut world, of("beta", 6));
-    serve(&mut world, of("gamma", 7));
+    serve(&mut world, request_of("beta", 6));
+    serve(&mut world, request_of("gamma", 7));
     let shown = named(&[("acme", 2 * COST), ("anonymous", COST), ("beta", COST)]);
     assert_eq!(served(&world), (shown, 3 * COST));
     // The repeated message costs nothing more.
@@ -96,7 +96,7 @@ fn cost_is_counted_once_by_flow() {
 #[test]
 fn an_error_page_costs_nothing() {
     let mut world = world(3);
-    world.send(1, Message::Register(of("acme", 1)));
+    world.send(1, Message::Register(request_of("acme", 1)));
     let failed = wire::Completed {
         sequence: 1,
         endpoint: SERVER.into(),
@@ -112,7 +112,7 @@ fn an_error_page_costs_nothing() {
 fn an_idle_flow_gives_its_place_to_another_after_ten_minutes() {
     let mut world = world(2);
     for (sequence, flow) in [(1, "a"), (2, "b"), (3, "c")] {
-        serve(&mut world, of(flow, sequence));
+        serve(&mut world, request_of(flow, sequence));
     }
     let names = |world: &World| {
         served(world)
@@ -123,16 +123,16 @@ fn an_idle_flow_gives_its_place_to_another_after_ten_minutes() {
     };
     assert_eq!(names(&world), ["a", "b"]);
     world.pass_beating(300, &[1]);
-    serve(&mut world, of("b", 4));
+    serve(&mut world, request_of("b", 4));
     // A flow with a running request isn't idle.
-    world.send(1, Message::Register(of("a", 5)));
+    world.send(1, Message::Register(request_of("a", 5)));
     world.pass_beating(599, &[1]);
     assert_eq!(names(&world), ["a", "b"]);
     world.pass(Duration::from_secs(1));
     world.send(1, Message::Heartbeat(wire::Heartbeat {}));
     assert_eq!(names(&world), ["a"]);
     world.send(1, completed(5));
-    serve(&mut world, of("c", 6));
+    serve(&mut world, request_of("c", 6));
     assert_eq!(names(&world), ["a", "c"]);
 }
 
@@ -162,7 +162,7 @@ fn settled_costs_are_observed_where_they_count_in_a_window() {
     let mut world = by_usage();
     let private = wire::Register {
         fairness_id_private: true,
-        ..of("acme", 1)
+        ..request_of("acme", 1)
     };
     world.send(1, Message::Register(private));
     assert!(world.take().used.is_empty(), "it isn't settled");
@@ -175,7 +175,7 @@ fn settled_costs_are_observed_where_they_count_in_a_window() {
     };
     assert_eq!(used, [("chat".into(), expected)]);
     let mut plain = self::world(10);
-    plain.send(1, Message::Register(of("acme", 1)));
+    plain.send(1, Message::Register(request_of("acme", 1)));
     plain.send(1, completed(1));
     assert!(plain.take().used.is_empty(), "there is no window");
 }
@@ -196,9 +196,9 @@ fn past_usage_puts_its_flow_last_and_shows_no_flow() {
     assert_eq!(served(&world), (Vec::new(), 0));
     let hidden = pool(&world);
     assert_eq!(hidden.shown("heavy"), "other");
-    world.send(1, Message::Register(of("first", 1)));
-    world.send(1, Message::Register(of("heavy", 2)));
-    world.send(1, Message::Register(of("light", 3)));
+    world.send(1, Message::Register(request_of("first", 1)));
+    world.send(1, Message::Register(request_of("heavy", 2)));
+    world.send(1, Message::Register(request_of("light", 3)));
     world.take();
     world.send(1, completed(1));
     assert_eq!(world.take().granted(), [3]);

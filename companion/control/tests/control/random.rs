@@ -192,42 +192,47 @@ impl Totals {
     }
 }
 
-fn run(seed: u64) -> Totals {
-    let mut rng = Rng(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
-    let mut settings = Settings {
-        sessions_expected: Some(2),
-        ..settings_of(&[SERVER, SECOND, THIRD])
-    };
-    if seed.is_multiple_of(3) {
-        let pool = &mut settings.pools[0];
-        pool.policy.gate = Gate::Auto {
-            initial: Decimal::whole(1),
+/// One run: a world, its open streams, and the settings from which reloads start.
+struct Run {
+    rng: Rng,
+    settings: Settings,
+    world: World,
+    last_conn: u64,
+    /// The last stream number of each epoch.
+    streams: BTreeMap<u64, u32>,
+    open: Vec<u64>,
+}
+
+impl Run {
+    fn new(seed: u64) -> Self {
+        let mut settings = Settings {
+            sessions_expected: Some(2),
+            ..settings_of(&[SERVER, SECOND, THIRD])
         };
-        if seed.is_multiple_of(2) {
-            pool.kept = vec![("default".into(), KEPT)];
+        if seed.is_multiple_of(3) {
+            let pool = &mut settings.pools[0];
+            pool.policy.gate = Gate::Auto {
+                initial: Decimal::whole(1),
+            };
+            if seed.is_multiple_of(2) {
+                pool.kept = vec![("default".into(), KEPT)];
+            }
+        }
+        Self {
+            rng: Rng(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1),
+            world: World::with(settings.clone()),
+            settings,
+            last_conn: 0,
+            streams: BTreeMap::new(),
+            open: Vec::new(),
         }
     }
-    let mut world = World::with(settings.clone());
-    let mut totals = Totals::default();
-    let (mut conns, mut streams) = (0, BTreeMap::<u64, u32>::new());
-    let mut open: Vec<u64> = Vec::new();
-    for _ in 0..EVENTS {
+
+    /// One random event.
+    fn step(&mut self) {
+        let Self { rng, world, open, .. } = self;
         match rng.below(20) {
-            0..=2 => {
-                conns += 1;
-                let epoch = rng.below(EPOCHS);
-                let stream = streams.entry(epoch).or_default();
-                *stream += u32::try_from(rng.below(3)).expect("small");
-                let filter = Filter {
-                    epoch,
-                    stream: *stream,
-                    envoy: rng.below(2),
-                    version: 1 + u32::try_from(rng.below(2)).expect("small"),
-                };
-                world.open(conns);
-                world.send(conns, Message::Hello(rng.hello(filter)));
-                open.push(conns);
-            }
+            0..=2 => self.open_session(),
             3 if !open.is_empty() => {
                 let index = usize::try_from(rng.below(open.len() as u64)).expect("small");
                 world.close(open.swap_remove(index));
@@ -243,7 +248,7 @@ fn run(seed: u64) -> Totals {
                 });
             }
             8 if rng.one_in(2) => {
-                let other = rng.settings(&settings);
+                let other = rng.settings(&self.settings);
                 world.handle(Event::Settings(Box::new(other)));
             }
             9 if rng.one_in(2) => {
@@ -262,32 +267,62 @@ fn run(seed: u64) -> Totals {
             }
             _ => {}
         }
-        if rng.one_in(3) {
-            totals.take(&mut world);
+    }
+
+    fn open_session(&mut self) {
+        self.last_conn += 1;
+        let epoch = self.rng.below(EPOCHS);
+        let stream = self.streams.entry(epoch).or_default();
+        *stream += u32::try_from(self.rng.below(3)).expect("small");
+        let filter = Filter {
+            epoch,
+            stream: *stream,
+            envoy: self.rng.below(2),
+            version: 1 + u32::try_from(self.rng.below(2)).expect("small"),
+        };
+        self.world.open(self.last_conn);
+        self.world
+            .send(self.last_conn, Message::Hello(self.rng.hello(filter)));
+        self.open.push(self.last_conn);
+    }
+
+    /// Closes all streams, and checks that nothing is left after the grace period.
+    fn finish(&mut self, seed: u64, totals: &mut Totals) {
+        for conn in core::mem::take(&mut self.open) {
+            self.world.close(conn);
+        }
+        self.world.pass(Duration::from_secs(20));
+        totals.take(&mut self.world);
+        let status = self.world.control.status(self.world.now);
+        assert!(
+            self.world.control.is_idle(),
+            "seed {seed}: {} requests are left",
+            status.requests
+        );
+        assert!(status.sessions.is_empty() && status.envoys == 0, "seed {seed}");
+        for pool in &status.pools {
+            let snapshot = &pool.snapshot;
+            assert_eq!(
+                (snapshot.stock, snapshot.draining_stock, snapshot.waiting),
+                (0, 0, 0),
+                "seed {seed}"
+            );
+            assert!(!pool.retired, "seed {seed}: nothing is left of a retired pool");
+        }
+        assert_eq!(totals.arrived, totals.ended, "seed {seed}: arrivals and outcomes");
+    }
+}
+
+fn run(seed: u64) -> Totals {
+    let mut run = Run::new(seed);
+    let mut totals = Totals::default();
+    for _ in 0..EVENTS {
+        run.step();
+        if run.rng.one_in(3) {
+            totals.take(&mut run.world);
         }
     }
-    for conn in open {
-        world.close(conn);
-    }
-    world.pass(Duration::from_secs(20));
-    totals.take(&mut world);
-    let status = world.control.status(world.now);
-    assert!(
-        world.control.is_idle(),
-        "seed {seed}: {} requests are left",
-        status.requests
-    );
-    assert!(status.sessions.is_empty() && status.envoys == 0, "seed {seed}");
-    for pool in &status.pools {
-        let snapshot = &pool.snapshot;
-        assert_eq!(
-            (snapshot.stock, snapshot.draining_stock, snapshot.waiting),
-            (0, 0, 0),
-            "seed {seed}"
-        );
-        assert!(!pool.retired, "seed {seed}: nothing is left of a retired pool");
-    }
-    assert_eq!(totals.arrived, totals.ended, "seed {seed}: arrivals and outcomes");
+    run.finish(seed, &mut totals);
     totals
 }
 

@@ -21,7 +21,7 @@ fn world(servers: &[&str]) -> World {
     world
 }
 
-/// The first runs, the others wait.
+/// The first request runs, the rest wait.
 fn with_waiting(servers: &[&str], sequences: std::ops::RangeInclusive<u64>) -> World {
     let mut world = world(servers);
     for sequence in sequences {
@@ -161,7 +161,7 @@ fn a_new_ttl_applies_to_waiting_requests() {
 fn a_removed_endpoint_gets_no_requests_and_its_running_ones_end() {
     let mut world = with_waiting(&[SERVER, SECOND], 1..=4);
     let taken = endpoints(&mut world, &[SECOND, THIRD]);
-    // The third endpoint is new and takes one request; the first keeps its own.
+    // The third endpoint is new and takes one request; the first keeps its request.
     let granted = taken.grants();
     assert_eq!((granted.len(), granted[0].1.endpoints[0].as_str()), (1, THIRD));
     assert_eq!(taken.endpoints()[0].1.ready, [SECOND, THIRD]);

@@ -204,7 +204,7 @@ fn time_in_suspend_does_not_count_as_silence() {
         (vec![], vec![], vec![Outcome::ExpiredTtl]),
         "a client's time runs on, the session's doesn't"
     );
-    // The filter has given up the stream meanwhile, and names what it has no answer for.
+    // The filter has given up the stream meanwhile, and names the requests without an answer.
     world.open_session(2, 2, vec![register(2)], vec![runs(1)]);
     let taken = world.take();
     assert_eq!(taken.counts(), (0, 0, 0), "both are known");
