@@ -26,7 +26,7 @@ use crate::variant::Variant;
 use crate::window_stats::count;
 use probing::Exploration;
 
-/// Time to the first token of a request whose prompt was computed before the autopilot knew it.
+/// Time to the first token of an adopted request: its prompt was computed before.
 const PREFILLED_MS: f64 = 1e-3;
 
 /// The autopilot of one pool.
@@ -57,7 +57,7 @@ pub struct Autopilot {
     slo: Slo,
     /// Requests per second that are offered.
     demand: f64,
-    /// Variants whose parameters are worth storing.
+    /// Parameters to be stored, by variant.
     learned: Vec<(String, Kept)>,
     /// Stored parameters of variants that have no endpoint.
     kept: Vec<(String, Kept)>,
@@ -280,7 +280,7 @@ impl Autopilot {
         self.inputs.pop_front()
     }
 
-    /// Variants whose parameters have changed since the last call enough to be stored.
+    /// Parameters that have changed since the last call enough to be stored, by variant.
     pub fn take_kept(&mut self) -> Vec<(String, Kept)> {
         core::mem::take(&mut self.learned)
     }
@@ -307,7 +307,7 @@ impl Autopilot {
         self.in_flight.keys().copied()
     }
 
-    /// The load of every endpoint agrees with the requests in flight, and its overlap tracker follows no others.
+    /// The load of every endpoint agrees with the requests in flight, and its overlap tracker follows only these.
     #[must_use]
     pub fn audit(&self) -> bool {
         self.endpoints.iter().enumerate().all(|(index, endpoint)| {

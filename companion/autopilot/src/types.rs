@@ -79,7 +79,7 @@ pub struct Served {
 pub struct Scraped {
     /// Running requests, including those that the companion didn't grant.
     pub running: Option<u64>,
-    /// Requests that wait in its own queue.
+    /// Requests that wait in the model server's queue.
     pub waiting: Option<u64>,
     /// The used fraction of its KV cache, from 0 to 1.
     pub kv_used: Option<f64>,

@@ -1,4 +1,4 @@
-//! A variant: endpoints of the same hardware and settings, whose parameters are learned together.
+//! A variant: endpoints of the same hardware and settings. Their parameters are learned together.
 
 use core::time::Duration;
 

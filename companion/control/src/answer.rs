@@ -1,4 +1,4 @@
-//! The answer to a client whose request is rejected: status, code and message by outcome.
+//! The answer to a rejected request: status, code and message by outcome.
 //!
 //! Every message gives the cause and names the setting to change.
 

@@ -41,13 +41,13 @@ pub enum Event {
         /// Adapters in the server's memory, by the names of their models; `None` if the server doesn't report them.
         adapters: Option<Box<[Box<str>]>>,
     },
-    /// Another configuration, whole, including the endpoints of pools whose endpoints are discovered. A pool is identified
+    /// Another configuration, whole, including discovered endpoints. A pool is identified
     /// by its name. A waiting request keeps its place, flow, band and target model. It is rejected with `rejected_invalid`
     /// if its pool is gone or no longer serves its model. Running requests go on. Term and seed stay as they were.
     Settings(Box<Settings>),
     /// Another list of a pool's endpoints. An address that stays keeps its health and its running requests. A new address
-    /// has the health that its settings give. Requests on an endpoint that is gone go on. A waiting request whose
-    /// constraints leave no endpoint is rejected with `no_endpoints`.
+    /// has the health that its settings give. Requests on an endpoint that is gone go on. A waiting request without
+    /// an eligible endpoint is rejected with `no_endpoints`.
     Endpoints {
         /// The pool's name. An unknown one is ignored.
         pool: Arc<str>,
@@ -171,7 +171,7 @@ pub enum Observation {
         /// The parameters.
         kept: Kept,
     },
-    /// A cost was settled that counts in a window. Only of pools whose settings are
+    /// A cost was settled that counts in a window. Only of pools that are
     /// [`reported`](crate::PoolSettings::reported).
     Used {
         /// The pool's name.

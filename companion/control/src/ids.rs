@@ -28,7 +28,7 @@ pub(crate) struct RequestKey {
 pub(crate) enum EnvoyId {
     /// The number that the filters of the process share.
     Process(u64),
-    /// A root context whose Hello carries no such number. It counts as an Envoy of its own.
+    /// A root context without such a number in its Hello. It counts as a separate Envoy.
     RootContext(Epoch),
 }
 

@@ -26,7 +26,7 @@ pub(crate) const FRAME_MARKS_MAX: usize = 1_024;
 pub(crate) const ALIASES_MAX: usize = 65_536;
 /// Previous keys of one request.
 pub(crate) const PREVIOUS_KEYS_MAX: usize = 16;
-/// Models of which the pool is remembered.
+/// Models with a remembered pool.
 pub(crate) const RESOLVED_MODELS_MAX: usize = 4_096;
 /// A timer that is late by this much was missed because the process was suspended.
 pub(crate) const SUSPENDED_MIN: Duration = Duration::from_secs(1);

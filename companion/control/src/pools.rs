@@ -12,7 +12,7 @@ use crate::limits::RESOLVED_MODELS_MAX;
 use crate::pool::{Pool, PoolEffect, PoolInput};
 use crate::settings::PoolSettings;
 
-/// The pools of the configuration, and retired pools whose last request hasn't ended.
+/// The pools of the configuration, and retired pools that still have requests.
 #[derive(Debug)]
 pub(crate) struct Pools {
     slots: Vec<Option<Slot>>,
@@ -66,7 +66,7 @@ impl Pools {
         self.update(id, |pool| pool.handle(now, input));
     }
 
-    /// Lets a pool do what is due.
+    /// Lets a pool do everything that is due.
     pub(crate) fn handle_timeout(&mut self, now: Instant, id: PoolId) {
         self.update(id, |pool| pool.handle_timeout(now));
     }
@@ -123,7 +123,7 @@ impl Pools {
         &self.touched
     }
 
-    /// Forgets a retired pool whose last request has ended. Its id is free.
+    /// Forgets a retired pool after the end of its last request. Its id is free.
     pub(crate) fn remove_if_over(&mut self, id: PoolId) {
         if !self.get(id).is_some_and(Pool::is_over) {
             return;

@@ -13,7 +13,7 @@ use penstock_autopilot::Kept;
 /// All settings of a control.
 #[derive(Clone, Debug)]
 pub struct Settings {
-    /// At least one. A model belongs to the first pool whose globs match it.
+    /// At least one. A model belongs to the first pool with a glob that matches it.
     pub pools: Vec<PoolSettings>,
     /// The policy that every filter gets.
     pub policy: wire::Policy,

@@ -19,7 +19,7 @@ const OTHER: &str = "other";
 pub struct Status {
     /// In the order of their node names and epochs.
     pub sessions: Vec<SessionStatus>,
-    /// In the order of the configuration, then the retired pools whose last request hasn't ended.
+    /// In the order of the configuration, then the retired pools that still have requests.
     pub pools: Vec<PoolStatus>,
     /// Dispatch has begun.
     pub started: bool,

@@ -1,6 +1,6 @@
-//! The claims of clients that aren't trusted: such a client may claim less than others, never more.
+//! The claims of clients that aren't trusted: such a client may claim less than a trusted one, never more.
 //!
-//! Its priority can only lower the band, its identities become a few flows of its own address, and all its other claims are
+//! Its priority can only lower the band, its identities become a few flows of its own address, and every other claim is
 //! ignored. A filter of protocol version 1 doesn't judge its clients, so this module compares their addresses with the
 //! policy's networks.
 

@@ -1,6 +1,6 @@
 //! Budgets of the endpoints, and other loads than the budgets allow, to learn more.
 //!
-//! A gate that only follows what was learned sees one load, and parameters that one load can't tell apart are forgotten. So
+//! A gate that only follows the learned parameters sees one load, and parameters that one load can't tell apart are forgotten. So
 //! one endpoint at a time is *probed*: it gets less load for a window. Endpoints of a variant without known parameters are
 //! *explored*: their load changes several times in a window.
 

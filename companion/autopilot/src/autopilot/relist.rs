@@ -14,11 +14,11 @@ use crate::endpoint::Endpoint;
 use crate::types::{AutopilotEndpoint, AutopilotSettings, Kept};
 use crate::variant::Variant;
 
-/// Variants without endpoints whose parameters are kept.
+/// Kept parameters of variants without endpoints.
 const KEPT_MAX: usize = 64;
 
 impl Autopilot {
-    /// Replaces the list of endpoints. A new endpoint isn't ready until [`Self::ready`] says so.
+    /// Replaces the list of endpoints. A new endpoint isn't ready until [`Self::ready`] reports its health.
     pub fn relist(&mut self, now: Instant, endpoints: &[AutopilotEndpoint]) {
         let is_new = |id: EndpointId| !self.indices.contains_key(&id);
         let new: Vec<&AutopilotEndpoint> = endpoints.iter().filter(|listed| is_new(listed.id)).collect();

@@ -1,4 +1,4 @@
-//! The end of a window: demand, what was seen at each variant, and the analysis.
+//! The end of a window: demand, the averages of each variant, and the analysis.
 
 use core::time::Duration;
 

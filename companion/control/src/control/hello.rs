@@ -13,7 +13,7 @@ use crate::pool::PoolInput;
 use crate::root_context::RootContext;
 use crate::session::Stage;
 
-/// The reason for which a stream ends whose root context has a later one.
+/// The reason for the end of a stream that a later stream of the same root context replaces.
 const REPLACED: &str = "a later stream speaks for this filter";
 
 impl Control {
@@ -93,7 +93,7 @@ impl Control {
         context.stream = hello.stream;
         context.orphaned_since = None;
         context.ended.restart_stream();
-        // The new Hello says what is missing.
+        // The new Hello decides which requests are missing.
         context.unconfirmed.clear();
         let peer = context.peer();
         let replaced = context.conn.replace(conn);

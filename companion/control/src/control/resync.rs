@@ -101,7 +101,7 @@ impl Control {
         self.drive_pool(now, route.pool, input);
     }
 
-    /// The filter has repeated all reports that its Hello left open. What it didn't report is settled at the estimate.
+    /// The filter has repeated all reports that its Hello left open. The cost of every other unconfirmed request is settled at the estimate.
     pub(super) fn release_unconfirmed(&mut self, now: Instant, epoch: Epoch) {
         let Some(context) = self.contexts.get_mut(&epoch) else {
             return;

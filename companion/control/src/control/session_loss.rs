@@ -3,7 +3,7 @@
 //! A session that closes without `Bye` may come back. Until the grace period ends, its running requests keep their place in
 //! stock, because they still occupy the endpoints. Its waiting requests keep their place in the queue, and can't be granted,
 //! because no grant could reach them. When the session returns, its Hello continues both. When the grace period ends, or the
-//! session says `Bye`, both are released.
+//! session sends `Bye`, both are released.
 
 use core::time::Duration;
 
@@ -65,7 +65,7 @@ impl Control {
         }
     }
 
-    /// Checks a root context whose grace period may be over.
+    /// Checks whether the grace period of a root context is over.
     pub(super) fn check_grace(&mut self, now: Instant, epoch: Epoch) {
         let context = self.contexts.get(&epoch);
         let Some(since) = context.and_then(|context| context.orphaned_since) else {

@@ -28,8 +28,8 @@ struct Decided {
 }
 
 impl Pool {
-    /// Applies all decisions that the engine has made. `completed`: the request whose end the engine was just told of, to
-    /// which the settled cost belongs.
+    /// Applies all decisions that the engine has made. `completed`: the request that ended with the last input. The settled
+    /// cost belongs to it.
     pub(super) fn apply_decisions(&mut self, now: Instant, completed: Option<(RequestId, &Labels)>) {
         while let Some(effect) = self.engine.poll_effect() {
             match effect {

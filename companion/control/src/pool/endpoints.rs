@@ -47,7 +47,7 @@ pub(super) struct ListChange {
     pub(super) is_eligibility_changed: bool,
 }
 
-/// Endpoints whose numbers are free.
+/// Endpoints that were forgotten. Their numbers are free.
 #[derive(Debug, Default)]
 pub(super) struct Freed {
     pub(super) ids: Vec<EndpointId>,

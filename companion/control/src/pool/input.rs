@@ -69,7 +69,7 @@ pub(crate) enum PoolInput<'a> {
     Reload(&'a PoolSettings),
     /// The configuration no longer has the pool.
     Retire,
-    /// The configuration was reloaded: reject the waiting requests whose model the pool no longer serves.
+    /// The configuration was reloaded: reject the waiting requests for models that the pool no longer serves.
     EvictUnserved,
     /// Metrics and status show fewer flows than before: all give up their names.
     HideFlows,

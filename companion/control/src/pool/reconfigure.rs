@@ -120,7 +120,7 @@ impl Pool {
         self.decide(now, Input::Load { id, running });
     }
 
-    /// Rejects the waiting requests whose model the pool no longer serves.
+    /// Rejects the waiting requests for models that the pool no longer serves.
     pub(super) fn evict_unserved(&mut self, now: Instant) {
         // Newest first: a place that an evicted request frees must not go to a request that is evicted next.
         for id in self.waiting_ids().into_iter().rev() {
@@ -135,7 +135,7 @@ impl Pool {
         }
     }
 
-    /// Endpoints or classes have changed: tells the engine what that means for a request.
+    /// Endpoints or classes have changed: hands the engine a request's new endpoints and class set.
     pub(super) fn amend(&mut self, now: Instant, id: RequestId) {
         if let Some(amended) = self.amended(now, id) {
             self.decide(now, Input::Amend(amended));
