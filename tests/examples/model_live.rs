@@ -1,8 +1,8 @@
-//! What a whole gateway learns of its model servers, beside the truth: three `penstock mock-server`s of known alpha,
-//! beta and gamma, one of them twice as slow and a variant of its own, under clients that come at random.
+//! The parameters that a whole gateway learns, beside the true ones: three `penstock mock-server`s of known alpha, beta and gamma, one of
+//! them twice as slow and a separate variant, under clients that arrive at random times.
 //!
-//! `just model-live [--seconds N] [--noise X] [--seed N]`: below what the servers can do, then at twice that, then well below;
-//! after that the companion is started anew, and says what it still knows.
+//! `just model-live [--seconds N] [--noise X] [--seed N]`: below the servers' capacity, then at twice the capacity, then well below it;
+//! then the companion restarts and shows the restored parameters.
 
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
@@ -20,14 +20,14 @@ const FAST: Hardware = Hardware {
     gamma: 0.001,
     noise: 0.0,
 };
-/// Means of what is asked.
+/// Mean tokens of the requests.
 const TRAFFIC: Traffic = Traffic {
     rate: 0.0,
     input: 256.0,
     output: 64.0,
 };
 const PRINT_INTERVAL: Duration = Duration::from_secs(5);
-/// Parts of the time, and the load as a part of what the servers can do.
+/// Parts of the time, and the load as a part of the capacity.
 const PHASES: [(f64, f64); 3] = [(0.4, 0.6), (0.3, 2.0), (0.3, 0.3)];
 
 fn main() -> ExitCode {
@@ -38,9 +38,9 @@ fn main() -> ExitCode {
     while let Some(word) = words.next() {
         let value = words.next().unwrap_or_default();
         let understood = match word.as_str() {
-            "--seconds" => value.parse().map(|it| seconds = it).is_ok() && seconds > 0.0,
-            "--noise" => value.parse().map(|it| noise = it).is_ok(),
-            "--seed" => value.parse().map(|it| seed = it).is_ok(),
+            "--seconds" => value.parse().map(|parsed| seconds = parsed).is_ok() && seconds > 0.0,
+            "--noise" => value.parse().map(|parsed| noise = parsed).is_ok(),
+            "--seed" => value.parse().map(|parsed| seed = parsed).is_ok(),
             _ => false,
         };
         if !understood {
@@ -52,7 +52,7 @@ fn main() -> ExitCode {
     ExitCode::SUCCESS
 }
 
-/// A variant, and what is true of it.
+/// A variant and its true parameters.
 struct Truth {
     variant: &'static str,
     servers: f64,
@@ -75,7 +75,7 @@ async fn measure(seconds: f64, noise: f64, seed: u64) {
         Mock::start(slow, seed + 2).await,
     ];
     let truths = truths([("fast", 2.0, fast), ("slow", 1.0, slow)]);
-    let capacity: f64 = truths.iter().map(|it| it.servers * it.lambda_star).sum();
+    let capacity: f64 = truths.iter().map(|truth| truth.servers * truth.lambda_star).sum();
     let store = tempfile::tempdir().expect("a temporary folder");
     let servers: Vec<String> = mocks
         .iter()
@@ -124,7 +124,7 @@ async fn measure(seconds: f64, noise: f64, seed: u64) {
     table("after a restart", &gateway.pool("chat").await, &truths);
 }
 
-/// What the closed forms say of the servers as they are, at the targets that are inferred from them.
+/// The closed forms' results for the true parameters, at the targets inferred from them.
 fn truths(of: [(&'static str, f64, Hardware); 2]) -> Vec<Truth> {
     let multiplier = slo::Policy::default().multiplier;
     let parameters = of.map(|(_, _, hardware)| Parameters {
@@ -132,11 +132,11 @@ fn truths(of: [(&'static str, f64, Hardware); 2]) -> Vec<Truth> {
         beta_ms: hardware.beta,
         gamma_ms: hardware.gamma,
     });
-    let inferred = parameters.map(|it| slo::inferred(&it, &TRAFFIC, multiplier));
+    let inferred = parameters.map(|parameters| slo::inferred(&parameters, &TRAFFIC, multiplier));
     let most = |of: fn(&Targets) -> Option<f64>| inferred.iter().filter_map(of).reduce(f64::max);
     let targets = Targets {
-        ttft_ms: most(|it| it.ttft_ms),
-        itl_ms: most(|it| it.itl_ms),
+        ttft_ms: most(|targets| targets.ttft_ms),
+        itl_ms: most(|targets| targets.itl_ms),
     };
     of.into_iter()
         .zip(parameters)
@@ -158,7 +158,7 @@ async fn print_state(gateway: &Gateway, at: Duration) {
     let metrics = gateway.metrics().await;
     let bounds: Vec<String> = list(&pool["endpoints"])
         .iter()
-        .map(|it| format!("{}/{}", it["stock"], it["bound"]))
+        .map(|endpoint| format!("{}/{}", endpoint["stock"], endpoint["bound"]))
         .collect();
     print!(
         "{:>4.0} s  targets {} and {} ms, stock {}, bound {} ({}), waiting {:>3}",
@@ -173,8 +173,9 @@ async fn print_state(gateway: &Gateway, at: Duration) {
     for variant in list(&pool["model"]) {
         let name = variant["variant"].as_str().unwrap_or_default();
         let labels = [("pool", "chat"), ("variant", name)];
-        let desired = metrics.samples.iter().any(|it| {
-            it.name == "penstock_desired_replicas" && it.labels.get("variant").is_some_and(|it| it == name)
+        let desired = metrics.samples.iter().any(|sample| {
+            sample.name == "penstock_desired_replicas"
+                && sample.labels.get("variant").is_some_and(|value| value == name)
         });
         print!(
             " | {name} {} {} {} {}, bias {}, n* {}, demand {}, desired {}",
@@ -203,7 +204,7 @@ fn table(title: &str, pool: &Value, truths: &[Truth]) {
     println!("|---|---|---|---|---|---|---|---|");
     for truth in truths {
         let model = list(&pool["model"]);
-        let Some(variant) = model.iter().find(|it| it["variant"] == truth.variant) else {
+        let Some(variant) = model.iter().find(|variant| variant["variant"] == truth.variant) else {
             println!("| {} | not shown |", truth.variant);
             continue;
         };
@@ -234,7 +235,7 @@ fn list(of: &Value) -> Vec<Value> {
     of.as_array().cloned().unwrap_or_default()
 }
 
-/// Four digits, or a dash for what isn't known.
+/// Four digits, or a dash if unknown.
 fn short(of: &Value) -> String {
     match of.as_f64() {
         None => "-".into(),

@@ -1,4 +1,4 @@
-//! What the clients send, and whether they are there.
+//! The request bodies of the load generators, and a check that a generator is installed.
 
 use std::process::{Command, Stdio};
 
@@ -9,7 +9,7 @@ pub(crate) const SHORT: usize = 1_024;
 /// Bytes of a long one's.
 pub(crate) const LONG: usize = 220 << 10;
 
-/// A chat whose body has so many bytes.
+/// A chat request whose body has `bytes` bytes.
 pub(crate) fn chat(bytes: usize) -> String {
     let frame =
         json!({"model": "m", "max_tokens": 64, "messages": [{"role": "user", "content": ""}]}).to_string();
@@ -21,12 +21,12 @@ pub(crate) fn chat(bytes: usize) -> String {
     frame.replace(r#""content":"""#, &format!(r#""content":"{text}""#))
 }
 
-/// The same with `key` (`{"stream":true,` for example) in the place of its first brace.
+/// The same with `key` (for example `{"stream":true,`) instead of its first brace.
 pub(crate) fn chat_that_begins(key: &str, bytes: usize) -> String {
     chat(bytes.saturating_sub(key.len() - 1)).replacen('{', key, 1)
 }
 
-/// Whether a client can be run, or how to get it.
+/// Checks that a load generator is installed; the error says how to install it.
 pub(crate) fn installed(program: &str, loads: &str, how: &str) -> Result<(), String> {
     let tried = Command::new(program)
         .arg("--version")

@@ -1,4 +1,4 @@
-//! The bootstraps of Envoys that aren't Penstock's: one listener, one cluster of the model server, and what is compared.
+//! Bootstraps of the Envoys that Penstock is compared with: one listener, one model server cluster, and the compared filter.
 
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
@@ -6,19 +6,19 @@ use std::path::{Path, PathBuf};
 use penstock_tests::binary;
 use serde_json::{Value, json};
 
-/// The cluster of whom a filter asks beside the model server; `unary.rs` among the filter's examples knows it, too.
+/// The cluster of the server that a filter calls beside the model server. The filter example `unary.rs` uses the same name.
 const SIDE: &str = "side";
-/// Above the bodies that are sent, so that a filter may hold one whole.
+/// Larger than the bodies that are sent, so that a filter can buffer a whole one.
 const BODY_BYTES_MAX: u32 = 1 << 20;
 
-/// What an Envoy is told.
+/// A bootstrap and its addresses.
 pub(crate) struct Bootstrap {
     pub(crate) address: SocketAddr,
     pub(crate) admin: SocketAddr,
     pub(crate) document: Value,
 }
 
-/// An Envoy with this filter, if there is one, before a model server; the filter may ask `side`.
+/// An Envoy with this filter, if given, in front of a model server; the filter may call `side`.
 pub(crate) fn before(server: SocketAddr, filter: Option<Value>, side: Option<SocketAddr>) -> Bootstrap {
     let (address, admin) = (free_port(), free_port());
     let mut filters: Vec<_> = filter.into_iter().collect();
@@ -81,8 +81,8 @@ pub(crate) fn wasm(module: &Path) -> Value {
     })
 }
 
-/// Envoy's external processor as an endpoint picker has it: it is sent the request's headers, then its whole body, and
-/// nothing of the answer.
+/// Envoy's external processor configured like an endpoint picker: it receives the request's headers, then its whole body, and nothing
+/// of the response.
 pub(crate) fn external_processor() -> Value {
     json!({
         "name": "envoy.filters.http.ext_proc",
@@ -126,16 +126,16 @@ fn socket(address: SocketAddr) -> Value {
     json!({"socket_address": {"address": address.ip().to_string(), "port_value": address.port()}})
 }
 
-/// A port that was free a moment ago.
+/// A free port.
 pub(crate) fn free_port() -> SocketAddr {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a free port");
     listener.local_addr().expect("a bound socket has an address")
 }
 
-/// Builds a filter among the examples of Penstock's own.
+/// Builds one of the filter's examples.
 ///
 /// # Panics
-/// With what the compiler says, when it doesn't compile.
+/// With the compiler's message, if it does not compile.
 pub(crate) fn module(example: &str) -> PathBuf {
     let target = binary::target_folder().join("filter-wasm");
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());

@@ -1,4 +1,4 @@
-//! The closed loop: wrk, with one thread; each connection sends its next request when the last is answered.
+//! The closed loop: wrk, with one thread; each connection sends its next request when the previous one is answered.
 
 use std::process::Stdio;
 
@@ -8,7 +8,7 @@ use tokio::process::Command;
 use crate::body;
 use crate::cores::REST;
 
-/// What one load came to.
+/// The result of one load.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Load {
     pub(crate) requests: f64,
@@ -23,16 +23,16 @@ impl Load {
     }
 }
 
-/// Whether wrk is there, or how to get it.
+/// Checks that wrk is installed.
 pub(crate) fn installed() -> Result<(), String> {
     let how = "`apt-get install wrk`, `brew install wrk`, or https://github.com/wg/wrk";
     body::installed("wrk", "closed loop", how)
 }
 
-/// Loads `url` with bodies of `bytes` over so many connections for so long.
+/// Loads `url` with bodies of `bytes` bytes over `connections` connections for `time`.
 ///
 /// # Panics
-/// When wrk fails, or an answer is an error: a figure of errors is no figure.
+/// If wrk fails or an answer is an error, because errors would falsify the figure.
 pub(crate) async fn run(url: &str, bytes: usize, connections: u32, seconds: u32) -> Load {
     let script = format!(
         "wrk.method = 'POST'\nwrk.body = [==[{}]==]\nwrk.headers['content-type'] = 'application/json'\n\

@@ -1,5 +1,5 @@
-//! The companion by itself: a session that speaks for a filter, without an Envoy. What a waiting request takes of memory
-//! at 100,000, and what a request takes of CPU at 10,000 a second.
+//! The companion alone, with a scripted session instead of a filter and an Envoy: memory per waiting request at 100,000 requests, and CPU
+//! per request at 10,000 requests/s.
 
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -27,19 +27,19 @@ use crate::subject::{Companion, cpu_us, slots};
 
 const WAITING: u64 = 100_000;
 const FLOWS: u64 = 1_000;
-/// Those who wait come by so many sessions: one may have 65,536.
+/// Sessions that register the waiting requests; one may have 65,536.
 const SESSIONS: u64 = 2;
-/// Requests per second, and per tick of a millisecond.
+/// Requests per second, and per tick of one millisecond.
 const RATE: u64 = 10_000;
 const PER_TICK: u64 = RATE / 1_000;
-/// Before it is measured.
+/// Warm-up before the measurement.
 const SETTLING: Duration = Duration::from_secs(1);
-/// As in the companion.
+/// The same value as in the companion.
 const WINDOW_BYTES: u32 = 64 << 20;
 /// Frames between the script and the connection.
 const FRAMES: usize = 1_024;
 
-/// Measures both.
+/// Measures memory and CPU.
 pub(crate) async fn run(seconds: u32) -> Value {
     let (waiting, cycles) = (waiting().await, cycles(seconds).await);
     let all = json!({"waiting": waiting, "cycles": cycles});
@@ -47,7 +47,7 @@ pub(crate) async fn run(seconds: u32) -> Value {
     all
 }
 
-/// Bytes of a waiting request.
+/// Memory per waiting request.
 async fn waiting() -> Value {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let companion = Companion::start(folder.path(), [free_port(); 2], free_port(), &slots(1)).await;
@@ -60,7 +60,7 @@ async fn waiting() -> Value {
     let mut note = |bytes: f64| mib.push((bytes / f64::from(1 << 20) * 10.0).round() / 10.0);
     let before = resident();
     note(before);
-    // The first has the place, and nobody ever completes it.
+    // The first request takes the place and never completes.
     sessions[0].say(Event::Register(register(WAITING + 1))).await;
     sessions[0].handled().await;
     for sequence in 1..=WAITING {
@@ -89,7 +89,7 @@ async fn waiting() -> Value {
     })
 }
 
-/// CPU of requests that go at once.
+/// CPU of requests that bypass the queue.
 async fn cycles(seconds: u32) -> Value {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let stock = "stock: {watermark_per_backend: 1000}";
@@ -124,7 +124,7 @@ async fn cycles(seconds: u32) -> Value {
     })
 }
 
-/// As a filter describes a chat of 1 KB.
+/// The registration of a chat request of 1 KB.
 fn register(sequence: u64) -> Register {
     Register {
         sequence,
@@ -148,17 +148,17 @@ struct Session {
 
 struct Shared {
     frames: mpsc::Sender<FilterFrame>,
-    /// Frames that were said.
+    /// Frames sent.
     said: Mutex<u64>,
-    /// Of these, up to which the companion has handled them.
+    /// The last frame that the companion has handled.
     acked: AtomicU64,
-    /// Frames of the companion's that came.
+    /// Frames received from the companion.
     heard: AtomicU64,
     served: AtomicU64,
 }
 
 impl Session {
-    /// Opens one, which answers grants at once if it `serves`.
+    /// Opens a session. If `serves`, it completes each granted request at once.
     async fn open(companion: SocketAddr, epoch: u64, serves: bool) -> Self {
         let (frames, outgoing) = mpsc::channel(FRAMES);
         let shared = Arc::new(Shared {
@@ -219,7 +219,7 @@ impl Session {
         self.shared.served.load(Ordering::SeqCst)
     }
 
-    /// Waits until the companion has handled all that was said by now.
+    /// Waits until the companion has handled every frame sent so far.
     async fn handled(&self) {
         let said = *self.shared.said.lock().expect("no one panics with it");
         until("all is handled", || async {
@@ -235,7 +235,7 @@ impl Session {
 impl Shared {
     async fn say(&self, event: Event) {
         let place = self.frames.reserve().await.expect("the session is open");
-        // Who has the number sends it before the next is given out.
+        // The lock is held while sending, so that frames leave in the order of their numbers.
         let mut said = self.said.lock().expect("no one panics with it");
         *said += 1;
         place.send(FilterFrame {
@@ -257,7 +257,7 @@ impl Shared {
         }
     }
 
-    /// What was granted is answered and over at once.
+    /// Completes the granted requests at once.
     async fn serve(&self, grant: Grant) {
         let (sequence, endpoint) = (
             grant.sequence,

@@ -1,10 +1,10 @@
-//! Which cores run what: the Envoy that is measured has one for itself, as far as the machine has more than one.
+//! CPU affinity: the measured Envoy has a core of its own if the machine has more than one.
 
 use tokio::process::Command;
 
-/// The core of the Envoy that is measured.
+/// The core of the measured Envoy.
 pub(crate) const MEASURED: Cores = Cores { from: 0, to: 1 };
-/// The cores of everything else.
+/// The cores of all other processes.
 pub(crate) const REST: Cores = Cores { from: 1, to: 64 };
 
 /// A range of the machine's cores.
@@ -15,7 +15,7 @@ pub(crate) struct Cores {
 }
 
 impl Cores {
-    /// Has a command run on these cores, if the machine has them.
+    /// Makes a command run on these cores, if the machine has them.
     pub(crate) fn hold(self, command: &mut Command) {
         // SAFETY: the closure fills a set on its own stack and makes one system call.
         unsafe {
@@ -23,9 +23,9 @@ impl Cores {
         }
     }
 
-    /// Has this thread run on these cores, and every thread and process that it starts from now on.
+    /// Makes this thread, and every thread and process that it starts from now on, run on these cores.
     pub(crate) fn stay(self) {
-        // A machine that doesn't let us choose is measured as it is.
+        // Without permission to set the affinity, the measurement runs without it.
         let _ = self.pin();
     }
 

@@ -1,4 +1,4 @@
-//! Streams of events at a fixed pace, and what each event costs on its way.
+//! Event streams at a fixed rate, and the CPU cost of each event.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -17,7 +17,7 @@ use crate::body;
 use crate::model_server::{EVENT, EVENTS_PER_S, STREAM};
 use crate::subject::{Cpu, Subject};
 
-/// Streams at a time.
+/// Concurrent streams.
 const STREAMS: u64 = 50;
 
 #[derive(Default)]
@@ -27,10 +27,10 @@ struct Seen {
     ended: AtomicUsize,
 }
 
-/// Takes all streams from a subject for so long: the events that came in this time, and the CPU.
+/// Reads all streams through a subject for `time`; returns the received events and the CPU.
 ///
 /// # Panics
-/// When a stream ends, or fewer than half of the events came that the pace would have.
+/// If a stream ends, or fewer than half of the expected events arrive.
 pub(crate) async fn run(subject: &Subject, seconds: u32) -> (f64, Cpu) {
     let seen = Arc::<Seen>::default();
     let mut streams = JoinSet::new();
@@ -65,7 +65,7 @@ pub(crate) async fn run(subject: &Subject, seconds: u32) -> (f64, Cpu) {
     (events as f64, cpu)
 }
 
-/// One stream until its end, which shouldn't come.
+/// Reads one stream, which must not end.
 async fn take(address: SocketAddr, seen: Arc<Seen>) {
     if let Err(error) = read(address, &seen).await {
         eprintln!("a stream of {address}: {error}");

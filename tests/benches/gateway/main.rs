@@ -1,11 +1,11 @@
-//! What Penstock costs a request, beside what else there is: plain Envoy, a wasm filter that does nothing, one that only
-//! reads, one that asks by a unary call, and Envoy's external processor.
+//! The cost of Penstock per request, compared with plain Envoy, a wasm filter that does nothing, one that only reads, one that makes a
+//! unary call, and Envoy's external processor.
 //! `just bench gateway [--rounds N] [--seconds N] [--idle N] [--rate N] [--only NAME,...]`.
 //!
-//! Side by side in one run, in rounds whose order turns, so that what disturbs the machine disturbs all alike; of
-//! every figure the median over the rounds, with the least and the most. Envoy has one worker, on one core; clients,
-//! model server, companion and who else is asked have the others. The answer is as cheap as can be: what is measured is
-//! the way. An answer that is an error ends the run: a figure of errors is no figure.
+//! All subjects are measured in one run, in rounds with rotating order, so that disturbances affect all of them alike. Each figure is the
+//! median over the rounds, with minimum and maximum. Envoy has one worker on one core; clients, model server, companion and called
+//! servers share the others. The model server's work is minimal, so the figures show the gateway. An error answer ends the run, because
+//! errors would falsify the figures.
 
 mod body;
 mod bootstrap;
@@ -38,7 +38,7 @@ use crate::report::Measured;
 use crate::side::{Kind, Side};
 use crate::subject::{CONNECTIONS, Cpu, Subject, Which};
 
-/// What one turn of one subject came to, by the figures' names.
+/// The figures of one subject in one round, by name.
 pub(crate) type Figures = BTreeMap<&'static str, f64>;
 
 fn main() -> ExitCode {
@@ -50,7 +50,7 @@ fn main() -> ExitCode {
         side::be(kind);
         return ExitCode::SUCCESS;
     }
-    // `cargo test --benches` starts this as well, and wants no measurement.
+    // `cargo test --benches` starts this program too; measure nothing then.
     if !arguments.iter().any(|a| a == "--bench") {
         return ExitCode::SUCCESS;
     }
@@ -68,7 +68,7 @@ fn main() -> ExitCode {
             return ExitCode::from(2);
         }
     };
-    // What is compiled is compiled on all cores.
+    // Build before setting the affinity, so that the build uses all cores.
     if plan.needs_penstock() {
         penstock_tests::binary::penstock();
     }
@@ -94,15 +94,15 @@ async fn measure(plan: &Plan, machine: String) {
     let mut rounds: Vec<Vec<Figures>> = subjects.iter().map(|_| Vec::new()).collect();
     for round in 0..plan.rounds {
         for turn in 0..subjects.len() {
-            let at = (round + turn) % subjects.len();
-            let figures = turn_of(&subjects[at], plan).await;
+            let index = (round + turn) % subjects.len();
+            let figures = turn_of(&subjects[index], plan).await;
             println!(
                 "round {}/{}: {}",
                 round + 1,
                 plan.rounds,
-                report::line(subjects[at].which.name(), &figures)
+                report::line(subjects[index].which.name(), &figures)
             );
-            rounds[at].push(figures);
+            rounds[index].push(figures);
         }
     }
     drop(subjects);
@@ -128,7 +128,7 @@ async fn measure(plan: &Plan, machine: String) {
     });
 }
 
-/// CPU of a gateway that nobody asks anything, in percent of one core.
+/// CPU of an idle gateway, in percent of one core.
 async fn idle(server: SocketAddr, seconds: u32) -> Value {
     println!("idle for {seconds} s ...");
     let subject = Which::Penstock.start(server).await;
@@ -141,7 +141,7 @@ async fn idle(server: SocketAddr, seconds: u32) -> Value {
     idle
 }
 
-/// What is measured of a subject in one round.
+/// Measures one subject in one round.
 async fn turn_of(subject: &Subject, plan: &Plan) -> Figures {
     let mut figures = Figures::new();
     if plan.has(Row::Many) {
@@ -158,7 +158,7 @@ async fn turn_of(subject: &Subject, plan: &Plan) -> Figures {
         figures.insert("envoy_cpu_us", cpu.envoy_us / load.requests);
         figures.insert("side_cpu_us", cpu.side_us / load.requests);
     }
-    // One connection has nobody to wait for, and at a fixed rate nobody waits for long.
+    // With one connection no request can wait, and at a fixed rate none waits for long.
     let waits = subject.which == Which::Queued;
     if plan.has(Row::One) && !waits {
         let load = closed::run(&subject.url(), body::SHORT, 1, plan.seconds.div_ceil(2)).await;
@@ -186,7 +186,7 @@ async fn turn_of(subject: &Subject, plan: &Plan) -> Figures {
     figures
 }
 
-/// A closed loop over many connections, and the CPU it took.
+/// A closed loop over many connections, and its CPU.
 async fn loaded(subject: &Subject, bytes: usize, seconds: u32) -> (closed::Load, Cpu) {
     let before = subject.cpu();
     let load = closed::run(&subject.url(), bytes, CONNECTIONS, seconds).await;

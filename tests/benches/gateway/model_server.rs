@@ -1,5 +1,5 @@
-//! The model server of the benchmark: it reads a request whole and answers at once, streams events at a fixed pace if
-//! the request says `"stream": true`, or never answers if it says `"hold": true`.
+//! The benchmark's model server: it reads the whole request and answers at once, streams events at a fixed rate for `"stream": true`, or
+//! never answers for `"hold": true`.
 
 use std::convert::Infallible;
 use std::time::Duration;
@@ -16,14 +16,14 @@ use tokio::net::TcpListener;
 use tokio::time::MissedTickBehavior;
 use tokio_stream::wrappers::IntervalStream;
 
-/// Events of one stream in a second.
+/// Events per second of one stream.
 pub(crate) const EVENTS_PER_S: u64 = 50;
 
-/// One event of a stream: always the same bytes.
+/// One stream event, always the same bytes.
 pub(crate) const EVENT: &str = "data: {\"id\":\"chatcmpl-1\",\"object\":\"chat.completion.chunk\",\"created\":1,\
     \"model\":\"m\",\"choices\":[{\"index\":0,\"delta\":{\"content\":\" word\"},\"finish_reason\":null}]}\n\n";
 
-/// What makes a request one for a stream, or for no answer at all: the first key of its body, as clients here write it.
+/// The first key of a body decides whether the answer is streamed or withheld; the clients here write it first.
 pub(crate) const STREAM: &str = r#"{"stream":true,"#;
 pub(crate) const HOLD: &str = r#"{"hold":true,"#;
 
@@ -39,12 +39,12 @@ pub(crate) async fn serve(listener: TcpListener) {
     );
     loop {
         let (socket, _) = listener.accept().await.expect("there are files left");
-        // Latency only; a socket that can't is still a socket.
+        // An optimisation; the socket works without it.
         let _ = socket.set_nodelay(true);
         let answer = answer.clone();
         tokio::spawn(async move {
             let service = hyper::service::service_fn(move |request| serve_one(request, answer.clone()));
-            // An error is a connection that was cut: its client has enough.
+            // An error means that the client has closed the connection.
             let _cut = hyper::server::conn::http1::Builder::new()
                 .serve_connection(TokioIo::new(socket), service)
                 .await;
@@ -80,10 +80,10 @@ async fn serve_one(
     Ok(response)
 }
 
-/// Without an end: the client leaves.
+/// Endless; the client disconnects.
 fn events() -> impl Stream<Item = Result<Frame<Bytes>, Infallible>> {
     let mut pace = tokio::time::interval(Duration::from_micros(1_000_000 / EVENTS_PER_S));
-    // An event that is late doesn't hurry those after it into one piece.
+    // A late event does not make the following events arrive in one piece.
     pace.set_missed_tick_behavior(MissedTickBehavior::Delay);
     IntervalStream::new(pace).map(|_| Ok(Frame::data(Bytes::from_static(EVENT.as_bytes()))))
 }

@@ -1,5 +1,4 @@
-//! The open loop: oha, which sends at a fixed rate whatever becomes of the requests before, and counts each one's time
-//! from when it was due, not from when it could be sent.
+//! The open loop: oha sends at a fixed rate, independent of earlier requests, and measures each request from the time when it was due.
 
 use std::process::Stdio;
 
@@ -9,26 +8,26 @@ use tokio::process::Command;
 use crate::body;
 use crate::cores::REST;
 
-/// More than can be out at any time at the rates of this benchmark, unless a gateway stands still.
+/// More connections than requests in flight at the rates of this benchmark, unless a gateway stalls.
 const CONNECTIONS: &str = "200";
 
-/// Times from when a request was due.
+/// Latencies from the time when a request was due.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Times {
     pub(crate) p50_us: f64,
     pub(crate) p99_us: f64,
 }
 
-/// Whether oha is there, or how to get it.
+/// Checks that oha is installed.
 pub(crate) fn installed() -> Result<(), String> {
     let how = "`cargo install oha --locked`, `brew install oha`, or https://github.com/hatoo/oha";
     body::installed("oha", "open loop", how)
 }
 
-/// Sends short chats to `url`, so many a second.
+/// Sends short chat requests to `url` at a fixed rate.
 ///
 /// # Panics
-/// When oha fails, or an answer is an error, or fewer were sent than were due.
+/// If oha fails, an answer is an error, or fewer requests were sent than were due.
 pub(crate) async fn run(url: &str, rate: u32, seconds: u32) -> Times {
     let mut oha = Command::new("oha");
     oha.args([

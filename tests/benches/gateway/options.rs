@@ -1,14 +1,14 @@
-//! What the command line says: how many rounds, how long, and which subjects and rows.
+//! The command line: number of rounds, durations, subjects and rows.
 
 use crate::subject::Which;
 
-/// What is to be measured.
+/// The plan of a run.
 #[derive(Clone, Debug)]
 pub(crate) struct Plan {
     pub(crate) rounds: usize,
-    /// Of one load with many connections.
+    /// Duration of one load with many connections.
     pub(crate) seconds: u32,
-    /// Of the look at a gateway that nobody asks anything.
+    /// Duration of the idle measurement.
     pub(crate) idle_s: u32,
     /// Requests per second of the open loop.
     pub(crate) rate: u32,
@@ -16,24 +16,24 @@ pub(crate) struct Plan {
     pub(crate) rows: Vec<Row>,
 }
 
-/// What is measured of a subject.
+/// A measurement of a subject.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Row {
-    /// As many requests as go through, of 1 KB, over 50 connections.
+    /// Throughput with bodies of 1 KB over 50 connections.
     Many,
     /// The same over one connection.
     One,
     /// The same over 50 with bodies of 220 KB.
     Long,
-    /// Requests of 1 KB at a fixed rate, whatever becomes of those before them.
+    /// Requests of 1 KB at a fixed rate, independent of earlier ones.
     Open,
     /// Streams of events.
     Events,
-    /// Memory of requests that are paused, of Penstock only.
+    /// Memory of paused requests; Penstock only.
     Paused,
-    /// Memory and CPU of the companion by itself.
+    /// Memory and CPU of the companion alone.
     Companion,
-    /// CPU of a gateway that nobody asks anything, of Penstock only.
+    /// CPU of an idle gateway; Penstock only.
     Idle,
 }
 
@@ -54,7 +54,7 @@ impl Plan {
     /// Reads the command line.
     ///
     /// # Errors
-    /// What isn't understood, and what would be.
+    /// The unknown argument, and the known ones.
     pub(crate) fn read(arguments: &[String]) -> Result<Self, String> {
         let mut plan = Self {
             rounds: 5,
@@ -84,18 +84,18 @@ impl Plan {
             }
         }
         if plan.subjects.is_empty() {
-            plan.subjects = Which::ALL.map(|it| it.1).to_vec();
+            plan.subjects = Which::ALL.map(|(_, which)| which).to_vec();
         }
         if plan.rows.is_empty() {
-            plan.rows = Row::ALL.map(|it| it.1).to_vec();
+            plan.rows = Row::ALL.map(|(_, row)| row).to_vec();
         }
         Ok(plan)
     }
 
     fn choose(&mut self, names: &str) -> Result<(), String> {
         for name in names.split(',') {
-            let row = Row::ALL.iter().find(|it| it.0 == name);
-            let subject = Which::ALL.iter().find(|it| it.0 == name);
+            let row = Row::ALL.iter().find(|row| row.0 == name);
+            let subject = Which::ALL.iter().find(|which| which.0 == name);
             match (row, subject) {
                 (Some((_, row)), _) => self.rows.push(*row),
                 (_, Some((_, subject))) => self.subjects.push(*subject),
@@ -105,7 +105,7 @@ impl Plan {
         Ok(())
     }
 
-    /// Nothing was left out: the figures are fit to be kept.
+    /// Whether the run measures everything, so that its figures may be written.
     pub(crate) fn is_whole(&self) -> bool {
         self.subjects.len() == Which::ALL.len() && self.rows.len() == Row::ALL.len()
     }
@@ -129,7 +129,7 @@ fn usage() -> String {
     format!(
         "just bench gateway [--rounds N] [--seconds N] [--idle N] [--rate N] [--only NAME,...]; names are subjects ({}) \
          and rows ({})",
-        names(Which::ALL.iter().map(|it| it.0).collect()),
-        names(Row::ALL.iter().map(|it| it.0).collect()),
+        names(Which::ALL.iter().map(|which| which.0).collect()),
+        names(Row::ALL.iter().map(|row| row.0).collect()),
     )
 }

@@ -1,5 +1,4 @@
-//! Memory of requests that are paused: in Envoy, where their bodies stay, and in the companion, and of both when they
-//! have gone.
+//! Memory of paused requests, in Envoy, which keeps their bodies, and in the companion; and memory after they have ended.
 
 use std::net::SocketAddr;
 
@@ -13,12 +12,12 @@ use crate::body;
 use crate::model_server::HOLD;
 use crate::subject::{Subject, Which, slots};
 
-/// Requests that are paused at a time.
+/// Requests that are paused at the same time.
 const PAUSED: usize = 5_000;
-/// Bytes of their bodies, one gateway each.
+/// Body sizes, in bytes; each is measured with a gateway of its own.
 const BODIES: [usize; 2] = [1 << 10, 100 << 10];
 
-/// Resident memory at one moment, and what Envoy's allocator has given out.
+/// Resident memory at one moment, and the memory that Envoy's allocator has given out.
 #[derive(Clone, Copy, Debug)]
 struct Memory {
     envoy: f64,
@@ -43,7 +42,7 @@ fn resident(process: &Process) -> f64 {
     resident_bytes(process.pid()).expect("a running process has memory") as f64
 }
 
-/// Measures with every size of body, before a model server.
+/// Measures every body size, in front of a model server.
 pub(crate) async fn run(server: SocketAddr) -> Value {
     let mut rows = Vec::new();
     for bytes in BODIES {
@@ -95,7 +94,7 @@ async fn paused(server: SocketAddr, bytes: usize) -> Value {
     row
 }
 
-/// In MiB, to a tenth.
+/// In MiB, rounded to a tenth.
 fn mib(bytes: f64) -> f64 {
     (bytes / f64::from(1 << 20) * 10.0).round() / 10.0
 }
@@ -112,7 +111,7 @@ async fn send(client: &mut TcpStream, chat: &str) {
         .expect("the gateway reads");
 }
 
-/// Waits until Envoy has so many connections of clients.
+/// Waits until Envoy has `count` client connections.
 async fn connected(subject: &Subject, count: usize) {
     const NAME: &str = "http.penstock.downstream_cx_active";
     until(&format!("{count} connections"), || async {

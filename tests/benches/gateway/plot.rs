@@ -1,4 +1,4 @@
-//! The plot: requests per second and CPU per request, a bar a subject.
+//! The plot: requests per second and CPU per request, one bar per subject.
 
 use std::path::Path;
 
@@ -21,7 +21,7 @@ type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
 /// Draws the loads of short requests.
 ///
 /// # Panics
-/// When the file can't be written.
+/// If the file cannot be written.
 pub(crate) fn draw(file: &Path, results: &Value) {
     let area = SVGBackend::new(file, SIZE).into_drawing_area();
     area.fill(&WHITE).expect("draw");
@@ -47,7 +47,7 @@ pub(crate) fn draw(file: &Path, results: &Value) {
     area.present().expect("write the plot");
 }
 
-/// A bar of two parts, one behind the other, and how far the first reaches at least and at most.
+/// A bar of two parts in a row, with the range of the first part.
 struct Bar {
     parts: [f64; 2],
     span: [f64; 2],

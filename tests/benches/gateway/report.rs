@@ -1,4 +1,4 @@
-//! Figures out of rounds: medians with their spread, and ratios inside a round, between neighbours in time.
+//! Figures from rounds: medians with their spread, and ratios inside a round, where measurements are close in time.
 
 use std::fmt::Write;
 
@@ -11,12 +11,12 @@ use crate::options::Plan;
 use crate::subject::Which;
 use crate::{plot, tables};
 
-/// A figure of a subject beside the same of another one.
+/// A figure of one subject relative to another subject's.
 struct Beside {
-    /// What it is called.
+    /// Its name.
     key: &'static str,
-    /// Of which figure.
-    of: &'static str,
+    /// The figure that is compared.
+    figure: &'static str,
     other: Which,
     how: How,
 }
@@ -71,23 +71,28 @@ const BESIDE: [Beside; 7] = [
     ),
 ];
 
-const fn beside(key: &'static str, of: &'static str, other: Which, how: How) -> Beside {
-    Beside { key, of, other, how }
+const fn beside(key: &'static str, figure: &'static str, other: Which, how: How) -> Beside {
+    Beside {
+        key,
+        figure,
+        other,
+        how,
+    }
 }
 
-/// All that was measured.
+/// The figures of a run.
 pub(crate) struct Measured<'a> {
     pub(crate) plan: &'a Plan,
     pub(crate) machine: String,
-    /// Of each subject of the plan, its rounds.
+    /// The rounds of each subject of the plan.
     pub(crate) rounds: Vec<Vec<Figures>>,
-    /// What isn't measured in rounds, by the names it has among the results; null: it wasn't.
+    /// Figures outside of rounds, by their names in the results; null if not measured.
     pub(crate) paused: Value,
     pub(crate) companion: Value,
     pub(crate) idle: Value,
 }
 
-/// One turn, in a line for who watches.
+/// Prints one round of one subject as a line.
 pub(crate) fn line(name: &str, figures: &Figures) -> String {
     let mut line = format!("{name:<15}");
     for (key, unit) in [
@@ -109,10 +114,10 @@ pub(crate) fn line(name: &str, figures: &Figures) -> String {
     line.trim_end_matches(',').to_owned()
 }
 
-/// Prints the figures; if nothing was left out, writes them below docs/bench/ and into the README.
+/// Prints the figures; after a complete run, writes them below docs/bench/ and into the README.
 ///
 /// # Panics
-/// When a file can't be written.
+/// If a file cannot be written.
 pub(crate) fn write(measured: &Measured<'_>) {
     let results = results(measured);
     for (name, which) in Which::ALL {
@@ -147,19 +152,23 @@ fn results(measured: &Measured<'_>) -> Value {
                 (key.to_owned(), spread(values.collect()))
             })
             .collect();
-        for it in BESIDE {
-            let other = measured.plan.subjects.iter().position(|other| *other == it.other);
-            let Some(others) = other.and_then(|at| measured.rounds.get(at)) else {
+        for ratio in BESIDE {
+            let other = measured
+                .plan
+                .subjects
+                .iter()
+                .position(|other| *other == ratio.other);
+            let Some(others) = other.and_then(|index| measured.rounds.get(index)) else {
                 continue;
             };
             let pairs = rounds.iter().zip(others);
-            let values = pairs.filter_map(|(own, other)| match it.how {
-                How::Ratio => Some(own.get(it.of)? / other.get(it.of)?),
-                How::Difference => Some(own.get(it.of)? - other.get(it.of)?),
+            let values = pairs.filter_map(|(own, other)| match ratio.how {
+                How::Ratio => Some(own.get(ratio.figure)? / other.get(ratio.figure)?),
+                How::Difference => Some(own.get(ratio.figure)? - other.get(ratio.figure)?),
             });
             let values: Vec<f64> = values.collect();
             if !values.is_empty() {
-                figures.insert(it.key.to_owned(), spread(values));
+                figures.insert(ratio.key.to_owned(), spread(values));
             }
         }
         subjects.insert(which.name().to_owned(), figures.into());
@@ -178,7 +187,7 @@ fn results(measured: &Measured<'_>) -> Value {
     })
 }
 
-/// The medians of a subject and what they are beside others, for who watches.
+/// Prints the medians of a subject and their ratios to other subjects.
 fn summary(name: &str, figures: &Value) -> String {
     let keys = [
         "requests_per_s",
@@ -193,7 +202,7 @@ fn summary(name: &str, figures: &Value) -> String {
         "envoy_cpu_us_per_event",
     ];
     let mut text = format!("{name}:");
-    for key in keys.into_iter().chain(BESIDE.iter().map(|it| it.key)) {
+    for key in keys.into_iter().chain(BESIDE.iter().map(|ratio| ratio.key)) {
         if !figures[key].is_null() {
             let figure = &figures[key];
             let _ = write!(

@@ -1,9 +1,8 @@
-//! The servers beside an Envoy that is measured, each a process of its own, so that its CPU is its own: a model server,
-//! and who is asked by unary calls or by Envoy's external processor. All answer at once, or as told, with as little work
-//! as can be: what is measured is the way.
+//! The servers beside a measured Envoy, each in a process of its own so that its CPU can be measured: a model server, a server for unary
+//! calls, and an external processor. All do as little work as possible, so the figures show the gateway.
 //!
-//! The messages of `envoy.service.ext_proc.v3` are declared as far as they are needed to answer; what Envoy says beyond
-//! that is skipped unread, which is kinder to the external processor than a real one could be.
+//! The messages of `envoy.service.ext_proc.v3` are declared as far as an answer needs them; other fields are skipped unread, which costs
+//! less than a real external processor needs.
 
 use std::convert::Infallible;
 use std::future::{Ready, ready};
@@ -24,19 +23,19 @@ use tonic_prost::ProstCodec;
 use crate::cores::REST;
 use crate::model_server;
 
-/// As in the companion: a body must fit.
+/// The same value as in the companion; a body must fit.
 const WINDOW_BYTES: u32 = 64 << 20;
-/// What a server prints when it listens, before its address.
+/// The text that a server prints before its address when it listens.
 const LISTENS: &str = "side listens on ";
 
-/// What such a server is.
+/// The kind of server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     /// A model server.
     Model,
-    /// Who is asked by unary gRPC calls.
+    /// A server for unary gRPC calls.
     Unary,
-    /// An external processor of Envoy's.
+    /// An external processor for Envoy.
     Processor,
 }
 
@@ -51,26 +50,26 @@ impl Kind {
         Self::ALL
             .iter()
             .find(|(_, kind)| *kind == self)
-            .map_or("", |it| it.0)
+            .map_or("", |kind| kind.0)
     }
 
-    /// By its name.
+    /// Finds a kind by its name.
     pub(crate) fn called(name: &str) -> Option<Self> {
-        Self::ALL.iter().find(|it| it.0 == name).map(|it| it.1)
+        Self::ALL.iter().find(|kind| kind.0 == name).map(|kind| kind.1)
     }
 }
 
-/// A running one.
+/// A running server.
 pub(crate) struct Side {
     pub(crate) process: Process,
     pub(crate) address: SocketAddr,
 }
 
 impl Side {
-    /// Starts one, as another process of this program.
+    /// Starts a server as another process of this program.
     ///
     /// # Panics
-    /// With its log, when it doesn't start.
+    /// With its log, if it does not start.
     pub(crate) async fn start(kind: Kind) -> Self {
         let mut command = Command::new(std::env::current_exe().expect("a process knows its executable"));
         command.args(["--side", kind.name()]);
@@ -84,7 +83,7 @@ impl Side {
     }
 }
 
-/// Is such a server until the process is killed.
+/// Serves until the process is killed.
 pub(crate) fn be(kind: Kind) {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
@@ -114,7 +113,7 @@ where
 {
     let incoming = TcpListenerStream::new(listener).map(|accepted| {
         accepted.inspect(|stream| {
-            // Latency only; a socket that can't is still a socket.
+            // An optimisation; the socket works without it.
             let _ = stream.set_nodelay(true);
         })
     });
@@ -129,11 +128,11 @@ where
 
 type Answer = http::Response<tonic::body::Body>;
 
-/// Nothing that would be read.
+/// A message without fields that are read.
 #[derive(Clone, PartialEq, prost::Message)]
 struct Nothing {}
 
-/// Says yes to every unary call.
+/// Answers every unary call with an empty message.
 #[derive(Clone)]
 struct Gate;
 
@@ -171,7 +170,7 @@ impl Service<Request<Nothing>> for Yes {
     }
 }
 
-/// What Envoy asks, as far as it is read: which part of the request it has sent.
+/// Envoy's message, as far as it is read: the part of the request that it holds.
 #[derive(Clone, PartialEq, prost::Message)]
 struct ProcessingRequest {
     #[prost(message, optional, tag = "2")]
@@ -180,7 +179,7 @@ struct ProcessingRequest {
     request_body: Option<Nothing>,
 }
 
-/// The answer to the same part. An empty message in it is `CommonResponse`'s CONTINUE without a change.
+/// The answer for the same part. An empty message inside means `CommonResponse` with CONTINUE and no change.
 #[derive(Clone, PartialEq, prost::Message)]
 struct ProcessingResponse {
     #[prost(message, optional, tag = "1")]
@@ -189,14 +188,14 @@ struct ProcessingResponse {
     request_body: Option<Part>,
 }
 
-/// `HeadersResponse` or `BodyResponse`, which are alike.
+/// `HeadersResponse` or `BodyResponse`, which have the same form.
 #[derive(Clone, PartialEq, prost::Message)]
 struct Part {
     #[prost(message, optional, tag = "1")]
     response: Option<Nothing>,
 }
 
-/// Lets everything go on as it is.
+/// Lets every request continue unchanged.
 #[derive(Clone)]
 struct Processor;
 

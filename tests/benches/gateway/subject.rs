@@ -1,4 +1,4 @@
-//! What is measured: an Envoy with one worker, alone, with one filter or another, or with Penstock.
+//! The measured subjects: an Envoy with one worker, alone, with a filter, or with Penstock.
 
 use std::net::SocketAddr;
 use std::path::Path;
@@ -14,18 +14,18 @@ use crate::bootstrap::{self, Bootstrap, free_port};
 use crate::cores::{Cores, MEASURED, REST};
 use crate::side::{Kind, Side};
 
-/// Of the loads with many connections.
+/// Connections of the loads with many connections.
 pub(crate) const CONNECTIONS: u32 = 50;
 
-/// Of the servers where every request shall wait for another's end. One place less than there are connections isn't
-/// few enough: of the connections many have their request at the client or inside Envoy, not at the server, and 98 % of the
-/// requests find a place free. With half as many, more than 99 % wait.
+/// Places of the servers where every request shall wait. One place less than the number of connections is not few enough: many
+/// connections have their request at the client or inside Envoy, and 98 % of the requests find a free place. With half as many places,
+/// more than 99 % wait.
 const PLACES: u32 = CONNECTIONS / 2;
 
-/// Which gateway.
+/// The kind of gateway.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Which {
-    /// Envoy as it is.
+    /// Plain Envoy.
     Plain,
     /// With a wasm filter that does nothing.
     NoOp,
@@ -35,14 +35,14 @@ pub(crate) enum Which {
     Penstock,
     /// Penstock, whose servers have [`PLACES`] places: everything waits.
     Queued,
-    /// With a wasm filter that reads requests as Penstock does and asks by a unary gRPC call each.
+    /// With a wasm filter that reads requests as Penstock does and makes a unary gRPC call for each.
     Unary,
     /// With Envoy's external processor.
     ExtProc,
 }
 
 impl Which {
-    /// All, by their names.
+    /// All kinds by name.
     pub(crate) const ALL: [(&str, Self); 7] = [
         ("plain", Self::Plain),
         ("no-op", Self::NoOp),
@@ -54,10 +54,13 @@ impl Which {
     ];
 
     pub(crate) fn name(self) -> &'static str {
-        Self::ALL.iter().find(|it| it.1 == self).map_or("", |it| it.0)
+        Self::ALL
+            .iter()
+            .find(|which| which.1 == self)
+            .map_or("", |which| which.0)
     }
 
-    /// Of the filter's examples, the one that it needs.
+    /// The filter example that it needs.
     pub(crate) fn example(self) -> Option<&'static str> {
         match self {
             Self::NoOp => Some("noop"),
@@ -67,10 +70,10 @@ impl Which {
         }
     }
 
-    /// Starts it before a model server.
+    /// Starts the subject in front of a model server.
     ///
     /// # Panics
-    /// With the logs, when it doesn't start.
+    /// With the logs, if it does not start.
     pub(crate) async fn start(self, server: SocketAddr) -> Subject {
         let wasm = |example| Some(bootstrap::wasm(&bootstrap::module(example)));
         match self {
@@ -97,7 +100,7 @@ impl Which {
     }
 }
 
-/// The key of a pool whose servers have exactly so many places.
+/// The key that gives a pool's servers exactly this many places.
 pub(crate) fn slots(count: u32) -> String {
     format!(
         "stock: {{lower_bound_per_backend: {count}, upper_bound_per_backend: {count}, watermark_per_backend: {count}}}"
@@ -108,7 +111,7 @@ pub(crate) fn slots(count: u32) -> String {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Cpu {
     pub(crate) envoy_us: f64,
-    /// Of the companion, or of who is asked in its place.
+    /// CPU of the companion, or of the server that is called instead.
     pub(crate) side_us: f64,
 }
 
@@ -121,7 +124,7 @@ impl Cpu {
     }
 }
 
-/// Requests that a companion has let go: at once, and after they had waited.
+/// Requests that a companion admitted: bypassed and dispatched.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Admitted {
     pub(crate) bypassed: f64,
@@ -132,11 +135,11 @@ pub(crate) struct Admitted {
 pub(crate) struct Subject {
     pub(crate) which: Which,
     pub(crate) envoy: Process,
-    /// The companion, or who is asked in its place.
+    /// The companion, or the server that is called instead.
     pub(crate) side: Option<Process>,
-    /// Of the companion, if there is one.
+    /// The companion's pages, if there is a companion.
     pub(crate) pages: Option<Pages>,
-    /// Envoy's own.
+    /// Envoy's admin pages.
     pub(crate) admin: Pages,
     pub(crate) address: SocketAddr,
     _folder: TempDir,
@@ -192,13 +195,13 @@ impl Subject {
         format!("http://{}/v1/chat/completions", self.address)
     }
 
-    /// What the companion has let go so far; none: there is no companion.
+    /// Requests that the companion has admitted so far; `None` without a companion.
     pub(crate) async fn admitted(&self) -> Option<Admitted> {
         let page = self.pages.as_ref()?.metrics().await;
-        let of = |outcome| page.sum("penstock_requests_total", &[("outcome", outcome)]);
+        let count = |outcome| page.sum("penstock_requests_total", &[("outcome", outcome)]);
         Some(Admitted {
-            bypassed: of("bypassed"),
-            waited: of("dispatched"),
+            bypassed: count("bypassed"),
+            waited: count("dispatched"),
         })
     }
 
@@ -218,7 +221,7 @@ pub(crate) fn cpu_us(process: &Process) -> f64 {
 /// A companion's configuration, in its folder.
 const CONFIG: &str = "penstock.yaml";
 
-/// A running companion with one pool of one server, which takes as many requests as may wait.
+/// A running companion with one pool of one server.
 pub(crate) struct Companion {
     pub(crate) process: Process,
     pub(crate) pages: Pages,
@@ -226,10 +229,10 @@ pub(crate) struct Companion {
 }
 
 impl Companion {
-    /// Starts one for an Envoy with these listeners, of the gateway and of its admin interface.
+    /// Starts a companion for an Envoy with these addresses of the gateway and the admin interface.
     ///
     /// # Panics
-    /// With its log, when it doesn't start.
+    /// With its log, if it does not start.
     pub(crate) async fn start(
         folder: &Path,
         envoy: [SocketAddr; 2],
@@ -254,7 +257,7 @@ impl Companion {
     }
 }
 
-/// Waits until a page says that all is well.
+/// Waits until a page answers 200.
 async fn answers(what: &str, pages: &Pages, path: &str, process: &Process) {
     penstock_tests::until(what, || async {
         let answer = pages.get(path).await;

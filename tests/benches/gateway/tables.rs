@@ -1,4 +1,4 @@
-//! The tables of the pages: all figures on the benchmarks' own, a few in the README.
+//! The tables of the pages: all figures on the benchmark page, a few in the README.
 
 use std::fmt::Write;
 
@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use crate::subject::Which;
 
-/// What a subject is called in a table.
+/// A subject's name in a table.
 fn title(which: Which) -> &'static str {
     match which {
         Which::Plain => "plain Envoy",
@@ -20,7 +20,7 @@ fn title(which: Which) -> &'static str {
     }
 }
 
-/// One budget: what is asked, what it came to, and whether that is enough.
+/// One budget: the limit, the measured value, and whether it is met.
 struct Budget {
     asked: &'static str,
     came_to: f64,
@@ -28,7 +28,7 @@ struct Budget {
     met: bool,
 }
 
-/// The page's part of docs/bench.
+/// The tables of docs/bench.
 pub(crate) fn page(results: &Value) -> String {
     let mut text = format!(
         "{}, {} rounds; in brackets the least and the most.\n\n",
@@ -100,7 +100,7 @@ pub(crate) fn page(results: &Value) -> String {
     text
 }
 
-/// The README's part.
+/// The README's table.
 pub(crate) fn short(results: &Value) -> String {
     let text = table(
         results,
@@ -117,7 +117,7 @@ pub(crate) fn short(results: &Value) -> String {
     format!("{text}\n{machine}, one Envoy worker on one core, 50 connections, bodies of 1 KB.\n")
 }
 
-/// How a figure is shown: with so many digits after the point.
+/// How a figure is shown: the number of decimals.
 #[derive(Clone, Copy)]
 enum Cell {
     Median(&'static str, usize),
@@ -138,7 +138,7 @@ fn table(results: &Value, columns: &[(&str, Cell)]) -> String {
             let figures = &results["subjects"][name];
             let (Cell::Median(key, digits) | Cell::Spread(key, digits)) = *cell;
             let figure = &figures[key];
-            let own = |of: &str| number(figure[of].as_f64().unwrap_or_default(), digits);
+            let own = |key: &str| number(figure[key].as_f64().unwrap_or_default(), digits);
             let _ = match cell {
                 _ if figure.is_null() || is_trivial(key, which) => write!(text, " |"),
                 Cell::Median(..) => write!(text, " {} |", own("median")),
@@ -150,7 +150,7 @@ fn table(results: &Value, columns: &[(&str, Cell)]) -> String {
     text
 }
 
-/// Nothing runs beside these.
+/// Subjects without a process beside Envoy.
 fn is_trivial(key: &str, which: Which) -> bool {
     let alone = match which {
         Which::Plain | Which::NoOp | Which::ParseOnly => true,
@@ -169,16 +169,16 @@ fn number(value: f64, digits: usize) -> String {
 
 fn memory(results: &Value) -> String {
     let mut text = String::from(
-        "Memory of 5,000 paused requests, and when they have gone: resident; Envoy's allocator keeps what it has, so \
-         beside it what is allocated.\n\n\
-         | body | Envoy, bytes each | of these its connection | companion, bytes each | Envoy MiB: before, paused, gone | \
+        "Memory of 5,000 paused requests, and after they have ended: resident memory. Envoy's allocator keeps its pages, so \
+         the memory that it has given out is beside it.\n\n\
+         | body | Envoy, bytes each | of which the connection | companion, bytes each | Envoy MiB: before, paused, ended | \
          allocated in it | companion MiB |\n|---|---|---|---|---|---|---|\n",
     );
     for row in results["paused"].as_array().into_iter().flatten() {
         let whole = |key: &str| grouped(row[key].as_f64().unwrap_or_default());
         let three = |key: &str| {
-            let of = &row[key];
-            format!("{}, {}, {}", of["before"], of["paused"], of["gone"])
+            let figure = &row[key];
+            format!("{}, {}, {}", figure["before"], figure["paused"], figure["gone"])
         };
         let _ = writeln!(
             text,
@@ -195,8 +195,8 @@ fn memory(results: &Value) -> String {
     let (waiting, cycles) = (&results["companion"]["waiting"], &results["companion"]["cycles"]);
     let _ = write!(
         text,
-        "\nThe companion by itself, behind a session that speaks for a filter: {} bytes a waiting request at {} of {} \
-         flows (resident MiB before, then, and when they have gone: {}); {} us of CPU a request at {} requests/s. Idle, \
+        "\nThe companion alone, with a scripted session: {} bytes per waiting request at {} of {} \
+         flows (resident MiB before, then, and after they have ended: {}); {} us of CPU per request at {} requests/s. Idle, \
          a whole gateway takes {} % of a core in the companion and {} % in Envoy.\n",
         grouped(waiting["bytes_each"].as_f64().unwrap_or_default()),
         grouped(waiting["waiting"].as_f64().unwrap_or_default()),
@@ -215,12 +215,12 @@ fn memory(results: &Value) -> String {
 
 fn budgets_table(results: &Value) -> String {
     let mut text = String::from("| budget | came to | |\n|---|---|---|\n");
-    for it in budgets(results) {
-        let verdict = if it.met { "met" } else { "**missed**" };
+    for budget in budgets(results) {
+        let verdict = if budget.met { "met" } else { "**missed**" };
         let _ = writeln!(
             text,
             "| {} | {:.2} {} | {verdict} |",
-            it.asked, it.came_to, it.unit
+            budget.asked, budget.came_to, budget.unit
         );
     }
     text
@@ -285,7 +285,7 @@ fn budgets(results: &Value) -> Vec<Budget> {
             "us",
         ),
         at_most(
-            "bytes a waiting request at 100,000, below 1,024",
+            "bytes per waiting request at 100,000, below 1,024",
             bytes,
             1_024.0,
             "bytes",

@@ -1,10 +1,10 @@
-//! Whether a gateway stays what it is under load for long: below what its servers can do, then at twice that.
-//! `just bench long [--minutes N]`: so many minutes of each, ten if it isn't said.
+//! Stability of a gateway under long load: below the servers' capacity, then at twice the capacity.
+//! `just bench long [--minutes N]`: N minutes of each load, 10 by default.
 //!
-//! Three simulated model servers with eight places each, clients that come at random, and a whole gateway between them.
-//! What the servers can do is measured first. Looked at every 30 s: the resident memory of Envoy and companion, the stock, who
-//! waits. In the end, when everybody has been answered, nobody may wait, and the companion's stock must be what the
-//! servers say they work on: nothing.
+//! Three simulated model servers with eight places each, clients that arrive at random times, and a whole gateway between them. The servers'
+//! capacity is measured first. Every 30 s a sample records the resident memory of Envoy and companion, the stock and the waiting requests.
+//! At the end, when every request has been answered, no request may wait, and both the companion's stock and the servers' running requests
+//! must be zero.
 
 mod report;
 
@@ -28,36 +28,36 @@ const HARDWARE: Hardware = Hardware {
     gamma: 0.0005,
     noise: 0.05,
 };
-/// Of what the servers can do.
+/// The loads, as parts of the servers' capacity.
 pub(crate) const LOADS: [f64; 2] = [0.8, 2.0];
 const SAMPLE_INTERVAL: Duration = Duration::from_secs(30);
-/// How long capacity is measured, after as long for the queue to fill.
+/// Duration of the capacity measurement, after a warm-up of the same length that fills the queue.
 const MEASURED: Duration = Duration::from_secs(10);
-/// Requests a second while it is: more than the servers can do.
+/// Requests per second of the capacity measurement: more than the servers can serve.
 const TOO_MANY: f64 = 400.0;
-/// How long the last of the waiting may take to be answered.
+/// Time limit for answering the last waiting requests.
 const WAIT_MAX: Duration = Duration::from_secs(120);
 
-/// What a look showed.
+/// One sample.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Look {
-    /// Since the begin of the first load.
+pub(crate) struct Sample {
+    /// Time since the start of the first load.
     pub(crate) after: Duration,
     pub(crate) load: f64,
     pub(crate) envoy_bytes: u64,
     pub(crate) companion_bytes: u64,
     pub(crate) stock: u64,
     pub(crate) waiting: u64,
-    /// Requests of clients so far.
+    /// Client requests so far.
     pub(crate) sent: u64,
 }
 
-/// What is left when all have been answered.
+/// The state after all requests have been answered.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Rest {
     pub(crate) stock: u64,
     pub(crate) waiting: u64,
-    /// What the servers say they work on.
+    /// Requests that run at the servers, as the servers report.
     pub(crate) at_servers: u64,
 }
 
@@ -69,18 +69,18 @@ impl Rest {
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
-    // `cargo test --benches` starts this as well, and wants no measurement.
+    // `cargo test --benches` starts this program too; measure nothing then.
     if !arguments.iter().any(|a| a == "--bench") {
         return ExitCode::SUCCESS;
     }
     let words: Vec<_> = arguments
         .iter()
         .map(String::as_str)
-        .filter(|it| *it != "--bench")
+        .filter(|argument| *argument != "--bench")
         .collect();
     let minutes: Option<f64> = match words.as_slice() {
         [] => Some(10.0),
-        ["--minutes", minutes] => minutes.parse().ok().filter(|it| *it > 0.0),
+        ["--minutes", minutes] => minutes.parse().ok().filter(|minutes| *minutes > 0.0),
         _ => None,
     };
     let Some(minutes) = minutes else {
@@ -96,7 +96,7 @@ async fn measure(minutes: f64) -> ExitCode {
     for seed in 1..=SERVERS {
         mocks.push(Mock::start(HARDWARE, seed).await);
     }
-    let servers: Vec<_> = mocks.iter().map(|it| format!("'{}'", it.address())).collect();
+    let servers: Vec<_> = mocks.iter().map(|mock| format!("'{}'", mock.address())).collect();
     let pool = format!(
         "- name: chat\n  endpoints: {{static: [{}]}}\n{}",
         servers.join(", "),
@@ -116,19 +116,19 @@ async fn measure(minutes: f64) -> ExitCode {
     let capacity = (admitted(&gateway).await - before) / since.elapsed().as_secs_f64();
     println!("the servers can do {capacity:.1} requests/s");
 
-    // `envoy` alone is in both command lines: the companion writes files for it.
+    // `envoy` alone occurs in both command lines, because the companion writes files for Envoy.
     let envoy = gateway.child("--disable-hot-restart").await;
     let companion = gateway.child(" serve ").await;
     let begin = Instant::now();
     let phase = Duration::from_secs_f64(60.0 * minutes);
-    let mut looks = Vec::new();
+    let mut samples = Vec::new();
     for (load, end) in LOADS.iter().zip([phase, 2 * phase]) {
         while let Some(left) = end.checked_sub(begin.elapsed()).filter(|left| !left.is_zero()) {
             clients
                 .arrive(&gateway, load * capacity, left.min(SAMPLE_INTERVAL))
                 .await;
             let pool = gateway.pool("chat").await;
-            let look = Look {
+            let sample = Sample {
                 after: begin.elapsed(),
                 load: *load,
                 envoy_bytes: resident_bytes(envoy).expect("it runs"),
@@ -137,13 +137,13 @@ async fn measure(minutes: f64) -> ExitCode {
                 waiting: pool["waiting"].as_u64().expect("a number"),
                 sent: clients.sent(),
             };
-            println!("{}", report::line(&look));
-            looks.push(look);
+            println!("{}", report::line(&sample));
+            samples.push(sample);
         }
     }
     let ends = clients.finish().await;
     let rest = rest(&gateway, &mocks).await;
-    report::write(minutes, capacity, &looks, &ends, rest);
+    report::write(minutes, capacity, &samples, &ends, rest);
     if rest.is_nothing() {
         ExitCode::SUCCESS
     } else {
@@ -151,14 +151,14 @@ async fn measure(minutes: f64) -> ExitCode {
     }
 }
 
-/// How many requests were let go so far.
+/// The number of admitted requests so far.
 async fn admitted(gateway: &Gateway) -> f64 {
     let page = gateway.metrics().await;
-    let of = |outcome| page.sum("penstock_requests_total", &[("outcome", outcome)]);
-    of("bypassed") + of("dispatched")
+    let count = |outcome| page.sum("penstock_requests_total", &[("outcome", outcome)]);
+    count("bypassed") + count("dispatched")
 }
 
-/// What is left: nothing, as soon as the last words have come from Envoy, else what it still is after some patience.
+/// Waits until nothing is left, for a limited time, and returns the remaining state.
 async fn rest(gateway: &Gateway, mocks: &[Mock]) -> Rest {
     let begin = Instant::now();
     loop {

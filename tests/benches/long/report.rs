@@ -1,4 +1,4 @@
-//! Looks as lines and as a table, and whether memory is flat.
+//! Samples as lines and as a table, and the memory growth.
 
 use std::fmt::Write;
 
@@ -7,33 +7,33 @@ use penstock_tests::figures::{grouped, keep, machine, put};
 use penstock_tests::poisson_clients::Ends;
 use serde_json::{Value, json};
 
-use crate::{LOADS, Look, Rest};
+use crate::{LOADS, Rest, Sample};
 
-/// Of a whole run: shorter ones are printed, and leave the page as it is.
+/// Minutes of a complete run; a shorter run is printed and does not change the page.
 const MINUTES: f64 = 10.0;
-/// Rows of the page's table for each load, at most.
+/// Maximum rows of the page's table for each load.
 const ROWS: usize = 10;
 
-/// A look, for who watches.
-pub(crate) fn line(look: &Look) -> String {
+/// Prints one sample.
+pub(crate) fn line(sample: &Sample) -> String {
     format!(
         "{:>5} s at {:.0} %: Envoy {:.1} MiB, companion {:.1} MiB, stock {}, waiting {}, {} sent",
-        look.after.as_secs(),
-        100.0 * look.load,
-        mib(look.envoy_bytes),
-        mib(look.companion_bytes),
-        look.stock,
-        look.waiting,
-        look.sent
+        sample.after.as_secs(),
+        100.0 * sample.load,
+        mib(sample.envoy_bytes),
+        mib(sample.companion_bytes),
+        sample.stock,
+        sample.waiting,
+        sample.sent
     )
 }
 
-/// Prints the end; after a whole run, writes it below docs/bench/.
+/// Prints the result; after a complete run, writes it below docs/bench/.
 ///
 /// # Panics
-/// When a file can't be written.
-pub(crate) fn write(minutes: f64, capacity: f64, looks: &[Look], ends: &Ends, rest: Rest) {
-    let growths: Vec<Value> = LOADS.iter().filter_map(|load| growth(*load, looks)).collect();
+/// If a file cannot be written.
+pub(crate) fn write(minutes: f64, capacity: f64, samples: &[Sample], ends: &Ends, rest: Rest) {
+    let growths: Vec<Value> = LOADS.iter().filter_map(|load| growth(*load, samples)).collect();
     let summary = format!(
         "{} requests in {minutes} + {minutes} minutes at 80 % and 200 % of {capacity:.0} requests/s; ends: {}. When all \
          were answered: stock {}, waiting {}, at the servers {}.\n\n{}",
@@ -53,12 +53,12 @@ pub(crate) fn write(minutes: f64, capacity: f64, looks: &[Look], ends: &Ends, re
         return;
     }
     let folder = workspace().join("docs/bench");
-    let text = format!("{}. {summary}\n{}", machine(), table(looks));
+    let text = format!("{}. {summary}\n{}", machine(), table(samples));
     put(&folder.join("README.md"), "long", &text);
-    let rows = looks.iter().map(|look| {
+    let rows = samples.iter().map(|sample| {
         json!({
-            "s": look.after.as_secs(), "load": look.load, "envoy_mib": mib(look.envoy_bytes),
-            "companion_mib": mib(look.companion_bytes), "stock": look.stock, "waiting": look.waiting, "sent": look.sent,
+            "s": sample.after.as_secs(), "load": sample.load, "envoy_mib": mib(sample.envoy_bytes),
+            "companion_mib": mib(sample.companion_bytes), "stock": sample.stock, "waiting": sample.waiting, "sent": sample.sent,
         })
     });
     let figures = json!({
@@ -68,61 +68,64 @@ pub(crate) fn write(minutes: f64, capacity: f64, looks: &[Look], ends: &Ends, re
         "ends": ends,
         "rest": {"stock": rest.stock, "waiting": rest.waiting, "at_servers": rest.at_servers},
         "growth": growths,
-        "looks": rows.collect::<Vec<_>>(),
+        "samples": rows.collect::<Vec<_>>(),
     });
     keep(&folder.join("results.json"), "long", figures);
 }
 
-/// How much resident memory grew over the last two thirds of a load: what is there before is queues and pools that fill.
-fn growth(load: f64, looks: &[Look]) -> Option<Value> {
-    let all: Vec<_> = looks.iter().filter(|look| look.load == load).collect();
+/// Growth of resident memory over the last two thirds of a load; before that, queues and tables fill.
+fn growth(load: f64, samples: &[Sample]) -> Option<Value> {
+    let all: Vec<_> = samples.iter().filter(|sample| sample.load == load).collect();
     let (from, to) = (all.get(all.len() / 3)?, all.last()?);
-    let grew = |of: fn(&Look) -> u64| {
-        let (from, to) = (mib(of(from)), mib(of(to)));
+    let grew = |value: fn(&Sample) -> u64| {
+        let (from, to) = (mib(value(from)), mib(value(to)));
         json!({"from_mib": from, "to_mib": to, "percent": ((to - from) / from * 1_000.0).round() / 10.0})
     };
     Some(
-        json!({"load": load, "envoy": grew(|it| it.envoy_bytes), "companion": grew(|it| it.companion_bytes)}),
+        json!({"load": load, "envoy": grew(|sample| sample.envoy_bytes), "companion": grew(|sample| sample.companion_bytes)}),
     )
 }
 
 fn sentence(growth: &Value) -> String {
-    let of = |who: &str| {
-        let it = &growth[who];
-        format!("{} to {} MiB ({} %)", it["from_mib"], it["to_mib"], it["percent"])
+    let described = |process: &str| {
+        let figures = &growth[process];
+        format!(
+            "{} to {} MiB ({} %)",
+            figures["from_mib"], figures["to_mib"], figures["percent"]
+        )
     };
     format!(
         "Over the last two thirds at {:.0} %: Envoy {}, companion {}.\n",
         100.0 * growth["load"].as_f64().unwrap_or_default(),
-        of("envoy"),
-        of("companion")
+        described("envoy"),
+        described("companion")
     )
 }
 
-fn table(looks: &[Look]) -> String {
+fn table(samples: &[Sample]) -> String {
     let mut text = String::from(
         "| after | load | Envoy MiB | companion MiB | stock | waiting | requests so far |\n|---|---|---|---|---|---|---|\n",
     );
     for load in LOADS {
-        let all: Vec<_> = looks.iter().filter(|look| look.load == load).collect();
-        for look in all.iter().rev().step_by(all.len().div_ceil(ROWS).max(1)).rev() {
+        let all: Vec<_> = samples.iter().filter(|sample| sample.load == load).collect();
+        for sample in all.iter().rev().step_by(all.len().div_ceil(ROWS).max(1)).rev() {
             let _ = writeln!(
                 text,
                 "| {} s | {:.0} % | {:.1} | {:.1} | {} | {} | {} |",
-                look.after.as_secs(),
+                sample.after.as_secs(),
                 100.0 * load,
-                mib(look.envoy_bytes),
-                mib(look.companion_bytes),
-                look.stock,
-                look.waiting,
-                grouped(look.sent as f64)
+                mib(sample.envoy_bytes),
+                mib(sample.companion_bytes),
+                sample.stock,
+                sample.waiting,
+                grouped(sample.sent as f64)
             );
         }
     }
     text
 }
 
-/// In MiB, to a tenth.
+/// In MiB, rounded to a tenth.
 fn mib(bytes: u64) -> f64 {
     (bytes as f64 / f64::from(1 << 20) * 10.0).round() / 10.0
 }

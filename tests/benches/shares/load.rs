@@ -1,4 +1,4 @@
-//! Two tenants that always have so many requests out, each on a connection of its own.
+//! Two tenants with a constant number of concurrent requests, each request on a connection of its own.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -6,19 +6,19 @@ use std::time::{Duration, Instant};
 
 use penstock_tests::{ClientRequest, Gateway, Upstream};
 
-/// By their place in a load.
+/// The tenants, by their index in a load.
 const TENANTS: [&str; 2] = ["greedy", "light"];
-/// Before a load is measured: the queue has settled.
+/// Warm-up of a load, until the queue is stable.
 const SETTLING: Duration = Duration::from_secs(2);
 
-/// What one load came to.
+/// The result of one load.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Load {
-    /// Times to the first event of the light tenant's answers, in milliseconds, sorted.
+    /// Times to the first event of the light tenant's responses, in milliseconds, sorted.
     light_ttft_ms: Vec<f64>,
-    /// Of what reached the servers, the light tenant's part.
+    /// The light tenant's part of the requests at the servers.
     light_share: f64,
-    /// Answers that ended, in a second.
+    /// Completed requests per second.
     rate: f64,
 }
 
@@ -40,22 +40,22 @@ impl Load {
     }
 
     fn quantile(&self, percent: usize) -> f64 {
-        let at = (self.light_ttft_ms.len() * percent).div_ceil(100).max(1) - 1;
-        self.light_ttft_ms.get(at).copied().unwrap_or_default()
+        let index = (self.light_ttft_ms.len() * percent).div_ceil(100).max(1) - 1;
+        self.light_ttft_ms.get(index).copied().unwrap_or_default()
     }
 }
 
-/// What a client does, and what it is told.
+/// The state of a client task.
 struct Phase {
     measured: AtomicBool,
     over: AtomicBool,
     ended: AtomicUsize,
 }
 
-/// Loads `model` for `time` with so many of each tenant out.
+/// Loads `model` for `time` with a constant number of concurrent requests per tenant.
 ///
 /// # Panics
-/// When anything is refused: a figure of errors is no figure.
+/// If a request is rejected, because rejections would falsify the figures.
 pub(crate) async fn run(
     gateway: &Gateway,
     servers: &[Upstream],
@@ -106,7 +106,7 @@ pub(crate) async fn run(
     }
 }
 
-/// One request after the other; its times to the first event while it was measured.
+/// Sends one request after the other; returns the times to the first event during the measurement.
 async fn one(
     client: &reqwest::Client,
     url: &str,

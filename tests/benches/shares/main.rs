@@ -1,10 +1,9 @@
-//! What a light tenant has of a pool beside a greedy one, and what the gate costs the whole.
+//! The share of a light tenant beside a greedy one, and the throughput cost of the gate.
 //! `just bench shares [--rounds N] [--seconds N]`.
 //!
-//! Three servers with four places each, an answer streamed in about 150 ms; a greedy tenant that always has 64
-//! requests out. One gateway with two pools of the same servers: one gated at their places, one without a gate, where
-//! what finds no place waits at the servers. Their turns follow each other in every round; of every figure the
-//! median over the rounds, with the least and the most.
+//! Three servers with four places each, responses streamed in about 150 ms, and a greedy tenant with 64 concurrent requests. One gateway
+//! with two pools of the same servers: one gated at their places, one without a gate, where requests without a place wait at the servers.
+//! Both are measured in turn in every round; each figure is the median over the rounds, with minimum and maximum.
 
 mod load;
 mod report;
@@ -20,34 +19,35 @@ use crate::load::Load;
 const SERVERS: usize = 3;
 const PLACES: u32 = 4;
 pub(crate) const SERVICE: Duration = Duration::from_millis(150);
-/// Requests that the greedy tenant has out.
+/// Concurrent requests of the greedy tenant.
 const GREEDY: usize = 64;
 
-/// The pools, by the name of their model.
+/// The pools, by model name.
 const GATED: &str = "gated";
 const OPEN: &str = "open";
 
 /// One round: every load once.
 pub(crate) struct Round {
-    /// The light tenant with 2 out and nobody else.
+    /// The light tenant alone with 2 concurrent requests.
     pub(crate) alone: Load,
-    /// With 2 out, beside the greedy one.
+    /// With 2, beside the greedy tenant.
     pub(crate) two: Load,
-    /// With 16 out.
+    /// With 16, beside the greedy tenant.
     pub(crate) sixteen: Load,
-    /// With 16 out, without a gate.
+    /// With 16, beside the greedy tenant, without a gate.
     pub(crate) open: Load,
 }
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
-    // `cargo test --benches` starts this as well, and wants no measurement.
+    // `cargo test --benches` starts this program too; measure nothing then.
     if !arguments.iter().any(|a| a == "--bench") {
         return ExitCode::SUCCESS;
     }
     let number = |name: &str, default: u64| {
-        let at = arguments.iter().position(|a| a == name);
-        at.and_then(|at| arguments.get(at + 1)?.parse().ok())
+        let position = arguments.iter().position(|argument| argument == name);
+        position
+            .and_then(|position| arguments.get(position + 1)?.parse().ok())
             .unwrap_or(default)
             .max(1)
     };
@@ -67,7 +67,7 @@ async fn measure(count: u64, time: Duration) {
     let load = |model, greedy, light| load::run(&gateway, &servers, model, [greedy, light], time);
     let mut rounds = Vec::new();
     for round in 1..=count {
-        // The two that are compared follow each other, in turns.
+        // The two compared loads follow each other, in alternating order.
         let alone = load(GATED, 0, 2).await;
         let two = load(GATED, GREEDY, 2).await;
         let (sixteen, open) = if round % 2 == 0 {

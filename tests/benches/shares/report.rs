@@ -1,4 +1,4 @@
-//! Figures out of rounds: the results file and the page's table.
+//! Figures from rounds: the results file and the page's table.
 
 use penstock_tests::binary::workspace;
 use penstock_tests::figures::{keep, machine, median, put, spread};
@@ -10,7 +10,7 @@ use crate::{Round, SERVICE};
 /// Prints the figures and writes them below docs/bench/.
 ///
 /// # Panics
-/// When a file can't be written.
+/// If a file cannot be written.
 pub(crate) fn write(rounds: &[Round]) {
     let figure = |of: &dyn Fn(&Round) -> f64| spread(rounds.iter().map(of).collect());
     let load = |of: fn(&Round) -> &Load| {
