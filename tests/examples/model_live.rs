@@ -125,20 +125,21 @@ async fn measure(seconds: f64, noise: f64, seed: u64) {
 }
 
 /// The closed forms' results for the true parameters, at the targets inferred from them.
-fn truths(of: [(&'static str, f64, Hardware); 2]) -> Vec<Truth> {
+fn truths(variants: [(&'static str, f64, Hardware); 2]) -> Vec<Truth> {
     let multiplier = slo::Policy::default().multiplier;
-    let parameters = of.map(|(_, _, hardware)| Parameters {
+    let parameters = variants.map(|(_, _, hardware)| Parameters {
         alpha_ms: hardware.alpha,
         beta_ms: hardware.beta,
         gamma_ms: hardware.gamma,
     });
     let inferred = parameters.map(|parameters| slo::inferred(&parameters, &TRAFFIC, multiplier));
-    let most = |of: fn(&Targets) -> Option<f64>| inferred.iter().filter_map(of).reduce(f64::max);
+    let most = |target: fn(&Targets) -> Option<f64>| inferred.iter().filter_map(target).reduce(f64::max);
     let targets = Targets {
         ttft_ms: most(|targets| targets.ttft_ms),
         itl_ms: most(|targets| targets.itl_ms),
     };
-    of.into_iter()
+    variants
+        .into_iter()
         .zip(parameters)
         .map(|((variant, servers, _), parameters)| {
             let size = sizing::size(&parameters, &TRAFFIC, &targets, Some(256.0), 1.0);
@@ -153,7 +154,7 @@ fn truths(of: [(&'static str, f64, Hardware); 2]) -> Vec<Truth> {
         .collect()
 }
 
-async fn print_state(gateway: &Gateway, at: Duration) {
+async fn print_state(gateway: &Gateway, elapsed: Duration) {
     let pool = gateway.pool("chat").await;
     let metrics = gateway.metrics().await;
     let bounds: Vec<String> = list(&pool["endpoints"])
@@ -231,13 +232,13 @@ fn table(title: &str, pool: &Value, truths: &[Truth]) {
     }
 }
 
-fn list(of: &Value) -> Vec<Value> {
-    of.as_array().cloned().unwrap_or_default()
+fn list(value: &Value) -> Vec<Value> {
+    value.as_array().cloned().unwrap_or_default()
 }
 
 /// Four digits, or a dash if unknown.
-fn short(of: &Value) -> String {
-    match of.as_f64() {
+fn short(value: &Value) -> String {
+    match value.as_f64() {
         None => "-".into(),
         Some(number) if number.abs() >= 100.0 => format!("{number:.0}"),
         Some(number) if number.abs() >= 1.0 => format!("{number:.2}"),

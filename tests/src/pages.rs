@@ -156,7 +156,9 @@ impl Pages {
         until(&format!("{count} sessions of {node}"), || async {
             let seen = self.get("/status").await?.json();
             let all = seen["sessions"].as_array().cloned().unwrap_or_default();
-            let open = all.iter().filter(|it| it["worker"] == node && it["open"] == true);
+            let open = all
+                .iter()
+                .filter(|session| session["worker"] == node && session["open"] == true);
             if open.count() == count {
                 Ok(())
             } else {

@@ -135,7 +135,8 @@ fn servers_are_learned_from_their_requests_and_gated_by_the_model() {
             pool = converged(&gateway) => pool,
         };
         let (fast, slow) = (variant(&pool, "fast"), variant(&pool, "slow"));
-        let number = |of: &Value, key: &str| of[key].as_f64().unwrap_or_else(|| panic!("{key}: {of}"));
+        let number =
+            |value: &Value, key: &str| value[key].as_f64().unwrap_or_else(|| panic!("{key}: {value}"));
         for of in [&fast, &slow] {
             assert!(number(of, "alpha") > 0.0 && number(of, "n_star") > 0.0, "{of}");
             assert!(

@@ -102,13 +102,13 @@ pub(crate) fn external_processor() -> Value {
     })
 }
 
-fn cluster(name: &str, at: SocketAddr) -> Value {
+fn cluster(name: &str, address: SocketAddr) -> Value {
     json!({
         "name": name,
         "type": "STATIC",
         "connect_timeout": "1s",
         "load_assignment": {"cluster_name": name, "endpoints": [{"lb_endpoints": [
-            {"endpoint": {"address": socket(at)}},
+            {"endpoint": {"address": socket(address)}},
         ]}]},
     })
 }

@@ -112,7 +112,7 @@ impl Plan {
 
     /// Whether the `penstock` binary takes part.
     pub(crate) fn needs_penstock(&self) -> bool {
-        let ours = |it: &Which| matches!(it, Which::Penstock | Which::Queued);
+        let ours = |which: &Which| matches!(which, Which::Penstock | Which::Queued);
         self.subjects.iter().any(ours)
             || [Row::Paused, Row::Companion, Row::Idle]
                 .iter()
@@ -125,7 +125,7 @@ impl Plan {
 }
 
 fn usage() -> String {
-    let names = |of: Vec<&str>| of.join(", ");
+    let names = |words: Vec<&str>| words.join(", ");
     format!(
         "just bench gateway [--rounds N] [--seconds N] [--idle N] [--rate N] [--only NAME,...]; names are subjects ({}) \
          and rows ({})",

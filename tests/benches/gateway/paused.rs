@@ -75,7 +75,7 @@ async fn paused(server: SocketAddr, bytes: usize) -> Value {
     pages.stock("p", 0).await;
     self::connected(&subject, 0).await;
     let after = Memory::of(&subject).await;
-    let each = |of: fn(&Memory) -> f64, from: &Memory, to: &Memory| (of(to) - of(from)) / PAUSED as f64;
+    let each = |part: fn(&Memory) -> f64, from: &Memory, to: &Memory| (part(to) - part(from)) / PAUSED as f64;
     let row = json!({
         "body_bytes": bytes,
         "paused": PAUSED,

@@ -53,10 +53,10 @@ struct Bar {
     span: [f64; 2],
 }
 
-fn panel(area: &Area<'_>, caption: &str, of: impl Fn(&str) -> Bar) {
+fn panel(area: &Area<'_>, caption: &str, bar: impl Fn(&str) -> Bar) {
     let bars: Vec<_> = Which::ALL
         .iter()
-        .map(|(name, which)| (*name, *which, of(name)))
+        .map(|(name, which)| (*name, *which, bar(name)))
         .collect();
     let top = bars
         .iter()
@@ -68,8 +68,8 @@ fn panel(area: &Area<'_>, caption: &str, of: impl Fn(&str) -> Bar) {
         .margin(10)
         .build_cartesian_2d(-0.55 * top..1.25 * top, 0.0..rows)
         .expect("draw");
-    for (at, (name, which, bar)) in bars.iter().enumerate() {
-        let middle = rows - at as f64 - 0.5;
+    for (index, (name, which, bar)) in bars.iter().enumerate() {
+        let middle = rows - index as f64 - 0.5;
         let colour = match which {
             Which::Penstock | Which::Queued => OURS,
             Which::Plain | Which::NoOp | Which::ParseOnly | Which::Unary | Which::ExtProc => ENVOY,

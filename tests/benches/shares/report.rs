@@ -12,13 +12,13 @@ use crate::{Round, SERVICE};
 /// # Panics
 /// If a file cannot be written.
 pub(crate) fn write(rounds: &[Round]) {
-    let figure = |of: &dyn Fn(&Round) -> f64| spread(rounds.iter().map(of).collect());
-    let load = |of: fn(&Round) -> &Load| {
+    let figure = |value: &dyn Fn(&Round) -> f64| spread(rounds.iter().map(value).collect());
+    let load = |part: fn(&Round) -> &Load| {
         json!({
-            "light_ttft_p50_ms": figure(&|r| of(r).light_p50_ms()),
-            "light_ttft_p99_ms": figure(&|r| of(r).light_p99_ms()),
-            "light_share_percent": figure(&|r| 100.0 * of(r).light_share()),
-            "requests_per_s": figure(&|r| of(r).rate()),
+            "light_ttft_p50_ms": figure(&|r| part(r).light_p50_ms()),
+            "light_ttft_p99_ms": figure(&|r| part(r).light_p99_ms()),
+            "light_share_percent": figure(&|r| 100.0 * part(r).light_share()),
+            "requests_per_s": figure(&|r| part(r).rate()),
         })
     };
     let figures = json!({

@@ -21,8 +21,8 @@ fn read(path: &Path) -> String {
 fn rules() -> Vec<(String, String, Value)> {
     let text = read(&docs().join("alerts.yaml"));
     let document: Value = serde_saphyr::from_str(&text).expect("YAML");
-    let only = |of: &Value, keys: &[&str]| {
-        let map = of.as_object().unwrap_or_else(|| panic!("no mapping: {of}"));
+    let only = |value: &Value, keys: &[&str]| {
+        let map = value.as_object().unwrap_or_else(|| panic!("no mapping: {value}"));
         for key in map.keys() {
             assert!(keys.contains(&&**key), "`{key}` is none of {keys:?}");
         }

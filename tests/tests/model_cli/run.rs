@@ -76,6 +76,6 @@ pub(crate) fn same(got: &Value, expected: &Value, tolerance: f64, what: &str) {
     );
 }
 
-pub(crate) fn list<'a>(of: &'a Value, name: &str) -> &'a [Value] {
-    of[name].as_array().expect("a list")
+pub(crate) fn list<'a>(value: &'a Value, name: &str) -> &'a [Value] {
+    value[name].as_array().expect("a list")
 }

@@ -205,10 +205,10 @@ fn order_decides_inside_a_flow() {
         {"op":"dispatch","t":5}
         {"op":"dispatch","t":5}
     "#;
-    let by = |name: &str| order(&replay(&format!("arbitration: {{order: {name}}}"), script).done());
+    let ordered = |name: &str| order(&replay(&format!("arbitration: {{order: {name}}}"), script).done());
     // Arrival minus head start: 0, 1, -0.5, 4.
-    assert_eq!(by("fcfs"), ["e", "d", "c", "a", "b", "f"]);
+    assert_eq!(ordered("fcfs"), ["e", "d", "c", "a", "b", "f"]);
     // 1/100, 1/10, 3.5/100, 2/20, ties by arrival.
-    assert_eq!(by("wspt"), ["e", "d", "b", "f", "c", "a"]);
-    assert_eq!(by("edf"), ["e", "d", "f", "b", "a", "c"]);
+    assert_eq!(ordered("wspt"), ["e", "d", "b", "f", "c", "a"]);
+    assert_eq!(ordered("edf"), ["e", "d", "f", "b", "a", "c"]);
 }

@@ -310,22 +310,22 @@ pub(crate) fn directory(package: &Package) -> PathBuf {
 /// Whether `package`, a crate of this workspace, links an optional dependency only when another crate turns on a feature.
 fn only_by_feature(package: &Package, dependency: &str) -> bool {
     let mut open = vec!["default"];
-    let mut on = BTreeSet::new();
+    let mut enabled = BTreeSet::new();
     while let Some(feature) = open.pop() {
-        if on.insert(feature) {
-            let turned_on = package.features.get(feature).into_iter().flatten();
-            open.extend(turned_on.map(|name| name.strip_prefix("dep:").unwrap_or(name)));
+        if enabled.insert(feature) {
+            let names = package.features.get(feature).into_iter().flatten();
+            open.extend(names.map(|name| name.strip_prefix("dep:").unwrap_or(name)));
         }
     }
     let is_optional = package
         .dependencies
         .iter()
         .any(|d| d.name == dependency && d.optional);
-    is_optional && !on.contains(dependency)
+    is_optional && !enabled.contains(dependency)
 }
 
-/// Every package that `from` links, however long the way; `from` itself and build- and dev-dependencies not, nor what
-/// a crate of this workspace links by a feature that it doesn't turn on itself.
+/// Every package that `from` links, directly or not. Left out are `from`, build- and dev-dependencies, and dependencies of workspace
+/// crates behind features that are off by default.
 fn linked(metadata: &Metadata, from: &PackageId) -> BTreeSet<PackageId> {
     let resolve = metadata.resolve.as_ref().expect("cargo metadata resolves");
     let nodes: BTreeMap<_, _> = resolve.nodes.iter().map(|n| (&n.id, n)).collect();

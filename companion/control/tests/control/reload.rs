@@ -167,7 +167,7 @@ fn a_removed_endpoint_gets_no_requests_and_its_running_ones_end() {
     assert_eq!(taken.endpoints()[0].1.ready, [SECOND, THIRD]);
     let snapshot = |world: &World| world.control.status(world.now).pools[0].snapshot.clone();
     assert_eq!((snapshot(&world).stock, snapshot(&world).draining_stock), (2, 1));
-    let at = |server: &str| {
+    let id_of = |server: &str| {
         let status = world.control.status(world.now);
         let pool = &status.pools[0];
         let found = pool
@@ -177,7 +177,7 @@ fn a_removed_endpoint_gets_no_requests_and_its_running_ones_end() {
             .find(|endpoint| pool.address(endpoint.id) == server);
         found.map(|endpoint| endpoint.id)
     };
-    assert!(at(SERVER).is_some(), "it is shown while something runs there");
+    assert!(id_of(SERVER).is_some(), "it is shown while something runs there");
     // Whichever of the two ran there.
     let status = world.control.status(world.now);
     assert_eq!(status.pools[0].addresses.len(), 3);
@@ -314,11 +314,11 @@ fn waiting_requests_of_a_removed_pool_are_rejected_and_running_ones_end() {
     assert_eq!(taken.outcomes, [Outcome::RejectedInvalid; 2]);
     let names = |world: &World| -> Vec<(String, bool, u64)> {
         let pools = world.control.status(world.now).pools;
-        let names = pools.iter().map(|it| {
+        let names = pools.iter().map(|pool| {
             (
-                it.name.to_string(),
-                it.retired,
-                it.snapshot.stock + it.snapshot.draining_stock,
+                pool.name.to_string(),
+                pool.retired,
+                pool.snapshot.stock + pool.snapshot.draining_stock,
             )
         });
         names.collect()
