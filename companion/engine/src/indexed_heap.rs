@@ -33,21 +33,21 @@ impl<I> Default for Positions<I> {
 
 impl<I: Id> Positions<I> {
     fn get(&self, id: I) -> Option<usize> {
-        let position = (*self.by_id.get(id.index())?)?;
+        let position = (*self.by_id.get(id.slot())?)?;
         Some(position.get() as usize - 1)
     }
 
     fn set(&mut self, id: I, position: usize) {
-        self.by_id[id.index()] = NonZeroU32::new(position as u32 + 1);
+        self.by_id[id.slot()] = NonZeroU32::new(position as u32 + 1);
     }
 
     fn clear(&mut self, id: I) {
-        self.by_id[id.index()] = None;
+        self.by_id[id.slot()] = None;
     }
 
     fn reserve(&mut self, id: I) {
-        if id.index() >= self.by_id.len() {
-            self.by_id.resize(id.index() + 1, None);
+        if id.slot() >= self.by_id.len() {
+            self.by_id.resize(id.slot() + 1, None);
         }
     }
 }

@@ -77,7 +77,7 @@ impl<I, K> Default for PairingHeaps<I, K> {
 impl<I: Id, K: Ord + Copy + Default> PairingHeaps<I, K> {
     /// Adds `member`, which is in no heap of this arena.
     pub(crate) fn insert(&mut self, root: &mut Root<I>, member: I, key: K) {
-        if member.index() >= self.links.len() {
+        if member.slot() >= self.links.len() {
             let absent = Link {
                 key: K::default(),
                 place: Place::Absent,
@@ -85,7 +85,7 @@ impl<I: Id, K: Ord + Copy + Default> PairingHeaps<I, K> {
                 next: None,
                 previous: None,
             };
-            self.links.resize(member.index() + 1, absent);
+            self.links.resize(member.slot() + 1, absent);
         }
         debug_assert_eq!(
             self.link(member).place,
@@ -160,11 +160,11 @@ impl<I: Id, K: Ord + Copy + Default> PairingHeaps<I, K> {
     }
 
     fn link(&self, member: I) -> &Link<I, K> {
-        &self.links[member.index()]
+        &self.links[member.slot()]
     }
 
     fn link_mut(&mut self, member: I) -> &mut Link<I, K> {
-        &mut self.links[member.index()]
+        &mut self.links[member.slot()]
     }
 
     /// Writes the link of a member of the run.

@@ -9,6 +9,7 @@ use crate::ids::Id;
 
 #[derive(Debug)]
 pub(crate) struct Slab<I, T> {
+    /// By [`Id::slot`].
     entries: Vec<Option<T>>,
     free: Vec<I>,
 }
@@ -25,17 +26,20 @@ impl<I, T> Default for Slab<I, T> {
 impl<I: Id, T> Slab<I, T> {
     pub(crate) fn insert(&mut self, value: T) -> I {
         if let Some(id) = self.free.pop() {
-            self.entries[id.index()] = Some(value);
+            self.entries[id.slot()] = Some(value);
             return id;
         }
-        let id = I::from_index(self.entries.len());
+        if self.entries.is_empty() {
+            self.entries.push(None);
+        }
+        let id = I::from_index(self.entries.len() - 1);
         self.entries.push(Some(value));
         id
     }
 
     /// Takes out the entry of `id`, which exists.
     pub(crate) fn remove(&mut self, id: I) -> T {
-        let value = self.entries[id.index()]
+        let value = self.entries[id.slot()]
             .take()
             .expect("invariant: an id in use has an entry");
         self.free.push(id);
@@ -44,27 +48,27 @@ impl<I: Id, T> Slab<I, T> {
 
     /// Drops the entry of `id`, which exists, in place: cheaper than [`Self::remove`] for large entries.
     pub(crate) fn discard(&mut self, id: I) {
-        let entry = &mut self.entries[id.index()];
+        let entry = &mut self.entries[id.slot()];
         assert!(entry.is_some(), "invariant: an id in use has an entry");
         *entry = None;
         self.free.push(id);
     }
 
     pub(crate) fn get(&self, id: I) -> Option<&T> {
-        self.entries.get(id.index())?.as_ref()
+        self.entries.get(id.slot())?.as_ref()
     }
 
     pub(crate) const fn len(&self) -> usize {
-        self.entries.len() - self.free.len()
+        self.entries.len().saturating_sub(self.free.len() + 1)
     }
 
     pub(crate) fn iter(&self) -> impl Iterator<Item = (I, &T)> {
-        let entries = self.entries.iter().enumerate();
+        let entries = self.entries.iter().skip(1).enumerate();
         entries.filter_map(|(index, entry)| Some((I::from_index(index), entry.as_ref()?)))
     }
 
     pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = (I, &mut T)> {
-        let entries = self.entries.iter_mut().enumerate();
+        let entries = self.entries.iter_mut().skip(1).enumerate();
         entries.filter_map(|(index, entry)| Some((I::from_index(index), entry.as_mut()?)))
     }
 
@@ -77,7 +81,7 @@ impl<I: Id, T> core::ops::Index<I> for Slab<I, T> {
     type Output = T;
 
     fn index(&self, id: I) -> &T {
-        self.entries[id.index()]
+        self.entries[id.slot()]
             .as_ref()
             .expect("invariant: an id in use has an entry")
     }
@@ -85,7 +89,7 @@ impl<I: Id, T> core::ops::Index<I> for Slab<I, T> {
 
 impl<I: Id, T> core::ops::IndexMut<I> for Slab<I, T> {
     fn index_mut(&mut self, id: I) -> &mut T {
-        self.entries[id.index()]
+        self.entries[id.slot()]
             .as_mut()
             .expect("invariant: an id in use has an entry")
     }

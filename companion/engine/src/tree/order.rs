@@ -115,10 +115,10 @@ pub(super) struct Order {
 impl Order {
     /// Adds `job`. Returns whether it is the head of its flow then.
     pub(super) fn insert(&mut self, queue: &mut Queue, job: JobId, request: &Queued) -> bool {
-        if job.index() >= self.heads.len() {
-            self.heads.resize(job.index() + 1, None);
+        if job.slot() >= self.heads.len() {
+            self.heads.resize(job.slot() + 1, None);
         }
-        self.heads[job.index()] = Some(HeadPart {
+        self.heads[job.slot()] = Some(HeadPart {
             class_cost: request.class_cost,
             cost: request.cost,
             model: request.model,
@@ -154,7 +154,7 @@ impl Order {
 
     /// Changes the eligibility set of `job`, which waits.
     pub(super) fn set_eligibility(&mut self, job: JobId, eligibility: EligibilityId) {
-        if let Some(head) = &mut self.heads[job.index()] {
+        if let Some(head) = &mut self.heads[job.slot()] {
             head.eligibility = eligibility;
         }
     }
@@ -182,7 +182,7 @@ impl Order {
 
     /// The head of a flow whose first request is `job`, under its own eligibility set, taken for open.
     pub(super) fn head_of(&self, job: JobId) -> Head {
-        let head = self.heads[job.index()]
+        let head = self.heads[job.slot()]
             .as_ref()
             .expect("invariant: a waiting request was inserted");
         Head {

@@ -113,7 +113,7 @@ impl Ring {
             self.place_mut(previous).next = next;
             self.place_mut(next).previous = previous;
         }
-        self.places[child.index()] = None;
+        self.places[child.slot()] = None;
         self.members -= 1;
     }
 
@@ -127,13 +127,13 @@ impl Ring {
     }
 
     fn place(&self, child: ChildId) -> &Place {
-        self.places[child.index()]
+        self.places[child.slot()]
             .as_ref()
             .expect("invariant: the child is in the ring")
     }
 
     fn place_mut(&mut self, child: ChildId) -> &mut Place {
-        self.places[child.index()]
+        self.places[child.slot()]
             .as_mut()
             .expect("invariant: the child is in the ring")
     }
@@ -172,14 +172,14 @@ impl Ring {
     }
 
     fn insert(&mut self, child: ChildId, place: Place) {
-        if child.index() >= self.places.len() {
-            self.places.resize(child.index() + 1, None);
+        if child.slot() >= self.places.len() {
+            self.places.resize(child.slot() + 1, None);
         }
         debug_assert!(
-            self.places[child.index()].is_none(),
+            self.places[child.slot()].is_none(),
             "invariant: a child joins once"
         );
-        self.places[child.index()] = Some(place);
+        self.places[child.slot()] = Some(place);
         self.members += 1;
     }
 
