@@ -76,7 +76,7 @@ fn sample(line: &str) -> Option<Sample> {
             let mut characters = after.char_indices();
             let end = loop {
                 match characters.next()? {
-                    (at, '"') => break at,
+                    (position, '"') => break position,
                     (_, '\\') => match characters.next()?.1 {
                         'n' => value.push('\n'),
                         other => value.push(other),

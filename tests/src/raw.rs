@@ -40,8 +40,8 @@ impl Raw {
     /// If no answer arrives, or it is not HTTP.
     pub async fn answer(&mut self) -> Answer {
         let end = loop {
-            if let Some(at) = find(&self.read, b"\r\n\r\n") {
-                break at + 4;
+            if let Some(position) = find(&self.read, b"\r\n\r\n") {
+                break position + 4;
             }
             assert!(
                 self.more().await,
@@ -94,8 +94,8 @@ impl Raw {
         let mut body = Vec::new();
         loop {
             let end = loop {
-                if let Some(at) = find(&self.read, b"\r\n") {
-                    break at + 2;
+                if let Some(position) = find(&self.read, b"\r\n") {
+                    break position + 2;
                 }
                 assert!(self.more().await, "closed inside a chunk's head");
             };
