@@ -103,9 +103,9 @@ pub fn render(args: Args, environment: &Environment) -> Result<String, Error> {
         ),
         Some(folder) => {
             settings.stream_idle_timeout = settings.stream_idle_timeout.max(limits::STREAM_IDLE_RELOADED);
-            let written = Folder::open(&folder).and_then(|mut it| {
-                it.write(&settings.pools)?;
-                Ok(it)
+            let written = Folder::open(&folder).and_then(|mut folder| {
+                folder.write(&settings.pools)?;
+                Ok(folder)
             });
             let written = written.map_err(|why| Error::Folder {
                 folder: folder.clone(),
