@@ -163,7 +163,7 @@ async fn print_state(gateway: &Gateway, elapsed: Duration) {
         .collect();
     print!(
         "{:>4.0} s  targets {} and {} ms, stock {}, bound {} ({}), waiting {:>3}",
-        at.as_secs_f64(),
+        elapsed.as_secs_f64(),
         short(&pool["slo"]["ttft_ms"]),
         short(&pool["slo"]["itl_ms"]),
         pool["stock"],

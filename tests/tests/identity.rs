@@ -54,8 +54,8 @@ fn base64url(bytes: &[u8]) -> String {
             .iter()
             .fold(0_u32, |bits, byte| bits << 8 | u32::from(*byte));
         let bits = bits << (8 * (3 - chunk.len()));
-        for at in 0..=chunk.len() {
-            let digit = bits >> (18 - 6 * at) & 63;
+        for position in 0..=chunk.len() {
+            let digit = bits >> (18 - 6 * position) & 63;
             text.push(DIGITS[digit as usize].into());
         }
     }

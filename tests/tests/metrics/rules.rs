@@ -62,7 +62,9 @@ fn are_there(what: &str, text: &str) {
     // The name of the companion's cluster in Envoy.
     let cluster = penstock_envoy::bootstrap::COMPANION_CLUSTER;
     for name in named(text) {
-        let is_metric = ALL.iter().any(|(it, _, _)| name == format!("penstock_{it}"));
+        let is_metric = ALL
+            .iter()
+            .any(|(known, _, _)| name == format!("penstock_{known}"));
         assert!(
             is_metric || recorded.contains(&name) || name == cluster,
             "{what}: there is no {name}"

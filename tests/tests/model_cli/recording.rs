@@ -72,14 +72,14 @@ pub(crate) fn serve(endpoint: &str, mut waiting: VecDeque<(f64, f64, f64)>, line
         let come = waiting.iter().take_while(|request| request.0 <= now).count();
         let new: Vec<_> = waiting.drain(..come).collect();
         let prompts: f64 = new.iter().map(|request| request.1).sum();
-        let held: f64 = batch.iter().map(|(it, made, _)| it.1 + made).sum();
+        let held: f64 = batch.iter().map(|(request, made, _)| request.1 + made).sum();
         now += 8.0 + 0.05 * (batch.len() as f64 + prompts) + 0.0005 * (held + prompts);
         batch.iter_mut().for_each(|running| running.1 += 1.0);
         batch.extend(new.into_iter().map(|request| (request, 1.0, now)));
-        batch.retain(|((at, input, output), made, first)| {
+        batch.retain(|((arrival, input, output), made, first)| {
             if made >= output {
                 lines.push(
-                    json!({"t": at / 1e3, "input": input, "output": output, "dispatched": at / 1e3,
+                    json!({"t": arrival / 1e3, "input": input, "output": output, "dispatched": arrival / 1e3,
                                   "first": first / 1e3, "done": now / 1e3, "endpoint": endpoint}),
                 );
             }

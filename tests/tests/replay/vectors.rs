@@ -47,11 +47,11 @@ fn check(file: &str, mode: &str) -> usize {
         let expected: Vec<&Value> = list(expect, mode).iter().collect();
         assert_eq!(order, expected, "{mode} {}", case["name"]);
         if let Some(deficits) = expect.get("deficits").and_then(Value::as_array) {
-            for (at, (line, expected)) in answers.iter().zip(deficits).enumerate() {
+            for (index, (line, expected)) in answers.iter().zip(deficits).enumerate() {
                 let nothing = line["dispatch"].is_null();
                 assert!(
                     nothing || line["deficits"] == *expected,
-                    "{} at {at}: {line}",
+                    "{} at {index}: {line}",
                     case["name"]
                 );
             }
