@@ -2,7 +2,7 @@
 //! and faults. One seed determines everything in the world, so every failure can be reproduced.
 //!
 //! The filters, the control and the engines are the real ones. Everything else is simulated with as little detail as
-//! the invariants need. [`invariants`] checks them: every request ends exactly once; no request is granted twice or
+//! the invariants need. `invariants` checks them: every request ends exactly once; no request is granted twice or
 //! after its end; no server exceeds its bound, except for adopted requests; each flow keeps its order; and no state is
 //! left over when the world is idle.
 
