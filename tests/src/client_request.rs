@@ -85,6 +85,20 @@ pub struct Answer {
 }
 
 impl Answer {
+    /// Reads a whole response.
+    ///
+    /// # Errors
+    /// If it is cut.
+    pub async fn read(response: reqwest::Response) -> reqwest::Result<Self> {
+        let status = response.status().as_u16();
+        let headers = response.headers().clone();
+        Ok(Self {
+            status,
+            headers,
+            body: response.bytes().await?,
+        })
+    }
+
     /// A header's value; empty if absent.
     #[must_use]
     pub fn header(&self, name: &str) -> &str {

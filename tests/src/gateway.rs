@@ -223,7 +223,7 @@ impl Gateway {
             .open(ask)
             .await
             .unwrap_or_else(|e| panic!("{e:?}\n{}", self.process.tail()));
-        answer(response)
+        Answer::read(response)
             .await
             .unwrap_or_else(|e| panic!("{e:?}\n{}", self.process.tail()))
     }
@@ -249,7 +249,7 @@ impl Gateway {
         }
         tokio::spawn(async move {
             let response = request.send().await.expect("an answer comes");
-            answer(response).await.expect("the answer is whole")
+            Answer::read(response).await.expect("the answer is whole")
         })
     }
 
@@ -286,18 +286,4 @@ fn client() -> reqwest::Client {
         .redirect(reqwest::redirect::Policy::none())
         .build()
         .expect("a client can be built")
-}
-
-/// Reads a whole response.
-///
-/// # Errors
-/// If it is cut.
-pub async fn answer(response: reqwest::Response) -> reqwest::Result<Answer> {
-    let status = response.status().as_u16();
-    let headers = response.headers().clone();
-    Ok(Answer {
-        status,
-        headers,
-        body: response.bytes().await?,
-    })
 }

@@ -5,7 +5,6 @@ use std::path::Path;
 use serde_json::Value;
 
 use crate::client_request::Answer;
-use crate::gateway::answer;
 use crate::metrics::Metrics;
 use crate::wait::until;
 
@@ -64,7 +63,7 @@ impl Pages {
             .send()
             .await
             .map_err(|e| e.to_string())?;
-        answer(response).await.map_err(|e| e.to_string())
+        Answer::read(response).await.map_err(|e| e.to_string())
     }
 
     /// Sends a change such as `PUT /config`, with headers. The body's content type is JSON unless a header sets another.
@@ -81,7 +80,7 @@ impl Pages {
             request = request.header(*name, *value);
         }
         let response = request.body(body.to_owned()).send().await;
-        answer(response.expect("an answer"))
+        Answer::read(response.expect("an answer"))
             .await
             .expect("a whole answer")
     }
@@ -95,7 +94,7 @@ impl Pages {
         for (name, value) in headers {
             request = request.header(*name, *value);
         }
-        answer(request.send().await.expect("an answer"))
+        Answer::read(request.send().await.expect("an answer"))
             .await
             .expect("a whole answer")
     }

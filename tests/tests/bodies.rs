@@ -2,7 +2,7 @@
 //! affects no other request.
 
 use bytes::Bytes;
-use penstock_tests::gateway::{answer, config, pool};
+use penstock_tests::gateway::{config, pool};
 use penstock_tests::h2c::H2c;
 use penstock_tests::raw::{self, Raw};
 use penstock_tests::{Answer, ClientRequest, Gateway, Upstream, run};
@@ -26,7 +26,7 @@ impl Fixture {
         for (name, value) in headers {
             request = request.header(*name, *value);
         }
-        answer(request.send().await.expect("an answer"))
+        Answer::read(request.send().await.expect("an answer"))
             .await
             .expect("a whole answer")
     }

@@ -9,9 +9,9 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use http::HeaderMap;
 use penstock_tests::envoy::{SESSIONS, SESSIONS_IN_ALL};
-use penstock_tests::gateway::{answer, pool, slots};
+use penstock_tests::gateway::{pool, slots};
 use penstock_tests::h2c::H2c;
-use penstock_tests::{ClientGroup, ClientRequest, Companion, Envoy, Upstream, module, run};
+use penstock_tests::{Answer, ClientGroup, ClientRequest, Companion, Envoy, Upstream, module, run};
 
 /// A pool for every model, with `places` places at each server.
 fn pools(servers: &[Upstream], places: u32, more: &str) -> Vec<String> {
@@ -140,7 +140,7 @@ fn twenty_listener_changes_share_one_bound() {
                     let request = client.post(&url).json(&ClientRequest::chat("m", &text).body());
                     let request = request.header("x-penstock-tenant", format!("t{}", tenant % 5));
                     let response = request.send().await.unwrap_or_else(|e| panic!("{text}: {e:?}"));
-                    let answer = answer(response).await.expect("a whole answer");
+                    let answer = Answer::read(response).await.expect("a whole answer");
                     assert_eq!(answer.status, 200, "{text}: {}", answer.text());
                 }
             }));

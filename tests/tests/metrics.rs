@@ -9,9 +9,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use penstock_tests::gateway::{answer, config, pool, slots};
+use penstock_tests::gateway::{config, pool, slots};
 use penstock_tests::metrics::Metrics;
-use penstock_tests::{ClientRequest, Gateway, Upstream, run};
+use penstock_tests::{Answer, ClientRequest, Gateway, Upstream, run};
 
 /// Every metric, its type, and its labels beside `pool`, `model` and `target_model` (`r`), `pool` (`p`), `pool` and
 /// `variant` (`v`), or none (`-`).
@@ -256,7 +256,7 @@ fn five_thousand_tenants_stay_within_the_label_limit() {
                     }
                     let request = client.post(&url).json(&ClientRequest::chat("m", "hello").body());
                     let request = request.header("x-penstock-tenant", format!("tenant-{number}"));
-                    let answer = answer(request.send().await.expect("an answer"))
+                    let answer = Answer::read(request.send().await.expect("an answer"))
                         .await
                         .expect("whole");
                     assert_eq!(answer.status, 200, "{}", answer.text());

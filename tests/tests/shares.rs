@@ -8,8 +8,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use penstock_tests::gateway::{answer, config, pool, slots};
-use penstock_tests::{ClientRequest, Gateway, Upstream, run};
+use penstock_tests::gateway::{config, pool, slots};
+use penstock_tests::{Answer, ClientRequest, Gateway, Upstream, run};
 use tokio::sync::OnceCell;
 use tokio::task::JoinHandle;
 
@@ -316,7 +316,7 @@ fn a_light_tenant_gets_half_beside_a_greedy_one() {
                         .body();
                     while !done.load(Ordering::SeqCst) {
                         let request = client.post(&url).json(&body).header("x-penstock-tenant", tenant);
-                        let answer = answer(request.send().await.expect("an answer"))
+                        let answer = Answer::read(request.send().await.expect("an answer"))
                             .await
                             .expect("a whole answer");
                         assert_eq!(answer.status, 200, "{tenant}: {}", answer.text());

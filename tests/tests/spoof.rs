@@ -4,8 +4,8 @@
 use std::time::Duration;
 
 use futures_util::{StreamExt, stream};
-use penstock_tests::gateway::{answer, config, pool, slots};
-use penstock_tests::{Call, ClientRequest, Gateway, Upstream, run};
+use penstock_tests::gateway::{config, pool, slots};
+use penstock_tests::{Answer, Call, ClientRequest, Gateway, Upstream, run};
 use serde_json::json;
 use tokio::task::JoinHandle;
 
@@ -92,7 +92,7 @@ impl Fixture {
     }
 
     /// Takes both slots of the pool; returns the running calls and the clients' tasks.
-    async fn fill(&self) -> ([Call; 2], Vec<JoinHandle<penstock_tests::Answer>>) {
+    async fn fill(&self) -> ([Call; 2], Vec<JoinHandle<Answer>>) {
         let asked = (0..2)
             .map(|n| {
                 self.gateway
@@ -288,7 +288,7 @@ impl Fixture {
             );
         }
         call.respond(200, &LIES, "{}");
-        let answer = answer(asked.await.expect("no panic").expect("an answer"))
+        let answer = Answer::read(asked.await.expect("no panic").expect("an answer"))
             .await
             .expect("whole");
         assert_eq!(answer.status, 200);
@@ -369,7 +369,7 @@ impl Fixture {
     }
 }
 
-async fn all_are_200(asked: Vec<JoinHandle<penstock_tests::Answer>>) {
+async fn all_are_200(asked: Vec<JoinHandle<Answer>>) {
     for one in asked {
         let answer = one.await.expect("answered");
         assert_eq!(answer.status, 200, "{}", answer.text());

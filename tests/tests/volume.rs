@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use penstock_tests::gateway::{answer, config};
-use penstock_tests::{ClientRequest, Gateway, Upstream, run};
+use penstock_tests::gateway::config;
+use penstock_tests::{Answer, ClientRequest, Gateway, Upstream, run};
 
 const REQUESTS: usize = 10_000;
 const CLIENTS: usize = 64;
@@ -50,7 +50,7 @@ fn ten_thousand_requests_stay_within_the_bound_and_add_up() {
                     let request = request
                         .header("x-penstock-tenant", format!("t{}", number % 5))
                         .header("x-penstock-priority", priority);
-                    let answer = answer(request.send().await.expect("an answer"))
+                    let answer = Answer::read(request.send().await.expect("an answer"))
                         .await
                         .expect("a whole answer");
                     let admitted = matches!(answer.outcome(), "bypassed" | "dispatched");
