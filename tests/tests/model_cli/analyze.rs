@@ -95,7 +95,7 @@ fn bad_snapshot_is_rejected_with_line_and_key() {
         ("{\"variants\":[]} {}", "s.json:1: trailing"),
         (
             "{\n\"slo\":{\"target_ttft\":500},\n\"variants\":[]}",
-            "s.json:2: slo: target_ttft and target_itl",
+            "s.json:2: slo: give target_ttft and target_itl",
         ),
         (
             "{\"slo\":{\"slo_multiplier\":1},\"variants\":[]}",
@@ -116,10 +116,10 @@ fn bad_snapshot_is_rejected_with_line_and_key() {
         ),
     ];
     for (text, why) in cases {
-        let said = rejected(text);
+        let message = rejected(text);
         assert!(
-            said.starts_with("s.json:") && said.contains(why),
-            "{text}: {said}"
+            message.starts_with("s.json:") && message.contains(why),
+            "{text}: {message}"
         );
     }
 }

@@ -191,10 +191,10 @@ fn bad_line_is_rejected_with_its_number() {
     ];
     for (first, second, why) in cases {
         let ran = fit(&format!("{first}\n{second}\n{first}\n"), "");
-        let said = ran.refused();
+        let message = ran.refused();
         assert!(
-            said.starts_with("obs.jsonl:2: ") && said.contains(why),
-            "{second}: {said}"
+            message.starts_with("obs.jsonl:2: ") && message.contains(why),
+            "{second}: {message}"
         );
         // Windows are answered as they arrive; requests when the whole file is read.
         let answered = String::from_utf8_lossy(&ran.output.stdout).lines().count();
@@ -214,7 +214,7 @@ fn bad_line_is_rejected_with_its_number() {
     assert!(
         fit(&long, "")
             .refused()
-            .starts_with("obs.jsonl:1: a line has less")
+            .starts_with("obs.jsonl:1: a line must have fewer")
     );
 }
 

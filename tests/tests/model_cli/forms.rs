@@ -174,10 +174,10 @@ fn invalid_numbers_are_rejected() {
     ];
     for (command, case, flags) in bad {
         let ran = model(&format!("{command} {case} {flags}"), &[]);
-        let said = ran.refused();
+        let message = ran.refused();
         assert!(
-            !said.is_empty() && ran.output.stdout.is_empty(),
-            "{command} {flags}: {said}"
+            !message.is_empty() && ran.output.stdout.is_empty(),
+            "{command} {flags}: {message}"
         );
     }
     let most = "solve --alpha 1e30 --beta 1e30 --gamma 1e30 --input 1e30 --output 1e30 --rate 1e30";

@@ -13,13 +13,13 @@ pub(crate) struct Ran {
 }
 
 impl Ran {
-    pub(crate) fn said(&self) -> String {
+    pub(crate) fn stderr(&self) -> String {
         String::from_utf8_lossy(&self.output.stderr).into_owned()
     }
 
     /// The lines of one that succeeded, as JSON.
     pub(crate) fn answers(&self) -> Vec<Value> {
-        assert!(self.output.status.success(), "{}", self.said());
+        assert!(self.output.status.success(), "{}", self.stderr());
         let text = std::str::from_utf8(&self.output.stdout).expect("answers are UTF-8");
         assert!(!text.contains("NaN") && !text.contains("inf"), "{text}");
         let read = |line: &str| serde_json::from_str(line).unwrap_or_else(|e| panic!("{line}: {e}"));
@@ -34,9 +34,9 @@ impl Ran {
 
     /// The message of a run that was rejected as bad usage.
     pub(crate) fn refused(&self) -> String {
-        assert_eq!(self.output.status.code(), Some(2), "{}", self.said());
-        assert!(!self.said().contains("panicked"), "{}", self.said());
-        self.said()
+        assert_eq!(self.output.status.code(), Some(2), "{}", self.stderr());
+        assert!(!self.stderr().contains("panicked"), "{}", self.stderr());
+        self.stderr()
     }
 }
 

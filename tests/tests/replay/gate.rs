@@ -131,9 +131,9 @@ fn dispatch_is_an_error_with_the_gate() {
     );
     assert_eq!(gated.code(), Some(2));
     assert!(
-        gated.said().starts_with("ops.jsonl:2: op: `dispatch`"),
+        gated.stderr().starts_with("ops.jsonl:2: op: `dispatch`"),
         "{}",
-        gated.said()
+        gated.stderr()
     );
     assert_eq!(order(&gated.lines()), ["a"]);
 }

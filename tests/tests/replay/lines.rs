@@ -44,11 +44,11 @@ fn bad_line_is_named_after_earlier_lines_are_answered() {
     for (line, why) in cases {
         let script = format!("{head}{line}\n{{\"op\":\"dispatch\",\"t\":9}}\n");
         let replayed = run_bytes(&policy(CLASSES), script.as_bytes(), &[]);
-        let said = replayed.said();
-        assert_eq!(replayed.code(), Some(2), "{line}: {said}");
+        let message = replayed.stderr();
+        assert_eq!(replayed.code(), Some(2), "{line}: {message}");
         assert!(
-            said.starts_with("ops.jsonl:4: ") && said.contains(why),
-            "{line}: {said}"
+            message.starts_with("ops.jsonl:4: ") && message.contains(why),
+            "{line}: {message}"
         );
         assert_eq!(order(&replayed.lines()), ["a"], "{line}");
     }
@@ -65,7 +65,7 @@ fn last_line_needs_no_newline() {
     let long = format!("{{\"op\":\"cancel\",\"t\":0,\"id\":\"{}\"}}", "a".repeat(1 << 20));
     let replayed = run_bytes(&policy(""), long.as_bytes(), &[]);
     assert_eq!(replayed.code(), Some(2));
-    assert!(replayed.said().contains("bytes"), "{}", replayed.said());
+    assert!(replayed.stderr().contains("bytes"), "{}", replayed.stderr());
 }
 
 #[test]

@@ -11,8 +11,8 @@ pub(crate) struct Replayed(Output);
 impl Replayed {
     /// The answers of a script that ran to its end.
     pub(crate) fn done(self) -> Vec<String> {
-        assert!(self.0.status.success(), "{}", self.said());
-        assert_eq!(self.said(), "");
+        assert!(self.0.status.success(), "{}", self.stderr());
+        assert_eq!(self.stderr(), "");
         self.lines()
     }
 
@@ -27,7 +27,7 @@ impl Replayed {
         lines.lines().map(str::to_owned).collect()
     }
 
-    pub(crate) fn said(&self) -> String {
+    pub(crate) fn stderr(&self) -> String {
         String::from_utf8_lossy(&self.0.stderr).into_owned()
     }
 

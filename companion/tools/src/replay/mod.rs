@@ -123,7 +123,7 @@ fn run_lines<W: io::Write>(run: &mut Run<W>, path: &Path, script: impl Read) -> 
         };
         let result = if is_cut(line) {
             Err(Stop::Line(format!(
-                "a line has fewer than {LINE_BYTES_MAX} bytes"
+                "a line must have fewer than {LINE_BYTES_MAX} bytes"
             )))
         } else {
             run.line(line)

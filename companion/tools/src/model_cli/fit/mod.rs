@@ -205,7 +205,7 @@ impl<'a> Source<'a> {
 
 fn complete(line: &[u8]) -> Result<&[u8], String> {
     if is_cut(line) {
-        Err(format!("the line is longer than {LINE_BYTES_MAX} bytes"))
+        Err(format!("a line must have fewer than {LINE_BYTES_MAX} bytes"))
     } else {
         Ok(line)
     }
