@@ -230,8 +230,12 @@ fn wrong_file_changes_nothing_and_is_logged_once() {
 
         // The file disappears and its settings stay active; it returns and is read.
         std::fs::remove_file(companion.config()).expect("removed");
-        until("that is said", || async {
-            if lines(&companion, "is gone: what it said stays in force") == 1 {
+        until("the missing file is logged", || async {
+            if lines(
+                &companion,
+                "configuration file not found: its last content stays active",
+            ) == 1
+            {
                 Ok(())
             } else {
                 Err(companion.log())

@@ -170,7 +170,7 @@ fn unusable_certificates_are_named() {
                 "tls.client_ca",
                 "no certificate",
             ),
-            (&ours.cert, &others.key, &ours.ca, "tls", "fit together"),
+            (&ours.cert, &others.key, &ours.ca, "tls", "don't match"),
         ];
         for (cert, key, client_ca, named, word) in cases {
             let tls = Certificates {

@@ -178,7 +178,7 @@ fn set(node: &mut Node, path: &[Part], place: &Place, value: &str) -> Result<(),
         (Kind::List(list), Part::Index(index)) => item(list, *index, place)?,
         (Kind::List(list), Part::Key(_)) => {
             let length = list.len();
-            return Err(format!("this is a list; allowed is an index from 0 to {length}"));
+            return Err(format!("this is a list: use an index from 0 to {length}"));
         }
         (Kind::Map(entries), Part::Index(index)) => value_of(entries, &index.to_string(), place),
         (Kind::Map(entries), Part::Key(key)) => value_of(entries, key, place),

@@ -153,9 +153,9 @@ mod tests {
                 "patch: pools: at least one pool",
             ),
             (json!({"pools": null}), "patch: pools: at least one pool"),
-            (json!({"pools": 5}), "patch: pools: this is a list"),
+            (json!({"pools": 5}), "patch: pools: must be a list"),
             (json!({"pools": [{"queue": {}}]}), "patch: pools[0].name: "),
-            (json!([]), "patch: document: this is a mapping"),
+            (json!([]), "patch: document: must be a mapping"),
             (
                 json!({"pools": {"a": {"name": "b"}}}),
                 "patch: pools[1].name: `b` is the name of two pools",

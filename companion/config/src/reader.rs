@@ -73,7 +73,7 @@ impl de::Error for ReadError {
 
     fn invalid_type(found: Unexpected<'_>, expected: &dyn Expected) -> Self {
         Self::new(format!(
-            "this is {}, not {}",
+            "must be {}, not {}",
             describe_expected(&expected.to_string()),
             describe_found(found)
         ))
@@ -86,7 +86,7 @@ impl de::Error for ReadError {
     fn unknown_variant(found: &str, expected: &'static [&'static str]) -> Self {
         let hint =
             nearest(found, expected).map_or_else(String::new, |word| format!("; did you mean `{word}`?"));
-        Self::new(format!("this is {}, not `{found}`{hint}", expected.join(" or ")))
+        Self::new(format!("must be {}, not `{found}`{hint}", expected.join(" or ")))
     }
 
     fn unknown_field(found: &str, expected: &'static [&'static str]) -> Self {
@@ -101,7 +101,7 @@ impl de::Error for ReadError {
     }
 
     fn missing_field(field: &'static str) -> Self {
-        Self::new("this is missing, and has no default".into()).within(field.into())
+        Self::new("this key is missing and has no default".into()).within(field.into())
     }
 
     fn duplicate_field(field: &'static str) -> Self {

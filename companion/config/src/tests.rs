@@ -98,7 +98,7 @@ fn a_list_of_endpoints_may_be_a_file() {
             "- 127.0.0.1:1\n- nowhere\n",
             "e.yaml:2: [1]: `nowhere` is not an address",
         ),
-        ("static: []\n", "e.yaml:1: document: this is a list"),
+        ("static: []\n", "e.yaml:1: document: must be a list"),
     ] {
         let message = parse_endpoints(wrong, "e.yaml").expect_err(wrong).to_string();
         assert!(message.starts_with(start), "{message}");

@@ -56,7 +56,7 @@ fn sources(
             let key = format!("{key}[{index}]");
             let checked = |text: String| match name(&text) {
                 Ok(()) => Ok(text),
-                Err(allowed) => Err(Violation::new(&*key, format!("this is {allowed}"))),
+                Err(allowed) => Err(Violation::new(&*key, format!("must be {allowed}"))),
             };
             Ok(match source {
                 raw::Source::Header(name) => Source::Header(header(checked(name)?, &key)?),
@@ -67,7 +67,7 @@ fn sources(
                         check(&value).map_err(|allowed| {
                             Violation::new(
                                 format!("{key}.model.{glob}"),
-                                format!("this is {allowed}, not `{value}`"),
+                                format!("must be {allowed}, not `{value}`"),
                             )
                         })?;
                         Ok((glob, value))
@@ -102,7 +102,7 @@ fn metadata(path: String, key: &str) -> Result<String, Violation> {
     }
     Err(Violation::new(
         format!("{key}.metadata"),
-        format!("this is NAMESPACE/KEY/..., like envoy.filters.http.jwt_authn/payload/sub, not `{path}`"),
+        format!("must be NAMESPACE/KEY/..., like envoy.filters.http.jwt_authn/payload/sub, not `{path}`"),
     ))
 }
 

@@ -43,7 +43,7 @@ pub(super) fn endpoints(
             if file.as_os_str().is_empty() {
                 return Err(Violation::new(
                     format!("{path}.file"),
-                    "this is the path of a file; it can't be empty",
+                    "must be the path of a file, not empty",
                 ));
             }
             Ok((Vec::new(), Some(Discovery::File(file))))

@@ -130,7 +130,7 @@ fn keys_outside_pools_reject_values_out_of_range() {
         (
             "metrics: {aliases: [prometheus]}",
             "metrics.aliases[0]",
-            "this is nexus, not `prometheus`",
+            "must be nexus, not `prometheus`",
         ),
         ("metrics: {aliases: [nexus, nexus]}", "metrics.aliases[1]", "once"),
         ("pool: []", "pool", "did you mean `pools`?"),

@@ -91,7 +91,7 @@ fn models(root: &mut Section<'_>) -> Result<Block, SourceError> {
         if !entry.value.is_map() {
             return Err(SourceError::new(
                 entry.place.line(),
-                format!("{path}: this is a mapping"),
+                format!("{path}: must be a mapping"),
             ));
         }
         let mut section = Section::new(path, &entry.value);
@@ -189,7 +189,7 @@ fn class(path: &str, node: &Node) -> Result<Block, SourceError> {
     if let Some(found) = section.take(&["queue_policy"])? {
         let order = found.text()?;
         if !matches!(&*order, "fcfs" | "wspt") {
-            return Err(found.error(format!("this is fcfs or wspt, not `{order}`")));
+            return Err(found.error(format!("must be fcfs or wspt, not `{order}`")));
         }
         block.pair("queue_policy", order, "");
     }
@@ -216,7 +216,7 @@ fn class(path: &str, node: &Node) -> Result<Block, SourceError> {
     if let Some(found) = section.take(&["busy_worker_ratio"])? {
         let ratio = found.number()?;
         if ratio <= 0.0 || ratio > 1.0 {
-            return Err(found.error(format!("this is above 0 and at most 1, not {ratio}")));
+            return Err(found.error(format!("must be above 0 and at most 1, not {ratio}")));
         }
         if !has_threshold {
             return Err(
@@ -246,7 +246,7 @@ fn mapping<'a>(path: &str, node: &'a Node) -> Result<Section<'a>, SourceError> {
     } else {
         Err(SourceError::new(
             node.place.line(),
-            format!("{path}: this is a mapping"),
+            format!("{path}: must be a mapping"),
         ))
     }
 }

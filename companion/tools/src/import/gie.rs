@@ -112,7 +112,7 @@ fn capacity(section: &mut Section<'_>) -> Result<Block, SourceError> {
         Some(found) => {
             let (duration, written) = found.duration(Unit::Seconds)?;
             if duration.is_zero() {
-                return Err(found.error("this is a duration above zero"));
+                return Err(found.error("must be a duration above zero"));
             }
             (written, found.note())
         }
@@ -154,7 +154,7 @@ fn stock(section: &mut Section<'_>) -> Result<Block, SourceError> {
         Some(found) => {
             let deviation = found.number()?;
             if deviation <= 0.0 || deviation >= 1.0 {
-                return Err(found.error(format!("this is above 0 and below 1, not {deviation}")));
+                return Err(found.error(format!("must be above 0 and below 1, not {deviation}")));
             }
             stock.pair("deviation", deviation.to_string(), found.note());
         }
@@ -163,7 +163,7 @@ fn stock(section: &mut Section<'_>) -> Result<Block, SourceError> {
     if let Some(found) = section.take(&LOWER)? {
         let lower = found.whole(0)?;
         if lower > watermark {
-            return Err(found.error(format!("this is at most the watermark, {watermark}, not {lower}")));
+            return Err(found.error(format!("must be at most the watermark, {watermark}, not {lower}")));
         }
         stock.pair("lower_bound_per_backend", lower.to_string(), found.note());
     }
@@ -171,7 +171,7 @@ fn stock(section: &mut Section<'_>) -> Result<Block, SourceError> {
         let upper = found.whole(0)?;
         if upper < watermark {
             return Err(found.error(format!(
-                "this is at least the watermark, {watermark}, not {upper}"
+                "must be at least the watermark, {watermark}, not {upper}"
             )));
         }
         stock.pair("upper_bound_per_backend", upper.to_string(), found.note());

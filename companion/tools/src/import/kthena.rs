@@ -132,7 +132,7 @@ fn queue(section: &mut Section<'_>) -> Result<Block, SourceError> {
         Some(found) => {
             let (duration, written) = found.duration(Unit::Required)?;
             if duration.is_zero() {
-                return Err(found.error("this is a duration above zero; Kthena would silently use 60s"));
+                return Err(found.error("must be a duration above zero; Kthena would silently use 60s"));
             }
             (written, found.note())
         }

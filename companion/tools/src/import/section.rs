@@ -164,7 +164,7 @@ impl<'a> Found<'a> {
         if self.entry.value.is_map() {
             Ok(Section::new(self.path.clone(), &self.entry.value))
         } else {
-            Err(self.error("this is a mapping"))
+            Err(self.error("must be a mapping"))
         }
     }
 
@@ -172,7 +172,7 @@ impl<'a> Found<'a> {
         self.entry
             .value
             .items()
-            .ok_or_else(|| self.error("this is a list"))
+            .ok_or_else(|| self.error("must be a list"))
     }
 
     /// A single value as text, without the spaces around it.
@@ -180,7 +180,7 @@ impl<'a> Found<'a> {
         match self.entry.value.scalar() {
             Some(Cow::Borrowed(text)) => Ok(text.trim().into()),
             Some(Cow::Owned(text)) => Ok(text.trim().to_owned().into()),
-            None => Err(self.error("this is one value, not a list or a mapping")),
+            None => Err(self.error("must be one value, not a list or a mapping")),
         }
     }
 
@@ -191,7 +191,7 @@ impl<'a> Found<'a> {
         match text.parse::<u64>() {
             Ok(number) if digits && number >= least => Ok(number),
             Ok(_) | Err(_) => Err(self.error(format!(
-                "this is a whole number of at least {least}, not `{text}`"
+                "must be a whole number of at least {least}, not `{text}`"
             ))),
         }
     }
@@ -201,7 +201,7 @@ impl<'a> Found<'a> {
         let text = self.text()?;
         match text.parse::<f64>() {
             Ok(number) if number.is_finite() && number >= 0.0 => Ok(number + 0.0),
-            Ok(_) | Err(_) => Err(self.error(format!("this is a finite number of at least 0, not `{text}`"))),
+            Ok(_) | Err(_) => Err(self.error(format!("must be a finite number of at least 0, not `{text}`"))),
         }
     }
 
@@ -211,7 +211,7 @@ impl<'a> Found<'a> {
         match text.to_ascii_lowercase().as_str() {
             "true" | "yes" | "on" | "1" | "t" | "y" => Ok(true),
             "false" | "no" | "off" | "0" | "f" | "n" => Ok(false),
-            _ => Err(self.error(format!("this is true or false, not `{text}`"))),
+            _ => Err(self.error(format!("must be true or false, not `{text}`"))),
         }
     }
 
@@ -225,7 +225,7 @@ impl<'a> Found<'a> {
                 Unit::Required => "",
             };
             self.error(format!(
-                "this is a duration like 30s, 250ms or 1h30m{alternative}, not `{text}`"
+                "must be a duration like 30s, 250ms or 1h30m{alternative}, not `{text}`"
             ))
         };
         let seconds_per_unit = match unit {

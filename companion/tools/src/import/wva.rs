@@ -182,7 +182,7 @@ fn entries(source: &str, comments: &mut Block) -> Result<Vec<(String, Node)>, So
             None => {
                 return Err(SourceError::new(
                     line,
-                    "this is a ConfigMap, or a mapping of entries",
+                    "must be a ConfigMap or a mapping of entries",
                 ));
             }
         }
@@ -223,7 +223,7 @@ fn read_multiplier(section: &mut Section<'_>) -> Result<Option<(f64, String)>, S
         0.0 => Ok(None),
         number if number > 1.0 => Ok(Some((number, found.note()))),
         number => Err(found.error(format!(
-            "this is above 1, or 0 for the default of 3, not {number}"
+            "must be above 1, or 0 for the default of 3, not {number}"
         ))),
     }
 }
