@@ -1,5 +1,6 @@
-//! The next deadline of every pool, and the earliest of them: a binary heap in which a pool's place is known, so that a
-//! deadline moves in time logarithmic in the number of pools.
+//! The next deadline of every pool, and the earliest of them. A deadline moves in time logarithmic in the number of pools.
+
+use std::collections::BTreeSet;
 
 use penstock_engine::Instant;
 
@@ -8,78 +9,35 @@ use crate::ids::PoolId;
 /// Deadlines by pool. Of equal deadlines the lower id comes first.
 #[derive(Debug, Default)]
 pub(crate) struct Deadlines {
-    heap: Vec<(Instant, PoolId)>,
-    /// By pool: its index in the heap.
-    places: Vec<Option<usize>>,
+    in_order: BTreeSet<(Instant, PoolId)>,
+    by_pool: Vec<Option<Instant>>,
 }
 
 impl Deadlines {
     /// The earliest deadline.
     pub(crate) fn first(&self) -> Option<(Instant, PoolId)> {
-        self.heap.first().copied()
+        self.in_order.first().copied()
     }
 
     /// The deadline of a pool.
     pub(crate) fn get(&self, pool: PoolId) -> Option<Instant> {
-        let place = self.places.get(pool.index()).copied().flatten()?;
-        Some(self.heap[place].0)
+        self.by_pool.get(pool.index()).copied().flatten()
     }
 
     /// Sets or removes the deadline of a pool.
     pub(crate) fn set(&mut self, pool: PoolId, deadline: Option<Instant>) {
-        if pool.index() >= self.places.len() {
-            self.places.resize(pool.index() + 1, None);
+        if pool.index() >= self.by_pool.len() {
+            self.by_pool.resize(pool.index() + 1, None);
         }
-        match (self.places[pool.index()], deadline) {
-            (Some(place), Some(deadline)) => {
-                if self.heap[place].0 != deadline {
-                    self.heap[place].0 = deadline;
-                    self.restore(place);
-                }
-            }
-            (None, Some(deadline)) => {
-                self.heap.push((deadline, pool));
-                self.restore(self.heap.len() - 1);
-            }
-            (Some(place), None) => {
-                self.heap.swap_remove(place);
-                self.places[pool.index()] = None;
-                if place < self.heap.len() {
-                    self.restore(place);
-                }
-            }
-            (None, None) => {}
+        let previous = std::mem::replace(&mut self.by_pool[pool.index()], deadline);
+        if previous == deadline {
+            return;
         }
-    }
-
-    /// Moves the entry at `place` up or down to where it belongs.
-    fn restore(&mut self, mut place: usize) {
-        while place > 0 {
-            let parent = (place - 1) / 2;
-            if self.heap[parent] <= self.heap[place] {
-                break;
-            }
-            self.swap(parent, place);
-            place = parent;
+        if let Some(previous) = previous {
+            self.in_order.remove(&(previous, pool));
         }
-        loop {
-            let children = 2 * place + 1..(2 * place + 3).min(self.heap.len());
-            let Some(least) = children.min_by_key(|child| self.heap[*child]) else {
-                break;
-            };
-            if self.heap[place] <= self.heap[least] {
-                break;
-            }
-            self.swap(place, least);
-            place = least;
-        }
-        self.places[self.heap[place].1.index()] = Some(place);
-    }
-
-    fn swap(&mut self, one: usize, other: usize) {
-        self.heap.swap(one, other);
-        for place in [one, other] {
-            self.places[self.heap[place].1.index()] = Some(place);
+        if let Some(deadline) = deadline {
+            self.in_order.insert((deadline, pool));
         }
     }
 }
@@ -90,7 +48,7 @@ mod tests {
 
     use super::*;
 
-    /// A heap and a sorted map, under the same pseudorandom changes.
+    /// Deadlines and a map, under the same pseudorandom changes.
     #[test]
     fn the_earliest_deadline_comes_first_after_every_change() {
         let (mut deadlines, mut model) = (Deadlines::default(), BTreeMap::new());
