@@ -1,9 +1,10 @@
-//! Environment variables that override keys of the configuration file.
+//! Environment variables: those that override keys of the configuration file, and those of OpenTelemetry.
 //!
-//! A variable's name is `PENSTOCK_` and the key's path in capitals, with `__` between its parts:
+//! The name of an override is `PENSTOCK_` and the key's path in capitals, with `__` between its parts:
 //! `PENSTOCK_POOLS__0__QUEUE__TTL=90s`. Variables are written into the document's tree before the tree is read. So they obey
 //! the same rules as the file, and an error names the variable. A value is YAML, or plain text where the key takes text.
 
+use std::collections::HashMap;
 use std::ffi::OsString;
 use std::sync::{Arc, Once};
 
@@ -11,8 +12,10 @@ use super::Error;
 use super::tree::{Entry, Kind, Node, Place};
 use super::yaml;
 
-/// The beginning of every variable's name.
+/// The beginning of the names of variables that override keys.
 const PREFIX: &str = "PENSTOCK_";
+/// The beginning of the names of OpenTelemetry's standard variables.
+const OPENTELEMETRY_PREFIX: &str = "OTEL_";
 /// Separates the parts of a path.
 const SEPARATOR: &str = "__";
 /// The keys at the top of the document. Their variables contain no [`SEPARATOR`].
@@ -41,6 +44,8 @@ pub struct Environment(Arc<Variables>);
 struct Variables {
     /// Variables that name a key, and their values.
     overrides: Vec<(String, OsString)>,
+    /// Variables of OpenTelemetry, by name.
+    opentelemetry: HashMap<String, String>,
     /// Variables that begin like overrides, but name no key.
     unknown: Vec<String>,
     /// The unknown variables are logged once in a process, not at every reload.
@@ -51,6 +56,7 @@ impl Default for Variables {
     fn default() -> Self {
         Self {
             overrides: Vec::new(),
+            opentelemetry: HashMap::new(),
             unknown: Vec::new(),
             logged: Once::new(),
         }
@@ -79,6 +85,12 @@ impl Environment {
         let mut kept = Variables::default();
         for (name, value) in variables {
             let Some(name) = name.to_str() else { continue };
+            if name.starts_with(OPENTELEMETRY_PREFIX) {
+                if let Ok(value) = value.into_string() {
+                    kept.opentelemetry.insert(name.to_owned(), value);
+                }
+                continue;
+            }
             let Some(rest) = name.strip_prefix(PREFIX) else {
                 continue;
             };
@@ -91,6 +103,13 @@ impl Environment {
         }
         kept.unknown.sort();
         Self(Arc::new(kept))
+    }
+
+    /// The value of one of OpenTelemetry's variables, such as `OTEL_EXPORTER_OTLP_ENDPOINT`. `None`: it is not set, or not
+    /// UTF-8.
+    #[must_use]
+    pub fn opentelemetry(&self, name: &str) -> Option<String> {
+        self.0.opentelemetry.get(name).cloned()
     }
 
     /// Writes the variables into a document's tree.
@@ -235,6 +254,17 @@ mod tests {
     fn with(text: &str, variables: &[(&str, &str)]) -> Result<Document, String> {
         let variables = variables.iter().map(|(name, value)| (name.into(), value.into()));
         Document::parse_with(text, "f.yaml", &Environment::new(variables)).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn variables_of_opentelemetry_are_kept_by_name() {
+        let variables = [("OTEL_SERVICE_NAME", "gateway"), ("OTHER", "x")];
+        let environment = Environment::new(variables.map(|(name, value)| (name.into(), value.into())));
+        assert_eq!(
+            environment.opentelemetry("OTEL_SERVICE_NAME").as_deref(),
+            Some("gateway")
+        );
+        assert_eq!(environment.opentelemetry("OTHER"), None);
     }
 
     #[test]

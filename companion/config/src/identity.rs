@@ -1,8 +1,11 @@
 //! The sources of a request's identity.
 
+use std::collections::BTreeMap;
+
 use ipnet::IpNet;
-use penstock_control::MaxPriority;
 use penstock_engine::input::Band;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
 
 /// The sources of a request's identity. In each list, the first source that is present in the request counts.
 #[derive(Clone, Debug)]
@@ -25,6 +28,16 @@ pub struct Identity {
     pub max_priority: MaxPriority,
     /// The trusted clients.
     pub trust: Trust,
+}
+
+/// The highest priority of a tenant.
+#[derive(Clone, Debug, Default, Deserialize, Serialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct MaxPriority {
+    /// For tenants that `tenants` doesn't name. Null means no limit.
+    pub default: Option<Band>,
+    /// By fairness id.
+    pub tenants: BTreeMap<String, Band>,
 }
 
 /// The trusted clients, by their address as Envoy sees it. For other clients, claims such as a high priority are ignored.

@@ -5,8 +5,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use penstock_control::{FlowKey, Rewrite};
-use penstock_engine::policy::Policy;
+use penstock_engine::policy::{FlowKey, Policy};
 use penstock_engine::units::Decimal;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -70,6 +69,15 @@ pub enum Then {
     Open,
     /// Requests are answered 503 with `Retry-After`.
     Closed,
+}
+
+/// A model rewrite: requests for a model are sent with another model's name.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Rewrite {
+    /// A glob of the models that clients request.
+    pub model: String,
+    /// At least one: the name of a model and its weight, finite and above 0.
+    pub targets: Vec<(String, f64)>,
 }
 
 /// A model server.

@@ -8,10 +8,10 @@ use std::hint::black_box;
 use std::time::{Duration, Instant as Clock};
 
 use penstock_control::{
-    ConnId, Control, EndpointSettings, Event, FlowKey, MaxPriority, Output, PoolSettings, Settings,
+    ConnId, Control, EndpointSettings, Event, MaxPriority, Output, PoolSettings, Settings,
 };
 use penstock_engine::Instant;
-use penstock_engine::policy::{Gate, Policy, StockUnit};
+use penstock_engine::policy::{FlowKey, Gate, Policy, StockUnit};
 use penstock_engine::units::Decimal;
 use penstock_wire as wire;
 use wire::filter_frame::Event as Message;

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use penstock_engine::ModelName;
 use penstock_engine::input::Band;
 
 /// The flow of requests without a fairness identity.
@@ -17,10 +18,8 @@ pub(crate) const fn flow_name(flow: &str) -> &str {
 pub struct Labels {
     /// The pool's name; `none` for a request that no pool serves.
     pub pool: Arc<str>,
-    /// The model that the client asked for.
-    pub model: Box<str>,
-    /// The model that the model server is asked for.
-    pub target_model: Box<str>,
+    /// The model.
+    pub model: ModelName,
     /// The flow; empty for `anonymous`.
     pub flow: Box<str>,
     /// The flow must not be shown: it comes from a body, or is a user.

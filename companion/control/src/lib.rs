@@ -41,5 +41,5 @@ pub use ids::ConnId;
 pub use labels::Labels;
 pub use penstock_autopilot::{AutopilotStatus, Kept, Scraped, Totals, VariantStatus};
 pub use request_status::{RequestState, RequestStatus};
-pub use settings::{EndpointSettings, FlowKey, MaxPriority, PoolSettings, Rewrite, Settings};
+pub use settings::{EndpointSettings, MaxPriority, PoolSettings, Rewrite, Settings};
 pub use status::{PoolStatus, ServerStatus, SessionStatus, Status};

@@ -112,6 +112,7 @@ impl RequestIndex {
 
 #[cfg(test)]
 mod tests {
+    use penstock_engine::ModelName;
     use penstock_engine::input::Band;
 
     use super::*;
@@ -119,8 +120,7 @@ mod tests {
     fn labels(request_id: &str) -> Arc<Labels> {
         Arc::new(Labels {
             pool: "chat".into(),
-            model: Box::default(),
-            target_model: Box::default(),
+            model: ModelName::default(),
             flow: Box::default(),
             private: false,
             band: Band::Default,

@@ -5,6 +5,7 @@ use core::time::Duration;
 use hashbrown::HashMap;
 use penstock_engine::Policy;
 use penstock_engine::input::Band;
+use penstock_engine::policy::FlowKey;
 use penstock_engine::units::Decimal;
 use penstock_wire as wire;
 
@@ -96,17 +97,4 @@ pub struct EndpointSettings {
     pub max_batch: u64,
     /// Only a request that tolerates all of them may go there.
     pub taints: Vec<String>,
-}
-
-/// A part of a flow's name.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum FlowKey {
-    /// The fairness identity.
-    FairnessId,
-    /// The user.
-    User,
-    /// The model that the client asked for.
-    Model,
-    /// The model that the model server is asked for, by [`PoolSettings::rewrite`].
-    TargetModel,
 }

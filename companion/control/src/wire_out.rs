@@ -23,7 +23,7 @@ pub(crate) fn grant(sequence: u64, labels: &Labels, grant: &Grant) -> Kind {
         queue_us: micros(grant.waited),
         saturation_milli: grant.saturation_milli,
         target_model: if grant.rewrites_body {
-            labels.target_model.to_string()
+            labels.model.target.to_string()
         } else {
             String::new()
         },

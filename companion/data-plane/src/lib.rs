@@ -1,5 +1,5 @@
 //! The configuration's effect on Envoy and its filter: Envoy's settings, and the filter's policy.
 
-pub mod policy;
+pub mod filter_policy;
 pub mod settings;
 pub mod traces;

@@ -9,7 +9,7 @@ use penstock_envoy::{
     limits,
 };
 
-use crate::policy;
+use crate::filter_policy;
 
 /// Envoy's settings for this configuration, with the pools in the bootstrap. Ports are used as they are, including 0. With
 /// `tracing`, filters report what spans need from their start.
@@ -35,7 +35,7 @@ pub fn settings(config: &Config, node: &str, filter: PathBuf, tracing: bool) -> 
         heap_bytes_max: limits::HEAP_BYTES_MAX,
         connections_max: limits::CONNECTIONS_MAX,
         filter,
-        plugin: policy::plugin_configuration(config, node, tracing),
+        plugin: filter_policy::plugin_configuration(config, node, tracing),
         http_filters: Vec::new(),
     }
 }

@@ -1,6 +1,7 @@
 //! The events that an engine reacts to, as data.
 
 use alloc::boxed::Box;
+use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::time::Duration;
 
@@ -19,13 +20,19 @@ pub struct EndpointId(pub u32);
 
 /// The criticality of a request, most critical first.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[cfg_attr(
+    feature = "serde",
+    derive(serde::Deserialize, serde::Serialize),
+    serde(rename_all = "snake_case")
+)]
+#[cfg_attr(feature = "schemars", derive(schemars::JsonSchema), schemars(inline))]
 pub enum Band {
-    /// Goes before all other bands.
+    /// Granted before requests of the other levels.
     Critical,
-    /// Requests without a criticality.
+    /// The level of a request without a priority.
     #[default]
     Default,
-    /// The last to be dispatched and the first to be displaced.
+    /// The first to be rejected or displaced.
     Sheddable,
 }
 
@@ -53,6 +60,45 @@ impl Prompt {
     }
 }
 
+/// The name of a request's model: the one that the client requested, and the one that the server is asked for. They
+/// differ if the owner rewrites the request.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ModelName {
+    /// The client's name for it. Usage windows count it, and under [`Policy::per_model`] the request shares its queue.
+    pub requested: Arc<str>,
+    /// The server's name for it. Token ratios and expected outputs are learned by it.
+    pub target: Arc<str>,
+}
+
+impl ModelName {
+    /// A model that the client names `requested` and the server `target`.
+    #[must_use]
+    pub fn new(requested: &str, target: &str) -> Self {
+        let name: Arc<str> = requested.into();
+        Self {
+            target: if target == requested {
+                name.clone()
+            } else {
+                target.into()
+            },
+            requested: name,
+        }
+    }
+
+    /// The server is asked for another model than the client requested.
+    #[must_use]
+    pub fn is_rewritten(&self) -> bool {
+        self.requested != self.target
+    }
+}
+
+/// A model that client and server name alike.
+impl From<&str> for ModelName {
+    fn from(name: &str) -> Self {
+        Self::new(name, name)
+    }
+}
+
 /// A request for admission.
 #[derive(Clone, Debug)]
 pub struct Request {
@@ -68,11 +114,8 @@ pub struct Request {
     pub class: ClassKey,
     /// The class set of its model, as an index into [`Policy::classes`]. An index out of range counts as 0.
     pub class_set: u16,
-    /// The model that the server runs. Token ratios and expected outputs are learned per model.
-    pub model: Box<str>,
-    /// The model that the client requested, if that is another. Usage windows count it, and under
-    /// [`Policy::per_model`] the request shares that model's queue. Empty: [`Self::model`].
-    pub requested_model: Box<str>,
+    /// Its model.
+    pub model: ModelName,
     /// Length of the prompt.
     pub prompt: Prompt,
     /// Prompt tokens in a server's prefix cache.
@@ -109,8 +152,7 @@ impl Request {
             band: Band::Default,
             class: ClassKey::default(),
             class_set: 0,
-            model: Box::default(),
-            requested_model: Box::default(),
+            model: ModelName::default(),
             prompt: Prompt::Bytes(0),
             cached: Tokens(0),
             expected_output: None,

@@ -1,6 +1,7 @@
 //! A request inside the engine, from its registration to its end.
 
 use alloc::boxed::Box;
+use alloc::sync::Arc;
 
 use crate::cost::{Charge, TokenEstimate};
 use crate::effect::Outcome;
@@ -28,7 +29,8 @@ pub(crate) struct Job {
     pub(crate) estimate: TokenEstimate,
     /// `None`: the prompt came in tokens.
     pub(crate) prompt_bytes: Option<u64>,
-    pub(crate) model: Box<str>,
+    /// The server's name for the model.
+    pub(crate) model: Arc<str>,
     /// Hashes of the prompt's prefixes.
     pub(crate) prefix: Box<[u64]>,
     pub(crate) state: JobState,

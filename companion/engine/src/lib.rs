@@ -44,7 +44,7 @@ pub use audit::AuditError;
 pub use budget::Budget;
 pub use effect::{Effect, Outcome};
 pub use engine::Engine;
-pub use input::{EndpointId, Input, Request, RequestId};
+pub use input::{EndpointId, Input, ModelName, Request, RequestId};
 pub use policy::Policy;
 pub use snapshot::Snapshot;
 pub use time::Instant;

@@ -412,6 +412,19 @@ impl Discipline {
     ];
 }
 
+/// A part of a flow's identity. The owner of an engine joins the parts to [`crate::Request::flow`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FlowKey {
+    /// The fairness identity.
+    FairnessId,
+    /// The user.
+    User,
+    /// The model that the client requested.
+    Model,
+    /// The model that the request is sent with.
+    TargetModel,
+}
+
 /// The unit in which flows share.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(

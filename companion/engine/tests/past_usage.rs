@@ -139,7 +139,7 @@ fn settled_usage_is_reported_once_with_its_model() {
     let mut harness = Harness::new(policy, 1);
     harness.engine.report_usage(true);
     let mut request = request(1, "acme", Band::Sheddable);
-    request.requested_model = "gpt".into();
+    request.model.requested = "gpt".into();
     harness.handle(Input::Register(request));
     let service = Service::Served(Usage {
         prompt: Some(Tokens(10)),
@@ -292,7 +292,7 @@ impl Recorder {
 fn random_request(rng: &mut Rng, id: u64) -> Request {
     let flow = rng.choose(&["a", "b", "c", "d", "e", ""]);
     let mut request = request(id, flow, rng.choose(&BANDS));
-    request.requested_model = rng.choose(&["m", "n"]).into();
+    request.model.requested = rng.choose(&["m", "n"]).into();
     request
 }
 

@@ -4,7 +4,7 @@
 mod support;
 
 use penstock_engine::input::{Amended, Band, EndpointState, Relisted};
-use penstock_engine::{EndpointId, Input, Outcome as O, RequestId};
+use penstock_engine::{EndpointId, Input, ModelName, Outcome as O, RequestId};
 
 use support::ShortEffect::*;
 use support::*;
@@ -113,8 +113,7 @@ fn fair_sharing_goes_by_the_requested_model() {
     harness.register(1, "f", Band::Default);
     for id in 2..=3 {
         let mut request = request(id, "f", Band::Default);
-        request.requested_model = "chat".into();
-        request.model = format!("target-{id}").into();
+        request.model = ModelName::new("chat", &format!("target-{id}"));
         harness.handle(Input::Register(request));
     }
     harness.register(4, "f", Band::Default);

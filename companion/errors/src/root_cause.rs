@@ -4,7 +4,7 @@ use std::error::Error;
 
 /// The message of the last source. The messages before it only name the operation, which the log line names already.
 #[must_use]
-pub fn root(error: &dyn Error) -> String {
+pub fn root_cause(error: &dyn Error) -> String {
     let mut last = error;
     while let Some(source) = last.source() {
         last = source;
@@ -23,7 +23,7 @@ mod tests {
     #[test]
     fn the_root_cause_is_the_last_source_or_the_error_itself() {
         let inner = || std::io::Error::other("connection refused");
-        assert_eq!(root(&Outer(inner())), "connection refused");
-        assert_eq!(root(&inner()), "connection refused");
+        assert_eq!(root_cause(&Outer(inner())), "connection refused");
+        assert_eq!(root_cause(&inner()), "connection refused");
     }
 }

@@ -45,7 +45,6 @@ fn labels(number: usize) -> Labels {
     Labels {
         pool: "chat".into(),
         model: model.as_str().into(),
-        target_model: model.as_str().into(),
         flow: "acme".into(),
         private: false,
         band: Band::Default,

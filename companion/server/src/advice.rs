@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use penstock_config::{Config, Pool as PoolConfig};
 use penstock_control::{PoolStatus, Status};
-use penstock_data_plane::policy::band_name;
+use penstock_data_plane::filter_policy::band_name;
 use penstock_engine::Instant;
 use penstock_engine::input::Band;
 use penstock_engine::snapshot::EndpointSnapshot;

@@ -3,8 +3,8 @@
 use std::collections::HashMap;
 
 use penstock_config::{Config, Pool};
-use penstock_control::{EndpointSettings, Kept, PoolSettings, Settings};
-use penstock_data_plane::policy;
+use penstock_control::{EndpointSettings, Kept, MaxPriority, PoolSettings, Rewrite, Settings};
+use penstock_data_plane::filter_policy;
 
 use crate::clock;
 
@@ -51,17 +51,32 @@ pub fn settings(config: &Config, identity: &ProcessIdentity) -> Settings {
                 slo: pool.slo,
                 reported: pool.store.is_some(),
                 kept: Vec::new(),
-                rewrite: pool.rewrite.clone(),
+                rewrite: pool.rewrite.iter().map(rewrite).collect(),
             })
             .collect(),
-        policy: policy::frame(config, identity.exports_spans),
+        policy: filter_policy::frame(config, identity.exports_spans),
         objectives: config.identity.objectives.clone(),
-        max_priority: config.identity.max_priority.clone(),
+        max_priority: max_priority(&config.identity.max_priority),
         sessions_expected: identity.sessions_expected,
         startup_wait: config.startup_wait,
         flows_shown: config.metric_flows,
         term: identity.term,
         seed: identity.seed,
+    }
+}
+
+fn rewrite(rewrite: &penstock_config::Rewrite) -> Rewrite {
+    Rewrite {
+        model: rewrite.model.clone(),
+        targets: rewrite.targets.clone(),
+    }
+}
+
+fn max_priority(max_priority: &penstock_config::MaxPriority) -> MaxPriority {
+    let tenants = max_priority.tenants.iter();
+    MaxPriority {
+        default: max_priority.default,
+        tenants: tenants.map(|(tenant, band)| (tenant.clone(), *band)).collect(),
     }
 }
 

@@ -176,8 +176,12 @@ impl EndedRequest {
         const OVERHEAD: usize = 16 + 2 * (size_of::<EndedRequest>() + 3 * size_of::<u64>());
         let labels = &self.labels;
         let texts = [
-            labels.model.len(),
-            labels.target_model.len(),
+            labels.model.requested.len(),
+            if labels.model.is_rewritten() {
+                labels.model.target.len()
+            } else {
+                0
+            },
             labels.flow.len(),
             labels.request_id.len(),
             labels.traceparent.len(),
@@ -268,7 +272,6 @@ mod tests {
         Arc::new(Labels {
             pool: "chat".into(),
             model: "m".into(),
-            target_model: "m".into(),
             flow: "acme".into(),
             private: false,
             band: Band::Default,

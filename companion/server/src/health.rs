@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use penstock_config::{Config, Health};
 use penstock_control::Event;
-use penstock_errors::cause;
+use penstock_errors::root_cause;
 use reqwest::{Client, StatusCode};
 use tokio::time::MissedTickBehavior;
 
@@ -88,7 +88,7 @@ async fn watch(client: Client, pool: Arc<str>, address: String, health: Health, 
         if ready {
             tracing::info!(pool = %pool, endpoint = address, "endpoint ready");
         } else {
-            let why = answer.map_or_else(|error| cause::root(&error), |status| status.to_string());
+            let why = answer.map_or_else(|error| root_cause(&error), |status| status.to_string());
             tracing::warn!(
                 pool = %pool,
                 endpoint = address,

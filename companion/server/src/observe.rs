@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use penstock_control::{Labels, Observation, Status};
-use penstock_data_plane::policy::band_name;
+use penstock_data_plane::filter_policy::band_name;
 use penstock_engine::{Instant, Outcome};
 use penstock_wire::names::code;
 
@@ -384,7 +384,6 @@ mod tests {
         Arc::new(Labels {
             pool: "chat".into(),
             model: "m".into(),
-            target_model: "m".into(),
             class: Box::default(),
             traceparent: Box::default(),
             flow: "acme".into(),

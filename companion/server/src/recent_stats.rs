@@ -232,7 +232,6 @@ mod tests {
         Arc::new(Labels {
             pool: "chat".into(),
             model: "m".into(),
-            target_model: "m".into(),
             flow: "acme".into(),
             private: false,
             band,

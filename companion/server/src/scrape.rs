@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use penstock_config::{Config, Scrape};
 use penstock_control::{Event, Scraped};
-use penstock_errors::cause;
+use penstock_errors::root_cause;
 use reqwest::{Client, StatusCode, header, redirect};
 use tokio::time::{Instant, MissedTickBehavior};
 
@@ -199,7 +199,7 @@ impl Reader {
 }
 
 fn failed(error: &reqwest::Error) -> Failure {
-    Failure::Http(cause::root(error))
+    Failure::Http(root_cause(error))
 }
 
 /// How a result changes the state.

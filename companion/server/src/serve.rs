@@ -224,7 +224,7 @@ impl Companion {
         let mut stores = Stores::with_metrics(metrics.clone());
         let mut restored = stores.open(config).await?;
         let (phase, phases) = watch::channel(Phase::Serving);
-        let (tracer, spans) = start_tracing(&metrics, phases.clone());
+        let (tracer, spans) = start_tracing(&metrics, &environment, phases.clone());
         let identity = ProcessIdentity::now(args.expect_sessions, tracer.is_some());
         let observer = Observer::new(metrics.clone(), config.metric_flows)
             .with_recorders(stores.recorders())
@@ -368,9 +368,10 @@ fn log_start(config: &Config) {
 /// Starts the export of spans, if the environment configures it.
 fn start_tracing(
     metrics: &Metrics,
+    environment: &Environment,
     phases: watch::Receiver<Phase>,
 ) -> (Option<trace::Tracer>, Option<JoinHandle<()>>) {
-    let Some(settings) = trace::Settings::from_environment(|name| std::env::var(name).ok()) else {
+    let Some(settings) = trace::Settings::from_environment(|name| environment.opentelemetry(name)) else {
         return (None, None);
     };
     match trace::spawn(&settings, metrics, ending(phases)) {

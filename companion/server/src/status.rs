@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use penstock_control::{PoolStatus, Status, VariantStatus};
-use penstock_data_plane::policy::band_name;
+use penstock_data_plane::filter_policy::band_name;
 use penstock_engine::Instant;
 use penstock_engine::snapshot::{EndpointSnapshot, FlowSnapshot};
 use serde_json::{Value, json};

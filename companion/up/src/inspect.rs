@@ -9,7 +9,7 @@ use std::time::Duration;
 use penstock_config::{Pool, Then};
 use penstock_engine::policy::{Discipline, Gate, StockUnit};
 use penstock_engine::units::Decimal;
-use penstock_errors::cause;
+use penstock_errors::root_cause;
 use reqwest::{Client, StatusCode};
 use serde_json::Value;
 
@@ -279,7 +279,7 @@ async fn get(client: &Client, url: String) -> Answer {
         if error.is_timeout() {
             return format!("no answer within {TIMEOUT:?}");
         }
-        cause::root(&error)
+        root_cause(&error)
     })
 }
 

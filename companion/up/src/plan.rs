@@ -125,7 +125,7 @@ fn write_bootstrap(
         config,
         "up",
         filter,
-        traces::are_on(|name| std::env::var(name).ok()),
+        traces::are_on(|name| options.environment.opentelemetry(name)),
     );
     settings.http_filters = http_filters::read_all(&options.http_filters)?;
     let mut pools = Folder::open(&directory.join("envoy")).map_err(Error::Directory)?;

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::sync::OnceLock;
 use std::time::Duration;
 
-use penstock_data_plane::policy;
+use penstock_data_plane::filter_policy;
 use penstock_filter_core::config::Config as PluginConfig;
 use penstock_filter_core::effect::{BodyAction, Effect, HeadersAction};
 use penstock_filter_core::header_sanitizer::HeaderEdit;
@@ -74,7 +74,7 @@ fn plugins() -> &'static [PluginConfig] {
         ];
         let all = configs().iter().flat_map(|config| {
             variants.iter().map(move |variant| {
-                let mut json = policy::plugin_configuration(config, "n", false);
+                let mut json = filter_policy::plugin_configuration(config, "n", false);
                 for (key, value) in variant.as_object().into_iter().flatten() {
                     json[key] = value.clone();
                 }

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use penstock_config::{Config, Error};
 use penstock_control::Control;
-use penstock_data_plane::{policy, settings};
+use penstock_data_plane::{filter_policy, settings};
 use penstock_engine::Instant;
 use penstock_filter_core::config::Config as PluginConfig;
 use penstock_filter_core::time::Instant as FilterInstant;
@@ -49,9 +49,9 @@ fn assert_located(error: &Error, text: &str) {
 
 fn assert_starts(config: &Config) {
     assert!(!config.pools.is_empty());
-    let _ = policy::frame(config, false);
+    let _ = filter_policy::frame(config, false);
     // The configuration that Envoy gets for a cold start must be one that the filter reads.
-    let plugin = policy::plugin_configuration(config, "n", false).to_string();
+    let plugin = filter_policy::plugin_configuration(config, "n", false).to_string();
     let plugin = PluginConfig::parse(plugin.as_bytes())
         .unwrap_or_else(|error| panic!("the filter doesn't read it: {error}\n{plugin}"));
     let _ = Worker::new(

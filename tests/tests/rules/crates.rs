@@ -115,17 +115,13 @@ const ARROWS: &[Arrow] = &[
     },
     Arrow {
         name: "penstock-config",
-        workspace: &[
-            "penstock-control",
-            "penstock-engine",
-            "penstock-model",
-            "penstock-wire",
-        ],
+        workspace: &["penstock-engine", "penstock-model", "penstock-wire"],
         outside: None,
         never: &[
             "tonic",
             "axum",
             "kube",
+            "penstock-control",
             "penstock-envoy",
             "penstock-sim",
             "penstock-filter-core",

@@ -1,7 +1,5 @@
 //! `identity`: the sources of a request's identity.
 
-use penstock_control::MaxPriority;
-use penstock_engine::input::Band;
 use penstock_wire::limits::{JUMP_S_MAX, NAME_BYTES_MAX, STRICT_MAX};
 
 use crate::error::Violation;
@@ -10,15 +8,6 @@ use crate::{Identity, Source, Trust, raw};
 
 /// Checks `identity`.
 pub(super) fn convert(raw: raw::Identity) -> Result<Identity, Violation> {
-    let max_priority = MaxPriority {
-        default: raw.max_priority.default.map(Band::from),
-        tenants: raw
-            .max_priority
-            .tenants
-            .into_iter()
-            .map(|(tenant, band)| (tenant, band.into()))
-            .collect(),
-    };
     Ok(Identity {
         fairness_id: sources("identity.fairness_id", raw.fairness_id.0, name)?,
         user: sources("identity.user", raw.user.0, name)?,
@@ -29,12 +18,8 @@ pub(super) fn convert(raw: raw::Identity) -> Result<Identity, Violation> {
         class: sources("identity.class", raw.class.0, name)?,
         strict: sources("identity.strict", raw.strict.0, |value| up_to(value, STRICT_MAX))?,
         jump: sources("identity.jump", raw.jump.0, |value| up_to(value, JUMP_S_MAX))?,
-        objectives: raw
-            .objectives
-            .into_iter()
-            .map(|(name, band)| (name, band.into()))
-            .collect(),
-        max_priority,
+        objectives: raw.objectives.into_iter().collect(),
+        max_priority: raw.max_priority,
         trust: match raw.trust {
             None | Some(Trusted::All) => Trust::All,
             Some(Trusted::Networks(networks)) => {
@@ -118,16 +103,6 @@ fn up_to(value: &str, max: u32) -> Result<(), String> {
     match value.parse::<u32>() {
         Ok(number) if number <= max => Ok(()),
         Ok(_) | Err(_) => Err(format!("a whole number from 0 to {max}")),
-    }
-}
-
-impl From<raw::Criticality> for Band {
-    fn from(raw: raw::Criticality) -> Self {
-        match raw {
-            raw::Criticality::Critical => Self::Critical,
-            raw::Criticality::Default => Self::Default,
-            raw::Criticality::Sheddable => Self::Sheddable,
-        }
     }
 }
 

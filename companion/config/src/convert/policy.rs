@@ -1,7 +1,7 @@
 //! The engine's policy of a pool: the queue, the gate, and the order of grants.
 
-use penstock_control::FlowKey;
 use penstock_engine::policy as engine;
+use penstock_engine::policy::FlowKey;
 
 use super::classes::{self, ClassSets};
 use super::stock;
@@ -177,9 +177,9 @@ const fn convert_order(raw: raw::Order, slo: &raw::Slo) -> engine::Order {
 mod tests {
     use core::time::Duration;
 
-    use penstock_control::FlowKey;
     use penstock_engine::policy::{
-        BandMode, Bands, CostUnit, Discipline, Flows, Gate, Order, OutlierEjection, StockUnit, TokenWeights,
+        BandMode, Bands, CostUnit, Discipline, FlowKey, Flows, Gate, Order, OutlierEjection, StockUnit,
+        TokenWeights,
     };
     use penstock_engine::units::Decimal;
 

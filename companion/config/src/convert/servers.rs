@@ -3,14 +3,13 @@
 use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr};
 
-use penstock_control::Rewrite;
 use penstock_engine::limits::ENDPOINTS_MAX;
 use penstock_engine::units::Decimal;
 use penstock_wire::limits::NAME_BYTES_MAX;
 
 use super::{HOST_BYTES_MAX, LABEL_BYTES_MAX, check_name};
 use crate::error::Violation;
-use crate::{Discovery, Endpoint, Health, Scrape, compiled, raw};
+use crate::{Discovery, Endpoint, Health, Rewrite, Scrape, compiled, raw};
 
 /// Labels of one endpoint, and likewise taints.
 const LABELS_MAX: usize = penstock_wire::limits::LIST_MAX;

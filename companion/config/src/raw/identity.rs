@@ -2,9 +2,11 @@
 
 use std::collections::BTreeMap;
 
+use penstock_engine::input::Band;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use crate::MaxPriority;
 use crate::value::{List, OrderedMap, Scalar, Trusted};
 
 /// The sources of a request's identity. In each list, the first source that is present in the request counts.
@@ -24,7 +26,7 @@ pub(crate) struct Identity {
     /// The head start in seconds, 0 to 3600.
     pub(crate) jump: List<Source>,
     /// Priorities by the name of an objective.
-    pub(crate) objectives: BTreeMap<String, Criticality>,
+    pub(crate) objectives: BTreeMap<String, Band>,
     /// The highest priority of a tenant. A higher claim is lowered to it, and counted in a metric.
     pub(crate) max_priority: MaxPriority,
     /// The trusted clients: every client (`all`), no client (`none`), or the clients in a list of networks. For any other
@@ -76,26 +78,4 @@ pub(crate) enum Source {
     Metadata(#[schemars(length(min = 1, max = 256))] String),
     /// A value by the model's name: globs and values. The first match counts.
     Model(OrderedMap<Scalar>),
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
-#[serde(rename_all = "snake_case")]
-#[schemars(inline)]
-pub(crate) enum Criticality {
-    /// Granted before requests of the other levels.
-    Critical,
-    /// The level of a request without a priority.
-    Default,
-    /// The first to be rejected or displaced.
-    Sheddable,
-}
-
-/// The highest priority of a tenant.
-#[derive(Clone, Debug, Default, Deserialize, Serialize, JsonSchema)]
-#[serde(deny_unknown_fields, default)]
-pub(crate) struct MaxPriority {
-    /// For tenants that `tenants` doesn't name. Null means no limit.
-    pub(crate) default: Option<Criticality>,
-    /// By fairness id.
-    pub(crate) tenants: BTreeMap<String, Criticality>,
 }

@@ -9,7 +9,7 @@ use core::time::Duration;
 use std::sync::Arc;
 
 use penstock_engine::input::Band;
-use penstock_engine::{Instant, Outcome, RequestId};
+use penstock_engine::{Instant, ModelName, Outcome, RequestId};
 use penstock_wire as wire;
 
 use super::Control;
@@ -259,8 +259,7 @@ impl Control {
         let text = |field: fn(&Registration<'_>) -> Box<str>| registration.map_or_else(Box::default, field);
         Labels {
             pool: self.no_pool.clone(),
-            model: text(|registration| registration.model.into()),
-            target_model: text(|registration| registration.model.into()),
+            model: registration.map_or_else(ModelName::default, |registration| registration.model.into()),
             class: Box::default(),
             traceparent: text(|registration| registration.traceparent.into()),
             flow: text(|registration| (*registration.tenant).into()),
@@ -279,7 +278,6 @@ impl Control {
         Arc::new(Labels {
             pool: pool.map_or(&self.no_pool, |pool| pool.name()).clone(),
             model: model.into(),
-            target_model: model.into(),
             class: Box::default(),
             traceparent: Box::default(),
             flow: Box::default(),

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use penstock_autopilot as autopilot;
 use penstock_engine::input::{ClassKey, EndpointId, Input, Prompt, Request, RequestId, Service, Usage};
 use penstock_engine::units::Tokens;
-use penstock_engine::{Instant, Outcome};
+use penstock_engine::{Instant, ModelName, Outcome};
 
 use super::eligibility::Constraints;
 use super::input::Registering;
@@ -108,8 +108,7 @@ impl Pool {
         let (flow, is_private) = self.rules.flow(registration, target_model);
         let labels = Labels {
             pool: self.name.clone(),
-            model: registration.model.into(),
-            target_model: target_model.into(),
+            model: ModelName::new(registration.model, target_model),
             class: Box::default(),
             traceparent: registration.traceparent.into(),
             flow: flow.as_ref().into(),
@@ -313,12 +312,7 @@ fn engine_request(
         band: labels.band,
         class: ClassKey::Family(registration.class.into()),
         class_set: rules.class_set(registration.model),
-        requested_model: if labels.target_model == labels.model {
-            Box::default()
-        } else {
-            labels.model.clone()
-        },
-        model: labels.target_model.clone(),
+        model: labels.model.clone(),
         prompt: Prompt::Bytes(registration.prompt_bytes),
         cached: Tokens(0),
         expected_output: None,
@@ -370,7 +364,6 @@ mod tests {
         let labels = Labels {
             pool: "chat".into(),
             model: message.model.as_str().into(),
-            target_model: message.model.as_str().into(),
             flow: "f".into(),
             private: false,
             band: Band::Default,

@@ -116,7 +116,7 @@ impl Pool {
             granted_at: now,
             waited: decided.waited,
             saturation_milli,
-            rewrites_body: !request.is_rewritten && request.labels.target_model != request.labels.model,
+            rewrites_body: !request.is_rewritten && request.labels.model.is_rewritten(),
             may_requeue: request.peer.can_requeue && request.requeues < self.rules.requeues_max,
         });
         request.stage = Stage::Granted(Granted {

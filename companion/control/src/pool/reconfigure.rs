@@ -130,7 +130,7 @@ impl Pool {
 
     pub(super) fn evict_if_unserved(&mut self, now: Instant, id: RequestId) {
         let request = self.requests.get(&id);
-        if request.is_some_and(|request| !self.accepts(&request.labels.model)) {
+        if request.is_some_and(|request| !self.accepts(&request.labels.model.requested)) {
             self.decide(now, Input::ModelRemoved(id));
         }
     }
@@ -144,7 +144,7 @@ impl Pool {
 
     fn amended(&mut self, now: Instant, id: RequestId) -> Option<Amended> {
         let request = self.requests.get(&id)?;
-        let class_set = self.rules.class_set(&request.labels.model);
+        let class_set = self.rules.class_set(&request.labels.model.requested);
         let eligible = self.eligible(now, request.peer.envoy, request.constraints.as_deref());
         self.requests.get_mut(&id)?.is_restricted = eligible.is_some();
         Some(Amended {

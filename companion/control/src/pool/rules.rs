@@ -3,13 +3,13 @@
 use std::borrow::Cow;
 
 use penstock_engine::Policy;
-use penstock_engine::policy::Order;
+use penstock_engine::policy::{FlowKey, Order};
 use wildmatch::WildMatch;
 
 use super::rewrite::Rewriter;
 use crate::labels::ANONYMOUS;
 use crate::registration::Registration;
-use crate::settings::{FlowKey, PoolSettings};
+use crate::settings::PoolSettings;
 
 /// A pool's configuration in force.
 #[derive(Debug)]

@@ -5,11 +5,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use penstock_control::{
-    ConnId, Control, EndpointSettings, Event, FlowKey, Kept, MaxPriority, Observation, Output, PoolSettings,
-    Settings,
+    ConnId, Control, EndpointSettings, Event, Kept, MaxPriority, Observation, Output, PoolSettings, Settings,
 };
 use penstock_engine::input::PastUsage;
-use penstock_engine::policy::{Gate, Policy, Queue, StockUnit};
+use penstock_engine::policy::{FlowKey, Gate, Policy, Queue, StockUnit};
 use penstock_engine::units::Decimal;
 use penstock_engine::{Instant, Outcome};
 use penstock_wire as wire;

@@ -2,8 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use penstock_control::{Event, FlowKey, MaxPriority, Rewrite, Settings};
+use penstock_control::{Event, MaxPriority, Rewrite, Settings};
 use penstock_engine::input::Band;
+use penstock_engine::policy::FlowKey;
 use penstock_wire as wire;
 use wire::filter_frame::Event as Message;
 

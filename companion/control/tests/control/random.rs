@@ -4,9 +4,9 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use penstock_control::{EndpointSettings, Event, FlowKey, Kept, Rewrite, Settings};
+use penstock_control::{EndpointSettings, Event, Kept, Rewrite, Settings};
 use penstock_engine::input::Band;
-use penstock_engine::policy::{Discipline, Gate};
+use penstock_engine::policy::{Discipline, FlowKey, Gate};
 use penstock_engine::units::Decimal;
 use penstock_model::Parameters;
 use penstock_wire as wire;

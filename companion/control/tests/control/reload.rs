@@ -3,10 +3,10 @@
 
 use std::time::Duration;
 
-use penstock_control::{Event, FlowKey, PoolSettings, Settings};
+use penstock_control::{Event, PoolSettings, Settings};
 use penstock_engine::Outcome;
 use penstock_engine::input::Band;
-use penstock_engine::policy::{Class, ClassSet, Discipline, Gate, Order, StockUnit};
+use penstock_engine::policy::{Class, ClassSet, Discipline, FlowKey, Gate, Order, StockUnit};
 use penstock_engine::units::Decimal;
 use penstock_wire as wire;
 use wire::command::Kind;

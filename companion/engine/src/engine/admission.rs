@@ -107,12 +107,11 @@ impl Engine {
             sequence: self.arrivals,
         };
         self.arrivals += 1;
-        let prompt = self.token_history.prompt_tokens(&request.model, request.prompt);
+        let prompt = self
+            .token_history
+            .prompt_tokens(&request.model.target, request.prompt);
         let cached = request.cached.0.min(prompt);
-        let model = self.tree.model_id(match &*request.requested_model {
-            "" => &request.model,
-            requested => requested,
-        });
+        let model = self.tree.model_id(&request.model.requested);
         let class = self
             .tree
             .classes()
@@ -125,7 +124,7 @@ impl Engine {
             prompt,
             cached: request.cached.0,
             output: self
-                .expected_output(request.expected_output, flow, &request.model)
+                .expected_output(request.expected_output, flow, &request.model.target)
                 .min(request.max_output.unwrap_or(Tokens(TOKENS_MAX)).0),
         };
         let order = self.tree.classes().get(class).order(self.policy.order);
@@ -155,7 +154,7 @@ impl Engine {
             ttl_start: self.expiry.ready_time(arrival.at),
             estimate,
             prompt_bytes: request.prompt.bytes(),
-            model: request.model,
+            model: request.model.target,
             prefix: request.prefix,
             state: JobState::Waiting,
         });

@@ -24,7 +24,9 @@ impl Engine {
         if !classes.are_configured() {
             return "";
         }
-        let prompt = self.token_history.prompt_tokens(&request.model, request.prompt);
+        let prompt = self
+            .token_history
+            .prompt_tokens(&request.model.target, request.prompt);
         let uncached = prompt - request.cached.0.min(prompt);
         let class = classes.classify(request.class_set, &request.class, uncached);
         classes.get(class).name()

@@ -10,7 +10,7 @@ use penstock_engine::input::{
     Amended, Band, ClassKey, EndpointState, PastUsage, Prompt, Relisted, ServerStats, Service, Usage,
 };
 use penstock_engine::units::{Decimal, Tokens};
-use penstock_engine::{Budget, EndpointId, Input, Instant, Request, RequestId};
+use penstock_engine::{Budget, EndpointId, Input, Instant, ModelName, Request, RequestId};
 
 pub use policies::{PolicyChoices, policy};
 pub use rng::Rng;
@@ -54,8 +54,11 @@ pub fn request(rng: &mut Rng, id: RequestId, now: Instant) -> Request {
         band: band(rng),
         class,
         class_set: rng.below(3) as u16,
-        model: rng.choose(&["m", "m", "n"]).into(),
-        requested_model: maybe(rng, 20, |rng| rng.choose(&["m", "n"]).into()).unwrap_or_default(),
+        model: {
+            let target = rng.choose(&["m", "m", "n"]);
+            let requested = maybe(rng, 20, |rng| rng.choose(&["m", "n"]));
+            ModelName::new(requested.unwrap_or(target), target)
+        },
         prompt: Prompt::Tokens(Tokens(1 + rng.below(500))),
         cached: Tokens(rng.below(200)),
         expected_output: Some(Tokens(rng.below(100))),

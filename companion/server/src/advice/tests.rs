@@ -134,7 +134,6 @@ impl Scene {
         Arc::new(Labels {
             pool: "chat".into(),
             model: "m".into(),
-            target_model: "m".into(),
             flow: "acme".into(),
             private,
             band,

@@ -17,7 +17,7 @@ use kube::runtime::WatchStreamExt as _;
 use kube::runtime::watcher::{self, DefaultBackoff, Event};
 use kube::{Client, ResourceExt as _};
 use penstock_config::Endpoint;
-use penstock_errors::cause;
+use penstock_errors::root_cause;
 
 use self::pool::Selection;
 use super::{Report, endpoint};
@@ -61,10 +61,7 @@ async fn follow(
                 }
                 report.failed(&format!("InferencePool {namespace}/{name} does not exist"));
             }
-            Err(why) => report.failed(&format!(
-                "InferencePool {namespace}/{name}: {}",
-                cause::root(&why)
-            )),
+            Err(why) => report.failed(&format!("InferencePool {namespace}/{name}: {}", root_cause(&why))),
         }
         pause(pauses).await;
     }
@@ -117,7 +114,7 @@ async fn watch(report: &mut Report, client: &Client, pools: &Api<DynamicObject>,
                     report.send(Vec::new()).await;
                     return;
                 }
-                Some(Err(why)) => report.failed(&format!("InferencePool {name}: {}", cause::root(&why))),
+                Some(Err(why)) => report.failed(&format!("InferencePool {name}: {}", root_cause(&why))),
                 None => return,
             },
             event = pods.next() => match event {
@@ -127,7 +124,7 @@ async fn watch(report: &mut Report, client: &Client, pools: &Api<DynamicObject>,
                         report.send(ready_pods.endpoints(&wanted.ports)).await;
                     }
                 }
-                Some(Err(why)) => report.failed(&format!("pods of InferencePool {name}: {}", cause::root(&why))),
+                Some(Err(why)) => report.failed(&format!("pods of InferencePool {name}: {}", root_cause(&why))),
                 None => return,
             },
         }

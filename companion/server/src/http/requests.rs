@@ -8,7 +8,7 @@ use axum::extract::{Path, State};
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
 use penstock_control::{Labels, RequestState, RequestStatus};
-use penstock_data_plane::policy::band_name;
+use penstock_data_plane::filter_policy::band_name;
 use serde_json::{Value, json};
 
 use super::App;
@@ -125,7 +125,6 @@ mod tests {
             labels: Arc::new(Labels {
                 pool: "chat".into(),
                 model: "m".into(),
-                target_model: "m".into(),
                 flow: "acme".into(),
                 private,
                 band: Band::Critical,

@@ -3,7 +3,7 @@
 use std::collections::{BTreeSet, HashSet};
 
 use penstock_control::{PoolStatus, Status};
-use penstock_data_plane::policy::band_name;
+use penstock_data_plane::filter_policy::band_name;
 use penstock_engine::policy::Discipline;
 use penstock_engine::snapshot::FlowSnapshot;
 use prometheus::{GaugeVec, IntCounterVec, IntGauge, IntGaugeVec, Registry};

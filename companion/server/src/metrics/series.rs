@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use penstock_data_plane::policy::band_name;
+use penstock_data_plane::filter_policy::band_name;
 use penstock_engine::input::Band;
 use penstock_engine::{Instant, Outcome};
 use prometheus::core::{MetricVec, MetricVecBuilder};

@@ -89,16 +89,16 @@ impl SeriesTable {
     fn find(&self, labels: &Labels) -> Option<usize> {
         if let Some(series) = self.series.get(self.last_found)
             && Arc::ptr_eq(&series.pool, &labels.pool)
-            && series.model == labels.model
-            && series.target == labels.target_model
+            && *series.model == *labels.model.requested
+            && *series.target == *labels.model.target
         {
             return Some(self.last_found);
         }
         let pool = self.pools.iter().find(|pool| pool.name == labels.pool)?;
-        let targets = pool.models.get(&labels.model)?;
+        let targets = pool.models.get(&*labels.model.requested)?;
         let found = targets
             .iter()
-            .find(|(target, _)| *target == labels.target_model)?;
+            .find(|(target, _)| **target == *labels.model.target)?;
         Some(found.1)
     }
 
@@ -112,11 +112,12 @@ impl SeriesTable {
             values_max
         };
         let is_beyond = |seen: &HashSet<Box<str>>, name: &str| seen.len() >= room && !seen.contains(name);
-        if is_beyond(&self.models, &labels.model) || is_beyond(&self.targets, &labels.target_model) {
+        if is_beyond(&self.models, &labels.model.requested) || is_beyond(&self.targets, &labels.model.target)
+        {
             self.make_room(now);
         }
-        let model = limited(&mut self.models, &labels.model, room);
-        let target = limited(&mut self.targets, &labels.target_model, room);
+        let model = limited(&mut self.models, &labels.model.requested, room);
+        let target = limited(&mut self.targets, &labels.model.target, room);
         let name = &labels.pool;
         let pool = match self.pools.iter_mut().position(|pool| pool.name == *name) {
             Some(index) => &mut self.pools[index],

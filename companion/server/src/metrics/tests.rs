@@ -33,7 +33,6 @@ fn labels(pool: &str, model: &str) -> Arc<Labels> {
     Arc::new(Labels {
         pool: pool.into(),
         model: model.into(),
-        target_model: model.into(),
         class: Box::default(),
         traceparent: Box::default(),
         flow: "acme".into(),

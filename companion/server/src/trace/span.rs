@@ -7,7 +7,7 @@ use opentelemetry::trace::{Span as _, SpanKind, Status, Tracer as _};
 use opentelemetry::{Context, KeyValue};
 use opentelemetry_sdk::propagation::TraceContextPropagator;
 use opentelemetry_sdk::trace::SdkTracer;
-use penstock_data_plane::policy::band_name;
+use penstock_data_plane::filter_policy::band_name;
 use penstock_engine::Outcome;
 
 use super::SpanRecord;
@@ -58,8 +58,8 @@ fn attributes(record: &SpanRecord) -> Vec<KeyValue> {
     let mut attributes = vec![
         text("penstock.request_id", &labels.request_id),
         text("penstock.pool", &labels.pool),
-        text("penstock.model", &labels.model),
-        text("penstock.target_model", &labels.target_model),
+        text("penstock.model", &labels.model.requested),
+        text("penstock.target_model", &labels.model.target),
         text("penstock.band", band_name(labels.band)),
         text("penstock.flow", flow),
         text("penstock.outcome", record.outcome.as_str()),
@@ -110,6 +110,7 @@ pub(super) mod tests {
     use opentelemetry::trace::{TraceContextExt, TracerProvider as _};
     use opentelemetry_sdk::trace::{SdkTracerProvider, SpanData};
     use penstock_control::Labels;
+    use penstock_engine::ModelName;
     use penstock_engine::input::Band;
 
     use super::super::export::Spans;
@@ -122,8 +123,7 @@ pub(super) mod tests {
         SpanRecord {
             labels: Arc::new(Labels {
                 pool: "chat".into(),
-                model: "m".into(),
-                target_model: "m-fast".into(),
+                model: ModelName::new("m", "m-fast"),
                 class: Box::default(),
                 traceparent: format!("00-{TRACE}-{PARENT}-01").into(),
                 flow: "acme".into(),

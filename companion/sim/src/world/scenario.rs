@@ -2,9 +2,10 @@
 
 use core::time::Duration;
 
-use penstock_control::{EndpointSettings, FlowKey, Kept, MaxPriority, PoolSettings, Settings};
+use penstock_control::{EndpointSettings, Kept, MaxPriority, PoolSettings, Settings};
 use penstock_engine::policy::{
-    BandMode, Bands, CostUnit, Discipline, Flows, Gate, OutlierEjection, Overflow, Policy, Queue, StockUnit,
+    BandMode, Bands, CostUnit, Discipline, FlowKey, Flows, Gate, OutlierEjection, Overflow, Policy, Queue,
+    StockUnit,
 };
 use penstock_engine::units::Decimal;
 use penstock_model::slo::Policy as SloPolicy;

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use penstock_errors::cause;
+use penstock_errors::root_cause;
 use reqwest::header::AUTHORIZATION;
 use reqwest::{StatusCode, Url};
 
@@ -155,7 +155,7 @@ impl Source {
     fn unreachable(&self, error: &reqwest::Error) -> Error {
         Error::Unreachable {
             url: self.url.clone(),
-            why: cause::root(error),
+            why: root_cause(error),
         }
     }
 }

@@ -104,11 +104,8 @@ impl Model {
             id: request.id,
             band: request.band,
             name,
-            model: match &*request.requested_model {
-                "" => request.model.clone(),
-                _ => request.requested_model,
-            },
-            target: request.model,
+            model: (*request.model.requested).into(),
+            target: (*request.model.target).into(),
             class,
             arrived,
             sequence: self.sequence,

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use ::redis::Value;
 use ::redis::streams::StreamId;
-use penstock_data_plane::policy::band_name;
+use penstock_data_plane::filter_policy::band_name;
 use penstock_engine::input::{Band, PastUsage};
 
 use crate::stores::write_buffer::UsageKey;
