@@ -51,8 +51,7 @@ fn request_is_shown_from_its_arrival_until_a_minute_after_its_end() {
         assert_eq!(waits["position"], 2);
         assert!(waits["estimate_ms"].as_u64() >= Some(1_000), "{waits}");
         assert!(waits["tag"].is_number(), "{waits}");
-        let why =
-            "the gate is full: stock 1 of 1, and the next goes below that; before it go 1 more critical";
+        let why = "the gate is full: stock 1 of 1; the next request is granted below that; requests before it: 1 (1 more critical)";
         assert_eq!(waits["why"], why);
         assert_eq!(request(&gateway, "third").await["position"], 1);
 

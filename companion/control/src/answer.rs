@@ -100,7 +100,7 @@ fn other_message(outcome: Outcome, pool: &str) -> String {
         Outcome::ShuttingDown => "The gateway is shutting down. Try again after retry-after.".to_owned(),
         Outcome::GatewayUnavailable => "The gateway's companion is away. Check that `penstock serve` is running.".to_owned(),
         Outcome::RejectedInvalid => format!("Pool `{pool}` doesn't serve this model any more: the configuration was changed while this request waited. Check the request's `model` against pools[].models."),
-        Outcome::Internal => "The gateway could not decide on this request. Its log says why.".to_owned(),
+        Outcome::Internal => "The gateway could not decide on this request. The log of `penstock serve` names the cause.".to_owned(),
         Outcome::Bypassed
         | Outcome::Leased
         | Outcome::Dispatched

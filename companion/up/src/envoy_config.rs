@@ -1,9 +1,8 @@
-//! `penstock envoy-config`: an Envoy bootstrap for a configuration, to run Envoy with by oneself.
+//! `penstock envoy-config`: the Envoy bootstrap of a configuration, for an Envoy that `penstock up` doesn't run.
 //!
-//! The bootstrap
-//! holds what Envoy must know before the companion speaks. It has to be rendered again when pools, endpoints,
-//! addresses or the body limit change; the rest of the policy reaches the filter by the companion. With `--envoy` pools
-//! and endpoints are in a folder that Envoy watches and `penstock serve --envoy` keeps true.
+//! The bootstrap contains pools, endpoints, addresses and the body limit, so a change of these needs a new bootstrap. All
+//! other parts of the policy reach the filter through the companion. With `--envoy`, pools and endpoints are in a folder
+//! that Envoy watches and `penstock serve --envoy` updates.
 
 use std::path::PathBuf;
 
@@ -21,50 +20,50 @@ pub struct Args {
     /// The configuration file.
     #[arg(long, value_name = "FILE")]
     pub config: PathBuf,
-    /// The path at which Envoy finds the filter's module; `penstock filter --out PATH` writes it. Default: the module is
-    /// written into the user's cache directory
+    /// The path of the filter's module, as Envoy sees it; `penstock filter --out PATH` writes it. Default: this command
+    /// writes the module into the user's cache directory.
     #[arg(long, value_name = "PATH")]
     pub filter: Option<PathBuf>,
-    /// Filters of Envoy's own to put before Penstock's, one that checks tokens for example: a file with one of Envoy's
-    /// HttpFilter objects, or a list of them, in YAML or JSON; may be given several times.
+    /// Envoy filters to put before Penstock's, for example one that checks tokens: a file with one of Envoy's HttpFilter
+    /// objects, or a list of them, in YAML or JSON. May be given several times.
     #[arg(long = "http-filter", value_name = "FILE")]
     pub http_filters: Vec<PathBuf>,
-    /// A folder that Envoy sees under the same path: pools and endpoints are written there instead of into the
-    /// bootstrap, and `penstock serve --envoy DIR` keeps them true while Envoy runs.
+    /// A folder for pools and endpoints, which are then not in the bootstrap. Envoy sees the folder under the same path,
+    /// and `penstock serve --envoy DIR` updates it while Envoy runs.
     #[arg(long, value_name = "DIR")]
     pub envoy: Option<PathBuf>,
-    /// What this Envoy is called in logs and in the companion's status.
+    /// The name of this Envoy in logs and in the companion's status.
     #[arg(long, value_name = "NAME", default_value = "envoy")]
     pub node: String,
 }
 
-/// No bootstrap.
+/// Why no bootstrap could be printed.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// The configuration can't be used.
+    /// The configuration is invalid.
     #[error(transparent)]
     Config(#[from] config::Error),
     /// The module can't be written.
-    #[error("{0}; name another place with --filter")]
+    #[error("{0}; give another path with --filter")]
     Filter(#[from] filter_module::Error),
-    /// A filter of the user's can't be used.
+    /// A file of `--http-filter` is invalid.
     #[error("--http-filter {0}")]
     HttpFilter(#[from] http_filters::Error),
     /// The folder can't be written.
     #[error("--envoy {}: {why}", folder.display())]
     Folder {
-        /// Which.
+        /// Its path.
         folder: PathBuf,
-        /// Why.
+        /// The cause.
         why: std::io::Error,
     },
-    /// It can't be printed.
+    /// The bootstrap can't be written as YAML.
     #[error(transparent)]
     Yaml(#[from] bootstrap::Error),
 }
 
 impl Error {
-    /// 2: bad usage or configuration, 1: failed at run time.
+    /// The exit code: 2 for bad usage or configuration, 1 for a failure at run time.
     #[must_use]
     pub const fn exit_code(&self) -> u8 {
         match self {
@@ -74,27 +73,27 @@ impl Error {
     }
 }
 
-/// The bootstrap's text, as it is printed.
+/// The bootstrap as YAML, after a comment that names its origin.
 ///
 /// # Errors
-/// When the configuration can't be used, or the filter's module can't be written.
+/// When the configuration is invalid, or the filter's module or the folder can't be written.
 pub fn render(args: Args, environment: &Environment) -> Result<String, Error> {
     let config = Config::read(&args.config, environment)?;
     let (filter, origin) = match args.filter {
         Some(path) => (
             path,
-            "is where --filter says; put it there with `penstock filter --out PATH`",
+            "is the file of --filter; write it with `penstock filter --out PATH`",
         ),
         None => (
             filter_module::cached_in(&find::user_cache_dir())?,
-            "was written into this user's cache directory; on another machine, say where it is with --filter",
+            "was written into this user's cache directory; for another machine, give its path with --filter",
         ),
     };
     let mut settings = settings(
         &config,
         &args.node,
         filter,
-        traces::are_on(|name| std::env::var(name).ok()),
+        traces::are_on(|name| environment.opentelemetry(name)),
     );
     let (flag, changes) = match args.envoy {
         None => (
@@ -115,14 +114,14 @@ pub fn render(args: Args, environment: &Environment) -> Result<String, Error> {
             let flag = format!(" --envoy {}", folder.display());
             (
                 flag,
-                "addresses or the body limit change; pools and endpoints are in its folder",
+                "addresses or the body limit change; pools and endpoints are in the folder",
             )
         }
     };
     let note = format!(
         "Envoy {} for Penstock {}, by `penstock envoy-config --config {}{flag}`.\n\
          The filter's module {origin}.\n\
-         Render it again when {changes}.",
+         Print a new bootstrap when {changes}.",
         find::VERSION,
         env!("CARGO_PKG_VERSION"),
         args.config.display(),
@@ -135,20 +134,13 @@ pub fn render(args: Args, environment: &Environment) -> Result<String, Error> {
 mod tests {
     use super::*;
 
-    const TWO: &str = "
-limits: {body_bytes: 1MiB}
-listen: {grpc: 'unix:/run/penstock.sock'}
-tls: {cert: /etc/c.pem, key: /etc/k.pem, client_ca: a.pem}
-pools:
-- {name: a, models: ['a*'], endpoints: {static: ['127.0.0.1:1', '[::1]:2']}, queue: {ttl: 90s, no_endpoint_ttl: 5s}}
-- {name: b, endpoints: {static: ['127.0.0.1:3']}, queue: {ttl: 1s, no_endpoint_ttl: 10s}, companion_down: {hold: 95s}}
-";
+    const CONFIG: &str = "pools: [{name: chat, endpoints: {static: ['127.0.0.1:8001']}}]";
 
     #[test]
-    fn the_bootstrap_says_where_its_filter_comes_from() {
+    fn the_bootstrap_names_the_origin_of_its_filter() {
         let folder = tempfile::tempdir().expect("a folder");
         let config = folder.path().join("penstock.yaml");
-        std::fs::write(&config, TWO).expect("written");
+        std::fs::write(&config, CONFIG).expect("written");
         let args = Args {
             config,
             filter: Some("/etc/penstock.wasm".into()),
@@ -162,7 +154,7 @@ pools:
             "{text}"
         );
         assert!(text.contains("filename: /etc/penstock.wasm"), "{text}");
-        assert!(text.contains("127.0.0.1"), "the servers: {text}");
+        assert!(text.contains("127.0.0.1"), "the endpoints: {text}");
 
         let envoy = folder.path().join("envoy");
         let args = Args {
@@ -173,9 +165,11 @@ pools:
         assert!(text.contains(&format!("--envoy {}`", envoy.display())), "{text}");
         let clusters = envoy.join("clusters.json");
         assert!(text.contains(&format!("path: {}", clusters.display())), "{text}");
-        let written = std::fs::read_to_string(clusters).expect("an Envoy without a companion has it");
-        assert!(written.contains("endpoints-a.json"), "{written}");
-        let stands = "stream_idle_timeout: 900s";
-        assert!(text.contains(stands), "a ttl may be raised later: {text}");
+        let written = std::fs::read_to_string(clusters).expect("the folder has it before a companion runs");
+        assert!(written.contains("endpoints-chat.json"), "{written}");
+        assert!(
+            text.contains("stream_idle_timeout: 900s"),
+            "a ttl may be raised later: {text}"
+        );
     }
 }

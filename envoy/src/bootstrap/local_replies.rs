@@ -22,8 +22,8 @@ const NO_POOL: Reply = Reply {
     kind: UNAVAILABLE,
     code: "gateway_unavailable",
     message: "No pool of this Envoy took the request: its configuration is older than the companion's, or the \
-              filter isn't running. Render it again with `penstock envoy-config`; with --envoy, there and at \
-              `penstock serve`, pools may come while Envoy runs.",
+              filter isn't running. Print a new bootstrap with `penstock envoy-config`. With --envoy DIR there and at \
+              `penstock serve`, pools can be added while Envoy runs.",
 };
 const REFUSED: Reply = Reply {
     status: 503,
@@ -36,7 +36,7 @@ const NO_HOST: Reply = Reply {
     kind: UNAVAILABLE,
     code: "no_endpoints",
     message: "This Envoy has no model server for the request: its pool has no endpoints, or the configuration is \
-              older than the companion's. Render it again with `penstock envoy-config`.",
+              older than the companion's. Print a new bootstrap with `penstock envoy-config`.",
 };
 const RESET: Reply = Reply {
     status: 502,

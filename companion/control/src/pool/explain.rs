@@ -11,37 +11,37 @@ use crate::answer::duration_text;
 pub(super) fn block_reason(reason: &BlockReason, policy: &Policy, class: &str) -> String {
     match reason {
         BlockReason::Starting => {
-            "the companion has just started and waits for what Envoy's workers say of their requests".into()
+            "the companion has just started, and not all of Envoy's workers have reported their requests yet".into()
         }
         BlockReason::Suspended => {
-            "its session is orphaned: the Envoy worker that holds it isn't heard of, and has a few seconds to come back"
+            "its session is orphaned: the Envoy worker that holds it has lost its stream, and has a few seconds to reconnect"
                 .into()
         }
         BlockReason::NoEndpoint => format!(
-            "no endpoint of its pool is ready; if none comes back it is answered no_endpoints {} after that began (queue.no_endpoint_ttl)",
+            "no endpoint of its pool is ready; if that lasts {}, it is answered no_endpoints (queue.no_endpoint_ttl)",
             duration_text(policy.queue.no_endpoint_ttl)
         ),
-        BlockReason::OwnEndpoints => "none of the endpoints that it may go to is ready".into(),
+        BlockReason::OwnEndpoints => "none of its eligible endpoints is ready".into(),
         BlockReason::MaxInFlight { running, most } => {
-            format!("its flow runs {running} of at most {most} requests (flows.max_in_flight)")
+            format!("its flow has {running} running requests of at most {most} (flows.max_in_flight)")
         }
         BlockReason::MaxInFlightPerEndpoint { most } => format!(
-            "its flow runs {most} at every endpoint that has room (flows.max_in_flight_per_endpoint)"
+            "its flow has {most} running requests at every endpoint with room, and no more are allowed (flows.max_in_flight_per_endpoint)"
         ),
         BlockReason::ClassThreshold => format!(
-            "its class {class} is held by its prefill threshold: every endpoint with room prefills as many tokens as the class allows (prefill_busy_threshold)"
+            "its class {class} is at its prefill threshold at every endpoint with room (prefill_busy_threshold)"
         ),
         BlockReason::Gate { stock, lower } => {
-            format!("the gate is full: stock {stock} of {lower}, and the next goes below that")
+            format!("the gate is full: stock {stock} of {lower}; the next request is granted below that")
         }
         BlockReason::EndpointsFull => {
-            "every endpoint that it may go to has as much as it takes at a time".into()
+            "all of its eligible endpoints are full".into()
         }
         BlockReason::Ceiling { stock, lower } => format!(
-            "its band may take only its part of the bound: stock {stock} of {lower} (bands.ceiling)"
+            "its band is at its ceiling: stock {stock} of {lower} (bands.ceiling)"
         ),
-        BlockReason::MaxRate => "as many have gone this second as may (queue.max_rate)".into(),
-        BlockReason::Turn => "the gate is open for those before it, and none of them fits yet".into(),
+        BlockReason::MaxRate => "the pool has granted as many requests this second as its rate allows (queue.max_rate)".into(),
+        BlockReason::Turn => "the gate is open, but the requests before it don't fit yet".into(),
     }
 }
 
@@ -55,38 +55,38 @@ pub(super) fn ahead(position: &Position, discipline: Discipline) -> Option<Strin
             "of its band with a lower tag"
         }
     };
-    match (position.more_critical, same) {
-        (0, 0) => None,
-        (critical, 0) => Some(format!("before it go {critical} more critical")),
-        (0, same) => Some(format!("before it go {same} {how}")),
-        (critical, same) => Some(format!(
-            "before it go {}: {critical} more critical, {same} {how}",
-            position.ahead
-        )),
-    }
+    let kinds = match (position.more_critical, same) {
+        (0, 0) => return None,
+        (critical, 0) => format!("{critical} more critical"),
+        (0, same) => format!("{same} {how}"),
+        (critical, same) => format!("{critical} more critical, {same} {how}"),
+    };
+    Some(format!("requests before it: {} ({kinds})", position.ahead))
 }
 
 /// Why a request went to `endpoint`. `first`: the first choice of its grant.
 pub(super) fn grant(request: &OpenRequest, endpoint: &str, first: &str) -> String {
     let mut why = match request.admitted {
         Some(Outcome::Bypassed) => {
-            "it went at once: nothing waited that it could overtake, and stock was below the upper bound"
+            "it was granted at once: it overtook no waiting request, and stock was below the upper bound"
                 .into()
         }
         Some(Outcome::Dispatched) | None => format!(
-            "it went when its turn came, after {}",
+            "it was granted in its turn, after {}",
             duration_text(request.waited().unwrap_or_default())
         ),
-        Some(other) => format!("it went: {}", other.as_str()),
+        Some(other) => format!("it was granted: {}", other.as_str()),
     };
     if endpoint != first && !first.is_empty() {
         why.push_str(&format!(
-            "; it was granted {first}, and Envoy sent it to {endpoint}"
+            "; its first choice was {first}, but Envoy sent it to {endpoint}"
         ));
     }
     if request.requeues > 0 {
         let times = request.requeues;
-        why.push_str(&format!("; {times} times no server took it before"));
+        why.push_str(&format!(
+            "; it was requeued before, because no server accepted it: {times} times"
+        ));
     }
     why
 }

@@ -106,7 +106,10 @@ impl Pool {
         let reason = self.engine.block_reason(id)?;
         let mut why = explain::block_reason(&reason, policy, &self.engine.class(id));
         if request.requeues > 0 {
-            why.insert_str(0, "no server took it, so it waits again in its old place: ");
+            why.insert_str(
+                0,
+                "it was requeued to its old place, because no server accepted it: ",
+            );
         }
         if let Some(ahead) = explain::ahead(&position, policy.flows.discipline) {
             why = format!("{why}; {ahead}");

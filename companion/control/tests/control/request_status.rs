@@ -52,11 +52,11 @@ fn a_waiting_request_shows_its_place_and_the_reason() {
     assert_eq!((third.outcome, &*third.labels.flow), (None, "acme"));
     assert_eq!(
         &*third.why,
-        "the gate is full: stock 1 of 1, and the next goes below that; before it go 2: 1 more critical, 1 of its band with a lower tag"
+        "the gate is full: stock 1 of 1; the next request is granted below that; requests before it: 2 (1 more critical, 1 of its band with a lower tag)"
     );
     assert_eq!(
         why(&world, "r4"),
-        "the gate is full: stock 1 of 1, and the next goes below that"
+        "the gate is full: stock 1 of 1; the next request is granted below that"
     );
 }
 
@@ -74,12 +74,12 @@ fn a_running_request_shows_its_endpoint_and_the_reason() {
         (first.outcome, first.waited),
         (Some(Outcome::Bypassed), Duration::ZERO)
     );
-    assert!(first.why.starts_with("it went at once"), "{}", first.why);
+    assert!(first.why.starts_with("it was granted at once"), "{}", first.why);
     world.send(1, completed(1));
     assert!(status_of(&world, "r1").is_none(), "it has ended");
     let fourth = status_of(&world, "r4").expect("it runs");
     assert_eq!(fourth.outcome, Some(Outcome::Dispatched));
-    assert_eq!(&*fourth.why, "it went when its turn came, after 1500ms");
+    assert_eq!(&*fourth.why, "it was granted in its turn, after 1500ms");
     assert_eq!(fourth.waited, Duration::from_millis(1_500));
 }
 
