@@ -7,12 +7,21 @@ use penstock_engine::RequestId;
 pub struct ConnId(pub u64);
 
 /// 128 random bits that name one root context of a filter. All streams of the root context carry the same epoch.
+///
+/// In two halves, because a `u128` would align every request to 16 bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(crate) struct Epoch(pub(crate) u128);
+pub(crate) struct Epoch {
+    pub(crate) high: u64,
+    pub(crate) low: u64,
+}
 
 impl Epoch {
     pub(crate) const fn new(high: u64, low: u64) -> Self {
-        Self((high as u128) << 64 | low as u128)
+        Self { high, low }
+    }
+
+    pub(crate) const fn from_bits(bits: u128) -> Self {
+        Self::new((bits >> 64) as u64, bits as u64)
     }
 }
 

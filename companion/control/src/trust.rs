@@ -164,7 +164,7 @@ mod tests {
     use crate::wire_in;
 
     fn parsed(message: &wire::Register) -> Registration<'_> {
-        wire_in::registration(Epoch(1), message)
+        wire_in::registration(Epoch::from_bits(1), message)
     }
 
     #[test]

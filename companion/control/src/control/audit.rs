@@ -36,7 +36,7 @@ impl Control {
     #[must_use]
     pub fn is_granted(&self, epoch: u128, sequence: u64) -> Option<bool> {
         let route = self.find(RequestKey {
-            epoch: Epoch(epoch),
+            epoch: Epoch::from_bits(epoch),
             sequence,
         })?;
         Some(!self.is_waiting(route))

@@ -58,7 +58,7 @@ impl Control {
             .map(|session| session.last_frame_at)
             .or(context.orphaned_since);
         SessionStatus {
-            id: format!("{:016x}", epoch.0 >> 64),
+            id: format!("{:016x}", epoch.high),
             node: context.node.clone(),
             envoy: match context.envoy {
                 EnvoyId::Process(process) => format!("{process:016x}"),

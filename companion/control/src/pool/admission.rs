@@ -371,7 +371,7 @@ mod tests {
             request_id: Box::default(),
             traceparent: Box::default(),
         };
-        let registration = wire_in::registration(Epoch(1), message);
+        let registration = wire_in::registration(Epoch::from_bits(1), message);
         engine_request(RequestId(1), now, &registration, rules, &labels)
     }
 
@@ -427,7 +427,7 @@ mod tests {
             bad_slo_ttft: true,
             ..Default::default()
         };
-        let bad = wire_in::registration(Epoch(1), &bad);
+        let bad = wire_in::registration(Epoch::from_bits(1), &bad);
         assert!(here.is_deadline_invalid(&bad) && !elsewhere.is_deadline_invalid(&bad));
     }
 }

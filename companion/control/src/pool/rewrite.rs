@@ -6,7 +6,7 @@
 
 use wildmatch::WildMatch;
 
-use crate::ids::RequestKey;
+use crate::ids::{Epoch, RequestKey};
 use crate::settings::Rewrite;
 
 /// 2^64 divided by the golden ratio.
@@ -55,8 +55,8 @@ impl Rewriter {
     reason = "the upper 53 bits, which a float has exactly"
 )]
 fn point(key: RequestKey) -> f64 {
-    let epoch = key.epoch.0;
-    let mut start = (epoch >> 64) as u64 ^ (epoch as u64).rotate_left(32);
+    let Epoch { high, low } = key.epoch;
+    let mut start = high ^ low.rotate_left(32);
     start = (start ^ (start >> 31)).wrapping_mul(STEP);
     let spread = key.sequence.wrapping_mul(STEP).wrapping_add(start);
     (spread >> 11) as f64 / (1_u64 << 53) as f64
@@ -65,7 +65,6 @@ fn point(key: RequestKey) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::ids::Epoch;
 
     fn rewriter(targets: &[(&str, f64)]) -> Rewriter {
         let rule = |model: &str, targets: &[(&str, f64)]| Rewrite {
@@ -80,7 +79,7 @@ mod tests {
 
     fn key(epoch: u128, sequence: u64) -> RequestKey {
         RequestKey {
-            epoch: Epoch(epoch),
+            epoch: Epoch::from_bits(epoch),
             sequence,
         }
     }

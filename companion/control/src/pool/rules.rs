@@ -119,7 +119,7 @@ mod tests {
             ..Default::default()
         };
         let flow_of = |keys: &[FlowKey], message: &wire::Register| {
-            let registration = wire_in::registration(Epoch(1), message);
+            let registration = wire_in::registration(Epoch::from_bits(1), message);
             let (name, is_private) = flow(keys, &registration, "t");
             (name.into_owned(), is_private)
         };
