@@ -64,7 +64,7 @@ const ALL: [(&str, &str, &str); 71] = [
     ("capacity_total", "gauge", "v"),
     ("demand_total", "gauge", "v"),
     ("utilization", "gauge", "v"),
-    ("desired_replicas", "gauge", "v"),
+    ("desired_replicas", "gauge", "v source"),
     ("current_replicas", "gauge", "v"),
     ("pending_replicas", "gauge", "v"),
     ("draining_stock", "gauge", "p"),
@@ -126,8 +126,8 @@ fn described(page: &Metrics) -> BTreeMap<String, String> {
         .collect()
 }
 
-fn labels(said: &str) -> BTreeSet<String> {
-    let mut words = said.split(' ');
+fn labels(description: &str) -> BTreeSet<String> {
+    let mut words = description.split(' ');
     let common: &[&str] = match words.next() {
         Some("r") => &["pool", "model", "target_model"],
         Some("p") => &["pool"],

@@ -19,8 +19,10 @@ use penstock_model::observation::Completion;
 use penstock_model::slo::{Policy as SloPolicy, Slo, Source};
 
 use crate::endpoint::{Endpoint, InFlight};
+use crate::saturation::Saturation;
 use crate::types::{
-    AutopilotEndpoint, AutopilotSettings, AutopilotStatus, Granted, Kept, Scraped, Served, VariantStatus,
+    AutopilotEndpoint, AutopilotSettings, AutopilotStatus, Backlog, Granted, Kept, Scraped, Served,
+    VariantStatus,
 };
 use crate::variant::Variant;
 use crate::window_stats::count;
@@ -39,6 +41,8 @@ pub struct Autopilot {
     ttl: Duration,
     /// The length of a window.
     window: Duration,
+    /// For so long after it has become ready, an endpoint isn't representative.
+    transient: Duration,
     created_at: Instant,
     /// In the order of the settings.
     endpoints: Vec<Endpoint>,
@@ -57,6 +61,7 @@ pub struct Autopilot {
     slo: Slo,
     /// Requests per second that are offered.
     demand: f64,
+    saturation: Saturation,
     /// Parameters to be stored, by variant.
     learned: Vec<(String, Kept)>,
     /// Stored parameters of variants that have no endpoint.
@@ -74,6 +79,7 @@ impl Autopilot {
             gates: settings.gates,
             ttl: settings.ttl,
             window: settings.window,
+            transient: settings.transient,
             created_at: now,
             indices: indices(&endpoints),
             variants,
@@ -88,6 +94,7 @@ impl Autopilot {
                 source: Source::None,
             },
             demand: 0.0,
+            saturation: Saturation::default(),
             learned: Vec::new(),
             kept: settings.kept,
             inputs: VecDeque::new(),
@@ -223,8 +230,12 @@ impl Autopilot {
             ttft_ms,
             itl_ms,
         );
+        let variant = &mut self.variants[endpoint.variant];
+        let is_representative = !(variant.has_established && endpoint.is_young(now, self.transient));
         while let Some(observation) = endpoint.overlap_tracker.poll_observation() {
-            self.variants[endpoint.variant].observe(&observation);
+            if is_representative {
+                variant.observe(&observation);
+            }
         }
     }
 
@@ -263,8 +274,8 @@ impl Autopilot {
         Some(self.exploration.next_at.map_or(end, |next| next.min(end)))
     }
 
-    /// Closes a window that is over, and learns from it. `backlog`: requests that wait.
-    pub fn handle_timeout(&mut self, now: Instant, backlog: u64) {
+    /// Closes a window that is over, and learns from it.
+    pub fn handle_timeout(&mut self, now: Instant, backlog: Backlog) {
         let Some(since) = self.window_since else {
             return;
         };
@@ -291,7 +302,7 @@ impl Autopilot {
         let variants: Vec<VariantStatus> = (0..self.variants.len())
             .map(|index| {
                 let (current, pending) = self.replicas(index);
-                self.variants[index].status(current, pending)
+                self.variants[index].status(current, pending, self.saturation.required(current))
             })
             .collect();
         AutopilotStatus {

@@ -11,8 +11,6 @@ use penstock_model::workload::Observed;
 use crate::types::{Granted, Scraped, Totals};
 use crate::window_stats::{WindowStats, count};
 
-/// After coming up an endpoint isn't representative for so long: its caches are cold, and kernels are compiled.
-const YOUNG_FOR: Duration = Duration::from_secs(120);
 /// An endpoint that becomes ready so soon after the autopilot's creation was up before.
 const THERE_BEFORE: Duration = Duration::from_secs(10);
 
@@ -135,9 +133,9 @@ impl Endpoint {
         self.totals_before = None;
     }
 
-    /// It has come up recently.
-    pub(crate) fn is_young(&self, now: Instant) -> bool {
-        self.ready_since.is_some_and(|since| now.since(since) < YOUNG_FOR)
+    /// It has become ready less than `transient` ago.
+    pub(crate) fn is_young(&self, now: Instant, transient: Duration) -> bool {
+        self.ready_since.is_some_and(|since| now.since(since) < transient)
     }
 
     /// The most requests in flight in this window and the last.

@@ -8,12 +8,13 @@ mod autopilot;
 mod budgets;
 mod endpoint;
 mod moving_mean;
+mod saturation;
 mod types;
 mod variant;
 mod window_stats;
 
 pub use autopilot::Autopilot;
 pub use types::{
-    AutopilotEndpoint, AutopilotSettings, AutopilotStatus, Granted, Kept, Scraped, Served, Totals,
-    VariantStatus,
+    AutopilotEndpoint, AutopilotSettings, AutopilotStatus, Backlog, Desired, DesiredSource, Granted, Kept,
+    Scraped, Served, Totals, VariantStatus,
 };

@@ -20,6 +20,9 @@ pub struct AutopilotSettings {
     pub ttl: Duration,
     /// The length of a window, over which everything is averaged; above 0.
     pub window: Duration,
+    /// For so long after it has become ready, an endpoint isn't representative: its caches are cold, and kernels are compiled.
+    /// If its variant has another endpoint, nothing is learned from it meanwhile.
+    pub transient: Duration,
     /// Parameters that were learned before this start, by variant.
     pub kept: Vec<(String, Kept)>,
 }
@@ -106,6 +109,48 @@ pub struct Totals {
     pub itl_s: f64,
 }
 
+/// The requests that wait in the pool's queue.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Backlog {
+    /// Their number.
+    pub requests: u64,
+    /// They wait because no ready endpoint takes another request, not because of limits of their own.
+    pub is_full: bool,
+}
+
+/// The replicas that a variant needs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Desired {
+    /// Ready replicas that its part of the demand needs.
+    pub replicas: u64,
+    /// The origin of the number.
+    pub source: DesiredSource,
+}
+
+/// The origin of a number of replicas.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DesiredSource {
+    /// Demand divided by lambda* of the learned model.
+    Model,
+    /// Demand divided by lambda* of parameters from one window, before a model is learned. At least the replicas that are
+    /// ready.
+    Bootstrap,
+    /// A steady overload before a model is learned: the ready replicas times offered divided by served requests.
+    Saturation,
+}
+
+impl DesiredSource {
+    /// The name in metrics and responses.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Model => "model",
+            Self::Bootstrap => "bootstrap",
+            Self::Saturation => "saturation",
+        }
+    }
+}
+
 /// A variant at this moment.
 #[derive(Clone, Debug, PartialEq)]
 pub struct VariantStatus {
@@ -132,7 +177,7 @@ pub struct VariantStatus {
     /// demand / capacity; 0 if the variant can't be analysed.
     pub utilization: f64,
     /// Replicas that the demand needs; `None` if there is no decision.
-    pub desired: Option<u64>,
+    pub desired: Option<Desired>,
     /// Ready replicas.
     pub current: u64,
     /// Listed replicas that aren't ready.

@@ -12,7 +12,7 @@ use penstock_model::workload::{Observed, aggregate};
 use penstock_model::{Parameters, Traffic};
 
 use crate::moving_mean::MovingMean;
-use crate::types::{Kept, VariantStatus};
+use crate::types::{Desired, DesiredSource, Kept, VariantStatus};
 
 /// The least time between two sets of parameters that are stored.
 const KEPT_FOR: Duration = Duration::from_secs(60);
@@ -42,6 +42,8 @@ pub(crate) struct Variant {
     itl_ms: f64,
     /// The endpoints were busy in the last window, or a request was observed since.
     is_active: bool,
+    /// At the end of the last window, one of its ready endpoints wasn't young.
+    pub(crate) has_established: bool,
     /// The mean request of the last windows.
     mean: MovingMean,
     analysis: Option<VariantAnalysis>,
@@ -62,6 +64,7 @@ impl Variant {
             last_window: Observed::default(),
             itl_ms: 0.0,
             is_active: false,
+            has_established: false,
             mean: MovingMean::default(),
             analysis: None,
             kept,
@@ -208,6 +211,7 @@ impl Variant {
             pending,
             max_batch: Some(crate::window_stats::count(max_batch)),
             parameters: self.parameters().map(|parameters| self.with_cache(&parameters)),
+            sizes_by_bootstrap: true,
             ttft_bias: self.ttft_bias(),
             windows: self.smoothed_window(),
         }
@@ -272,8 +276,48 @@ impl Variant {
         })
     }
 
-    pub(crate) fn status(&self, current: u64, pending: u64) -> VariantStatus {
-        let analysis = self.analysis.as_ref().filter(|analysis| analysis.error.is_none());
+    /// Requests per second that its endpoints served in the last window.
+    pub(crate) fn served_rate(&self) -> f64 {
+        self.last_window.traffic.rate
+    }
+
+    /// The replicas that its part of the demand needs. `saturated`: those that a steady overload of the pool needs.
+    ///
+    /// Before a model is learned, the variant never asks for fewer replicas than are ready: bootstrap parameters are those of
+    /// one load, and don't show how much more a server takes.
+    fn desired(&self, current: u64, saturated: Option<u64>) -> Option<Desired> {
+        let analysis = self.analysis.as_ref();
+        let is_learned = analysis.is_some_and(|analysis| !analysis.is_bootstrapped);
+        let required = analysis.and_then(|analysis| analysis.required);
+        if is_learned && self.parameters().is_some() {
+            return required.map(|replicas| Desired {
+                replicas,
+                source: DesiredSource::Model,
+            });
+        }
+        if self.served_rate() <= 0.0 {
+            return None;
+        }
+        let bootstrap = required.map(|replicas| replicas.max(current));
+        match saturated {
+            Some(replicas) if bootstrap < saturated => Some(Desired {
+                replicas,
+                source: DesiredSource::Saturation,
+            }),
+            _ => bootstrap.map(|replicas| Desired {
+                replicas,
+                source: DesiredSource::Bootstrap,
+            }),
+        }
+    }
+
+    /// The variant at this moment. `saturated`: the replicas that a steady overload of the pool needs.
+    pub(crate) fn status(&self, current: u64, pending: u64, saturated: Option<u64>) -> VariantStatus {
+        // Numbers of bootstrap parameters size replicas and are shown nowhere else.
+        let analysis = self
+            .analysis
+            .as_ref()
+            .filter(|analysis| analysis.error.is_none() && !analysis.is_bootstrapped);
         let error = self.analysis.as_ref().and_then(|analysis| analysis.error);
         // The load never varied enough: the parameters can't be identified, so the guess is shown only while learning.
         let guess = self.guess().filter(|_| self.state() == State::Learning);
@@ -296,7 +340,7 @@ impl Variant {
             capacity: analysis.map_or(0.0, |analysis| analysis.capacity),
             demand: analysis.map_or(0.0, |analysis| analysis.demand),
             utilization: analysis.map_or(0.0, |analysis| analysis.utilization),
-            desired: analysis.and_then(|analysis| analysis.required),
+            desired: self.desired(current, saturated),
             current,
             pending,
         }

@@ -33,6 +33,8 @@ pub struct Pool {
     pub policy: Policy,
     /// The latency targets.
     pub slo: penstock_model::slo::Policy,
+    /// For so long after it has become ready, the performance model doesn't learn from an endpoint.
+    pub transient: Duration,
     /// The parts of a flow's identity, in order. Empty: all requests are one flow.
     pub flow_key: Vec<FlowKey>,
     /// The globs of models that have class sets of their own, in the order of the policy's class sets after the first. The

@@ -174,6 +174,9 @@ pub(super) struct Pool {
     /// Latency targets. Set both targets or neither.
     #[serde(default)]
     pub(super) slo: Slo,
+    /// The performance model.
+    #[serde(default)]
+    pub(super) model: Model,
     /// Weights of the scorers that choose an endpoint for a request.
     #[serde(default)]
     pub(super) scheduler: Scheduler,

@@ -48,6 +48,7 @@ fn pool(number: usize) -> PoolSettings {
         requeues: 3,
         slo: penstock_model::slo::Policy::default(),
         reported: false,
+        transient: Duration::from_secs(120),
         kept: Vec::new(),
         rewrite: Vec::new(),
     }

@@ -25,7 +25,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use hashbrown::HashMap;
-use penstock_autopilot::{Autopilot, AutopilotSettings};
+use penstock_autopilot::{Autopilot, AutopilotSettings, Backlog};
 use penstock_engine::input::{EndpointId, Input, RequestId};
 use penstock_engine::policy::Gate;
 use penstock_engine::{Engine, Instant};
@@ -144,7 +144,10 @@ impl Pool {
         if self.autopilot.poll_timeout().is_none_or(|due| due > now) {
             return;
         }
-        let backlog = self.engine.waiting();
+        let backlog = Backlog {
+            requests: self.engine.waiting(),
+            is_full: self.engine.is_full(),
+        };
         self.autopilot.handle_timeout(now, backlog);
         for (variant, kept) in self.autopilot.take_kept() {
             let pool = self.name.clone();
@@ -244,6 +247,7 @@ fn autopilot_settings(settings: &PoolSettings) -> AutopilotSettings {
         gates: matches!(settings.policy.gate, Gate::Auto { .. }),
         ttl: settings.policy.queue.ttl,
         window: WINDOW,
+        transient: settings.transient,
         kept: settings.kept.clone(),
     }
 }

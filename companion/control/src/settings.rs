@@ -56,6 +56,8 @@ pub struct PoolSettings {
     pub requeues: u32,
     /// The latency targets.
     pub slo: penstock_model::slo::Policy,
+    /// For so long after it has become ready, the performance model doesn't learn from an endpoint.
+    pub transient: Duration,
     /// Settled costs are output as [`Observation::Used`](crate::Observation::Used), if its discipline has windows.
     pub reported: bool,
     /// Parameters that were learned before this companion's start, by variant.

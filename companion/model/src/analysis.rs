@@ -19,6 +19,8 @@ pub struct Variant {
     pub max_batch: Option<f64>,
     /// Learned parameters, if any.
     pub parameters: Option<Parameters>,
+    /// Without learned parameters the variant is sized by its bootstrap parameters. Targets never follow from these.
+    pub sizes_by_bootstrap: bool,
     /// Observed over predicted time to the first token; 0 if not known.
     pub ttft_bias: f64,
     /// Its endpoints in the last window.
@@ -52,6 +54,8 @@ pub struct VariantAnalysis {
     pub name: String,
     /// Parameters from the variant's averages alone.
     pub bootstrap: Option<Parameters>,
+    /// The variant was sized by `bootstrap`, because no parameters are learned.
+    pub is_bootstrapped: bool,
     /// lambda*, requests per second of one server; 0 with an error.
     pub lambda_star: f64,
     /// n* of one server; `None` if unlimited or not known.
@@ -151,9 +155,11 @@ fn resolve_targets(policy: &Policy, variants: &[Variant], workloads: &[Observed]
 }
 
 fn analyze_one(variant: &Variant, workload: &Observed, slo: &Slo, demand: f64) -> VariantAnalysis {
+    let initial = bootstrap(workload);
     let failed = |error| VariantAnalysis {
         name: variant.name.clone(),
-        bootstrap: bootstrap(workload),
+        bootstrap: initial,
+        is_bootstrapped: false,
         lambda_star: 0.0,
         n_star: (error == Error::Infeasible).then_some(0.0),
         required: None,
@@ -168,7 +174,9 @@ fn analyze_one(variant: &Variant, workload: &Observed, slo: &Slo, demand: f64) -
     if workload.busy == 0 {
         return failed(Error::NoTraffic);
     }
-    let Some(parameters) = variant.parameters.filter(Parameters::is_valid) else {
+    let learned = variant.parameters.filter(Parameters::is_valid);
+    let fallback = initial.filter(|_| variant.sizes_by_bootstrap);
+    let Some(parameters) = learned.or(fallback) else {
         return failed(Error::NoParameters);
     };
     if slo.source == Source::None {
@@ -190,7 +198,8 @@ fn analyze_one(variant: &Variant, workload: &Observed, slo: &Slo, demand: f64) -
     };
     VariantAnalysis {
         name: variant.name.clone(),
-        bootstrap: bootstrap(workload),
+        bootstrap: initial,
+        is_bootstrapped: learned.is_none(),
         lambda_star: sizing.lambda_star,
         n_star: sizing.n_star,
         required: required_replicas(demand, sizing.lambda_star),

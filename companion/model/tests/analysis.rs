@@ -37,6 +37,7 @@ fn variant(name: &str, parameters: Option<Parameters>, rates: &[f64]) -> Variant
         pending: 0,
         max_batch: Some(256.0),
         parameters,
+        sizes_by_bootstrap: false,
         ttft_bias: 1.0,
         windows: rates.iter().map(|rate| window(*rate)).collect(),
     }

@@ -49,6 +49,7 @@ pub fn settings(config: &Config, identity: &ProcessIdentity) -> Settings {
                 capacity_status: pool.capacity_status,
                 requeues: pool.requeues,
                 slo: pool.slo,
+                transient: pool.transient,
                 reported: pool.store.is_some(),
                 kept: Vec::new(),
                 rewrite: pool.rewrite.iter().map(rewrite).collect(),

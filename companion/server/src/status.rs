@@ -190,7 +190,8 @@ fn variant(variant: &VariantStatus) -> Value {
         "capacity": variant.capacity,
         "demand": variant.demand,
         "utilization": variant.utilization,
-        "desired_replicas": variant.desired,
+        "desired_replicas": variant.desired.map(|desired| desired.replicas),
+        "desired_replicas_source": variant.desired.map(|desired| desired.source.as_str()),
         "current_replicas": variant.current,
         "pending_replicas": variant.pending,
     })
@@ -213,7 +214,7 @@ fn readiness(endpoint: &EndpointSnapshot, now: Instant) -> String {
 mod tests {
     use std::sync::Arc;
 
-    use penstock_control::{AutopilotStatus, PoolStatus, Scraped, ServerStatus};
+    use penstock_control::{AutopilotStatus, Desired, DesiredSource, PoolStatus, Scraped, ServerStatus};
     use penstock_engine::Engine;
     use penstock_engine::input::Band;
     use penstock_engine::input::EndpointId;
@@ -327,7 +328,10 @@ mod tests {
             capacity: 18.5,
             demand: 37.0,
             utilization: 2.0,
-            desired: Some(4),
+            desired: Some(Desired {
+                replicas: 4,
+                source: DesiredSource::Model,
+            }),
             current: 2,
             pending: 0,
         }
@@ -412,11 +416,18 @@ mod tests {
         let known = json!({
             "variant": "h100", "state": "converged", "alpha": 8.0, "beta": 0.05, "gamma": 0.0005, "ttft_bias": 1.25,
             "nis": 1.5, "condition": 40.0, "n_star": 29.5, "lambda_star": 9.25, "capacity": 18.5, "demand": 37.0,
-            "utilization": 2.0, "desired_replicas": 4, "current_replicas": 2, "pending_replicas": 0,
+            "utilization": 2.0, "desired_replicas": 4, "desired_replicas_source": "model", "current_replicas": 2, "pending_replicas": 0,
         });
         assert_eq!(pool["model"][0], known);
         assert_eq!(pool["model"][1]["state"], "no_traffic");
-        for key in ["alpha", "n_star", "lambda_star", "desired_replicas", "nis"] {
+        for key in [
+            "alpha",
+            "n_star",
+            "lambda_star",
+            "desired_replicas",
+            "desired_replicas_source",
+            "nis",
+        ] {
             assert!(pool["model"][1][key].is_null(), "{key}");
         }
         let slo = json!({"ttft_ms": 500.0, "itl_ms": 50.0, "source": "explicit"});
@@ -475,7 +486,6 @@ mod tests {
             ("capacity_total", "18.5"),
             ("demand_total", "37"),
             ("utilization", "2"),
-            ("desired_replicas", "4"),
             ("current_replicas", "2"),
             ("pending_replicas", "0"),
         ] {
@@ -489,6 +499,7 @@ mod tests {
             r#"penstock_model_state{pool="chat",state="converged",variant="h100"} 1"#,
             r#"penstock_model_state{pool="chat",state="learning",variant="h100"} 0"#,
             r#"penstock_model_state{pool="chat",state="no_traffic",variant="l4"} 1"#,
+            r#"penstock_desired_replicas{pool="chat",source="model",variant="h100"} 4"#,
             r#"penstock_slo_ttft_seconds{pool="chat"} 0.5"#,
             r#"penstock_slo_itl_seconds{pool="chat"} 0.05"#,
             r#"penstock_slo_source{pool="chat",source="explicit"} 1"#,
@@ -504,7 +515,7 @@ mod tests {
         }
         for absent in [
             r#"model_alpha_ms{pool="chat",variant="l4"}"#,
-            r#"desired_replicas{pool="chat",variant="l4"}"#,
+            r#"desired_replicas{pool="chat",source="model",variant="l4"}"#,
             r#"foreign_load{endpoint="127.0.0.1:2""#,
         ] {
             assert!(!text.contains(absent), "{absent} is in\n{text}");

@@ -58,6 +58,7 @@ impl Autopilot {
         }
         self.gates = settings.gates;
         self.ttl = settings.ttl;
+        self.transient = settings.transient;
         self.analyze();
         self.update_budgets();
         self.plan_exploration(now);

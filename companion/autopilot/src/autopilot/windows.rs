@@ -8,24 +8,32 @@ use penstock_model::slo::Source;
 use penstock_model::workload::Observed;
 
 use super::{Autopilot, millis};
+use crate::saturation::Load;
+use crate::types::Backlog;
+use crate::variant::Variant;
 use crate::window_stats::count;
 
 impl Autopilot {
     /// Closes the window that began at `since`, learns from it, and begins the next one unless nothing happens.
-    pub(super) fn close_window(&mut self, now: Instant, since: Instant, backlog: u64) {
+    pub(super) fn close_window(&mut self, now: Instant, since: Instant, backlog: Backlog) {
         let length = now.since(since);
         let arrivals = core::mem::take(&mut self.arrivals);
-        self.demand = per_second(arrivals, length) + per_second(backlog, self.ttl);
+        self.demand = per_second(arrivals, length) + per_second(backlog.requests, self.ttl);
         let windows: Vec<Option<Observed>> = self
             .endpoints
             .iter_mut()
             .map(|endpoint| endpoint.close_window(length))
             .collect();
-        let is_idle =
-            arrivals == 0 && backlog == 0 && self.in_flight.is_empty() && windows.iter().all(Option::is_none);
+        let is_idle = arrivals == 0
+            && backlog.requests == 0
+            && self.in_flight.is_empty()
+            && windows.iter().all(Option::is_none);
         for index in 0..self.variants.len() {
             let observed = self.windows_of(index, now, &windows);
             let cached = self.mean_cached(index, &windows);
+            self.variants[index].has_established = self.endpoints.iter().any(|endpoint| {
+                endpoint.variant == index && endpoint.is_ready && !endpoint.is_young(now, self.transient)
+            });
             self.variants[index].close_window(millis(now), length, &observed, cached, &self.slo_policy);
             if let Some(prompt_ms) = self.variants[index].prompt_ms() {
                 let endpoints = self.endpoints.iter_mut();
@@ -34,6 +42,11 @@ impl Autopilot {
                     .for_each(|endpoint| endpoint.overlap_tracker.set_prompt_ms(prompt_ms));
             }
         }
+        self.saturation.record(&Load {
+            offered: self.demand,
+            served: self.variants.iter().map(Variant::served_rate).sum(),
+            is_full: backlog.is_full && backlog.requests > 0,
+        });
         self.windows_closed += 1;
         self.forget_unlisted();
         self.alternate_load(now);
@@ -56,7 +69,7 @@ impl Autopilot {
             all.filter(|(endpoint, _)| endpoint.variant == variant)
         };
         let established: Vec<Observed> = own()
-            .filter(|(endpoint, _)| !endpoint.is_young(now))
+            .filter(|(endpoint, _)| !endpoint.is_young(now, self.transient))
             .filter_map(|(_, window)| *window)
             .collect();
         if established.is_empty() {

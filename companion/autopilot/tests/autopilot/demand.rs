@@ -2,11 +2,12 @@
 
 use std::time::Duration;
 
-use penstock_autopilot::AutopilotSettings;
+use penstock_autopilot::{AutopilotSettings, DesiredSource};
 use penstock_engine::input::EndpointId;
+use penstock_model::Parameters;
 use penstock_model::learner::State;
 
-use crate::harness::{TRUE, WINDOW, World, known, near, settings};
+use crate::harness::{TRUE, WINDOW, World, known, near, replicas, settings};
 
 fn sure(variants: &[&str]) -> AutopilotSettings {
     let mut settings = settings(variants);
@@ -37,22 +38,74 @@ fn replicas_follow_the_offered_load_not_the_served_one() {
     let twice = offer(&mut world, 4.0 * lambda);
     let needed = twice.demand / twice.lambda_star.expect("it is sized");
     assert!(needed > 3.5, "{twice:?}");
-    assert_eq!(twice.desired, Some(needed.ceil() as u64));
+    let desired = twice.desired.expect("it is sized");
+    assert_eq!(
+        (desired.replicas, desired.source),
+        (needed.ceil() as u64, DesiredSource::Model)
+    );
     assert!(
         near(twice.utilization, needed / 2.0, 1e-6) && twice.current == 2,
         "{twice:?}"
     );
     let half = offer(&mut world, 0.5 * lambda);
     assert!(
-        half.desired < twice.desired && half.desired >= Some(1),
+        replicas(&half) < replicas(&twice) && replicas(&half) >= Some(1),
         "{half:?}"
     );
     world.backlog = (lambda * 3.0 * 30.0) as u64;
     let waiting = offer(&mut world, 0.5 * lambda);
     assert!(
-        waiting.desired >= half.desired.map(|replicas| replicas + 2),
+        replicas(&waiting) >= replicas(&half).map(|replicas| replicas + 2),
         "what waits is to be served: {waiting:?}"
     );
+}
+
+/// One window in which both endpoints serve rounds of equal requests, and 60 more requests arrive than are served. Equal
+/// requests identify no parameters.
+fn overload(world: &mut World) {
+    let end = world.now.after(WINDOW);
+    for _ in 0..60 {
+        world.autopilot.arrived(world.now);
+    }
+    world.backlog = 40;
+    world.round(0, &TRUE, 8, 512, 64);
+    world.round(1, &TRUE, 8, 512, 64);
+    world.pass(end.since(world.now));
+}
+
+#[test]
+fn a_steady_overload_asks_for_replicas_before_a_model_is_learned() {
+    let mut world = World::new(settings(&["default", "default"]));
+    let mut asked = Vec::new();
+    for _ in 0..6 {
+        overload(&mut world);
+        asked.push(world.variant("default").desired);
+    }
+    assert_eq!(world.variant("default").lambda_star, None, "no model is learned");
+    assert!(
+        asked[..3].iter().flatten().all(|desired| desired.replicas == 2),
+        "bootstrap parameters ask for no fewer than are ready: {asked:?}"
+    );
+    let last = asked[5].expect("a steady overload");
+    assert_eq!(last.source, DesiredSource::Saturation, "{asked:?}");
+    let status = world.autopilot.status();
+    let served = 16.0 / WINDOW.as_secs_f64();
+    assert_eq!(
+        last.replicas,
+        (2.0 * status.demand / served).ceil() as u64,
+        "{status:?}"
+    );
+}
+
+#[test]
+fn a_load_that_is_served_asks_for_no_fewer_replicas_before_a_model_is_learned() {
+    let mut world = World::new(settings(&["default", "default", "default"]));
+    for _ in 0..6 {
+        world.round(0, &TRUE, 2, 512, 64);
+        world.pass(WINDOW);
+    }
+    let desired = world.variant("default").desired.expect("bootstrap parameters");
+    assert_eq!((desired.replicas, desired.source), (3, DesiredSource::Bootstrap));
 }
 
 #[test]
@@ -132,4 +185,30 @@ fn an_endpoint_that_has_just_come_up_is_not_representative() {
     both(&mut world);
     let grown = both(&mut world);
     assert!(grown > 1.01 * young, "{young} {grown}");
+}
+
+#[test]
+fn requests_of_a_young_endpoint_teach_the_model_nothing_while_another_is_established() {
+    let alpha_ms = |transient: u64| {
+        let mut settings = sure(&["default", "default"]);
+        settings.transient = Duration::from_secs(transient);
+        let mut world = World::new(settings);
+        world.autopilot.ready(world.now, EndpointId(1), false);
+        world.traffic(0, &TRUE, 200);
+        world.pass(Duration::from_secs(60));
+        world.autopilot.ready(world.now, EndpointId(1), true);
+        // Cold, it takes four times as long.
+        let cold = Parameters {
+            alpha_ms: 4.0 * TRUE.alpha_ms,
+            beta_ms: 4.0 * TRUE.beta_ms,
+            gamma_ms: 4.0 * TRUE.gamma_ms,
+        };
+        world.traffic(1, &cold, 2_000);
+        world.variant("default").parameters.expect("known").alpha_ms
+    };
+    let (without, with) = (alpha_ms(1), alpha_ms(100_000));
+    assert!(
+        near(with, TRUE.alpha_ms, 0.1) && !near(without, TRUE.alpha_ms, 0.2),
+        "{with} {without}"
+    );
 }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use penstock_autopilot::{
-    Autopilot, AutopilotEndpoint, AutopilotSettings, Granted, Kept, Served, VariantStatus,
+    Autopilot, AutopilotEndpoint, AutopilotSettings, Backlog, Granted, Kept, Served, VariantStatus,
 };
 use penstock_engine::input::{EndpointId, Input};
 use penstock_engine::{Budget, Instant, RequestId};
@@ -41,6 +41,7 @@ pub(crate) fn settings(variants: &[&str]) -> AutopilotSettings {
         gates: true,
         ttl: Duration::from_secs(30),
         window: WINDOW,
+        transient: Duration::from_secs(120),
         kept: Vec::new(),
     }
 }
@@ -81,7 +82,11 @@ impl World {
         let until = self.now.after(duration);
         while let Some(due) = self.autopilot.poll_timeout().filter(|due| *due <= until) {
             self.now = self.now.max(due);
-            self.autopilot.handle_timeout(self.now, self.backlog);
+            let backlog = Backlog {
+                requests: self.backlog,
+                is_full: self.backlog > 0,
+            };
+            self.autopilot.handle_timeout(self.now, backlog);
             self.hear();
         }
         self.now = until;
@@ -156,6 +161,11 @@ pub(crate) fn times(truth: &Parameters, n: u64, prompt: u64, output: u64) -> Ser
         cached: Some(prompt - COMPUTED),
         output: Some(output),
     }
+}
+
+/// The desired replicas of a variant, from whatever source.
+pub(crate) fn replicas(variant: &VariantStatus) -> Option<u64> {
+    variant.desired.map(|desired| desired.replicas)
 }
 
 pub(crate) fn near(value: f64, truth: f64, within: f64) -> bool {

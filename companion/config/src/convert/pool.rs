@@ -54,6 +54,7 @@ pub(super) fn convert(mut raw: raw::Pool, identities_max: usize, path: &str) -> 
         scrape: servers::scrape(&raw.scrape, path)?,
         policy,
         slo,
+        transient: raw.model.transient.0,
         flow_key,
         class_globs,
         requeues,

@@ -1,4 +1,4 @@
-//! `usage` and `slo`: the cost of tokens, the storage of usage, and latency targets.
+//! `usage`, `model` and `slo`: the cost of tokens, the storage of usage, the performance model, and latency targets.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -37,6 +37,23 @@ impl Default for Usage {
             input_token_weight: Factor(1.0),
             output_token_weight: Factor(2.0),
             store: Store::Memory,
+        }
+    }
+}
+
+/// The performance model.
+#[derive(Clone, Debug, Deserialize, Serialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct Model {
+    /// For so long after it has become ready, an endpoint teaches the model nothing, because its caches are cold. If a variant
+    /// has no other endpoint, the model learns from it all the same.
+    pub(crate) transient: PositiveDuration,
+}
+
+impl Default for Model {
+    fn default() -> Self {
+        Self {
+            transient: millis(120_000),
         }
     }
 }

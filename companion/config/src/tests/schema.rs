@@ -87,6 +87,7 @@ fn every_key_of_the_schema_is_shown_and_in_everything_yaml() {
         ("/pools/0/arbitration/flows", "Flows"),
         ("/pools/0/usage", "Usage"),
         ("/pools/0/slo", "Slo"),
+        ("/pools/0/model", "Model"),
         ("/pools/0/scheduler", "Scheduler"),
         ("/pools/0/companion_down", "CompanionDown"),
     ] {

@@ -354,6 +354,7 @@ mod tests {
             requeues: 3,
             slo: penstock_model::slo::Policy::default(),
             reported: false,
+            transient: Duration::from_secs(120),
             kept: Vec::new(),
             rewrite: Vec::new(),
         })

@@ -66,6 +66,7 @@ pub(crate) fn settings_of(servers: &[&str]) -> Settings {
             requeues: 3,
             slo: penstock_model::slo::Policy::default(),
             reported: true,
+            transient: Duration::from_secs(120),
             kept: Vec::new(),
             rewrite: Vec::new(),
         }],

@@ -57,6 +57,12 @@ impl Engine {
         self.endpoints.bounds().lower
     }
 
+    /// An endpoint is ready, and none takes another request: stock is at the lower bound, or every ready endpoint is full.
+    #[must_use]
+    pub fn is_full(&self) -> bool {
+        self.endpoints.any_ready() && (self.stock() >= self.lower() || !self.endpoints.any_room())
+    }
+
     /// The larger of stock / upper and waiting / total_capacity, in thousandths. A ratio to a bound of 0 is 1,000 as
     /// soon as there is stock, and so is stock / upper while no endpoint is ready.
     #[must_use]

@@ -98,7 +98,10 @@ fn infeasible(variant: &VariantStatus) -> Option<String> {
 /// Advice on a variant with fewer servers than its load needs.
 fn too_few(variant: &VariantStatus, model: &AutopilotStatus) -> Option<String> {
     let existing = variant.current + variant.pending;
-    let desired = variant.desired.filter(|desired| *desired > existing)?;
+    let desired = variant.desired?.replicas;
+    if desired <= existing {
+        return None;
+    }
     let pending = match variant.pending {
         0 => String::new(),
         pending => format!(" and {pending} not ready"),

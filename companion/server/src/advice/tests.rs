@@ -2,7 +2,9 @@
 
 use std::sync::Arc;
 
-use penstock_control::{AutopilotStatus, Labels, Observation, Scraped, ServerStatus, VariantStatus};
+use penstock_control::{
+    AutopilotStatus, Desired, DesiredSource, Labels, Observation, Scraped, ServerStatus, VariantStatus,
+};
 use penstock_engine::input::EndpointId;
 use penstock_engine::policy::{Discipline, Policy};
 use penstock_engine::{Engine, Outcome};
@@ -114,9 +116,16 @@ fn variant() -> VariantStatus {
         capacity: 18.5,
         demand: 1.0,
         utilization: 0.1,
-        desired: Some(2),
+        desired: Some(desired(2)),
         current: 2,
         pending: 0,
+    }
+}
+
+const fn desired(replicas: u64) -> Desired {
+    Desired {
+        replicas,
+        source: DesiredSource::Model,
     }
 }
 
@@ -416,7 +425,7 @@ fn an_auto_gate_without_a_model_or_a_target_is_advised_on() {
 #[test]
 fn too_few_servers_are_advised_on_with_the_missing_number() {
     let mut scene = scene("");
-    scene.variant().desired = Some(5);
+    scene.variant().desired = Some(desired(5));
     scene.variant().pending = 1;
     scene.has_only(
         "demand is 37.0 requests per second",

@@ -43,6 +43,7 @@ struct CapacityGauges {
     capacity_total: GaugeVec,
     demand_total: GaugeVec,
     utilization: GaugeVec,
+    /// By source, too.
     desired_replicas: IntGaugeVec,
     current_replicas: IntGaugeVec,
     pending_replicas: IntGaugeVec,
@@ -121,9 +122,11 @@ impl CapacityGauges {
                 "Offered requests per second that fall to the variant, including its part of the backlog.",
             )?,
             utilization: float("utilization", "Demand over capacity; 0 if unknown.")?,
-            desired_replicas: whole(
+            desired_replicas: make.gauge(
                 "desired_replicas",
-                "Servers of the variant that the offered load needs; absent while there is no decision.",
+                "Servers of the variant that the offered load needs, by source: the learned model; before one is learned, \
+                 bootstrap parameters or a steady saturation. Absent while there is no decision.",
+                &["pool", "variant", "source"],
             )?,
             current_replicas: whole("current_replicas", "Ready servers of the variant.")?,
             pending_replicas: whole(
@@ -147,13 +150,15 @@ impl CapacityGauges {
             }
         }
         for (gauge, value) in [
-            (&self.desired_replicas, variant.desired),
-            (&self.current_replicas, Some(variant.current)),
-            (&self.pending_replicas, Some(variant.pending)),
+            (&self.current_replicas, variant.current),
+            (&self.pending_replicas, variant.pending),
         ] {
-            if let Some(value) = value {
-                gauge.with_label_values(&labels).set(int(value));
-            }
+            gauge.with_label_values(&labels).set(int(value));
+        }
+        if let Some(desired) = variant.desired {
+            self.desired_replicas
+                .with_label_values(&[pool, variant.name.as_str(), desired.source.as_str()])
+                .set(int(desired.replicas));
         }
     }
 }

@@ -34,7 +34,7 @@ pub(crate) fn run() -> Value {
         let variant = sample.status.variants.first();
         json!([
             sample.time.as_secs(),
-            variant.and_then(|variant| variant.desired),
+            variant.and_then(|variant| variant.desired.map(|desired| desired.replicas)),
             sample.status.demand,
             variant.and_then(|variant| variant.lambda_star),
         ])
@@ -48,7 +48,7 @@ pub(crate) fn run() -> Value {
             .iter()
             .filter(|sample| (from + 1..=to).contains(&sample.time.as_secs()))
             .map(|sample| sample.status.variants.first())
-            .map(|variant| variant.and_then(|variant| variant.desired))
+            .map(|variant| variant.and_then(|variant| variant.desired.map(|desired| desired.replicas)))
             .collect();
         // Above the capacity the flow's queue is full, and its requests have to be served within the TTL.
         let backlog = if load > 1.0 { FLOW_CAPACITY / TTL_S } else { 0.0 };

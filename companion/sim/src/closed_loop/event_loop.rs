@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
-use penstock_autopilot::{Autopilot, Granted, Scraped, Served};
+use penstock_autopilot::{Autopilot, Backlog, Granted, Scraped, Served};
 use penstock_engine::input::{EndpointState, Prompt, Service, Usage};
 use penstock_engine::units::Tokens;
 use penstock_engine::{Effect, Engine, Input, Instant, Request, RequestId};
@@ -190,7 +190,11 @@ impl<'a> ClosedLoop<'a> {
             self.scrape();
         }
         if self.autopilot.poll_timeout().is_some_and(|due| due <= self.now) {
-            self.autopilot.handle_timeout(self.now, self.waiting as u64);
+            let backlog = Backlog {
+                requests: self.waiting as u64,
+                is_full: self.engine.is_full(),
+            };
+            self.autopilot.handle_timeout(self.now, backlog);
         }
         if self.next_sample <= self.now {
             self.sample();

@@ -98,6 +98,7 @@ pub(super) fn autopilot(scenario: &Scenario) -> AutopilotSettings {
         gates: scenario.gate == GateBy::Learned,
         ttl: TTL,
         window: scenario.window,
+        transient: Duration::from_secs(120),
         kept: scenario.kept.clone(),
     }
 }

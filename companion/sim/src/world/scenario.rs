@@ -210,6 +210,7 @@ impl Scenario {
             requeues: pool.requeues,
             slo: pool.slo,
             reported: false,
+            transient: Duration::from_secs(120),
             kept: pool
                 .kept
                 .map(|kept| ("default".into(), kept))

@@ -126,6 +126,7 @@ impl From<Entry> for Variant {
             pending: entry.pending,
             max_batch: entry.max_batch.map(|batch| batch.0),
             parameters: entry.params.map(ParameterTriple::parameters),
+            sizes_by_bootstrap: false,
             ttft_bias: 1.0,
             windows: entry.pods.into_iter().map(|pod| pod.0).collect(),
         }
