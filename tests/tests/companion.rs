@@ -1,12 +1,13 @@
-//! The companion dies while requests wait: the requests live in Envoy and survive, within limits.
+//! The companion dies while requests wait, killed or by a defect: the requests live in Envoy and survive, within limits.
 
 use penstock_tests::gateway::{config, pool, slots};
 use penstock_tests::h2c::H2c;
 use penstock_tests::process::{freeze, send};
 use penstock_tests::{ClientRequest, Gateway, Upstream, run, until};
 
-#[test]
-fn waiting_requests_survive_a_killed_companion() {
+/// Ends a companion by a signal while one request runs and five wait. All of them are answered, in their old order.
+/// Returns the gateway's log.
+fn requests_survive(signal: i32) -> String {
     run(async {
         let server = Upstream::scripted().await;
         let more = format!("{}  companion_down: {{hold: 30s}}\n", slots(1));
@@ -24,14 +25,18 @@ fn waiting_requests_survive_a_killed_companion() {
             gateway.waiting("p", waiting).await;
         }
         let first = gateway.child(" serve ").await;
-        send(first, libc::SIGKILL);
+        send(first, signal);
         // The next companion knows all requests: five that wait and one that runs.
         until("a new companion with the old requests", || async {
             let children = gateway.process.children();
             let new = children
                 .iter()
                 .any(|(pid, command)| command.contains(" serve ") && *pid != first);
-            let status = gateway.get("/status").await?.json();
+            let page = gateway.get("/status").await?;
+            if page.status != 200 {
+                return Err(page.text());
+            }
+            let status = page.json();
             let pool = &status["pools"][0];
             if new && pool["waiting"] == 5 && pool["stock"] == 1 {
                 Ok(())
@@ -54,7 +59,36 @@ fn waiting_requests_survive_a_killed_companion() {
         gateway.stock("p", 0).await;
         gateway.waiting("p", 0).await;
         assert_eq!(server.peak(), 1);
-    });
+        gateway.process.log()
+    })
+}
+
+#[test]
+fn waiting_requests_survive_a_killed_companion() {
+    let log = requests_survive(libc::SIGKILL);
+    assert!(log.contains("companion died: signal: 9"), "{log}");
+}
+
+/// The tests' build panics in a decision at SIGUSR1.
+#[test]
+fn a_defect_in_a_decision_ends_the_companion_and_loses_no_request() {
+    let log = requests_survive(libc::SIGUSR1);
+    let line = |parts: &[&str]| {
+        log.lines()
+            .any(|line| parts.iter().all(|part| line.contains(part)))
+    };
+    for parts in [
+        &[
+            "ERROR",
+            "a defect ended an essential task",
+            "decisions",
+            "injected defect",
+        ][..],
+        &["penstock: a defect ended the task for decisions"],
+        &["companion died: exit status: 1"],
+    ] {
+        assert!(line(parts), "{parts:?}\n{log}");
+    }
 }
 
 #[test]

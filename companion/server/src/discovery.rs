@@ -18,10 +18,12 @@ use penstock_engine::units::Decimal;
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 
-use crate::reload;
+use crate::{essential, reload};
 
 /// Lists that wait to be applied; tasks beyond the limit wait as well.
 const FOUND: usize = 64;
+/// The name of the tasks.
+pub(crate) const NAME: &str = "discovery";
 
 /// The discovered endpoints of a pool.
 #[derive(Clone, Debug)]
@@ -102,12 +104,14 @@ pub async fn run(config: reload::Handle) {
 
 fn spawn(report: Report) -> JoinHandle<()> {
     match report.discovery.clone() {
-        Discovery::Dns { name, port, refresh } => tokio::spawn(dns::run(report, name, port, refresh)),
-        Discovery::File(path) => tokio::spawn(file::run(report, path)),
+        Discovery::Dns { name, port, refresh } => {
+            essential::spawn(NAME, dns::run(report, name, port, refresh))
+        }
+        Discovery::File(path) => essential::spawn(NAME, file::run(report, path)),
         Discovery::Kubernetes {
             inference_pool,
             namespace,
-        } => tokio::spawn(kubernetes::run(report, namespace, inference_pool)),
+        } => essential::spawn(NAME, kubernetes::run(report, namespace, inference_pool)),
     }
 }
 

@@ -17,10 +17,13 @@ use tokio::sync::{mpsc, oneshot};
 
 use crate::clock::Clock;
 use crate::ended_requests::{EndedRequest, EndedRequests};
+use crate::essential;
 use crate::observe::Observer;
 use crate::recent_stats::RecentStats;
 use crate::stores::Recorders;
 
+/// The name of the driver's task.
+pub(crate) const NAME: &str = "decisions";
 /// Messages that wait in the inbox.
 const INBOX: usize = 8_192;
 /// Messages that are taken at a time; the decisions about them share frames.
@@ -40,6 +43,8 @@ enum Message {
     Request(Box<str>, oneshot::Sender<RequestLookup>),
     Idle(oneshot::Sender<()>),
     ShutDown,
+    #[cfg(feature = "injected-defect")]
+    Defect,
 }
 
 /// The state of all pools and sessions at one moment, and the statistics of the last minutes.
@@ -66,9 +71,9 @@ pub enum RequestLookup {
 #[derive(Clone, Debug)]
 pub struct Handle(mpsc::Sender<Message>);
 
-/// The driver has ended, because the companion is shutting down.
+/// The driver has ended, because the companion is shutting down or has a defect.
 #[derive(Debug, thiserror::Error)]
-#[error("the companion is shutting down")]
+#[error("the companion is ending")]
 pub struct Gone;
 
 impl Handle {
@@ -158,6 +163,15 @@ impl Handle {
         self.message(Message::ShutDown).await
     }
 
+    /// Panics in the driver, as a defect in a decision would.
+    ///
+    /// # Errors
+    /// When the driver has ended.
+    #[cfg(feature = "injected-defect")]
+    pub(crate) async fn inject_defect(&self) -> Result<(), Gone> {
+        self.message(Message::Defect).await
+    }
+
     async fn message(&self, message: Message) -> Result<(), Gone> {
         self.0.send(message).await.map_err(|_| Gone)
     }
@@ -181,7 +195,7 @@ struct Driver {
     shutting_down: bool,
 }
 
-/// Starts the driver. It ends when the last handle is dropped.
+/// Starts the driver. It ends when the last handle is dropped. A panic in a decision ends the process.
 #[must_use]
 pub fn spawn(settings: Settings, clock: Clock, observer: Observer) -> (Handle, tokio::task::JoinHandle<()>) {
     let (inbox, messages) = mpsc::channel(INBOX);
@@ -195,7 +209,7 @@ pub fn spawn(settings: Settings, clock: Clock, observer: Observer) -> (Handle, t
         idle_waiters: Vec::new(),
         shutting_down: false,
     };
-    (Handle(inbox), tokio::spawn(driver.run(messages)))
+    (Handle(inbox), essential::spawn(NAME, driver.run(messages)))
 }
 
 impl Driver {
@@ -271,6 +285,8 @@ impl Driver {
                 self.control.handle(now, Event::HandOver);
                 self.shutting_down = true;
             }
+            #[cfg(feature = "injected-defect")]
+            Message::Defect => panic!("injected defect"),
         }
     }
 

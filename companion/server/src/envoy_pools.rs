@@ -18,6 +18,8 @@ use penstock_envoy::limits;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
 
+use crate::essential;
+
 /// How long a removed endpoint stays in the files, for grants that are on their way.
 const ENDPOINT_LEAVES: Duration = Duration::from_secs(5);
 /// The same for a removed pool, whose running requests may be requeued.
@@ -77,7 +79,7 @@ impl EnvoyPools {
             leaving: BTreeMap::new(),
             retry_at: None,
         };
-        tokio::spawn(writer.run(inbox));
+        essential::spawn("Envoy's pool files", writer.run(inbox));
         Ok(Self {
             writer: Some(sender),
             known: BTreeMap::new(),

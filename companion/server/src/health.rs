@@ -14,6 +14,7 @@ use tokio::time::MissedTickBehavior;
 
 use crate::driver::Handle;
 use crate::endpoint_tasks::{self, EndpointTasks};
+use crate::essential;
 
 /// A response that takes longer is a failure.
 const TIMEOUT_MAX: Duration = Duration::from_secs(2);
@@ -46,7 +47,8 @@ impl Checks {
             config,
             |pool| pool.health.clone(),
             |pool, address, health, _| {
-                tokio::spawn(watch(client.clone(), pool, address, health, driver.clone()))
+                let check = watch(client.clone(), pool, address, health, driver.clone());
+                essential::spawn("health checks", check)
             },
         );
         let event = |(pool, address)| Event::EndpointReady {

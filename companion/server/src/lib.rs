@@ -9,9 +9,12 @@ pub mod driver;
 pub mod ended_requests;
 mod endpoint_tasks;
 pub mod envoy_pools;
+mod essential;
 pub mod grpc;
 pub mod health;
 pub mod http;
+#[cfg(feature = "injected-defect")]
+mod injected_defect;
 pub mod listener;
 pub mod metrics;
 pub mod observe;

@@ -20,6 +20,7 @@ use tokio::time::{Instant, MissedTickBehavior};
 use self::page::{Page, TooLong};
 use crate::driver::Handle;
 use crate::endpoint_tasks::{self, EndpointTasks, Place};
+use crate::essential;
 
 /// How long a server with an unusable page isn't read again.
 const UNUSABLE_RETRY: Duration = Duration::from_secs(30);
@@ -60,7 +61,7 @@ impl Readers {
                     address,
                     scrape,
                 };
-                tokio::spawn(reader.run(begin, driver.clone()))
+                essential::spawn("metrics of model servers", reader.run(begin, driver.clone()))
             },
         );
         let event = |(pool, address)| Event::Scraped {

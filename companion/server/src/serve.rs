@@ -19,6 +19,7 @@ use crate::decision_runtime::DecisionRuntime;
 use crate::discovery;
 use crate::driver::{self, Handle};
 use crate::envoy_pools::EnvoyPools;
+use crate::essential;
 use crate::http::admin::Admin;
 use crate::listener::{self, Listener};
 use crate::metrics::Metrics;
@@ -30,6 +31,9 @@ use crate::{grpc, http, reload, stores, tls, trace, usage_forwarding};
 
 /// How long a shutdown waits for peers that don't read, for the stores, and for the last spans.
 const FLUSH_MAX: Duration = Duration::from_secs(1);
+/// The names of the tasks that serve filters and administrators.
+const GRPC: &str = "gRPC";
+const HTTP: &str = "HTTP";
 
 /// Flags of `penstock serve`.
 #[derive(Clone, Debug, ClapArgs)]
@@ -106,6 +110,12 @@ pub enum Error {
     /// Serving HTTP failed.
     #[error("HTTP: {0}")]
     Http(#[source] std::io::Error),
+    /// A task without which the companion is incomplete has panicked.
+    #[error("a defect ended the task for {0}; the log has the panic's message; please report it")]
+    Defect(&'static str),
+    /// A server ended without a request to end.
+    #[error("the task for {0} ended too early; please report this with the log")]
+    EndedEarly(&'static str),
 }
 
 impl Error {
@@ -122,7 +132,9 @@ impl Error {
             | Self::Thread(_)
             | Self::Signal(_)
             | Self::Grpc(_)
-            | Self::Http(_) => 1,
+            | Self::Http(_)
+            | Self::Defect(_)
+            | Self::EndedEarly(_) => 1,
         }
     }
 }
@@ -134,12 +146,24 @@ impl Error {
 /// other one ready. `penstock up` ends its companion with SIGINT, because its Envoy ends too.
 ///
 /// # Errors
-/// When it can't start, or a listener fails.
+/// When it can't start, a listener fails, or an essential task panics.
 pub async fn run(args: Args, environment: Environment) -> Result<(), Error> {
-    let mut companion = Companion::start(args, environment).await?;
-    let signal = companion.run_until_signal().await?;
-    companion.shut_down(signal).await;
-    Ok(())
+    let mut companion = tokio::select! {
+        started = Companion::start(args, environment) => started?,
+        task = essential::failed() => return Err(Error::Defect(task)),
+    };
+    #[cfg(feature = "injected-defect")]
+    crate::injected_defect::follow_signal(companion.driver.clone()).map_err(Error::Signal)?;
+    match companion.run_until_signal().await {
+        Ok(signal) => tokio::select! {
+            () = companion.shut_down(signal) => Ok(()),
+            task = essential::failed() => Err(Error::Defect(task)),
+        },
+        Err(error) => {
+            companion.save_state().await;
+            Err(error)
+        }
+    }
 }
 
 /// The configuration file and the flags, read at the start.
@@ -201,6 +225,8 @@ impl Opened {
 /// The running parts of a companion.
 struct Companion {
     driver: Handle,
+    /// The driver's task.
+    decisions: JoinHandle<()>,
     config: reload::Handle,
     phase: watch::Sender<Phase>,
     signals: Signals,
@@ -209,7 +235,7 @@ struct Companion {
     /// Sends spans, if tracing is on.
     spans: Option<JoinHandle<()>>,
     /// Dropped last: it ends the driver and the gRPC streams.
-    _decisions: DecisionRuntime,
+    _thread: DecisionRuntime,
 }
 
 impl Companion {
@@ -231,7 +257,7 @@ impl Companion {
             .with_tracer(tracer);
         let settings = control_settings::with_models(config, &identity, &mut restored.models);
         let envoy = open_envoy_pools(&args, config)?;
-        let (driver, _task) = opened
+        let (driver, decisions) = opened
             .decisions
             .enter(|| driver::spawn(settings, clock, observer));
         // Before the first request can arrive.
@@ -254,7 +280,7 @@ impl Companion {
             envoy,
         })
         .await?;
-        tokio::spawn(discovery::run(config.clone()));
+        essential::spawn(discovery::NAME, discovery::run(config.clone()));
 
         let app = http::App {
             driver: driver.clone(),
@@ -267,14 +293,15 @@ impl Companion {
         };
         let serving = grpc::serve(opened.grpc, opened.tls, driver.clone(), ending(phases.clone()));
         Ok(Self {
-            grpc: opened.decisions.enter(|| tokio::spawn(serving)),
-            http: tokio::spawn(http::serve(opened.http, app, ending(phases))),
+            grpc: opened.decisions.enter(|| essential::spawn(GRPC, serving)),
+            http: essential::spawn(HTTP, http::serve(opened.http, app, ending(phases))),
             driver,
+            decisions,
             config,
             phase,
             signals: opened.signals,
             spans,
-            _decisions: opened.decisions,
+            _thread: opened.decisions,
         })
     }
 
@@ -282,21 +309,38 @@ impl Companion {
     async fn run_until_signal(&mut self) -> Result<EndSignal, Error> {
         tokio::select! {
             signal = self.signals.next_end(&self.config) => Ok(signal),
+            task = essential::failed() => Err(Error::Defect(task)),
+            ended = &mut self.decisions => match ended {
+                Ok(()) => Err(Error::EndedEarly(driver::NAME)),
+                Err(_) => Err(Error::Defect(driver::NAME)),
+            },
             ended = &mut self.grpc => match ended {
                 Ok(Err(error)) => Err(Error::Grpc(error)),
-                Ok(Ok(())) | Err(_) => Ok(EndSignal::ListenerEnded),
+                Ok(Ok(())) => Err(Error::EndedEarly(GRPC)),
+                Err(_) => Err(Error::Defect(GRPC)),
             },
             ended = &mut self.http => match ended {
                 Ok(Err(error)) => Err(Error::Http(error)),
-                Ok(Ok(())) | Err(_) => Ok(EndSignal::ListenerEnded),
+                Ok(Ok(())) => Err(Error::EndedEarly(HTTP)),
+                Err(_) => Err(Error::Defect(HTTP)),
             },
         }
     }
 
-    async fn shut_down(mut self, signal: EndSignal) {
-        if signal == EndSignal::ListenerEnded {
-            return;
+    /// Writes usage and learned models to the stores, as far as that works after a failure.
+    async fn save_state(self) {
+        let saving = async {
+            if let Some(stores) = self.config.stop().await {
+                stores.close(FLUSH_MAX).await;
+            }
+        };
+        // The task of the configuration may be the one that failed, and may never answer.
+        if tokio::time::timeout(FLUSH_MAX, saving).await.is_err() {
+            tracing::warn!("usage.store: usage and models of the last seconds may be lost");
         }
+    }
+
+    async fn shut_down(mut self, signal: EndSignal) {
         // Sending a phase fails when no receiver is left.
         let _ = self.phase.send(Phase::Draining);
         let stores = self.config.stop().await;
@@ -344,7 +388,7 @@ impl Companion {
             return;
         }
         tokio::select! {
-            _ = self.driver.idle() => tracing::info!("all requests have ended"),
+            Ok(()) = self.driver.idle() => tracing::info!("all requests have ended"),
             () = tokio::time::sleep(limit) => {
                 tracing::warn!("shutdown.drain ({limit:?}) is over; requests that still run are cut off");
             }
@@ -393,15 +437,13 @@ fn open_envoy_pools(args: &Args, config: &Config) -> Result<EnvoyPools, Error> {
     })
 }
 
-/// Why the companion ends.
+/// Why the companion shuts down.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum EndSignal {
     /// SIGTERM.
     Terminate,
     /// SIGINT.
     Interrupt,
-    /// A listener's task has ended, so there is nothing left to serve.
-    ListenerEnded,
 }
 
 /// The signals that the companion handles.

@@ -138,6 +138,7 @@ pub fn spawn(
         queue,
         dropped: metrics.spans_dropped.with_label_values(&["queue_full"]),
     };
+    // Not an essential task: without it spans are lost and counted, and decisions go on.
     Ok((tracer, tokio::spawn(exporter.run(records, ending))))
 }
 

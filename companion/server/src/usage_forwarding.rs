@@ -2,6 +2,7 @@
 //! companions share.
 
 use crate::driver::{Gone, Handle};
+use crate::essential;
 use crate::stores::{Restored, Stores};
 
 /// Usage records in one message to the driver.
@@ -25,7 +26,7 @@ pub async fn send_restored(restored: Restored, driver: &Handle) -> Result<(), Go
 /// Forwards the usage of other companions as it arrives. Only the first call for `stores` has an effect.
 pub fn forward_shared(stores: &mut Stores, driver: Handle) {
     if let Some(mut inbox) = stores.take_shared_usage() {
-        tokio::spawn(async move {
+        essential::spawn("usage of other companions", async move {
             while let Some((pool, past)) = inbox.recv().await {
                 if driver.add_usage(pool, past).await.is_err() {
                     return;

@@ -10,12 +10,13 @@ mod codec;
 #[rustfmt::skip]
 mod generated;
 
+use std::panic::AssertUnwindSafe;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use futures_util::{Stream, StreamExt};
+use futures_util::{FutureExt as _, Stream, StreamExt};
 use generated::arbiter_server::{Arbiter, ArbiterServer};
 use penstock_control::{ConnId, Event};
 use penstock_wire::{CompanionFrame, FilterFrame, limits};
@@ -93,11 +94,11 @@ impl Arbiter for Service {
     ) -> Result<Response<Self::SessionStream>, Status> {
         let conn = ConnId(self.conns.fetch_add(1, Ordering::Relaxed));
         let (frames, outgoing) = mpsc::channel(FRAMES);
-        let gone = |_| Status::unavailable("the companion is shutting down");
+        let gone = |_| Status::unavailable("the companion is ending");
         self.driver.open(conn, frames).await.map_err(gone)?;
         // Dropped with the response stream, whose end ends the session.
         let (response, response_ended) = oneshot::channel::<()>();
-        tokio::spawn(read(
+        tokio::spawn(read_to_end(
             conn,
             request.into_inner(),
             self.driver.clone(),
@@ -109,6 +110,25 @@ impl Arbiter for Service {
         });
         Ok(Response::new(Box::pin(outgoing)))
     }
+}
+
+/// Passes incoming frames to the driver, and then closes the session. A panic ends this session alone: a session that is
+/// open and not read would keep its requests for ever.
+async fn read_to_end(
+    conn: ConnId,
+    incoming: Streaming<Box<FilterFrame>>,
+    driver: Handle,
+    response_ended: oneshot::Receiver<()>,
+) {
+    let reading = read(conn, incoming, driver.clone(), response_ended);
+    if AssertUnwindSafe(reading).catch_unwind().await.is_err() {
+        tracing::error!(
+            conn = conn.0,
+            "a defect ended a session, so the filter opens another one; please report this with the log"
+        );
+    }
+    // Sending fails after the driver has ended, and the session with it.
+    let _ = driver.send(Event::Closed(conn)).await;
 }
 
 /// Passes incoming frames to the driver until the stream or its response ends.
@@ -139,6 +159,4 @@ async fn read(
             }
         }
     }
-    // Sending fails after the driver has ended, and the session with it.
-    let _ = driver.send(Event::Closed(conn)).await;
 }

@@ -16,6 +16,8 @@ use notify::{Event, EventKind, RecommendedWatcher, RecursiveMode, Watcher as _};
 use tokio::sync::{Notify, mpsc};
 use tokio::time::{Instant, timeout};
 
+use crate::essential;
+
 /// A file is read once its folder had no event for this long, so that the writer has finished.
 const QUIET: Duration = Duration::from_millis(100);
 /// In a folder that is never quiet, the file is read this often.
@@ -31,7 +33,7 @@ pub(crate) fn watch<T: Send + 'static>(
     receiver: mpsc::Sender<T>,
     message: impl Fn() -> T + Send + 'static,
 ) {
-    tokio::spawn(async move {
+    essential::spawn("changes of files", async move {
         let events = Arc::new(Notify::new());
         let mut watched = match Watched::new(events.clone()) {
             Ok(watched) => watched,

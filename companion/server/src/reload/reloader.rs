@@ -21,7 +21,7 @@ use crate::envoy_pools::EnvoyPools;
 use crate::http::admin::Admin;
 use crate::metrics::Metrics;
 use crate::stores::{Restored, Stores};
-use crate::{health, scrape, usage_forwarding};
+use crate::{essential, health, scrape, usage_forwarding};
 
 /// The name of a document from an HTTP body in error messages.
 const BODY: &str = "body";
@@ -63,7 +63,7 @@ pub async fn spawn(start: Start) -> Result<Handle, reqwest::Error> {
     };
     let config = receiver.borrow().config.clone();
     reloader.update_followers(&config).await;
-    tokio::spawn(reloader.run(inbox));
+    essential::spawn("the configuration", reloader.run(inbox));
     Ok(Handle {
         commands,
         active: receiver,

@@ -29,6 +29,7 @@ use super::health::Health;
 use super::write_buffer::PoolUsage;
 use super::write_buffer::UsageBatch;
 use super::{Error, Models, model_from_numbers, model_numbers};
+use crate::essential;
 
 /// To connect and authenticate.
 const CONNECT_MAX: Duration = Duration::from_secs(1);
@@ -79,7 +80,10 @@ impl Redis {
             why: why.to_string(),
         })?;
         let (reader, commands) = mpsc::channel(COMMANDS);
-        tokio::spawn(Reader::new(client.clone(), health, shared_usage).run(commands));
+        essential::spawn(
+            "usage of other companions",
+            Reader::new(client.clone(), health, shared_usage).run(commands),
+        );
         Ok(Self {
             client,
             connection: None,

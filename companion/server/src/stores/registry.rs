@@ -21,6 +21,7 @@ use super::redis::Redis;
 use super::write_buffer::{PoolUsage, WriteBuffer};
 use super::writer::{Store, StoreWriter};
 use super::{Error, RETRY_FIRST};
+use crate::essential;
 use crate::metrics::Metrics;
 
 /// How long the start and a reload wait for a redis server. What it answers later is applied then.
@@ -153,7 +154,10 @@ impl Stores {
         }
         for (location, (store, health)) in opened {
             let (inbox, messages) = mpsc::channel(INBOX);
-            let task = tokio::spawn(StoreWriter::new(store, messages, health).run());
+            let task = essential::spawn(
+                "writes to usage.store",
+                StoreWriter::new(store, messages, health).run(),
+            );
             self.open.insert(location, StoreTask { inbox, task });
         }
         let before = std::mem::replace(&mut self.storage, storage);
