@@ -15,8 +15,9 @@ use penstock_tests::{Answer, ClientRequest, Gateway, Upstream, run};
 
 /// Every metric, its type, and its labels beside `pool`, `model` and `target_model` (`r`), `pool` (`p`), `pool` and
 /// `variant` (`v`), or none (`-`).
-const ALL: [(&str, &str, &str); 71] = [
+const ALL: [(&str, &str, &str); 73] = [
     ("queue_length", "gauge", "p flow band"),
+    ("queue_length_by_model", "gauge", "r"),
     ("queue_cost_tokens", "gauge", "p flow band"),
     ("queue_latency_seconds", "histogram", "r band outcome"),
     ("requests_total", "counter", "r outcome band"),
@@ -30,6 +31,7 @@ const ALL: [(&str, &str, &str); 71] = [
     ("priority_lowered_total", "counter", "r"),
     ("clock_backwards_total", "counter", "p"),
     ("stock_level", "gauge", "p endpoint"),
+    ("stock_by_model", "gauge", "r"),
     ("queue_bytes", "gauge", "p"),
     ("upper_bound", "gauge", "p"),
     ("lower_bound", "gauge", "p"),

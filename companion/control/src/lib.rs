@@ -42,4 +42,4 @@ pub use labels::Labels;
 pub use penstock_autopilot::{AutopilotStatus, Desired, DesiredSource, Kept, Scraped, Totals, VariantStatus};
 pub use request_status::{RequestState, RequestStatus};
 pub use settings::{EndpointSettings, MaxPriority, PoolSettings, Rewrite, Settings};
-pub use status::{PoolStatus, ServerStatus, SessionStatus, Status};
+pub use status::{ModelStatus, PoolStatus, ServerStatus, SessionStatus, Status};

@@ -28,6 +28,8 @@ pub(crate) const ALIASES_MAX: usize = 65_536;
 pub(crate) const PREVIOUS_KEYS_MAX: usize = 16;
 /// Models with a remembered pool.
 pub(crate) const RESOLVED_MODELS_MAX: usize = 4_096;
+/// Models without requests whose counts a pool keeps.
+pub(crate) const IDLE_MODELS_MAX: usize = 1_000;
 /// A timer that is late by this much was missed because the process was suspended.
 pub(crate) const SUSPENDED_MIN: Duration = Duration::from_secs(1);
 /// Time for which an endpoint isn't granted to an Envoy that passed it over.

@@ -14,6 +14,7 @@ mod endpoints;
 mod explain;
 mod input;
 mod lifecycle;
+mod model_counts;
 mod reconfigure;
 mod request;
 mod rewrite;
@@ -36,6 +37,7 @@ use crate::settings::PoolSettings;
 use announcement::Announced;
 use avoided::AvoidedEndpoints;
 use endpoints::Endpoints;
+use model_counts::ModelCounts;
 use rules::Rules;
 use visible_flows::VisibleFlows;
 
@@ -54,6 +56,7 @@ pub(crate) struct Pool {
     avoided: AvoidedEndpoints,
     requests: HashMap<RequestId, OpenRequest>,
     visible_flows: VisibleFlows,
+    model_counts: ModelCounts,
     rules: Rules,
     announced: Announced,
     /// The configuration no longer has the pool. It stays until its last request has ended.
@@ -74,6 +77,7 @@ impl Pool {
             avoided: AvoidedEndpoints::default(),
             requests: HashMap::new(),
             visible_flows: VisibleFlows::default(),
+            model_counts: ModelCounts::default(),
             rules: Rules::new(settings),
             announced: Announced::default(),
             is_retired: false,
@@ -231,6 +235,8 @@ impl Pool {
     /// Removes a request that has ended.
     fn close(&mut self, id: RequestId) -> Option<OpenRequest> {
         let request = self.requests.remove(&id)?;
+        self.model_counts
+            .close(&request.labels.model, request.is_waiting());
         self.effects.push_back(PoolEffect::Ended {
             key: request.key,
             id,

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use hashbrown::HashSet;
 use penstock_autopilot::{AutopilotStatus, Scraped};
+use penstock_engine::ModelName;
 use penstock_engine::input::EndpointId;
 use penstock_engine::policy::Discipline;
 use penstock_engine::snapshot::Snapshot;
@@ -71,6 +72,8 @@ pub struct PoolStatus {
     pub public_flows: HashSet<Box<str>>,
     /// The cost that each of them was served, in no order.
     pub served: Vec<(Box<str>, u64)>,
+    /// The models that have requests or had some in the last ten minutes, by name.
+    pub models: Vec<ModelStatus>,
     /// The cost of all other flows.
     pub other_served: u64,
     /// The rule by which its flows share the pool.
@@ -85,6 +88,17 @@ pub struct PoolStatus {
     pub orphaned_stock: u64,
     /// Waiting requests of orphaned sessions. They can't be granted.
     pub orphaned_waiting: u64,
+}
+
+/// The requests of one model in a pool.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ModelStatus {
+    /// The model that the clients request, and the one that the servers are asked for.
+    pub model: ModelName,
+    /// Requests in the queue.
+    pub waiting: u64,
+    /// Granted requests that haven't ended, at ready endpoints and others.
+    pub running: u64,
 }
 
 /// The model server of an endpoint.

@@ -62,7 +62,7 @@ impl Prompt {
 
 /// The name of a request's model: the one that the client requested, and the one that the server is asked for. They
 /// differ if the owner rewrites the request.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ModelName {
     /// The client's name for it. Usage windows count it, and under [`Policy::per_model`] the request shares its queue.
     pub requested: Arc<str>,

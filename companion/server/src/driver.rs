@@ -122,7 +122,7 @@ impl Handle {
             .await
     }
 
-    /// The present state.
+    /// The present state, for metrics: with at most so many model names as a label may have values.
     ///
     /// # Errors
     /// When the driver has ended.
@@ -270,8 +270,9 @@ impl Driver {
             }
             // A reply fails when the caller no longer waits.
             Message::Status(reply) => {
-                let status = self.control.status(now);
+                let mut status = self.control.status(now);
                 self.observer.retain_labels(now, &status);
+                self.observer.limit_models(&mut status);
                 let _ = reply.send(status);
             }
             Message::Overview(reply) => {

@@ -95,6 +95,11 @@ impl Observer {
         self.warned.retain(|(pool, _), _| is_pool(pool));
     }
 
+    /// Replaces the names of models beyond the limit on label values by `other`.
+    pub fn limit_models(&mut self, status: &mut Status) {
+        self.table.limit_models(status);
+    }
+
     /// Handles an observation made at `now`.
     pub fn observe(&mut self, now: Instant, observation: Observation) {
         match observation {

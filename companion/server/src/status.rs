@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use penstock_control::{PoolStatus, Status, VariantStatus};
+use penstock_control::{ModelStatus, PoolStatus, Status, VariantStatus};
 use penstock_data_plane::filter_policy::band_name;
 use penstock_engine::Instant;
 use penstock_engine::snapshot::{EndpointSnapshot, FlowSnapshot};
@@ -15,6 +15,9 @@ use crate::reload::ActiveConfig;
 
 /// Flows in the document; with more, those with the most waiting and running requests.
 const FLOWS_MAX: usize = 1_000;
+
+/// Models of a pool in the document; with more, those with the most waiting and running requests.
+const MODELS_MAX: usize = 1_000;
 
 /// Which identities of flows are visible.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -119,6 +122,12 @@ fn pool(
             "deficit": class.deficit,
             "waiting": class.waiting,
         })).collect::<Vec<_>>(),
+        "models": busiest_models(&status.models).map(|model| json!({
+            "model": &*model.model.requested,
+            "target_model": &*model.model.target,
+            "waiting": model.waiting,
+            "running": model.running,
+        })).collect::<Vec<_>>(),
         "flows": flows.map(|flow| json!({
             "key": match visibility {
                 FlowVisibility::All if !flow.key.is_empty() => &flow.key,
@@ -147,6 +156,14 @@ fn busiest_flows(flows: &[FlowSnapshot]) -> impl Iterator<Item = &FlowSnapshot> 
     let mut flows: Vec<_> = flows.iter().collect();
     flows.sort_by(|a, b| (b.waiting, b.in_flight, &a.key).cmp(&(a.waiting, a.in_flight, &b.key)));
     flows.into_iter().take(FLOWS_MAX)
+}
+
+/// The models with the most waiting and running requests, in this order.
+fn busiest_models(models: &[ModelStatus]) -> impl Iterator<Item = &ModelStatus> {
+    let mut models: Vec<_> = models.iter().collect();
+    // Stable: models with the same counts stay in the order of their names.
+    models.sort_by_key(|model| std::cmp::Reverse((model.waiting, model.running)));
+    models.into_iter().take(MODELS_MAX)
 }
 
 /// `queue` and `kv` are from the server's own metrics: requests in its queue, and the used part of its cache.
@@ -266,6 +283,7 @@ mod tests {
                 addresses: Vec::new(),
                 public_flows: Default::default(),
                 served: Vec::new(),
+                models: Vec::new(),
                 other_served: 0,
                 discipline: Discipline::Usage,
                 snapshot,

@@ -14,7 +14,7 @@ use super::request::{OpenRequest, Stage};
 use super::rules::Rules;
 use super::{Pool, PoolEffect};
 use crate::event::Observation;
-use crate::ids::Peer;
+use crate::ids::{Peer, RequestKey};
 use crate::labels::{Labels, flow_name};
 use crate::registration::{Arrival, Registration, Running};
 
@@ -57,13 +57,7 @@ impl Pool {
             admitted: runs_at.map(|_| Outcome::Dispatched),
             requeues: registration.requeues,
         };
-        self.requests.insert(id, open);
-        self.effects.push_back(PoolEffect::Opened {
-            key: registration.key,
-            id,
-            labels: labels.clone(),
-            previous_key: registering.previous_key,
-        });
+        self.open(now, id, open, registering.previous_key);
         self.observe_arrival(registering, &labels);
         match (runs_at, arrival) {
             (Some((endpoint, _)), _) => {
@@ -81,6 +75,19 @@ impl Pool {
             }
             (None, _) => self.decide(now, Input::Resume(request)),
         }
+    }
+
+    /// Adds a request to the pool.
+    fn open(&mut self, now: Instant, id: RequestId, request: OpenRequest, previous_key: Option<RequestKey>) {
+        let (key, labels) = (request.key, request.labels.clone());
+        self.model_counts.open(now, &labels.model, request.is_waiting());
+        self.requests.insert(id, request);
+        self.effects.push_back(PoolEffect::Opened {
+            key,
+            id,
+            labels,
+            previous_key,
+        });
     }
 
     fn observe_arrival(&mut self, registering: &Registering<'_>, labels: &Arc<Labels>) {
@@ -152,6 +159,8 @@ impl Pool {
         let labels = request.labels.clone();
         let is_first = request.admitted.replace(Outcome::Dispatched).is_none();
         if endpoint.is_some() {
+            self.model_counts
+                .change(&labels.model, request.is_waiting(), false);
             request.stage = Stage::adopted(address.clone(), granted_at);
             request.requeues = registration.requeues;
             request.is_rewritten |= registration.rewritten_to.is_some();
@@ -262,8 +271,10 @@ impl Pool {
         let Some(request) = self.requests.get_mut(&id) else {
             return;
         };
-        request.stage = Stage::Waiting;
         let labels = request.labels.clone();
+        self.model_counts
+            .change(&labels.model, request.is_waiting(), true);
+        request.stage = Stage::Waiting;
         self.observe(Observation::Requeued(labels));
         self.amend(now, id);
         self.autopilot.dropped(now, id);

@@ -1,5 +1,8 @@
 //! Checks the invariants of one pool, for tests and the simulated world.
 
+use hashbrown::HashMap;
+use penstock_engine::ModelName;
+
 use super::Pool;
 use crate::audit::{AuditError, holds, same};
 
@@ -18,6 +21,7 @@ impl Pool {
             .count();
         let granted = self.requests.len() - waiting;
         same("requests that wait", waiting, snapshot.waiting)?;
+        self.audit_models()?;
         // Stock may be counted in tokens; requests in flight are always counted one by one.
         let in_flight = snapshot.flows.iter().map(|flow| flow.in_flight).sum();
         same("requests in flight", granted, in_flight)?;
@@ -44,5 +48,22 @@ impl Pool {
             self.autopilot.audit(),
         )?;
         holds("the endpoints' tables agree", self.endpoints.audit())
+    }
+
+    /// Compares the counts by model with the requests.
+    fn audit_models(&self) -> Result<(), AuditError> {
+        let mut counted: HashMap<&ModelName, (u64, u64)> = HashMap::new();
+        for request in self.requests.values() {
+            let (waiting, running) = counted.entry(&request.labels.model).or_default();
+            *(if request.is_waiting() { waiting } else { running }) += 1;
+        }
+        holds(
+            "each model's requests are counted",
+            counted
+                .iter()
+                .all(|(model, count)| self.model_counts.of(model) == *count),
+        )?;
+        let (waiting, running) = self.model_counts.in_all();
+        same("requests by model", self.requests.len(), waiting + running)
     }
 }

@@ -119,6 +119,8 @@ impl Pool {
             rewrites_body: !request.is_rewritten && request.labels.model.is_rewritten(),
             may_requeue: request.peer.can_requeue && request.requeues < self.rules.requeues_max,
         });
+        self.model_counts
+            .change(&request.labels.model, request.is_waiting(), false);
         request.stage = Stage::Granted(Granted {
             grant: grant.clone(),
             failed: 0,

@@ -35,6 +35,7 @@ impl Pool {
                 .collect(),
             public_flows: served.iter().map(|(flow, _)| flow.clone()).collect(),
             served,
+            models: self.model_counts.status(now),
             other_served: self.visible_flows.other_served(),
             discipline: self.rules.policy.flows.discipline,
             servers: self.servers(&snapshot),

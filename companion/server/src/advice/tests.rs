@@ -58,6 +58,7 @@ fn scene(keys: &str) -> Scene {
         addresses: vec!["127.0.0.1:1".into(), "127.0.0.1:2".into()],
         public_flows: ["acme".into()].into(),
         served: Vec::new(),
+        models: Vec::new(),
         other_served: 0,
         discipline: Discipline::Wfq,
         snapshot,

@@ -8,7 +8,7 @@ use penstock_engine::policy::Discipline;
 use penstock_engine::snapshot::FlowSnapshot;
 use prometheus::{GaugeVec, IntCounterVec, IntGauge, IntGaugeVec, Registry};
 
-use super::{Maker, OTHER, decimal, int, thousandths};
+use super::{Maker, OTHER, REQUEST, decimal, int, thousandths};
 
 /// All gauges of queues and stocks, made for one scrape.
 #[derive(Debug)]
@@ -86,6 +86,7 @@ impl Gauges {
 #[derive(Debug)]
 struct QueueGauges {
     length: IntGaugeVec,
+    length_by_model: IntGaugeVec,
     cost_tokens: GaugeVec,
     bytes: IntGaugeVec,
     active_flows: IntGaugeVec,
@@ -95,6 +96,11 @@ impl QueueGauges {
     fn new(make: &Maker) -> prometheus::Result<Self> {
         Ok(Self {
             length: make.gauge("queue_length", "Waiting requests.", &["pool", "flow", "band"])?,
+            length_by_model: make.gauge(
+                "queue_length_by_model",
+                "Waiting requests by the requested model and the target model.",
+                &REQUEST,
+            )?,
             cost_tokens: make.float_gauge(
                 "queue_cost_tokens",
                 "Estimated cost of the waiting requests.",
@@ -122,6 +128,12 @@ impl QueueGauges {
         self.active_flows
             .with_label_values(&[name])
             .set(int(active_flows(&snapshot.flows)));
+        for model in &pool.models {
+            let labels = [name, &model.model.requested, &model.model.target];
+            self.length_by_model
+                .with_label_values(&labels)
+                .add(int(model.waiting));
+        }
         for flow in &snapshot.flows {
             let labels = [name, pool.shown(&flow.key), band_name(flow.band)];
             self.length.with_label_values(&labels).add(int(flow.waiting));
@@ -205,6 +217,7 @@ impl FairnessGauges {
 #[derive(Debug)]
 struct StockGauges {
     stock_level: IntGaugeVec,
+    stock_by_model: IntGaugeVec,
     draining_stock: IntGaugeVec,
     orphaned_stock: IntGaugeVec,
     upper_bound: IntGaugeVec,
@@ -221,6 +234,12 @@ impl StockGauges {
                 "stock_level",
                 "Requests dispatched to an endpoint and not ended.",
                 &["pool", "endpoint"],
+            )?,
+            stock_by_model: make.gauge(
+                "stock_by_model",
+                "Requests dispatched and not ended, at ready endpoints and others, by the requested model and the target \
+                 model.",
+                &REQUEST,
             )?,
             draining_stock: make.gauge(
                 "draining_stock",
@@ -281,6 +300,12 @@ impl StockGauges {
         self.ready_endpoints
             .with_label_values(name)
             .set(int(ready.count()));
+        for model in &pool.models {
+            let labels = [name[0], &model.model.requested, &model.model.target];
+            self.stock_by_model
+                .with_label_values(&labels)
+                .add(int(model.running));
+        }
         for endpoint in &snapshot.endpoints {
             self.stock_level
                 .with_label_values(&[name[0], pool.address(endpoint.id)])

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use penstock_control::{Labels, Status};
-use penstock_engine::Instant;
+use penstock_engine::{Instant, ModelName};
 
 use super::series::{CompletedRequest, Series};
 use super::{Metrics, NO_POOL, OTHER};
@@ -202,6 +202,18 @@ impl SeriesTable {
         self.endpoints.retain(|name| !gone.contains(name));
         for series in &mut self.series {
             series.endpoints.retain(|name, _| !gone.contains(name));
+        }
+    }
+
+    /// Replaces the names of models beyond the limit, so that the gauges of models show the names that the counters show.
+    pub(crate) fn limit_models(&mut self, status: &mut Status) {
+        let values_max = self.metrics.values_max();
+        for model in status.pools.iter_mut().flat_map(|pool| &mut pool.models) {
+            let requested = limited(&mut self.models, &model.model.requested, values_max);
+            let target = limited(&mut self.targets, &model.model.target, values_max);
+            if (requested, target) != (&*model.model.requested, &*model.model.target) {
+                model.model = ModelName::new(requested, target);
+            }
         }
     }
 

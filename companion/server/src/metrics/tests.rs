@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use penstock_config::Config;
-use penstock_control::{Control, Labels, Observation, Status};
+use penstock_control::{Control, Labels, ModelStatus, Observation, Status};
 use penstock_engine::input::Band;
 use penstock_engine::{Instant, Outcome};
 
@@ -114,6 +114,31 @@ fn model_names_are_limited_and_idle_ones_make_room() {
     has(&page, &arrived("d", 1));
     assert!(!page.contains(r#"model="b""#), "{page}");
     assert!(!page.contains(r#"model="c""#), "{page}");
+}
+
+#[test]
+fn gauges_and_counters_of_models_have_the_same_names() {
+    let mut world = World::new(config(&["chat"], "metrics: {flows: 2}\n"));
+    world.observe(1, Observation::Arrived(labels("chat", "m2")));
+    let mut status = status(&world.config, time(2));
+    status.pools[0].models = ["m0", "m1", "m2", "m3"]
+        .map(|name| ModelStatus {
+            model: name.into(),
+            waiting: 3,
+            running: 2,
+        })
+        .into();
+    world.observer.limit_models(&mut status);
+    let page = world.metrics.render(&status).expect("text");
+    let page = String::from_utf8(page).expect("text");
+    for (name, count) in [("queue_length_by_model", 3), ("stock_by_model", 2)] {
+        // m2 was counted before, m0 takes the second place, and m1 and m3 are the others.
+        for (model, models) in [("m0", 1), ("m2", 1), ("other", 2)] {
+            let labels = format!(r#"model="{model}",pool="chat",target_model="{model}""#);
+            has(&page, &format!("penstock_{name}{{{labels}}} {}", count * models));
+        }
+    }
+    assert!(!page.contains("m1") && !page.contains("m3"), "{page}");
 }
 
 #[test]
