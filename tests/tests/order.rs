@@ -9,6 +9,7 @@ struct Fixture {
     bands: Upstream,
     fifo: Upstream,
     shares: Upstream,
+    usage: Upstream,
 }
 
 /// One gateway; every test has a pool with one slot of its own.
@@ -16,7 +17,8 @@ async fn shared() -> &'static Fixture {
     static SHARED: OnceCell<Fixture> = OnceCell::const_new();
     SHARED
         .get_or_init(|| async {
-            let (bands, fifo, shares) = (
+            let (bands, fifo, shares, usage) = (
+                Upstream::scripted().await,
                 Upstream::scripted().await,
                 Upstream::scripted().await,
                 Upstream::scripted().await,
@@ -25,19 +27,53 @@ async fn shared() -> &'static Fixture {
                 "{}  arbitration: {{flows: {{weights: {{heavy: 3}}}}}}\n",
                 slots(1)
             );
+            let by_usage = format!("{}  arbitration: {{flows: {{discipline: usage}}}}\n", slots(1));
             let pools = [
                 pool("bands", "bands", &[&bands], &slots(1)),
                 pool("fifo", "fifo", &[&fifo], &slots(1)),
                 pool("shares", "shares", &[&shares], &shared_3_to_1),
+                pool("usage", "usage", &[&usage], &by_usage),
             ];
             Fixture {
                 gateway: Gateway::start(&config("", &pools)).await,
                 bands,
                 fifo,
                 shares,
+                usage,
             }
         })
         .await
+}
+
+#[test]
+fn under_usage_what_a_tenant_used_in_one_band_counts_in_another() {
+    run(async {
+        let all = shared().await;
+        let (gateway, server) = (&all.gateway, &all.usage);
+        let ask = |tenant: &str, text: &str| ClientRequest::chat("usage", text).tenant(tenant);
+        let used = gateway.spawn(ask("spread", "used").priority("critical"));
+        server.next().await.answer_with(1_000, 1_000);
+        assert_eq!(used.await.expect("answered").status, 200);
+        gateway.stock("usage", 0).await;
+
+        let held = gateway.spawn(ask("third", "held"));
+        let call = server.next().await;
+        let mut asked = Vec::new();
+        for (waiting, tenant) in ["spread", "frugal"].into_iter().enumerate() {
+            asked.push(gateway.spawn(ask(tenant, tenant)));
+            gateway.waiting("usage", waiting as u64 + 1).await;
+        }
+        call.answer();
+        for expected in ["frugal", "spread"] {
+            let call = server.next().await;
+            assert_eq!(call.text(), expected);
+            call.answer();
+        }
+        asked.push(held);
+        for answer in asked {
+            assert_eq!(answer.await.expect("answered").status, 200);
+        }
+    });
 }
 
 #[test]

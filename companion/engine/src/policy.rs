@@ -388,9 +388,11 @@ impl Flows {
 pub enum Discipline {
     /// Weighted fair queueing by virtual finish times, corrected by the tokens that were really used.
     Wfq,
-    /// The flow with the least usage per weight within `usage.window` is first. Requests without an identity are last.
+    /// The flow with the least usage per weight within `usage.window` is first. Usage of a model counts in all bands and
+    /// classes of the pool. Requests without an identity are last.
     Usage,
-    /// Virtual token counters: like `usage` without a window. A flow that was idle is lifted to the least of the waiting flows.
+    /// Virtual token counters: like `usage` without a window, and counted separately in each band and class. A flow that was idle
+    /// is lifted to the least of the waiting flows.
     Vtc,
     /// Deficit round robin, with a quantum of 1024 tokens (or 1 request) per weight.
     Drr,

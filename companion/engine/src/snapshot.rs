@@ -39,6 +39,8 @@ pub struct Snapshot {
     pub classes: Vec<ClassSnapshot>,
     /// Flows that wait, run, or were served lately, by name and band.
     pub flows: Vec<FlowSnapshot>,
+    /// Usage of all flows in the window, and the estimates of what runs; 0 unless the discipline is usage.
+    pub usage: Tokens,
     /// The fairness lag of each leaf of the tree; empty if the discipline guarantees no bound.
     pub fairness_lags: Vec<FairnessLag>,
     /// Endpoints that are listed or still in use, by id.
@@ -94,7 +96,8 @@ pub struct FlowSnapshot {
     pub served_tokens: Tokens,
     /// Its weight.
     pub weight: f64,
-    /// Its virtual finish time, in cost per weight; zero if the flow has none any more.
+    /// Its virtual finish time, in cost per weight; under the discipline usage its usage of all models in all bands, per
+    /// weight; zero if the flow has none any more.
     pub finish: f64,
 }
 

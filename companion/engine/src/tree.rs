@@ -27,6 +27,7 @@ mod ring;
 mod snapshot;
 mod strict_priority;
 mod suspension;
+mod tallies;
 mod tree_config;
 mod usage;
 mod virtual_time;
@@ -305,8 +306,12 @@ impl Tree {
         flows.filter(move |&flow| self.band_of(flow) == band)
     }
 
-    /// The virtual finish time of `flow`'s last charge; zero where the discipline has none.
+    /// The virtual finish time of `flow`'s last charge; under [`Discipline::Usage`] the usage of its identity per weight,
+    /// over all bands, classes and models; zero where the discipline has none.
     pub(crate) fn finish(&self, flow: FlowId) -> VirtualTime {
+        if self.has_usage_windows() {
+            return self.usage_per_weight(flow);
+        }
         let flow = &self.flows[flow];
         self.leaves[flow.leaf].level.finish(flow.child)
     }

@@ -274,6 +274,7 @@ mod tests {
             weight,
             finish,
         };
+        snapshot.usage = Tokens(340);
         snapshot.flows = vec![used("a", 2.0, 150.0, 1), used("b", 1.0, 40.0, 0)];
         Status {
             sessions: Vec::new(),

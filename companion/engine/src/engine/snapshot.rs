@@ -114,6 +114,7 @@ impl Engine {
             }),
             classes: self.class_snapshots(),
             flows: self.flow_snapshots(),
+            usage: Tokens(u64::try_from(self.tree.usage_in_all()).unwrap_or(u64::MAX)),
             fairness_lags: self.tree.fairness_lags(),
             endpoints: self.endpoint_snapshots(),
             counters: self.counters,

@@ -36,6 +36,7 @@ impl Tree {
         self.audit_identities(running)?;
         self.audit_victims()?;
         self.audit_levels()?;
+        self.audit_tallies()?;
         self.audit_eligibility(waiting, endpoints)
     }
 

@@ -19,9 +19,11 @@ impl Tree {
         endpoint: EndpointId,
         endpoints: &Endpoints,
     ) -> Receipts {
+        self.tally_charge(request.flow, charge);
         let receipts = self.charge_levels(request.flow, charge, Passage::Picked);
         let limit_reached = self.count_started(request.flow, endpoint);
         self.remove(job, request, endpoints);
+        self.retag_others(request.flow, charge);
         self.finish_charge(request.flow, limit_reached, endpoints);
         receipts
     }
@@ -35,6 +37,7 @@ impl Tree {
         endpoint: EndpointId,
         endpoints: &Endpoints,
     ) -> Receipts {
+        self.tally_charge(flow, charge);
         let receipts = self.charge_levels(flow, charge, Passage::Bypassed);
         let limit_reached = self.count_started(flow, endpoint);
         if self.flows[flow].waiting > 0 {
@@ -42,6 +45,7 @@ impl Tree {
         } else {
             self.propagate(self.flows[flow].leaf);
         }
+        self.retag_others(flow, charge);
         self.finish_charge(flow, limit_reached, endpoints);
         receipts
     }
@@ -91,6 +95,7 @@ impl Tree {
         leaf.lags
             .settled(node.tracked, charge.cost, real, self.config.discipline);
         let leaf = node.leaf;
+        self.tally_settle(flow, charge, real);
         self.propagate(leaf);
     }
 

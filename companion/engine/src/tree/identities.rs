@@ -19,6 +19,7 @@ use crate::rng;
 use crate::slab::Slab;
 
 use super::queued::Waiting;
+use super::tallies::Tally;
 
 /// The identity of requests without one.
 pub(super) const ANONYMOUS: &str = "anonymous";
@@ -52,6 +53,8 @@ pub(crate) struct Identity {
     /// `in_flight` by endpoint, sorted; maintained only while that is limited.
     pub(super) in_flight_at: Vec<(EndpointId, u64)>,
     pub(crate) bands: [InBand; 3],
+    /// Its usage by model, under [`crate::policy::Discipline::Usage`].
+    pub(super) tally: Tally,
     /// Its flows by leaf, sorted.
     pub(super) flows: Vec<(LeafId, FlowId)>,
 }
@@ -171,6 +174,7 @@ impl Identities {
             in_flight: 0,
             in_flight_at: Vec::new(),
             bands: [InBand::default(); 3],
+            tally: Tally::default(),
             flows: Vec::new(),
         });
         let (all, hasher) = (&self.all, &self.hasher);

@@ -1,18 +1,16 @@
-//! Usage from before this engine started, or from other engines, added to the windows of [`Discipline::Usage`].
+//! Usage from before this engine started, or from other engines, added to the windows of
+//! [`crate::policy::Discipline::Usage`]. An entry counts in the band and class that it names, so that its flow is shown there, and its
+//! usage counts in all.
 
 use alloc::vec::Vec;
 
 use crate::input::PastUsage;
-use crate::policy::{Discipline, Flows as FlowsPolicy};
+use crate::policy::Flows as FlowsPolicy;
 
 use super::Tree;
 use super::usage::reach;
 
 impl Tree {
-    pub(crate) fn has_usage_windows(&self) -> bool {
-        self.config.discipline == Discipline::Usage
-    }
-
     /// See [`crate::Input::PastUsage`].
     pub(crate) fn add_past_usage(&mut self, entries: Vec<PastUsage>, policy: &FlowsPolicy) {
         if !self.has_usage_windows() {
@@ -30,7 +28,7 @@ impl Tree {
             self.leaves[leaf]
                 .level
                 .add_past_usage(child, model, entry.cost.0, entry.ago);
-            self.propagate(leaf);
+            self.tally_past(flow, model, entry.cost.0);
             self.release_flow(flow);
         }
     }

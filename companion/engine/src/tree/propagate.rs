@@ -44,8 +44,13 @@ impl Tree {
         let mut head = job.map(|job| self.order.head_of(job));
         let eligibility = head.map(|head| self.hold_head_eligibility(flow, head.eligibility, endpoints));
         self.move_head(flow, eligibility);
+        let usage = head.filter(|_| self.has_usage_windows());
+        let usage = usage.map(|head| self.head_usage(flow, head.model));
         let node = &mut self.flows[flow];
         let Leaf { level, lags, .. } = &mut self.leaves[node.leaf];
+        if let Some(usage) = usage {
+            level.set_usage(node.child, usage);
+        }
         if let (Some(head), Some(id)) = (&mut head, node.head_eligibility) {
             head.eligibility = id;
             head.open = self.eligibility.is_open(id);
@@ -296,6 +301,7 @@ impl Tree {
         for leaves in trees {
             for leaf in leaves.into_iter().flatten() {
                 self.leaves[leaf].level.advance(now);
+                self.tally_expired(leaf);
                 self.propagate(leaf);
                 if self.forget_idle(leaf) {
                     break;

@@ -163,6 +163,7 @@ impl Tree {
 
     /// Every job is in its place: removes what is no longer used, and updates every level.
     pub(crate) fn end_change(&mut self, change: Change, endpoints: &Endpoints) {
+        self.rebuild_tallies(|leaf| !change.removes(leaf));
         let flows: Vec<FlowId> = self.flows.ids().collect();
         for flow in flows {
             let leaf = self.flows[flow].leaf;

@@ -100,8 +100,9 @@ impl Usage {
         self.bucket = self.bucket.max(nanos(now) / self.width);
     }
 
-    /// Removes the next entry that is out of the window. Returns the child and model whose usage decreased.
-    pub(super) fn expired(&mut self) -> Option<(ChildId, ModelId)> {
+    /// Removes the next entry that is out of the window. Returns the child and model whose usage decreased, and by how
+    /// much.
+    pub(super) fn expired(&mut self) -> Option<(ChildId, ModelId, u128)> {
         let oldest = self.log.front_mut()?;
         if oldest.number.saturating_add(self.kept) > self.bucket {
             return None;
@@ -112,21 +113,13 @@ impl Usage {
         }
         self.model_usage_mut(entry.child, entry.model).served -= entry.cost;
         self.remove_unused(entry.child, entry.model);
-        Some((entry.child, entry.model))
+        Some((entry.child, entry.model, entry.cost))
     }
 
-    /// The usage of `model` by `child`: settled in the window, plus running.
-    pub(super) fn of(&self, child: ChildId, model: ModelId) -> u128 {
-        self.of_child(child)
-            .iter()
-            .find(|usage| usage.model == model)
-            .map_or(0, |usage| usage.served + usage.running)
-    }
-
-    /// The usage of all models by `child`.
-    pub(super) fn of_all(&self, child: ChildId) -> u128 {
+    /// The usage by `child`, by model: settled in the window, plus running.
+    pub(super) fn by_model(&self, child: ChildId) -> impl Iterator<Item = (ModelId, u128)> {
         let models = self.of_child(child).iter();
-        models.map(|usage| usage.served + usage.running).sum()
+        models.map(|usage| (usage.model, usage.served + usage.running))
     }
 
     /// `child` has no usage in the window, and nothing running.
@@ -281,7 +274,13 @@ mod tests {
     }
 
     fn of(usage: &Usage, child: usize, model: usize) -> u128 {
-        usage.of(id(child), model_id(model))
+        let mut models = usage.by_model(id(child));
+        let found = models.find(|&(other, _)| other == model_id(model));
+        found.map_or(0, |(_, used)| used)
+    }
+
+    fn of_all(usage: &Usage, child: usize) -> u128 {
+        usage.by_model(id(child)).map(|(_, used)| used).sum()
     }
 
     /// Advances time. Returns how many entries left the window.
@@ -330,7 +329,7 @@ mod tests {
         usage.charge(id(0), model_id(7), 50);
         to(&mut usage, 1_000);
         assert_eq!(
-            (of(&usage, 0, 7), of(&usage, 0, 8), usage.of_all(id(0))),
+            (of(&usage, 0, 7), of(&usage, 0, 8), of_all(&usage, 0)),
             (150, 1, 151)
         );
         usage.settle(id(0), model_id(7), 100, Some(30));
@@ -338,7 +337,7 @@ mod tests {
         usage.settle(id(0), model_id(7), 50, None);
         assert_eq!(of(&usage, 0, 7), 30);
         usage.settle(id(0), model_id(8), 1, None);
-        assert_eq!(usage.of_all(id(0)), 30);
+        assert_eq!(of_all(&usage, 0), 30);
         assert_eq!(to(&mut usage, 1_001), 1);
         assert!(usage.is_empty(id(0)));
     }

@@ -7,7 +7,8 @@
 //! - Virtual token counters: F is a counter, and the tag. A child that becomes runnable is lifted to the least counter of
 //!   the runnable children, or to that of the child served last. Sheng et al., "Fairness in serving large language
 //!   models" (2024).
-//! - Usage: the tag is the child's recent usage of its head's model, per weight ([`Usage`]).
+//! - Usage: the tag is the recent usage of the head's model by the child's owner, per weight. The caller knows the owner's
+//!   usage elsewhere, so it sets the tag; this scheduler counts what the child itself used ([`Usage`]).
 //! - First in, first out: no tags.
 //!
 //! Children wait in one queue per eligibility set, and the open queues are in a heap of their own, so a pick ignores
@@ -76,7 +77,7 @@ enum Place {
 struct Child {
     owner: FlowId,
     weight: f64,
-    /// Stays 0 under [`Rule::Fifo`] and [`Rule::Usage`].
+    /// Stays 0 under [`Rule::Fifo`]. Under [`Rule::Usage`]: the tag, as far as the child waits.
     finish: VirtualTime,
     place: Place,
     /// Under [`Rule::Usage`] after all others.
@@ -189,12 +190,9 @@ impl VirtualTimeScheduler {
         self.children[child].owner
     }
 
-    /// The finish time of the last charge; under [`Rule::Usage`] the usage of all models, per weight.
+    /// The finish time of the last charge; under [`Rule::Usage`] the tag that was set last.
     pub(super) fn finish(&self, child: ChildId) -> VirtualTime {
         let node = &self.children[child];
-        if self.rule == Rule::Usage {
-            return VirtualTime::of(self.usage.of_all(child), node.weight);
-        }
         match node.place {
             Place::In(queue) => node.finish + self.queues[queue].origin,
             Place::Out | Place::Idle => node.finish,
@@ -211,40 +209,66 @@ impl VirtualTimeScheduler {
         self.children[child].weight = weight;
     }
 
-    /// Advances the window to `now`. Within a second nothing changes.
+    /// Advances the window to `now`. Within a second nothing changes. The caller then calls [`Self::expired_usage`] until
+    /// it returns `None`.
     pub(super) fn advance(&mut self, now: Instant) {
         self.usage.advance(now);
-        self.expire();
     }
 
-    /// Changes the window of [`Rule::Usage`].
+    /// Changes the window of [`Rule::Usage`]. The caller then sets the tags of all children that wait.
     pub(super) fn resize_window(&mut self, window: Duration) {
         self.usage.resize(window);
-        self.expire();
+        while self.expired_usage().is_some() {}
     }
 
-    fn expire(&mut self) {
-        while let Some((child, model)) = self.usage.expired() {
-            self.usage_changed(child, model);
+    /// Removes the next usage that is out of the window: the owner of the child, the model and the cost.
+    pub(super) fn expired_usage(&mut self) -> Option<(FlowId, ModelId, u128)> {
+        let (child, model, cost) = self.usage.expired()?;
+        self.update_idle(child);
+        Some((self.children[child].owner, model, cost))
+    }
+
+    /// The usage of `child` changed, which may allow it to be forgotten.
+    fn update_idle(&mut self, child: ChildId) {
+        if self.children[child].place == Place::Idle {
+            self.idle.set(child, self.forgettable_from(child));
         }
     }
 
-    fn usage_changed(&mut self, child: ChildId, model: ModelId) {
-        let node = &self.children[child];
-        match node.place {
-            Place::In(queue) if node.head.model == model => self.retag(child, queue),
-            Place::Idle => self.idle.set(child, self.forgettable_from(child)),
-            Place::In(_) | Place::Out => {}
-        }
+    /// The usage of `child` by model: in the window, and running.
+    pub(super) fn usage_by_model(&self, child: ChildId) -> impl Iterator<Item = (ModelId, u128)> {
+        self.usage.by_model(child)
     }
 
-    /// Adds a past cost of `child` for `model`. Ignored without [`Rule::Usage`].
+    /// Adds a past cost of `child` for `model`. Ignored without [`Rule::Usage`]. The caller then calls
+    /// [`Self::expired_usage`] until it returns `None`.
     pub(super) fn add_past_usage(&mut self, child: ChildId, model: ModelId, cost: u64, ago: Duration) {
         if self.rule == Rule::Usage {
             self.usage.add_past(child, model, cost, ago);
-            self.expire();
-            self.usage_changed(child, model);
+            self.update_idle(child);
         }
+    }
+
+    /// Sets the usage by which `child` is ordered under [`Rule::Usage`], before its head is enqueued.
+    pub(super) fn set_usage(&mut self, child: ChildId, used: u128) {
+        let node = &mut self.children[child];
+        node.finish = VirtualTime::of(used, node.weight);
+    }
+
+    /// Sets the usage by which `child` is ordered under [`Rule::Usage`], if it waits with a head of `model`. Returns
+    /// whether its tag changed.
+    pub(super) fn retag_usage(&mut self, child: ChildId, model: ModelId, used: u128) -> bool {
+        let node = &mut self.children[child];
+        let Place::In(queue) = node.place else {
+            return false;
+        };
+        let tag = VirtualTime::of(used, node.weight);
+        if node.head.model != model || node.finish == tag {
+            return false;
+        }
+        node.finish = tag;
+        self.retag(child, queue);
+        true
     }
 
     /// Nothing of `child` waits or runs any more.
@@ -311,11 +335,8 @@ impl VirtualTimeScheduler {
         let tag = match self.rule {
             Rule::Wfq | Rule::RoundRobin => node.finish + self.step(node.head.cost, node.weight),
             Rule::Fifo => VirtualTime::default(),
-            Rule::Vtc => node.finish,
-            Rule::Usage => {
-                let used = VirtualTime::of(self.usage.of(child, node.head.model), node.weight);
-                if node.last { used + VirtualTime::FAR } else { used }
-            }
+            Rule::Usage if node.last => node.finish + VirtualTime::FAR,
+            Rule::Vtc | Rule::Usage => node.finish,
         };
         Key {
             tag,
@@ -437,7 +458,7 @@ impl Node for VirtualTimeScheduler {
         if self.rule == Rule::Usage {
             self.usage.settle(child, charge.model, charge.cost, real);
         }
-        if correction != VirtualTime::default() || self.rule == Rule::Usage {
+        if correction != VirtualTime::default() {
             let node = &mut self.children[child];
             node.finish = node.finish + correction;
             if let Place::In(queue) = node.place {

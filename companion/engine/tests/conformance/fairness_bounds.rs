@@ -128,8 +128,14 @@ impl Measured {
                 ..light.clone()
             };
             let received_at = |place: &Place| received.get(place).copied().unwrap_or_default();
-            let service = |place| match case.discipline {
-                Discipline::Wfq | Discipline::Vtc | Discipline::Usage => settled(place),
+            let service = |place: &Place| match case.discipline {
+                Discipline::Wfq | Discipline::Vtc => settled(place),
+                Discipline::Usage => {
+                    let share = case.share_of(place);
+                    let places = case.places().into_iter();
+                    let of_share = places.filter(|other| case.share_of(other) == share);
+                    of_share.map(|other| settled(&other)).sum()
+                }
                 Discipline::Drr => received_at(place).cost,
                 Discipline::RoundRobin => received_at(place).requests,
                 Discipline::Fifo => 0.0,

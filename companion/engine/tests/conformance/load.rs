@@ -123,6 +123,18 @@ impl Case {
         }
     }
 
+    /// The place where a request of `place` counts for the share of its flow: under the discipline `usage` one place stands
+    /// for all bands and classes of a flow and model.
+    pub(crate) fn share_of(&self, place: &Place) -> Place {
+        if self.discipline != Discipline::Usage {
+            return place.clone();
+        }
+        Place {
+            model: place.model,
+            ..Place::default_for(place.flow)
+        }
+    }
+
     /// The places with waiting requests, for a load that covers all levels of this case.
     pub(crate) fn places(&self) -> Vec<Place> {
         let mut places = Vec::new();

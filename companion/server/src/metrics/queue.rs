@@ -200,11 +200,10 @@ impl FairnessGauges {
             .with_label_values(&[name, OTHER])
             .inc_by(pool.other_served);
         if pool.discipline == Discipline::Usage {
-            // With this discipline, a flow's finish tag is its usage per weight.
-            let used = snapshot.flows.iter().map(|flow| flow.finish * flow.weight);
+            #[expect(clippy::cast_precision_loss, reason = "a gauge is a float")]
             self.usage_window_tokens
                 .with_label_values(&[name])
-                .set(used.sum::<f64>().round());
+                .set(snapshot.usage.0 as f64);
         }
         for class in &snapshot.classes {
             self.class_deficit_tokens

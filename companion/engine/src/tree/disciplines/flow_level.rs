@@ -88,7 +88,8 @@ impl FlowLevel {
         }
     }
 
-    /// The virtual finish time of the last charge of `child`; zero under deficit round robin.
+    /// The virtual finish time of the last charge of `child`, or the usage by which it is ordered; zero under deficit
+    /// round robin.
     pub(crate) fn finish(&self, child: ChildId) -> VirtualTime {
         match self {
             Self::VirtualTime(scheduler) => scheduler.finish(child),
@@ -96,12 +97,48 @@ impl FlowLevel {
         }
     }
 
-    /// Adds a past cost where the discipline counts usage.
+    /// Adds a past cost where the discipline counts usage. The caller then calls [`Self::expired_usage`] until it returns
+    /// `None`.
     pub(crate) fn add_past_usage(&mut self, child: ChildId, model: ModelId, cost: u64, ago: Duration) {
         match self {
             Self::VirtualTime(scheduler) => scheduler.add_past_usage(child, model, cost, ago),
             Self::Drr(_) => {}
         }
+    }
+
+    /// The usage by which `child` is ordered, before its head is enqueued.
+    pub(crate) fn set_usage(&mut self, child: ChildId, used: u128) {
+        match self {
+            Self::VirtualTime(scheduler) => scheduler.set_usage(child, used),
+            Self::Drr(_) => {}
+        }
+    }
+
+    /// The usage by which `child` is ordered, if it waits and its head is of `model`. Returns whether its tag changed.
+    pub(crate) fn retag_usage(&mut self, child: ChildId, model: ModelId, used: u128) -> bool {
+        match self {
+            Self::VirtualTime(scheduler) => scheduler.retag_usage(child, model, used),
+            Self::Drr(_) => false,
+        }
+    }
+
+    /// Removes the next usage that is out of the window: the flow, the model and the cost.
+    pub(crate) fn expired_usage(&mut self) -> Option<(FlowId, ModelId, u128)> {
+        match self {
+            Self::VirtualTime(scheduler) => scheduler.expired_usage(),
+            Self::Drr(_) => None,
+        }
+    }
+
+    /// The usage of `child` in this leaf by model: in the window, and running.
+    pub(crate) fn usage_by_model(&self, child: ChildId) -> impl Iterator<Item = (ModelId, u128)> {
+        let scheduler = match self {
+            Self::VirtualTime(scheduler) => Some(scheduler),
+            Self::Drr(_) => None,
+        };
+        scheduler
+            .into_iter()
+            .flat_map(move |scheduler| scheduler.usage_by_model(child))
     }
 
     /// `eligibility` has opened or closed. Returns `false` if the flows under it have to be updated one by one.
@@ -114,7 +151,7 @@ impl FlowLevel {
         true
     }
 
-    /// Applies another usage window.
+    /// Applies another usage window. The caller then adds all usage up again.
     pub(crate) fn reconfigure(&mut self, config: &TreeConfig) {
         match self {
             Self::VirtualTime(scheduler) => scheduler.resize_window(config.usage_window),
@@ -122,7 +159,7 @@ impl FlowLevel {
         }
     }
 
-    /// Advances usage windows to `now`.
+    /// Advances usage windows to `now`. The caller then calls [`Self::expired_usage`] until it returns `None`.
     pub(crate) fn advance(&mut self, now: Instant) {
         match self {
             Self::VirtualTime(scheduler) => scheduler.advance(now),

@@ -68,8 +68,35 @@ impl World {
         self.arrivals += 1;
         let head = &mut self.heads[child.index()];
         head.arrival.sequence = self.arrivals;
-        self.scheduler.enqueue(child, head);
+        let head = *head;
+        if self.scheduler.rule == Rule::Usage {
+            let used = self.used(child, head.model);
+            self.scheduler.set_usage(child, used);
+        }
+        self.scheduler.enqueue(child, &head);
         self.audit();
+    }
+
+    fn used(&self, child: ChildId, model: ModelId) -> u128 {
+        let mut models = self.scheduler.usage_by_model(child);
+        let found = models.find(|&(other, _)| other == model);
+        found.map_or(0, |(_, used)| used)
+    }
+
+    /// The usage of `child` changed. Here every child has an owner of its own.
+    fn retag(&mut self, child: ChildId) {
+        if self.scheduler.rule == Rule::Usage {
+            let model = self.heads[child.index()].model;
+            let used = self.used(child, model);
+            self.scheduler.retag_usage(child, model, used);
+        }
+    }
+
+    fn advance(&mut self, seconds: u64) {
+        self.scheduler.advance(at(seconds));
+        while let Some((owner, _, _)) = self.scheduler.expired_usage() {
+            self.retag(id(owner.index()));
+        }
     }
 
     fn charge_of(&self, child: ChildId) -> Charge {
@@ -95,6 +122,7 @@ impl World {
     fn settle(&mut self, child: ChildId, real: Option<u64>) {
         self.scheduler
             .settle(child, &self.charge_of(child), Receipt::default(), real);
+        self.retag(child);
         self.audit();
     }
 
@@ -214,13 +242,13 @@ fn usage_orders_by_the_window_and_running_requests() {
     world.settle(a, Some(100));
     assert_eq!(world.serve(), b);
     world.settle(b, Some(900));
-    world.scheduler.advance(at(59));
+    world.advance(59);
     assert_eq!(world.scheduler.pick(), Some(a));
     world.scheduler.serve(a, &world.charge_of(a));
     world.enqueue(a);
     world.settle(a, Some(5_000));
     assert_eq!(world.scheduler.pick(), Some(b));
-    world.scheduler.advance(at(60));
+    world.advance(60);
     assert_eq!(
         world.scheduler.finish(b),
         VirtualTime::default(),
@@ -228,7 +256,7 @@ fn usage_orders_by_the_window_and_running_requests() {
     );
     assert_eq!(world.scheduler.finish(a), VirtualTime::step(5_000, 1.0));
     world.audit();
-    world.scheduler.advance(at(119));
+    world.advance(119);
     assert_eq!(world.scheduler.finish(a), VirtualTime::default());
 }
 
@@ -397,7 +425,7 @@ fn children_whose_charges_no_longer_matter_are_forgotten_and_their_memory_reused
             Rule::Wfq | Rule::RoundRobin | Rule::Vtc => assert!(forget(&mut world) < 10, "{rule:?}"),
             Rule::Usage => assert_eq!(forget(&mut world), 10, "the window still holds their usage"),
         }
-        world.scheduler.advance(at(60));
+        world.advance(60);
         // Dispatches move virtual time.
         let child = world.scheduler.add(FlowId::MIN, 1.0);
         let charge = Charge {
@@ -412,7 +440,7 @@ fn children_whose_charges_no_longer_matter_are_forgotten_and_their_memory_reused
             .scheduler
             .settle(child, &charge, Receipt::default(), Some(1_000_000));
         world.scheduler.set_idle(child);
-        world.scheduler.advance(at(1_000));
+        world.advance(1_000);
         assert_eq!(forget(&mut world), 0, "{rule:?}");
         assert!(world.scheduler.queues.len() == 1 && world.scheduler.by_eligibility.is_empty());
     }

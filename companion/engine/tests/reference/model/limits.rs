@@ -193,18 +193,17 @@ impl Model {
         }
     }
 
-    /// The usage of the item's flow and model: served within the window, and running.
+    /// The usage of the item's identity and model, over all bands and classes: served within the window, and running.
     pub(super) fn usage(&self, item: &Item) -> u128 {
-        let leaf = self.leaf(item);
         let served = self
             .used
             .iter()
-            .filter(|used| used.leaf == leaf && used.name == item.name && used.model == item.model)
+            .filter(|used| used.name == item.name && used.model == item.model)
             .map(|used| u128::from(used.cost));
         let running = self
             .items
             .iter()
-            .filter(|other| self.leaf(other) == leaf && other.name == item.name && other.model == item.model)
+            .filter(|other| other.name == item.name && other.model == item.model)
             .filter_map(|other| other.running)
             .filter(|running| running.settled.is_none())
             .map(|running| u128::from(running.cost));
