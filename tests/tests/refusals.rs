@@ -178,6 +178,13 @@ fn full_queue_rejects_and_displaces() {
             ),
             1.0
         );
+        // It was in the queue, so its push had succeeded.
+        let displaced = [("error_type", "displaced")];
+        assert_eq!(page.sum("penstock_queue_push_errors_total", &displaced), 0.0);
+        assert_eq!(
+            page.sum("penstock_requests_total", &[("outcome", "displaced")]),
+            1.0
+        );
     });
 }
 

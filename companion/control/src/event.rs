@@ -145,6 +145,8 @@ pub enum Observation {
         waited: Duration,
         /// The first choice of the grant; empty for a request that isn't granted.
         endpoint: Arc<str>,
+        /// It was in the queue. Otherwise it was granted or rejected at its arrival.
+        was_queued: bool,
     },
     /// The filter answered a request by itself.
     Refused {

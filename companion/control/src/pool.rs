@@ -59,6 +59,8 @@ pub(crate) struct Pool {
     model_counts: ModelCounts,
     rules: Rules,
     announced: Announced,
+    /// The request whose arrival the engine is deciding on.
+    arriving: Option<RequestId>,
     /// The configuration no longer has the pool. It stays until its last request has ended.
     is_retired: bool,
     effects: VecDeque<PoolEffect>,
@@ -80,6 +82,7 @@ impl Pool {
             model_counts: ModelCounts::default(),
             rules: Rules::new(settings),
             announced: Announced::default(),
+            arriving: None,
             is_retired: false,
             effects: VecDeque::new(),
         }

@@ -64,6 +64,7 @@ fn request(labels: &Arc<Labels>, endpoint: &str) -> [Observation; 3] {
             code: "",
             waited: Duration::from_millis(120),
             endpoint: endpoint.into(),
+            was_queued: true,
         },
         Observation::Completed {
             labels: labels.clone(),

@@ -57,7 +57,7 @@ impl EndedRequests {
                 outcome,
                 code,
                 waited,
-                endpoint: _,
+                ..
             } if !is_grant(*outcome) => EndedRequest::new(now, labels, *outcome, code, *waited),
             Observation::Refused {
                 labels,
@@ -292,6 +292,7 @@ mod tests {
             code: code(outcome),
             waited: Duration::from_millis(1_500),
             endpoint: "127.0.0.1:1".into(),
+            was_queued: true,
         }
     }
 

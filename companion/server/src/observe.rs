@@ -37,6 +37,15 @@ const CODES: [&str; 16] = [
     code::INTERNAL,
 ];
 
+/// Codes with which a filter rejects requests that were admitted, or that waited for a companion until their time was over.
+const LATER: [&str; 5] = [
+    code::QUEUE_TIMEOUT,
+    code::DEADLINE_EXCEEDED,
+    code::CANCELLED,
+    code::UPSTREAM_UNAVAILABLE,
+    code::UPSTREAM_RESET,
+];
+
 /// Updates the metrics, writes the log, and passes models and usage to the stores. Owned by the driver; nothing is shared.
 #[derive(Debug)]
 pub struct Observer {
@@ -156,7 +165,13 @@ impl Observer {
                 code,
                 waited,
                 endpoint,
-            } => self.observe_decision(now, &labels, outcome, code, waited, &endpoint),
+                was_queued,
+            } => {
+                self.observe_decision(now, &labels, outcome, code, waited, &endpoint);
+                if !code.is_empty() && !was_queued {
+                    self.count_push_error(now, &labels, code);
+                }
+            }
             Observation::Refused {
                 labels,
                 outcome,
@@ -324,7 +339,6 @@ impl Observer {
             "request decided"
         );
         if !code.is_empty() && outcome != Outcome::Cancelled {
-            self.count_push_error(now, labels, code);
             self.warn_about_rejection(now, &labels.pool, code, flow);
         }
     }
@@ -337,7 +351,9 @@ impl Observer {
         self.table
             .series(now, labels)
             .count_decision(outcome, labels.band, None);
-        self.count_push_error(now, labels, code);
+        if !LATER.contains(&code) {
+            self.count_push_error(now, labels, code);
+        }
         tracing::debug!(
             pool = %labels.pool,
             request_id = labels.request_id,

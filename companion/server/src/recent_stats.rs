@@ -256,6 +256,7 @@ mod tests {
             code: "",
             waited: Duration::ZERO,
             endpoint: Arc::default(),
+            was_queued: false,
         }
     }
 

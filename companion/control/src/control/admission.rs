@@ -238,6 +238,7 @@ impl Control {
                 code: answer.code,
                 waited: Duration::ZERO,
                 endpoint: Arc::default(),
+                was_queued: false,
             });
         }
         self.reject(key, Rejection::immediate(answer, outcome));

@@ -63,7 +63,7 @@ impl Pool {
             (Some((endpoint, _)), _) => {
                 if !has_outcome {
                     let address = self.endpoints.address(endpoint);
-                    self.observe_decided(&labels, Outcome::Dispatched, "", Duration::ZERO, address);
+                    self.observe_decided(&labels, Outcome::Dispatched, "", Duration::ZERO, address, true);
                 }
                 self.adopt(now, request, endpoint);
             }
@@ -71,7 +71,9 @@ impl Pool {
                 if !has_outcome {
                     self.autopilot.arrived(now);
                 }
+                self.arriving = Some(id);
                 self.decide(now, Input::Register(request));
+                self.arriving = None;
             }
             (None, _) => self.decide(now, Input::Resume(request)),
         }
@@ -167,7 +169,7 @@ impl Pool {
         }
         let waited = granted_at.since(request.arrived);
         if is_first {
-            self.observe_decided(&labels, Outcome::Dispatched, "", waited, address);
+            self.observe_decided(&labels, Outcome::Dispatched, "", waited, address, true);
         }
         match endpoint {
             Some(endpoint) => {

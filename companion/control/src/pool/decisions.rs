@@ -129,7 +129,8 @@ impl Pool {
         let (key, labels) = (request.key, request.labels.clone());
         if is_first {
             let endpoint = grant.first().cloned().unwrap_or_default();
-            self.observe_decided(&labels, outcome, "", decided.waited, endpoint);
+            let was_queued = self.arriving != Some(decided.id);
+            self.observe_decided(&labels, outcome, "", decided.waited, endpoint, was_queued);
         }
         self.effects.push_back(PoolEffect::Grant { key, labels, grant });
     }
@@ -150,7 +151,15 @@ impl Pool {
             if matches!(outcome, Outcome::RejectedPolicy | Outcome::RejectedInvalid) {
                 self.autopilot.refused();
             }
-            self.observe_decided(&request.labels, outcome, answer.code, waited, Arc::default());
+            let was_queued = self.arriving != Some(id);
+            self.observe_decided(
+                &request.labels,
+                outcome,
+                answer.code,
+                waited,
+                Arc::default(),
+                was_queued,
+            );
         }
         let outcome = request.admitted.unwrap_or(outcome);
         self.effects.push_back(PoolEffect::Reject {
@@ -171,6 +180,7 @@ impl Pool {
                 code::CANCELLED,
                 waited,
                 Arc::default(),
+                true,
             ),
         }
     }
@@ -183,6 +193,7 @@ impl Pool {
         code: &'static str,
         waited: Duration,
         endpoint: Arc<str>,
+        was_queued: bool,
     ) {
         self.observe(Observation::Decided {
             labels: labels.clone(),
@@ -190,6 +201,7 @@ impl Pool {
             code,
             waited,
             endpoint,
+            was_queued,
         });
     }
 

@@ -169,6 +169,7 @@ impl Scene {
             code: "",
             waited: Duration::ZERO,
             endpoint: std::sync::Arc::default(),
+            was_queued: false,
         };
         self.recent.record(time(seconds), &observation);
     }

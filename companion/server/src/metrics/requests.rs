@@ -41,7 +41,8 @@ impl RequestCounters {
             )?,
             push_errors: make.counter(
                 "queue_push_errors_total",
-                "Rejected requests, by the error code of the response.",
+                "Requests rejected at their arrival, by the error code of the response; requests that waited are in requests_total by \
+                 outcome.",
                 &request_labels(&["error_type"]),
             )?,
             preemptions: make.counter(

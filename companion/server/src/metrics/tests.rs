@@ -171,6 +171,7 @@ fn the_series_of_a_removed_pool_are_deleted() {
                 code: "queue_full",
                 waited: Duration::ZERO,
                 endpoint: "".into(),
+                was_queued: false,
             },
         );
         world.observe(1, completed(labels(pool, "m"), ENDPOINT));
