@@ -10,6 +10,9 @@ use prometheus::{GaugeVec, IntCounterVec, IntGauge, IntGaugeVec, Registry};
 
 use super::{Maker, OTHER, REQUEST, decimal, int, thousandths};
 
+/// The bound of a gate without one (`watermark_per_backend: none`).
+const UNBOUNDED: u64 = u64::MAX;
+
 /// All gauges of queues and stocks, made for one scrape.
 #[derive(Debug)]
 pub(super) struct Gauges {
@@ -173,7 +176,8 @@ impl FairnessGauges {
             )?,
             gap_ratio: make.float_gauge(
                 "fairness_gap_ratio",
-                "Largest gap in service per weight between two waiting flows, over the gap that fairness allows.",
+                "Largest gap in service per weight between two waiting flows, over the gap that fairness allows. Compares the \
+                 first 16 flows that wait; the others are served by the same rule.",
                 &["pool", "band", "class", "model"],
             )?,
         })
@@ -231,7 +235,7 @@ impl StockGauges {
         Ok(Self {
             stock_level: make.gauge(
                 "stock_level",
-                "Requests dispatched to an endpoint and not ended.",
+                "Dispatched to an endpoint and not ended: requests, or tokens with stock.unit: tokens.",
                 &["pool", "endpoint"],
             )?,
             stock_by_model: make.gauge(
@@ -242,7 +246,7 @@ impl StockGauges {
             )?,
             draining_stock: make.gauge(
                 "draining_stock",
-                "Running requests on endpoints that aren't ready.",
+                "Running on endpoints that aren't ready: requests, or tokens with stock.unit: tokens.",
                 &["pool"],
             )?,
             orphaned_stock: make.gauge(
@@ -252,22 +256,22 @@ impl StockGauges {
             )?,
             upper_bound: make.gauge(
                 "upper_bound",
-                "Below this stock a new request bypasses the queue.",
+                "Below this stock a new request bypasses the queue; in the unit of stock_level; absent without a bound.",
                 &["pool"],
             )?,
             lower_bound: make.gauge(
                 "lower_bound",
-                "Below this stock waiting requests are dispatched.",
+                "Below this stock waiting requests are dispatched; in the unit of stock_level; absent without a bound.",
                 &["pool"],
             )?,
             watermark: make.float_gauge(
                 "watermark",
-                "The stock between the bounds, summed over ready endpoints.",
+                "The stock between the bounds, summed over ready endpoints; in the unit of stock_level; absent without a bound.",
                 &["pool"],
             )?,
             saturation: make.float_gauge(
                 "saturation",
-                "The larger of stock/upper bound and waiting/total capacity.",
+                "The larger of stock/upper bound, 0 without a bound, and waiting/total capacity.",
                 &["pool"],
             )?,
             ready_endpoints: make.gauge(
@@ -281,11 +285,13 @@ impl StockGauges {
     fn set(&self, pool: &PoolStatus) {
         let name = &[pool.name.as_ref()];
         let snapshot = &pool.snapshot;
-        self.upper_bound.with_label_values(name).set(int(snapshot.upper));
-        self.lower_bound.with_label_values(name).set(int(snapshot.lower));
-        self.watermark
-            .with_label_values(name)
-            .set(decimal(snapshot.watermark));
+        if snapshot.upper != UNBOUNDED {
+            self.upper_bound.with_label_values(name).set(int(snapshot.upper));
+            self.lower_bound.with_label_values(name).set(int(snapshot.lower));
+            self.watermark
+                .with_label_values(name)
+                .set(decimal(snapshot.watermark));
+        }
         self.saturation
             .with_label_values(name)
             .set(thousandths(snapshot.saturation_milli));

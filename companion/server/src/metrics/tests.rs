@@ -142,6 +142,25 @@ fn gauges_and_counters_of_models_have_the_same_names() {
 }
 
 #[test]
+fn a_pool_without_a_gate_has_no_series_of_bounds() {
+    let endpoints = format!("endpoints: {{static: ['{ENDPOINT}']}}");
+    let pools = format!(
+        "pools: [{{name: bounded, models: [a], {endpoints}}}, {{name: unbounded, {endpoints}, stock: \
+         {{watermark_per_backend: none}}}}]"
+    );
+    let mut world = World::new(Config::parse(&pools, "test").expect("valid"));
+    let page = world.page(1);
+    for name in ["upper_bound", "lower_bound", "watermark"] {
+        let series = |pool: &str| page.contains(&format!("penstock_{name}{{pool=\"{pool}\"}} "));
+        assert!(series("bounded") && !series("unbounded"), "{name}\n{page}");
+    }
+    assert!(
+        page.contains(r#"penstock_saturation{pool="unbounded"} "#),
+        "{page}"
+    );
+}
+
+#[test]
 fn models_without_a_pool_use_at_most_half_of_the_limit() {
     let mut world = World::new(config(&["chat"], "metrics: {flows: 4}\n"));
     for model in ["a", "b", "c", "d"] {
