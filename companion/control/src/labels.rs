@@ -28,8 +28,21 @@ pub struct Labels {
     pub band: Band,
     /// The policy class at registration; empty if the pool has no classes.
     pub class: Box<str>,
+    /// The tokens at registration, estimated; `None` for a request that no pool registered.
+    pub tokens: Option<EstimatedTokens>,
     /// The client's `x-request-id`.
     pub request_id: Box<str>,
     /// The client's `traceparent`; empty without one, or if tracing is disabled.
     pub traceparent: Box<str>,
+}
+
+/// The tokens of a request as they were estimated at its registration. They don't change afterwards.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct EstimatedTokens {
+    /// Tokens of the whole prompt.
+    pub prompt: u64,
+    /// The part of the prompt that one of the eligible endpoints had in its prefix cache.
+    pub cached: u64,
+    /// Expected tokens of the output.
+    pub expected_output: u64,
 }

@@ -38,7 +38,7 @@ pub use audit::AuditError;
 pub use control::Control;
 pub use event::{Event, Observation, Output};
 pub use ids::ConnId;
-pub use labels::Labels;
+pub use labels::{EstimatedTokens, Labels};
 pub use penstock_autopilot::{AutopilotStatus, Desired, DesiredSource, Kept, Scraped, Totals, VariantStatus};
 pub use request_status::{RequestState, RequestStatus};
 pub use settings::{EndpointSettings, MaxPriority, PoolSettings, Rewrite, Settings};

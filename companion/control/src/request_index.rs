@@ -119,6 +119,7 @@ mod tests {
 
     fn labels(request_id: &str) -> Arc<Labels> {
         Arc::new(Labels {
+            tokens: None,
             pool: "chat".into(),
             model: ModelName::default(),
             flow: Box::default(),

@@ -135,7 +135,11 @@ fn in_range(value: Option<u32>, most: u32) -> Option<u32> {
 fn service(message: &wire::Completed) -> Service {
     let usage = Usage {
         prompt: message.prompt_tokens.map(Tokens),
-        cached: message.cached_tokens.map(Tokens),
+        // A server that counts the prompt and reports no cached tokens has computed all of it.
+        cached: message
+            .cached_tokens
+            .or(message.prompt_tokens.map(|_| 0))
+            .map(Tokens),
         output: output_tokens(message).map(Tokens),
     };
     match message.end() {

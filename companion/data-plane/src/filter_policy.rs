@@ -172,9 +172,11 @@ const fn in_tokens(pool: &Pool) -> bool {
     }
 }
 
-/// Whether filters hash prompts: prefix affinity matters only where there is a choice of endpoints.
+/// Whether filters hash prompts: to count cached tokens, or for prefix affinity, which matters only where there is a choice
+/// of endpoints.
 fn wants_hashes(pool: &Pool) -> bool {
-    pool.policy.scheduler.prefix > 0.0 && (pool.endpoints.len() > 1 || pool.discovery.is_some())
+    let has_choice = pool.endpoints.len() > 1 || pool.discovery.is_some();
+    pool.policy.counts_cached_tokens() || pool.policy.scheduler.prefix > 0.0 && has_choice
 }
 
 /// A band's name for clients and in the configuration.

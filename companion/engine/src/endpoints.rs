@@ -77,10 +77,9 @@ pub(crate) struct Endpoints {
 }
 
 impl Endpoints {
-    pub(crate) fn new(gate: Gate, weights: Scorers) -> Self {
-        let mut scorer = EndpointScorer::default();
-        scorer.set_weights(weights, core::iter::empty());
-        Self {
+    /// `counts_cached`: the policy counts cached tokens.
+    pub(crate) fn new(gate: Gate, weights: Scorers, counts_cached: bool) -> Self {
+        let mut endpoints = Self {
             all: Slab::default(),
             indices: HashMap::new(),
             with_room: IndexedHeap::default(),
@@ -94,10 +93,12 @@ impl Endpoints {
             share: Share::default(),
             stock: 0,
             draining: 0,
-            scorer,
+            scorer: EndpointScorer::default(),
             first_listed: None,
             dispatching_since: None,
-        }
+        };
+        endpoints.set_weights(weights, counts_cached);
+        endpoints
     }
 
     /// The stock of ready endpoints, in the unit of the gate.

@@ -8,9 +8,12 @@ mod audit;
 mod dispatch;
 mod endpoint_events;
 mod lifecycle;
+mod preview;
 mod queue_position;
 mod reconfigure;
 mod snapshot;
+
+pub use preview::Preview;
 
 use alloc::collections::VecDeque;
 
@@ -65,7 +68,7 @@ impl Engine {
     #[must_use]
     pub fn new(policy: Policy, seed: u64, now: Instant) -> Self {
         Self {
-            endpoints: Endpoints::new(policy.gate, policy.scheduler),
+            endpoints: Endpoints::new(policy.gate, policy.scheduler, policy.counts_cached_tokens()),
             rate_limiter: RateLimiter::new(policy.queue.max_rate, now),
             tree: Tree::new(&policy, seed, now),
             policy,

@@ -43,7 +43,7 @@ pub mod units;
 pub use audit::AuditError;
 pub use budget::Budget;
 pub use effect::{Effect, Outcome};
-pub use engine::Engine;
+pub use engine::{Engine, Preview};
 pub use input::{EndpointId, Input, ModelName, Request, RequestId};
 pub use policy::Policy;
 pub use snapshot::Snapshot;

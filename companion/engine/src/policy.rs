@@ -63,6 +63,17 @@ impl Default for Policy {
     }
 }
 
+impl Policy {
+    /// Whether a decision depends on the cached part of a prompt: policy classes, an order by cost, or a cost in prompt
+    /// tokens.
+    #[must_use]
+    pub fn counts_cached_tokens(&self) -> bool {
+        let has_classes = self.classes.iter().any(|set| !set.classes.is_empty());
+        let costs_input = self.flows.cost == CostUnit::Tokens && self.weights.input > 0.0;
+        has_classes || costs_input || self.order == Order::Wspt
+    }
+}
+
 /// Weights of the scorers' votes on an endpoint; finite, at least 0. Where only the stock's scorer has data, the least
 /// stock is the best.
 #[derive(Clone, Copy, Debug, PartialEq)]

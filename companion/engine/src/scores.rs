@@ -8,7 +8,7 @@
 use core::cmp::Ordering;
 
 use crate::endpoint::Endpoint;
-use crate::input::ServerStats;
+use crate::input::{EndpointId, ServerStats};
 use crate::policy::Scorers;
 use crate::prefixes::{Prefixes, prefix_bytes};
 
@@ -41,16 +41,31 @@ impl Score {
 #[derive(Debug, Default)]
 pub(crate) struct EndpointScorer {
     weights: Scorers,
+    /// The policy counts cached tokens, so prefixes are kept even if no scorer uses them.
+    counts_cached: bool,
     prefixes: Prefixes,
     /// Endpoints with a metric that a scorer of positive weight uses.
     voting: usize,
 }
 
 impl EndpointScorer {
-    /// Changes the weights. `all`: the metrics of every endpoint.
-    pub(crate) fn set_weights<'a>(&mut self, weights: Scorers, all: impl Iterator<Item = &'a ServerStats>) {
+    /// Changes the weights. `counts_cached`: the policy counts cached tokens. `all`: the metrics of every endpoint.
+    pub(crate) fn set_weights<'a>(
+        &mut self,
+        weights: Scorers,
+        counts_cached: bool,
+        all: impl Iterator<Item = &'a ServerStats>,
+    ) {
         self.weights = weights;
+        self.counts_cached = counts_cached;
         self.voting = all.filter(|stats| self.counts(stats)).count();
+        if !self.keeps_prefixes() {
+            self.prefixes = Prefixes::default();
+        }
+    }
+
+    fn keeps_prefixes(&self) -> bool {
+        self.counts_cached || self.weights.prefix > 0.0
     }
 
     /// The metrics of one endpoint changed.
@@ -84,9 +99,16 @@ impl EndpointScorer {
 
     /// `endpoint` computes a prompt with these prefixes.
     pub(crate) fn prompt_sent(&mut self, endpoint: &Endpoint, prefix: &[u64]) {
-        if self.weights.prefix > 0.0 && endpoint.ready {
+        if self.keeps_prefixes() && endpoint.ready {
             self.prefixes.add(endpoint.id, prefix);
         }
+    }
+
+    /// Bytes of the longest of these prefixes that one endpoint of `eligible` has computed; `None`: any endpoint.
+    /// `eligible` is sorted.
+    pub(crate) fn computed_bytes(&self, eligible: Option<&[EndpointId]>, prefix: &[u64]) -> u64 {
+        let longest = self.prefixes.longest(eligible, prefix);
+        longest.checked_sub(1).map_or(0, prefix_bytes)
     }
 
     /// `endpoint` has lost its cache.

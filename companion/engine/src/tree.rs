@@ -59,6 +59,7 @@ use order::Order;
 use queued::Waiting;
 use tree_config::TreeConfig;
 
+pub(crate) use identities::ANONYMOUS;
 pub(crate) use node::Receipts;
 pub(crate) use order::OrderKey;
 pub(crate) use queued::Queued;

@@ -43,6 +43,7 @@ fn main() {
 fn labels(number: usize) -> Labels {
     let model = format!("meta-llama/Llama-3.1-{number}B-Instruct");
     Labels {
+        tokens: None,
         pool: "chat".into(),
         model: model.as_str().into(),
         flow: "acme".into(),

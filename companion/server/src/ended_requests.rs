@@ -270,6 +270,7 @@ mod tests {
 
     fn labels(request_id: &str) -> Arc<Labels> {
         Arc::new(Labels {
+            tokens: None,
             pool: "chat".into(),
             model: "m".into(),
             flow: "acme".into(),

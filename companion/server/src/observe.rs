@@ -403,6 +403,7 @@ mod tests {
 
     fn labels() -> Arc<Labels> {
         Arc::new(Labels {
+            tokens: None,
             pool: "chat".into(),
             model: "m".into(),
             class: Box::default(),

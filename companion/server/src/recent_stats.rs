@@ -230,6 +230,7 @@ mod tests {
 
     fn labels(band: Band) -> Arc<Labels> {
         Arc::new(Labels {
+            tokens: None,
             pool: "chat".into(),
             model: "m".into(),
             flow: "acme".into(),

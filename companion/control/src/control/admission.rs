@@ -259,6 +259,7 @@ impl Control {
     fn labels_without_pool(&self, registration: Option<&Registration<'_>>, band: Band) -> Labels {
         let text = |field: fn(&Registration<'_>) -> Box<str>| registration.map_or_else(Box::default, field);
         Labels {
+            tokens: None,
             pool: self.no_pool.clone(),
             model: registration.map_or_else(ModelName::default, |registration| registration.model.into()),
             class: Box::default(),
@@ -277,6 +278,7 @@ impl Control {
         let pool = if is_short { self.pools.serving(model) } else { None };
         let pool = pool.and_then(|pool| self.pools.get(pool));
         Arc::new(Labels {
+            tokens: None,
             pool: pool.map_or(&self.no_pool, |pool| pool.name()).clone(),
             model: model.into(),
             class: Box::default(),

@@ -1,6 +1,8 @@
 //! Requests that come in: new ones, those of a Hello, and those that no endpoint took and that come in again.
 
+use core::hash::Hasher as _;
 use core::time::Duration;
+use std::hash::DefaultHasher;
 use std::sync::Arc;
 
 use penstock_autopilot as autopilot;
@@ -15,7 +17,7 @@ use super::rules::Rules;
 use super::{Pool, PoolEffect};
 use crate::event::Observation;
 use crate::ids::{Peer, RequestKey};
-use crate::labels::{Labels, flow_name};
+use crate::labels::{EstimatedTokens, Labels, flow_name};
 use crate::registration::{Arrival, Registration, Running};
 
 impl Pool {
@@ -40,7 +42,7 @@ impl Pool {
         let mut request = engine_request(id, now, registration, &self.rules, &labels);
         let constraints = Constraints::new(registration);
         request.eligible = self.eligible(now, peer.envoy, constraints.as_deref());
-        labels.class = self.engine.class_of(&request).into();
+        self.classify(&mut request, &mut labels);
         let labels = Arc::new(labels);
         let open = OpenRequest {
             key: registration.key,
@@ -50,10 +52,7 @@ impl Pool {
             constraints,
             is_restricted: request.eligible.is_some(),
             is_rewritten: registration.rewritten_to.is_some(),
-            stage: match runs_at {
-                Some((endpoint, age)) => Stage::adopted(self.endpoints.address(endpoint), now.before(age)),
-                None => Stage::Waiting,
-            },
+            stage: self.first_stage(now, runs_at),
             admitted: runs_at.map(|_| Outcome::Dispatched),
             requeues: registration.requeues,
         };
@@ -92,6 +91,26 @@ impl Pool {
         });
     }
 
+    /// Sets the cached tokens of a request, and with them its class and its tokens.
+    fn classify(&self, request: &mut Request, labels: &mut Labels) {
+        request.cached = self.engine.cached_tokens(request);
+        let preview = self.engine.preview(request);
+        labels.class = preview.class.into();
+        labels.tokens = Some(EstimatedTokens {
+            prompt: preview.prompt.0,
+            cached: preview.cached.0,
+            expected_output: preview.output.0,
+        });
+    }
+
+    /// The stage of a newcomer.
+    fn first_stage(&self, now: Instant, runs_at: Option<(EndpointId, Duration)>) -> Stage {
+        match runs_at {
+            Some((endpoint, age)) => Stage::adopted(self.endpoints.address(endpoint), now.before(age)),
+            None => Stage::Waiting,
+        }
+    }
+
     fn observe_arrival(&mut self, registering: &Registering<'_>, labels: &Arc<Labels>) {
         if !registering.has_outcome {
             self.observe(Observation::Arrived(labels.clone()));
@@ -104,7 +123,7 @@ impl Pool {
         }
     }
 
-    /// The labels of a request, without its class. Its flow becomes visible if there is room.
+    /// The labels of a request, without its class and its tokens. Its flow becomes visible if there is room.
     fn labels(&mut self, now: Instant, registering: &Registering<'_>) -> Labels {
         let registration = registering.registration;
         // A body that was rewritten keeps its target model, whatever the rules are now.
@@ -116,6 +135,7 @@ impl Pool {
         });
         let (flow, is_private) = self.rules.flow(registration, target_model);
         let labels = Labels {
+            tokens: None,
             pool: self.name.clone(),
             model: ModelName::new(registration.model, target_model),
             class: Box::default(),
@@ -173,7 +193,8 @@ impl Pool {
         }
         match endpoint {
             Some(endpoint) => {
-                let request = engine_request(id, now, registration, &self.rules, &labels);
+                let mut request = engine_request(id, now, registration, &self.rules, &labels);
+                request.cached = Tokens(labels.tokens.map_or(0, |tokens| tokens.cached));
                 self.adopt(now, request, endpoint);
             }
             // It runs at an address that this pool doesn't have, so it only leaves the queue.
@@ -296,13 +317,14 @@ impl Pool {
     }
 }
 
-/// A request's expected usage at an endpoint, for the autopilot.
+/// A request's expected usage at an endpoint, for the autopilot. Its model counts cached tokens only where the server
+/// reports them.
 fn expected_usage(endpoint: EndpointId, expected: &Usage) -> autopilot::Granted {
     let count = |tokens: Option<Tokens>| tokens.unwrap_or_default().0;
     autopilot::Granted {
         endpoint,
         prompt: count(expected.prompt),
-        cached: count(expected.cached),
+        cached: 0,
         output: count(expected.output),
     }
 }
@@ -336,8 +358,20 @@ fn engine_request(
         ttft_target,
         deadline: deadline.map(|after| arrived.after(after)),
         eligible: None,
-        prefix: registration.prefix_hashes.into(),
+        prefix: prefixes(registration, &labels.model.target),
     }
+}
+
+/// The hashes of the prompt's prefixes, made different for each model: models don't share a server's prefix cache.
+fn prefixes(registration: &Registration<'_>, model: &str) -> Box<[u64]> {
+    if registration.prefix_hashes.is_empty() {
+        return Box::default();
+    }
+    let mut hasher = DefaultHasher::new();
+    hasher.write(model.as_bytes());
+    let of_model = hasher.finish();
+    let hashes = registration.prefix_hashes.iter();
+    hashes.map(|hash| hash ^ of_model).collect()
 }
 
 #[cfg(test)]
@@ -376,6 +410,7 @@ mod tests {
     fn converted(rules: &Rules, message: &wire::Register) -> Request {
         let now = Instant::ZERO.after(Duration::from_secs(10));
         let labels = Labels {
+            tokens: None,
             pool: "chat".into(),
             model: message.model.as_str().into(),
             flow: "f".into(),

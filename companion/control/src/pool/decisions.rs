@@ -23,7 +23,6 @@ struct Decided {
     outcome: Outcome,
     waited: Duration,
     prompt: Tokens,
-    cached: Tokens,
     output: Tokens,
 }
 
@@ -39,8 +38,8 @@ impl Pool {
                     outcome,
                     waited,
                     prompt,
-                    cached,
                     output,
+                    cached: _,
                     cost: _,
                 } => self.grant(
                     now,
@@ -50,7 +49,6 @@ impl Pool {
                         outcome,
                         waited,
                         prompt,
-                        cached,
                         output,
                     },
                 ),
@@ -97,10 +95,11 @@ impl Pool {
             return;
         };
         if let Some(&endpoint) = decided.endpoints.first() {
+            // The autopilot's model counts cached tokens only where the server reports them.
             let granted = autopilot::Granted {
                 endpoint,
                 prompt: decided.prompt.0,
-                cached: decided.cached.0,
+                cached: 0,
                 output: decided.output.0,
             };
             self.autopilot.granted(now, decided.id, granted);

@@ -1,6 +1,7 @@
 //! Tests of a control by its exact outputs for each event.
 
 mod autopilot;
+mod cached;
 mod envoys;
 mod failures;
 mod flows;

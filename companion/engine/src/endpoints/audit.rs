@@ -47,7 +47,8 @@ impl Endpoints {
         check("bounds follow from gate and share", bounds == self.bounds)?;
         self.audit_with_room()?;
         let mut recounted = EndpointScorer::default();
-        recounted.set_weights(self.scorer.weights(), self.iter().map(|endpoint| &endpoint.stats));
+        let all = self.iter().map(|endpoint| &endpoint.stats);
+        recounted.set_weights(self.scorer.weights(), false, all);
         check_equal(
             "endpoints that vote",
             self.scorer.voting() as u64,

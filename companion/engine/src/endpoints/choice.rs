@@ -20,10 +20,16 @@ use crate::scores::{Score, ScoredRequest};
 const AHEAD_MAX: f64 = 0.25;
 
 impl Endpoints {
-    /// Changes the weights of the scorers.
-    pub(crate) fn set_weights(&mut self, weights: Scorers) {
+    /// Changes the weights of the scorers. `counts_cached`: the policy counts cached tokens.
+    pub(crate) fn set_weights(&mut self, weights: Scorers, counts_cached: bool) {
         let all = self.all.iter().map(|(_, endpoint)| &endpoint.stats);
-        self.scorer.set_weights(weights, all);
+        self.scorer.set_weights(weights, counts_cached, all);
+    }
+
+    /// Bytes of the longest of these prefixes that one endpoint of `eligible` has computed; `None`: any endpoint.
+    /// `eligible` is sorted.
+    pub(crate) fn computed_bytes(&self, eligible: Option<&[EndpointId]>, prefix: &[u64]) -> u64 {
+        self.scorer.computed_bytes(eligible, prefix)
     }
 
     /// The server of `id` exports these metrics. Ignored if `id` isn't listed.

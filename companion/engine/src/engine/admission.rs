@@ -9,7 +9,7 @@ use super::Engine;
 use crate::arrival::Arrival;
 use crate::cost::{TOKENS_MAX, TokenEstimate};
 use crate::effect::Outcome;
-use crate::ids::{EligibilityId, FlowId, JobId};
+use crate::ids::{EligibilityId, JobId};
 use crate::input::{Band, EndpointId, Request};
 use crate::job::{Job, JobState};
 use crate::limits::BODY_BYTES_MAX;
@@ -120,12 +120,11 @@ impl Engine {
         let flow = self
             .tree
             .flow_or_insert(request.flow, request.band, model, class, &self.policy.flows);
+        let (name, target) = (&*self.tree.identity_of(flow).name, &*request.model.target);
         let estimate = TokenEstimate {
             prompt,
             cached: request.cached.0,
-            output: self
-                .expected_output(request.expected_output, flow, &request.model.target)
-                .min(request.max_output.unwrap_or(Tokens(TOKENS_MAX)).0),
+            output: self.expected_output(request.expected_output, request.max_output, name, target),
         };
         let order = self.tree.classes().get(class).order(self.policy.order);
         let job = self.jobs.insert(Job {
@@ -162,13 +161,18 @@ impl Engine {
         job
     }
 
-    /// Expected output tokens: the client's expectation, else the median of the flow or of the model.
-    fn expected_output(&self, expected: Option<Tokens>, flow: FlowId, model: &str) -> u64 {
-        let median = || {
-            let name = &self.tree.identity_of(flow).name;
-            self.token_history.output_tokens(name, model)
-        };
-        expected.map_or_else(median, |tokens| tokens.0)
+    /// Expected output tokens: the client's expectation, else the median of the flow or of the model; at most the client's
+    /// limit.
+    pub(super) fn expected_output(
+        &self,
+        expected: Option<Tokens>,
+        limit: Option<Tokens>,
+        flow: &str,
+        model: &str,
+    ) -> u64 {
+        let median = || self.token_history.output_tokens(flow, model);
+        let output = expected.map_or_else(median, |tokens| tokens.0);
+        output.min(limit.map_or(TOKENS_MAX, |tokens| tokens.0))
     }
 
     /// The endpoints for `job`, a newcomer, if it may bypass: the gate is open for it, and no waiting request would be

@@ -8,7 +8,7 @@ use crate::cost::VirtualTime;
 use crate::endpoint::Endpoint;
 use crate::gate::is_over_ceiling;
 use crate::ids::{FlowId, JobId};
-use crate::input::{Band, EndpointId, Request, RequestId};
+use crate::input::{Band, EndpointId, RequestId};
 use crate::job::Job;
 use crate::policy::Discipline;
 use crate::queue_position::{BlockReason, Position};
@@ -17,21 +17,6 @@ use crate::queue_position::{BlockReason, Position};
 type Key = (bool, VirtualTime, Arrival);
 
 impl Engine {
-    /// The name of the policy class of a request, if it came now; empty where no classes are configured.
-    #[must_use]
-    pub fn class_of(&self, request: &Request) -> &str {
-        let classes = self.tree.classes();
-        if !classes.are_configured() {
-            return "";
-        }
-        let prompt = self
-            .token_history
-            .prompt_tokens(&request.model.target, request.prompt);
-        let uncached = prompt - request.cached.0.min(prompt);
-        let class = classes.classify(request.class_set, &request.class, uncached);
-        classes.get(class).name()
-    }
-
     /// The position of `id`; `None` if it doesn't wait. Takes time proportional to the requests that wait in its band.
     #[must_use]
     pub fn position(&self, id: RequestId) -> Option<Position> {

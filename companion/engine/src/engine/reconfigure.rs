@@ -17,7 +17,8 @@ impl Engine {
         self.policy = *policy;
         self.expiry.invalidate();
         self.rate_limiter.set(self.policy.queue.max_rate, self.now);
-        self.endpoints.set_weights(self.policy.scheduler);
+        self.endpoints
+            .set_weights(self.policy.scheduler, self.policy.counts_cached_tokens());
         for changed in self.endpoints.set_gate(self.policy.gate, &mut self.rng) {
             self.endpoint_changed(Some(changed));
         }

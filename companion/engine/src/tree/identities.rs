@@ -22,7 +22,7 @@ use super::queued::Waiting;
 use super::tallies::Tally;
 
 /// The identity of requests without one.
-pub(super) const ANONYMOUS: &str = "anonymous";
+pub(crate) const ANONYMOUS: &str = "anonymous";
 
 /// The order of displacement: the displacement that took from the identity last, then its age.
 pub(super) type DisplacementTurn = (u64, u64);

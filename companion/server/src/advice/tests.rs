@@ -142,6 +142,7 @@ impl Scene {
 
     fn labels(band: Band, private: bool) -> Arc<Labels> {
         Arc::new(Labels {
+            tokens: None,
             pool: "chat".into(),
             model: "m".into(),
             flow: "acme".into(),

@@ -68,6 +68,7 @@ fn active(request: &RequestStatus, visibility: FlowVisibility) -> Value {
         "pool": &*request.labels.pool,
         "band": band_name(request.labels.band),
         "class": name(&request.class),
+        "tokens": tokens(&request.labels),
         "flow": flow(&request.labels, visibility),
         "position": position,
         "waited_ms": millis(request.waited),
@@ -85,6 +86,7 @@ fn ended(request: &EndedRequest, visibility: FlowVisibility) -> Value {
         "pool": &*request.labels.pool,
         "band": band_name(request.labels.band),
         "class": name(&request.labels.class),
+        "tokens": tokens(&request.labels),
         "flow": flow(&request.labels, visibility),
         "position": null,
         "waited_ms": millis(request.waited),
@@ -92,6 +94,17 @@ fn ended(request: &EndedRequest, visibility: FlowVisibility) -> Value {
         "tag": null,
         "why": request.reason(),
         "endpoint": name(&request.endpoint),
+    })
+}
+
+/// The tokens as they were estimated at registration; null for a request that was never registered.
+fn tokens(labels: &Labels) -> Value {
+    labels.tokens.map_or(Value::Null, |tokens| {
+        json!({
+            "prompt": tokens.prompt,
+            "cached": tokens.cached,
+            "expected_output": tokens.expected_output,
+        })
     })
 }
 
@@ -115,6 +128,7 @@ fn millis(duration: Duration) -> u64 {
 
 #[cfg(test)]
 mod tests {
+    use penstock_control::EstimatedTokens;
     use penstock_engine::Outcome;
     use penstock_engine::input::Band;
 
@@ -123,6 +137,11 @@ mod tests {
     fn request(private: bool, state: RequestState) -> RequestLookup {
         RequestLookup::Active(Box::new(RequestStatus {
             labels: Arc::new(Labels {
+                tokens: Some(EstimatedTokens {
+                    prompt: 4_000,
+                    cached: 2_896,
+                    expected_output: 256,
+                }),
                 pool: "chat".into(),
                 model: "m".into(),
                 flow: "acme".into(),
@@ -150,6 +169,7 @@ mod tests {
         let document = document(&request(false, waiting), FlowVisibility::Public);
         let expected = json!({
             "state": "waiting", "outcome": null, "pool": "chat", "band": "critical", "class": null, "flow": "acme",
+            "tokens": {"prompt": 4_000, "cached": 2_896, "expected_output": 256},
             "position": 1, "waited_ms": 1_250, "estimate_ms": 1_000, "tag": 12.5, "why": "the gate is full",
             "endpoint": null,
         });

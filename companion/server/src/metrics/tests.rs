@@ -31,6 +31,7 @@ fn time(seconds: u64) -> Instant {
 
 fn labels(pool: &str, model: &str) -> Arc<Labels> {
     Arc::new(Labels {
+        tokens: None,
         pool: pool.into(),
         model: model.into(),
         class: Box::default(),

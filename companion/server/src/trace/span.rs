@@ -122,6 +122,7 @@ pub(super) mod tests {
     pub(crate) fn record(outcome: Outcome) -> SpanRecord {
         SpanRecord {
             labels: Arc::new(Labels {
+                tokens: None,
                 pool: "chat".into(),
                 model: ModelName::new("m", "m-fast"),
                 class: Box::default(),

@@ -19,11 +19,23 @@ impl Model {
     /// Records that `id` was sent to `endpoint`.
     pub(super) fn record_prefix(&mut self, id: RequestId, endpoint: EndpointId) {
         let ready = self.endpoints.get(&endpoint).is_some_and(|server| server.ready);
-        if ready && self.policy.scheduler.prefix > 0.0 {
+        if ready && self.keeps_prefixes() {
             let prefix = self.item(id).prefix.clone();
             self.scorer_inputs
                 .computed
                 .extend(prefix.iter().map(|&hash| (hash, endpoint)));
+        }
+    }
+
+    /// A scorer uses prefixes, or the policy counts cached tokens.
+    fn keeps_prefixes(&self) -> bool {
+        self.policy.scheduler.prefix > 0.0 || self.policy.counts_cached_tokens()
+    }
+
+    /// Discards prefixes that the policy doesn't use.
+    pub(super) fn discard_unused_prefixes(&mut self) {
+        if !self.keeps_prefixes() {
+            self.scorer_inputs.computed.clear();
         }
     }
 

@@ -1,0 +1,75 @@
+//! Policy classes by the uncached part of a prompt, as Dynamo's router has them, through a real Envoy.
+
+use penstock_tests::gateway::{config, pool, slots};
+use penstock_tests::{ClientRequest, Gateway, Upstream, run};
+use serde_json::{Value, json};
+
+/// Dynamo's cache buckets: up to 3,071 uncached tokens, and from there on.
+const BUCKETS: &str = "  arbitration:
+    classes:
+      default_policy_family: standard
+      uncached_isl_buckets: [{min_tokens: 0, bucket: cached}, {min_tokens: 3072, bucket: uncached}]
+      policy_classes:
+      - {name: cached, policy_family: standard, cache_bucket: cached, quantum: 2048, queue_policy: wspt}
+      - {name: uncached, policy_family: standard, cache_bucket: uncached, quantum: 512}
+";
+
+/// A prompt of 4,000 tokens, at four bytes each.
+fn prompt(letter: char) -> String {
+    String::from(letter).repeat(16_000)
+}
+
+fn asks(letter: char, id: &str) -> ClientRequest {
+    ClientRequest::chat("m", &prompt(letter)).header("x-request-id", id)
+}
+
+/// The class of a request, and its tokens of prompt and cache.
+async fn seen(gateway: &Gateway, id: &str) -> Value {
+    let answer = gateway.get(&format!("/requests/{id}")).await.expect("it answers");
+    assert_eq!(answer.status, 200, "{}", answer.text());
+    let request = answer.json();
+    json!([
+        request["class"],
+        request["tokens"]["prompt"],
+        request["tokens"]["cached"]
+    ])
+}
+
+#[test]
+fn the_second_of_two_equal_prompts_goes_by_the_cached_bucket() {
+    run(async {
+        let server = Upstream::scripted().await;
+        let keys = format!("{}  scheduler: {{prefix: 0}}\n{BUCKETS}", slots(1));
+        let gateway = Gateway::start(&config("", &[pool("p", "m", &[&server], &keys)])).await;
+
+        let first = gateway.spawn(asks('a', "first"));
+        server.next().await.answer_with(4_000, 4);
+        assert_eq!(first.await.expect("answered").status, 200);
+        assert_eq!(seen(&gateway, "first").await, json!(["uncached", 4_000, 0]));
+
+        // 11,585 of the 16,000 bytes have a hash.
+        let second = gateway.spawn(asks('a', "second"));
+        let call = server.next().await;
+        assert_eq!(seen(&gateway, "second").await, json!(["cached", 4_000, 2_896]));
+
+        // Of those that wait, the class of the repeated prompt is granted four times as many tokens.
+        let other = gateway.spawn(asks('b', "other"));
+        gateway.waiting("p", 1).await;
+        let again = gateway.spawn(asks('a', "again"));
+        gateway.waiting("p", 2).await;
+        assert_eq!(seen(&gateway, "other").await, json!(["uncached", 4_000, 0]));
+        assert_eq!(seen(&gateway, "again").await, json!(["cached", 4_000, 2_896]));
+        call.answer_with(4_000, 4);
+        let call = server.next().await;
+        assert_eq!(
+            call.text(),
+            prompt('a'),
+            "the repeated prompt overtakes the other"
+        );
+        call.answer_with(4_000, 4);
+        server.next().await.answer_with(4_000, 4);
+        for answer in [second, other, again] {
+            assert_eq!(answer.await.expect("answered").status, 200);
+        }
+    });
+}
