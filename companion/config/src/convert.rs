@@ -15,7 +15,8 @@ use super::listen::socket_address;
 use super::{Address, AddressError, Admin, Alias, BindError, Config, Listen, Tls, compiled, raw};
 
 pub(super) use self::pool::slo;
-pub(super) use self::servers::endpoint_list;
+pub use self::servers::is_variant;
+pub(super) use self::servers::{check_batched_tokens, endpoint_list};
 
 impl TryFrom<raw::Document> for Config {
     type Error = Violation;

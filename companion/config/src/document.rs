@@ -16,21 +16,33 @@ use super::error::Error;
 use super::reader::Reader;
 use super::tree::Node;
 use super::value::List;
-use super::{Config, Endpoint, convert, patch, raw, redis_url, yaml};
+use super::{Config, Endpoint, EndpointDefaults, convert, patch, raw, redis_url, yaml};
 
 /// Reads a list of endpoints in the form of `endpoints.static`, from the text of a file that `endpoints.file` names. An empty
-/// text is an empty list. `file` names the text in errors.
+/// text is an empty list. `file` names the text in errors. `needs_batched_tokens`: by [`super::Pool::needs_batched_tokens`].
 ///
 /// # Errors
-/// When the text isn't YAML, or has a value that isn't allowed.
-pub fn parse_endpoints(text: &str, file: &str) -> Result<Vec<Endpoint>, Error> {
+/// When the text isn't YAML, or has a value that isn't allowed, or lacks one that the pool needs.
+pub fn parse_endpoints(
+    text: &str,
+    file: &str,
+    defaults: &EndpointDefaults,
+    needs_batched_tokens: bool,
+) -> Result<Vec<Endpoint>, Error> {
     let tree = yaml::document(text).map_err(|error| Error::from_yaml(error, file))?;
     let list = List::<raw::EndpointEntry>::deserialize(Reader(&tree))
         .map_err(|error| Error::from_read(error, &tree, file))?;
     if list.0.is_empty() {
         return Ok(Vec::new());
     }
-    convert::endpoint_list(list.0, "").map_err(|violation| Error::from_violation(violation, &tree, file))
+    convert::endpoint_list(list.0, defaults, "")
+        .and_then(|endpoints| {
+            if needs_batched_tokens {
+                convert::check_batched_tokens(&endpoints, "")?;
+            }
+            Ok(endpoints)
+        })
+        .map_err(|violation| Error::from_violation(violation, &tree, file))
 }
 
 /// A valid document.

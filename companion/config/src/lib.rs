@@ -38,12 +38,15 @@ use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize};
 
 pub use self::bind_check::BindError;
+pub use self::convert::is_variant;
 pub use self::document::{Document, parse_endpoints};
 pub use self::environment::Environment;
 pub use self::error::Error;
 pub use self::identity::{Identity, MaxPriority, Source, Trust};
 pub use self::listen::{Address, AddressError, Admin, Listen, Tls};
-pub use self::pool::{Discovery, Endpoint, Health, Pool, Rewrite, Scrape, Store, Then};
+pub use self::pool::{
+    Discovery, Endpoint, EndpointDefaults, Health, PodLabels, Pool, Rewrite, Scrape, Store, Then,
+};
 pub use self::redis_url::RedisUrl;
 pub use self::reference::reference;
 pub use self::schema::schema;

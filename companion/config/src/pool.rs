@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use penstock_engine::policy::{FlowKey, Policy};
+use penstock_engine::policy::{Class, FlowKey, Policy};
 use penstock_engine::units::Decimal;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -23,6 +23,8 @@ pub struct Pool {
     pub endpoints: Vec<Endpoint>,
     /// The way to find endpoints. `None`: the document lists them.
     pub discovery: Option<Discovery>,
+    /// The values of endpoints that `discovery` finds without their own.
+    pub endpoint_defaults: EndpointDefaults,
     /// The rules that replace the model of a request before it reaches an endpoint.
     pub rewrite: Vec<Rewrite>,
     /// `None`: endpoints are not checked, and count as healthy.
@@ -93,10 +95,63 @@ pub struct Endpoint {
     pub variant: String,
     /// Requests in one batch; at least 1.
     pub max_batch: u64,
+    /// Tokens that the endpoint computes in one iteration; at least 1. `None`: unknown.
+    pub max_batched_tokens: Option<u64>,
     /// Labels for people, and for clients that select endpoints.
     pub labels: BTreeMap<String, String>,
     /// The endpoint takes only requests that tolerate all of these.
     pub taints: Vec<String>,
+}
+
+/// The values of endpoints that don't have their own.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct EndpointDefaults {
+    /// As in [`Endpoint`].
+    pub variant: String,
+    /// As in [`Endpoint`].
+    pub max_batch: u64,
+    /// As in [`Endpoint`].
+    pub max_batched_tokens: Option<u64>,
+}
+
+impl Default for EndpointDefaults {
+    fn default() -> Self {
+        Self {
+            variant: "default".into(),
+            max_batch: 256,
+            max_batched_tokens: None,
+        }
+    }
+}
+
+impl EndpointDefaults {
+    /// An endpoint of which only the address is known.
+    #[must_use]
+    pub fn endpoint(&self, address: SocketAddr) -> Endpoint {
+        Endpoint {
+            address,
+            weight: Decimal::whole(1),
+            variant: self.variant.clone(),
+            max_batch: self.max_batch,
+            max_batched_tokens: self.max_batched_tokens,
+            labels: BTreeMap::new(),
+            taints: Vec::new(),
+        }
+    }
+}
+
+impl Pool {
+    /// Whether a class has a prefill threshold only as a fraction of an endpoint's batched tokens.
+    #[must_use]
+    pub fn needs_batched_tokens(&self) -> bool {
+        let sets = self.policy.classes.iter();
+        sets.flat_map(|set| &set.classes).any(has_only_fraction)
+    }
+}
+
+/// The class's prefill threshold is only a fraction of an endpoint's batched tokens.
+pub(crate) const fn has_only_fraction(class: &Class) -> bool {
+    class.busy_fraction.is_some() && class.busy_tokens.is_none()
 }
 
 /// A way to find a pool's endpoints, and to follow their changes.
@@ -119,7 +174,20 @@ pub enum Discovery {
         inference_pool: String,
         /// The InferencePool's namespace.
         namespace: String,
+        /// Where pods say what their model servers are.
+        labels: PodLabels,
     },
+}
+
+/// The names of labels or annotations of pods. `None`: no label.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct PodLabels {
+    /// The label with the variant.
+    pub variant: Option<String>,
+    /// The label with the batch size.
+    pub max_batch: Option<String>,
+    /// The label with the batched tokens.
+    pub max_batched_tokens: Option<String>,
 }
 
 /// Health checks of endpoints.

@@ -8,7 +8,7 @@ mod wrong_pools;
 use penstock_engine::policy as engine;
 use penstock_engine::units::Decimal;
 
-use super::{Config, parse_endpoints};
+use super::{Config, EndpointDefaults, parse_endpoints};
 
 /// A valid pool in three lines. Tests add wrong keys from the fourth line on.
 const POOL: &str = "pools:\n- name: a\n  endpoints: {static: ['127.0.0.1:8001']}\n";
@@ -88,9 +88,18 @@ fn keys_that_contradict_each_other_are_errors() {
 #[test]
 fn a_list_of_endpoints_may_be_a_file() {
     let list = "- 127.0.0.1:1\n- {address: '127.0.0.1:2', weight: 3}\n";
-    assert_eq!(parse_endpoints(list, "e.yaml").expect("valid").len(), 2);
+    assert_eq!(
+        parse_endpoints(list, "e.yaml", &EndpointDefaults::default(), false)
+            .expect("valid")
+            .len(),
+        2
+    );
     for empty in ["", "[]", "# none\n"] {
-        assert!(parse_endpoints(empty, "e.yaml").expect("valid").is_empty());
+        assert!(
+            parse_endpoints(empty, "e.yaml", &EndpointDefaults::default(), false)
+                .expect("valid")
+                .is_empty()
+        );
     }
     for (wrong, start) in [
         ("- 127.0.0.1:1\n- {adress: x}\n", "e.yaml:2: [1].adress: "),
@@ -100,7 +109,9 @@ fn a_list_of_endpoints_may_be_a_file() {
         ),
         ("static: []\n", "e.yaml:1: document: must be a list"),
     ] {
-        let message = parse_endpoints(wrong, "e.yaml").expect_err(wrong).to_string();
+        let message = parse_endpoints(wrong, "e.yaml", &EndpointDefaults::default(), false)
+            .expect_err(wrong)
+            .to_string();
         assert!(message.starts_with(start), "{message}");
     }
 }

@@ -27,6 +27,7 @@ fn pool(number: usize) -> PoolSettings {
         ready: true,
         variant: "default".into(),
         max_batch: 256,
+        max_batched_tokens: None,
         taints: Vec::new(),
     };
     PoolSettings {

@@ -97,6 +97,8 @@ pub struct EndpointSettings {
     pub variant: String,
     /// Requests in one batch of the model server.
     pub max_batch: u64,
+    /// Tokens that the model server computes in one iteration; `None`: unknown.
+    pub max_batched_tokens: Option<u64>,
     /// Only a request that tolerates all of them may go there.
     pub taints: Vec<String>,
 }

@@ -104,6 +104,7 @@ pub fn endpoints(pool: &Pool) -> Vec<EndpointSettings> {
         ready: pool.health.is_none(),
         variant: endpoint.variant.clone(),
         max_batch: endpoint.max_batch,
+        max_batched_tokens: endpoint.max_batched_tokens,
         taints: endpoint.taints.clone(),
     });
     endpoints.collect()

@@ -12,9 +12,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use penstock_config::{Config, Discovery, Endpoint};
+use penstock_config::{Config, Discovery, Endpoint, EndpointDefaults, Pool};
 use penstock_engine::limits::ENDPOINTS_MAX;
-use penstock_engine::units::Decimal;
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 
@@ -40,7 +39,27 @@ pub struct Found {
 #[derive(Debug)]
 pub struct Finders {
     found: mpsc::Sender<Found>,
-    tasks: BTreeMap<Arc<str>, (Discovery, AbortOnDrop)>,
+    tasks: BTreeMap<Arc<str>, (Settings, AbortOnDrop)>,
+}
+
+/// The settings of one task.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Settings {
+    discovery: Discovery,
+    defaults: EndpointDefaults,
+    /// A class needs `max_batched_tokens` of every endpoint.
+    needs_batched_tokens: bool,
+}
+
+impl Settings {
+    /// `None`: the document lists the pool's endpoints.
+    fn of(pool: &Pool) -> Option<Self> {
+        Some(Self {
+            discovery: pool.discovery.clone()?,
+            defaults: pool.endpoint_defaults.clone(),
+            needs_batched_tokens: pool.needs_batched_tokens(),
+        })
+    }
 }
 
 #[derive(Debug)]
@@ -65,19 +84,18 @@ impl Finders {
     /// Starts and ends tasks, so that each pool with discovery has one. A task whose settings haven't changed keeps
     /// running.
     pub fn follow(&mut self, config: &Config) {
-        let wanted: BTreeMap<&str, &Discovery> = config
+        let wanted: BTreeMap<&str, Settings> = config
             .pools
             .iter()
-            .filter_map(|pool| Some((pool.name.as_str(), pool.discovery.as_ref()?)))
+            .filter_map(|pool| Some((pool.name.as_str(), Settings::of(pool)?)))
             .collect();
         self.tasks
-            .retain(|pool, (discovery, _)| wanted.get(&**pool).is_some_and(|wanted| *wanted == discovery));
-        for (pool, discovery) in wanted {
+            .retain(|pool, (settings, _)| wanted.get(&**pool).is_some_and(|wanted| wanted == settings));
+        for (pool, settings) in wanted {
             if !self.tasks.contains_key(pool) {
                 let pool: Arc<str> = pool.into();
-                let report = Report::new(pool.clone(), discovery.clone(), self.found.clone());
-                self.tasks
-                    .insert(pool, (discovery.clone(), AbortOnDrop(spawn(report))));
+                let report = Report::new(pool.clone(), settings.clone(), self.found.clone());
+                self.tasks.insert(pool, (settings, AbortOnDrop(spawn(report))));
             }
         }
     }
@@ -103,7 +121,7 @@ pub async fn run(config: reload::Handle) {
 }
 
 fn spawn(report: Report) -> JoinHandle<()> {
-    match report.discovery.clone() {
+    match report.settings.discovery.clone() {
         Discovery::Dns { name, port, refresh } => {
             essential::spawn(NAME, dns::run(report, name, port, refresh))
         }
@@ -111,19 +129,8 @@ fn spawn(report: Report) -> JoinHandle<()> {
         Discovery::Kubernetes {
             inference_pool,
             namespace,
-        } => essential::spawn(NAME, kubernetes::run(report, namespace, inference_pool)),
-    }
-}
-
-/// An endpoint with the defaults of the configuration.
-fn endpoint(address: SocketAddr) -> Endpoint {
-    Endpoint {
-        address,
-        weight: Decimal::whole(1),
-        variant: "default".to_owned(),
-        max_batch: 256,
-        labels: BTreeMap::new(),
-        taints: Vec::new(),
+            labels,
+        } => essential::spawn(NAME, kubernetes::run(report, namespace, inference_pool, labels)),
     }
 }
 
@@ -131,7 +138,7 @@ fn endpoint(address: SocketAddr) -> Endpoint {
 #[derive(Debug)]
 struct Report {
     pool: Arc<str>,
-    discovery: Discovery,
+    settings: Settings,
     found: mpsc::Sender<Found>,
     last: Option<Vec<Endpoint>>,
     /// Discovery fails, and the log has a line about it.
@@ -139,10 +146,10 @@ struct Report {
 }
 
 impl Report {
-    const fn new(pool: Arc<str>, discovery: Discovery, found: mpsc::Sender<Found>) -> Self {
+    const fn new(pool: Arc<str>, settings: Settings, found: mpsc::Sender<Found>) -> Self {
         Self {
             pool,
-            discovery,
+            settings,
             found,
             last: None,
             failing: false,
@@ -180,7 +187,7 @@ impl Report {
         self.last = Some(endpoints.clone());
         let found = Found {
             pool: self.pool.clone(),
-            discovery: self.discovery.clone(),
+            discovery: self.settings.discovery.clone(),
             endpoints,
         };
         // Sending fails when the companion shuts down.
@@ -211,12 +218,26 @@ pub(crate) fn list<'a>(addresses: impl Iterator<Item = &'a SocketAddr>) -> Strin
     }
 }
 
+/// The settings of a task for a pool with the defaults of endpoints.
+#[cfg(test)]
+fn settings(discovery: Discovery) -> Settings {
+    Settings {
+        discovery,
+        defaults: EndpointDefaults::default(),
+        needs_batched_tokens: false,
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     fn address(port: u16) -> SocketAddr {
         ([127, 0, 0, 1], port).into()
+    }
+
+    fn endpoint(address: SocketAddr) -> Endpoint {
+        EndpointDefaults::default().endpoint(address)
     }
 
     #[test]
@@ -230,7 +251,7 @@ mod tests {
     async fn only_changed_lists_are_sent_and_each_address_once() {
         let (sender, mut lists_found) = mpsc::channel(8);
         let discovery = Discovery::File("f".into());
-        let mut report = Report::new("a".into(), discovery.clone(), sender);
+        let mut report = Report::new("a".into(), settings(discovery.clone()), sender);
         let (one, two) = (endpoint(address(1)), endpoint(address(2)));
         report.send(vec![one.clone(), two.clone(), one.clone()]).await;
         report.send(vec![one.clone(), two.clone()]).await;

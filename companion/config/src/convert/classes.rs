@@ -315,7 +315,7 @@ worker_selection:
     fn parse(classes: &str) -> Result<Pool, String> {
         let indented: String = classes.lines().map(|line| format!("      {line}\n")).collect();
         let text = format!(
-            "pools:\n- name: a\n  endpoints: {{static: ['127.0.0.1:8001']}}\n  arbitration:\n    classes:\n{indented}"
+            "pools:\n- name: a\n  endpoints: {{static: ['127.0.0.1:8001'], defaults: {{max_batched_tokens: 8192}}}}\n  arbitration:\n    classes:\n{indented}"
         );
         Config::parse(&text, "f.yaml")
             .map(|mut config| config.pools.remove(0))

@@ -2,12 +2,13 @@
 
 use std::time::Duration;
 
-use penstock_engine::policy::Scorers;
+use penstock_engine::policy::{Policy, Scorers};
 use penstock_model::{Targets, slo};
 
 use super::{LABEL_BYTES_MAX, check_name, policy, servers};
 use crate::error::Violation;
-use crate::{Pool, Store, compiled, raw};
+use crate::pool::has_only_fraction;
+use crate::{Discovery, Pool, Store, compiled, raw};
 
 /// Checks the pool at `path`. `identities_max` is `limits.flows`.
 pub(super) fn convert(mut raw: raw::Pool, identities_max: usize, path: &str) -> Result<Pool, Violation> {
@@ -45,10 +46,12 @@ pub(super) fn convert(mut raw: raw::Pool, identities_max: usize, path: &str) -> 
         flow_key,
         class_globs,
     } = policy::convert(parts, identities_max, path)?;
-    let (endpoints, discovery) = servers::endpoints(raw.endpoints, path)?;
+    let endpoints = servers::endpoints(raw.endpoints, path)?;
+    check_fractions(&policy, &class_globs, &endpoints, path)?;
     Ok(Pool {
-        endpoints,
-        discovery,
+        endpoints: endpoints.listed,
+        discovery: endpoints.discovery,
+        endpoint_defaults: endpoints.defaults,
         rewrite: servers::rewrite(raw.rewrite.0, path)?,
         health: servers::health(&raw.health, path)?,
         scrape: servers::scrape(&raw.scrape, path)?,
@@ -65,6 +68,48 @@ pub(super) fn convert(mut raw: raw::Pool, identities_max: usize, path: &str) -> 
         name: raw.name,
         models: raw.models.0,
     })
+}
+
+/// Checks that the batched tokens of every endpoint are known, if a class has its prefill threshold only as a fraction of them.
+/// A file of endpoints is checked when it is read.
+fn check_fractions(
+    policy: &Policy,
+    class_globs: &[String],
+    endpoints: &servers::Endpoints,
+    path: &str,
+) -> Result<(), Violation> {
+    let unknown = match &endpoints.discovery {
+        _ if endpoints.defaults.max_batched_tokens.is_some() => None,
+        None => {
+            let mut listed = endpoints.listed.iter();
+            listed
+                .find(|endpoint| endpoint.max_batched_tokens.is_none())
+                .map(|endpoint| format!("of endpoint {}", endpoint.address))
+        }
+        Some(Discovery::Dns { .. }) => Some("of the endpoints of dns".to_owned()),
+        Some(Discovery::Kubernetes { labels, .. }) if labels.max_batched_tokens.is_none() => {
+            Some("of the endpoints of kubernetes".to_owned())
+        }
+        Some(Discovery::File(_) | Discovery::Kubernetes { .. }) => None,
+    };
+    let Some(unknown) = unknown else {
+        return Ok(());
+    };
+    for (set, classes) in policy.classes.iter().enumerate() {
+        let Some(index) = classes.classes.iter().position(has_only_fraction) else {
+            continue;
+        };
+        let glob = set.checked_sub(1).and_then(|index| class_globs.get(index));
+        let models = glob.map_or_else(String::new, |glob| format!(".models.{glob}"));
+        return Err(Violation::new(
+            format!("{path}.arbitration.classes{models}.policy_classes[{index}].prefill_busy_threshold_frac"),
+            format!(
+                "a fraction needs the max_batched_tokens {unknown}; set endpoints.defaults.max_batched_tokens, or \
+                 prefill_busy_threshold in place of the fraction"
+            ),
+        ));
+    }
+    Ok(())
 }
 
 fn convert_store(raw: raw::Store, key: &str) -> Result<Option<Store>, Violation> {

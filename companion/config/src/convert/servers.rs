@@ -9,59 +9,95 @@ use penstock_wire::limits::NAME_BYTES_MAX;
 
 use super::{HOST_BYTES_MAX, LABEL_BYTES_MAX, check_name};
 use crate::error::Violation;
-use crate::{Discovery, Endpoint, Health, Rewrite, Scrape, compiled, raw};
+use crate::{Discovery, Endpoint, EndpointDefaults, Health, PodLabels, Rewrite, Scrape, compiled, raw};
 
 /// Labels of one endpoint, and likewise taints.
 const LABELS_MAX: usize = penstock_wire::limits::LIST_MAX;
 
+/// The endpoints of a pool, or the way to find them.
+pub(super) struct Endpoints {
+    pub(super) listed: Vec<Endpoint>,
+    pub(super) discovery: Option<Discovery>,
+    pub(super) defaults: EndpointDefaults,
+}
+
 /// Checks `endpoints`, which is a list or one kind of discovery; `path` is the pool's.
-pub(super) fn endpoints(
-    raw: raw::Endpoints,
-    path: &str,
-) -> Result<(Vec<Endpoint>, Option<Discovery>), Violation> {
+pub(super) fn endpoints(raw: raw::Endpoints, path: &str) -> Result<Endpoints, Violation> {
     let path = format!("{path}.endpoints");
-    match raw {
-        raw::Endpoints {
-            listed: Some(list),
-            dns: None,
-            file: None,
-            kubernetes: None,
-        } => Ok((endpoint_list(list, &format!("{path}.static"))?, None)),
-        raw::Endpoints {
-            listed: None,
-            dns: Some(raw),
-            file: None,
-            kubernetes: None,
-        } => Ok((Vec::new(), Some(dns(raw, &format!("{path}.dns"))?))),
-        raw::Endpoints {
-            listed: None,
-            dns: None,
-            file: Some(file),
-            kubernetes: None,
-        } => {
-            if file.as_os_str().is_empty() {
-                return Err(Violation::new(
-                    format!("{path}.file"),
-                    "must be the path of a file, not empty",
-                ));
-            }
-            Ok((Vec::new(), Some(Discovery::File(file))))
+    let raw::Endpoints {
+        listed,
+        dns: by_name,
+        file,
+        kubernetes: by_pool,
+        defaults,
+    } = raw;
+    check_name(
+        &defaults.variant,
+        LABEL_BYTES_MAX,
+        "a variant",
+        &format!("{path}.defaults.variant"),
+    )?;
+    let defaults = EndpointDefaults {
+        variant: defaults.variant,
+        max_batch: defaults.max_batch.0,
+        max_batched_tokens: defaults.max_batched_tokens.map(|tokens| tokens.0),
+    };
+    let (listed, discovery) = match (listed, by_name, file, by_pool) {
+        (Some(list), None, None, None) => (endpoint_list(list, &defaults, &format!("{path}.static"))?, None),
+        (None, Some(raw), None, None) => (Vec::new(), Some(dns(raw, &format!("{path}.dns"))?)),
+        (None, None, Some(file), None) if file.as_os_str().is_empty() => {
+            return Err(Violation::new(
+                format!("{path}.file"),
+                "must be the path of a file, not empty",
+            ));
         }
-        raw::Endpoints {
-            listed: None,
-            dns: None,
-            file: None,
-            kubernetes: Some(raw),
-        } => Ok((Vec::new(), Some(kubernetes(raw, &format!("{path}.kubernetes"))?))),
-        _ => Err(Violation::new(
-            path,
-            "exactly one of static, dns, file and kubernetes is required",
+        (None, None, Some(file), None) => (Vec::new(), Some(Discovery::File(file))),
+        (None, None, None, Some(raw)) => {
+            let discovery = kubernetes(raw, &format!("{path}.kubernetes"))?;
+            (Vec::new(), Some(discovery))
+        }
+        _ => {
+            return Err(Violation::new(
+                path,
+                "exactly one of static, dns, file and kubernetes is required",
+            ));
+        }
+    };
+    Ok(Endpoints {
+        listed,
+        discovery,
+        defaults,
+    })
+}
+
+/// Checks that the endpoints listed at `path` all have `max_batched_tokens`.
+pub(crate) fn check_batched_tokens(endpoints: &[Endpoint], path: &str) -> Result<(), Violation> {
+    let mut unknown = endpoints.iter().enumerate();
+    match unknown.find(|(_, endpoint)| endpoint.max_batched_tokens.is_none()) {
+        None => Ok(()),
+        Some((index, endpoint)) => Err(Violation::new(
+            format!("{path}[{index}]"),
+            format!(
+                "endpoint {} has no max_batched_tokens, which a class's prefill_busy_threshold_frac needs; set it here, or \
+                 for all endpoints in endpoints.defaults",
+                endpoint.address
+            ),
         )),
     }
 }
 
+/// Whether a text is allowed as a variant.
+#[must_use]
+pub fn is_variant(text: &str) -> bool {
+    check_name(text, LABEL_BYTES_MAX, "a variant", "").is_ok()
+}
+
 /// Checks a list of endpoints at `path`.
-pub(crate) fn endpoint_list(list: Vec<raw::EndpointEntry>, path: &str) -> Result<Vec<Endpoint>, Violation> {
+pub(crate) fn endpoint_list(
+    list: Vec<raw::EndpointEntry>,
+    defaults: &EndpointDefaults,
+    path: &str,
+) -> Result<Vec<Endpoint>, Violation> {
     if list.is_empty() {
         return Err(Violation::new(path, "at least one address is required"));
     }
@@ -76,7 +112,7 @@ pub(crate) fn endpoint_list(list: Vec<raw::EndpointEntry>, path: &str) -> Result
         .enumerate()
         .map(|(index, raw::EndpointEntry(raw))| {
             let key = format!("{path}[{index}]");
-            let endpoint = endpoint(raw, &key)?;
+            let endpoint = endpoint(raw, defaults, &key)?;
             if seen.insert(endpoint.address) {
                 Ok(endpoint)
             } else {
@@ -89,7 +125,7 @@ pub(crate) fn endpoint_list(list: Vec<raw::EndpointEntry>, path: &str) -> Result
         .collect()
 }
 
-fn endpoint(raw: raw::Endpoint, key: &str) -> Result<Endpoint, Violation> {
+fn endpoint(raw: raw::Endpoint, defaults: &EndpointDefaults, key: &str) -> Result<Endpoint, Violation> {
     let address: SocketAddr = raw.address.parse().map_err(|_| {
         Violation::new(
             key,
@@ -105,18 +141,20 @@ fn endpoint(raw: raw::Endpoint, key: &str) -> Result<Endpoint, Violation> {
     if raw.weight.0 == Decimal::default() {
         return Err(Violation::new(format!("{key}.weight"), "a weight is above 0"));
     }
-    check_name(
-        &raw.variant,
-        LABEL_BYTES_MAX,
-        "a variant",
-        &format!("{key}.variant"),
-    )?;
+    if let Some(variant) = &raw.variant {
+        check_name(variant, LABEL_BYTES_MAX, "a variant", &format!("{key}.variant"))?;
+    }
     check_labels(&raw, key)?;
+    let default = defaults.endpoint(address);
     Ok(Endpoint {
         address,
         weight: raw.weight.0,
-        variant: raw.variant,
-        max_batch: raw.max_batch.0,
+        variant: raw.variant.unwrap_or(default.variant),
+        max_batch: raw.max_batch.map_or(default.max_batch, |requests| requests.0),
+        max_batched_tokens: raw
+            .max_batched_tokens
+            .map(|tokens| tokens.0)
+            .or(default.max_batched_tokens),
         labels: raw.labels,
         taints: raw.taints.0,
     })
@@ -171,10 +209,36 @@ fn kubernetes(raw: raw::Kubernetes, path: &str) -> Result<Discovery, Violation> 
     compiled::require("kubernetes", cfg!(feature = "kubernetes"), path)?;
     check_host(&raw.inference_pool, &format!("{path}.inference_pool"))?;
     check_host(&raw.namespace, &format!("{path}.namespace"))?;
+    let raw::PodLabels {
+        variant,
+        max_batch,
+        max_batched_tokens,
+    } = raw.labels;
+    for (key, label) in [
+        ("variant", &variant),
+        ("max_batch", &max_batch),
+        ("max_batched_tokens", &max_batched_tokens),
+    ] {
+        if let Some(label) = label {
+            check_pod_label(label, &format!("{path}.labels.{key}"))?;
+        }
+    }
     Ok(Discovery::Kubernetes {
         inference_pool: raw.inference_pool,
         namespace: raw.namespace,
+        labels: PodLabels {
+            variant,
+            max_batch,
+            max_batched_tokens,
+        },
     })
+}
+
+/// Checks the name of a pod's label: a name, which may follow the name of a domain and a slash.
+fn check_pod_label(label: &str, key: &str) -> Result<(), Violation> {
+    let (domain, name) = label.rsplit_once('/').unwrap_or(("example.com", label));
+    check_name(domain, HOST_BYTES_MAX, "a label's domain", key)?;
+    check_name(name, LABEL_BYTES_MAX, "a label's name", key)
 }
 
 /// Checks a name of DNS or Kubernetes.
@@ -312,6 +376,81 @@ mod tests {
             .iter()
             .map(|endpoint| (endpoint.variant.as_str(), endpoint.max_batch));
         assert_eq!(kinds.collect::<Vec<_>>(), [("default", 256), ("h100", 64)]);
+    }
+
+    #[test]
+    fn defaults_apply_to_endpoints_without_their_own_values() {
+        let pool = parse(
+            "endpoints:\n  static: ['127.0.0.1:1', {address: '127.0.0.1:2', variant: h100, max_batched_tokens: 4096}]\n  \
+             defaults: {variant: a100, max_batch: 64, max_batched_tokens: 8192}",
+        )
+        .expect("valid");
+        let values = pool.endpoints.iter().map(|endpoint| {
+            (
+                endpoint.variant.as_str(),
+                endpoint.max_batch,
+                endpoint.max_batched_tokens,
+            )
+        });
+        assert_eq!(
+            values.collect::<Vec<_>>(),
+            [("a100", 64, Some(8_192)), ("h100", 64, Some(4_096))]
+        );
+        assert_eq!(pool.endpoint_defaults.max_batched_tokens, Some(8_192));
+    }
+
+    /// The keys of `endpoints`, and a class with these keys.
+    fn with_class(endpoints: &str, class: &str) -> Result<Pool, String> {
+        parse(&format!(
+            "endpoints: {{{endpoints}}}\narbitration:\n  classes:\n    policy_classes:\n    - {{name: a, quantum: 1}}\n    \
+             - {{name: b, quantum: 1, {class}}}"
+        ))
+    }
+
+    #[test]
+    fn a_fraction_alone_needs_the_batched_tokens_of_every_endpoint() {
+        let fraction = "prefill_busy_threshold_frac: 0.5";
+        let unknown = [
+            (
+                "static: [{address: '127.0.0.1:1', max_batched_tokens: 1}, '127.0.0.1:2']",
+                "127.0.0.1:2",
+            ),
+            ("dns: {name: servers, port: 1}", "dns"),
+            #[cfg(feature = "kubernetes")]
+            ("kubernetes: {inference_pool: p}", "kubernetes"),
+        ];
+        for (endpoints, word) in unknown {
+            let message = with_class(endpoints, fraction).expect_err(endpoints);
+            let place =
+                "f.yaml:9: pools[0].arbitration.classes.policy_classes[1].prefill_busy_threshold_frac: ";
+            assert!(message.starts_with(place), "{message}");
+            for word in [word, "max_batched_tokens"] {
+                assert!(message.contains(word), "{message}");
+            }
+            let known = format!("{endpoints}, defaults: {{max_batched_tokens: 8192}}");
+            assert!(with_class(&known, fraction).is_ok(), "{endpoints}");
+            for other in [
+                "prefill_busy_threshold_frac: 0.5, prefill_busy_threshold: 9",
+                "prefill_busy_threshold_frac: 0",
+                "prefill_busy_threshold: 9",
+            ] {
+                assert!(with_class(endpoints, other).is_ok(), "{endpoints}: {other}");
+            }
+        }
+        // A file is checked when it is read, and pods may have the label.
+        assert!(
+            with_class("file: f", fraction)
+                .expect("valid")
+                .needs_batched_tokens()
+        );
+        #[cfg(feature = "kubernetes")]
+        assert!(
+            with_class(
+                "kubernetes: {inference_pool: p, labels: {max_batched_tokens: a/b}}",
+                fraction
+            )
+            .is_ok()
+        );
     }
 
     #[test]

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use penstock_engine::policy::StockUnit;
 
-use super::{Document, Pool, Scrape, Watermark};
+use super::{Document, EndpointEntry, Pool, Scrape, Watermark};
 use crate::value::{Multiplier, PositiveDuration, Trusted};
 
 /// How long scraped values count, unless the interval is so long that they would be stale before they are read again.
@@ -26,6 +26,12 @@ impl Document {
 impl Pool {
     fn fill_in_defaults(&mut self) {
         self.scrape.stale_after = Some(self.scrape.stale_after());
+        let defaults = &self.endpoints.defaults;
+        for EndpointEntry(endpoint) in self.endpoints.listed.iter_mut().flatten() {
+            endpoint.variant.get_or_insert_with(|| defaults.variant.clone());
+            endpoint.max_batch = endpoint.max_batch.or(Some(defaults.max_batch));
+            endpoint.max_batched_tokens = endpoint.max_batched_tokens.or(defaults.max_batched_tokens);
+        }
         if self.slo.slo_multiplier.0 == 0.0 {
             self.slo.slo_multiplier = Multiplier(penstock_model::slo::Policy::default().multiplier);
         }

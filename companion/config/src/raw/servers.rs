@@ -58,6 +58,34 @@ pub(crate) struct Endpoints {
     pub(crate) file: Option<PathBuf>,
     /// The ready pods of an InferencePool.
     pub(crate) kubernetes: Option<Kubernetes>,
+    /// The values of every endpoint that doesn't have its own.
+    pub(crate) defaults: EndpointDefaults,
+}
+
+/// The values of every endpoint of `static`, `dns`, `file` and `kubernetes` that doesn't have its own.
+#[derive(Clone, Debug, Deserialize, Serialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct EndpointDefaults {
+    /// Endpoints of one variant have the same accelerator, model and flags. They share one performance model, and replicas are
+    /// counted by variant.
+    #[schemars(regex(pattern = r"^[A-Za-z0-9._-]{1,63}$"))]
+    pub(crate) variant: String,
+    /// The most requests that an endpoint runs in one batch; vLLM's `--max-num-seqs`.
+    pub(crate) max_batch: Count,
+    /// The most tokens that an endpoint computes in one iteration; vLLM's `--max-num-batched-tokens`. Null: unknown. A class's
+    /// `prefill_busy_threshold_frac` needs it.
+    pub(crate) max_batched_tokens: Option<Count>,
+}
+
+impl Default for EndpointDefaults {
+    fn default() -> Self {
+        Self {
+            variant: "default".into(),
+            // vLLM's default.
+            max_batch: Count(256),
+            max_batched_tokens: None,
+        }
+    }
 }
 
 /// All addresses of a DNS name.
@@ -89,6 +117,24 @@ pub(crate) struct Kubernetes {
     #[serde(default = "default_namespace")]
     #[schemars(length(min = 1, max = 63))]
     pub(crate) namespace: String,
+    /// Where pods say what their model servers are, so that mixed accelerators of one pool are learned apart.
+    #[serde(default)]
+    pub(crate) labels: PodLabels,
+}
+
+/// The names of labels of pods, or of annotations. A pod without the label has the value of `endpoints.defaults`.
+#[derive(Clone, Debug, Default, Deserialize, Serialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct PodLabels {
+    /// The label with the variant. Null: none.
+    #[schemars(length(min = 1, max = 317))]
+    pub(crate) variant: Option<String>,
+    /// The label with the batch size. Null: none.
+    #[schemars(length(min = 1, max = 317))]
+    pub(crate) max_batch: Option<String>,
+    /// The label with the batched tokens. Null: none.
+    #[schemars(length(min = 1, max = 317))]
+    pub(crate) max_batched_tokens: Option<String>,
 }
 
 fn default_namespace() -> String {
@@ -105,14 +151,16 @@ pub(crate) struct EndpointEntry(pub(crate) Endpoint);
 pub(crate) struct Endpoint {
     /// The endpoint's address, `ip:port`.
     pub(crate) address: String,
-    /// Endpoints of one variant have the same accelerator, model and flags. They share one performance model, and replicas are
-    /// counted by variant.
-    #[serde(default = "default_variant")]
+    /// The endpoint's variant. Null means that of `defaults`.
+    #[serde(default)]
     #[schemars(regex(pattern = r"^[A-Za-z0-9._-]{1,63}$"))]
-    pub(crate) variant: String,
-    /// The most requests that the endpoint runs in one batch; vLLM's `--max-num-seqs`.
-    #[serde(default = "default_max_batch")]
-    pub(crate) max_batch: Count,
+    pub(crate) variant: Option<String>,
+    /// The most requests that the endpoint runs in one batch. Null means that of `defaults`.
+    #[serde(default)]
+    pub(crate) max_batch: Option<Count>,
+    /// The most tokens that the endpoint computes in one iteration. Null means that of `defaults`.
+    #[serde(default)]
+    pub(crate) max_batched_tokens: Option<Count>,
     /// Scales the endpoint's bounds. Under `watermark_per_backend: auto` it scales `auto_initial` only.
     #[serde(default = "default_weight")]
     #[schemars(transform = above_zero)]
@@ -131,15 +179,6 @@ fn above_zero(schema: &mut Schema) {
     schema.insert("exclusiveMinimum".into(), 0.into());
 }
 
-fn default_variant() -> String {
-    "default".into()
-}
-
-/// vLLM's default.
-const fn default_max_batch() -> Count {
-    Count(256)
-}
-
 const fn default_weight() -> ExactDecimal {
     ExactDecimal(penstock_engine::units::Decimal::whole(1))
 }
@@ -148,8 +187,9 @@ impl From<String> for Endpoint {
     fn from(address: String) -> Self {
         Self {
             address,
-            variant: default_variant(),
-            max_batch: default_max_batch(),
+            variant: None,
+            max_batch: None,
+            max_batched_tokens: None,
             weight: default_weight(),
             labels: BTreeMap::new(),
             taints: List::default(),

@@ -76,6 +76,7 @@ fn every_key_of_the_schema_is_shown_and_in_everything_yaml() {
         ("/pools/0", "Pool"),
         ("/pools/0/endpoints", "Endpoints"),
         ("/pools/0/endpoints/static/0", "Endpoint"),
+        ("/pools/0/endpoints/defaults", "EndpointDefaults"),
         ("/pools/0/health", "Health"),
         ("/pools/0/down", "Down"),
         ("/pools/0/scrape", "Scrape"),

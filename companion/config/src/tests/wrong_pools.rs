@@ -446,6 +446,21 @@ fn endpoints_have_exactly_one_source() {
             "1 to 63",
         ),
         (
+            "{static: [{address: '127.0.0.1:1', max_batched_tokens: 0}]}",
+            ".static[0].max_batched_tokens",
+            "at least 1",
+        ),
+        (
+            "{static: ['127.0.0.1:1'], defaults: {variant: 'a b'}}",
+            ".defaults.variant",
+            "1 to 63",
+        ),
+        (
+            "{static: ['127.0.0.1:1'], defaults: {weight: 2}}",
+            ".defaults.weight",
+            "no key",
+        ),
+        (
             "{static: [{address: '127.0.0.1:1', taints: [a, a]}]}",
             ".static[0].taints[1]",
             "listed twice",

@@ -156,6 +156,7 @@ impl Endpoints {
             .collect();
         change.is_eligibility_changed |= is_new || taints != endpoint.taints;
         endpoint.state.weight = settings.weight;
+        endpoint.state.batched_tokens_max = settings.max_batched_tokens;
         endpoint.variant = settings.variant.as_str().into();
         endpoint.max_batch = settings.max_batch;
         endpoint.taints = taints;
@@ -191,7 +192,7 @@ impl Endpoints {
             state: EndpointState {
                 ready: false,
                 weight: settings.weight,
-                batched_tokens_max: None,
+                batched_tokens_max: settings.max_batched_tokens,
             },
             is_announced: false,
             is_down: false,

@@ -52,6 +52,7 @@ pub(crate) fn settings_of(servers: &[&str]) -> Settings {
         ready: true,
         variant: "default".into(),
         max_batch: 256,
+        max_batched_tokens: None,
         taints: Vec::new(),
     };
     Settings {

@@ -6,10 +6,10 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use penstock_config::Endpoint;
+use penstock_config::{Endpoint, EndpointDefaults};
 use tokio::time::MissedTickBehavior;
 
-use super::{Report, endpoint};
+use super::Report;
 
 /// A resolver that doesn't answer within this time has failed.
 const ANSWER_MAX: Duration = Duration::from_secs(10);
@@ -20,16 +20,16 @@ pub(super) async fn run(mut report: Report, name: String, port: u16, refresh: Du
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         ticks.tick().await;
-        match look_up(&name, port).await {
+        match look_up(&name, port, &report.settings.defaults).await {
             Ok(endpoints) => report.send(endpoints).await,
             Err(why) => report.failed(&why),
         }
     }
 }
 
-async fn look_up(name: &str, port: u16) -> Result<Vec<Endpoint>, String> {
+async fn look_up(name: &str, port: u16, defaults: &EndpointDefaults) -> Result<Vec<Endpoint>, String> {
     match tokio::time::timeout(ANSWER_MAX, tokio::net::lookup_host((name, port))).await {
-        Ok(Ok(addresses)) => Ok(endpoints(addresses)),
+        Ok(Ok(addresses)) => Ok(endpoints(addresses, defaults)),
         Ok(Err(why)) => Err(format!("{name} can't be resolved: {why}")),
         Err(_) => Err(format!("{name} was not resolved within {ANSWER_MAX:?}")),
     }
@@ -37,13 +37,15 @@ async fn look_up(name: &str, port: u16) -> Result<Vec<Endpoint>, String> {
 
 /// Sorted, because resolvers shuffle addresses. If the name has IPv4 addresses, its IPv6 addresses are dropped:
 /// otherwise a server with both would be two endpoints.
-fn endpoints(addresses: impl Iterator<Item = SocketAddr>) -> Vec<Endpoint> {
+fn endpoints(addresses: impl Iterator<Item = SocketAddr>, defaults: &EndpointDefaults) -> Vec<Endpoint> {
     let mut all: Vec<SocketAddr> = addresses.collect();
     if all.iter().any(SocketAddr::is_ipv4) {
         all.retain(SocketAddr::is_ipv4);
     }
     all.sort_unstable();
-    all.into_iter().map(endpoint).collect()
+    all.into_iter()
+        .map(|address| defaults.endpoint(address))
+        .collect()
 }
 
 #[cfg(test)]
@@ -53,10 +55,11 @@ mod tests {
     use penstock_config::Discovery;
 
     use super::*;
+    use crate::discovery::settings;
 
     fn resolve(addresses: &[&str]) -> Vec<String> {
         let addresses = addresses.iter().map(|address| address.parse().expect("valid"));
-        endpoints(addresses)
+        endpoints(addresses, &EndpointDefaults::default())
             .iter()
             .map(|endpoint| endpoint.address.to_string())
             .collect()
@@ -84,7 +87,7 @@ mod tests {
         };
         let (sender, mut found) = mpsc::channel(8);
         let task = tokio::spawn(run(
-            Report::new("a".into(), discovery, sender),
+            Report::new("a".into(), settings(discovery), sender),
             "localhost".into(),
             8000,
             refresh,
@@ -95,7 +98,9 @@ mod tests {
             |endpoint: &Endpoint| endpoint.address.port() == 8000 && endpoint.address.ip().is_loopback();
         assert!(first.endpoints.iter().all(local), "{first:?}");
         // A name with a space is rejected without a query.
-        let why = look_up("no such name", 8000).await.expect_err("unknown");
+        let why = look_up("no such name", 8000, &EndpointDefaults::default())
+            .await
+            .expect_err("unknown");
         assert!(why.starts_with("no such name can't be resolved"), "{why}");
     }
 }

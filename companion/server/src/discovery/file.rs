@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use penstock_config::{self as config, Endpoint};
 use tokio::sync::mpsc;
 
-use super::Report;
+use super::{Report, Settings};
 use crate::reload::file;
 
 /// Bytes of the file.
@@ -21,9 +21,9 @@ pub(super) async fn run(mut report: Report, path: PathBuf) {
     // The last error. A different one is logged as well.
     let mut last_error = None;
     while changes.recv().await.is_some() {
-        let path = path.clone();
+        let (path, settings) = (path.clone(), report.settings.clone());
         // Fails when the runtime shuts down.
-        let Ok(read) = tokio::task::spawn_blocking(move || read(&path)).await else {
+        let Ok(read) = tokio::task::spawn_blocking(move || read(&path, &settings)).await else {
             return;
         };
         match read {
@@ -43,7 +43,7 @@ pub(super) async fn run(mut report: Report, path: PathBuf) {
     }
 }
 
-fn read(path: &Path) -> Result<Vec<Endpoint>, config::Error> {
+fn read(path: &Path, settings: &Settings) -> Result<Vec<Endpoint>, config::Error> {
     let failed = |source| config::Error::Read {
         path: path.into(),
         source,
@@ -54,13 +54,24 @@ fn read(path: &Path) -> Result<Vec<Endpoint>, config::Error> {
         ))));
     }
     let text = std::fs::read_to_string(path).map_err(failed)?;
-    config::parse_endpoints(&text, &path.display().to_string())
+    let Settings {
+        defaults,
+        needs_batched_tokens,
+        ..
+    } = settings;
+    config::parse_endpoints(
+        &text,
+        &path.display().to_string(),
+        defaults,
+        *needs_batched_tokens,
+    )
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::discovery::Found;
+    use crate::discovery::settings;
     use penstock_config::Discovery;
 
     fn ports(found: &Found) -> Vec<u16> {
@@ -71,12 +82,16 @@ mod tests {
             .collect()
     }
 
+    fn read_file(path: &Path) -> Result<Vec<Endpoint>, config::Error> {
+        read(path, &settings(Discovery::File(path.into())))
+    }
+
     #[tokio::test]
     async fn a_written_and_a_replaced_file_is_read_again() {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("servers.yaml");
         let (sender, mut found) = mpsc::channel(8);
-        let report = Report::new("a".into(), Discovery::File(path.clone()), sender);
+        let report = Report::new("a".into(), settings(Discovery::File(path.clone())), sender);
         let task = tokio::spawn(run(report, path.clone()));
         // The file may appear later.
         std::fs::write(
@@ -108,7 +123,7 @@ mod tests {
             ("pools: []\n", format!("{name}:1: "), ""),
         ] {
             std::fs::write(&path, text).expect("written");
-            let message = read(&path).expect_err(text).to_string();
+            let message = read_file(&path).expect_err(text).to_string();
             assert!(
                 message.starts_with(&place) && message.contains(word),
                 "{text}: {message}"
@@ -116,21 +131,50 @@ mod tests {
         }
         for empty in ["[]", "", "---\n[]\n", "\n"] {
             std::fs::write(&path, empty).expect("written");
-            assert_eq!(read(&path).expect("no endpoints"), [], "{empty:?}");
+            assert_eq!(read_file(&path).expect("no endpoints"), [], "{empty:?}");
         }
         let json = "---\n[\"127.0.0.1:1\",\n {\"address\": \"127.0.0.1:2\", \"max_batch\": 64}]";
         std::fs::write(&path, json).expect("written");
-        assert_eq!(read(&path).expect("JSON is YAML")[1].max_batch, 64);
+        assert_eq!(read_file(&path).expect("JSON is YAML")[1].max_batch, 64);
         for outside in ["- 127.0.0.1:1\nlisten: {}\n", "- 127.0.0.1:1\n...\nlisten: {}\n"] {
             std::fs::write(&path, outside).expect("written");
-            assert!(read(&path).is_err(), "{outside}");
+            assert!(read_file(&path).is_err(), "{outside}");
         }
         std::fs::remove_file(&path).expect("removed");
         assert!(
-            read(&path)
+            read_file(&path)
                 .expect_err("gone")
                 .to_string()
                 .starts_with(&name.to_string())
+        );
+    }
+
+    #[test]
+    fn entries_have_the_defaults_and_lack_no_value_that_a_class_needs() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("servers.yaml");
+        std::fs::write(
+            &path,
+            "- {address: '127.0.0.1:1', max_batched_tokens: 4096}\n- 127.0.0.1:2\n",
+        )
+        .expect("written");
+        let mut settings = settings(Discovery::File(path.clone()));
+        settings.needs_batched_tokens = true;
+        let message = read(&path, &settings).expect_err("unknown").to_string();
+        let place = format!("{}:2: ", path.display());
+        assert!(message.starts_with(&place), "{message}");
+        for word in ["max_batched_tokens", "prefill_busy_threshold_frac"] {
+            assert!(message.contains(word), "{message}");
+        }
+        settings.defaults.max_batched_tokens = Some(8_192);
+        settings.defaults.variant = "h100".into();
+        let found = read(&path, &settings).expect("known");
+        let values = found
+            .iter()
+            .map(|endpoint| (endpoint.variant.as_str(), endpoint.max_batched_tokens));
+        assert_eq!(
+            values.collect::<Vec<_>>(),
+            [("h100", Some(4_096)), ("h100", Some(8_192))]
         );
     }
 }

@@ -4,6 +4,7 @@
 //! server fails, the last endpoints stay. A pool that doesn't exist has no endpoints until it is created.
 //! docs/kubernetes.md lists the needed permissions: the pool and the pods of one namespace, and nothing else.
 
+mod pod_labels;
 mod pool;
 
 use std::collections::BTreeMap;
@@ -16,11 +17,11 @@ use kube::api::{Api, DynamicObject};
 use kube::runtime::WatchStreamExt as _;
 use kube::runtime::watcher::{self, DefaultBackoff, Event};
 use kube::{Client, ResourceExt as _};
-use penstock_config::Endpoint;
+use penstock_config::{Endpoint, EndpointDefaults, PodLabels};
 use penstock_errors::root_cause;
 
 use self::pool::Selection;
-use super::{Report, endpoint};
+use super::{Report, Settings};
 
 /// The pause between attempts when the backoff gives none.
 const PAUSE_MAX: Duration = Duration::from_secs(30);
@@ -29,7 +30,7 @@ const POD: &str = "pod";
 
 /// Discovers the endpoints of the pool with this name. The credentials are the pod's service account, or those of
 /// `KUBECONFIG`. Failures are retried with the watch's backoff: soon at first, then up to half a minute later.
-pub(super) async fn run(mut report: Report, namespace: String, name: String) {
+pub(super) async fn run(mut report: Report, namespace: String, name: String, labels: PodLabels) {
     let mut pauses = DefaultBackoff::default();
     let client = loop {
         match Client::try_default().await {
@@ -38,22 +39,35 @@ pub(super) async fn run(mut report: Report, namespace: String, name: String) {
         }
         pause(&mut pauses).await;
     };
-    follow(&mut report, &client, &namespace, &name, &mut pauses).await;
+    let target = Target {
+        namespace: &namespace,
+        name: &name,
+        labels: &labels,
+    };
+    follow(&mut report, &client, target, &mut pauses).await;
+}
+
+/// The pool to follow, and the labels that its pods may have.
+#[derive(Clone, Copy, Debug)]
+struct Target<'a> {
+    namespace: &'a str,
+    name: &'a str,
+    labels: &'a PodLabels,
 }
 
 /// Never returns; waits for one of `pauses` after each attempt.
 async fn follow(
     report: &mut Report,
     client: &Client,
-    namespace: &str,
-    name: &str,
+    target: Target<'_>,
     pauses: &mut impl Iterator<Item = Duration>,
 ) {
+    let Target { namespace, name, .. } = target;
     loop {
         match find_version(client, namespace, name).await {
             Ok(Some(version)) => {
                 let pools = Api::namespaced_with(client.clone(), namespace, &version);
-                watch(report, client, &pools, name).await;
+                watch(report, client, &pools, target).await;
             }
             Ok(None) => {
                 if report.last.as_ref().is_none_or(|endpoints| !endpoints.is_empty()) {
@@ -90,12 +104,13 @@ async fn find_version(
 }
 
 /// Follows the pool and its pods until the pool is deleted or a watch ends.
-async fn watch(report: &mut Report, client: &Client, pools: &Api<DynamicObject>, name: &str) {
+async fn watch(report: &mut Report, client: &Client, pools: &Api<DynamicObject>, target: Target<'_>) {
+    let Target { name, labels, .. } = target;
     let pool = watcher::watch_object(pools.clone(), name).default_backoff();
     let mut pool = std::pin::pin!(pool);
     let mut wanted: Option<Selection> = None;
     let mut pods = futures_util::stream::pending().boxed();
-    let mut ready_pods = ReadyPods::default();
+    let mut ready_pods = ReadyPods::new(&report.settings, labels);
     loop {
         tokio::select! {
             object = pool.next() => match object {
@@ -105,7 +120,7 @@ async fn watch(report: &mut Report, client: &Client, pools: &Api<DynamicObject>,
                         let api: Api<Pod> = Api::namespaced(client.clone(), &object.namespace().unwrap_or_default());
                         let matching = watcher::Config::default().labels(&selection.labels);
                         pods = watcher::watcher(api, matching).default_backoff().boxed();
-                        ready_pods = ReadyPods::default();
+                        ready_pods = ReadyPods::new(&report.settings, labels);
                         wanted = Some(selection);
                     }
                     Err(why) => report.failed(&format!("InferencePool {name}: {why}")),
@@ -131,37 +146,83 @@ async fn watch(report: &mut Report, client: &Client, pools: &Api<DynamicObject>,
     }
 }
 
-/// The addresses of the ready pods, by name.
-#[derive(Debug, Default)]
+/// The ready pods.
+#[derive(Debug)]
 struct ReadyPods {
-    ready: BTreeMap<String, IpAddr>,
+    labels: PodLabels,
+    settings: Settings,
+    /// By name.
+    ready: BTreeMap<String, ReadyPod>,
     /// A new list in progress, which replaces `ready` when it is complete.
-    listing: Option<BTreeMap<String, IpAddr>>,
+    listing: Option<BTreeMap<String, ReadyPod>>,
     listed: bool,
 }
 
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct ReadyPod {
+    ip: IpAddr,
+    values: EndpointDefaults,
+}
+
 impl ReadyPods {
+    fn new(settings: &Settings, labels: &PodLabels) -> Self {
+        Self {
+            labels: labels.clone(),
+            settings: settings.clone(),
+            ready: BTreeMap::new(),
+            listing: None,
+            listed: false,
+        }
+    }
+
     /// Applies an event. Returns whether the list is complete now.
     fn handle(&mut self, event: Event<Pod>) -> bool {
         match event {
             Event::Init => self.listing = Some(BTreeMap::new()),
-            Event::InitApply(pod) => put(self.listing.get_or_insert_default(), &pod),
+            Event::InitApply(pod) => {
+                let ready = self.read(&pod);
+                put(self.listing.get_or_insert_default(), &pod, ready);
+            }
             Event::InitDone => {
                 self.ready = self.listing.take().unwrap_or_default();
                 self.listed = true;
             }
-            Event::Apply(pod) => put(&mut self.ready, &pod),
+            Event::Apply(pod) => {
+                let ready = self.read(&pod);
+                put(&mut self.ready, &pod, ready);
+            }
             Event::Delete(pod) => drop(self.ready.remove(&pod.name_any())),
         }
         self.listed && self.listing.is_none()
     }
 
+    /// `None`: the pod isn't ready. A value that is missing or not allowed is logged once for each pod.
+    fn read(&self, pod: &Pod) -> Option<ReadyPod> {
+        let Settings {
+            defaults,
+            needs_batched_tokens,
+            ..
+        } = &self.settings;
+        let (values, problems) = pod_labels::values(pod, &self.labels, defaults, *needs_batched_tokens);
+        let ready = ReadyPod {
+            ip: address(pod)?,
+            values,
+        };
+        let name = pod.name_any();
+        if self.ready.get(&name) != Some(&ready) {
+            for problem in problems {
+                tracing::warn!(pod = name, "{problem}");
+            }
+        }
+        Some(ready)
+    }
+
     /// Each port of each pod is an endpoint.
     fn endpoints(&self, ports: &[u16]) -> Vec<Endpoint> {
-        let pod_endpoints = |(name, ip): (&String, &IpAddr)| {
-            let (name, ip) = (name.clone(), *ip);
+        let pod_endpoints = |(name, pod): (&String, &ReadyPod)| {
+            let (name, pod) = (name.clone(), pod.clone());
             ports.iter().map(move |port| {
-                let mut endpoint = endpoint(SocketAddr::new(ip, *port));
+                let mut endpoint = pod.values.endpoint(SocketAddr::new(pod.ip, *port));
                 endpoint.labels.insert(POD.to_owned(), name.clone());
                 endpoint
             })
@@ -170,10 +231,10 @@ impl ReadyPods {
     }
 }
 
-fn put(pods: &mut BTreeMap<String, IpAddr>, pod: &Pod) {
+fn put(pods: &mut BTreeMap<String, ReadyPod>, pod: &Pod, ready: Option<ReadyPod>) {
     let name = pod.name_any();
-    match address(pod) {
-        Some(ip) => drop(pods.insert(name, ip)),
+    match ready {
+        Some(ready) => drop(pods.insert(name, ready)),
         None => drop(pods.remove(&name)),
     }
 }

@@ -1,8 +1,10 @@
 //! Replaces Kubernetes discovery in a binary without the feature `kubernetes`, which rejects such a configuration.
 
+use penstock_config::PodLabels;
+
 use super::Report;
 
 /// Discovers nothing, and logs the reason.
-pub(super) async fn run(mut report: Report, _namespace: String, _name: String) {
+pub(super) async fn run(mut report: Report, _namespace: String, _name: String, _labels: PodLabels) {
     report.failed(&"this binary was built without kubernetes; build it with `--features kubernetes`");
 }

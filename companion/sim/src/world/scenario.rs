@@ -200,6 +200,7 @@ impl Scenario {
                     ready: ready(address),
                     variant: "default".into(),
                     max_batch: 256,
+                    max_batched_tokens: None,
                     taints: Vec::new(),
                 })
                 .collect(),

@@ -6,7 +6,7 @@
 use super::page::{Block, text};
 use super::section::{Found, Section, no_equivalent};
 use super::sole::Sole;
-use super::{Imported, SourceError, UNLIMITED, pool, tree};
+use super::{Imported, SourceError, UNLIMITED, pool_with, tree};
 use penstock_config::tree::Node;
 
 /// A document with any of these keys is a router policy.
@@ -23,7 +23,8 @@ const KNOWN: [&str; 8] = [
 /// The path of the classes in the result.
 const CLASSES: &str = "pools[0].arbitration.classes";
 
-pub(super) fn import(source: &str) -> Result<Imported, SourceError> {
+/// `batched_tokens`: of every endpoint.
+pub(super) fn import(source: &str, batched_tokens: u64) -> Result<Imported, SourceError> {
     let roots = tree::yaml(source)?;
     let sole = Sole::find(
         &roots,
@@ -31,7 +32,10 @@ pub(super) fn import(source: &str) -> Result<Imported, SourceError> {
         "this has no router policy: none of policy_classes, models and worker_selection",
     )?;
     let mut root = Section::new("", sole.node);
-    let mut pool = pool("dynamo");
+    let mut pool = pool_with(
+        "dynamo",
+        &format!(", defaults: {{max_batched_tokens: {batched_tokens}}}"),
+    );
     pool.map("queue", queue());
     pool.map("stock", stock());
     pool.map("arbitration", arbitration(&mut root)?);

@@ -26,7 +26,9 @@ use penstock_errors::EXIT_USAGE;
 /// Bytes of a source file.
 const SOURCE_BYTES_MAX: u64 = 4 << 20;
 /// The endpoints of the result, to be replaced by the user.
-const PLACEHOLDER: &str = "{static: [\"127.0.0.1:8000\"]}";
+const PLACEHOLDER: &str = "[\"127.0.0.1:8000\"]";
+/// Tokens in one iteration of a model server; vLLM's default for most accelerators.
+const BATCHED_TOKENS: u64 = 8_192;
 /// The capacity of a queue that has no limit in the source.
 const UNLIMITED: &str = "100000";
 
@@ -39,6 +41,10 @@ pub struct Args {
     /// The file to convert; `-` reads standard input.
     #[arg(value_name = "FILE")]
     file: PathBuf,
+    /// Of dynamo only: the most tokens that a model server computes in one iteration, as `endpoints.defaults.max_batched_tokens`
+    /// of the result; vLLM's `--max-num-batched-tokens` [default: 8192]
+    #[arg(long, value_name = "TOKENS", value_parser = clap::value_parser!(u64).range(1..))]
+    max_batched_tokens: Option<u64>,
 }
 
 /// Systems with policies that can be imported.
@@ -77,6 +83,9 @@ pub enum Error {
         /// What is wrong, and the values that are allowed.
         message: String,
     },
+    /// A flag that the source doesn't have.
+    #[error("--max-batched-tokens applies to dynamo only; leave it out")]
+    BatchedTokens,
 }
 
 impl Error {
@@ -84,7 +93,7 @@ impl Error {
     #[must_use]
     pub fn exit_code(&self) -> u8 {
         match self {
-            Self::Line { .. } => EXIT_USAGE,
+            Self::Line { .. } | Self::BatchedTokens => EXIT_USAGE,
             Self::Read { source, .. } => match source.kind() {
                 io::ErrorKind::NotFound | io::ErrorKind::PermissionDenied | io::ErrorKind::IsADirectory => {
                     EXIT_USAGE
@@ -139,22 +148,26 @@ impl From<Block> for Imported {
 /// # Errors
 /// When the file can't be read, isn't a configuration of that system, or has a value that the system or Penstock doesn't allow.
 pub fn run(args: &Args) -> Result<String, Error> {
+    if args.max_batched_tokens.is_some() && args.source != Source::Dynamo {
+        return Err(Error::BatchedTokens);
+    }
     let (text, name) = read(&args.file)?;
-    convert(args.source, &text, &name)
+    let batched_tokens = args.max_batched_tokens.unwrap_or(BATCHED_TOKENS);
+    convert(args.source, &text, &name, batched_tokens)
 }
 
-/// Converts a text. `file` names it in errors.
+/// Converts a text. `file` names it in errors. `batched_tokens`: see [`Args`].
 ///
 /// # Errors
 /// As [`run`], except for reading.
-pub fn convert(source: Source, text: &str, file: &str) -> Result<String, Error> {
+fn convert(source: Source, text: &str, file: &str, batched_tokens: u64) -> Result<String, Error> {
     let in_file = |SourceError { line, message }| Error::Line {
         file: file.to_owned(),
         line,
         message,
     };
     let imported = match source {
-        Source::Dynamo => dynamo::import(text),
+        Source::Dynamo => dynamo::import(text, batched_tokens),
         Source::Wva => wva::import(text),
         Source::Nexus => nexus::import(text),
         Source::Kthena => kthena::import(text),
@@ -232,11 +245,16 @@ fn read(path: &Path) -> Result<(String, String), Error> {
 
 /// A pool with placeholders for its endpoints.
 fn pool(name: &str) -> Block {
+    pool_with(name, "")
+}
+
+/// The same with further keys of `endpoints`, each after a comma.
+fn pool_with(name: &str, more: &str) -> Block {
     let mut pool = Block::default();
     pool.pair("name", page::text(name), "");
     pool.pair(
         "endpoints",
-        PLACEHOLDER,
+        format!("{{static: {PLACEHOLDER}{more}}}"),
         "replace: the source has no addresses of model servers",
     );
     pool

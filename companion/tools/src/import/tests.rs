@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use clap::ValueEnum as _;
 use serde_json::{Value, json};
 
-use super::{Source, convert};
+use super::{BATCHED_TOKENS, Source, convert};
 use penstock_config::Document;
 
 fn name(source: Source) -> String {
@@ -17,14 +17,14 @@ fn name(source: Source) -> String {
 
 /// The result of an import, as text and as values. Fails if it isn't a valid configuration.
 fn page(source: Source, text: &str) -> (String, Value) {
-    let page = convert(source, text, "f").unwrap_or_else(|error| panic!("{text}\n{error}"));
+    let page = convert(source, text, "f", BATCHED_TOKENS).unwrap_or_else(|error| panic!("{text}\n{error}"));
     Document::parse(&page, "page").unwrap_or_else(|error| panic!("{page}\n{error}"));
     let values = serde_saphyr::from_str(&page).unwrap_or_else(|error| panic!("{page}\n{error}"));
     (page, values)
 }
 
 fn error(source: Source, text: &str) -> String {
-    match convert(source, text, "f.src") {
+    match convert(source, text, "f.src", BATCHED_TOKENS) {
         Ok(page) => panic!("{text}\nis accepted:\n{page}"),
         Err(error) => {
             assert_eq!((error.exit_code(), error.has_place()), (2, true));
@@ -480,7 +480,7 @@ proptest::proptest! {
         let mut offset = cut.min(text.len());
         while !text.is_char_boundary(offset) { offset -= 1; }
         text.insert_str(offset, &junk);
-        match convert(source, &text, "f") {
+        match convert(source, &text, "f", BATCHED_TOKENS) {
             Ok(page) => { Document::parse(&page, "page").expect("valid"); }
             Err(super::Error::Line { line, .. }) => {
                 proptest::prop_assert!((1..=text.lines().count() as u64 + 1).contains(&line), "{line} of\n{text}");

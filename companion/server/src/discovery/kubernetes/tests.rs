@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 use tokio::sync::{mpsc, watch};
 
 use super::*;
-use crate::discovery::Found;
+use crate::discovery::{Found, settings};
 
 const NEW: &str = "/apis/inference.networking.k8s.io/v1";
 const OLD: &str = "/apis/inference.networking.x-k8s.io/v1alpha2";
@@ -188,15 +188,26 @@ async fn many(
 
 /// Discovers the endpoints of pool `ml/llama`.
 fn start(client: Client) -> mpsc::Receiver<Found> {
+    start_with(client, PodLabels::default())
+}
+
+/// The same with labels of the pods.
+fn start_with(client: Client, labels: PodLabels) -> mpsc::Receiver<Found> {
     let (sender, found) = mpsc::channel(16);
     let discovery = Discovery::Kubernetes {
         inference_pool: "llama".into(),
         namespace: "ml".into(),
+        labels: labels.clone(),
     };
-    let mut report = Report::new("chat".into(), discovery, sender);
-    tokio::spawn(
-        async move { follow(&mut report, &client, "ml", "llama", &mut std::iter::repeat(SOON)).await },
-    );
+    let mut report = Report::new("chat".into(), settings(discovery), sender);
+    tokio::spawn(async move {
+        let target = Target {
+            namespace: "ml",
+            name: "llama",
+            labels: &labels,
+        };
+        follow(&mut report, &client, target, &mut std::iter::repeat(SOON)).await;
+    });
     found
 }
 
@@ -288,7 +299,8 @@ fn pods_of_the_last_list_count_during_a_new_list() {
         }))
         .expect("a pod")
     };
-    let mut pods = ReadyPods::default();
+    let settings = settings(Discovery::File("f".into()));
+    let mut pods = ReadyPods::new(&settings, &PodLabels::default());
     assert!(!pods.handle(Event::Init));
     assert!(!pods.handle(Event::InitApply(pod("a"))));
     assert!(pods.handle(Event::InitDone));
@@ -298,4 +310,34 @@ fn pods_of_the_last_list_count_during_a_new_list() {
     assert!(pods.handle(Event::InitDone));
     assert!(pods.ready.contains_key("b") && !pods.ready.contains_key("a"));
     assert!(pods.handle(Event::Delete(pod("b"))) && pods.ready.is_empty());
+}
+
+#[tokio::test]
+async fn a_pods_labels_name_the_variant_of_its_endpoints() {
+    let (server, client) = Server::start(NEW).await;
+    let labels = PodLabels {
+        variant: Some("accelerator".into()),
+        ..PodLabels::default()
+    };
+    server.pool(&json!({"selector": {"matchLabels": {"app": "llama"}}, "targetPorts": [{"number": 8000}]}));
+    for (name, ip, accelerator) in [("a", "10.0.0.1", json!("h100")), ("b", "10.0.0.2", Value::Null)] {
+        let labels = match accelerator {
+            Value::Null => json!({"app": "llama"}),
+            accelerator => json!({"app": "llama", "accelerator": accelerator}),
+        };
+        let pod = json!({
+            "metadata": {"name": name, "labels": labels},
+            "status": {"podIP": ip, "conditions": [{"type": "Ready", "status": "True"}]},
+        });
+        server.put("pods", &pod);
+    }
+    let mut found = start_with(client, labels);
+    let list = loop {
+        let list = found.recv().await.expect("discovery runs").endpoints;
+        if list.len() == 2 {
+            break list;
+        }
+    };
+    let variants: Vec<_> = list.iter().map(|endpoint| endpoint.variant.as_str()).collect();
+    assert_eq!(variants, ["h100", "default"]);
 }

@@ -125,6 +125,7 @@ fn dynamos_classes_become_the_same_classes() {
                 ),
                 ("arbitration.flows.key", json!("none")),
                 ("stock.watermark_per_backend", json!("none")),
+                ("endpoints.defaults", json!({"max_batched_tokens": 8_192})),
             ],
         );
     }
