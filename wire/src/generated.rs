@@ -120,6 +120,9 @@ pub struct Running {
     /// The server has begun its response.
     #[prost(bool, tag = "5")]
     pub started: bool,
+    /// The first byte of the response's body has arrived. Since version 2.
+    #[prost(bool, tag = "6")]
+    pub first_byte: bool,
 }
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct HelloAck {
@@ -251,6 +254,10 @@ pub struct Started {
     /// Time from the grant to the response headers.
     #[prost(uint64, tag = "5")]
     pub after_us: u64,
+    /// The first byte of the response's body has arrived. Sent where the pool asks for it: in the only `Started` of the
+    /// request, which then waits for this byte, or in a second one. Since version 2.
+    #[prost(bool, tag = "6")]
+    pub first_byte: bool,
 }
 /// A granted request has ended. Terminal.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
@@ -444,6 +451,9 @@ pub struct Pool {
     /// `Register` carries `prefix_hashes` for this pool's requests. Since version 2.
     #[prost(bool, tag = "11")]
     pub prefix_hashes: bool,
+    /// `Started` says when the first byte of a streamed response to this pool's requests arrives. Since version 2.
+    #[prost(bool, tag = "12")]
+    pub first_byte: bool,
 }
 /// The endpoints of a pool that are ready. The filter uses them for requests that aren't queued, and while the companion
 /// is down.

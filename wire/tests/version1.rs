@@ -63,6 +63,7 @@ fn hello() -> Hello {
             endpoint: "127.0.0.1:8001".into(),
             age_us: 5,
             started: true,
+            ..Default::default()
         }],
         ..Default::default()
     }
@@ -138,6 +139,7 @@ fn events() -> Vec<(&'static str, Event)> {
                 status: 200,
                 attempts: 2,
                 after_us: 1_000,
+                ..Default::default()
             }),
         ),
         ("completed", Event::Completed(completed())),

@@ -113,7 +113,11 @@ impl Pool {
                 id,
                 endpoint,
                 attempts,
-            } => self.started(now, id, endpoint, attempts),
+                has_first_byte,
+            } => {
+                self.started(now, id, endpoint, attempts);
+                self.first_byte(now, id, has_first_byte);
+            }
             PoolInput::Completed { id, completion } => self.completed(now, id, completion),
             PoolInput::EnvoyLeft(envoy) => self.avoided.forget_envoy(envoy),
             PoolInput::EndpointReady { address, is_ready } => self.set_endpoint_ready(now, address, is_ready),

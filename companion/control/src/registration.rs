@@ -79,4 +79,6 @@ pub(crate) struct Running<'a> {
     pub(crate) endpoint: &'a str,
     /// Since its grant.
     pub(crate) age: Duration,
+    /// The first byte of its answer has arrived.
+    pub(crate) has_first_byte: bool,
 }

@@ -64,6 +64,7 @@ pub(crate) fn running(message: &wire::Running) -> Running<'_> {
     Running {
         endpoint: &message.endpoint,
         age: Duration::from_micros(message.age_us),
+        has_first_byte: message.first_byte,
     }
 }
 

@@ -68,6 +68,7 @@ pub fn frame(config: &Config, tracing: bool) -> wire::Policy {
                 fallback_bound: fallback_bound(pool),
                 fallback_bound_in_tokens: in_tokens(pool),
                 prefix_hashes: wants_hashes(pool),
+                first_byte: pool.policy.counts_prefill(),
             })
             .collect(),
         tracing,
@@ -121,6 +122,7 @@ pub fn plugin_configuration(config: &Config, node: &str, tracing: bool) -> Value
                 "open_bound": pool.fallback_bound,
                 "open_in_tokens": pool.fallback_bound_in_tokens,
                 "prefix_hashes": pool.prefix_hashes,
+                "first_byte": pool.first_byte,
             })).collect::<Vec<_>>(),
         },
     })
@@ -277,6 +279,59 @@ pools: [{name: a, endpoints: {static: ['127.0.0.1:8001']}}]";
         assert_eq!(identity["jump"], json!([{"model": [["z*", "30"], ["*", "5"]]}]));
         assert_eq!(identity["strict"], json!([{"header": "x-tier"}]));
         assert_eq!(identity["class"][0], json!({"header": "x-penstock-class"}));
+    }
+
+    /// A pool's message, from its keys.
+    fn message(keys: &str) -> wire::Pool {
+        let text = format!("pools: [{{name: a, {keys}}}]");
+        let config = Config::parse(&text, "f.yaml").expect("valid");
+        let plugin = plugin_configuration(&config, "edge", false);
+        let pool = frame(&config, false).pools.remove(0);
+        let shown = &plugin["policy"]["pools"][0];
+        assert_eq!(shown["prefix_hashes"], pool.prefix_hashes);
+        assert_eq!(shown["first_byte"], pool.first_byte);
+        pool
+    }
+
+    #[test]
+    fn filters_hash_prompts_for_cached_tokens_or_a_choice_of_endpoints() {
+        let (one, two) = (
+            "endpoints: {static: ['127.0.0.1:1']}",
+            "endpoints: {static: ['127.0.0.1:1', '127.0.0.1:2']}",
+        );
+        let by_requests = "arbitration: {flows: {cost: requests}}";
+        let classes =
+            "arbitration: {flows: {cost: requests}, classes: {policy_classes: [{name: c, quantum: 1}]}}";
+        for (endpoints, keys, expected) in [
+            (one, "scheduler: {prefix: 0}", true),
+            (one, by_requests, false),
+            (two, by_requests, true),
+            (
+                two,
+                "arbitration: {flows: {cost: requests}}, scheduler: {prefix: 0}",
+                false,
+            ),
+            (one, classes, true),
+            (one, "arbitration: {flows: {cost: requests}, order: wspt}", true),
+            (one, "usage: {input_token_weight: 0}", false),
+        ] {
+            let pool = message(&format!("{endpoints}, {keys}"));
+            assert_eq!(pool.prefix_hashes, expected, "{endpoints}, {keys}");
+        }
+    }
+
+    #[test]
+    fn filters_report_first_bytes_for_prefill_thresholds() {
+        let with = |class: &str| {
+            let pool = message(&format!(
+                "endpoints: {{static: ['127.0.0.1:1']}}, \
+                 arbitration: {{classes: {{policy_classes: [{{name: c, quantum: 1{class}}}]}}}}"
+            ));
+            pool.first_byte
+        };
+        assert!(!with(""));
+        assert!(with(", prefill_busy_threshold: 0"));
+        assert!(with(", prefill_busy_threshold_frac: 0"));
     }
 
     #[test]

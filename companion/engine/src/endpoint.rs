@@ -5,7 +5,6 @@
 //! takes two, after two more four, and so on, up to its bound. Its caches are cold, and a failing server shows it on one
 //! request instead of a whole bound of them.
 
-use core::cmp::Ordering;
 use core::time::Duration;
 
 use crate::budget::{Budget, InFlight, Rank};
@@ -49,7 +48,9 @@ pub(crate) struct Endpoint {
     pub(crate) requests: u64,
     tokens: u64,
     output: u64,
-    pub(crate) prefill: u64,
+    prefill: u64,
+    /// The part of `prefill` whose answers haven't begun.
+    pub(crate) in_prefill: u64,
     batched_tokens_max: Option<u64>,
     /// Requests of other clients, by the last report.
     foreign: u64,
@@ -81,6 +82,7 @@ impl Endpoint {
             tokens: 0,
             output: 0,
             prefill: 0,
+            in_prefill: 0,
             batched_tokens_max: None,
             foreign: 0,
             ramp: None,
@@ -140,25 +142,18 @@ impl Endpoint {
         }
     }
 
-    /// The uncached prompt tokens in flight are below `threshold`.
-    pub(crate) fn is_below(&self, threshold: Threshold) -> bool {
-        let below_fraction = |fraction: f64| {
-            self.batched_tokens_max.is_none_or(|batched| {
-                // A valid policy gives a comparable number. Any other blocks nothing.
-                let limit = fraction * batched as f64;
-                !matches!(
-                    (self.prefill as f64).partial_cmp(&limit),
-                    Some(Ordering::Equal | Ordering::Greater)
-                )
-            })
-        };
-        threshold.tokens.is_none_or(|tokens| self.prefill < tokens)
-            && threshold.fraction.is_none_or(below_fraction)
+    /// The uncached prompt tokens in prefill are above `threshold`.
+    pub(crate) fn is_above(&self, threshold: Threshold) -> bool {
+        let limits_tokens = threshold.tokens.is_some_and(|tokens| self.in_prefill > tokens);
+        let limits_fraction = threshold.fraction.zip(self.batched_tokens_max);
+        limits_tokens
+            || limits_fraction
+                .is_some_and(|(fraction, batched)| self.in_prefill as f64 > fraction * batched as f64)
     }
 
-    /// The inputs of [`Self::is_below`].
+    /// The inputs of [`Self::is_above`].
     pub(crate) const fn busyness(&self) -> (u64, Option<u64>) {
-        (self.prefill, self.batched_tokens_max)
+        (self.in_prefill, self.batched_tokens_max)
     }
 
     /// Discovery lists the endpoint with this state. `starting`: the pool has just started, and its endpoints count as
@@ -213,6 +208,12 @@ impl Endpoint {
         self.tokens += load.tokens;
         self.output += load.output;
         self.prefill += load.prefill;
+        self.in_prefill += load.in_prefill;
+    }
+
+    /// The answer of a request with this load has begun.
+    pub(crate) const fn end_prefill(&mut self, load: Load) {
+        self.in_prefill = self.in_prefill.saturating_sub(load.in_prefill);
     }
 
     pub(crate) fn end(&mut self, load: Load, served: bool) {
@@ -220,13 +221,15 @@ impl Endpoint {
             self.requests > 0
                 && self.tokens >= load.tokens
                 && self.output >= load.output
-                && self.prefill >= load.prefill,
+                && self.prefill >= load.prefill
+                && self.in_prefill >= load.in_prefill,
             "invariant: what ends was started"
         );
         self.requests = self.requests.saturating_sub(1);
         self.tokens = self.tokens.saturating_sub(load.tokens);
         self.output = self.output.saturating_sub(load.output);
         self.prefill = self.prefill.saturating_sub(load.prefill);
+        self.end_prefill(load);
         if served {
             self.failures.served();
         }
@@ -334,6 +337,7 @@ impl Endpoint {
             tokens: self.tokens,
             output: self.output,
             prefill: self.prefill,
+            in_prefill: self.in_prefill,
         }
     }
 }
@@ -414,8 +418,8 @@ mod tests {
         let mut endpoint = new(gate);
         let load = Load {
             tokens: 300,
-            output: 0,
             prefill: 100,
+            ..Load::default()
         };
         assert_eq!(endpoint.bound, 1_000, "the bound is in tokens");
         let took = [(); 5].map(|()| boundful(&mut endpoint, gate, load));
@@ -493,7 +497,7 @@ mod tests {
     }
 
     #[test]
-    fn a_threshold_blocks_from_its_value_on() {
+    fn a_threshold_blocks_above_its_value() {
         let mut endpoint = Endpoint::new(EndpointId(1), Gate::Open);
         let tokens = |tokens| Threshold {
             tokens: Some(tokens),
@@ -503,32 +507,31 @@ mod tests {
             tokens: None,
             fraction: Some(fraction),
         };
-        endpoint.start(Load {
+        let load = Load {
             tokens: 500,
             output: 0,
             prefill: 400,
-        });
-        assert!(endpoint.is_below(Threshold::default()));
-        assert!(endpoint.is_below(tokens(401)) && !endpoint.is_below(tokens(400)));
+            in_prefill: 400,
+        };
+        assert!(!endpoint.is_above(tokens(0)), "0 lets one prompt in");
+        endpoint.start(load);
+        assert!(!endpoint.is_above(Threshold::default()));
+        assert!(endpoint.is_above(tokens(399)) && !endpoint.is_above(tokens(400)));
         assert!(
-            endpoint.is_below(fraction(0.0)),
+            !endpoint.is_above(fraction(0.0)),
             "ineffective while batched_tokens_max is unknown"
         );
         endpoint.batched_tokens_max = Some(1_000);
-        assert!(endpoint.is_below(fraction(0.41)) && !endpoint.is_below(fraction(0.4)));
+        assert!(endpoint.is_above(fraction(0.39)) && !endpoint.is_above(fraction(0.4)));
         let both = Threshold {
             tokens: Some(1_000),
-            fraction: Some(0.4),
+            fraction: Some(0.3),
         };
-        assert!(!endpoint.is_below(both), "either one blocks");
-        endpoint.end(
-            Load {
-                tokens: 500,
-                output: 0,
-                prefill: 400,
-            },
-            true,
-        );
-        assert!(!endpoint.is_below(tokens(0)), "nothing is below 0");
+        assert!(endpoint.is_above(both), "either one blocks");
+        endpoint.end_prefill(load);
+        assert!(!endpoint.is_above(both) && !endpoint.is_above(tokens(0)));
+        assert_eq!(endpoint.running().prefill, 400);
+        endpoint.end(load.prefilled(), true);
+        assert_eq!(endpoint.running(), Load::default());
     }
 }

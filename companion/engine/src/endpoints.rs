@@ -311,6 +311,23 @@ impl Endpoints {
         changed
     }
 
+    /// The answer of a request with this load has begun.
+    pub(crate) fn prefilled(&mut self, index: EndpointIndex, load: Load) -> Option<Changed> {
+        if let Gate::Auto { .. } = self.gate {
+            self.dirty.add(index);
+        }
+        let endpoint = &mut self.all[index];
+        endpoint.end_prefill(load);
+        let has_room = endpoint.has_room();
+        let changed = Changed {
+            id: endpoint.id,
+            had_room: has_room,
+            has_room,
+            busyness: load.in_prefill > 0,
+        };
+        changed.noticeable()
+    }
+
     /// The load of a running request is known better.
     pub(crate) fn correct_load(
         &mut self,
@@ -362,7 +379,7 @@ impl Endpoints {
         }
         let endpoint = &mut self.all[index];
         let (had_room, limits) = (endpoint.has_room(), endpoint.limits());
-        let (stock, prefill, share) = (endpoint.stock, endpoint.prefill, endpoint.share);
+        let (stock, in_prefill, share) = (endpoint.stock, endpoint.in_prefill, endpoint.share);
         change(endpoint);
         let relimited = limits != endpoint.limits();
         if relimited {
@@ -385,7 +402,7 @@ impl Endpoints {
             id: endpoint.id,
             had_room,
             has_room: endpoint.has_room(),
-            busyness: prefill != endpoint.prefill,
+            busyness: in_prefill != endpoint.in_prefill,
         };
         changed.noticeable()
     }

@@ -299,6 +299,9 @@ pub enum Input {
         /// Where it runs.
         endpoint: EndpointId,
     },
+    /// The first byte of a granted request's answer arrived: its prompt is no longer in prefill. Only class thresholds depend
+    /// on it. Without this event the prompt counts as in prefill until the request ends.
+    FirstByte(RequestId),
     /// A granted request ended: stock is released, and the cost is settled or refunded.
     Completed {
         /// The request.

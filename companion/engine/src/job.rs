@@ -51,6 +51,8 @@ pub(crate) struct Running {
     pub(crate) charge: Charge,
     pub(crate) receipts: Receipts,
     pub(crate) outcome: Outcome,
+    /// The first byte of its answer arrived.
+    pub(crate) is_answering: bool,
     /// The final cost, if it is known before the end; 0: refunded.
     pub(crate) settled: Option<u64>,
 }

@@ -1,4 +1,4 @@
-//! The load of one request on the endpoint where it runs, and the load from which on a class avoids an endpoint.
+//! The load of one request on the endpoint where it runs, and the load above which a class avoids an endpoint.
 
 use crate::cost::{TOKENS_MAX, TokenEstimate};
 use crate::policy::Class;
@@ -12,16 +12,28 @@ pub(crate) struct Load {
     pub(crate) output: u64,
     /// Prompt tokens that aren't cached.
     pub(crate) prefill: u64,
+    /// The part of `prefill` whose answer hasn't begun.
+    pub(crate) in_prefill: u64,
 }
 
 impl Load {
     pub(crate) fn of(estimate: &TokenEstimate) -> Self {
         let prompt = estimate.prompt.min(TOKENS_MAX);
         let output = estimate.output.min(TOKENS_MAX);
+        let prefill = prompt.saturating_sub(estimate.cached);
         Self {
             tokens: prompt + output,
             output,
-            prefill: prompt.saturating_sub(estimate.cached),
+            prefill,
+            in_prefill: prefill,
+        }
+    }
+
+    /// The same load once its answer has begun.
+    pub(crate) const fn prefilled(self) -> Self {
+        Self {
+            in_prefill: 0,
+            ..self
         }
     }
 
@@ -30,7 +42,7 @@ impl Load {
     }
 }
 
-/// The uncached prompt tokens in flight from which on an endpoint takes nothing of a class.
+/// The uncached prompt tokens in prefill above which an endpoint takes nothing of a class.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(crate) struct Threshold {
     /// In tokens.
@@ -68,8 +80,10 @@ mod tests {
             tokens: 110,
             output: 10,
             prefill: 60,
+            in_prefill: 60,
         };
         assert_eq!(Load::of(&estimate), expected);
+        assert_eq!(Load::of(&estimate).prefilled().in_prefill, 0);
         let endless = TokenEstimate {
             prompt: u64::MAX,
             cached: u64::MAX,
@@ -79,6 +93,7 @@ mod tests {
             tokens: 2 * TOKENS_MAX,
             output: TOKENS_MAX,
             prefill: 0,
+            in_prefill: 0,
         };
         assert_eq!(Load::of(&endless), expected);
     }

@@ -64,6 +64,13 @@ impl Default for Policy {
 }
 
 impl Policy {
+    /// Whether a class has a prefill threshold, so that [`crate::Input::FirstByte`] matters.
+    #[must_use]
+    pub fn counts_prefill(&self) -> bool {
+        let mut classes = self.classes.iter().flat_map(|set| &set.classes);
+        classes.any(|class| class.busy_tokens.is_some() || class.busy_fraction.is_some())
+    }
+
     /// Whether a decision depends on the cached part of a prompt: policy classes, an order by cost, or a cost in prompt
     /// tokens.
     #[must_use]
@@ -313,7 +320,8 @@ pub struct Class {
     pub quantum: u64,
     /// The order within its flows; `None`: the pool's.
     pub order: Option<Order>,
-    /// The uncached prompt tokens in flight from which on an endpoint takes nothing of this class.
+    /// The uncached prompt tokens in prefill, from dispatch to the first byte of the answer, above which an endpoint takes
+    /// nothing of this class.
     pub busy_tokens: Option<u64>,
     /// That threshold as a part of the endpoint's `batched_tokens_max`; ineffective where that is unknown.
     pub busy_fraction: Option<f64>,

@@ -37,7 +37,7 @@ pub enum BlockReason {
         /// The limit.
         most: u64,
     },
-    /// Its eligible endpoints are at the threshold of its class for uncached prompt tokens in flight.
+    /// Its eligible endpoints are above the threshold of its class for uncached prompt tokens in prefill.
     ClassThreshold,
     /// Its identity runs the most requests that it may at each endpoint that would take it.
     MaxInFlightPerEndpoint {

@@ -177,14 +177,14 @@ fn a_class_limit_is_checked_before_adding_the_request() {
 }
 
 #[test]
-fn a_class_goes_while_an_endpoint_is_below_its_threshold() {
+fn a_class_goes_while_an_endpoint_is_not_above_its_threshold() {
     let mut policy = manual_policy(vec![
         Class {
-            busy_tokens: Some(100),
+            busy_tokens: Some(99),
             ..Class::new("a", 100)
         },
         Class {
-            busy_fraction: Some(0.5),
+            busy_fraction: Some(0.49),
             ..Class::new("b", 100)
         },
         Class::new("c", 100),
@@ -201,7 +201,7 @@ fn a_class_goes_while_an_endpoint_is_below_its_threshold() {
         harness.handle(Input::Register(request_of("a", 1, 100))),
         [Bypassed(1, 1)]
     );
-    // 100 prompt tokens are being computed there: class a is over its threshold, class b takes one more.
+    // 100 prompt tokens are in prefill there: class a is above its threshold, class b takes one more.
     assert_eq!(harness.handle(Input::Register(request_of("a", 2, 1))), []);
     assert_eq!(
         harness.handle(Input::Register(request_of("b", 3, 100))),
@@ -217,6 +217,78 @@ fn a_class_goes_while_an_endpoint_is_below_its_threshold() {
     assert_eq!(harness.complete(3), [Settled(3, 1), Dispatched(4, 1)]);
     assert_eq!(harness.complete(5), [Settled(5, 1)]);
     assert_eq!(harness.complete(4), [Settled(4, 1), Dispatched(2, 1)]);
+}
+
+/// One endpoint for ten requests, and a class that goes while at most 100 tokens are in prefill there.
+fn with_prefill_threshold() -> Harness {
+    let mut policy = manual_policy(vec![Class {
+        busy_tokens: Some(100),
+        ..Class::new("a", 100)
+    }]);
+    policy.gate = gate(10, 10);
+    Harness::new(policy, 1)
+}
+
+#[test]
+fn a_prompt_is_in_prefill_until_the_first_byte_of_its_answer() {
+    let mut harness = with_prefill_threshold();
+    let mut register = |id, prompt| harness.handle(Input::Register(request_of("a", id, prompt)));
+    assert_eq!(register(1, 100), [Bypassed(1, 1)]);
+    assert_eq!(register(2, 50), [Bypassed(2, 1)], "100 is not above 100");
+    assert_eq!(register(3, 1), []);
+    assert_eq!(
+        harness.handle(Input::FirstByte(RequestId(9))),
+        [],
+        "an unknown request"
+    );
+    assert_eq!(harness.handle(Input::FirstByte(RequestId(3))), [], "it waits");
+    assert_eq!(harness.handle(Input::FirstByte(RequestId(2))), [Dispatched(3, 1)]);
+    // 101 are in prefill.
+    assert_eq!(harness.handle(Input::Register(request_of("a", 4, 1))), []);
+    assert_eq!(
+        harness.handle(Input::FirstByte(RequestId(2))),
+        [],
+        "it counts once"
+    );
+    assert_eq!(
+        harness.complete(2),
+        [Settled(2, 1)],
+        "it was out of prefill before"
+    );
+    assert_eq!(harness.handle(Input::FirstByte(RequestId(1))), [Dispatched(4, 1)]);
+    assert_eq!(harness.engine.stock(), 3, "the stock stays until the end");
+    for id in [1, 3, 4] {
+        harness.complete(id);
+    }
+}
+
+#[test]
+fn a_prompt_that_goes_elsewhere_is_in_prefill_there() {
+    let mut harness = with_prefill_threshold();
+    assert_eq!(
+        harness.handle(Input::Register(request_of("a", 1, 500))),
+        [Bypassed(1, 1)]
+    );
+    harness.endpoint(2, true);
+    let move_to = |endpoint| Input::Sent {
+        id: RequestId(1),
+        endpoint: EndpointId(endpoint),
+    };
+    harness.handle(move_to(2));
+    assert_eq!(
+        harness.handle(Input::Register(request_of("a", 2, 500))),
+        [Bypassed(2, 1)]
+    );
+    assert_eq!(harness.handle(Input::Register(request_of("a", 3, 1))), []);
+    harness.handle(Input::FirstByte(RequestId(2)));
+    // A request that is sent again computes its prompt again.
+    assert_eq!(
+        harness.handle(Input::Register(request_of("a", 4, 500))),
+        [Bypassed(4, 1)]
+    );
+    harness.handle(Input::FirstByte(RequestId(4)));
+    harness.handle(Input::Requeue(RequestId(4)));
+    assert_eq!(harness.handle(Input::Register(request_of("a", 5, 1))), []);
 }
 
 #[test]

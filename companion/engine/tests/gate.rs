@@ -517,9 +517,9 @@ fn request_of_class(class: &str, id: u64) -> Request {
 }
 
 #[test]
-fn a_class_goes_while_an_endpoint_is_below_its_threshold() {
+fn a_class_goes_while_an_endpoint_is_not_above_its_threshold() {
     let mut harness = Harness::new(with_threshold(Some(150), None), 2);
-    // 100 uncached prompt tokens each: 0 and 100 are below 150, 200 is not.
+    // 100 uncached prompt tokens each: 0 and 100 are not above 150, 200 is.
     for id in 1..=4 {
         let effects = harness.handle(Input::Register(request_of_class("long", id)));
         assert!(matches!(effects[..], [Bypassed(_, 1 | 2)]), "{effects:?}");
@@ -536,7 +536,7 @@ fn a_class_goes_while_an_endpoint_is_below_its_threshold() {
         (stock_at(&harness, endpoint), stock_at(&harness, 3 - endpoint)),
         (3, 2)
     );
-    // Wherever a request ends, 100 or 110 tokens are left, which is below 150.
+    // Wherever a request ends, 100 or 110 tokens are left, which is not above 150.
     let effects = harness.complete(1);
     assert!(
         matches!(effects[..], [Settled(1, 1), Dispatched(5, _)]),
@@ -565,16 +565,16 @@ fn a_threshold_is_a_part_of_the_batched_tokens_if_they_are_known() {
             ..EndpointState::default()
         },
     };
-    harness.handle(with_batched_tokens(3_000));
+    harness.handle(with_batched_tokens(2_990));
     assert_eq!(
         harness.handle(Input::Register(request_of_class("long", 4))),
         [],
-        "300 is not below 300"
+        "300 is above 299"
     );
     assert_eq!(
-        harness.handle(with_batched_tokens(3_010)),
+        harness.handle(with_batched_tokens(3_000)),
         [Dispatched(4, 1)],
-        "300 is below 301"
+        "300 is not above 300"
     );
     assert_eq!(harness.handle(Input::Register(request_of_class("long", 5))), []);
     assert_eq!(harness.complete(1), [Settled(1, 1), Dispatched(5, 1)]);

@@ -63,6 +63,8 @@ pub struct PoolPolicy {
     pub fallback_bound_in_tokens: bool,
     /// Registrations for this pool carry hashes of the prompt's prefixes.
     pub prefix_hashes: bool,
+    /// The companion wants to know when the first byte of a streamed response arrives.
+    pub first_byte: bool,
     models: Vec<WildMatch>,
 }
 
@@ -78,6 +80,7 @@ impl PoolPolicy {
             fallback_bound: pool.fallback_bound,
             fallback_bound_in_tokens: pool.fallback_bound_in_tokens,
             prefix_hashes: pool.prefix_hashes,
+            first_byte: pool.first_byte,
             capacity_status: if pool.capacity_status == 429 { 429 } else { 503 },
             models: pool
                 .models

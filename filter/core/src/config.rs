@@ -167,6 +167,8 @@ struct RawPool {
     open_in_tokens: bool,
     #[serde(default)]
     prefix_hashes: bool,
+    #[serde(default)]
+    first_byte: bool,
 }
 
 #[derive(Clone, Copy, Deserialize)]
@@ -290,6 +292,7 @@ impl From<RawPool> for wire::Pool {
             fallback_bound: raw.open_bound,
             fallback_bound_in_tokens: raw.open_in_tokens,
             prefix_hashes: raw.prefix_hashes,
+            first_byte: raw.first_byte,
         }
     }
 }

@@ -104,6 +104,12 @@ impl ResponseScanner {
         self.last_byte = Some(now);
     }
 
+    /// Whether a byte of the body has arrived.
+    #[must_use]
+    pub fn has_begun(&self) -> bool {
+        self.first_byte.is_some()
+    }
+
     /// Whether the scanner needs further bytes of the body.
     #[must_use]
     pub fn wants_bytes(&self) -> bool {

@@ -269,6 +269,7 @@ impl Shared {
             status: 200,
             attempts: 1,
             after_us: 500,
+            ..Started::default()
         }))
         .await;
         self.say(Event::Completed(Completed {

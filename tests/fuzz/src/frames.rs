@@ -38,6 +38,7 @@ pub fn event(choices: &mut Choices<'_>) -> Event {
             status: choices.small_number(),
             attempts: choices.small_number(),
             after_us: choices.number(),
+            first_byte: choices.one_in(2),
         }),
         10 | 11 => Event::Completed(completed(choices)),
         12 => Event::Refused(wire::Refused {
@@ -94,6 +95,7 @@ fn running(choices: &mut Choices<'_>, register: wire::Register) -> wire::Running
         endpoint: choices.name(&ADDRESSES),
         age_us: choices.number(),
         started: choices.one_in(2),
+        first_byte: choices.one_in(2),
     }
 }
 

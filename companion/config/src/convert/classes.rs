@@ -227,14 +227,14 @@ fn check_default(default: Option<&str>, classes: &[raw::Class], path: &str) -> R
 
 /// A class without a family is the only class of a family with its own name.
 fn convert_class(raw: raw::Class, name: &str) -> engine::Class {
-    // No number of tokens is below a threshold of 0. It means that only an endpoint without a prompt in flight takes one.
+    // A fraction of 0 is 0 tokens, even if the batched tokens are unknown.
     let idle_only = raw
         .prefill_busy_threshold_frac
         .is_some_and(|fraction| fraction.0 == 0.0);
     let busy_tokens = if idle_only {
-        Some(1)
+        Some(0)
     } else {
-        raw.prefill_busy_threshold.map(|tokens| tokens.0.max(1))
+        raw.prefill_busy_threshold.map(|tokens| tokens.0)
     };
     engine::Class {
         family: raw.policy_family.unwrap_or(raw.name).into(),
@@ -348,8 +348,7 @@ worker_selection:
             (cached.order, cached.busy_fraction),
             (Some(Order::Wspt), Some(16.0))
         );
-        // A threshold of 0 lets one prompt in flight.
-        assert_eq!((uncached.order, uncached.busy_tokens), (None, Some(1)));
+        assert_eq!((uncached.order, uncached.busy_tokens), (None, Some(0)));
         assert_eq!(uncached.requests_per_endpoint, Some(8));
         assert_eq!(uncached.prompt_tokens_per_endpoint, Some(65_536));
         assert_eq!(uncached.cached_tokens_per_endpoint, Some(4_096));
@@ -366,7 +365,7 @@ worker_selection:
         let batch = &second.classes[0];
         assert_eq!(
             (&*batch.name, batch.busy_fraction, batch.busy_tokens),
-            ("batch", None, Some(1))
+            ("batch", None, Some(0))
         );
     }
 

@@ -75,11 +75,11 @@ pub(crate) struct Class {
     /// The order inside the class's flows. Null means the pool's `order`.
     #[serde(default)]
     pub(crate) queue_policy: Option<QueuePolicy>,
-    /// The class is granted while one of its endpoints has fewer uncached prompt tokens in flight than this. 0 means only
-    /// while an endpoint has none.
+    /// The class is held while all of its endpoints have more uncached prompt tokens in prefill than this. A prompt is in
+    /// prefill from its dispatch to the first byte of the answer; without streaming, to the answer's end.
     #[serde(default)]
     pub(crate) prefill_busy_threshold: Option<WholeNumber>,
-    /// The same threshold as a fraction of the endpoint's batched tokens.
+    /// The same threshold as a fraction of the endpoint's `max_batched_tokens`.
     #[serde(default)]
     pub(crate) prefill_busy_threshold_frac: Option<Fraction>,
     /// Requests that may wait in the class, for each of its endpoints. The request that crosses the limit is still queued.

@@ -86,6 +86,7 @@ impl Control {
                 id: route.id,
                 endpoint: wire_in::non_empty(&started.endpoint),
                 attempts: wire_in::attempts(started.attempts),
+                has_first_byte: started.first_byte,
             };
             self.drive_pool(now, route.pool, input);
         }

@@ -34,7 +34,7 @@ impl Pool {
         let runs_at = match arrival {
             Arrival::New | Arrival::Waiting => None,
             Arrival::Running(running) => match self.endpoint(running.endpoint) {
-                Some(endpoint) => Some((endpoint, running.age)),
+                Some(endpoint) => Some((endpoint, running)),
                 None => return,
             },
         };
@@ -52,19 +52,20 @@ impl Pool {
             constraints,
             is_restricted: request.eligible.is_some(),
             is_rewritten: registration.rewritten_to.is_some(),
-            stage: self.first_stage(now, runs_at),
+            stage: self.first_stage(now, runs_at.map(|(endpoint, running)| (endpoint, running.age))),
             admitted: runs_at.map(|_| Outcome::Dispatched),
             requeues: registration.requeues,
         };
         self.open(now, id, open, registering.previous_key);
         self.observe_arrival(registering, &labels);
         match (runs_at, arrival) {
-            (Some((endpoint, _)), _) => {
+            (Some((endpoint, running)), _) => {
                 if !has_outcome {
                     let address = self.endpoints.address(endpoint);
                     self.observe_decided(&labels, Outcome::Dispatched, "", Duration::ZERO, address, true);
                 }
                 self.adopt(now, request, endpoint);
+                self.first_byte(now, id, running.has_first_byte);
             }
             (None, Arrival::New) => {
                 if !has_outcome {
@@ -196,6 +197,7 @@ impl Pool {
                 let mut request = engine_request(id, now, registration, &self.rules, &labels);
                 request.cached = Tokens(labels.tokens.map_or(0, |tokens| tokens.cached));
                 self.adopt(now, request, endpoint);
+                self.first_byte(now, id, running.has_first_byte);
             }
             // It runs at an address that this pool doesn't have, so it only leaves the queue.
             None => self.decide(now, Input::Cancel(id)),
@@ -244,6 +246,7 @@ impl Pool {
                     request.is_rewritten |= registration.rewritten_to.is_some();
                 }
                 self.sent_to(now, id, endpoint);
+                self.first_byte(now, id, running.has_first_byte);
             }
             (None, Arrival::Running(running)) => self.adopt_waiting(now, id, registration, running),
         }
@@ -266,6 +269,7 @@ impl Pool {
         {
             self.sent_to(now, id, endpoint);
         }
+        self.first_byte(now, id, running.has_first_byte);
     }
 
     /// A Hello reports that the filter has a request waiting.

@@ -29,7 +29,7 @@ pub(super) fn block_reason(reason: &BlockReason, policy: &Policy, class: &str) -
             "its flow has {most} running requests at every endpoint with room, and no more are allowed (flows.max_in_flight_per_endpoint)"
         ),
         BlockReason::ClassThreshold => format!(
-            "its class {class} is at its prefill threshold at every endpoint with room (prefill_busy_threshold)"
+            "its class {class} is above its prefill threshold at every endpoint with room (prefill_busy_threshold)"
         ),
         BlockReason::Gate { stock, lower } => {
             format!("the gate is full: stock {stock} of {lower}; the next request is granted below that")

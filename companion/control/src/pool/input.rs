@@ -40,11 +40,13 @@ pub(crate) enum PoolInput<'a> {
     Release(RequestId),
     /// The filter's stream ended: a waiting request keeps its place, and can't be granted.
     Suspend(RequestId),
-    /// An endpoint begins to answer, at this address, after so many attempts.
+    /// An endpoint begins to answer, at this address, after so many attempts. `has_first_byte`: the first byte of the answer's
+    /// body has arrived.
     Started {
         id: RequestId,
         endpoint: Option<&'a str>,
         attempts: usize,
+        has_first_byte: bool,
     },
     /// A granted request has ended.
     Completed {

@@ -90,6 +90,13 @@ impl Pool {
         }
     }
 
+    /// The first byte of the answer has arrived, if `has_arrived`.
+    pub(super) fn first_byte(&mut self, now: Instant, id: RequestId, has_arrived: bool) {
+        if has_arrived {
+            self.decide(now, Input::FirstByte(id));
+        }
+    }
+
     /// The request runs at this endpoint, whatever was granted.
     pub(super) fn sent_to(&mut self, now: Instant, id: RequestId, endpoint: EndpointId) {
         self.autopilot.moved(now, id, endpoint);

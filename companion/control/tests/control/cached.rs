@@ -194,6 +194,71 @@ fn cached_tokens_that_the_server_reports_settle_the_cost() {
     );
 }
 
+/// A world whose server takes ten requests, of which at most 4,000 uncached tokens may be in prefill.
+fn with_prefill_threshold() -> World {
+    let mut settings = settings();
+    let policy = &mut settings.pools[0].policy;
+    policy.gate = penstock_engine::policy::Gate::Bounded {
+        unit: penstock_engine::policy::StockUnit::Requests,
+        lower: penstock_engine::units::Decimal::whole(10),
+        upper: penstock_engine::units::Decimal::whole(10),
+        watermark: penstock_engine::units::Decimal::whole(10),
+    };
+    policy.classes = vec![ClassSet {
+        classes: vec![Class {
+            busy_tokens: Some(4_000),
+            ..Class::new("all", 1_000)
+        }],
+        ..ClassSet::default()
+    }];
+    World::with(settings)
+}
+
+fn begins(sequence: u64) -> Message {
+    Message::Started(wire::Started {
+        sequence,
+        endpoint: SERVER.into(),
+        status: 200,
+        first_byte: true,
+        ..Default::default()
+    })
+}
+
+#[test]
+fn a_first_byte_ends_the_prefill_of_its_prompt() {
+    let mut world = with_prefill_threshold();
+    world.greet(1, filter(1), Vec::new(), Vec::new());
+    world.take();
+    for sequence in 1..=4 {
+        world.send(1, Message::Register(asks(sequence, sequence, HASHES)));
+    }
+    assert_eq!(world.take().granted(), [1, 2], "4,000 tokens are not above 4,000");
+    world.send(1, started(1, SERVER, 0));
+    assert!(world.take().granted().is_empty(), "headers are no first byte");
+    world.send(1, begins(1));
+    assert_eq!(world.take().granted(), [3]);
+    world.send(1, begins(1));
+    assert!(world.take().granted().is_empty());
+    world.send(1, answered(2, SERVER));
+    assert_eq!(world.take().granted(), [4]);
+}
+
+#[test]
+fn a_hello_says_whose_prompts_are_in_prefill() {
+    let granted = |first_byte| {
+        let mut world = with_prefill_threshold();
+        let running = [1, 2].map(|sequence| wire::Running {
+            first_byte,
+            ..runs_as(asks(sequence, sequence, HASHES), SERVER)
+        });
+        world.greet(1, filter(1), Vec::new(), running.into());
+        world.send(1, Message::Register(asks(3, 3, HASHES)));
+        world.take().granted()
+    };
+    assert_eq!(granted(true), [3]);
+    assert!(granted(false).is_empty());
+}
+
 #[test]
 fn classes_share_uncached_tokens_by_their_quanta() {
     let mut world = world(&[SERVER]);

@@ -375,6 +375,7 @@ pub(crate) fn runs_as(register: wire::Register, endpoint: &str) -> wire::Running
         endpoint: endpoint.into(),
         age_us: 5,
         started: true,
+        first_byte: false,
     }
 }
 
@@ -401,6 +402,7 @@ pub(crate) fn started(sequence: u64, endpoint: &str, attempts: u32) -> Message {
         status: 200,
         attempts,
         after_us: 1,
+        first_byte: false,
     })
 }
 

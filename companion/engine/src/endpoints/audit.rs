@@ -70,10 +70,17 @@ impl Endpoints {
             tokens: sum.tokens + load.tokens,
             output: sum.output + load.output,
             prefill: sum.prefill + load.prefill,
+            in_prefill: sum.in_prefill + load.in_prefill,
         });
-        check_equal("tokens of an endpoint", endpoint.running().tokens, sum.tokens)?;
-        check_equal("output of an endpoint", endpoint.running().output, sum.output)?;
-        check_equal("prefill of an endpoint", endpoint.prefill, sum.prefill)?;
+        let running = endpoint.running();
+        check_equal("tokens of an endpoint", running.tokens, sum.tokens)?;
+        check_equal("output of an endpoint", running.output, sum.output)?;
+        check_equal("uncached tokens of an endpoint", running.prefill, sum.prefill)?;
+        check_equal(
+            "tokens in prefill of an endpoint",
+            running.in_prefill,
+            sum.in_prefill,
+        )?;
         let stock = endpoint.stock_in(self.gate);
         check_equal("stock of an endpoint", endpoint.stock, stock)?;
         check("an endpoint is listed or in use", endpoint.listed || count > 0)?;

@@ -48,6 +48,7 @@ impl Engine {
             charge,
             receipts,
             outcome,
+            is_answering: false,
             settled: None,
         }));
         self.counters.count(job.band, outcome);
@@ -85,6 +86,19 @@ impl Engine {
         self.jobs[id].state = JobState::Running(Box::new(running));
     }
 
+    pub(super) fn answer_begun(&mut self, id: RequestId) {
+        let Some((id, mut running)) = self.running_job(id) else {
+            return;
+        };
+        if core::mem::replace(&mut running.is_answering, true) {
+            return;
+        }
+        let changed = self.endpoints.prefilled(running.endpoint, running.load);
+        running.load = running.load.prefilled();
+        self.jobs[id].state = JobState::Running(Box::new(running));
+        self.endpoint_changed(changed);
+    }
+
     pub(super) fn settle(&mut self, id: RequestId, service: Service) {
         if self.is_manual() {
             self.completed(id, service);
@@ -102,7 +116,10 @@ impl Engine {
     fn settle_running(&mut self, id: JobId, mut running: Running, service: Service) {
         let cost = self.settle_cost(id, &running, service);
         if let Service::Served(usage) = service {
-            let load = Load::of(&self.jobs[id].counted(usage));
+            let mut load = Load::of(&self.jobs[id].counted(usage));
+            if running.is_answering {
+                load = load.prefilled();
+            }
             let changed = self
                 .endpoints
                 .correct_load(running.endpoint, running.load, load, &mut self.rng);

@@ -116,7 +116,7 @@ impl Engine {
             return None;
         }
         let threshold = self.tree.classes().get(queued.class).threshold;
-        let below = |endpoint: &Endpoint| endpoint.has_room() && endpoint.is_below(threshold);
+        let below = |endpoint: &Endpoint| endpoint.has_room() && !endpoint.is_above(threshold);
         match self.policy.flows.max_in_flight_per_endpoint {
             Some(most) if self.any_eligible(job, below) => Some(BlockReason::MaxInFlightPerEndpoint { most }),
             Some(_) | None => Some(BlockReason::ClassThreshold),

@@ -1,7 +1,7 @@
 //! Eligibility sets: the endpoints that requests may go to. Requests share a set if they have the same class threshold,
 //! the same eligible endpoints, and the same endpoints at which their flow is at its limit.
 //!
-//! A set is open while one of its endpoints has room and is below the threshold. Requests that may go anywhere share
+//! A set is open while one of its endpoints has room and isn't above the threshold. Requests that may go anywhere share
 //! [`EligibilityId::ANY`], which never closes here: without any room the gate is closed. A changed endpoint costs one
 //! check for each set that contains it, however many requests wait under that set. Flows are updated only when a set
 //! opens or closes.
@@ -61,7 +61,7 @@ impl Key {
     }
 
     fn allows(&self, endpoint: &Endpoint) -> bool {
-        endpoint.has_room() && self.contains(endpoint.id) && endpoint.is_below(self.threshold.threshold())
+        endpoint.has_room() && self.contains(endpoint.id) && !endpoint.is_above(self.threshold.threshold())
     }
 
     /// The endpoints that take a request of this set now.

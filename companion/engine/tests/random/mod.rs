@@ -136,7 +136,7 @@ pub fn input(
     choices: &PolicyChoices,
     mut id: impl FnMut(&mut Rng, bool) -> RequestId,
 ) -> Option<Input> {
-    let roll = rng.below(280);
+    let roll = rng.below(287);
     request_input(rng, roll, now, &mut id).or_else(|| pool_input(rng, roll, choices, &mut id))
 }
 
@@ -184,6 +184,7 @@ fn request_input(
         },
         207..219 => Input::Suspend(id(rng, false)),
         219..231 => Input::Continue(id(rng, false)),
+        275..287 => Input::FirstByte(id(rng, false)),
         247..257 => {
             let id = id(rng, false);
             Input::Amend(amended(rng, id))

@@ -80,6 +80,8 @@ pub struct Running {
     tokens: u64,
     output: u64,
     prefill: u64,
+    /// The answer has begun, so the prompt is no longer in prefill.
+    is_answering: bool,
     /// Deficit taken from the rings of bands, models, classes and flows.
     taken: [Taken; 4],
 }
@@ -250,6 +252,12 @@ impl Model {
             }
             Input::Amend(amended) => {
                 self.amend(&amended, effects);
+                self.refresh_backlogs();
+            }
+            Input::FirstByte(id) => {
+                if let Some(running) = self.running_mut(id) {
+                    running.is_answering = true;
+                }
                 self.refresh_backlogs();
             }
             Input::Completed { id, service } => self.complete(id, service, was_saturated, effects),

@@ -169,6 +169,7 @@ impl InvariantChecker {
             Input::Amend(amended) => self.amend(amended),
             Input::Relist(relisted) => self.relist(relisted),
             Input::PastUsage(_)
+            | Input::FirstByte(_)
             | Input::Load { .. }
             | Input::ServerStats { .. }
             | Input::Budget { .. }

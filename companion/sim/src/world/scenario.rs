@@ -151,6 +151,7 @@ impl Scenario {
             fallback_bound: pool.fallback_bound(self.envoys),
             fallback_bound_in_tokens: pool.in_tokens,
             prefix_hashes: false,
+            first_byte: pool.policy.counts_prefill(),
         });
         wire::Policy {
             digest: format!("p{version}"),

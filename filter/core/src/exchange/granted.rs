@@ -48,6 +48,8 @@ pub(crate) struct Response {
     /// How often Envoy sent the request; 0: not asked for.
     pub(crate) attempts: u32,
     pub(crate) scanner: ResponseScanner,
+    /// The event to send when the first byte of the body arrives.
+    pub(crate) first_byte_event: Option<Box<Started>>,
     /// The last byte has passed.
     pub(crate) is_complete: bool,
 }
@@ -82,6 +84,7 @@ impl Granted {
             endpoint: endpoint.clone().unwrap_or_default(),
             age_us: now.micros_since(self.granted_at),
             started: response.is_some(),
+            first_byte: response.is_some_and(|response| response.scanner.has_begun()),
         })
     }
 
@@ -93,6 +96,7 @@ impl Granted {
             status: response.status,
             attempts: response.attempts,
             after_us: now.micros_since(self.granted_at),
+            first_byte: false,
         }
     }
 

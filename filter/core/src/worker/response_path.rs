@@ -1,6 +1,6 @@
 //! The response: adds the gateway's headers for the client, and reports the response to the companion.
 
-use penstock_wire::{Api, Cancel, filter_frame::Event, limits::NAME_BYTES_MAX, names};
+use penstock_wire::{Api, Cancel, Started, filter_frame::Event, limits::NAME_BYTES_MAX, names};
 
 use super::Worker;
 use crate::{
@@ -32,6 +32,7 @@ impl Worker {
         };
         let sequence = exchange.register.sequence;
         let api = exchange.register.api();
+        let reports_first_byte = exchange.pool.as_ref().is_some_and(|pool| pool.first_byte);
         let Phase::Granted(granted) = &mut exchange.phase else {
             return ResponseHeadersAction::default();
         };
@@ -58,7 +59,7 @@ impl Worker {
             let is_overwritten = self.routes_report_endpoint && !self.is_requeue_listener;
             return only_edits(requeued_edits(&granted.report, headers, is_overwritten));
         }
-        let response = new_response(granted, status, address, headers, end, host);
+        let mut response = new_response(granted, status, address, headers, end, host);
         let mut edits = report_edits(&granted.report);
         if !is_reported {
             edits.push(set_served(response.endpoint.clone()));
@@ -72,7 +73,11 @@ impl Worker {
         }
         // A response of known length sends no event at its start, because `Completed` reports everything at its end.
         let is_streamed = !end && headers.get(CONTENT_LENGTH).is_none();
-        let started = is_streamed.then(|| granted.started(now, sequence, &response));
+        let mut started = is_streamed.then(|| granted.started(now, sequence, &response));
+        if reports_first_byte {
+            let is_expected = response.endpoint == granted.endpoint;
+            response.first_byte_event = first_byte_event(&mut started, is_expected);
+        }
         granted.upstream = Upstream::Responding(Box::new(response));
         if let Some(started) = started {
             self.session.send_once(now, Event::Started(started));
@@ -87,25 +92,20 @@ impl Worker {
         sequence: u64,
         size: usize,
         end: bool,
-        mut read: impl FnMut(usize, usize) -> Option<Vec<u8>>,
+        read: impl FnMut(usize, usize) -> Option<Vec<u8>>,
     ) {
         let Some(response) = self.response(sequence) else {
             return;
         };
         response.is_complete |= end;
+        let mut first_byte_event = None;
         if size > 0 {
             response.scanner.record_arrival(now);
+            first_byte_event = response.first_byte_event.take();
         }
-        if response.scanner.wants_bytes() {
-            let mut start = 0_usize;
-            while start < size {
-                let length = size.saturating_sub(start).min(SLICE_BYTES);
-                let Some(slice) = read(start, length).filter(|slice| !slice.is_empty()) else {
-                    return;
-                };
-                start = start.saturating_add(slice.len());
-                response.scanner.feed(&slice);
-            }
+        feed(&mut response.scanner, size, read);
+        if let Some(started) = first_byte_event {
+            self.session.send_once(now, Event::Started(*started));
         }
     }
 
@@ -148,6 +148,38 @@ impl Worker {
     }
 }
 
+/// The report of the first byte. It replaces the report of the headers, `started`, if these tell nothing new: the first
+/// granted endpoint responds, as the companion expects.
+fn first_byte_event(started: &mut Option<Started>, is_expected: bool) -> Option<Box<Started>> {
+    let event = if is_expected {
+        started.take()
+    } else {
+        started.clone()
+    };
+    event.map(|event| {
+        Box::new(Started {
+            first_byte: true,
+            ..event
+        })
+    })
+}
+
+/// Scans `size` bytes that `read(start, length)` fetches.
+fn feed(scanner: &mut ResponseScanner, size: usize, mut read: impl FnMut(usize, usize) -> Option<Vec<u8>>) {
+    if !scanner.wants_bytes() {
+        return;
+    }
+    let mut start = 0_usize;
+    while start < size {
+        let length = size.saturating_sub(start).min(SLICE_BYTES);
+        let Some(slice) = read(start, length).filter(|slice| !slice.is_empty()) else {
+            return;
+        };
+        start = start.saturating_add(slice.len());
+        scanner.feed(&slice);
+    }
+}
+
 fn only_edits(edits: Vec<HeaderEdit>) -> ResponseHeadersAction {
     ResponseHeadersAction { edits, body: None }
 }
@@ -176,6 +208,7 @@ fn new_response(
         status,
         attempts,
         scanner: ResponseScanner::new(format),
+        first_byte_event: None,
         is_complete: end,
     }
 }

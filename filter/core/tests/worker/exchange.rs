@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::harness::{Output, Rig, grant, register};
+use crate::harness::{Output, Rig, Shared, config, grant, register};
 use penstock_filter_core::{
     effect::{HeadersAction, ResponseHeadersAction},
     header_sanitizer::HeaderEdit,
@@ -71,6 +71,7 @@ fn request_from_headers_to_log_entry() {
         status: 200,
         attempts: 2,
         after_us: 3_000,
+        first_byte: false,
     };
     assert_eq!(rig.outputs(), [Output::Sent(3, Event::Started(started))]);
 
@@ -555,4 +556,93 @@ fn prompt_hashes_are_registered_if_the_pool_wants_them() {
     };
     assert_eq!(registered("wants").len(), 3);
     assert!(registered("not").is_empty());
+}
+
+/// A worker whose pool asks for the first byte of streamed responses.
+fn asking_for_first_bytes() -> Rig {
+    let to = r#""capacity_status": 429, "first_byte": true"#;
+    let config = config(r#""capacity_status": 429"#, to);
+    let mut rig = Rig::with(2, &config, &Shared::default());
+    rig.open();
+    rig.hello_ack(1);
+    rig
+}
+
+fn first_byte(outputs: &[Output]) -> Vec<(&str, bool)> {
+    let started = outputs.iter().map(|output| match output {
+        Output::Sent(_, Event::Started(started)) => (started.endpoint.as_str(), started.first_byte),
+        other => panic!("{other:?}"),
+    });
+    started.collect()
+}
+
+const STREAMED: [(&str, &str); 2] = [(":status", "200"), ("content-type", "text/event-stream")];
+
+#[test]
+fn the_first_byte_of_a_stream_is_reported_in_the_only_message_of_its_start() {
+    let mut rig = asking_for_first_bytes();
+    let sequence = rig.running("m1");
+    rig.host.0.insert("upstream.address", b"1.1.1.1:1".to_vec());
+    rig.response(sequence, &STREAMED, false);
+    assert_eq!(rig.outputs(), [], "the headers tell nothing new");
+    rig.response_body(sequence, "", false);
+    assert_eq!(rig.outputs(), []);
+    rig.response_body(sequence, "data: {}\n\n", false);
+    assert_eq!(first_byte(&rig.outputs()), [("1.1.1.1:1", true)]);
+    rig.response_body(sequence, "data: {}\n\n", false);
+    assert_eq!(rig.outputs(), [], "it is sent once");
+}
+
+#[test]
+fn the_start_at_another_endpoint_is_reported_before_its_first_byte() {
+    let mut rig = asking_for_first_bytes();
+    let sequence = rig.running("m1");
+    rig.host.0.insert("upstream.address", b"2.2.2.2:2".to_vec());
+    rig.host
+        .0
+        .insert("upstream.request_attempt_count", 2_u64.to_le_bytes().to_vec());
+    rig.response(sequence, &STREAMED, false);
+    assert_eq!(first_byte(&rig.outputs()), [("2.2.2.2:2", false)]);
+    rig.response_body(sequence, "data: {}\n\n", false);
+    assert_eq!(first_byte(&rig.outputs()), [("2.2.2.2:2", true)]);
+}
+
+#[test]
+fn a_hello_says_whether_the_first_byte_has_arrived() {
+    let mut rig = asking_for_first_bytes();
+    let sequence = rig.running("m1");
+    let silent = rig.running("m1");
+    rig.host.0.insert("upstream.address", b"1.1.1.1:1".to_vec());
+    for sequence in [sequence, silent] {
+        rig.response(sequence, &STREAMED, false);
+    }
+    rig.response_body(sequence, "data: {}\n\n", false);
+    rig.outputs();
+    rig.worker.handle_closed(rig.now);
+    rig.outputs();
+    rig.advance(Duration::from_secs(1));
+    let opened = rig.open();
+    let [Output::Sent(1, Event::Hello(hello))] = &opened[..] else {
+        panic!("{opened:?}")
+    };
+    let running = hello
+        .running
+        .iter()
+        .map(|running| (running.started, running.first_byte));
+    assert_eq!(running.collect::<Vec<_>>(), [(true, true), (true, false)]);
+}
+
+#[test]
+fn a_response_of_known_length_reports_its_end_alone() {
+    let mut rig = asking_for_first_bytes();
+    let sequence = rig.running("m1");
+    rig.host.0.insert("upstream.address", b"1.1.1.1:1".to_vec());
+    let headers = [
+        (":status", "200"),
+        ("content-type", "application/json"),
+        ("content-length", "2"),
+    ];
+    rig.response(sequence, &headers, false);
+    rig.response_body(sequence, "{}", true);
+    assert_eq!(rig.outputs(), []);
 }

@@ -355,6 +355,7 @@ impl Model {
             tokens: item.prompt + item.output,
             output: item.output,
             prefill: item.prompt.saturating_sub(item.cached),
+            is_answering: false,
             taken,
         });
         self.items.push(Item {

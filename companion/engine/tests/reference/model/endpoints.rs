@@ -272,9 +272,10 @@ impl Model {
         self.ready && self.gate_open(self.bounds().0) && !self.with_room().is_empty()
     }
 
-    /// Uncached prompt tokens in flight at the endpoint.
+    /// Uncached prompt tokens in prefill at the endpoint.
     fn prefill(&self, id: EndpointId) -> u64 {
-        self.runs_at(id).map(|(_, running)| running.prefill).sum()
+        let in_prefill = self.runs_at(id).filter(|(_, running)| !running.is_answering);
+        in_prefill.map(|(_, running)| running.prefill).sum()
     }
 
     /// Whether the endpoint is over the class's threshold.
@@ -284,8 +285,8 @@ impl Model {
         };
         let prefill = self.prefill(id);
         let fraction = class.busy_fraction.zip(server.state.batched_tokens_max);
-        class.busy_tokens.is_some_and(|tokens| prefill >= tokens)
-            || fraction.is_some_and(|(part, limit)| prefill as f64 >= part * limit as f64)
+        class.busy_tokens.is_some_and(|tokens| prefill > tokens)
+            || fraction.is_some_and(|(part, limit)| prefill as f64 > part * limit as f64)
     }
 
     /// Endpoints where the identity is at its limit.
