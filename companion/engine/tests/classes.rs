@@ -4,7 +4,7 @@
 mod support;
 
 use penstock_engine::input::{Band, ClassKey, EndpointState, Prompt};
-use penstock_engine::policy::{Bucket, Class, ClassSet, Gate, Order};
+use penstock_engine::policy::{Bucket, Class, ClassMode, ClassSet, Gate, Order};
 use penstock_engine::units::Tokens;
 use penstock_engine::{Effect, EndpointId, Input, Outcome, Policy, Request, RequestId};
 
@@ -289,6 +289,37 @@ fn a_prompt_that_goes_elsewhere_is_in_prefill_there() {
     harness.handle(Input::FirstByte(RequestId(4)));
     harness.handle(Input::Requeue(RequestId(4)));
     assert_eq!(harness.handle(Input::Register(request_of("a", 5, 1))), []);
+}
+
+/// The two worked examples of Dynamo's page on deficit round robin.
+#[test]
+fn the_examples_of_dynamos_page_hold_in_both_modes() {
+    for mode in [ClassMode::Exact, ClassMode::Dynamo] {
+        let with_mode = |classes| Policy {
+            class_mode: mode,
+            ..manual_policy(classes)
+        };
+        // One quantum of 10 pays for three requests of 3; then the cursor advances.
+        let mut harness = Harness::new(with_mode(vec![Class::new("a", 10), Class::new("b", 10)]), 1);
+        for id in 10..14 {
+            harness.handle(Input::Register(request_of("a", id, 3)));
+        }
+        for id in 20..22 {
+            harness.handle(Input::Register(request_of("b", id, 3)));
+        }
+        let order = [(); 4].map(|()| next(&mut harness, &[]).expect("requests wait"));
+        let deficits = order.map(|(id, deficits)| (id, deficits[0]));
+        assert_eq!(deficits, [(10, 7), (11, 4), (12, 1), (20, 1)], "{mode:?}");
+
+        // After one ring, four rounds at once: `latency` can pay 9,000 and keeps 1,000.
+        let classes = vec![Class::new("standard", 1_000), Class::new("latency", 2_000)];
+        let mut harness = Harness::new(with_mode(classes), 1);
+        harness.handle(Input::Register(request_of("standard", 1, 7_000)));
+        for id in [2, 3] {
+            harness.handle(Input::Register(request_of("latency", id, 9_000)));
+        }
+        assert_eq!(next(&mut harness, &[]), Some((2, vec![5_000, 1_000])), "{mode:?}");
+    }
 }
 
 #[test]

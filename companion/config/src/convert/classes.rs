@@ -293,6 +293,9 @@ policy_classes:
     cached_token_queue_limit_per_worker: 4096
   - name: custom_priority
     quantum: 4096
+    prefill_busy_threshold: 8192
+    busy_worker_ratio: 0.95
+    queue_admission: {type: session_aware}
 models:
   z/*:
     default_policy_family: latency

@@ -91,6 +91,14 @@ pub(crate) struct Class {
     /// The same limit in cached prompt tokens.
     #[serde(default)]
     pub(crate) cached_token_queue_limit_per_worker: Option<WholeNumber>,
+    /// A key of Dynamo's file. It has no effect here: a class is held while all of its endpoints are above the threshold.
+    #[serde(default, skip_serializing)]
+    #[expect(dead_code, reason = "it is accepted and has no effect")]
+    pub(crate) busy_worker_ratio: Ignored,
+    /// A key of Dynamo's file. It has no effect here, because sessions of clients aren't distinguished.
+    #[serde(default, skip_serializing)]
+    #[expect(dead_code, reason = "it is accepted and has no effect")]
+    pub(crate) queue_admission: Ignored,
 }
 
 #[derive(Clone, Copy, Debug, Deserialize, Serialize, JsonSchema)]

@@ -258,7 +258,7 @@ fn mapping<'a>(path: &str, node: &'a Node) -> Result<Section<'a>, SourceError> {
 /// The reason why a key has no equivalent; empty if there is none to give.
 fn reason(key: &str) -> &'static str {
     match key {
-        "busyworkerratio" => "a class is granted as soon as one of its endpoints is below the threshold",
+        "busyworkerratio" => "a class is held only while all of its endpoints are above the threshold",
         "queueadmission" => {
             "Penstock doesn't distinguish sessions; see `scheduler.prefix` for the reuse of prompts"
         }
