@@ -72,6 +72,14 @@ fn pin_and_subset_are_obeyed() {
         ] {
             refused(&gateway.send(ask(constraints)).await);
         }
+        let rank = format!("{at_b}@1");
+        let answer = gateway.send(ask(&[(PIN, rank.as_str())])).await;
+        answer.expect_error(400, "invalid_request", "rejected_invalid");
+        let message = answer.message();
+        assert!(
+            message.contains(&rank) && message.contains("data-parallel rank"),
+            "{message}"
+        );
         assert_eq!(a.total(), 0);
     });
 }

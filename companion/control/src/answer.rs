@@ -5,7 +5,7 @@
 use core::time::Duration;
 
 use penstock_engine::{Outcome, Policy};
-use penstock_wire::names::code;
+use penstock_wire::names::{PIN_HEADER, code};
 
 use crate::limits::{REQUESTS_IN_ALL_MAX, REQUESTS_MAX};
 
@@ -160,6 +160,19 @@ pub(crate) fn too_long() -> Answer {
         message:
             "A name that this request gives is longer than the gateway takes. Shorten its identity headers."
                 .to_owned(),
+        is_final: true,
+    }
+}
+
+/// The client's pin names a data-parallel rank of a model server.
+pub(crate) fn pinned_rank(pin: &str, address: &str) -> Answer {
+    Answer {
+        status: 400,
+        code: code::INVALID_REQUEST,
+        message: format!(
+            "The header {PIN_HEADER} is `{pin}`, but a data-parallel rank can't be chosen. Send `{address}`, or give each rank \
+             a port of its own and list these ports in pools[].endpoints."
+        ),
         is_final: true,
     }
 }

@@ -66,9 +66,10 @@ impl Control {
             Previous::None | Previous::Unknown(_) => has_ended,
             Previous::Ended => true,
         };
-        if !registration.is_within_limits {
-            let labels = self.labels_without_pool(None, Band::Default);
-            return self.reject_unqueued(key, labels, answer::too_long(), Outcome::RejectedInvalid);
+        if let Some(answer) = invalid(&registration, arrival) {
+            let shown = registration.is_within_limits.then_some(&registration);
+            let labels = self.labels_without_pool(shown, claim.band);
+            return self.reject_unqueued(key, labels, answer, Outcome::RejectedInvalid);
         }
         let Some(pool) = self.pools.serving(registration.model) else {
             let labels = self.labels_without_pool(Some(&registration), claim.band);
@@ -289,4 +290,18 @@ impl Control {
             request_id: refused.request_id.as_str().into(),
         })
     }
+}
+
+/// The answer to a registration that no pool can take.
+fn invalid(registration: &Registration<'_>, arrival: Arrival<'_>) -> Option<Answer> {
+    if !registration.is_within_limits {
+        return Some(answer::too_long());
+    }
+    // A request that runs has found its endpoint.
+    let pin = registration
+        .pin
+        .filter(|_| !matches!(arrival, Arrival::Running(_)))?;
+    let (address, rank) = pin.rsplit_once('@')?;
+    let is_rank = !rank.is_empty() && rank.bytes().all(|byte| byte.is_ascii_digit());
+    is_rank.then(|| answer::pinned_rank(pin, address))
 }
