@@ -121,10 +121,16 @@ fn one_refusing_server_of_several_affects_no_client() {
                 .contains("requests failed there"),
             "{marked}"
         );
-        assert!(sent >= 2, "one request alone marks nothing down");
+        assert!(sent >= 2, "one request alone marks no server down");
         assert_eq!(alive.total(), sent);
         let sent = u32::try_from(sent).expect("few").into();
-        expect_counts(&gateway, "several", sent, 0.0).await;
+        let page = gateway.metrics().await;
+        let requeues = page.sum("penstock_requeues_total", &[("pool", "several")]);
+        assert!(
+            requeues >= 2.0,
+            "{requeues} requests failed at the server that is marked down"
+        );
+        expect_counts(&gateway, "several", sent, requeues).await;
         assert_eq!(
             endpoint(&gateway, "several", alive.address()).await["ready"],
             true
@@ -168,7 +174,7 @@ fn request_that_every_server_refuses_is_503() {
 fn server_that_cuts_receives_the_whole_request_again() {
     run(async {
         let server = Upstream::scripted().await;
-        let gateway = gateway(pool("cuts", &[server.address()], 2, "")).await;
+        let gateway = gateway(pool("cuts", &[server.address()], 2, "  queue: {requeues: 3}\n")).await;
         // One attempt more than requeues: used up.
         let said = "lorem ipsum ".repeat(200_000);
         let asked = gateway.spawn(ClientRequest::chat("cuts", &said).header("x-request-id", "mine"));

@@ -103,6 +103,9 @@ pub struct Hello {
     /// 64 random bits that identify the Envoy process, the same for all its workers; 0: unknown. Since version 2.
     #[prost(fixed64, tag = "12")]
     pub envoy: u64,
+    /// This Envoy has no requeue listener: a grant names fallbacks instead. Since version 2.
+    #[prost(bool, tag = "13")]
+    pub no_requeue: bool,
 }
 /// A granted request that hasn't ended, as the filter knows it.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
@@ -474,7 +477,7 @@ pub struct Grant {
     pub sequence: u64,
     #[prost(string, tag = "2")]
     pub pool: ::prost::alloc::string::String,
-    /// The endpoints to try, in order.
+    /// The endpoints to try, in order: one where the Envoy has a requeue listener.
     #[prost(string, repeated, tag = "3")]
     pub endpoints: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
     #[prost(string, tag = "4")]

@@ -42,8 +42,8 @@ pub struct Pool {
     /// The globs of models that have class sets of their own, in the order of the policy's class sets after the first. The
     /// first match counts.
     pub class_globs: Vec<String>,
-    /// How often a request may be queued again after every endpoint of its list has failed.
-    pub requeues: u32,
+    /// How often a request may be queued again after an endpoint has failed it. `None`: until its ttl ends.
+    pub requeues: Option<u32>,
     /// Where usage and learned models are kept across restarts. `None`: nowhere.
     pub store: Option<Store>,
     /// How long Envoy holds requests while no companion answers.

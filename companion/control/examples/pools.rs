@@ -46,7 +46,7 @@ fn pool(number: usize) -> PoolSettings {
         flow_key: vec![FlowKey::FairnessId],
         class_globs: Vec::new(),
         capacity_status: 503,
-        requeues: 3,
+        requeues: Some(3),
         slo: penstock_model::slo::Policy::default(),
         reported: false,
         transient: Duration::from_secs(120),

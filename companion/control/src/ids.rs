@@ -55,7 +55,7 @@ impl EnvoyId {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Peer {
     pub(crate) envoy: EnvoyId,
-    /// The filter speaks a protocol version that can requeue a request.
+    /// The filter can requeue a request: its protocol version has that, and its Envoy has a requeue listener.
     pub(crate) can_requeue: bool,
 }
 

@@ -21,6 +21,8 @@ pub(crate) struct RootContext {
     /// Envoy's node name.
     pub(crate) node: Box<str>,
     pub(crate) envoy: EnvoyId,
+    /// Its Envoy has a requeue listener.
+    pub(crate) has_requeue_listener: bool,
     /// The time at which its last stream ended, while it is orphaned.
     pub(crate) orphaned_since: Option<Instant>,
     /// Its requests that haven't ended, by sequence number.
@@ -41,6 +43,7 @@ impl RootContext {
             version: 0,
             node: Box::default(),
             envoy,
+            has_requeue_listener: false,
             orphaned_since: None,
             requests: HashMap::new(),
             unconfirmed: Vec::new(),
@@ -55,7 +58,7 @@ impl RootContext {
     pub(crate) const fn peer(&self) -> Peer {
         Peer {
             envoy: self.envoy,
-            can_requeue: self.version >= REQUEUE_VERSION,
+            can_requeue: self.has_requeue_listener && self.version >= REQUEUE_VERSION,
         }
     }
 

@@ -52,8 +52,8 @@ pub struct PoolSettings {
     pub class_globs: Vec<String>,
     /// The HTTP status for full queues and expired waits.
     pub capacity_status: u16,
-    /// How often a request may be requeued after no endpoint took it.
-    pub requeues: u32,
+    /// How often a request may be requeued after an endpoint failed it. `None`: until its ttl ends.
+    pub requeues: Option<u32>,
     /// The latency targets.
     pub slo: penstock_model::slo::Policy,
     /// For so long after it has become ready, the performance model doesn't learn from an endpoint.

@@ -143,6 +143,12 @@ impl Endpoints {
         self.get(id).is_some_and(|endpoint| endpoint.ready)
     }
 
+    /// `id` fails requests other than `request`: it isn't ready, or it has failed others since it last served one.
+    pub(crate) fn fails_others(&self, id: EndpointId, request: RequestId) -> bool {
+        self.get(id)
+            .is_none_or(|endpoint| !endpoint.ready || endpoint.failures.has_failed_others(request))
+    }
+
     pub(crate) fn get(&self, id: EndpointId) -> Option<&Endpoint> {
         self.indices.get(&id).map(|&index| &self.all[index])
     }

@@ -11,11 +11,12 @@ mod lifecycle;
 mod preview;
 mod queue_position;
 mod reconfigure;
+mod retry;
 mod snapshot;
 
 pub use preview::Preview;
 
-use alloc::collections::VecDeque;
+use alloc::collections::{BTreeSet, VecDeque};
 
 use hashbrown::HashMap;
 
@@ -50,6 +51,8 @@ pub struct Engine {
     endpoints: Endpoints,
     rate_limiter: RateLimiter,
     expiry: Expiry,
+    /// The waiting requests that avoid endpoints, by the end of their pauses.
+    pauses: BTreeSet<(Instant, JobId)>,
     token_history: TokenHistory,
     drain_rate: DrainRate,
     counters: Counters,
@@ -79,6 +82,7 @@ impl Engine {
             ids: HashMap::new(),
             arrivals: 0,
             expiry: Expiry::new(now),
+            pauses: BTreeSet::new(),
             token_history: TokenHistory::new(),
             drain_rate: DrainRate::new(now),
             counters: Counters::default(),
@@ -140,7 +144,8 @@ impl Engine {
             .next_token(self.now)
             .filter(|_| self.is_open() && self.tree.has_runnable());
         let probe = self.endpoints.next_probe();
-        expires.into_iter().chain(token).chain(probe).min()
+        let pause = self.pauses.first().map(|&(until, _)| until);
+        expires.into_iter().chain(token).chain(probe).chain(pause).min()
     }
 
     fn advance(&mut self, now: Instant) {
@@ -154,6 +159,7 @@ impl Engine {
         while let Some(changed) = self.endpoints.probe_due(self.now, &mut self.rng) {
             self.endpoint_changed(changed);
         }
+        self.end_pauses();
     }
 
     fn apply(&mut self, input: Input) {
@@ -174,6 +180,7 @@ impl Engine {
             Input::Amend(amended) => self.amend(amended),
             Input::Dispatch { blocked } => self.dispatch_one(&blocked),
             Input::Requeue(id) => self.requeue(id),
+            Input::Retry(id) => self.retry(id),
             Input::Suspend(id) => self.set_suspended(id, true),
             Input::Continue(id) => self.set_suspended(id, false),
             Input::PastUsage(past) => self.tree.add_past_usage(past, &self.policy.flows),
@@ -245,6 +252,9 @@ impl Engine {
 
     /// Removes `id`, which waits, from the engine.
     fn remove_waiting(&mut self, id: JobId) -> Job {
+        if let Some(until) = self.jobs[id].retry.as_ref().and_then(|retry| retry.until()) {
+            self.pauses.remove(&(until, id));
+        }
         let job = self.jobs.remove(id);
         self.ids.remove(&job.id);
         self.expiry.remove(id, job.queued.arrival, job.deadline());

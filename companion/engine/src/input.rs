@@ -328,8 +328,12 @@ pub enum Input {
         /// Names of classes that dispatch nothing this time.
         blocked: Vec<Box<str>>,
     },
-    /// The grant of a request was lost, or no server took the request: it is refunded and returns to its old place.
+    /// The grant of a request was lost: the request is refunded and returns to its old place.
     Requeue(RequestId),
+    /// The endpoint of a request failed it before a response: the request is refunded and returns to its old place. For a
+    /// pause, which doubles with each failure of the request from [`crate::limits::PAUSE_MIN_MS`] to
+    /// [`crate::limits::PAUSE_MAX_MS`], it isn't granted that endpoint, and may be granted any other.
+    Retry(RequestId),
     /// A request failed at this endpoint before a response. Two different requests that fail within 10 s mark the
     /// endpoint down, by [`Policy::outlier_ejection`]; a probed endpoint is marked down by one. The last ready endpoint
     /// is never marked down. The request itself is unchanged, and may be unknown here.

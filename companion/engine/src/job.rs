@@ -7,8 +7,9 @@ use crate::cost::{Charge, TokenEstimate};
 use crate::effect::Outcome;
 use crate::expiry::ReadyTime;
 use crate::ids::EndpointIndex;
-use crate::input::{Band, ClassKey, RequestId, Usage};
+use crate::input::{Band, ClassKey, EndpointId, RequestId, Usage};
 use crate::load::Load;
+use crate::retry::Retry;
 use crate::scores::ScoredRequest;
 use crate::time::Instant;
 use crate::tree::{OrderKey, Queued, Receipts};
@@ -33,6 +34,10 @@ pub(crate) struct Job {
     pub(crate) model: Arc<str>,
     /// Hashes of the prompt's prefixes.
     pub(crate) prefix: Box<[u64]>,
+    /// The owner has lost its session.
+    pub(crate) session_lost: bool,
+    /// Its failures; `None`: no endpoint failed it.
+    pub(crate) retry: Option<Box<Retry>>,
     pub(crate) state: JobState,
 }
 
@@ -76,6 +81,16 @@ impl Job {
             prefix: &self.prefix,
             prompt_bytes: self.prompt_bytes,
         }
+    }
+
+    /// It can't be dispatched while it waits, and blocks no other request.
+    pub(crate) fn is_suspended(&self) -> bool {
+        self.session_lost || self.retry.as_ref().is_some_and(|retry| retry.lets_pass())
+    }
+
+    /// The endpoints that it avoids; empty: none.
+    pub(crate) fn avoided(&self) -> &[EndpointId] {
+        self.retry.as_ref().map_or(&[], |retry| retry.avoided())
     }
 
     pub(crate) const fn deadline(&self) -> Option<Instant> {

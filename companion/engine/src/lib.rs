@@ -31,6 +31,7 @@ pub mod policy;
 mod prefixes;
 pub mod queue_position;
 mod rate_limiter;
+mod retry;
 mod rng;
 mod scores;
 mod slab;

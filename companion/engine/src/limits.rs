@@ -26,9 +26,16 @@ pub const MODELS_NUMBERED_MAX: usize = 4_096;
 pub const MODELS_SHARED: usize = 64;
 /// Answers that a median is taken over.
 pub const OUTPUTS_KEPT: usize = 128;
+/// Endpoints that a request avoids at a time because they failed it.
+pub const AVOIDED_MAX: usize = 8;
+/// The pause for which a request avoids an endpoint after its first failure, in milliseconds. Each failure doubles it.
+pub const PAUSE_MIN_MS: u64 = 100;
+/// The longest such pause, in milliseconds.
+pub const PAUSE_MAX_MS: u64 = 1_000;
 /// The longest Retry-After, in seconds.
 pub const RETRY_AFTER_MAX_S: u64 = 120;
 
 const _: () = assert!(OVERFLOW_FLOWS < FLOWS_MAX);
 const _: () = assert!(PREFIX_HASHES_MAX < PREFIXES_MAX);
 const _: () = assert!(GRANT_ENDPOINTS_MAX <= ENDPOINTS_MAX);
+const _: () = assert!(PAUSE_MIN_MS <= PAUSE_MAX_MS);

@@ -58,11 +58,6 @@ impl Threshold {
             fraction: class.busy_fraction,
         }
     }
-
-    /// The class avoids no endpoint.
-    pub(crate) const fn is_none(&self) -> bool {
-        self.tokens.is_none() && self.fraction.is_none()
-    }
 }
 
 #[cfg(test)]

@@ -36,10 +36,19 @@ impl State {
     };
 }
 
+/// The requests that an endpoint failed since it last served one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Failed {
+    None,
+    One(RequestId),
+    Several,
+}
+
 /// The recent failures of one endpoint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Failures {
     state: State,
+    failed: Failed,
     /// How often the endpoint was marked down since a request was served there.
     times: u32,
 }
@@ -47,8 +56,18 @@ pub(crate) struct Failures {
 impl Failures {
     pub(crate) const NONE: Self = Self {
         state: State::UNHURT,
+        failed: Failed::None,
         times: 0,
     };
+
+    /// The endpoint has failed another request than `request` since it last served one.
+    pub(crate) fn has_failed_others(&self, request: RequestId) -> bool {
+        match self.failed {
+            Failed::None => false,
+            Failed::One(failed) => failed != request,
+            Failed::Several => true,
+        }
+    }
 
     /// When the endpoint stops being marked down; `None`: it isn't.
     pub(crate) const fn down_until(&self) -> Option<Instant> {
@@ -60,6 +79,11 @@ impl Failures {
 
     /// Records that `request` failed. Returns whether that suffices to mark the endpoint down by [`Self::mark_down`].
     pub(crate) fn fail(&mut self, now: Instant, request: RequestId) -> bool {
+        self.failed = if self.has_failed_others(request) {
+            Failed::Several
+        } else {
+            Failed::One(request)
+        };
         match &mut self.state {
             State::Up { last, other } => {
                 let previous = last.replace((request, now));
@@ -92,6 +116,7 @@ impl Failures {
     /// A request was served at the endpoint.
     pub(crate) const fn served(&mut self) {
         self.times = 0;
+        self.failed = Failed::None;
         if let State::Probing = self.state {
             self.state = State::UNHURT;
         }

@@ -26,6 +26,11 @@ pub enum BlockReason {
     Starting,
     /// The request is suspended, because its session was lost.
     Suspended,
+    /// The endpoints that are ready have just failed it: it waits for the end of its pause.
+    Pause {
+        /// Until the end of the pause.
+        left: Duration,
+    },
     /// No endpoint of the pool is ready.
     NoEndpoint,
     /// No endpoint that the request may go to is ready.

@@ -337,6 +337,16 @@ impl Tree {
         self.eligibility.hold(threshold, eligible, endpoints)
     }
 
+    /// Holds the set `id` without the endpoints `excluded`, which are sorted; empty: with all that it excluded.
+    pub(crate) fn hold_without(
+        &mut self,
+        id: EligibilityId,
+        excluded: &[EndpointId],
+        endpoints: &Endpoints,
+    ) -> EligibilityId {
+        self.eligibility.hold_excluding(id, excluded, endpoints)
+    }
+
     pub(crate) fn release_eligibility(&mut self, eligibility: EligibilityId) {
         self.eligibility.release(eligibility);
     }

@@ -78,6 +78,8 @@ pub(crate) struct Session {
     /// The id of the Envoy process; `None`: unknown.
     envoy: Option<NonZeroU64>,
     node: String,
+    /// This Envoy has a requeue listener.
+    can_requeue: bool,
     link: Link,
     /// Number of the current stream, from 1.
     stream: u32,
@@ -101,11 +103,18 @@ pub(crate) struct Session {
 }
 
 impl Session {
-    pub(crate) fn new(now: Instant, epoch: Epoch, envoy: Option<NonZeroU64>, node: String) -> Self {
+    pub(crate) fn new(
+        now: Instant,
+        epoch: Epoch,
+        envoy: Option<NonZeroU64>,
+        node: String,
+        can_requeue: bool,
+    ) -> Self {
         Self {
             epoch,
             envoy,
             node,
+            can_requeue,
             link: Link::Closed { retry_at: now },
             stream: 0,
             window: FrameWindow::default(),
@@ -201,6 +210,7 @@ impl Session {
             envoy: self.envoy,
             policy_digest,
             node: &self.node,
+            can_requeue: self.can_requeue,
         };
         for hello in header.parts(waiting, running) {
             self.send(Event::Hello(hello));

@@ -73,8 +73,10 @@ impl Worker {
         let policy_key = format!("penstock/policy/{}", config.companion);
         let stored = shared_data.get(&policy_key);
         let stored = stored.and_then(|(policy, _)| wire::Policy::decode(policy.as_slice()).ok());
+        let can_requeue = config.requeue_listener.is_some() && process.key.is_some();
+        let node = config.node.clone();
         Self {
-            session: Session::new(now, random.epoch, process.id, config.node.clone()),
+            session: Session::new(now, random.epoch, process.id, node, can_requeue),
             shared_data,
             policy_key,
             key: process.key,

@@ -289,7 +289,8 @@ arbitration:
             max: Duration::from_secs(8),
         };
         assert_eq!(policy.outlier_ejection, down);
-        assert_eq!(pool.requeues, 5);
+        assert_eq!(pool.requeues, Some(5));
+        assert_eq!(valid("queue: {requeues: until_ttl}").requeues, None);
         assert_eq!(pool.store, None);
         let kept = valid("usage: {store: {redb: /var/lib/penstock/kept.redb}}");
         assert_eq!(

@@ -23,7 +23,7 @@ pub(super) fn convert(mut raw: raw::Pool, identities_max: usize, path: &str) -> 
         std::mem::take(&mut raw.usage.store),
         &format!("{path}.usage.store"),
     )?;
-    let requeues = u32::try_from(raw.queue.requeues.0).unwrap_or(u32::MAX);
+    let requeues = raw.queue.requeues.limit();
     let slo = slo(&raw.slo, path)?;
     let parts = policy::Parts {
         down: raw.down,

@@ -77,6 +77,7 @@ fn keys_of_pools_reject_values_out_of_range() {
         ),
         ("queue", "max_rate: .nan", "max_rate", "finite"),
         ("queue", "requeues: 1001", "requeues", "from 0 to 1000"),
+        ("queue", "requeues: forever", "requeues", "until_ttl"),
         ("queue", "overflow: drop", "overflow", "displace or reject"),
         (
             "queue",

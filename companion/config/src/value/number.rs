@@ -159,9 +159,6 @@ numbers! {
     /// A whole number above 0.
     Count(u64), whole, "a whole number of at least 1", |count| count >= 1,
         {"type": "integer", "minimum": 1};
-    /// A number of retries.
-    Attempts(u64), whole, "a whole number from 0 to 1000", |count| count <= 1_000,
-        {"type": "integer", "minimum": 0, "maximum": 1000};
     /// Flows with state of their own, up to the engine's limit.
     FlowCount(u64), whole, "a whole number from 1 to 100000", |count| (1..=FLOWS_LIMIT).contains(&count),
         {"type": "integer", "minimum": 1, "maximum": 100_000};
@@ -194,7 +191,6 @@ serialize_as! {
     Multiplier as write;
     WholeNumber as write_whole;
     Count as write_whole;
-    Attempts as write_whole;
     FlowCount as write_whole;
     Port as write_whole;
     CapacityStatus as write_whole;

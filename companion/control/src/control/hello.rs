@@ -89,6 +89,7 @@ impl Control {
         }
         let peer_before = context.peer();
         context.envoy = envoy;
+        context.has_requeue_listener = !hello.no_requeue;
         context.version = version;
         context.stream = hello.stream;
         context.orphaned_since = None;

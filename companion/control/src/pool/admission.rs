@@ -230,7 +230,7 @@ impl Pool {
                 request.requeues = registration.requeues;
                 request.is_rewritten |= registration.rewritten_to.is_some();
                 if granted.is_some() {
-                    self.requeue(now, id);
+                    self.requeue(now, id, Input::Retry(id));
                 } else {
                     self.decide(now, Input::Continue(id));
                 }
@@ -289,12 +289,12 @@ impl Pool {
                 grant: granted.grant.clone(),
             });
         } else {
-            self.requeue(now, id);
+            self.requeue(now, id, Input::Requeue(id));
         }
     }
 
-    /// A granted request waits again, in its old place.
-    fn requeue(&mut self, now: Instant, id: RequestId) {
+    /// A granted request waits again, in its old place, by this input to the engine.
+    fn requeue(&mut self, now: Instant, id: RequestId, input: Input) {
         let Some(request) = self.requests.get_mut(&id) else {
             return;
         };
@@ -305,7 +305,7 @@ impl Pool {
         self.observe(Observation::Requeued(labels));
         self.amend(now, id);
         self.autopilot.dropped(now, id);
-        self.decide(now, Input::Requeue(id));
+        self.decide(now, input);
         self.evict_if_unserved(now, id);
         if self.is_waiting(id) {
             // The only endpoints that suit it may be gone for good.
@@ -402,7 +402,7 @@ mod tests {
             flow_key: Vec::new(),
             class_globs: vec!["qwen*".into(), "*".into()],
             capacity_status: 503,
-            requeues: 3,
+            requeues: Some(3),
             slo: penstock_model::slo::Policy::default(),
             reported: false,
             transient: Duration::from_secs(120),

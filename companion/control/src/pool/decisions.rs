@@ -107,8 +107,15 @@ impl Pool {
         let is_first = request.admitted.is_none();
         // A request that was requeued keeps the outcome of its first grant.
         let outcome = *request.admitted.get_or_insert(decided.outcome);
-        let mut endpoints = Vec::with_capacity(decided.endpoints.len());
-        endpoints.extend(decided.endpoints.iter().map(|id| self.endpoints.address(*id)));
+        // A fallback's room may be taken when Envoy tries it. Where the request can come back, the companion chooses again.
+        let named = if request.peer.can_requeue {
+            1
+        } else {
+            decided.endpoints.len()
+        };
+        let mut endpoints = Vec::with_capacity(named);
+        let granted = decided.endpoints.iter().take(named);
+        endpoints.extend(granted.map(|id| self.endpoints.address(*id)));
         let grant = Arc::new(Grant {
             endpoints,
             outcome,
@@ -116,7 +123,8 @@ impl Pool {
             waited: decided.waited,
             saturation_milli,
             rewrites_body: !request.is_rewritten && request.labels.model.is_rewritten(),
-            may_requeue: request.peer.can_requeue && request.requeues < self.rules.requeues_max,
+            may_requeue: request.peer.can_requeue
+                && (self.rules.requeues_max).is_none_or(|most| request.requeues < most),
         });
         self.model_counts
             .change(&request.labels.model, request.is_waiting(), false);

@@ -17,6 +17,10 @@ pub(super) fn block_reason(reason: &BlockReason, policy: &Policy, class: &str) -
             "its session is orphaned: the Envoy worker that holds it has lost its stream, and has a few seconds to reconnect"
                 .into()
         }
+        BlockReason::Pause { left } => format!(
+            "every endpoint that is ready has failed it before a response; it is tried again in {}",
+            duration_text(*left)
+        ),
         BlockReason::NoEndpoint => format!(
             "no endpoint of its pool is ready; if that lasts {}, it is answered no_endpoints (queue.no_endpoint_ttl)",
             duration_text(policy.queue.no_endpoint_ttl)

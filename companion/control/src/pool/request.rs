@@ -52,7 +52,7 @@ pub(super) struct Granted {
 /// A grant, as it was sent.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Grant {
-    /// Addresses, the best first.
+    /// Addresses, the best first; one if the filter can requeue a request.
     pub(crate) endpoints: Vec<Arc<str>>,
     pub(crate) outcome: Outcome,
     pub(super) granted_at: Instant,

@@ -17,8 +17,8 @@ pub(super) struct Rules {
     pub(super) policy: Policy,
     pub(super) flow_key: Vec<FlowKey>,
     pub(super) capacity_status: u16,
-    /// How often a request may be requeued.
-    pub(super) requeues_max: u32,
+    /// How often a request may be requeued; `None`: until its ttl ends.
+    pub(super) requeues_max: Option<u32>,
     pub(super) rewriter: Rewriter,
     /// Empty for every model.
     models: Vec<WildMatch>,

@@ -18,10 +18,22 @@ fn unavailable(sequence: u64, attempts: u32) -> Message {
     })
 }
 
-/// Two servers, of which the first takes what comes first, and a session on stream 1.
+/// A filter whose Envoy has no requeue listener: its grants name fallbacks.
+const fn without_listener(epoch: u64) -> Filter {
+    Filter {
+        has_requeue_listener: false,
+        ..filter(epoch)
+    }
+}
+
+/// Two servers, of which the first takes what comes first, and a session on stream 1 without a requeue listener.
 fn world() -> World {
+    world_with(without_listener(1))
+}
+
+fn world_with(filter: Filter) -> World {
     let mut world = World::with(settings_of(&[SERVER, SECOND]));
-    world.greet(1, filter(1), Vec::new(), Vec::new());
+    world.greet(1, filter, Vec::new(), Vec::new());
     world.take();
     world
 }
@@ -41,6 +53,62 @@ fn granted_at(world: &mut World, sequences: &mut std::ops::RangeFrom<u64>, addre
         }
         world.send(1, completed_at(sequence, &first));
     }
+}
+
+#[test]
+fn only_a_grant_without_a_way_back_names_fallbacks() {
+    let servers = [SERVER, SECOND, THIRD];
+    for (filter, named) in [(without_listener(1), 3), (filter(1), 1)] {
+        let mut world = World::with(settings_of(&servers));
+        world.greet(1, filter, Vec::new(), Vec::new());
+        world.take();
+        world.send(1, Message::Register(register(1)));
+        let taken = world.take();
+        let grant = &taken.grants()[0].1;
+        assert_eq!((grant.endpoints.len(), grant.requeue), (named, named == 1));
+    }
+    // No requeue is left: the last attempt has one endpoint too.
+    let mut settings = settings_of(&servers);
+    settings.pools[0].requeues = Some(0);
+    let mut world = World::with(settings);
+    world.greet(1, filter(1), Vec::new(), Vec::new());
+    world.take();
+    world.send(1, Message::Register(register(1)));
+    let taken = world.take();
+    let grant = &taken.grants()[0].1;
+    assert_eq!((grant.endpoints.len(), grant.requeue), (1, false));
+}
+
+#[test]
+fn fallbacks_had_room_at_the_grant() {
+    let mut world = world();
+    for sequence in 1..=2 {
+        world.send(1, Message::Register(register(sequence)));
+    }
+    let taken = world.take();
+    let named: Vec<_> = taken
+        .grants()
+        .iter()
+        .map(|(_, grant)| grant.endpoints.len())
+        .collect();
+    assert_eq!(named, [2, 1], "the first server takes one request");
+}
+
+#[test]
+fn a_requeued_request_is_granted_another_endpoint() {
+    let mut world = world_with(filter(1));
+    let mut sequences = 1..;
+    let sequence = granted_at(&mut world, &mut sequences, SERVER);
+    let second = sequences.next().expect("endless");
+    world.send(1, Message::Register(again(second, 1, sequence)));
+    assert_eq!(world.take().grants()[0].1.endpoints, [SECOND]);
+    let third = sequences.next().expect("endless");
+    world.send(1, Message::Register(again(third, 1, second)));
+    assert_eq!(world.take().grants(), [], "both have failed it");
+    world.pass(Duration::from_millis(199));
+    assert_eq!(world.take().grants(), []);
+    world.pass(Duration::from_millis(1));
+    assert_eq!(world.take().granted(), [third]);
 }
 
 #[test]
@@ -96,7 +164,7 @@ fn an_end_without_an_attempt_is_no_failure() {
 
 #[test]
 fn a_requeued_request_failed_everywhere_and_the_last_endpoint_stays() {
-    let mut world = world();
+    let mut world = world_with(filter(1));
     let mut sequences = 1..;
     for _ in 0..2 {
         let sequence = granted_at(&mut world, &mut sequences, SERVER);
@@ -140,7 +208,7 @@ fn an_endpoint_that_an_envoy_passes_over_is_not_granted_to_it_for_a_while() {
     let mut world = world();
     let other = Filter {
         envoy: 78,
-        ..filter(2)
+        ..without_listener(2)
     };
     world.greet(2, other, Vec::new(), Vec::new());
     let sequence = granted_at(&mut world, &mut (1..), SERVER);
@@ -171,7 +239,7 @@ fn an_endpoint_that_an_envoy_passes_over_is_not_granted_to_it_for_a_while() {
 #[test]
 fn an_envoy_without_the_granted_endpoints_is_granted_others() {
     let mut world = World::with(settings_of(&[SERVER, SECOND, THIRD]));
-    world.greet(1, filter(1), Vec::new(), Vec::new());
+    world.greet(1, without_listener(1), Vec::new(), Vec::new());
     world.take();
     let pinned = wire::Register {
         pin: SERVER.into(),
@@ -206,7 +274,7 @@ fn an_envoy_without_the_granted_endpoints_is_granted_others() {
 #[test]
 fn a_grant_of_another_companion_may_use_any_endpoint_of_its_list() {
     let mut world = World::with(settings_of(&[SERVER, SECOND]));
-    world.greet(1, filter(1), Vec::new(), vec![runs(1)]);
+    world.greet(1, without_listener(1), Vec::new(), vec![runs(1)]);
     world.send(1, started(1, SECOND, 2));
     world.send(1, completed_at(1, SECOND));
     assert_eq!(world.take().misrouted, 0);

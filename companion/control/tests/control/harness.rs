@@ -64,7 +64,7 @@ pub(crate) fn settings_of(servers: &[&str]) -> Settings {
             flow_key: vec![FlowKey::FairnessId],
             class_globs: Vec::new(),
             capacity_status: 503,
-            requeues: 3,
+            requeues: Some(3),
             slo: penstock_model::slo::Policy::default(),
             reported: true,
             transient: Duration::from_secs(120),
@@ -92,6 +92,7 @@ pub(crate) struct Filter {
     pub(crate) stream: u32,
     pub(crate) envoy: u64,
     pub(crate) version: u32,
+    pub(crate) has_requeue_listener: bool,
 }
 
 /// A filter of version 2 on its first stream, of the Envoy that all filters have by default.
@@ -101,6 +102,7 @@ pub(crate) const fn filter(epoch: u64) -> Filter {
         stream: 1,
         envoy: 77,
         version: 2,
+        has_requeue_listener: true,
     }
 }
 
@@ -337,6 +339,7 @@ pub(crate) fn hello(
         waiting,
         running,
         envoy: filter.envoy,
+        no_requeue: !filter.has_requeue_listener,
         ..Default::default()
     }
 }

@@ -1,6 +1,7 @@
 //! Placement: taints, clients' constraints and target models, also while endpoints come and go.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use penstock_control::{Event, MaxPriority, Rewrite, Settings};
 use penstock_engine::input::Band;
@@ -301,6 +302,7 @@ fn a_rewritten_body_stays_rewritten() {
         ..again(2, 1, 1)
     };
     world.send(1, Message::Register(entered));
+    world.pass(Duration::from_millis(100));
     let taken = world.take();
     assert_eq!(
         (taken.granted(), taken.grants()[0].1.target_model.as_str()),

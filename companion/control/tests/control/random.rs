@@ -279,6 +279,7 @@ impl Run {
             stream: *stream,
             envoy: self.rng.below(2),
             version: 1 + u32::try_from(self.rng.below(2)).expect("small"),
+            has_requeue_listener: self.rng.below(4) > 0,
         };
         self.world.open(self.last_conn);
         self.world

@@ -61,6 +61,7 @@ fn a_requeued_request_keeps_its_outcome_under_its_new_key() {
     assert_eq!(grants.len(), 1);
     let (conn, grant) = grants[0];
     assert_eq!((conn, grant.sequence, grant.outcome.as_str()), (2, 9, "bypassed"));
+    let endpoint = grant.endpoints[0].clone();
     assert!(grant.requeue, "it may fail twice more");
     assert_eq!(world.stock(), 1);
     let status = world.control.status(world.now);
@@ -70,7 +71,7 @@ fn a_requeued_request_keeps_its_outcome_under_its_new_key() {
     world.send(1, ended(1, wire::EndReason::Served));
     assert_eq!((world.take(), world.stock()), (Taken::default(), 1));
     assert_eq!(world.control.status(world.now).sessions[0].moved, 0);
-    world.send(2, completed(9));
+    world.send(2, completed_at(9, &endpoint));
     assert_eq!((world.take(), world.stock()), (Taken::default(), 0));
     assert!(world.control.is_idle());
 }
@@ -78,12 +79,13 @@ fn a_requeued_request_keeps_its_outcome_under_its_new_key() {
 #[test]
 fn requeues_have_a_limit() {
     let mut settings = settings_of(&[SERVER]);
-    settings.pools[0].requeues = 1;
+    settings.pools[0].requeues = Some(1);
     let mut world = World::with(settings);
     world.greet(1, filter(1), Vec::new(), Vec::new());
     world.send(1, Message::Register(register(1)));
     assert!(world.take().grants()[0].1.requeue);
     world.send(1, Message::Register(again(2, 1, 1)));
+    world.pass(Duration::from_millis(100));
     assert!(!world.take().grants()[0].1.requeue);
 }
 
@@ -95,8 +97,10 @@ fn a_requeued_request_takes_its_old_place() {
         world.send(1, Message::Register(register(sequence)));
     }
     assert_eq!(world.take().granted(), [2], "on the second server");
-    // It failed on both: neither is down for one request.
+    // It waits for another endpoint, or for the end of its pause: the one that failed it isn't down for one request.
     world.send(2, Message::Register(again(9, 1, 1)));
+    assert_eq!(world.take().granted(), Vec::<u64>::new());
+    world.pass(Duration::from_millis(100));
     assert_eq!(
         world.take().granted(),
         [9],
@@ -284,6 +288,7 @@ fn a_third_exchange_follows_the_second() {
         ..again(2, 2, 9)
     };
     world.send(1, Message::Register(third));
+    world.pass(Duration::from_millis(200));
     let taken = world.take();
     assert_eq!(
         (taken.requeued, taken.granted(), taken.counts()),

@@ -1,7 +1,8 @@
 //! The choice of endpoints for a request, among those that have room and are eligible.
 //!
 //! The least stock comes first; or the best score, where another scorer has data; or, under a budget, the least used
-//! budget. A grant names a few endpoints, the best first. Envoy tries the next one if the first refuses.
+//! budget. A grant names a few endpoints, the best first. The others are fallbacks, for an Envoy that can't bring a failed
+//! request back.
 
 use alloc::vec::Vec;
 use core::cmp::Ordering;

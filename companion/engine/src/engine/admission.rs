@@ -54,6 +54,8 @@ impl Engine {
                 let job = &self.jobs[id];
                 self.expiry.remove(id, job.queued.arrival, job.deadline());
                 self.tree.remove(id, &job.queued, &self.endpoints);
+                self.end_pause(id, false);
+                self.jobs[id].session_lost = false;
                 self.jobs[id].queued.suspended = false;
                 id
             }
@@ -155,6 +157,8 @@ impl Engine {
             prompt_bytes: request.prompt.bytes(),
             model: request.model.target,
             prefix: request.prefix,
+            session_lost: false,
+            retry: None,
             state: JobState::Waiting,
         });
         self.ids.insert(request.id, job);

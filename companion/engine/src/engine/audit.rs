@@ -40,6 +40,7 @@ impl Engine {
         let left = self.counters.outcomes_total();
         check_equal("arrivals", self.counters.arrivals, left + waiting.len() as u64)?;
         self.audit_expiry(&waiting)?;
+        self.audit_pauses()?;
         check(
             "nothing waits while draining",
             !self.draining || waiting.is_empty(),
@@ -54,6 +55,23 @@ impl Engine {
         let dispatchable =
             next.is_some_and(|job| !self.is_auto() || !self.choose_endpoints(job, false).is_empty());
         check("no waiting request could be dispatched", !dispatchable)
+    }
+
+    fn audit_pauses(&self) -> Result<(), AuditError> {
+        let mut paused = 0;
+        for (id, job) in self.jobs.iter() {
+            let until = job.retry.as_ref().and_then(|retry| retry.until());
+            check(
+                "only waiting requests pause, each by one timer",
+                until.is_none_or(|until| job.is_waiting() && self.pauses.contains(&(until, id))),
+            )?;
+            check(
+                "a waiting request is suspended as its owner and its pause say",
+                !job.is_waiting() || job.queued.suspended == job.is_suspended(),
+            )?;
+            paused += u64::from(until.is_some());
+        }
+        check_equal("pauses", self.pauses.len() as u64, paused)
     }
 
     fn audit_expiry(&self, waiting: &[(JobId, Queued)]) -> Result<(), AuditError> {

@@ -123,6 +123,7 @@ impl Engine {
         self.expiry.remove(id, queued.arrival, job.deadline());
         let charge = self.charge_for(id);
         let receipts = self.tree.dispatch(id, &queued, &charge, first, &self.endpoints);
+        self.end_pause(id, false);
         self.start(id, first, charge, receipts, Outcome::Dispatched);
         self.push_grant(id, endpoints, Outcome::Dispatched);
         if self.traced && !self.is_manual() {

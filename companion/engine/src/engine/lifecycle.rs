@@ -54,7 +54,7 @@ impl Engine {
         self.counters.count(job.band, outcome);
     }
 
-    fn running_job(&self, id: RequestId) -> Option<(JobId, Running)> {
+    pub(super) fn running_job(&self, id: RequestId) -> Option<(JobId, Running)> {
         let &job = self.ids.get(&id)?;
         Some((job, self.jobs[job].running()?))
     }
@@ -211,11 +211,15 @@ impl Engine {
     }
 
     pub(super) fn requeue(&mut self, id: RequestId) {
-        let Some((id, running)) = self.running_job(id) else {
-            return;
-        };
+        if let Some((job, running)) = self.running_job(id) {
+            self.return_to_queue(job, &running, None);
+        }
+    }
+
+    /// `id`, which runs, is refunded and returns to its old place. `failed_at`: the endpoint that failed it.
+    pub(super) fn return_to_queue(&mut self, id: JobId, running: &Running, failed_at: Option<EndpointId>) {
         let endpoint = self.endpoints.id(running.endpoint);
-        self.stop(&running, false);
+        self.stop(running, false);
         let job = &mut self.jobs[id];
         job.state = JobState::Waiting;
         job.queued.cost = job.estimate.cost(self.policy.flows.cost, self.policy.weights);
@@ -225,6 +229,10 @@ impl Engine {
         }
         self.counters.take_back(band, running.outcome);
         self.counters.requeues += 1;
+        if let Some(failed_at) = failed_at {
+            self.avoid(id, failed_at);
+        }
+        self.forget_blocked_head(id);
         self.enqueue(id);
         self.tree.ended(flow, endpoint, &self.endpoints);
         if self.draining {
@@ -248,11 +256,8 @@ impl Engine {
         let Some(job) = self.waiting_job(id) else {
             return;
         };
-        let queued = &mut self.jobs[job].queued;
-        if queued.suspended != suspended {
-            queued.suspended = suspended;
-            self.tree.suspension_changed(job, queued, &self.endpoints);
-        }
+        self.jobs[job].session_lost = suspended;
+        self.update_suspension(job);
     }
 
     pub(super) fn drain(&mut self, draining: bool) {

@@ -90,7 +90,7 @@ impl Engine {
 
     /// A reason that doesn't depend on single endpoints.
     fn pool_reason(&self, job: &Job) -> Option<BlockReason> {
-        if job.queued.suspended {
+        if job.session_lost {
             return Some(BlockReason::Suspended);
         }
         if !self.ready {
@@ -110,6 +110,14 @@ impl Engine {
         let queued = &job.queued;
         if !self.any_eligible(job, |endpoint| endpoint.ready) {
             return Some(BlockReason::OwnEndpoints);
+        }
+        if let Some(until) = job.retry.as_ref().and_then(|retry| retry.until())
+            && !self.any_eligible(job, |endpoint| {
+                endpoint.ready && !job.avoided().contains(&endpoint.id)
+            })
+        {
+            let left = until.since(self.now);
+            return Some(BlockReason::Pause { left });
         }
         let allowed = self.any_eligible(job, |endpoint| self.tree.allows(queued, endpoint));
         if allowed || !self.any_eligible(job, Endpoint::has_room) {

@@ -72,15 +72,17 @@ impl Engine {
         let job = &mut self.jobs[id];
         job.class_set = amended.class_set;
         let waits = job.is_waiting();
-        let eligibility = self
+        let mut eligibility = self
             .tree
             .hold_eligibility(job.queued.class, amended.eligible, &self.endpoints);
+        if !job.avoided().is_empty() {
+            let all = eligibility;
+            eligibility = self.tree.hold_without(all, job.avoided(), &self.endpoints);
+            self.tree.release_eligibility(all);
+        }
         self.tree
             .change_eligibility(id, &mut job.queued, eligibility, waits, &self.endpoints);
-        if self.blocked_head == Some(job.queued.arrival.sequence) {
-            // It hasn't been offered to its new endpoints yet.
-            self.blocked_head = None;
-        }
+        self.forget_blocked_head(id);
         if waits && !any_listed {
             self.reject_waiting(id, Outcome::NoEndpoints);
         }

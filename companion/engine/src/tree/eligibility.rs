@@ -126,9 +126,6 @@ impl EligibilitySets {
         eligible: Option<Box<[EndpointId]>>,
         endpoints: &Endpoints,
     ) -> EligibilityId {
-        if threshold.is_none() && eligible.is_none() {
-            return EligibilityId::ANY;
-        }
         let eligible = eligible.map(|eligible| {
             if eligible.is_sorted_by(|a, b| a < b) {
                 return eligible;
@@ -146,8 +143,21 @@ impl EligibilitySets {
         self.hold_key(key, endpoints)
     }
 
-    /// Holds the set `id` without `excluded`, which is sorted and not empty.
+    /// Holds the set `id` without `excluded` and what `id` excludes already.
     pub(super) fn hold_without(
+        &mut self,
+        id: EligibilityId,
+        excluded: &[EndpointId],
+        endpoints: &Endpoints,
+    ) -> EligibilityId {
+        let mut all = [&*self.sets[id].key.excluded, excluded].concat();
+        all.sort_unstable();
+        all.dedup();
+        self.hold_excluding(id, &all, endpoints)
+    }
+
+    /// Holds the set that differs from `id` by excluding exactly `excluded`, which is sorted.
+    pub(super) fn hold_excluding(
         &mut self,
         id: EligibilityId,
         excluded: &[EndpointId],
@@ -160,18 +170,24 @@ impl EligibilitySets {
         self.hold_key(key, endpoints)
     }
 
-    /// Holds the set of the same endpoints as `id` under another threshold. `id` stays held.
+    /// Holds the set of the same endpoints as `id`, with the same exclusions, under another threshold. `id` stays held.
     pub(super) fn hold_under(
         &mut self,
         id: EligibilityId,
         threshold: Threshold,
         endpoints: &Endpoints,
     ) -> EligibilityId {
-        let eligible = self.sets[id].key.eligible.clone();
-        self.hold(threshold, eligible, endpoints)
+        let key = Key {
+            threshold: ThresholdBits::of(threshold),
+            ..self.sets[id].key.clone()
+        };
+        self.hold_key(key, endpoints)
     }
 
     fn hold_key(&mut self, key: Key, endpoints: &Endpoints) -> EligibilityId {
+        if key == Key::default() {
+            return EligibilityId::ANY;
+        }
         if let Some(&id) = self.by_key.get(&key) {
             self.sets[id].holders += 1;
             return id;

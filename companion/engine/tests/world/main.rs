@@ -83,6 +83,10 @@ fn run(seed: u64, verbose: bool) -> u64 {
                 rng.choose(&live)
             }
         });
+        let next = match next {
+            Some(Input::Requeue(id)) if rng.percent(60) => Some(Input::Retry(id)),
+            next => next,
+        };
         // First let requests expire, so that an id doesn't end and arrive anew within one step.
         let is_live = |id: &RequestId| live.contains(id);
         if let Some(Input::Register(request) | Input::Resume(request) | Input::Adopt { request, .. }) = &next

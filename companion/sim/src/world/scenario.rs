@@ -25,7 +25,8 @@ pub(super) struct PoolScenario {
     pub(super) policy: Policy,
     pub(super) hold: Duration,
     pub(super) open: bool,
-    pub(super) requeues: u32,
+    /// `None`: until the ttl.
+    pub(super) requeues: Option<u32>,
     /// Whether stock is counted in tokens.
     pub(super) in_tokens: bool,
     pub(super) slo: SloPolicy,
@@ -288,7 +289,7 @@ fn pool(number: u64, rng: &mut Rng) -> PoolScenario {
         kept: (auto && rng.percent(70)).then_some(KEPT),
         hold: rng.choose(&[second / 2, 5 * second, 20 * second]),
         open: rng.percent(40),
-        requeues: rng.choose(&[0, 1, 3]),
+        requeues: rng.choose(&[Some(0), Some(1), Some(3), None]),
         server_bound: (in_requests && !auto).then(|| quarters(upper).ceil().max(1)),
         pool_bound: (in_requests && !auto).then(|| pool_bound.max(1)),
         policy: policy(rng, mode, ceiling, gate),

@@ -113,6 +113,11 @@ fn queue(section: &mut Section<'_>) -> Result<Block, SourceError> {
             "there the same limit applies while no endpoint is ready",
         );
     }
+    queue.pair(
+        "requeues",
+        "until_ttl",
+        "there a request is tried again until its wait ends",
+    );
     queue.pair("overflow", "reject", "a full queue rejects high priority too");
     Ok(queue)
 }

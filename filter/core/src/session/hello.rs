@@ -16,6 +16,7 @@ pub(super) struct HelloHeader<'a> {
     pub(super) envoy: Option<NonZeroU64>,
     pub(super) policy_digest: &'a str,
     pub(super) node: &'a str,
+    pub(super) can_requeue: bool,
 }
 
 impl HelloHeader<'_> {
@@ -48,6 +49,7 @@ impl HelloHeader<'_> {
             policy_digest: self.policy_digest.to_owned(),
             node: self.node.to_owned(),
             envoy: self.envoy.map_or(0, NonZeroU64::get),
+            no_requeue: !self.can_requeue,
             ..Hello::default()
         }
     }

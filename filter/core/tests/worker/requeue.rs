@@ -186,6 +186,22 @@ fn grant_of_a_version_1_companion_has_no_token() {
 }
 
 #[test]
+fn hello_names_an_envoy_without_a_requeue_listener() {
+    let shared = Shared::default();
+    let config = config(NODE, &format!(r#""node": "n", "requeue": "{LISTENER}""#));
+    for (mut rig, expected) in [
+        (Rig::with(5, &config, &shared), false),
+        (Rig::with(6, &crate::harness::config(NODE, NODE), &shared), true),
+    ] {
+        let outputs = rig.open();
+        let [Output::Sent(1, Event::Hello(hello))] = &outputs[..] else {
+            panic!("{outputs:?}")
+        };
+        assert_eq!(hello.no_requeue, expected);
+    }
+}
+
+#[test]
 fn requeue_listener_refuses_requests_without_a_valid_token() {
     let mut elsewhere = first_worker(5, &Shared::default());
     // All tests use the same key, so this Envoy gets a different one.

@@ -23,6 +23,7 @@ fn hello(stream: u32) -> Hello {
         policy_digest: "d0".into(),
         node: "n".into(),
         envoy: 72,
+        no_requeue: true,
         last: true,
         ..Hello::default()
     }
