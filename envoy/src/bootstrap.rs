@@ -43,6 +43,9 @@ pub const COMPANION_CLUSTER: &str = "penstock~companion";
 /// the entries of a list by this string, and reports it as the `upstream.address` of a stream that went there.
 pub const REQUEUE_HOST: &str = "envoy://penstock-requeue/";
 
+/// The filter state of a stream that holds its requeue token.
+const REQUEUE_STATE: &str = "penstock.requeue";
+
 /// The name of the requeue listener.
 const REQUEUE_LISTENER: &str = "penstock-requeue";
 
@@ -419,6 +422,11 @@ mod tests {
 
     #[test]
     fn further_filters_come_first_and_only_in_the_gateway_listener() {
+        const OWN: &[&str] = &[
+            "penstock",
+            "envoy.filters.http.set_filter_state",
+            "envoy.filters.http.router",
+        ];
         let names = |document: &Value, listener: usize| -> Vec<String> {
             let filters = format!(
                 "/static_resources/listeners/{listener}/filter_chains/0/filters/0/typed_config/http_filters"
@@ -432,11 +440,8 @@ mod tests {
             http_filters: vec![json!({ "name": "a" }), json!({ "name": "b" })],
             ..settings()
         });
-        assert_eq!(
-            names(&document, 0),
-            ["a", "b", "penstock", "envoy.filters.http.router"]
-        );
-        assert_eq!(names(&document, 1), ["penstock", "envoy.filters.http.router"]);
+        assert_eq!(names(&document, 0), [&["a", "b"][..], OWN].concat());
+        assert_eq!(names(&document, 1), OWN);
     }
 
     #[test]

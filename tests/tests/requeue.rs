@@ -73,6 +73,12 @@ async fn fill(gateway: &Gateway, pool: &str, server: &Upstream) -> (Vec<JoinHand
     (asked, [server.next().await, server.next().await])
 }
 
+/// The names of Penstock's own headers that reached a server.
+fn own_headers(call: &Call) -> Vec<&str> {
+    let names = call.headers.keys().map(|name| name.as_str());
+    names.filter(|name| name.starts_with("x-penstock-")).collect()
+}
+
 fn expect_once(answer: &Answer) {
     for name in [
         "x-penstock-outcome",
@@ -182,17 +188,10 @@ fn server_that_cuts_receives_the_whole_request_again() {
             let call = server.next().await;
             assert_eq!(call.text(), said, "attempt {attempt}");
             assert_eq!(call.header("x-request-id"), "mine");
+            assert_eq!(own_headers(&call), Vec::<&str>::new(), "attempt {attempt}");
             assert_eq!(
-                call.header("x-penstock-requeue").is_empty(),
-                attempt == 3,
-                "{:?}",
-                call.headers
-            );
-            assert!(
-                call.header("x-gateway-destination-endpoint")
-                    .starts_with(&server.address().to_string()),
-                "{:?}",
-                call.headers
+                call.header("x-gateway-destination-endpoint"),
+                server.address().to_string()
             );
             call.cut();
         }
@@ -448,20 +447,11 @@ fn requeue_token_of_a_client_has_no_effect() {
     run(async {
         let server = Upstream::scripted().await;
         let gateway = gateway(pool("forged", &[server.address()], 2, "")).await;
-        let asked = gateway.spawn(ClientRequest::chat("forged", "genuine"));
-        let call = server.next().await;
-        let genuine = call.header("x-penstock-requeue").to_owned();
-        let list = call.header("x-penstock-route").to_owned();
-        assert!(genuine.len() > 64 && list.contains(','), "{:?}", call.headers);
-        assert_eq!(
-            call.header("x-gateway-destination-endpoint"),
-            server.address().to_string()
-        );
-        call.answer();
-        assert_eq!(asked.await.expect("answered").status, 200);
-        let (_, way_back) = list.split_once(',').expect("two places");
+        let way_back = "envoy://penstock-requeue/";
+        let list = format!("{},{way_back}", server.address());
+        let long = "0123456789abcdef".repeat(8);
         let mut claims = String::new();
-        for token in ["AAAA", &genuine] {
+        for token in ["AAAA", &long] {
             for list in [way_back, &list] {
                 claims = format!(
                     "x-penstock-requeue: {token}\r\nx-gateway-destination-endpoint: {list}\r\nx-penstock-route: {list}\r\nx-penstock-pool: forged\r\n"
@@ -473,22 +463,20 @@ fn requeue_token_of_a_client_has_no_effect() {
                         .header("x-gateway-destination-endpoint", list),
                 );
                 let call = server.next().await;
-                assert_ne!(call.header("x-penstock-requeue"), token);
-                assert_eq!(call.headers.get_all("x-penstock-requeue").iter().count(), 1);
+                assert_eq!(own_headers(&call), Vec::<&str>::new());
                 call.answer();
                 let answer = asked.await.expect("answered");
                 assert_eq!((answer.status, answer.outcome()), (200, "bypassed"));
             }
         }
-        expect_counts(&gateway, "forged", 5.0, 0.0).await;
+        expect_counts(&gateway, "forged", 4.0, 0.0).await;
         // Ungated paths lead to the servers, and to nothing else.
         let mut raw = Raw::connect(gateway.address()).await;
         raw.send(format!("GET /v1/models HTTP/1.1\r\nhost: x\r\n{claims}\r\n"))
             .await;
         let call = server.next().await;
-        assert_eq!(call.header("x-penstock-requeue"), "");
+        assert_eq!(own_headers(&call), Vec::<&str>::new());
         assert!(!call.header("x-gateway-destination-endpoint").contains("envoy"));
-        assert_eq!(call.header("x-penstock-route"), "");
         call.respond(200, &[], "{}");
         assert_eq!(raw.answer().await.status, 200);
     });

@@ -1,5 +1,5 @@
 //! Where a request goes after a model server failed it, and when: no retry exceeds a bound, and a request waits for a server that
-//! restarts. Requests are counted at the servers.
+//! restarts. A server sees no internal header. Requests are counted at the servers.
 
 use std::net::SocketAddr;
 
@@ -151,5 +151,40 @@ fn request_that_makes_its_server_cut_does_not_hold_up_others() {
         assert_eq!(call.text(), "bad");
         call.answer();
         expect_served(vec![bad]).await;
+    });
+}
+
+#[test]
+fn server_sees_only_the_documented_headers_of_a_request_and_of_its_retries() {
+    run(async {
+        let server = Upstream::scripted().await;
+        let gateway = gateway(&[server.address()], 2, "").await;
+        let claims = [
+            ("x-penstock-tenant", "acme"),
+            ("x-penstock-user", "me"),
+            ("x-penstock-priority", "critical"),
+            ("x-penstock-class", "batch"),
+            ("x-penstock-deadline-ms", "60000"),
+        ];
+        let mut request = ClientRequest::chat("p", "x");
+        for (name, value) in claims {
+            request = request.header(name, value);
+        }
+        let asked = gateway.spawn(request);
+        for attempt in 0..3 {
+            let call = server.next().await;
+            let names = call.headers.keys().map(|name| name.as_str());
+            let mut seen: Vec<_> = names.filter(|name| name.starts_with("x-penstock-")).collect();
+            seen.sort_unstable();
+            let mut documented = claims.map(|(name, _)| name);
+            documented.sort_unstable();
+            assert_eq!(seen, documented, "attempt {attempt}");
+            if attempt < 2 {
+                call.cut();
+            } else {
+                call.answer();
+            }
+        }
+        assert_eq!(asked.await.expect("answered").status, 200);
     });
 }

@@ -6,10 +6,13 @@
 
 use std::path::Path;
 
-use penstock_wire::names::{ENDPOINT_HEADER, ROUTE_HEADER};
+use penstock_wire::names::{ENDPOINT_HEADER, REQUEUE_HEADER, ROUTE_HEADER};
 use serde_json::{Value, json};
 
-use super::{Address, COMPANION_CLUSTER, Pool, REQUEUE_LISTENER, Settings, Tls, seconds, socket};
+use super::{
+    Address, COMPANION_CLUSTER, Pool, REQUEUE_HOST, REQUEUE_LISTENER, REQUEUE_STATE, Settings, Tls, seconds,
+    socket,
+};
 use crate::{config_source::config_source, limits};
 
 const HTTP_OPTIONS: &str = "envoy.extensions.upstreams.http.v3.HttpProtocolOptions";
@@ -74,7 +77,33 @@ fn cluster(pool: &Pool) -> Value {
             "@type": format!("type.googleapis.com/{HTTP_OPTIONS}"),
             "common_http_protocol_options": { "idle_timeout": seconds(limits::UPSTREAM_IDLE_TIMEOUT) },
             "explicit_http_config": { "http_protocol_options": {} },
+            "http_filters": [internal_headers(), {
+                "name": "envoy.filters.http.upstream_codec",
+                "typed_config": {
+                    "@type": "type.googleapis.com/envoy.extensions.filters.http.upstream_codec.v3.UpstreamCodec",
+                },
+            }],
         } },
+    })
+}
+
+/// Removes the list from a request once Envoy has chosen a host, and restores the requeue token if the host is the requeue
+/// listener. It runs for each attempt. The load balancer keeps the list for the later attempts.
+fn internal_headers() -> Value {
+    let token =
+        format!("%CEL(upstream.address == \"{REQUEUE_HOST}\" ? filter_state[\"{REQUEUE_STATE}\"] : \"\")%");
+    json!({
+        "name": "envoy.filters.http.header_mutation",
+        "typed_config": {
+            "@type": "type.googleapis.com/envoy.extensions.filters.http.header_mutation.v3.HeaderMutation",
+            "mutations": { "request_mutations": [
+                { "remove": ROUTE_HEADER },
+                { "append": {
+                    "header": { "key": REQUEUE_HEADER, "value": token },
+                    "append_action": "OVERWRITE_IF_EXISTS_OR_ADD",
+                } },
+            ] },
+        },
     })
 }
 

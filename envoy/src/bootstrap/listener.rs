@@ -2,9 +2,13 @@
 //! internal to Envoy, for requests that no server of their list accepted. Both have Penstock's filter and the router; the
 //! gateway listener has the user's further filters first.
 
+use penstock_wire::names::REQUEUE_HEADER;
 use serde_json::{Value, json};
 
-use super::{REQUEUE_HOST, REQUEUE_LISTENER, Settings, body_limit, local_replies, routes, seconds, socket};
+use super::{
+    REQUEUE_HOST, REQUEUE_LISTENER, REQUEUE_STATE, Settings, body_limit, local_replies, routes, seconds,
+    socket,
+};
 use crate::limits;
 
 pub(super) fn gateway(settings: &Settings) -> Value {
@@ -69,7 +73,7 @@ fn manager(settings: &Settings, stats: &str, plugin: Value) -> Value {
         "preserve_external_request_id": true,
         "always_set_request_id_in_response": true,
         "server_header_transformation": "PASS_THROUGH",
-        "http_filters": [filter(settings, plugin), router()],
+        "http_filters": [filter(settings, plugin), token_keeper(), router()],
         "route_config": routes::config(settings),
         "local_reply_config": local_replies::config(),
     })
@@ -112,6 +116,23 @@ fn merge(into: &mut Value, more: Value) {
     if let (Value::Object(into), Value::Object(more)) = (into, more) {
         into.extend(more);
     }
+}
+
+/// Keeps the requeue token of a granted request in the stream's filter state. The route removes its header, and the pool's
+/// cluster restores it only for the requeue listener, so that no server sees the token.
+fn token_keeper() -> Value {
+    json!({
+        "name": "envoy.filters.http.set_filter_state",
+        "typed_config": {
+            "@type": "type.googleapis.com/envoy.extensions.filters.http.set_filter_state.v3.Config",
+            "on_request_headers": [{
+                "object_key": REQUEUE_STATE,
+                "factory_key": "envoy.string",
+                "format_string": { "text_format_source": { "inline_string": format!("%REQ({REQUEUE_HEADER})%") } },
+                "skip_if_empty": true,
+            }],
+        },
+    })
 }
 
 fn router() -> Value {

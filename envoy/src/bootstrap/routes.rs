@@ -11,10 +11,10 @@
 //! a list, is spread round robin.
 //!
 //! The last entry of a list may be this Envoy's requeue listener ([`super::REQUEUE_HOST`]). For the router it is one more
-//! host, reached by the same retries, to which the body is sent again. That list is in a separate header, so that a server
-//! sees only servers in the header that it reads.
+//! host, reached by the same retries, to which the body is sent again. That list is in a separate header, which the cluster
+//! removes, so that a server sees only servers in the header that it reads. The requeue token reaches no server either.
 
-use penstock_wire::names::{ENDPOINT_HEADER, POOL_HEADER, ROUTE_HEADER, SERVED_HEADER};
+use penstock_wire::names::{ENDPOINT_HEADER, POOL_HEADER, REQUEUE_HEADER, ROUTE_HEADER, SERVED_HEADER};
 use serde_json::{Value, json};
 
 use super::{Settings, body_limit, clusters, local_replies, seconds};
@@ -89,7 +89,7 @@ fn route(name: &str, list: Option<Value>, retries: u32) -> Value {
                 },
             },
         },
-        "request_headers_to_remove": [POOL_HEADER],
+        "request_headers_to_remove": [POOL_HEADER, REQUEUE_HEADER],
         // The host that responds, whatever the response has in this header. The filter reads it, and the client receives it.
         "response_headers_to_add": [{
             "header": { "key": SERVED_HEADER, "value": "%UPSTREAM_HOST%" },

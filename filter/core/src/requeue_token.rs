@@ -1,9 +1,8 @@
 //! The token that authenticates a requeued request: the facts of its first pass through the filter, signed with a key that
 //! only the workers of this Envoy share.
 //!
-//! The request carries the token in a header, so every server on its way sees it. That is harmless: the token contains
-//! nothing secret, and only the requeue listener reads it, which clients can't reach. The signature is SipHash-2-4 with 128
-//! bits over the whole content (Aumasson, Bernstein: "SipHash: a fast short-input PRF", 2012).
+//! Envoy passes the token to the requeue listener alone, which clients can't reach, and to no server. The signature is
+//! SipHash-2-4 with 128 bits over the whole content (Aumasson, Bernstein: "SipHash: a fast short-input PRF", 2012).
 
 use core::hash::Hasher;
 
