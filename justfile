@@ -9,7 +9,7 @@ release:
     CARGO_PROFILE_RELEASE_STRIP=none cargo build --release --locked --package penstock
     mkdir -p target/dist
     objcopy --only-keep-debug target/release/penstock target/dist/penstock.debug
-    cd target/dist && objcopy --strip-debug --add-gnu-debuglink=penstock.debug ../release/penstock penstock
+    cd target/dist && objcopy --strip-all --add-gnu-debuglink=penstock.debug ../release/penstock penstock
 
 # Runs every test, including those through a real Envoy.
 test *args:
