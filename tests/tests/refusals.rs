@@ -60,7 +60,7 @@ async fn shared() -> &'static Fixture {
                 .expect("a port")
                 .local_addr()
                 .expect("an address");
-            let unchecked = "  health: {path: null}\n";
+            let unchecked = "  health: {path: null}\n  queue: {requeues: 3}\n";
             pools.push(format!(
                 "- name: dead\n  models: [dead]\n  endpoints: {{static: ['{dead}']}}\n{unchecked}"
             ));
@@ -255,6 +255,7 @@ fn without_a_queue_a_request_that_cannot_bypass_is_rejected() {
         assert!(!refused.header("retry-after").is_empty());
         call.answer();
         assert_eq!(held.await.expect("answered").status, 200);
+        all.gateway.stock("off", 0).await;
         let again = all.gateway.spawn(ClientRequest::chat("off", "x"));
         all.server("off").next().await.answer();
         assert_eq!(again.await.expect("answered").outcome(), "bypassed");
@@ -314,7 +315,11 @@ fn refusing_server_is_skipped_or_reported() {
 fn cut_before_the_response_is_502_and_cut_inside_it_reaches_the_client() {
     run(async {
         let server = Upstream::scripted().await;
-        let gateway = Gateway::start(&config("", &[pool("p", "'*'", &[&server], "")])).await;
+        let gateway = Gateway::start(&config(
+            "",
+            &[pool("p", "'*'", &[&server], "  queue: {requeues: 3}\n")],
+        ))
+        .await;
         let asked = gateway.spawn(ClientRequest::chat("m", "x"));
         // The server cuts every retry as well.
         let answer = loop {
