@@ -108,7 +108,7 @@ async fn converged(gateway: &Gateway) -> Value {
         let pool = gateway.pool("chat").await;
         let known = |name| {
             let variant = variant(&pool, name);
-            variant["state"] == "converged" && variant["desired_replicas"].is_u64()
+            variant["state"] == "converged" && variant["desired_replicas_source"] == "model"
         };
         if known("fast") && known("slow") {
             Ok(pool)

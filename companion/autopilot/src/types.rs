@@ -133,7 +133,7 @@ pub enum DesiredSource {
     /// Demand divided by lambda* of the learned model.
     Model,
     /// Demand divided by lambda* of parameters from one window, before a model is learned. At least the replicas that are
-    /// ready.
+    /// ready, and at most twice as many.
     Bootstrap,
     /// A steady overload before a model is learned: the ready replicas times offered divided by served requests.
     Saturation,

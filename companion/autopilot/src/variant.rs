@@ -19,6 +19,9 @@ const KEPT_FOR: Duration = Duration::from_secs(60);
 /// Parameters are stored again if one of them has changed by this fraction.
 const KEPT_WITHIN: f64 = 0.01;
 
+/// Bootstrap parameters ask for at most this many times the ready replicas.
+const BOOTSTRAP_GROWTH: u64 = 2;
+
 /// n* is well known if half of its 95 % confidence interval is below this.
 const WELL_KNOWN: f64 = 0.07;
 
@@ -283,8 +286,8 @@ impl Variant {
 
     /// The replicas that its part of the demand needs. `saturated`: those that a steady overload of the pool needs.
     ///
-    /// Before a model is learned, the variant never asks for fewer replicas than are ready: bootstrap parameters are those of
-    /// one load, and don't show how much more a server takes.
+    /// Before a model is learned, the variant never asks for fewer replicas than are ready, and by bootstrap parameters for at
+    /// most [`BOOTSTRAP_GROWTH`] times as many: these parameters are those of one load, and may be far off at another.
     fn desired(&self, current: u64, saturated: Option<u64>) -> Option<Desired> {
         let analysis = self.analysis.as_ref();
         let is_learned = analysis.is_some_and(|analysis| !analysis.is_bootstrapped);
@@ -298,7 +301,7 @@ impl Variant {
         if self.served_rate() <= 0.0 {
             return None;
         }
-        let bootstrap = required.map(|replicas| replicas.max(current));
+        let bootstrap = required.map(|replicas| replicas.clamp(current, BOOTSTRAP_GROWTH * current.max(1)));
         match saturated {
             Some(replicas) if bootstrap < saturated => Some(Desired {
                 replicas,
