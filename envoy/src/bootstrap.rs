@@ -15,6 +15,7 @@
 //!
 //! Settings are typed and aren't checked here; `envoy --mode validate` ([`crate::run::validate`]) checks the result.
 
+mod access_log;
 mod clusters;
 mod listener;
 mod local_replies;
@@ -62,6 +63,8 @@ pub struct Settings {
     pub gateway: SocketAddr,
     /// The address of Envoy's admin interface. It has no authentication, so use loopback unless it is protected otherwise.
     pub admin: SocketAddr,
+    /// The file of the access log; `None`: no log.
+    pub access_log: Option<PathBuf>,
     /// The companion's gRPC address.
     pub companion: Address,
     /// TLS to the companion; `None`: plaintext.
@@ -81,8 +84,8 @@ pub struct Settings {
     pub connections_max: u64,
     /// The path of the wasm module, as Envoy sees it.
     pub filter: PathBuf,
-    /// The filter's configuration. The keys that differ between the listeners (`requeue`, `reenters`, `routes_tell`) are added
-    /// here.
+    /// The filter's configuration. The keys that describe the listeners (`requeue`, `reenters`, `routes_tell`,
+    /// `attempts_logged`) are added here.
     pub plugin: Value,
     /// Further HTTP filters, which handle a client's request before Penstock's filter. A requeued request doesn't pass them
     /// again.
@@ -277,6 +280,7 @@ mod tests {
             filter: "/f.wasm".into(),
             plugin: json!({ "companion": COMPANION_CLUSTER }),
             http_filters: Vec::new(),
+            access_log: None,
         }
     }
 
@@ -378,7 +382,10 @@ mod tests {
         let plugin: Value = serde_json::from_str(plugin.as_str().expect("text")).expect("JSON");
         assert_eq!(
             plugin,
-            json!({ "companion": COMPANION_CLUSTER, "requeue": REQUEUE_HOST, "routes_tell": true, "reenters": true })
+            json!({
+                "companion": COMPANION_CLUSTER, "requeue": REQUEUE_HOST, "routes_tell": true, "attempts_logged": true,
+                "reenters": true,
+            })
         );
         let gateway = value(&document, &format!("{MANAGER}/route_config"));
         assert_eq!(
@@ -454,7 +461,7 @@ mod tests {
         assert_eq!(filter["allow_on_headers_stop_iteration"], true);
         assert_eq!(
             filter["configuration"]["value"],
-            r#"{"companion":"penstock~companion","requeue":"envoy://penstock-requeue/","routes_tell":true}"#
+            r#"{"companion":"penstock~companion","requeue":"envoy://penstock-requeue/","routes_tell":true,"attempts_logged":true}"#
         );
         let routes = value(
             &document,

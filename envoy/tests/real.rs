@@ -35,6 +35,17 @@ function envoy_on_request(handle)
     headers:replace("x-penstock-route", first)
   end
   headers:replace("x-next", rest)
+  headers:replace("x-envoy-retry-on", "connect-failure,refused-stream,reset")
+end
+"#;
+
+/// The part of the filter at the first listener that matters here: when Envoy sends a granted request again.
+const GRANTS: &str = r#"
+function envoy_on_request(handle)
+  local headers = handle:headers()
+  if headers:get("x-gateway-destination-endpoint") then
+    headers:replace("x-envoy-retry-on", "connect-failure,refused-stream,reset")
+  end
 end
 "#;
 
@@ -70,6 +81,7 @@ fn settings(dir: &Path, pools: Vec<Pool>) -> Settings {
         filter,
         plugin: json!({ "companion": bootstrap::COMPANION_CLUSTER }),
         http_filters: Vec::new(),
+        access_log: None,
     }
 }
 
@@ -218,16 +230,14 @@ impl Gateway {
                 .and_then(Value::as_array_mut)
                 .expect("a list of filters");
             assert_eq!(filters.remove(0)["name"], "penstock");
-            if listener == "1" {
-                let script = json!({
-                    "@type": "type.googleapis.com/envoy.extensions.filters.http.lua.v3.Lua",
-                    "default_source_code": { "inline_string": REENTERS },
-                });
-                filters.insert(
-                    0,
-                    json!({ "name": "envoy.filters.http.lua", "typed_config": script }),
-                );
-            }
+            let script = json!({
+                "@type": "type.googleapis.com/envoy.extensions.filters.http.lua.v3.Lua",
+                "default_source_code": { "inline_string": if listener == "1" { REENTERS } else { GRANTS } },
+            });
+            filters.insert(
+                0,
+                json!({ "name": "envoy.filters.http.lua", "typed_config": script }),
+            );
         }
         let file: PathBuf = dir.path().join("envoy.json");
         std::fs::write(&file, document.to_string()).expect("written");

@@ -195,6 +195,7 @@ pub(crate) fn edit_headers(map: Map, edits: &[HeaderEdit]) {
         match edit {
             HeaderEdit::Remove(name) => host::remove_header(map, name),
             HeaderEdit::Set(name, value) => host::set_header(map, name, value),
+            HeaderEdit::SetStatic(name, value) => host::set_header(map, name, value),
         }
     }
 }

@@ -2,14 +2,14 @@
 
 use std::rc::Rc;
 
-use penstock_filter_core::{config::Config, time::Instant, worker::Worker};
+use penstock_filter_core::{config::Config, headers::Headers, time::Instant, worker::Worker};
 use proxy_wasm::{
     traits::{Context, HttpContext, RootContext},
     types::ContextType,
 };
 
 use crate::{
-    host::{self, Buffer, HostSharedData, Level},
+    host::{self, Buffer, HostSharedData, Level, Map, StreamProperties},
     http_context::Http,
     plugin::Plugin,
 };
@@ -103,6 +103,17 @@ impl RootContext for Root {
             plugin.note_tick(host::now());
         }
         self.handle(Worker::handle_tick);
+    }
+
+    /// The access log of attempts upstream, which the router of this plugin's listener writes for some statuses.
+    fn on_log(&mut self) {
+        let (request, response) = (host::headers(Map::Request), host::headers(Map::Response));
+        let headers = (Headers::new(&request), Headers::new(&response));
+        if let Some(plugin) = &self.plugin {
+            plugin.with_worker(|worker| {
+                worker.handle_attempt_log(host::now(), headers.0, headers.1, &StreamProperties);
+            });
+        }
     }
 
     fn create_http_context(&self, context: u32) -> Option<Box<dyn HttpContext>> {

@@ -22,8 +22,11 @@ pub const SESSIONS: usize = WORKERS + 1;
 /// Sessions of one Envoy: those of the gateway's listener and of the internal re-queue listener.
 pub const SESSIONS_IN_ALL: usize = SESSIONS * PLUGINS as usize;
 
-/// The filter's plugin configuration inside a listener, as a JSON pointer.
+/// The filter's plugin inside a listener, as a JSON pointer.
 const FILTER: &str = "/filter_chains/0/filters/0/typed_config/http_filters/0/typed_config/config";
+/// The same inside the router's log of attempts.
+const ATTEMPTS: &str =
+    "/filter_chains/0/filters/0/typed_config/http_filters/2/typed_config/upstream_log/0/typed_config/config";
 
 /// A running Envoy.
 pub struct Envoy {
@@ -137,6 +140,10 @@ impl Envoy {
     /// Replaces the listener's file atomically.
     fn publish(&mut self) {
         self.changes += 1;
+        // The log of attempts belongs to the filter's plugin only while both have the same configuration.
+        let plugin = self.listener.pointer(FILTER).cloned();
+        let log = self.listener.pointer_mut(ATTEMPTS);
+        *log.expect("the log's plugin") = plugin.expect("the filter's plugin");
         let mut listener = json!({"@type": "type.googleapis.com/envoy.config.listener.v3.Listener"});
         for (key, value) in self.listener.as_object().expect("a listener") {
             listener[key] = value.clone();

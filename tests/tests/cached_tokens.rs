@@ -1,8 +1,9 @@
 //! Policy classes by the uncached part of a prompt, as Dynamo's router has them, through a real Envoy.
 
 use penstock_tests::gateway::{config, pool, slots};
-use penstock_tests::{ClientRequest, Gateway, Upstream, run};
+use penstock_tests::{Answer, ClientRequest, Gateway, Upstream, run};
 use serde_json::{Value, json};
+use tokio::task::JoinHandle;
 
 /// Dynamo's cache buckets: up to 3,071 uncached tokens, and from there on.
 const BUCKETS: &str = "  arbitration:
@@ -13,6 +14,10 @@ const BUCKETS: &str = "  arbitration:
       - {name: cached, policy_family: standard, cache_bucket: cached, quantum: 2048, queue_policy: wspt}
       - {name: uncached, policy_family: standard, cache_bucket: uncached, quantum: 512}
 ";
+
+/// Requests that wait, half of them in each class, and grants in which tokens are counted.
+const BACKLOG: u64 = 40;
+const GRANTS: usize = 600;
 
 /// A prompt of 4,000 tokens, at four bytes each.
 fn prompt(letter: char) -> String {
@@ -35,12 +40,17 @@ async fn seen(gateway: &Gateway, id: &str) -> Value {
     ])
 }
 
+/// A gateway in front of a server with one place, with the cache buckets.
+async fn start(server: &Upstream) -> Gateway {
+    let keys = format!("{}  scheduler: {{prefix: 0}}\n{BUCKETS}", slots(1));
+    Gateway::start(&config("", &[pool("p", "m", &[server], &keys)])).await
+}
+
 #[test]
 fn the_second_of_two_equal_prompts_goes_by_the_cached_bucket() {
     run(async {
         let server = Upstream::scripted().await;
-        let keys = format!("{}  scheduler: {{prefix: 0}}\n{BUCKETS}", slots(1));
-        let gateway = Gateway::start(&config("", &[pool("p", "m", &[&server], &keys)])).await;
+        let gateway = start(&server).await;
 
         let first = gateway.spawn(asks('a', "first"));
         server.next().await.answer_with(4_000, 4);
@@ -69,6 +79,65 @@ fn the_second_of_two_equal_prompts_goes_by_the_cached_bucket() {
         call.answer_with(4_000, 4);
         server.next().await.answer_with(4_000, 4);
         for answer in [second, other, again] {
+            assert_eq!(answer.await.expect("answered").status, 200);
+        }
+    });
+}
+
+/// Requests of two kinds, each sent in the background with a different id.
+#[derive(Default)]
+struct Sender {
+    sent: u64,
+    answers: Vec<JoinHandle<Answer>>,
+}
+
+impl Sender {
+    /// Sends the repeated prompt, or one that no other request has.
+    fn send(&mut self, gateway: &Gateway, is_repeated: bool) {
+        self.sent += 1;
+        let text = if is_repeated {
+            prompt('a')
+        } else {
+            format!("{:06}{}", self.sent, "b".repeat(15_994))
+        };
+        let request = ClientRequest::chat("m", &text).header("x-request-id", &self.sent.to_string());
+        self.answers.push(gateway.spawn(request));
+    }
+}
+
+#[test]
+fn classes_share_uncached_tokens_by_their_quanta() {
+    run(async {
+        let server = Upstream::scripted().await;
+        let gateway = start(&server).await;
+        let mut sender = Sender::default();
+        sender.send(&gateway, true);
+        let mut call = server.next().await;
+        for _ in 0..BACKLOG / 2 {
+            sender.send(&gateway, true);
+            sender.send(&gateway, false);
+        }
+        gateway.waiting("p", BACKLOG).await;
+        let mut uncached = [0.0, 0.0];
+        for _ in 0..GRANTS {
+            call.answer_with(4_000, 4);
+            call = server.next().await;
+            let is_repeated = call.text() == prompt('a');
+            let request = seen(&gateway, call.header("x-request-id")).await;
+            assert_eq!(request[0], if is_repeated { "cached" } else { "uncached" });
+            let tokens = |index: usize| request[index].as_f64().expect("a number");
+            uncached[usize::from(!is_repeated)] += tokens(1) - tokens(2);
+            sender.send(&gateway, is_repeated);
+        }
+        let share = uncached[0] / (uncached[0] + uncached[1]);
+        let exact = 2_048.0 / (2_048.0 + 512.0);
+        assert!((share - exact).abs() <= 0.01 * exact, "{uncached:?}: {share}");
+        for _ in 0..BACKLOG {
+            call.answer_with(4_000, 4);
+            call = server.next().await;
+        }
+        call.answer_with(4_000, 4);
+        for answer in sender.answers {
             assert_eq!(answer.await.expect("answered").status, 200);
         }
     });

@@ -1,8 +1,11 @@
 //! Clients that disconnect: while queued, before the response, during the response, and before the request is complete.
 
-use penstock_tests::gateway::{config, pool, slots};
+use std::path::Path;
+
+use penstock_tests::gateway::{LISTEN_BUT_GRPC, config, pool, slots};
 use penstock_tests::raw::{self, Raw};
 use penstock_tests::{ClientRequest, Gateway, Upstream, run, until};
+use serde_json::{Value, json};
 use tokio::sync::OnceCell;
 
 const POOLS: [&str; 4] = ["queued", "thinking", "streaming", "speaking"];
@@ -169,5 +172,56 @@ fn request_cancelled_before_its_body_ends_is_never_registered() {
             1.0
         );
         assert_eq!(server.total(), 1);
+    });
+}
+
+/// The line of a request in the access log; `None` until Envoy has written it.
+fn logged(file: &Path, request_id: &str) -> Option<Value> {
+    let text = std::fs::read_to_string(file).unwrap_or_default();
+    let mut lines = text
+        .lines()
+        .filter_map(|line| serde_json::from_str::<Value>(line).ok());
+    lines.find(|line| line["request_id"] == request_id)
+}
+
+#[test]
+fn client_that_leaves_the_queue_has_status_499_in_the_access_log() {
+    run(async {
+        let folder = tempfile::tempdir().expect("a folder");
+        let file = folder.path().join("access.json");
+        let server = Upstream::scripted().await;
+        let listen = format!(
+            "{LISTEN_BUT_GRPC}, grpc: '127.0.0.1:0', access_log: '{}'}}\n",
+            file.display()
+        );
+        let pool = pool("p", "'*'", &[&server], &slots(1));
+        let gateway = Gateway::start(&format!("{listen}pools:\n{pool}")).await;
+        let ask = |id: &str| ClientRequest::chat("m", id).header("x-request-id", id);
+        let held = gateway.spawn(ask("held"));
+        let call = server.next().await;
+        let leaves = gateway.spawn(ask("leaves"));
+        gateway.waiting("p", 1).await;
+        leaves.abort();
+        gateway.waiting("p", 0).await;
+        call.answer();
+        assert_eq!(held.await.expect("answered").status, 200);
+        let [held, left] = until("both lines", || async {
+            let lines = ["held", "leaves"].map(|id| logged(&file, id));
+            match lines {
+                [Some(held), Some(left)] => Ok([held, left]),
+                missing => Err(format!("{missing:?}")),
+            }
+        })
+        .await;
+        assert_eq!(
+            (&left["status"], &left["outcome"], &left["flags"]),
+            (&json!(499), &Value::Null, &json!("DC"))
+        );
+        assert_eq!(
+            (&held["status"], &held["outcome"]),
+            (&json!(200), &json!("bypassed"))
+        );
+        assert_eq!(held["endpoint"], server.address().to_string());
+        assert_eq!(held["path"], "/v1/chat/completions");
     });
 }

@@ -108,6 +108,15 @@ fn without_a_companion_the_pool_closes_after_hold_and_reopens_with_one() {
         assert_eq!((refused.status, refused.outcome()), (503, "gateway_unavailable"));
         assert_eq!(refused.json()["type"], "error", "{}", refused.text());
         assert_eq!(server.total(), 1);
+        until("an advice as long as the companion is away", || async {
+            let refused = gateway.send(ClientRequest::chat("m", "x")).await;
+            let advised = refused.header("retry-after-ms").to_owned();
+            match advised.parse::<u64>() {
+                Ok(ms) if ms > 1_000 => Ok(()),
+                _ => Err(advised),
+            }
+        })
+        .await;
 
         send(companion, libc::SIGCONT);
         until("served again", || async {

@@ -15,7 +15,7 @@ use penstock_tests::{Answer, ClientRequest, Gateway, Upstream, run};
 
 /// Every metric, its type, and its labels beside `pool`, `model` and `target_model` (`r`), `pool` (`p`), `pool` and
 /// `variant` (`v`), or none (`-`).
-const ALL: [(&str, &str, &str); 73] = [
+const ALL: [(&str, &str, &str); 75] = [
     ("queue_length", "gauge", "p flow band"),
     ("queue_length_by_model", "gauge", "r"),
     ("queue_cost_tokens", "gauge", "p flow band"),
@@ -45,6 +45,7 @@ const ALL: [(&str, &str, &str); 73] = [
     ("fairness_gap_ratio", "gauge", "p band class model"),
     ("class_deficit_tokens", "gauge", "p class"),
     ("usage_window_tokens", "gauge", "p"),
+    ("usage_running_elsewhere_tokens", "gauge", "p"),
     ("ttft_seconds", "histogram", "r endpoint"),
     ("itl_seconds", "histogram", "r endpoint"),
     ("request_duration_seconds", "histogram", "r endpoint"),
@@ -72,6 +73,7 @@ const ALL: [(&str, &str, &str); 73] = [
     ("draining_stock", "gauge", "p"),
     ("orphaned_stock", "gauge", "p"),
     ("misrouted_total", "counter", "p"),
+    ("endpoint_pushback_total", "counter", "p endpoint status"),
     ("resyncs_total", "counter", "-"),
     ("unacked_events", "gauge", "-"),
     ("foreign_load", "gauge", "p endpoint"),
@@ -93,10 +95,12 @@ const ALL: [(&str, &str, &str); 73] = [
 ];
 
 /// Metrics without a series in a new gateway: their value is unknown, or their event has not happened.
-const WITHOUT_SERIES: [&str; 16] = [
+const WITHOUT_SERIES: [&str; 18] = [
     "preemptions_total",
+    "endpoint_pushback_total",
     "class_deficit_tokens",
     "usage_window_tokens",
+    "usage_running_elsewhere_tokens",
     "model_alpha_ms",
     "model_beta_ms",
     "model_gamma_ms",

@@ -10,6 +10,7 @@ struct Fixture {
     fifo: Upstream,
     shares: Upstream,
     usage: Upstream,
+    vtc: Upstream,
 }
 
 /// One gateway; every test has a pool with one slot of its own.
@@ -17,7 +18,8 @@ async fn shared() -> &'static Fixture {
     static SHARED: OnceCell<Fixture> = OnceCell::const_new();
     SHARED
         .get_or_init(|| async {
-            let (bands, fifo, shares, usage) = (
+            let (bands, fifo, shares, usage, vtc) = (
+                Upstream::scripted().await,
                 Upstream::scripted().await,
                 Upstream::scripted().await,
                 Upstream::scripted().await,
@@ -28,11 +30,13 @@ async fn shared() -> &'static Fixture {
                 slots(1)
             );
             let by_usage = format!("{}  arbitration: {{flows: {{discipline: usage}}}}\n", slots(1));
+            let by_vtc = format!("{}  arbitration: {{flows: {{discipline: vtc}}}}\n", slots(1));
             let pools = [
                 pool("bands", "bands", &[&bands], &slots(1)),
                 pool("fifo", "fifo", &[&fifo], &slots(1)),
                 pool("shares", "shares", &[&shares], &shared_3_to_1),
                 pool("usage", "usage", &[&usage], &by_usage),
+                pool("vtc", "vtc", &[&vtc], &by_vtc),
             ];
             Fixture {
                 gateway: Gateway::start(&config("", &pools)).await,
@@ -40,6 +44,7 @@ async fn shared() -> &'static Fixture {
                 fifo,
                 shares,
                 usage,
+                vtc,
             }
         })
         .await
@@ -70,6 +75,35 @@ fn under_usage_what_a_tenant_used_in_one_band_counts_in_another() {
             call.answer();
         }
         asked.push(held);
+        for answer in asked {
+            assert_eq!(answer.await.expect("answered").status, 200);
+        }
+    });
+}
+
+#[test]
+fn under_vtc_what_a_tenant_used_in_one_band_counts_in_another() {
+    run(async {
+        let all = shared().await;
+        let (gateway, server) = (&all.gateway, &all.vtc);
+        let ask = |tenant: &str, text: &str| ClientRequest::chat("vtc", text).tenant(tenant);
+        let mut asked = vec![gateway.spawn(ask("third", "held"))];
+        let held = server.next().await;
+        let waiting = [
+            ask("spread", "spread"),
+            ask("frugal", "frugal"),
+            ask("spread", "first").priority("critical"),
+        ];
+        for (count, request) in (1..).zip(waiting) {
+            asked.push(gateway.spawn(request));
+            gateway.waiting("vtc", count).await;
+        }
+        held.answer();
+        for expected in ["first", "frugal", "spread"] {
+            let call = server.next().await;
+            assert_eq!(call.text(), expected);
+            call.answer_with(1_000, 1_000);
+        }
         for answer in asked {
             assert_eq!(answer.await.expect("answered").status, 200);
         }

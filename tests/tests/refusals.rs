@@ -1,7 +1,7 @@
 //! Every rejection with its status, code, outcome and error format.
 
 use penstock_tests::gateway::{config, pool, slots};
-use penstock_tests::{Call, ClientRequest, Gateway, Upstream, run};
+use penstock_tests::{Call, ClientRequest, Gateway, Upstream, run, until};
 use serde_json::json;
 use tokio::net::TcpListener;
 use tokio::sync::OnceCell;
@@ -40,6 +40,12 @@ impl Fixture {
             .spawn(ClientRequest::chat(pool, "held").tenant("holder"));
         (held, self.server(pool).next().await)
     }
+}
+
+/// The `retry-after-ms` of an answer.
+fn advised_ms(answer: &penstock_tests::Answer) -> u64 {
+    let text = answer.header("retry-after-ms");
+    text.parse().unwrap_or_else(|e| panic!("{text}: {e}"))
 }
 
 async fn shared() -> &'static Fixture {
@@ -312,6 +318,28 @@ fn refusing_server_is_skipped_or_reported() {
 }
 
 #[test]
+fn clients_of_refusing_servers_are_advised_to_wait_as_long_as_the_servers_have_refused() {
+    run(async {
+        let all = shared().await;
+        let refused = until("an advice above the shortest", || async {
+            let refused = all.gateway.send(ClientRequest::chat("dead", "x")).await;
+            match advised_ms(&refused) {
+                0..=1_000 => Err(refused.header("retry-after-ms").to_owned()),
+                _ => Ok(refused),
+            }
+        })
+        .await;
+        assert_eq!(refused.code(), "upstream_unavailable");
+        let advised_ms = advised_ms(&refused);
+        assert!(advised_ms <= 33_000, "{advised_ms}");
+        assert_eq!(
+            refused.header("retry-after"),
+            advised_ms.div_ceil(1_000).to_string()
+        );
+    });
+}
+
+#[test]
 fn cut_before_the_response_is_502_and_cut_inside_it_reaches_the_client() {
     run(async {
         let server = Upstream::scripted().await;
@@ -361,7 +389,7 @@ fn cut_before_the_response_is_502_and_cut_inside_it_reaches_the_client() {
 }
 
 async fn finished<T>(task: &JoinHandle<T>) {
-    penstock_tests::until("an answer", || async {
+    until("an answer", || async {
         if task.is_finished() {
             Ok(())
         } else {

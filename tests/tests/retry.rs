@@ -124,6 +124,15 @@ fn ttl_ends_the_wait_for_a_server() {
                 "Request timed out after 1s in queue"
             );
         }
+        // Each counts as failed: as a granted request without an answer by an endpoint, or as one that was never granted.
+        let page = gateway.metrics().await;
+        let labels = [("pool", "p"), ("endpoint", ""), ("code_class", "5xx")];
+        let answered = page.sum("penstock_responses_total", &labels);
+        let expired = page.sum("penstock_requests_expired_total", &[("pool", "p")]);
+        assert!(
+            answered >= 1.0 && (answered + expired - 2.0).abs() < 0.5,
+            "{answered} {expired}"
+        );
     });
 }
 

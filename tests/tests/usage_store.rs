@@ -1,9 +1,10 @@
-//! Usage windows that survive a companion, in a file and in Redis; companions that use the same Redis share them.
+//! Usage windows that survive a companion, in a file and in Redis; companions that use the same Redis share them, and what
+//! they run.
 
 use std::path::Path;
 
 use penstock_tests::gateway::{pool, slots};
-use penstock_tests::{ClientGroup, Companion, Envoy, Redis, Upstream, run, until};
+use penstock_tests::{Call, ClientGroup, Companion, Envoy, Redis, Upstream, run, until};
 use serde_json::json;
 
 /// Longer than any test here keeps the companion away.
@@ -18,11 +19,11 @@ fn redis(url: &str) -> String {
     format!("{{redis: '{url}'}}")
 }
 
-/// One pool with one request at a time and the discipline `usage`.
-fn pools(server: &Upstream, store: &str) -> Vec<String> {
+/// One pool with `places` requests at a time and the discipline `usage`.
+fn pools(server: &Upstream, store: &str, places: u32) -> Vec<String> {
     let keys = format!(
         "{}{HOLD}  arbitration: {{flows: {{discipline: usage}}}}\n  usage: {{window: 10m, store: {store}}}\n",
-        slots(1)
+        slots(places)
     );
     vec![pool("p", "'*'", &[server], &keys)]
 }
@@ -37,8 +38,12 @@ struct Scene {
 
 impl Scene {
     async fn set(store: &str) -> Self {
+        Self::with_places(store, 1).await
+    }
+
+    async fn with_places(store: &str, places: u32) -> Self {
         let server = Upstream::scripted().await;
-        let companion = Companion::start("", &pools(&server, store)).await;
+        let companion = Companion::start("", &pools(&server, store, places)).await;
         let envoy = Envoy::start(&companion, "envoy").await;
         let mut crowd = ClientGroup::default();
         crowd.join(&envoy, 1).await;
@@ -93,6 +98,19 @@ impl Scene {
 
     async fn gauge(&self, name: &str) -> f64 {
         self.companion.metrics().await.sum(name, &[("pool", "p")])
+    }
+
+    /// Waits until the metric is at most `value`.
+    async fn falls(&self, name: &str, value: f64) {
+        until(&format!("{name} falls to {value}"), || async {
+            let found = self.gauge(name).await;
+            if found <= value {
+                Ok(())
+            } else {
+                Err(format!("{found}\n{}", self.companion.log()))
+            }
+        })
+        .await;
     }
 
     /// Waits until the metric is at least `value`.
@@ -165,6 +183,73 @@ fn usage_settled_by_one_companion_counts_at_all_companions_of_a_redis() {
     });
 }
 
+const ELSEWHERE: &str = "penstock_usage_running_elsewhere_tokens";
+
+/// Two companions of a Redis; the first runs three requests of the tenant "heavy".
+async fn busy_and_idle(redis: &Redis) -> (Scene, Vec<Call>, Scene) {
+    let store = self::redis(&redis.url());
+    let mut busy = Scene::with_places(&store, 3).await;
+    let idle = Scene::set(&store).await;
+    let mut calls = Vec::new();
+    for number in 0..3 {
+        busy.crowd.ask(0, "p", "heavy", &number.to_string()).await;
+        calls.push(busy.server.next().await);
+    }
+    busy.companion.stock("p", 3).await;
+    let estimate = busy.gauge("penstock_usage_window_tokens").await;
+    assert!(estimate > 0.0);
+    idle.reaches(ELSEWHERE, estimate).await;
+    assert_eq!(idle.gauge(ELSEWHERE).await, estimate, "all three, once");
+    assert_eq!(busy.gauge(ELSEWHERE).await, 0.0, "its own don't count twice");
+    (busy, calls, idle)
+}
+
+#[test]
+fn what_a_companion_runs_counts_at_all_companions_of_a_redis_until_it_ends() {
+    run(async {
+        let redis = Redis::start().await;
+        let (mut busy, calls, mut idle) = busy_and_idle(&redis).await;
+        assert_eq!(idle.first_of(["heavy", "light"]).await, "light");
+        for call in calls {
+            call.answer_with(1_000, 0);
+        }
+        for (text, answer) in busy.crowd.answers().await {
+            assert_eq!(answer.status, 200, "{text}: {}", answer.text());
+        }
+        idle.falls(ELSEWHERE, 0.0).await;
+        // Three times 1,000, and 1 for each of the three that were served there.
+        idle.window(3_003.0).await;
+        assert_eq!(idle.gauge("penstock_usage_window_tokens").await, 3_003.0);
+        assert_eq!(idle.first_of(["heavy", "light"]).await, "light");
+    });
+}
+
+#[test]
+fn what_a_killed_companion_ran_stops_counting() {
+    run(async {
+        let redis = Redis::start().await;
+        let (mut busy, _calls, mut idle) = busy_and_idle(&redis).await;
+        busy.companion.kill().await;
+        idle.falls(ELSEWHERE, 0.0).await;
+        assert_eq!(idle.first_of(["heavy", "light"]).await, "heavy", "by arrival");
+    });
+}
+
+#[test]
+fn what_runs_elsewhere_stops_counting_without_redis_and_counts_again_with_it() {
+    run(async {
+        let mut redis = Redis::start().await;
+        let (busy, _calls, mut idle) = busy_and_idle(&redis).await;
+        redis.kill().await;
+        idle.falls(ELSEWHERE, 0.0).await;
+        assert_eq!(idle.first_of(["heavy", "light"]).await, "heavy", "by arrival");
+        redis.restart().await;
+        idle.reaches(ELSEWHERE, 1.0).await;
+        assert_eq!(idle.first_of(["heavy", "light"]).await, "light");
+        drop(busy);
+    });
+}
+
 #[test]
 fn redis_that_starts_late_is_used_from_then_on() {
     run(async {
@@ -198,7 +283,7 @@ fn redis_restart_under_load_affects_no_client() {
         let mut redis = Redis::start().await;
         let servers = Upstream::several(1, std::time::Duration::from_millis(2), 1).await;
         let store = self::redis(&redis.url());
-        let companion = Companion::start("", &pools(&servers[0], &store)).await;
+        let companion = Companion::start("", &pools(&servers[0], &store, 1)).await;
         let envoy = Envoy::start(&companion, "envoy").await;
         let mut crowd = ClientGroup::default();
         crowd.join(&envoy, 2).await;

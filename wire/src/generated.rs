@@ -8,7 +8,7 @@ pub struct FilterFrame {
     /// The highest `CompanionFrame.seq` that the filter has handled; 0 before the first.
     #[prost(uint64, tag = "2")]
     pub ack: u64,
-    #[prost(oneof = "filter_frame::Event", tags = "3, 4, 5, 6, 7, 8, 9, 10")]
+    #[prost(oneof = "filter_frame::Event", tags = "3, 4, 5, 6, 7, 8, 9, 10, 15")]
     pub event: ::core::option::Option<filter_frame::Event>,
 }
 /// Nested message and enum types in `FilterFrame`.
@@ -31,6 +31,8 @@ pub mod filter_frame {
         Heartbeat(super::Heartbeat),
         #[prost(message, tag = "10")]
         Bye(super::Bye),
+        #[prost(message, tag = "15")]
+        PushedBack(super::PushedBack),
     }
 }
 /// A message from the companion: any number of commands. A frame without commands only acknowledges.
@@ -222,6 +224,10 @@ pub struct Register {
     /// The model in the body, if an earlier grant replaced the requested one; empty: the body names `model`. Since version 2.
     #[prost(string, tag = "31")]
     pub target_model: ::prost::alloc::string::String,
+    /// The last server to which it was sent before it was requeued refused it by itself, by a status of `requeue_on`. Since
+    /// version 2.
+    #[prost(bool, tag = "32")]
+    pub refused: bool,
 }
 /// Identifies a request.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
@@ -315,6 +321,26 @@ pub struct Refused {
     /// The request was registered: the companion frees its place in the queue.
     #[prost(bool, tag = "7")]
     pub registered: bool,
+}
+/// A server refused a granted request by itself, by a status of the pool's `requeue_on`. Envoy tries the next endpoint of the
+/// grant, or the response goes to the client. Sent once for each attempt, before any other event about its result, and only
+/// in version 2.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct PushedBack {
+    #[prost(uint64, tag = "1")]
+    pub sequence: u64,
+    /// The server's address, `ip:port`.
+    #[prost(string, tag = "2")]
+    pub endpoint: ::prost::alloc::string::String,
+    /// The HTTP status of the server's response.
+    #[prost(uint32, tag = "3")]
+    pub status: u32,
+    /// The server's `retry-after`; absent: it has none, or none in seconds.
+    #[prost(uint64, optional, tag = "4")]
+    pub retry_after_ms: ::core::option::Option<u64>,
+    /// The pool of the grant.
+    #[prost(string, tag = "5")]
+    pub pool: ::prost::alloc::string::String,
 }
 /// Keeps the session alive; the filter sends it every second.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
@@ -457,6 +483,23 @@ pub struct Pool {
     /// `Started` says when the first byte of a streamed response to this pool's requests arrives. Since version 2.
     #[prost(bool, tag = "12")]
     pub first_byte: bool,
+    /// What a server may do before a byte of its response for the request to be sent again; absent: `connect` and `reset`.
+    /// Since version 2.
+    #[prost(message, optional, tag = "13")]
+    pub requeue_on: ::core::option::Option<RequeueOn>,
+}
+/// What a server may do before a byte of its response for the request to be sent again.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct RequeueOn {
+    /// It refuses the connection, or doesn't accept it in time.
+    #[prost(bool, tag = "1")]
+    pub connect: bool,
+    /// It cuts the connection. Envoy can't tell that from `connect`, so `reset` covers both.
+    #[prost(bool, tag = "2")]
+    pub reset: bool,
+    /// It responds with one of these HTTP statuses.
+    #[prost(uint32, repeated, tag = "3")]
+    pub statuses: ::prost::alloc::vec::Vec<u32>,
 }
 /// The endpoints of a pool that are ready. The filter uses them for requests that aren't queued, and while the companion
 /// is down.

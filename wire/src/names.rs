@@ -19,6 +19,8 @@ pub const DEADLINE_HEADER: &str = "x-penstock-deadline-ms";
 pub const SLO_TTFT_HEADER: &str = "x-slo-ttft-ms";
 /// Request header: the token that authenticates a requeued request. Only the gateway sets it.
 pub const REQUEUE_HEADER: &str = "x-penstock-requeue";
+/// Request header inside Envoy, to the requeue listener: the last server refused the request by itself.
+pub const REFUSED_HEADER: &str = "x-penstock-refused";
 
 /// Response header: the outcome, which is how the request left the queue.
 pub const OUTCOME_HEADER: &str = "x-penstock-outcome";

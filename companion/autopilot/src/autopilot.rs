@@ -21,7 +21,7 @@ use penstock_model::slo::{Policy as SloPolicy, Slo, Source};
 use crate::endpoint::{Endpoint, InFlight};
 use crate::saturation::Saturation;
 use crate::types::{
-    AutopilotEndpoint, AutopilotSettings, AutopilotStatus, Backlog, Granted, Kept, Scraped, Served,
+    AutopilotSettings, AutopilotStatus, Backlog, Granted, Kept, PendingServers, Scraped, Served,
     VariantStatus,
 };
 use crate::variant::Variant;
@@ -48,6 +48,8 @@ pub struct Autopilot {
     endpoints: Vec<Endpoint>,
     /// By endpoint: its index in `endpoints`.
     indices: HashMap<EndpointId, usize>,
+    /// Servers that are no endpoints yet.
+    pending: Vec<PendingServers>,
     /// By name.
     variants: Vec<Variant>,
     in_flight: HashMap<RequestId, InFlight>,
@@ -84,6 +86,7 @@ impl Autopilot {
             indices: indices(&endpoints),
             variants,
             endpoints,
+            pending: settings.pending,
             in_flight: HashMap::new(),
             window_since: None,
             arrivals: 0,
@@ -336,13 +339,15 @@ impl Autopilot {
         }
     }
 
-    /// How many endpoints of a variant are ready, and how many are listed and not ready.
+    /// How many endpoints of a variant are ready, and how many of its servers are not: listed ones, and those that are no
+    /// endpoints yet.
     fn replicas(&self, variant: usize) -> (u64, u64) {
+        let starting = self.pending_of(variant).map(|pending| pending.servers).sum();
         let listed = self
             .endpoints
             .iter()
             .filter(|endpoint| endpoint.variant == variant && endpoint.is_listed);
-        listed.fold((0, 0), |(ready, pending), endpoint| {
+        listed.fold((0, starting), |(ready, pending), endpoint| {
             if endpoint.is_ready {
                 (ready + 1, pending)
             } else {
@@ -350,11 +355,19 @@ impl Autopilot {
             }
         })
     }
+
+    /// The servers of a variant that are no endpoints yet.
+    fn pending_of(&self, variant: usize) -> impl Iterator<Item = &PendingServers> {
+        let name = self.variants.get(variant).map(|variant| variant.name.as_str());
+        let pending = self.pending.iter();
+        pending.filter(move |pending| name == Some(pending.variant.as_str()))
+    }
 }
 
 /// The variants of the settings by name, and the endpoints.
 fn initial(settings: &AutopilotSettings) -> (Vec<Variant>, Vec<Endpoint>) {
-    let names: Vec<String> = sorted_names(settings.endpoints.iter());
+    let endpoints = settings.endpoints.iter().map(|endpoint| &endpoint.variant);
+    let names = sorted(endpoints.cloned().collect(), &settings.pending);
     let endpoints = settings.endpoints.iter().filter_map(|endpoint| {
         let variant = names.binary_search(&endpoint.variant).ok()?;
         let mut endpoint = Endpoint::new(endpoint.id, variant, endpoint.max_batch);
@@ -373,8 +386,9 @@ fn initial(settings: &AutopilotSettings) -> (Vec<Variant>, Vec<Endpoint>) {
     (variants.collect(), endpoints)
 }
 
-fn sorted_names<'a>(endpoints: impl Iterator<Item = &'a AutopilotEndpoint>) -> Vec<String> {
-    let mut names: Vec<String> = endpoints.map(|endpoint| endpoint.variant.clone()).collect();
+/// The names of variants, those of `pending` servers too, each once.
+fn sorted(mut names: Vec<String>, pending: &[PendingServers]) -> Vec<String> {
+    names.extend(pending.iter().map(|pending| pending.variant.clone()));
     names.sort_unstable();
     names.dedup();
     names

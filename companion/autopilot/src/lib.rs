@@ -16,5 +16,5 @@ mod window_stats;
 pub use autopilot::Autopilot;
 pub use types::{
     AutopilotEndpoint, AutopilotSettings, AutopilotStatus, Backlog, Desired, DesiredSource, Granted, Kept,
-    Scraped, Served, Totals, VariantStatus,
+    PendingServers, Scraped, Served, Totals, VariantStatus,
 };

@@ -12,6 +12,8 @@ use penstock_model::slo::{Policy as SloPolicy, Slo};
 pub struct AutopilotSettings {
     /// The pool's endpoints.
     pub endpoints: Vec<AutopilotEndpoint>,
+    /// Servers that exist and are no endpoints yet.
+    pub pending: Vec<PendingServers>,
     /// The pool's targets.
     pub slo: SloPolicy,
     /// The engine gates by budgets. Otherwise no endpoint is probed.
@@ -36,6 +38,17 @@ pub struct AutopilotEndpoint {
     pub variant: String,
     /// Requests in one batch.
     pub max_batch: u64,
+}
+
+/// Servers that exist and are no endpoints yet, because they aren't ready.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PendingServers {
+    /// Their variant.
+    pub variant: String,
+    /// Requests in one batch of each.
+    pub max_batch: u64,
+    /// Their number.
+    pub servers: u64,
 }
 
 /// The parameters of a variant that outlive the process.
@@ -180,7 +193,7 @@ pub struct VariantStatus {
     pub desired: Option<Desired>,
     /// Ready replicas.
     pub current: u64,
-    /// Listed replicas that aren't ready.
+    /// Listed replicas that aren't ready, and servers that are no endpoints yet.
     pub pending: u64,
 }
 

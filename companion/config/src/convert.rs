@@ -108,6 +108,7 @@ fn convert_listen(raw: &raw::Listen) -> Result<Listen, Violation> {
         envoy_admin: loopback_address(&raw.envoy_admin)?,
         grpc: address("listen.grpc", &raw.grpc)?,
         http: address("listen.http", &raw.http)?,
+        access_log: raw.access_log.clone(),
     })
 }
 

@@ -45,7 +45,8 @@ pub use self::error::Error;
 pub use self::identity::{Identity, MaxPriority, Source, Trust};
 pub use self::listen::{Address, AddressError, Admin, Listen, Tls};
 pub use self::pool::{
-    Discovery, Endpoint, EndpointDefaults, Health, PodLabels, Pool, Rewrite, Scrape, Store, Then,
+    Discovered, Discovery, Endpoint, EndpointDefaults, Health, PendingServers, PodLabels, Pool, RequeueOn,
+    Rewrite, Scrape, Store, Then,
 };
 pub use self::redis_url::RedisUrl;
 pub use self::reference::reference;

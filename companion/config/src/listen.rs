@@ -16,6 +16,8 @@ pub struct Listen {
     pub grpc: Address,
     /// The companion's HTTP server.
     pub http: Address,
+    /// The file of Envoy's access log. `None`: no log.
+    pub access_log: Option<PathBuf>,
 }
 
 /// A TCP address or the path of a unix socket.

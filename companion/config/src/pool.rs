@@ -23,6 +23,8 @@ pub struct Pool {
     pub endpoints: Vec<Endpoint>,
     /// The way to find endpoints. `None`: the document lists them.
     pub discovery: Option<Discovery>,
+    /// Servers that `discovery` has found and that aren't ready to be endpoints; none in a document.
+    pub pending: Vec<PendingServers>,
     /// The values of endpoints that `discovery` finds without their own.
     pub endpoint_defaults: EndpointDefaults,
     /// The rules that replace the model of a request before it reaches an endpoint.
@@ -44,6 +46,8 @@ pub struct Pool {
     pub class_globs: Vec<String>,
     /// How often a request may be queued again after an endpoint has failed it. `None`: until its ttl ends.
     pub requeues: Option<u32>,
+    /// The failures of an endpoint after which a request is sent again.
+    pub requeue_on: RequeueOn,
     /// Where usage and learned models are kept across restarts. `None`: nowhere.
     pub store: Option<Store>,
     /// How long Envoy holds requests while no companion answers.
@@ -61,6 +65,19 @@ pub enum Store {
     Redb(PathBuf),
     /// A redis server, which other companions may share.
     Redis(RedisUrl),
+}
+
+/// What an endpoint may do before the first byte of its answer for the request to be sent again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RequeueOn {
+    /// It refuses the connection, or doesn't accept in time.
+    pub connect: bool,
+    /// It cuts the connection. Envoy can't tell that from `connect`, which this includes.
+    pub reset: bool,
+    /// It answers with status 429.
+    pub too_many_requests: bool,
+    /// It answers with status 503.
+    pub unavailable: bool,
 }
 
 /// The end of held requests when no companion has answered for `companion_down.hold`.
@@ -101,6 +118,26 @@ pub struct Endpoint {
     pub labels: BTreeMap<String, String>,
     /// The endpoint takes only requests that tolerate all of these.
     pub taints: Vec<String>,
+}
+
+/// Model servers that exist and aren't ready, for example because they load their weights. Requests can't go there.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct PendingServers {
+    /// As in [`Endpoint`].
+    pub variant: String,
+    /// As in [`Endpoint`].
+    pub max_batch: u64,
+    /// Their number; at least 1.
+    pub servers: u64,
+}
+
+/// All that a discovery has found.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Discovered {
+    /// Servers that requests can go to.
+    pub endpoints: Vec<Endpoint>,
+    /// Servers that aren't ready, each variant and batch size once.
+    pub pending: Vec<PendingServers>,
 }
 
 /// The values of endpoints that don't have their own.

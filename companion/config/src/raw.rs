@@ -98,6 +98,8 @@ pub(super) struct Listen {
     pub(super) grpc: String,
     /// The companion's HTTP server, with the API, the dashboard and the metrics: `ip:port` or `unix:/path`.
     pub(super) http: String,
+    /// The file of Envoy's access log, one line of JSON for each request; `/dev/stdout` for Envoy's output. `null`: no log.
+    pub(super) access_log: Option<PathBuf>,
 }
 
 impl Default for Listen {
@@ -107,6 +109,7 @@ impl Default for Listen {
             envoy_admin: "127.0.0.1:9901".into(),
             grpc: "127.0.0.1:9190".into(),
             http: "127.0.0.1:9191".into(),
+            access_log: None,
         }
     }
 }
@@ -201,7 +204,7 @@ const fn service_unavailable() -> CapacityStatus {
 pub(super) struct CompanionDown {
     /// How long Envoy holds requests, counted from the loss of the companion, also for requests that arrive later.
     pub(super) hold: PositiveDuration,
-    /// The end of held requests after `hold`.
+    /// What happens to held requests after `hold`.
     pub(super) then: Then,
 }
 
@@ -218,7 +221,7 @@ impl Default for CompanionDown {
 #[derive(Clone, Debug, Deserialize, Serialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub(super) struct Shutdown {
-    /// The end of queued requests.
+    /// What happens to queued requests.
     pub(super) queued: Queued,
     /// The time that running requests have to finish.
     pub(super) drain: PositiveDuration,
@@ -258,7 +261,8 @@ impl Default for Limits {
 pub(super) struct Metrics {
     /// Exports some metrics also under the names of these systems.
     pub(super) aliases: List<Alias>,
-    /// Distinct values of the label `flow`, and of every other label. Later values are counted as `other`.
+    /// Distinct values of the label `flow`, and of every other label whose values clients choose. Later values are counted as
+    /// `other`.
     pub(super) flows: Count,
 }
 

@@ -34,6 +34,7 @@ fn pool(number: usize) -> PoolSettings {
         name: format!("pool-{number}"),
         models: vec![format!("model-{number}")],
         endpoints: (1..=4).map(endpoint).collect(),
+        pending: Vec::new(),
         policy: Policy {
             gate: Gate::Bounded {
                 unit: StockUnit::Requests,
@@ -49,6 +50,7 @@ fn pool(number: usize) -> PoolSettings {
         requeues: Some(3),
         slo: penstock_model::slo::Policy::default(),
         reported: false,
+        shared: false,
         transient: Duration::from_secs(120),
         kept: Vec::new(),
         rewrite: Vec::new(),

@@ -140,10 +140,21 @@ impl Control {
                     adapters,
                 },
             ),
-            Event::Endpoints { pool, endpoints } => {
-                self.drive_named_pool(now, &pool, PoolInput::Endpoints(&endpoints));
+            Event::Endpoints {
+                pool,
+                endpoints,
+                pending,
+            } => self.drive_named_pool(
+                now,
+                &pool,
+                PoolInput::Endpoints {
+                    endpoints: &endpoints,
+                    pending: &pending,
+                },
+            ),
+            Event::Used { pool, past, running } => {
+                self.drive_named_pool(now, &pool, PoolInput::Usage { past, running });
             }
-            Event::Used { pool, past } => self.drive_named_pool(now, &pool, PoolInput::PastUsage(past)),
         }
         self.finish_event();
     }

@@ -4,13 +4,13 @@ use core::time::Duration;
 use std::sync::Arc;
 
 use penstock_engine::Outcome;
-use penstock_engine::input::PastUsage;
+use penstock_engine::input::{PastUsage, RunningUsage};
 use penstock_wire as wire;
 
 use crate::ids::ConnId;
 use crate::labels::Labels;
 use crate::settings::{EndpointSettings, Settings};
-use penstock_autopilot::{Kept, Scraped};
+use penstock_autopilot::{Kept, PendingServers, Scraped};
 
 /// Everything that can happen to a control.
 #[derive(Clone, Debug)]
@@ -53,6 +53,8 @@ pub enum Event {
         pool: Arc<str>,
         /// All of them, in order.
         endpoints: Vec<EndpointSettings>,
+        /// Servers that exist and are no endpoints yet, all of them.
+        pending: Vec<PendingServers>,
     },
     /// Usage of a pool's flows from before this companion's start, or of another companion's grants. It counts in the windows
     /// of the pool's discipline, if that has windows.
@@ -61,6 +63,8 @@ pub enum Event {
         pool: Arc<str>,
         /// Flows, costs and ages.
         past: Vec<PastUsage>,
+        /// What flows run at other companions, where that has changed.
+        running: Vec<RunningUsage>,
     },
     /// Reject new and waiting requests (`true`), or take requests again (`false`).
     Drain(bool),
@@ -124,6 +128,15 @@ pub enum Observation {
         /// The endpoint's address.
         endpoint: Box<str>,
     },
+    /// A server refused a request by itself, before a response, and its bound was lowered.
+    PushedBack {
+        /// The pool's name.
+        pool: Arc<str>,
+        /// The endpoint's address.
+        endpoint: Arc<str>,
+        /// The HTTP status of the server's response: 429 or 503.
+        status: u16,
+    },
     /// A request has arrived.
     Arrived(Arc<Labels>),
     /// A deadline header that the pool uses is not a valid number, and is ignored.
@@ -181,6 +194,14 @@ pub enum Observation {
         /// Flow and cost. The flow may be private.
         used: PastUsage,
     },
+    /// What a flow runs of a model has changed, in a pool with windows. Only of pools that are
+    /// [`shared`](crate::PoolSettings::shared).
+    Running {
+        /// The pool's name.
+        pool: Arc<str>,
+        /// Flow and sum of estimates. The flow may be private.
+        running: RunningUsage,
+    },
     /// A granted request has ended.
     Completed {
         /// Of the request.
@@ -211,6 +232,8 @@ pub enum Observation {
         labels: Arc<Labels>,
         /// The outcome of its first grant.
         outcome: Outcome,
+        /// The status of the answer; `None` if there was none.
+        status: Option<u16>,
         /// The code of the answer; empty if there was none.
         code: &'static str,
         /// In the queue, from the arrival to the last grant, or to the end if the request waited again.

@@ -49,6 +49,14 @@ impl EnvoyId {
             process => Self::Process(process),
         }
     }
+
+    /// The number of the process, as [`Self::new`] takes it.
+    pub(crate) const fn process(self) -> u64 {
+        match self {
+            Self::RootContext(_) => 0,
+            Self::Process(process) => process,
+        }
+    }
 }
 
 /// The filter that holds a request, as far as its pool needs it.

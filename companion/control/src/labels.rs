@@ -37,12 +37,14 @@ pub struct Labels {
 }
 
 /// The tokens of a request as they were estimated at its registration. They don't change afterwards.
+///
+/// Counts end at 2^32 - 1, because every waiting request has these three.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct EstimatedTokens {
     /// Tokens of the whole prompt.
-    pub prompt: u64,
+    pub prompt: u32,
     /// The part of the prompt that one of the eligible endpoints had in its prefix cache.
-    pub cached: u64,
+    pub cached: u32,
     /// Expected tokens of the output.
-    pub expected_output: u64,
+    pub expected_output: u32,
 }

@@ -20,6 +20,7 @@ mod labels;
 mod limits;
 mod pool;
 mod pools;
+mod pushback;
 mod registration;
 mod rejection;
 mod request_index;
@@ -39,7 +40,9 @@ pub use control::Control;
 pub use event::{Event, Observation, Output};
 pub use ids::ConnId;
 pub use labels::{EstimatedTokens, Labels};
-pub use penstock_autopilot::{AutopilotStatus, Desired, DesiredSource, Kept, Scraped, Totals, VariantStatus};
+pub use penstock_autopilot::{
+    AutopilotStatus, Desired, DesiredSource, Kept, PendingServers, Scraped, Totals, VariantStatus,
+};
 pub use request_status::{RequestState, RequestStatus};
 pub use settings::{EndpointSettings, MaxPriority, PoolSettings, Rewrite, Settings};
 pub use status::{ModelStatus, PoolStatus, ServerStatus, SessionStatus, Status};

@@ -15,6 +15,7 @@ mod explain;
 mod input;
 mod lifecycle;
 mod model_counts;
+mod pushed_back;
 mod reconfigure;
 mod request;
 mod rewrite;
@@ -71,6 +72,7 @@ impl Pool {
     pub(crate) fn new(settings: &PoolSettings, seed: u64, now: Instant) -> Self {
         let mut engine = Engine::new(settings.policy.clone(), seed, now);
         engine.report_usage(settings.reported);
+        engine.report_running_usage(settings.shared);
         Self {
             name: settings.name.as_str().into(),
             engine,
@@ -118,6 +120,7 @@ impl Pool {
                 self.started(now, id, endpoint, attempts);
                 self.first_byte(now, id, has_first_byte);
             }
+            PoolInput::PushedBack { id, pushback } => self.pushed_back(now, id, pushback),
             PoolInput::Completed { id, completion } => self.completed(now, id, completion),
             PoolInput::EnvoyLeft(envoy) => self.avoided.forget_envoy(envoy),
             PoolInput::EndpointReady { address, is_ready } => self.set_endpoint_ready(now, address, is_ready),
@@ -126,8 +129,11 @@ impl Pool {
                 scraped,
                 adapters,
             } => self.take_scraped(now, address, scraped, adapters),
-            PoolInput::PastUsage(past) => self.decide(now, Input::PastUsage(past)),
-            PoolInput::Endpoints(endpoints) => self.relist(now, endpoints),
+            PoolInput::Usage { past, running } => {
+                let settled = past;
+                self.decide(now, Input::SharedUsage { settled, running });
+            }
+            PoolInput::Endpoints { endpoints, pending } => self.relist(now, endpoints, pending),
             PoolInput::Reload(settings) => self.reload(now, settings),
             PoolInput::Retire => self.retire(now),
             PoolInput::EvictUnserved => self.evict_unserved(now),
@@ -256,6 +262,7 @@ impl Pool {
 fn autopilot_settings(settings: &PoolSettings) -> AutopilotSettings {
     AutopilotSettings {
         endpoints: Vec::new(),
+        pending: settings.pending.clone(),
         slo: settings.slo,
         gates: matches!(settings.policy.gate, Gate::Auto { .. }),
         ttl: settings.policy.queue.ttl,

@@ -57,6 +57,8 @@ pub(crate) struct Registration<'a> {
     pub(crate) requeues: u32,
     /// The key that the request had before it was requeued the last time.
     pub(crate) previous_key: Option<RequestKey>,
+    /// The last server to which it was sent under that key refused it by itself.
+    pub(crate) is_refused: bool,
     /// Every name and list is within the limits of the protocol.
     pub(crate) is_within_limits: bool,
 }

@@ -32,7 +32,11 @@ struct Indexed {
 #[derive(Debug)]
 enum Sharing {
     One(Route),
-    Many(BTreeMap<RequestId, PoolId>),
+    #[expect(
+        clippy::box_collection,
+        reason = "most ids are of one request, whose entry would be larger by 16 bytes"
+    )]
+    Many(Box<BTreeMap<RequestId, PoolId>>),
 }
 
 impl RequestIndex {
@@ -54,7 +58,8 @@ impl RequestIndex {
                 }
                 one @ Sharing::One(_) => {
                     let Sharing::One(first) = *one else { return };
-                    *one = Sharing::Many(BTreeMap::from([(first.id, first.pool), (route.id, route.pool)]));
+                    let routes = BTreeMap::from([(first.id, first.pool), (route.id, route.pool)]);
+                    *one = Sharing::Many(Box::new(routes));
                 }
             },
         }

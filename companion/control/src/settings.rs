@@ -9,7 +9,7 @@ use penstock_engine::policy::FlowKey;
 use penstock_engine::units::Decimal;
 use penstock_wire as wire;
 
-use penstock_autopilot::Kept;
+use penstock_autopilot::{Kept, PendingServers};
 
 /// All settings of a control.
 #[derive(Clone, Debug)]
@@ -43,6 +43,8 @@ pub struct PoolSettings {
     pub models: Vec<String>,
     /// The endpoints, in order.
     pub endpoints: Vec<EndpointSettings>,
+    /// Servers that exist and are no endpoints yet, each variant and batch size once.
+    pub pending: Vec<PendingServers>,
     /// The policy of its engine.
     pub policy: Policy,
     /// The parts of a flow's name, in order; empty for one flow. After a change, requests that wait or run stay in their
@@ -60,6 +62,9 @@ pub struct PoolSettings {
     pub transient: Duration,
     /// Settled costs are output as [`Observation::Used`](crate::Observation::Used), if its discipline has windows.
     pub reported: bool,
+    /// What flows run is output as [`Observation::Running`](crate::Observation::Running), if its discipline has windows,
+    /// because other companions count it.
+    pub shared: bool,
     /// Parameters that were learned before this companion's start, by variant.
     pub kept: Vec<(String, Kept)>,
     /// Model rewrites: globs, the first match counts.

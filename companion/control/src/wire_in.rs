@@ -10,6 +10,7 @@ use penstock_wire::limits::{JUMP_S_MAX, LIST_MAX, NAME_BYTES_MAX, PREFIX_HASHES_
 
 use crate::completion::Completion;
 use crate::ids::{Epoch, RequestKey};
+use crate::pushback::Pushback;
 use crate::registration::{Registration, Running};
 
 /// A registration by the root context with this epoch.
@@ -55,6 +56,7 @@ pub(crate) fn registration(epoch: Epoch, message: &wire::Register) -> Registrati
             .as_ref()
             .map(request_key)
             .filter(|previous| *previous != key),
+        is_refused: message.refused,
         is_within_limits: is_within_limits(message),
     }
 }
@@ -79,6 +81,20 @@ pub(crate) fn request_key(origin: &wire::RequestKey) -> RequestKey {
 /// How often Envoy tried to send a request.
 pub(crate) fn attempts(count: u32) -> usize {
     usize::try_from(count).unwrap_or(usize::MAX)
+}
+
+/// The refusal of a request by a server; `None` if the status is none that refuses, which no filter sends.
+pub(crate) fn pushback(message: &wire::PushedBack) -> Option<Pushback<'_>> {
+    let status = match message.status {
+        429 => 429,
+        503 => 503,
+        _ => return None,
+    };
+    Some(Pushback {
+        endpoint: &message.endpoint,
+        status,
+        retry_after: message.retry_after_ms.map(Duration::from_millis),
+    })
 }
 
 /// `None` for an empty text.

@@ -69,6 +69,7 @@ pub fn frame(config: &Config, tracing: bool) -> wire::Policy {
                 fallback_bound_in_tokens: in_tokens(pool),
                 prefix_hashes: wants_hashes(pool),
                 first_byte: pool.policy.counts_prefill(),
+                requeue_on: Some(requeue_on(pool)),
             })
             .collect(),
         tracing,
@@ -123,9 +124,36 @@ pub fn plugin_configuration(config: &Config, node: &str, tracing: bool) -> Value
                 "open_in_tokens": pool.fallback_bound_in_tokens,
                 "prefix_hashes": pool.prefix_hashes,
                 "first_byte": pool.first_byte,
+                "requeue_on": json_requeue_on(pool.requeue_on.as_ref()),
             })).collect::<Vec<_>>(),
         },
     })
+}
+
+fn requeue_on(pool: &Pool) -> wire::RequeueOn {
+    let causes = pool.requeue_on;
+    let statuses = [(causes.too_many_requests, 429), (causes.unavailable, 503)];
+    wire::RequeueOn {
+        connect: causes.connect,
+        reset: causes.reset,
+        statuses: statuses
+            .into_iter()
+            .filter_map(|(is_listed, status)| is_listed.then_some(status))
+            .collect(),
+    }
+}
+
+/// The causes as a list of names and statuses.
+fn json_requeue_on(causes: Option<&wire::RequeueOn>) -> Value {
+    let Some(causes) = causes else { return Value::Null };
+    let names = [(causes.connect, "connect"), (causes.reset, "reset")];
+    let names = names
+        .into_iter()
+        .filter(|(is_listed, _)| *is_listed)
+        .map(|(_, name)| json!(name));
+    names
+        .chain(causes.statuses.iter().map(|status| json!(status)))
+        .collect()
 }
 
 fn trust(trust: &Trust) -> wire::Trust {
@@ -291,6 +319,32 @@ pools: [{name: a, endpoints: {static: ['127.0.0.1:8001']}}]";
         assert_eq!(shown["prefix_hashes"], pool.prefix_hashes);
         assert_eq!(shown["first_byte"], pool.first_byte);
         pool
+    }
+
+    #[test]
+    fn filters_know_after_which_failures_a_request_is_sent_again() {
+        for (listed, connect, reset, statuses) in [
+            ("[connect, reset, 429, 503]", true, true, &[429, 503][..]),
+            ("[]", false, false, &[]),
+            ("[503, connect]", true, false, &[503]),
+        ] {
+            let keys = format!("endpoints: {{static: ['127.0.0.1:1']}}, queue: {{requeue_on: {listed}}}");
+            let expected = wire::RequeueOn {
+                connect,
+                reset,
+                statuses: statuses.to_vec(),
+            };
+            assert_eq!(message(&keys).requeue_on, Some(expected), "{listed}");
+        }
+        let text = "pools: [{name: a, endpoints: {static: ['127.0.0.1:1']}}]";
+        let config = Config::parse(text, "f.yaml").expect("valid");
+        let plugin = plugin_configuration(&config, "edge", false);
+        let shown = &plugin["policy"]["pools"][0]["requeue_on"];
+        assert_eq!(
+            shown,
+            &json!(["connect", "reset", 429, 503]),
+            "the default is all"
+        );
     }
 
     #[test]

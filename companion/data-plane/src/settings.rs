@@ -19,6 +19,7 @@ pub fn settings(config: &Config, node: &str, filter: PathBuf, tracing: bool) -> 
         node: node.to_owned(),
         gateway: config.listen.gateway,
         admin: config.listen.envoy_admin,
+        access_log: config.listen.access_log.as_deref().map(absolute),
         companion: match &config.listen.grpc {
             config::Address::Tcp(address) => Address::Tcp(*address),
             config::Address::Unix(path) => Address::Unix(path.clone()),

@@ -166,6 +166,20 @@ pub enum Effect {
         /// The cost.
         cost: Tokens,
     },
+    /// What a flow runs of a model has changed, under [`crate::policy::Discipline::Usage`] and while
+    /// [`crate::Engine::report_running_usage`] is on. Another engine takes it as [`crate::input::RunningUsage`].
+    UsageRunning {
+        /// The flow's band.
+        band: Band,
+        /// The name of the class; empty where no classes are configured.
+        class: Box<str>,
+        /// The flow.
+        flow: Box<str>,
+        /// The model that the client requested.
+        model: Box<str>,
+        /// The sum of the estimated costs of all its running requests that aren't settled.
+        running: Tokens,
+    },
     /// A granted request ended, and this is its final cost.
     Settled {
         /// The request.

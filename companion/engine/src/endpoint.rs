@@ -4,6 +4,9 @@
 //! Slow start: an endpoint that is new or becomes ready again takes one request at a time. After one served request it
 //! takes two, after two more four, and so on, up to its bound. Its caches are cold, and a failing server shows it on one
 //! request instead of a whole bound of them.
+//!
+//! Pushback: an endpoint that refuses a request by itself is bounded by what it had in flight. The bound grows by one with
+//! each request that it serves, until the gate's bound holds again.
 
 use core::time::Duration;
 
@@ -55,6 +58,8 @@ pub(crate) struct Endpoint {
     /// Requests of other clients, by the last report.
     foreign: u64,
     ramp: Option<Ramp>,
+    /// The bound that the endpoint's refusals set, in requests; `None`: it has refused none since the gate's bound held.
+    pub(crate) pushback: Option<u64>,
     /// Starts slowly when it is next ready, unless the pool itself is starting.
     starts_slowly: bool,
     pub(crate) share: Share,
@@ -86,6 +91,7 @@ impl Endpoint {
             batched_tokens_max: None,
             foreign: 0,
             ramp: None,
+            pushback: None,
             starts_slowly: false,
             share: Share::default(),
             tie: 0,
@@ -101,6 +107,7 @@ impl Endpoint {
             && self.stock < self.bound
             && !self.reserved
             && self.ramp.is_none_or(|ramp| self.requests < ramp.bound)
+            && self.pushback.is_none_or(|bound| self.requests < bound)
     }
 
     /// The rank with `more` under [`Gate::Auto`], for an endpoint with room; `None` if `more` doesn't fit.
@@ -197,6 +204,13 @@ impl Endpoint {
         }
     }
 
+    /// The endpoint itself refused `request`. `runs_here`: the request is counted among the requests of this endpoint.
+    pub(crate) fn push_back(&mut self, request: RequestId, runs_here: bool) {
+        self.failures.pushed_back(request);
+        let in_flight = self.requests.saturating_sub(u64::from(runs_here)).max(1);
+        self.pushback = Some(self.pushback.map_or(in_flight, |bound| bound.min(in_flight)));
+    }
+
     /// Ends the mark. The endpoint is probed, and starts slowly.
     pub(crate) fn probe(&mut self) {
         self.failures.probe();
@@ -232,6 +246,7 @@ impl Endpoint {
         self.end_prefill(load);
         if served {
             self.failures.served();
+            self.pushback = self.pushback.map(|bound| bound.saturating_add(1));
         }
         if let Some(ramp) = self.ramp.as_mut().filter(|_| served) {
             ramp.served += 1;
@@ -269,6 +284,15 @@ impl Endpoint {
             Gate::Auto { .. } | Gate::Bounded { .. } => ramp.bound < full,
         };
         self.ramp = self.ramp.filter(|ramp| self.ready && is_effective(ramp));
+        let configured = match (gate, self.budget_in(gate)) {
+            (Gate::Manual, _) => 0,
+            (Gate::Open, _) => u64::MAX,
+            (Gate::Auto { .. } | Gate::Bounded { .. }, Some(budget)) => {
+                budget.requests_max.unwrap_or(u64::MAX)
+            }
+            (Gate::Auto { .. } | Gate::Bounded { .. }, None) => full,
+        };
+        self.pushback = self.pushback.filter(|&bound| self.ready && bound < configured);
         self.share = self.share_within(gate, self.limits());
         self.bound = self.bound_in(gate);
     }
@@ -287,11 +311,25 @@ impl Endpoint {
 
     /// The bound under this gate; under a budget only its limit on requests.
     pub(crate) fn bound_in(&self, gate: Gate) -> u64 {
-        match self.budget_in(gate) {
+        let bound = match self.budget_in(gate) {
             Some(budget) => budget
                 .requests_max
                 .map_or(u64::MAX, |limit| limit.saturating_sub(self.foreign).max(1)),
             None => self.share.bound(gate),
+        };
+        match gate {
+            // The refusals limit requests, not tokens.
+            Gate::Bounded {
+                unit: StockUnit::Tokens,
+                ..
+            } => bound,
+            Gate::Bounded {
+                unit: StockUnit::Requests,
+                ..
+            }
+            | Gate::Auto { .. }
+            | Gate::Open
+            | Gate::Manual => bound.min(self.pushback.unwrap_or(u64::MAX)),
         }
     }
 
@@ -329,6 +367,7 @@ impl Endpoint {
         Limits {
             ramp: self.ramp.map(|ramp| ramp.bound),
             foreign: self.foreign,
+            pushback: self.pushback,
         }
     }
 
@@ -344,6 +383,8 @@ impl Endpoint {
 
 #[cfg(test)]
 mod tests {
+    use alloc::vec::Vec;
+
     use super::*;
 
     fn follow(endpoint: &mut Endpoint, gate: Gate) {
@@ -494,6 +535,93 @@ mod tests {
         endpoint.observe(None);
         follow(&mut endpoint, gate);
         assert_eq!(endpoint.bound, 4, "without a report no request counts as foreign");
+    }
+
+    /// An endpoint that runs `running` requests and was then refused one more.
+    fn pushed_back(gate: Gate, running: u64) -> Endpoint {
+        let mut endpoint = Endpoint::new(EndpointId(1), Gate::Open);
+        endpoint.list(state(true), true);
+        for _ in 0..=running {
+            endpoint.start(Load::default());
+        }
+        endpoint.push_back(RequestId(1), true);
+        endpoint.end(Load::default(), false);
+        follow(&mut endpoint, gate);
+        endpoint
+    }
+
+    fn serve(endpoint: &mut Endpoint, gate: Gate) {
+        endpoint.end(Load::default(), true);
+        follow(endpoint, gate);
+    }
+
+    #[test]
+    fn pushback_bounds_at_what_was_in_flight_and_each_served_request_raises_it() {
+        let gate = gate(StockUnit::Requests, 6);
+        let mut endpoint = pushed_back(gate, 3);
+        assert_eq!((endpoint.bound, endpoint.has_room()), (3, false));
+        let mut bounds = Vec::new();
+        for _ in 0..3 {
+            serve(&mut endpoint, gate);
+            bounds.push(endpoint.bound);
+        }
+        assert_eq!(bounds, [4, 5, 6]);
+        assert_eq!(endpoint.pushback, None, "the configured bound holds again");
+        endpoint.start(Load::default());
+        serve(&mut endpoint, gate);
+        assert_eq!(endpoint.bound, 6);
+    }
+
+    #[test]
+    fn pushback_of_an_idle_endpoint_leaves_room_for_one() {
+        let gate = gate(StockUnit::Requests, 4);
+        let mut endpoint = pushed_back(gate, 0);
+        assert_eq!((endpoint.bound, endpoint.has_room()), (1, true));
+        endpoint.push_back(RequestId(2), false);
+        follow(&mut endpoint, gate);
+        assert_eq!(endpoint.bound, 1);
+    }
+
+    #[test]
+    fn further_refusals_only_lower_the_bound_and_requests_that_are_not_served_do_not_raise_it() {
+        let gate = gate(StockUnit::Requests, 8);
+        let mut endpoint = pushed_back(gate, 2);
+        for _ in 0..3 {
+            endpoint.start(Load::default());
+        }
+        endpoint.push_back(RequestId(2), true);
+        follow(&mut endpoint, gate);
+        assert_eq!(endpoint.bound, 2, "5 are in flight, and 2 were too many before");
+        endpoint.end(Load::default(), false);
+        follow(&mut endpoint, gate);
+        assert_eq!(endpoint.bound, 2);
+    }
+
+    #[test]
+    fn pushback_ends_when_the_endpoint_is_no_longer_ready() {
+        let gate = gate(StockUnit::Requests, 4);
+        let mut endpoint = pushed_back(gate, 2);
+        endpoint.list(state(false), true);
+        follow(&mut endpoint, gate);
+        endpoint.list(state(true), true);
+        follow(&mut endpoint, gate);
+        assert_eq!((endpoint.pushback, endpoint.bound), (None, 4));
+    }
+
+    #[test]
+    fn pushback_limits_requests_under_every_gate_that_dispatches_by_itself() {
+        let tokens = gate(StockUnit::Tokens, 1_000);
+        let endpoint = pushed_back(tokens, 2);
+        assert_eq!(
+            (endpoint.bound, endpoint.has_room()),
+            (1_000, false),
+            "the bound is in tokens"
+        );
+        let mut endpoint = pushed_back(Gate::Open, 2);
+        assert_eq!((endpoint.bound, endpoint.has_room()), (2, false));
+        serve(&mut endpoint, Gate::Open);
+        assert_eq!((endpoint.bound, endpoint.has_room()), (3, true));
+        assert_eq!(pushed_back(Gate::Manual, 2).bound, u64::MAX);
     }
 
     #[test]

@@ -10,6 +10,7 @@
 mod audit;
 mod capacity;
 mod choice;
+mod pushback;
 
 use alloc::vec::Vec;
 use core::time::Duration;

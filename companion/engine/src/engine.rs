@@ -26,7 +26,7 @@ use crate::effect::{Effect, Outcome};
 use crate::endpoints::Endpoints;
 use crate::expiry::{Expiry, Ttls};
 use crate::ids::JobId;
-use crate::input::{Band, Input, RequestId};
+use crate::input::{Band, EndpointId, Input, RequestId};
 use crate::job::Job;
 use crate::policy::{Gate, Policy};
 use crate::rate_limiter::RateLimiter;
@@ -53,12 +53,15 @@ pub struct Engine {
     expiry: Expiry,
     /// The waiting requests that avoid endpoints, by the end of their pauses.
     pauses: BTreeSet<(Instant, JobId)>,
+    /// Those that avoid an endpoint because it refused them, by that endpoint.
+    refused: BTreeSet<(EndpointId, JobId)>,
     token_history: TokenHistory,
     drain_rate: DrainRate,
     counters: Counters,
     rng: Rng,
     traced: bool,
     reports_usage: bool,
+    reports_running_usage: bool,
     /// Under [`Gate::Auto`]: the sequence of the arrival that was next and fitted no endpoint, at the last
     /// [`Endpoints::clear_dirty`].
     blocked_head: Option<u64>,
@@ -83,12 +86,14 @@ impl Engine {
             arrivals: 0,
             expiry: Expiry::new(now),
             pauses: BTreeSet::new(),
+            refused: BTreeSet::new(),
             token_history: TokenHistory::new(),
             drain_rate: DrainRate::new(now),
             counters: Counters::default(),
             rng: Rng::new(seed),
             traced: false,
             reports_usage: false,
+            reports_running_usage: false,
             blocked_head: None,
             effects: VecDeque::new(),
         }
@@ -127,6 +132,11 @@ impl Engine {
     /// Whether settled costs give [`Effect::UsageSettled`].
     pub const fn report_usage(&mut self, reported: bool) {
         self.reports_usage = reported;
+    }
+
+    /// Whether charges and settlements give [`Effect::UsageRunning`].
+    pub const fn report_running_usage(&mut self, reported: bool) {
+        self.reports_running_usage = reported;
     }
 
     /// The next decision to carry out, oldest first.
@@ -181,9 +191,15 @@ impl Engine {
             Input::Dispatch { blocked } => self.dispatch_one(&blocked),
             Input::Requeue(id) => self.requeue(id),
             Input::Retry(id) => self.retry(id),
+            Input::PushedBack { id, endpoint } => self.pushed_back(id, endpoint),
+            Input::Refused { id, retry_after } => self.refused(id, retry_after),
             Input::Suspend(id) => self.set_suspended(id, true),
             Input::Continue(id) => self.set_suspended(id, false),
             Input::PastUsage(past) => self.tree.add_past_usage(past, &self.policy.flows),
+            Input::SharedUsage { settled, running } => {
+                self.tree.add_past_usage(settled, &self.policy.flows);
+                self.tree.set_running_elsewhere(running, &self.policy.flows);
+            }
             Input::Policy(policy) => self.set_policy(policy),
             Input::Drain(draining) => self.drain(draining),
             Input::Ready => {
@@ -252,9 +268,7 @@ impl Engine {
 
     /// Removes `id`, which waits, from the engine.
     fn remove_waiting(&mut self, id: JobId) -> Job {
-        if let Some(until) = self.jobs[id].retry.as_ref().and_then(|retry| retry.until()) {
-            self.pauses.remove(&(until, id));
-        }
+        self.forget_pause(id);
         let job = self.jobs.remove(id);
         self.ids.remove(&job.id);
         self.expiry.remove(id, job.queued.arrival, job.deadline());

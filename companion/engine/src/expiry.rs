@@ -43,9 +43,9 @@ pub(crate) struct Ttls {
 }
 
 /// A time, in nanoseconds, on the clock that runs while some endpoint is ready. Negative for an arrival before the
-/// owner's origin plus all outages.
+/// owner's origin plus all outages. Ends at 292 years.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct ReadyTime(i128);
+pub(crate) struct ReadyTime(i64);
 
 #[derive(Debug)]
 pub(crate) struct Expiry {
@@ -90,7 +90,9 @@ impl Expiry {
     /// it had waited through them: a request that comes from elsewhere hasn't seen the outages here.
     pub(crate) fn ready_time(&self, arrival: Instant) -> ReadyTime {
         let running = self.out_since.map_or(arrival, |since| arrival.min(since));
-        ReadyTime(i128::from(running.as_nanos()) - self.outages)
+        let ready = i128::from(running.as_nanos()) - self.outages;
+        // An outage is no longer than 2^64 ns, so only times after 292 years are clamped, at either end.
+        ReadyTime(i64::try_from(ready).unwrap_or(if ready < 0 { i64::MIN } else { i64::MAX }))
     }
 
     /// When the ttl of a request ends, and which of the two.
@@ -101,7 +103,7 @@ impl Expiry {
                 Timer::NoEndpointTtl,
             ),
             None => {
-                let start = u64::try_from((start.0 + self.outages).max(0)).unwrap_or(u64::MAX);
+                let start = u64::try_from((i128::from(start.0) + self.outages).max(0)).unwrap_or(u64::MAX);
                 (Instant::from_nanos(start).after(ttls.ttl), Timer::Ttl)
             }
         }

@@ -15,7 +15,7 @@ const ONE: u128 = Decimal::ONE * Decimal::ONE;
 /// 4e16 requests or tokens, so that the sum over all endpoints is in range.
 const SHARE_MAX: u128 = u128::MAX / (2 * ENDPOINTS_MAX as u128);
 
-/// What lowers the bounds of one endpoint below the gate, in requests. Bounds in tokens ignore both fields, because
+/// What lowers the bounds of one endpoint below the gate, in requests. Bounds in tokens ignore all fields, because
 /// neither foreign requests nor future ones have a known length.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Limits {
@@ -23,6 +23,8 @@ pub(crate) struct Limits {
     pub(crate) ramp: Option<u64>,
     /// Requests at the endpoint that aren't of this pool.
     pub(crate) foreign: u64,
+    /// The endpoint itself refused more requests of this pool than this.
+    pub(crate) pushback: Option<u64>,
 }
 
 /// The contribution of one endpoint to the bounds, or the sum over several.
@@ -61,7 +63,9 @@ impl Share {
                 let share = |bound: Decimal| {
                     let full = product(bound, weight).min(SHARE_MAX);
                     let ramp = limits.ramp.map_or(u128::MAX, units);
-                    full.min(ramp).saturating_sub(units(limits.foreign))
+                    let pushback = limits.pushback.map_or(u128::MAX, units);
+                    let free = full.min(ramp).saturating_sub(units(limits.foreign));
+                    free.min(pushback)
                 };
                 Self {
                     lower: share(lower),
@@ -168,14 +172,14 @@ mod tests {
     fn ramp(bound: u64) -> Limits {
         Limits {
             ramp: Some(bound),
-            foreign: 0,
+            ..Limits::default()
         }
     }
 
     fn foreign(requests: u64) -> Limits {
         Limits {
-            ramp: None,
             foreign: requests,
+            ..Limits::default()
         }
     }
 
@@ -258,6 +262,7 @@ mod tests {
                     let limits = Limits {
                         ramp: [None, Some(1), Some(2), Some(8)][cents as usize % 4],
                         foreign: cents % 3,
+                        pushback: None,
                     };
                     let share = |percent: u64| {
                         // In units of 1e-4.
@@ -310,12 +315,34 @@ mod tests {
         let both = Limits {
             ramp: Some(2),
             foreign: 1,
+            pushback: None,
         };
         assert_eq!(own(gate(4, 10), WHOLE, both), 1);
     }
 
     #[test]
-    fn in_tokens_neither_ramp_nor_foreign_load_changes_the_bounds() {
+    fn least_limit_counts_and_foreign_requests_are_not_subtracted_from_pushback() {
+        let limits = |ramp, foreign, pushback| Limits {
+            ramp,
+            foreign,
+            pushback,
+        };
+        assert_eq!(own(gate(4, 10), WHOLE, limits(None, 0, Some(3))), 3);
+        assert_eq!(own(gate(4, 10), WHOLE, limits(Some(2), 0, Some(3))), 2);
+        assert_eq!(
+            own(gate(4, 10), WHOLE, limits(None, 1, Some(3))),
+            3,
+            "the server refused with the foreign request there"
+        );
+        assert_eq!(own(gate(4, 10), WHOLE, limits(None, 3, Some(3))), 2, "4.4 less 3");
+        assert_eq!(own(gate(4, 10), WHOLE, limits(None, 0, Some(9))), 5);
+        let one_of_two = [(WHOLE, limits(None, 0, Some(1))), (WHOLE, Limits::default())];
+        let sums = bounds(gate(4, 10), one_of_two);
+        assert_eq!((sums.lower, sums.upper), (5, 6), "1 + 3.6 and 1 + 4.4");
+    }
+
+    #[test]
+    fn in_tokens_no_limit_on_requests_changes_the_bounds() {
         let tokens = Gate::Bounded {
             unit: StockUnit::Tokens,
             lower: Decimal::whole(900),
@@ -325,6 +352,7 @@ mod tests {
         let both = Limits {
             ramp: Some(1),
             foreign: 3,
+            pushback: Some(1),
         };
         let sums = bounds(tokens, [(WHOLE, both), (WHOLE, Limits::default())]);
         assert_eq!((sums.lower, sums.upper), (1_800, 2_200));

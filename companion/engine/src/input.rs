@@ -276,6 +276,21 @@ pub struct PastUsage {
     pub ago: Duration,
 }
 
+/// What a flow runs on other engines.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RunningUsage {
+    /// Its band.
+    pub band: Band,
+    /// The name of the class; empty where no classes are configured.
+    pub class: Box<str>,
+    /// The fairness identity; empty: `anonymous`.
+    pub flow: Box<str>,
+    /// The model that the client requested.
+    pub model: Box<str>,
+    /// The sum of the estimated costs, in the policy's unit. It replaces the last sum; 0: nothing runs any more.
+    pub running: Tokens,
+}
+
 /// An event. Unknown ids are no error: a repeated or late event changes nothing.
 #[derive(Clone, Debug)]
 pub enum Input {
@@ -343,6 +358,24 @@ pub enum Input {
         /// Where it failed.
         endpoint: EndpointId,
     },
+    /// The server of this endpoint itself refused a request before a response, because it is overloaded. The endpoint takes
+    /// no more requests than it had in flight then, this one not counted, and at least one. Each request that it serves
+    /// raises that bound by one, until the gate's bound holds again. It is not marked down for it. Ignored unless the
+    /// endpoint is ready. The request itself is unchanged, and may be unknown here.
+    PushedBack {
+        /// The request.
+        id: RequestId,
+        /// The endpoint.
+        endpoint: EndpointId,
+    },
+    /// The endpoint of a request refused it before a response, as [`Self::PushedBack`] reported: the request is refunded and
+    /// returns to its old place. It avoids the endpoint as after [`Self::Retry`], at most until the endpoint serves a request.
+    Refused {
+        /// The request.
+        id: RequestId,
+        /// The least pause that the server asks for; above [`crate::limits::PAUSE_MAX_MS`] it counts as that.
+        retry_after: Duration,
+    },
     /// The owner lost the session of a waiting request. The request keeps its place and what it is counted in, can't be
     /// dispatched, and blocks no other request. Ignored for a request that doesn't wait.
     Suspend(RequestId),
@@ -387,6 +420,14 @@ pub enum Input {
     /// of unknown classes are ignored. A missing flow is created and kept until its window is empty; past the limit of
     /// flows it shares one, as new flows do.
     PastUsage(Vec<PastUsage>),
+    /// Usage of other engines beside this one: what was settled there, as in [`Input::PastUsage`], and at the same time what
+    /// runs there now. A flow is kept while something of it runs elsewhere.
+    SharedUsage {
+        /// Settled costs.
+        settled: Vec<PastUsage>,
+        /// Sums of estimates that have changed.
+        running: Vec<RunningUsage>,
+    },
     /// A new policy. Waiting requests keep their places.
     Policy(Box<Policy>),
     /// `true`: waiting requests, and new ones from now on, are rejected with `shutting_down`. `false`: new requests are

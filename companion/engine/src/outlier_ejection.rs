@@ -36,7 +36,7 @@ impl State {
     };
 }
 
-/// The requests that an endpoint failed since it last served one.
+/// The requests that an endpoint failed or refused since it last served one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Failed {
     None,
@@ -60,7 +60,7 @@ impl Failures {
         times: 0,
     };
 
-    /// The endpoint has failed another request than `request` since it last served one.
+    /// The endpoint has failed or refused another request than `request` since it last served one.
     pub(crate) fn has_failed_others(&self, request: RequestId) -> bool {
         match self.failed {
             Failed::None => false,
@@ -79,11 +79,7 @@ impl Failures {
 
     /// Records that `request` failed. Returns whether that suffices to mark the endpoint down by [`Self::mark_down`].
     pub(crate) fn fail(&mut self, now: Instant, request: RequestId) -> bool {
-        self.failed = if self.has_failed_others(request) {
-            Failed::Several
-        } else {
-            Failed::One(request)
-        };
+        self.count_failed(request);
         match &mut self.state {
             State::Up { last, other } => {
                 let previous = last.replace((request, now));
@@ -95,6 +91,19 @@ impl Failures {
             State::Down(_) => false,
             State::Probing => true,
         }
+    }
+
+    /// Records that the endpoint itself refused `request`, which never marks it down.
+    pub(crate) fn pushed_back(&mut self, request: RequestId) {
+        self.count_failed(request);
+    }
+
+    fn count_failed(&mut self, request: RequestId) {
+        self.failed = if self.has_failed_others(request) {
+            Failed::Several
+        } else {
+            Failed::One(request)
+        };
     }
 
     /// Marks the endpoint down from `now` on. Returns until when.
@@ -197,6 +206,17 @@ mod tests {
             "it wasn't marked, and 1 failed at 0"
         );
         assert!(!last.fail(at(11), RequestId(2)));
+    }
+
+    #[test]
+    fn refusals_mark_no_endpoint_down() {
+        let mut endpoint = Failures::NONE;
+        for id in 1..10 {
+            endpoint.pushed_back(RequestId(id));
+        }
+        assert!(endpoint.has_failed_others(RequestId(1)));
+        assert_eq!(endpoint.down_until(), None);
+        assert!(!endpoint.fail(at(0), RequestId(20)), "the first failure");
     }
 
     #[test]

@@ -410,8 +410,9 @@ pub enum Discipline {
     /// The flow with the least usage per weight within `usage.window` is first. Usage of a model counts in all bands and
     /// classes of the pool. Requests without an identity are last.
     Usage,
-    /// Virtual token counters: like `usage` without a window, and counted separately in each band and class. A flow that was idle
-    /// is lifted to the least of the waiting flows.
+    /// Virtual token counters: like `usage` without a window. A flow that was idle in a band and class is lifted to the
+    /// least of the flows that wait there. What its tenant is served in other bands and classes counts as well, while
+    /// another flow waits there.
     Vtc,
     /// Deficit round robin, with a quantum of 1024 tokens (or 1 request) per weight.
     Drr,

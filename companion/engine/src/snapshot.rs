@@ -41,6 +41,8 @@ pub struct Snapshot {
     pub flows: Vec<FlowSnapshot>,
     /// Usage of all flows in the window, and the estimates of what runs; 0 unless the discipline is usage.
     pub usage: Tokens,
+    /// The part of `usage` that runs at other engines.
+    pub running_elsewhere: Tokens,
     /// The fairness lag of each leaf of the tree; empty if the discipline guarantees no bound.
     pub fairness_lags: Vec<FairnessLag>,
     /// Endpoints that are listed or still in use, by id.
@@ -133,4 +135,6 @@ pub struct EndpointSnapshot {
     pub bound: u64,
     /// Requests of other clients by the server's last report. They lower the bound.
     pub foreign: u64,
+    /// The requests that it takes at a time because it refused more; `None`: it has refused none since the gate's bound held.
+    pub pushback: Option<u64>,
 }

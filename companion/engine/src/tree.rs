@@ -8,6 +8,7 @@
 mod audit;
 mod charging;
 mod classes;
+mod counters;
 mod disciplines;
 mod drr;
 mod dynamo;

@@ -129,7 +129,10 @@ impl World {
                 Effect::Reject { id, .. } | Effect::Cancelled { id, .. } => {
                     self.waiting.remove(&id);
                 }
-                Effect::Settled { .. } | Effect::Traced { .. } | Effect::UsageSettled { .. } => {}
+                Effect::Settled { .. }
+                | Effect::Traced { .. }
+                | Effect::UsageSettled { .. }
+                | Effect::UsageRunning { .. } => {}
             }
         }
         if !matches!(self.gate, Gate::Auto { .. }) {

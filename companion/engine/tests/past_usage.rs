@@ -226,7 +226,10 @@ impl Recorder {
                     self.reported.push((self.now, past));
                 }
                 Effect::Reject { id, .. } => panic!("{id:?} is rejected"),
-                Effect::Settled { .. } | Effect::Cancelled { .. } | Effect::Traced { .. } => {}
+                Effect::Settled { .. }
+                | Effect::Cancelled { .. }
+                | Effect::Traced { .. }
+                | Effect::UsageRunning { .. } => {}
             }
         }
     }

@@ -1,7 +1,9 @@
-//! Requests that an endpoint failed before a response: where they go next, and when.
+//! Requests that an endpoint failed or refused before a response: where they go next, and when.
 
 #[path = "support/mod.rs"]
 mod support;
+
+use std::time::Duration;
 
 use penstock_engine::input::Band::Default;
 use penstock_engine::queue_position::BlockReason;
@@ -19,6 +21,31 @@ fn fail(harness: &mut Harness, id: u64) -> Vec<ShortEffect> {
     });
     effects.extend(harness.handle(Input::Retry(RequestId(id))));
     effects
+}
+
+/// The endpoint where request `id` runs refuses it.
+fn refuse(harness: &mut Harness, id: u64) -> Vec<ShortEffect> {
+    refuse_for(harness, id, 0)
+}
+
+/// The same, asking for a pause.
+fn refuse_for(harness: &mut Harness, id: u64, milliseconds: u64) -> Vec<ShortEffect> {
+    let endpoint = harness.engine.endpoint_of(RequestId(id)).expect("it runs");
+    let mut effects = harness.handle(Input::PushedBack {
+        id: RequestId(id),
+        endpoint,
+    });
+    effects.extend(harness.handle(Input::Refused {
+        id: RequestId(id),
+        retry_after: Duration::from_millis(milliseconds),
+    }));
+    effects
+}
+
+/// The bound of an endpoint, and the bound that its refusals set.
+fn bounds(harness: &Harness, endpoint: usize) -> (u64, Option<u64>) {
+    let endpoint = harness.engine.snapshot().endpoints[endpoint - 1];
+    (endpoint.bound, endpoint.pushback)
 }
 
 fn pinned(harness: &mut Harness, id: u64, flow: &str, endpoint: u32) -> Vec<ShortEffect> {
@@ -149,7 +176,7 @@ fn other_flows_pass_a_request_that_pauses() {
 #[test]
 fn ttl_ends_the_pause() {
     let mut policy = one_each();
-    policy.queue.ttl = std::time::Duration::from_millis(250);
+    policy.queue.ttl = Duration::from_millis(250);
     let mut harness = Harness::new(policy, 1);
     harness.register(1, "f", Default);
     fail(&mut harness, 1);
@@ -178,7 +205,7 @@ fn pause_survives_other_endpoints_policies_and_a_lost_session() {
     assert_eq!(
         harness.engine.block_reason(RequestId(1)),
         Some(BlockReason::Pause {
-            left: std::time::Duration::from_millis(200)
+            left: Duration::from_millis(200)
         })
     );
     assert_eq!(harness.endpoint(2, true), [Dispatched(1, 2)]);
@@ -201,4 +228,145 @@ fn endpoint_that_failed_a_request_serves_requests_that_are_pinned_to_it() {
     harness.advance_to(0.1);
     assert_eq!(harness.handle_timeout(), [Dispatched(1, 1)]);
     assert_eq!(harness.engine.endpoint_of(RequestId(1)), Some(EndpointId(1)));
+}
+
+#[test]
+fn refused_request_goes_elsewhere_and_the_bound_falls_and_rises() {
+    let mut harness = Harness::new(with_gate(gate(4, 4)), 2);
+    for id in 1..=3 {
+        pinned(&mut harness, id, "f", 1);
+    }
+    assert_eq!(refuse(&mut harness, 3), [], "it may only go to 1");
+    assert_eq!(bounds(&harness, 1), (2, Some(2)));
+    harness.handle(Input::Cancel(RequestId(3)));
+    for id in 4..=7 {
+        assert_eq!(harness.register(id, "g", Default), [Bypassed(id, 2)], "1 is full");
+    }
+    assert_eq!(harness.register(8, "g", Default), []);
+    let completed = harness.complete(1);
+    assert!(completed.contains(&Dispatched(8, 1)), "{completed:?}");
+    assert_eq!(bounds(&harness, 1), (3, Some(3)));
+    harness.complete(2);
+    assert_eq!(bounds(&harness, 1), (4, None), "the configured bound holds again");
+    for endpoint in [1, 2] {
+        assert!(
+            harness.engine.is_ready(EndpointId(endpoint)),
+            "nothing was marked down"
+        );
+    }
+}
+
+#[test]
+fn refusals_mark_no_endpoint_down() {
+    let mut harness = Harness::new(with_gate(gate(2, 2)), 2);
+    for id in 1..=10 {
+        pinned(&mut harness, id, "f", 1);
+        let now = id as f64 / 10.0;
+        harness.advance_to(now);
+        harness.handle_timeout();
+        if harness.engine.endpoint_of(RequestId(id)).is_some() {
+            refuse(&mut harness, id);
+        }
+        harness.handle(Input::Cancel(RequestId(id)));
+        assert!(harness.engine.is_ready(EndpointId(1)), "{id}");
+    }
+}
+
+#[test]
+fn requests_keep_their_order_while_a_lone_endpoint_refuses_what_exceeds_its_own_limit() {
+    // The server takes two requests, the gate allows four.
+    let mut harness = Harness::new(with_gate(gate(4, 4)), 1);
+    for id in 1..=8 {
+        harness.register(id, "f", Default);
+    }
+    assert_eq!(refuse(&mut harness, 3), []);
+    assert_eq!(refuse(&mut harness, 4), []);
+    assert_eq!(bounds(&harness, 1), (2, Some(2)));
+    // Each completion makes room for the first that was refused, and tries one more.
+    for id in 1..=4 {
+        let completed = harness.complete(id);
+        let dispatched: Vec<_> = completed
+            .iter()
+            .filter(|effect| matches!(effect, Dispatched(..)))
+            .collect();
+        let (first, second) = (Dispatched(id + 2, 1), Dispatched(id + 3, 1));
+        assert_eq!(dispatched, [&first, &second], "after {id}");
+        assert_eq!(refuse(&mut harness, id + 3), []);
+        assert_eq!(bounds(&harness, 1), (2, Some(2)));
+    }
+}
+
+#[test]
+fn idle_endpoint_that_refuses_is_tried_again_after_growing_pauses() {
+    let mut harness = Harness::new(with_gate(gate(4, 4)), 1);
+    harness.register(1, "f", Default);
+    let mut now = 0;
+    for pause in [100, 200, 400, 800, 1_000, 1_000] {
+        assert_eq!(refuse(&mut harness, 1), []);
+        assert_eq!(bounds(&harness, 1), (1, Some(1)));
+        now += pause;
+        assert_eq!(timer(&harness), Some(now));
+        harness.advance_to(now as f64 / 1e3);
+        assert_eq!(harness.handle_timeout(), [Dispatched(1, 1)], "after {pause} ms");
+    }
+    assert_eq!(harness.complete(1), [Settled(1, 1)]);
+    assert_eq!(bounds(&harness, 1), (2, Some(2)));
+}
+
+#[test]
+fn pause_of_a_refused_request_is_as_long_as_the_server_asks_and_at_most_1_s() {
+    for (asked, pause) in [(0, 100), (700, 700), (60_000, 1_000)] {
+        let mut harness = Harness::new(one_each(), 1);
+        harness.register(1, "f", Default);
+        assert_eq!(refuse_for(&mut harness, 1, asked), []);
+        assert_eq!(timer(&harness), Some(pause), "{asked} ms");
+    }
+}
+
+#[test]
+fn requests_behind_a_refused_one_wait_with_it() {
+    let mut harness = Harness::new(with_gate(gate(2, 2)), 1);
+    for id in 1..=4 {
+        harness.register(id, "f", Default);
+    }
+    assert_eq!(refuse(&mut harness, 1), [], "one place, which 2 has");
+    assert_eq!(
+        refuse(&mut harness, 2),
+        [],
+        "two refusals in a row are no fault of the requests"
+    );
+    harness.advance_to(0.1);
+    assert_eq!(harness.handle_timeout(), [Dispatched(1, 1)]);
+}
+
+#[test]
+fn ttl_ends_the_wait_for_an_endpoint_that_refuses() {
+    let mut policy = one_each();
+    policy.queue.ttl = Duration::from_millis(250);
+    let mut harness = Harness::new(policy, 1);
+    harness.register(1, "f", Default);
+    refuse(&mut harness, 1);
+    harness.advance_to(0.1);
+    assert_eq!(harness.handle_timeout(), [Dispatched(1, 1)]);
+    refuse(&mut harness, 1);
+    harness.advance_to(0.25);
+    assert_eq!(harness.handle_timeout(), [Rejected(1, Outcome::ExpiredTtl)]);
+    assert_eq!(harness.engine.poll_timeout(), None);
+}
+
+#[test]
+fn pushback_needs_no_request_of_this_engine() {
+    let mut harness = Harness::new(with_gate(gate(4, 4)), 1);
+    for id in 1..=2 {
+        harness.register(id, "f", Default);
+    }
+    harness.handle(Input::PushedBack {
+        id: RequestId(99),
+        endpoint: EndpointId(1),
+    });
+    assert_eq!(bounds(&harness, 1), (2, Some(2)));
+    harness.handle(Input::PushedBack {
+        id: RequestId(99),
+        endpoint: EndpointId(7),
+    });
 }

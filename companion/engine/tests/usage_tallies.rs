@@ -12,7 +12,7 @@ use penstock_engine::{Input, Policy, Request, RequestId};
 
 use support::{Harness, ShortEffect, gate, policy, request};
 
-/// Classes `x` and `y`, of which each visit grants one request, and places for `slots` requests.
+/// Classes `x` and `y`, with one request granted by each visit, and places for `slots` requests.
 fn usage(slots: u64) -> Policy {
     let mut policy = policy();
     policy.gate = gate(slots, slots);

@@ -2,8 +2,10 @@
 
 use std::collections::HashMap;
 
-use penstock_config::{Config, Pool};
-use penstock_control::{EndpointSettings, Kept, MaxPriority, PoolSettings, Rewrite, Settings};
+use penstock_config::{Config, Pool, Store};
+use penstock_control::{
+    EndpointSettings, Kept, MaxPriority, PendingServers, PoolSettings, Rewrite, Settings,
+};
 use penstock_data_plane::filter_policy;
 
 use crate::clock;
@@ -43,6 +45,7 @@ pub fn settings(config: &Config, identity: &ProcessIdentity) -> Settings {
                 name: pool.name.clone(),
                 models: pool.models.clone(),
                 endpoints: endpoints(pool),
+                pending: pending(pool),
                 policy: pool.policy.clone(),
                 flow_key: pool.flow_key.clone(),
                 class_globs: pool.class_globs.clone(),
@@ -51,6 +54,7 @@ pub fn settings(config: &Config, identity: &ProcessIdentity) -> Settings {
                 slo: pool.slo,
                 transient: pool.transient,
                 reported: pool.store.is_some(),
+                shared: matches!(pool.store, Some(Store::Redis(_))),
                 kept: Vec::new(),
                 rewrite: pool.rewrite.iter().map(rewrite).collect(),
             })
@@ -108,4 +112,13 @@ pub fn endpoints(pool: &Pool) -> Vec<EndpointSettings> {
         taints: endpoint.taints.clone(),
     });
     endpoints.collect()
+}
+
+fn pending(pool: &Pool) -> Vec<PendingServers> {
+    let pending = pool.pending.iter().map(|pending| PendingServers {
+        variant: pending.variant.clone(),
+        max_batch: pending.max_batch,
+        servers: pending.servers,
+    });
+    pending.collect()
 }

@@ -12,7 +12,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use penstock_config::{Config, Discovery, Endpoint, EndpointDefaults, Pool};
+use penstock_config::{Config, Discovered, Discovery, Endpoint, EndpointDefaults, Pool};
 use penstock_engine::limits::ENDPOINTS_MAX;
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
@@ -24,15 +24,15 @@ const FOUND: usize = 64;
 /// The name of the tasks.
 pub(crate) const NAME: &str = "discovery";
 
-/// The discovered endpoints of a pool.
+/// The discovered servers of a pool.
 #[derive(Clone, Debug)]
 pub struct Found {
     /// The pool's name.
     pub pool: Arc<str>,
     /// The discovery that found them; outdated if the pool has another one by now.
     pub discovery: Discovery,
-    /// All endpoints, each address once.
-    pub endpoints: Vec<Endpoint>,
+    /// All of them, each address once.
+    pub discovered: Discovered,
 }
 
 /// The tasks that discover endpoints, one for each pool with discovery. Dropping it ends them.
@@ -113,8 +113,8 @@ pub async fn run(config: reload::Handle) {
             changed = changes.changed() => if changed.is_err() {
                 return;
             },
-            Some(Found { pool, discovery, endpoints }) = found.recv() => {
-                config.set_discovered(&pool, discovery, endpoints).await;
+            Some(Found { pool, discovery, discovered }) = found.recv() => {
+                config.set_discovered(&pool, discovery, discovered).await;
             }
         }
     }
@@ -140,7 +140,7 @@ struct Report {
     pool: Arc<str>,
     settings: Settings,
     found: mpsc::Sender<Found>,
-    last: Option<Vec<Endpoint>>,
+    last: Option<Discovered>,
     /// Discovery fails, and the log has a line about it.
     failing: bool,
 }
@@ -156,23 +156,34 @@ impl Report {
         }
     }
 
-    /// Sends the complete list, if it differs from the last one. Duplicate addresses, and endpoints beyond the limit of
-    /// a pool, are dropped.
-    async fn send(&mut self, mut endpoints: Vec<Endpoint>) {
+    /// Sends a complete list of endpoints, where discovery finds no pending servers. As [`Self::send`].
+    async fn send_endpoints(&mut self, endpoints: Vec<Endpoint>) {
+        let pending = Vec::new();
+        self.send(Discovered { endpoints, pending }).await;
+    }
+
+    /// Sends the complete list, if it differs from the last one. Duplicate addresses, and endpoints and groups of pending
+    /// servers beyond the limit of a pool, are dropped.
+    async fn send(&mut self, mut discovered: Discovered) {
         self.failing = false;
+        let Discovered { endpoints, pending } = &mut discovered;
         let mut seen = BTreeSet::new();
         endpoints.retain(|endpoint| seen.insert(endpoint.address));
-        if self.last.as_ref() == Some(&endpoints) {
-            return;
-        }
         let found = endpoints.len();
         endpoints.truncate(ENDPOINTS_MAX);
-        let known = self.last.iter().flatten();
+        pending.truncate(ENDPOINTS_MAX);
+        if self.last.as_ref() == Some(&discovered) {
+            return;
+        }
+        let known = self.last.iter().flat_map(|last| &last.endpoints);
         let before: BTreeSet<SocketAddr> = known.map(|endpoint| endpoint.address).collect();
         let (added, removed) = (seen.difference(&before), before.difference(&seen));
         tracing::info!(
             pool = &*self.pool,
-            endpoints = endpoints.len(),
+            endpoints = discovered.endpoints.len(),
+            pending = (discovered.pending.iter())
+                .map(|pending| pending.servers)
+                .sum::<u64>(),
             added = list(added),
             removed = list(removed),
             "endpoints discovered"
@@ -184,11 +195,11 @@ impl Report {
                 "more endpoints discovered than a pool can have; only the first {ENDPOINTS_MAX} are used"
             );
         }
-        self.last = Some(endpoints.clone());
+        self.last = Some(discovered.clone());
         let found = Found {
             pool: self.pool.clone(),
             discovery: self.settings.discovery.clone(),
-            endpoints,
+            discovered,
         };
         // Sending fails when the companion shuts down.
         let _ = self.found.send(found).await;
@@ -199,7 +210,7 @@ impl Report {
         if std::mem::replace(&mut self.failing, true) {
             return;
         }
-        let known = self.last.as_ref().map_or(0, Vec::len);
+        let known = self.last.as_ref().map_or(0, |last| last.endpoints.len());
         tracing::warn!(
             pool = &*self.pool,
             "endpoint discovery failed: {why}; the {known} known endpoints stay in use"
@@ -253,14 +264,16 @@ mod tests {
         let discovery = Discovery::File("f".into());
         let mut report = Report::new("a".into(), settings(discovery.clone()), sender);
         let (one, two) = (endpoint(address(1)), endpoint(address(2)));
-        report.send(vec![one.clone(), two.clone(), one.clone()]).await;
-        report.send(vec![one.clone(), two.clone()]).await;
+        report
+            .send_endpoints(vec![one.clone(), two.clone(), one.clone()])
+            .await;
+        report.send_endpoints(vec![one.clone(), two.clone()]).await;
         report.failed(&"away");
-        report.send(vec![]).await;
+        report.send_endpoints(vec![]).await;
         let mut lists = Vec::new();
         while let Ok(found) = lists_found.try_recv() {
             assert_eq!((&*found.pool, &found.discovery), ("a", &discovery));
-            lists.push(found.endpoints);
+            lists.push(found.discovered.endpoints);
         }
         assert_eq!(lists, [vec![one, two], vec![]]);
     }
@@ -288,7 +301,10 @@ mod tests {
         finders.follow(&config(&[("a", file("one", 1)), ("b", file("two", 2))]));
         let mut next = async || {
             let found: Found = found.recv().await.expect("found");
-            (found.pool.to_string(), found.endpoints[0].address.port())
+            (
+                found.pool.to_string(),
+                found.discovered.endpoints[0].address.port(),
+            )
         };
         let mut both = [next().await, next().await];
         both.sort();

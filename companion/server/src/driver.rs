@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use hashbrown::HashMap;
 use penstock_control::{ConnId, Control, Event, Output, RequestStatus, Settings, Status};
-use penstock_engine::input::PastUsage;
+use penstock_engine::input::{PastUsage, RunningUsage};
 use penstock_wire::{CompanionFrame, FilterFrame};
 use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::{mpsc, oneshot};
@@ -105,12 +105,17 @@ impl Handle {
         self.message(Message::Event(Box::new(event))).await
     }
 
-    /// Adds usage of a pool's flows from before the start, or from other companions.
+    /// Adds usage of a pool's flows from before the start, or from other companions, and what other companions run.
     ///
     /// # Errors
     /// When the driver has ended.
-    pub async fn add_usage(&self, pool: Arc<str>, past: Vec<PastUsage>) -> Result<(), Gone> {
-        self.send(Event::Used { pool, past }).await
+    pub async fn add_usage(
+        &self,
+        pool: Arc<str>,
+        past: Vec<PastUsage>,
+        running: Vec<RunningUsage>,
+    ) -> Result<(), Gone> {
+        self.send(Event::Used { pool, past, running }).await
     }
 
     /// Sets how many values of a label that clients choose are exported, and the recorders of learned models and usage.

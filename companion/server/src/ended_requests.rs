@@ -75,6 +75,7 @@ impl EndedRequests {
                 outcome,
                 code,
                 waited,
+                ..
             } => EndedRequest::new(now, labels, *outcome, code, *waited),
             Observation::Completed {
                 labels,
@@ -94,13 +95,15 @@ impl EndedRequests {
             | Observation::SessionOrphaned { .. }
             | Observation::EndpointDown { .. }
             | Observation::EndpointBack { .. }
+            | Observation::PushedBack { .. }
             | Observation::Arrived(_)
             | Observation::BadDeadline(_)
             | Observation::PriorityLowered(_)
             | Observation::Requeued(_)
             | Observation::Misrouted { .. }
             | Observation::Learned { .. }
-            | Observation::Used { .. } => return,
+            | Observation::Used { .. }
+            | Observation::Running { .. } => return,
         };
         self.insert(ended);
     }
@@ -357,6 +360,7 @@ mod tests {
         let dropped = |code| Observation::Dropped {
             labels: labels("a"),
             outcome: Outcome::Dispatched,
+            status: None,
             code,
             waited: Duration::ZERO,
         };

@@ -37,6 +37,9 @@ const CODES: [&str; 16] = [
     code::INTERNAL,
 ];
 
+/// The logged status of a request that waited when its client left. No response was sent.
+const CLIENT_LEFT: u16 = 499;
+
 /// Codes with which a filter rejects requests that were admitted, or that waited for a companion until their time was over.
 const LATER: [&str; 5] = [
     code::QUEUE_TIMEOUT,
@@ -118,6 +121,16 @@ impl Observer {
             Observation::EndpointDown { pool, endpoint } => {
                 tracing::warn!(pool = %pool, endpoint, "endpoint marked down: requests to it failed");
             }
+            Observation::PushedBack {
+                pool,
+                endpoint,
+                status,
+            } => {
+                let counter = &self.metrics.requests.pushback;
+                let values = [&*pool, &*endpoint, pushback_status(status)];
+                counter.with_label_values(&values).inc();
+                tracing::debug!(pool = %pool, endpoint = %endpoint, status, "endpoint refused a request: its bound was lowered");
+            }
             Observation::EndpointBack { pool, endpoint } => {
                 tracing::info!(pool = %pool, endpoint, "endpoint no longer marked down: the next request probes it");
             }
@@ -125,6 +138,7 @@ impl Observer {
                 self.recorders.record_model(&pool, variant, kept);
             }
             Observation::Used { pool, used } => self.recorders.record_usage(&pool, used),
+            Observation::Running { pool, running } => self.recorders.record_running(&pool, running),
             Observation::Arrived(_)
             | Observation::BadDeadline(_)
             | Observation::PriorityLowered(_)
@@ -177,27 +191,48 @@ impl Observer {
                 outcome,
                 code,
             } => self.observe_filter_rejection(now, &labels, &outcome, &code),
-            Observation::Misrouted { labels, endpoint } => {
-                self.metrics
-                    .requests
-                    .misrouted
-                    .with_label_values(&[&labels.pool])
-                    .inc();
-                tracing::warn!(
-                    pool = %labels.pool,
-                    request_id = labels.request_id,
-                    endpoint,
-                    "Envoy sent the request to another endpoint than the granted one"
-                );
-            }
+            Observation::Misrouted { labels, endpoint } => self.observe_misrouted(&labels, &endpoint),
             Observation::Dropped {
                 labels,
                 outcome,
+                status,
                 code,
                 waited,
-            } => self.observe_drop(&labels, outcome, code, waited),
+            } => {
+                if let Some(status) = status {
+                    self.count_own_answer(now, &labels, status, waited);
+                }
+                self.observe_drop(&labels, outcome, code, waited);
+            }
             _ => {}
         }
+    }
+
+    fn observe_misrouted(&self, labels: &Labels, endpoint: &str) {
+        self.metrics
+            .requests
+            .misrouted
+            .with_label_values(&[&labels.pool])
+            .inc();
+        tracing::warn!(
+            pool = %labels.pool,
+            request_id = labels.request_id,
+            endpoint,
+            "Envoy sent the request to another endpoint than the granted one"
+        );
+    }
+
+    /// Counts the gateway's own answer to a granted request, which no endpoint answered.
+    fn count_own_answer(&mut self, now: Instant, labels: &Arc<Labels>, status: u16, duration: Duration) {
+        let answered = CompletedRequest {
+            status,
+            duration,
+            ttft: None,
+            itl: None,
+            input_tokens: 0,
+            output_tokens: 0,
+        };
+        self.table.record_completion(now, labels, "", &answered);
     }
 
     /// Handles the end of a granted request that no endpoint accepted, or whose end none reported.
@@ -334,6 +369,7 @@ impl Observer {
             flow,
             band,
             outcome = outcome.as_str(),
+            status = (outcome == Outcome::Cancelled).then_some(CLIENT_LEFT),
             waited_ms = millis(waited),
             endpoint,
             "request decided"
@@ -392,6 +428,14 @@ impl Observer {
 
 fn millis(duration: Duration) -> u64 {
     u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+}
+
+/// The label of a status with which a server refuses a request.
+const fn pushback_status(status: u16) -> &'static str {
+    match status {
+        429 => "429",
+        _ => "503",
+    }
 }
 
 #[cfg(test)]

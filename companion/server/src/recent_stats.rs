@@ -84,6 +84,7 @@ impl RecentStats {
             | Observation::SessionOrphaned { .. }
             | Observation::EndpointDown { .. }
             | Observation::EndpointBack { .. }
+            | Observation::PushedBack { .. }
             | Observation::BadDeadline(_)
             | Observation::PriorityLowered(_)
             | Observation::Requeued(_)
@@ -91,6 +92,7 @@ impl RecentStats {
             | Observation::Misrouted { .. }
             | Observation::Learned { .. }
             | Observation::Used { .. }
+            | Observation::Running { .. }
             | Observation::Completed { .. } => {}
         }
     }

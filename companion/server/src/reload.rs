@@ -11,7 +11,7 @@ mod reloader;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use penstock_config::{self as config, Config, Discovery, Document, Endpoint, Environment};
+use penstock_config::{self as config, Config, Discovered, Discovery, Document, Environment};
 use serde_json::{Value, json};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::Instant;
@@ -33,7 +33,7 @@ const COMMANDS: usize = 64;
 pub struct ActiveConfig {
     /// The document that is shown and changed: every key, with the flags applied.
     pub document: Arc<Document>,
-    /// The same as types, with discovered endpoints beside the configured ones. Replaced whenever anything in it
+    /// The same as types, with discovered servers beside the configured ones. Replaced whenever anything in it
     /// changes.
     pub config: Arc<Config>,
     /// Who may change the configuration.
@@ -119,11 +119,11 @@ enum Command {
     /// Reads and reloads the file in any case.
     Reload,
     Change(Box<ChangeRequest>),
-    /// Discovery found these endpoints of a pool.
+    /// Discovery found these servers of a pool.
     SetDiscovered {
         pool: Arc<str>,
         discovery: Discovery,
-        endpoints: Vec<Endpoint>,
+        discovered: Discovered,
     },
     Stop(oneshot::Sender<Stores>),
 }
@@ -154,12 +154,12 @@ impl Handle {
         let _ = self.commands.send(Command::Reload).await;
     }
 
-    /// Sets the discovered endpoints of a pool, if `discovery` is still how the pool is configured.
-    pub async fn set_discovered(&self, pool: &str, discovery: Discovery, endpoints: Vec<Endpoint>) {
+    /// Sets the discovered servers of a pool, if `discovery` is still how the pool is configured.
+    pub async fn set_discovered(&self, pool: &str, discovery: Discovery, discovered: Discovered) {
         let command = Command::SetDiscovered {
             pool: pool.into(),
             discovery,
-            endpoints,
+            discovered,
         };
         // Sending fails during shutdown, when endpoints no longer matter.
         let _ = self.commands.send(command).await;

@@ -146,6 +146,7 @@ fn pool(
             "itl_ms": model.slo.targets.itl_ms,
             "source": model.slo.source.as_str(),
         })),
+        "pending_replicas": variants.clone().map(|variant| variant.pending).sum::<u64>(),
         "model": variants.map(variant).collect::<Vec<_>>(),
         "advice": advice,
     })
@@ -184,6 +185,7 @@ fn endpoint(
         "why": readiness(snapshot, now),
         "stock": snapshot.stock,
         "bound": snapshot.bound,
+        "pushback": snapshot.pushback,
         "foreign": scraped.map(|_| snapshot.foreign),
         "queue": scraped.and_then(|scraped| scraped.waiting),
         "kv": scraped.and_then(|scraped| scraped.kv_used),
@@ -217,7 +219,10 @@ fn variant(variant: &VariantStatus) -> Value {
 /// Why an endpoint gets requests, or doesn't.
 fn readiness(endpoint: &EndpointSnapshot, now: Instant) -> String {
     match endpoint.down_until {
-        _ if endpoint.ready => "ready".into(),
+        _ if endpoint.ready => match endpoint.pushback {
+            None => "ready".into(),
+            Some(bound) => format!("ready; takes {bound} requests at a time, because it answered 429 or 503"),
+        },
         _ if !endpoint.listed => "no longer listed; running requests may finish".into(),
         Some(until) => format!(
             "marked down: requests failed there; next probe in {:.1}s",
@@ -410,6 +415,7 @@ mod tests {
                 stock: 1,
                 bound: 8,
                 foreign: 3 * u64::from(id == 0),
+                pushback: None,
             })
             .collect();
         status
@@ -439,6 +445,7 @@ mod tests {
         });
         assert_eq!(pool["model"][0], known);
         assert_eq!(pool["model"][1]["state"], "no_traffic");
+        assert_eq!(pool["pending_replicas"], 1, "of the variant that is idle");
         for key in [
             "alpha",
             "n_star",
@@ -585,6 +592,7 @@ mod tests {
             stock: 0,
             bound: 1,
             foreign: 0,
+            pushback: None,
         };
         assert_eq!(readiness(&endpoint, now), "its health check fails");
         let down = EndpointSnapshot {
@@ -597,6 +605,14 @@ mod tests {
         );
         let back = EndpointSnapshot { ready: true, ..down };
         assert_eq!(readiness(&back, now), "ready");
+        let pushed_back = EndpointSnapshot {
+            pushback: Some(3),
+            ..back
+        };
+        assert_eq!(
+            readiness(&pushed_back, now),
+            "ready; takes 3 requests at a time, because it answered 429 or 503"
+        );
         let gone = EndpointSnapshot {
             listed: false,
             ..endpoint

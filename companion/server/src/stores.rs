@@ -27,12 +27,18 @@ use penstock_model::Parameters;
 
 pub use self::recorders::Recorders;
 pub use self::registry::{Restored, Stores};
-pub use self::write_buffer::PoolUsage;
+pub use self::write_buffer::{PoolUsage, SharedUsage};
 
 /// Delay between the first new data and its write; everything that arrives meanwhile is written together.
 const LINGER: Duration = Duration::from_secs(1);
 /// Usage keys (band, class, flow, model) of one pool that wait for a write.
 const BUFFERED_KEYS_MAX: usize = 65_536;
+/// Flows and models of one pool whose running requests here are reported to other companions; the largest.
+const RUNNING_MAX: usize = 4_096;
+/// What a companion runs counts at other companions for this long after they last heard of it.
+const RUNNING_TTL: Duration = Duration::from_secs(5);
+/// How often a companion repeats the list of its running requests.
+const RUNNING_REFRESH: Duration = Duration::from_secs(2);
 /// Usage entries of all pools that wait because the store fails.
 const BACKLOG_MAX: usize = 262_144;
 /// Usage rows that a file keeps for each pool; a row is one bucket of the window for one usage key.
@@ -42,6 +48,8 @@ const RETRY_FIRST: Duration = Duration::from_secs(1);
 const RETRY_MAX: Duration = Duration::from_secs(10);
 
 const _: () = assert!(BUFFERED_KEYS_MAX < BACKLOG_MAX);
+// One lost refresh, and a late one, change nothing.
+const _: () = assert!(RUNNING_REFRESH.as_millis() * 2 < RUNNING_TTL.as_millis());
 
 /// Learned models by pool and variant.
 type Models = BTreeMap<(String, String), Kept>;

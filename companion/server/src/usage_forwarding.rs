@@ -17,18 +17,19 @@ pub async fn send_restored(restored: Restored, driver: &Handle) -> Result<(), Go
         let mut past = past.into_iter().peekable();
         while past.peek().is_some() {
             let chunk = past.by_ref().take(CHUNK).collect();
-            driver.add_usage(pool.clone(), chunk).await?;
+            driver.add_usage(pool.clone(), chunk, Vec::new()).await?;
         }
     }
     Ok(())
 }
 
-/// Forwards the usage of other companions as it arrives. Only the first call for `stores` has an effect.
+/// Forwards the past and running usage of other companions as it arrives. Only the first call for `stores` has an effect.
 pub fn forward_shared(stores: &mut Stores, driver: Handle) {
     if let Some(mut inbox) = stores.take_shared_usage() {
         essential::spawn("usage of other companions", async move {
-            while let Some((pool, past)) = inbox.recv().await {
-                if driver.add_usage(pool, past).await.is_err() {
+            while let Some(shared) = inbox.recv().await {
+                let sent = driver.add_usage(shared.pool, shared.settled, shared.running);
+                if sent.await.is_err() {
                     return;
                 }
             }

@@ -203,7 +203,8 @@ const PAGES: &[Page] = &[
         about: "Runs an OpenAI-compatible server that batches like vLLM and answers with filler text, for experiments \
                 without a GPU. Its metrics have vLLM's names; /mock/stats and /mock/log show the requests that arrived.\n\n\
                 An iteration takes alpha + beta * tokens processed + gamma * tokens in the KV cache. A response has exactly \
-                as many tokens as the request's limit, or around --output-tokens if the request has none.",
+                as many tokens as the request's limit, or around --output-tokens if the request has none. With \
+                --max-requests it refuses further requests, as an overloaded vLLM does.",
         examples: "  penstock mock-server --port 8001 --alpha 8 --beta 0.05 --gamma 0.0005\n  \
                    curl http://127.0.0.1:8001/v1/chat/completions -H 'content-type: application/json' \\\n    \
                    -d '{\"model\":\"mock\",\"max_tokens\":16,\"messages\":[{\"role\":\"user\",\"content\":\"hello\"}]}'",

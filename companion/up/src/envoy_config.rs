@@ -1,8 +1,8 @@
 //! `penstock envoy-config`: the Envoy bootstrap of a configuration, for an Envoy that `penstock up` doesn't run.
 //!
-//! The bootstrap contains pools, endpoints, addresses and the body limit, so a change of these needs a new bootstrap. All
-//! other parts of the policy reach the filter through the companion. With `--envoy`, pools and endpoints are in a folder
-//! that Envoy watches and `penstock serve --envoy` updates.
+//! The bootstrap contains pools, endpoints, addresses, the access log and the body limit, so a change of these needs a new
+//! bootstrap. All other parts of the policy reach the filter through the companion. With `--envoy`, pools and endpoints are in
+//! a folder that Envoy watches and `penstock serve --envoy` updates.
 
 use std::path::PathBuf;
 
@@ -98,7 +98,7 @@ pub fn render(args: Args, environment: &Environment) -> Result<String, Error> {
     let (flag, changes) = match args.envoy {
         None => (
             String::new(),
-            "pools, endpoints, addresses or the body limit change",
+            "pools, endpoints, addresses, the access log or the body limit change",
         ),
         Some(folder) => {
             settings.stream_idle_timeout = settings.stream_idle_timeout.max(limits::STREAM_IDLE_RELOADED);
@@ -114,7 +114,7 @@ pub fn render(args: Args, environment: &Environment) -> Result<String, Error> {
             let flag = format!(" --envoy {}", folder.display());
             (
                 flag,
-                "addresses or the body limit change; pools and endpoints are in the folder",
+                "addresses, the access log or the body limit change; pools and endpoints are in the folder",
             )
         }
     };

@@ -6,7 +6,7 @@
 
 use std::path::Path;
 
-use penstock_wire::names::{ENDPOINT_HEADER, REQUEUE_HEADER, ROUTE_HEADER};
+use penstock_wire::names::{ENDPOINT_HEADER, REFUSED_HEADER, REQUEUE_HEADER, ROUTE_HEADER};
 use serde_json::{Value, json};
 
 use super::{
@@ -87,21 +87,30 @@ fn cluster(pool: &Pool) -> Value {
     })
 }
 
-/// Removes the list from a request once Envoy has chosen a host, and restores the requeue token if the host is the requeue
-/// listener. It runs for each attempt. The load balancer keeps the list for the later attempts.
+/// Removes the list from a request once Envoy has chosen a host. If the host is the requeue listener, it restores the requeue
+/// token, and notes whether the server before refused the request by a response: then Envoy has set the details of the
+/// response code already. It runs for each attempt. The load balancer keeps the list for the later attempts.
 fn internal_headers() -> Value {
     let token =
         format!("%CEL(upstream.address == \"{REQUEUE_HOST}\" ? filter_state[\"{REQUEUE_STATE}\"] : \"\")%");
+    // Without details the expression has no value, and the header isn't added.
+    let refused = format!(
+        "%CEL(upstream.address == \"{REQUEUE_HOST}\" && response.code_details == \"via_upstream\" ? \"1\" : \"\")%"
+    );
+    let set = |header: &str, value: &str| {
+        json!({ "append": {
+            "header": { "key": header, "value": value },
+            "append_action": "OVERWRITE_IF_EXISTS_OR_ADD",
+        } })
+    };
     json!({
         "name": "envoy.filters.http.header_mutation",
         "typed_config": {
             "@type": "type.googleapis.com/envoy.extensions.filters.http.header_mutation.v3.HeaderMutation",
             "mutations": { "request_mutations": [
                 { "remove": ROUTE_HEADER },
-                { "append": {
-                    "header": { "key": REQUEUE_HEADER, "value": token },
-                    "append_action": "OVERWRITE_IF_EXISTS_OR_ADD",
-                } },
+                set(REQUEUE_HEADER, &token),
+                set(REFUSED_HEADER, &refused),
             ] },
         },
     })

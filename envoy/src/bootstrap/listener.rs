@@ -6,8 +6,8 @@ use penstock_wire::names::REQUEUE_HEADER;
 use serde_json::{Value, json};
 
 use super::{
-    REQUEUE_HOST, REQUEUE_LISTENER, REQUEUE_STATE, Settings, body_limit, local_replies, routes, seconds,
-    socket,
+    REQUEUE_HOST, REQUEUE_LISTENER, REQUEUE_STATE, Settings, access_log, body_limit, local_replies, routes,
+    seconds, socket,
 };
 use crate::limits;
 
@@ -22,6 +22,9 @@ pub(super) fn gateway(settings: &Settings) -> Value {
         "path_with_escaped_slashes_action": "UNESCAPE_AND_FORWARD",
     });
     merge(&mut manager, entry);
+    if let Some(file) = &settings.access_log {
+        manager["access_log"] = access_log::config(file);
+    }
     if let Some(Value::Array(filters)) = manager.get_mut("http_filters") {
         filters.splice(..0, settings.http_filters.iter().cloned());
     }
@@ -62,6 +65,14 @@ fn listener(settings: &Settings, name: &str, manager: Value) -> Value {
 }
 
 fn manager(settings: &Settings, stats: &str, plugin: Value) -> Value {
+    let plugin = plugin_config(settings, plugin);
+    let filter = json!({
+        "name": "penstock",
+        "typed_config": {
+            "@type": "type.googleapis.com/envoy.extensions.filters.http.wasm.v3.Wasm",
+            "config": plugin,
+        },
+    });
     json!({
         "@type": "type.googleapis.com/envoy.extensions.filters.network.http_connection_manager.v3.\
                   HttpConnectionManager",
@@ -73,40 +84,35 @@ fn manager(settings: &Settings, stats: &str, plugin: Value) -> Value {
         "preserve_external_request_id": true,
         "always_set_request_id_in_response": true,
         "server_header_transformation": "PASS_THROUGH",
-        "http_filters": [filter(settings, plugin), token_keeper(), router()],
+        "http_filters": [filter, token_keeper(), router(&plugin)],
         "route_config": routes::config(settings),
         "local_reply_config": local_replies::config(),
     })
 }
 
-fn filter(settings: &Settings, plugin: Value) -> Value {
+/// The configuration of the filter's plugin in one listener.
+fn plugin_config(settings: &Settings, plugin: Value) -> Value {
     let mut configuration = settings.plugin.clone();
     merge(
         &mut configuration,
-        json!({ "requeue": REQUEUE_HOST, "routes_tell": true }),
+        json!({ "requeue": REQUEUE_HOST, "routes_tell": true, "attempts_logged": true }),
     );
     merge(&mut configuration, plugin);
     json!({
         "name": "penstock",
-        "typed_config": {
-            "@type": "type.googleapis.com/envoy.extensions.filters.http.wasm.v3.Wasm",
-            "config": {
-                "name": "penstock",
-                "root_id": "penstock",
-                "failure_policy": "FAIL_RELOAD",
-                // Required to pause a stream at its headers.
-                "allow_on_headers_stop_iteration": true,
-                // Both listeners share one VM on each worker, with a root context for each configuration.
-                "vm_config": {
-                    "vm_id": "penstock",
-                    "runtime": "envoy.wasm.runtime.v8",
-                    "code": { "local": { "filename": settings.filter } },
-                },
-                "configuration": {
-                    "@type": "type.googleapis.com/google.protobuf.StringValue",
-                    "value": configuration.to_string(),
-                },
-            },
+        "root_id": "penstock",
+        "failure_policy": "FAIL_RELOAD",
+        // Required to pause a stream at its headers.
+        "allow_on_headers_stop_iteration": true,
+        // Both listeners share one VM on each worker, with a root context for each configuration.
+        "vm_config": {
+            "vm_id": "penstock",
+            "runtime": "envoy.wasm.runtime.v8",
+            "code": { "local": { "filename": settings.filter } },
+        },
+        "configuration": {
+            "@type": "type.googleapis.com/google.protobuf.StringValue",
+            "value": configuration.to_string(),
         },
     })
 }
@@ -135,12 +141,28 @@ fn token_keeper() -> Value {
     })
 }
 
-fn router() -> Value {
+/// The router. It reports each attempt that a server refuses by itself to the filter: the access log has the configuration of
+/// the filter's plugin, so Envoy calls the same root context. Other attempts cost nothing.
+fn router(plugin: &Value) -> Value {
+    let status = |code: u32| {
+        json!({ "status_code_filter": { "comparison": {
+            "op": "EQ",
+            "value": { "default_value": code, "runtime_key": format!("penstock.refused.{code}") },
+        } } })
+    };
     json!({
         "name": "envoy.filters.http.router",
         "typed_config": {
             "@type": "type.googleapis.com/envoy.extensions.filters.http.router.v3.Router",
             "suppress_envoy_headers": true,
+            "upstream_log": [{
+                "name": "envoy.access_loggers.wasm",
+                "filter": { "or_filter": { "filters": limits::REFUSALS.map(status) } },
+                "typed_config": {
+                    "@type": "type.googleapis.com/envoy.extensions.access_loggers.wasm.v3.WasmAccessLog",
+                    "config": plugin,
+                },
+            }],
         },
     })
 }

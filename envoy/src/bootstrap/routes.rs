@@ -20,10 +20,11 @@ use serde_json::{Value, json};
 use super::{Settings, body_limit, clusters, local_replies, seconds};
 use crate::limits;
 
-/// Envoy retries a request while no model server has begun to respond: the connection failed, the stream was refused, or
-/// the stream was reset before the first byte of a response. `reset` covers the latter even if the request was sent
-/// already, which `reset-before-request` doesn't. Repeating a generation is safe, because it has no effect but work. After
-/// response headers, Envoy never retries.
+/// Envoy retries a request that passes through while no model server has begun to respond: the connection failed, the stream
+/// was refused, or the stream was reset before the first byte of a response. `reset` covers the latter even if the request
+/// was sent already, which `reset-before-request` doesn't. Repeating a generation is safe, because it has no effect but work.
+/// For a granted request the filter names the conditions, in a header: each pool has separate ones, and a route's conditions
+/// would be added to them. Once Envoy has passed on response headers, it never retries.
 const RETRY_ON: &str = "connect-failure,refused-stream,reset";
 
 pub(super) fn config(settings: &Settings) -> Value {
@@ -43,7 +44,7 @@ pub(super) fn config(settings: &Settings) -> Value {
 fn granted(settings: &Settings) -> Vec<Value> {
     let listed = |header: &str, mut condition: Value, retries: u32| {
         condition["name"] = header.into();
-        let mut route = route("listed", Some(condition), retries);
+        let mut route = route("listed", Some(condition), "", retries);
         route["route"]["metadata_match"] = clusters::listed_only();
         route
     };
@@ -66,11 +67,11 @@ fn granted(settings: &Settings) -> Vec<Value> {
         json!({ "present_match": true }),
         limits::LIST_MAX,
     );
-    let unlisted = route("ungated", None, limits::RETRIES);
+    let unlisted = route("ungated", None, RETRY_ON, limits::RETRIES);
     requeued.chain(plain).chain([longer, unlisted]).collect()
 }
 
-fn route(name: &str, list: Option<Value>, retries: u32) -> Value {
+fn route(name: &str, list: Option<Value>, retry_on: &str, retries: u32) -> Value {
     let mut headers = vec![json!({ "name": POOL_HEADER, "present_match": true })];
     headers.extend(list);
     json!({
@@ -81,7 +82,7 @@ fn route(name: &str, list: Option<Value>, retries: u32) -> Value {
             // A generation may take any time; stream_idle_timeout ends a stream that stalls.
             "timeout": "0s",
             "retry_policy": {
-                "retry_on": RETRY_ON,
+                "retry_on": retry_on,
                 "num_retries": retries,
                 "retry_back_off": {
                     "base_interval": seconds(limits::RETRY_PAUSE),

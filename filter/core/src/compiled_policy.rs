@@ -13,6 +13,7 @@ use crate::{
     identity::{Rule, Source, Sources},
     limits::{BODY_KEYS_MAX, POLICY_LIST_MAX},
     metadata,
+    requeue_on::RequeueOn,
     trust::Trust,
 };
 
@@ -65,6 +66,8 @@ pub struct PoolPolicy {
     pub prefix_hashes: bool,
     /// The companion wants to know when the first byte of a streamed response arrives.
     pub first_byte: bool,
+    /// The failures after which a request is sent again.
+    pub(crate) requeue_on: RequeueOn,
     models: Vec<WildMatch>,
 }
 
@@ -81,6 +84,7 @@ impl PoolPolicy {
             fallback_bound_in_tokens: pool.fallback_bound_in_tokens,
             prefix_hashes: pool.prefix_hashes,
             first_byte: pool.first_byte,
+            requeue_on: pool.requeue_on.as_ref().map(RequeueOn::new).unwrap_or_default(),
             capacity_status: if pool.capacity_status == 429 { 429 } else { 503 },
             models: pool
                 .models

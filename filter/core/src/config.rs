@@ -24,6 +24,9 @@ pub struct Config {
     pub is_requeue_listener: bool,
     /// The routes set the served-endpoint header of every response to the address of the server that sent it.
     pub routes_report_endpoint: bool,
+    /// Envoy's log of attempts calls the filter for each one that a server refuses. Otherwise the companion would take a
+    /// refusal for a failed connection, so refusals are passed on to the client.
+    pub logs_attempts: bool,
     /// The policy until the companion sends one.
     pub policy: wire::Policy,
 }
@@ -41,6 +44,7 @@ impl Config {
             requeue_listener: raw.requeue,
             is_requeue_listener: raw.reenters,
             routes_report_endpoint: raw.routes_tell,
+            logs_attempts: raw.attempts_logged,
             policy: raw.policy.into(),
         })
     }
@@ -58,6 +62,8 @@ struct RawConfig {
     reenters: bool,
     #[serde(default)]
     routes_tell: bool,
+    #[serde(default)]
+    attempts_logged: bool,
     policy: RawPolicy,
 }
 
@@ -169,6 +175,23 @@ struct RawPool {
     prefix_hashes: bool,
     #[serde(default)]
     first_byte: bool,
+    #[serde(default)]
+    requeue_on: Option<Vec<RawFailure>>,
+}
+
+/// A failure after which a request is sent again: a name, or an HTTP status.
+#[derive(Clone, Copy, Deserialize)]
+#[serde(untagged)]
+enum RawFailure {
+    Connection(RawConnectionFailure),
+    Status(u32),
+}
+
+#[derive(Clone, Copy, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum RawConnectionFailure {
+    Connect,
+    Reset,
 }
 
 #[derive(Clone, Copy, Deserialize)]
@@ -293,8 +316,21 @@ impl From<RawPool> for wire::Pool {
             fallback_bound_in_tokens: raw.open_in_tokens,
             prefix_hashes: raw.prefix_hashes,
             first_byte: raw.first_byte,
+            requeue_on: raw.requeue_on.map(requeue_on),
         }
     }
+}
+
+fn requeue_on(failures: Vec<RawFailure>) -> wire::RequeueOn {
+    let mut requeue_on = wire::RequeueOn::default();
+    for failure in failures {
+        match failure {
+            RawFailure::Connection(RawConnectionFailure::Connect) => requeue_on.connect = true,
+            RawFailure::Connection(RawConnectionFailure::Reset) => requeue_on.reset = true,
+            RawFailure::Status(status) => requeue_on.statuses.push(status),
+        }
+    }
+    requeue_on
 }
 
 #[cfg(test)]

@@ -5,7 +5,7 @@
 
 use penstock_wire::{EndReason, names::code};
 
-use crate::{limits::RETRY_AFTER_MS, local_reply::Failure};
+use crate::local_reply::Failure;
 
 /// A failure of the upstream before the first byte of a response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,15 +42,15 @@ impl UpstreamFailure {
             .then_some(Self::Unavailable)
     }
 
-    /// The error for the client.
-    pub(crate) fn failure(self) -> Failure {
+    /// The error for the client. `retry_after_ms`: the advice if no server accepted the request.
+    pub(crate) fn failure(self, retry_after_ms: u64) -> Failure {
         match self {
             Self::Unavailable => Failure::new(
                 503,
                 code::UPSTREAM_UNAVAILABLE,
                 "No model server accepted the request. Try again later, or check that the pool's endpoints are up.",
             )
-            .retry_after_ms(RETRY_AFTER_MS),
+            .retry_after_ms(retry_after_ms),
             Self::Reset => Failure::new(
                 502,
                 code::UPSTREAM_RESET,

@@ -18,6 +18,7 @@ use crate::{
     in_flight::Load,
     limits::{FALLBACK_BYTES_PER_TOKEN, FALLBACK_OUTPUT_TOKENS, HOLD_DEFAULT},
     registration::ModelName,
+    requeue_on::RequeueOn,
     requeue_token::RequeueToken,
     rewrite::Rewrite,
     session::Epoch,
@@ -96,6 +97,13 @@ impl Exchange {
         target.clone_into(&mut self.register.target_model);
         let bytes = self.register.body_bytes;
         Some(Rewrite::json_string(&self.model_range, target, bytes))
+    }
+
+    /// The failures after which Envoy sends the request again.
+    pub(crate) fn requeue_on(&self) -> RequeueOn {
+        self.pool
+            .as_ref()
+            .map_or_else(RequeueOn::default, |pool| pool.requeue_on)
     }
 
     /// The load of this request while it is in flight, estimated as the engine does at first.

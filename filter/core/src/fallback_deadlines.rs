@@ -7,9 +7,10 @@ use penstock_wire::names::{self, code, outcome};
 
 use crate::{
     exchange::Exchange,
-    limits::{RETRY_AFTER_MS, TTL_DEFAULT},
+    limits::{RETRY_AFTER_MIN_MS, TTL_DEFAULT},
     local_reply::Failure,
     pool_endpoints::PoolEndpoints,
+    retry_advice::retry_after_ms,
     time::Instant,
 };
 
@@ -35,6 +36,7 @@ pub(crate) fn decide(
         return WaitDecision::Wait;
     };
     let age = now.since(exchange.arrived);
+    let advice_ms = retry_after_ms(now.since(down_since), exchange.register.sequence);
     if let Some(deadline_ms) = exchange.register.deadline_ms
         && age >= Duration::from_millis(deadline_ms)
     {
@@ -55,7 +57,7 @@ pub(crate) fn decide(
     if age >= ttl {
         let status = exchange.pool.as_ref().map_or(503, |pool| pool.capacity_status);
         let message = format!("Request timed out after {} in queue", format_duration(ttl));
-        let failure = Failure::new(status, code::QUEUE_TIMEOUT, message).retry_after_ms(RETRY_AFTER_MS);
+        let failure = Failure::new(status, code::QUEUE_TIMEOUT, message).retry_after_ms(advice_ms);
         return WaitDecision::Reject(failure, outcome::EXPIRED_TTL);
     }
     if now.since(down_since) < exchange.hold() {
@@ -65,7 +67,7 @@ pub(crate) fn decide(
     } else {
         let message =
             "The gateway's queue is unreachable: check that Penstock's companion runs, then try again.";
-        let failure = Failure::new(503, code::GATEWAY_UNAVAILABLE, message).retry_after_ms(RETRY_AFTER_MS);
+        let failure = Failure::new(503, code::GATEWAY_UNAVAILABLE, message).retry_after_ms(advice_ms);
         WaitDecision::Reject(failure, outcome::GATEWAY_UNAVAILABLE)
     }
 }
@@ -76,7 +78,7 @@ fn deadline_exceeded(deadline_ms: u64) -> WaitDecision {
         names::DEADLINE_HEADER
     );
     let failure = Failure::new(504, code::DEADLINE_EXCEEDED, message)
-        .retry_after_ms(RETRY_AFTER_MS)
+        .retry_after_ms(RETRY_AFTER_MIN_MS)
         .without_retry();
     WaitDecision::Reject(failure, outcome::DEADLINE_EXCEEDED)
 }

@@ -13,6 +13,8 @@ pub enum HeaderEdit {
     Remove(Cow<'static, str>),
     /// Replace all headers of this name by one with this value.
     Set(&'static str, String),
+    /// The same with a constant.
+    SetStatic(&'static str, &'static str),
 }
 
 pub(crate) const CONTENT_LENGTH: &str = "content-length";
@@ -21,10 +23,11 @@ pub(crate) const CONTENT_LENGTH: &str = "content-length";
 const DIGESTS: [&str; 4] = ["content-md5", "content-digest", "digest", "repr-digest"];
 
 /// Request headers that the filter reads or sets. A client's values never reach a server, on any path.
-const REQUEST_HEADERS: [&str; 7] = [
+const REQUEST_HEADERS: [&str; 8] = [
     names::ENDPOINT_HEADER,
     names::POOL_HEADER,
     names::REQUEUE_HEADER,
+    names::REFUSED_HEADER,
     names::ROUTE_HEADER,
     names::SUBSET_HEADER,
     names::PIN_HEADER,

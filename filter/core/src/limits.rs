@@ -23,6 +23,8 @@ pub const TOKEN_ID_BYTES: u64 = 4;
 pub const LIST_ENTRY_BYTES_MAX: usize = 64;
 /// Bytes of a request id that are passed on.
 pub const REQUEST_ID_BYTES_MAX: usize = 128;
+/// Bytes of a server's `retry-after` that are read: a number of seconds is shorter.
+pub const RETRY_AFTER_TEXT_BYTES_MAX: usize = 20;
 /// Bytes of a `traceparent` that are passed on: version 00 has 55, and later versions append to it.
 pub const TRACEPARENT_BYTES_MAX: usize = 64;
 /// Entries of any list in a policy: routes, pools, globs of a pool, networks, sources.
@@ -37,8 +39,10 @@ pub const TICK_MIN: Duration = Duration::from_millis(10);
 pub const STREAMS_RESUMED_MAX: usize = 32;
 /// Time until the tick that resumes the remaining streams.
 pub const RESUME_INTERVAL: Duration = Duration::from_millis(1);
-/// `retry-after` of a request that the filter refuses by itself while the companion is down.
-pub const RETRY_AFTER_MS: u64 = 1_000;
+/// The shortest `retry-after` of an error that the filter reports by itself.
+pub const RETRY_AFTER_MIN_MS: u64 = 1_000;
+/// The longest, before it is varied by up to a tenth.
+pub const RETRY_AFTER_MAX_MS: u64 = 30_000;
 /// How long a request without a pool waits for a companion that is down.
 pub const HOLD_DEFAULT: Duration = Duration::from_secs(5);
 /// How long a request without a pool may wait in total.
@@ -56,6 +60,7 @@ pub const FALLBACK_BYTES_PER_TOKEN: u64 = 4;
 
 const _: () = assert!(wire::HEARTBEAT_INTERVAL.as_millis() * 3 < IN_FLIGHT_RECORD_TTL.as_millis());
 const _: () = assert!(FALLBACK_BYTES_PER_TOKEN > 0);
+const _: () = assert!(RETRY_AFTER_MIN_MS <= RETRY_AFTER_MAX_MS);
 // A token id is hashed as a number of 32 bits.
 const _: () = assert!(TOKEN_ID_BYTES == 4);
 const _: () = assert!(JSON_DEPTH_MAX < u128::BITS);

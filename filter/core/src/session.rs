@@ -85,6 +85,8 @@ pub(crate) struct Session {
     stream: u32,
     window: FrameWindow,
     unacked_events: VecDeque<UnackedEvent>,
+    /// The protocol version of the current stream, once it is established.
+    version: u32,
     /// The highest term of a companion so far.
     term: u64,
     /// Delay before the next stream is opened.
@@ -119,6 +121,7 @@ impl Session {
             stream: 0,
             window: FrameWindow::default(),
             unacked_events: VecDeque::new(),
+            version: VERSION_MIN,
             term: 0,
             backoff: BACKOFF_MIN,
             heartbeat_at: now,
@@ -306,6 +309,7 @@ impl Session {
             self.abort(now, "its companion is older than the last one");
         } else {
             self.term = ack.term;
+            self.version = ack.version;
             self.backoff = BACKOFF_MIN;
             self.last_warning = None;
             self.is_relisted = self.has_unlisted && !self.is_relisted;
@@ -342,6 +346,13 @@ impl Session {
             .is_some_and(|unacked| unacked.seq.is_some_and(|seq| seq <= ack))
         {
             self.unacked_events.pop_front();
+        }
+    }
+
+    /// Sends an event of protocol version 2 once, if the companion knows that version.
+    pub(crate) fn send_once_in_version_2(&mut self, now: Instant, event: Event) {
+        if self.link == Link::Established && self.version >= 2 {
+            self.send_once(now, event);
         }
     }
 

@@ -6,6 +6,7 @@
 
 mod companion_down;
 mod in_flight_counts;
+mod refused_attempts;
 mod request_body;
 mod request_headers;
 mod response_path;
@@ -31,11 +32,13 @@ use crate::{
     local_reply::{Failure, QueueReport},
     pool_endpoints::PoolEndpoints,
     process_identity::{ProcessIdentity, RandomBits, SigningKey},
+    retry_advice::FailingPools,
     session::Session,
     shared_data::{SetIf, SharedData},
     time::Instant,
 };
 use in_flight_counts::InFlightCounts;
+use refused_attempts::GrantedIds;
 
 /// The state of a root context.
 #[derive(Debug)]
@@ -52,12 +55,16 @@ pub struct Worker {
     is_requeue_listener: bool,
     /// The routes set the served-endpoint header of every response.
     routes_report_endpoint: bool,
+    /// Envoy's log of attempts calls the filter.
+    logs_attempts: bool,
     policy: Arc<CompiledPolicy>,
     exchanges: BTreeMap<u64, Exchange>,
     last_sequence: u64,
     /// The ready endpoints by pool, for the pools that the companion has sent.
     endpoints: BTreeMap<String, PoolEndpoints>,
     in_flight: InFlightCounts,
+    failing_pools: FailingPools,
+    granted_ids: GrantedIds,
     /// The round-robin counter over endpoints.
     turn: usize,
     saturation_milli: BTreeMap<String, u32>,
@@ -83,11 +90,14 @@ impl Worker {
             requeue_listener: config.requeue_listener.clone(),
             is_requeue_listener: config.is_requeue_listener,
             routes_report_endpoint: config.routes_report_endpoint,
+            logs_attempts: config.logs_attempts,
             policy: Arc::new(CompiledPolicy::new(stored.as_ref().unwrap_or(&config.policy))),
             exchanges: BTreeMap::new(),
             last_sequence: 0,
             endpoints: BTreeMap::new(),
             in_flight: InFlightCounts::new(now),
+            failing_pools: FailingPools::default(),
+            granted_ids: GrantedIds::new(random.epoch),
             // A random start, so that not all workers start with the same endpoint.
             turn: usize::try_from(random.epoch.lo & 0xffff).unwrap_or(0),
             saturation_milli: BTreeMap::new(),
@@ -194,11 +204,10 @@ impl Worker {
         self.shared_data
             .set(&self.policy_key, &policy.encode_to_vec(), SetIf::Always);
         self.in_flight.remove_idle_pools();
-        let pools = &policy.pools;
-        self.endpoints
-            .retain(|name, _| pools.iter().any(|pool| pool.name == *name));
-        self.saturation_milli
-            .retain(|name, _| pools.iter().any(|pool| pool.name == *name));
+        let exists = |name: &str| policy.pools.iter().any(|pool| pool.name == name);
+        self.endpoints.retain(|name, _| exists(name));
+        self.saturation_milli.retain(|name, _| exists(name));
+        self.failing_pools.retain(exists);
     }
 
     fn handle_grant(&mut self, now: Instant, grant: Grant) {
@@ -228,6 +237,8 @@ impl Worker {
                 edits.push(HeaderEdit::Set(names::REQUEUE_HEADER, token));
             }
         }
+        edits.extend(exchange.requeue_on().known_to(self.logs_attempts).edits());
+        self.granted_ids.insert(exchange);
         set_saturation(&mut self.saturation_milli, &grant.pool, grant.saturation_milli);
         let granted = Granted::new(now, grant, exchange.load());
         self.in_flight.add(&granted);

@@ -242,6 +242,7 @@ pub fn assert_applicable(edits: &[HeaderEdit]) {
         match edit {
             HeaderEdit::Remove(name) => assert!(!name.is_empty()),
             HeaderEdit::Set(name, value) => assert_valid_header(name, value),
+            HeaderEdit::SetStatic(name, value) => assert_valid_header(name, value),
         }
     }
 }

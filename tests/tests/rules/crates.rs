@@ -236,8 +236,10 @@ const ARROWS: &[Arrow] = &[
     },
     Arrow {
         name: "penstock-tests",
-        // The corpora of `tests/fuzz` are run on what they were made for; what is true of a mock server, the model says.
+        // The corpora of `tests/fuzz` are run on the code that they were made for; the model has the truth about a mock server; the benchmark of the
+        // source systems runs closed loops.
         workspace: &[
+            "penstock-autopilot",
             "penstock-config",
             "penstock-control",
             "penstock-data-plane",
@@ -245,7 +247,9 @@ const ARROWS: &[Arrow] = &[
             "penstock-envoy",
             "penstock-filter-core",
             "penstock-model",
+            "penstock-model-server",
             "penstock-server",
+            "penstock-sim",
             "penstock-tools",
             "penstock-wire",
         ],

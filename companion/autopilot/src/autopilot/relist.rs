@@ -9,17 +9,19 @@ use penstock_engine::input::EndpointId;
 use penstock_model::Targets;
 use penstock_model::slo::{Slo, Source};
 
-use super::{Autopilot, indices};
+use super::{Autopilot, indices, sorted};
 use crate::endpoint::Endpoint;
-use crate::types::{AutopilotEndpoint, AutopilotSettings, Kept};
+use crate::types::{AutopilotEndpoint, AutopilotSettings, Kept, PendingServers};
 use crate::variant::Variant;
 
 /// Kept parameters of variants without endpoints.
 const KEPT_MAX: usize = 64;
 
 impl Autopilot {
-    /// Replaces the list of endpoints. A new endpoint isn't ready until [`Self::ready`] reports its health.
-    pub fn relist(&mut self, now: Instant, endpoints: &[AutopilotEndpoint]) {
+    /// Replaces the list of endpoints, and of the servers that are no endpoints yet. A new endpoint isn't ready until
+    /// [`Self::ready`] reports its health.
+    pub fn relist(&mut self, now: Instant, endpoints: &[AutopilotEndpoint], pending: &[PendingServers]) {
+        self.pending = pending.to_vec();
         let is_new = |id: EndpointId| !self.indices.contains_key(&id);
         let new: Vec<&AutopilotEndpoint> = endpoints.iter().filter(|listed| is_new(listed.id)).collect();
         for endpoint in &mut self.endpoints {
@@ -88,9 +90,7 @@ impl Autopilot {
             endpoint.is_fresh = false;
             names.push(name);
         }
-        let mut sorted = names.clone();
-        sorted.sort_unstable();
-        sorted.dedup();
+        let sorted = sorted(names.clone(), &self.pending);
         let mut old: Vec<Variant> = core::mem::take(&mut self.variants);
         for name in &sorted {
             let variant = match old.iter().position(|variant| variant.name == *name) {
@@ -110,7 +110,7 @@ impl Autopilot {
         }
     }
 
-    /// Forgets endpoints that aren't listed and have no request in flight, and variants without endpoints.
+    /// Forgets endpoints that aren't listed and have no request in flight, and variants without servers.
     pub fn forget_unlisted(&mut self) {
         if !self.endpoints.iter().any(Endpoint::is_over) {
             return;

@@ -99,7 +99,9 @@ impl Autopilot {
         let variants: Vec<_> = (0..self.variants.len())
             .map(|index| {
                 let own = self.endpoints.iter().filter(|endpoint| endpoint.variant == index);
-                let max_batch = own.map(|endpoint| endpoint.max_batch).min().unwrap_or(1);
+                let own = own.map(|endpoint| endpoint.max_batch);
+                let starting = self.pending_of(index).map(|pending| pending.max_batch);
+                let max_batch = own.chain(starting).min().unwrap_or(1);
                 let (current, pending) = self.replicas(index);
                 self.variants[index].for_analysis(max_batch, current, pending)
             })

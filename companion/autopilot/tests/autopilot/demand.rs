@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use penstock_autopilot::{AutopilotSettings, DesiredSource};
+use penstock_autopilot::{AutopilotEndpoint, AutopilotSettings, DesiredSource, PendingServers};
 use penstock_engine::input::EndpointId;
 use penstock_model::Parameters;
 use penstock_model::learner::State;
@@ -163,6 +163,57 @@ fn an_endpoint_that_is_not_ready_is_pending() {
     assert_eq!([(a.current, a.pending), (b.current, b.pending)], [(1, 1), (1, 0)]);
     world.autopilot.ready(world.now, EndpointId(1), true);
     assert_eq!(world.variant("a").current, 2);
+}
+
+fn starting(variant: &str, servers: u64) -> PendingServers {
+    PendingServers {
+        variant: variant.into(),
+        max_batch: 256,
+        servers,
+    }
+}
+
+#[test]
+fn servers_that_are_no_endpoints_yet_are_pending_whether_or_not_their_variant_has_endpoints() {
+    let mut settings = sure(&["a", "a"]);
+    settings.pending = vec![starting("a", 2), starting("b", 3)];
+    let endpoints = settings.endpoints.clone();
+    let mut world = World::new(settings);
+    world.autopilot.ready(world.now, EndpointId(1), false);
+    let counts = |world: &World| {
+        let variants = world.autopilot.status().variants.into_iter();
+        variants
+            .map(|variant| (variant.name, variant.current, variant.pending))
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(counts(&world), [("a".into(), 1, 3), ("b".into(), 0, 3)]);
+    assert_eq!(world.variant("b").desired, None);
+    // One of them has become an endpoint, which isn't ready yet; the rest are gone.
+    let new = AutopilotEndpoint {
+        id: EndpointId(2),
+        variant: "b".into(),
+        max_batch: 256,
+    };
+    let listed = [endpoints, vec![new]].concat();
+    world.autopilot.relist(world.now, &listed, &[]);
+    assert_eq!(counts(&world), [("a".into(), 1, 1), ("b".into(), 0, 1)]);
+    world.autopilot.ready(world.now, EndpointId(2), true);
+    assert_eq!(counts(&world)[1], ("b".into(), 1, 0));
+}
+
+#[test]
+fn a_variant_keeps_its_need_while_its_only_endpoint_is_pending() {
+    let settings = sure(&["default"]);
+    let mut world = World::new(settings);
+    world.traffic(0, &TRUE, 200);
+    world.close();
+    let before = world.variant("default");
+    assert_eq!(replicas(&before), Some(1));
+    world.autopilot.relist(world.now, &[], &[starting("default", 1)]);
+    let pending = world.variant("default");
+    assert_eq!((pending.current, pending.pending), (0, 1));
+    assert_eq!((pending.desired, pending.n_star), (before.desired, before.n_star));
+    assert_eq!(pending.state, before.state, "its model stays");
 }
 
 #[test]

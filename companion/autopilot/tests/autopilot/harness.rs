@@ -37,6 +37,7 @@ pub(crate) fn settings(variants: &[&str]) -> AutopilotSettings {
     };
     AutopilotSettings {
         endpoints: (0..).zip(variants).map(endpoint).collect(),
+        pending: Vec::new(),
         slo: Policy::default(),
         gates: true,
         ttl: Duration::from_secs(30),

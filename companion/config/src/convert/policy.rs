@@ -183,7 +183,7 @@ mod tests {
     };
     use penstock_engine::units::Decimal;
 
-    use crate::{Config, Pool, Store, Then};
+    use crate::{Config, Pool, RequeueOn, Store, Then};
 
     /// A document of one pool with `keys`, each line from the fourth on.
     fn parse(keys: &str) -> Result<Pool, String> {
@@ -225,6 +225,15 @@ mod tests {
             let config = Config::parse(block, "page").expect("valid");
             assert_eq!(config.pools[0].policy, penstock_engine::Policy::default());
             assert_eq!(format!("{config:?}"), defaults);
+        }
+    }
+
+    fn listed([connect, reset, too_many_requests, unavailable]: [bool; 4]) -> RequeueOn {
+        RequeueOn {
+            connect,
+            reset,
+            too_many_requests,
+            unavailable,
         }
     }
 
@@ -291,6 +300,10 @@ arbitration:
         assert_eq!(policy.outlier_ejection, down);
         assert_eq!(pool.requeues, Some(5));
         assert_eq!(valid("queue: {requeues: until_ttl}").requeues, None);
+        assert_eq!(pool.requeue_on, listed([true; 4]));
+        let some = valid("queue: {requeue_on: [connect, 503]}");
+        assert_eq!(some.requeue_on, listed([true, false, false, true]));
+        assert_eq!(valid("queue: {requeue_on: []}").requeue_on, listed([false; 4]));
         assert_eq!(pool.store, None);
         let kept = valid("usage: {store: {redb: /var/lib/penstock/kept.redb}}");
         assert_eq!(
@@ -377,6 +390,12 @@ arbitration:
             store("[f]", "memory, {redb: PATH}, or"),
             ("\ndown: {first: 40s}".to_owned(), 5, "down", "at most max"),
             ("\ndown:\n  first: 0s".to_owned(), 6, "down.first", "above zero"),
+            (
+                "\nqueue:\n  requeue_on: [reset, 429, reset]".to_owned(),
+                6,
+                "queue.requeue_on[2]",
+                "listed once",
+            ),
             (
                 "\nqueue:\n  requeues: 1001".to_owned(),
                 6,

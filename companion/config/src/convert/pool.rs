@@ -8,7 +8,7 @@ use penstock_model::{Targets, slo};
 use super::{LABEL_BYTES_MAX, check_name, policy, servers};
 use crate::error::Violation;
 use crate::pool::has_only_fraction;
-use crate::{Discovery, Pool, Store, compiled, raw};
+use crate::{Discovery, Pool, RequeueOn, Store, compiled, raw};
 
 /// Checks the pool at `path`. `identities_max` is `limits.flows`.
 pub(super) fn convert(mut raw: raw::Pool, identities_max: usize, path: &str) -> Result<Pool, Violation> {
@@ -24,6 +24,7 @@ pub(super) fn convert(mut raw: raw::Pool, identities_max: usize, path: &str) -> 
         &format!("{path}.usage.store"),
     )?;
     let requeues = raw.queue.requeues.limit();
+    let requeue_on = requeue_on(&raw.queue.requeue_on, path)?;
     let slo = slo(&raw.slo, path)?;
     let parts = policy::Parts {
         down: raw.down,
@@ -51,6 +52,7 @@ pub(super) fn convert(mut raw: raw::Pool, identities_max: usize, path: &str) -> 
     Ok(Pool {
         endpoints: endpoints.listed,
         discovery: endpoints.discovery,
+        pending: Vec::new(),
         endpoint_defaults: endpoints.defaults,
         rewrite: servers::rewrite(raw.rewrite.0, path)?,
         health: servers::health(&raw.health, path)?,
@@ -61,6 +63,7 @@ pub(super) fn convert(mut raw: raw::Pool, identities_max: usize, path: &str) -> 
         flow_key,
         class_globs,
         requeues,
+        requeue_on,
         store,
         hold: raw.companion_down.hold.0,
         then: raw.companion_down.then,
@@ -110,6 +113,23 @@ fn check_fractions(
         ));
     }
     Ok(())
+}
+
+fn requeue_on(raw: &[raw::RequeueCause], path: &str) -> Result<RequeueOn, Violation> {
+    for (index, cause) in raw.iter().enumerate() {
+        if raw[..index].contains(cause) {
+            return Err(Violation::new(
+                format!("{path}.queue.requeue_on[{index}]"),
+                "each cause is listed once",
+            ));
+        }
+    }
+    Ok(RequeueOn {
+        connect: raw.contains(&raw::RequeueCause::Connect),
+        reset: raw.contains(&raw::RequeueCause::Reset),
+        too_many_requests: raw.contains(&raw::RequeueCause::TooManyRequests),
+        unavailable: raw.contains(&raw::RequeueCause::Unavailable),
+    })
 }
 
 fn convert_store(raw: raw::Store, key: &str) -> Result<Option<Store>, Violation> {

@@ -21,7 +21,7 @@ pub(crate) struct Queue {
     pub(crate) total_capacity: WholeNumber,
     /// Total size of the request bodies that may wait in the pool.
     pub(crate) total_bytes: Bytes,
-    /// Requests of one flow that may wait.
+    /// Requests of one tenant that may wait in one band.
     pub(crate) flow_capacity: Count,
     /// The longest time that a request may wait.
     pub(crate) ttl: PositiveDuration,
@@ -30,10 +30,15 @@ pub(crate) struct Queue {
     /// Grants per second, however much room the endpoints have. Bursts are limited to one second's grants, and to at least
     /// one request.
     pub(crate) max_rate: Option<Rate>,
-    /// How often a request returns to its place in the queue after an endpoint refused it, or cut the connection before
-    /// the first byte of an answer. While no other endpoint is ready, the pause before the next attempt grows from 100 ms
-    /// to 1 s.
+    /// How often a request returns to its place in the queue after an endpoint failed it by one of `requeue_on`. `until_ttl`:
+    /// as often as needed before its `ttl` ends. While every ready endpoint has failed it, the pause before the next attempt
+    /// grows from 100 ms to 1 s.
     pub(crate) requeues: Requeues,
+    /// What an endpoint may do before the first byte of its answer has been passed on for the request to go to another endpoint
+    /// or back to its place. `connect`: it refuses the connection or doesn't accept within 1 s. `reset`: it cuts the connection;
+    /// this includes `connect`. `429`, `503`: it answers with this status; its bound falls to what it had in flight, and rises
+    /// by one with each request that it serves. Everything else, and what isn't listed, is the client's answer.
+    pub(crate) requeue_on: Vec<RequeueCause>,
     /// What a full queue does with a request that is more critical than a waiting one.
     pub(crate) overflow: Overflow,
     /// The requests that may wait.
@@ -51,6 +56,7 @@ impl Default for Queue {
             no_endpoint_ttl: millis(60_000),
             max_rate: None,
             requeues: Requeues::UntilTtl,
+            requeue_on: RequeueCause::ALL.to_vec(),
             overflow: Overflow::Displace,
             admit: Admit::All,
         }
@@ -127,5 +133,80 @@ impl JsonSchema for Requeues {
 
     fn json_schema(_: &mut SchemaGenerator) -> Schema {
         json_schema!({"anyOf": [{"enum": ["until_ttl"]}, {"type": "integer", "minimum": 0, "maximum": 1000}]})
+    }
+}
+
+/// A failure of an endpoint: `connect`, `reset`, or the status 429 or 503.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum RequeueCause {
+    Connect,
+    Reset,
+    TooManyRequests,
+    Unavailable,
+}
+
+impl RequeueCause {
+    pub(crate) const ALL: [Self; 4] = [
+        Self::Connect,
+        Self::Reset,
+        Self::TooManyRequests,
+        Self::Unavailable,
+    ];
+}
+
+impl<'de> Deserialize<'de> for RequeueCause {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_any(RequeueCauseVisitor)
+    }
+}
+
+struct RequeueCauseVisitor;
+
+impl Visitor<'_> for RequeueCauseVisitor {
+    type Value = RequeueCause;
+
+    fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str("connect, reset, 429 or 503")
+    }
+
+    fn visit_u64<E: de::Error>(self, status: u64) -> Result<RequeueCause, E> {
+        match status {
+            429 => Ok(RequeueCause::TooManyRequests),
+            503 => Ok(RequeueCause::Unavailable),
+            _ => Err(E::invalid_value(Unexpected::Unsigned(status), &self)),
+        }
+    }
+
+    fn visit_str<E: de::Error>(self, text: &str) -> Result<RequeueCause, E> {
+        match text {
+            "connect" => Ok(RequeueCause::Connect),
+            "reset" => Ok(RequeueCause::Reset),
+            other => Err(E::invalid_value(Unexpected::Str(other), &self)),
+        }
+    }
+}
+
+impl Serialize for RequeueCause {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match self {
+            Self::Connect => serializer.serialize_str("connect"),
+            Self::Reset => serializer.serialize_str("reset"),
+            Self::TooManyRequests => serializer.serialize_u64(429),
+            Self::Unavailable => serializer.serialize_u64(503),
+        }
+    }
+}
+
+impl JsonSchema for RequeueCause {
+    fn inline_schema() -> bool {
+        true
+    }
+
+    fn schema_name() -> Cow<'static, str> {
+        "RequeueCause".into()
+    }
+
+    fn json_schema(_: &mut SchemaGenerator) -> Schema {
+        json_schema!({"enum": ["connect", "reset", 429, 503]})
     }
 }

@@ -117,7 +117,7 @@ pub(crate) struct Kubernetes {
     #[serde(default = "default_namespace")]
     #[schemars(length(min = 1, max = 63))]
     pub(crate) namespace: String,
-    /// Where pods say what their model servers are, so that mixed accelerators of one pool are learned apart.
+    /// The pod labels or annotations that describe a model server, so that mixed accelerators of one pool are learned apart.
     #[serde(default)]
     pub(crate) labels: PodLabels,
 }
@@ -229,7 +229,8 @@ impl JsonSchema for EndpointEntry {
 #[derive(Clone, Debug, Deserialize, Serialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct Health {
-    /// The path that is requested with GET. Null turns the checks off, and endpoints count as healthy.
+    /// The path that is requested with GET. A server without the path, which answers 404, 405 or 501, counts as healthy. Null
+    /// turns the checks off, and endpoints count as healthy.
     #[schemars(regex(pattern = "^/"))]
     pub(crate) path: Option<String>,
     /// The time between two checks of an endpoint.

@@ -45,8 +45,8 @@ impl Default for Usage {
 #[derive(Clone, Debug, Deserialize, Serialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct Model {
-    /// For so long after it has become ready, an endpoint teaches the model nothing, because its caches are cold. If a variant
-    /// has no other endpoint, the model learns from it all the same.
+    /// How long an endpoint that has become ready teaches the model nothing, because its caches are cold. If its variant has no
+    /// other endpoint, the model learns from it all the same.
     pub(crate) transient: PositiveDuration,
 }
 

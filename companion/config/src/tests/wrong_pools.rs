@@ -78,6 +78,18 @@ fn keys_of_pools_reject_values_out_of_range() {
         ("queue", "max_rate: .nan", "max_rate", "finite"),
         ("queue", "requeues: 1001", "requeues", "from 0 to 1000"),
         ("queue", "requeues: forever", "requeues", "until_ttl"),
+        (
+            "queue",
+            "requeue_on: [500]",
+            "requeue_on[0]",
+            "connect, reset, 429 or 503",
+        ),
+        (
+            "queue",
+            "requeue_on: [connect, timeout]",
+            "requeue_on[1]",
+            "connect, reset, 429 or 503",
+        ),
         ("queue", "overflow: drop", "overflow", "displace or reject"),
         (
             "queue",

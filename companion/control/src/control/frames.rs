@@ -53,6 +53,7 @@ impl Control {
             }
             Message::Cancel(cancel) => self.cancel(now, key(cancel.sequence)),
             Message::Started(started) => self.started(now, key(started.sequence), started),
+            Message::PushedBack(refusal) => self.pushed_back(now, key(refusal.sequence), refusal),
             Message::Completed(completed) => self.completed(now, key(completed.sequence), completed),
             Message::Refused(refused) => self.refused(now, key(refused.sequence), refused),
             Message::Heartbeat(_) => {
@@ -89,6 +90,19 @@ impl Control {
                 has_first_byte: started.first_byte,
             };
             self.drive_pool(now, route.pool, input);
+        }
+    }
+
+    /// A server refused an attempt. The request may run under another key by now, or have ended.
+    fn pushed_back(&mut self, now: Instant, key: RequestKey, message: &wire::PushedBack) {
+        let Some(pushback) = wire_in::pushback(message) else {
+            return;
+        };
+        let route = self.find(key);
+        let pool = route.map(|route| route.pool);
+        if let Some(pool) = pool.or_else(|| self.pools.by_name(&message.pool)) {
+            let id = route.map(|route| route.id);
+            self.drive_pool(now, pool, PoolInput::PushedBack { id, pushback });
         }
     }
 

@@ -55,7 +55,11 @@ impl Control {
             if self.is_draining {
                 self.drive_pool(now, pool, PoolInput::Drain(true));
             }
-            self.drive_pool(now, pool, PoolInput::Endpoints(&settings.endpoints));
+            let list = PoolInput::Endpoints {
+                endpoints: &settings.endpoints,
+                pending: &settings.pending,
+            };
+            self.drive_pool(now, pool, list);
         }
         for pool in arranged.retired {
             self.drive_pool(now, pool, PoolInput::Retire);

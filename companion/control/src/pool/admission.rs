@@ -46,7 +46,8 @@ impl Pool {
         let labels = Arc::new(labels);
         let open = OpenRequest {
             key: registration.key,
-            peer,
+            envoy_process: peer.envoy.process(),
+            can_requeue: peer.can_requeue,
             labels: labels.clone(),
             arrived: request.arrived,
             constraints,
@@ -97,10 +98,11 @@ impl Pool {
         request.cached = self.engine.cached_tokens(request);
         let preview = self.engine.preview(request);
         labels.class = preview.class.into();
+        let count = |tokens: Tokens| u32::try_from(tokens.0).unwrap_or(u32::MAX);
         labels.tokens = Some(EstimatedTokens {
-            prompt: preview.prompt.0,
-            cached: preview.cached.0,
-            expected_output: preview.output.0,
+            prompt: count(preview.prompt),
+            cached: count(preview.cached),
+            expected_output: count(preview.output),
         });
     }
 
@@ -195,7 +197,7 @@ impl Pool {
         match endpoint {
             Some(endpoint) => {
                 let mut request = engine_request(id, now, registration, &self.rules, &labels);
-                request.cached = Tokens(labels.tokens.map_or(0, |tokens| tokens.cached));
+                request.cached = Tokens(labels.tokens.map_or(0, |tokens| tokens.cached.into()));
                 self.adopt(now, request, endpoint);
                 self.first_byte(now, id, running.has_first_byte);
             }
@@ -217,6 +219,8 @@ impl Pool {
             return;
         };
         let granted = request.granted().map(|granted| granted.grant.endpoints.len());
+        let is_refused = registration.is_refused && matches!(arrival, Arrival::New);
+        let return_input = self.return_input(now, id, is_refused);
         if let (Some(endpoints), Arrival::New) = (granted, arrival) {
             self.endpoints_failed(now, id, endpoints);
         }
@@ -224,13 +228,13 @@ impl Pool {
             return;
         };
         request.key = registration.key;
-        request.peer = peer;
+        request.set_peer(peer);
         match (granted, arrival) {
             (_, Arrival::New | Arrival::Waiting) => {
                 request.requeues = registration.requeues;
                 request.is_rewritten |= registration.rewritten_to.is_some();
                 if granted.is_some() {
-                    self.requeue(now, id, Input::Retry(id));
+                    self.requeue(now, id, return_input);
                 } else {
                     self.decide(now, Input::Continue(id));
                 }
@@ -316,7 +320,7 @@ impl Pool {
     /// The root context of a request has another Envoy or protocol version.
     pub(super) fn set_peer(&mut self, id: RequestId, peer: Peer) {
         if let Some(request) = self.requests.get_mut(&id) {
-            request.peer = peer;
+            request.set_peer(peer);
         }
     }
 }
@@ -395,6 +399,7 @@ mod tests {
             name: "chat".into(),
             models: Vec::new(),
             endpoints: Vec::new(),
+            pending: Vec::new(),
             policy: Policy {
                 order,
                 ..Policy::default()
@@ -405,6 +410,7 @@ mod tests {
             requeues: Some(3),
             slo: penstock_model::slo::Policy::default(),
             reported: false,
+            shared: false,
             transient: Duration::from_secs(120),
             kept: Vec::new(),
             rewrite: Vec::new(),

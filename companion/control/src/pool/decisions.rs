@@ -4,7 +4,7 @@ use core::time::Duration;
 use std::sync::Arc;
 
 use penstock_autopilot as autopilot;
-use penstock_engine::input::{EndpointId, PastUsage, RequestId};
+use penstock_engine::input::{EndpointId, PastUsage, RequestId, RunningUsage};
 use penstock_engine::units::Tokens;
 use penstock_engine::{Effect, Instant, Outcome};
 use penstock_wire::names::code;
@@ -59,23 +59,8 @@ impl Pool {
                     retry_after,
                 } => self.reject(id, outcome, waited, retry_after),
                 Effect::Cancelled { id, waited } => self.cancelled(id, waited),
-                Effect::UsageSettled {
-                    band,
-                    class,
-                    flow,
-                    model,
-                    cost,
-                } => {
-                    let used = PastUsage {
-                        band,
-                        class,
-                        flow,
-                        model,
-                        cost,
-                        ago: Duration::ZERO,
-                    };
-                    let pool = self.name.clone();
-                    self.observe(Observation::Used { pool, used });
+                effect @ (Effect::UsageSettled { .. } | Effect::UsageRunning { .. }) => {
+                    self.observe_usage(effect)
                 }
                 Effect::Settled { id, band: _, cost } => {
                     if let Some((_, labels)) = completed.filter(|(completed, _)| *completed == id) {
@@ -86,6 +71,51 @@ impl Pool {
                 // Only an engine that traces has these.
                 Effect::Traced { .. } => {}
             }
+        }
+    }
+
+    /// Outputs an effect on usage.
+    fn observe_usage(&mut self, effect: Effect) {
+        let pool = self.name.clone();
+        match effect {
+            Effect::UsageSettled {
+                band,
+                class,
+                flow,
+                model,
+                cost,
+            } => {
+                let used = PastUsage {
+                    band,
+                    class,
+                    flow,
+                    model,
+                    cost,
+                    ago: Duration::ZERO,
+                };
+                self.observe(Observation::Used { pool, used });
+            }
+            Effect::UsageRunning {
+                band,
+                class,
+                flow,
+                model,
+                running,
+            } => {
+                let running = RunningUsage {
+                    band,
+                    class,
+                    flow,
+                    model,
+                    running,
+                };
+                self.observe(Observation::Running { pool, running });
+            }
+            Effect::Grant { .. }
+            | Effect::Reject { .. }
+            | Effect::Cancelled { .. }
+            | Effect::Traced { .. }
+            | Effect::Settled { .. } => {}
         }
     }
 
@@ -108,7 +138,7 @@ impl Pool {
         // A request that was requeued keeps the outcome of its first grant.
         let outcome = *request.admitted.get_or_insert(decided.outcome);
         // A fallback's room may be taken when Envoy tries it. Where the request can come back, the companion chooses again.
-        let named = if request.peer.can_requeue {
+        let named = if request.can_requeue {
             1
         } else {
             decided.endpoints.len()
@@ -123,7 +153,7 @@ impl Pool {
             waited: decided.waited,
             saturation_milli,
             rewrites_body: !request.is_rewritten && request.labels.model.is_rewritten(),
-            may_requeue: request.peer.can_requeue
+            may_requeue: request.can_requeue
                 && (self.rules.requeues_max).is_none_or(|most| request.requeues < most),
         });
         self.model_counts
@@ -131,6 +161,7 @@ impl Pool {
         request.stage = Stage::Granted(Granted {
             grant: grant.clone(),
             failed: 0,
+            refusals: Box::default(),
             is_off_list: false,
         });
         let (key, labels) = (request.key, request.labels.clone());
@@ -153,7 +184,7 @@ impl Pool {
             return;
         };
         if let Some(admitted) = request.admitted {
-            self.observe_dropped(&request.labels, admitted, answer.code, waited);
+            self.observe_dropped(&request.labels, admitted, Some(&answer), waited);
         } else {
             if matches!(outcome, Outcome::RejectedPolicy | Outcome::RejectedInvalid) {
                 self.autopilot.refused();
@@ -180,7 +211,7 @@ impl Pool {
             return;
         };
         match request.admitted {
-            Some(outcome) => self.observe_dropped(&request.labels, outcome, "", waited),
+            Some(outcome) => self.observe_dropped(&request.labels, outcome, None, waited),
             None => self.observe_decided(
                 &request.labels,
                 Outcome::Cancelled,
@@ -212,18 +243,19 @@ impl Pool {
         });
     }
 
-    /// Observes that a request ended after its first grant, and no endpoint is known to have ended it.
+    /// Observes that a request ended after its first grant, and no endpoint is known to have ended it. `answer`: the gateway's.
     pub(super) fn observe_dropped(
         &mut self,
         labels: &Arc<Labels>,
         outcome: Outcome,
-        code: &'static str,
+        answer: Option<&answer::Answer>,
         waited: Duration,
     ) {
         self.observe(Observation::Dropped {
             labels: labels.clone(),
             outcome,
-            code,
+            status: answer.map(|answer| answer.status),
+            code: answer.map_or("", |answer| answer.code),
             waited,
         });
     }

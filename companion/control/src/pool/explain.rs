@@ -18,7 +18,7 @@ pub(super) fn block_reason(reason: &BlockReason, policy: &Policy, class: &str) -
                 .into()
         }
         BlockReason::Pause { left } => format!(
-            "every endpoint that is ready has failed it before a response; it is tried again in {}",
+            "every endpoint that is ready has failed or refused it before a response; it is tried again in {}",
             duration_text(*left)
         ),
         BlockReason::NoEndpoint => format!(
@@ -47,6 +47,17 @@ pub(super) fn block_reason(reason: &BlockReason, policy: &Policy, class: &str) -
         BlockReason::MaxRate => "the pool has granted as many requests this second as its rate allows (queue.max_rate)".into(),
         BlockReason::Turn => "the gate is open, but the requests before it don't fit yet".into(),
     }
+}
+
+/// Why the bound is lower than the configured one; `None`: no endpoint has refused requests.
+pub(super) fn pushback(reason: &BlockReason, pushed_back: usize) -> Option<String> {
+    let is_full = matches!(reason, BlockReason::Gate { .. } | BlockReason::EndpointsFull);
+    (is_full && pushed_back > 0).then(|| {
+        let endpoints = if pushed_back == 1 { "endpoint" } else { "endpoints" };
+        format!(
+            "{pushed_back} {endpoints} answered 429 or 503, so fewer requests go there until it has served some (queue.requeue_on)"
+        )
+    })
 }
 
 /// The requests that are granted before it; `None` if it is the next.

@@ -1,11 +1,12 @@
 //! Everything that can happen to a pool.
 
-use penstock_autopilot::Scraped;
+use penstock_autopilot::{PendingServers, Scraped};
 use penstock_engine::RequestId;
-use penstock_engine::input::PastUsage;
+use penstock_engine::input::{PastUsage, RunningUsage};
 
 use crate::completion::Completion;
 use crate::ids::{EnvoyId, Peer, RequestKey};
+use crate::pushback::Pushback;
 use crate::registration::{Arrival, Registration, Running};
 use crate::settings::{EndpointSettings, PoolSettings};
 use crate::trust::Claim;
@@ -48,6 +49,11 @@ pub(crate) enum PoolInput<'a> {
         attempts: usize,
         has_first_byte: bool,
     },
+    /// A server refused a request by itself. `id`: the request, if it hasn't ended and wasn't requeued since.
+    PushedBack {
+        id: Option<RequestId>,
+        pushback: Pushback<'a>,
+    },
     /// A granted request has ended.
     Completed {
         id: RequestId,
@@ -63,10 +69,16 @@ pub(crate) enum PoolInput<'a> {
         scraped: Option<Scraped>,
         adapters: Option<Box<[Box<str>]>>,
     },
-    /// Usage from before this companion's start, or of another companion.
-    PastUsage(Vec<PastUsage>),
-    /// The list of endpoints, whole.
-    Endpoints(&'a [EndpointSettings]),
+    /// Usage from before this companion's start, or of another companion, and what other companions run.
+    Usage {
+        past: Vec<PastUsage>,
+        running: Vec<RunningUsage>,
+    },
+    /// The list of endpoints, and of the servers that are no endpoints yet, whole.
+    Endpoints {
+        endpoints: &'a [EndpointSettings],
+        pending: &'a [PendingServers],
+    },
     /// The pool's configuration, whole.
     Reload(&'a PoolSettings),
     /// The configuration no longer has the pool.

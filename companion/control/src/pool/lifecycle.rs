@@ -43,7 +43,7 @@ impl Pool {
             return;
         };
         if let (Some(outcome), Some(waited)) = (request.admitted, request.waited()) {
-            self.observe_dropped(&request.labels, outcome, "", waited);
+            self.observe_dropped(&request.labels, outcome, None, waited);
         }
         self.end(now, id, service, &request);
     }
@@ -56,7 +56,7 @@ impl Pool {
         let Some(granted) = request.granted() else {
             return;
         };
-        let (grant, envoy, is_off_list) = (granted.grant.clone(), request.peer.envoy, granted.is_off_list);
+        let (grant, envoy, is_off_list) = (granted.grant.clone(), request.envoy(), granted.is_off_list);
         let endpoint = self.endpoint(address);
         let place = grant.endpoints.iter().position(|granted| **granted == *address);
         let passed_over = match place {
@@ -120,17 +120,18 @@ impl Pool {
 
     /// The first `count` endpoints of the grant's list failed the request. The engine learns of each once.
     pub(super) fn endpoints_failed(&mut self, now: Instant, id: RequestId, count: usize) {
-        let Some(Granted { grant, failed, .. }) =
-            self.requests.get_mut(&id).and_then(OpenRequest::granted_mut)
-        else {
+        let Some(granted) = self.requests.get_mut(&id).and_then(OpenRequest::granted_mut) else {
             return;
         };
-        let (grant, known) = (grant.clone(), *failed);
-        *failed = known.max(count);
+        let (grant, known) = (granted.grant.clone(), granted.failed as usize);
+        granted.failed = u32::try_from(known.max(count)).unwrap_or(u32::MAX);
         let newly_failed = grant.endpoints.iter().take(count).skip(known);
-        let endpoints: Vec<EndpointId> = newly_failed
+        let mut endpoints: Vec<EndpointId> = newly_failed
             .filter_map(|address| self.endpoint(address))
             .collect();
+        if let Some(granted) = self.requests.get(&id).and_then(OpenRequest::granted) {
+            endpoints.retain(|endpoint| granted.refusal_at(*endpoint).is_none());
+        }
         for endpoint in endpoints {
             self.decide(now, Input::Failed { id, endpoint });
         }

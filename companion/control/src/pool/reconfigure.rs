@@ -3,7 +3,7 @@
 //! A request that waits keeps its place, its flow and its band. New flow keys, claims and rewrites apply to later requests. A
 //! request that waits is rejected if the pool no longer serves its model.
 
-use penstock_autopilot::Scraped;
+use penstock_autopilot::{PendingServers, Scraped};
 use penstock_engine::Instant;
 use penstock_engine::input::{Amended, Input, Relisted, RequestId, ServerStats};
 
@@ -16,13 +16,14 @@ impl Pool {
     /// Applies another configuration. The endpoints come first: no request is granted to an endpoint that is gone, whatever
     /// the rules are.
     pub(super) fn reload(&mut self, now: Instant, settings: &PoolSettings) {
-        self.relist(now, &settings.endpoints);
+        self.relist(now, &settings.endpoints, &settings.pending);
         if self.rules.flow_key != settings.flow_key {
             // The new parts of a flow's name may be private.
             self.visible_flows.clear();
         }
         self.is_retired = false;
         self.engine.report_usage(settings.reported);
+        self.engine.report_running_usage(settings.shared);
         let old = core::mem::replace(&mut self.rules, Rules::new(settings));
         self.autopilot.change(now, &autopilot_settings(settings));
         if old.class_globs != self.rules.class_globs {
@@ -40,16 +41,22 @@ impl Pool {
     /// The configuration no longer has the pool: no endpoint is listed any more, and what runs ends as usual.
     pub(super) fn retire(&mut self, now: Instant) {
         self.is_retired = true;
-        self.relist(now, &[]);
+        self.relist(now, &[], &[]);
     }
 
-    /// Replaces the list of endpoints.
-    pub(super) fn relist(&mut self, now: Instant, endpoints: &[EndpointSettings]) {
+    /// Replaces the list of endpoints, and of the servers that are no endpoints yet.
+    pub(super) fn relist(
+        &mut self,
+        now: Instant,
+        endpoints: &[EndpointSettings],
+        pending: &[PendingServers],
+    ) {
         let ListChange {
             mut relisted,
             is_eligibility_changed,
         } = self.endpoints.relist(endpoints);
-        self.autopilot.relist(now, &self.endpoints.for_autopilot());
+        self.autopilot
+            .relist(now, &self.endpoints.for_autopilot(), pending);
         for (id, state) in &relisted.listed {
             self.autopilot.ready(now, *id, state.ready);
         }
@@ -145,7 +152,7 @@ impl Pool {
     fn amended(&mut self, now: Instant, id: RequestId) -> Option<Amended> {
         let request = self.requests.get(&id)?;
         let class_set = self.rules.class_set(&request.labels.model.requested);
-        let eligible = self.eligible(now, request.peer.envoy, request.constraints.as_deref());
+        let eligible = self.eligible(now, request.envoy(), request.constraints.as_deref());
         self.requests.get_mut(&id)?.is_restricted = eligible.is_some();
         Some(Amended {
             id,

@@ -3,17 +3,22 @@
 use core::time::Duration;
 use std::sync::Arc;
 
+use penstock_engine::input::EndpointId;
 use penstock_engine::{Instant, Outcome};
 
 use super::eligibility::Constraints;
-use crate::ids::{Peer, RequestKey};
+use crate::ids::{EnvoyId, Peer, RequestKey};
 use crate::labels::Labels;
 
 /// A request that hasn't ended.
 #[derive(Debug)]
 pub(crate) struct OpenRequest {
     pub(crate) key: RequestKey,
-    pub(super) peer: Peer,
+    /// The number of the Envoy process that its filter runs in; 0 if the filter doesn't know it. Eight bytes instead of the
+    /// 24 of an [`EnvoyId`], because a pool may hold many requests.
+    pub(super) envoy_process: u64,
+    /// See [`Peer::can_requeue`].
+    pub(super) can_requeue: bool,
     pub(crate) labels: Arc<Labels>,
     pub(super) arrived: Instant,
     /// The endpoints that its client chose; `None` if the client chose none.
@@ -43,10 +48,27 @@ pub(super) enum Stage {
 pub(super) struct Granted {
     pub(super) grant: Arc<Grant>,
     /// So many endpoints at the head of the grant's list are known to have failed the request.
-    pub(super) failed: usize,
+    pub(super) failed: u32,
+    /// The endpoints of the list that refused the request by themselves, which is no failure.
+    pub(super) refusals: Box<[Refusal]>,
     /// Nothing can be learned from its way any more: Envoy sent it to an endpoint that wasn't granted, or another companion
     /// granted it, and that list isn't known.
     pub(super) is_off_list: bool,
+}
+
+/// An endpoint refused a request.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Refusal {
+    pub(super) endpoint: EndpointId,
+    /// The pause that the server asks for; 0: none.
+    pub(super) retry_after: Duration,
+}
+
+impl Granted {
+    /// The refusal by `endpoint`; `None`: it didn't refuse the request.
+    pub(super) fn refusal_at(&self, endpoint: EndpointId) -> Option<&Refusal> {
+        self.refusals.iter().find(|refusal| refusal.endpoint == endpoint)
+    }
 }
 
 /// A grant, as it was sent.
@@ -92,7 +114,8 @@ impl Stage {
         };
         Self::Granted(Granted {
             // Whether and when the endpoint failed the request isn't known.
-            failed: grant.endpoints.len(),
+            failed: 1,
+            refusals: Box::default(),
             grant: Arc::new(grant),
             is_off_list: true,
         })
@@ -100,6 +123,16 @@ impl Stage {
 }
 
 impl OpenRequest {
+    pub(super) const fn envoy(&self) -> EnvoyId {
+        EnvoyId::new(self.envoy_process, self.key.epoch)
+    }
+
+    /// Its root context is of another Envoy or protocol version, or it came in again over another root context.
+    pub(super) const fn set_peer(&mut self, peer: Peer) {
+        self.envoy_process = peer.envoy.process();
+        self.can_requeue = peer.can_requeue;
+    }
+
     /// The request is in the engine's queue.
     pub(crate) const fn is_waiting(&self) -> bool {
         matches!(self.stage, Stage::Waiting)

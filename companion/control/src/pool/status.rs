@@ -112,6 +112,9 @@ impl Pool {
                 "it was requeued to its old place, because no server accepted it: ",
             );
         }
+        if let Some(pushback) = explain::pushback(&reason, self.engine.pushed_back_count()) {
+            why = format!("{why}; {pushback}");
+        }
         if let Some(ahead) = explain::ahead(&position, policy.flows.discipline) {
             why = format!("{why}; {ahead}");
         }

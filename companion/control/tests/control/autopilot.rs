@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use penstock_control::{Event, Kept, Settings};
+use penstock_control::{Event, Kept, PendingServers, Settings};
 use penstock_engine::policy::Gate;
 use penstock_engine::units::Decimal;
 use penstock_model::learner::State;
@@ -241,6 +241,31 @@ fn other_targets_give_other_budgets() {
 }
 
 #[test]
+fn servers_that_are_no_endpoints_yet_are_pending_from_the_start_and_after_a_reload() {
+    let with_pending = |servers: u64| {
+        let mut settings = settings_of(&[SERVER]);
+        settings.pools[0].pending = vec![PendingServers {
+            variant: "h100".into(),
+            max_batch: 256,
+            servers,
+        }];
+        settings
+    };
+    let expected = |pending| {
+        [
+            ("default".into(), 1, 0, false),
+            ("h100".into(), 0, pending, false),
+        ]
+    };
+    let mut world = World::with(with_pending(2));
+    assert_eq!(variants(&world), expected(2));
+    reload(&mut world, with_pending(1));
+    assert_eq!(variants(&world), expected(1));
+    reload(&mut world, settings_of(&[SERVER]));
+    assert_eq!(variants(&world)[..], expected(0)[..1]);
+}
+
+#[test]
 fn a_new_endpoint_is_gated_by_its_variants_model() {
     let mut world = World::with(known(&[SERVER]));
     world.greet(1, filter(1), Vec::new(), Vec::new());
@@ -251,6 +276,7 @@ fn a_new_endpoint_is_gated_by_its_variants_model() {
     world.handle(Event::Endpoints {
         pool: "chat".into(),
         endpoints,
+        pending: Vec::new(),
     });
     assert_eq!(upper(&world), 2 * one);
     assert_eq!(

@@ -11,7 +11,7 @@ use crate::harness::*;
 const PROMPT_BYTES: u64 = 16_000;
 const HASHES: u64 = 12;
 /// 11,585 of 16,000 bytes.
-const CACHED: u64 = 2_896;
+const CACHED: u32 = 2_896;
 
 /// Classes by the uncached tokens of a prompt, with these quanta.
 fn by_bucket(cached: u64, uncached: u64) -> ClassSet {
@@ -81,7 +81,7 @@ fn seen(world: &World, sequence: u64) -> (String, EstimatedTokens) {
     (status.class.into(), tokens)
 }
 
-fn cached(world: &World, sequence: u64) -> u64 {
+fn cached(world: &World, sequence: u64) -> u32 {
     seen(world, sequence).1.cached
 }
 
@@ -90,7 +90,7 @@ fn a_prompt_that_was_sent_before_is_in_the_cached_bucket() {
     let mut world = world(&[SERVER]);
     world.send(1, Message::Register(asks(1, 1, HASHES)));
     let tokens = |cached| EstimatedTokens {
-        prompt: PROMPT_BYTES / 4,
+        prompt: 4_000,
         cached,
         expected_output: 256,
     };

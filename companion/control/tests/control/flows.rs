@@ -3,7 +3,7 @@
 use core::time::Duration;
 
 use penstock_control::{Event, PoolStatus, Settings};
-use penstock_engine::input::{Band, PastUsage};
+use penstock_engine::input::{Band, PastUsage, RunningUsage};
 use penstock_engine::policy::Discipline;
 use penstock_engine::units::Tokens;
 use penstock_wire as wire;
@@ -181,6 +181,53 @@ fn settled_costs_are_observed_where_they_count_in_a_window() {
 }
 
 #[test]
+fn what_a_flow_runs_is_observed_until_it_ends() {
+    let mut world = by_usage();
+    world.send(1, Message::Register(request_of("acme", 1)));
+    let sums = |world: &mut World| -> Vec<u64> {
+        let running = world.take().running.into_iter();
+        running
+            .map(|(pool, running)| {
+                assert_eq!((&*pool, &*running.flow), ("chat", "acme"));
+                running.running.0
+            })
+            .collect()
+    };
+    let [estimate] = sums(&mut world)[..] else {
+        panic!("one grant")
+    };
+    assert!(estimate > 0);
+    world.send(1, completed(1));
+    assert_eq!(sums(&mut world), [0]);
+}
+
+#[test]
+fn what_runs_at_another_companion_puts_its_flow_last_until_it_ends_there() {
+    let mut world = by_usage();
+    let elsewhere = |tokens| Event::Used {
+        pool: "chat".into(),
+        past: Vec::new(),
+        running: vec![RunningUsage {
+            band: Band::Default,
+            class: "".into(),
+            flow: "heavy".into(),
+            model: register(1).model.into(),
+            running: Tokens(tokens),
+        }],
+    };
+    world.handle(elsewhere(1_000));
+    for (sequence, flow) in (1..).zip(["first", "heavy", "light", "heavy", "light"]) {
+        world.send(1, Message::Register(request_of(flow, sequence)));
+    }
+    world.take();
+    world.send(1, completed(1));
+    assert_eq!(world.take().granted(), [3]);
+    world.handle(elsewhere(0));
+    world.send(1, completed(3));
+    assert_eq!(world.take().granted(), [2]);
+}
+
+#[test]
 fn past_usage_puts_its_flow_last_and_shows_no_flow() {
     let mut world = by_usage();
     let model: Box<str> = register(1).model.into();
@@ -190,6 +237,7 @@ fn past_usage_puts_its_flow_last_and_shows_no_flow() {
             model: model.clone(),
             ..past("heavy", 1_000)
         }],
+        running: Vec::new(),
     };
     world.handle(told("nobody's"));
     world.handle(told("chat"));

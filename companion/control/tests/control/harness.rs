@@ -7,7 +7,7 @@ use std::time::Duration;
 use penstock_control::{
     ConnId, Control, EndpointSettings, Event, Kept, MaxPriority, Observation, Output, PoolSettings, Settings,
 };
-use penstock_engine::input::PastUsage;
+use penstock_engine::input::{PastUsage, RunningUsage};
 use penstock_engine::policy::{FlowKey, Gate, Policy, Queue, StockUnit};
 use penstock_engine::units::Decimal;
 use penstock_engine::{Instant, Outcome};
@@ -60,6 +60,7 @@ pub(crate) fn settings_of(servers: &[&str]) -> Settings {
             name: "chat".into(),
             models: vec!["llama-*".into()],
             endpoints: servers.iter().map(endpoint).collect(),
+            pending: Vec::new(),
             policy: policy(),
             flow_key: vec![FlowKey::FairnessId],
             class_globs: Vec::new(),
@@ -67,6 +68,7 @@ pub(crate) fn settings_of(servers: &[&str]) -> Settings {
             requeues: Some(3),
             slo: penstock_model::slo::Policy::default(),
             reported: true,
+            shared: true,
             transient: Duration::from_secs(120),
             kept: Vec::new(),
             rewrite: Vec::new(),
@@ -254,8 +256,12 @@ pub(crate) struct Taken {
     pub(crate) orphaned: Vec<(usize, usize)>,
     /// Settled costs that count in a window, by pool.
     pub(crate) used: Vec<(Arc<str>, PastUsage)>,
+    /// What flows run, in order, by pool.
+    pub(crate) running: Vec<(Arc<str>, RunningUsage)>,
     /// Parameters to be stored, by pool and variant.
     pub(crate) learned: Vec<(Arc<str>, String, Kept)>,
+    /// Endpoints that refused a request, with the status.
+    pub(crate) pushed_back: Vec<(Arc<str>, u16)>,
     /// Endpoints that were marked down (`true`), or are tried again.
     pub(crate) marked: Vec<(Box<str>, bool)>,
 }
@@ -264,6 +270,7 @@ impl Taken {
     fn observe(&mut self, observation: Observation) {
         match observation {
             Observation::Used { pool, used } => self.used.push((pool, used)),
+            Observation::Running { pool, running } => self.running.push((pool, running)),
             Observation::Learned { pool, variant, kept } => self.learned.push((pool, variant, kept)),
             Observation::Decided { outcome, .. } => self.outcomes.push(outcome),
             Observation::Arrived(_) => self.arrived += 1,
@@ -273,6 +280,7 @@ impl Taken {
             Observation::Misrouted { .. } => self.misrouted += 1,
             Observation::Refused { outcome, .. } => self.refused.push(outcome),
             Observation::SessionOrphaned { waiting, running, .. } => self.orphaned.push((waiting, running)),
+            Observation::PushedBack { endpoint, status, .. } => self.pushed_back.push((endpoint, status)),
             Observation::EndpointDown { endpoint, .. } => self.marked.push((endpoint, true)),
             Observation::EndpointBack { endpoint, .. } => self.marked.push((endpoint, false)),
             Observation::SessionOpened { .. }

@@ -9,6 +9,7 @@ mod harness;
 mod limits;
 mod outcome_counts;
 mod placement;
+mod pushback;
 mod random;
 mod reload;
 mod request_status;

@@ -38,6 +38,7 @@ fn endpoints(world: &mut World, settings: Settings) -> Taken {
     world.handle(Event::Endpoints {
         pool: "chat".into(),
         endpoints: settings.pools[0].endpoints.clone(),
+        pending: Vec::new(),
     });
     world.take()
 }

@@ -256,6 +256,7 @@ impl Run {
                 world.handle(Event::Endpoints {
                     pool: "chat".into(),
                     endpoints,
+                    pending: Vec::new(),
                 });
             }
             6 if rng.one_in(5) => world.handle(Event::Drain(rng.one_in(3))),

@@ -41,6 +41,7 @@ fn endpoints(world: &mut World, servers: &[&str]) -> Taken {
     world.handle(Event::Endpoints {
         pool: "chat".into(),
         endpoints,
+        pending: Vec::new(),
     });
     world.take()
 }
@@ -294,6 +295,7 @@ fn endpoints_of_an_unknown_pool_are_ignored() {
     world.handle(Event::Endpoints {
         pool: "nobody".into(),
         endpoints: Vec::new(),
+        pending: Vec::new(),
     });
     assert_eq!(world.take(), Taken::default());
 }

@@ -58,7 +58,7 @@ impl Engine {
     }
 
     fn audit_pauses(&self) -> Result<(), AuditError> {
-        let mut paused = 0;
+        let (mut paused, mut refused) = (0, 0);
         for (id, job) in self.jobs.iter() {
             let until = job.retry.as_ref().and_then(|retry| retry.until());
             check(
@@ -70,8 +70,16 @@ impl Engine {
                 !job.is_waiting() || job.queued.suspended == job.is_suspended(),
             )?;
             paused += u64::from(until.is_some());
+            for &endpoint in job.retry.iter().flat_map(|retry| retry.refused()) {
+                refused += 1;
+                check(
+                    "a request avoids the endpoints that refused it",
+                    self.refused.contains(&(endpoint, id)) && job.avoided().contains(&endpoint),
+                )?;
+            }
         }
-        check_equal("pauses", self.pauses.len() as u64, paused)
+        check_equal("pauses", self.pauses.len() as u64, paused)?;
+        check_equal("refusals", self.refused.len() as u64, refused)
     }
 
     fn audit_expiry(&self, waiting: &[(JobId, Queued)]) -> Result<(), AuditError> {

@@ -11,6 +11,7 @@ use crate::input::{EndpointId, RequestId, Service};
 use crate::job::{JobState, Running};
 use crate::load::Load;
 use crate::policy::CostUnit;
+use crate::retry::Failure;
 use crate::token_history::Served;
 use crate::tree::Receipts;
 use crate::units::Tokens;
@@ -52,6 +53,7 @@ impl Engine {
             settled: None,
         }));
         self.counters.count(job.band, outcome);
+        self.push_running_usage(id, charge.model);
     }
 
     pub(super) fn running_job(&self, id: RequestId) -> Option<(JobId, Running)> {
@@ -158,6 +160,8 @@ impl Engine {
         let queued = job.queued;
         self.tree
             .settle(queued.flow, &running.charge, &running.receipts, real);
+        // First: a request must not count twice for an owner that reads the effects one by one.
+        self.push_running_usage(id, running.charge.model);
         let real = real.unwrap_or(0);
         if self.reports_usage && real > 0 && self.tree.has_usage_windows() {
             self.push_usage(id, running.charge.model, real);
@@ -180,6 +184,33 @@ impl Engine {
         self.push(effect);
     }
 
+    /// Reports what the flow of `id` runs of `model`, where reports are on.
+    #[inline]
+    pub(super) fn push_running_usage(&mut self, id: JobId, model: ModelId) {
+        if self.reports_running_usage && self.tree.has_usage_windows() {
+            self.report_running(id, model);
+        }
+    }
+
+    #[inline(never)]
+    fn report_running(&mut self, id: JobId, model: ModelId) {
+        let running = self.tree.running_usage(self.jobs[id].queued.flow, model);
+        let effect = self.running_usage(id, model, running);
+        self.effects.extend(effect);
+    }
+
+    /// The report that the flow of `id` runs `running` of `model`; `None`: several models share the id.
+    pub(super) fn running_usage(&self, id: JobId, model: ModelId, running: u128) -> Option<Effect> {
+        let job = &self.jobs[id];
+        Some(Effect::UsageRunning {
+            band: job.band,
+            class: self.tree.classes().get(job.queued.class).name().into(),
+            flow: self.tree.identity_of(job.queued.flow).name.clone(),
+            model: self.tree.model_name(model)?.into(),
+            running: Tokens(u64::try_from(running).unwrap_or(u64::MAX)),
+        })
+    }
+
     pub(super) fn completed(&mut self, id: RequestId, service: Service) {
         let Some(&job_id) = self.ids.get(&id) else {
             return;
@@ -194,6 +225,7 @@ impl Engine {
         self.stop(&running, served);
         if served {
             self.drain_rate.completed();
+            self.end_refusals(endpoint);
         }
         let cost = running
             .settled
@@ -216,8 +248,8 @@ impl Engine {
         }
     }
 
-    /// `id`, which runs, is refunded and returns to its old place. `failed_at`: the endpoint that failed it.
-    pub(super) fn return_to_queue(&mut self, id: JobId, running: &Running, failed_at: Option<EndpointId>) {
+    /// `id`, which runs, is refunded and returns to its old place. `failure`: how its endpoint failed it.
+    pub(super) fn return_to_queue(&mut self, id: JobId, running: &Running, failure: Option<Failure>) {
         let endpoint = self.endpoints.id(running.endpoint);
         self.stop(running, false);
         let job = &mut self.jobs[id];
@@ -226,11 +258,12 @@ impl Engine {
         let (flow, band) = (job.queued.flow, job.band);
         if running.settled.is_none() {
             self.tree.settle(flow, &running.charge, &running.receipts, None);
+            self.push_running_usage(id, running.charge.model);
         }
         self.counters.take_back(band, running.outcome);
         self.counters.requeues += 1;
-        if let Some(failed_at) = failed_at {
-            self.avoid(id, failed_at);
+        if let Some(failure) = failure {
+            self.avoid(id, endpoint, failure);
         }
         self.forget_blocked_head(id);
         self.enqueue(id);

@@ -6,7 +6,7 @@ use alloc::vec::Vec;
 
 use super::Engine;
 use crate::effect::Outcome;
-use crate::ids::JobId;
+use crate::ids::{JobId, ModelId};
 use crate::input::Amended;
 use crate::job::JobState;
 use crate::policy::Policy;
@@ -30,6 +30,14 @@ impl Engine {
     fn rebuild_tree(&mut self) {
         let mut jobs: Vec<JobId> = self.jobs.ids().collect();
         jobs.sort_unstable_by_key(|&id| self.jobs[id].queued.arrival);
+        let running = self.running_models();
+        if self.reports_running_usage && self.tree.has_usage_windows() {
+            // A class that the policy no longer has runs nothing.
+            for &(id, model) in &running {
+                let ended = self.running_usage(id, model, 0);
+                self.effects.extend(ended);
+            }
+        }
         for &id in jobs.iter().filter(|&&id| self.jobs[id].is_waiting()) {
             self.tree.take_out(id, &self.jobs[id].queued);
         }
@@ -62,6 +70,16 @@ impl Engine {
             }
         }
         self.tree.end_change(change, &self.endpoints);
+        for (id, model) in running {
+            self.push_running_usage(id, model);
+        }
+    }
+
+    /// The running requests and their models; empty unless what runs is reported.
+    fn running_models(&self) -> Vec<(JobId, ModelId)> {
+        let jobs = self.jobs.ids().filter(|_| self.reports_running_usage);
+        jobs.filter_map(|id| Some((id, self.jobs[id].running()?.charge.model)))
+            .collect()
     }
 
     pub(super) fn amend(&mut self, amended: Amended) {

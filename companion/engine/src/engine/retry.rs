@@ -1,30 +1,50 @@
-//! Requests that an endpoint failed before a response: each returns to its old place, and avoids the endpoint for a pause.
+//! Requests that an endpoint failed or refused before a response: each returns to its old place, and avoids the endpoint for a
+//! pause.
 //!
 //! Meanwhile the request may go to any other of its endpoints. If no other is ready, it waits for the end of the pause, and
 //! the requests behind it in its flow wait with it, because the endpoint would fail them too. If the endpoint has failed no
 //! other request since it last served one, the failed request itself may be the cause: then it lets the others pass.
+//!
+//! An endpoint that refused requests because it is overloaded has room again when it has served one: then the pauses that
+//! it caused end.
+
+use core::time::Duration;
 
 use super::Engine;
-use crate::ids::JobId;
+use crate::ids::{Id as _, JobId};
 use crate::input::{EndpointId, RequestId};
+use crate::retry::Failure;
 
 impl Engine {
     pub(super) fn retry(&mut self, id: RequestId) {
         if let Some((job, running)) = self.running_job(id) {
-            let endpoint = self.endpoints.id(running.endpoint);
-            self.return_to_queue(job, &running, Some(endpoint));
+            self.return_to_queue(job, &running, Some(Failure::Failed));
         }
     }
 
-    /// `id`, which isn't in the queue yet, avoids `endpoint`, which failed it.
-    pub(super) fn avoid(&mut self, id: JobId, endpoint: EndpointId) {
+    pub(super) fn refused(&mut self, id: RequestId, retry_after: Duration) {
+        if let Some((job, running)) = self.running_job(id) {
+            self.return_to_queue(job, &running, Some(Failure::Refused(retry_after)));
+        }
+    }
+
+    pub(super) fn pushed_back(&mut self, id: RequestId, endpoint: EndpointId) {
+        let runs_here = self.endpoint_of(id) == Some(endpoint);
+        let changed = self.endpoints.pushed_back(endpoint, id, runs_here, &mut self.rng);
+        self.endpoint_changed(changed);
+    }
+
+    /// `id`, which isn't in the queue yet, avoids `endpoint`, which failed or refused it.
+    pub(super) fn avoid(&mut self, id: JobId, endpoint: EndpointId, failure: Failure) {
         let job = &mut self.jobs[id];
         let retry = job.retry.get_or_insert_default();
-        retry.fail(self.now, endpoint);
+        retry.fail(self.now, endpoint, failure);
         if let Some(until) = retry.until() {
             self.pauses.insert((until, id));
         }
-        let (queued, request) = (job.queued, job.id);
+        let refused = retry.refused().iter().map(|&endpoint| (endpoint, id));
+        self.refused.extend(refused);
+        let request = job.id;
         let may_be_cause = !self.endpoints.fails_others(endpoint, request);
         if may_be_cause
             && !self.has_other_endpoint(id)
@@ -34,11 +54,40 @@ impl Engine {
         }
         let job = &mut self.jobs[id];
         job.queued.suspended = job.is_suspended();
-        let narrowed = self
+        self.update_avoided(id, false);
+    }
+
+    /// The eligible endpoints of `id` are those that it doesn't avoid. `waits`: it is in the queue.
+    fn update_avoided(&mut self, id: JobId, waits: bool) {
+        let job = &mut self.jobs[id];
+        let avoided = job.retry.as_ref().map_or(&[][..], |retry| retry.avoided());
+        let eligibility = self
             .tree
-            .hold_without(queued.eligibility, job.avoided(), &self.endpoints);
+            .hold_without(job.queued.eligibility, avoided, &self.endpoints);
         self.tree
-            .change_eligibility(id, &mut job.queued, narrowed, false, &self.endpoints);
+            .change_eligibility(id, &mut job.queued, eligibility, waits, &self.endpoints);
+    }
+
+    /// `endpoint` has served a request: the requests that it refused avoid it no longer.
+    pub(super) fn end_refusals(&mut self, endpoint: EndpointId) {
+        while let Some(&(_, id)) = self
+            .refused
+            .range((endpoint, JobId::MIN)..)
+            .next()
+            .filter(|(refusing, _)| *refusing == endpoint)
+        {
+            self.refused.remove(&(endpoint, id));
+            let Some(retry) = &mut self.jobs[id].retry else {
+                continue;
+            };
+            if retry.readmit(endpoint) {
+                self.end_pause(id, true);
+            } else {
+                self.update_avoided(id, true);
+                self.forget_blocked_head(id);
+            }
+            self.update_suspension(id);
+        }
     }
 
     /// Some endpoint that `id` doesn't avoid is ready for it.
@@ -71,17 +120,26 @@ impl Engine {
 
     /// Ends the pause of `id`, if there is one. `waits`: it is in the queue.
     pub(super) fn end_pause(&mut self, id: JobId, waits: bool) {
-        let job = &mut self.jobs[id];
-        let Some(retry) = &mut job.retry else { return };
-        let Some(until) = retry.until() else { return };
-        retry.end_pause();
+        if self.forget_pause(id) {
+            self.update_avoided(id, waits);
+            self.forget_blocked_head(id);
+        }
+    }
+
+    /// Ends the pause of `id`, but for its eligible endpoints. Returns whether there was one.
+    pub(super) fn forget_pause(&mut self, id: JobId) -> bool {
+        let Some(retry) = &mut self.jobs[id].retry else {
+            return false;
+        };
+        let Some(until) = retry.until() else {
+            return false;
+        };
         self.pauses.remove(&(until, id));
-        let widened = self
-            .tree
-            .hold_without(job.queued.eligibility, &[], &self.endpoints);
-        self.tree
-            .change_eligibility(id, &mut job.queued, widened, waits, &self.endpoints);
-        self.forget_blocked_head(id);
+        for &endpoint in retry.refused() {
+            self.refused.remove(&(endpoint, id));
+        }
+        retry.end_pause();
+        true
     }
 
     /// `id`, which waits, is suspended as its owner and its pause say.

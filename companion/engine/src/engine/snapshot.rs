@@ -39,6 +39,12 @@ impl Engine {
         self.endpoints.ready_count()
     }
 
+    /// How many endpoints take fewer requests than the gate allows, because they refused some.
+    #[must_use]
+    pub fn pushed_back_count(&self) -> usize {
+        self.endpoints.pushed_back_count()
+    }
+
     /// Waiting requests.
     #[must_use]
     pub const fn waiting(&self) -> u64 {
@@ -115,6 +121,7 @@ impl Engine {
             classes: self.class_snapshots(),
             flows: self.flow_snapshots(),
             usage: Tokens(u64::try_from(self.tree.usage_in_all()).unwrap_or(u64::MAX)),
+            running_elsewhere: Tokens(u64::try_from(self.tree.running_elsewhere()).unwrap_or(u64::MAX)),
             fairness_lags: self.tree.fairness_lags(),
             endpoints: self.endpoint_snapshots(),
             counters: self.counters,
@@ -191,6 +198,7 @@ impl Engine {
             stock: endpoint.stock,
             bound: endpoint.share.bound(self.policy.gate),
             foreign: endpoint.limits().foreign,
+            pushback: endpoint.pushback,
         });
         let mut endpoints: Vec<EndpointSnapshot> = unsorted.collect();
         endpoints.sort_unstable_by_key(|endpoint| endpoint.id);

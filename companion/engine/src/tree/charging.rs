@@ -24,6 +24,7 @@ impl Tree {
         let limit_reached = self.count_started(request.flow, endpoint);
         self.remove(job, request, endpoints);
         self.retag_others(request.flow, charge);
+        self.charge_elsewhere(request.flow, charge);
         self.finish_charge(request.flow, limit_reached, endpoints);
         receipts
     }
@@ -46,6 +47,7 @@ impl Tree {
             self.propagate(self.flows[flow].leaf);
         }
         self.retag_others(flow, charge);
+        self.charge_elsewhere(flow, charge);
         self.finish_charge(flow, limit_reached, endpoints);
         receipts
     }
@@ -96,6 +98,7 @@ impl Tree {
             .settled(node.tracked, charge.cost, real, self.config.discipline);
         let leaf = node.leaf;
         self.tally_settle(flow, charge, real);
+        self.settle_elsewhere(flow, charge, real);
         self.propagate(leaf);
     }
 

@@ -1,10 +1,11 @@
 //! Usage from before this engine started, or from other engines, added to the windows of
-//! [`crate::policy::Discipline::Usage`]. An entry counts in the band and class that it names, so that its flow is shown there, and its
+//! [`crate::policy::Discipline::Usage`], and what runs at other engines. An entry counts in the band and class that it names, so that its flow is shown there, and its
 //! usage counts in all.
 
 use alloc::vec::Vec;
 
-use crate::input::PastUsage;
+use crate::ids::{FlowId, ModelId};
+use crate::input::{PastUsage, RunningUsage};
 use crate::policy::Flows as FlowsPolicy;
 
 use super::Tree;
@@ -31,5 +32,36 @@ impl Tree {
             self.tally_past(flow, model, entry.cost.0);
             self.release_flow(flow);
         }
+    }
+    /// See [`crate::Input::SharedUsage`].
+    pub(crate) fn set_running_elsewhere(&mut self, entries: Vec<RunningUsage>, policy: &FlowsPolicy) {
+        if !self.has_usage_windows() {
+            return;
+        }
+        for entry in entries {
+            let Some(class) = self.classes.by_name(&entry.class) else {
+                continue;
+            };
+            let model = self.model_id(&entry.model);
+            let flow = self.flow_or_insert(entry.flow, entry.band, model, class, policy);
+            let (leaf, child) = (self.flows[flow].leaf, self.flows[flow].child);
+            let running = entry.running.0;
+            let level = &mut self.leaves[leaf].level;
+            let before = level.set_running_elsewhere(child, model, running);
+            self.tally_elsewhere(flow, model, before, running);
+            self.release_flow(flow);
+        }
+    }
+
+    /// The estimated cost of all flows' requests that run at other engines.
+    pub(crate) fn running_elsewhere(&self) -> u128 {
+        let leaves = self.leaves.iter();
+        leaves.map(|(_, leaf)| leaf.level.running_elsewhere()).sum()
+    }
+
+    /// The estimated cost of the requests for `model` that `flow` runs here, where the discipline counts usage.
+    pub(crate) fn running_usage(&self, flow: FlowId, model: ModelId) -> u128 {
+        let flow = &self.flows[flow];
+        self.leaves[flow.leaf].level.running_usage(flow.child, model)
     }
 }

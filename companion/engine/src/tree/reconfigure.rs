@@ -153,7 +153,10 @@ impl Tree {
             self.flows[from].in_flight -= 1;
             self.flows[to].in_flight += 1;
             let (leaf, child) = (self.flows[to].leaf, self.flows[to].child);
-            receipts.flow = self.leaves[leaf].level.charge(child, charge);
+            let level = &mut self.leaves[leaf].level;
+            // It no longer runs elsewhere.
+            level.settle_elsewhere(child, charge, None);
+            receipts.flow = level.charge(child, charge);
         }
         if self.config.max_in_flight_per_endpoint.is_some() {
             let identity = self.identities.get_mut(self.flows[to].identity);

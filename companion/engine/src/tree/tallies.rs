@@ -101,6 +101,15 @@ impl Tree {
         self.retag_heads(identity, model);
     }
 
+    /// What `flow` runs of `model` at other engines was `before`, and is `now`.
+    pub(super) fn tally_elsewhere(&mut self, flow: FlowId, model: ModelId, before: u128, now: u64) {
+        let identity = self.flows[flow].identity;
+        let tally = self.tally_mut(identity);
+        tally.add(model, now.into());
+        tally.subtract(model, before);
+        self.retag_heads(identity, model);
+    }
+
     /// Subtracts everything that has left the window of `leaf`.
     pub(super) fn tally_expired(&mut self, leaf: LeafId) {
         while let Some((flow, model, cost)) = self.leaves[leaf].level.expired_usage() {
@@ -141,8 +150,8 @@ impl Tree {
         }
     }
 
-    /// The flows of `identity` that may have a head of `model`: at most one in each band and class.
-    fn flows_of_model(&self, identity: IdentityId, model: ModelId) -> Vec<(LeafId, FlowId)> {
+    /// The flows of `identity` in the leaves that take requests of `model`: at most one in each band and class.
+    pub(super) fn flows_of_model(&self, identity: IdentityId, model: ModelId) -> Vec<(LeafId, FlowId)> {
         let node = self.identities.get(identity);
         if !self.config.per_model {
             return node.flows.clone();

@@ -1,4 +1,5 @@
-//! Recent usage: settled cost per child and model in a sliding window, and the estimates of what runs now.
+//! Recent usage: settled cost per child and model in a sliding window, and the estimated cost of running requests, here and at
+//! other engines.
 //!
 //! The window is counted in buckets of a second, or of a 300th of the window where it is longer than 5 minutes: the
 //! present bucket and the whole ones before it. One log holds all buckets by age, with one entry per bucket, child and
@@ -23,6 +24,8 @@ struct ModelUsage {
     model: ModelId,
     /// The sum of the estimates of what runs.
     running: u128,
+    /// The same for the requests that run at other engines.
+    elsewhere: u128,
     /// The sum of the entries in the log.
     served: u128,
     /// The two entries that were changed last: the bucket's number, and the position in the bucket.
@@ -116,10 +119,29 @@ impl Usage {
         Some((entry.child, entry.model, entry.cost))
     }
 
-    /// The usage by `child`, by model: settled in the window, plus running.
+    /// The usage by `child`, by model: settled in the window, plus running here and elsewhere.
     pub(super) fn by_model(&self, child: ChildId) -> impl Iterator<Item = (ModelId, u128)> {
         let models = self.of_child(child).iter();
-        models.map(|usage| (usage.model, usage.served + usage.running))
+        models.map(|usage| (usage.model, usage.served + usage.running + usage.elsewhere))
+    }
+
+    /// The estimated cost of the requests for `model` that `child` runs here.
+    pub(super) fn running(&self, child: ChildId, model: ModelId) -> u128 {
+        let found = self.of_child(child).iter().find(|usage| usage.model == model);
+        found.map_or(0, |usage| usage.running)
+    }
+
+    /// The estimated cost of the requests that run at other engines.
+    pub(super) fn running_elsewhere(&self) -> u128 {
+        self.by_child.iter().flatten().map(|usage| usage.elsewhere).sum()
+    }
+
+    /// Replaces the estimated cost of `child`'s requests for `model` at other engines, and returns the cost before.
+    pub(super) fn set_elsewhere(&mut self, child: ChildId, model: ModelId, running: u64) -> u128 {
+        let usage = self.model_usage_mut(child, model);
+        let before = core::mem::replace(&mut usage.elsewhere, running.into());
+        self.remove_unused(child, model);
+        before
     }
 
     /// `child` has no usage in the window, and nothing running.
@@ -196,6 +218,7 @@ impl Usage {
                 models.push(ModelUsage {
                     model,
                     running: 0,
+                    elsewhere: 0,
                     served: 0,
                     latest: [None; 2],
                 });
@@ -207,7 +230,7 @@ impl Usage {
     /// Removes the usage of `model` by `child` if it is zero.
     fn remove_unused(&mut self, child: ChildId, model: ModelId) {
         let models = &mut self.by_child[child.index()];
-        models.retain(|usage| usage.model != model || usage.running > 0 || usage.served > 0);
+        models.retain(|usage| usage.model != model || usage.running + usage.elsewhere + usage.served > 0);
         if models.is_empty() {
             *models = Vec::new();
         }
@@ -238,7 +261,10 @@ impl Usage {
                 let sum: u128 = entries.map(|&(_, _, cost)| cost).sum();
                 check("usage is the sum of its log entries", sum == usage.served)?;
                 served.retain(|entry| !is_same(entry));
-                check("zero usage is removed", usage.served + usage.running > 0)?;
+                check(
+                    "zero usage is removed",
+                    usage.served + usage.running + usage.elsewhere > 0,
+                )?;
             }
         }
         check("every log entry counts as usage", served.is_empty())
@@ -340,6 +366,23 @@ mod tests {
         assert_eq!(of_all(&usage, 0), 30);
         assert_eq!(to(&mut usage, 1_001), 1);
         assert!(usage.is_empty(id(0)));
+    }
+
+    #[test]
+    fn what_runs_elsewhere_counts_until_it_is_replaced() {
+        let mut usage = Usage::new(Duration::from_secs(1), at(0));
+        used(&mut usage, 2, 0, 10);
+        assert_eq!(usage.set_elsewhere(id(2), model_id(0), 500), 0);
+        assert_eq!(usage.set_elsewhere(id(2), model_id(0), 300), 500);
+        assert_eq!((of(&usage, 2, 0), usage.running(id(2), model_id(0))), (310, 0));
+        to(&mut usage, 100);
+        assert_eq!((of(&usage, 2, 0), usage.running_elsewhere()), (300, 300));
+        usage.resize(Duration::from_secs(50));
+        assert_eq!(usage.set_elsewhere(id(2), model_id(0), 0), 300);
+        assert!(usage.is_empty(id(2)));
+        assert_eq!(usage.set_elsewhere(id(9), model_id(0), 0), 0);
+        assert!(usage.is_empty(id(9)));
+        usage.audit().expect("sound");
     }
 
     #[test]

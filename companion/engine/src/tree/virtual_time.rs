@@ -6,7 +6,7 @@
 //!   (1994), with Zhang's remark that for costs known late only F has to move. Round robin is this rule at cost 1.
 //! - Virtual token counters: F is a counter, and the tag. A child that becomes runnable is lifted to the least counter of
 //!   the runnable children, or to that of the child served last. Sheng et al., "Fairness in serving large language
-//!   models" (2024).
+//!   models" (2024). What the child's owner is charged in other leaves moves the counter too ([`elsewhere`]).
 //! - Usage: the tag is the recent usage of the head's model by the child's owner, per weight. The caller knows the owner's
 //!   usage elsewhere, so it sets the tag; this scheduler counts what the child itself used ([`Usage`]).
 //! - First in, first out: no tags.
@@ -32,7 +32,9 @@ use super::node::{Head, Node, Receipt};
 use super::usage::Usage;
 
 mod audit;
+mod elsewhere;
 mod queues;
+mod running_usage;
 #[cfg(test)]
 mod tests;
 
@@ -79,6 +81,8 @@ struct Child {
     weight: f64,
     /// Stays 0 under [`Rule::Fifo`]. Under [`Rule::Usage`]: the tag, as far as the child waits.
     finish: VirtualTime,
+    /// The part of `finish` that is the estimated cost of the owner's running requests from other leaves, under [`Rule::Vtc`].
+    elsewhere: VirtualTime,
     place: Place,
     /// Under [`Rule::Usage`] after all others.
     last: bool,
@@ -174,6 +178,7 @@ impl VirtualTimeScheduler {
             owner,
             weight,
             finish: VirtualTime::default(),
+            elsewhere: VirtualTime::default(),
             place: Place::Out,
             last: false,
             started: false,
@@ -228,7 +233,7 @@ impl VirtualTimeScheduler {
         Some((self.children[child].owner, model, cost))
     }
 
-    /// The usage of `child` changed, which may allow it to be forgotten.
+    /// The usage or the counter of `child` changed, which decides when it may be forgotten.
     fn update_idle(&mut self, child: ChildId) {
         if self.children[child].place == Place::Idle {
             self.idle.set(child, self.forgettable_from(child));

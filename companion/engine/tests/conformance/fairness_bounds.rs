@@ -129,8 +129,8 @@ impl Measured {
             };
             let received_at = |place: &Place| received.get(place).copied().unwrap_or_default();
             let service = |place: &Place| match case.discipline {
-                Discipline::Wfq | Discipline::Vtc => settled(place),
-                Discipline::Usage => {
+                Discipline::Wfq => settled(place),
+                Discipline::Usage | Discipline::Vtc => {
                     let share = case.share_of(place);
                     let places = case.places().into_iter();
                     let of_share = places.filter(|other| case.share_of(other) == share);

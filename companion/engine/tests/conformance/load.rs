@@ -123,10 +123,10 @@ impl Case {
         }
     }
 
-    /// The place where a request of `place` counts for the share of its flow: under the discipline `usage` one place stands
-    /// for all bands and classes of a flow and model.
+    /// The place where a request of `place` counts for the share of its flow: under the disciplines `usage` and `vtc` one
+    /// place stands for all bands and classes of a flow and model.
     pub(crate) fn share_of(&self, place: &Place) -> Place {
-        if self.discipline != Discipline::Usage {
+        if !matches!(self.discipline, Discipline::Usage | Discipline::Vtc) {
             return place.clone();
         }
         Place {
@@ -255,7 +255,7 @@ impl Load {
                     *self.served.entry(place).or_default() += cost.0;
                 }
                 Effect::Reject { .. } | Effect::Cancelled { .. } => panic!("rejected: {effect:?}"),
-                Effect::Traced { .. } | Effect::UsageSettled { .. } => {}
+                Effect::Traced { .. } | Effect::UsageSettled { .. } | Effect::UsageRunning { .. } => {}
             }
         }
     }

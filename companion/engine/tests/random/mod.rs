@@ -7,7 +7,8 @@ mod rng;
 use std::time::Duration;
 
 use penstock_engine::input::{
-    Amended, Band, ClassKey, EndpointState, PastUsage, Prompt, Relisted, ServerStats, Service, Usage,
+    Amended, Band, ClassKey, EndpointState, PastUsage, Prompt, Relisted, RunningUsage, ServerStats, Service,
+    Usage,
 };
 use penstock_engine::units::{Decimal, Tokens};
 use penstock_engine::{Budget, EndpointId, Input, Instant, ModelName, Request, RequestId};
@@ -136,7 +137,7 @@ pub fn input(
     choices: &PolicyChoices,
     mut id: impl FnMut(&mut Rng, bool) -> RequestId,
 ) -> Option<Input> {
-    let roll = rng.below(287);
+    let roll = rng.below(299);
     request_input(rng, roll, now, &mut id).or_else(|| pool_input(rng, roll, choices, &mut id))
 }
 
@@ -185,6 +186,10 @@ fn request_input(
         207..219 => Input::Suspend(id(rng, false)),
         219..231 => Input::Continue(id(rng, false)),
         275..287 => Input::FirstByte(id(rng, false)),
+        287..299 => Input::PushedBack {
+            id: id(rng, false),
+            endpoint: endpoint(rng),
+        },
         247..257 => {
             let id = id(rng, false);
             Input::Amend(amended(rng, id))
@@ -250,7 +255,13 @@ fn pool_input(
         }
         269..275 => {
             let count = 1 + rng.below(3);
-            Input::PastUsage((0..count).map(|_| past_usage(rng)).collect())
+            let settled = (0..count).map(|_| past_usage(rng)).collect();
+            if rng.percent(50) {
+                Input::PastUsage(settled)
+            } else {
+                let running = (0..count).map(|_| running_usage(rng)).collect();
+                Input::SharedUsage { settled, running }
+            }
         }
         _ => return None,
     })
@@ -261,6 +272,17 @@ fn amended(rng: &mut Rng, id: RequestId) -> Amended {
         id,
         class_set: rng.below(3) as u16,
         eligible: maybe(rng, 60, endpoints),
+    }
+}
+
+fn running_usage(rng: &mut Rng) -> RunningUsage {
+    let past = past_usage(rng);
+    RunningUsage {
+        band: past.band,
+        class: past.class,
+        flow: past.flow,
+        model: past.model,
+        running: if rng.percent(40) { Tokens(0) } else { past.cost },
     }
 }
 

@@ -97,6 +97,8 @@ struct Server {
     /// Slow start: the current limit, and the requests served since it was reached.
     ramp: Option<(u64, u64)>,
     foreign: u64,
+    /// The most requests that it takes because it refused more.
+    pushback: Option<u64>,
     budget: Option<Budget>,
     down: Option<Instant>,
     /// Returned after being marked down, with no request served since.
@@ -129,6 +131,8 @@ pub struct Model {
     flow_rings: BTreeMap<Leaf, DrrRing<Box<str>>>,
     virtual_times: BTreeMap<Leaf, VirtualTime>,
     used: Vec<Used>,
+    /// The estimated cost of the requests that run at other engines, by leaf, identity and model.
+    elsewhere: BTreeMap<(Leaf, Box<str>, Box<str>), u64>,
     /// Flows that the engine keeps state for.
     nodes: BTreeSet<(Leaf, Box<str>)>,
     /// For displacement: when each identity was last preempted, and its order of creation.
@@ -172,6 +176,7 @@ impl Model {
             flow_rings: BTreeMap::new(),
             virtual_times: BTreeMap::new(),
             used: Vec::new(),
+            elsewhere: BTreeMap::new(),
             nodes: BTreeSet::new(),
             preemption_order: BTreeMap::new(),
             endpoints: BTreeMap::new(),
@@ -266,10 +271,14 @@ impl Model {
             }
             Input::Settle { id, service } => self.settle(id, service),
             Input::Requeue(id) => self.requeue(id, effects),
-            Input::Retry(_) => unreachable!("the worlds have no failed requests"),
+            Input::Retry(_) | Input::Refused { .. } => unreachable!("the worlds have no failed requests"),
             Input::Suspend(id) => self.suspend(id, true),
             Input::Continue(id) => self.suspend(id, false),
             Input::PastUsage(past) => self.add_past_usage(past),
+            Input::SharedUsage { settled, running } => {
+                self.add_past_usage(settled);
+                self.set_running_elsewhere(running);
+            }
             Input::Ready => {
                 self.ready = true;
                 self.ready_since.get_or_insert(self.now);
@@ -283,6 +292,7 @@ impl Model {
             | Input::Endpoint { .. }
             | Input::EndpointRemoved(_)
             | Input::Failed { .. }
+            | Input::PushedBack { .. }
             | Input::ServerStats { .. }
             | Input::Load { .. }
             | Input::Budget { .. }) => self.apply_to_endpoints(input, effects),
@@ -318,6 +328,7 @@ impl Model {
                 self.fail(id, endpoint);
                 self.discard_lost_state();
             }
+            Input::PushedBack { id, endpoint } => self.push_back(id, endpoint),
             Input::ServerStats { id, stats } => {
                 if self.endpoints.contains_key(&id) {
                     self.scorer_inputs.stats.insert(id, stats);

@@ -113,7 +113,7 @@ pub fn shorten(effect: &Effect) -> ShortEffect {
             ShortEffect::Rejected(id.0, *outcome)
         }
         Effect::Cancelled { id, .. } => ShortEffect::Cancelled(id.0),
-        Effect::Traced { .. } | Effect::UsageSettled { .. } => {
+        Effect::Traced { .. } | Effect::UsageSettled { .. } | Effect::UsageRunning { .. } => {
             unreachable!("tracing and usage reports are off")
         }
         Effect::Settled { id, cost, .. } => ShortEffect::Settled(id.0, cost.0),

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use penstock_engine::input::{Amended, EndpointState, Relisted};
+use penstock_engine::input::{Amended, EndpointState, Relisted, Service};
 use penstock_engine::policy::{Gate, StockUnit};
 use penstock_engine::snapshot::EndpointSnapshot;
 use penstock_engine::{Effect, EndpointId, Engine, Input, Instant, Outcome, Policy, Request, RequestId};
@@ -31,8 +31,10 @@ enum State {
 struct Entry {
     request: Request,
     state: State,
-    /// The endpoint that failed it since its last grant, and when.
+    /// The endpoint that failed or refused it since its last grant, and when.
     failed: Option<(EndpointId, Instant)>,
+    /// It refused it.
+    was_refused: bool,
 }
 
 pub(crate) struct InvariantChecker {
@@ -110,6 +112,7 @@ impl InvariantChecker {
                     assert!(matches!(input, Some(Input::Cancel(cancelled)) if cancelled == *id));
                 }
                 Effect::Settled { id, .. } => self.settled(*id, input.as_ref()),
+                Effect::UsageRunning { .. } => {}
                 Effect::UsageSettled { cost, .. } => assert!(cost.0 > 0, "reported usage is above 0"),
                 Effect::Traced { .. } => {}
             }
@@ -145,17 +148,27 @@ impl InvariantChecker {
                     *current = *endpoint;
                 }
             }
-            Input::Completed { id, .. } => self.record_end(*id),
+            Input::Completed { id, service } => {
+                if matches!(service, Service::Served(_))
+                    && let Some(endpoint) = self.entries.get(id).and_then(Entry::runs_at)
+                {
+                    self.end_refusals(endpoint);
+                }
+                self.record_end(*id);
+            }
             Input::Settle { id, .. } if self.policy.gate == Gate::Manual => self.record_end(*id),
             Input::Settle { .. } => {}
-            Input::Requeue(id) | Input::Retry(id) => {
+            Input::Requeue(id) | Input::Retry(id) | Input::Refused { id, .. } => {
                 let entry = self.entries.get_mut(id).filter(|entry| entry.runs());
                 assert!(!requeued || entry.is_some(), "only a running request is requeued");
                 if let Some(entry) = entry.filter(|_| requeued) {
                     entry.failed = match (entry.state, input) {
-                        (State::Running { endpoint, .. }, Input::Retry(_)) => Some((endpoint, self.latest)),
+                        (State::Running { endpoint, .. }, Input::Retry(_) | Input::Refused { .. }) => {
+                            Some((endpoint, self.latest))
+                        }
                         _ => None,
                     };
+                    entry.was_refused = matches!(input, Input::Refused { .. });
                     entry.state = State::Waiting;
                 }
             }
@@ -179,7 +192,9 @@ impl InvariantChecker {
             Input::Amend(amended) => self.amend(amended),
             Input::Relist(relisted) => self.relist(relisted),
             Input::PastUsage(_)
+            | Input::SharedUsage { .. }
             | Input::FirstByte(_)
+            | Input::PushedBack { .. }
             | Input::Load { .. }
             | Input::ServerStats { .. }
             | Input::Budget { .. }
@@ -188,6 +203,14 @@ impl InvariantChecker {
             | Input::Dispatch { .. }
             | Input::Drain(_)
             | Input::Ready => {}
+        }
+    }
+
+    /// `endpoint` has served a request, so those that it refused may go there again.
+    fn end_refusals(&mut self, endpoint: EndpointId) {
+        for entry in self.entries.values_mut() {
+            let is_over = entry.was_refused && entry.failed.is_some_and(|(refused, _)| refused == endpoint);
+            entry.failed = entry.failed.filter(|_| !is_over);
         }
     }
 
@@ -245,6 +268,7 @@ impl InvariantChecker {
                     request,
                     state,
                     failed,
+                    was_refused: false,
                 },
             );
         }

@@ -11,6 +11,7 @@ mod random;
 mod invariants;
 
 use std::fmt::Debug;
+use std::time::Duration;
 
 use penstock_engine::input::EndpointState;
 use penstock_engine::{EndpointId, Engine, Input, Instant, RequestId};
@@ -43,6 +44,7 @@ fn run(seed: u64, verbose: bool) -> u64 {
     let mut engine = Engine::new(first.clone(), seed, START);
     engine.trace(rng.percent(30));
     engine.report_usage(rng.percent(30));
+    engine.report_running_usage(rng.percent(30));
     let mut checker = InvariantChecker::new(first);
     let mut now = START;
     let mut digest = 0;
@@ -84,7 +86,14 @@ fn run(seed: u64, verbose: bool) -> u64 {
             }
         });
         let next = match next {
-            Some(Input::Requeue(id)) if rng.percent(60) => Some(Input::Retry(id)),
+            Some(Input::Requeue(id)) if rng.percent(60) => Some(if rng.percent(50) {
+                Input::Retry(id)
+            } else {
+                Input::Refused {
+                    id,
+                    retry_after: Duration::from_millis(rng.choose(&[0, 300, 5_000])),
+                }
+            }),
             next => next,
         };
         // First let requests expire, so that an id doesn't end and arrive anew within one step.

@@ -18,7 +18,7 @@ use serde_json::json;
 
 use super::clock::Clock;
 use super::dialect::{self, Answer, Sse};
-use super::driver::{Arrival, Handle, JobUpdate, Ticket};
+use super::driver::{Arrival, Handle, JobUpdate, Refusal, Ticket};
 use super::log::RequestInfo;
 use super::metrics::Metrics;
 use super::request::{Api, ApiRequest, Length};
@@ -153,11 +153,15 @@ async fn prepare(
     };
     match app.driver.submit(arrival).await {
         Ok(Ok(ticket)) => Ok((request, ticket)),
-        Ok(Err(error @ SubmitError::TooLong { .. })) => Err(Failure {
+        Ok(Err(refusal @ Refusal::Busy(pushback))) => Err(Failure {
+            status: StatusCode::from_u16(pushback.status).unwrap_or(StatusCode::SERVICE_UNAVAILABLE),
+            ..Failure::unavailable(refusal.to_string())
+        }),
+        Ok(Err(Refusal::Submit(error @ SubmitError::TooLong { .. }))) => Err(Failure {
             code: Some("context_length_exceeded"),
             ..Failure::invalid(error.to_string())
         }),
-        Ok(Err(error @ SubmitError::Full)) => Err(Failure::unavailable(error.to_string())),
+        Ok(Err(Refusal::Submit(error @ SubmitError::Full))) => Err(Failure::unavailable(error.to_string())),
         Err(stopped) => Err(Failure::unavailable(stopped.to_string())),
     }
 }

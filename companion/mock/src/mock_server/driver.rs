@@ -16,6 +16,7 @@ use super::clock::Clock;
 use super::log::{Log, RequestInfo, Stats};
 use super::metrics::Metrics;
 use super::request::Length;
+use super::{Pushback, Settings};
 
 /// The handlers' connection to the driver.
 #[derive(Clone, Debug)]
@@ -27,6 +28,16 @@ pub(super) struct Handle {
 #[derive(Debug, thiserror::Error)]
 #[error("this server is shutting down")]
 pub(super) struct Stopped;
+
+/// Why the server doesn't take a request.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum Refusal {
+    /// As many requests are in flight as the server takes.
+    #[error("{} requests are in flight here, and this server takes no more: try again later", .0.requests_max)]
+    Busy(Pushback),
+    #[error(transparent)]
+    Submit(#[from] SubmitError),
+}
 
 /// A request to submit.
 #[derive(Debug)]
@@ -58,7 +69,7 @@ pub(super) enum JobUpdate {
 
 #[derive(Debug)]
 enum Command {
-    Submit(Arrival, oneshot::Sender<Result<Ticket, SubmitError>>),
+    Submit(Arrival, oneshot::Sender<Result<Ticket, Refusal>>),
     Cancel(JobId),
     /// A request was rejected before it became a job.
     CountRefused,
@@ -69,7 +80,7 @@ enum Command {
 
 impl Handle {
     /// Submits a job. When this returns, the server has accepted or rejected it.
-    pub(super) async fn submit(&self, arrival: Arrival) -> Result<Result<Ticket, SubmitError>, Stopped> {
+    pub(super) async fn submit(&self, arrival: Arrival) -> Result<Result<Ticket, Refusal>, Stopped> {
         self.call(|reply| Command::Submit(arrival, reply)).await
     }
 
@@ -133,6 +144,7 @@ pub(super) struct Driver {
     rng: ChaCha8Rng,
     /// Mean response length for [`Length::Natural`].
     output_tokens: u64,
+    pushback: Option<Pushback>,
     next: u64,
     jobs: HashMap<JobId, ActiveJob>,
     commands: mpsc::UnboundedReceiver<Command>,
@@ -141,15 +153,16 @@ pub(super) struct Driver {
 }
 
 impl Driver {
-    pub(super) fn new(server: Server, metrics: Metrics, output_tokens: u64, seed: u64) -> (Self, Handle) {
+    pub(super) fn new(server: Server, metrics: Metrics, settings: &Settings) -> (Self, Handle) {
         let (sender, commands) = mpsc::unbounded_channel();
         let driver = Self {
             server,
             clock: Clock::start(),
             metrics,
             log: Log::default(),
-            rng: ChaCha8Rng::seed_from_u64(seed),
-            output_tokens,
+            rng: ChaCha8Rng::seed_from_u64(settings.seed),
+            output_tokens: settings.output_tokens,
+            pushback: settings.pushback,
             next: 0,
             jobs: HashMap::new(),
             commands,
@@ -212,7 +225,15 @@ impl Driver {
         }
     }
 
-    fn submit(&mut self, now: Instant, arrival: Arrival) -> Result<Ticket, SubmitError> {
+    fn submit(&mut self, now: Instant, arrival: Arrival) -> Result<Ticket, Refusal> {
+        let in_flight = u64::try_from(self.jobs.len()).unwrap_or(u64::MAX);
+        if let Some(pushback) = self
+            .pushback
+            .filter(|pushback| in_flight >= pushback.requests_max)
+        {
+            self.log.count_refused();
+            return Err(Refusal::Busy(pushback));
+        }
         let (output, reason) = match arrival.length {
             Length::Nothing => (0, "stop"),
             Length::Exactly(tokens) => (tokens, "length"),
@@ -230,7 +251,7 @@ impl Driver {
             },
         ) {
             self.log.count_refused();
-            return Err(error);
+            return Err(error.into());
         }
         self.next += 1;
         let tenant = arrival

@@ -62,12 +62,35 @@ pub struct Args {
     /// Mean length of a response if the request has no limit
     #[arg(long, value_name = "N", default_value_t = 64, value_parser = value_parser!(u64).range(1..=1_000_000))]
     pub output_tokens: u64,
+    /// Requests at a time; further ones are refused with --refuse-status. Without it, they wait in the server's queue
+    #[arg(long, value_name = "N")]
+    pub max_requests: Option<u64>,
+    /// HTTP status of a request that is refused because of --max-requests: 429 or 503
+    #[arg(long, value_name = "STATUS", default_value_t = 429, value_parser = refuse_status)]
+    pub refuse_status: u16,
     /// Relative standard deviation of an iteration's duration
     #[arg(long, value_name = "X", allow_negative_numbers = true, default_value_t = 0.0)]
     pub noise: f64,
     /// Seed of the random numbers
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub seed: u64,
+}
+
+fn refuse_status(text: &str) -> Result<u16, &'static str> {
+    match text {
+        "429" => Ok(429),
+        "503" => Ok(503),
+        _ => Err("429 or 503"),
+    }
+}
+
+/// How a mock server refuses requests by itself, as an overloaded vLLM does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Pushback {
+    /// Requests at a time; further ones are refused.
+    pub requests_max: u64,
+    /// The HTTP status of a refusal.
+    pub status: u16,
 }
 
 /// Settings of a mock server.
@@ -81,6 +104,8 @@ pub struct Settings {
     pub models: Vec<String>,
     /// Mean length of a response if the request has no limit; at least 1.
     pub output_tokens: u64,
+    /// `None`: the server refuses nothing by itself.
+    pub pushback: Option<Pushback>,
     /// Seed of the random numbers.
     pub seed: u64,
 }
@@ -92,6 +117,7 @@ impl Default for Settings {
             hardware: Hardware::default(),
             models: Vec::new(),
             output_tokens: 64,
+            pushback: None,
             seed: 0,
         }
     }
@@ -114,6 +140,10 @@ impl From<Args> for Settings {
             },
             models: args.models,
             output_tokens: args.output_tokens,
+            pushback: args.max_requests.map(|requests_max| Pushback {
+                requests_max,
+                status: args.refuse_status,
+            }),
             seed: args.seed,
         }
     }
@@ -202,15 +232,9 @@ impl Drop for Running {
 /// # Errors
 /// The hardware is invalid, or the server can't listen on the address.
 pub async fn start(settings: Settings) -> Result<Running, Error> {
-    let Settings {
-        listen,
-        hardware,
-        models,
-        output_tokens,
-        seed,
-    } = settings;
-    let server = Server::new(hardware, seed)?;
-    let model = models.first().map_or(DEFAULT_MODEL, String::as_str);
+    let (listen, hardware) = (settings.listen, settings.hardware);
+    let server = Server::new(hardware, settings.seed)?;
+    let model = settings.models.first().map_or(DEFAULT_MODEL, String::as_str);
     let metrics = metrics::Metrics::new(model, &hardware)?;
     let listener = TcpListener::bind(listen)
         .await
@@ -222,13 +246,13 @@ pub async fn start(settings: Settings) -> Result<Running, Error> {
         .local_addr()
         .map_err(|error| Error::Listen(listen, error))?;
 
-    let (driver, handle) = driver::Driver::new(server, metrics.clone(), output_tokens, seed);
+    let (driver, handle) = driver::Driver::new(server, metrics.clone(), &settings);
     let driver_task = tokio::spawn(driver.run());
     let app = api::App {
         driver: handle.clone(),
         metrics,
         address,
-        models: models.into(),
+        models: settings.models.into(),
     };
     let (stop, stopped) = oneshot::channel::<()>();
     let http = tokio::spawn(async move {

@@ -6,7 +6,7 @@ use futures_util::future::join_all;
 use penstock_model_server::Hardware;
 use serde_json::{Value, json};
 
-use super::{Error, Running, Settings, start};
+use super::{Error, Pushback, Running, Settings, start};
 
 /// Fast enough that tests don't have to wait.
 fn fast() -> Settings {
@@ -464,4 +464,46 @@ async fn shutdown_lets_running_requests_end_and_dropping_cuts_them() {
     .await;
     drop(server);
     assert!(sent.await.unwrap().is_err());
+}
+
+#[tokio::test]
+async fn requests_above_the_limit_are_refused_with_the_status() {
+    for status in [429, 503] {
+        let server = server(Settings {
+            hardware: Hardware {
+                alpha_ms: 20.0,
+                ..fast().hardware
+            },
+            pushback: Some(Pushback {
+                requests_max: 2,
+                status,
+            }),
+            ..fast()
+        })
+        .await;
+        let (a, b) = (chat(50, false), chat(50, false));
+        let running = async {
+            join_all([
+                post(&server, "/v1/chat/completions", &a),
+                post(&server, "/v1/chat/completions", &b),
+            ])
+            .await
+        };
+        let refused = async {
+            until(&server, "two requests run", |stats| stats.in_flight == 2).await;
+            post(&server, "/v1/chat/completions", &chat(1, false)).await
+        };
+        let (served, refused) = tokio::join!(running, refused);
+        assert!(served.iter().all(|answer| answer.status() == 200));
+        assert_eq!(refused.status(), status);
+        let text = refused.text().await.unwrap();
+        assert!(text.contains("2 requests are in flight here"), "{text}");
+        assert_eq!(
+            post(&server, "/v1/chat/completions", &chat(1, false))
+                .await
+                .status(),
+            200,
+            "there is room again"
+        );
+    }
 }

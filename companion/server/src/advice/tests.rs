@@ -46,6 +46,7 @@ fn scene(keys: &str) -> Scene {
             stock: 1,
             bound: 3,
             foreign: 0,
+            pushback: None,
         })
         .collect();
     let server = ServerStatus {

@@ -21,7 +21,7 @@ pub(super) async fn run(mut report: Report, name: String, port: u16, refresh: Du
     loop {
         ticks.tick().await;
         match look_up(&name, port, &report.settings.defaults).await {
-            Ok(endpoints) => report.send(endpoints).await,
+            Ok(endpoints) => report.send_endpoints(endpoints).await,
             Err(why) => report.failed(&why),
         }
     }
@@ -96,7 +96,7 @@ mod tests {
         task.abort();
         let local =
             |endpoint: &Endpoint| endpoint.address.port() == 8000 && endpoint.address.ip().is_loopback();
-        assert!(first.endpoints.iter().all(local), "{first:?}");
+        assert!(first.discovered.endpoints.iter().all(local), "{first:?}");
         // A name with a space is rejected without a query.
         let why = look_up("no such name", 8000, &EndpointDefaults::default())
             .await

@@ -29,7 +29,7 @@ pub(super) async fn run(mut report: Report, path: PathBuf) {
         match read {
             Ok(endpoints) => {
                 last_error = None;
-                report.send(endpoints).await;
+                report.send_endpoints(endpoints).await;
             }
             Err(why) => {
                 let why = why.to_string();
@@ -76,6 +76,7 @@ mod tests {
 
     fn ports(found: &Found) -> Vec<u16> {
         found
+            .discovered
             .endpoints
             .iter()
             .map(|endpoint| endpoint.address.port())
@@ -101,7 +102,7 @@ mod tests {
         .expect("written");
         let first = found.recv().await.expect("found");
         assert_eq!(ports(&first), [1, 2]);
-        assert_eq!(first.endpoints[1].variant, "h100");
+        assert_eq!(first.discovered.endpoints[1].variant, "h100");
         std::fs::write(&path, "- 127.0.0.1:3\n").expect("written");
         assert_eq!(ports(&found.recv().await.expect("found")), [3]);
         let new = folder.path().join("new");

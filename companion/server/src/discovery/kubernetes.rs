@@ -1,5 +1,6 @@
 //! Endpoints from Kubernetes: the ready pods of an InferencePool, by which the Gateway API names model servers.
 //!
+//! Pods that aren't ready are reported as pending servers, so that an autoscaler isn't asked for more while they start.
 //! Two things are watched: the pool, for its selector and its ports, and the pods that match the selector. When the API
 //! server fails, the last endpoints stay. A pool that doesn't exist has no endpoints until it is created.
 //! docs/kubernetes.md lists the needed permissions: the pool and the pods of one namespace, and nothing else.
@@ -17,7 +18,7 @@ use kube::api::{Api, DynamicObject};
 use kube::runtime::WatchStreamExt as _;
 use kube::runtime::watcher::{self, DefaultBackoff, Event};
 use kube::{Client, ResourceExt as _};
-use penstock_config::{Endpoint, EndpointDefaults, PodLabels};
+use penstock_config::{Discovered, EndpointDefaults, PendingServers, PodLabels};
 use penstock_errors::root_cause;
 
 use self::pool::Selection;
@@ -70,8 +71,8 @@ async fn follow(
                 watch(report, client, &pools, target).await;
             }
             Ok(None) => {
-                if report.last.as_ref().is_none_or(|endpoints| !endpoints.is_empty()) {
-                    report.send(Vec::new()).await;
+                if report.last != Some(Discovered::default()) {
+                    report.send(Discovered::default()).await;
                 }
                 report.failed(&format!("InferencePool {namespace}/{name} does not exist"));
             }
@@ -110,7 +111,7 @@ async fn watch(report: &mut Report, client: &Client, pools: &Api<DynamicObject>,
     let mut pool = std::pin::pin!(pool);
     let mut wanted: Option<Selection> = None;
     let mut pods = futures_util::stream::pending().boxed();
-    let mut ready_pods = ReadyPods::new(&report.settings, labels);
+    let mut pods_found = Pods::new(&report.settings, labels);
     loop {
         tokio::select! {
             object = pool.next() => match object {
@@ -120,13 +121,13 @@ async fn watch(report: &mut Report, client: &Client, pools: &Api<DynamicObject>,
                         let api: Api<Pod> = Api::namespaced(client.clone(), &object.namespace().unwrap_or_default());
                         let matching = watcher::Config::default().labels(&selection.labels);
                         pods = watcher::watcher(api, matching).default_backoff().boxed();
-                        ready_pods = ReadyPods::new(&report.settings, labels);
+                        pods_found = Pods::new(&report.settings, labels);
                         wanted = Some(selection);
                     }
                     Err(why) => report.failed(&format!("InferencePool {name}: {why}")),
                 },
                 Some(Ok(None)) => {
-                    report.send(Vec::new()).await;
+                    report.send(Discovered::default()).await;
                     return;
                 }
                 Some(Err(why)) => report.failed(&format!("InferencePool {name}: {}", root_cause(&why))),
@@ -134,9 +135,9 @@ async fn watch(report: &mut Report, client: &Client, pools: &Api<DynamicObject>,
             },
             event = pods.next() => match event {
                 Some(Ok(event)) => {
-                    let is_complete = ready_pods.handle(event);
+                    let is_complete = pods_found.handle(event);
                     if let (true, Some(wanted)) = (is_complete, &wanted) {
-                        report.send(ready_pods.endpoints(&wanted.ports)).await;
+                        report.send(pods_found.discovered(&wanted.ports)).await;
                     }
                 }
                 Some(Err(why)) => report.failed(&format!("pods of InferencePool {name}: {}", root_cause(&why))),
@@ -146,30 +147,31 @@ async fn watch(report: &mut Report, client: &Client, pools: &Api<DynamicObject>,
     }
 }
 
-/// The ready pods.
+/// The pods that are ready or may become ready.
 #[derive(Debug)]
-struct ReadyPods {
+struct Pods {
     labels: PodLabels,
     settings: Settings,
     /// By name.
-    ready: BTreeMap<String, ReadyPod>,
-    /// A new list in progress, which replaces `ready` when it is complete.
-    listing: Option<BTreeMap<String, ReadyPod>>,
+    found: BTreeMap<String, FoundPod>,
+    /// A new list in progress, which replaces `found` when it is complete.
+    listing: Option<BTreeMap<String, FoundPod>>,
     listed: bool,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct ReadyPod {
-    ip: IpAddr,
+struct FoundPod {
+    /// `None`: the pod isn't ready.
+    ip: Option<IpAddr>,
     values: EndpointDefaults,
 }
 
-impl ReadyPods {
+impl Pods {
     fn new(settings: &Settings, labels: &PodLabels) -> Self {
         Self {
             labels: labels.clone(),
             settings: settings.clone(),
-            ready: BTreeMap::new(),
+            found: BTreeMap::new(),
             listing: None,
             listed: false,
         }
@@ -180,79 +182,93 @@ impl ReadyPods {
         match event {
             Event::Init => self.listing = Some(BTreeMap::new()),
             Event::InitApply(pod) => {
-                let ready = self.read(&pod);
-                put(self.listing.get_or_insert_default(), &pod, ready);
+                let found = self.read(&pod);
+                put(self.listing.get_or_insert_default(), &pod, found);
             }
             Event::InitDone => {
-                self.ready = self.listing.take().unwrap_or_default();
+                self.found = self.listing.take().unwrap_or_default();
                 self.listed = true;
             }
             Event::Apply(pod) => {
-                let ready = self.read(&pod);
-                put(&mut self.ready, &pod, ready);
+                let found = self.read(&pod);
+                put(&mut self.found, &pod, found);
             }
-            Event::Delete(pod) => drop(self.ready.remove(&pod.name_any())),
+            Event::Delete(pod) => drop(self.found.remove(&pod.name_any())),
         }
         self.listed && self.listing.is_none()
     }
 
-    /// `None`: the pod isn't ready. A value that is missing or not allowed is logged once for each pod.
-    fn read(&self, pod: &Pod) -> Option<ReadyPod> {
+    /// `None`: the pod has ended or is being deleted. A value that is missing or not allowed is logged once for each pod.
+    fn read(&self, pod: &Pod) -> Option<FoundPod> {
         let Settings {
             defaults,
             needs_batched_tokens,
             ..
         } = &self.settings;
+        if !stays(pod) {
+            return None;
+        }
         let (values, problems) = pod_labels::values(pod, &self.labels, defaults, *needs_batched_tokens);
-        let ready = ReadyPod {
-            ip: address(pod)?,
-            values,
-        };
         let name = pod.name_any();
-        if self.ready.get(&name) != Some(&ready) {
+        let before = self.found.get(&name);
+        if before.is_none_or(|before| before.values != values) {
             for problem in problems {
                 tracing::warn!(pod = name, "{problem}");
             }
         }
-        Some(ready)
+        let ip = address(pod);
+        Some(FoundPod { ip, values })
     }
 
-    /// Each port of each pod is an endpoint.
-    fn endpoints(&self, ports: &[u16]) -> Vec<Endpoint> {
-        let pod_endpoints = |(name, pod): (&String, &ReadyPod)| {
-            let (name, pod) = (name.clone(), pod.clone());
-            ports.iter().map(move |port| {
-                let mut endpoint = pod.values.endpoint(SocketAddr::new(pod.ip, *port));
-                endpoint.labels.insert(POD.to_owned(), name.clone());
-                endpoint
-            })
-        };
-        self.ready.iter().flat_map(pod_endpoints).collect()
+    /// Each port of each ready pod is an endpoint, and each port of every other pod a pending server.
+    fn discovered(&self, ports: &[u16]) -> Discovered {
+        let mut endpoints = Vec::new();
+        let mut pending: BTreeMap<(&str, u64), u64> = BTreeMap::new();
+        for (name, FoundPod { ip, values }) in &self.found {
+            for port in ports {
+                if let Some(ip) = ip {
+                    let mut endpoint = values.endpoint(SocketAddr::new(*ip, *port));
+                    endpoint.labels.insert(POD.to_owned(), name.clone());
+                    endpoints.push(endpoint);
+                } else {
+                    *pending.entry((&values.variant, values.max_batch)).or_default() += 1;
+                }
+            }
+        }
+        let pending = pending.into_iter();
+        let pending = pending.map(|((variant, max_batch), servers)| PendingServers {
+            variant: variant.to_owned(),
+            max_batch,
+            servers,
+        });
+        Discovered {
+            endpoints,
+            pending: pending.collect(),
+        }
     }
 }
 
-fn put(pods: &mut BTreeMap<String, ReadyPod>, pod: &Pod, ready: Option<ReadyPod>) {
+fn put(pods: &mut BTreeMap<String, FoundPod>, pod: &Pod, found: Option<FoundPod>) {
     let name = pod.name_any();
-    match ready {
-        Some(ready) => drop(pods.insert(name, ready)),
+    match found {
+        Some(found) => drop(pods.insert(name, found)),
         None => drop(pods.remove(&name)),
     }
 }
 
-/// The address of a pod that is ready and not being deleted.
+/// The pod is ready or may become ready: it has not ended and is not being deleted.
+fn stays(pod: &Pod) -> bool {
+    let phase = pod.status.as_ref().and_then(|status| status.phase.as_deref());
+    let has_ended = matches!(phase, Some("Succeeded" | "Failed"));
+    !has_ended && pod.metadata.deletion_timestamp.is_none()
+}
+
+/// The address of a pod that is ready.
 fn address(pod: &Pod) -> Option<IpAddr> {
     let status = pod.status.as_ref()?;
-    let ready = status
-        .conditions
-        .iter()
-        .flatten()
-        .any(|condition| condition.type_ == "Ready" && condition.status == "True");
-    let stays = pod.metadata.deletion_timestamp.is_none();
-    if ready && stays {
-        status.pod_ip.as_ref()?.parse().ok()
-    } else {
-        None
-    }
+    let mut conditions = status.conditions.iter().flatten();
+    let is_ready = conditions.any(|condition| condition.type_ == "Ready" && condition.status == "True");
+    status.pod_ip.as_ref().filter(|_| is_ready)?.parse().ok()
 }
 
 #[cfg(test)]

@@ -131,7 +131,7 @@ impl CapacityGauges {
             current_replicas: whole("current_replicas", "Ready servers of the variant.")?,
             pending_replicas: whole(
                 "pending_replicas",
-                "Servers of the variant that are listed and not ready.",
+                "Servers of the variant that exist and are not ready: listed endpoints, and pods of an InferencePool.",
             )?,
         })
     }

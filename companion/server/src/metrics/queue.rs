@@ -152,6 +152,7 @@ impl QueueGauges {
 struct FairnessGauges {
     class_deficit_tokens: IntGaugeVec,
     usage_window_tokens: GaugeVec,
+    usage_running_elsewhere_tokens: GaugeVec,
     service_tokens: IntCounterVec,
     gap_ratio: GaugeVec,
 }
@@ -162,6 +163,11 @@ impl FairnessGauges {
             usage_window_tokens: make.float_gauge(
                 "usage_window_tokens",
                 "Weighted tokens of all flows in the sliding window and in flight, with the usage discipline.",
+                &["pool"],
+            )?,
+            usage_running_elsewhere_tokens: make.float_gauge(
+                "usage_running_elsewhere_tokens",
+                "The part of usage_window_tokens that runs at other companions of the same redis store, at its estimate.",
                 &["pool"],
             )?,
             class_deficit_tokens: make.gauge(
@@ -204,10 +210,13 @@ impl FairnessGauges {
             .with_label_values(&[name, OTHER])
             .inc_by(pool.other_served);
         if pool.discipline == Discipline::Usage {
-            #[expect(clippy::cast_precision_loss, reason = "a gauge is a float")]
-            self.usage_window_tokens
-                .with_label_values(&[name])
-                .set(snapshot.usage.0 as f64);
+            for (gauge, tokens) in [
+                (&self.usage_window_tokens, snapshot.usage),
+                (&self.usage_running_elsewhere_tokens, snapshot.running_elsewhere),
+            ] {
+                #[expect(clippy::cast_precision_loss, reason = "a gauge is a float")]
+                gauge.with_label_values(&[name]).set(tokens.0 as f64);
+            }
         }
         for class in &snapshot.classes {
             self.class_deficit_tokens

@@ -17,6 +17,7 @@ pub(crate) struct RequestCounters {
     pub(crate) requeues: IntCounterVec,
     pub(crate) priority_lowered: IntCounterVec,
     pub(crate) misrouted: IntCounterVec,
+    pub(crate) pushback: IntCounterVec,
 }
 
 impl RequestCounters {
@@ -41,8 +42,8 @@ impl RequestCounters {
             )?,
             push_errors: make.counter(
                 "queue_push_errors_total",
-                "Requests rejected at their arrival, by the error code of the response; requests that waited are in requests_total by \
-                 outcome.",
+                "Requests rejected at their arrival, by the error code of the response, and requests whose invalid deadline was ignored \
+                 (bad_deadline); requests that waited are in requests_total by outcome.",
                 &request_labels(&["error_type"]),
             )?,
             preemptions: make.counter(
@@ -64,6 +65,12 @@ impl RequestCounters {
                 "misrouted_total",
                 "Requests that Envoy sent to another endpoint than the granted one.",
                 &["pool"],
+            )?,
+            pushback: make.counter(
+                "endpoint_pushback_total",
+                "Requests that a model server refused by itself with a status of queue.requeue_on, by endpoint and status. Each \
+                 lowers the endpoint's bound, and the request goes elsewhere or waits.",
+                &["pool", "endpoint", "status"],
             )?,
         })
     }
@@ -98,6 +105,7 @@ impl RequestCounters {
             &self.requeues,
             &self.priority_lowered,
             &self.misrouted,
+            &self.pushback,
         ] {
             remove_series(family, is_gone);
         }

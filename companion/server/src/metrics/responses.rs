@@ -28,7 +28,7 @@ impl ResponseMetrics {
         Ok(Self {
             responses: make.counter(
                 "responses_total",
-                "Responses to granted requests, by endpoint and class of the status.",
+                "Responses to granted requests, by endpoint and class of the status; without an endpoint, the gateway's own.",
                 &request_labels(&["endpoint", "code_class"]),
             )?,
             input_tokens: make.counter(

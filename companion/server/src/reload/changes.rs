@@ -4,11 +4,12 @@ use penstock_config::{self as config, Config, Document};
 use serde_json::{Map, Value};
 
 /// Keys that can't change while the companion runs.
-const FIXED: [&[&str]; 5] = [
+const FIXED: [&[&str]; 6] = [
     &["listen", "gateway"],
     &["listen", "envoy_admin"],
     &["listen", "grpc"],
     &["listen", "http"],
+    &["listen", "access_log"],
     &["tls"],
 ];
 /// Keys with secret values.

@@ -5,7 +5,7 @@ use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use penstock_config::{Config, Discovery, Document, Endpoint, Environment};
+use penstock_config::{Config, Discovered, Discovery, Document, Environment};
 use penstock_control::Event;
 use serde_json::Value;
 use tokio::sync::{mpsc, watch};
@@ -73,8 +73,8 @@ pub async fn spawn(start: Start) -> Result<Handle, reqwest::Error> {
 /// The state of the task.
 struct Reloader {
     active: watch::Sender<ActiveConfig>,
-    /// Endpoints found by discovery, by pool.
-    discovered: BTreeMap<Arc<str>, Vec<Endpoint>>,
+    /// Servers found by discovery, by pool.
+    discovered: BTreeMap<Arc<str>, Discovered>,
     file: PathBuf,
     /// The file's bytes when it was last read.
     file_bytes: Vec<u8>,
@@ -125,8 +125,8 @@ impl Reloader {
                 Command::SetDiscovered {
                     pool,
                     discovery,
-                    endpoints,
-                } => self.set_discovered(&pool, &discovery, endpoints).await,
+                    discovered,
+                } => self.set_discovered(&pool, &discovery, discovered).await,
                 Command::Stop(reply) => {
                     // When the receiver is gone, dropping the stores ends their tasks.
                     let _ = reply.send(self.stores);
@@ -270,7 +270,7 @@ impl Reloader {
         Ok(())
     }
 
-    /// Drops the discovered endpoints of pools that no longer have discovery.
+    /// Drops the discovered servers of pools that no longer have discovery.
     fn forget_undiscovered(&mut self, config: &Config) {
         self.discovered.retain(|name, _| {
             config
@@ -280,12 +280,17 @@ impl Reloader {
         });
     }
 
-    /// The document's configuration with the discovered endpoints after the configured ones.
+    /// The document's configuration with the discovered endpoints after the configured ones, and the servers that aren't
+    /// ready.
     fn with_discovered(&self, document: &Document) -> Config {
         let mut config = document.config().clone();
         for pool in config.pools.iter_mut().filter(|pool| pool.discovery.is_some()) {
+            let Some(discovered) = self.discovered.get(&*pool.name) else {
+                continue;
+            };
+            pool.pending = discovered.pending.clone();
             let configured = pool.endpoints.len();
-            for endpoint in self.discovered.get(&*pool.name).into_iter().flatten() {
+            for endpoint in &discovered.endpoints {
                 let is_configured = pool
                     .endpoints
                     .iter()
@@ -316,13 +321,13 @@ impl Reloader {
         self.readers.follow(config).await;
     }
 
-    async fn set_discovered(&mut self, name: &Arc<str>, discovery: &Discovery, endpoints: Vec<Endpoint>) {
+    async fn set_discovered(&mut self, name: &Arc<str>, discovery: &Discovery, discovered: Discovered) {
         let now = self.active.borrow().clone();
         let pool = now.config.pools.iter().find(|pool| *pool.name == **name);
         if pool.is_none_or(|pool| pool.discovery.as_ref() != Some(discovery)) {
             return;
         }
-        self.discovered.insert(name.clone(), endpoints);
+        self.discovered.insert(name.clone(), discovered);
         let config = Arc::new(self.with_discovered(&now.document));
         self.envoy.admit(&config).await;
         // All settings, not only this pool's endpoints: the policy carries the endpoints for filters that continue

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use penstock_control::Kept;
-use penstock_engine::input::PastUsage;
+use penstock_engine::input::{PastUsage, RunningUsage};
 use tokio::sync::mpsc;
 
 use super::message::Message;
@@ -20,6 +20,14 @@ pub(super) struct Recorder {
     pub(super) inbox: mpsc::Sender<Message>,
     /// `None`: the pool has no usage windows.
     pub(super) buffer: Option<Arc<WriteBuffer>>,
+}
+
+impl Recorder {
+    /// The write buffer is no longer empty.
+    fn wake(&self) {
+        // When the inbox is full, the messages in it already cause a write of the buffer.
+        let _ = self.inbox.try_send(Message::UsageAdded);
+    }
 }
 
 impl Recorders {
@@ -38,8 +46,17 @@ impl Recorders {
             && let Some(buffer) = &recorder.buffer
             && buffer.add(used)
         {
-            // When the inbox is full, the messages in it already cause a write of the buffer.
-            let _ = recorder.inbox.try_send(Message::UsageAdded);
+            recorder.wake();
+        }
+    }
+
+    /// Shares what a flow runs now, if other companions count it.
+    pub fn record_running(&self, pool: &str, running: RunningUsage) {
+        if let Some(recorder) = self.0.get(pool)
+            && let Some(buffer) = &recorder.buffer
+            && buffer.set_running(running)
+        {
+            recorder.wake();
         }
     }
 }

@@ -7,8 +7,13 @@
 //! limit, and a stream without writes expires after its window. The learned models of a pool are a hash, by variant. All
 //! keys begin with the number of the format.
 //!
+//! A companion's running requests in a pool are in a separate key, which expires soon after the companion died. The companion replaces
+//! it in the transaction that writes the final costs, and names itself in the entry. So an entry tells the readers to read
+//! the key again, and an estimate ends where its final cost begins ([`elsewhere`]).
+//!
 //! It needs redis 6.2. A batch without acknowledgement is written again with the same number, and readers count it once.
 
+mod elsewhere;
 mod entry;
 mod reader;
 
@@ -26,9 +31,8 @@ use tokio::sync::{mpsc, oneshot};
 
 use self::reader::{Command, Reader};
 use super::health::Health;
-use super::write_buffer::PoolUsage;
-use super::write_buffer::UsageBatch;
-use super::{Error, Models, model_from_numbers, model_numbers};
+use super::write_buffer::{SharedUsage, UsageBatch};
+use super::{Error, Models, RUNNING_TTL, model_from_numbers, model_numbers};
 use crate::essential;
 
 /// To connect and authenticate.
@@ -49,6 +53,11 @@ fn used_key(pool: &str) -> String {
     format!("penstock:1:used:{pool}")
 }
 
+/// What a companion runs in a pool.
+fn running_key(pool: &str, companion: &str) -> String {
+    format!("penstock:1:running:{pool}:{companion}")
+}
+
 /// The hash with the learned models of a pool.
 fn models_key(pool: &str) -> String {
     format!("penstock:1:models:{pool}")
@@ -65,6 +74,8 @@ pub(super) struct Redis {
     connection: Option<MultiplexedConnection>,
     /// The writer id of each pool with windows; a new one each time its windows begin.
     writer_ids: BTreeMap<Arc<str>, Arc<str>>,
+    /// Names what this companion runs.
+    companion: Arc<str>,
     reader: mpsc::Sender<Command>,
 }
 
@@ -73,21 +84,23 @@ impl Redis {
     pub(super) fn new(
         url: &RedisUrl,
         health: Arc<Health>,
-        shared_usage: mpsc::Sender<PoolUsage>,
+        shared_usage: mpsc::Sender<SharedUsage>,
     ) -> Result<Self, Error> {
         let client = Client::open(url.with_password()).map_err(|why| Error::Redis {
             place: url.to_string(),
             why: why.to_string(),
         })?;
         let (reader, commands) = mpsc::channel(COMMANDS);
+        let companion = new_writer_id();
         essential::spawn(
             "usage of other companions",
-            Reader::new(client.clone(), health, shared_usage).run(commands),
+            Reader::new(client.clone(), health, shared_usage, companion.clone()).run(commands),
         );
         Ok(Self {
             client,
             connection: None,
             writer_ids: BTreeMap::new(),
+            companion,
             reader,
         })
     }
@@ -181,6 +194,16 @@ impl Redis {
         let now = reader::server_millis(self.check(answer)?);
         let mut pipe = ::redis::pipe();
         pipe.atomic();
+        if let Some(running) = &batch.running {
+            let key = running_key(&batch.pool, &self.companion);
+            let text = elsewhere::encode(running);
+            pipe.cmd("SET")
+                .arg(key)
+                .arg(text)
+                .arg("PX")
+                .arg(millis(RUNNING_TTL));
+            pipe.ignore();
+        }
         pipe.cmd("XADD").arg(&key).arg("MAXLEN").arg("~").arg(STREAM_MAX);
         pipe.arg("*")
             .arg(entry::BY)
@@ -188,7 +211,11 @@ impl Redis {
             .arg(entry::NUMBER)
             .arg(batch.number);
         pipe.arg(entry::AGE).arg(millis(batch.taken.elapsed()));
-        pipe.arg(entry::USED).arg(entry::encode(&batch.used)).ignore();
+        pipe.arg(entry::USED).arg(entry::encode(&batch.used));
+        if batch.running.is_some() {
+            pipe.arg(entry::RUNNING).arg(&*self.companion);
+        }
+        pipe.ignore();
         let from = now.saturating_sub(millis(batch.window));
         pipe.cmd("XTRIM").arg(&key).arg("MINID").arg(from).ignore();
         let lifetime = millis(batch.window.saturating_add(SLACK));

@@ -18,7 +18,7 @@ use super::health::Health;
 use super::message::{Attach, INBOX, Message, Windowed};
 use super::recorders::{Recorder, Recorders};
 use super::redis::Redis;
-use super::write_buffer::{PoolUsage, WriteBuffer};
+use super::write_buffer::{PoolUsage, SharedUsage, WriteBuffer};
 use super::writer::{Store, StoreWriter};
 use super::{Error, RETRY_FIRST};
 use crate::essential;
@@ -74,9 +74,9 @@ pub struct Stores {
     left: Vec<(Location, String)>,
     recorders: Recorders,
     metrics: Option<Arc<Metrics>>,
-    shared_usage: mpsc::Sender<PoolUsage>,
+    shared_usage: mpsc::Sender<SharedUsage>,
     /// `None` once [`Stores::take_shared_usage`] has returned it.
-    shared_usage_inbox: Option<mpsc::Receiver<PoolUsage>>,
+    shared_usage_inbox: Option<mpsc::Receiver<SharedUsage>>,
 }
 
 impl Default for Stores {
@@ -298,8 +298,8 @@ impl Stores {
         self.recorders.clone()
     }
 
-    /// The usage of other companions, by pool, as it arrives. Only the first call returns a receiver.
-    pub fn take_shared_usage(&mut self) -> Option<mpsc::Receiver<PoolUsage>> {
+    /// The past and running usage of other companions, by pool, as it arrives. Only the first call returns a receiver.
+    pub fn take_shared_usage(&mut self) -> Option<mpsc::Receiver<SharedUsage>> {
         self.shared_usage_inbox.take()
     }
 

@@ -11,8 +11,7 @@ use penstock_engine::input::PastUsage;
 use tokio::sync::{mpsc, oneshot};
 
 use super::health::Health;
-use super::write_buffer::PoolUsage;
-use super::write_buffer::UsageBatch;
+use super::write_buffer::{SharedUsage, UsageBatch};
 use super::{Error, Models};
 
 /// Never constructed: opening a store fails.
@@ -24,7 +23,7 @@ impl Redis {
     pub(super) fn new(
         _url: &RedisUrl,
         _health: Arc<Health>,
-        _shared_usage: mpsc::Sender<PoolUsage>,
+        _shared_usage: mpsc::Sender<SharedUsage>,
     ) -> Result<Self, Error> {
         Err(Error::Absent("redis"))
     }

@@ -1,17 +1,19 @@
-//! Usage that waits for the next write of a store: summed up when costs are settled, taken when the store is written.
+//! Usage that waits for the next write of a store: summed up when costs are settled, taken when the store is written; and
+//! what runs, for a store that companions share.
 
+use std::cmp::Reverse;
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use penstock_engine::input::{Band, PastUsage};
+use penstock_engine::input::{Band, PastUsage, RunningUsage};
 use penstock_engine::units::Tokens;
 use tokio::time::Instant;
 
-use super::BUFFERED_KEYS_MAX;
+use super::{BUFFERED_KEYS_MAX, RUNNING_MAX};
 
 /// The identity that used tokens, and the model it used.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) struct UsageKey {
     pub(super) band: Band,
     pub(super) class: Box<str>,
@@ -31,9 +33,20 @@ impl UsageKey {
             ago,
         }
     }
+
+    /// The engine's record that this identity runs estimates of this sum elsewhere.
+    pub(super) fn runs(self, running: u64) -> RunningUsage {
+        RunningUsage {
+            band: self.band,
+            class: self.class,
+            flow: self.flow,
+            model: self.model,
+            running: Tokens(running),
+        }
+    }
 }
 
-/// The usage of one pool's flows since the last [`WriteBuffer::take`].
+/// The usage of one pool's flows since the last [`WriteBuffer::take`], and the usage that they run.
 #[derive(Debug, Default)]
 pub(super) struct WriteBuffer(Mutex<State>);
 
@@ -42,6 +55,20 @@ struct State {
     costs: HashMap<UsageKey, u64>,
     /// Entries dropped because the buffer was full.
     dropped: u64,
+    /// The sums of the estimates of running requests; keys beyond the limit are left out.
+    running: HashMap<UsageKey, u64>,
+    /// `running` has changed since the last [`WriteBuffer::take`].
+    has_changed: bool,
+}
+
+/// The contents of a write buffer.
+#[derive(Debug, Default)]
+pub(super) struct Contents {
+    pub(super) used: Vec<(UsageKey, u64)>,
+    /// Entries dropped because the buffer was full.
+    pub(super) dropped: u64,
+    /// What runs, the largest first; `None`: the same as the last time.
+    pub(super) running: Option<Vec<(UsageKey, u64)>>,
 }
 
 impl WriteBuffer {
@@ -53,7 +80,7 @@ impl WriteBuffer {
             flow: used.flow,
             model: used.model,
         };
-        let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut state = self.state();
         let is_first = state.costs.is_empty();
         if state.costs.len() < BUFFERED_KEYS_MAX || state.costs.contains_key(&key) {
             let cost = state.costs.entry(key).or_default();
@@ -64,16 +91,64 @@ impl WriteBuffer {
         is_first
     }
 
-    /// Empties the buffer. Returns its entries, and how many were dropped.
-    pub(super) fn take(&self) -> (Vec<(UsageKey, u64)>, u64) {
-        let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let State { costs, dropped } = std::mem::take(&mut *state);
-        (costs.into_iter().collect(), dropped)
+    /// Replaces the sum of running requests, and returns whether that is the first change since the last [`Self::take`].
+    pub(super) fn set_running(&self, changed: RunningUsage) -> bool {
+        let key = UsageKey {
+            band: changed.band,
+            class: changed.class,
+            flow: changed.flow,
+            model: changed.model,
+        };
+        let mut state = self.state();
+        if changed.running.0 == 0 {
+            state.running.remove(&key);
+        } else if state.running.len() < BUFFERED_KEYS_MAX || state.running.contains_key(&key) {
+            state.running.insert(key, changed.running.0);
+        }
+        !std::mem::replace(&mut state.has_changed, true)
+    }
+
+    /// Whether anything runs.
+    pub(super) fn runs_any(&self) -> bool {
+        !self.state().running.is_empty()
+    }
+
+    /// Empties the buffer, apart from what runs. `refresh`: returns what runs even if it hasn't changed.
+    pub(super) fn take(&self, refresh: bool) -> Contents {
+        let mut state = self.state();
+        let costs = std::mem::take(&mut state.costs);
+        let has_changed = std::mem::take(&mut state.has_changed);
+        let running = (has_changed || refresh).then(|| {
+            let mut running: Vec<_> = state.running.iter().collect();
+            running.sort_unstable_by_key(|&(_, sum)| Reverse(*sum));
+            let most = running.into_iter().take(RUNNING_MAX);
+            most.map(|(key, sum)| (key.clone(), *sum)).collect()
+        });
+        Contents {
+            used: costs.into_iter().collect(),
+            dropped: std::mem::take(&mut state.dropped),
+            running,
+        }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 /// A pool, and usage of its flows.
 pub type PoolUsage = (Arc<str>, Vec<PastUsage>);
+
+/// Usage of a pool's flows at other companions.
+#[derive(Debug)]
+pub struct SharedUsage {
+    /// The pool's name.
+    pub pool: Arc<str>,
+    /// Settled costs.
+    pub settled: Vec<PastUsage>,
+    /// What runs there, where that has changed.
+    pub running: Vec<RunningUsage>,
+}
 
 /// Usage of one pool, taken from its buffer at one time.
 #[derive(Clone, Debug)]
@@ -84,6 +159,15 @@ pub(super) struct UsageBatch {
     pub(super) window: Duration,
     pub(super) taken: Instant,
     pub(super) used: Arc<[(UsageKey, u64)]>,
+    /// What runs; `None`: the same as in the batch before.
+    pub(super) running: Option<Arc<[(UsageKey, u64)]>>,
+}
+
+impl UsageBatch {
+    /// Whether the batch changes anything at other companions.
+    pub(super) fn is_needed(&self) -> bool {
+        self.taken.elapsed() < self.window && (!self.used.is_empty() || self.running.is_some())
+    }
 }
 
 #[cfg(test)]
@@ -107,11 +191,53 @@ mod tests {
         assert!(buffer.add(used("a", 1)));
         assert!(!buffer.add(used("a", 2)));
         assert!(!buffer.add(used("b", u64::MAX)) && !buffer.add(used("b", 5)));
-        let (mut taken, dropped) = buffer.take();
-        taken.sort_by_key(|(_, cost)| *cost);
-        let costs: Vec<_> = taken.iter().map(|(key, cost)| (&*key.flow, *cost)).collect();
-        assert_eq!((costs, dropped), (vec![("a", 3), ("b", u64::MAX)], 0));
-        assert!(buffer.take().0.is_empty() && buffer.add(used("a", 1)));
+        let mut taken = buffer.take(false);
+        taken.used.sort_by_key(|(_, cost)| *cost);
+        let costs: Vec<_> = taken.used.iter().map(|(key, cost)| (&*key.flow, *cost)).collect();
+        assert_eq!((costs, taken.dropped), (vec![("a", 3), ("b", u64::MAX)], 0));
+        assert!(buffer.take(false).used.is_empty() && buffer.add(used("a", 1)));
+    }
+
+    fn runs(flow: &str, running: u64) -> RunningUsage {
+        RunningUsage {
+            band: Band::Default,
+            class: "".into(),
+            flow: flow.into(),
+            model: "m".into(),
+            running: Tokens(running),
+        }
+    }
+
+    fn running(buffer: &WriteBuffer, refresh: bool) -> Option<Vec<(String, u64)>> {
+        let running = buffer.take(refresh).running?.into_iter();
+        Some(running.map(|(key, sum)| (key.flow.into(), sum)).collect())
+    }
+
+    #[test]
+    fn what_runs_is_taken_when_it_has_changed_or_is_refreshed() {
+        let buffer = WriteBuffer::default();
+        assert_eq!(running(&buffer, false), None);
+        assert!(buffer.set_running(runs("a", 5)) && !buffer.set_running(runs("b", 7)));
+        assert!(!buffer.set_running(runs("a", 6)));
+        let both = vec![("b".to_owned(), 7), ("a".to_owned(), 6)];
+        assert_eq!(running(&buffer, false), Some(both.clone()), "the largest first");
+        assert_eq!(running(&buffer, false), None);
+        assert_eq!(running(&buffer, true), Some(both));
+        assert!(buffer.runs_any() && buffer.set_running(runs("a", 0)));
+        buffer.set_running(runs("b", 0));
+        assert!(!buffer.runs_any());
+        assert_eq!(running(&buffer, false), Some(Vec::new()));
+    }
+
+    #[test]
+    fn of_too_many_running_flows_the_largest_are_taken() {
+        let buffer = WriteBuffer::default();
+        for number in 1..=RUNNING_MAX + 10 {
+            buffer.set_running(runs(&number.to_string(), number as u64));
+        }
+        let taken = running(&buffer, false).expect("it has changed");
+        let least = taken.iter().map(|(_, sum)| *sum).min();
+        assert_eq!((taken.len(), least), (RUNNING_MAX, Some(11)));
     }
 
     #[test]
@@ -121,7 +247,7 @@ mod tests {
             buffer.add(used(&flow.to_string(), 1));
         }
         buffer.add(used("0", 1));
-        let (taken, dropped) = buffer.take();
-        assert_eq!((taken.len(), dropped), (BUFFERED_KEYS_MAX, 3));
+        let taken = buffer.take(false);
+        assert_eq!((taken.used.len(), taken.dropped), (BUFFERED_KEYS_MAX, 3));
     }
 }

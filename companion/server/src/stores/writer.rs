@@ -12,8 +12,8 @@ use super::file::File;
 use super::health::{Health, Operation};
 use super::message::{Attach, Message, Windowed};
 use super::redis::Redis;
-use super::write_buffer::UsageBatch;
-use super::{BACKLOG_MAX, LINGER, Models, RETRY_FIRST, RETRY_MAX};
+use super::write_buffer::{Contents, UsageBatch};
+use super::{BACKLOG_MAX, LINGER, Models, RETRY_FIRST, RETRY_MAX, RUNNING_REFRESH};
 
 /// Entries of one usage batch.
 const BATCH_MAX: usize = 2_048;
@@ -23,6 +23,16 @@ const BATCH_MAX: usize = 2_048;
 pub(super) enum Store {
     File(File),
     Redis(Box<Redis>),
+}
+
+impl Store {
+    /// Companions share it, and so read each other's running requests.
+    const fn is_shared(&self) -> bool {
+        match self {
+            Self::File(_) => false,
+            Self::Redis(_) => true,
+        }
+    }
 }
 
 /// The state of the task.
@@ -37,6 +47,10 @@ pub(super) struct StoreWriter {
     batches: u64,
     /// When to write next; `None`: nothing is to be written.
     due: Option<Instant>,
+    /// When each pool's running requests were last taken for a write.
+    published: BTreeMap<Arc<str>, Instant>,
+    /// When to repeat what runs, for the other companions; `None`: nothing runs, it is not shared, or the store fails.
+    refresh: Option<Instant>,
     retry: Duration,
     /// The log has a line about dropped usage since the last successful write.
     drop_logged: bool,
@@ -53,6 +67,8 @@ impl StoreWriter {
             backlog: VecDeque::new(),
             batches: 0,
             due: None,
+            published: BTreeMap::new(),
+            refresh: None,
             retry: RETRY_FIRST,
             drop_logged: false,
         }
@@ -62,7 +78,7 @@ impl StoreWriter {
     pub(super) async fn run(mut self) {
         loop {
             let due = async {
-                match self.due {
+                match [self.due, self.refresh].into_iter().flatten().min() {
                     Some(instant) => tokio::time::sleep_until(instant).await,
                     None => std::future::pending().await,
                 }
@@ -74,6 +90,9 @@ impl StoreWriter {
                 },
                 () = due => self.write().await,
             }
+        }
+        for (pool, windowed) in std::mem::take(&mut self.pools) {
+            self.collect(&pool, &windowed, true);
         }
         self.write().await;
     }
@@ -90,9 +109,11 @@ impl StoreWriter {
                 self.attach(*attach).await;
             }
             Message::Detach(pool) => {
+                if let Some((pool, windowed)) = self.pools.remove_entry(&*pool) {
+                    self.collect(&pool, &windowed, true);
+                }
                 self.write().await;
                 self.health.remove_pool(&pool);
-                self.pools.remove(&*pool);
                 match &mut self.store {
                     Store::File(file) => file.detach(&pool),
                     Store::Redis(redis) => redis.detach(&pool).await,
@@ -139,35 +160,73 @@ impl StoreWriter {
     }
 
     /// Moves the contents of the write buffers to the backlog.
-    fn collect_usage(&mut self) {
-        for (pool, Windowed { window, buffer }) in &self.pools {
-            let (used, dropped) = buffer.take();
-            if dropped > 0 {
-                tracing::warn!(
-                    pool = &**pool,
-                    dropped,
-                    limit = super::BUFFERED_KEYS_MAX,
-                    "usage entries dropped: too many flows are served between two writes of the store"
-                );
+    fn collect_all(&mut self) {
+        let pools: Vec<_> = self
+            .pools
+            .iter()
+            .map(|(pool, windowed)| (pool.clone(), windowed.clone()))
+            .collect();
+        for (pool, windowed) in pools {
+            self.collect(&pool, &windowed, false);
+        }
+    }
+
+    /// Moves the contents of a pool's write buffer to the backlog. `ends`: what runs no longer counts for this companion.
+    fn collect(&mut self, pool: &Arc<str>, windowed: &Windowed, ends: bool) {
+        let taken_at = self.published.get(pool);
+        let is_due = taken_at.is_none_or(|instant| instant.elapsed() >= RUNNING_REFRESH);
+        let Contents {
+            used,
+            dropped,
+            running,
+        } = windowed.buffer.take(is_due && windowed.buffer.runs_any());
+        if dropped > 0 {
+            tracing::warn!(
+                pool = &**pool,
+                dropped,
+                limit = super::BUFFERED_KEYS_MAX,
+                "usage entries dropped: too many flows are served between two writes of the store"
+            );
+        }
+        let mut running = if ends {
+            self.published.remove(pool).map(|_| Arc::default())
+        } else {
+            running.filter(|_| self.store.is_shared()).map(Arc::from)
+        };
+        if running.is_some() {
+            for batch in self.backlog.iter_mut().filter(|batch| batch.pool == *pool) {
+                batch.running = None;
             }
-            for used in used.chunks(BATCH_MAX) {
-                self.batches += 1;
-                self.backlog.push_back(UsageBatch {
-                    number: self.batches,
-                    pool: pool.clone(),
-                    window: *window,
-                    taken: Instant::now(),
-                    used: used.into(),
-                });
+            if !ends {
+                self.published.insert(pool.clone(), Instant::now());
             }
+        }
+        let mut chunks = used.chunks(BATCH_MAX);
+        let first = chunks.next().unwrap_or_default();
+        for used in std::iter::once(first).chain(chunks) {
+            let running = running.take();
+            if used.is_empty() && running.is_none() {
+                continue;
+            }
+            self.batches += 1;
+            self.backlog.push_back(UsageBatch {
+                number: self.batches,
+                pool: pool.clone(),
+                window: windowed.window,
+                taken: Instant::now(),
+                used: used.into(),
+                running,
+            });
         }
     }
 
     async fn write(&mut self) {
         self.due = None;
-        self.collect_usage();
-        self.backlog.retain(|batch| batch.taken.elapsed() < batch.window);
+        self.collect_all();
+        self.refresh = None;
+        self.backlog.retain(UsageBatch::is_needed);
         if self.learned.is_empty() && self.backlog.is_empty() {
+            self.refresh = self.next_refresh();
             return;
         }
         let mut pools: Vec<String> = self.learned.keys().map(|(pool, _)| pool.clone()).collect();
@@ -188,6 +247,7 @@ impl StoreWriter {
                 self.drop_logged = false;
                 self.health.succeeded(Operation::Write);
                 self.health.count_writes(pools.iter().map(String::as_str));
+                self.refresh = self.next_refresh();
             }
             Err(why) => {
                 self.health.failed(Operation::Write, &why);
@@ -196,6 +256,16 @@ impl StoreWriter {
                 self.retry = (self.retry * 2).min(RETRY_MAX);
             }
         }
+    }
+
+    /// When to repeat what runs.
+    fn next_refresh(&self) -> Option<Instant> {
+        let runs = |pool: &Arc<str>| {
+            let windowed = self.pools.get(pool);
+            windowed.is_some_and(|windowed| windowed.buffer.runs_any())
+        };
+        let published = self.published.iter().filter(|(pool, _)| runs(pool));
+        published.map(|(_, instant)| *instant + RUNNING_REFRESH).min()
     }
 
     /// Drops the oldest batches beyond the limit.

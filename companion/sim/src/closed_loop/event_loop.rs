@@ -117,7 +117,7 @@ impl<'a> ClosedLoop<'a> {
             scenario,
             now,
             rng: ChaCha8Rng::seed_from_u64(scenario.seed),
-            engine: Engine::new(settings::policy(scenario.gate), scenario.seed, now),
+            engine: Engine::new(settings::policy(scenario), scenario.seed, now),
             autopilot: Autopilot::new(settings::autopilot(scenario), now),
             servers,
             pending: HashMap::new(),
@@ -454,7 +454,10 @@ impl<'a> ClosedLoop<'a> {
                 self.record.rejected += 1;
                 self.pending.remove(&id.0);
             }
-            Effect::Traced { .. } | Effect::UsageSettled { .. } | Effect::Settled { .. } => {}
+            Effect::Traced { .. }
+            | Effect::UsageSettled { .. }
+            | Effect::UsageRunning { .. }
+            | Effect::Settled { .. } => {}
         }
     }
 

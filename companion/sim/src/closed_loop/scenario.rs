@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use penstock_control::Kept;
+use penstock_engine::Policy;
 use penstock_model::slo::Policy as SloPolicy;
 
 use super::traffic::Arrivals;
@@ -53,6 +54,8 @@ pub struct Scenario {
     pub slo: SloPolicy,
     /// What limits the requests in flight.
     pub gate: GateBy,
+    /// The pool's policy; its gate is replaced by `gate`.
+    pub policy: Policy,
     /// Which requests arrive, and when.
     pub arrivals: Arrivals,
     /// A change during the run.
@@ -79,6 +82,7 @@ impl Scenario {
             servers,
             slo: SloPolicy::default(),
             gate,
+            policy: Policy::default(),
             arrivals,
             change: None,
             window: Duration::from_secs(10),

@@ -15,8 +15,6 @@ use penstock_model_server::Hardware;
 
 /// The part of a target that a budget uses; the autopilot's margin.
 const MARGIN: f64 = 0.9;
-/// The pool's default queue TTL.
-const TTL: Duration = Duration::from_secs(30);
 
 /// The budget of a server, from its true parameters.
 pub(super) fn true_budget(scenario: &Scenario, hardware: &Hardware) -> Budget {
@@ -60,10 +58,9 @@ pub(super) const fn parameters(hardware: &Hardware) -> Parameters {
 }
 
 /// The pool's policy.
-pub(super) fn policy(gate: GateBy) -> Policy {
-    let mut policy = Policy::default();
-    policy.queue.ttl = TTL;
-    policy.gate = match gate {
+pub(super) fn policy(scenario: &Scenario) -> Policy {
+    let mut policy = scenario.policy.clone();
+    policy.gate = match scenario.gate {
         GateBy::Watermark(watermark) => {
             let bound = Decimal::from_billionths((watermark * Decimal::ONE as f64) as u128);
             Gate::Bounded {
@@ -94,9 +91,10 @@ pub(super) fn autopilot(scenario: &Scenario) -> AutopilotSettings {
         });
     AutopilotSettings {
         endpoints: endpoints.collect(),
+        pending: Vec::new(),
         slo: scenario.slo,
         gates: scenario.gate == GateBy::Learned,
-        ttl: TTL,
+        ttl: scenario.policy.queue.ttl,
         window: scenario.window,
         transient: Duration::from_secs(120),
         kept: scenario.kept.clone(),

@@ -172,6 +172,7 @@ impl World {
             requeue_listener: Some(Self::requeue_address(envoy)),
             is_requeue_listener,
             routes_report_endpoint: self.scenario.routes_set_served_header(),
+            logs_attempts: true,
             policy: self.current_policy(),
         };
         let now = self.envoy_now(envoy);

@@ -15,6 +15,8 @@ pub(super) enum SimEvent {
     TryNextHost(u64),
     /// An HTTP stream's attempt at a host failed.
     AttemptFailed(u64, AttemptError),
+    /// A server refused an HTTP stream's attempt by itself.
+    AttemptPushedBack(u64),
     /// A job at a server starts or ends its response.
     JobStep(u64),
     /// Envoy's idle timeout for an HTTP stream.

@@ -79,6 +79,8 @@ fault_kinds! {
     EndpointRemoved => "endpoint removed from the list",
     /// A pool is missing from the configuration for a while.
     PoolRemoved => "pool removed from the configuration",
+    /// A server answers 429 or 503 while it works on some requests.
+    ServerPushesBack => "server pushes back",
 }
 
 impl fmt::Display for FaultKind {
@@ -127,7 +129,8 @@ impl World {
             | FaultKind::ServerRefuses
             | FaultKind::ServerResets
             | FaultKind::ServerTruncates
-            | FaultKind::ServerHangs => self.inject_at_server(kind),
+            | FaultKind::ServerHangs
+            | FaultKind::ServerPushesBack => self.inject_at_server(kind),
             FaultKind::ClockBack | FaultKind::ClockAhead => self.jump_a_clock(kind == FaultKind::ClockAhead),
             FaultKind::ClientsLeave => {
                 let percent = self.rng.choose(&[30, 100]);
@@ -223,6 +226,7 @@ impl World {
             FaultKind::ServerResets => Mode::Resets,
             FaultKind::ServerTruncates => Mode::Truncates,
             FaultKind::ServerHangs => Mode::Hangs,
+            FaultKind::ServerPushesBack => Mode::PushesBack(self.rng.below(4) as usize),
             _ => {
                 self.set_ready(server, false);
                 let mean = self.rng.choose(&[100 * MILLI, 5 * SECOND]);

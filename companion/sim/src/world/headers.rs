@@ -53,6 +53,10 @@ pub(super) fn apply_edits(pairs: &mut Pairs, edits: &[HeaderEdit]) {
                 pairs.retain(|(present, _)| present != name);
                 pairs.push(((*name).to_owned(), value.clone()));
             }
+            HeaderEdit::SetStatic(name, value) => {
+                pairs.retain(|(present, _)| present != name);
+                pairs.push(((*name).to_owned(), (*value).to_owned()));
+            }
         }
     }
 }

@@ -31,7 +31,7 @@ pub(super) struct HttpStream {
     pub(super) child: Option<u64>,
     pub(super) sequence: u64,
     pub(super) arrived_at: Nanos,
-    headers: Pairs,
+    pub(super) headers: Pairs,
     body: String,
     /// The filter has seen the whole request body.
     body_read: bool,
@@ -49,11 +49,13 @@ pub(super) struct HttpStream {
     /// The filter's local reply is scheduled.
     pub(super) replied: bool,
     reply: Pairs,
-    hosts: Vec<String>,
-    hosts_tried: usize,
+    pub(super) hosts: Vec<String>,
+    pub(super) hosts_tried: usize,
+    /// The last host answered the request, and Envoy sends it to the next one.
+    pub(super) was_answered: bool,
     pub(super) job: Option<u64>,
     pub(super) address: String,
-    attempts: u64,
+    pub(super) attempts: u64,
     /// The response's headers were sent downstream.
     response_started: bool,
 }
@@ -81,6 +83,7 @@ impl HttpStream {
             reply: vec![(":status".to_owned(), "503".to_owned())],
             hosts: Vec::new(),
             hosts_tried: 0,
+            was_answered: false,
             job: None,
             address: String::new(),
             attempts: 0,
@@ -272,7 +275,10 @@ impl World {
             return;
         };
         let (envoy, client) = (http.envoy, http.client);
-        let (headers, body) = (http.headers.clone(), http.body.clone());
+        let (mut headers, body) = (http.headers.clone(), http.body.clone());
+        if http.was_answered {
+            headers.push((names::REFUSED_HEADER.to_owned(), "1".to_owned()));
+        }
         let roots: Vec<u64> = self.envoys[envoy]
             .requeue_roots
             .iter()

@@ -16,6 +16,7 @@ mod headers;
 mod http;
 mod invariants;
 mod network;
+mod pushback;
 mod reloads;
 mod report;
 mod rng;
@@ -234,6 +235,7 @@ impl World {
             SimEvent::LocalReply(http) => self.send_local_reply(http),
             SimEvent::TryNextHost(http) => self.try_next_host(http),
             SimEvent::AttemptFailed(http, error) => self.attempt_failed(http, error),
+            SimEvent::AttemptPushedBack(http) => self.attempt_pushed_back(http),
             SimEvent::JobStep(job) => self.advance_job(job),
             SimEvent::IdleTimeout(http) => self.idle_timeout(http),
             SimEvent::Tick(root, timer) => self.handle_tick_event(root, timer),

@@ -155,7 +155,11 @@ impl World {
         let pool = settings.pools.into_iter().find(|pool| pool.name == *name);
         let endpoints: Vec<EndpointSettings> = pool.map(|pool| pool.endpoints).unwrap_or_default();
         let pool = name.as_str().into();
-        self.deliver_to_companion(Event::Endpoints { pool, endpoints });
+        self.deliver_to_companion(Event::Endpoints {
+            pool,
+            endpoints,
+            pending: Vec::new(),
+        });
     }
 
     /// Removes a pool from the configuration for a while, unless it is the only one left.

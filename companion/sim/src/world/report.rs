@@ -16,6 +16,8 @@ pub struct Summary {
     pub requeues: u64,
     /// HTTP streams that Envoy routed to its own requeue listener.
     pub reentries: u64,
+    /// Attempts that a server refused by itself.
+    pub pushbacks: u64,
     /// Requests that a filter admitted without a companion.
     pub fallback_admissions: u64,
     /// Full audits of the companion's state.
@@ -40,6 +42,7 @@ impl Summary {
         self.jobs += other.jobs;
         self.requeues += other.requeues;
         self.reentries += other.reentries;
+        self.pushbacks += other.pushbacks;
         self.fallback_admissions += other.fallback_admissions;
         self.audits += other.audits;
         self.events += other.events;
@@ -60,8 +63,14 @@ impl fmt::Display for Summary {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(
             f,
-            "{} worlds, {} requests, {} jobs at servers, {} requeues, {} reentries, {} fallback admissions",
-            self.worlds, self.requests, self.jobs, self.requeues, self.reentries, self.fallback_admissions
+            "{} worlds, {} requests, {} jobs at servers, {} requeues, {} reentries, {} pushbacks, {} fallback admissions",
+            self.worlds,
+            self.requests,
+            self.jobs,
+            self.requeues,
+            self.reentries,
+            self.pushbacks,
+            self.fallback_admissions
         )?;
         writeln!(
             f,

@@ -153,6 +153,11 @@ impl Scenario {
             fallback_bound_in_tokens: pool.in_tokens,
             prefix_hashes: false,
             first_byte: pool.policy.counts_prefill(),
+            requeue_on: Some(wire::RequeueOn {
+                connect: true,
+                reset: true,
+                statuses: vec![429, 503],
+            }),
         });
         wire::Policy {
             digest: format!("p{version}"),
@@ -206,6 +211,7 @@ impl Scenario {
                     taints: Vec::new(),
                 })
                 .collect(),
+            pending: Vec::new(),
             policy: pool.policy.clone(),
             flow_key: vec![FlowKey::FairnessId],
             class_globs: Vec::new(),
@@ -213,6 +219,7 @@ impl Scenario {
             requeues: pool.requeues,
             slo: pool.slo,
             reported: false,
+            shared: false,
             transient: Duration::from_secs(120),
             kept: pool
                 .kept

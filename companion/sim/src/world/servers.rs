@@ -19,6 +19,8 @@ pub(super) enum Mode {
     Truncates,
     /// Accepts requests and never responds.
     Hangs,
+    /// Answers 429 or 503 while it works on so many requests.
+    PushesBack(usize),
 }
 
 /// A server.
@@ -59,6 +61,14 @@ impl World {
                 SimEvent::AttemptFailed(http, AttemptError::Refused),
             );
         }
+        if let Mode::PushesBack(most) = mode
+            && self.jobs.values().filter(|job| job.server == index).count() >= most
+        {
+            let wait = self.rng.below(5 * MILLI);
+            return self
+                .event_queue
+                .schedule(self.now + wait, SimEvent::AttemptPushedBack(http));
+        }
         let Some(stream) = self.http_streams.get_mut(&http) else {
             return;
         };
@@ -69,7 +79,7 @@ impl World {
         let mean = self.scenario.service;
         let time = self.rng.exponential(mean).max(100 * MICRO);
         let first_step = match mode {
-            Mode::Healthy | Mode::Truncates | Mode::Refuses => Some(time / 4),
+            Mode::Healthy | Mode::Truncates | Mode::Refuses | Mode::PushesBack(_) => Some(time / 4),
             Mode::Resets => Some(self.rng.below(time / 2 + 1)),
             Mode::Hangs => None,
         };
@@ -108,7 +118,7 @@ impl World {
                 self.detach_job(id, http);
                 self.attempt_failed(http, AttemptError::Reset);
             }
-            (Mode::Healthy | Mode::Truncates | Mode::Refuses, false) => {
+            (Mode::Healthy | Mode::Truncates | Mode::Refuses | Mode::PushesBack(_), false) => {
                 job.response_started = true;
                 let wait = job.response_time;
                 self.event_queue.schedule(self.now + wait, SimEvent::JobStep(id));
@@ -125,7 +135,7 @@ impl World {
                 self.detach_job(id, http);
                 self.reset_http_stream(http, "upstream_reset_after_response_started{remote_reset}");
             }
-            (Mode::Healthy | Mode::Refuses, true) => {
+            (Mode::Healthy | Mode::Refuses | Mode::PushesBack(_), true) => {
                 self.detach_job(id, http);
                 let output = self.rng.between(1, 300);
                 let prompt = self.rng.between(1, 500);

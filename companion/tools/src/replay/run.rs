@@ -332,7 +332,7 @@ impl<W: Write> Run<W> {
                 Effect::Cancelled { id, .. } => {
                     self.requests.remove(id);
                 }
-                Effect::Settled { .. } | Effect::UsageSettled { .. } => {}
+                Effect::Settled { .. } | Effect::UsageSettled { .. } | Effect::UsageRunning { .. } => {}
             }
         }
         Ok(answered)

@@ -18,8 +18,9 @@ use crate::{
     fallback_deadlines::{WaitDecision, decide},
     header_sanitizer::HeaderEdit,
     in_flight::{Bound, InFlightStore, Load},
-    limits::{RETRY_AFTER_MS, TICK_MIN},
+    limits::{RETRY_AFTER_MIN_MS, TICK_MIN},
     local_reply::Failure,
+    retry_advice::retry_after_ms,
     session::Session,
     shared_data::SharedData,
     time::Instant,
@@ -82,11 +83,12 @@ impl Worker {
         let pool = exchange.pool.clone().ok_or_else(internal_error)?;
         let load = exchange.load();
         let endpoints = self.fallback_endpoints(&pool, sequence)?;
-        self.reserve(now, &pool, load)?;
+        self.reserve(now, &pool, load, sequence)?;
         let mut edits = vec![HeaderEdit::Set(names::POOL_HEADER, pool.name.clone())];
         if !endpoints.is_empty() {
             edits.push(HeaderEdit::Set(names::ENDPOINT_HEADER, endpoints.join(",")));
         }
+        edits.extend(pool.requeue_on.known_to(self.logs_attempts).edits());
         let grant = Grant {
             sequence,
             pool: pool.name.clone(),
@@ -116,14 +118,14 @@ impl Worker {
             .unwrap_or(&pool.endpoints);
         self.turn = self.turn.wrapping_add(1);
         choose_endpoints(known, &exchange.register, self.turn).ok_or_else(|| {
-            let message = "None of the endpoints that the request allows is ready: widen them, or try later.";
-            let failure = Failure::new(503, code::NO_ENDPOINTS, message).retry_after_ms(RETRY_AFTER_MS);
+            let message = "None of the endpoints that the request allows is ready: allow more, or try later.";
+            let failure = Failure::new(503, code::NO_ENDPOINTS, message).retry_after_ms(RETRY_AFTER_MIN_MS);
             (failure, outcome::NO_ENDPOINTS)
         })
     }
 
-    /// Reserves room in a pool, if the pool is bounded.
-    fn reserve(&mut self, now: Instant, pool: &PoolPolicy, load: Load) -> Result<(), Refusal> {
+    /// Reserves room in a pool for a request, if the pool is bounded.
+    fn reserve(&mut self, now: Instant, pool: &PoolPolicy, load: Load, sequence: u64) -> Result<(), Refusal> {
         let current = self.endpoints.get(&pool.name);
         let limit = current
             .and_then(|endpoints| endpoints.fallback_bound)
@@ -141,15 +143,16 @@ impl Worker {
         if self.in_flight.reserve(&pool.name, load, bound, store) {
             return Ok(());
         }
-        let message = "The gateway's queue is unreachable, and as much is in flight as may be without it: \
+        let message = "The gateway's queue is unreachable, and as many requests run as may run without it: \
                        check that Penstock's companion runs, then try again.";
-        let failure = Failure::new(503, code::GATEWAY_UNAVAILABLE, message).retry_after_ms(RETRY_AFTER_MS);
+        let advice_ms = retry_after_ms(self.in_flight.time_to_room(&pool.name), sequence);
+        let failure = Failure::new(503, code::GATEWAY_UNAVAILABLE, message).retry_after_ms(advice_ms);
         Err((failure, outcome::GATEWAY_UNAVAILABLE))
     }
 
     /// Releases the room of a granted request that has ended.
     pub(super) fn release(&mut self, now: Instant, granted: &Granted) {
-        self.in_flight.remove(granted);
+        self.in_flight.remove(now, granted);
         let fails_open = || {
             self.policy
                 .fail_open_pools()

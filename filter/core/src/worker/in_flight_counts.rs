@@ -1,5 +1,6 @@
 //! The load that this worker has in flight, by pool, and the pools in which it has published a record.
 
+use core::time::Duration;
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::{
@@ -8,9 +9,17 @@ use crate::{
     time::Instant,
 };
 
+/// What a pool has in flight.
+#[derive(Debug)]
+struct PoolCount {
+    load: Load,
+    /// From grant to end, the moving mean over the last requests; zero before the first end.
+    mean_run: Duration,
+}
+
 #[derive(Debug)]
 pub(super) struct InFlightCounts {
-    pools: BTreeMap<String, Load>,
+    pools: BTreeMap<String, PoolCount>,
     /// The pools in which shared data has a record of this worker.
     published: BTreeSet<String>,
     /// When the records are renewed.
@@ -31,24 +40,41 @@ impl InFlightCounts {
 
     pub(super) fn add(&mut self, granted: &Granted) {
         match self.pools.get_mut(&granted.pool) {
-            Some(load) => *load = load.plus(granted.load),
-            None => drop(self.pools.insert(granted.pool.clone(), granted.load)),
+            Some(count) => count.load = count.load.plus(granted.load),
+            None => {
+                let count = PoolCount {
+                    load: granted.load,
+                    mean_run: Duration::ZERO,
+                };
+                self.pools.insert(granted.pool.clone(), count);
+            }
         }
     }
 
-    pub(super) fn remove(&mut self, granted: &Granted) {
-        if let Some(load) = self.pools.get_mut(&granted.pool) {
-            *load = load.minus(granted.load);
+    /// A granted request has ended.
+    pub(super) fn remove(&mut self, now: Instant, granted: &Granted) {
+        if let Some(count) = self.pools.get_mut(&granted.pool) {
+            count.load = count.load.minus(granted.load);
+            count.mean_run = moving_mean(count.mean_run, now.since(granted.granted_at));
         }
+    }
+
+    /// How soon one of the pool's requests is expected to end.
+    pub(super) fn time_to_room(&self, pool: &str) -> Duration {
+        let Some(PoolCount { load, mean_run }) = self.pools.get(pool) else {
+            return Duration::ZERO;
+        };
+        let requests = u32::try_from(load.requests).unwrap_or(u32::MAX);
+        mean_run.checked_div(requests.max(1)).unwrap_or_default()
     }
 
     /// Removes the entries of pools in which nothing is in flight.
     pub(super) fn remove_idle_pools(&mut self) {
-        self.pools.retain(|_, load| !load.is_zero());
+        self.pools.retain(|_, count| !count.load.is_zero());
     }
 
     fn load(&self, pool: &str) -> Load {
-        self.pools.get(pool).copied().unwrap_or_default()
+        self.pools.get(pool).map(|count| count.load).unwrap_or_default()
     }
 
     /// Publishes the load in flight in a pool. Without load, only a published record is removed.
@@ -70,4 +96,13 @@ impl InFlightCounts {
         }
         has_room
     }
+}
+
+/// The mean with one more value, which counts an eighth; the value itself, if it is the first.
+fn moving_mean(mean: Duration, value: Duration) -> Duration {
+    if mean.is_zero() {
+        return value;
+    }
+    let sum = mean.saturating_mul(7).saturating_add(value);
+    sum.checked_div(8).unwrap_or(mean)
 }

@@ -15,7 +15,7 @@ use crate::{
     header_sanitizer::{self, CONTENT_LENGTH, HeaderEdit},
     headers::Headers,
     identity::IdentityClaims,
-    limits::{RETRY_AFTER_MS, TRACEPARENT_BYTES_MAX},
+    limits::{RETRY_AFTER_MIN_MS, TRACEPARENT_BYTES_MAX},
     local_reply::Failure,
     properties::{Properties, client_address},
     registration,
@@ -59,7 +59,8 @@ impl Worker {
         let mut exchange = self.new_exchange(now, context, api, client, trusted, headers);
         exchange.phase = self.reading_body(claims);
         if let Some(token) = token {
-            apply_token(&mut exchange, token);
+            let refused = headers.get(names::REFUSED_HEADER).is_some();
+            apply_token(&mut exchange, token, refused);
         }
         let sequence = exchange.register.sequence;
         self.exchanges.insert(sequence, exchange);
@@ -135,7 +136,7 @@ impl Worker {
         let sequence = exchange.register.sequence;
         self.exchanges.insert(sequence, exchange);
         let message =
-            "Only requests that this gateway queues again are let in here: send to its own address.";
+            "Only requests that this gateway queues again may come here: send requests to listen.gateway.";
         let failure = Failure::new(403, code::INVALID_REQUEST, message).without_retry();
         let reply = self.refuse(now, sequence, &failure, outcome::REJECTED_INVALID);
         HeadersAction::Reply(sequence, reply)
@@ -171,13 +172,14 @@ impl Worker {
             "The pool \"{}\" has no ready endpoint: check that its model servers are up.",
             pool.name
         );
-        let failure = Failure::new(503, code::NO_ENDPOINTS, message).retry_after_ms(RETRY_AFTER_MS);
+        let failure = Failure::new(503, code::NO_ENDPOINTS, message).retry_after_ms(RETRY_AFTER_MIN_MS);
         HeadersAction::Unroutable(failure.reply(Api::Unspecified, None))
     }
 }
 
-/// Adds the facts of the first pass to the exchange of a requeued request.
-fn apply_token(exchange: &mut Exchange, token: RequeueToken) {
+/// Adds the facts of the first pass to the exchange of a requeued request. `refused`: its last server refused it.
+fn apply_token(exchange: &mut Exchange, token: RequeueToken, refused: bool) {
+    exchange.register.refused = refused;
     exchange.arrived = token.arrived;
     exchange.register.requeues = token.requeues;
     exchange.register.model = token.requested_model.unwrap_or_default();

@@ -1,5 +1,7 @@
 //! The response: adds the gateway's headers for the client, and reports the response to the companion.
 
+use core::time::Duration;
+
 use penstock_wire::{Api, Cancel, Started, filter_frame::Event, limits::NAME_BYTES_MAX, names};
 
 use super::Worker;
@@ -10,9 +12,10 @@ use crate::{
     header_sanitizer::{self, CONTENT_LENGTH, HeaderEdit},
     headers::Headers,
     limits::SLICE_BYTES,
-    local_reply::{LocalReply, QueueReport},
+    local_reply::{Failure, LocalReply, QueueReport},
     properties::{Properties, attempt_count, response_code_details, upstream_address},
     response::{Format, ResponseScanner},
+    retry_advice::retry_after_ms,
     time::Instant,
 };
 
@@ -44,7 +47,15 @@ impl Worker {
         if status >= 400 {
             let details = response_code_details(host);
             if !details.starts_with("via_upstream") {
-                return replace_envoy_error(granted, status, &details, api, end);
+                let failure = UpstreamFailure::from_details(&details);
+                let failure = failure.map(|failure| {
+                    let lasts = match failure {
+                        UpstreamFailure::Unavailable => self.failing_pools.record_failure(now, &granted.pool),
+                        UpstreamFailure::Reset => Duration::ZERO,
+                    };
+                    (failure, failure.failure(retry_after_ms(lasts, sequence)))
+                });
+                return replace_envoy_error(granted, status, failure, api, end);
             }
         }
         let reported = headers
@@ -59,6 +70,7 @@ impl Worker {
             let is_overwritten = self.routes_report_endpoint && !self.is_requeue_listener;
             return only_edits(requeued_edits(&granted.report, headers, is_overwritten));
         }
+        self.failing_pools.record_response(&granted.pool);
         let mut response = new_response(granted, status, address, headers, end, host);
         let mut edits = report_edits(&granted.report);
         if !is_reported {
@@ -134,6 +146,7 @@ impl Worker {
         let Some(exchange) = self.exchanges.remove(&sequence) else {
             return;
         };
+        self.granted_ids.remove(&exchange);
         match exchange.phase {
             Phase::Waiting { registered: true } => self
                 .session
@@ -247,17 +260,17 @@ fn requeued_edits(report: &QueueReport, headers: Headers<'_>, is_overwritten: bo
     edits
 }
 
-/// Replaces an error that Envoy itself sends for a granted request, if it means that no server responded.
+/// Replaces an error that Envoy itself sends for a granted request, if it means that no server responded: by `failure`, with its cause.
 fn replace_envoy_error(
     granted: &mut Granted,
     status: u32,
-    details: &str,
+    failure: Option<(UpstreamFailure, Failure)>,
     api: Api,
     end: bool,
 ) -> ResponseHeadersAction {
     let mut edits = report_edits(&granted.report);
     edits.push(HeaderEdit::Remove(names::SERVED_HEADER.into()));
-    let Some(failure) = UpstreamFailure::from_details(details) else {
+    let Some((cause, failure)) = failure else {
         granted.upstream = Upstream::EndedByEnvoy { status };
         return only_edits(edits);
     };
@@ -265,8 +278,11 @@ fn replace_envoy_error(
         status,
         headers,
         body,
-    } = failure.failure().reply(api, None);
-    granted.upstream = Upstream::Unanswered { failure, status };
+    } = failure.reply(api, None);
+    granted.upstream = Upstream::Unanswered {
+        failure: cause,
+        status,
+    };
     edits.push(HeaderEdit::Set(":status", status.to_string()));
     if end {
         // The response has no body that could be replaced.

@@ -646,3 +646,28 @@ fn a_response_of_known_length_reports_its_end_alone() {
     rig.response_body(sequence, "{}", true);
     assert_eq!(rig.outputs(), []);
 }
+
+#[test]
+fn clients_are_advised_to_wait_as_long_as_no_server_has_accepted_a_request() {
+    let mut rig = Rig::connected();
+    let refused = b"upstream_reset_before_response_started{remote_connection_failure}";
+    rig.host.0.insert("response.code_details", refused.to_vec());
+    let fail = |rig: &mut Rig, after: u64| {
+        rig.advance(Duration::from_secs(after));
+        let sequence = rig.running("m1");
+        let edits = rig.response(sequence, &[(":status", "503")], false).edits;
+        rig.log(sequence);
+        edits
+    };
+    assert!(fail(&mut rig, 0).contains(&set("retry-after-ms", "1000")));
+    // The request's number varies the advice by two percent of the part over a second.
+    let edits = fail(&mut rig, 5);
+    assert!(
+        edits.contains(&set("retry-after-ms", "5080")) && edits.contains(&set("retry-after", "6")),
+        "{edits:?}"
+    );
+    let served = rig.running("m1");
+    rig.response(served, &[(":status", "200")], true);
+    let edits = fail(&mut rig, 5);
+    assert!(edits.contains(&set("retry-after-ms", "1000")), "{edits:?}");
+}

@@ -2,7 +2,7 @@
 
 use std::{cell::Cell, rc::Rc, time::Duration};
 
-use crate::harness::{CONFIG, Output, Rig, Shared, grant};
+use crate::harness::{CONFIG, Output, Rig, Shared, grant, without_retry};
 use penstock_filter_core::{
     config::Config,
     effect::{BodyAction, HeadersAction},
@@ -69,6 +69,10 @@ fn arrive_with(rig: &mut Rig, headers: &[(&str, &str)]) -> (u64, BodyAction) {
     let bodied = rig
         .worker
         .handle_request_body(rig.now, sequence, body.len(), true, read);
+    let bodied = match bodied {
+        BodyAction::Continue(edits) => BodyAction::Continue(without_retry(edits)),
+        other => other,
+    };
     (sequence, bodied)
 }
 
@@ -475,4 +479,23 @@ fn later_policy_can_switch_to_fail_closed() {
     };
     let reply = rig.body(sequence, r#"{"model":"m1"}"#, true).expect("a reply");
     assert_eq!(code(&reply), "gateway_unavailable");
+}
+
+#[test]
+fn client_without_room_is_advised_by_the_time_that_requests_take() {
+    let mut rig = open(0, &Shared::default(), Some(2));
+    assert!(admitted(&mut rig).is_some() && admitted(&mut rig).is_some());
+    let advice = |rig: &mut Rig| {
+        let (_, BodyAction::Reply(answer)) = arrive(rig) else {
+            panic!("answered")
+        };
+        let advice = answer.headers.iter().find(|(name, _)| *name == "retry-after-ms");
+        advice.expect("an advice").1.clone()
+    };
+    assert_eq!(advice(&mut rig), "1000", "none has ended yet");
+    rig.advance(Duration::from_secs(24));
+    rig.log(1);
+    assert!(admitted(&mut rig).is_some());
+    // Two requests that take 24 s each, so one ends every 12 s; and five percent of the part over a second.
+    assert_eq!(advice(&mut rig), "12550");
 }

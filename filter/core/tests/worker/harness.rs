@@ -10,6 +10,7 @@ use std::{
 use penstock_filter_core::{
     config::Config,
     effect::{BodyAction, Effect, HeadersAction, ResponseHeadersAction},
+    header_sanitizer::HeaderEdit,
     headers::{Headers, serialize},
     local_reply::LocalReply,
     process_identity::RandomBits,
@@ -171,7 +172,12 @@ impl Rig {
     }
 
     pub(crate) fn hello_ack(&mut self, term: u64) -> Vec<Output> {
-        self.command(0, [Kind::HelloAck(HelloAck { version: 1, term })])
+        self.hello_ack_in(1, term)
+    }
+
+    /// The same in this protocol version.
+    pub(crate) fn hello_ack_in(&mut self, version: u32, term: u64) -> Vec<Output> {
+        self.command(0, [Kind::HelloAck(HelloAck { version, term })])
     }
 
     /// Sends the next frame of the companion.
@@ -206,12 +212,12 @@ impl Rig {
                     context,
                     edits,
                     rewrite: None,
-                } => Output::Resume(context, format!("{edits:?}")),
+                } => Output::Resume(context, format!("{:?}", without_retry(edits))),
                 Effect::Resume {
                     context,
                     edits,
                     rewrite: Some(rewrite),
-                } => Output::Rewritten(context, format!("{edits:?}"), rewrite),
+                } => Output::Rewritten(context, format!("{:?}", without_retry(edits)), rewrite),
                 Effect::Reply { context, reply } => Output::Reply(context, reply),
             });
         }
@@ -293,6 +299,20 @@ impl Rig {
         self.worker.handle_log(self.now, sequence, &self.host);
         self.outputs()
     }
+}
+
+/// The edits of a granted request without those that tell Envoy when to send it again, which each has.
+pub(crate) fn without_retry(mut edits: Vec<HeaderEdit>) -> Vec<HeaderEdit> {
+    let before = edits.len();
+    edits.retain(|edit| {
+        let name: &str = match edit {
+            HeaderEdit::Remove(name) => name,
+            HeaderEdit::Set(name, _) | HeaderEdit::SetStatic(name, _) => name,
+        };
+        !["x-envoy-retry-on", "x-envoy-retriable-status-codes"].contains(&name)
+    });
+    assert_eq!(edits.len() + 2, before, "{edits:?}");
+    edits
 }
 
 pub(crate) fn grant(sequence: u64) -> Grant {

@@ -6,6 +6,7 @@ mod fail_open;
 mod harness;
 #[cfg(not(target_arch = "wasm32"))]
 mod places;
+mod refused_attempts;
 #[cfg(not(target_arch = "wasm32"))]
 mod repeats;
 mod reported_endpoint;

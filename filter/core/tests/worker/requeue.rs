@@ -358,6 +358,7 @@ fn through(
                 answer.retain(|(other, _)| *other != name);
                 answer.push((name, value));
             }
+            HeaderEdit::SetStatic(..) => panic!("only requests have these: {edit:?}"),
         }
     }
     answer

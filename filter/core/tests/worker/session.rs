@@ -426,3 +426,20 @@ fn only_terminal_events_are_repeated() {
     );
     assert_eq!(reopen(&mut rig).len(), 1);
 }
+
+#[test]
+fn refused_clients_are_advised_to_wait_as_long_as_the_companion_has_been_away() {
+    let mut rig = Rig::connected();
+    rig.worker.handle_closed(rig.now);
+    let advice = |rig: &mut Rig, away: u64| {
+        rig.advance(Duration::from_secs(away));
+        let sequence = rig.paused(&[]);
+        let reply = rig.body(sequence, r#"{"model":"m1"}"#, true).expect("refused");
+        let advice = reply.headers.iter().find(|(name, _)| *name == "retry-after-ms");
+        advice.expect("an advice").1.clone()
+    };
+    // Each request's number varies the advice by one percent more of the part over a second.
+    assert_eq!(advice(&mut rig, 8), "8070");
+    assert_eq!(advice(&mut rig, 12), "20380");
+    assert_eq!(advice(&mut rig, 1_000), "30870", "at most half a minute");
+}

@@ -106,6 +106,30 @@ impl FlowLevel {
         }
     }
 
+    /// Replaces the estimated cost of `child`'s requests for `model` at other engines, and returns the cost before.
+    pub(crate) fn set_running_elsewhere(&mut self, child: ChildId, model: ModelId, running: u64) -> u128 {
+        match self {
+            Self::VirtualTime(scheduler) => scheduler.set_running_elsewhere(child, model, running),
+            Self::Drr(_) => 0,
+        }
+    }
+
+    /// The estimated cost of all flows' requests that run at other engines.
+    pub(crate) fn running_elsewhere(&self) -> u128 {
+        match self {
+            Self::VirtualTime(scheduler) => scheduler.running_elsewhere(),
+            Self::Drr(_) => 0,
+        }
+    }
+
+    /// The estimated cost of the requests for `model` that `child` runs here, where the discipline counts usage.
+    pub(crate) fn running_usage(&self, child: ChildId, model: ModelId) -> u128 {
+        match self {
+            Self::VirtualTime(scheduler) => scheduler.running_usage(child, model),
+            Self::Drr(_) => 0,
+        }
+    }
+
     /// The usage by which `child` is ordered, before its head is enqueued.
     pub(crate) fn set_usage(&mut self, child: ChildId, used: u128) {
         match self {
@@ -118,6 +142,23 @@ impl FlowLevel {
     pub(crate) fn retag_usage(&mut self, child: ChildId, model: ModelId, used: u128) -> bool {
         match self {
             Self::VirtualTime(scheduler) => scheduler.retag_usage(child, model, used),
+            Self::Drr(_) => false,
+        }
+    }
+
+    /// The identity of `child` is charged in another leaf. Returns whether the tag of a waiting child changed.
+    pub(crate) fn charge_elsewhere(&mut self, child: ChildId, charge: &Charge) -> bool {
+        match self {
+            Self::VirtualTime(scheduler) => scheduler.charge_elsewhere(child, charge),
+            Self::Drr(_) => false,
+        }
+    }
+
+    /// A request that was charged in another leaf cost `real`; `None`: nothing. Returns whether the tag of a waiting child
+    /// changed.
+    pub(crate) fn settle_elsewhere(&mut self, child: ChildId, charge: &Charge, real: Option<u64>) -> bool {
+        match self {
+            Self::VirtualTime(scheduler) => scheduler.settle_elsewhere(child, charge, real),
             Self::Drr(_) => false,
         }
     }

@@ -30,11 +30,7 @@ impl Model {
     fn utilisation(&self, id: EndpointId, server: &Server, item: &Item) -> Option<Utilisation> {
         let count = self.runs_at(id).count() as u64;
         let Some(budget) = self.budget_of(server) else {
-            let full = Server {
-                ramp: None,
-                foreign: 0,
-                ..*server
-            };
+            let full = Self::unlimited(server);
             let used = (count + server.foreign + 1) as f64 / self.own_bound(&full) as f64;
             return Some((used, 0.0));
         };

@@ -79,6 +79,9 @@ impl Model {
             let virtual_time = self.virtual_times.get_mut(&leaf).expect("the leaf was charged");
             virtual_time.settle(&item.name, running.cost, running.weight, settled_cost);
         }
+        for virtual_time in self.vtc_elsewhere(item) {
+            virtual_time.settle_elsewhere(&item.name, running.cost, running.weight, settled_cost);
+        }
         if let Some(cost) = settled_cost.filter(|_| self.discipline() == Discipline::Usage) {
             let bucket = self.bucket();
             self.used.push(Used {

@@ -344,6 +344,9 @@ impl Model {
             let (before, now) = virtual_time.charge(&item.name, cost, weight);
             self.hold_back_blocked_lanes(item, before, now);
         }
+        for virtual_time in self.vtc_elsewhere(item) {
+            virtual_time.charge_elsewhere(&item.name, cost, weight);
+        }
         self.items.retain(|other| other.id != item.id);
         let running = Some(Running {
             endpoint,
@@ -366,6 +369,15 @@ impl Model {
         self.count(item.band, outcome);
         self.refresh_backlogs();
         self.drop_unused_flows(&leaf);
+    }
+
+    /// Under `vtc`: the virtual times of the other bands and classes, and with a tree per model only those of this model.
+    pub(super) fn vtc_elsewhere(&mut self, item: &Item) -> impl Iterator<Item = &mut VirtualTime> {
+        let (leaf, is_vtc) = (self.leaf(item), self.discipline() == Discipline::Vtc);
+        let others = self.virtual_times.iter_mut();
+        others
+            .filter(move |(other, _)| is_vtc && **other != leaf && other.0.1 == leaf.0.1)
+            .map(|(_, virtual_time)| virtual_time)
     }
 
     /// Adjusts flows with heads that wait for the same endpoints, all without room: the first of them gains nothing

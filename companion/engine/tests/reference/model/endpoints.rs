@@ -19,6 +19,7 @@ impl Server {
         let ready = self.state.ready && self.down.is_none();
         if !ready {
             self.ramp = None;
+            self.pushback = None;
         } else if !self.ready {
             self.ramp = (self.slowly && !starting).then_some((1, 0));
             self.slowly = true;
@@ -47,6 +48,7 @@ impl Model {
             slowly: !starting,
             ramp: None,
             foreign: 0,
+            pushback: None,
             budget: None,
             down: None,
             probed: false,
@@ -123,7 +125,10 @@ impl Model {
         let ramp = server
             .ramp
             .map_or(u128::MAX, |(bound, _)| u128::from(bound) * ONE);
-        full.min(ramp).saturating_sub(u128::from(server.foreign) * ONE)
+        let pushback = server.pushback.map_or(u128::MAX, |most| u128::from(most) * ONE);
+        full.min(ramp)
+            .saturating_sub(u128::from(server.foreign) * ONE)
+            .min(pushback)
     }
 
     pub(super) fn bounds(&self) -> (u64, u64) {
@@ -150,11 +155,7 @@ impl Model {
         };
         let ready = self.endpoints.values().filter(|server| server.ready);
         let full = ready.map(|server| {
-            let strong = Server {
-                ramp: None,
-                foreign: 0,
-                ..*server
-            };
+            let strong = Self::unlimited(server);
             self.share(&strong, upper)
         });
         Some(full.sum::<u128>().div_ceil(ONE) as u64)
@@ -163,7 +164,8 @@ impl Model {
     /// The number of requests that one endpoint takes at a time.
     pub(super) fn own_bound(&self, server: &Server) -> u64 {
         match self.policy.gate {
-            Gate::Open | Gate::Manual => u64::MAX,
+            Gate::Open => server.pushback.unwrap_or(u64::MAX),
+            Gate::Manual => u64::MAX,
             Gate::Auto { initial: upper } | Gate::Bounded { upper, .. } => {
                 (self.share(server, upper).div_ceil(ONE) as u64).max(1)
             }
@@ -174,6 +176,7 @@ impl Model {
         if let Some(server) = self.endpoints.get_mut(&id) {
             server.times = 0;
             server.probed &= server.down.is_some();
+            server.pushback = server.pushback.map(|most| most + 1);
             server.ramp = server.ramp.map(|(bound, served)| {
                 if served + 1 == bound {
                     (2 * bound, 0)
@@ -185,21 +188,45 @@ impl Model {
         self.end_slow_starts();
     }
 
-    /// Ends the slow starts that have reached the full bound.
+    /// Ends the slow starts and the lowered bounds that have reached the full bound.
     pub(super) fn end_slow_starts(&mut self) {
         let servers = self.endpoints.values().copied().map(|server| {
-            let full = self.own_bound(&Server {
-                ramp: None,
-                foreign: 0,
-                ..server
-            });
+            let full = self.own_bound(&Self::unlimited(&server));
             let bounded = matches!(self.policy.gate, Gate::Bounded { .. } | Gate::Auto { .. });
-            bounded && server.ramp.is_some_and(|(bound, _)| bound < full)
+            let is_slow = bounded && server.ramp.is_some_and(|(bound, _)| bound < full);
+            let configured = match self.budget_of(&server) {
+                Some(budget) => budget.requests_max.unwrap_or(u64::MAX),
+                None => full,
+            };
+            let is_pushed_back =
+                self.goes_by_itself() && server.pushback.is_some_and(|most| most < configured);
+            (is_slow, is_pushed_back)
         });
-        let slow: Vec<bool> = servers.collect();
-        for (server, slow) in self.endpoints.values_mut().zip(slow) {
-            server.ramp = server.ramp.filter(|_| slow);
+        let limits: Vec<(bool, bool)> = servers.collect();
+        for (server, (is_slow, is_pushed_back)) in self.endpoints.values_mut().zip(limits) {
+            server.ramp = server.ramp.filter(|_| is_slow);
+            server.pushback = server.pushback.filter(|_| is_pushed_back);
         }
+    }
+
+    /// The server without what lowers its bound.
+    pub(super) fn unlimited(server: &Server) -> Server {
+        Server {
+            ramp: None,
+            foreign: 0,
+            pushback: None,
+            ..*server
+        }
+    }
+
+    /// An endpoint itself refused a request: it takes no more than it has in flight without that request.
+    pub(super) fn push_back(&mut self, id: RequestId, endpoint: EndpointId) {
+        let others = self.runs_at(endpoint).filter(|(item, _)| item.id != id).count() as u64;
+        if let Some(server) = self.endpoints.get_mut(&endpoint).filter(|server| server.ready) {
+            let most = others.max(1);
+            server.pushback = Some(server.pushback.map_or(most, |before| before.min(most)));
+        }
+        self.end_slow_starts();
     }
 
     pub(super) fn update_outage(&mut self) {
@@ -263,7 +290,10 @@ impl Model {
                     .is_none_or(|limit| running == 0 || running + server.foreign < limit),
                 None => self.stock_of(id) < self.own_bound(server),
             };
-            counted && !self.aside.contains(&id) && server.ramp.is_none_or(|(bound, _)| running < bound)
+            counted
+                && !self.aside.contains(&id)
+                && server.ramp.is_none_or(|(bound, _)| running < bound)
+                && server.pushback.is_none_or(|most| running < most)
         });
         free.map(|(&id, _)| (id, self.stock_of(id))).collect()
     }

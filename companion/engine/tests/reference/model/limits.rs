@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use penstock_engine::input::{Band, PastUsage};
+use penstock_engine::input::{Band, PastUsage, RunningUsage};
 use penstock_engine::policy::Discipline;
 use penstock_engine::units::Decimal;
 use penstock_engine::{EndpointId, Instant};
@@ -148,9 +148,7 @@ impl Model {
             return;
         }
         for usage in past {
-            let unnamed = self.policy.classes.is_empty() && usage.class.is_empty();
-            let named = self.classes.iter().position(|class| class.name == usage.class);
-            let Some(class) = named.or(unnamed.then_some(0)) else {
+            let Some(class) = self.class_by_name(&usage.class) else {
                 continue;
             };
             let then = self.now.as_nanos() as i64 - usage.ago.as_nanos() as i64;
@@ -158,17 +156,8 @@ impl Model {
             if usage.cost.0 == 0 || bucket + self.buckets_kept() <= self.bucket() {
                 continue;
             }
-            let name = if usage.flow.is_empty() {
-                "anonymous".into()
-            } else {
-                usage.flow
-            };
-            let of_model = if self.policy.per_model {
-                usage.model.clone()
-            } else {
-                "".into()
-            };
-            let leaf = ((usage.band, of_model), class);
+            let name = named(usage.flow);
+            let leaf = self.leaf_of_model(usage.band, &usage.model, class);
             self.used.push(Used {
                 leaf: leaf.clone(),
                 name: name.clone(),
@@ -177,6 +166,38 @@ impl Model {
                 cost: usage.cost.0,
             });
             self.ensure_flow(leaf, &name);
+        }
+    }
+
+    fn class_by_name(&self, name: &str) -> Option<usize> {
+        let unnamed = self.policy.classes.is_empty() && name.is_empty();
+        let named = self.classes.iter().position(|class| *class.name == *name);
+        named.or(unnamed.then_some(0))
+    }
+
+    fn leaf_of_model(&self, band: Band, model: &str, class: usize) -> Leaf {
+        let of_model = if self.policy.per_model { model } else { "" };
+        ((band, of_model.into()), class)
+    }
+
+    pub(super) fn set_running_elsewhere(&mut self, running: Vec<RunningUsage>) {
+        if self.discipline() != Discipline::Usage {
+            return;
+        }
+        for usage in running {
+            let Some(class) = self.class_by_name(&usage.class) else {
+                continue;
+            };
+            let name = named(usage.flow);
+            let leaf = self.leaf_of_model(usage.band, &usage.model, class);
+            self.ensure_flow(leaf.clone(), &name);
+            let key = (leaf.clone(), name, usage.model);
+            if usage.running.0 > 0 {
+                self.elsewhere.insert(key, usage.running.0);
+            } else {
+                self.elsewhere.remove(&key);
+            }
+            self.drop_unused_flows(&leaf);
         }
     }
 
@@ -193,7 +214,8 @@ impl Model {
         }
     }
 
-    /// The usage of the item's identity and model, over all bands and classes: served within the window, and running.
+    /// The usage of the item's identity and model, over all bands and classes: served within the window, and running here
+    /// or elsewhere.
     pub(super) fn usage(&self, item: &Item) -> u128 {
         let served = self
             .used
@@ -207,6 +229,16 @@ impl Model {
             .filter_map(|other| other.running)
             .filter(|running| running.settled.is_none())
             .map(|running| u128::from(running.cost));
-        served.chain(running).sum()
+        let elsewhere = self
+            .elsewhere
+            .iter()
+            .filter(|((_, name, model), _)| *name == item.name && *model == item.model)
+            .map(|(_, &running)| u128::from(running));
+        served.chain(running).chain(elsewhere).sum()
     }
+}
+
+/// The identity of a flow's name.
+fn named(flow: Box<str>) -> Box<str> {
+    if flow.is_empty() { "anonymous".into() } else { flow }
 }

@@ -73,6 +73,8 @@ impl Model {
         if self.discipline() == Discipline::Usage {
             let in_window = self.used.iter().filter(|used| used.leaf == *leaf);
             used.extend(in_window.map(|used| used.name.clone()));
+            let elsewhere = self.elsewhere.keys().filter(|(other, _, _)| other == leaf);
+            used.extend(elsewhere.map(|(_, name, _)| name.clone()));
         }
         if let Some(virtual_time) = self.virtual_times.get_mut(leaf) {
             virtual_time.drop_unused_flows(|name| used.contains(name));

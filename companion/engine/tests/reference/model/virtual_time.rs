@@ -14,6 +14,10 @@ pub fn step(cost: u128, weight: f64) -> i128 {
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Flow {
     pub finish: i128,
+    /// For `vtc`: the part of `finish` that is the estimated cost of the identity's running requests from other leaves.
+    elsewhere: i128,
+    /// The flow was backlogged or charged.
+    started: bool,
     /// Requests of the flow wait, and the flow's limit admits them.
     pub backlogged: bool,
 }
@@ -86,20 +90,20 @@ impl VirtualTime {
     fn lift(&mut self, name: &str) {
         let start_level = self.start_level();
         let flow = self.flows.entry(name.into()).or_default();
+        flow.started = true;
         if flow.finish < start_level {
             flow.finish = start_level;
             self.last_advance = None;
         }
     }
 
+    /// Sets whether a known or new flow is backlogged.
     pub fn set_backlogged(&mut self, name: &str, backlogged: bool) {
-        let before = self.flows.get(name).is_some_and(|flow| flow.backlogged);
+        let before = self.flows.entry(name.into()).or_default().backlogged;
         if backlogged && !before {
             self.lift(name);
         }
-        if backlogged != before {
-            self.flows.entry(name.into()).or_default().backlogged = backlogged;
-        }
+        self.flows.get_mut(name).expect("it is known").backlogged = backlogged;
     }
 
     /// Charges a flow and returns virtual time before and after.
@@ -143,6 +147,26 @@ impl VirtualTime {
         self.flows.get_mut(name).expect("the flow was charged").finish += real - step;
     }
 
+    /// For `vtc`: the identity is charged in another leaf. That counts for a known flow, while a flow is backlogged here.
+    pub fn charge_elsewhere(&mut self, name: &str, cost: u64, weight: f64) {
+        let step = self.step(cost, weight);
+        let contested = self.flows.values().any(|flow| flow.backlogged);
+        if let Some(flow) = self.flows.get_mut(name).filter(|_| contested) {
+            flow.finish += step;
+            flow.elsewhere += step;
+        }
+    }
+
+    /// For `vtc`: a request that was charged in another leaf is settled. A charge that did not count isn't corrected.
+    pub fn settle_elsewhere(&mut self, name: &str, cost: u64, weight: f64, real: Option<u64>) {
+        let step = self.step(cost, weight);
+        let real = real.map_or(0, |real| self.step(real, weight));
+        if let Some(flow) = self.flows.get_mut(name).filter(|flow| flow.elsewhere >= step) {
+            flow.elsewhere -= step;
+            flow.finish += real - step;
+        }
+    }
+
     /// Forgets flows that aren't `used` and would not start earlier if they were new.
     pub fn drop_unused_flows(&mut self, used: impl Fn(&str) -> bool) {
         loop {
@@ -155,7 +179,9 @@ impl VirtualTime {
                 return;
             };
             let flow = self.flows.remove(&name).expect("the flow exists");
-            self.last_advance = None;
+            if flow.started {
+                self.last_advance = None;
+            }
             if self.served.as_ref() == Some(&name) {
                 self.served = None;
                 self.now = flow.finish;

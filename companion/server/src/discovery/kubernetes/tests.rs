@@ -9,7 +9,7 @@ use axum::extract::{Path, Query, State};
 use axum::http::StatusCode;
 use axum::response::{IntoResponse as _, Response};
 use axum::routing::get;
-use penstock_config::Discovery;
+use penstock_config::{Discovery, Endpoint};
 use serde_json::{Value, json};
 use tokio::sync::{mpsc, watch};
 
@@ -211,25 +211,34 @@ fn start_with(client: Client, labels: PodLabels) -> mpsc::Receiver<Found> {
     found
 }
 
-/// Waits for this list, and ignores others before it.
+/// Waits for these endpoints, and ignores other lists before them.
 async fn until(found: &mut mpsc::Receiver<Found>, expected: &[(&str, &str)]) {
+    until_found(found, |found| {
+        let entry = |endpoint: &Endpoint| (endpoint.address.to_string(), endpoint.labels[POD].clone());
+        let list: Vec<_> = found.endpoints.iter().map(entry).collect();
+        list.len() == expected.len()
+            && list
+                .iter()
+                .zip(expected)
+                .all(|(a, b)| (a.0.as_str(), a.1.as_str()) == *b)
+    })
+    .await;
+}
+
+/// Waits for the expected list, and ignores the lists before it.
+async fn until_found(found: &mut mpsc::Receiver<Found>, is_expected: impl Fn(&Discovered) -> bool) {
+    let mut last = None;
     let wait = async {
         loop {
-            let next = found.recv().await.expect("discovery runs");
-            let entry = |endpoint: &Endpoint| (endpoint.address.to_string(), endpoint.labels[POD].clone());
-            let list: Vec<_> = next.endpoints.iter().map(entry).collect();
-            let same = list.len() == expected.len()
-                && list
-                    .iter()
-                    .zip(expected)
-                    .all(|(a, b)| (a.0.as_str(), a.1.as_str()) == *b);
-            if same {
+            let next = found.recv().await.expect("discovery runs").discovered;
+            if is_expected(&next) {
                 return;
             }
+            last = Some(next);
         }
     };
     let waited = tokio::time::timeout(Duration::from_secs(60), wait).await;
-    assert!(waited.is_ok(), "{expected:?} isn't found");
+    assert!(waited.is_ok(), "not found; the last list was {last:?}");
 }
 
 #[tokio::test]
@@ -274,20 +283,94 @@ async fn the_older_api_version_is_found() {
 }
 
 #[test]
-fn only_ready_pods_that_are_not_being_deleted_have_an_address() {
-    let pod = |ready: &str, deleted: Option<&str>, ip: Option<&str>| -> Pod {
-        serde_json::from_value(json!({
+fn a_pod_is_an_endpoint_while_it_is_ready_and_pending_until_then() {
+    #[derive(Debug, PartialEq)]
+    enum Seen {
+        Endpoint,
+        Pending,
+        Nothing,
+    }
+    let see = |ready: &str, phase: Option<&str>, deleted: Option<&str>, ip: Option<&str>| {
+        let pod = serde_json::from_value(json!({
             "metadata": {"name": "p", "deletionTimestamp": deleted},
-            "status": {"podIP": ip, "conditions": [{"type": "Ready", "status": ready}]},
-        }))
-        .expect("a pod")
+            "status": {"phase": phase, "podIP": ip, "conditions": [{"type": "Ready", "status": ready}]},
+        }));
+        let mut pods = Pods::new(&settings(Discovery::File("f".into())), &PodLabels::default());
+        pods.handle(Event::Apply(pod.expect("a pod")));
+        let found = pods.discovered(&[8000]);
+        match (found.endpoints.len(), found.pending.len()) {
+            (1, 0) => Seen::Endpoint,
+            (0, 1) => Seen::Pending,
+            (0, 0) => Seen::Nothing,
+            other => panic!("{other:?}"),
+        }
     };
-    assert!(address(&pod("True", None, Some("10.0.0.1"))).is_some());
-    assert_eq!(address(&pod("False", None, Some("10.0.0.1"))), None);
-    assert_eq!(address(&pod("True", None, None)), None);
-    let ends = "2026-01-01T00:00:00Z";
-    assert_eq!(address(&pod("True", Some(ends), Some("10.0.0.1"))), None);
-    assert_eq!(address(&Pod::default()), None);
+    let ip = Some("10.0.0.1");
+    assert_eq!(see("True", Some("Running"), None, ip), Seen::Endpoint);
+    assert_eq!(
+        see("False", Some("Running"), None, ip),
+        Seen::Pending,
+        "its readiness probe fails"
+    );
+    assert_eq!(
+        see("False", Some("Pending"), None, None),
+        Seen::Pending,
+        "it isn't scheduled yet"
+    );
+    assert_eq!(
+        see("True", Some("Running"), None, None),
+        Seen::Pending,
+        "it has no address yet"
+    );
+    let ends = Some("2026-01-01T00:00:00Z");
+    assert_eq!(see("True", Some("Running"), ends, ip), Seen::Nothing);
+    assert_eq!(see("False", Some("Running"), ends, ip), Seen::Nothing);
+    assert_eq!(
+        see("False", Some("Failed"), None, ip),
+        Seen::Nothing,
+        "an evicted pod never comes back"
+    );
+    assert_eq!(see("False", Some("Succeeded"), None, ip), Seen::Nothing);
+}
+
+#[tokio::test]
+async fn pods_that_are_not_ready_are_pending_by_variant_and_port() {
+    let (server, client) = Server::start(NEW).await;
+    let labels = PodLabels {
+        variant: Some("accelerator".into()),
+        ..PodLabels::default()
+    };
+    let pod = |name: &str, accelerator: &str, ready: &str| {
+        json!({
+            "metadata": {"name": name, "labels": {"app": "llama", "accelerator": accelerator}},
+            "status": {"podIP": "10.0.0.1", "conditions": [{"type": "Ready", "status": ready}]},
+        })
+    };
+    let ports = json!([{"number": 8000}, {"number": 8001}]);
+    server.pool(&json!({"selector": {"matchLabels": {"app": "llama"}}, "targetPorts": ports}));
+    server.put("pods", &pod("a", "h100", "True"));
+    server.put("pods", &pod("b", "h100", "False"));
+    server.put("pods", &pod("c", "l4", "False"));
+    let mut found = start_with(client, labels);
+    let group = |variant: &str, servers| PendingServers {
+        variant: variant.into(),
+        max_batch: 256,
+        servers,
+    };
+    until_found(&mut found, |found| {
+        found.endpoints.len() == 2 && found.pending == [group("h100", 2), group("l4", 2)]
+    })
+    .await;
+    // A pod that becomes ready is an endpoint, and no longer pending.
+    let mut ready = pod("b", "h100", "True");
+    ready["status"]["podIP"] = "10.0.0.2".into();
+    server.put("pods", &ready);
+    until_found(&mut found, |found| {
+        found.endpoints.len() == 4 && found.pending == [group("l4", 2)]
+    })
+    .await;
+    server.remove("pods", "c");
+    until_found(&mut found, |found| found.pending.is_empty()).await;
 }
 
 #[test]
@@ -300,16 +383,16 @@ fn pods_of_the_last_list_count_during_a_new_list() {
         .expect("a pod")
     };
     let settings = settings(Discovery::File("f".into()));
-    let mut pods = ReadyPods::new(&settings, &PodLabels::default());
+    let mut pods = Pods::new(&settings, &PodLabels::default());
     assert!(!pods.handle(Event::Init));
     assert!(!pods.handle(Event::InitApply(pod("a"))));
     assert!(pods.handle(Event::InitDone));
     assert!(!pods.handle(Event::Init), "half a list is no list");
-    assert_eq!(pods.endpoints(&[1]).len(), 1);
+    assert_eq!(pods.discovered(&[1]).endpoints.len(), 1);
     assert!(!pods.handle(Event::InitApply(pod("b"))));
     assert!(pods.handle(Event::InitDone));
-    assert!(pods.ready.contains_key("b") && !pods.ready.contains_key("a"));
-    assert!(pods.handle(Event::Delete(pod("b"))) && pods.ready.is_empty());
+    assert!(pods.found.contains_key("b") && !pods.found.contains_key("a"));
+    assert!(pods.handle(Event::Delete(pod("b"))) && pods.found.is_empty());
 }
 
 #[tokio::test]
@@ -333,7 +416,7 @@ async fn a_pods_labels_name_the_variant_of_its_endpoints() {
     }
     let mut found = start_with(client, labels);
     let list = loop {
-        let list = found.recv().await.expect("discovery runs").endpoints;
+        let list = found.recv().await.expect("discovery runs").discovered.endpoints;
         if list.len() == 2 {
             break list;
         }

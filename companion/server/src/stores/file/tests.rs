@@ -409,6 +409,7 @@ fn used(
         window: windows[pool],
         taken: Instant::now(),
         used: used.iter().map(|(flow, cost)| (key(flow), *cost)).collect(),
+        running: None,
     };
     let writing = database.begin_write().expect("one writer");
     rows::write(&writing, &[batch], windows, now).expect("written");

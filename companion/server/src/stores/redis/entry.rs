@@ -18,6 +18,10 @@ pub(super) const NUMBER: &str = "number";
 pub(super) const AGE: &str = "age_ms";
 /// Field: a JSON list of [band, class, flow, model, cost].
 pub(super) const USED: &str = "used";
+/// Field, if the entry's companion has written its running requests: the id that is in that key.
+pub(super) const RUNNING: &str = "running";
+/// Bytes of the id of a companion.
+const ID_MAX: usize = 64;
 /// Bytes of a class, a flow or a model.
 const NAME_MAX: usize = 4_096;
 /// Members of the list that are read.
@@ -47,17 +51,11 @@ pub(super) fn encode(used: &[(UsageKey, u64)]) -> String {
     serde_json::to_string(&members).unwrap_or_default()
 }
 
-/// `None`: the entry has not the form that companions write.
-pub(super) fn parse(id: &StreamId) -> Option<Entry> {
-    let field = |name: &str| match id.map.get(name)? {
-        Value::BulkString(bytes) => std::str::from_utf8(bytes).ok(),
-        _ => None,
-    };
-    let (millis, _) = id.id.split_once('-')?;
-    let age: u64 = field(AGE)?.parse().ok()?;
-    let members: Vec<Member> = serde_json::from_str(field(USED)?).ok()?;
-    let used = members.into_iter().take(MEMBERS_MAX);
-    let used = used.filter_map(|(band, class, flow, model, cost)| {
+/// The members of a list of [`USED`]; members that no companion writes are left out. `None`: it is no such list.
+pub(super) fn parse_list(text: &str) -> Option<Vec<(UsageKey, u64)>> {
+    let members: Vec<Member> = serde_json::from_str(text).ok()?;
+    let members = members.into_iter().take(MEMBERS_MAX);
+    let used = members.filter_map(|(band, class, flow, model, cost)| {
         let band = [Band::Critical, Band::Default, Band::Sheddable]
             .into_iter()
             .find(|known| band_name(*known) == band)?;
@@ -70,11 +68,32 @@ pub(super) fn parse(id: &StreamId) -> Option<Entry> {
         };
         fits.then_some((key, cost))
     });
+    Some(used.collect())
+}
+
+fn field<'a>(id: &'a StreamId, name: &str) -> Option<&'a str> {
+    match id.map.get(name)? {
+        Value::BulkString(bytes) => std::str::from_utf8(bytes).ok(),
+        _ => None,
+    }
+}
+
+/// The companion that has written its running requests, and when, by the server's clock in milliseconds.
+pub(super) fn writer_of_running(id: &StreamId) -> Option<(&str, u64)> {
+    let (millis, _) = id.id.split_once('-')?;
+    let companion = field(id, RUNNING).filter(|companion| companion.len() <= ID_MAX)?;
+    Some((companion, millis.parse().ok()?))
+}
+
+/// `None`: the entry has not the form that companions write.
+pub(super) fn parse(id: &StreamId) -> Option<Entry> {
+    let (millis, _) = id.id.split_once('-')?;
+    let age: u64 = field(id, AGE)?.parse().ok()?;
     Some(Entry {
-        writer_id: field(BY)?.to_owned(),
-        number: field(NUMBER)?.parse().ok()?,
+        writer_id: field(id, BY)?.to_owned(),
+        number: field(id, NUMBER)?.parse().ok()?,
         time: millis.parse::<u64>().ok()?.saturating_sub(age),
-        used: used.collect(),
+        used: parse_list(field(id, USED)?)?,
     })
 }
 
@@ -170,6 +189,18 @@ mod tests {
             format!(r#"[["royal","","f","m",1],["default","","{long}","m",1],["default","","f","m",1]]"#);
         let fields = [whole[0], whole[1], whole[2], (USED, &*used)];
         assert_eq!(parse(&id("1-1", &fields)).expect("the last is one").used.len(), 1);
+    }
+
+    #[test]
+    fn an_entry_names_the_companion_that_has_written_what_it_runs() {
+        let whole = [(BY, "me"), (NUMBER, "7"), (AGE, "0"), (USED, "[]")];
+        assert_eq!(writer_of_running(&id("9-1", &whole)), None);
+        let long = "x".repeat(ID_MAX + 1);
+        for (companion, expected) in [("abc", Some(("abc", 9))), (&*long, None)] {
+            let entry = id("9-1", &[&whole[..], &[(RUNNING, companion)]].concat());
+            assert_eq!(writer_of_running(&entry), expected);
+            assert!(parse(&entry).is_some());
+        }
     }
 
     #[test]

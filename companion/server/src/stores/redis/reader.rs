@@ -1,24 +1,26 @@
 //! The task that reads the usage of other companions: first the entries within the windows, then each batch as it is
-//! written.
+//! written, and companions' running requests when an entry reports a change of them.
 //!
 //! It waits with a blocking XREAD. After a failure it reconnects and continues after the last entry it has read.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
 use ::redis::aio::MultiplexedConnection;
 use ::redis::streams::StreamReadReply;
 use ::redis::{Client, RedisError};
-use penstock_engine::input::PastUsage;
+use penstock_engine::input::{PastUsage, RunningUsage};
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
 
+use super::elsewhere::{Elsewhere, LIST_MAX};
 use super::entry::{self, DuplicateFilter};
-use super::{ANSWER_MAX, connect, millis, used_key};
+use super::{ANSWER_MAX, connect, millis, running_key, used_key};
 use crate::stores::health::{Health, Operation};
-use crate::stores::write_buffer::PoolUsage;
-use crate::stores::{RETRY_FIRST, RETRY_MAX};
+use crate::stores::write_buffer::{SharedUsage, UsageKey};
+use crate::stores::{RETRY_FIRST, RETRY_MAX, RUNNING_TTL};
 
 /// A server that is silent for longer than this and [`ANSWER_MAX`] is taken to be unreachable.
 const WAIT: Duration = Duration::from_secs(10);
@@ -53,25 +55,44 @@ struct Stream {
     /// Receives the usage that is in the stream already.
     past_usage: Option<oneshot::Sender<Vec<PastUsage>>>,
     found: Vec<PastUsage>,
+    elsewhere: Elsewhere,
+    /// Changes of the usage that runs elsewhere, waiting for delivery.
+    changed: Vec<RunningUsage>,
     /// The log has a line about an entry that can't be parsed.
     warned: bool,
+}
+
+/// A companion's list of its running requests in a pool, as it was read.
+struct List {
+    pool: Arc<str>,
+    companion: String,
+    running: Vec<(UsageKey, u64)>,
+    ttl: Duration,
 }
 
 pub(super) struct Reader {
     client: Client,
     health: Arc<Health>,
-    shared_usage: mpsc::Sender<PoolUsage>,
+    shared_usage: mpsc::Sender<SharedUsage>,
+    /// This companion. Its list doesn't count.
+    companion: Arc<str>,
     streams: BTreeMap<Arc<str>, Stream>,
     /// Waits for room in the channel.
-    undelivered: VecDeque<PoolUsage>,
+    undelivered: VecDeque<SharedUsage>,
 }
 
 impl Reader {
-    pub(super) fn new(client: Client, health: Arc<Health>, shared_usage: mpsc::Sender<PoolUsage>) -> Self {
+    pub(super) fn new(
+        client: Client,
+        health: Arc<Health>,
+        shared_usage: mpsc::Sender<SharedUsage>,
+        companion: Arc<str>,
+    ) -> Self {
         Self {
             client,
             health,
             shared_usage,
+            companion,
             streams: BTreeMap::new(),
             undelivered: VecDeque::new(),
         }
@@ -83,11 +104,12 @@ impl Reader {
         let mut due = None;
         loop {
             let reading = async {
+                self.deliver().await;
                 if self.streams.is_empty() {
                     std::future::pending::<()>().await;
                 }
                 if let Some(instant) = due {
-                    tokio::time::sleep_until(instant).await;
+                    self.wait_until(instant).await;
                 }
                 let begun = Instant::now();
                 let Err(why) = self.read().await;
@@ -99,7 +121,13 @@ impl Reader {
                         self.handle(command);
                         continue;
                     }
-                    None => return,
+                    None => {
+                        for stream in std::mem::take(&mut self.streams) {
+                            self.end(stream);
+                        }
+                        self.deliver().await;
+                        return;
+                    }
                 },
                 failed = reading => failed,
             };
@@ -127,6 +155,9 @@ impl Reader {
             } => match self.streams.get_mut(&pool) {
                 Some(stream) if stream.writer_id == writer_id => stream.window = window,
                 Some(_) | None => {
+                    if let Some(stream) = self.streams.remove_entry(&pool) {
+                        self.end(stream);
+                    }
                     let stream = Stream {
                         key: used_key(&pool),
                         window,
@@ -135,18 +166,72 @@ impl Reader {
                         duplicates: DuplicateFilter::default(),
                         past_usage,
                         found: Vec::new(),
+                        elsewhere: Elsewhere::default(),
+                        changed: Vec::new(),
                         warned: false,
                     };
                     self.streams.insert(pool, stream);
                 }
             },
-            Command::Detach(pool) => drop(self.streams.remove(&pool)),
+            Command::Detach(pool) => {
+                if let Some(stream) = self.streams.remove_entry(&pool) {
+                    self.end(stream);
+                }
+            }
+        }
+    }
+
+    /// A stream is no longer read: nothing that other companions run counts any more.
+    fn end(&mut self, (pool, mut stream): (Arc<str>, Stream)) {
+        let running = stream.elsewhere.clear();
+        if !running.is_empty() {
+            let settled = Vec::new();
+            self.undelivered.push_back(SharedUsage {
+                pool,
+                settled,
+                running,
+            });
+        }
+    }
+
+    /// Waits without a connection; meanwhile lists expire.
+    async fn wait_until(&mut self, instant: Instant) {
+        loop {
+            let next = self.next_expiry().map_or(instant, |expiry| expiry.min(instant));
+            tokio::time::sleep_until(next).await;
+            self.expire();
+            self.deliver().await;
+            if Instant::now() >= instant {
+                return;
+            }
+        }
+    }
+
+    fn next_expiry(&self) -> Option<Instant> {
+        let streams = self.streams.values();
+        streams.filter_map(|stream| stream.elsewhere.next_expiry()).min()
+    }
+
+    /// Lists that were not repeated in time no longer count.
+    fn expire(&mut self) {
+        let now = Instant::now();
+        for (pool, stream) in &mut self.streams {
+            let running = stream.elsewhere.expire(now);
+            if !running.is_empty() {
+                let (pool, settled) = (pool.clone(), Vec::new());
+                self.undelivered.push_back(SharedUsage {
+                    pool,
+                    settled,
+                    running,
+                });
+            }
         }
     }
 
     /// Reads until it fails. Dropping the future loses nothing: entries that were read are delivered by the next call.
     async fn read(&mut self) -> Result<std::convert::Infallible, RedisError> {
         let mut connection = connect(&self.client, WAIT + ANSWER_MAX).await?;
+        self.expire();
         let now = now(&mut connection).await?;
         for stream in self.streams.values_mut() {
             let from = now.saturating_sub(millis(stream.window));
@@ -166,14 +251,25 @@ impl Reader {
                 Some(past_usage) => past_usage.send(found).err(),
                 None => Some(found),
             };
-            if let Some(found) = rest.filter(|found| !found.is_empty()) {
-                self.undelivered.push_back((pool.clone(), found));
-            }
+            stream.found = rest.unwrap_or_default();
+            self.undelivered.extend(stream.take_found(pool));
         }
         self.health.succeeded(Operation::Read);
         loop {
             self.deliver().await;
-            self.read_once(&mut connection, Some(WAIT)).await?;
+            let to_expiry = |expiry: Instant| expiry.saturating_duration_since(Instant::now());
+            let wait = self
+                .next_expiry()
+                .map_or(WAIT, |expiry| to_expiry(expiry).min(WAIT));
+            // The server counts milliseconds, and 0 would be for ever.
+            let wait = Duration::from_millis(millis(wait) + 1);
+            let reading =
+                tokio::time::timeout(wait + ANSWER_MAX, self.read_once(&mut connection, Some(wait)));
+            match reading.await {
+                Ok(read) => read?,
+                Err(_) => return Err(io::Error::from(io::ErrorKind::TimedOut).into()),
+            };
+            self.expire();
         }
     }
 
@@ -213,26 +309,83 @@ impl Reader {
         let Some(reply) = reply.filter(|reply| !reply.keys.is_empty()) else {
             return Ok(false);
         };
-        // From here until all entries are in `undelivered` there is no await after this one: dropping the future loses
-        // no entry.
         let now = now(connection).await?;
+        let lists = self.lists(connection, &reply, now).await?;
+        // From here until all entries are in `undelivered` there is no await: dropping the future loses no entry.
         for read in reply.keys {
             let found = self.streams.iter_mut().find(|(_, stream)| stream.key == read.key);
             let Some((pool, stream)) = found else { continue };
             for entry in &read.ids {
                 stream.add(entry, pool, now);
             }
-            let is_due = stream.past_usage.is_none() || stream.found.len() >= USAGE_CHUNK;
-            if is_due && !stream.found.is_empty() {
-                let found = std::mem::take(&mut stream.found);
-                self.undelivered.push_back((pool.clone(), found));
+        }
+        let read_at = Instant::now();
+        for list in lists {
+            if let Some(stream) = self.streams.get_mut(&list.pool) {
+                let changed = stream
+                    .elsewhere
+                    .update(&list.companion, list.running, read_at, list.ttl);
+                stream.changed.extend(changed);
+            }
+        }
+        for (pool, stream) in &mut self.streams {
+            if stream.past_usage.is_none() || stream.found.len() >= USAGE_CHUNK {
+                self.undelivered.extend(stream.take_found(pool));
             }
         }
         Ok(true)
     }
+
+    /// Reads what those companions run now that have changed it by these entries.
+    async fn lists(
+        &self,
+        connection: &mut MultiplexedConnection,
+        reply: &StreamReadReply,
+        now: u64,
+    ) -> Result<Vec<List>, RedisError> {
+        let oldest = now.saturating_sub(millis(RUNNING_TTL));
+        let mut changed: BTreeSet<(&Arc<str>, &str)> = BTreeSet::new();
+        for read in &reply.keys {
+            let found = self.streams.iter().find(|(_, stream)| stream.key == read.key);
+            let Some((pool, _)) = found else { continue };
+            let writers = read.ids.iter().filter_map(entry::writer_of_running);
+            let recent = writers.filter(|&(companion, time)| time >= oldest && *companion != *self.companion);
+            changed.extend(recent.map(|(companion, _)| (pool, companion)));
+        }
+        let mut lists = Vec::new();
+        for (pool, companion) in changed {
+            let key = running_key(pool, companion);
+            let mut pipe = ::redis::pipe();
+            pipe.cmd("GETRANGE").arg(&key).arg(0).arg(LIST_MAX);
+            pipe.cmd("PTTL").arg(&key);
+            let (text, ttl): (Vec<u8>, i64) = pipe.query_async(connection).await?;
+            let text = std::str::from_utf8(&text).unwrap_or_default();
+            lists.push(List {
+                pool: pool.clone(),
+                companion: companion.to_owned(),
+                running: entry::parse_list(text).unwrap_or_default(),
+                // Without the key: there is no list.
+                ttl: Duration::from_millis(u64::try_from(ttl).unwrap_or(0)).min(RUNNING_TTL),
+            });
+        }
+        Ok(lists)
+    }
 }
 
 impl Stream {
+    /// Everything found since the last call; `None`: nothing.
+    fn take_found(&mut self, pool: &Arc<str>) -> Option<SharedUsage> {
+        let settled = std::mem::take(&mut self.found);
+        let running = std::mem::take(&mut self.changed);
+        let is_empty = settled.is_empty() && running.is_empty();
+        let pool = pool.clone();
+        (!is_empty).then_some(SharedUsage {
+            pool,
+            settled,
+            running,
+        })
+    }
+
     fn add(&mut self, id: &::redis::streams::StreamId, pool: &str, now: u64) {
         let position = id.id.split_once('-').and_then(|(millis, number)| {
             let (millis, number) = (millis.parse().ok()?, number.parse().ok()?);

@@ -1,0 +1,67 @@
+//! Servers that refuse a request by themselves, before a response: their bounds fall, and the request goes elsewhere.
+
+use core::time::Duration;
+
+use penstock_engine::Instant;
+use penstock_engine::input::{EndpointId, Input, RequestId};
+
+use super::Pool;
+use super::request::{OpenRequest, Refusal};
+use crate::event::Observation;
+use crate::pushback::Pushback;
+
+impl Pool {
+    /// A server refused a request. A report about an earlier attempt of the request is only counted.
+    pub(super) fn pushed_back(&mut self, now: Instant, id: Option<RequestId>, pushback: Pushback<'_>) {
+        let Some(endpoint) = self.endpoint(pushback.endpoint) else {
+            return;
+        };
+        self.observe(Observation::PushedBack {
+            pool: self.name.clone(),
+            endpoint: self.endpoints.address(endpoint),
+            status: pushback.status,
+        });
+        let is_granted = |id: &RequestId| {
+            let granted = self.requests.get(id).and_then(OpenRequest::granted);
+            granted.is_some_and(|granted| granted.grant.contains(pushback.endpoint))
+        };
+        if let Some(id) = id.filter(is_granted) {
+            self.refused_at(now, id, endpoint, pushback.retry_after.unwrap_or_default());
+        }
+    }
+
+    /// `endpoint` refused a granted request. The engine learns of it once for each attempt.
+    fn refused_at(&mut self, now: Instant, id: RequestId, endpoint: EndpointId, retry_after: Duration) {
+        let granted = self.requests.get_mut(&id).and_then(OpenRequest::granted_mut);
+        let Some(granted) = granted.filter(|granted| granted.refusal_at(endpoint).is_none()) else {
+            return;
+        };
+        let refusal = Refusal {
+            endpoint,
+            retry_after,
+        };
+        granted.refusals = granted.refusals.iter().copied().chain([refusal]).collect();
+        self.decide(now, Input::PushedBack { id, endpoint });
+    }
+
+    /// The input with which a request that no endpoint took returns to its place. `is_refused`: the filter knows that the last
+    /// endpoint of its list refused it, though its report may come later.
+    pub(super) fn return_input(&mut self, now: Instant, id: RequestId, is_refused: bool) -> Input {
+        let granted = self.requests.get(&id).and_then(OpenRequest::granted);
+        let last = granted.and_then(|granted| granted.grant.endpoints.last());
+        let Some(endpoint) = last.and_then(|address| self.endpoint(address)) else {
+            return Input::Retry(id);
+        };
+        if is_refused {
+            self.refused_at(now, id, endpoint, Duration::ZERO);
+        }
+        let granted = self.requests.get(&id).and_then(OpenRequest::granted);
+        match granted.and_then(|granted| granted.refusal_at(endpoint)) {
+            Some(refusal) => Input::Refused {
+                id,
+                retry_after: refusal.retry_after,
+            },
+            None => Input::Retry(id),
+        }
+    }
+}

@@ -1,0 +1,25 @@
+//! Endpoints that refuse requests by themselves.
+
+use super::{Changed, Endpoints};
+use crate::input::{EndpointId, RequestId};
+use crate::rng::Rng;
+
+impl Endpoints {
+    /// The server of `id` itself refused `request`. Ignored unless `id` is ready. `runs_here`: the request is counted among
+    /// those of `id`.
+    pub(crate) fn pushed_back(
+        &mut self,
+        id: EndpointId,
+        request: RequestId,
+        runs_here: bool,
+        rng: &mut Rng,
+    ) -> Option<Changed> {
+        let index = self.indices.get(&id).copied().filter(|_| self.is_ready(id))?;
+        self.change(index, rng, |endpoint| endpoint.push_back(request, runs_here))
+    }
+
+    /// How many endpoints are bounded by their own refusals.
+    pub(crate) fn pushed_back_count(&self) -> usize {
+        self.iter().filter(|endpoint| endpoint.pushback.is_some()).count()
+    }
+}

@@ -1,0 +1,116 @@
+//! Attempts that a server refused by itself, with a status after which Envoy sends the request again.
+//!
+//! Envoy reports nothing to the filter about an attempt that it repeats, except by its access log of attempts, which has no context of
+//! the request's stream. The log entry is matched to its request by `x-request-id`, by the latest grant if several requests share
+//! an id: a request that was requeued runs under the same id as before.
+
+use core::hash::Hasher;
+use std::collections::BTreeMap;
+
+use penstock_wire::{PushedBack, filter_frame::Event};
+use siphasher::sip::SipHasher13;
+
+use super::Worker;
+use crate::{
+    exchange::{Exchange, Granted, Phase},
+    headers::Headers,
+    limits::{REQUEST_ID_BYTES_MAX, RETRY_AFTER_TEXT_BYTES_MAX},
+    properties::{Properties, upstream_address},
+    session::Epoch,
+    time::Instant,
+};
+
+/// The granted requests that a server may refuse, by `x-request-id`.
+#[derive(Debug)]
+pub(super) struct GrantedIds {
+    /// The key of the hash, which no client knows.
+    key: Epoch,
+    /// The sequence of the latest grant, by the hash of the id.
+    sequences: BTreeMap<u64, u64>,
+}
+
+impl GrantedIds {
+    pub(super) const fn new(key: Epoch) -> Self {
+        Self {
+            key,
+            sequences: BTreeMap::new(),
+        }
+    }
+
+    fn hash(&self, request_id: &str) -> u64 {
+        let mut hasher = SipHasher13::new_with_keys(self.key.hi, self.key.lo);
+        hasher.write(request_id.as_bytes());
+        hasher.finish()
+    }
+
+    /// `exchange` is granted.
+    pub(super) fn insert(&mut self, exchange: &Exchange) {
+        let request_id = &exchange.register.request_id;
+        if !request_id.is_empty() && exchange.requeue_on().has_statuses() {
+            let hash = self.hash(request_id);
+            self.sequences.insert(hash, exchange.register.sequence);
+        }
+    }
+
+    /// `exchange`, which was granted, has ended.
+    pub(super) fn remove(&mut self, exchange: &Exchange) {
+        let hash = self.hash(&exchange.register.request_id);
+        if self.sequences.get(&hash) == Some(&exchange.register.sequence) {
+            self.sequences.remove(&hash);
+        }
+    }
+
+    fn find(&self, request_id: &str) -> Option<u64> {
+        self.sequences.get(&self.hash(request_id)).copied()
+    }
+}
+
+impl Worker {
+    /// Envoy writes the log entry of one attempt to send a request upstream. `request` and `response` are the headers of the
+    /// attempt, and `host` has its properties.
+    pub fn handle_attempt_log(
+        &mut self,
+        now: Instant,
+        request: Headers<'_>,
+        response: Headers<'_>,
+        host: &impl Properties,
+    ) {
+        let status = response
+            .text(":status", 3)
+            .and_then(|status| status.parse().ok())
+            .unwrap_or(0);
+        let Some((exchange, granted)) = self.granted_exchange(request) else {
+            return;
+        };
+        if !exchange.requeue_on().contains(status) {
+            return;
+        }
+        // The requeue listener's own answer is that of another exchange.
+        let server = upstream_address(host).filter(|address| Some(address) != self.requeue_listener.as_ref());
+        let Some(endpoint) = server else {
+            return;
+        };
+        let retry_after = response
+            .text("retry-after", RETRY_AFTER_TEXT_BYTES_MAX)
+            .and_then(|seconds| seconds.trim().parse::<u64>().ok());
+        let event = PushedBack {
+            sequence: exchange.register.sequence,
+            endpoint,
+            status,
+            retry_after_ms: retry_after.map(|seconds| seconds.saturating_mul(1_000)),
+            pool: granted.pool.clone(),
+        };
+        self.session.send_once_in_version_2(now, Event::PushedBack(event));
+    }
+
+    fn granted_exchange(&self, request: Headers<'_>) -> Option<(&Exchange, &Granted)> {
+        let request_id = request.text("x-request-id", REQUEST_ID_BYTES_MAX)?;
+        let exchange = self.exchanges.get(&self.granted_ids.find(&request_id)?)?;
+        match &exchange.phase {
+            Phase::Granted(granted) if exchange.register.request_id == request_id => {
+                Some((exchange, granted))
+            }
+            Phase::Granted(_) | Phase::ReadingBody(_) | Phase::Waiting { .. } | Phase::Answered => None,
+        }
+    }
+}
