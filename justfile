@@ -19,13 +19,18 @@ test *args:
 check:
     bash .ci/run
 
-# Measures and writes docs/bench: engine, shares, gateway (needs wrk and oha) or long; without an argument, the first three.
+# Measures and writes docs/bench: engine, shares, gateway (needs wrk and oha), long, sources or scale; without an argument, the first three.
 bench *what:
     bash tests/benches/run {{ what }}
 
 # Prints the learned parameters of three servers of known speed behind a real gateway, beside the true ones; two minutes.
 model-live *args:
     bash tests/benches/run model-live {{ args }}
+
+# Has a real Prometheus answer the queries of the autoscaler examples in docs/model.md, from an overloaded gateway; a minute. `kube`: applies
+# the manifests of the pages to the API server of KUBECONFIG, a cluster for tests, and has a companion count its pods.
+autoscaling *what:
+    bash tests/autoscaling/run {{ what }}
 
 # Measures the model's cost per completed request and per window.
 model-cost:
