@@ -41,7 +41,7 @@ use crate::tree::Tree;
 pub struct Engine {
     policy: Policy,
     now: Instant,
-    /// [`Input::Ready`] was received.
+    /// [`Input::Ready`] was received, and no [`Input::Hold`] since.
     ready: bool,
     draining: bool,
     jobs: Slab<JobId, Job>,
@@ -206,6 +206,7 @@ impl Engine {
                 self.ready = true;
                 self.endpoints.begin(self.now);
             }
+            Input::Hold => self.ready = false,
             Input::Endpoint { id, state } => self.list_endpoint(id, state),
             Input::EndpointRemoved(id) => self.unlist_endpoint(id),
             Input::Relist(relisted) => self.relist(*relisted),

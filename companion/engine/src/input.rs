@@ -433,6 +433,8 @@ pub enum Input {
     /// `true`: waiting requests, and new ones from now on, are rejected with `shutting_down`. `false`: new requests are
     /// admitted again.
     Drain(bool),
-    /// Nothing is dispatched before this event: the owner has now adopted everything that runs. Once per engine.
+    /// Nothing is dispatched before this event: the owner has now adopted everything that runs. Also after [`Input::Hold`].
     Ready,
+    /// Nothing is dispatched until the next [`Input::Ready`]: another owner may dispatch to the same endpoints.
+    Hold,
 }

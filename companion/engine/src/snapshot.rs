@@ -49,7 +49,7 @@ pub struct Snapshot {
     pub endpoints: Vec<EndpointSnapshot>,
     /// Totals since the engine started.
     pub counters: Counters,
-    /// [`crate::Input::Ready`] was received.
+    /// [`crate::Input::Ready`] was received, and no [`crate::Input::Hold`] since.
     pub dispatching: bool,
     /// New requests are rejected with `shutting_down`.
     pub draining: bool,

@@ -583,3 +583,14 @@ fn learned_outputs_and_ratios_make_the_next_estimate() {
     capped.max_output = Some(Tokens(3));
     assert_eq!(cost(harness.effects(Input::Register(capped))), 100 + 2 * 3);
 }
+
+#[test]
+fn held_engine_dispatches_nothing_until_it_is_ready_again() {
+    let mut harness = busy();
+    assert_eq!(harness.handle(Input::Hold), []);
+    harness.register(2, "f", Default);
+    assert_eq!(harness.complete(1), [Settled(1, 1)]);
+    assert_eq!(harness.register(3, "f", Default), []);
+    assert_eq!(harness.handle(Input::Ready), [Dispatched(2, 1)]);
+    assert_eq!(harness.complete(2), [Settled(2, 1), Dispatched(3, 1)]);
+}

@@ -214,7 +214,8 @@ fn pool_input(
         170..173 => Input::Policy(Box::new(policy(rng, choices))),
         173 => Input::Drain(rng.percent(50)),
         174..176 => Input::Drain(false),
-        176..179 => Input::Ready,
+        176..178 => Input::Ready,
+        178 => maybe(rng, 30, |_| Input::Hold).unwrap_or(Input::Ready),
         179..190 => Input::Dispatch {
             blocked: maybe(rng, 50, |rng| {
                 rng.choose(&["0.chat.long", "0.batch", "1.chat"]).into()

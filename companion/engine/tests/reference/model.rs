@@ -283,6 +283,7 @@ impl Model {
                 self.ready = true;
                 self.ready_since.get_or_insert(self.now);
             }
+            Input::Hold => self.ready = false,
             Input::Cancel(id) => self.cancel(id, effects),
             Input::Dispatch { blocked } => self.dispatch_manually(blocked, effects),
             Input::Policy(policy) => self.change_policy(*policy),

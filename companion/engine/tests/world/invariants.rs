@@ -202,6 +202,7 @@ impl InvariantChecker {
             | Input::ModelRemoved(_)
             | Input::Dispatch { .. }
             | Input::Drain(_)
+            | Input::Hold
             | Input::Ready => {}
         }
     }
