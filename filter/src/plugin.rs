@@ -17,7 +17,7 @@ use penstock_filter_core::{
     time::Instant,
     worker::Worker,
 };
-use penstock_wire::{METHOD, SERVICE};
+use penstock_wire::{METHOD, SERVICE, names::COMPANION_HEADER};
 use proxy_wasm::hostcalls;
 
 use crate::host::{self, Level, Map};
@@ -103,7 +103,7 @@ impl Plugin {
 
     fn apply_session_effect(&self, effect: SessionEffect) {
         match effect {
-            SessionEffect::OpenStream => self.open_stream(),
+            SessionEffect::OpenStream { companion } => self.open_stream(companion.as_deref()),
             SessionEffect::ResetStream => {
                 if let Some(token) = self.token.take() {
                     host::reset_grpc(token);
@@ -119,10 +119,15 @@ impl Plugin {
         }
     }
 
-    fn open_stream(&self) {
+    /// Opens the session's stream to `companion`, or to any of the cluster.
+    fn open_stream(&self, companion: Option<&str>) {
+        let metadata: Vec<(&str, &[u8])> = companion
+            .map(|address| (COMPANION_HEADER, address.as_bytes()))
+            .into_iter()
+            .collect();
         // The SDK must know the token, so this call goes through the SDK. The SDK panics if it is called from an HTTP
         // context; the worker opens streams only from ticks.
-        let opened = hostcalls::open_grpc_stream(&self.companion, SERVICE, METHOD, Vec::new());
+        let opened = hostcalls::open_grpc_stream(&self.companion, SERVICE, METHOD, metadata);
         self.token.set(opened.ok());
         let now = host::now();
         if let Ok(mut worker) = self.worker.try_borrow_mut() {

@@ -49,7 +49,7 @@ pub struct CompanionFrame {
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct Command {
-    #[prost(oneof = "command::Kind", tags = "1, 2, 3, 4, 5, 6")]
+    #[prost(oneof = "command::Kind", tags = "1, 2, 3, 4, 5, 6, 11")]
     pub kind: ::core::option::Option<command::Kind>,
 }
 /// Nested message and enum types in `Command`.
@@ -68,6 +68,8 @@ pub mod command {
         Endpoints(super::Endpoints),
         #[prost(message, tag = "6")]
         Bye(super::Bye),
+        #[prost(message, tag = "11")]
+        Role(super::Role),
     }
 }
 /// Opens a session and lists the requests of the filter, in parts of at most 256 requests. The companion acts on the
@@ -108,6 +110,13 @@ pub struct Hello {
     /// This Envoy has no requeue listener: a grant names fallbacks instead. Since version 2.
     #[prost(bool, tag = "13")]
     pub no_requeue: bool,
+    /// The highest term that the filter has accepted in a `HelloAck`. Since version 3.
+    #[prost(uint64, tag = "14")]
+    pub term: u64,
+    /// The filter doesn't know whether this companion leads, and lists its requests only after a `Role` with `here`: in a
+    /// complete `Hello`, which begins at part 0 again. Since version 3.
+    #[prost(bool, tag = "15")]
+    pub probe: bool,
 }
 /// A granted request that hasn't ended, as the filter knows it.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
@@ -137,6 +146,21 @@ pub struct HelloAck {
     /// Increases with every companion that becomes active. The filter refuses a companion with a lower term than the last one.
     #[prost(uint64, tag = "2")]
     pub term: u64,
+}
+/// Which companion leads. Sent in answer to a probe, by a standby in answer to any `Hello`, and when the leader changes. Only
+/// to filters that support version 3.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct Role {
+    /// The term of the leader; 0: unknown.
+    #[prost(uint64, tag = "1")]
+    pub term: u64,
+    /// Where the leader listens for filters, `ip:port`: the filter opens its next stream there. Empty with `here`, and while no
+    /// leader is known: the filter keeps this stream and waits for the next `Role`.
+    #[prost(string, tag = "2")]
+    pub leader: ::prost::alloc::string::String,
+    /// This companion leads: the filter sends a complete `Hello`.
+    #[prost(bool, tag = "3")]
+    pub here: bool,
 }
 /// Asks for permission to send one request upstream. A `Hello` describes each request with the same message.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]

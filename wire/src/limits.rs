@@ -5,7 +5,10 @@ use core::time::Duration;
 /// The oldest protocol version that this build supports.
 pub const VERSION_MIN: u32 = 1;
 /// The newest protocol version that this build supports.
-pub const VERSION_MAX: u32 = 2;
+pub const VERSION_MAX: u32 = 3;
+
+/// The first protocol version with `Role`.
+pub const ROLE_VERSION: u32 = 3;
 
 /// Requests in one part of a `Hello`.
 pub const HELLO_PART_REQUESTS: usize = 256;
@@ -38,6 +41,10 @@ pub const BACKOFF_MIN: Duration = Duration::from_millis(50);
 pub const BACKOFF_MAX: Duration = Duration::from_secs(1);
 /// A starting companion dispatches once every known session has sent its `Hello`, at the latest after this time.
 pub const STARTUP_WAIT: Duration = Duration::from_secs(2);
+/// How long a filter waits for the answer to a probe before it tries another companion.
+pub const PROBE_WAIT: Duration = Duration::from_secs(1);
+/// How long a filter waits at a standby that knows no leader before it tries another companion.
+pub const LEADER_WAIT: Duration = Duration::from_secs(5);
 /// Delay before a reconnect if filter and companion have no version in common.
 pub const VERSION_RETRY: Duration = Duration::from_secs(30);
 

@@ -5,6 +5,9 @@ pub const ENDPOINT_HEADER: &str = "x-gateway-destination-endpoint";
 /// Request header for Envoy's routing: the same endpoints, followed by the requeue listener. Only the filter sets it, for
 /// requests that may be requeued.
 pub const ROUTE_HEADER: &str = "x-penstock-route";
+/// Metadata of the filter's gRPC stream: the companion to connect to, `ip:port`. Envoy takes any other if its cluster doesn't
+/// have that one.
+pub const COMPANION_HEADER: &str = "x-penstock-companion";
 /// Request header: the pool, which selects Envoy's cluster. Only the filter sets it.
 pub const POOL_HEADER: &str = "x-penstock-pool";
 /// Request header: the allowed endpoints, `ip:port,...`.

@@ -4,9 +4,14 @@
 //! acknowledges it, and sends it again on the next stream, after the Hello. If frames arrive out of order, or from a
 //! companion with a lower term, the session resets the stream, and the next Hello lists the current state of all requests.
 //! Streams are opened and reset only from a tick, where the host allows it.
+//!
+//! Of several companions one leads. A standby answers with a `Role` that names the leader, and the session opens its next
+//! stream there; while no leader is known, the stream stays open until the standby learns of one. A session that knows such
+//! companions first sends a probe, without its requests, so that they are listed only to the leader.
 
 mod frame_window;
 mod hello;
+mod roles;
 
 use core::{num::NonZeroU64, time::Duration};
 use std::collections::VecDeque;
@@ -15,8 +20,8 @@ use penstock_wire::{
     Bye, Command, CompanionFrame, Heartbeat, HelloAck, Register, Running, command,
     filter_frame::Event,
     limits::{
-        BACKOFF_MAX, BACKOFF_MIN, HEARTBEAT_INTERVAL, UNACKED_EVENTS_MAX, VERSION_MAX, VERSION_MIN,
-        VERSION_RETRY,
+        BACKOFF_MAX, BACKOFF_MIN, HEARTBEAT_INTERVAL, PROBE_WAIT, ROLE_VERSION, UNACKED_EVENTS_MAX,
+        VERSION_MAX, VERSION_MIN, VERSION_RETRY,
     },
 };
 use prost::Message;
@@ -37,8 +42,11 @@ pub struct Epoch {
 /// An action on the session's gRPC stream.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SessionEffect {
-    /// Open a stream to the companion, then call `handle_opened` or `handle_open_failed`.
-    OpenStream,
+    /// Open a stream, then call `handle_opened` or `handle_open_failed`.
+    OpenStream {
+        /// The companion to connect to, `ip:port`; `None`: any of the cluster.
+        companion: Option<String>,
+    },
     /// Reset the stream.
     ResetStream,
     /// Send this message on the stream.
@@ -55,6 +63,8 @@ enum Link {
     Closed { retry_at: Instant },
     /// The host is opening a stream.
     Opening,
+    /// The probe is sent, or a standby has discarded the Hello: waits for a Role, until this time.
+    Probing { until: Instant },
     /// The Hello is sent, but the HelloAck hasn't arrived.
     HelloSent,
     /// The HelloAck has arrived.
@@ -62,6 +72,9 @@ enum Link {
     /// The stream is unusable: the next tick resets it, and the next one is opened at this time.
     Broken { retry_at: Instant },
 }
+
+/// Why a stream of a companion with a lower term is closed.
+const OLDER_COMPANION: &str = "its companion is older than the last one";
 
 /// A terminal event that the companion hasn't acknowledged.
 #[derive(Debug)]
@@ -85,8 +98,14 @@ pub(crate) struct Session {
     stream: u32,
     window: FrameWindow,
     unacked_events: VecDeque<UnackedEvent>,
-    /// The protocol version of the current stream, once it is established.
+    /// The protocol version of the last established stream.
     version: u32,
+    /// The companion that leads, according to the last standby.
+    leader: Option<String>,
+    /// A standby has named a leader since the last established stream.
+    is_redirected: bool,
+    /// The companion leads and waits for the Hello.
+    must_greet: bool,
     /// The highest term of a companion so far.
     term: u64,
     /// Delay before the next stream is opened.
@@ -122,6 +141,9 @@ impl Session {
             window: FrameWindow::default(),
             unacked_events: VecDeque::new(),
             version: VERSION_MIN,
+            leader: None,
+            is_redirected: false,
+            must_greet: false,
             term: 0,
             backoff: BACKOFF_MIN,
             heartbeat_at: now,
@@ -159,7 +181,7 @@ impl Session {
     pub(crate) fn is_linked(&self) -> bool {
         match self.link {
             Link::HelloSent | Link::Established => true,
-            Link::Closed { .. } | Link::Opening | Link::Broken { .. } => false,
+            Link::Closed { .. } | Link::Opening | Link::Probing { .. } | Link::Broken { .. } => false,
         }
     }
 
@@ -168,6 +190,7 @@ impl Session {
         match self.link {
             Link::Closed { retry_at } => retry_at,
             Link::Opening | Link::HelloSent | Link::Established => self.heartbeat_at,
+            Link::Probing { until } => self.heartbeat_at.min(until),
             Link::Broken { .. } => now,
         }
     }
@@ -177,10 +200,12 @@ impl Session {
         match self.link {
             Link::Closed { retry_at } if retry_at <= now => {
                 self.link = Link::Opening;
-                self.effects.push_back(SessionEffect::OpenStream);
+                let companion = self.leader.clone();
+                self.effects.push_back(SessionEffect::OpenStream { companion });
             }
             Link::Closed { .. } | Link::Opening => {}
-            Link::HelloSent | Link::Established => {
+            Link::Probing { until } if until <= now => self.try_another_companion(now),
+            Link::Probing { .. } | Link::HelloSent | Link::Established => {
                 // A tick may come a little early. Waiting for the next one would halve the rate of heartbeats.
                 if self.heartbeat_at <= now.after(TICK_MIN) {
                     self.heartbeat_at = now.after(HEARTBEAT_INTERVAL);
@@ -194,28 +219,28 @@ impl Session {
         }
     }
 
-    /// The stream is open: sends the Hello with these requests, then all unacknowledged terminal events.
-    pub(crate) fn handle_opened(
-        &mut self,
-        now: Instant,
-        policy_digest: &str,
-        waiting: Vec<Register>,
-        running: Vec<Running>,
-    ) {
-        self.link = Link::HelloSent;
+    /// The stream is open. Sends a probe to companions that know probes. `true`: call [`Self::greet`] instead.
+    pub(crate) fn handle_opened(&mut self, now: Instant, policy_digest: &str) -> bool {
         self.has_unlisted = false;
         self.stream = self.stream.saturating_add(1);
         self.window.reset();
         self.heartbeat_at = now.after(HEARTBEAT_INTERVAL);
-        let header = HelloHeader {
-            epoch: self.epoch,
-            stream: self.stream,
-            envoy: self.envoy,
-            policy_digest,
-            node: &self.node,
-            can_requeue: self.can_requeue,
-        };
-        for hello in header.parts(waiting, running) {
+        if self.version < ROLE_VERSION {
+            return true;
+        }
+        let until = now.after(PROBE_WAIT);
+        self.link = Link::Probing { until };
+        let probe = self.hello_header(policy_digest).probe();
+        self.send(Event::Hello(probe));
+        false
+    }
+
+    /// Sends the Hello with these requests, then all unacknowledged terminal events.
+    pub(crate) fn greet(&mut self, policy_digest: &str, waiting: Vec<Register>, running: Vec<Running>) {
+        self.link = Link::HelloSent;
+        self.must_greet = false;
+        self.has_unlisted = false;
+        for hello in self.hello_header(policy_digest).parts(waiting, running) {
             self.send(Event::Hello(hello));
         }
         for UnackedEvent { event, .. } in core::mem::take(&mut self.unacked_events) {
@@ -223,6 +248,23 @@ impl Session {
         }
         // The backlog of a new stream doesn't count as a companion that acknowledges nothing.
         self.window.forgive_unacked();
+    }
+
+    /// Whether the companion waits for [`Self::greet`].
+    pub(crate) const fn must_greet(&self) -> bool {
+        self.must_greet
+    }
+
+    fn hello_header<'a>(&'a self, policy_digest: &'a str) -> HelloHeader<'a> {
+        HelloHeader {
+            epoch: self.epoch,
+            stream: self.stream,
+            envoy: self.envoy,
+            policy_digest,
+            node: &self.node,
+            can_requeue: self.can_requeue,
+            term: self.term,
+        }
     }
 
     /// The host failed to open a stream.
@@ -240,9 +282,11 @@ impl Session {
         self.link = Link::Closed { retry_at };
     }
 
-    /// Notes that the companion is down. Returns when to try again.
+    /// Notes that the companion is down. Returns when to try again: any companion, because the leader may have changed.
     fn mark_down(&mut self, now: Instant) -> Instant {
         self.down_since.get_or_insert(now);
+        self.leader = None;
+        self.must_greet = false;
         let retry_at = now.after(self.backoff);
         self.backoff = self.backoff.saturating_mul(2).min(BACKOFF_MAX);
         retry_at
@@ -271,7 +315,7 @@ impl Session {
 
     /// Handles a message of the companion. Returns its commands for the worker; none, if the message is invalid.
     pub(crate) fn handle_message(&mut self, now: Instant, message: &[u8]) -> Vec<Command> {
-        if !self.is_linked() {
+        if !self.is_linked() && !matches!(self.link, Link::Probing { .. }) {
             return Vec::new();
         }
         let Ok(frame) = CompanionFrame::decode(message) else {
@@ -282,16 +326,24 @@ impl Session {
             self.abort(now, "the companion's frames are out of order");
             return Vec::new();
         }
-        self.remove_acknowledged(frame.ack);
         let mut commands = Vec::with_capacity(frame.commands.len());
         for command in frame.commands {
-            match (&command.kind, self.link) {
-                (Some(command::Kind::HelloAck(ack)), _) => self.handle_hello_ack(now, *ack),
-                (Some(command::Kind::Bye(Bye {})), _) => self.handle_bye(now),
-                (_, Link::Established) => commands.push(command),
-                (_, Link::HelloSent) => self.abort(now, "the companion sent a command before its HelloAck"),
+            match (command.kind, self.link) {
                 (_, Link::Broken { .. } | Link::Opening | Link::Closed { .. }) => {}
+                (Some(command::Kind::HelloAck(ack)), Link::HelloSent | Link::Established) => {
+                    self.handle_hello_ack(now, ack);
+                }
+                (Some(command::Kind::Bye(Bye {})), _) => self.handle_bye(now),
+                (Some(command::Kind::Role(role)), _) => self.handle_role(now, role),
+                (kind, Link::Established) => commands.push(Command { kind }),
+                (_, Link::HelloSent | Link::Probing { .. }) => {
+                    self.abort(now, "the companion sent a command before its HelloAck");
+                }
             }
+        }
+        // A standby acknowledges frames that it discards.
+        if self.link == Link::Established {
+            self.remove_acknowledged(frame.ack);
         }
         commands
     }
@@ -306,11 +358,12 @@ impl Session {
                 retry_at: now.after(VERSION_RETRY),
             };
         } else if ack.term < self.term {
-            self.abort(now, "its companion is older than the last one");
+            self.abort(now, OLDER_COMPANION);
         } else {
             self.term = ack.term;
             self.version = ack.version;
             self.backoff = BACKOFF_MIN;
+            self.is_redirected = false;
             self.last_warning = None;
             self.is_relisted = self.has_unlisted && !self.is_relisted;
             if self.is_relisted {
@@ -335,7 +388,11 @@ impl Session {
             }
             Link::HelloSent => self.has_unlisted = true,
             // The next Hello lists the request.
-            Link::Opening | Link::Established | Link::Broken { .. } | Link::Closed { .. } => {}
+            Link::Opening
+            | Link::Probing { .. }
+            | Link::Established
+            | Link::Broken { .. }
+            | Link::Closed { .. } => {}
         }
     }
 
@@ -402,7 +459,7 @@ impl Session {
 
     /// Ends the session because the host shuts down.
     pub(crate) fn shut_down(&mut self) {
-        if self.is_linked() {
+        if self.is_linked() || matches!(self.link, Link::Probing { .. }) {
             self.send(Event::Bye(Bye {}));
         }
     }

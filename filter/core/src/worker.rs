@@ -146,6 +146,13 @@ impl Worker {
 
     /// The host has opened the stream.
     pub fn handle_opened(&mut self, now: Instant) {
+        if self.session.handle_opened(now, &self.policy.digest) {
+            self.greet(now);
+        }
+    }
+
+    /// Sends the Hello.
+    fn greet(&mut self, now: Instant) {
         let mut waiting = Vec::new();
         let mut running = Vec::new();
         for exchange in self.exchanges.values_mut() {
@@ -159,8 +166,7 @@ impl Worker {
                 Phase::ReadingBody(_) | Phase::Answered => {}
             }
         }
-        self.session
-            .handle_opened(now, &self.policy.digest, waiting, running);
+        self.session.greet(&self.policy.digest, waiting, running);
     }
 
     /// The host failed to open the stream.
@@ -191,9 +197,12 @@ impl Worker {
                     let (pool, endpoints) = PoolEndpoints::parse(message);
                     self.endpoints.insert(pool, endpoints);
                 }
-                // The session handles the first two; `None` is a command of a later protocol version.
-                Some(command::Kind::HelloAck(_) | command::Kind::Bye(_)) | None => {}
+                // The session handles the first three; `None` is a command of a later protocol version.
+                Some(command::Kind::HelloAck(_) | command::Kind::Bye(_) | command::Kind::Role(_)) | None => {}
             }
+        }
+        if self.session.must_greet() {
+            self.greet(now);
         }
         self.publish_in_flight(now);
     }

@@ -392,7 +392,7 @@ impl World {
             assert!(count < EFFECTS, "effects don't end");
             match self.worker.poll_effect() {
                 None => return listed,
-                Some(Effect::Session(SessionEffect::OpenStream)) => {
+                Some(Effect::Session(SessionEffect::OpenStream { .. })) => {
                     assert!(self.stream == Stream::None, "opened twice");
                     self.stream = Stream::Ordered;
                 }

@@ -1,4 +1,4 @@
-//! Filters of protocol versions 1 and 2 at one companion.
+//! Filters of several protocol versions at one companion.
 
 use penstock_wire as wire;
 use wire::command::Kind;
@@ -52,7 +52,7 @@ fn a_newer_filter_gets_the_companions_version() {
     let taken = world.take();
     assert_eq!(
         taken.commands[0],
-        (1, Kind::HelloAck(wire::HelloAck { version: 2, term: 7 }))
+        (1, Kind::HelloAck(wire::HelloAck { version: 3, term: 7 }))
     );
 }
 

@@ -21,8 +21,8 @@ pub mod arbiter_server {
             >
             + std::marker::Send
             + 'static;
-        /// The first frame of the filter carries a `Hello`. The first command of the companion, after the last part of the
-        /// `Hello`, is a `HelloAck`.
+        /// The first frame of the filter carries a `Hello`. The first command of the companion is a `HelloAck`, after the last part
+        /// of the `Hello`, or, since version 3, a `Role`.
         async fn session(
             &self,
             request: tonic::Request<

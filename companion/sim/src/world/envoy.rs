@@ -240,7 +240,7 @@ impl World {
 
     fn apply_session_effect(&mut self, id: u64, effect: SessionEffect) {
         match effect {
-            SessionEffect::OpenStream => {
+            SessionEffect::OpenStream { companion: _ } => {
                 let stream = self.open_stream(id);
                 self.note(|| format!("root {id} opens stream {stream:?}"));
                 let Some(root) = self.roots.get_mut(&id) else {

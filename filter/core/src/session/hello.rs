@@ -17,9 +17,18 @@ pub(super) struct HelloHeader<'a> {
     pub(super) policy_digest: &'a str,
     pub(super) node: &'a str,
     pub(super) can_requeue: bool,
+    pub(super) term: u64,
 }
 
 impl HelloHeader<'_> {
+    /// A Hello without requests, which asks whether the companion leads.
+    pub(super) fn probe(&self) -> Hello {
+        Hello {
+            probe: true,
+            ..self.empty_part()
+        }
+    }
+
     /// The parts that list these requests; one part if there are none.
     pub(super) fn parts(&self, waiting: Vec<Register>, running: Vec<Running>) -> Vec<Hello> {
         let mut parts = Vec::new();
@@ -50,6 +59,7 @@ impl HelloHeader<'_> {
             node: self.node.to_owned(),
             envoy: self.envoy.map_or(0, NonZeroU64::get),
             no_requeue: !self.can_requeue,
+            term: self.term,
             ..Hello::default()
         }
     }

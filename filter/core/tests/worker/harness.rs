@@ -41,6 +41,8 @@ impl Properties for Host {
 #[derive(Debug, PartialEq)]
 pub(crate) enum Output {
     OpenStream,
+    /// To this companion.
+    OpenStreamTo(String),
     ResetStream,
     /// An event, with the number of its frame.
     Sent(u64, Event),
@@ -200,7 +202,9 @@ impl Rig {
         let mut outputs = Vec::new();
         while let Some(effect) = self.worker.poll_effect() {
             outputs.push(match effect {
-                Effect::Session(SessionEffect::OpenStream) => Output::OpenStream,
+                Effect::Session(SessionEffect::OpenStream { companion }) => {
+                    companion.map_or(Output::OpenStream, Output::OpenStreamTo)
+                }
                 Effect::Session(SessionEffect::ResetStream) => Output::ResetStream,
                 Effect::Session(SessionEffect::LogWarning(text)) => Output::Warning(text),
                 Effect::Session(SessionEffect::LogInfo(text)) => Output::Info(text),

@@ -12,6 +12,7 @@ mod repeats;
 mod reported_endpoint;
 mod requeue;
 mod rewrite;
+mod roles;
 mod session;
 mod shared_data;
 mod trust;

@@ -19,12 +19,14 @@ fn hello(stream: u32) -> Hello {
         epoch_lo: 2,
         stream,
         version_min: 1,
-        version_max: 2,
+        version_max: 3,
         policy_digest: "d0".into(),
         node: "n".into(),
         envoy: 72,
         no_requeue: true,
         last: true,
+        // The first stream's HelloAck carries term 1.
+        term: u64::from(stream > 1),
         ..Hello::default()
     }
 }

@@ -1,0 +1,54 @@
+//! Finds the companion that leads.
+
+use penstock_wire::{
+    Role,
+    limits::{LEADER_WAIT, PROBE_WAIT, VERSION_MIN},
+};
+
+use super::{Link, OLDER_COMPANION, Session, SessionEffect};
+use crate::time::Instant;
+
+impl Session {
+    /// A companion reports which one leads.
+    pub(super) fn handle_role(&mut self, now: Instant, role: Role) {
+        if role.here {
+            if role.term < self.term {
+                self.abort(now, OLDER_COMPANION);
+            } else {
+                // Until the Hello, nothing may be sent that the companion would take for a part of it.
+                self.link = Link::Probing {
+                    until: now.after(PROBE_WAIT),
+                };
+                self.must_greet = true;
+            }
+            return;
+        }
+        self.down_since.get_or_insert(now);
+        // The companion of an outdated leader learns of the present one later.
+        if role.leader.is_empty() || role.term < self.term {
+            self.link = Link::Probing {
+                until: now.after(LEADER_WAIT),
+            };
+            return;
+        }
+        let text = format!("companion session {}: the leader is {}", self.stream, role.leader);
+        self.effects.push_back(SessionEffect::LogInfo(text));
+        // Without delay, unless an earlier redirect has led to no session: companions may disagree for a while.
+        let is_first = !core::mem::replace(&mut self.is_redirected, true);
+        let retry_at = self.mark_down(now);
+        self.leader = Some(role.leader);
+        let retry_at = if is_first { now } else { retry_at };
+        self.link = Link::Broken { retry_at };
+    }
+
+    /// Gives up a stream without a leader, because another companion may know one.
+    pub(super) fn try_another_companion(&mut self, now: Instant) {
+        if !self.window.has_received() {
+            // The companion may be one that doesn't know probes.
+            self.version = VERSION_MIN;
+        }
+        let retry_at = self.mark_down(now);
+        self.effects.push_back(SessionEffect::ResetStream);
+        self.link = Link::Closed { retry_at };
+    }
+}
