@@ -77,6 +77,7 @@ impl Session {
             startup_wait: Duration::from_secs(2),
             flows_shown: 100,
             term: 1,
+            is_replicated: false,
             seed: 1,
         };
         let mut session = Self {

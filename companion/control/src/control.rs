@@ -9,6 +9,7 @@ mod audit;
 mod effects;
 mod frames;
 mod hello;
+mod leadership;
 mod reload;
 mod resync;
 mod session_loss;
@@ -25,6 +26,7 @@ use crate::aliases::Aliases;
 use crate::envoys::Envoys;
 use crate::event::{Event, Observation, Output};
 use crate::ids::{ConnId, Epoch, PoolId, RequestKey, Route};
+use crate::leadership::Leadership;
 use crate::limits::{STREAMS_MAX, SUSPENDED_MIN};
 use crate::pool::PoolInput;
 use crate::pools::Pools;
@@ -61,8 +63,11 @@ pub struct Control {
     /// All expected sessions were open at the same time once.
     is_gathered: bool,
     is_draining: bool,
-    /// Another companion has taken over.
+    /// Another companion has taken over, and this one ends.
     is_handed_over: bool,
+    leadership: Leadership,
+    /// Nothing is observed, because the requests concerned go on at another companion.
+    is_silent: bool,
 }
 
 impl Control {
@@ -82,6 +87,8 @@ impl Control {
             last_request: 0,
             open_requests: 0,
             last_event_at: now,
+            leadership: Leadership::new(settings.is_replicated),
+            is_silent: false,
             settings,
             no_pool: "none".into(),
             outputs: VecDeque::new(),
@@ -105,11 +112,13 @@ impl Control {
             }
             return;
         }
+        self.check_lease(now);
         self.notice_suspend(now);
         match event {
             Event::Opened(conn) => self.open(now, conn),
             Event::Frame(conn, frame) => self.receive(now, conn, frame),
             Event::Closed(conn) => self.disconnect(now, conn, "the stream ended"),
+            Event::Leadership(change) => self.change_leadership(now, change),
             Event::HandOver => self.hand_over(),
             Event::Settings(settings) => self.reload(now, *settings),
             Event::Drain(drains) => {
@@ -174,10 +183,14 @@ impl Control {
         if self.is_handed_over {
             return;
         }
+        self.check_lease(now);
         self.notice_suspend(now);
         while let Some(timer) = self.timers.pop(now) {
             match timer {
-                Timer::Startup => self.start(now),
+                Timer::Startup => self.end_startup_wait(now),
+                Timer::Takeover => self.check_takeover(now),
+                // The check is done for every event.
+                Timer::Lease => {}
                 Timer::Silence(conn) => self.check_silence(now, conn),
                 Timer::Grace(epoch) => self.check_grace(now, epoch),
             }
@@ -227,6 +240,9 @@ impl Control {
         if core::mem::replace(&mut self.is_started, true) {
             return;
         }
+        if !self.leadership.may_grant() {
+            return;
+        }
         for pool in self.pools.ids() {
             self.drive_pool(now, pool, PoolInput::Ready);
         }
@@ -272,6 +288,8 @@ impl Control {
     }
 
     fn observe(&mut self, observation: Observation) {
-        self.outputs.push_back(Output::Observe(observation));
+        if !self.is_silent {
+            self.outputs.push_back(Output::Observe(observation));
+        }
     }
 }

@@ -3,6 +3,7 @@
 use hashbrown::HashMap;
 
 use crate::ids::EnvoyId;
+use crate::leadership::KnownEnvoy;
 
 /// The root contexts of every Envoy, including orphaned ones.
 #[derive(Debug, Default)]
@@ -12,6 +13,26 @@ impl Envoys {
     /// Envoys with at least one root context.
     pub(crate) fn len(&self) -> usize {
         self.0.len()
+    }
+
+    /// The Envoys by process, in no order. Root contexts that don't know their process are one entry.
+    pub(crate) fn known(&self) -> Vec<KnownEnvoy> {
+        let mut unknown = 0;
+        let mut known = Vec::with_capacity(self.0.len());
+        for (envoy, contexts) in &self.0 {
+            let contexts = u32::try_from(*contexts).unwrap_or(u32::MAX);
+            match envoy.process() {
+                0 => unknown += contexts,
+                envoy => known.push(KnownEnvoy { envoy, contexts }),
+            }
+        }
+        if unknown > 0 {
+            known.push(KnownEnvoy {
+                envoy: 0,
+                contexts: unknown,
+            });
+        }
+        known
     }
 
     pub(crate) fn add_context(&mut self, envoy: EnvoyId) {

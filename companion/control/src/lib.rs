@@ -17,6 +17,7 @@ mod envoys;
 mod event;
 mod ids;
 mod labels;
+mod leadership;
 mod limits;
 mod pool;
 mod pools;
@@ -37,9 +38,10 @@ mod wire_out;
 pub use answer::code_of;
 pub use audit::AuditError;
 pub use control::Control;
-pub use event::{Event, Observation, Output};
+pub use event::{Event, LeadershipChange, Observation, Output};
 pub use ids::ConnId;
 pub use labels::{EstimatedTokens, Labels};
+pub use leadership::{ElectionReport, KnownEnvoy, Role};
 pub use penstock_autopilot::{
     AutopilotStatus, Desired, DesiredSource, Kept, PendingServers, Scraped, Totals, VariantStatus,
 };

@@ -5,9 +5,9 @@ use core::time::Duration;
 use penstock_wire::limits::{HELLO_PART_REQUESTS, SILENCE, UNACKED_EVENTS_MAX};
 
 /// Open streams, including those without a complete Hello.
-pub(crate) const STREAMS_MAX: usize = 8_192;
+pub(crate) const STREAMS_MAX: usize = 65_536;
 /// Root contexts, including orphaned ones.
-pub(crate) const CONTEXTS_MAX: usize = 4_096;
+pub(crate) const CONTEXTS_MAX: usize = 32_768;
 /// Characters of an Envoy's node name.
 pub(crate) const NODE_CHARS_MAX: usize = 256;
 /// Requests of one root context that haven't ended, and so the requests that its Hello may name.

@@ -140,6 +140,8 @@ impl Pool {
             PoolInput::HideFlows => self.visible_flows.clear(),
             PoolInput::Drain(drains) => self.decide(now, Input::Drain(drains)),
             PoolInput::Ready => self.decide(now, Input::Ready),
+            PoolInput::Hold => self.decide(now, Input::Hold),
+            PoolInput::Forget(id) => self.forget(now, id),
         }
     }
 

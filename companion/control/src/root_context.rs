@@ -25,6 +25,8 @@ pub(crate) struct RootContext {
     pub(crate) has_requeue_listener: bool,
     /// The time at which its last stream ended, while it is orphaned.
     pub(crate) orphaned_since: Option<Instant>,
+    /// The last time at which it is known to have followed this companion.
+    pub(crate) followed_at: Instant,
     /// Its requests that haven't ended, by sequence number.
     pub(crate) requests: HashMap<u64, Route>,
     /// Granted requests that its last Hello didn't name. They are released at the next beat, unless their end is reported
@@ -45,6 +47,7 @@ impl RootContext {
             envoy,
             has_requeue_listener: false,
             orphaned_since: None,
+            followed_at: Instant::ZERO,
             requests: HashMap::new(),
             unconfirmed: Vec::new(),
             ended: EndedRequests::default(),

@@ -4,6 +4,7 @@ use penstock_engine::Instant;
 use penstock_wire as wire;
 
 use crate::ids::Epoch;
+use crate::leadership::Asking;
 use crate::limits::{HELLO_BYTES_MAX, REQUESTS_MAX};
 
 /// Frames after which an acknowledgement is sent even if there is no command to send.
@@ -23,6 +24,10 @@ pub(crate) struct Session {
     /// The number of the last frame that was sent.
     sent: u64,
     outbox: Vec<wire::Command>,
+    /// The number and the time of a frame that the filter hasn't acknowledged.
+    unproved: Option<(u64, Instant)>,
+    /// The time of the last frame of which it is known that the filter acknowledged it.
+    proved_at: Instant,
 }
 
 /// The stage of a stream.
@@ -30,6 +35,8 @@ pub(crate) struct Session {
 pub(crate) enum Stage {
     /// The parts of its Hello come in.
     Greeting(Box<Greeting>),
+    /// Its filter asks for the leader.
+    Asking(Asking),
     /// The Hello is complete: the stream belongs to the root context with this epoch.
     Established(Epoch),
 }
@@ -77,7 +84,14 @@ impl Session {
             must_acknowledge: false,
             sent: 0,
             outbox: Vec::new(),
+            unproved: None,
+            proved_at: now,
         }
+    }
+
+    /// A time at which the filter still took frames from this stream.
+    pub(crate) const fn proved_at(&self) -> Instant {
+        self.proved_at
     }
 
     /// Checks the number of a frame and the number that it acknowledges.
@@ -90,6 +104,12 @@ impl Session {
         }
         self.handled = seq;
         self.last_frame_at = now;
+        if let Some((sent, sent_at)) = self.unproved
+            && ack >= sent
+        {
+            self.proved_at = sent_at;
+            self.unproved = None;
+        }
         Ok(())
     }
 
@@ -147,13 +167,14 @@ impl Session {
     }
 
     /// The next frame, if there is something to send.
-    pub(crate) fn next_frame(&mut self) -> Option<wire::CompanionFrame> {
+    pub(crate) fn next_frame(&mut self, now: Instant) -> Option<wire::CompanionFrame> {
         if !self.has_output() {
             return None;
         }
         self.must_acknowledge = false;
         self.acknowledged = self.handled;
         self.sent += 1;
+        self.unproved.get_or_insert((self.sent, now));
         Some(wire::CompanionFrame {
             seq: self.sent,
             ack: self.handled,
@@ -171,10 +192,10 @@ mod tests {
         let mut session = Session::new(Instant::ZERO);
         assert_eq!(session.receive(Instant::ZERO, 1, 0), Ok(()));
         assert_eq!(session.receive(Instant::ZERO, 3, 0), Err(Violation::Gap));
-        assert_eq!(session.next_frame(), None, "nothing to send");
+        assert_eq!(session.next_frame(Instant::ZERO), None, "nothing to send");
         assert!(session.push(wire::command::Kind::Bye(wire::Bye {})));
         assert!(!session.acknowledge(), "already has something to send");
-        let frame = session.next_frame().expect("a frame");
+        let frame = session.next_frame(Instant::ZERO).expect("a frame");
         assert_eq!((frame.seq, frame.ack, frame.commands.len()), (1, 1, 1));
         assert_eq!(session.receive(Instant::ZERO, 2, 2), Err(Violation::Ack));
         assert_eq!(session.receive(Instant::ZERO, 2, 1), Ok(()));

@@ -28,8 +28,10 @@ pub struct Settings {
     pub startup_wait: Duration,
     /// Flows of all pools together that metrics and status show by name.
     pub flows_shown: usize,
-    /// Rises with every companion that becomes active.
+    /// Rises with every companion that becomes active. With several companions, the election sets it.
     pub term: u64,
+    /// There are several companions: this one stands by until the election makes it the leader.
+    pub is_replicated: bool,
     /// For tie-breaks and jitter.
     pub seed: u64,
 }

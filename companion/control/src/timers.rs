@@ -15,6 +15,10 @@ use crate::ids::{ConnId, Epoch};
 pub(crate) enum Timer {
     /// Dispatch begins, even if expected sessions are missing.
     Startup,
+    /// Filters of the last leader are missing.
+    Takeover,
+    /// The lease must be checked.
+    Lease,
     /// The stream has been silent for too long.
     Silence(ConnId),
     /// The grace period of an orphaned root context is over.

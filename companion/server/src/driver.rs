@@ -9,11 +9,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use hashbrown::HashMap;
-use penstock_control::{ConnId, Control, Event, Output, RequestStatus, Settings, Status};
+use penstock_control::{
+    ConnId, Control, ElectionReport, Event, KnownEnvoy, Output, RequestStatus, Role, Settings, Status,
+};
 use penstock_engine::input::{PastUsage, RunningUsage};
 use penstock_wire::{CompanionFrame, FilterFrame};
 use tokio::sync::mpsc::error::TrySendError;
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{mpsc, oneshot, watch};
 
 use crate::clock::Clock;
 use crate::ended_requests::{EndedRequest, EndedRequests};
@@ -54,6 +56,44 @@ pub struct Overview {
     pub status: Status,
     /// The statistics of the last minutes.
     pub recent: RecentStats,
+}
+
+/// The role of this companion and its term.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RoleTerm {
+    /// The role.
+    pub role: Role,
+    /// The term of this companion as a leader; of a standby, the last one.
+    pub term: u64,
+}
+
+/// What the driver reports to the election of the leader.
+#[derive(Debug)]
+pub struct ElectionInbox {
+    /// Reports, each at most once for a batch of events.
+    pub reports: mpsc::UnboundedReceiver<ElectionReport>,
+    /// The Envoys with sessions at this companion, while it leads.
+    pub known: watch::Receiver<Vec<KnownEnvoy>>,
+}
+
+struct ElectionOutbox {
+    reports: mpsc::UnboundedSender<ElectionReport>,
+    known: watch::Sender<Vec<KnownEnvoy>>,
+    /// The reports of this batch.
+    pending: Vec<ElectionReport>,
+}
+
+/// A driver that has been started.
+#[derive(Debug)]
+pub struct Started {
+    /// Sends messages to the driver.
+    pub handle: Handle,
+    /// Its task, which ends when the last handle is dropped. A panic in a decision ends the process.
+    pub task: tokio::task::JoinHandle<()>,
+    /// The companion's role.
+    pub role: watch::Receiver<RoleTerm>,
+    /// For the election, if there are several companions.
+    pub election: ElectionInbox,
 }
 
 /// The result of looking up a request.
@@ -198,14 +238,29 @@ struct Driver {
     /// Callers of [`Handle::idle`].
     idle_waiters: Vec<oneshot::Sender<()>>,
     shutting_down: bool,
+    role: watch::Sender<RoleTerm>,
+    election: ElectionOutbox,
 }
 
-/// Starts the driver. It ends when the last handle is dropped. A panic in a decision ends the process.
+/// Starts the driver.
 #[must_use]
-pub fn spawn(settings: Settings, clock: Clock, observer: Observer) -> (Handle, tokio::task::JoinHandle<()>) {
+pub fn spawn(settings: Settings, clock: Clock, observer: Observer) -> Started {
     let (inbox, messages) = mpsc::channel(INBOX);
+    let control = Control::new(settings, clock.now());
+    let (role, roles) = watch::channel(RoleTerm {
+        role: control.role().clone(),
+        term: control.term(),
+    });
+    let (reports, report_inbox) = mpsc::unbounded_channel();
+    let (known, known_envoys) = watch::channel(Vec::new());
     let driver = Driver {
-        control: Control::new(settings, clock.now()),
+        control,
+        role,
+        election: ElectionOutbox {
+            reports,
+            known,
+            pending: Vec::new(),
+        },
         clock,
         observer,
         ended: EndedRequests::default(),
@@ -214,7 +269,15 @@ pub fn spawn(settings: Settings, clock: Clock, observer: Observer) -> (Handle, t
         idle_waiters: Vec::new(),
         shutting_down: false,
     };
-    (Handle(inbox), essential::spawn(NAME, driver.run(messages)))
+    Started {
+        handle: Handle(inbox),
+        task: essential::spawn(NAME, driver.run(messages)),
+        role: roles,
+        election: ElectionInbox {
+            reports: report_inbox,
+            known: known_envoys,
+        },
+    }
 }
 
 impl Driver {
@@ -331,8 +394,14 @@ impl Driver {
                     self.recent.record(now, &observation);
                     self.observer.observe(now, observation);
                 }
+                Output::Election(report) => {
+                    if !self.election.pending.contains(&report) {
+                        self.election.pending.push(report);
+                    }
+                }
             }
         }
+        self.report_leadership();
         if self.shutting_down {
             self.conns.clear();
         }
@@ -341,6 +410,28 @@ impl Driver {
                 // Fails when the caller no longer waits.
                 let _ = reply.send(());
             }
+        }
+    }
+
+    /// Publishes the role, and what the election must know.
+    fn report_leadership(&mut self) {
+        let (role, term) = (self.control.role(), self.control.term());
+        self.role.send_if_modified(|known| {
+            let is_changed = known.term != term || known.role != *role;
+            if is_changed {
+                *known = RoleTerm {
+                    role: role.clone(),
+                    term,
+                };
+            }
+            is_changed
+        });
+        for report in self.election.pending.drain(..) {
+            // Fails without an election.
+            let _ = self.election.reports.send(report);
+        }
+        if let Some(known) = self.control.take_known_envoys() {
+            self.election.known.send_replace(known);
         }
     }
 

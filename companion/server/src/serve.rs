@@ -257,9 +257,9 @@ impl Companion {
             .with_tracer(tracer);
         let settings = control_settings::with_models(config, &identity, &mut restored.models);
         let envoy = open_envoy_pools(&args, config)?;
-        let (driver, decisions) = opened
-            .decisions
-            .enter(|| driver::spawn(settings, clock, observer));
+        let start = || driver::spawn(settings, clock, observer);
+        let started = opened.decisions.enter(start);
+        let driver = started.handle;
         // Before the first request can arrive.
         if usage_forwarding::send_restored(restored, &driver).await.is_ok() {
             usage_forwarding::forward_shared(&mut stores, driver.clone());
@@ -296,7 +296,7 @@ impl Companion {
             grpc: opened.decisions.enter(|| essential::spawn(GRPC, serving)),
             http: essential::spawn(HTTP, http::serve(opened.http, app, ending(phases))),
             driver,
-            decisions,
+            decisions: started.task,
             config,
             phase,
             signals: opened.signals,

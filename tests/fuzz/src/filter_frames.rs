@@ -57,6 +57,7 @@ fn settings(choices: &mut Choices<'_>) -> Settings {
     let all = SETTINGS.get_or_init(|| {
         let convert = |config| Settings {
             term: 7,
+            is_replicated: false,
             seed: 1,
             ..control_settings::settings(config, &control_settings::ProcessIdentity::now(None, false))
         };
@@ -252,7 +253,7 @@ impl World {
                     // The server reports the end of the stream.
                     self.control.handle(self.now, Event::Closed(conn));
                 }
-                Output::Observe(_) => {}
+                Output::Observe(_) | Output::Election(_) => {}
             }
         }
     }

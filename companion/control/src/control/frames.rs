@@ -29,6 +29,19 @@ impl Control {
             (Stage::Greeting(_), Message::Hello(hello)) => {
                 self.receive_hello(now, conn, core::mem::take(hello));
             }
+            (Stage::Asking(asking), Message::Hello(hello))
+                if asking.is_called && hello.part == 0 && !hello.probe =>
+            {
+                session.stage = Stage::Greeting(Box::default());
+                self.receive_hello(now, conn, core::mem::take(hello));
+            }
+            (Stage::Asking(_), Message::Heartbeat(_)) => {
+                if session.acknowledge() {
+                    self.ready_to_send.push_back(conn);
+                }
+            }
+            // Its next Hello lists what has changed.
+            (Stage::Asking(_), _) => {}
             (Stage::Greeting(_), _) => self.close(now, conn, Violation::NoHello.as_str()),
             (Stage::Established(_), Message::Hello(_)) => {
                 self.close(now, conn, Violation::Parts.as_str());
@@ -37,6 +50,7 @@ impl Control {
                 let epoch = *epoch;
                 if let Some(context) = self.contexts.get_mut(&epoch) {
                     context.ended.acknowledge(frame.ack);
+                    context.followed_at = context.followed_at.max(session.proved_at());
                 }
                 self.receive_message(now, conn, epoch, message);
             }
@@ -140,7 +154,7 @@ impl Control {
 
     pub(super) fn next_frame(&mut self, conn: ConnId) -> Option<wire::CompanionFrame> {
         let session = self.sessions.get_mut(&conn)?;
-        let frame = session.next_frame()?;
+        let frame = session.next_frame(self.last_event_at)?;
         if let Stage::Established(epoch) = session.stage
             && let Some(context) = self.contexts.get_mut(&epoch)
             && context.conn == Some(conn)

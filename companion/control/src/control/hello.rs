@@ -19,6 +19,9 @@ const REPLACED: &str = "a later stream speaks for this filter";
 impl Control {
     /// A part of a Hello has arrived. With the last part the session is open.
     pub(super) fn receive_hello(&mut self, now: Instant, conn: ConnId, mut hello: wire::Hello) {
+        if hello.part == 0 && self.must_ask(&hello) {
+            return self.ask(now, conn, &hello);
+        }
         let bytes = hello.encoded_len();
         let Some(session) = self.sessions.get_mut(&conn) else {
             return;
@@ -49,7 +52,7 @@ impl Control {
         };
         let greeting = match core::mem::replace(&mut session.stage, Stage::Established(epoch)) {
             Stage::Greeting(greeting) => greeting,
-            Stage::Established(_) => return,
+            Stage::Established(_) | Stage::Asking(_) => return,
         };
         self.attach(now, conn, epoch, version, &hello);
         self.observe(Observation::SessionOpened {
@@ -60,7 +63,14 @@ impl Control {
         });
         self.greet(epoch, version, &hello.policy_digest);
         self.resync(now, epoch, *greeting);
+        self.note_hello(now, epoch);
         self.start_if_gathered(now);
+    }
+
+    /// The filter must not list its requests here, or not yet.
+    fn must_ask(&self, hello: &wire::Hello) -> bool {
+        let is_outdated = self.leadership.lease.is_some() && hello.term > self.settings.term;
+        hello.probe || is_outdated || !self.leadership.leads()
     }
 
     /// Begins dispatch if all expected sessions are open.
@@ -71,7 +81,9 @@ impl Control {
         let open = self.contexts.values().filter(|context| context.is_open());
         if open.count() >= expected {
             self.is_gathered = true;
-            self.start(now);
+            if self.leadership.awaited.is_empty() {
+                self.start(now);
+            }
         }
     }
 
@@ -93,6 +105,7 @@ impl Control {
         context.version = version;
         context.stream = hello.stream;
         context.orphaned_since = None;
+        context.followed_at = now;
         context.ended.restart_stream();
         // The new Hello decides which requests are missing.
         context.unconfirmed.clear();
@@ -107,6 +120,7 @@ impl Control {
             let input = PoolInput::PeerChanged { id: route.id, peer };
             self.drive_pool(now, route.pool, input);
         }
+        self.leadership.has_changed = true;
         if is_new || envoy != peer_before.envoy {
             self.envoys.add_context(envoy);
         }
@@ -120,6 +134,7 @@ impl Control {
 
     /// An Envoy has one root context less.
     pub(super) fn remove_envoy_context(&mut self, now: Instant, envoy: EnvoyId) {
+        self.leadership.has_changed = true;
         if self.envoys.remove_context(envoy) {
             for pool in self.pools.ids() {
                 self.drive_pool(now, pool, PoolInput::EnvoyLeft(envoy));

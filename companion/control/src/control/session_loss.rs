@@ -119,7 +119,7 @@ impl Control {
                 continue;
             };
             session.push(Kind::Bye(wire::Bye {}));
-            if let Some(frame) = session.next_frame() {
+            if let Some(frame) = session.next_frame(self.last_event_at) {
                 self.outputs.push_back(Output::Send(conn, Box::new(frame)));
             }
             let why = "this companion ends";

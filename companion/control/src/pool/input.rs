@@ -89,8 +89,12 @@ pub(crate) enum PoolInput<'a> {
     HideFlows,
     /// Reject all requests (`true`), or take them again (`false`).
     Drain(bool),
-    /// Dispatch begins.
+    /// Dispatch begins, or begins again.
     Ready,
+    /// Dispatch ends until it begins again.
+    Hold,
+    /// Another companion is responsible for the request.
+    Forget(RequestId),
 }
 
 /// A request that comes in.

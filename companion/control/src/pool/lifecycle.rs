@@ -37,6 +37,15 @@ impl Pool {
         }
     }
 
+    /// Another companion is responsible for the request, and will charge its cost.
+    pub(super) fn forget(&mut self, now: Instant, id: RequestId) {
+        match self.requests.get(&id).map(OpenRequest::is_waiting) {
+            Some(true) => self.decide(now, Input::Cancel(id)),
+            Some(false) => self.settle(now, id, Service::Nothing),
+            None => {}
+        }
+    }
+
     /// Ends a granted request that no endpoint is known to have ended.
     pub(super) fn settle(&mut self, now: Instant, id: RequestId, service: Service) {
         let Some(request) = self.close(id) else {

@@ -5,7 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use penstock_control::{
-    ConnId, Control, EndpointSettings, Event, Kept, MaxPriority, Observation, Output, PoolSettings, Settings,
+    ConnId, Control, ElectionReport, EndpointSettings, Event, Kept, MaxPriority, Observation, Output,
+    PoolSettings, Settings,
 };
 use penstock_engine::input::{PastUsage, RunningUsage};
 use penstock_engine::policy::{FlowKey, Gate, Policy, Queue, StockUnit};
@@ -83,6 +84,7 @@ pub(crate) fn settings_of(servers: &[&str]) -> Settings {
         startup_wait: Duration::from_secs(2),
         flows_shown: 10,
         term: 7,
+        is_replicated: false,
         seed: 1,
     }
 }
@@ -227,6 +229,7 @@ impl World {
                 }
                 Output::Close(conn, _) => taken.closed.push(conn.0),
                 Output::Observe(observation) => taken.observe(observation),
+                Output::Election(report) => taken.reports.push(report),
             }
         }
         taken
@@ -262,6 +265,8 @@ pub(crate) struct Taken {
     pub(crate) learned: Vec<(Arc<str>, String, Kept)>,
     /// Endpoints that refused a request, with the status.
     pub(crate) pushed_back: Vec<(Arc<str>, u16)>,
+    /// For the election of the leader.
+    pub(crate) reports: Vec<ElectionReport>,
     /// Endpoints that were marked down (`true`), or are tried again.
     pub(crate) marked: Vec<(Box<str>, bool)>,
 }
@@ -298,9 +303,22 @@ impl Taken {
     pub(crate) fn grants(&self) -> Vec<(u64, &wire::Grant)> {
         let grants = self.commands.iter().filter_map(|(conn, kind)| match kind {
             Kind::Grant(grant) => Some((*conn, grant)),
-            Kind::HelloAck(_) | Kind::Policy(_) | Kind::Reject(_) | Kind::Endpoints(_) | Kind::Bye(_) => None,
+            Kind::HelloAck(_)
+            | Kind::Policy(_)
+            | Kind::Reject(_)
+            | Kind::Endpoints(_)
+            | Kind::Bye(_)
+            | Kind::Role(_) => None,
         });
         grants.collect()
+    }
+
+    pub(crate) fn roles(&self) -> Vec<(u64, &wire::Role)> {
+        let roles = self.commands.iter().filter_map(|(conn, kind)| match kind {
+            Kind::Role(role) => Some((*conn, role)),
+            _ => None,
+        });
+        roles.collect()
     }
 
     pub(crate) fn granted(&self) -> Vec<u64> {
@@ -310,7 +328,12 @@ impl Taken {
     pub(crate) fn endpoints(&self) -> Vec<(u64, &wire::Endpoints)> {
         let endpoints = self.commands.iter().filter_map(|(conn, kind)| match kind {
             Kind::Endpoints(endpoints) => Some((*conn, endpoints)),
-            Kind::HelloAck(_) | Kind::Policy(_) | Kind::Reject(_) | Kind::Grant(_) | Kind::Bye(_) => None,
+            Kind::HelloAck(_)
+            | Kind::Policy(_)
+            | Kind::Reject(_)
+            | Kind::Grant(_)
+            | Kind::Bye(_)
+            | Kind::Role(_) => None,
         });
         endpoints.collect()
     }
@@ -318,7 +341,12 @@ impl Taken {
     pub(crate) fn rejects(&self) -> Vec<&wire::Reject> {
         let rejects = self.commands.iter().filter_map(|(_, kind)| match kind {
             Kind::Reject(reject) => Some(reject),
-            Kind::HelloAck(_) | Kind::Policy(_) | Kind::Grant(_) | Kind::Endpoints(_) | Kind::Bye(_) => None,
+            Kind::HelloAck(_)
+            | Kind::Policy(_)
+            | Kind::Grant(_)
+            | Kind::Endpoints(_)
+            | Kind::Bye(_)
+            | Kind::Role(_) => None,
         });
         rejects.collect()
     }

@@ -7,8 +7,8 @@ use wire::filter_frame::Event as Message;
 
 use crate::harness::*;
 
-const STREAMS: u64 = 8_192;
-const CONTEXTS: u64 = 4_096;
+const STREAMS: u64 = 65_536;
+const CONTEXTS: u64 = 32_768;
 const REQUESTS: u64 = 65_536;
 
 /// Without the audit after each event, whose time grows with the state.

@@ -6,6 +6,7 @@ mod envoys;
 mod failures;
 mod flows;
 mod harness;
+mod leadership;
 mod limits;
 mod outcome_counts;
 mod placement;

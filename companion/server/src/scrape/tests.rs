@@ -86,7 +86,7 @@ impl World {
         );
         let config = Config::parse(&yaml, "test").expect("valid");
         let observer = Observer::new(Arc::new(Metrics::new().expect("distinct")), 10);
-        let (driver, _running) = driver::spawn(
+        let driver::Started { handle: driver, .. } = driver::spawn(
             crate::control_settings::settings(
                 &config,
                 &crate::control_settings::ProcessIdentity::now(None, false),

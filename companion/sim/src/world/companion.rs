@@ -315,6 +315,8 @@ impl World {
                     self.close_at_companion(conn.0);
                 }
                 Output::Observe(observation) => self.observe(&observation),
+                // The world has one companion.
+                Output::Election(_) => {}
             }
         }
         for key in granted {

@@ -237,6 +237,7 @@ impl Scenario {
             startup_wait: self.startup_wait,
             flows_shown: 10,
             term,
+            is_replicated: false,
             seed: self.seed,
         }
     }

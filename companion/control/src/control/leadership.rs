@@ -1,0 +1,471 @@
+//! Leads, stands by, or takes over, as the election decides.
+//!
+//! A standby establishes no session. It keeps the streams of filters that ask for the leader open, and tells them when there
+//! is one. A companion that gets the lease takes over when the filters of the last leader ask here, because then they have
+//! left the last leader. It grants when they have sent their Hellos.
+//!
+//! A leader grants until its lease lapses. While the store of leases is unreachable, it goes on for as long as all its filters
+//! prove that they follow it: no other companion takes over without one of them.
+
+use std::sync::Arc;
+
+use hashbrown::HashMap;
+use penstock_engine::Instant;
+use penstock_wire as wire;
+use wire::command::Kind;
+
+use super::Control;
+use crate::event::{LeadershipChange, Observation, Output};
+use crate::ids::{ConnId, Epoch, Route};
+use crate::leadership::{
+    Asking, ElectionReport, FOLLOWED_MAX, HELLOS_WAIT_MAX, KnownEnvoy, Lease, Role, STRANGERS_WAIT,
+    TAKEOVER_WAIT, Takeover,
+};
+use crate::pool::PoolInput;
+use crate::session::Stage;
+use crate::timers::Timer;
+
+/// Why a standby closes the streams of the sessions that it had as a leader.
+const STANDS_BY: &str = "this companion no longer leads";
+
+impl Control {
+    /// The role of this companion.
+    #[must_use]
+    pub const fn role(&self) -> &Role {
+        &self.leadership.role
+    }
+
+    /// The term of this companion, if it leads.
+    #[must_use]
+    pub const fn term(&self) -> u64 {
+        self.settings.term
+    }
+
+    /// The Envoys with sessions here, if this companion leads and they have changed since the last call.
+    pub fn take_known_envoys(&mut self) -> Option<Vec<KnownEnvoy>> {
+        let has_changed = core::mem::take(&mut self.leadership.has_changed);
+        if !has_changed || self.leadership.role != Role::Leader {
+            return None;
+        }
+        let mut known: Vec<KnownEnvoy> = self.envoys.known();
+        known.sort_unstable();
+        Some(known)
+    }
+
+    pub(super) fn change_leadership(&mut self, now: Instant, change: LeadershipChange) {
+        match change {
+            LeadershipChange::Lead {
+                term,
+                known,
+                is_last_leader_gone,
+                grants_until,
+            } => self.begin_takeover(now, term, &known, is_last_leader_gone, grants_until),
+            LeadershipChange::Renewed { term, grants_until } => self.renew_lease(now, term, grants_until),
+            LeadershipChange::StoreUnreachable => self.note_store_unreachable(),
+            LeadershipChange::StandBy { leader, term } => self.stand_by(now, leader, term),
+        }
+    }
+
+    /// This companion has the lease.
+    fn begin_takeover(
+        &mut self,
+        now: Instant,
+        term: u64,
+        known: &[KnownEnvoy],
+        is_last_leader_gone: bool,
+        grants_until: Instant,
+    ) {
+        if matches!(self.leadership.role, Role::Alone | Role::Leader) {
+            return;
+        }
+        let last_leader = match core::mem::replace(&mut self.leadership.role, Role::TakingOver) {
+            Role::Standby { leader, .. } => leader,
+            Role::Alone | Role::TakingOver | Role::Leader => None,
+        };
+        self.settings.term = term;
+        self.extend_lease(grants_until);
+        self.leadership.takeover = Some(Takeover {
+            since: now,
+            known: known.iter().map(|known| (known.envoy, known.contexts)).collect(),
+            known_contexts: known.iter().map(|known| known.contexts as usize).sum(),
+            is_last_leader_gone,
+            last_leader,
+            has_strangers: false,
+        });
+        let asking = self.asking();
+        for (_, envoy, _) in asking {
+            self.note_stranger(envoy);
+        }
+        let wait = if is_last_leader_gone {
+            self.settings.startup_wait
+        } else {
+            TAKEOVER_WAIT
+        };
+        self.timers.set(now.after(wait), Timer::Takeover);
+        self.lead_if_followed(now);
+    }
+
+    /// The lease was renewed.
+    fn renew_lease(&mut self, now: Instant, term: u64, grants_until: Instant) {
+        if self.leadership.lease.is_none() {
+            return;
+        }
+        self.settings.term = self.settings.term.max(term);
+        let had_lapsed = !self.leadership.may_grant();
+        self.extend_lease(grants_until);
+        self.check_lease(now);
+        if !had_lapsed || !self.leadership.may_grant() || self.leadership.role != Role::Leader {
+            return;
+        }
+        if self.is_started {
+            for pool in self.pools.ids() {
+                self.drive_pool(now, pool, PoolInput::Ready);
+            }
+        }
+        self.call_asking();
+    }
+
+    fn extend_lease(&mut self, grants_until: Instant) {
+        self.leadership.lease = Some(Lease {
+            check_at: grants_until,
+            is_store_unreachable: false,
+            has_lapsed: false,
+        });
+        self.timers.set(grants_until, Timer::Lease);
+    }
+
+    /// The store of leases didn't answer.
+    fn note_store_unreachable(&mut self) {
+        if let Some(lease) = &mut self.leadership.lease {
+            lease.is_store_unreachable = true;
+        }
+    }
+
+    /// Stops granting if the lease has lapsed. Called before every event, because a timer may be late.
+    pub(super) fn check_lease(&mut self, now: Instant) {
+        if self
+            .leadership
+            .lease_check_at()
+            .is_none_or(|check_at| now < check_at)
+        {
+            return;
+        }
+        let followed_until = self.followed_until();
+        let Some(lease) = &mut self.leadership.lease else {
+            return;
+        };
+        match followed_until {
+            Some(until) if lease.is_store_unreachable && until > now => {
+                lease.check_at = until;
+                self.timers.set(until, Timer::Lease);
+            }
+            _ => self.lapse(now),
+        }
+    }
+
+    /// The time until which all filters here are known to follow this companion; `None`: there are none.
+    fn followed_until(&self) -> Option<Instant> {
+        let proofs = self.contexts.values().map(|context| context.followed_at);
+        proofs.min().map(|proof| proof.after(FOLLOWED_MAX))
+    }
+
+    /// Stops granting until the lease is renewed.
+    fn lapse(&mut self, now: Instant) {
+        let Some(lease) = &mut self.leadership.lease else {
+            return;
+        };
+        if core::mem::replace(&mut lease.has_lapsed, true) || self.leadership.role != Role::Leader {
+            return;
+        }
+        for pool in self.pools.ids() {
+            self.drive_pool(now, pool, PoolInput::Hold);
+        }
+    }
+
+    /// Another companion leads, or none: gives up all sessions and requests.
+    fn stand_by(&mut self, now: Instant, leader: Option<Arc<str>>, term: u64) {
+        if self.leadership.role == Role::Alone {
+            return;
+        }
+        let was_leader = self.leadership.role == Role::Leader;
+        self.leadership.role = Role::Standby { leader, term };
+        self.leadership.lease = None;
+        self.leadership.takeover = None;
+        self.leadership.awaited.clear();
+        self.leadership.has_changed = false;
+        if was_leader {
+            self.is_started = false;
+            for pool in self.pools.ids() {
+                self.drive_pool(now, pool, PoolInput::Hold);
+            }
+            self.dismiss_sessions();
+            self.forget_requests(now);
+        }
+        let role = self.role_command();
+        for (conn, _, _) in self.asking() {
+            self.answer_asking(conn, role.clone());
+        }
+    }
+
+    /// Sends the filters of all sessions to the leader, and closes their streams.
+    fn dismiss_sessions(&mut self) {
+        let role = self.role_command();
+        let mut conns: Vec<ConnId> = self.sessions.keys().copied().collect();
+        conns.sort_unstable();
+        for conn in conns {
+            let Some(epoch) = self.established(conn) else {
+                continue;
+            };
+            let context = self.contexts.get(&epoch);
+            let knows_roles = context.is_some_and(|context| context.version >= wire::limits::ROLE_VERSION);
+            let command = if knows_roles && !role.leader.is_empty() {
+                Kind::Role(role.clone())
+            } else {
+                Kind::Bye(wire::Bye {})
+            };
+            let Some(mut session) = self.sessions.remove(&conn) else {
+                continue;
+            };
+            session.push(command);
+            if let Some(frame) = session.next_frame(self.last_event_at) {
+                self.outputs.push_back(Output::Send(conn, Box::new(frame)));
+            }
+            self.observe(Observation::SessionClosed { conn, why: STANDS_BY });
+            self.outputs.push_back(Output::Close(conn, STANDS_BY));
+        }
+    }
+
+    fn established(&self, conn: ConnId) -> Option<Epoch> {
+        match self.sessions.get(&conn)?.stage {
+            Stage::Established(epoch) => Some(epoch),
+            Stage::Greeting(_) | Stage::Asking(_) => None,
+        }
+    }
+
+    /// Forgets all root contexts and their requests, which are the next leader's. Nothing of it is observed: the requests
+    /// haven't ended.
+    fn forget_requests(&mut self, now: Instant) {
+        self.is_silent = true;
+        let mut epochs: Vec<Epoch> = self.contexts.keys().copied().collect();
+        epochs.sort_unstable();
+        let routes: Vec<Route> = epochs
+            .iter()
+            .filter_map(|epoch| self.contexts.get(epoch))
+            .flat_map(crate::root_context::RootContext::routes)
+            .collect();
+        // Newest first: a place that a cancelled request frees must not go to a request that is cancelled next.
+        for route in routes.into_iter().rev() {
+            self.drive_pool(now, route.pool, PoolInput::Forget(route.id));
+        }
+        for epoch in epochs {
+            if let Some(context) = self.contexts.remove(&epoch) {
+                self.remove_envoy_context(now, context.envoy);
+            }
+            self.aliases.retain(epoch, |_, _, _| false);
+        }
+        self.is_silent = false;
+    }
+
+    /// A filter asks for the leader.
+    pub(super) fn ask(&mut self, now: Instant, conn: ConnId, hello: &wire::Hello) {
+        if hello.version_max < wire::limits::ROLE_VERSION {
+            return self.close(now, conn, "this companion doesn't lead");
+        }
+        let Some(session) = self.sessions.get_mut(&conn) else {
+            return;
+        };
+        session.stage = Stage::Asking(Asking {
+            epoch: Epoch::new(hello.epoch_hi, hello.epoch_lo),
+            envoy: hello.envoy,
+            since: now,
+            is_called: false,
+        });
+        if self.leadership.lease.is_some() && hello.term > self.settings.term {
+            self.report(ElectionReport::Superseded { term: hello.term });
+            self.lapse(now);
+        }
+        let role = self.role_command();
+        if role.leader.is_empty() && matches!(self.leadership.role, Role::Standby { .. }) {
+            self.report(ElectionReport::Wanted);
+        }
+        self.answer_asking(conn, role);
+        self.note_stranger(hello.envoy);
+        self.lead_if_followed(now);
+    }
+
+    /// The answer to a filter that asks for the leader.
+    fn role_command(&self) -> wire::Role {
+        match &self.leadership.role {
+            Role::Standby { leader, term } => wire::Role {
+                term: *term,
+                leader: leader.as_deref().unwrap_or_default().to_owned(),
+                here: false,
+            },
+            Role::Alone | Role::Leader if self.leadership.leads() => wire::Role {
+                term: self.settings.term,
+                leader: String::new(),
+                here: true,
+            },
+            Role::Alone | Role::Leader | Role::TakingOver => wire::Role::default(),
+        }
+    }
+
+    fn answer_asking(&mut self, conn: ConnId, role: wire::Role) {
+        let Some(session) = self.sessions.get_mut(&conn) else {
+            return;
+        };
+        if let Stage::Asking(asking) = &mut session.stage {
+            asking.is_called = role.here;
+            if session.push(Kind::Role(role)) {
+                self.ready_to_send.push_back(conn);
+            }
+        }
+    }
+
+    /// Has all filters that ask for the leader send their Hellos. Returns their root contexts.
+    fn call_asking(&mut self) -> Vec<Epoch> {
+        let role = self.role_command();
+        let mut called = Vec::new();
+        for (conn, _, epoch) in self.asking() {
+            self.answer_asking(conn, role.clone());
+            called.push(epoch);
+        }
+        called
+    }
+
+    /// The streams, Envoys and root contexts of the filters that ask for the leader, in order of the streams.
+    fn asking(&self) -> Vec<(ConnId, u64, Epoch)> {
+        let mut asking: Vec<(ConnId, u64, Epoch)> = self
+            .sessions
+            .iter()
+            .filter_map(|(conn, session)| match &session.stage {
+                Stage::Asking(asking) => Some((*conn, asking.envoy, asking.epoch)),
+                Stage::Greeting(_) | Stage::Established(_) => None,
+            })
+            .collect();
+        asking.sort_unstable();
+        asking
+    }
+
+    fn note_stranger(&mut self, envoy: u64) {
+        if let Some(takeover) = &mut self.leadership.takeover {
+            takeover.has_strangers |= !takeover.known.contains_key(&envoy);
+        }
+    }
+
+    /// Leads if all filters of the last leader ask here.
+    fn lead_if_followed(&mut self, now: Instant) {
+        let Some(takeover) = &self.leadership.takeover else {
+            return;
+        };
+        // Most calls end here: one for each filter.
+        if self.sessions.len() < takeover.known_contexts {
+            return;
+        }
+        let mut missing: HashMap<u64, u32> = takeover.known.clone();
+        for (_, envoy, _) in self.asking() {
+            if let Some(contexts) = missing.get_mut(&envoy) {
+                *contexts = contexts.saturating_sub(1);
+            }
+        }
+        if missing.values().all(|contexts| *contexts == 0) {
+            self.lead(now);
+        }
+    }
+
+    /// Decides on a takeover for which filters of the last leader are missing.
+    pub(super) fn check_takeover(&mut self, now: Instant) {
+        let Some(takeover) = &self.leadership.takeover else {
+            return;
+        };
+        if takeover.is_last_leader_gone {
+            return self.lead(now);
+        }
+        let known = |asking: &Asking| takeover.known.contains_key(&asking.envoy);
+        let first_known = self
+            .sessions
+            .values()
+            .filter_map(|session| match &session.stage {
+                Stage::Asking(asking) if known(asking) => Some(asking.since),
+                _ => None,
+            })
+            .min();
+        let strangers_until = takeover.since.after(STRANGERS_WAIT);
+        let check_at = match first_known {
+            Some(since) if since.after(TAKEOVER_WAIT) <= now => return self.lead(now),
+            Some(since) => since.after(TAKEOVER_WAIT),
+            None if !takeover.has_strangers => return self.report(ElectionReport::Unfollowed),
+            None if strangers_until <= now => return self.lead(now),
+            None => strangers_until,
+        };
+        if first_known.is_none() {
+            self.send_strangers_to_last_leader();
+        }
+        self.timers.set(check_at, Timer::Takeover);
+    }
+
+    /// The last leader's filters are still with it, so filters that it doesn't know should find it.
+    fn send_strangers_to_last_leader(&mut self) {
+        let last_leader = self
+            .leadership
+            .takeover
+            .as_ref()
+            .and_then(|takeover| takeover.last_leader.clone());
+        let Some(leader) = last_leader else {
+            return;
+        };
+        let role = wire::Role {
+            term: self.settings.term.saturating_sub(1),
+            leader: leader.as_ref().to_owned(),
+            here: false,
+        };
+        for (conn, _, _) in self.asking() {
+            self.answer_asking(conn, role.clone());
+        }
+    }
+
+    /// This companion leads from now on. It grants when the filters that ask for the leader have sent their Hellos.
+    fn lead(&mut self, now: Instant) {
+        self.leadership.role = Role::Leader;
+        self.leadership.takeover = None;
+        self.leadership.has_changed = true;
+        let called = self.call_asking();
+        self.leadership.awaited = called.into_iter().collect();
+        self.leadership.awaited_until = now.after(HELLOS_WAIT_MAX);
+        self.timers
+            .set(now.after(self.settings.startup_wait), Timer::Startup);
+    }
+
+    /// A filter that asked for the leader has sent its Hello.
+    pub(super) fn note_hello(&mut self, now: Instant, epoch: Epoch) {
+        if self.leadership.awaited.remove(&epoch) && self.leadership.awaited.is_empty() {
+            self.start(now);
+        }
+    }
+
+    /// The startup wait is over: dispatch begins, unless Hellos of filters that asked for the leader are on their way.
+    pub(super) fn end_startup_wait(&mut self, now: Instant) {
+        match self.leadership.role {
+            Role::Standby { .. } | Role::TakingOver => {}
+            Role::Leader if now < self.leadership.awaited_until && self.is_hello_on_its_way() => {
+                self.timers
+                    .set(now.after(self.settings.startup_wait), Timer::Startup);
+            }
+            Role::Alone | Role::Leader => self.start(now),
+        }
+    }
+
+    fn is_hello_on_its_way(&self) -> bool {
+        let awaited = &self.leadership.awaited;
+        !awaited.is_empty()
+            && self.sessions.values().any(|session| match &session.stage {
+                Stage::Asking(asking) => awaited.contains(&asking.epoch),
+                Stage::Greeting(_) => true,
+                Stage::Established(_) => false,
+            })
+    }
+
+    fn report(&mut self, report: ElectionReport) {
+        self.outputs.push_back(Output::Election(report));
+    }
+}

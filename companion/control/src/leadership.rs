@@ -1,0 +1,158 @@
+//! Which of several companions leads, as this one knows it.
+
+use std::sync::Arc;
+
+use core::time::Duration;
+use hashbrown::{HashMap, HashSet};
+use penstock_engine::Instant;
+
+use crate::ids::Epoch;
+
+/// An Envoy with sessions at the leader.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct KnownEnvoy {
+    /// The id of the Envoy process, as its filters send it; 0 for all filters that don't know theirs.
+    pub envoy: u64,
+    /// The number of its root contexts.
+    pub contexts: u32,
+}
+
+/// A report to the election of the leader.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ElectionReport {
+    /// A filter asks this standby for the leader, and none is known.
+    Wanted,
+    /// A filter has accepted a leader with this term, which is higher than the one here.
+    Superseded {
+        /// The higher term.
+        term: u64,
+    },
+    /// This companion has the lease, but the filters stay with the last leader.
+    Unfollowed,
+}
+
+/// The role of this companion.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Role {
+    /// It leads, because there is no other companion.
+    Alone,
+    /// Another companion leads, or none.
+    Standby {
+        /// Where the leader listens for filters; `None`: no leader is known.
+        leader: Option<Arc<str>>,
+        /// The leader's term; 0: unknown.
+        term: u64,
+    },
+    /// It has the lease, and waits for the filters of the last leader.
+    TakingOver,
+    /// It leads.
+    Leader,
+}
+
+/// What a control knows about the leader.
+#[derive(Debug)]
+pub(crate) struct Leadership {
+    pub(crate) role: Role,
+    /// While it has the lease.
+    pub(crate) lease: Option<Lease>,
+    /// While it is taking over.
+    pub(crate) takeover: Option<Takeover>,
+    /// The root contexts that asked for the leader when this companion became it, and haven't sent their Hello.
+    pub(crate) awaited: HashSet<Epoch>,
+    /// When it stops to wait for them.
+    pub(crate) awaited_until: Instant,
+    /// The Envoys with sessions here have changed since the last [`crate::Control::take_known_envoys`].
+    pub(crate) has_changed: bool,
+}
+
+impl Leadership {
+    pub(crate) fn new(is_replicated: bool) -> Self {
+        let role = if is_replicated {
+            Role::Standby {
+                leader: None,
+                term: 0,
+            }
+        } else {
+            Role::Alone
+        };
+        Self {
+            role,
+            lease: None,
+            takeover: None,
+            awaited: HashSet::new(),
+            awaited_until: Instant::ZERO,
+            has_changed: false,
+        }
+    }
+
+    /// Sessions may be established here.
+    pub(crate) fn leads(&self) -> bool {
+        match self.role {
+            Role::Alone => true,
+            Role::Leader => self.may_grant(),
+            Role::Standby { .. } | Role::TakingOver => false,
+        }
+    }
+
+    /// The lease hasn't lapsed.
+    pub(crate) fn may_grant(&self) -> bool {
+        self.lease.as_ref().is_none_or(|lease| !lease.has_lapsed)
+    }
+
+    /// The lease must be checked at this time or later; `None`: there is none to check.
+    pub(crate) fn lease_check_at(&self) -> Option<Instant> {
+        let lease = self.lease.as_ref()?;
+        (!lease.has_lapsed).then_some(lease.check_at)
+    }
+}
+
+/// The right to grant.
+#[derive(Debug)]
+pub(crate) struct Lease {
+    /// When it must be checked whether this companion may still grant.
+    pub(crate) check_at: Instant,
+    /// The store of leases didn't answer the last request.
+    pub(crate) is_store_unreachable: bool,
+    /// It wasn't renewed in time, and not all filters are known to follow this companion.
+    pub(crate) has_lapsed: bool,
+}
+
+/// The time between getting the lease and leading.
+#[derive(Debug)]
+pub(crate) struct Takeover {
+    pub(crate) since: Instant,
+    /// The last leader's Envoys.
+    pub(crate) known: HashMap<u64, u32>,
+    /// Sum of their root contexts.
+    pub(crate) known_contexts: usize,
+    /// The last leader has ended for certain.
+    pub(crate) is_last_leader_gone: bool,
+    /// Where the last leader listened for filters.
+    pub(crate) last_leader: Option<Arc<str>>,
+    /// A filter that the last leader didn't know has asked.
+    pub(crate) has_strangers: bool,
+}
+
+/// A filter that doesn't know the leader.
+#[derive(Debug)]
+pub(crate) struct Asking {
+    pub(crate) epoch: Epoch,
+    /// The id of its Envoy process; 0: unknown.
+    pub(crate) envoy: u64,
+    pub(crate) since: Instant,
+    /// It was told to send its Hello here.
+    pub(crate) is_called: bool,
+}
+
+/// How long a leader without a store of leases takes a filter for its own since the last proof.
+pub(crate) const FOLLOWED_MAX: Duration = Duration::from_secs(5);
+/// How long filters of the last leader must be here, if others are missing, before this companion leads: longer than the last
+/// leader would take them for its own, even if its clock is slower by a tenth.
+pub(crate) const TAKEOVER_WAIT: Duration = Duration::from_secs(6);
+/// How long filters that the last leader didn't know must ask before this companion leads, if all others are missing.
+pub(crate) const STRANGERS_WAIT: Duration = Duration::from_secs(30);
+/// The longest wait for the Hellos of all filters that asked for the leader.
+pub(crate) const HELLOS_WAIT_MAX: Duration = Duration::from_secs(30);
+
+const _: () = assert!(FOLLOWED_MAX.as_millis() * 11 < TAKEOVER_WAIT.as_millis() * 10);
+const _: () = assert!(TAKEOVER_WAIT.as_millis() < STRANGERS_WAIT.as_millis());

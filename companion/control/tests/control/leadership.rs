@@ -1,0 +1,400 @@
+//! One of several companions: it stands by, takes over, leads, and steps down.
+
+use std::time::Duration;
+
+use penstock_control::{ElectionReport, Event, KnownEnvoy, LeadershipChange, Role, Settings};
+use penstock_engine::Instant;
+use penstock_wire as wire;
+use wire::command::Kind;
+use wire::filter_frame::Event as Message;
+
+use crate::harness::*;
+
+const SECOND_LONG: Duration = Duration::from_secs(1);
+/// The address of the other companion.
+const OTHER: &str = "10.0.0.2:9190";
+/// The Envoy of the harness's filters.
+const ENVOY: u64 = 77;
+
+fn replicated() -> World {
+    World::with(Settings {
+        is_replicated: true,
+        ..settings()
+    })
+}
+
+fn version_3(epoch: u64) -> Filter {
+    Filter {
+        version: 3,
+        ..filter(epoch)
+    }
+}
+
+impl World {
+    fn probe(&mut self, conn: u64, filter: Filter) {
+        self.open(conn);
+        let probe = wire::Hello {
+            probe: true,
+            last: false,
+            ..hello(filter, Vec::new(), Vec::new())
+        };
+        self.send(conn, Message::Hello(probe));
+    }
+
+    fn hello(
+        &mut self,
+        conn: u64,
+        filter: Filter,
+        waiting: Vec<wire::Register>,
+        running: Vec<wire::Running>,
+    ) {
+        self.send(conn, Message::Hello(hello(filter, waiting, running)));
+    }
+
+    fn change(&mut self, change: LeadershipChange) {
+        self.handle(Event::Leadership(change));
+    }
+
+    fn lead(&mut self, term: u64, known: &[(u64, u32)]) {
+        self.lead_after(term, known, false);
+    }
+
+    fn lead_after(&mut self, term: u64, known: &[(u64, u32)], is_last_leader_gone: bool) {
+        let known = known
+            .iter()
+            .map(|&(envoy, contexts)| KnownEnvoy { envoy, contexts })
+            .collect();
+        let grants_until = self.now.after(60 * SECOND_LONG);
+        self.change(LeadershipChange::Lead {
+            term,
+            known,
+            is_last_leader_gone,
+            grants_until,
+        });
+    }
+
+    fn renew(&mut self, grants_until: Instant) {
+        self.change(LeadershipChange::Renewed {
+            term: 9,
+            grants_until,
+        });
+    }
+
+    fn stand_by(&mut self, leader: Option<&str>, term: u64) {
+        self.change(LeadershipChange::StandBy {
+            leader: leader.map(Into::into),
+            term,
+        });
+    }
+
+    /// A leader with one session, on stream 1, whose lease lasts for a minute.
+    fn leading() -> Self {
+        let mut world = replicated();
+        world.probe(1, version_3(1));
+        world.lead(9, &[(ENVOY, 1)]);
+        world.hello(1, version_3(1), Vec::new(), Vec::new());
+        world.take();
+        world
+    }
+}
+
+fn here(term: u64) -> wire::Role {
+    wire::Role {
+        term,
+        leader: String::new(),
+        here: true,
+    }
+}
+
+fn elsewhere(leader: &str, term: u64) -> wire::Role {
+    wire::Role {
+        term,
+        leader: leader.into(),
+        here: false,
+    }
+}
+
+fn heartbeat() -> Message {
+    Message::Heartbeat(wire::Heartbeat {})
+}
+
+#[test]
+fn companion_without_others_answers_a_probe() {
+    let mut world = World::new();
+    world.probe(1, version_3(1));
+    assert_eq!(world.take().roles(), [(1, &here(7))]);
+    world.hello(1, version_3(1), vec![register(1)], Vec::new());
+    let taken = world.take();
+    assert_eq!(
+        taken.commands[0].1,
+        Kind::HelloAck(wire::HelloAck { version: 3, term: 7 })
+    );
+    assert_eq!(taken.granted(), [1]);
+}
+
+#[test]
+fn standby_names_the_leader_and_discards_the_hello() {
+    let mut world = replicated();
+    world.stand_by(Some(OTHER), 8);
+    world.open(1);
+    world.hello(1, version_3(1), vec![register(1)], vec![runs(2)]);
+    world.send(1, Message::Register(register(3)));
+    let taken = world.take();
+    assert_eq!(taken.roles(), [(1, &elsewhere(OTHER, 8))]);
+    assert_eq!(
+        (taken.commands.len(), taken.arrived, taken.reports.len()),
+        (1, 0, 0)
+    );
+    assert!(world.control.is_idle());
+    // A filter that doesn't know roles tries another companion by itself.
+    world.greet(2, filter(2), Vec::new(), Vec::new());
+    assert_eq!(world.take().closed, [2]);
+}
+
+#[test]
+fn standby_without_a_leader_asks_for_an_election_and_passes_its_result_on() {
+    let mut world = replicated();
+    world.probe(1, version_3(1));
+    let taken = world.take();
+    assert_eq!(taken.roles(), [(1, &elsewhere("", 0))]);
+    assert_eq!(taken.reports, [ElectionReport::Wanted]);
+    world.send(1, heartbeat());
+    world.stand_by(Some(OTHER), 8);
+    assert_eq!(world.take().roles(), [(1, &elsewhere(OTHER, 8))]);
+}
+
+#[test]
+fn new_leader_grants_when_all_filters_of_the_last_one_have_listed_their_requests() {
+    let mut world = replicated();
+    world.probe(1, version_3(1));
+    world.take();
+    world.lead(9, &[(ENVOY, 2)]);
+    assert_eq!(*world.control.role(), Role::TakingOver);
+    assert_eq!(world.take().roles(), [], "the second filter is missing");
+    world.probe(2, version_3(2));
+    let taken = world.take();
+    let called = (
+        taken.roles().contains(&(1, &here(9))),
+        taken.roles().contains(&(2, &here(9))),
+    );
+    assert_eq!(called, (true, true), "{taken:?}");
+    assert_eq!(*world.control.role(), Role::Leader);
+    world.hello(1, version_3(1), vec![register(1)], Vec::new());
+    assert_eq!(
+        world.take().granted(),
+        [] as [u64; 0],
+        "the other filter may run a request"
+    );
+    world.hello(2, version_3(2), Vec::new(), vec![runs(1)]);
+    assert_eq!(world.take().granted(), [] as [u64; 0], "the only place is taken");
+    world.send(2, completed(1));
+    assert_eq!(world.take().granted(), [1]);
+    let known = world.control.take_known_envoys();
+    assert_eq!(
+        known,
+        Some(vec![KnownEnvoy {
+            envoy: ENVOY,
+            contexts: 2
+        }])
+    );
+    assert_eq!(world.control.take_known_envoys(), None);
+}
+
+#[test]
+fn takeover_waits_for_missing_filters_until_the_last_leader_must_have_stopped() {
+    let mut world = replicated();
+    world.lead(9, &[(ENVOY, 2)]);
+    world.pass(SECOND_LONG);
+    world.probe(1, version_3(1));
+    world.take();
+    world.pass_beating(5, &[1]);
+    assert_eq!(world.take().roles(), []);
+    world.pass_beating(1, &[1]);
+    assert_eq!(world.take().roles(), [(1, &here(9))]);
+}
+
+#[test]
+fn lease_is_given_back_if_the_filters_stay_with_the_last_leader() {
+    let mut world = replicated();
+    world.stand_by(Some(OTHER), 8);
+    world.lead(9, &[(ENVOY, 1)]);
+    world.pass(6 * SECOND_LONG);
+    assert_eq!(world.take().reports, [ElectionReport::Unfollowed]);
+    world.stand_by(Some(OTHER), 8);
+    assert_eq!(
+        *world.control.role(),
+        Role::Standby {
+            leader: Some(OTHER.into()),
+            term: 8
+        }
+    );
+}
+
+#[test]
+fn unknown_filters_are_sent_to_the_last_leader_before_they_are_served() {
+    let mut world = replicated();
+    world.stand_by(Some(OTHER), 8);
+    world.lead(9, &[(5, 1)]);
+    world.probe(1, version_3(1));
+    world.take();
+    world.pass_beating(6, &[1]);
+    let taken = world.take();
+    assert_eq!(taken.roles(), [(1, &elsewhere(OTHER, 8))]);
+    assert_eq!(taken.reports, []);
+    // The last leader doesn't answer, and the filter is back.
+    world.close(1);
+    world.probe(2, version_3(1));
+    world.pass_beating(24, &[2]);
+    assert_eq!(world.take().roles().last(), Some(&(2, &here(9))));
+}
+
+#[test]
+fn last_leader_that_is_gone_is_not_waited_for() {
+    let mut world = replicated();
+    world.lead_after(9, &[(ENVOY, 2)], true);
+    world.probe(1, version_3(1));
+    world.take();
+    let startup_wait = settings().startup_wait;
+    world.pass(startup_wait);
+    assert_eq!(world.take().roles(), [(1, &here(9))]);
+}
+
+#[test]
+fn hellos_on_their_way_are_waited_for() {
+    let mut world = replicated();
+    world.probe(1, version_3(1));
+    world.probe(2, version_3(2));
+    world.lead(9, &[(ENVOY, 2)]);
+    world.hello(1, version_3(1), vec![register(1)], Vec::new());
+    world.take();
+    let startup_wait = settings().startup_wait;
+    world.pass(startup_wait);
+    world.send(1, heartbeat());
+    assert_eq!(world.take().granted(), [] as [u64; 0]);
+    world.close(2);
+    world.pass(startup_wait);
+    assert_eq!(
+        world.take().granted(),
+        [1],
+        "the second filter isn't here any more"
+    );
+}
+
+#[test]
+fn lapsed_lease_stops_grants_until_it_is_renewed() {
+    let mut world = World::leading();
+    let lapses = world.now.after(2 * SECOND_LONG);
+    world.renew(lapses);
+    world.pass(2 * SECOND_LONG);
+    // A timer may be late: the register is the first event after the lapse.
+    world.send(1, Message::Register(register(1)));
+    assert_eq!(world.take().granted(), [] as [u64; 0]);
+    assert_eq!(world.waiting(), 1);
+    world.probe(2, version_3(2));
+    assert_eq!(world.take().roles(), [(2, &elsewhere("", 0))]);
+    let lapses = world.now.after(2 * SECOND_LONG);
+    world.renew(lapses);
+    let taken = world.take();
+    assert_eq!(taken.granted(), [1]);
+    assert_eq!(taken.roles(), [(2, &here(9))]);
+}
+
+#[test]
+fn leader_goes_on_without_the_store_while_its_filters_follow() {
+    let mut world = World::leading();
+    let lapses = world.now.after(2 * SECOND_LONG);
+    world.renew(lapses);
+    world.change(LeadershipChange::StoreUnreachable);
+    for _ in 0..60 {
+        world.pass_beating(1, &[1]);
+        world.take();
+    }
+    world.send(1, Message::Register(register(1)));
+    assert_eq!(world.take().granted(), [1]);
+    world.send(1, completed(1));
+    // The filter leaves, perhaps to another leader.
+    world.close(1);
+    world.probe(2, version_3(2));
+    world.hello(2, version_3(2), Vec::new(), Vec::new());
+    world.take();
+    world.pass_beating(6, &[2]);
+    world.send(2, Message::Register(register(1)));
+    assert_eq!(world.take().granted(), [] as [u64; 0]);
+    let lapses = world.now.after(2 * SECOND_LONG);
+    world.renew(lapses);
+    assert_eq!(world.take().granted(), [1]);
+}
+
+#[test]
+fn frames_that_waited_in_a_frozen_process_prove_nothing() {
+    let mut world = World::leading();
+    let lapses = world.now.after(2 * SECOND_LONG);
+    world.renew(lapses);
+    world.change(LeadershipChange::StoreUnreachable);
+    world.pass_beating(1, &[1]);
+    world.take();
+    // The process freezes, and then reads what its filters sent meanwhile, in answer to frames before.
+    world.now = world.now.after(8 * SECOND_LONG);
+    world.send(1, heartbeat());
+    world.send(1, Message::Register(register(1)));
+    assert_eq!(world.take().granted(), [] as [u64; 0]);
+}
+
+#[test]
+fn filter_of_a_later_leader_ends_the_grants_of_an_earlier_one() {
+    let mut world = World::leading();
+    world.open(2);
+    let later = wire::Hello {
+        term: 10,
+        ..hello(version_3(2), Vec::new(), Vec::new())
+    };
+    world.send(2, Message::Hello(later));
+    let taken = world.take();
+    assert_eq!(taken.reports, [ElectionReport::Superseded { term: 10 }]);
+    assert_eq!(taken.roles(), [(2, &elsewhere("", 0))]);
+    world.send(1, Message::Register(register(1)));
+    assert_eq!(world.take().granted(), [] as [u64; 0]);
+}
+
+#[test]
+fn leader_that_steps_down_forgets_its_requests_and_names_the_next_one() {
+    let mut world = World::leading();
+    world.send(1, Message::Register(register(1)));
+    world.send(1, Message::Register(register(2)));
+    assert_eq!(world.take().granted(), [1]);
+    world.stand_by(Some(OTHER), 10);
+    let taken = world.take();
+    assert_eq!(taken.roles(), [(1, &elsewhere(OTHER, 10))]);
+    assert_eq!((taken.closed, taken.outcomes), (vec![1], vec![]));
+    assert_eq!((world.stock(), world.waiting()), (0, 0));
+    assert!(world.control.is_idle());
+    // It leads again, and the same filter comes back.
+    world.probe(
+        2,
+        Filter {
+            stream: 2,
+            ..version_3(1)
+        },
+    );
+    world.lead(11, &[(ENVOY, 1)]);
+    let filter = Filter {
+        stream: 2,
+        ..version_3(1)
+    };
+    world.hello(2, filter, vec![register(2)], vec![runs(1)]);
+    assert_eq!(world.take().granted(), [] as [u64; 0]);
+    world.send(2, completed(1));
+    assert_eq!(world.take().granted(), [2]);
+}
+
+#[test]
+fn leader_that_resigns_says_goodbye() {
+    let mut world = World::leading();
+    world.stand_by(None, 0);
+    let taken = world.take();
+    assert_eq!(taken.commands, [(1, Kind::Bye(wire::Bye {}))]);
+    assert_eq!(taken.closed, [1]);
+    // A stream that opens now belongs to a filter that waits for the next leader.
+    world.probe(2, version_3(1));
+    assert_eq!(world.take().roles(), [(2, &elsewhere("", 0))]);
+}
