@@ -291,7 +291,13 @@ impl Companion {
             config: config.clone(),
             phase: phases.clone(),
         };
-        let serving = grpc::serve(opened.grpc, opened.tls, driver.clone(), ending(phases.clone()));
+        let serving = grpc::serve(
+            opened.grpc,
+            opened.tls,
+            driver.clone(),
+            started.role,
+            ending(phases.clone()),
+        );
         Ok(Self {
             grpc: opened.decisions.enter(|| essential::spawn(GRPC, serving)),
             http: essential::spawn(HTTP, http::serve(opened.http, app, ending(phases))),

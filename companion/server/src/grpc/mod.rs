@@ -18,13 +18,14 @@ use std::time::Duration;
 
 use futures_util::{FutureExt as _, Stream, StreamExt};
 use generated::arbiter_server::{Arbiter, ArbiterServer};
-use penstock_control::{ConnId, Event};
+use penstock_control::{ConnId, Event, Role};
 use penstock_wire::{CompanionFrame, FilterFrame, limits};
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{mpsc, oneshot, watch};
 use tokio_stream::wrappers::{ReceiverStream, TcpListenerStream, UnixListenerStream};
 use tonic::{Request, Response, Status, Streaming};
+use tonic_health::server::HealthReporter;
 
-use crate::driver::{FRAMES, Handle};
+use crate::driver::{FRAMES, Handle, RoleTerm};
 use crate::listener::Listener;
 use crate::tls::{self, ServerTlsConfig};
 
@@ -45,6 +46,7 @@ pub async fn serve(
     listener: Listener,
     tls: Option<ServerTlsConfig>,
     driver: Handle,
+    role: watch::Receiver<RoleTerm>,
     shutdown: impl Future<Output = ()>,
 ) -> Result<(), tonic::transport::Error> {
     let service = ArbiterServer::new(Service {
@@ -53,7 +55,7 @@ pub async fn serve(
     })
     .max_decoding_message_size(limits::MESSAGE_BYTES_MAX);
     let (health, health_service) = tonic_health::server::health_reporter();
-    health.set_serving::<ArbiterServer<Service>>().await;
+    tokio::spawn(report_health(health, role));
     let mut server = tonic::transport::Server::builder();
     if let Some(tls) = tls {
         server = tls::apply(server, tls)?;
@@ -80,6 +82,21 @@ pub async fn serve(
             router
                 .serve_with_incoming_shutdown(UnixListenerStream::new(listener), shutdown)
                 .await
+        }
+    }
+}
+
+/// Reports the service as serving while this companion leads, for load balancers that check that. Ends with the driver.
+async fn report_health(health: HealthReporter, mut role: watch::Receiver<RoleTerm>) {
+    loop {
+        let leads = matches!(role.borrow_and_update().role, Role::Alone | Role::Leader);
+        if leads {
+            health.set_serving::<ArbiterServer<Service>>().await;
+        } else {
+            health.set_not_serving::<ArbiterServer<Service>>().await;
+        }
+        if role.changed().await.is_err() {
+            return;
         }
     }
 }
