@@ -4,6 +4,7 @@ mod classes;
 mod identity;
 mod policy;
 mod pool;
+mod replicas;
 mod servers;
 mod stock;
 
@@ -33,9 +34,13 @@ impl TryFrom<raw::Document> for Config {
         if raw.tls.is_some() {
             compiled::require("tls", cfg!(feature = "tls"), "tls")?;
         }
+        let pools = convert_pools(raw.pools, flows)?;
+        let listen = convert_listen(&raw.listen)?;
+        let replicas = raw.replicas.map(|raw| replicas::convert(raw, &listen.grpc));
         let config = Self {
-            pools: convert_pools(raw.pools, flows)?,
-            listen: convert_listen(&raw.listen)?,
+            pools,
+            listen,
+            replicas: replicas.transpose()?,
             tls: raw.tls.map(|tls| Tls {
                 cert: tls.cert,
                 key: tls.key,
@@ -55,6 +60,7 @@ impl TryFrom<raw::Document> for Config {
             .check_gateway_address(trust_is_given)
             .and_then(|()| config.check_grpc_address(&config.listen.grpc))
             .map_err(|BindError { key, message }| Violation::new(key, message))?;
+        config.check_replicas()?;
         Ok(config)
     }
 }

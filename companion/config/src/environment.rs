@@ -19,9 +19,10 @@ const OPENTELEMETRY_PREFIX: &str = "OTEL_";
 /// Separates the parts of a path.
 const SEPARATOR: &str = "__";
 /// The keys at the top of the document. Their variables contain no [`SEPARATOR`].
-const TOP_KEYS: [&str; 9] = [
+const TOP_KEYS: [&str; 10] = [
     "listen",
     "tls",
+    "replicas",
     "admin",
     "identity",
     "pools",

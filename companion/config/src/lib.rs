@@ -23,6 +23,7 @@ mod raw;
 mod reader;
 mod redis_url;
 mod reference;
+mod replicas;
 mod schema;
 #[cfg(test)]
 mod tests;
@@ -50,6 +51,7 @@ pub use self::pool::{
 };
 pub use self::redis_url::RedisUrl;
 pub use self::reference::reference;
+pub use self::replicas::{Companions, Lease, Replicas};
 pub use self::schema::schema;
 
 /// The configuration of a companion.
@@ -59,6 +61,8 @@ pub struct Config {
     pub listen: Listen,
     /// Mutual TLS on gRPC. `None`: plain text, on loopback or a unix socket only.
     pub tls: Option<Tls>,
+    /// Several companions for the gateway. `None`: this companion is the only one.
+    pub replicas: Option<Replicas>,
     /// Protection of the HTTP API.
     pub admin: Admin,
     /// The sources of a request's identity.

@@ -9,6 +9,7 @@ mod classes;
 mod effective_defaults;
 mod identity;
 mod queue;
+mod replicas;
 mod servers;
 mod stock;
 mod usage;
@@ -23,6 +24,7 @@ pub(super) use self::classes::*;
 pub(super) use self::effective_defaults::WATERMARK;
 pub(super) use self::identity::*;
 pub(super) use self::queue::*;
+pub(super) use self::replicas::*;
 pub(super) use self::servers::*;
 pub(super) use self::stock::*;
 pub(super) use self::usage::*;
@@ -39,6 +41,9 @@ pub(super) struct Document {
     /// Mutual TLS on `listen.grpc`. Required unless `listen.grpc` is a loopback address or a unix socket. It can't change at
     /// run time.
     pub(super) tls: Option<Tls>,
+    /// Several companions for one gateway, of which one is the leader. Null: there is one companion. It can't change at run
+    /// time.
+    pub(super) replicas: Option<Replicas>,
     /// Protection of the HTTP API.
     pub(super) admin: Admin,
     /// The sources of a request's identity, and the trusted clients.
@@ -63,6 +68,7 @@ impl Default for Document {
         Self {
             listen: Listen::default(),
             tls: None,
+            replicas: None,
             admin: Admin::default(),
             identity: Identity::default(),
             pools: Vec::new(),

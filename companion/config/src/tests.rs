@@ -1,6 +1,7 @@
 //! Tests of the configuration as a whole, with valid and with wrong documents.
 
 mod check;
+mod replicas;
 mod schema;
 mod wrong_documents;
 mod wrong_pools;

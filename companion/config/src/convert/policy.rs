@@ -216,13 +216,15 @@ mod tests {
             .collect();
         assert_eq!(
             blocks.len(),
-            5,
-            "shortest, sharing, performance model, failures, protection"
+            6,
+            "shortest, sharing, performance model, failures, several companions, protection"
         );
         let least = "pools: [{name: chat, endpoints: {static: ['127.0.0.1:8001']}}]";
         let defaults = format!("{:?}", Config::parse(least, "least").expect("valid"));
         for block in blocks {
-            let config = Config::parse(block, "page").expect("valid");
+            let mut config = Config::parse(block, "page").expect("valid");
+            // Absent by default; the page shows the defaults of its keys.
+            config.replicas = None;
             assert_eq!(config.pools[0].policy, penstock_engine::Policy::default());
             assert_eq!(format!("{config:?}"), defaults);
         }

@@ -13,6 +13,13 @@ const PAGES: [&str; 2] = [
     include_str!("../../../../docs/model.md"),
 ];
 const SMALL: &str = "pools: [{name: a, endpoints: {static: ['127.0.0.1:8001']}}]";
+/// Other forms of values that exclude some of [`ALL`].
+const OTHERS: [&str; 3] = [
+    "listen: {grpc: 'unix:/run/p.sock'}\npools: [{name: a, endpoints: {file: f}, usage: {store: {redb: kept.redb}}}]",
+    "replicas: {companions: {dns: {name: companions, port: 9190}}, lease: {kubernetes: {namespace: n, name: l}}}\n\
+     pools: [{name: a, endpoints: {file: f}}]",
+    "replicas: {companions: ['127.0.0.1:9190'], lease: {file: /run/lease}}\npools: [{name: a, endpoints: {file: f}}]",
+];
 
 /// The values of a text, as an editor reads them.
 fn values(text: &str) -> Value {
@@ -32,18 +39,18 @@ fn schema_accepts_valid_documents_as_written_and_as_shown() {
         .flat_map(|page| page.split("```").filter_map(|block| block.strip_prefix("yaml\n")))
         .filter(|block| block.contains("endpoints:"));
     let mut count = 0;
-    for text in [ALL, SMALL].into_iter().chain(examples) {
+    for text in [ALL, SMALL].into_iter().chain(OTHERS).chain(examples) {
         let document = Document::parse(text, "f.yaml").unwrap_or_else(|error| panic!("{error}\n{text}"));
         fits(&values(text)).unwrap_or_else(|error| panic!("as written: {error}\n{text}"));
         fits(document.json()).unwrap_or_else(|error| panic!("as shown: {error}\n{text}"));
         count += 1;
     }
-    assert!(count >= 6, "{count}");
+    assert!(count >= 9, "{count}");
 }
 
 #[test]
 fn a_shown_document_parses_to_itself() {
-    for text in [ALL, SMALL] {
+    for text in [ALL, SMALL].into_iter().chain(OTHERS) {
         let document = Document::parse(text, "f.yaml").expect("valid");
         let json = Document::parse(&document.json().to_string(), "json").expect("valid as JSON");
         let yaml = document.yaml().expect("YAML");
@@ -105,6 +112,18 @@ fn every_key_of_the_schema_is_shown_and_in_everything_yaml() {
             assert!(is_present, "{part}/{key} isn't in everything.yaml");
         }
     }
+    // Mappings that a document leaves out as a whole.
+    for (part, name) in [
+        ("/tls", "Tls"),
+        ("/replicas", "Replicas"),
+        ("/replicas/lease/etcd", "EtcdLease"),
+    ] {
+        let keys = schema["$defs"][name]["properties"].as_object();
+        for key in keys.unwrap_or_else(|| panic!("{name}")).keys() {
+            let is_present = everything.pointer(&format!("{part}/{key}")).is_some();
+            assert!(is_present, "{part}/{key} isn't in everything.yaml");
+        }
+    }
 }
 
 #[test]
@@ -129,6 +148,10 @@ fn schema_rejects_wrong_documents() {
         "{pools: [{name: a, endpoints: {file: f}}], identity: {user: [{header: x, body: y}]}}",
         "{pools: [{name: a, endpoints: {file: f}}], identity: {trust: some}}",
         "{pools: [{name: a, endpoints: {file: f}}], limits: {flows: 100001}}",
+        "{pools: [{name: a, endpoints: {file: f}}], replicas: {companions: ['127.0.0.1:9190']}}",
+        "{pools: [{name: a, endpoints: {file: f}}], replicas: {companions: [], lease: {file: l}}}",
+        "{pools: [{name: a, endpoints: {file: f}}], replicas: {companions: {dns: {name: a}}, lease: {file: l}}}",
+        "{pools: [{name: a, endpoints: {file: f}}], replicas: {companions: ['127.0.0.1:9190'], lease: {}}}",
     ] {
         let document: Value = values(wrong);
         assert!(fits(&document).is_err(), "the schema accepts {wrong}");

@@ -134,7 +134,7 @@ fn keys_outside_pools_reject_values_out_of_range() {
         ),
         ("metrics: {aliases: [nexus, nexus]}", "metrics.aliases[1]", "once"),
         ("pool: []", "pool", "did you mean `pools`?"),
-        ("colour: red", "colour", "known: listen, tls, admin"),
+        ("colour: red", "colour", "known: listen, tls, replicas, admin"),
     ] {
         assert_error(&format!("# one\n{written}\n{SMALL}"), 2, key, word);
     }

@@ -4,13 +4,14 @@ use penstock_config::{self as config, Config, Document};
 use serde_json::{Map, Value};
 
 /// Keys that can't change while the companion runs.
-const FIXED: [&[&str]; 6] = [
+const FIXED: [&[&str]; 7] = [
     &["listen", "gateway"],
     &["listen", "envoy_admin"],
     &["listen", "grpc"],
     &["listen", "http"],
     &["listen", "access_log"],
     &["tls"],
+    &["replicas"],
 ];
 /// Keys with secret values.
 const SECRET: [&str; 2] = ["token_file", "redis"];
@@ -272,9 +273,10 @@ mod tests {
     }
 
     #[test]
-    fn addresses_and_certificates_cannot_change() {
-        let now = json!({"listen": {"grpc": "127.0.0.1:2", "http": "127.0.0.1:3"}});
-        let first = json!({"listen": {"grpc": "127.0.0.1:1", "http": "127.0.0.1:3"}, "tls": null});
+    fn addresses_certificates_and_replicas_cannot_change() {
+        let replicas = json!({"duration": "3s"});
+        let now = json!({"listen": {"grpc": "127.0.0.1:2", "http": "127.0.0.1:3"}, "replicas": replicas});
+        let first = json!({"listen": {"grpc": "127.0.0.1:1", "http": "127.0.0.1:3"}, "tls": null, "replicas": replicas});
         for same in [&now, &first] {
             assert_eq!(check_fixed_keys(same, &now, &first), Ok(()));
         }
@@ -285,6 +287,10 @@ mod tests {
             ),
             (json!({"listen": {"grpc": "127.0.0.1:1"}}), "listen.http: "),
             (json!({"listen": first["listen"], "tls": {"cert": "a"}}), "tls: "),
+            (
+                json!({"listen": first["listen"], "replicas": {"duration": "9s"}}),
+                "replicas: ",
+            ),
         ];
         for (next, key) in wrong {
             let why = check_fixed_keys(&next, &now, &first).expect_err(key);
@@ -295,11 +301,14 @@ mod tests {
     #[test]
     fn a_replacing_document_may_omit_fixed_keys() {
         let pools = "pools: [{name: a, endpoints: {static: ['127.0.0.1:1']}}]";
-        let now = Document::parse(&format!("listen: {{http: '127.0.0.1:7'}}\n{pools}"), "f").expect("valid");
+        let replicas = "replicas: {companions: ['127.0.0.1:9190'], lease: {file: /run/lease}}";
+        let now = format!("listen: {{http: '127.0.0.1:7'}}\n{replicas}\n{pools}");
+        let now = Document::parse(&now, "f").expect("valid");
         let next = r#"{"pools": [{"name": "b", "endpoints": {"static": ["127.0.0.1:1"]}}]}"#;
         let next = put(&now, next, "body").expect("valid");
         assert_eq!(next.config().listen.http.to_string(), "127.0.0.1:7");
         assert_eq!(next.config().pools[0].name, "b");
+        assert_eq!(next.config().replicas, now.config().replicas);
         let wrong = put(&now, "{\n\"pools\": []}", "body").expect_err("no pool");
         assert!(wrong.to_string().starts_with("body:2: pools: "), "{wrong}");
     }
