@@ -1,4 +1,4 @@
-//! Generates the Envoy bootstrap: two listeners with Penstock's filter, one cluster for each pool, and one for the companion.
+//! Generates the Envoy bootstrap: two listeners with Penstock's filter, one cluster for each pool, and one for the companions.
 //!
 //! The input is [`Settings`], the output is a JSON document, or YAML for people to read. The document is built from values,
 //! not from text, so that a pool's name can't change its structure.
@@ -17,6 +17,7 @@
 
 mod access_log;
 mod clusters;
+mod companions;
 mod listener;
 mod local_replies;
 mod routes;
@@ -65,8 +66,8 @@ pub struct Settings {
     pub admin: SocketAddr,
     /// The file of the access log; `None`: no log.
     pub access_log: Option<PathBuf>,
-    /// The companion's gRPC address.
-    pub companion: Address,
+    /// The gRPC addresses of the companions.
+    pub companions: Companions,
     /// TLS to the companion; `None`: plaintext.
     pub tls: Option<Tls>,
     /// The pools, in the order of the policy.
@@ -103,7 +104,23 @@ pub struct Pool {
     pub leaving: Vec<SocketAddr>,
 }
 
-/// The companion's address.
+/// The gRPC addresses of the companions.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Companions {
+    /// One companion.
+    One(Address),
+    /// Several companions. The filter chooses one for each stream by [`penstock_wire::names::COMPANION_HEADER`].
+    List(Vec<SocketAddr>),
+    /// Likewise, at all addresses of a DNS name.
+    Dns {
+        /// The name.
+        name: String,
+        /// The port of every companion.
+        port: u16,
+    },
+}
+
+/// A companion's address.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Address {
     /// TCP.
@@ -137,7 +154,7 @@ pub fn document(settings: &Settings) -> Value {
         None => settings.pools.iter().map(clusters::listed).collect(),
         Some(_) => Vec::new(),
     };
-    clusters.push(clusters::companion(settings));
+    clusters.push(companions::cluster(settings));
     let mut document = json!({
         "node": { "id": settings.node, "cluster": "penstock" },
         "admin": { "address": socket(settings.admin) },
@@ -258,7 +275,7 @@ mod tests {
             node: "n".into(),
             gateway: address("127.0.0.1:8080"),
             admin: address("127.0.0.1:9901"),
-            companion: Address::Tcp(address("127.0.0.1:9190")),
+            companions: Companions::One(Address::Tcp(address("127.0.0.1:9190"))),
             tls: None,
             pools: vec![
                 Pool {

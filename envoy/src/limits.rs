@@ -33,6 +33,9 @@ pub const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
 pub const UPSTREAM_IDLE_TIMEOUT: Duration = Duration::from_secs(4);
 /// Interval and timeout of the HTTP/2 pings to the companion, which detect a suspended companion.
 pub const COMPANION_KEEPALIVE: Duration = Duration::from_secs(2);
+/// Time between two lookups of the companions' DNS name. A companion that is started again may have another address. The filter
+/// can't choose it before Envoy has that address, so this delays a failover.
+pub const COMPANION_LOOKUP: Duration = Duration::from_secs(1);
 /// Seconds of silence before the first TCP keep-alive probe. A model server whose machine is gone is detected after this
 /// time plus [`KEEPALIVE_PROBES`] * [`KEEPALIVE_INTERVAL_S`]. Generation may be silent for minutes, but a live kernel answers.
 pub const KEEPALIVE_AFTER_S: u32 = 30;

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use penstock_config::{self as config, Config};
 use penstock_envoy::{
-    bootstrap::{self, Address, Pool, Settings, Tls},
+    bootstrap::{self, Address, Companions, Pool, Settings, Tls},
     limits,
 };
 
@@ -20,10 +20,7 @@ pub fn settings(config: &Config, node: &str, filter: PathBuf, tracing: bool) -> 
         gateway: config.listen.gateway,
         admin: config.listen.envoy_admin,
         access_log: config.listen.access_log.as_deref().map(absolute),
-        companion: match &config.listen.grpc {
-            config::Address::Tcp(address) => Address::Tcp(*address),
-            config::Address::Unix(path) => Address::Unix(path.clone()),
-        },
+        companions: companions(config),
         tls: config.tls.as_ref().map(|tls| Tls {
             cert: absolute(&tls.cert),
             key: absolute(&tls.key),
@@ -38,6 +35,21 @@ pub fn settings(config: &Config, node: &str, filter: PathBuf, tracing: bool) -> 
         filter,
         plugin: filter_policy::plugin_configuration(config, node, tracing),
         http_filters: Vec::new(),
+    }
+}
+
+/// Without `replicas` the companion is at `listen.grpc`.
+fn companions(config: &Config) -> Companions {
+    match config.replicas.as_ref().map(|replicas| &replicas.companions) {
+        Some(config::Companions::List(addresses)) => Companions::List(addresses.clone()),
+        Some(config::Companions::Dns { name, port }) => Companions::Dns {
+            name: name.clone(),
+            port: *port,
+        },
+        None => Companions::One(match &config.listen.grpc {
+            config::Address::Tcp(address) => Address::Tcp(*address),
+            config::Address::Unix(path) => Address::Unix(path.clone()),
+        }),
     }
 }
 
@@ -84,7 +96,10 @@ pools:
     fn settings_follow_the_configuration() {
         let config = Config::parse(TWO, "f.yaml").expect("valid");
         let settings = settings(&config, "n", PathBuf::from("/f.wasm"), false);
-        assert_eq!(settings.companion, Address::Unix("/run/penstock.sock".into()));
+        assert_eq!(
+            settings.companions,
+            Companions::One(Address::Unix("/run/penstock.sock".into()))
+        );
         let tls = settings.tls.expect("given");
         assert_eq!(
             (tls.cert, tls.key),
@@ -101,5 +116,29 @@ pools:
             .collect();
         assert_eq!(pools, [("a", 2), ("b", 1)]);
         assert_eq!(settings.plugin["companion"], bootstrap::COMPANION_CLUSTER);
+    }
+
+    #[test]
+    fn envoy_has_all_companions_of_replicas() {
+        let companions = |keys: &str| {
+            let text = format!(
+                "replicas: {{companions: {keys}, lease: {{file: l}}}}\n\
+                 pools: [{{name: a, endpoints: {{static: ['127.0.0.1:1']}}}}]"
+            );
+            let config = Config::parse(&text, "f.yaml").expect("valid");
+            settings(&config, "n", PathBuf::from("/f.wasm"), false).companions
+        };
+        let both = ["127.0.0.1:9190", "127.0.0.1:9290"].map(|address| address.parse().expect("an address"));
+        assert_eq!(
+            companions("['127.0.0.1:9190', '127.0.0.1:9290']"),
+            Companions::List(both.to_vec())
+        );
+        assert_eq!(
+            companions("{dns: {name: companions.models, port: 9190}}"),
+            Companions::Dns {
+                name: "companions.models".into(),
+                port: 9190
+            }
+        );
     }
 }

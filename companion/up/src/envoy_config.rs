@@ -137,6 +137,32 @@ mod tests {
     const CONFIG: &str = "pools: [{name: chat, endpoints: {static: ['127.0.0.1:8001']}}]";
 
     #[test]
+    fn the_bootstrap_has_all_companions_of_replicas() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let config = folder.path().join("penstock.yaml");
+        let replicas = "replicas: {companions: ['127.0.0.1:9190', '127.0.0.1:9290'], lease: {file: l}}";
+        std::fs::write(&config, format!("{replicas}\n{CONFIG}")).expect("written");
+        let args = Args {
+            config,
+            filter: Some("/etc/penstock.wasm".into()),
+            http_filters: Vec::new(),
+            envoy: None,
+            node: "n".into(),
+        };
+        let text = render(args, &Environment::default()).expect("rendered");
+        let (_, cluster) = text
+            .split_once("- name: penstock~companion")
+            .expect("the companions' cluster");
+        for line in [
+            "port_value: 9190",
+            "port_value: 9290",
+            "- header: x-penstock-companion",
+        ] {
+            assert!(cluster.contains(line), "{line}: {cluster}");
+        }
+    }
+
+    #[test]
     fn the_bootstrap_names_the_origin_of_its_filter() {
         let folder = tempfile::tempdir().expect("a folder");
         let config = folder.path().join("penstock.yaml");

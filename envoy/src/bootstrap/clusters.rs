@@ -1,4 +1,4 @@
-//! The clusters: one for each pool, and one for the companion.
+//! The clusters of the pools.
 //!
 //! A pool's cluster uses the endpoint list of the grant's header, in order, one entry for each attempt. It has no health
 //! checks and no effective limits, because the companion decides on readiness and bounds. Beside its servers, the cluster has
@@ -9,13 +9,10 @@ use std::path::Path;
 use penstock_wire::names::{ENDPOINT_HEADER, REFUSED_HEADER, REQUEUE_HEADER, ROUTE_HEADER};
 use serde_json::{Value, json};
 
-use super::{
-    Address, COMPANION_CLUSTER, Pool, REQUEUE_HOST, REQUEUE_LISTENER, REQUEUE_STATE, Settings, Tls, seconds,
-    socket,
-};
+use super::{Pool, REQUEUE_HOST, REQUEUE_LISTENER, REQUEUE_STATE, seconds, socket};
 use crate::{config_source::config_source, limits};
 
-const HTTP_OPTIONS: &str = "envoy.extensions.upstreams.http.v3.HttpProtocolOptions";
+pub(super) const HTTP_OPTIONS: &str = "envoy.extensions.upstreams.http.v3.HttpProtocolOptions";
 
 /// A metadata key that no host has: a route that requires it can use only the hosts of its list.
 const LISTED_ONLY: &str = "penstock-listed-only";
@@ -59,14 +56,7 @@ fn cluster(pool: &Pool) -> Value {
     json!({
         "name": pool.name,
         "connect_timeout": seconds(limits::CONNECT_TIMEOUT),
-        "load_balancing_policy": { "policies": [{ "typed_extension_config": {
-            "name": "envoy.load_balancing_policies.override_host",
-            "typed_config": {
-                "@type": "type.googleapis.com/envoy.extensions.load_balancing_policies.override_host.v3.OverrideHost",
-                "override_host_sources": [{ "header": ROUTE_HEADER }, { "header": ENDPOINT_HEADER }],
-                "fallback_policy": { "policies": [fallback()] },
-            },
-        } }] },
+        "load_balancing_policy": chosen_by(&[ROUTE_HEADER, ENDPOINT_HEADER], fallback()),
         "circuit_breakers": circuit_breakers(),
         "upstream_connection_options": { "tcp_keepalive": {
             "keepalive_time": limits::KEEPALIVE_AFTER_S,
@@ -116,54 +106,6 @@ fn internal_headers() -> Value {
     })
 }
 
-pub(super) fn companion(settings: &Settings) -> Value {
-    let address = match &settings.companion {
-        Address::Tcp(address) => socket(*address),
-        Address::Unix(path) => json!({ "pipe": { "path": path } }),
-    };
-    let mut cluster = json!({
-        "name": COMPANION_CLUSTER,
-        "type": "STATIC",
-        "connect_timeout": seconds(limits::CONNECT_TIMEOUT),
-        "load_assignment": assignment(COMPANION_CLUSTER, vec![host(address)]),
-        "circuit_breakers": circuit_breakers(),
-        "typed_extension_protocol_options": { HTTP_OPTIONS: {
-            "@type": format!("type.googleapis.com/{HTTP_OPTIONS}"),
-            "explicit_http_config": { "http2_protocol_options": { "connection_keepalive": {
-                "interval": seconds(limits::COMPANION_KEEPALIVE),
-                "timeout": seconds(limits::COMPANION_KEEPALIVE),
-            } } },
-        } },
-    });
-    if let Some(tls) = &settings.tls {
-        cluster["transport_socket"] = mutual_tls(tls);
-    }
-    cluster
-}
-
-/// The transport socket for mutual TLS. Both ends belong to Penstock, so it requires TLS 1.3. It accepts any certificate of
-/// the authority, which signs only for Penstock.
-fn mutual_tls(tls: &Tls) -> Value {
-    json!({
-        "name": "envoy.transport_sockets.tls",
-        "typed_config": {
-            "@type": "type.googleapis.com/envoy.extensions.transport_sockets.tls.v3.UpstreamTlsContext",
-            "common_tls_context": {
-                "tls_params": {
-                    "tls_minimum_protocol_version": "TLSv1_3",
-                    "tls_maximum_protocol_version": "TLSv1_3",
-                },
-                "alpn_protocols": ["h2"],
-                "tls_certificates": [{
-                    "certificate_chain": { "filename": tls.cert },
-                    "private_key": { "filename": tls.key },
-                }],
-                "validation_context": { "trusted_ca": { "filename": tls.ca } },
-            },
-        },
-    })
-}
-
 /// The `metadata_match` of a route whose requests may use only the hosts of their list.
 pub(super) fn listed_only() -> Value {
     json!({ "filter_metadata": { "envoy.lb": { LISTED_ONLY: "true" } } })
@@ -172,12 +114,6 @@ pub(super) fn listed_only() -> Value {
 /// The load balancing for requests without a list: round robin over the model servers. For a route that is [`listed_only`]
 /// it finds no host, because the route's subset is empty.
 fn fallback() -> Value {
-    let round_robin = json!({ "typed_extension_config": {
-        "name": "envoy.load_balancing_policies.round_robin",
-        "typed_config": {
-            "@type": "type.googleapis.com/envoy.extensions.load_balancing_policies.round_robin.v3.RoundRobin",
-        },
-    } });
     json!({ "typed_extension_config": {
         "name": "envoy.load_balancing_policies.subset",
         "typed_config": {
@@ -185,12 +121,34 @@ fn fallback() -> Value {
             "fallback_policy": "DEFAULT_SUBSET",
             "default_subset": { SERVER: "true" },
             "subset_selectors": [{ "keys": [LISTED_ONLY], "fallback_policy": "NO_FALLBACK" }],
-            "subset_lb_policy": { "policies": [round_robin] },
+            "subset_lb_policy": { "policies": [round_robin()] },
         },
     } })
 }
 
-fn host(address: Value) -> Value {
+/// The load balancing by the host that the first present header of `headers` names, and by `fallback` if there is none.
+pub(super) fn chosen_by(headers: &[&str], fallback: Value) -> Value {
+    let sources: Vec<_> = headers.iter().map(|header| json!({ "header": header })).collect();
+    json!({ "policies": [{ "typed_extension_config": {
+        "name": "envoy.load_balancing_policies.override_host",
+        "typed_config": {
+            "@type": "type.googleapis.com/envoy.extensions.load_balancing_policies.override_host.v3.OverrideHost",
+            "override_host_sources": sources,
+            "fallback_policy": { "policies": [fallback] },
+        },
+    } }] })
+}
+
+pub(super) fn round_robin() -> Value {
+    json!({ "typed_extension_config": {
+        "name": "envoy.load_balancing_policies.round_robin",
+        "typed_config": {
+            "@type": "type.googleapis.com/envoy.extensions.load_balancing_policies.round_robin.v3.RoundRobin",
+        },
+    } })
+}
+
+pub(super) fn host(address: Value) -> Value {
     json!({ "endpoint": { "address": address } })
 }
 
@@ -200,11 +158,11 @@ fn server(address: Value) -> Value {
     host
 }
 
-fn assignment(cluster: &str, hosts: Vec<Value>) -> Value {
+pub(super) fn assignment(cluster: &str, hosts: Vec<Value>) -> Value {
     json!({ "cluster_name": cluster, "endpoints": [{ "lb_endpoints": hosts }] })
 }
 
-fn circuit_breakers() -> Value {
+pub(super) fn circuit_breakers() -> Value {
     let threshold = |priority: &str| {
         json!({
             "priority": priority,

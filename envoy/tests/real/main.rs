@@ -2,6 +2,8 @@
 //!
 //! These tests run without the filter. The requests carry the headers that it would set, and these reach the router.
 
+mod companions;
+
 use std::{
     net::SocketAddr,
     path::{Path, PathBuf},
@@ -9,7 +11,7 @@ use std::{
 };
 
 use penstock_envoy::{
-    bootstrap::{self, Address, Pool, Settings},
+    bootstrap::{self, Address, Companions, Pool, Settings},
     find::{Found, Search},
     folder::Folder,
     limits,
@@ -70,7 +72,7 @@ fn settings(dir: &Path, pools: Vec<Pool>) -> Settings {
         node: "test".into(),
         gateway: free(),
         admin: free(),
-        companion: Address::Tcp(free()),
+        companions: Companions::One(Address::Tcp(free())),
         tls: None,
         pools,
         folder: None,
@@ -127,13 +129,23 @@ fn bootstrap_is_accepted_with_any_pool_names() {
     let mut settings = settings(dir.path(), pools.to_vec());
     settings.plugin = json!({ "long": "word ".repeat(100), "lines": "a\nb: c\n", "number": 33_554_432 });
     validated(&settings, dir.path());
-    settings.companion = Address::Unix(dir.path().join("companion.sock"));
+    settings.companions = Companions::One(Address::Unix(dir.path().join("companion.sock")));
     settings.pools = vec![Pool {
         name: "empty".into(),
         endpoints: vec![],
         leaving: vec![],
     }];
     validated(&settings, dir.path());
+    for companions in [
+        Companions::List(endpoints),
+        Companions::Dns {
+            name: "localhost".into(),
+            port: 9190,
+        },
+    ] {
+        settings.companions = companions;
+        validated(&settings, dir.path());
+    }
 }
 
 #[test]
@@ -221,7 +233,13 @@ impl Gateway {
     }
 
     async fn launch(dir: TempDir, settings: Settings) -> Self {
+        Self::launch_changed(dir, settings, |_| {}).await
+    }
+
+    /// Starts an Envoy with these settings, and with further changes of the bootstrap.
+    async fn launch_changed(dir: TempDir, settings: Settings, change: impl FnOnce(&mut Value)) -> Self {
         let mut document = bootstrap::document(&settings);
+        change(&mut document);
         for listener in ["0", "1"] {
             let filters = document
                 .pointer_mut(&format!(
