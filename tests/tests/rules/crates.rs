@@ -45,9 +45,17 @@ const ARROWS: &[Arrow] = &[
         never: &["tokio", "tonic", "serde", "rand", "prost"],
     },
     Arrow {
+        name: "penstock-election",
+        workspace: &["penstock-engine"],
+        // serde is optional: only the service turns it on.
+        outside: Some(&["serde"]),
+        never: &["tokio", "tonic", "serde", "rand", "prost"],
+    },
+    Arrow {
         name: "penstock-control",
         workspace: &[
             "penstock-autopilot",
+            "penstock-election",
             "penstock-engine",
             "penstock-model",
             "penstock-wire",
@@ -86,6 +94,7 @@ const ARROWS: &[Arrow] = &[
         workspace: &[
             "penstock-autopilot",
             "penstock-control",
+            "penstock-election",
             "penstock-engine",
             "penstock-filter-core",
             "penstock-model",
@@ -153,6 +162,7 @@ const ARROWS: &[Arrow] = &[
             "penstock-config",
             "penstock-control",
             "penstock-data-plane",
+            "penstock-election",
             "penstock-engine",
             "penstock-envoy",
             "penstock-errors",
@@ -264,6 +274,7 @@ const CLOCKLESS: &[&str] = &[
     "filter/core/src",
     "companion/autopilot/src",
     "companion/control/src",
+    "companion/election/src",
     "companion/engine/src",
     "companion/model/src",
     "companion/model-server/src",

@@ -1,0 +1,14 @@
+//! The limits of this crate.
+
+/// Envoys of a record. A control has at most so many root contexts. The record stays below 256 KiB as JSON, the limit of
+/// the annotations of a Kubernetes object.
+pub const ENVOYS_MAX: usize = 4_096;
+/// The leader grants for this part of the lease's duration after it sent the last successful request. The rest covers
+/// clocks whose rates differ.
+pub(crate) const GRANTS: (u32, u32) = (2, 3);
+/// The lease is renewed after this part of its duration, and a request may take as long.
+pub(crate) const RENEWALS: u32 = 3;
+/// After a failed request the next one follows after this part of the lease's duration.
+pub(crate) const RETRIES: u32 = 12;
+
+const _: () = assert!(RETRIES > RENEWALS);

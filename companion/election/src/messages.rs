@@ -1,0 +1,169 @@
+//! What goes into a candidate and what comes out of it.
+
+use penstock_engine::Instant;
+
+use crate::record::{KnownEnvoy, Record};
+
+/// The holder of the lease.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Holder {
+    /// The lease is free: it was released, or it expired.
+    None,
+    /// This process.
+    Me,
+    /// Another process.
+    Other,
+}
+
+/// The lease and the record at one moment.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct View {
+    /// The holder of the lease.
+    pub holder: Holder,
+    /// The record; `None` if there is none.
+    pub record: Option<Record>,
+    /// The store's number of this state. It rises with every change of the lease or the record.
+    pub version: u64,
+}
+
+/// The store's answer to the outstanding request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Answer {
+    /// The request succeeded. `version`: the store's number of the new state.
+    Done {
+        /// As in [`View::version`].
+        version: u64,
+    },
+    /// The lease or the record was not as in the version that the request named, and nothing changed. A view follows.
+    Refused,
+    /// The store could not be reached, did not answer in time, or reported a failure.
+    Failed,
+}
+
+/// An input of a candidate.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Input {
+    /// From the store: the present state, after connecting and after each change.
+    Observed(View),
+    /// From the store: the answer to the last request. Answers to earlier requests must be dropped.
+    Answered(Answer),
+    /// From the control: a filter asks this standby, and there is no leader that the filter can reach.
+    Wanted,
+    /// From the control: a filter follows a leader with this term.
+    Superseded {
+        /// The term that the filter named.
+        term: u64,
+    },
+    /// From the control of a new leader: the filters stay with the last leader.
+    Unfollowed {
+        /// The term of the control.
+        term: u64,
+    },
+    /// From the control of a leader: the Envoys with sessions here. The first one after [`RoleChange::Lead`] says that the
+    /// takeover is complete, later ones that the Envoys changed.
+    Known {
+        /// The term of the control.
+        term: u64,
+        /// The Envoys with sessions here.
+        envoys: Vec<KnownEnvoy>,
+    },
+    /// From the process: give the lease up and never take it again.
+    Resign,
+    /// From the process: send no more requests. The lease expires by itself.
+    Stop,
+}
+
+/// A request to the store. The candidate waits for the answer before it sends the next request. If the answer is late, it
+/// counts as failed; the caller drops the request and its answer when the next request comes.
+///
+/// `version` is that of the last state that the candidate has seen. The store must refuse the request if the state is a later one.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Request {
+    /// Take the free lease, and write the record.
+    Acquire {
+        /// As in [`View::version`].
+        version: u64,
+        /// The new record.
+        record: Record,
+    },
+    /// Extend the lease, which this process holds.
+    Renew {
+        /// As in [`View::version`].
+        version: u64,
+    },
+    /// Replace the record while this process holds the lease.
+    Write {
+        /// As in [`View::version`].
+        version: u64,
+        /// The new record.
+        record: Record,
+    },
+    /// Give the lease up, and write the record.
+    Release {
+        /// As in [`View::version`].
+        version: u64,
+        /// The new record.
+        record: Record,
+    },
+}
+
+/// A change for the control.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum RoleChange {
+    /// This companion leads from now on.
+    Lead {
+        /// Its term.
+        term: u64,
+        /// The Envoys of the last leader. Their requests must be counted before the first grant.
+        known: Vec<KnownEnvoy>,
+        /// When granting must stop, unless the lease is renewed.
+        grants_until: Instant,
+    },
+    /// The leader holds the lease for longer. Its term may have risen.
+    Renewed {
+        /// Its term.
+        term: u64,
+        /// When granting must stop, unless the lease is renewed again.
+        grants_until: Instant,
+    },
+    /// The leader can't reach the store; sent once, until the next renewal.
+    StoreUnreachable,
+    /// This companion doesn't lead, and grants nothing.
+    StandBy {
+        /// Where the leader listens for filters; `None` if no other leader is known.
+        leader: Option<String>,
+        /// The highest known term.
+        term: u64,
+    },
+}
+
+/// An output of a candidate, to be carried out in order: the control must have applied a change before a later request is
+/// sent.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Output {
+    /// A request to the store.
+    Request(Request),
+    /// A change for the control.
+    Role(RoleChange),
+}
+
+/// What a companion is at present.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Role {
+    /// It grants.
+    Leader,
+    /// It waits.
+    #[default]
+    Standby,
+}
+
+/// The state of a candidate, for display.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Status {
+    /// The companion's role.
+    pub role: Role,
+    /// The highest known term; 0 if none is known.
+    pub term: u64,
+    /// Where the leader listens for filters; `None` if no leader is known.
+    pub leader: Option<String>,
+}

@@ -1,0 +1,5 @@
+//! The election: each rule by itself, and several candidates with one store under faults.
+
+mod harness;
+mod rules;
+mod world;
