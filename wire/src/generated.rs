@@ -117,6 +117,10 @@ pub struct Hello {
     /// complete `Hello`, which begins at part 0 again. Since version 3.
     #[prost(bool, tag = "15")]
     pub probe: bool,
+    /// A standby has named a leader, and no session has come of it since: the filter can't reach that leader, or it has ended.
+    /// Since version 3.
+    #[prost(bool, tag = "16")]
+    pub leader_unreachable: bool,
 }
 /// A granted request that hasn't ended, as the filter knows it.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]

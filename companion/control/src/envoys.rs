@@ -1,9 +1,9 @@
 //! The Envoys behind the sessions. An Envoy has one root context for every worker and plugin configuration.
 
 use hashbrown::HashMap;
+use penstock_election::KnownEnvoy;
 
 use crate::ids::EnvoyId;
-use crate::leadership::KnownEnvoy;
 
 /// The root contexts of every Envoy, including orphaned ones.
 #[derive(Debug, Default)]

@@ -11,9 +11,10 @@ use penstock_engine::Instant;
 
 use crate::ids::ConnId;
 use crate::labels::Labels;
-use crate::leadership::{ElectionReport, KnownEnvoy};
+use crate::leadership::ElectionReport;
 use crate::settings::{EndpointSettings, Settings};
 use penstock_autopilot::{Kept, PendingServers, Scraped};
+use penstock_election::KnownEnvoy;
 
 /// Everything that can happen to a control.
 #[derive(Clone, Debug)]

@@ -8,19 +8,10 @@ use penstock_engine::Instant;
 
 use crate::ids::Epoch;
 
-/// An Envoy with sessions at the leader.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct KnownEnvoy {
-    /// The id of the Envoy process, as its filters send it; 0 for all filters that don't know theirs.
-    pub envoy: u64,
-    /// The number of its root contexts.
-    pub contexts: u32,
-}
-
 /// A report to the election of the leader.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ElectionReport {
-    /// A filter asks this standby for the leader, and none is known.
+    /// A filter asks this standby for the leader, and none is known that the filter could reach.
     Wanted,
     /// A filter has accepted a leader with this term, which is higher than the one here.
     Superseded {
@@ -28,7 +19,10 @@ pub enum ElectionReport {
         term: u64,
     },
     /// This companion has the lease, but the filters stay with the last leader.
-    Unfollowed,
+    Unfollowed {
+        /// The term of this companion.
+        term: u64,
+    },
 }
 
 /// The role of this companion.

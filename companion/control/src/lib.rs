@@ -41,10 +41,11 @@ pub use control::Control;
 pub use event::{Event, LeadershipChange, Observation, Output};
 pub use ids::ConnId;
 pub use labels::{EstimatedTokens, Labels};
-pub use leadership::{ElectionReport, KnownEnvoy, Role};
+pub use leadership::{ElectionReport, Role};
 pub use penstock_autopilot::{
     AutopilotStatus, Desired, DesiredSource, Kept, PendingServers, Scraped, Totals, VariantStatus,
 };
+pub use penstock_election::KnownEnvoy;
 pub use request_status::{RequestState, RequestStatus};
 pub use settings::{EndpointSettings, MaxPriority, PoolSettings, Rewrite, Settings};
 pub use status::{ModelStatus, PoolStatus, ServerStatus, SessionStatus, Status};

@@ -307,6 +307,7 @@ impl Candidate {
                 self.role(RoleChange::Lead {
                     term: record.term,
                     known: record.envoys.clone(),
+                    is_last_leader_gone: record.taking_over_from.is_none(),
                     grants_until,
                 });
                 self.leading = Some(Leading {

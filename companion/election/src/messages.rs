@@ -116,6 +116,8 @@ pub enum RoleChange {
         term: u64,
         /// The Envoys of the last leader. Their requests must be counted before the first grant.
         known: Vec<KnownEnvoy>,
+        /// The last leader grants nothing any more: it released the lease, or had this companion's address.
+        is_last_leader_gone: bool,
         /// When granting must stop, unless the lease is renewed.
         grants_until: Instant,
     },

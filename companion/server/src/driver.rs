@@ -72,13 +72,13 @@ pub struct RoleTerm {
 pub struct ElectionInbox {
     /// Reports, each at most once for a batch of events.
     pub reports: mpsc::UnboundedReceiver<ElectionReport>,
-    /// The Envoys with sessions at this companion, while it leads.
-    pub known: watch::Receiver<Vec<KnownEnvoy>>,
+    /// The term of this companion and the Envoys with sessions here, while it leads.
+    pub known: watch::Receiver<(u64, Vec<KnownEnvoy>)>,
 }
 
 struct ElectionOutbox {
     reports: mpsc::UnboundedSender<ElectionReport>,
-    known: watch::Sender<Vec<KnownEnvoy>>,
+    known: watch::Sender<(u64, Vec<KnownEnvoy>)>,
     /// The reports of this batch.
     pending: Vec<ElectionReport>,
 }
@@ -252,7 +252,7 @@ pub fn spawn(settings: Settings, clock: Clock, observer: Observer) -> Started {
         term: control.term(),
     });
     let (reports, report_inbox) = mpsc::unbounded_channel();
-    let (known, known_envoys) = watch::channel(Vec::new());
+    let (known, known_envoys) = watch::channel((0, Vec::new()));
     let driver = Driver {
         control,
         role,
@@ -431,7 +431,7 @@ impl Driver {
             let _ = self.election.reports.send(report);
         }
         if let Some(known) = self.control.take_known_envoys() {
-            self.election.known.send_replace(known);
+            self.election.known.send_replace((self.control.term(), known));
         }
     }
 

@@ -264,6 +264,7 @@ impl Session {
             node: &self.node,
             can_requeue: self.can_requeue,
             term: self.term,
+            is_leader_unreachable: self.is_redirected,
         }
     }
 

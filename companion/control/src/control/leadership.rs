@@ -10,6 +10,7 @@
 use std::sync::Arc;
 
 use hashbrown::HashMap;
+use penstock_election::KnownEnvoy;
 use penstock_engine::Instant;
 use penstock_wire as wire;
 use wire::command::Kind;
@@ -18,8 +19,8 @@ use super::Control;
 use crate::event::{LeadershipChange, Observation, Output};
 use crate::ids::{ConnId, Epoch, Route};
 use crate::leadership::{
-    Asking, ElectionReport, FOLLOWED_MAX, HELLOS_WAIT_MAX, KnownEnvoy, Lease, Role, STRANGERS_WAIT,
-    TAKEOVER_WAIT, Takeover,
+    Asking, ElectionReport, FOLLOWED_MAX, HELLOS_WAIT_MAX, Lease, Role, STRANGERS_WAIT, TAKEOVER_WAIT,
+    Takeover,
 };
 use crate::pool::PoolInput;
 use crate::session::Stage;
@@ -41,10 +42,13 @@ impl Control {
         self.settings.term
     }
 
-    /// The Envoys with sessions here, if this companion leads and they have changed since the last call.
+    /// The Envoys with sessions here, if this companion leads, has counted their requests, and they have changed since the
+    /// last call.
     pub fn take_known_envoys(&mut self) -> Option<Vec<KnownEnvoy>> {
-        let has_changed = core::mem::take(&mut self.leadership.has_changed);
-        if !has_changed || self.leadership.role != Role::Leader {
+        if !self.is_started || self.leadership.role != Role::Leader {
+            return None;
+        }
+        if !core::mem::take(&mut self.leadership.has_changed) {
             return None;
         }
         let mut known: Vec<KnownEnvoy> = self.envoys.known();
@@ -284,7 +288,11 @@ impl Control {
             self.report(ElectionReport::Superseded { term: hello.term });
             self.lapse(now);
         }
-        let role = self.role_command();
+        let mut role = self.role_command();
+        if hello.leader_unreachable {
+            // The next leader will call it.
+            role.leader.clear();
+        }
         if role.leader.is_empty() && matches!(self.leadership.role, Role::Standby { .. }) {
             self.report(ElectionReport::Wanted);
         }
@@ -394,7 +402,11 @@ impl Control {
         let check_at = match first_known {
             Some(since) if since.after(TAKEOVER_WAIT) <= now => return self.lead(now),
             Some(since) => since.after(TAKEOVER_WAIT),
-            None if !takeover.has_strangers => return self.report(ElectionReport::Unfollowed),
+            None if !takeover.has_strangers => {
+                return self.report(ElectionReport::Unfollowed {
+                    term: self.settings.term,
+                });
+            }
             None if strangers_until <= now => return self.lead(now),
             None => strangers_until,
         };

@@ -164,6 +164,25 @@ fn standby_without_a_leader_asks_for_an_election_and_passes_its_result_on() {
 }
 
 #[test]
+fn filter_that_cannot_reach_the_leader_waits_for_the_next_one() {
+    let mut world = replicated();
+    world.stand_by(Some(OTHER), 8);
+    world.open(1);
+    let probe = wire::Hello {
+        probe: true,
+        last: false,
+        leader_unreachable: true,
+        ..hello(version_3(1), Vec::new(), Vec::new())
+    };
+    world.send(1, Message::Hello(probe));
+    let taken = world.take();
+    assert_eq!(taken.roles(), [(1, &elsewhere("", 8))]);
+    assert_eq!(taken.reports, [ElectionReport::Wanted]);
+    world.lead(9, &[(ENVOY, 1)]);
+    assert_eq!(world.take().roles(), [(1, &here(9))]);
+}
+
+#[test]
 fn new_leader_grants_when_all_filters_of_the_last_one_have_listed_their_requests() {
     let mut world = replicated();
     world.probe(1, version_3(1));
@@ -189,6 +208,7 @@ fn new_leader_grants_when_all_filters_of_the_last_one_have_listed_their_requests
     assert_eq!(world.take().granted(), [] as [u64; 0], "the only place is taken");
     world.send(2, completed(1));
     assert_eq!(world.take().granted(), [1]);
+    // The election learns of the Envoys when their requests are counted.
     let known = world.control.take_known_envoys();
     assert_eq!(
         known,
@@ -219,7 +239,7 @@ fn lease_is_given_back_if_the_filters_stay_with_the_last_leader() {
     world.stand_by(Some(OTHER), 8);
     world.lead(9, &[(ENVOY, 1)]);
     world.pass(6 * SECOND_LONG);
-    assert_eq!(world.take().reports, [ElectionReport::Unfollowed]);
+    assert_eq!(world.take().reports, [ElectionReport::Unfollowed { term: 9 }]);
     world.stand_by(Some(OTHER), 8);
     assert_eq!(
         *world.control.role(),

@@ -29,6 +29,7 @@ fn grants_end_two_thirds_of_the_duration_after_the_request_was_sent() {
         [RoleChange::Lead {
             term,
             known,
+            is_last_leader_gone: true,
             grants_until
         }]
     );
@@ -233,6 +234,7 @@ fn an_acquisition_whose_answer_was_lost_is_completed_by_a_renewal() {
         [RoleChange::Lead {
             term,
             known,
+            is_last_leader_gone: true,
             grants_until
         }]
     );

@@ -18,6 +18,7 @@ pub(super) struct HelloHeader<'a> {
     pub(super) node: &'a str,
     pub(super) can_requeue: bool,
     pub(super) term: u64,
+    pub(super) is_leader_unreachable: bool,
 }
 
 impl HelloHeader<'_> {
@@ -60,6 +61,7 @@ impl HelloHeader<'_> {
             envoy: self.envoy.map_or(0, NonZeroU64::get),
             no_requeue: !self.can_requeue,
             term: self.term,
+            leader_unreachable: self.is_leader_unreachable,
             ..Hello::default()
         }
     }
