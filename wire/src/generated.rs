@@ -121,6 +121,8 @@ pub struct Hello {
     /// Since version 3.
     #[prost(bool, tag = "16")]
     pub leader_unreachable: bool,
+    #[prost(fixed64, tag = "17")]
+    pub endpoints_digest: u64,
 }
 /// A granted request that hasn't ended, as the filter knows it.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
@@ -540,6 +542,8 @@ pub struct Endpoints {
     /// How much this Envoy may have in flight in the pool while the companion is down; absent: no limit. Since version 2.
     #[prost(uint64, optional, tag = "3")]
     pub fallback_bound: ::core::option::Option<u64>,
+    #[prost(bool, tag = "4")]
+    pub keep_ready: bool,
 }
 /// The filter sends the request upstream.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]

@@ -1,4 +1,4 @@
-//! Penstock's session protocol: its messages, its limits, and the names that filter and companion share. No behaviour.
+//! Penstock's session protocol: its messages, its limits, and the names that filter and companion share. No behaviour but a digest.
 //!
 //! `proto/penstock.v1.proto` is the source of `generated.rs`, which is checked in; a test keeps it current.
 
@@ -10,6 +10,7 @@
     clippy::arithmetic_side_effects
 )]
 
+mod digest;
 pub mod limits;
 pub mod names;
 
@@ -17,6 +18,7 @@ pub mod names;
 #[rustfmt::skip]
 mod generated;
 
+pub use digest::endpoints_digest;
 pub use generated::*;
 
 /// Full name of the gRPC service.

@@ -42,7 +42,7 @@ use model_counts::ModelCounts;
 use rules::Rules;
 use visible_flows::VisibleFlows;
 
-pub(crate) use announcement::Announcement;
+pub(crate) use announcement::{Announcement, AnnouncementChange};
 pub(crate) use effect::PoolEffect;
 pub(crate) use input::{PoolInput, Registering};
 pub(crate) use request::{Grant, OpenRequest};
@@ -83,7 +83,7 @@ impl Pool {
             visible_flows: VisibleFlows::default(),
             model_counts: ModelCounts::default(),
             rules: Rules::new(settings),
-            announced: Announced::default(),
+            announced: Announced::nothing(),
             arriving: None,
             is_retired: false,
             effects: VecDeque::new(),

@@ -25,6 +25,8 @@ pub(crate) struct RootContext {
     pub(crate) has_requeue_listener: bool,
     /// The time at which its last stream ended, while it is orphaned.
     pub(crate) orphaned_since: Option<Instant>,
+    /// Digest of the endpoints that it knew when its session opened, or that were sent then.
+    pub(crate) endpoints_digest: u64,
     /// The last time at which it is known to have followed this companion.
     pub(crate) followed_at: Instant,
     /// Its requests that haven't ended, by sequence number.
@@ -47,6 +49,7 @@ impl RootContext {
             envoy,
             has_requeue_listener: false,
             orphaned_since: None,
+            endpoints_digest: 0,
             followed_at: Instant::ZERO,
             requests: HashMap::new(),
             unconfirmed: Vec::new(),

@@ -52,6 +52,17 @@ pub(crate) fn endpoints(announcement: &Announcement<'_>) -> Kind {
         pool: announcement.pool.to_owned(),
         ready: announcement.ready().map(str::to_owned).collect(),
         fallback_bound: announcement.fallback_bound,
+        keep_ready: false,
+    })
+}
+
+/// The same without the endpoints, which the filter knows.
+pub(crate) fn fallback_bound(announcement: &Announcement<'_>) -> Kind {
+    Kind::Endpoints(wire::Endpoints {
+        pool: announcement.pool.to_owned(),
+        ready: Vec::new(),
+        fallback_bound: announcement.fallback_bound,
+        keep_ready: true,
     })
 }
 

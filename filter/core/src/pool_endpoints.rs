@@ -1,21 +1,35 @@
-//! The ready endpoints of a pool, as the companion sent them last.
+//! The ready endpoints of the pools, as a companion sent them last.
 
-use penstock_wire::Endpoints;
+use std::collections::BTreeMap;
 
-#[derive(Debug)]
+use penstock_wire::{Endpoints, endpoints_digest};
+
+#[derive(Debug, Default)]
 pub(crate) struct PoolEndpoints {
     pub(crate) ready: Vec<String>,
     /// How much this Envoy may have in flight while the companion is down; `None`: the companion sent no bound.
     pub(crate) fallback_bound: Option<u64>,
+    digest: u64,
 }
 
-impl PoolEndpoints {
-    /// Parses the message into the pool's name and its endpoints.
-    pub(crate) fn parse(message: Endpoints) -> (String, Self) {
-        let endpoints = Self {
-            ready: message.ready,
-            fallback_bound: message.fallback_bound,
-        };
-        (message.pool, endpoints)
+/// Stores the endpoints of a pool.
+pub(crate) fn update(pools: &mut BTreeMap<String, PoolEndpoints>, message: Endpoints) {
+    let Endpoints {
+        pool,
+        ready,
+        fallback_bound,
+        keep_ready,
+    } = message;
+    let known = pools.entry(pool.clone()).or_default();
+    if !keep_ready {
+        known.ready = ready;
     }
+    known.fallback_bound = fallback_bound;
+    known.digest = endpoints_digest(&pool, known.ready.iter().map(String::as_str), fallback_bound);
+}
+
+/// The digest of all pools' endpoints.
+pub(crate) fn digest(pools: &BTreeMap<String, PoolEndpoints>) -> u64 {
+    let digests = pools.values().map(|pool| pool.digest);
+    digests.fold(0, u64::wrapping_add)
 }

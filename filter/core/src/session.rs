@@ -236,11 +236,18 @@ impl Session {
     }
 
     /// Sends the Hello with these requests, then all unacknowledged terminal events.
-    pub(crate) fn greet(&mut self, policy_digest: &str, waiting: Vec<Register>, running: Vec<Running>) {
+    pub(crate) fn greet(
+        &mut self,
+        policy_digest: &str,
+        endpoints_digest: u64,
+        waiting: Vec<Register>,
+        running: Vec<Running>,
+    ) {
         self.link = Link::HelloSent;
         self.must_greet = false;
         self.has_unlisted = false;
-        for hello in self.hello_header(policy_digest).parts(waiting, running) {
+        for mut hello in self.hello_header(policy_digest).parts(waiting, running) {
+            hello.endpoints_digest = endpoints_digest;
             self.send(Event::Hello(hello));
         }
         for UnackedEvent { event, .. } in core::mem::take(&mut self.unacked_events) {

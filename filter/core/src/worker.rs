@@ -30,7 +30,7 @@ use crate::{
     header_sanitizer::{self, HeaderEdit},
     limits::{DEADLINE_CHECK_INTERVAL, TICK_MIN},
     local_reply::{Failure, QueueReport},
-    pool_endpoints::PoolEndpoints,
+    pool_endpoints::{self, PoolEndpoints},
     process_identity::{ProcessIdentity, RandomBits, SigningKey},
     retry_advice::FailingPools,
     session::Session,
@@ -166,7 +166,9 @@ impl Worker {
                 Phase::ReadingBody(_) | Phase::Answered => {}
             }
         }
-        self.session.greet(&self.policy.digest, waiting, running);
+        let endpoints_digest = pool_endpoints::digest(&self.endpoints);
+        self.session
+            .greet(&self.policy.digest, endpoints_digest, waiting, running);
     }
 
     /// The host failed to open the stream.
@@ -194,8 +196,7 @@ impl Worker {
                 Some(command::Kind::Reject(reject)) => self.handle_reject(&reject),
                 Some(command::Kind::Policy(policy)) => self.handle_policy(&policy),
                 Some(command::Kind::Endpoints(message)) => {
-                    let (pool, endpoints) = PoolEndpoints::parse(message);
-                    self.endpoints.insert(pool, endpoints);
+                    pool_endpoints::update(&mut self.endpoints, message);
                 }
                 // The session handles the first three; `None` is a command of a later protocol version.
                 Some(command::Kind::HelloAck(_) | command::Kind::Bye(_) | command::Kind::Role(_)) | None => {}

@@ -186,6 +186,7 @@ pub fn command(choices: &mut Choices<'_>, policies: &[wire::Policy]) -> Kind {
             saturation_milli: choices.small_number(),
         }),
         10 | 11 => Kind::Endpoints(wire::Endpoints {
+            keep_ready: choices.one_in(4),
             pool: choices.name(&POOLS),
             ready: list(choices),
             fallback_bound: choices.maybe(),

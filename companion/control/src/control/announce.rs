@@ -1,7 +1,10 @@
 //! Announces the endpoints of the pools to the sessions.
 
+use penstock_wire as wire;
+
 use super::Control;
 use crate::ids::{Epoch, PoolId};
+use crate::pool::AnnouncementChange;
 use crate::wire_out;
 
 impl Control {
@@ -32,35 +35,92 @@ impl Control {
         }
     }
 
-    /// Announces the endpoints of all pools: to every session where they have changed, and to `newcomer` in any case. Done
-    /// when a session opens, and when the number of Envoys changes, which share the bounds.
-    pub(super) fn announce_all(&mut self, newcomer: Option<Epoch>) {
+    /// Announces the endpoints of all pools where they have changed. Done when the number of Envoys changes, which share the
+    /// bounds.
+    pub(super) fn announce_all(&mut self) {
         for pool in self.pools.ids() {
-            self.announce(pool, newcomer);
+            self.announce(pool, None);
         }
     }
 
-    fn announce(&mut self, id: PoolId, newcomer: Option<Epoch>) {
+    /// Announces the endpoints of all pools to a root context that has opened a session, unless it knows them.
+    pub(super) fn announce_to_newcomer(&mut self, newcomer: Epoch, known_digest: u64) {
+        // The number of Envoys changes with nearly every Hello of a takeover, and with it the bounds.
+        if !self.leadership.awaited.is_empty() {
+            if let Some(context) = self.contexts.get_mut(&newcomer) {
+                context.endpoints_digest = known_digest;
+            }
+            return;
+        }
+        for pool in self.pools.ids() {
+            self.announce(pool, Some(newcomer));
+        }
+        self.send_endpoints(newcomer, known_digest);
+    }
+
+    /// Announces what has changed while this companion waited for Hellos.
+    pub(super) fn announce_deferred(&mut self) {
+        for pool in self.pools.ids() {
+            self.renew_announcement(pool);
+        }
+        for epoch in self.open_epochs() {
+            let known = self.contexts.get(&epoch).map(|context| context.endpoints_digest);
+            self.send_endpoints(epoch, known.unwrap_or_default());
+        }
+    }
+
+    fn send_endpoints(&mut self, epoch: Epoch, known_digest: u64) {
+        let pools = || self.pools.iter().filter(|(_, pool)| !pool.is_retired());
+        let digests = pools().map(|(_, pool)| pool.announcement_digest());
+        let digest = digests.fold(0, u64::wrapping_add);
+        let commands: Vec<_> = if digest == known_digest {
+            Vec::new()
+        } else {
+            pools()
+                .map(|(_, pool)| wire_out::endpoints(&pool.announcement()))
+                .collect()
+        };
+        for command in commands {
+            self.send(epoch, command);
+        }
+        if let Some(context) = self.contexts.get_mut(&epoch) {
+            context.endpoints_digest = digest;
+        }
+    }
+
+    fn renew_announcement(&mut self, id: PoolId) -> AnnouncementChange {
         let envoys = self.envoys.len();
-        let is_changed = self
+        let change = self
             .pools
             .get_mut(id)
-            .is_some_and(|pool| pool.renew_announcement(envoys));
+            .map_or(AnnouncementChange::None, |pool| pool.renew_announcement(envoys));
         self.apply_effects(id);
+        change
+    }
+
+    /// Announces the endpoints of a pool where they have changed, but not to `except`.
+    fn announce(&mut self, id: PoolId, except: Option<Epoch>) {
+        if !self.leadership.awaited.is_empty() {
+            return;
+        }
+        let change = self.renew_announcement(id);
+        if change == AnnouncementChange::None {
+            return;
+        }
         let Some(pool) = self.pools.get(id).filter(|pool| !pool.is_retired()) else {
             return;
         };
-        let recipients = if is_changed {
-            self.open_epochs()
-        } else {
-            newcomer.into_iter().collect()
-        };
-        if recipients.is_empty() {
-            return;
-        }
-        let command = wire_out::endpoints(&pool.announcement());
-        for epoch in recipients {
-            self.send(epoch, command.clone());
+        let whole = wire_out::endpoints(&pool.announcement());
+        let bound = wire_out::fallback_bound(&pool.announcement());
+        for epoch in self.open_epochs() {
+            let knows_ready = change == AnnouncementChange::Bound
+                && self
+                    .contexts
+                    .get(&epoch)
+                    .is_some_and(|context| context.version >= wire::limits::ROLE_VERSION);
+            if except != Some(epoch) {
+                self.send(epoch, if knows_ready { bound.clone() } else { whole.clone() });
+            }
         }
     }
 

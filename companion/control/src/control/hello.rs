@@ -61,7 +61,7 @@ impl Control {
             waiting: greeting.waiting.len(),
             running: greeting.running.len(),
         });
-        self.greet(epoch, version, &hello.policy_digest);
+        self.greet(epoch, version, &hello);
         self.resync(now, epoch, *greeting);
         self.note_hello(now, epoch);
         self.start_if_gathered(now);
@@ -143,13 +143,13 @@ impl Control {
     }
 
     /// Sends the commands with which every session begins.
-    fn greet(&mut self, epoch: Epoch, version: u32, digest: &str) {
+    fn greet(&mut self, epoch: Epoch, version: u32, hello: &wire::Hello) {
         let term = self.settings.term;
         self.send(epoch, Kind::HelloAck(wire::HelloAck { version, term }));
-        if digest != self.settings.policy.digest {
+        if hello.policy_digest != self.settings.policy.digest {
             self.send(epoch, Kind::Policy(self.settings.policy.clone()));
         }
-        self.announce_all(Some(epoch));
+        self.announce_to_newcomer(epoch, hello.endpoints_digest);
     }
 }
 

@@ -451,6 +451,7 @@ impl Control {
     /// A filter that asked for the leader has sent its Hello.
     pub(super) fn note_hello(&mut self, now: Instant, epoch: Epoch) {
         if self.leadership.awaited.remove(&epoch) && self.leadership.awaited.is_empty() {
+            self.announce_deferred();
             self.start(now);
         }
     }
@@ -463,7 +464,13 @@ impl Control {
                 self.timers
                     .set(now.after(self.settings.startup_wait), Timer::Startup);
             }
-            Role::Alone | Role::Leader => self.start(now),
+            Role::Alone | Role::Leader => {
+                if !self.leadership.awaited.is_empty() {
+                    self.leadership.awaited.clear();
+                    self.announce_deferred();
+                }
+                self.start(now);
+            }
         }
     }
 

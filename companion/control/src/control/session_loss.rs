@@ -106,7 +106,7 @@ impl Control {
         }
         // The filter may come back and report on a request that lives on under a key of another session.
         self.aliases.retain(epoch, |aliases, _, id| aliases.is_open(id));
-        self.announce_all(None);
+        self.announce_all();
     }
 
     /// Another companion takes over. The filters keep their waiting requests for it, and report to it what runs.

@@ -1,6 +1,7 @@
 //! What the filters know of a pool: its ready endpoints, and the bound for requests that go without the companion.
 
 use penstock_engine::input::EndpointId;
+use penstock_wire as wire;
 
 use super::Pool;
 use super::endpoints::Endpoints;
@@ -15,9 +16,30 @@ pub(super) struct Announced {
     is_stale: bool,
     /// An endpoint that was announced as ready is forgotten.
     is_endpoint_forgotten: bool,
+    /// As in [`wire::endpoints_digest`].
+    digest: u64,
+}
+
+/// How an announcement differs from the last one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum AnnouncementChange {
+    /// Not at all.
+    None,
+    /// In the bound for requests that go without the companion.
+    Bound,
+    /// In the endpoints.
+    Ready,
 }
 
 impl Announced {
+    /// Nothing was announced.
+    pub(super) fn nothing() -> Self {
+        Self {
+            is_stale: true,
+            ..Self::default()
+        }
+    }
+
     pub(super) const fn mark_stale(&mut self) {
         self.is_stale = true;
     }
@@ -54,9 +76,13 @@ impl Pool {
         self.announced.is_stale || self.engine.ready_count() != self.announced.ready_count
     }
 
-    /// Renews the announcement for so many Envoys. `true` if it differs from the last one. Endpoints that were marked down,
-    /// or are tried again, are observed.
-    pub(crate) fn renew_announcement(&mut self, envoys: usize) -> bool {
+    /// Renews the announcement for so many Envoys. Endpoints that were marked down, or are tried again, are observed.
+    pub(crate) fn renew_announcement(&mut self, envoys: usize) -> AnnouncementChange {
+        let envoys = u64::try_from(envoys).unwrap_or(u64::MAX).max(1);
+        let fallback_bound = self.engine.full_bound().map(|bound| (bound / envoys).max(1));
+        if !self.is_announcement_due() && fallback_bound == self.announced.fallback_bound {
+            return AnnouncementChange::None;
+        }
         let mut is_changed = self.announced.is_endpoint_forgotten;
         let mut marked: Vec<(EndpointId, bool)> = Vec::new();
         for (id, endpoint) in self.endpoints.iter_mut() {
@@ -75,16 +101,29 @@ impl Pool {
                 Observation::EndpointBack { pool, endpoint }
             });
         }
-        let envoys = u64::try_from(envoys).unwrap_or(u64::MAX).max(1);
-        let fallback_bound = self.engine.full_bound().map(|bound| (bound / envoys).max(1));
-        is_changed |= fallback_bound != self.announced.fallback_bound;
+        let change = if is_changed {
+            AnnouncementChange::Ready
+        } else if fallback_bound != self.announced.fallback_bound {
+            AnnouncementChange::Bound
+        } else {
+            AnnouncementChange::None
+        };
         self.announced = Announced {
             fallback_bound,
             ready_count: self.engine.ready_count(),
             is_stale: false,
             is_endpoint_forgotten: false,
+            digest: 0,
         };
-        is_changed
+        let announcement = self.announcement();
+        let digest = wire::endpoints_digest(announcement.pool, announcement.ready(), fallback_bound);
+        self.announced.digest = digest;
+        change
+    }
+
+    /// As in [`wire::endpoints_digest`], of the last announcement.
+    pub(crate) const fn announcement_digest(&self) -> u64 {
+        self.announced.digest
     }
 
     /// The last announcement.

@@ -234,6 +234,57 @@ fn takeover_waits_for_missing_filters_until_the_last_leader_must_have_stopped() 
 }
 
 #[test]
+fn filter_that_knows_the_endpoints_is_not_sent_them() {
+    let greeted = |digest, is_taken_over: bool| {
+        let mut world = if is_taken_over { replicated() } else { World::new() };
+        world.probe(1, version_3(1));
+        if is_taken_over {
+            world.lead(9, &[(ENVOY, 1)]);
+        }
+        let hello = wire::Hello {
+            endpoints_digest: digest,
+            ..hello(version_3(1), Vec::new(), Vec::new())
+        };
+        world.send(1, Message::Hello(hello));
+        world.take().endpoints().len()
+    };
+    let known = wire::endpoints_digest("chat", [SERVER].into_iter(), Some(1));
+    for is_taken_over in [false, true] {
+        assert_eq!(greeted(known, is_taken_over), 0, "{is_taken_over}");
+        assert_eq!(greeted(known + 1, is_taken_over), 1, "{is_taken_over}");
+    }
+}
+
+#[test]
+fn new_bound_is_sent_without_the_endpoints() {
+    let mut world = World::with(settings_of(&[SERVER, SECOND]));
+    world.greet(1, version_3(1), Vec::new(), Vec::new());
+    world.greet(2, filter(2), Vec::new(), Vec::new());
+    world.take();
+    let other = Filter {
+        envoy: ENVOY + 1,
+        ..version_3(3)
+    };
+    world.greet(3, other, Vec::new(), Vec::new());
+    let taken = world.take();
+    let mut sent: Vec<_> = taken
+        .endpoints()
+        .iter()
+        .map(|(conn, sent)| (*conn, sent.keep_ready, sent.ready.len(), sent.fallback_bound))
+        .collect();
+    sent.sort_unstable();
+    // The filter of version 2 gets the whole list.
+    assert_eq!(
+        sent,
+        [
+            (1, true, 0, Some(1)),
+            (2, false, 2, Some(1)),
+            (3, false, 2, Some(1))
+        ]
+    );
+}
+
+#[test]
 fn lease_is_given_back_if_the_filters_stay_with_the_last_leader() {
     let mut world = replicated();
     world.stand_by(Some(OTHER), 8);

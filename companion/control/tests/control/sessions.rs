@@ -23,6 +23,7 @@ fn a_hello_is_answered_with_policy_and_endpoints() {
             (
                 1,
                 Kind::Endpoints(wire::Endpoints {
+                    keep_ready: false,
                     pool: "chat".into(),
                     ready: vec![SERVER.into()],
                     fallback_bound: Some(1),

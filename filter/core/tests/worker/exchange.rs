@@ -465,6 +465,7 @@ fn other_paths_pass_round_robin_over_the_ready_endpoints() {
 
     let ready = |ready: &[&str]| {
         Kind::Endpoints(Endpoints {
+            keep_ready: false,
             pool: "chat".into(),
             ready: ready.iter().map(ToString::to_string).collect(),
             fallback_bound: None,

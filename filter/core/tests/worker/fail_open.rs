@@ -29,6 +29,7 @@ fn config(keys: &str) -> Config {
 
 fn endpoints(bound: Option<u64>) -> Kind {
     Kind::Endpoints(Endpoints {
+        keep_ready: false,
         pool: "chat".into(),
         ready: ["a:1", "b:1", "c:1", "d:1"].map(String::from).into(),
         fallback_bound: bound,

@@ -4,8 +4,9 @@ use std::time::Duration;
 
 use crate::harness::{Output, Rig, grant};
 use penstock_wire::{
-    Cancel, Heartbeat, Hello, HelloAck, Role,
+    Cancel, Endpoints, Heartbeat, Hello, HelloAck, Role,
     command::Kind,
+    endpoints_digest,
     filter_frame::Event,
     limits::{LEADER_WAIT, PROBE_WAIT, VERSION_MAX},
 };
@@ -78,6 +79,25 @@ fn requests_are_listed_to_the_leader_only() {
     rig.command(3, [hello_ack(6)]);
     let outputs = rig.command(3, [Kind::Grant(grant(waiting))]);
     assert!(matches!(&outputs[..], [Output::Resume(..)]), "{outputs:?}");
+}
+
+#[test]
+fn hello_has_the_digest_of_the_known_endpoints() {
+    let mut rig = orphaned();
+    let endpoints = |ready: &[&str], bound, keep_ready| {
+        Kind::Endpoints(Endpoints {
+            pool: "chat".into(),
+            ready: ready.iter().map(|address| (*address).to_owned()).collect(),
+            fallback_bound: Some(bound),
+            keep_ready,
+        })
+    };
+    rig.command(1, [endpoints(&["1.1.1.1:1", "2.2.2.2:2"], 8, false)]);
+    rig.command(1, [endpoints(&[], 4, true)]);
+    reopen(&mut rig);
+    let hello = only_hello(rig.command(1, [leads(6)]));
+    let digest = endpoints_digest("chat", ["2.2.2.2:2", "1.1.1.1:1"].into_iter(), Some(4));
+    assert_eq!(hello.endpoints_digest, digest);
 }
 
 #[test]
