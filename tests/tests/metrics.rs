@@ -15,7 +15,7 @@ use penstock_tests::{Answer, ClientRequest, Gateway, Upstream, run};
 
 /// Every metric, its type, and its labels beside `pool`, `model` and `target_model` (`r`), `pool` (`p`), `pool` and
 /// `variant` (`v`), or none (`-`).
-const ALL: [(&str, &str, &str); 75] = [
+const ALL: [(&str, &str, &str); 81] = [
     ("queue_length", "gauge", "p flow band"),
     ("queue_length_by_model", "gauge", "r"),
     ("queue_cost_tokens", "gauge", "p flow band"),
@@ -84,6 +84,11 @@ const ALL: [(&str, &str, &str); 75] = [
     ("trace_spans_dropped_total", "counter", "- reason"),
     ("store_up", "gauge", "p"),
     ("store_writes_total", "counter", "p"),
+    ("leader", "gauge", "p"),
+    ("term", "gauge", "-"),
+    ("failovers_total", "counter", "-"),
+    ("lease_renew_seconds", "histogram", "-"),
+    ("lease_store_up", "gauge", "-"),
     // Series that follow from the types of other metrics.
     ("queue_latency_seconds_bucket", "", ""),
     ("ttft_seconds_bucket", "", ""),
@@ -92,10 +97,11 @@ const ALL: [(&str, &str, &str); 75] = [
     ("itl_seconds_bucket", "", ""),
     ("request_duration_seconds_bucket", "", ""),
     ("decision_duration_seconds_bucket", "", ""),
+    ("lease_renew_seconds_bucket", "", ""),
 ];
 
-/// Metrics without a series in a new gateway: their value is unknown, or their event has not happened.
-const WITHOUT_SERIES: [&str; 18] = [
+/// Metrics without a series in a new gateway: their value is unknown, their event has not happened, or there are no `replicas`.
+const WITHOUT_SERIES: [&str; 23] = [
     "preemptions_total",
     "endpoint_pushback_total",
     "class_deficit_tokens",
@@ -114,6 +120,11 @@ const WITHOUT_SERIES: [&str; 18] = [
     "trace_spans_dropped_total",
     "store_up",
     "store_writes_total",
+    "leader",
+    "term",
+    "failovers_total",
+    "lease_renew_seconds",
+    "lease_store_up",
 ];
 
 /// Metrics that may or may not have a series yet, depending on the server's speed: tokens that arrive together have no time between

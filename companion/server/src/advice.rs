@@ -77,14 +77,24 @@ pub fn of(facts: &Facts<'_>) -> Advice {
     }
 }
 
+/// The advice of a standby, which has no sessions and no requests: only that on its configuration file.
+#[must_use]
+pub fn of_standby(config_error: Option<&str>) -> Advice {
+    Advice {
+        overall: config_error.map(config_advice).into_iter().collect(),
+        pools: Vec::new(),
+    }
+}
+
+fn config_advice(why: &str) -> String {
+    format!(
+        "the configuration file is not active, the previous configuration is: {why}. Correct the file; it is reloaded when it changes."
+    )
+}
+
 fn overall(facts: &Facts<'_>) -> Vec<String> {
     let status = facts.status;
-    let mut advice = Vec::new();
-    if let Some(why) = facts.config_error {
-        advice.push(format!(
-            "the configuration file is not active, the previous configuration is: {why}. Correct the file; it is reloaded when it changes."
-        ));
-    }
+    let mut advice: Vec<String> = facts.config_error.map(config_advice).into_iter().collect();
     if status.draining {
         advice.push(
             "new requests are rejected because this companion drains. POST /drain with {\"off\": true} ends that.".into(),

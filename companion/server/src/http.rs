@@ -4,15 +4,17 @@
 pub mod admin;
 mod config;
 mod guards;
+mod readiness;
 mod requests;
+#[cfg(test)]
+mod tests;
 
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::time::Duration;
 
 use axum::Router;
 use axum::body::Bytes;
-use axum::extract::{DefaultBodyLimit, Query, State};
+use axum::extract::{DefaultBodyLimit, State};
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::middleware;
 use axum::response::{Html, IntoResponse, Response};
@@ -27,13 +29,11 @@ use crate::advice::{self, Facts};
 use crate::clock::Clock;
 use crate::driver::Handle;
 use crate::listener::Listener;
-use crate::metrics::{Metrics, thousandths};
+use crate::metrics::Metrics;
 use crate::phase::Phase;
 use crate::reload;
+use crate::role::{Role, RoleReceiver};
 use crate::status::{self, FlowVisibility};
-
-/// How long `/readyz` waits for a connection to Envoy's listener.
-const PROBE_MAX: Duration = Duration::from_millis(500);
 
 /// The state of the HTTP server.
 #[derive(Clone, Debug)]
@@ -52,6 +52,8 @@ pub struct App {
     pub config: reload::Handle,
     /// The phase of the companion's life.
     pub phase: watch::Receiver<Phase>,
+    /// The role among several companions.
+    pub role: RoleReceiver,
 }
 
 /// Serves HTTP until `shutdown` returns.
@@ -68,6 +70,7 @@ pub async fn serve(
         .route("/drain", post(drain))
         .route("/config", put(config::replace).patch(config::patch))
         .layer(DefaultBodyLimit::max(config::BYTES_MAX))
+        .layer(middleware::from_fn_with_state(app.role.clone(), guards::leads))
         .layer(middleware::from_fn_with_state(
             config.clone(),
             guards::change_is_allowed,
@@ -75,7 +78,7 @@ pub async fn serve(
     let router = Router::new()
         .route("/", get(dashboard))
         .route("/livez", get(|| async { "ok\n" }))
-        .route("/readyz", get(readyz))
+        .route("/readyz", get(readiness::show))
         .route("/metrics", get(metrics))
         .route("/status", get(status_document))
         .route("/config", get(config::show))
@@ -102,23 +105,14 @@ async fn dashboard() -> Html<&'static str> {
     Html(include_str!("dashboard.html"))
 }
 
-/// `?pool=NAME&max_saturation=0.9`
-#[derive(Debug, Deserialize)]
-struct ReadyQuery {
-    pool: Option<String>,
-    max_saturation: Option<f64>,
-}
-
-async fn readyz(State(app): State<Arc<App>>, Query(query): Query<ReadyQuery>) -> Response {
-    match app.ready(&query).await {
-        Ok(()) => "ready\n".into_response(),
-        Err(why) => (StatusCode::SERVICE_UNAVAILABLE, format!("not ready: {why}\n")).into_response(),
-    }
-}
-
 impl App {
     async fn status(&self) -> Result<Status, String> {
         self.driver.status().await.map_err(|gone| gone.to_string())
+    }
+
+    /// The present role; `None` without `replicas`.
+    fn role(&self) -> Option<Role> {
+        self.role.as_ref().map(|role| role.borrow().clone())
     }
 
     /// Which identities of flows the sender of these headers may see.
@@ -129,61 +123,6 @@ impl App {
             FlowVisibility::Public
         }
     }
-
-    async fn ready(&self, query: &ReadyQuery) -> Result<(), String> {
-        let status = self.status().await?;
-        if status.draining || *self.phase.borrow() != Phase::Serving {
-            return Err("shutting down".into());
-        }
-        let open = status.sessions.iter().filter(|session| session.open).count();
-        // A worker that has lost its VM makes a new one only with its next request, and without /readyz no request comes:
-        // once all sessions were open, one open session is enough.
-        let is_short = !(status.gathered && open > 0);
-        if let Some(expected) = self.sessions_expected
-            && open < expected
-            && is_short
-        {
-            return Err(format!(
-                "{open} of {expected} sessions of Envoy's workers are open"
-            ));
-        }
-        if !status.started {
-            return Err("waiting for the sessions of Envoy's workers".into());
-        }
-        if let Some(gateway) = self.gateway {
-            match tokio::time::timeout(PROBE_MAX, tokio::net::TcpStream::connect(gateway)).await {
-                Ok(Ok(_)) => {}
-                Ok(Err(_)) | Err(_) => return Err(format!("Envoy's listener {gateway} refuses connections")),
-            }
-        }
-        check_saturation(&status, query)
-    }
-}
-
-fn check_saturation(status: &Status, query: &ReadyQuery) -> Result<(), String> {
-    let Some(limit) = query.max_saturation else {
-        return Ok(());
-    };
-    let mut found = false;
-    for pool in status
-        .pools
-        .iter()
-        .filter(|pool| query.pool.as_deref().is_none_or(|name| name == &*pool.name))
-    {
-        found = true;
-        let saturation = thousandths(pool.snapshot.saturation_milli);
-        if saturation > limit {
-            return Err(format!(
-                "pool `{}` is at {saturation:.2}, above {limit}",
-                pool.name
-            ));
-        }
-    }
-    if found {
-        Ok(())
-    } else {
-        Err("no pool has this name".into())
-    }
 }
 
 async fn metrics(State(app): State<Arc<App>>) -> Response {
@@ -191,7 +130,7 @@ async fn metrics(State(app): State<Arc<App>>) -> Response {
         Ok(status) => status,
         Err(why) => return (StatusCode::SERVICE_UNAVAILABLE, why).into_response(),
     };
-    match app.metrics.render(&status) {
+    match app.metrics.render(&status, app.role().as_ref()) {
         Ok(text) => ([(header::CONTENT_TYPE, prometheus::TEXT_FORMAT)], text).into_response(),
         Err(error) => (StatusCode::INTERNAL_SERVER_ERROR, error.to_string()).into_response(),
     }
@@ -202,22 +141,28 @@ async fn status_document(State(app): State<Arc<App>>, headers: HeaderMap) -> Res
         Ok(overview) => overview,
         Err(gone) => return (StatusCode::SERVICE_UNAVAILABLE, gone.to_string()).into_response(),
     };
-    let config = app.config.active();
+    let (config, role) = (app.config.active(), app.role());
     let (now, uptime) = (app.clock.now(), app.clock.uptime());
-    let advice = advice::of(&Facts {
-        status: &overview.status,
-        recent: &overview.recent,
-        config: &config.config,
-        config_error: config.last_error.as_deref(),
-        now,
-        uptime,
-    });
+    let config_error = config.last_error.as_deref();
+    let advice = if role.as_ref().is_some_and(|role| !role.is_leader) {
+        advice::of_standby(config_error)
+    } else {
+        advice::of(&Facts {
+            status: &overview.status,
+            recent: &overview.recent,
+            config: &config.config,
+            config_error,
+            now,
+            uptime,
+        })
+    };
+    let report = status::ConfigReport::new(&config).with_role(role.as_ref(), config.config.replicas.as_ref());
     axum::Json(status::document(
         &overview.status,
         now,
         uptime,
         app.flow_visibility(&headers),
-        &status::ConfigReport::new(&config),
+        &report,
         &advice,
     ))
     .into_response()

@@ -21,6 +21,8 @@ pub mod observe;
 pub mod phase;
 pub mod recent_stats;
 pub mod reload;
+pub mod role;
+pub mod role_publisher;
 pub mod scrape;
 pub mod serve;
 pub mod status;

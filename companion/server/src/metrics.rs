@@ -6,6 +6,7 @@
 mod maker;
 mod model;
 mod queue;
+mod replicas;
 mod requests;
 mod responses;
 mod series;
@@ -23,10 +24,12 @@ use prometheus::core::{Collector, MetricVec, MetricVecBuilder};
 use prometheus::{Encoder, Histogram, IntCounter, IntCounterVec, IntGaugeVec, Registry, TextEncoder};
 
 use self::maker::{Family, Maker};
+use self::replicas::ReplicaMetrics;
 use self::requests::RequestCounters;
 use self::responses::ResponseMetrics;
 pub(crate) use self::series::CompletedRequest;
 pub(crate) use self::table::SeriesTable;
+use crate::role::Role;
 
 /// The labels of all metrics of requests.
 const REQUEST: [&str; 3] = ["pool", "model", "target_model"];
@@ -58,6 +61,7 @@ pub struct Metrics {
     families: Vec<Family>,
     pub(crate) requests: RequestCounters,
     pub(crate) responses: ResponseMetrics,
+    replicas: ReplicaMetrics,
     pub(crate) resyncs: IntCounter,
     pub(crate) reload_failures: IntCounter,
     pub(crate) spans_dropped: IntCounterVec,
@@ -89,6 +93,7 @@ impl Metrics {
         Ok(Self {
             requests: RequestCounters::new(&make)?,
             responses: ResponseMetrics::new(&make)?,
+            replicas: ReplicaMetrics::new(&make)?,
             resyncs: make.counter_without_labels(
                 "resyncs_total",
                 "Sessions opened by filters, at their start and after each loss of a session.",
@@ -135,6 +140,9 @@ impl Metrics {
         for pool in &config.pools {
             self.requests.init_pool(&pool.name);
         }
+        if config.replicas.is_some() {
+            self.replicas.init();
+        }
     }
 
     /// Sets the limit on values of a label that clients choose.
@@ -154,12 +162,22 @@ impl Metrics {
         remove_series(&self.store_writes, &is_gone);
     }
 
-    /// The page in Prometheus' text format, with gauges from this status.
+    /// The page in Prometheus' text format, with gauges from this status. `role` is `None` without `replicas`. The gauges of
+    /// a standby's pools have no series, so that a sum over all companions is the leader's value.
     ///
     /// # Errors
     /// When a metric can't be encoded.
-    pub fn render(&self, status: &Status) -> prometheus::Result<Vec<u8>> {
+    pub fn render(&self, status: &Status, role: Option<&Role>) -> prometheus::Result<Vec<u8>> {
         let make = Maker::new();
+        let roles = replicas::Gauges::new(&make)?;
+        if let Some(role) = role {
+            roles.set(status, role);
+        }
+        let without_pools = role.is_some_and(|role| !role.is_leader).then(|| Status {
+            pools: Vec::new(),
+            ..status.clone()
+        });
+        let status = without_pools.as_ref().unwrap_or(status);
         queue::Gauges::new(&make)?.set(status, self.values_max());
         model::Gauges::new(&make)?.set(status);
         if self.has_nexus_alias.load(Ordering::Relaxed) {

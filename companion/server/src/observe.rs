@@ -470,7 +470,7 @@ mod tests {
             envoys: 0,
             requests: 0,
         };
-        String::from_utf8(metrics.render(&status).expect("text")).expect("text")
+        String::from_utf8(metrics.render(&status, None).expect("text")).expect("text")
     }
 
     #[test]

@@ -246,7 +246,6 @@ impl Companion {
 
         let clock = Clock::start();
         let metrics = Arc::new(Metrics::new()?);
-        metrics.follow(config);
         let mut stores = Stores::with_metrics(metrics.clone());
         let mut restored = stores.open(config).await?;
         let (phase, phases) = watch::channel(Phase::Serving);
@@ -290,6 +289,7 @@ impl Companion {
             gateway: args.envoy_gateway,
             config: config.clone(),
             phase: phases.clone(),
+            role: None,
         };
         let serving = grpc::serve(
             opened.grpc,

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use penstock_config::Replicas;
 use penstock_control::{ModelStatus, PoolStatus, Status, VariantStatus};
 use penstock_data_plane::filter_policy::band_name;
 use penstock_engine::Instant;
@@ -12,6 +13,7 @@ use serde_json::{Value, json};
 use crate::advice::Advice;
 use crate::metrics::{decimal, thousandths};
 use crate::reload::ActiveConfig;
+use crate::role::Role;
 
 /// Flows in the document; with more, those with the most waiting and running requests.
 const FLOWS_MAX: usize = 1_000;
@@ -35,6 +37,8 @@ pub struct ConfigReport<'a> {
     summary: Value,
     /// The endpoints' labels by pool and address, where there are any.
     labels: BTreeMap<(&'a str, String), &'a BTreeMap<String, String>>,
+    /// The role of this companion among several; `None` without `replicas`.
+    replicas: Option<Value>,
 }
 
 impl<'a> ConfigReport<'a> {
@@ -54,7 +58,15 @@ impl<'a> ConfigReport<'a> {
         Self {
             summary: active.json(),
             labels,
+            replicas: None,
         }
+    }
+
+    /// Adds the role of this companion among `replicas`.
+    #[must_use]
+    pub fn with_role(mut self, role: Option<&Role>, replicas: Option<&Replicas>) -> Self {
+        self.replicas = role.zip(replicas).map(|(role, replicas)| role.status(replicas));
+        self
     }
 }
 
@@ -71,7 +83,7 @@ pub fn document(
     let pool_advice = |index: usize| advice.pools.get(index).map_or(&[][..], Vec::as_slice);
     let pools = status.pools.iter().enumerate();
     let pools = pools.map(|(index, status)| pool(status, now, visibility, config, pool_advice(index)));
-    json!({
+    let mut document = json!({
         "version": env!("CARGO_PKG_VERSION"),
         "uptime_s": uptime.as_secs(),
         "config": config.summary,
@@ -87,7 +99,11 @@ pub fn document(
         })).collect::<Vec<_>>(),
         "pools": pools.collect::<Vec<_>>(),
         "advice": advice.overall,
-    })
+    });
+    if let Some(replicas) = &config.replicas {
+        document["replicas"] = replicas.clone();
+    }
+    document
 }
 
 fn pool(
@@ -320,7 +336,10 @@ mod tests {
         let class = json!([{"name": "cached", "quantum": 2_048, "deficit": 512, "waiting": 3}]);
         assert_eq!(document["pools"][0]["classes"], class);
         assert_eq!(document["pools"][0]["watermark"], json!(0.0));
-        let text = Metrics::new().expect("distinct").render(&status).expect("text");
+        let text = Metrics::new()
+            .expect("distinct")
+            .render(&status, None)
+            .expect("text");
         let text = String::from_utf8(text).expect("text");
         let line = r#"penstock_class_deficit_tokens{class="cached",pool="chat"} 512"#;
         assert!(text.contains(line), "{text}");
@@ -430,7 +449,7 @@ mod tests {
     };
 
     fn page(metrics: &Metrics, status: &Status) -> String {
-        String::from_utf8(metrics.render(status).expect("text")).expect("text")
+        String::from_utf8(metrics.render(status, None).expect("text")).expect("text")
     }
 
     #[test]
@@ -485,6 +504,7 @@ mod tests {
                 (("chat", "127.0.0.1:1".to_owned()), &given),
                 (("code", "127.0.0.1:2".to_owned()), &given),
             ]),
+            replicas: None,
         };
         let document = document_of(&status, FlowVisibility::Public, &config);
         let endpoints = document["pools"][0]["endpoints"].as_array().expect("a list");

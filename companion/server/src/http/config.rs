@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use axum::body::Bytes;
 use axum::extract::{Query, State};
-use axum::http::{HeaderMap, HeaderName, StatusCode, header};
+use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use serde::Deserialize;
 use serde_json::json;
@@ -14,6 +14,11 @@ use crate::reload::{ActiveConfig, Change, ChangeError};
 
 /// Bytes of a document or a patch.
 pub(super) const BYTES_MAX: usize = 1 << 20;
+
+/// The header of the answer to a change that only this companion knows.
+const LOST_AT_FAILOVER: HeaderValue = HeaderValue::from_static(
+    "299 penstock \"not persisted: the change is lost at a failover; change the file of each companion\"",
+);
 
 /// `?persist=true`
 #[derive(Debug, Default, Deserialize)]
@@ -65,6 +70,11 @@ async fn change(app: &App, change: Change, headers: &HeaderMap, query: &ChangeQu
         Some(EntityTags::Any) | None => None,
     };
     match app.config.change(change, only_if, query.persist).await {
+        Ok(now) if app.role.is_some() && !query.persist => {
+            let mut response = document(&now);
+            response.headers_mut().insert(header::WARNING, LOST_AT_FAILOVER);
+            response
+        }
         Ok(now) => document(&now),
         Err(why) => {
             let (status, code) = match why {

@@ -4,9 +4,11 @@ use axum::extract::{ConnectInfo, Request, State};
 use axum::http::{StatusCode, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
+use serde_json::json;
 
 use super::admin::Peer;
 use crate::reload;
+use crate::role::{Role, RoleReceiver};
 
 /// Rejects requests with foreign Host headers, so that a web page can't read responses through its visitor's browser.
 pub(super) async fn host_is_allowed(
@@ -30,6 +32,25 @@ pub(super) async fn host_is_allowed(
         )
             .into_response()
     }
+}
+
+/// Rejects changes at a standby: the leader's configuration counts, and only the leader has requests to drain.
+pub(super) async fn leads(State(role): State<RoleReceiver>, request: Request, next: Next) -> Response {
+    let leader = match role.as_ref().map(|role| role.borrow().clone()) {
+        None | Some(Role { is_leader: true, .. }) => return next.run(request).await,
+        Some(role) => role.leader,
+    };
+    let message = match &leader {
+        Some(leader) => format!(
+            "this companion is a standby; send the request to the leader, which listens for filters at {leader}"
+        ),
+        None => "this companion is a standby, and no companion leads; try again".into(),
+    };
+    let body = json!({
+        "leader": leader,
+        "error": {"message": message, "type": "invalid_request_error", "param": null, "code": "not_the_leader"},
+    });
+    (StatusCode::MISDIRECTED_REQUEST, axum::Json(body)).into_response()
 }
 
 /// Rejects changes without permission, and bodies other than JSON.

@@ -11,6 +11,7 @@ use penstock_engine::{Instant, Outcome};
 use super::Metrics;
 use crate::control_settings::{self, ProcessIdentity};
 use crate::observe::Observer;
+use crate::role::Role;
 
 const ENDPOINT: &str = "127.0.0.1:8001";
 
@@ -83,7 +84,7 @@ impl World {
     fn page(&mut self, seconds: u64) -> String {
         let status = status(&self.config, time(seconds));
         self.observer.retain_labels(time(seconds), &status);
-        String::from_utf8(self.metrics.render(&status).expect("text")).expect("text")
+        String::from_utf8(self.metrics.render(&status, None).expect("text")).expect("text")
     }
 }
 
@@ -130,7 +131,7 @@ fn gauges_and_counters_of_models_have_the_same_names() {
         })
         .into();
     world.observer.limit_models(&mut status);
-    let page = world.metrics.render(&status).expect("text");
+    let page = world.metrics.render(&status, None).expect("text");
     let page = String::from_utf8(page).expect("text");
     for (name, count) in [("queue_length_by_model", 3), ("stock_by_model", 2)] {
         // m2 was counted before, m0 takes the second place, and m1 and m3 are the others.
@@ -264,6 +265,54 @@ fn the_nexus_alias_is_exported_when_configured() {
     config.metric_aliases.push(penstock_config::Alias::Nexus);
     world.metrics.follow(&config);
     has(&world.page(1), "nexus_queue_depth 0");
+}
+
+#[test]
+fn metrics_of_replicas_have_series_only_with_several_companions() {
+    const NAMES: [&str; 5] = [
+        "penstock_leader",
+        "penstock_term",
+        "penstock_failovers_total",
+        "penstock_lease_renew_seconds",
+        "penstock_lease_store_up",
+    ];
+    let mut world = World::new(config(&["chat"], ""));
+    let page = world.page(1);
+    for name in NAMES {
+        let series = page.lines().filter(|line| line.starts_with(name));
+        assert_eq!(series.count(), 0, "{name}\n{page}");
+    }
+    let replicas = "replicas: {companions: ['127.0.0.1:9190'], lease: {file: l}}\n";
+    let world = World::new(config(&["chat"], replicas));
+    world.metrics.set_lease_store_up(false);
+    world.metrics.record_lease_renewal(Duration::from_millis(3));
+    let page = |is_leader| {
+        let role = Role {
+            is_leader,
+            term: 12,
+            leader: None,
+        };
+        let status = status(&world.config, time(1));
+        let page = world.metrics.render(&status, Some(&role)).expect("text");
+        String::from_utf8(page).expect("text")
+    };
+    for is_leader in [true, false] {
+        let page = page(is_leader);
+        has(
+            &page,
+            &format!("penstock_leader{{pool=\"chat\"}} {}", u8::from(is_leader)),
+        );
+        for line in [
+            "penstock_term 12",
+            "penstock_failovers_total 0",
+            "penstock_lease_renew_seconds_count 1",
+            "penstock_lease_store_up 0",
+        ] {
+            has(&page, line);
+        }
+        let pool_gauge = r#"penstock_ready_endpoints{pool="chat"} "#;
+        assert_eq!(page.contains(pool_gauge), is_leader, "{page}");
+    }
 }
 
 #[test]

@@ -10,6 +10,7 @@ pub(crate) struct View {
     pub(super) uptime_s: u64,
     pub(super) draining: bool,
     pub(super) config: Option<Config>,
+    pub(super) replicas: Option<Replicas>,
     pub(super) sessions: Vec<Session>,
     pub(super) pools: Vec<Pool>,
     pub(super) advice: Vec<String>,
@@ -21,6 +22,16 @@ pub(super) struct Config {
     pub(super) source: String,
     pub(super) digest: String,
     pub(super) failures: u64,
+}
+
+/// The role of the companion among several.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub(super) struct Replicas {
+    pub(super) role: String,
+    pub(super) term: u64,
+    pub(super) leader: Option<String>,
+    pub(super) companions: Vec<String>,
 }
 
 #[derive(Clone, Debug, Default, Deserialize)]
@@ -117,7 +128,7 @@ impl View {
         serde_json::from_value(document)
     }
 
-    /// One line about the companion: version, uptime, sessions and configuration.
+    /// One line about the companion: version, uptime, role, sessions and configuration.
     pub(super) fn headline(&self) -> String {
         let open = self.sessions.iter().filter(|session| session.open).count();
         let lost = match self.sessions.len() - open {
@@ -134,11 +145,24 @@ impl View {
             format!(", {} ({digest}{failed})", config.source)
         });
         let draining = if self.draining { ", DRAINING" } else { "" };
+        let role = self.replicas.as_ref().map_or_else(String::new, Replicas::words);
         format!(
-            "penstock {}, up {}, {open} sessions{lost}{config}{draining}",
+            "penstock {}, up {}{role}, {open} sessions{lost}{config}{draining}",
             self.version,
             uptime(self.uptime_s)
         )
+    }
+}
+
+impl Replicas {
+    /// The role for the headline.
+    fn words(&self) -> String {
+        let (companions, term) = (self.companions.len(), self.term);
+        match (&*self.role, &self.leader) {
+            ("leader", _) => format!(", leader of {companions} companions (term {term})"),
+            (_, Some(leader)) => format!(", STANDBY of {leader} (term {term})"),
+            (_, None) => ", STANDBY, no companion leads".into(),
+        }
     }
 }
 
@@ -173,6 +197,27 @@ pub(super) mod tests {
             view.headline(),
             "penstock 0.1.0, up 1h 2m, 2 sessions (1 disconnected), penstock.yaml (0123456789ab, 1 failed reloads)"
         );
+    }
+
+    #[test]
+    fn headline_has_the_role_among_several_companions() {
+        for (replicas, expected) in [
+            (
+                r#"{"role": "leader", "term": 7, "leader": "127.0.0.1:1", "companions": ["127.0.0.1:1", "127.0.0.1:2"]}"#,
+                "penstock , up 0s, leader of 2 companions (term 7), 0 sessions",
+            ),
+            (
+                r#"{"role": "standby", "term": 7, "leader": "127.0.0.1:2", "companions": ["127.0.0.1:1", "127.0.0.1:2"]}"#,
+                "penstock , up 0s, STANDBY of 127.0.0.1:2 (term 7), 0 sessions",
+            ),
+            (
+                r#"{"role": "standby", "term": 0, "leader": null, "companions": ["127.0.0.1:1"]}"#,
+                "penstock , up 0s, STANDBY, no companion leads, 0 sessions",
+            ),
+        ] {
+            let view = View::parse(&format!(r#"{{"pools": [], "replicas": {replicas}}}"#)).expect("valid");
+            assert_eq!(view.headline(), expected);
+        }
     }
 
     #[test]

@@ -1,0 +1,290 @@
+//! The role of a companion in the answers of its HTTP server.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use penstock_config::{Document, Environment};
+use reqwest::{Method, Response};
+use serde_json::{Value, json};
+use tempfile::TempDir;
+use tokio::net::TcpListener;
+use tokio::sync::watch;
+
+use super::{App, serve};
+use crate::clock::Clock;
+use crate::control_settings::{self, ProcessIdentity};
+use crate::driver;
+use crate::envoy_pools::EnvoyPools;
+use crate::http::admin::Admin;
+use crate::listener::Listener;
+use crate::metrics::Metrics;
+use crate::observe::Observer;
+use crate::phase::Phase;
+use crate::reload::{self, FlagOverrides, Start};
+use crate::role::Role;
+use crate::stores::Stores;
+
+const POOLS: &str = "pools: [{name: chat, endpoints: {static: ['127.0.0.1:8001']}}]\n";
+const REPLICAS: &str =
+    "replicas: {companions: ['127.0.0.1:9190', '127.0.0.1:9290'], lease: {file: /run/lease}}\n";
+const OTHER: &str = "127.0.0.1:9290";
+
+/// A companion without gRPC.
+struct Companion {
+    address: SocketAddr,
+    client: reqwest::Client,
+    /// `None` without `replicas`.
+    role: Option<watch::Sender<Role>>,
+    _phase: watch::Sender<Phase>,
+    file: PathBuf,
+    _folder: TempDir,
+}
+
+impl Companion {
+    async fn start(head: &str) -> Self {
+        let folder = tempfile::tempdir().expect("a folder");
+        let file = folder.path().join("penstock.yaml");
+        // No session comes, so readiness doesn't wait for one.
+        let text = format!("{head}startup_wait: 1ns\n{POOLS}");
+        std::fs::write(&file, &text).expect("written");
+        let document = Document::parse(&text, "f.yaml").expect("valid");
+        let config = document.config().clone();
+        let (clock, metrics) = (Clock::start(), Arc::new(Metrics::new().expect("distinct")));
+        let identity = ProcessIdentity::now(None, false);
+        let settings = control_settings::settings(&config, &identity);
+        let observer = Observer::new(metrics.clone(), config.metric_flows);
+        let (driver, _) = driver::spawn(settings, clock, observer);
+        let start = Start {
+            file: file.clone(),
+            file_bytes: text.into_bytes(),
+            file_document: document.json().clone(),
+            document,
+            flags: FlagOverrides::new(None, None, None),
+            admin: Admin::new(&config.admin).expect("no token"),
+            environment: Environment::default(),
+            identity,
+            driver: driver.clone(),
+            metrics: metrics.clone(),
+            stores: Stores::with_metrics(metrics.clone()),
+            envoy: EnvoyPools::open(None, None, &config).expect("no folder"),
+        };
+        let (role, roles) = match config.replicas {
+            None => (None, None),
+            Some(_) => {
+                let (sender, receiver) = watch::channel(Role::default());
+                (Some(sender), Some(receiver))
+            }
+        };
+        let (phase, phases) = watch::channel(Phase::Serving);
+        let app = App {
+            driver,
+            metrics,
+            clock,
+            sessions_expected: None,
+            gateway: None,
+            config: reload::spawn(start).await.expect("a client"),
+            phase: phases,
+            role: roles,
+        };
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+        let address = listener.local_addr().expect("bound");
+        tokio::spawn(serve(Listener::Tcp(listener), app, std::future::pending()));
+        Self {
+            address,
+            client: reqwest::Client::builder().no_proxy().build().expect("a client"),
+            role,
+            _phase: phase,
+            file,
+            _folder: folder,
+        }
+    }
+
+    fn leads(&self) {
+        let role = Role {
+            is_leader: true,
+            term: 5,
+            leader: Some("127.0.0.1:9190".into()),
+        };
+        self.role.as_ref().expect("replicas").send_replace(role);
+    }
+
+    fn stands_by(&self, leader: Option<&str>) {
+        let role = Role {
+            is_leader: false,
+            term: 4,
+            leader: leader.map(str::to_owned),
+        };
+        self.role.as_ref().expect("replicas").send_replace(role);
+    }
+
+    async fn get(&self, path: &str) -> Response {
+        let url = format!("http://{}{path}", self.address);
+        self.client.get(url).send().await.expect("an answer")
+    }
+
+    async fn json(&self, path: &str) -> Value {
+        self.get(path).await.json().await.expect("JSON")
+    }
+
+    async fn change(&self, method: Method, path: &str, body: &Value) -> Response {
+        let url = format!("http://{}{path}", self.address);
+        let request = self.client.request(method, url).json(body);
+        request.send().await.expect("an answer")
+    }
+
+    /// Waits until the control has stopped waiting for sessions.
+    async fn ready(&self) {
+        let ready = async {
+            while self.get("/readyz").await.status() != 200 {
+                tokio::task::yield_now().await;
+            }
+        };
+        let waited = tokio::time::timeout(std::time::Duration::from_secs(20), ready).await;
+        waited.expect("ready in time");
+    }
+}
+
+#[tokio::test]
+async fn a_single_companion_has_no_role() {
+    let companion = Companion::start("").await;
+    companion.ready().await;
+    assert_eq!(
+        companion.get("/readyz").await.text().await.expect("text"),
+        "ready\n"
+    );
+    assert_eq!(companion.json("/status").await.get("replicas"), None);
+    let answer = companion
+        .change(Method::PATCH, "/config", &json!({"metrics": {"flows": 7}}))
+        .await;
+    assert_eq!(
+        (answer.status().as_u16(), answer.headers().get("warning")),
+        (200, None)
+    );
+}
+
+#[tokio::test]
+async fn leader_and_standby_are_ready_and_name_the_leader() {
+    let companion = Companion::start(REPLICAS).await;
+    companion.leads();
+    companion.ready().await;
+    let ready = companion.json("/readyz").await;
+    assert_eq!(
+        ready,
+        json!({"ready": true, "role": "leader", "leader": "127.0.0.1:9190"})
+    );
+    for leader in [Some(OTHER), None] {
+        companion.stands_by(leader);
+        let answer = companion.get("/readyz").await;
+        assert_eq!(answer.status(), 200);
+        let ready: Value = answer.json().await.expect("JSON");
+        assert_eq!(ready, json!({"ready": true, "role": "standby", "leader": leader}));
+    }
+}
+
+#[tokio::test]
+async fn a_draining_leader_is_not_ready_and_gives_the_reason() {
+    let companion = Companion::start(REPLICAS).await;
+    companion.leads();
+    companion.ready().await;
+    let answer = companion.change(Method::POST, "/drain", &json!({})).await;
+    assert_eq!(answer.status(), 200);
+    let answer = companion.get("/readyz").await;
+    assert_eq!(answer.status(), 503);
+    let ready: Value = answer.json().await.expect("JSON");
+    assert_eq!(
+        (&ready["ready"], &ready["why"]),
+        (&json!(false), &json!("shutting down"))
+    );
+}
+
+#[tokio::test]
+async fn status_has_the_role_and_a_standby_no_advice_on_sessions() {
+    let companion = Companion::start(REPLICAS).await;
+    companion.stands_by(Some(OTHER));
+    let status = companion.json("/status").await;
+    assert_eq!(
+        status["replicas"],
+        json!({"role": "standby", "term": 4, "leader": OTHER, "companions": ["127.0.0.1:9190", OTHER]})
+    );
+    assert_eq!(status["advice"], json!([]));
+    companion.leads();
+    let status = companion.json("/status").await;
+    assert_eq!(
+        (&status["replicas"]["role"], &status["replicas"]["term"]),
+        (&json!("leader"), &json!(5))
+    );
+    let metrics = companion.get("/metrics").await.text().await.expect("text");
+    assert!(
+        metrics.contains("penstock_leader{pool=\"chat\"} 1\n"),
+        "{metrics}"
+    );
+}
+
+#[tokio::test]
+async fn changes_at_a_standby_are_answered_with_the_leader() {
+    let companion = Companion::start(REPLICAS).await;
+    companion.leads();
+    companion.ready().await;
+    let document = companion.json("/config").await;
+    let changes = [
+        (Method::PATCH, "/config", json!({"metrics": {"flows": 7}})),
+        (Method::PUT, "/config", document.clone()),
+        (Method::POST, "/drain", json!({})),
+    ];
+    for leader in [Some(OTHER), None] {
+        companion.stands_by(leader);
+        for (method, path, body) in &changes {
+            let answer = companion.change(method.clone(), path, body).await;
+            assert_eq!(answer.status(), 421, "{method} {path}");
+            let answer: Value = answer.json().await.expect("JSON");
+            assert_eq!(answer["leader"], json!(leader), "{method} {path}");
+            assert_eq!(answer["error"]["code"], "not_the_leader");
+        }
+    }
+    assert_eq!(companion.json("/config").await, document, "nothing has changed");
+    assert_eq!(companion.json("/status").await["draining"], false);
+    companion.leads();
+    for (method, path, body) in changes {
+        let answer = companion.change(method, path, &body).await;
+        assert_eq!(answer.status(), 200, "{path}");
+    }
+}
+
+#[tokio::test]
+async fn a_change_that_is_not_persisted_warns_of_a_failover() {
+    let companion = Companion::start(REPLICAS).await;
+    companion.leads();
+    let patch = json!({"metrics": {"flows": 7}});
+    let answer = companion.change(Method::PATCH, "/config", &patch).await;
+    let warning = answer.headers().get("warning").expect("a warning");
+    assert!(
+        warning.to_str().expect("text").contains("lost at a failover"),
+        "{warning:?}"
+    );
+    let answer = companion
+        .change(Method::PATCH, "/config?persist=true", &patch)
+        .await;
+    assert_eq!(
+        (answer.status().as_u16(), answer.headers().get("warning")),
+        (200, None)
+    );
+    let saved = std::fs::read_to_string(&companion.file).expect("the file");
+    assert!(saved.contains("flows: 7"), "{saved}");
+}
+
+#[tokio::test]
+async fn replicas_can_not_change_at_run_time() {
+    let companion = Companion::start(REPLICAS).await;
+    companion.leads();
+    for patch in [json!({"replicas": {"duration": "5s"}}), json!({"replicas": null})] {
+        let answer = companion.change(Method::PATCH, "/config", &patch).await;
+        assert_eq!(answer.status(), 422, "{patch}");
+        let answer: Value = answer.json().await.expect("JSON");
+        let message = answer["error"]["message"].as_str().expect("a message");
+        assert!(
+            message.starts_with("replicas: this key can't change") && message.contains("restart"),
+            "{message}"
+        );
+    }
+}
