@@ -17,7 +17,7 @@ fn hold(generated: &Path, checked_in: &Path) {
     let stored = std::fs::read_to_string(checked_in).unwrap_or_default();
     assert!(
         stored == fresh,
-        "{} isn't what wire/proto/penstock.v1.proto gives: run `just proto`",
+        "{} isn't what its proto file gives: run `just proto`",
         checked_in.display()
     );
 }
@@ -57,5 +57,22 @@ fn protocol_code_is_current() {
     hold(
         &service.join("penstock.v1.rs"),
         &root().join("companion/server/src/grpc/generated.rs"),
+    );
+}
+
+#[test]
+fn etcd_code_is_current() {
+    let proto = root().join("companion/server/proto");
+    let descriptors = protox::compile(["etcd.proto"], [&proto]).expect("the proto file compiles");
+    let out = tempfile::tempdir().expect("temporary directory");
+    tonic_prost_build::configure()
+        .build_server(false)
+        .build_transport(false)
+        .out_dir(out.path())
+        .compile_fds(descriptors)
+        .expect("client");
+    hold(
+        &out.path().join("etcdserverpb.rs"),
+        &root().join("companion/server/src/replicas/etcd/generated.rs"),
     );
 }

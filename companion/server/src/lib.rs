@@ -21,6 +21,7 @@ pub mod observe;
 pub mod phase;
 pub mod recent_stats;
 pub mod reload;
+pub mod replicas;
 pub mod role;
 pub mod role_publisher;
 pub mod scrape;

@@ -1,0 +1,182 @@
+//! Several companions with the same configuration: the task that takes part in the election of their leader.
+//!
+//! The election itself is [`penstock_election`]. This module carries its requests to the lease store and passes its changes of
+//! role to the control. Both happen outside of the thread that decides about requests.
+
+#[cfg_attr(not(feature = "etcd"), path = "replicas/without_etcd.rs")]
+mod etcd;
+mod file;
+mod health;
+#[cfg_attr(not(feature = "kubernetes"), path = "replicas/without_kubernetes.rs")]
+mod kubernetes;
+#[cfg(any(feature = "etcd", feature = "kubernetes"))]
+mod record;
+mod reports;
+mod store;
+mod task;
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use penstock_election::{Candidate, Role, RoleChange, Settings};
+use tokio::sync::{mpsc, watch};
+use tokio::task::JoinHandle;
+
+use crate::clock::{self, Clock};
+use crate::driver::Gone;
+use crate::essential;
+
+pub use self::reports::{Report, Reporter};
+
+use self::store::LeaseStore;
+use self::task::{Command, Task};
+
+/// Commands of the process that wait for the task.
+const COMMANDS: usize = 4;
+
+/// Where the leader's lease is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Lease {
+    /// In etcd.
+    Etcd {
+        /// URLs of the members of one cluster: `http` or `https`, with `USER:PASSWORD@` if etcd asks for it.
+        endpoints: Vec<String>,
+        /// The keys are `PREFIX/leader` and `PREFIX/record`.
+        prefix: String,
+    },
+    /// A Lease object of the Kubernetes API.
+    Kubernetes {
+        /// The object's namespace.
+        namespace: String,
+        /// The object's name. It is created if it doesn't exist.
+        name: String,
+    },
+    /// A locked file, for companions on one machine.
+    File(PathBuf),
+}
+
+/// The part of the service that a change of role concerns: the control.
+pub trait RoleSink: Send + 'static {
+    /// Applies a change. Returns when the control has applied it: the lease isn't released before the control has stopped
+    /// granting.
+    ///
+    /// # Errors
+    /// When the driver has ended.
+    fn apply(&mut self, change: RoleChange) -> impl Future<Output = Result<(), Gone>> + Send;
+
+    /// The store answered a renewal after this time, for the metrics.
+    fn renewed(&mut self, took: Duration) {
+        let _ = took;
+    }
+}
+
+/// The lease store can't be used at all.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The binary lacks a Cargo feature.
+    #[error(
+        "this binary was built without {0}; build it with `--features {0}`, or use another `replicas.lease`"
+    )]
+    Absent(&'static str),
+    /// An endpoint of etcd isn't usable.
+    #[error("replicas.lease.etcd.endpoints: {endpoint}: {why}")]
+    Endpoint {
+        /// The URL, without a password.
+        endpoint: String,
+        /// The reason.
+        why: String,
+    },
+}
+
+/// The state of this companion among its replicas, for display.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Status {
+    /// This companion's role.
+    pub role: Role,
+    /// The highest known term; 0 if none is known.
+    pub term: u64,
+    /// Where the leader listens for filters; `None` if no leader is known.
+    pub leader: Option<String>,
+    /// The lease store answers.
+    pub store_up: bool,
+}
+
+/// The running election.
+#[derive(Debug)]
+pub struct Election {
+    commands: mpsc::Sender<Command>,
+    status: watch::Receiver<Status>,
+    task: JoinHandle<()>,
+}
+
+/// Starts this companion's part in the election. `reports`: those of the control, from [`Reporter::new`].
+///
+/// # Errors
+/// If the store can't be used with this binary or this configuration. A store that isn't reachable is no error.
+pub fn spawn(
+    lease: &Lease,
+    settings: Settings,
+    clock: Clock,
+    sink: impl RoleSink,
+    reports: Reporter,
+) -> Result<Election, Error> {
+    let identity = store::identity(&settings.address);
+    let duration = settings.duration;
+    Ok(match lease {
+        Lease::Etcd { endpoints, prefix } => {
+            let store = etcd::Etcd::new(endpoints, prefix, identity, duration)?;
+            spawn_with(store, settings, clock, sink, reports)
+        }
+        Lease::Kubernetes { namespace, name } => {
+            let store = kubernetes::Kubernetes::new(namespace, name, identity, duration)?;
+            spawn_with(store, settings, clock, sink, reports)
+        }
+        Lease::File(path) => spawn_with(file::File::new(path), settings, clock, sink, reports),
+    })
+}
+
+fn spawn_with(
+    store: impl LeaseStore,
+    settings: Settings,
+    clock: Clock,
+    sink: impl RoleSink,
+    reports: Reporter,
+) -> Election {
+    let (commands, inbox) = mpsc::channel(COMMANDS);
+    let (status_sender, status) = watch::channel(Status::default());
+    let unix_ms = u64::try_from(clock::unix().as_millis()).unwrap_or(u64::MAX);
+    let duration = settings.duration;
+    let candidate = Candidate::new(settings, clock.now(), unix_ms);
+    let task = Task::new(store, candidate, duration, clock, sink, status_sender);
+    let task = essential::spawn("the leader election", task.run(reports, inbox));
+    Election {
+        commands,
+        status,
+        task,
+    }
+}
+
+impl Election {
+    /// The state, and a notice of each change.
+    #[must_use]
+    pub fn status(&self) -> watch::Receiver<Status> {
+        self.status.clone()
+    }
+
+    /// Gives the lease up, if this companion has it, and takes no further part. Returns when the store has confirmed it. While the
+    /// store can't be reached that may take forever, so the caller sets a limit.
+    pub async fn resign(self) {
+        self.end(Command::Resign).await;
+    }
+
+    /// Takes no further part, and leaves a held lease to expire.
+    pub async fn stop(self) {
+        self.end(Command::Stop).await;
+    }
+
+    async fn end(self, command: Command) {
+        // Fails when the task has ended.
+        let _ = self.commands.send(command).await;
+        let _ = self.task.await;
+    }
+}
