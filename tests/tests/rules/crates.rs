@@ -253,6 +253,7 @@ const ARROWS: &[Arrow] = &[
             "penstock-config",
             "penstock-control",
             "penstock-data-plane",
+            "penstock-election",
             "penstock-engine",
             "penstock-envoy",
             "penstock-filter-core",

@@ -1,0 +1,240 @@
+//! The leader lease in a real etcd.
+
+use std::time::Duration;
+
+use penstock_election::{KnownEnvoy, Role, RoleChange, Settings};
+use penstock_server::clock::Clock;
+use penstock_server::driver::Gone;
+use penstock_server::replicas::{self, Election, Lease, Report, Reporter, RoleSink};
+use penstock_tests::wait::soon;
+use penstock_tests::{Etcd, run, until};
+use serde_json::json;
+use tokio::sync::mpsc;
+
+const DURATION: Duration = Duration::from_secs(2);
+
+struct Sink(mpsc::UnboundedSender<RoleChange>);
+
+impl RoleSink for Sink {
+    async fn apply(&mut self, change: RoleChange) -> Result<(), Gone> {
+        self.0.send(change).map_err(|_| Gone)
+    }
+}
+
+/// A companion's part in the election.
+struct Companion {
+    election: Election,
+    reporter: Reporter,
+    roles: mpsc::UnboundedReceiver<RoleChange>,
+}
+
+impl Companion {
+    fn start(url: String, address: &str) -> Self {
+        let lease = Lease::Etcd {
+            endpoints: vec![url],
+            prefix: "/penstock/".into(),
+        };
+        let settings = Settings {
+            address: address.into(),
+            duration: DURATION,
+        };
+        let (sender, roles) = mpsc::unbounded_channel();
+        let reporter = Reporter::new();
+        let election = replicas::spawn(&lease, settings, Clock::start(), Sink(sender), reporter.clone());
+        Self {
+            election: election.expect("usable"),
+            reporter,
+            roles,
+        }
+    }
+
+    /// The next change that isn't a renewal with the same term.
+    async fn next_role(&mut self) -> RoleChange {
+        soon("a change of the role", async {
+            loop {
+                match self.roles.recv().await.expect("the election runs") {
+                    RoleChange::Renewed { .. } => {}
+                    change => return change,
+                }
+            }
+        })
+        .await
+    }
+
+    async fn next_renewal(&mut self) -> u64 {
+        soon("a renewal", async {
+            loop {
+                if let RoleChange::Renewed { term, .. } = self.roles.recv().await.expect("the election runs")
+                {
+                    return term;
+                }
+            }
+        })
+        .await
+    }
+
+    /// The term and the known Envoys when it leads. It stands by until then.
+    async fn leads(&mut self) -> (u64, Vec<KnownEnvoy>) {
+        loop {
+            match self.next_role().await {
+                RoleChange::Lead { term, known, .. } => return (term, known),
+                RoleChange::StandBy { .. } => {}
+                other => panic!("{other:?}"),
+            }
+        }
+    }
+
+    /// Leads, and has this Envoy.
+    async fn leads_with(&mut self, envoy: u64) -> u64 {
+        let (term, _) = self.leads().await;
+        let envoys = envoys(envoy);
+        self.reporter.report(Report::Known { term, envoys });
+        term
+    }
+}
+
+fn envoys(envoy: u64) -> Vec<KnownEnvoy> {
+    vec![KnownEnvoy { envoy, contexts: 2 }]
+}
+
+/// The record in the store.
+async fn record(etcd: &Etcd) -> String {
+    let range = json!({"key": "L3BlbnN0b2NrL3JlY29yZA=="});
+    let found = etcd.call("kv/range", &range).await;
+    found["kvs"][0]["value"].as_str().unwrap_or_default().to_owned()
+}
+
+#[test]
+fn the_second_companion_stands_by_and_leads_once_the_first_one_resigns() {
+    run(async {
+        let etcd = Etcd::start().await;
+        let mut first = Companion::start(etcd.url(), "10.0.0.1:9190");
+        let term = first.leads_with(7).await;
+        let mut second = Companion::start(etcd.url(), "10.0.0.2:9190");
+        let leader = Some("10.0.0.1:9190".to_owned());
+        assert_eq!(
+            second.next_role().await,
+            RoleChange::StandBy {
+                leader: leader.clone(),
+                term
+            }
+        );
+        let status = second.election.status().borrow().clone();
+        assert_eq!(
+            (status.role, status.term, status.leader),
+            (Role::Standby, term, leader)
+        );
+        assert_eq!(first.next_renewal().await, term);
+
+        soon("the release", first.election.resign()).await;
+        assert!(matches!(
+            first.roles.recv().await,
+            Some(RoleChange::StandBy { leader: None, .. })
+        ));
+        let standby = second.next_role().await;
+        assert_eq!(standby, RoleChange::StandBy { leader: None, term });
+        let (next_term, known) = second.leads().await;
+        assert!(next_term > term);
+        assert_eq!(known, envoys(7));
+    });
+}
+
+#[test]
+fn a_leader_that_dies_is_succeeded_when_filters_ask_and_its_lease_has_expired() {
+    run(async {
+        let etcd = Etcd::start().await;
+        let mut first = Companion::start(etcd.url(), "10.0.0.1:9190");
+        let (term, _) = first.leads().await;
+        // The Envoys are in the store before the leader dies.
+        let before = record(&etcd).await;
+        first.reporter.report(Report::Known {
+            term,
+            envoys: envoys(7),
+        });
+        until("the Envoys are written", || async {
+            let present = record(&etcd).await;
+            if present == before { Err(present) } else { Ok(()) }
+        })
+        .await;
+        let mut second = Companion::start(etcd.url(), "10.0.0.2:9190");
+        second.next_role().await;
+        soon("the end", first.election.stop()).await;
+        second.reporter.report(Report::Wanted);
+        let (next_term, known) = second.leads().await;
+        assert!(next_term > term);
+        assert_eq!(known, envoys(7));
+    });
+}
+
+#[test]
+fn a_restart_of_etcd_changes_no_leader() {
+    run(async {
+        let mut etcd = Etcd::start().await;
+        let mut first = Companion::start(etcd.url(), "10.0.0.1:9190");
+        let term = first.leads_with(7).await;
+        let mut second = Companion::start(etcd.url(), "10.0.0.2:9190");
+        second.next_role().await;
+        etcd.kill().await;
+        assert_eq!(first.next_role().await, RoleChange::StoreUnreachable);
+        assert!(!first.election.status().borrow().store_up);
+        etcd.restart().await;
+        let renewed = first.next_renewal().await;
+        assert!(renewed >= term);
+        assert_eq!(first.election.status().borrow().role, Role::Leader);
+        // The standby's watch works again, too.
+        soon("the release", first.election.resign()).await;
+        let (next_term, _) = second.leads().await;
+        assert!(next_term > renewed);
+    });
+}
+
+#[test]
+fn a_leader_whose_key_is_deleted_takes_it_again_with_a_higher_term() {
+    run(async {
+        let etcd = Etcd::start().await;
+        let mut first = Companion::start(etcd.url(), "10.0.0.1:9190");
+        let term = first.leads_with(7).await;
+        assert_eq!(first.next_renewal().await, term);
+        let mut second = Companion::start(etcd.url(), "10.0.0.2:9190");
+        second.next_role().await;
+        etcd.call("kv/deleterange", &json!({"key": "L3BlbnN0b2NrL2xlYWRlcg=="}))
+            .await;
+        loop {
+            let renewed = first.next_renewal().await;
+            if renewed > term {
+                break;
+            }
+        }
+        let leader = Some("10.0.0.1:9190".to_owned());
+        loop {
+            // The standby may have seen the deletion before.
+            if let RoleChange::StandBy {
+                leader: shown,
+                term: next,
+            } = second.next_role().await
+                && next > term
+            {
+                assert_eq!(shown, leader);
+                break;
+            }
+        }
+    });
+}
+
+#[test]
+fn etcd_may_ask_for_a_password() {
+    run(async {
+        let etcd = Etcd::start().await;
+        let root = json!({"name": "root", "password": "s@cret"});
+        etcd.call("auth/user/add", &root).await;
+        etcd.call("auth/role/add", &json!({"name": "root"})).await;
+        etcd.call("auth/user/grant", &json!({"user": "root", "role": "root"}))
+            .await;
+        etcd.call("auth/enable", &json!({})).await;
+        let wrong = Companion::start(etcd.url_of("root", "wrong"), "10.0.0.2:9190");
+        let mut right = Companion::start(etcd.url_of("root", "s%40cret"), "10.0.0.1:9190");
+        let term = right.leads_with(7).await;
+        assert_eq!(right.next_renewal().await, term);
+        assert!(!wrong.election.status().borrow().store_up);
+    });
+}
