@@ -90,13 +90,13 @@ impl Leadership {
 
     /// The lease hasn't lapsed.
     pub(crate) fn may_grant(&self) -> bool {
-        self.lease.as_ref().is_none_or(|lease| !lease.has_lapsed)
+        self.lease.as_ref().is_none_or(|lease| lease.lapsed.is_none())
     }
 
     /// The lease must be checked at this time or later; `None`: there is none to check.
     pub(crate) fn lease_check_at(&self) -> Option<Instant> {
         let lease = self.lease.as_ref()?;
-        (!lease.has_lapsed).then_some(lease.check_at)
+        lease.lapsed.is_none().then_some(lease.check_at)
     }
 }
 
@@ -107,8 +107,19 @@ pub(crate) struct Lease {
     pub(crate) check_at: Instant,
     /// The store of leases didn't answer the last request.
     pub(crate) is_store_unreachable: bool,
-    /// It wasn't renewed in time, and not all filters are known to follow this companion.
-    pub(crate) has_lapsed: bool,
+    /// Why this companion may not grant; `None`: it may.
+    pub(crate) lapsed: Option<Lapse>,
+}
+
+/// Why a leader stops granting.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Lapse {
+    /// The lease wasn't renewed in time, and it isn't known whether the store is reachable.
+    Expired,
+    /// The store is unreachable, and a filter may follow another leader.
+    Unfollowed,
+    /// A filter follows a later leader.
+    Superseded,
 }
 
 /// The time between getting the lease and leading.

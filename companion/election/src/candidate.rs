@@ -10,7 +10,7 @@ use std::collections::VecDeque;
 
 use penstock_engine::Instant;
 
-use crate::limits::{ENVOYS_MAX, GRANTS, RENEWALS, RETRIES};
+use crate::limits::{ANSWERS, ENVOYS_MAX, GRANTS, RENEWALS, RETRIES};
 use crate::messages::{Answer, Holder, Input, Output, Request, Role, RoleChange, Status, View};
 use crate::record::{KnownEnvoy, Record};
 
@@ -397,7 +397,7 @@ impl Candidate {
     }
 
     fn answer_max(&self) -> Duration {
-        self.settings.duration / RENEWALS
+        self.settings.duration / ANSWERS
     }
 
     fn is_acquiring(&self) -> bool {

@@ -6,9 +6,15 @@ pub const ENVOYS_MAX: usize = 4_096;
 /// The leader grants for this part of the lease's duration after it sent the last successful request. The rest covers
 /// clocks whose rates differ.
 pub(crate) const GRANTS: (u32, u32) = (2, 3);
-/// The lease is renewed after this part of its duration, and a request may take as long.
+/// The lease is renewed after this part of its duration.
 pub(crate) const RENEWALS: u32 = 3;
+/// A request may take this part of the lease's duration. Then the leader learns that the store is unreachable before it must
+/// stop granting.
+pub(crate) const ANSWERS: u32 = 4;
 /// After a failed request the next one follows after this part of the lease's duration.
 pub(crate) const RETRIES: u32 = 12;
 
 const _: () = assert!(RETRIES > RENEWALS);
+// 1 / RENEWALS + 1 / ANSWERS < 2 / 3
+const _: () = assert!(3 * (RENEWALS + ANSWERS) < 2 * RENEWALS * ANSWERS);
+const _: () = assert!(GRANTS.0 == 2 && GRANTS.1 == 3);

@@ -66,7 +66,7 @@ pub fn settings(config: &Config, identity: &ProcessIdentity) -> Settings {
         startup_wait: config.startup_wait,
         flows_shown: config.metric_flows,
         term: identity.term,
-        is_replicated: false,
+        is_replicated: config.replicas.is_some(),
         seed: identity.seed,
     }
 }

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use hashbrown::HashMap;
 use penstock_control::{
-    ConnId, Control, ElectionReport, Event, KnownEnvoy, Output, RequestStatus, Role, Settings, Status,
+    ConnId, Control, ElectionReport, Event, LeadershipChange, Output, RequestStatus, Role, Settings, Status,
 };
 use penstock_engine::input::{PastUsage, RunningUsage};
 use penstock_wire::{CompanionFrame, FilterFrame};
@@ -22,6 +22,7 @@ use crate::ended_requests::{EndedRequest, EndedRequests};
 use crate::essential;
 use crate::observe::Observer;
 use crate::recent_stats::RecentStats;
+use crate::replicas::{Report, Reporter};
 use crate::stores::Recorders;
 
 /// The name of the driver's task.
@@ -39,6 +40,7 @@ enum Message {
     Open(ConnId, mpsc::Sender<CompanionFrame>),
     Frame(ConnId, Box<FilterFrame>),
     Event(Box<Event>),
+    Leadership(Box<LeadershipChange>, oneshot::Sender<()>),
     ConfigureObserver(usize, Recorders),
     Status(oneshot::Sender<Status>),
     Overview(oneshot::Sender<Overview>),
@@ -67,22 +69,6 @@ pub struct RoleTerm {
     pub term: u64,
 }
 
-/// What the driver reports to the election of the leader.
-#[derive(Debug)]
-pub struct ElectionInbox {
-    /// Reports, each at most once for a batch of events.
-    pub reports: mpsc::UnboundedReceiver<ElectionReport>,
-    /// The term of this companion and the Envoys with sessions here, while it leads.
-    pub known: watch::Receiver<(u64, Vec<KnownEnvoy>)>,
-}
-
-struct ElectionOutbox {
-    reports: mpsc::UnboundedSender<ElectionReport>,
-    known: watch::Sender<(u64, Vec<KnownEnvoy>)>,
-    /// The reports of this batch.
-    pending: Vec<ElectionReport>,
-}
-
 /// A driver that has been started.
 #[derive(Debug)]
 pub struct Started {
@@ -92,8 +78,6 @@ pub struct Started {
     pub task: tokio::task::JoinHandle<()>,
     /// The companion's role.
     pub role: watch::Receiver<RoleTerm>,
-    /// For the election, if there are several companions.
-    pub election: ElectionInbox,
 }
 
 /// The result of looking up a request.
@@ -143,6 +127,15 @@ impl Handle {
     /// When the driver has ended.
     pub async fn send(&self, event: Event) -> Result<(), Gone> {
         self.message(Message::Event(Box::new(event))).await
+    }
+
+    /// Passes a decision of the election to the control. Returns when it is carried out.
+    ///
+    /// # Errors
+    /// When the driver has ended.
+    pub async fn change_leadership(&self, change: LeadershipChange) -> Result<(), Gone> {
+        self.query(|reply| Message::Leadership(Box::new(change), reply))
+            .await
     }
 
     /// Adds usage of a pool's flows from before the start, or from other companions, and what other companions run.
@@ -239,28 +232,22 @@ struct Driver {
     idle_waiters: Vec<oneshot::Sender<()>>,
     shutting_down: bool,
     role: watch::Sender<RoleTerm>,
-    election: ElectionOutbox,
+    election: Reporter,
 }
 
-/// Starts the driver.
+/// Starts the driver. What the election of the leader must know goes to `election`.
 #[must_use]
-pub fn spawn(settings: Settings, clock: Clock, observer: Observer) -> Started {
+pub fn spawn(settings: Settings, clock: Clock, observer: Observer, election: Reporter) -> Started {
     let (inbox, messages) = mpsc::channel(INBOX);
     let control = Control::new(settings, clock.now());
     let (role, roles) = watch::channel(RoleTerm {
         role: control.role().clone(),
         term: control.term(),
     });
-    let (reports, report_inbox) = mpsc::unbounded_channel();
-    let (known, known_envoys) = watch::channel((0, Vec::new()));
     let driver = Driver {
         control,
         role,
-        election: ElectionOutbox {
-            reports,
-            known,
-            pending: Vec::new(),
-        },
+        election,
         clock,
         observer,
         ended: EndedRequests::default(),
@@ -273,10 +260,6 @@ pub fn spawn(settings: Settings, clock: Clock, observer: Observer) -> Started {
         handle: Handle(inbox),
         task: essential::spawn(NAME, driver.run(messages)),
         role: roles,
-        election: ElectionInbox {
-            reports: report_inbox,
-            known: known_envoys,
-        },
     }
 }
 
@@ -332,6 +315,11 @@ impl Driver {
                     self.conns.remove(conn);
                 }
                 self.control.handle(now, *event);
+            }
+            Message::Leadership(change, done) => {
+                self.control.handle(now, Event::Leadership(*change));
+                // Fails when the caller no longer waits.
+                let _ = done.send(());
             }
             Message::ConfigureObserver(values_max, recorders) => {
                 self.observer.configure(values_max, recorders);
@@ -394,11 +382,11 @@ impl Driver {
                     self.recent.record(now, &observation);
                     self.observer.observe(now, observation);
                 }
-                Output::Election(report) => {
-                    if !self.election.pending.contains(&report) {
-                        self.election.pending.push(report);
-                    }
-                }
+                Output::Election(report) => self.election.report(match report {
+                    ElectionReport::Wanted => Report::Wanted,
+                    ElectionReport::Superseded { term } => Report::Superseded { term },
+                    ElectionReport::Unfollowed { term } => Report::Unfollowed { term },
+                }),
             }
         }
         self.report_leadership();
@@ -426,12 +414,9 @@ impl Driver {
             }
             is_changed
         });
-        for report in self.election.pending.drain(..) {
-            // Fails without an election.
-            let _ = self.election.reports.send(report);
-        }
-        if let Some(known) = self.control.take_known_envoys() {
-            self.election.known.send_replace((self.control.term(), known));
+        if let Some(envoys) = self.control.take_known_envoys() {
+            let term = self.control.term();
+            self.election.report(Report::Known { term, envoys });
         }
     }
 

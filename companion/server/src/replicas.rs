@@ -9,15 +9,16 @@ mod file;
 mod health;
 #[cfg_attr(not(feature = "kubernetes"), path = "replicas/without_kubernetes.rs")]
 mod kubernetes;
+mod membership;
 #[cfg(any(feature = "etcd", feature = "kubernetes"))]
 mod record;
 mod reports;
 mod store;
 mod task;
 
-use std::path::PathBuf;
 use std::time::Duration;
 
+use penstock_config::Lease;
 use penstock_election::{Candidate, Role, RoleChange, Settings};
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
@@ -26,6 +27,7 @@ use crate::clock::{self, Clock};
 use crate::driver::Gone;
 use crate::essential;
 
+pub use self::membership::{Start, join};
 pub use self::reports::{Report, Reporter};
 
 use self::store::LeaseStore;
@@ -33,27 +35,6 @@ use self::task::{Command, Task};
 
 /// Commands of the process that wait for the task.
 const COMMANDS: usize = 4;
-
-/// Where the leader's lease is.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Lease {
-    /// In etcd.
-    Etcd {
-        /// URLs of the members of one cluster: `http` or `https`, with `USER:PASSWORD@` if etcd asks for it.
-        endpoints: Vec<String>,
-        /// The keys are `PREFIX/leader` and `PREFIX/record`.
-        prefix: String,
-    },
-    /// A Lease object of the Kubernetes API.
-    Kubernetes {
-        /// The object's namespace.
-        namespace: String,
-        /// The object's name. It is created if it doesn't exist.
-        name: String,
-    },
-    /// A locked file, for companions on one machine.
-    File(PathBuf),
-}
 
 /// The part of the service that a change of role concerns: the control.
 pub trait RoleSink: Send + 'static {

@@ -26,6 +26,7 @@ use crate::metrics::Metrics;
 use crate::observe::Observer;
 use crate::phase::{Phase, ending};
 use crate::reload::FlagOverrides;
+use crate::replicas::{self, Election};
 use crate::stores::Stores;
 use crate::{grpc, http, reload, stores, tls, trace, usage_forwarding};
 
@@ -98,6 +99,9 @@ pub enum Error {
         /// The error of the operating system.
         why: std::io::Error,
     },
+    /// The leader lease's store can't be used.
+    #[error(transparent)]
+    Replicas(#[from] replicas::Error),
     /// The decision thread can't start.
     #[error("decision thread: {0}")]
     Thread(#[source] std::io::Error),
@@ -123,7 +127,7 @@ impl Error {
     #[must_use]
     pub const fn exit_code(&self) -> u8 {
         match self {
-            Self::Config(_) | Self::Bind(_) | Self::Tls(_) | Self::Admin(_) => 2,
+            Self::Config(_) | Self::Bind(_) | Self::Tls(_) | Self::Admin(_) | Self::Replicas(_) => 2,
             Self::Listen(_)
             | Self::Store(_)
             | Self::Metrics(_)
@@ -222,12 +226,41 @@ impl Opened {
     }
 }
 
+/// The driver, which makes the decisions.
+struct Decisions {
+    started: driver::Started,
+    /// What the control reports to the election of the leader.
+    reports: replicas::Reporter,
+}
+
+impl Decisions {
+    /// Starts the driver with what earlier companions have stored, before the first request can arrive.
+    async fn start(
+        config: &Config,
+        runtime: &DecisionRuntime,
+        identity: &ProcessIdentity,
+        clock: Clock,
+        observer: Observer,
+        mut restored: stores::Restored,
+    ) -> Self {
+        let settings = control_settings::with_models(config, identity, &mut restored.models);
+        let reports = replicas::Reporter::new();
+        let start = || driver::spawn(settings, clock, observer, reports.clone());
+        let started = runtime.enter(start);
+        // Fails when the driver has ended, which `run_until_signal` notices.
+        let _ = usage_forwarding::send_restored(restored, &started.handle).await;
+        Self { started, reports }
+    }
+}
+
 /// The running parts of a companion.
 struct Companion {
     driver: Handle,
     /// The driver's task.
     decisions: JoinHandle<()>,
     config: reload::Handle,
+    /// With several companions.
+    election: Option<Election>,
     phase: watch::Sender<Phase>,
     signals: Signals,
     grpc: JoinHandle<Result<(), tonic::transport::Error>>,
@@ -247,23 +280,28 @@ impl Companion {
         let clock = Clock::start();
         let metrics = Arc::new(Metrics::new()?);
         let mut stores = Stores::with_metrics(metrics.clone());
-        let mut restored = stores.open(config).await?;
+        let restored = stores.open(config).await?;
         let (phase, phases) = watch::channel(Phase::Serving);
         let (tracer, spans) = start_tracing(&metrics, &environment, phases.clone());
         let identity = ProcessIdentity::now(args.expect_sessions, tracer.is_some());
         let observer = Observer::new(metrics.clone(), config.metric_flows)
             .with_recorders(stores.recorders())
             .with_tracer(tracer);
-        let settings = control_settings::with_models(config, &identity, &mut restored.models);
         let envoy = open_envoy_pools(&args, config)?;
-        let start = || driver::spawn(settings, clock, observer);
-        let started = opened.decisions.enter(start);
-        let driver = started.handle;
-        // Before the first request can arrive.
-        if usage_forwarding::send_restored(restored, &driver).await.is_ok() {
-            usage_forwarding::forward_shared(&mut stores, driver.clone());
-        }
+        let decisions = Decisions::start(config, &opened.decisions, &identity, clock, observer, restored);
+        let decisions = decisions.await;
+        let driver = decisions.started.handle;
+        usage_forwarding::forward_shared(&mut stores, driver.clone());
         log_start(config);
+        let role = decisions.started.role;
+        let member = replicas::Start {
+            driver: driver.clone(),
+            role: role.clone(),
+            reports: decisions.reports,
+            metrics: metrics.clone(),
+            clock,
+        };
+        let (election, replica_role) = replicas::join(config.replicas.as_ref(), member)?;
         let config = reload::spawn(reload::Start {
             file: args.config,
             file_bytes: loaded.file_bytes,
@@ -289,21 +327,17 @@ impl Companion {
             gateway: args.envoy_gateway,
             config: config.clone(),
             phase: phases.clone(),
-            role: None,
+            role: replica_role,
         };
-        let serving = grpc::serve(
-            opened.grpc,
-            opened.tls,
-            driver.clone(),
-            started.role,
-            ending(phases.clone()),
-        );
+        let ends = ending(phases.clone());
+        let serving = grpc::serve(opened.grpc, opened.tls, driver.clone(), role, ends);
         Ok(Self {
             grpc: opened.decisions.enter(|| essential::spawn(GRPC, serving)),
             http: essential::spawn(HTTP, http::serve(opened.http, app, ending(phases))),
             driver,
-            decisions: started.task,
+            decisions: decisions.started.task,
             config,
+            election,
             phase,
             signals: opened.signals,
             spans,
@@ -355,11 +389,13 @@ impl Companion {
         let closing = match (signal, config.queued) {
             (EndSignal::Terminate, Queued::HandOver) => {
                 tracing::info!("handing over: waiting and running requests are left to the next companion");
+                resign(self.election).await;
                 // At once: the next companion may be starting already and needs the file.
                 close(stores)
             }
             _ => {
                 self.drain(config.drain).await;
+                resign(self.election).await;
                 // After the drain, so that the usage of requests that ended meanwhile is written as well.
                 close(stores)
             }
@@ -402,6 +438,19 @@ impl Companion {
                 tracing::warn!("second signal: requests that still run are cut off");
             }
         }
+    }
+}
+
+/// Gives the leader lease up, so that another companion leads at once.
+async fn resign(election: Option<Election>) {
+    let Some(election) = election else {
+        return;
+    };
+    if tokio::time::timeout(FLUSH_MAX, election.resign()).await.is_err() {
+        tracing::warn!(
+            "replicas.lease: the store didn't confirm within {FLUSH_MAX:?} that the lease was given up; \
+             another companion leads when it expires"
+        );
     }
 }
 

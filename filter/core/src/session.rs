@@ -20,8 +20,8 @@ use penstock_wire::{
     Bye, Command, CompanionFrame, Heartbeat, HelloAck, Register, Running, command,
     filter_frame::Event,
     limits::{
-        BACKOFF_MAX, BACKOFF_MIN, HEARTBEAT_INTERVAL, PROBE_WAIT, ROLE_VERSION, UNACKED_EVENTS_MAX,
-        VERSION_MAX, VERSION_MIN, VERSION_RETRY,
+        BACKOFF_LEADERLESS_MAX, BACKOFF_MAX, BACKOFF_MIN, HEARTBEAT_INTERVAL, PROBE_WAIT, ROLE_VERSION,
+        UNACKED_EVENTS_MAX, VERSION_MAX, VERSION_MIN, VERSION_RETRY,
     },
 };
 use prost::Message;
@@ -296,7 +296,13 @@ impl Session {
         self.leader = None;
         self.must_greet = false;
         let retry_at = now.after(self.backoff);
-        self.backoff = self.backoff.saturating_mul(2).min(BACKOFF_MAX);
+        // A standby is there, and the next leader waits for all filters.
+        let longest = if self.is_redirected {
+            BACKOFF_LEADERLESS_MAX
+        } else {
+            BACKOFF_MAX
+        };
+        self.backoff = self.backoff.saturating_mul(2).min(longest);
         retry_at
     }
 

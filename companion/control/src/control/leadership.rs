@@ -19,7 +19,7 @@ use super::Control;
 use crate::event::{LeadershipChange, Observation, Output};
 use crate::ids::{ConnId, Epoch, Route};
 use crate::leadership::{
-    Asking, ElectionReport, FOLLOWED_MAX, HELLOS_WAIT_MAX, Lease, Role, STRANGERS_WAIT, TAKEOVER_WAIT,
+    Asking, ElectionReport, FOLLOWED_MAX, HELLOS_WAIT_MAX, Lapse, Lease, Role, STRANGERS_WAIT, TAKEOVER_WAIT,
     Takeover,
 };
 use crate::pool::PoolInput;
@@ -65,7 +65,7 @@ impl Control {
                 grants_until,
             } => self.begin_takeover(now, term, &known, is_last_leader_gone, grants_until),
             LeadershipChange::Renewed { term, grants_until } => self.renew_lease(now, term, grants_until),
-            LeadershipChange::StoreUnreachable => self.note_store_unreachable(),
+            LeadershipChange::StoreUnreachable => self.note_store_unreachable(now),
             LeadershipChange::StandBy { leader, term } => self.stand_by(now, leader, term),
         }
     }
@@ -118,7 +118,13 @@ impl Control {
         let had_lapsed = !self.leadership.may_grant();
         self.extend_lease(grants_until);
         self.check_lease(now);
-        if !had_lapsed || !self.leadership.may_grant() || self.leadership.role != Role::Leader {
+        if had_lapsed {
+            self.resume_grants(now);
+        }
+    }
+
+    fn resume_grants(&mut self, now: Instant) {
+        if !self.leadership.may_grant() || self.leadership.role != Role::Leader {
             return;
         }
         if self.is_started {
@@ -133,15 +139,23 @@ impl Control {
         self.leadership.lease = Some(Lease {
             check_at: grants_until,
             is_store_unreachable: false,
-            has_lapsed: false,
+            lapsed: None,
         });
         self.timers.set(grants_until, Timer::Lease);
     }
 
     /// The store of leases didn't answer.
-    fn note_store_unreachable(&mut self) {
-        if let Some(lease) = &mut self.leadership.lease {
-            lease.is_store_unreachable = true;
+    fn note_store_unreachable(&mut self, now: Instant) {
+        let followed_until = self.followed_until();
+        let Some(lease) = &mut self.leadership.lease else {
+            return;
+        };
+        lease.is_store_unreachable = true;
+        // The lease may have expired just before this was known.
+        if lease.lapsed == Some(Lapse::Expired) && followed_until.is_some_and(|until| until > now) {
+            lease.lapsed = None;
+            self.check_lease(now);
+            self.resume_grants(now);
         }
     }
 
@@ -163,7 +177,8 @@ impl Control {
                 lease.check_at = until;
                 self.timers.set(until, Timer::Lease);
             }
-            _ => self.lapse(now),
+            _ if lease.is_store_unreachable => self.lapse(now, Lapse::Unfollowed),
+            _ => self.lapse(now, Lapse::Expired),
         }
     }
 
@@ -174,11 +189,11 @@ impl Control {
     }
 
     /// Stops granting until the lease is renewed.
-    fn lapse(&mut self, now: Instant) {
+    fn lapse(&mut self, now: Instant, reason: Lapse) {
         let Some(lease) = &mut self.leadership.lease else {
             return;
         };
-        if core::mem::replace(&mut lease.has_lapsed, true) || self.leadership.role != Role::Leader {
+        if lease.lapsed.replace(reason).is_some() || self.leadership.role != Role::Leader {
             return;
         }
         for pool in self.pools.ids() {
@@ -286,7 +301,7 @@ impl Control {
         });
         if self.leadership.lease.is_some() && hello.term > self.settings.term {
             self.report(ElectionReport::Superseded { term: hello.term });
-            self.lapse(now);
+            self.lapse(now, Lapse::Superseded);
         }
         let mut role = self.role_command();
         if hello.leader_unreachable {

@@ -397,6 +397,21 @@ fn leader_goes_on_without_the_store_while_its_filters_follow() {
 }
 
 #[test]
+fn leader_that_learns_late_of_its_lost_store_goes_on() {
+    let mut world = World::leading();
+    let lapses = world.now.after(2 * SECOND_LONG);
+    world.renew(lapses);
+    for _ in 0..3 {
+        world.pass_beating(1, &[1]);
+        world.take();
+    }
+    world.send(1, Message::Register(register(1)));
+    assert_eq!(world.take().granted(), [] as [u64; 0]);
+    world.change(LeadershipChange::StoreUnreachable);
+    assert_eq!(world.take().granted(), [1]);
+}
+
+#[test]
 fn frames_that_waited_in_a_frozen_process_prove_nothing() {
     let mut world = World::leading();
     let lapses = world.now.after(2 * SECOND_LONG);

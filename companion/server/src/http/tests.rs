@@ -54,7 +54,8 @@ impl Companion {
         let identity = ProcessIdentity::now(None, false);
         let settings = control_settings::settings(&config, &identity);
         let observer = Observer::new(metrics.clone(), config.metric_flows);
-        let (driver, _) = driver::spawn(settings, clock, observer);
+        let started = driver::spawn(settings, clock, observer, crate::replicas::Reporter::new());
+        let driver = started.handle;
         let start = Start {
             file: file.clone(),
             file_bytes: text.into_bytes(),

@@ -17,6 +17,10 @@ use super::generated::kv_client::KvClient;
 use super::generated::lease_client::LeaseClient;
 use super::generated::watch_client::WatchClient;
 
+/// Time between two pings on a connection. A member closes a connection with more than one in 5 s (etcd's default of
+/// `--grpc-keepalive-min-time`).
+const KEEPALIVE: Duration = Duration::from_secs(6);
+
 /// The members of a cluster.
 #[derive(Debug)]
 pub(super) struct Endpoints {
@@ -114,7 +118,7 @@ fn member(text: &str, answer_max: Duration) -> Result<(Member, String), Error> {
         .map_err(|why| failed(&place, &why))?
         .connect_timeout(answer_max)
         // A member that no longer answers ends the watch on its connection.
-        .http2_keep_alive_interval(answer_max)
+        .http2_keep_alive_interval(KEEPALIVE)
         .keep_alive_timeout(answer_max)
         .keep_alive_while_idle(true);
     if url.scheme() == "https" {
