@@ -106,6 +106,21 @@ impl Environment {
         Self(Arc::new(kept))
     }
 
+    /// The same environment with further variables that override keys, or with other values of them.
+    #[must_use]
+    pub fn with(&self, variables: impl IntoIterator<Item = (String, String)>) -> Self {
+        let mut overrides = self.0.overrides.clone();
+        for (name, value) in variables {
+            overrides.retain(|(known, _)| *known != name);
+            overrides.push((name, value.into()));
+        }
+        Self(Arc::new(Variables {
+            overrides,
+            opentelemetry: self.0.opentelemetry.clone(),
+            ..Variables::default()
+        }))
+    }
+
     /// The value of one of OpenTelemetry's variables, such as `OTEL_EXPORTER_OTLP_ENDPOINT`. `None`: it is not set, or not
     /// UTF-8.
     #[must_use]
@@ -298,6 +313,19 @@ mod tests {
         let weights = serde_json::json!({"Acme": 5, "other": 3});
         assert_eq!(pool["arbitration"]["flows"]["weights"], weights);
         assert_eq!(document.config().pools[0].endpoints.len(), 2);
+    }
+
+    #[test]
+    fn further_variables_replace_those_of_the_same_name() {
+        let variables = [("PENSTOCK_STARTUP_WAIT", "4s"), ("PENSTOCK_LIMITS__FLOWS", "7")];
+        let environment = Environment::new(variables.map(|(name, value)| (name.into(), value.into())));
+        let environment = environment.with([("PENSTOCK_STARTUP_WAIT".into(), "9s".into())]);
+        let document = Document::parse_with(FILE, "f.yaml", &environment).expect("valid");
+        let json = document.json();
+        assert_eq!(
+            (&json["startup_wait"], &json["limits"]["flows"]),
+            (&"9s".into(), &7.into())
+        );
     }
 
     #[test]

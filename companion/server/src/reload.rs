@@ -203,8 +203,11 @@ pub struct Start {
     pub file: PathBuf,
     /// The file's bytes when it was read.
     pub file_bytes: Vec<u8>,
-    /// The file's document without flags.
+    /// The file's document with variables, and without flags.
     pub file_document: Value,
+    /// The values that keys have when the document is saved, if they can't change at run time: those of the file without
+    /// variables and flags. The file's document, if the file is invalid without the variables.
+    pub saved_document: Value,
     /// The file's document with flags.
     pub document: Document,
     /// The flags that replace keys of the document.

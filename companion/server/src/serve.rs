@@ -174,6 +174,7 @@ pub async fn run(args: Args, environment: Environment) -> Result<(), Error> {
 struct Loaded {
     file_bytes: Vec<u8>,
     file_document: Value,
+    saved_document: Value,
     document: Document,
     flags: FlagOverrides,
 }
@@ -184,6 +185,8 @@ impl Loaded {
         let file_bytes = std::fs::read(&args.config).unwrap_or_default();
         let document = Document::read(&args.config, environment)?;
         let file_document = document.json().clone();
+        let alone = Document::read(&args.config, &Environment::default());
+        let saved_document = alone.map_or_else(|_| file_document.clone(), |alone| alone.json().clone());
         if let Some(grpc) = &args.grpc {
             document.config().check_grpc_address(grpc)?;
         }
@@ -191,6 +194,7 @@ impl Loaded {
         Ok(Self {
             file_bytes,
             file_document,
+            saved_document,
             document: flags.apply(document)?,
             flags,
         })
@@ -306,6 +310,7 @@ impl Companion {
             file: args.config,
             file_bytes: loaded.file_bytes,
             file_document: loaded.file_document,
+            saved_document: loaded.saved_document,
             document: loaded.document,
             flags: loaded.flags,
             admin: opened.admin,

@@ -43,12 +43,20 @@ struct Companion {
 
 impl Companion {
     async fn start(head: &str) -> Self {
+        Self::with_variables(head, Vec::new()).await
+    }
+
+    async fn with_variables(head: &str, variables: Vec<(String, String)>) -> Self {
         let folder = tempfile::tempdir().expect("a folder");
         let file = folder.path().join("penstock.yaml");
         // No session comes, so readiness doesn't wait for one.
         let text = format!("{head}startup_wait: 1ns\n{POOLS}");
         std::fs::write(&file, &text).expect("written");
-        let document = Document::parse(&text, "f.yaml").expect("valid");
+        let (environment, alone) = (
+            Environment::default().with(variables),
+            Document::parse(&text, "f.yaml"),
+        );
+        let document = Document::parse_with(&text, "f.yaml", &environment).expect("valid");
         let config = document.config().clone();
         let (clock, metrics) = (Clock::start(), Arc::new(Metrics::new().expect("distinct")));
         let identity = ProcessIdentity::now(None, false);
@@ -60,10 +68,11 @@ impl Companion {
             file: file.clone(),
             file_bytes: text.into_bytes(),
             file_document: document.json().clone(),
+            saved_document: alone.expect("valid").json().clone(),
             document,
             flags: FlagOverrides::new(None, None, None),
             admin: Admin::new(&config.admin).expect("no token"),
-            environment: Environment::default(),
+            environment,
             identity,
             driver: driver.clone(),
             metrics: metrics.clone(),
@@ -272,6 +281,31 @@ async fn a_change_that_is_not_persisted_warns_of_a_failover() {
     );
     let saved = std::fs::read_to_string(&companion.file).expect("the file");
     assert!(saved.contains("flows: 7"), "{saved}");
+}
+
+#[tokio::test]
+async fn a_persisted_change_leaves_replicas_of_variables_out_of_the_file() {
+    let variables = [
+        ("PENSTOCK_REPLICAS__COMPANIONS", "['127.0.0.1:9190']"),
+        ("PENSTOCK_REPLICAS__LEASE", "{file: /run/lease}"),
+    ];
+    let variables = variables.map(|(name, value)| (name.to_owned(), value.to_owned()));
+    let companion = Companion::with_variables("", variables.to_vec()).await;
+    companion.leads();
+    let patch = json!({"metrics": {"flows": 7}});
+    let answer = companion
+        .change(Method::PATCH, "/config?persist=true", &patch)
+        .await;
+    assert_eq!(answer.status(), 200);
+    assert_eq!(
+        companion.json("/config").await["replicas"]["lease"]["file"],
+        "/run/lease"
+    );
+    let saved = std::fs::read_to_string(&companion.file).expect("the file");
+    assert!(
+        saved.contains("flows: 7") && !saved.contains("/run/lease"),
+        "{saved}"
+    );
 }
 
 #[tokio::test]

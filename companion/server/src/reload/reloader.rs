@@ -51,6 +51,7 @@ pub async fn spawn(start: Start) -> Result<Handle, reqwest::Error> {
         file_bytes: start.file_bytes,
         file_missing: false,
         file_document: start.file_document,
+        saved_document: start.saved_document,
         flags: start.flags,
         environment: start.environment,
         identity: start.identity,
@@ -82,6 +83,8 @@ struct Reloader {
     file_missing: bool,
     /// The file's document at the start, without flags.
     file_document: Value,
+    /// The same without variables.
+    saved_document: Value,
     flags: FlagOverrides,
     /// Variables that override the file.
     environment: Environment,
@@ -348,13 +351,14 @@ impl Reloader {
         opened.map_err(|error| ChangeError::Invalid(error.to_string()))
     }
 
-    /// Writes the document to the file, without the effect of the flags.
+    /// Writes the document to the file. Keys that can't change keep the file's values, without variables and flags: those may
+    /// belong to this companion alone.
     async fn persist(&mut self, document: &Document) -> Result<(), ChangeError> {
         let unwritable = |why| ChangeError::Unwritable {
             path: self.file.clone(),
             why,
         };
-        let text = changes::without_flags(document, &self.file_document)
+        let text = changes::without_flags(document, &self.saved_document)
             .map_err(|why| unwritable(io::Error::other(why)))?;
         let (path, bytes) = (self.file.clone(), text.clone().into_bytes());
         let written = tokio::task::spawn_blocking(move || file::replace(&path, &bytes));
