@@ -18,6 +18,14 @@ pub struct Replicas {
     pub duration: Duration,
 }
 
+impl Lease {
+    /// Whether this build can keep the lease in etcd.
+    #[must_use]
+    pub const fn supports_etcd() -> bool {
+        cfg!(feature = "etcd")
+    }
+}
+
 /// The gRPC addresses of all companions of a gateway.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Companions {

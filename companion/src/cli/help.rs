@@ -70,10 +70,15 @@ const PAGES: &[Page] = &[
                 from --backend or from a configuration file. The command prints the addresses of the gateway, the \
                 dashboard and the metrics, one per line.\n\n\
                 If Envoy or the companion exits, it is restarted: the first time within a second, after repeated \
-                failures within ten. SIGHUP is passed on to the companion. Ctrl-C and SIGTERM end both processes cleanly.",
+                failures within ten. SIGHUP is passed on to the companion. Ctrl-C and SIGTERM end both processes cleanly.\n\n\
+                With --companions N, one of N companions is the leader, and another takes over when it ends. Unless the \
+                configuration has `replicas`, the lease is in an etcd that this command runs, if there is one on the PATH, \
+                otherwise in a file. All of them run on this machine, so this doesn't protect against the loss of the \
+                machine.",
         examples: "  penstock up --backend http://127.0.0.1:8000 --backend http://127.0.0.1:8001\n  \
                    penstock up --config penstock.yaml\n  \
-                   penstock up --backend http://127.0.0.1:8000 --port 9000",
+                   penstock up --backend http://127.0.0.1:8000 --port 9000\n  \
+                   penstock up --config penstock.yaml --companions 2",
         environment: &[ENVOY, KEYS, LOG, TRACES, TMP],
         files: "  FILE of --config        the configuration; without one, a single pool of the servers in --backend\n  \
                 FILE of --http-filter   additional Envoy HTTP filters, placed before Penstock's",

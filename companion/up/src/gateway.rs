@@ -10,6 +10,7 @@ use std::{
     time::Duration,
 };
 
+use futures_util::future::select_all;
 use penstock_config::Address;
 use tokio::{
     sync::{broadcast, watch},
@@ -22,14 +23,13 @@ use super::{
     backend::warn_of_unreachable,
     inspect::Inspection,
     plan::Plan,
+    readiness::ready,
     supervise::{Commands, End, Event, Part, Supervisor},
 };
 
 /// Time from the start until the gateway is ready. Envoy compiles the filter for each worker, which takes long on a
 /// busy machine.
 const READY_WITHIN: Duration = Duration::from_secs(60);
-/// Time between two checks of the readiness.
-const POLL_INTERVAL: Duration = Duration::from_millis(25);
 /// Events that a slow receiver may be behind.
 const EVENTS_MAX: usize = 64;
 
@@ -40,8 +40,10 @@ pub struct Addresses {
     pub gateway: SocketAddr,
     /// Envoy's admin interface.
     pub envoy_admin: SocketAddr,
-    /// The companion's HTTP API.
+    /// The first companion's HTTP API.
     pub companion: Address,
+    /// The HTTP APIs of the further companions.
+    pub further: Vec<Address>,
 }
 
 impl fmt::Display for Addresses {
@@ -49,13 +51,21 @@ impl fmt::Display for Addresses {
         writeln!(f, "gateway http://{}", self.gateway)?;
         match &self.companion {
             Address::Tcp(address) => {
-                writeln!(f, "dashboard http://{address}/\nmetrics http://{address}/metrics")
+                writeln!(f, "dashboard http://{address}/\nmetrics http://{address}/metrics")?;
             }
             Address::Unix(path) => {
                 let path = path.display();
-                writeln!(f, "dashboard unix:{path} /\nmetrics unix:{path} /metrics")
+                writeln!(f, "dashboard unix:{path} /\nmetrics unix:{path} /metrics")?;
             }
         }
+        for (index, companion) in self.further.iter().enumerate() {
+            let number = index + 2;
+            match companion {
+                Address::Tcp(address) => writeln!(f, "companion {number} http://{address}/")?,
+                Address::Unix(path) => writeln!(f, "companion {number} unix:{} /", path.display())?,
+            }
+        }
+        Ok(())
     }
 }
 
@@ -65,8 +75,11 @@ pub struct Gateway {
     plan: Arc<Plan>,
     /// The gateway has been ready once, so a process that dies is restarted.
     restarts: Arc<AtomicBool>,
-    companion: Supervised,
+    /// At least one.
+    companions: Vec<Supervised>,
     envoy: Supervised,
+    /// The etcd that keeps the lease of the leader.
+    etcd: Option<Supervised>,
     events: broadcast::Sender<Event>,
     inspection: Option<JoinHandle<String>>,
 }
@@ -87,15 +100,19 @@ impl Supervised {
         }
     }
 
-    async fn end(&mut self) {
+    fn request_end(&self) {
         self.commands
             .send_modify(|commands| commands.end = commands.end.max(End::Gently));
+    }
+
+    async fn end(&mut self) {
+        self.request_end();
         while self.task.join_next().await.is_some() {}
     }
 }
 
 impl Gateway {
-    /// Chooses addresses, finds Envoy (downloading it if necessary), and starts both processes.
+    /// Chooses addresses, finds Envoy (downloading it if necessary), and starts all processes.
     ///
     /// # Errors
     /// Something is missing or invalid. In that case no process runs.
@@ -117,7 +134,12 @@ impl Gateway {
             task.spawn(supervisor.run());
             Supervised { commands, task }
         };
-        let companion = supervise(Part::Companion);
+        let etcd = plan.etcd.is_some().then(|| supervise(Part::Etcd));
+        let numbers = match plan.companions.len() {
+            0 | 1 => 0..=0,
+            several => 1..=several,
+        };
+        let companions = numbers.map(|number| supervise(Part::Companion(number))).collect();
         let envoy = supervise(Part::Envoy);
         tokio::spawn(warn_of_unreachable(plan.servers.clone()));
         let inspection = (!plan.backends.is_empty()).then(|| {
@@ -131,8 +153,9 @@ impl Gateway {
             inspection,
             plan,
             restarts,
-            companion,
+            companions,
             envoy,
+            etcd,
             events,
         })
     }
@@ -144,6 +167,13 @@ impl Gateway {
             gateway: self.plan.listen.gateway,
             envoy_admin: self.plan.listen.envoy_admin,
             companion: self.plan.listen.http.clone(),
+            further: self
+                .plan
+                .companions
+                .iter()
+                .skip(1)
+                .map(|further| further.http.clone())
+                .collect(),
         }
     }
 
@@ -158,16 +188,22 @@ impl Gateway {
         self.events.subscribe()
     }
 
-    /// Waits until the gateway serves requests, which is when the companion's /readyz returns 200.
+    /// Waits until the gateway serves requests, which is when /readyz of the companion returns 200; of several companions,
+    /// that of the leader.
     ///
     /// # Errors
     /// A process dies before, or the gateway isn't ready within a minute.
     pub async fn wait_ready(&mut self) -> Result<(), Error> {
         let mut last_answer = "the companion doesn't answer".to_owned();
-        let ready = ready(&self.plan.listen.http, &mut last_answer);
+        let ready = ready(&self.plan.companions, &mut last_answer);
+        let processes = self
+            .companions
+            .iter_mut()
+            .chain([&mut self.envoy])
+            .chain(&mut self.etcd);
+        let died = select_all(processes.map(|process| Box::pin(process.died())));
         let result = tokio::select! {
-            error = self.companion.died() => return Err(error),
-            error = self.envoy.died() => return Err(error),
+            (error, ..) = died => return Err(error),
             result = time::timeout(READY_WITHIN, ready) => result,
         };
         if result.is_err() {
@@ -177,25 +213,36 @@ impl Gateway {
         Ok(())
     }
 
-    /// Makes the companion reload its configuration.
+    /// Makes all companions reload their configuration.
     pub fn reload(&self) {
-        self.companion
-            .commands
-            .send_modify(|commands| commands.reloads += 1);
+        for companion in &self.companions {
+            companion.commands.send_modify(|commands| commands.reloads += 1);
+        }
     }
 
     /// Drains the gateway: waiting requests are rejected, running ones may end, then the processes end. Cancel-safe.
     pub async fn shutdown(&mut self) {
-        self.companion.end().await;
-        // Envoy ends last, because it still delivers the drain's responses.
+        // All at once, so that no standby takes over from the leader.
+        self.companions.iter().for_each(Supervised::request_end);
+        for companion in &mut self.companions {
+            companion.end().await;
+        }
+        // Envoy ends after the companions, because it still delivers the drain's responses.
         self.envoy.end().await;
+        if let Some(etcd) = &mut self.etcd {
+            etcd.end().await;
+        }
     }
 
     /// A handle that ends a running [`Self::shutdown`] early.
     #[must_use]
     pub fn drain_shortcut(&self) -> DrainShortcut {
         DrainShortcut {
-            companion: self.companion.commands.clone(),
+            companions: self
+                .companions
+                .iter()
+                .map(|companion| companion.commands.clone())
+                .collect(),
         }
     }
 }
@@ -203,39 +250,14 @@ impl Gateway {
 /// Ends a gateway's drain early.
 #[derive(Clone, Debug)]
 pub struct DrainShortcut {
-    companion: watch::Sender<Commands>,
+    companions: Vec<watch::Sender<Commands>>,
 }
 
 impl DrainShortcut {
-    /// The companion no longer waits for running requests.
+    /// The companions no longer wait for running requests.
     pub fn end_now(&self) {
-        self.companion.send_modify(|commands| commands.end = End::Now);
-    }
-}
-
-/// Returns when the companion's /readyz returns 200. `last_answer` is the last other response.
-async fn ready(address: &Address, last_answer: &mut String) {
-    let builder = reqwest::Client::builder()
-        .no_proxy()
-        .timeout(Duration::from_secs(1));
-    let (builder, url) = match address {
-        Address::Tcp(address) => (builder, format!("http://{address}/readyz")),
-        Address::Unix(path) => (
-            builder.unix_socket(path.as_path()),
-            "http://localhost/readyz".to_owned(),
-        ),
-    };
-    let Ok(client) = builder.build() else {
-        "the HTTP client can't be created".clone_into(last_answer);
-        return std::future::pending().await;
-    };
-    loop {
-        match client.get(&url).send().await {
-            Ok(response) if response.status() == 200 => return,
-            Ok(response) => *last_answer = response.text().await.unwrap_or_default(),
-            // The companion doesn't listen yet.
-            Err(_) => {}
+        for companion in &self.companions {
+            companion.send_modify(|commands| commands.end = End::Now);
         }
-        time::sleep(POLL_INTERVAL).await;
     }
 }

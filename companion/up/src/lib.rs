@@ -5,12 +5,14 @@
 
 mod backend;
 mod backoff;
+mod companions;
 pub mod envoy_config;
 mod gateway;
 pub mod http_filters;
 mod inspect;
 mod plan;
 mod ports;
+mod readiness;
 mod supervise;
 
 use std::{
@@ -46,6 +48,9 @@ pub struct Args {
     /// HttpFilter object of Envoy's API or a list of them, in YAML or JSON; can be given several times.
     #[arg(long = "http-filter", value_name = "FILE")]
     pub http_filters: Vec<PathBuf>,
+    /// Number of companions: one is the leader, the others are standbys that take over when it ends.
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=9))]
+    pub companions: u8,
 }
 
 const EXAMPLE: &str = "Example:\n  penstock up --backend http://127.0.0.1:8000 --backend http://127.0.0.1:8001\n  \
@@ -70,6 +75,8 @@ pub struct Options {
     pub workers: Option<u32>,
     /// Flags of `penstock` that the companion gets before its command, such as `--log debug`.
     pub flags: Vec<String>,
+    /// Number of companions; 0 is the same as 1.
+    pub companions: usize,
 }
 
 impl From<Args> for Options {
@@ -80,6 +87,7 @@ impl From<Args> for Options {
             port,
             admin_port,
             http_filters,
+            companions,
         } = args;
         Self {
             config,
@@ -87,6 +95,7 @@ impl From<Args> for Options {
             port,
             admin_port,
             http_filters,
+            companions: companions.into(),
             ..Self::default()
         }
     }
@@ -110,6 +119,11 @@ pub enum Error {
     /// An address is in use or can't be used.
     #[error(transparent)]
     Port(#[from] ports::Error),
+    /// Several companions can't listen on one unix socket.
+    #[error(
+        "--companions: listen.grpc is {0}, which only one companion can listen on; write an address like 127.0.0.1:9190"
+    )]
+    UnixSocket(config::Address),
     /// No Envoy was found.
     #[error(transparent)]
     Find(#[from] find::Error),
@@ -146,7 +160,12 @@ impl Error {
     #[must_use]
     pub const fn exit_code(&self) -> u8 {
         match self {
-            Self::Neither | Self::Both | Self::Backend(_) | Self::Config(_) | Self::HttpFilter(_) => 2,
+            Self::Neither
+            | Self::Both
+            | Self::Backend(_)
+            | Self::Config(_)
+            | Self::HttpFilter(_)
+            | Self::UnixSocket(_) => 2,
             Self::Port(_)
             | Self::Find(_)
             | Self::Filter(_)

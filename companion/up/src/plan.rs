@@ -13,7 +13,11 @@ use penstock_filter_module as filter_module;
 use serde_json::json;
 use tempfile::TempDir;
 
-use super::{Error, Options, backend, ports::Ports};
+use super::{
+    Error, Options, backend,
+    companions::{self, Companion, Etcd, Lease},
+    ports::Ports,
+};
 use crate::http_filters;
 
 /// The name of the only pool without a configuration file.
@@ -22,8 +26,12 @@ const POOL: &str = "default";
 /// Everything that is decided before the first start and reused by every restart.
 #[derive(Debug)]
 pub(super) struct Plan {
-    /// The addresses to listen on. No port is 0.
+    /// The addresses to listen on, those of the first companion among them. No port is 0.
     pub listen: Listen,
+    /// At least one.
+    pub companions: Vec<Companion>,
+    /// The etcd that keeps the lease; `None`: none is run here.
+    pub etcd: Option<Etcd>,
     pub config: PathBuf,
     pub drain: std::time::Duration,
     pub envoy: Launch,
@@ -89,7 +97,22 @@ impl Plan {
             servers,
             backends,
         } = Source::read(options, directory.path()).await?;
-        let ports = reserve_ports(&mut config.listen, options)?;
+        let mut ports = reserve_ports(&mut config.listen, options)?;
+        let mut companions = companions::reserve(options, &config.listen, &mut ports)?;
+        let mut etcd = None;
+        if let [_, _, ..] = companions.as_slice() {
+            let lease = match config.replicas {
+                Some(_) => None,
+                None => {
+                    etcd = find_etcd(directory.path(), &mut ports)?;
+                    Some(choose_lease(etcd.as_ref(), directory.path()))
+                }
+            };
+            companions::introduce(&mut companions, lease.as_ref());
+            for companion in companions.iter().rev() {
+                config = companions::configuration(companion, &file, &options.environment, &config.listen)?;
+            }
+        }
         let (bootstrap, pools) = write_bootstrap(&config, options, directory.path())?;
         let envoy = Launch {
             binary: find_envoy().await?,
@@ -99,6 +122,8 @@ impl Plan {
         };
         Ok(Self {
             listen: config.listen,
+            companions,
+            etcd,
             config: file,
             drain: config.drain,
             envoy,
@@ -109,6 +134,35 @@ impl Plan {
             _ports: ports,
             _directory: directory,
         })
+    }
+}
+
+/// An etcd of this machine, unless this build can't use it.
+fn find_etcd(directory: &Path, ports: &mut Ports) -> Result<Option<Etcd>, Error> {
+    if !penstock_config::Lease::supports_etcd() {
+        return Ok(None);
+    }
+    Etcd::find(std::env::var_os("PATH").as_deref(), directory.join("etcd"), ports)
+}
+
+fn choose_lease(etcd: Option<&Etcd>, directory: &Path) -> Lease {
+    match etcd {
+        Some(etcd) => {
+            tracing::info!(
+                client = %etcd.client,
+                program = %etcd.binary.display(),
+                "the leader's lease is in an etcd that this command runs"
+            );
+            Lease::Etcd(etcd.client)
+        }
+        None => {
+            let file = directory.join("lease");
+            tracing::info!(
+                file = %file.display(),
+                "the leader's lease is in a file, which works on one machine only: there is no etcd on the PATH"
+            );
+            Lease::File(file)
+        }
     }
 }
 

@@ -21,7 +21,7 @@ use tokio::{
     time,
 };
 
-use super::{Error, backoff::Backoff, plan::Plan};
+use super::{Error, backoff::Backoff, companions::Companion, plan::Plan};
 
 /// Time for the companion to end after its drain, and for Envoy to end, before the process is killed.
 const KILL_AFTER: Duration = Duration::from_secs(5);
@@ -29,18 +29,22 @@ const KILL_AFTER: Duration = Duration::from_secs(5);
 /// One of the processes of a gateway.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Part {
-    /// `penstock serve`.
-    Companion,
+    /// `penstock serve`: its number from 1, or 0 if it is the only companion.
+    Companion(usize),
     /// Envoy with the filter.
     Envoy,
+    /// The etcd that keeps the lease of the leader.
+    Etcd,
 }
 
 impl fmt::Display for Part {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Companion => "the companion",
-            Self::Envoy => "Envoy",
-        })
+        match self {
+            Self::Companion(0) => f.write_str("the companion"),
+            Self::Companion(number) => write!(f, "companion {number}"),
+            Self::Envoy => f.write_str("Envoy"),
+            Self::Etcd => f.write_str("etcd"),
+        }
     }
 }
 
@@ -132,9 +136,14 @@ impl Supervisor {
                     .await
                     .map_err(|error| error.to_string())?,
             ),
-            Part::Companion => {
-                let child = child::spawn(companion(&self.plan, &self.flags)).await;
-                Process::Companion(child.map_err(|error| format!("the process can't be started: {error}"))?)
+            Part::Companion(number) => {
+                let companion = self.plan.companions.get(number.saturating_sub(1));
+                let companion = companion.ok_or("the companion isn't planned")?;
+                Process::Companion(spawn(command(&self.plan, companion, &self.flags)).await?)
+            }
+            Part::Etcd => {
+                let etcd = self.plan.etcd.as_ref().ok_or("etcd isn't planned")?;
+                Process::Etcd(spawn(etcd.command()).await?)
             }
         };
         if let Some(pid) = process.id() {
@@ -172,16 +181,22 @@ impl Supervisor {
     }
 }
 
-/// A running process of either kind. Dropping it kills the process.
+async fn spawn(command: Command) -> Result<Child, String> {
+    let child = child::spawn(command).await;
+    child.map_err(|error| format!("the process can't be started: {error}"))
+}
+
+/// A running process of any kind. Dropping it kills the process.
 enum Process {
     Companion(Child),
     Envoy(Envoy),
+    Etcd(Child),
 }
 
 impl Process {
     fn id(&self) -> Option<u32> {
         match self {
-            Self::Companion(child) => child.id(),
+            Self::Companion(child) | Self::Etcd(child) => child.id(),
             Self::Envoy(envoy) => envoy.id(),
         }
     }
@@ -189,7 +204,7 @@ impl Process {
     /// Cancel-safe.
     async fn died(&mut self) -> String {
         match self {
-            Self::Companion(child) => match child.wait().await {
+            Self::Companion(child) | Self::Etcd(child) => match child.wait().await {
                 Ok(status) => status.to_string(),
                 Err(why) => why.to_string(),
             },
@@ -197,11 +212,11 @@ impl Process {
         }
     }
 
-    /// Reloads the companion's configuration. Envoy has none to reload.
+    /// Reloads a companion's configuration. The other processes have none to reload.
     fn reload(&self) {
         match self {
             Self::Companion(child) => child::signal(child, libc::SIGHUP),
-            Self::Envoy(_) => {}
+            Self::Envoy(_) | Self::Etcd(_) => {}
         }
     }
 
@@ -209,6 +224,11 @@ impl Process {
     async fn end(self, commands: &mut watch::Receiver<Commands>, drain: Duration) {
         match self {
             Self::Envoy(envoy) => envoy.stop(KILL_AFTER).await,
+            Self::Etcd(mut child) => {
+                child::signal(&child, libc::SIGTERM);
+                // Dropping the child kills it.
+                let _ = time::timeout(KILL_AFTER, child.wait()).await;
+            }
             Self::Companion(mut child) => {
                 // SIGTERM would hand waiting requests over to another companion, but this Envoy ends as well.
                 child::signal(&child, libc::SIGINT);
@@ -237,7 +257,7 @@ fn sessions(workers: u32) -> u32 {
     workers.saturating_add(1).saturating_mul(bootstrap::PLUGINS)
 }
 
-fn companion(plan: &Plan, flags: &[String]) -> Command {
+fn command(plan: &Plan, companion: &Companion, flags: &[String]) -> Command {
     let mut command = Command::new(this_program());
     command
         .arg0("penstock")
@@ -245,13 +265,14 @@ fn companion(plan: &Plan, flags: &[String]) -> Command {
         .arg("serve")
         .arg("--config")
         .arg(&plan.config)
-        .args(["--grpc", &plan.listen.grpc.to_string()])
-        .args(["--http", &plan.listen.http.to_string()])
+        .args(["--grpc", &companion.grpc.to_string()])
+        .args(["--http", &companion.http.to_string()])
         .args(["--envoy-gateway", &plan.listen.gateway.to_string()])
         .args(["--envoy-admin", &plan.listen.envoy_admin.to_string()])
         .arg("--envoy")
         .arg(&plan.pools)
         .args(["--expect-sessions", &sessions(plan.envoy.workers).to_string()])
+        .envs(companion.variables.iter().map(|(name, value)| (name, value)))
         .stdin(Stdio::null())
         .stdout(Stdio::null());
     command

@@ -76,7 +76,7 @@ impl Gateway {
             matches!(
                 event,
                 up::Event::Died {
-                    part: up::Part::Companion,
+                    part: up::Part::Companion(_),
                     ..
                 }
             )
