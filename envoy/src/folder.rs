@@ -28,7 +28,7 @@ use serde_json::{Value, json};
 use crate::bootstrap::{self, Pool};
 use crate::config_source::CLUSTERS_FILE;
 
-/// The folder of watched files of one gateway. No other process may write there, except the companion's successor.
+/// The folder of watched files of one gateway. Of several companions only the leader writes there.
 #[derive(Debug)]
 pub struct Folder {
     path: PathBuf,
@@ -63,6 +63,11 @@ impl Folder {
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.path
+    }
+
+    /// Makes the next write replace every file, because another process may have written since.
+    pub fn forget_written(&mut self) {
+        self.written.clear();
     }
 
     /// Writes the files for these pools. Files that don't change aren't written.

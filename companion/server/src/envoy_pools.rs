@@ -2,7 +2,8 @@
 //!
 //! Envoy fails a request to an endpoint that it doesn't have. So the files contain a new endpoint, and Envoy has applied
 //! them, before a request is granted to it; a removed endpoint stays in the files for a while after its last grant. One
-//! task owns the files and this order. Without a folder, Envoy has only the endpoints of its bootstrap, and the companion
+//! task owns the files and this order. Of several companions only the leader writes: a standby may not have discovered all
+//! endpoints, and doesn't know the changes that the leader got over HTTP. Without a folder, Envoy has only the endpoints of its bootstrap, and the companion
 //! logs a warning about later ones.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -19,6 +20,7 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
 
 use crate::essential;
+use crate::role::RoleReceiver;
 
 /// How long a removed endpoint stays in the files, for grants that are on their way.
 const ENDPOINT_LEAVES: Duration = Duration::from_secs(5);
@@ -49,14 +51,20 @@ struct Admit {
 }
 
 impl EnvoyPools {
-    /// Writes the pools of this configuration. `admin` is Envoy's admin interface, if its address is known.
+    /// Writes the pools of this configuration, unless this companion is a standby. `admin` is Envoy's admin interface, if its
+    /// address is known.
     ///
     /// # Errors
     /// When the folder can't be written.
     ///
     /// # Panics
     /// Outside a tokio runtime.
-    pub fn open(folder: Option<&Path>, admin: Option<SocketAddr>, config: &Config) -> std::io::Result<Self> {
+    pub fn open(
+        folder: Option<&Path>,
+        admin: Option<SocketAddr>,
+        config: &Config,
+        role: RoleReceiver,
+    ) -> std::io::Result<Self> {
         let pools = settings::pools(config);
         let stream_idle_timeout = settings::stream_idle_timeout(config);
         let Some(folder) = folder else {
@@ -70,10 +78,13 @@ impl EnvoyPools {
             });
         };
         let mut folder = Folder::open(folder)?;
-        folder.write(&pools)?;
+        if leads(&role) {
+            folder.write(&pools)?;
+        }
         let (sender, inbox) = mpsc::channel(1);
         let writer = FolderWriter {
             folder,
+            role,
             admin,
             pools,
             leaving: BTreeMap::new(),
@@ -137,6 +148,7 @@ impl EnvoyPools {
 /// The task that owns the files.
 struct FolderWriter {
     folder: Folder,
+    role: RoleReceiver,
     admin: Option<SocketAddr>,
     /// The pools and endpoints that requests are granted to.
     pools: Vec<Pool>,
@@ -149,8 +161,9 @@ struct FolderWriter {
 impl FolderWriter {
     async fn run(mut self, mut inbox: mpsc::Receiver<Admit>) {
         loop {
+            let next = self.leaving.values().copied().chain(self.retry_at).min();
             let due = async {
-                match self.leaving.values().copied().chain(self.retry_at).min() {
+                match next {
                     Some(instant) => tokio::time::sleep_until(instant).await,
                     None => std::future::pending().await,
                 }
@@ -168,6 +181,10 @@ impl FolderWriter {
                 }
                 () = due => {
                     self.delete_expired(Instant::now());
+                    self.write();
+                }
+                () = changed(&mut self.role) => {
+                    self.folder.forget_written();
                     self.write();
                 }
             }
@@ -238,8 +255,13 @@ impl FolderWriter {
         all
     }
 
-    /// Writes the files, which are small, without a thread for blocking work.
+    /// Writes the files, which are small, without a thread for blocking work. `None`: this companion is a standby, or the files
+    /// can't be written.
     fn write(&mut self) -> Option<Versions> {
+        if !leads(&self.role) {
+            self.retry_at = None;
+            return None;
+        }
         match self.folder.write(&self.file_pools()) {
             Ok(versions) => {
                 if self.retry_at.take().is_some() {
@@ -259,6 +281,20 @@ impl FolderWriter {
                 None
             }
         }
+    }
+}
+
+/// Whether this companion is the only one, or the leader.
+fn leads(role: &RoleReceiver) -> bool {
+    role.as_ref().is_none_or(|role| role.borrow().is_leader)
+}
+
+/// Returns when the role of this companion has changed.
+async fn changed(role: &mut RoleReceiver) {
+    let change = async { role.as_mut()?.changed().await.ok() };
+    // Without `replicas` the role never changes, and neither does it during shutdown.
+    if change.await.is_none() {
+        std::future::pending().await
     }
 }
 
@@ -314,6 +350,10 @@ fn has_applied(page: &str, versions: &Versions) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use tokio::sync::watch;
+
+    use crate::role::Role;
+
     use super::*;
 
     fn pool(name: &str, ports: &[u16]) -> Pool {
@@ -330,6 +370,7 @@ mod tests {
     fn writer(folder: &Path) -> FolderWriter {
         FolderWriter {
             folder: Folder::open(folder).expect("made"),
+            role: None,
             admin: None,
             pools: vec![pool("a", &[1, 2]), pool("b", &[3])],
             leaving: BTreeMap::new(),
@@ -396,11 +437,40 @@ mod tests {
         let folder = tempfile::tempdir().expect("a folder");
         let config = |pools: &str| Config::parse(&format!("pools: [{pools}]"), "f.yaml").expect("valid");
         let before = config("{name: a, endpoints: {static: ['127.0.0.1:1']}}");
-        let mut pools = EnvoyPools::open(Some(folder.path()), None, &before).expect("written");
+        let mut pools = EnvoyPools::open(Some(folder.path()), None, &before, None).expect("written");
         let after = config("{name: a, endpoints: {static: ['127.0.0.1:2']}}");
         pools.admit(&after).await;
         let text = std::fs::read_to_string(folder.path().join("endpoints-a.json")).expect("there");
         assert!(text.contains("\"port_value\":2"), "{text}");
+    }
+
+    #[tokio::test]
+    async fn only_the_leader_of_several_companions_writes() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let config = |port: u16| {
+            let text = format!("pools: [{{name: a, endpoints: {{static: ['127.0.0.1:{port}']}}}}]");
+            Config::parse(&text, "f.yaml").expect("valid")
+        };
+        let files = || std::fs::read_to_string(folder.path().join("endpoints-a.json")).unwrap_or_default();
+        let (role, roles) = watch::channel(Role::default());
+        let mut standby =
+            EnvoyPools::open(Some(folder.path()), None, &config(2), Some(roles)).expect("a folder");
+        standby.admit(&config(3)).await;
+        assert_eq!(files(), "", "a standby writes nothing");
+        EnvoyPools::open(Some(folder.path()), None, &config(1), None).expect("the present leader");
+        assert!(files().contains("\"port_value\":1"), "{}", files());
+
+        role.send_modify(|role| role.is_leader = true);
+        // The change of the role is handled before or with the next command.
+        standby.admit(&config(3)).await;
+        let text = files();
+        assert!(
+            text.contains("\"port_value\":3") && !text.contains("\"port_value\":1"),
+            "{text}"
+        );
+        role.send_modify(|role| role.is_leader = false);
+        standby.admit(&config(4)).await;
+        assert_eq!(files(), text, "a standby again");
     }
 
     #[test]
@@ -420,7 +490,7 @@ mod tests {
     async fn without_a_folder_new_endpoints_are_warned_about_once() {
         let config = |pools: &str| Config::parse(&format!("pools: [{pools}]"), "f.yaml").expect("valid");
         let before = config("{name: a, models: [a], endpoints: {static: ['127.0.0.1:1']}}");
-        let mut pools = EnvoyPools::open(None, None, &before).expect("nothing to write");
+        let mut pools = EnvoyPools::open(None, None, &before, None).expect("nothing to write");
         let after = config(
             "{name: a, models: [a], endpoints: {static: ['127.0.0.1:1', '127.0.0.1:2']}}, \
              {name: b, models: [b], endpoints: {static: ['127.0.0.1:3']}}",

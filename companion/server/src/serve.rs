@@ -27,6 +27,7 @@ use crate::observe::Observer;
 use crate::phase::{Phase, ending};
 use crate::reload::FlagOverrides;
 use crate::replicas::{self, Election};
+use crate::role::RoleReceiver;
 use crate::stores::Stores;
 use crate::{grpc, http, reload, stores, tls, trace, usage_forwarding};
 
@@ -288,10 +289,7 @@ impl Companion {
         let (phase, phases) = watch::channel(Phase::Serving);
         let (tracer, spans) = start_tracing(&metrics, &environment, phases.clone());
         let identity = ProcessIdentity::now(args.expect_sessions, tracer.is_some());
-        let observer = Observer::new(metrics.clone(), config.metric_flows)
-            .with_recorders(stores.recorders())
-            .with_tracer(tracer);
-        let envoy = open_envoy_pools(&args, config)?;
+        let observer = observer(config, &metrics, &stores, tracer);
         let decisions = Decisions::start(config, &opened.decisions, &identity, clock, observer, restored);
         let decisions = decisions.await;
         let driver = decisions.started.handle;
@@ -306,6 +304,7 @@ impl Companion {
             clock,
         };
         let (election, replica_role) = replicas::join(config.replicas.as_ref(), member)?;
+        let envoy = open_envoy_pools(&args, config, replica_role.clone())?;
         let config = reload::spawn(reload::Start {
             file: args.config,
             file_bytes: loaded.file_bytes,
@@ -490,8 +489,19 @@ fn start_tracing(
     }
 }
 
-fn open_envoy_pools(args: &Args, config: &Config) -> Result<EnvoyPools, Error> {
-    EnvoyPools::open(args.envoy.as_deref(), args.envoy_admin, config).map_err(|why| Error::Envoy {
+fn observer(
+    config: &Config,
+    metrics: &Arc<Metrics>,
+    stores: &Stores,
+    tracer: Option<trace::Tracer>,
+) -> Observer {
+    Observer::new(metrics.clone(), config.metric_flows)
+        .with_recorders(stores.recorders())
+        .with_tracer(tracer)
+}
+
+fn open_envoy_pools(args: &Args, config: &Config, role: RoleReceiver) -> Result<EnvoyPools, Error> {
+    EnvoyPools::open(args.envoy.as_deref(), args.envoy_admin, config, role).map_err(|why| Error::Envoy {
         folder: args.envoy.clone().unwrap_or_default(),
         why,
     })

@@ -77,7 +77,7 @@ impl Companion {
             driver: driver.clone(),
             metrics: metrics.clone(),
             stores: Stores::with_metrics(metrics.clone()),
-            envoy: EnvoyPools::open(None, None, &config).expect("no folder"),
+            envoy: EnvoyPools::open(None, None, &config, None).expect("no folder"),
         };
         let (role, roles) = match config.replicas {
             None => (None, None),
