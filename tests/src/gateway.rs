@@ -71,7 +71,7 @@ impl Gateway {
     /// # Panics
     /// As [`Gateway::start`].
     pub async fn with_log(config: &str, log: &str) -> Self {
-        Self::launch(config, &[("PENSTOCK_LOG", log.to_owned())], None).await
+        Self::launch(config, &[("PENSTOCK_LOG", log.to_owned())], &[], None).await
     }
 
     /// The same with additional environment variables.
@@ -79,7 +79,15 @@ impl Gateway {
     /// # Panics
     /// As [`Gateway::start`].
     pub async fn with_environment(config: &str, environment: &[(&str, String)]) -> Self {
-        Self::launch(config, environment, None).await
+        Self::launch(config, environment, &[], None).await
+    }
+
+    /// The same with several companions.
+    ///
+    /// # Panics
+    /// As [`Gateway::start`].
+    pub async fn with_companions(config: &str, count: usize) -> Self {
+        Self::launch(config, &[], &["--companions", &count.to_string()], None).await
     }
 
     /// The same with a file for `--http-filter`.
@@ -87,15 +95,20 @@ impl Gateway {
     /// # Panics
     /// As [`Gateway::start`].
     pub async fn behind(config: &str, http_filters: &Value) -> Self {
-        Self::launch(config, &[], Some(http_filters)).await
+        Self::launch(config, &[], &[], Some(http_filters)).await
     }
 
-    async fn launch(config: &str, environment: &[(&str, String)], http_filters: Option<&Value>) -> Self {
+    async fn launch(
+        config: &str,
+        environment: &[(&str, String)],
+        flags: &[&str],
+        http_filters: Option<&Value>,
+    ) -> Self {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let file = folder.path().join("penstock.yaml");
         std::fs::write(&file, config).expect("write the configuration");
         let mut command = Self::command(&file);
-        command.env("PENSTOCK_LOG", "info");
+        command.env("PENSTOCK_LOG", "info").args(flags);
         command.envs(environment.iter().map(|(name, value)| (name, value)));
         if let Some(filters) = http_filters {
             let file = folder.path().join("filters.json");
