@@ -179,7 +179,8 @@ fn wrong_companions_and_addresses_are_errors() {
 
 #[test]
 fn wrong_leases_and_durations_are_errors() {
-    let of = |keys: &str| format!("# one\nreplicas: {{companions: ['127.0.0.1:9190'], {keys}}}\n{POOLS}");
+    let document =
+        |keys: &str| format!("# one\nreplicas: {{companions: ['127.0.0.1:9190'], {keys}}}\n{POOLS}");
     for (keys, key, word) in [
         ("duration: 3s", "replicas.lease", "missing"),
         ("lease: {}", "replicas.lease", "exactly one"),
@@ -241,9 +242,9 @@ fn wrong_leases_and_durations_are_errors() {
         ),
         ("lease: {file: l}, per: node", "replicas.per", "gateway or pool"),
     ] {
-        assert_error(&of(keys), 2, key, word);
+        assert_error(&document(keys), 2, key, word);
     }
-    let secret = of("lease: {etcd: {endpoints: ['http://me:hunter2@b']}}");
+    let secret = document("lease: {etcd: {endpoints: ['http://me:hunter2@b']}}");
     let message = Config::parse(&secret, "f.yaml")
         .expect_err("a password")
         .to_string();
