@@ -1,5 +1,6 @@
 //! A companion alone: `penstock serve` on unix sockets, which a test can kill, freeze and restart at the same place.
 
+use std::net::SocketAddr;
 use std::ops::Deref;
 use std::path::{Path, PathBuf};
 use std::process::ExitStatus;
@@ -26,12 +27,25 @@ impl Companion {
     /// # Panics
     /// With its log, if it does not start.
     pub async fn start(head: &str, pools: &[String]) -> Self {
-        process::raise_open_files();
         let folder = tempfile::tempdir().expect("a temporary folder");
+        let grpc = format!("unix:{}", folder.path().join("grpc").display());
+        Self::listening(folder, &grpc, head, pools).await
+    }
+
+    /// The same, one of several companions, which listens for filters on this address. `head` has `replicas`.
+    ///
+    /// # Panics
+    /// With its log, if it does not start.
+    pub async fn replica(grpc: SocketAddr, head: &str, pools: &[String]) -> Self {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        Self::listening(folder, &grpc.to_string(), head, pools).await
+    }
+
+    async fn listening(folder: TempDir, grpc: &str, head: &str, pools: &[String]) -> Self {
+        process::raise_open_files();
         let path = |name: &str| folder.path().join(name);
         let listen = format!(
-            "listen: {{gateway: '127.0.0.1:0', envoy_admin: '127.0.0.1:0', grpc: 'unix:{}', http: 'unix:{}'}}\n",
-            path("grpc").display(),
+            "listen: {{gateway: '127.0.0.1:0', envoy_admin: '127.0.0.1:0', grpc: '{grpc}', http: 'unix:{}'}}\n",
             path("http").display(),
         );
         let config = path("penstock.yaml");

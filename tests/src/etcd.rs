@@ -99,6 +99,12 @@ impl Etcd {
         process.exit().await;
     }
 
+    /// Its address for clients.
+    #[must_use]
+    pub fn address(&self) -> std::net::SocketAddr {
+        ([127, 0, 0, 1], self.port).into()
+    }
+
     /// Its URL.
     #[must_use]
     pub fn url(&self) -> String {

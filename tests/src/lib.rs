@@ -25,6 +25,8 @@ pub mod python;
 pub mod raw;
 pub mod redis;
 pub mod refusing_server;
+pub mod relay;
+pub mod replicas;
 pub mod upstream;
 pub mod wait;
 

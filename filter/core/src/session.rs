@@ -102,6 +102,8 @@ pub(crate) struct Session {
     version: u32,
     /// The companion that leads, according to the last standby.
     leader: Option<String>,
+    /// Consecutive probes without an answer.
+    unanswered_probes: u32,
     /// A standby has named a leader since the last established stream.
     is_redirected: bool,
     /// The companion leads and waits for the Hello.
@@ -142,6 +144,7 @@ impl Session {
             unacked_events: VecDeque::new(),
             version: VERSION_MIN,
             leader: None,
+            unanswered_probes: 0,
             is_redirected: false,
             must_greet: false,
             term: 0,

@@ -6,7 +6,7 @@ use penstock_wire::{
 };
 
 use super::{Link, OLDER_COMPANION, Session, SessionEffect};
-use crate::time::Instant;
+use crate::{limits::UNANSWERED_PROBES_MAX, time::Instant};
 
 impl Session {
     /// A companion reports which one leads.
@@ -43,9 +43,15 @@ impl Session {
 
     /// Gives up a stream without a leader, because another companion may know one.
     pub(super) fn try_another_companion(&mut self, now: Instant) {
-        if !self.window.has_received() {
+        if self.window.has_received() {
+            self.unanswered_probes = 0;
+        } else {
+            self.unanswered_probes = self.unanswered_probes.saturating_add(1);
+        }
+        if self.unanswered_probes >= UNANSWERED_PROBES_MAX {
             // The companion may be one that doesn't know probes.
             self.version = VERSION_MIN;
+            self.unanswered_probes = 0;
         }
         let retry_at = self.mark_down(now);
         self.effects.push_back(SessionEffect::ResetStream);

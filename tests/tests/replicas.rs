@@ -1,0 +1,310 @@
+//! Two companions, a real etcd and two Envoys, with a thousand waiting requests: the leader is killed, frozen, shut down or cut off, and the
+//! servers count what arrives.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use penstock_tests::envoy::SESSIONS_IN_ALL;
+use penstock_tests::gateway::pool;
+use penstock_tests::relay::Relay;
+use penstock_tests::replicas::{Replicas, etcd_lease, free_addresses, replicas_key};
+use penstock_tests::upstream::Gate;
+use penstock_tests::{Answer, ClientGroup, Companion, Envoy, Etcd, Upstream, run, until};
+
+const FLOWS: usize = 10;
+const EACH: usize = 100;
+const WAITING: usize = FLOWS * EACH;
+const SERVERS: usize = 2;
+/// Concurrent requests at one server.
+const SLOTS: usize = 4;
+const BOUND: usize = SERVERS * SLOTS;
+/// `replicas.duration`'s default.
+const DURATION: Duration = Duration::from_secs(3);
+
+/// One pool with all servers. Each flow has one request in flight, so that the order at the servers is the order of grants.
+fn pools(servers: &[Upstream]) -> Vec<String> {
+    let servers: Vec<_> = servers.iter().collect();
+    let keys = format!(
+        "  stock: {{watermark_per_backend: {SLOTS}, lower_bound_per_backend: {SLOTS}, upper_bound_per_backend: {SLOTS}}}\n\
+         \x20 queue: {{total_capacity: {WAITING}, flow_capacity: {EACH}, ttl: 90s}}\n\
+         \x20 companion_down: {{hold: 60s}}\n\
+         \x20 arbitration: {{flows: {{max_in_flight: 1, cost: requests}}}}\n"
+    );
+    vec![pool("p", "'*'", &servers, &keys)]
+}
+
+/// Companions, two Envoys, servers that do not answer yet and are full, and a thousand waiting requests.
+struct Scene {
+    replicas: Replicas,
+    leader: usize,
+    _envoys: Vec<Envoy>,
+    servers: Vec<Upstream>,
+    gate: Gate,
+    crowd: ClientGroup,
+}
+
+impl Scene {
+    async fn set(head: &str) -> Self {
+        let (servers, gate) = Upstream::gated(SERVERS, Duration::from_millis(1)).await;
+        let replicas = Replicas::start(2, head, &pools(&servers)).await;
+        Self::with(replicas, servers, gate).await
+    }
+
+    async fn with(replicas: Replicas, servers: Vec<Upstream>, gate: Gate) -> Self {
+        let leader = replicas.leader().await;
+        let mut envoys = Vec::new();
+        let mut crowd = ClientGroup::default();
+        for (node, clients) in [("one", 1 + FLOWS / 2), ("two", FLOWS / 2)] {
+            let envoy = Envoy::alone(&replicas.companions[leader], node, None, |_| ()).await;
+            replicas.companions[leader].sessions(node, SESSIONS_IN_ALL).await;
+            crowd.join(&envoy, clients).await;
+            envoys.push(envoy);
+        }
+        crowd.fill(&replicas.companions[leader], "p", BOUND).await;
+        let flows: Vec<_> = (1..=FLOWS).collect();
+        crowd.queue(&replicas.companions[leader], "p", &flows, EACH).await;
+        Self {
+            replicas,
+            leader,
+            _envoys: envoys,
+            servers,
+            gate,
+            crowd,
+        }
+    }
+
+    fn leader(&self) -> &Companion {
+        &self.replicas.companions[self.leader]
+    }
+
+    fn leader_mut(&mut self) -> &mut Companion {
+        &mut self.replicas.companions[self.leader]
+    }
+
+    fn standby(&self) -> usize {
+        1 - self.leader
+    }
+
+    /// Every request reached a server exactly once, the requests of a flow in order, and no server exceeded its bound.
+    fn expect_all_served(&self, answers: &[(String, Answer)]) {
+        for (text, answer) in answers {
+            assert_eq!(answer.status, 200, "{text}: {}", answer.text());
+        }
+        let mut by_flow = BTreeMap::<String, Vec<usize>>::new();
+        for text in self.servers[0].texts_together() {
+            let (flow, number) = text.split_once(' ').expect("two words");
+            let numbers = by_flow.entry(flow.to_owned()).or_default();
+            numbers.push(number.parse().expect("a number"));
+        }
+        let mut held = by_flow.remove("held").expect("they came");
+        held.sort_unstable();
+        assert_eq!(held, (0..BOUND).collect::<Vec<_>>());
+        assert_eq!(by_flow.len(), FLOWS);
+        for (flow, numbers) in by_flow {
+            assert_eq!(numbers, (0..EACH).collect::<Vec<_>>(), "{flow}");
+        }
+        assert_eq!(
+            self.servers[0].peak_together(),
+            BOUND,
+            "the bound is reached and not passed"
+        );
+        for server in &self.servers {
+            assert!(server.peak() <= SLOTS, "{} at one server", server.peak());
+        }
+    }
+
+    /// Ends the held requests, and returns the time until a server gets the first waiting one.
+    async fn first_grant(&self, since: Instant) -> Duration {
+        self.gate.open();
+        until("a grant", || async {
+            let arrived: usize = self.servers.iter().map(Upstream::total).sum();
+            if arrived > BOUND {
+                Ok(())
+            } else {
+                Err(arrived.to_string())
+            }
+        })
+        .await;
+        since.elapsed()
+    }
+}
+
+async fn failovers(companion: &Companion) -> f64 {
+    companion.metrics().await.sum("penstock_failovers_total", &[])
+}
+
+#[test]
+fn a_thousand_requests_survive_a_killed_leader() {
+    run(async {
+        let mut scene = Scene::set("").await;
+        scene.leader_mut().kill().await;
+        let killed = Instant::now();
+        let took = scene.first_grant(killed).await;
+        println!(
+            "figure: kill -9 of the leader with {WAITING} waiting: first grant after {took:?}, lease {DURATION:?}"
+        );
+        let answers = scene.crowd.answers().await;
+        scene.expect_all_served(&answers);
+        let standby = scene.standby();
+        assert_eq!(scene.replicas.leader_of(&[standby]).await, standby);
+        assert_eq!(failovers(&scene.replicas.companions[standby]).await, 1.0);
+        // The old leader comes back as a standby.
+        scene.leader_mut().restart().await;
+        assert_eq!(scene.replicas.leader().await, standby);
+    });
+}
+
+#[test]
+fn hand_over_leaves_no_gap() {
+    run(async {
+        let mut scene = Scene::set("shutdown: {queued: hand_over}\n").await;
+        scene.leader().signal(libc::SIGTERM);
+        let told = Instant::now();
+        let took = scene.first_grant(told).await;
+        println!(
+            "figure: SIGTERM with hand_over and {WAITING} waiting: first grant of the next leader after {took:?}"
+        );
+        assert_eq!(scene.leader_mut().exit().await.code(), Some(0));
+        let answers = scene.crowd.answers().await;
+        scene.expect_all_served(&answers);
+    });
+}
+
+#[test]
+fn a_frozen_leader_grants_nothing_after_it_wakes() {
+    run(async {
+        let mut scene = Scene::set("").await;
+        scene.leader().freeze().await;
+        let frozen = Instant::now();
+        let took = scene.first_grant(frozen).await;
+        println!(
+            "figure: SIGSTOP of the leader with {WAITING} waiting: first grant of the next leader after {took:?}"
+        );
+        let answers = scene.crowd.answers().await;
+        // The fault: twice the lease.
+        tokio::time::sleep((2 * DURATION).saturating_sub(frozen.elapsed())).await;
+        let granted =
+            |page: &penstock_tests::metrics::Metrics| page.sum("penstock_dequeue_successes_total", &[]);
+        scene.leader().signal(libc::SIGCONT);
+        let standby = scene.standby();
+        assert_eq!(scene.replicas.leader().await, standby);
+        scene.expect_all_served(&answers);
+        assert_eq!(
+            granted(&scene.leader().metrics().await),
+            0.0,
+            "all waited when it was frozen"
+        );
+    });
+}
+
+/// A leader whose etcd is behind a relay.
+#[test]
+fn leader_without_its_store_goes_on_and_stays_the_leader() {
+    run(async {
+        let (servers, gate) = Upstream::gated(SERVERS, Duration::from_millis(1)).await;
+        let etcd = Etcd::start().await;
+        let relay = Relay::to(etcd.address()).await;
+        let addresses = free_addresses(2);
+        let url = format!("http://{}", relay.address());
+        let first = replicas_key(&addresses, addresses[0], &etcd_lease(&url), "");
+        let first = Companion::replica(addresses[0], &first, &pools(&servers)).await;
+        until("the first companion leads", || async {
+            let page = first.get("/readyz").await?.json();
+            if page["role"] == "leader" {
+                Ok(())
+            } else {
+                Err(page.to_string())
+            }
+        })
+        .await;
+        let second = replicas_key(&addresses, addresses[1], &etcd_lease(&etcd.url()), "");
+        let second = Companion::replica(addresses[1], &second, &pools(&servers)).await;
+        let replicas = Replicas {
+            companions: vec![first, second],
+            addresses,
+            etcd,
+        };
+        let mut scene = Scene::with(replicas, servers, gate).await;
+        assert_eq!(scene.leader, 0);
+        relay.cut();
+        let cut = Instant::now();
+        // The fault: until the lease has expired and could be taken.
+        tokio::time::sleep(2 * DURATION).await;
+        scene.first_grant(cut).await;
+        let answers = scene.crowd.answers().await;
+        scene.expect_all_served(&answers);
+        relay.mend();
+        until("the store answers the leader again", || async {
+            let page = scene.replicas.companions[0].metrics().await;
+            match page.sum("penstock_lease_store_up", &[]) {
+                up if up > 0.0 => Ok(()),
+                down => Err(down.to_string()),
+            }
+        })
+        .await;
+        assert_eq!(scene.replicas.leader().await, 0);
+        assert_eq!(failovers(&scene.replicas.companions[1]).await, 0.0);
+    });
+}
+
+#[test]
+fn dispatch_goes_on_while_etcd_is_restarted() {
+    run(async {
+        let mut scene = Scene::set("").await;
+        scene.replicas.etcd.kill().await;
+        let killed = Instant::now();
+        // The fault: longer than the lease.
+        tokio::time::sleep(2 * DURATION).await;
+        scene.first_grant(killed).await;
+        let answers = scene.crowd.answers().await;
+        scene.expect_all_served(&answers);
+        scene.replicas.etcd.restart().await;
+        assert_eq!(scene.replicas.leader().await, scene.leader);
+    });
+}
+
+#[test]
+fn rolling_restart_refuses_nothing() {
+    run(async {
+        let mut scene = Scene::set("shutdown: {queued: hand_over}\n").await;
+        scene.gate.open();
+        for place in [scene.standby(), scene.leader] {
+            let companion = &mut scene.replicas.companions[place];
+            companion.signal(libc::SIGTERM);
+            assert_eq!(companion.exit().await.code(), Some(0));
+            companion.restart().await;
+            scene.replicas.leader().await;
+        }
+        let answers = scene.crowd.answers().await;
+        scene.expect_all_served(&answers);
+    });
+}
+
+#[test]
+fn standby_refuses_changes_and_names_the_leader() {
+    run(async {
+        let server = Upstream::scripted().await;
+        let replicas = Replicas::start(2, "", &pools(&[server])).await;
+        let leader = replicas.leader().await;
+        let standby = &replicas.companions[1 - leader];
+        let address = replicas.addresses[leader].to_string();
+        for (method, path, body) in [
+            (
+                "PATCH",
+                "/config",
+                r#"{"pools": [{"name": "p", "capacity_status": 429}]}"#,
+            ),
+            ("PUT", "/config", "{}"),
+            ("POST", "/drain", ""),
+        ] {
+            let answer = standby.change(method, path, &[], body).await;
+            assert_eq!(answer.status, 421, "{method} {path}: {}", answer.text());
+            assert_eq!(answer.json()["leader"], address, "{method} {path}");
+        }
+        let status = standby.status().await;
+        assert_eq!(status["replicas"]["role"], "standby", "{status}");
+        assert_eq!(status["replicas"]["leader"], address, "{status}");
+        let status = replicas.companions[leader].status().await;
+        assert_eq!(status["replicas"]["role"], "leader", "{status}");
+    });
+}
