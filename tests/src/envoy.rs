@@ -2,10 +2,10 @@
 //!
 //! The gateway's listener is read from a file, as from a control plane, so that a test can change it at run time.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 
-use penstock_envoy::bootstrap::PLUGINS;
+use penstock_envoy::bootstrap::{COMPANION_CLUSTER, PLUGINS};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 use tokio::process::Command;
@@ -80,8 +80,29 @@ impl Envoy {
         module: Option<&Path>,
         edit: impl FnOnce(&mut Value),
     ) -> Self {
+        let bootstrap = bootstrap(companion.config(), node, module).await;
+        Self::with_bootstrap(bootstrap, edit).await
+    }
+
+    /// Starts an Envoy that connects to companions from this address, without waiting for sessions.
+    ///
+    /// # Panics
+    /// With its log, if it does not start.
+    pub async fn connecting_from(companion: &Companion, node: &str, source: IpAddr) -> Self {
+        let mut bootstrap = bootstrap(companion.config(), node, None).await;
+        let clusters = bootstrap["static_resources"]["clusters"].as_array_mut();
+        let cluster = clusters
+            .expect("a list")
+            .iter_mut()
+            .find(|cluster| cluster["name"] == COMPANION_CLUSTER)
+            .expect("the companions' cluster");
+        cluster["upstream_bind_config"] =
+            json!({"source_address": {"address": source.to_string(), "port_value": 0}});
+        Self::with_bootstrap(bootstrap, |_| ()).await
+    }
+
+    async fn with_bootstrap(mut bootstrap: Value, edit: impl FnOnce(&mut Value)) -> Self {
         let folder = tempfile::tempdir().expect("a temporary folder");
-        let mut bootstrap = bootstrap(companion.config(), node, module).await;
         let listeners = bootstrap["static_resources"]["listeners"]
             .as_array_mut()
             .expect("a list");

@@ -1,6 +1,6 @@
 //! A TCP relay between two processes, which a test can cut as a network partition would: connections stay open and carry nothing.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
@@ -8,10 +8,28 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
+/// The connections that carry nothing.
+#[derive(Clone, Copy)]
+enum Cut {
+    None,
+    All,
+    From(IpAddr),
+}
+
+impl Cut {
+    fn passes(self, peer: IpAddr) -> bool {
+        match self {
+            Self::None => true,
+            Self::All => false,
+            Self::From(cut) => cut != peer,
+        }
+    }
+}
+
 /// A running relay. Dropping it closes its connections.
 pub struct Relay {
     address: SocketAddr,
-    passes: watch::Sender<bool>,
+    cut: watch::Sender<Cut>,
     _task: JoinSet<()>,
 }
 
@@ -23,17 +41,17 @@ impl Relay {
     pub async fn to(target: SocketAddr) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
         let address = listener.local_addr().expect("its own");
-        let (passes, state) = watch::channel(true);
+        let (cut, state) = watch::channel(Cut::None);
         let mut task = JoinSet::new();
         task.spawn(async move {
             let mut connections = JoinSet::new();
-            while let Ok((near, _)) = listener.accept().await {
-                connections.spawn(connect(near, target, state.clone()));
+            while let Ok((near, peer)) = listener.accept().await {
+                connections.spawn(connect(near, peer.ip(), target, state.clone()));
             }
         });
         Self {
             address,
-            passes,
+            cut,
             _task: task,
         }
     }
@@ -46,17 +64,22 @@ impl Relay {
 
     /// Carries nothing any more, in either direction.
     pub fn cut(&self) {
-        self.passes.send_replace(false);
+        self.cut.send_replace(Cut::All);
+    }
+
+    /// Carries nothing any more from and to this address.
+    pub fn cut_from(&self, peer: IpAddr) {
+        self.cut.send_replace(Cut::From(peer));
     }
 
     /// Carries what was held back and what follows.
     pub fn mend(&self) {
-        self.passes.send_replace(true);
+        self.cut.send_replace(Cut::None);
     }
 }
 
-async fn connect(near: TcpStream, target: SocketAddr, mut passes: watch::Receiver<bool>) {
-    if passes.wait_for(|passes| *passes).await.is_err() {
+async fn connect(near: TcpStream, peer: IpAddr, target: SocketAddr, mut cut: watch::Receiver<Cut>) {
+    if cut.wait_for(|cut| cut.passes(peer)).await.is_err() {
         return;
     }
     // The peer sees a connection that closes at once, as it would without the relay.
@@ -65,17 +88,17 @@ async fn connect(near: TcpStream, target: SocketAddr, mut passes: watch::Receive
     };
     let ((near_read, near_write), (far_read, far_write)) = (near.into_split(), far.into_split());
     tokio::join!(
-        copy(near_read, far_write, passes.clone()),
-        copy(far_read, near_write, passes),
+        copy(near_read, far_write, peer, cut.clone()),
+        copy(far_read, near_write, peer, cut),
     );
 }
 
 /// Passes bytes on until either end closes.
-async fn copy(mut from: OwnedReadHalf, mut to: OwnedWriteHalf, mut passes: watch::Receiver<bool>) {
+async fn copy(mut from: OwnedReadHalf, mut to: OwnedWriteHalf, peer: IpAddr, mut cut: watch::Receiver<Cut>) {
     let mut bytes = vec![0; 64 << 10];
     while let Ok(read) = from.read(&mut bytes).await {
         if read == 0
-            || passes.wait_for(|passes| *passes).await.is_err()
+            || cut.wait_for(|cut| cut.passes(peer)).await.is_err()
             || to.write_all(&bytes[..read]).await.is_err()
         {
             break;

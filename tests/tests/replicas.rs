@@ -2,6 +2,7 @@
 //! servers count what arrives.
 
 use std::collections::BTreeMap;
+use std::net::{IpAddr, Ipv4Addr};
 use std::time::{Duration, Instant};
 
 use penstock_tests::envoy::SESSIONS_IN_ALL;
@@ -18,6 +19,9 @@ const SERVERS: usize = 2;
 /// Concurrent requests at one server.
 const SLOTS: usize = 4;
 const BOUND: usize = SERVERS * SLOTS;
+/// The address from which the Envoy connects that is cut off, and that of the other one.
+const CUT: IpAddr = IpAddr::V4(Ipv4Addr::new(127, 0, 0, 2));
+const WHOLE: IpAddr = IpAddr::V4(Ipv4Addr::new(127, 0, 0, 3));
 /// `replicas.duration`'s default.
 const DURATION: Duration = Duration::from_secs(3);
 
@@ -260,6 +264,108 @@ fn dispatch_goes_on_while_etcd_is_restarted() {
         scene.expect_all_served(&answers);
         scene.replicas.etcd.restart().await;
         assert_eq!(scene.replicas.leader().await, scene.leader);
+    });
+}
+
+/// Filters reach both companions through relays, and one of the Envoys is cut off from the leader.
+#[test]
+fn leader_that_one_envoy_cannot_reach_serves_the_others_and_never_exceeds_the_bound() {
+    run(async {
+        let (servers, gate) = Upstream::gated(SERVERS, Duration::from_millis(1)).await;
+        let etcd = Etcd::start().await;
+        let listening = free_addresses(2);
+        let relays = [Relay::to(listening[0]).await, Relay::to(listening[1]).await];
+        let addresses = vec![relays[0].address(), relays[1].address()];
+        let mut companions = Vec::new();
+        for place in 0..2 {
+            let key = replicas_key(&addresses, addresses[place], &etcd_lease(&etcd.url()), "");
+            companions.push(Companion::replica(listening[place], &key, &pools(&servers)).await);
+        }
+        let replicas = Replicas {
+            companions,
+            addresses,
+            etcd,
+        };
+        let leader = replicas.leader().await;
+        let mut envoys = Vec::new();
+        let mut crowd = ClientGroup::default();
+        for (node, source, clients) in [("cut", CUT, 1 + FLOWS / 2), ("whole", WHOLE, FLOWS / 2)] {
+            let companion = &replicas.companions[leader];
+            let envoy = Envoy::connecting_from(companion, node, source).await;
+            companion.sessions(node, SESSIONS_IN_ALL).await;
+            crowd.join(&envoy, clients).await;
+            envoys.push(envoy);
+        }
+        crowd.fill(&replicas.companions[leader], "p", BOUND).await;
+        let flows: Vec<_> = (1..=FLOWS).collect();
+        crowd.queue(&replicas.companions[leader], "p", &flows, EACH).await;
+        let mut scene = Scene {
+            replicas,
+            leader,
+            _envoys: envoys,
+            servers,
+            gate,
+            crowd,
+        };
+        relays[leader].cut_from(CUT);
+        // The leader notices, and grants to the other Envoy what the servers have places for.
+        scene.leader().sessions("cut", 0).await;
+        scene.gate.open();
+        scene.leader().waiting("p", 0).await;
+        let leader = scene.replicas.leader().await;
+        assert_eq!(leader, scene.leader, "the standby has no reason to lead");
+        relays[leader].mend();
+        let answers = scene.crowd.answers().await;
+        scene.expect_all_served(&answers);
+    });
+}
+
+/// Weights 4:1 hold in one queue, whichever Envoy a tenant uses and whichever companion leads.
+#[test]
+fn shares_hold_over_two_envoys_and_a_takeover() {
+    run(async {
+        const OF_EACH: usize = 250;
+        let (servers, gate) = Upstream::gated(1, Duration::from_millis(1)).await;
+        let keys = "  stock: {watermark_per_backend: 1, lower_bound_per_backend: 1, upper_bound_per_backend: 1}\n\
+                    \x20 queue: {total_capacity: 1000, flow_capacity: 1000, ttl: 90s}\n\
+                    \x20 companion_down: {hold: 60s}\n\
+                    \x20 arbitration: {flows: {weights: {heavy: 4, light: 1}, cost: requests}}\n";
+        let pools = vec![pool("p", "'*'", &[&servers[0]], keys)];
+        let mut replicas = Replicas::start(2, "", &pools).await;
+        let leader = replicas.leader().await;
+        let mut crowd = ClientGroup::default();
+        let mut envoys = Vec::new();
+        for node in ["one", "two"] {
+            let companion = &replicas.companions[leader];
+            let envoy = Envoy::alone(companion, node, None, |_| ()).await;
+            companion.sessions(node, SESSIONS_IN_ALL).await;
+            crowd.join(&envoy, 1).await;
+            envoys.push(envoy);
+        }
+        crowd.fill(&replicas.companions[leader], "p", 1).await;
+        // The heavy tenant uses the first Envoy, and both use the second.
+        for number in 0..OF_EACH {
+            crowd
+                .ask(number % 2, "p", "heavy", &format!("heavy {number}"))
+                .await;
+            crowd.ask(1, "p", "light", &format!("light {number}")).await;
+        }
+        let all = 2 * OF_EACH as u64;
+        replicas.companions[leader].waiting("p", all).await;
+        replicas.companions[leader].kill().await;
+        gate.open();
+        let next = replicas.leader_of(&[1 - leader]).await;
+        for (text, answer) in crowd.answers().await {
+            assert_eq!(answer.status, 200, "{text}: {}", answer.text());
+        }
+        replicas.companions[next].waiting("p", 0).await;
+        let texts = servers[0].texts_together();
+        // While both wait: the first 250 grants after the held one.
+        let heavy = texts[1..=OF_EACH]
+            .iter()
+            .filter(|text| text.starts_with("heavy"))
+            .count();
+        assert_eq!(heavy, OF_EACH * 4 / 5, "{texts:?}");
     });
 }
 

@@ -157,7 +157,8 @@ pub struct HelloAck {
 /// to filters that support version 3.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Role {
-    /// The term of the leader; 0: unknown.
+    /// The term of the leader; 0: unknown. Without a leader, a term above the filter's means that this companion is taking over:
+    /// the filter waits for it.
     #[prost(uint64, tag = "1")]
     pub term: u64,
     /// Where the leader listens for filters, `ip:port`: the filter opens its next stream there. Empty with `here`, and while no

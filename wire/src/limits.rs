@@ -45,9 +45,10 @@ pub const BACKOFF_LEADERLESS_MAX: Duration = Duration::from_millis(200);
 pub const STARTUP_WAIT: Duration = Duration::from_secs(2);
 /// How long a filter waits for the answer to a probe before it tries another companion.
 pub const PROBE_WAIT: Duration = Duration::from_secs(1);
-/// How long a filter waits at a standby that knows no leader before it tries another companion. A standby that gets the lease
-/// waits for all filters, so this is much longer than a lease.
-pub const LEADER_WAIT: Duration = Duration::from_secs(60);
+/// How long a filter waits at a standby that knows no leader before it tries another companion.
+pub const LEADER_WAIT: Duration = Duration::from_secs(5);
+/// The same at a companion that is taking over, which waits for all filters.
+pub const TAKEOVER_WAIT: Duration = Duration::from_secs(60);
 /// Delay before a reconnect if filter and companion have no version in common.
 pub const VERSION_RETRY: Duration = Duration::from_secs(30);
 

@@ -96,8 +96,7 @@ impl Control {
             last_leader,
             has_strangers: false,
         });
-        let asking = self.asking();
-        for (_, envoy, _) in asking {
+        for (_, envoy, _) in self.asking() {
             self.note_stranger(envoy);
         }
         let wait = if is_last_leader_gone {
@@ -107,6 +106,10 @@ impl Control {
         };
         self.timers.set(now.after(wait), Timer::Takeover);
         self.lead_if_followed(now);
+        if self.leadership.role == Role::TakingOver {
+            // They stay, although others may be missing for a while.
+            self.call_asking();
+        }
     }
 
     /// The lease was renewed.
@@ -304,9 +307,9 @@ impl Control {
             self.lapse(now, Lapse::Superseded);
         }
         let mut role = self.role_command();
-        if hello.leader_unreachable {
+        if hello.leader_unreachable && !role.leader.is_empty() {
             // The next leader will call it.
-            role.leader.clear();
+            role = wire::Role::default();
         }
         if role.leader.is_empty() && matches!(self.leadership.role, Role::Standby { .. }) {
             self.report(ElectionReport::Wanted);
@@ -329,7 +332,11 @@ impl Control {
                 leader: String::new(),
                 here: true,
             },
-            Role::Alone | Role::Leader | Role::TakingOver => wire::Role::default(),
+            Role::TakingOver => wire::Role {
+                term: self.settings.term,
+                ..wire::Role::default()
+            },
+            Role::Alone | Role::Leader => wire::Role::default(),
         }
     }
 
@@ -345,7 +352,7 @@ impl Control {
         }
     }
 
-    /// Has all filters that ask for the leader send their Hellos. Returns their root contexts.
+    /// Sends this companion's role to all filters that ask for the leader. Returns their root contexts.
     fn call_asking(&mut self) -> Vec<Epoch> {
         let role = self.role_command();
         let mut called = Vec::new();

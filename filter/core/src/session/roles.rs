@@ -2,7 +2,7 @@
 
 use penstock_wire::{
     Role,
-    limits::{LEADER_WAIT, PROBE_WAIT, VERSION_MIN},
+    limits::{LEADER_WAIT, PROBE_WAIT, TAKEOVER_WAIT, VERSION_MIN},
 };
 
 use super::{Link, OLDER_COMPANION, Session, SessionEffect};
@@ -26,8 +26,13 @@ impl Session {
         self.down_since.get_or_insert(now);
         // The companion of an outdated leader learns of the present one later.
         if role.leader.is_empty() || role.term < self.term {
+            let wait = if role.leader.is_empty() && role.term > self.term {
+                TAKEOVER_WAIT
+            } else {
+                LEADER_WAIT
+            };
             self.link = Link::Probing {
-                until: now.after(LEADER_WAIT),
+                until: now.after(wait),
             };
             return;
         }

@@ -130,6 +130,20 @@ fn standby_with_an_outdated_leader_is_waited_for() {
 }
 
 #[test]
+fn companion_that_takes_over_is_waited_for() {
+    let mut rig = orphaned();
+    reopen(&mut rig);
+    rig.command(1, [standby("", 6)]);
+    for second in 0..2 * LEADER_WAIT.as_secs() {
+        rig.advance(Duration::from_secs(1));
+        assert_eq!(
+            rig.tick(),
+            [Output::Sent(second + 2, Event::Heartbeat(Heartbeat {}))]
+        );
+    }
+}
+
+#[test]
 fn leader_with_a_lower_term_is_refused() {
     let mut rig = orphaned();
     reopen(&mut rig);
