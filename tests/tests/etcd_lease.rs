@@ -2,10 +2,11 @@
 
 use std::time::Duration;
 
+use penstock_config::Lease;
 use penstock_election::{KnownEnvoy, Role, RoleChange, Settings};
 use penstock_server::clock::Clock;
 use penstock_server::driver::Gone;
-use penstock_server::replicas::{self, Election, Lease, Report, Reporter, RoleSink};
+use penstock_server::replicas::{self, Election, Report, Reporter, RoleSink};
 use penstock_tests::wait::soon;
 use penstock_tests::{Etcd, run, until};
 use serde_json::json;
