@@ -7,7 +7,7 @@ use serde_json::Value;
 use tempfile::TempDir;
 use tokio::process::Command;
 
-use crate::process::Process;
+use crate::process::{Process, freeze};
 use crate::wait::until;
 
 /// One member's ports and data, and its process while one runs.
@@ -103,6 +103,22 @@ impl Etcd {
     #[must_use]
     pub fn address(&self) -> std::net::SocketAddr {
         ([127, 0, 0, 1], self.port).into()
+    }
+
+    /// Stops the process, so that it answers nothing, until [`Etcd::thaw`].
+    ///
+    /// # Panics
+    /// If it does not run.
+    pub async fn freeze(&self) {
+        freeze(self.process.as_ref().expect("it runs").pid()).await;
+    }
+
+    /// Lets a frozen process go on.
+    ///
+    /// # Panics
+    /// If it does not run.
+    pub fn thaw(&self) {
+        self.process.as_ref().expect("it runs").signal(libc::SIGCONT);
     }
 
     /// Its URL.

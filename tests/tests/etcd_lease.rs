@@ -74,13 +74,11 @@ impl Companion {
         .await
     }
 
-    /// The term and the known Envoys when it leads. It stands by until then.
+    /// The term and the known Envoys when it leads.
     async fn leads(&mut self) -> (u64, Vec<KnownEnvoy>) {
         loop {
-            match self.next_role().await {
-                RoleChange::Lead { term, known, .. } => return (term, known),
-                RoleChange::StandBy { .. } => {}
-                other => panic!("{other:?}"),
+            if let RoleChange::Lead { term, known, .. } = self.next_role().await {
+                return (term, known);
             }
         }
     }
@@ -186,6 +184,28 @@ fn a_restart_of_etcd_changes_no_leader() {
         soon("the release", first.election.resign()).await;
         let (next_term, _) = second.leads().await;
         assert!(next_term > renewed);
+    });
+}
+
+#[test]
+fn an_etcd_that_answers_nothing_changes_no_leader() {
+    run(async {
+        let etcd = Etcd::start().await;
+        let mut first = Companion::start(etcd.url(), "10.0.0.1:9190");
+        let term = first.leads_with(7).await;
+        assert_eq!(first.next_renewal().await, term);
+        etcd.freeze().await;
+        assert_eq!(first.next_role().await, RoleChange::StoreUnreachable);
+        let mut status = first.election.status();
+        soon("the failure", status.wait_for(|status| !status.store_up))
+            .await
+            .expect("the election runs");
+        etcd.thaw();
+        assert!(first.next_renewal().await >= term);
+        soon("the recovery", status.wait_for(|status| status.store_up))
+            .await
+            .expect("the election runs");
+        assert_eq!(first.election.status().borrow().role, Role::Leader);
     });
 }
 

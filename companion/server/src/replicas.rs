@@ -161,3 +161,6 @@ impl Election {
         let _ = self.task.await;
     }
 }
+
+#[cfg(test)]
+mod tests;

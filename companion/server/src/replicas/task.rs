@@ -85,6 +85,8 @@ impl<S: LeaseStore, R: RoleSink> Task<S, R> {
                     Some(Command::Stop) | None => Input::Stop,
                 }],
                 () = sleep_until(due) => Vec::new(),
+                // For the status.
+                () = self.health.changed() => Vec::new(),
                 () = &mut watching => return,
             };
             if inputs.is_empty() {
@@ -107,9 +109,12 @@ impl<S: LeaseStore, R: RoleSink> Task<S, R> {
                     }
                 }
                 Output::Request(request) => {
+                    if self.request.is_some() {
+                        let late = StoreError("no answer in time".into());
+                        self.health.failed(Operation::Request, &late);
+                    }
                     let (store, health) = (self.store.clone(), self.health.clone());
-                    let answer_max = self.duration;
-                    self.request = Some(execute(store, health, request, answer_max).boxed());
+                    self.request = Some(execute(store, health, request).boxed());
                 }
             }
         }
@@ -148,17 +153,11 @@ async fn sleep_until(due: Option<Instant>) {
     }
 }
 
-/// Has the store carry out a request. The candidate gives up earlier than `answer_max`, and the request is dropped with its next one.
-async fn execute<S: LeaseStore>(
-    store: Arc<S>,
-    health: Arc<Health>,
-    request: Request,
-    answer_max: Duration,
-) -> Answered {
+/// Has the store carry out a request. It may take forever: the candidate gives up in time, and its next request replaces this
+/// one.
+async fn execute<S: LeaseStore>(store: Arc<S>, health: Arc<Health>, request: Request) -> Answered {
     let started = Instant::now();
-    let timed_out = || StoreError("no answer in time".into());
-    let executed = tokio::time::timeout(answer_max, store.execute(&request)).await;
-    match executed.map_err(|_| timed_out()).flatten() {
+    match store.execute(&request).await {
         Ok(Outcome::Done { version }) => {
             health.succeeded(Operation::Request);
             let is_renewal = matches!(request, Request::Renew { .. });
