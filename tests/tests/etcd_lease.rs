@@ -6,7 +6,7 @@ use penstock_config::Lease;
 use penstock_election::{KnownEnvoy, Role, RoleChange, Settings};
 use penstock_server::clock::Clock;
 use penstock_server::driver::Gone;
-use penstock_server::replicas::{self, Election, Report, Reporter, RoleSink};
+use penstock_server::replicas::{self, Election, Report, Reporter, RoleSink, Status};
 use penstock_tests::wait::soon;
 use penstock_tests::{Etcd, run, until};
 use serde_json::json;
@@ -31,8 +31,12 @@ struct Companion {
 
 impl Companion {
     fn start(url: String, address: &str) -> Self {
+        Self::start_with(vec![url], address)
+    }
+
+    fn start_with(endpoints: Vec<String>, address: &str) -> Self {
         let lease = Lease::Etcd {
-            endpoints: vec![url],
+            endpoints,
             prefix: "/penstock/".into(),
         };
         let settings = Settings {
@@ -49,17 +53,15 @@ impl Companion {
         }
     }
 
-    /// The next change that isn't a renewal with the same term.
     async fn next_role(&mut self) -> RoleChange {
-        soon("a change of the role", async {
-            loop {
-                match self.roles.recv().await.expect("the election runs") {
-                    RoleChange::Renewed { .. } => {}
-                    change => return change,
-                }
-            }
-        })
-        .await
+        next_role(&mut self.roles).await
+    }
+
+    /// Waits for a status that fits.
+    async fn status_with(&self, fits: impl FnMut(&Status) -> bool) -> Status {
+        let mut status = self.election.status();
+        let found = soon("a status that fits", status.wait_for(fits)).await;
+        found.expect("the election runs").clone()
     }
 
     async fn next_renewal(&mut self) -> u64 {
@@ -92,6 +94,19 @@ impl Companion {
     }
 }
 
+/// The next change that isn't a renewal.
+async fn next_role(roles: &mut mpsc::UnboundedReceiver<RoleChange>) -> RoleChange {
+    soon("a change of the role", async {
+        loop {
+            match roles.recv().await.expect("the election runs") {
+                RoleChange::Renewed { .. } => {}
+                change => return change,
+            }
+        }
+    })
+    .await
+}
+
 fn envoys(envoy: u64) -> Vec<KnownEnvoy> {
     vec![KnownEnvoy { envoy, contexts: 2 }]
 }
@@ -118,7 +133,7 @@ fn the_second_companion_stands_by_and_leads_once_the_first_one_resigns() {
                 term
             }
         );
-        let status = second.election.status().borrow().clone();
+        let status = second.status_with(|status| status.leader.is_some()).await;
         assert_eq!(
             (status.role, status.term, status.leader),
             (Role::Standby, term, leader)
@@ -126,10 +141,8 @@ fn the_second_companion_stands_by_and_leads_once_the_first_one_resigns() {
         assert_eq!(first.next_renewal().await, term);
 
         soon("the release", first.election.resign()).await;
-        assert!(matches!(
-            first.roles.recv().await,
-            Some(RoleChange::StandBy { leader: None, .. })
-        ));
+        let resigned = next_role(&mut first.roles).await;
+        assert_eq!(resigned, RoleChange::StandBy { leader: None, term });
         let standby = second.next_role().await;
         assert_eq!(standby, RoleChange::StandBy { leader: None, term });
         let (next_term, known) = second.leads().await;
@@ -175,7 +188,7 @@ fn a_restart_of_etcd_changes_no_leader() {
         second.next_role().await;
         etcd.kill().await;
         assert_eq!(first.next_role().await, RoleChange::StoreUnreachable);
-        assert!(!first.election.status().borrow().store_up);
+        first.status_with(|status| !status.store_up).await;
         etcd.restart().await;
         let renewed = first.next_renewal().await;
         assert!(renewed >= term);
@@ -196,16 +209,11 @@ fn an_etcd_that_answers_nothing_changes_no_leader() {
         assert_eq!(first.next_renewal().await, term);
         etcd.freeze().await;
         assert_eq!(first.next_role().await, RoleChange::StoreUnreachable);
-        let mut status = first.election.status();
-        soon("the failure", status.wait_for(|status| !status.store_up))
-            .await
-            .expect("the election runs");
+        first.status_with(|status| !status.store_up).await;
         etcd.thaw();
         assert!(first.next_renewal().await >= term);
-        soon("the recovery", status.wait_for(|status| status.store_up))
-            .await
-            .expect("the election runs");
-        assert_eq!(first.election.status().borrow().role, Role::Leader);
+        let status = first.status_with(|status| status.store_up).await;
+        assert_eq!(status.role, Role::Leader);
     });
 }
 
@@ -257,5 +265,21 @@ fn etcd_may_ask_for_a_password() {
         let term = right.leads_with(7).await;
         assert_eq!(right.next_renewal().await, term);
         assert!(!wrong.election.status().borrow().store_up);
+    });
+}
+
+#[test]
+fn a_member_that_is_down_is_passed_over() {
+    run(async {
+        let etcd = Etcd::start().await;
+        let closed = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+        let closed_url = format!("http://{}", closed.local_addr().expect("its own"));
+        drop(closed);
+        let mut first = Companion::start_with(vec![closed_url.clone(), etcd.url()], "10.0.0.1:9190");
+        let term = first.leads_with(7).await;
+        assert_eq!(first.next_renewal().await, term);
+        let mut second = Companion::start_with(vec![etcd.url(), closed_url], "10.0.0.2:9190");
+        let leader = Some("10.0.0.1:9190".to_owned());
+        assert_eq!(second.next_role().await, RoleChange::StandBy { leader, term });
     });
 }

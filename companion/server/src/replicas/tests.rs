@@ -95,7 +95,7 @@ async fn a_standby_leads_as_soon_as_the_leader_ends() {
 }
 
 #[tokio::test]
-async fn the_status_says_when_the_store_fails_and_works_again() {
+async fn the_status_says_when_the_store_works_again() {
     let folder = tempfile::tempdir().expect("a folder");
     let record = folder.path().join("lease.record");
     std::fs::write(&record, "{").expect("written");
