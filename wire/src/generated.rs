@@ -121,6 +121,8 @@ pub struct Hello {
     /// Since version 3.
     #[prost(bool, tag = "16")]
     pub leader_unreachable: bool,
+    /// Digest of all `Endpoints` that the filter knows, from any companion; 0: none. If it is that of the companion, the
+    /// companion doesn't send them. Since version 3.
     #[prost(fixed64, tag = "17")]
     pub endpoints_digest: u64,
 }
@@ -543,6 +545,7 @@ pub struct Endpoints {
     /// How much this Envoy may have in flight in the pool while the companion is down; absent: no limit. Since version 2.
     #[prost(uint64, optional, tag = "3")]
     pub fallback_bound: ::core::option::Option<u64>,
+    /// Only `fallback_bound` has changed, and `ready` is empty here: the filter keeps its endpoints. Since version 3.
     #[prost(bool, tag = "4")]
     pub keep_ready: bool,
 }

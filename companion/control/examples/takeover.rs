@@ -245,19 +245,71 @@ fn resident_bytes() -> u64 {
     kib.unwrap_or(0) << 10
 }
 
+impl Takeover {
+    fn new(size: Size) -> Self {
+        Self {
+            size,
+            control: Control::new(settings(size), Instant::ZERO),
+            now: Instant::ZERO,
+            frames: vec![0; size.sessions()],
+            began: Clock::now(),
+            bytes_in: 0,
+            bytes_out: 0,
+            grants: 0,
+        }
+    }
+
+    fn lead(&mut self) {
+        let contexts = u32::try_from(self.size.contexts).expect("few");
+        let known = (1..=self.size.envoys as u64).map(|envoy| KnownEnvoy { envoy, contexts });
+        let change = LeadershipChange::Lead {
+            term: 2,
+            known: known.collect(),
+            is_last_leader_gone: false,
+            grants_until: self.now.after(Duration::from_secs(3_600)),
+        };
+        self.handle(Event::Leadership(change));
+    }
+
+    /// The Hello of a filter with its share of the requests. It knows the endpoints from the last leader.
+    fn list_requests(&mut self, session: usize, running: usize, digest: u64) {
+        let (size, sessions) = (self.size, self.size.sessions());
+        let pools = pool_of(size.endpoints - 1) + 1;
+        let index = |number: u64| usize::try_from(number).expect("an index");
+        let mut hello = self.hello(session, false);
+        hello.endpoints_digest = digest;
+        hello.waiting = share(session, size.waiting, sessions)
+            .map(|number| register(number, index(number) % pools))
+            .collect();
+        let runs = |number: u64| wire::Running {
+            register: Some(register(size.waiting as u64 + number, pool_of(index(number)))),
+            pool: format!("pool-{}", pool_of(index(number))),
+            endpoint: address(index(number)),
+            age_us: 500_000,
+            started: true,
+            first_byte: false,
+        };
+        hello.running = share(session, running, sessions).map(runs).collect();
+        self.send(session, Message::Hello(hello));
+    }
+
+    fn complete(&mut self, session: usize, number: u64) {
+        let completed = wire::Completed {
+            sequence: self.size.waiting as u64 + number,
+            endpoint: address(usize::try_from(number).expect("an index")),
+            status: 200,
+            end: wire::EndReason::Served.into(),
+            output_tokens: Some(100),
+            ..Default::default()
+        };
+        self.send(session, Message::Completed(completed));
+    }
+}
+
 fn main() {
     let size = Size::from_arguments();
     let sessions = size.sessions();
-    let mut takeover = Takeover {
-        size,
-        control: Control::new(settings(size), Instant::ZERO),
-        now: Instant::ZERO,
-        frames: vec![0; sessions],
-        began: Clock::now(),
-        bytes_in: 0,
-        bytes_out: 0,
-        grants: 0,
-    };
+    let mut takeover = Takeover::new(size);
     takeover.step(&format!("a standby with {} endpoints", size.endpoints));
     for session in 0..sessions {
         takeover.handle(Event::Opened(ConnId(session as u64)));
@@ -268,41 +320,12 @@ fn main() {
         "{sessions} filters of {} Envoys ask for the leader",
         size.envoys
     ));
-    let contexts = u32::try_from(size.contexts).expect("few");
-    let grants_until = takeover.now.after(Duration::from_secs(3_600));
-    takeover.handle(Event::Leadership(LeadershipChange::Lead {
-        term: 2,
-        known: (1..=size.envoys as u64)
-            .map(|envoy| KnownEnvoy { envoy, contexts })
-            .collect(),
-        is_last_leader_gone: false,
-        grants_until,
-    }));
+    takeover.lead();
     takeover.step("the standby gets the lease and calls them");
-    // The filters know the endpoints from the last leader. All places are taken.
-    let digest = digest(size);
     let running = size.endpoints * RUNNING;
+    let digest = digest(size);
     for session in 0..sessions {
-        let mut hello = takeover.hello(session, false);
-        let pools = pool_of(size.endpoints - 1) + 1;
-        hello.endpoints_digest = digest;
-        hello.waiting = share(session, size.waiting, sessions)
-            .map(|number| register(number, usize::try_from(number).expect("an index") % pools))
-            .collect();
-        hello.running = share(session, running, sessions)
-            .map(|number| {
-                let endpoint = usize::try_from(number).expect("an index");
-                wire::Running {
-                    register: Some(register(size.waiting as u64 + number, pool_of(endpoint))),
-                    pool: format!("pool-{}", pool_of(endpoint)),
-                    endpoint: address(endpoint),
-                    age_us: 500_000,
-                    started: true,
-                    first_byte: false,
-                }
-            })
-            .collect();
-        takeover.send(session, Message::Hello(hello));
+        takeover.list_requests(session, running, digest);
     }
     takeover.step(&format!(
         "their Hellos: {} waiting, {running} running",
@@ -311,15 +334,7 @@ fn main() {
     assert_eq!(takeover.grants, 0, "no place is free");
     for session in 0..sessions {
         for number in share(session, running, sessions) {
-            let completed = wire::Completed {
-                sequence: size.waiting as u64 + number,
-                endpoint: address(usize::try_from(number).expect("an index")),
-                status: 200,
-                end: wire::EndReason::Served.into(),
-                output_tokens: Some(100),
-                ..Default::default()
-            };
-            takeover.send(session, Message::Completed(completed));
+            takeover.complete(session, number);
         }
     }
     let grants = takeover.grants;

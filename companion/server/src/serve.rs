@@ -1,5 +1,8 @@
 //! `penstock serve`: starts the parts of the companion, waits for a signal, and shuts down.
 
+mod decisions;
+mod signals;
+
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -9,12 +12,11 @@ use clap::Args as ClapArgs;
 use penstock_config::{self as config, Address, Config, Document, Environment, Queued};
 use penstock_control::Event;
 use serde_json::Value;
-use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
 use crate::clock::Clock;
-use crate::control_settings::{self, ProcessIdentity};
+use crate::control_settings::ProcessIdentity;
 use crate::decision_runtime::DecisionRuntime;
 use crate::discovery;
 use crate::driver::{self, Handle};
@@ -30,6 +32,9 @@ use crate::replicas::{self, Election};
 use crate::role::RoleReceiver;
 use crate::stores::Stores;
 use crate::{grpc, http, reload, stores, tls, trace, usage_forwarding};
+
+use self::decisions::{Decisions, Surroundings};
+use self::signals::{EndSignal, Signals};
 
 /// How long a shutdown waits for peers that don't read, for the stores, and for the last spans.
 const FLUSH_MAX: Duration = Duration::from_secs(1);
@@ -231,33 +236,6 @@ impl Opened {
     }
 }
 
-/// The driver, which makes the decisions.
-struct Decisions {
-    started: driver::Started,
-    /// What the control reports to the election of the leader.
-    reports: replicas::Reporter,
-}
-
-impl Decisions {
-    /// Starts the driver with what earlier companions have stored, before the first request can arrive.
-    async fn start(
-        config: &Config,
-        runtime: &DecisionRuntime,
-        identity: &ProcessIdentity,
-        clock: Clock,
-        observer: Observer,
-        mut restored: stores::Restored,
-    ) -> Self {
-        let settings = control_settings::with_models(config, identity, &mut restored.models);
-        let reports = replicas::Reporter::new();
-        let start = || driver::spawn(settings, clock, observer, reports.clone());
-        let started = runtime.enter(start);
-        // Fails when the driver has ended, which `run_until_signal` notices.
-        let _ = usage_forwarding::send_restored(restored, &started.handle).await;
-        Self { started, reports }
-    }
-}
-
 /// The running parts of a companion.
 struct Companion {
     driver: Handle,
@@ -290,21 +268,12 @@ impl Companion {
         let (tracer, spans) = start_tracing(&metrics, &environment, phases.clone());
         let identity = ProcessIdentity::now(args.expect_sessions, tracer.is_some());
         let observer = observer(config, &metrics, &stores, tracer);
-        let decisions = Decisions::start(config, &opened.decisions, &identity, clock, observer, restored);
-        let decisions = decisions.await;
-        let driver = decisions.started.handle;
+        let around = Surroundings::new(config, &opened.decisions, &metrics, clock);
+        let decisions = Decisions::start(around, identity, observer, restored).await?;
+        let driver = decisions.driver;
         usage_forwarding::forward_shared(&mut stores, driver.clone());
         log_start(config);
-        let role = decisions.started.role;
-        let member = replicas::Start {
-            driver: driver.clone(),
-            role: role.clone(),
-            reports: decisions.reports,
-            metrics: metrics.clone(),
-            clock,
-        };
-        let (election, replica_role) = replicas::join(config.replicas.as_ref(), member)?;
-        let envoy = open_envoy_pools(&args, config, replica_role.clone())?;
+        let envoy = open_envoy_pools(&args, config, decisions.replica_role.clone())?;
         let config = reload::spawn(reload::Start {
             file: args.config,
             file_bytes: loaded.file_bytes,
@@ -331,17 +300,17 @@ impl Companion {
             gateway: args.envoy_gateway,
             config: config.clone(),
             phase: phases.clone(),
-            role: replica_role,
+            role: decisions.replica_role,
         };
         let ends = ending(phases.clone());
-        let serving = grpc::serve(opened.grpc, opened.tls, driver.clone(), role, ends);
+        let serving = grpc::serve(opened.grpc, opened.tls, driver.clone(), decisions.role, ends);
         Ok(Self {
             grpc: opened.decisions.enter(|| essential::spawn(GRPC, serving)),
             http: essential::spawn(HTTP, http::serve(opened.http, app, ending(phases))),
             driver,
-            decisions: decisions.started.task,
+            decisions: decisions.task,
             config,
-            election,
+            election: decisions.election,
             phase,
             signals: opened.signals,
             spans,
@@ -505,41 +474,4 @@ fn open_envoy_pools(args: &Args, config: &Config, role: RoleReceiver) -> Result<
         folder: args.envoy.clone().unwrap_or_default(),
         why,
     })
-}
-
-/// Why the companion shuts down.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum EndSignal {
-    /// SIGTERM.
-    Terminate,
-    /// SIGINT.
-    Interrupt,
-}
-
-/// The signals that the companion handles.
-struct Signals {
-    terminate: tokio::signal::unix::Signal,
-    interrupt: tokio::signal::unix::Signal,
-    hang_up: tokio::signal::unix::Signal,
-}
-
-impl Signals {
-    fn new() -> std::io::Result<Self> {
-        Ok(Self {
-            terminate: signal(SignalKind::terminate())?,
-            interrupt: signal(SignalKind::interrupt())?,
-            hang_up: signal(SignalKind::hangup())?,
-        })
-    }
-
-    /// Returns at the next SIGTERM or SIGINT; reloads the configuration at each SIGHUP.
-    async fn next_end(&mut self, config: &reload::Handle) -> EndSignal {
-        loop {
-            tokio::select! {
-                _ = self.terminate.recv() => return EndSignal::Terminate,
-                _ = self.interrupt.recv() => return EndSignal::Interrupt,
-                _ = self.hang_up.recv() => config.reload().await,
-            }
-        }
-    }
 }

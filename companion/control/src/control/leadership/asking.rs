@@ -1,0 +1,101 @@
+//! The filters that ask for the leader.
+
+use penstock_engine::Instant;
+use penstock_wire as wire;
+use wire::command::Kind;
+
+use super::Control;
+use crate::ids::{ConnId, Epoch};
+use crate::leadership::{Asking, ElectionReport, Lapse, Role};
+use crate::session::Stage;
+
+impl Control {
+    /// A filter asks for the leader.
+    pub(in crate::control) fn ask(&mut self, now: Instant, conn: ConnId, hello: &wire::Hello) {
+        if hello.version_max < wire::limits::ROLE_VERSION {
+            return self.close(now, conn, "this companion doesn't lead");
+        }
+        let Some(session) = self.sessions.get_mut(&conn) else {
+            return;
+        };
+        session.stage = Stage::Asking(Asking {
+            epoch: Epoch::new(hello.epoch_hi, hello.epoch_lo),
+            envoy: hello.envoy,
+            since: now,
+            is_called: false,
+        });
+        if self.leadership.lease.is_some() && hello.term > self.settings.term {
+            self.report(ElectionReport::Superseded { term: hello.term });
+            self.lapse(now, Lapse::Superseded);
+        }
+        let mut role = self.role_command();
+        if hello.leader_unreachable && !role.leader.is_empty() {
+            // The next leader will call it.
+            role = wire::Role::default();
+        }
+        if role.leader.is_empty() && matches!(self.leadership.role, Role::Standby { .. }) {
+            self.report(ElectionReport::Wanted);
+        }
+        self.answer_asking(conn, role);
+        self.note_stranger(hello.envoy);
+        self.lead_if_followed(now);
+    }
+
+    /// The answer to a filter that asks for the leader.
+    pub(super) fn role_command(&self) -> wire::Role {
+        match &self.leadership.role {
+            Role::Standby { leader, term } => wire::Role {
+                term: *term,
+                leader: leader.as_deref().unwrap_or_default().to_owned(),
+                here: false,
+            },
+            Role::Alone | Role::Leader if self.leadership.leads() => wire::Role {
+                term: self.settings.term,
+                leader: String::new(),
+                here: true,
+            },
+            Role::TakingOver => wire::Role {
+                term: self.settings.term,
+                ..wire::Role::default()
+            },
+            Role::Alone | Role::Leader => wire::Role::default(),
+        }
+    }
+
+    pub(super) fn answer_asking(&mut self, conn: ConnId, role: wire::Role) {
+        let Some(session) = self.sessions.get_mut(&conn) else {
+            return;
+        };
+        if let Stage::Asking(asking) = &mut session.stage {
+            asking.is_called = role.here;
+            if session.push(Kind::Role(role)) {
+                self.ready_to_send.push_back(conn);
+            }
+        }
+    }
+
+    /// Sends this companion's role to all filters that ask for the leader. Returns their root contexts.
+    pub(super) fn call_asking(&mut self) -> Vec<Epoch> {
+        let role = self.role_command();
+        let mut called = Vec::new();
+        for (conn, _, epoch) in self.asking() {
+            self.answer_asking(conn, role.clone());
+            called.push(epoch);
+        }
+        called
+    }
+
+    /// The streams, Envoys and root contexts of the filters that ask for the leader, in order of the streams.
+    pub(super) fn asking(&self) -> Vec<(ConnId, u64, Epoch)> {
+        let mut asking: Vec<(ConnId, u64, Epoch)> = self
+            .sessions
+            .iter()
+            .filter_map(|(conn, session)| match &session.stage {
+                Stage::Asking(asking) => Some((*conn, asking.envoy, asking.epoch)),
+                Stage::Greeting(_) | Stage::Established(_) => None,
+            })
+            .collect();
+        asking.sort_unstable();
+        asking
+    }
+}
