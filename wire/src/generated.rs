@@ -117,10 +117,10 @@ pub struct Hello {
     /// complete `Hello`, which begins at part 0 again. Since version 3.
     #[prost(bool, tag = "15")]
     pub probe: bool,
-    /// A standby has named a leader, and no session has come of it since: the filter can't reach that leader, or it has ended.
-    /// Since version 3.
-    #[prost(bool, tag = "16")]
-    pub leader_unreachable: bool,
+    /// The term with which a standby has named a leader, if no session has come of it since: the filter can't reach that
+    /// leader, or it has ended. A standby names only a leader with a higher term. 0: none. Since version 3.
+    #[prost(uint64, tag = "16")]
+    pub unreachable_term: u64,
     /// Digest of all `Endpoints` that the filter knows, from any companion; 0: none. If it is that of the companion, the
     /// companion doesn't send them. Since version 3.
     #[prost(fixed64, tag = "17")]

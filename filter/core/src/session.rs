@@ -104,8 +104,8 @@ pub(crate) struct Session {
     leader: Option<String>,
     /// Consecutive probes without an answer.
     unanswered_probes: u32,
-    /// A standby has named a leader since the last established stream.
-    is_redirected: bool,
+    /// The term with which a standby has named a leader since the last established stream.
+    redirected: Option<NonZeroU64>,
     /// The companion leads and waits for the Hello.
     must_greet: bool,
     /// The highest term of a companion so far.
@@ -145,7 +145,7 @@ impl Session {
             version: VERSION_MIN,
             leader: None,
             unanswered_probes: 0,
-            is_redirected: false,
+            redirected: None,
             must_greet: false,
             term: 0,
             backoff: BACKOFF_MIN,
@@ -274,7 +274,7 @@ impl Session {
             node: &self.node,
             can_requeue: self.can_requeue,
             term: self.term,
-            is_leader_unreachable: self.is_redirected,
+            unreachable_term: self.redirected,
         }
     }
 
@@ -300,7 +300,7 @@ impl Session {
         self.must_greet = false;
         let retry_at = now.after(self.backoff);
         // A standby is there, and the next leader waits for all filters.
-        let longest = if self.is_redirected {
+        let longest = if self.redirected.is_some() {
             BACKOFF_LEADERLESS_MAX
         } else {
             BACKOFF_MAX
@@ -380,7 +380,7 @@ impl Session {
             self.term = ack.term;
             self.version = ack.version;
             self.backoff = BACKOFF_MIN;
-            self.is_redirected = false;
+            self.redirected = None;
             self.last_warning = None;
             self.is_relisted = self.has_unlisted && !self.is_relisted;
             if self.is_relisted {

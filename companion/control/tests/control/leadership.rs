@@ -171,13 +171,22 @@ fn filter_that_cannot_reach_the_leader_waits_for_the_next_one() {
     let probe = wire::Hello {
         probe: true,
         last: false,
-        leader_unreachable: true,
+        unreachable_term: 8,
         ..hello(version_3(1), Vec::new(), Vec::new())
     };
-    world.send(1, Message::Hello(probe));
+    world.send(1, Message::Hello(probe.clone()));
     let taken = world.take();
     assert_eq!(taken.roles(), [(1, &elsewhere("", 0))]);
     assert_eq!(taken.reports, [ElectionReport::Wanted]);
+    // The filter couldn't reach an earlier leader.
+    world.open(2);
+    let probe = wire::Hello {
+        unreachable_term: 7,
+        ..probe
+    };
+    world.send(2, Message::Hello(probe));
+    assert_eq!(world.take().roles(), [(2, &elsewhere(OTHER, 8))]);
+    world.close(2);
     world.lead(9, &[(ENVOY, 1)]);
     assert_eq!(world.take().roles(), [(1, &here(9))]);
 }

@@ -18,7 +18,7 @@ pub(super) struct HelloHeader<'a> {
     pub(super) node: &'a str,
     pub(super) can_requeue: bool,
     pub(super) term: u64,
-    pub(super) is_leader_unreachable: bool,
+    pub(super) unreachable_term: Option<NonZeroU64>,
 }
 
 impl HelloHeader<'_> {
@@ -61,7 +61,7 @@ impl HelloHeader<'_> {
             envoy: self.envoy.map_or(0, NonZeroU64::get),
             no_requeue: !self.can_requeue,
             term: self.term,
-            leader_unreachable: self.is_leader_unreachable,
+            unreachable_term: self.unreachable_term.map_or(0, NonZeroU64::get),
             ..Hello::default()
         }
     }

@@ -1,5 +1,7 @@
 //! Finds the companion that leads.
 
+use core::num::NonZeroU64;
+
 use penstock_wire::{
     Role,
     limits::{LEADER_WAIT, PROBE_WAIT, TAKEOVER_WAIT, VERSION_MIN},
@@ -29,6 +31,8 @@ impl Session {
             let wait = if role.leader.is_empty() && role.term > self.term {
                 TAKEOVER_WAIT
             } else {
+                // The leader that the filter couldn't reach may have been away for a moment: the filter tries it again.
+                self.redirected = None;
                 LEADER_WAIT
             };
             self.link = Link::Probing {
@@ -38,8 +42,11 @@ impl Session {
         }
         let text = format!("companion session {}: the leader is {}", self.stream, role.leader);
         self.effects.push_back(SessionEffect::LogInfo(text));
-        // Without delay, unless an earlier redirect has led to no session: companions may disagree for a while.
-        let is_first = !core::mem::replace(&mut self.is_redirected, true);
+        // Without delay, unless a redirect to this leader or a later one has led to no session: companions may disagree for
+        // a while.
+        let term = NonZeroU64::new(role.term);
+        let is_first = self.redirected.is_none_or(|last| Some(last) < term);
+        self.redirected = self.redirected.max(term.or(Some(NonZeroU64::MIN)));
         let retry_at = self.mark_down(now);
         self.leader = Some(role.leader);
         let retry_at = if is_first { now } else { retry_at };

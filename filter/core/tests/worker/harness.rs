@@ -168,6 +168,11 @@ impl Rig {
     /// Opens the stream that the worker asks for. Returns the outputs on it.
     pub(crate) fn open(&mut self) -> Vec<Output> {
         assert_eq!(self.tick(), [Output::OpenStream]);
+        self.open_requested()
+    }
+
+    /// The stream that the worker has asked for is open. Returns the outputs on it.
+    pub(crate) fn open_requested(&mut self) -> Vec<Output> {
         self.companion_frames = 0;
         self.worker.handle_opened(self.now);
         self.outputs()

@@ -29,7 +29,8 @@ impl Control {
             self.lapse(now, Lapse::Superseded);
         }
         let mut role = self.role_command();
-        if hello.leader_unreachable && !role.leader.is_empty() {
+        let is_reachable = hello.unreachable_term == 0 || hello.unreachable_term < role.term;
+        if !role.leader.is_empty() && !is_reachable {
             // The next leader will call it.
             role = wire::Role::default();
         }
@@ -44,9 +45,12 @@ impl Control {
     /// The answer to a filter that asks for the leader.
     pub(super) fn role_command(&self) -> wire::Role {
         match &self.leadership.role {
-            Role::Standby { leader, term } => wire::Role {
+            Role::Standby {
+                leader: Some(leader),
+                term,
+            } => wire::Role {
                 term: *term,
-                leader: leader.as_deref().unwrap_or_default().to_owned(),
+                leader: leader.as_ref().to_owned(),
                 here: false,
             },
             Role::Alone | Role::Leader if self.leadership.leads() => wire::Role {
@@ -58,7 +62,7 @@ impl Control {
                 term: self.settings.term,
                 ..wire::Role::default()
             },
-            Role::Alone | Role::Leader => wire::Role::default(),
+            Role::Alone | Role::Leader | Role::Standby { leader: None, .. } => wire::Role::default(),
         }
     }
 
