@@ -108,7 +108,11 @@ async fn next_role(roles: &mut mpsc::UnboundedReceiver<RoleChange>) -> RoleChang
 }
 
 fn envoys(envoy: u64) -> Vec<KnownEnvoy> {
-    vec![KnownEnvoy { envoy, contexts: 2 }]
+    vec![KnownEnvoy {
+        envoy,
+        contexts: 2,
+        digest: 7,
+    }]
 }
 
 /// The record in the store.

@@ -261,7 +261,17 @@ impl Takeover {
 
     fn lead(&mut self) {
         let contexts = u32::try_from(self.size.contexts).expect("few");
-        let known = (1..=self.size.envoys as u64).map(|envoy| KnownEnvoy { envoy, contexts });
+        // As in a Hello: the upper half of an epoch is 1, the lower half the number of the session, from 1.
+        let digest = |envoy: u64| {
+            let first = (envoy - 1) * u64::from(contexts);
+            let epochs = (first..first + u64::from(contexts)).map(|session| 1 ^ (session + 1));
+            epochs.fold(0, u64::wrapping_add)
+        };
+        let known = (1..=self.size.envoys as u64).map(|envoy| KnownEnvoy {
+            envoy,
+            contexts,
+            digest: digest(envoy),
+        });
         let change = LeadershipChange::Lead {
             term: 2,
             known: known.collect(),

@@ -3,11 +3,24 @@
 use hashbrown::HashMap;
 use penstock_election::KnownEnvoy;
 
-use crate::ids::EnvoyId;
+use crate::ids::{EnvoyId, Epoch};
 
 /// The root contexts of every Envoy, including orphaned ones.
 #[derive(Debug, Default)]
-pub(crate) struct Envoys(HashMap<EnvoyId, usize>);
+pub(crate) struct Envoys(HashMap<EnvoyId, Contexts>);
+
+/// The root contexts of one Envoy.
+#[derive(Clone, Copy, Debug, Default)]
+struct Contexts {
+    count: usize,
+    /// As in [`KnownEnvoy::digest`].
+    digest: u64,
+}
+
+/// The number of a root context in [`KnownEnvoy::digest`].
+pub(crate) const fn digest(epoch: Epoch) -> u64 {
+    epoch.high ^ epoch.low
+}
 
 impl Envoys {
     /// Envoys with at least one root context.
@@ -17,35 +30,46 @@ impl Envoys {
 
     /// The Envoys by process, in no order. Root contexts that don't know their process are one entry.
     pub(crate) fn known(&self) -> Vec<KnownEnvoy> {
-        let mut unknown = 0;
+        let mut unknown = KnownEnvoy {
+            envoy: 0,
+            contexts: 0,
+            digest: 0,
+        };
         let mut known = Vec::with_capacity(self.0.len());
-        for (envoy, contexts) in &self.0 {
-            let contexts = u32::try_from(*contexts).unwrap_or(u32::MAX);
+        for (envoy, Contexts { count, digest }) in &self.0 {
+            let contexts = u32::try_from(*count).unwrap_or(u32::MAX);
             match envoy.process() {
-                0 => unknown += contexts,
-                envoy => known.push(KnownEnvoy { envoy, contexts }),
+                0 => {
+                    unknown.contexts = unknown.contexts.saturating_add(contexts);
+                    unknown.digest = unknown.digest.wrapping_add(*digest);
+                }
+                envoy => known.push(KnownEnvoy {
+                    envoy,
+                    contexts,
+                    digest: *digest,
+                }),
             }
         }
-        if unknown > 0 {
-            known.push(KnownEnvoy {
-                envoy: 0,
-                contexts: unknown,
-            });
+        if unknown.contexts > 0 {
+            known.push(unknown);
         }
         known
     }
 
-    pub(crate) fn add_context(&mut self, envoy: EnvoyId) {
-        *self.0.entry(envoy).or_default() += 1;
+    pub(crate) fn add_context(&mut self, envoy: EnvoyId, epoch: Epoch) {
+        let contexts = self.0.entry(envoy).or_default();
+        contexts.count += 1;
+        contexts.digest = contexts.digest.wrapping_add(digest(epoch));
     }
 
     /// `true` if it was the last root context of the Envoy.
-    pub(crate) fn remove_context(&mut self, envoy: EnvoyId) -> bool {
+    pub(crate) fn remove_context(&mut self, envoy: EnvoyId, epoch: Epoch) -> bool {
         let Some(contexts) = self.0.get_mut(&envoy) else {
             return false;
         };
-        *contexts -= 1;
-        let is_last = *contexts == 0;
+        contexts.count -= 1;
+        contexts.digest = contexts.digest.wrapping_sub(digest(epoch));
+        let is_last = contexts.count == 0;
         if is_last {
             self.0.remove(&envoy);
         }
@@ -54,6 +78,6 @@ impl Envoys {
 
     /// The number of an Envoy's root contexts.
     pub(crate) fn contexts(&self, envoy: EnvoyId) -> usize {
-        self.0.get(&envoy).copied().unwrap_or_default()
+        self.0.get(&envoy).copied().unwrap_or_default().count
     }
 }

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use core::time::Duration;
 use hashbrown::{HashMap, HashSet};
+use penstock_election::KnownEnvoy;
 use penstock_engine::Instant;
 
 use crate::ids::Epoch;
@@ -127,7 +128,7 @@ pub(crate) enum Lapse {
 pub(crate) struct Takeover {
     pub(crate) since: Instant,
     /// The last leader's Envoys.
-    pub(crate) known: HashMap<u64, u32>,
+    pub(crate) known: HashMap<u64, KnownEnvoy>,
     /// Sum of their root contexts.
     pub(crate) known_contexts: usize,
     /// The last leader has ended for certain.

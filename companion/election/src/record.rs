@@ -1,13 +1,38 @@
 //! What the leader leaves in the store for its successor.
 
 /// An Envoy that the leader has sessions with.
+///
+/// As JSON it is an array of the three numbers, because a record may have thousands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(
+    feature = "serde",
+    derive(serde::Serialize, serde::Deserialize),
+    serde(from = "(u64, u32, u64)", into = "(u64, u32, u64)")
+)]
 pub struct KnownEnvoy {
     /// The random id of the Envoy process, as in its Hello messages.
     pub envoy: u64,
-    /// Its root contexts with a session.
+    /// The number of its root contexts with a session.
     pub contexts: u32,
+    /// The wrapping sum of the random numbers that identify them: a new leader waits for these root contexts, not for any others
+    /// of the Envoy.
+    pub digest: u64,
+}
+
+impl From<(u64, u32, u64)> for KnownEnvoy {
+    fn from((envoy, contexts, digest): (u64, u32, u64)) -> Self {
+        Self {
+            envoy,
+            contexts,
+            digest,
+        }
+    }
+}
+
+impl From<KnownEnvoy> for (u64, u32, u64) {
+    fn from(known: KnownEnvoy) -> Self {
+        (known.envoy, known.contexts, known.digest)
+    }
 }
 
 /// What the leader leaves in the store for its successor.

@@ -122,10 +122,10 @@ impl Control {
         }
         self.leadership.has_changed = true;
         if is_new || envoy != peer_before.envoy {
-            self.envoys.add_context(envoy);
+            self.envoys.add_context(envoy, epoch);
         }
         if !is_new && envoy != peer_before.envoy {
-            self.remove_envoy_context(now, peer_before.envoy);
+            self.remove_envoy_context(now, peer_before.envoy, epoch);
         }
         if let Some(replaced) = replaced {
             self.close(now, replaced, REPLACED);
@@ -133,9 +133,9 @@ impl Control {
     }
 
     /// An Envoy has one root context less.
-    pub(super) fn remove_envoy_context(&mut self, now: Instant, envoy: EnvoyId) {
+    pub(super) fn remove_envoy_context(&mut self, now: Instant, envoy: EnvoyId, epoch: Epoch) {
         self.leadership.has_changed = true;
-        if self.envoys.remove_context(envoy) {
+        if self.envoys.remove_context(envoy, epoch) {
             for pool in self.pools.ids() {
                 self.drive_pool(now, pool, PoolInput::EnvoyLeft(envoy));
             }

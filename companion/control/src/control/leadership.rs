@@ -18,6 +18,7 @@ use penstock_wire as wire;
 use wire::command::Kind;
 
 use super::Control;
+use crate::envoys;
 use crate::event::{LeadershipChange, Observation, Output};
 use crate::ids::{ConnId, Epoch, Route};
 use crate::leadership::{
@@ -92,7 +93,7 @@ impl Control {
         self.extend_lease(grants_until);
         self.leadership.takeover = Some(Takeover {
             since: now,
-            known: known.iter().map(|known| (known.envoy, known.contexts)).collect(),
+            known: known.iter().map(|known| (known.envoy, *known)).collect(),
             known_contexts: known.iter().map(|known| known.contexts as usize).sum(),
             is_last_leader_gone,
             last_leader,
@@ -193,7 +194,7 @@ impl Control {
         proofs.min().map(|proof| proof.after(FOLLOWED_MAX))
     }
 
-    /// Stops granting until the lease is renewed.
+    /// Stops granting until the lease is renewed. If the filters may have another leader, it lets go of those that are here.
     fn lapse(&mut self, now: Instant, reason: Lapse) {
         let Some(lease) = &mut self.leadership.lease else {
             return;
@@ -203,6 +204,10 @@ impl Control {
         }
         for pool in self.pools.ids() {
             self.drive_pool(now, pool, PoolInput::Hold);
+        }
+        if reason == Lapse::Unfollowed {
+            self.dismiss_sessions();
+            self.forget_requests(now);
         }
     }
 
@@ -283,7 +288,7 @@ impl Control {
         }
         for epoch in epochs {
             if let Some(context) = self.contexts.remove(&epoch) {
-                self.remove_envoy_context(now, context.envoy);
+                self.remove_envoy_context(now, context.envoy, epoch);
             }
             self.aliases.retain(epoch, |_, _, _| false);
         }
@@ -305,13 +310,17 @@ impl Control {
         if self.sessions.len() < takeover.known_contexts {
             return;
         }
-        let mut missing: HashMap<u64, u32> = takeover.known.clone();
-        for (_, envoy, _) in self.asking() {
-            if let Some(contexts) = missing.get_mut(&envoy) {
-                *contexts = contexts.saturating_sub(1);
+        let mut missing: HashMap<u64, KnownEnvoy> = takeover.known.clone();
+        for (_, envoy, epoch) in self.asking() {
+            if let Some(known) = missing.get_mut(&envoy) {
+                known.contexts = known.contexts.wrapping_sub(1);
+                known.digest = known.digest.wrapping_sub(envoys::digest(epoch));
             }
         }
-        if missing.values().all(|contexts| *contexts == 0) {
+        if missing
+            .values()
+            .all(|known| known.contexts == 0 && known.digest == 0)
+        {
             self.lead(now);
         }
     }

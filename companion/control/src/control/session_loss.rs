@@ -102,7 +102,7 @@ impl Control {
             self.drive_pool(now, route.pool, PoolInput::Release(route.id));
         }
         if let Some(context) = self.contexts.remove(&epoch) {
-            self.remove_envoy_context(now, context.envoy);
+            self.remove_envoy_context(now, context.envoy, epoch);
         }
         // The filter may come back and report on a request that lives on under a key of another session.
         self.aliases.retain(epoch, |aliases, _, id| aliases.is_open(id));

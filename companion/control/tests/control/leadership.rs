@@ -62,7 +62,11 @@ impl World {
     fn lead_after(&mut self, term: u64, known: &[(u64, u32)], is_last_leader_gone: bool) {
         let known = known
             .iter()
-            .map(|&(envoy, contexts)| KnownEnvoy { envoy, contexts })
+            .map(|&(envoy, contexts)| KnownEnvoy {
+                envoy,
+                contexts,
+                digest: (1..=u64::from(contexts)).map(context_digest).sum(),
+            })
             .collect();
         let grants_until = self.now.after(60 * SECOND_LONG);
         self.change(LeadershipChange::Lead {
@@ -96,6 +100,11 @@ impl World {
         world.take();
         world
     }
+}
+
+/// The number of the harness's root context with this epoch in [`KnownEnvoy::digest`].
+const fn context_digest(epoch: u64) -> u64 {
+    1 ^ epoch
 }
 
 fn here(term: u64) -> wire::Role {
@@ -228,7 +237,8 @@ fn new_leader_grants_when_all_filters_of_the_last_one_have_listed_their_requests
         known,
         Some(vec![KnownEnvoy {
             envoy: ENVOY,
-            contexts: 2
+            contexts: 2,
+            digest: context_digest(1) + context_digest(2)
         }])
     );
     assert_eq!(world.control.take_known_envoys(), None);
@@ -296,6 +306,22 @@ fn new_bound_is_sent_without_the_endpoints() {
             (3, false, 2, Some(1))
         ]
     );
+}
+
+#[test]
+fn another_root_context_of_the_envoy_does_not_stand_in_for_a_missing_one() {
+    let mut world = replicated();
+    world.lead(9, &[(ENVOY, 2)]);
+    world.probe(1, version_3(1));
+    world.probe(3, version_3(3));
+    assert_eq!(
+        *world.control.role(),
+        Role::TakingOver,
+        "the second one may run requests"
+    );
+    world.close(3);
+    world.probe(2, version_3(2));
+    assert_eq!(*world.control.role(), Role::Leader);
 }
 
 #[test]
@@ -402,12 +428,23 @@ fn leader_goes_on_without_the_store_while_its_filters_follow() {
     world.probe(2, version_3(2));
     world.hello(2, version_3(2), Vec::new(), Vec::new());
     world.take();
-    world.pass_beating(6, &[2]);
+    world.pass_beating(4, &[2]);
     world.send(2, Message::Register(register(1)));
-    assert_eq!(world.take().granted(), [] as [u64; 0]);
+    world.pass_beating(1, &[2]);
+    let taken = world.take();
+    // The other filter may go to another leader, too.
+    assert_eq!((taken.closed, taken.outcomes.len()), (vec![2], 1));
+    world.probe(
+        3,
+        Filter {
+            stream: 2,
+            ..version_3(2)
+        },
+    );
+    assert_eq!(world.take().roles(), [(3, &elsewhere("", 0))]);
     let lapses = world.now.after(2 * SECOND_LONG);
     world.renew(lapses);
-    assert_eq!(world.take().granted(), [1]);
+    assert_eq!(world.take().roles(), [(3, &here(9))]);
 }
 
 #[test]

@@ -23,7 +23,11 @@ pub(crate) struct Bench {
 }
 
 pub(crate) fn envoys(ids: &[u64]) -> Vec<KnownEnvoy> {
-    let known = ids.iter().map(|&envoy| KnownEnvoy { envoy, contexts: 2 });
+    let known = ids.iter().map(|&envoy| KnownEnvoy {
+        envoy,
+        contexts: 2,
+        digest: 7,
+    });
     known.collect()
 }
 

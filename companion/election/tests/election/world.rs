@@ -354,7 +354,11 @@ impl World {
             self.input(node, Input::Unfollowed { term });
         } else {
             let envoy = self.rng.random();
-            let envoys = vec![KnownEnvoy { envoy, contexts: 1 }];
+            let envoys = vec![KnownEnvoy {
+                envoy,
+                contexts: 1,
+                digest: 7,
+            }];
             self.input(node, Input::Known { term, envoys });
         }
     }
@@ -503,7 +507,11 @@ impl World {
             _ => {
                 let term = self.nodes[node].term;
                 let envoy = self.rng.random();
-                let envoys = vec![KnownEnvoy { envoy, contexts: 1 }];
+                let envoys = vec![KnownEnvoy {
+                    envoy,
+                    contexts: 1,
+                    digest: 7,
+                }];
                 if self.runs(node, process) {
                     self.input(node, Input::Known { term, envoys });
                 }

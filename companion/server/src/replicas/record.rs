@@ -38,6 +38,7 @@ mod tests {
             envoys: vec![KnownEnvoy {
                 envoy: u64::MAX,
                 contexts: 17,
+                digest: u64::MAX,
             }],
             released: true,
             taking_over_from: Some("10.0.0.2:9190".into()),
@@ -53,6 +54,7 @@ mod tests {
         let envoy = KnownEnvoy {
             envoy: u64::MAX,
             contexts: u32::MAX,
+            digest: u64::MAX,
         };
         let record = Record {
             envoys: vec![envoy; penstock_election::ENVOYS_MAX],

@@ -103,7 +103,11 @@ mod tests {
         assert_eq!(reporter.take().now_or_never(), None);
         let known = |envoy| Report::Known {
             term: 3,
-            envoys: vec![KnownEnvoy { envoy, contexts: 1 }],
+            envoys: vec![KnownEnvoy {
+                envoy,
+                contexts: 1,
+                digest: 7,
+            }],
         };
         for report in [
             Report::Wanted,
@@ -118,6 +122,7 @@ mod tests {
         let envoys = vec![KnownEnvoy {
             envoy: 2,
             contexts: 1,
+            digest: 7,
         }];
         let inputs = reporter.take().now_or_never();
         assert_eq!(

@@ -76,6 +76,7 @@ async fn a_standby_leads_as_soon_as_the_leader_ends() {
     let envoys = vec![KnownEnvoy {
         envoy: 7,
         contexts: 2,
+        digest: 7,
     }];
     let known = envoys.clone();
     first.reporter.report(Report::Known { term, envoys });
