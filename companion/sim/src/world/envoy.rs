@@ -85,15 +85,22 @@ pub(super) struct Root {
     tick_period: Nanos,
     /// Number of the current tick timer.
     tick_timer: u64,
-    /// The stream of this root context's session at the current companion.
-    pub(super) session_stream: Option<u64>,
-    /// When the companion lost the session's stream, by the companion's clock.
-    pub(super) orphaned_since: Option<CompanionTime>,
+    /// By companion, what its process knows of this root context.
+    pub(super) attachments: Vec<Attachment>,
     /// Term of the companion whose grant the worker obeyed last.
     pub(super) term: u64,
     /// Requests that have ended, and whose end no companion has processed.
     pub(super) unreported_ends: BTreeSet<u64>,
-    /// Requests whose end the current companion has processed.
+}
+
+/// What a companion's process knows of a root context.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Attachment {
+    /// The stream of the root context's session there.
+    pub(super) session_stream: Option<u64>,
+    /// When the companion lost the session's stream, by the companion's clock.
+    pub(super) orphaned_since: Option<CompanionTime>,
+    /// Requests whose end the companion has processed.
     pub(super) reported_ends: BTreeSet<u64>,
 }
 
@@ -113,11 +120,11 @@ impl Envoy {
 }
 
 impl Root {
-    /// Clears the state that belongs to the previous companion.
-    pub(super) fn reset_companion_state(&mut self) {
-        self.session_stream = None;
-        self.orphaned_since = None;
-        self.reported_ends.clear();
+    /// Whether a companion has processed the end of this request.
+    pub(super) fn is_end_reported(&self, sequence: u64) -> bool {
+        self.attachments
+            .iter()
+            .any(|attachment| attachment.reported_ends.contains(&sequence))
     }
 }
 
@@ -187,11 +194,9 @@ impl World {
             http_streams: BTreeMap::new(),
             tick_period: 0,
             tick_timer: 0,
-            session_stream: None,
-            orphaned_since: None,
+            attachments: vec![Attachment::default(); self.companions.len()],
             term: 0,
             unreported_ends: BTreeSet::new(),
-            reported_ends: BTreeSet::new(),
         };
         self.note(|| {
             format!(
@@ -241,7 +246,7 @@ impl World {
     fn apply_session_effect(&mut self, id: u64, effect: SessionEffect) {
         match effect {
             SessionEffect::OpenStream { companion: _ } => {
-                let stream = self.open_stream(id);
+                let stream = self.open_stream(id, 0);
                 self.note(|| format!("root {id} opens stream {stream:?}"));
                 let Some(root) = self.roots.get_mut(&id) else {
                     return;

@@ -31,8 +31,8 @@ pub(super) enum SimEvent {
     CompanionInbox(u64),
     /// The companion's timer: generation and timer number.
     CompanionTimer(u64, u64),
-    /// A companion starts.
-    CompanionStarts,
+    /// The companion with this index starts.
+    CompanionStarts(usize),
     /// A draining companion of this generation exits.
     CompanionExit(u64),
     /// A frozen companion of this generation continues.
@@ -82,8 +82,8 @@ pub(super) enum Repair {
     EndpointReady(usize),
     /// This Envoy has the missing host in its cluster again.
     MissingHost(usize),
-    /// A companion with the newest term replaces the older one.
-    OlderCompanion,
+    /// A process with the newest term replaces the older one of the companion with this index.
+    OlderCompanion(usize),
     /// This server is listed as an endpoint again.
     RemovedEndpoint(usize),
     /// This pool is configured again.

@@ -147,27 +147,28 @@ impl World {
     }
 
     fn inject_at_companion(&mut self, kind: FaultKind) {
+        let index = self.random_companion();
         match kind {
             FaultKind::CompanionFreeze => {
                 let mean = self.rng.choose(&[50 * MILLI, 2 * SECOND, 8 * SECOND]);
                 let duration = self.rng.exponential(mean);
-                self.freeze_companion(duration);
+                self.freeze_companion(index, duration);
             }
-            FaultKind::CompanionDrain => self.drain_companion(),
-            FaultKind::CompanionHandOver => self.hand_over_companion(),
+            FaultKind::CompanionDrain => self.drain_companion(index),
+            FaultKind::CompanionHandOver => self.hand_over_companion(index),
             FaultKind::OlderCompanion => {
-                self.kill_companion(false);
-                self.start_companion(true);
-                self.schedule_repair(Repair::OlderCompanion, 2 * SECOND);
+                self.kill_companion(index, false);
+                self.start_companion(index, true);
+                self.schedule_repair(Repair::OlderCompanion(index), 2 * SECOND);
             }
             _ => {
-                let was_running = self.companion.control.is_some();
-                self.kill_companion(kind == FaultKind::CompanionHostLoss);
+                let was_running = self.companions[index].control.is_some();
+                self.kill_companion(index, kind == FaultKind::CompanionHostLoss);
                 if was_running {
                     let mean = self.rng.choose(&[50 * MILLI, SECOND, 8 * SECOND]);
                     let downtime = self.rng.exponential(mean);
                     self.event_queue
-                        .schedule(self.now + downtime, SimEvent::CompanionStarts);
+                        .schedule(self.now + downtime, SimEvent::CompanionStarts(index));
                 }
             }
         }
@@ -249,10 +250,19 @@ impl World {
             self.clock_set_back += distance;
         }
         if self.rng.percent(50) {
-            self.jump_companion(ahead, distance);
+            let index = self.random_companion();
+            self.jump_companion(index, ahead, distance);
         } else {
             let envoy = self.random_envoy();
             self.jump_envoy(envoy, ahead, distance);
+        }
+    }
+
+    /// Draws nothing if there is only one.
+    fn random_companion(&mut self) -> usize {
+        match self.companions.len() {
+            1 => 0,
+            count => self.rng.below(count as u64) as usize,
         }
     }
 
@@ -278,11 +288,12 @@ impl World {
             Repair::MissingHost(envoy) => self.envoys[envoy].missing_host = None,
             Repair::RemovedEndpoint(server) => self.restore_endpoint(server),
             Repair::RemovedPool(pool) => self.restore_pool(pool),
-            Repair::OlderCompanion => {
-                if self.companion.control.is_some() && self.companion.term <= 1 {
-                    self.kill_companion(false);
+            Repair::OlderCompanion(index) => {
+                let companion = &self.companions[index];
+                if companion.control.is_some() && companion.term <= 1 {
+                    self.kill_companion(index, false);
                 }
-                self.start_companion(false);
+                self.start_companion(index, false);
             }
         }
     }
@@ -298,7 +309,7 @@ impl World {
             self.scenario.pools[server.pool].name.as_str().into(),
             server.address.clone(),
         );
-        self.deliver_to_companion(Event::EndpointReady { pool, address, ready });
+        self.deliver_to_all(&Event::EndpointReady { pool, address, ready });
     }
 
     /// Ends all faults for the rest of the world's run.
@@ -313,8 +324,9 @@ impl World {
             envoy.missing_host = None;
         }
         self.restore_configuration();
-        let generation = self.companion.generation;
-        self.thaw_companion(generation);
-        self.repair(Repair::OlderCompanion);
+        for index in 0..self.companions.len() {
+            self.thaw_companion(self.companions[index].generation);
+            self.repair(Repair::OlderCompanion(index));
+        }
     }
 }

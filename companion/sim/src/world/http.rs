@@ -431,7 +431,7 @@ impl World {
         // The filter must report the end of every request that a companion may count.
         if (http.resumed || http.registered_with.is_some() && !http.replied)
             && let Some(root) = self.roots.get_mut(&http.root).filter(|root| !root.dead)
-            && !root.reported_ends.contains(&http.sequence)
+            && !root.is_end_reported(http.sequence)
         {
             root.unreported_ends.insert(http.sequence);
         }

@@ -55,7 +55,7 @@ impl World {
     }
 
     /// Checks a grant: the request's session has a stream, and the companion has waited for the sessions it expects.
-    pub(super) fn check_grant_allowed(&mut self, request: &str) {
+    pub(super) fn check_grant_allowed(&mut self, index: usize, request: &str) {
         let Some(number) = client_number(request) else {
             return;
         };
@@ -67,17 +67,17 @@ impl World {
         let without_session = |http: &HttpStream| {
             self.roots
                 .get(&http.root)
-                .is_some_and(|root| root.orphaned_since.is_some())
+                .is_some_and(|root| root.attachments[index].orphaned_since.is_some())
         };
         if streams().any(without_session) {
             self.fail(|| format!("client {number} is granted, though its filter has no session stream"));
         }
-        let sessions = self.companion.sessions_max;
+        let sessions = self.companions[index].sessions_max;
         let expected = self.scenario.sessions_expected();
         let uptime = self
-            .companion_now()
+            .companion_now(index)
             .as_nanos()
-            .saturating_sub(self.companion.started_at);
+            .saturating_sub(self.companions[index].started_at);
         let waited = u128::from(uptime) >= self.scenario.startup_wait.as_nanos();
         if !waited && !self.clock_jumped && expected.is_none_or(|expected| sessions < expected) {
             self.fail(|| {
@@ -88,11 +88,11 @@ impl World {
 
     /// Checks that a companion counts at most one arrival and one outcome of a request, however often the request is
     /// registered.
-    pub(super) fn check_counted_once(&mut self, request: &str, arrived: bool, decided: bool) {
+    pub(super) fn check_counted_once(&mut self, index: usize, request: &str, arrived: bool, decided: bool) {
         let Some(number) = client_number(request).and_then(|number| usize::try_from(number).ok()) else {
             return;
         };
-        let generation = self.companion.generation;
+        let generation = self.companions[index].generation;
         // A companion that learns of a requeued request's second key first may count the request twice.
         let has_one_key =
             |client: &&mut Client| client.released_by != Some(generation) && client.roots.len() == 1;
@@ -107,24 +107,25 @@ impl World {
     }
 
     /// Checks that a session is gone after its filter sent Bye.
-    pub(super) fn check_released(&mut self, root: u64) {
-        let (Some(epoch), Some(control)) = (self.epochs.get(&root), &self.companion.control) else {
+    pub(super) fn check_released(&mut self, index: usize, root: u64) {
+        let (Some(epoch), Some(control)) = (self.epochs.get(&root), &self.companions[index].control) else {
             return;
         };
         let id = format!("{:016x}", epoch >> 64);
-        let status = control.status(self.companion_now());
+        let status = control.status(self.companion_now(index));
         if !status.handed_over && status.sessions.iter().any(|session| session.id == id) {
             self.fail(|| format!("root {root} sent Bye, and its session still exists"));
         }
     }
 
     /// Checks a grant: no request of the same flow and session that came clearly earlier still waits.
-    pub(super) fn check_flow_order(&mut self, id: u64) {
+    pub(super) fn check_flow_order(&mut self, index: usize, id: u64) {
         let Some(http) = self.http_streams.get(&id) else {
             return;
         };
+        let generation = self.companions[index].generation;
         // A lost grant is repeated, whatever arrived in between.
-        let repeated = http.counted_by == Some(self.companion.generation);
+        let repeated = http.counted_by == Some(generation);
         if self.clock_jumped || http.parent.is_some() || http.resumed || repeated {
             return;
         }
@@ -142,7 +143,7 @@ impl World {
             (client.pool, client.flow, client.band, client.model)
         };
         let waits_longer = |older: &HttpStream| {
-            older.registered_with == Some(self.companion.generation)
+            older.registered_with == Some(generation)
                 && !older.resumed
                 && !older.replied
                 && !older.age_uncertain
@@ -159,7 +160,7 @@ impl World {
         };
         // The older request's grant may be in transit.
         let sequence = self.http_streams.get(&older).map_or(0, |http| http.sequence);
-        let control = self.companion.control.as_ref();
+        let control = self.companions[index].control.as_ref();
         let granted = control.and_then(|control| control.is_granted(root.epoch, sequence));
         if granted == Some(false) {
             self.fail(|| format!("http {id} overtakes http {older} of the same flow"));
@@ -167,8 +168,8 @@ impl World {
     }
 
     /// Checks a grant: the requests that the companion counts as running, adopted ones included, are below the bound.
-    pub(super) fn check_bound(&mut self, id: u64) {
-        let generation = self.companion.generation;
+    pub(super) fn check_bound(&mut self, index: usize, id: u64) {
+        let generation = self.companions[index].generation;
         let Some(http) = self
             .http_streams
             .get(&id)
@@ -272,7 +273,7 @@ impl World {
 
     /// Checks the bounds of a server and its pool. Adopted and released requests don't count.
     fn check_server_bounds(&mut self, server: usize, pool: usize) {
-        let generation = self.companion.generation;
+        let generation = self.companions[0].generation;
         let counts = |job: &&Job| {
             self.http_streams
                 .get(&job.http)
@@ -300,22 +301,22 @@ impl World {
         }
     }
 
-    /// Checks all of the companion's state.
-    pub(super) fn audit_companion(&mut self) {
+    /// Checks all of a companion's state.
+    pub(super) fn audit_companion(&mut self, index: usize) {
         self.summary.audits += 1;
-        let Some(control) = &self.companion.control else {
+        let Some(control) = &self.companions[index].control else {
             return;
         };
         if let Err(error) = control.audit() {
             return self.fail(|| error.to_string());
         }
-        if let Some(violation) = self.wrong_pool_counts(control) {
+        if let Some(violation) = self.wrong_pool_counts(index, control) {
             self.fail(|| violation);
         }
     }
 
-    fn wrong_pool_counts(&self, control: &Control) -> Option<String> {
-        let status = control.status(self.companion_now());
+    fn wrong_pool_counts(&self, index: usize, control: &Control) -> Option<String> {
+        let status = control.status(self.companion_now(index));
         let mut violation = None;
         for pool in &status.pools {
             let Some(scenario) = self
@@ -326,8 +327,7 @@ impl World {
             else {
                 continue;
             };
-            let counts: PoolCounts = self
-                .companion
+            let counts: PoolCounts = self.companions[index]
                 .counts
                 .get(&scenario.name)
                 .copied()
@@ -363,7 +363,9 @@ impl World {
 
     /// Checks the idle world: every request has ended, and no component keeps any state of it.
     pub(super) fn check_quiescence(&mut self) {
-        self.audit_companion();
+        for index in 0..self.companions.len() {
+            self.audit_companion(index);
+        }
         let mut leftovers = Vec::new();
         for (number, client) in self.clients.iter().enumerate() {
             if client.end.is_none() {
@@ -374,7 +376,9 @@ impl World {
             leftovers.push(format!("{} jobs are still at servers", self.jobs.len()));
         }
         self.collect_root_leftovers(&mut leftovers);
-        self.collect_companion_leftovers(&mut leftovers);
+        for companion in 0..self.companions.len() {
+            self.collect_companion_leftovers(companion, &mut leftovers);
+        }
         self.collect_stream_leftovers(&mut leftovers);
         let keys = self.envoys.iter().map(|envoy| envoy.shared.len()).max();
         let keys = keys.unwrap_or(0) as u64;
@@ -400,7 +404,9 @@ impl World {
             if unacknowledged > 0 {
                 leftovers.push(format!("root {id} keeps {unacknowledged} unacknowledged events"));
             }
-            if root.session_stream.is_none() || root.session_stream != root.stream {
+            if root.attachments[0].session_stream.is_none()
+                || root.attachments[0].session_stream != root.stream
+            {
                 leftovers.push(format!("root {id} has no session; its stream: {:?}", root.stream));
             }
             if root.draining || root.dead {
@@ -409,11 +415,11 @@ impl World {
         }
     }
 
-    fn collect_companion_leftovers(&self, leftovers: &mut Vec<String>) {
-        let Some(control) = &self.companion.control else {
+    fn collect_companion_leftovers(&self, index: usize, leftovers: &mut Vec<String>) {
+        let Some(control) = &self.companions[index].control else {
             return;
         };
-        let status = control.status(self.companion_now());
+        let status = control.status(self.companion_now(index));
         if status.requests > 0 {
             leftovers.push(format!("the companion keeps {} requests", status.requests));
         }
@@ -441,7 +447,7 @@ impl World {
                 leftovers.push(format!("a flow of pool {} still has requests", pool.name));
             }
         }
-        for (pool, counts) in &self.companion.counts {
+        for (pool, counts) in &self.companions[index].counts {
             if counts.arrived != counts.left {
                 leftovers.push(format!("pool {pool} counted {counts:?}"));
             }

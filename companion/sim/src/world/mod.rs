@@ -1,4 +1,4 @@
-//! A world in virtual time: clients, Envoys with filter cores, a network, a companion with its engines, model servers,
+//! A world in virtual time: clients, Envoys with filter cores, a network, companions with their engines, model servers,
 //! and faults. One seed determines everything in the world, so every failure can be reproduced.
 //!
 //! The filters, the control and the engines are the real ones. Everything else is simulated with as little detail as
@@ -56,7 +56,9 @@ struct World {
     rng: Rng,
     now: Nanos,
     event_queue: EventQueue,
-    companion: Companion,
+    companions: Vec<Companion>,
+    /// Processes of all companions so far.
+    generations: u64,
     envoys: Vec<Envoy>,
     roots: BTreeMap<u64, Root>,
     roots_created: u64,
@@ -134,7 +136,8 @@ impl World {
             rng,
             now: START,
             event_queue: EventQueue::default(),
-            companion: Companion::default(),
+            companions: vec![Companion::default()],
+            generations: 0,
             roots: BTreeMap::new(),
             roots_created: 0,
             epochs: BTreeMap::new(),
@@ -189,9 +192,9 @@ impl World {
         if companion_is_late {
             let wait = self.rng.exponential(3 * SECOND);
             self.event_queue
-                .schedule(self.now + wait, SimEvent::CompanionStarts);
+                .schedule(self.now + wait, SimEvent::CompanionStarts(0));
         } else {
-            self.start_companion(false);
+            self.start_companion(0, false);
         }
         for envoy in 0..self.envoys.len() {
             self.start_envoy(envoy);
@@ -243,7 +246,7 @@ impl World {
             SimEvent::AtFilter(stream, message) => self.arrive_at_filter(stream, message),
             SimEvent::CompanionInbox(generation) => self.process_inbox(generation),
             SimEvent::CompanionTimer(generation, number) => self.handle_companion_timer(generation, number),
-            SimEvent::CompanionStarts => self.start_companion(false),
+            SimEvent::CompanionStarts(index) => self.start_companion(index, false),
             SimEvent::CompanionExit(generation) => self.finish_companion(generation),
             SimEvent::CompanionThaws(generation) => self.thaw_companion(generation),
             SimEvent::VmReloads(envoy, vm) => self.reload_vm(envoy as usize, vm),

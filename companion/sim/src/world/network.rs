@@ -1,4 +1,4 @@
-//! The network between filters and companion. A stream delivers messages in order; faults make it slow, stall it, or
+//! The network between filters and companions. A stream delivers messages in order; faults make it slow, stall it, or
 //! break it for one end before the other or for one end only.
 //!
 //! When a stream breaks, the last messages of either end can be lost. A stream that continues loses, duplicates and
@@ -17,9 +17,11 @@ use super::time::{MILLI, Nanos, SECOND};
 pub(super) struct Stream {
     /// The root context that opened the stream.
     pub(super) root: u64,
-    /// Generation of the companion at the other end.
+    /// The index of the companion at the other end,
+    pub(super) companion: usize,
+    /// its generation,
     pub(super) generation: u64,
-    /// Term of that companion.
+    /// and its term.
     pub(super) term: u64,
     /// The filter has not closed its end.
     pub(super) open_at_filter: bool,
@@ -41,21 +43,24 @@ const KEEPALIVE: Nanos = 4 * SECOND;
 const STALL_MAX: Nanos = 3 * SECOND;
 
 impl World {
-    /// A filter opens a stream; `None` if its host can't open streams at all.
-    pub(super) fn open_stream(&mut self, root: u64) -> Option<u64> {
+    /// A filter opens a stream to a companion; `None` if its host can't open streams at all.
+    pub(super) fn open_stream(&mut self, root: u64, index: usize) -> Option<u64> {
         if self.rng.percent(2) {
             return None;
         }
         self.streams_opened += 1;
         let id = self.streams_opened;
         self.stream_roots.insert(id, root);
-        let accepted = self.companion.control.is_some() && !self.companion.refuses_streams;
+        let companion = &self.companions[index];
+        let accepted = companion.control.is_some() && !companion.refuses_streams;
+        let vanished = companion.vanished;
         self.streams.insert(
             id,
             Stream {
                 root,
-                generation: self.companion.generation,
-                term: self.companion.term,
+                companion: index,
+                generation: companion.generation,
+                term: companion.term,
                 open_at_filter: true,
                 open_at_companion: accepted,
                 up_last: self.now,
@@ -66,7 +71,7 @@ impl World {
         );
         if accepted {
             self.send_to_companion(id, ToCompanion::Open);
-        } else if self.companion.vanished {
+        } else if vanished {
             self.event_queue
                 .schedule(self.now + KEEPALIVE, SimEvent::AtFilter(id, ToFilter::End));
         } else {
@@ -104,26 +109,26 @@ impl World {
     }
 
     pub(super) fn arrive_at_companion(&mut self, id: u64, message: ToCompanion) {
-        let generation = self.companion.generation;
         let Some(stream) = self.streams.get_mut(&id) else {
             return;
         };
-        if stream.generation != generation || !stream.open_at_companion {
+        let index = stream.companion;
+        if stream.generation != self.companions[index].generation || !stream.open_at_companion {
             return;
         }
         match message {
             ToCompanion::Open if stream.up_dropped => {}
-            ToCompanion::Open => self.deliver_to_companion(Event::Opened(ConnId(id))),
+            ToCompanion::Open => self.deliver_to_companion(index, Event::Opened(ConnId(id))),
             ToCompanion::Frame(_) if stream.up_dropped => {}
             ToCompanion::Frame(bytes) => match FilterFrame::decode(bytes.as_slice()) {
-                Ok(frame) => self.deliver_to_companion(Event::Frame(ConnId(id), Box::new(frame))),
+                Ok(frame) => self.deliver_to_companion(index, Event::Frame(ConnId(id), Box::new(frame))),
                 Err(error) => self.fail(|| format!("a filter sent an invalid frame: {error}")),
             },
             ToCompanion::End => {
                 stream.open_at_companion = false;
                 stream.up_dropped = true;
                 stream.down_dropped = true;
-                self.deliver_to_companion(Event::Closed(ConnId(id)));
+                self.deliver_to_companion(index, Event::Closed(ConnId(id)));
                 self.remove_closed_stream(id);
             }
         }
@@ -219,9 +224,11 @@ impl World {
         }
     }
 
-    /// The companion's process ends, and with it its ends of all streams.
-    pub(super) fn drop_companion_streams(&mut self, silently: bool) {
-        let open = |(id, stream): (&u64, &Stream)| stream.open_at_companion.then_some(*id);
+    /// A companion's process ends, and with it its ends of all streams.
+    pub(super) fn drop_companion_streams(&mut self, index: usize, silently: bool) {
+        let open = |(id, stream): (&u64, &Stream)| {
+            (stream.open_at_companion && stream.companion == index).then_some(*id)
+        };
         let ids: Vec<u64> = self.streams.iter().filter_map(open).collect();
         for id in ids {
             let delay = if silently { KEEPALIVE } else { self.delay() };

@@ -76,7 +76,7 @@ impl World {
         self.policy_version += 1;
         // A running control keeps its term and ignores the settings' term.
         let settings = self.current_settings(0);
-        self.deliver_to_companion(Event::Settings(Box::new(settings)));
+        self.deliver_to_all(&Event::Settings(Box::new(settings)));
     }
 
     /// Changes a pool's policy, or restores the scenario's.
@@ -155,7 +155,7 @@ impl World {
         let pool = settings.pools.into_iter().find(|pool| pool.name == *name);
         let endpoints: Vec<EndpointSettings> = pool.map(|pool| pool.endpoints).unwrap_or_default();
         let pool = name.as_str().into();
-        self.deliver_to_companion(Event::Endpoints {
+        self.deliver_to_all(&Event::Endpoints {
             pool,
             endpoints,
             pending: Vec::new(),

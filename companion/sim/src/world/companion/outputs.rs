@@ -1,0 +1,97 @@
+//! A control's outputs: frames and observations, each checked against the invariants.
+
+use penstock_control::{Control, Observation, Output};
+use penstock_engine::Outcome;
+use penstock_wire::command::Kind;
+
+use super::super::World;
+use super::records::Key;
+
+impl World {
+    pub(super) fn apply_outputs(&mut self, index: usize) {
+        let generation = self.companions[index].generation;
+        let mut granted = Vec::new();
+        while let Some(output) = self.companions[index]
+            .control
+            .as_mut()
+            .and_then(Control::poll_output)
+        {
+            match output {
+                Output::Send(conn, frame) => {
+                    let root = self.stream_roots.get(&conn.0).copied();
+                    for command in &frame.commands {
+                        if let (Some(Kind::Grant(grant)), Some(root)) = (&command.kind, root) {
+                            granted.push((root, grant.sequence));
+                        }
+                    }
+                    self.note(|| format!("companion {generation} sends on {}: {frame:?}", conn.0));
+                    self.send_frame(conn.0, &frame);
+                }
+                Output::Close(conn, reason) => {
+                    self.note(|| format!("companion {generation} closes {}: {reason}", conn.0));
+                    self.orphan(index, conn);
+                    self.close_at_companion(conn.0);
+                }
+                Output::Observe(observation) => self.observe(index, &observation),
+                // The world has one companion.
+                Output::Election(_) => {}
+            }
+        }
+        for key in granted {
+            self.record_grant(index, key);
+        }
+        self.companions[index].batches += 1;
+        if self.traced || self.companions[index].batches.is_multiple_of(16) {
+            self.audit_companion(index);
+        }
+        self.set_timer(index);
+    }
+
+    fn record_grant(&mut self, index: usize, key: Key) {
+        let (root, sequence) = key;
+        let ended = self
+            .roots
+            .get(&root)
+            .is_some_and(|root| root.attachments[index].reported_ends.contains(&sequence));
+        if ended {
+            self.fail(|| format!("request {sequence} of root {root} is granted after its reported end"));
+        }
+        if let Some(id) = self.http_of(key) {
+            self.check_flow_order(index, id);
+            self.check_bound(index, id);
+            if let Some(http) = self.http_streams.get_mut(&id) {
+                http.counted_by = Some(self.companions[index].generation);
+            }
+        }
+    }
+
+    fn observe(&mut self, index: usize, observation: &Observation) {
+        if let Observation::Decided {
+            labels,
+            outcome: Outcome::Bypassed | Outcome::Dispatched,
+            ..
+        } = observation
+        {
+            self.check_grant_allowed(index, &labels.request_id);
+        }
+        let (labels, arrived, left, requeued) = match observation {
+            Observation::Arrived(labels) => (labels, 1, 0, 0),
+            Observation::Decided { labels, .. } | Observation::Refused { labels, .. } => (labels, 0, 1, 0),
+            Observation::Requeued(labels) => (labels, 0, 0, 1),
+            _ => return,
+        };
+        let generation = self.companions[index].generation;
+        self.note(|| format!("companion {generation} observes {observation:?}"));
+        self.check_counted_once(index, &labels.request_id, arrived > 0, left > 0);
+        let counts = &mut self.companions[index].counts;
+        let counts = counts.entry(labels.pool.to_string()).or_default();
+        counts.arrived += arrived;
+        counts.left += left;
+        counts.requeued += requeued;
+        if counts.left > counts.arrived {
+            let pool = labels.pool.clone();
+            self.fail(|| format!("pool {pool} has more outcomes than arrivals"));
+        }
+        self.summary.requeues += requeued;
+    }
+}
