@@ -1,4 +1,5 @@
-//! A million requests through small worlds with faults in filters, network, companion, servers, clients and clocks.
+//! A million requests through small worlds with faults in filters, network, companions, lease store, servers, clients and
+//! clocks.
 //!
 //! A failing world prints its last events and its seed. `PENSTOCK_WORLD=<seed>` runs only the world of that seed.
 

@@ -33,13 +33,13 @@ pub(super) struct Client {
     http: Option<u64>,
     /// Every root context that the request passed through.
     pub(super) roots: Vec<u64>,
-    /// Generation of the last companion that counted the request's arrival,
+    /// Tenure of the last companion that counted the request's arrival,
     pub(super) arrival_counted_by: Option<u64>,
     /// and of the last one that counted its outcome.
     pub(super) outcome_counted_by: Option<u64>,
-    /// Generation of the last companion that released one of the request's sessions. That companion counts the request
-    /// again when it comes back.
-    pub(super) released_by: Option<u64>,
+    /// Tenures of the companions that released one of the request's sessions. They count the request again when it comes
+    /// back.
+    pub(super) released_by: Vec<u64>,
 }
 
 const PRIORITIES: [&str; 3] = ["critical", "default", "sheddable"];
@@ -74,7 +74,7 @@ impl World {
             roots: Vec::new(),
             arrival_counted_by: None,
             outcome_counted_by: None,
-            released_by: None,
+            released_by: Vec::new(),
         });
         self.summary.requests += 1;
         let alive: Vec<usize> = (0..self.envoys.len())

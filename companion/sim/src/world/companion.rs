@@ -1,27 +1,33 @@
 //! A companion's process: a control with an inbox, a timer, a clock and a generation number.
 //!
 //! It works as the real driver does: it takes the events in its inbox, sometimes several at once, and then applies the
-//! control's outputs. Each start is a new generation: a new control with a higher term.
+//! control's outputs. Each start is a new generation: a new control. Without other companions, a new generation has a higher
+//! term; with others, the election gives the term.
+//!
+//! A tenure is the time from the start, or from the end of the last tenure, to the time when the companion steps down.
 
+mod election;
 mod outputs;
 mod process;
 mod records;
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use penstock_control::{Control, Event};
 use penstock_engine::Instant;
 use penstock_wire::limits::SESSION_GRACE;
 
-use super::World;
+use super::envoy::Attachment;
 use super::event::SimEvent;
 use super::time::Nanos;
+use super::{START, World};
+use election::Election;
 use records::Batch;
 
 /// Events of one batch. More are left for the next batch.
 const BATCH_MAX: usize = 256;
 
-/// Observations of one generation about one pool.
+/// Observations of one tenure about one pool.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct PoolCounts {
     pub(super) arrived: u64,
@@ -34,9 +40,14 @@ pub(super) struct PoolCounts {
 pub(super) struct Companion {
     /// `None` while no process runs.
     pub(super) control: Option<Control>,
+    /// Its part in the election of the leader; `None`: there are no other companions.
+    pub(super) election: Option<Election>,
     /// Number of the process among the processes of all companions, from 1; 0: none has run here.
     pub(super) generation: u64,
-    /// The term that the companion announces. Rises with each generation, except for an older companion by fault.
+    /// Number of its tenure among the tenures of all companions, from 1.
+    pub(super) tenure: u64,
+    /// The term with which a companion without others starts. Rises with each generation, except for an older companion by
+    /// fault.
     pub(super) term: u64,
     /// The machine is gone: connections aren't even refused.
     pub(super) vanished: bool,
@@ -51,19 +62,46 @@ pub(super) struct Companion {
     timers: u64,
     /// By root context, existing or not, the stream of its session.
     session_streams: BTreeMap<u64, u64>,
+    /// The streams whose Hello one of several companions has accepted.
+    greeted: BTreeSet<u64>,
+    /// It has begun to dispatch in this tenure.
+    pub(super) dispatches: bool,
     /// The most sessions at a time.
     pub(super) sessions_max: usize,
     /// Start of the process by the companion's clock.
     pub(super) started_at: Nanos,
-    /// How far the companion's clock is ahead of the world's.
+    /// How far the companion's clock was ahead of the world's at the world's start, plus later jumps.
     pub(super) clock_offset: Nanos,
+    /// The rate of the companion's clock in thousandths of the world's; 0: none has run here.
+    rate: u64,
     batches: u64,
+}
+
+impl Companion {
+    /// The companion's clock at this time of the world.
+    fn local_time(&self, now: Nanos) -> Instant {
+        Instant::from_nanos(START + (now - START) * self.rate / 1_000 + self.clock_offset)
+    }
+
+    /// The time of the world at which the companion's clock shows this time.
+    fn world_time(&self, local: Instant) -> Nanos {
+        let passed = local
+            .as_nanos()
+            .saturating_sub(self.clock_offset)
+            .saturating_sub(START);
+        START + (passed * 1_000).div_ceil(self.rate)
+    }
 }
 
 impl World {
     /// A companion's clock.
     pub(super) fn companion_now(&self, index: usize) -> Instant {
-        Instant::from_nanos(self.now + self.companions[index].clock_offset)
+        self.companions[index].local_time(self.now)
+    }
+
+    /// Where a companion listens for filters.
+    pub(super) fn companion_address(index: usize) -> String {
+        format!("10.1.0.{index}:9190")
     }
 
     /// The index of the companion whose process of this generation runs.
@@ -108,8 +146,10 @@ impl World {
             };
             self.handle_companion_event(index, event, &mut batch);
         }
+        self.note_leader(index, false);
         self.apply_outputs(index);
         self.record_batch(index, batch);
+        self.report_known_envoys(index);
         let companion = &mut self.companions[index];
         if !companion.inbox.is_empty() && !companion.inbox_scheduled {
             companion.inbox_scheduled = true;
@@ -123,6 +163,10 @@ impl World {
         let generation = self.companions[index].generation;
         self.note(|| format!("companion {generation} processes {}", summarized(&event)));
         let mut bye = None;
+        let event = match event {
+            Event::Leadership(change) => return self.change_leadership(index, change, batch),
+            event => event,
+        };
         match &event {
             Event::Frame(conn, frame) => {
                 if let Some(root) = self.stream_roots.get(&conn.0).copied() {
@@ -166,7 +210,9 @@ impl World {
             })
             .map(|(id, _)| *id)
             .collect();
+        self.note_leader(index, true);
         self.apply_outputs(index);
+        self.report_known_envoys(index);
         for id in lost {
             if let Some(root) = self.roots.get_mut(&id) {
                 root.attachments[index].orphaned_since = None;
@@ -175,15 +221,33 @@ impl World {
         }
     }
 
+    /// A companion has stepped down, and knows nothing of its sessions and requests any more.
+    fn end_tenure(&mut self, index: usize) {
+        self.tenures += 1;
+        let companion = &mut self.companions[index];
+        companion.tenure = self.tenures;
+        companion.counts.clear();
+        companion.session_streams.clear();
+        companion.greeted.clear();
+        companion.sessions_max = 0;
+        companion.dispatches = false;
+        if let Some(election) = &mut companion.election {
+            election.leads_since = None;
+        }
+        let generation = companion.generation;
+        for root in self.roots.values_mut() {
+            root.attachments[index] = Attachment::default();
+        }
+        *self.summary.takeovers.entry("leader stepped down").or_default() += 1;
+        self.note(|| format!("companion {generation} steps down"));
+    }
+
     fn set_timer(&mut self, index: usize) {
         let companion = &mut self.companions[index];
         let Some(deadline) = companion.control.as_ref().and_then(Control::poll_timeout) else {
             return;
         };
-        let time = deadline
-            .as_nanos()
-            .saturating_sub(companion.clock_offset)
-            .max(self.now);
+        let time = companion.world_time(deadline).max(self.now);
         if companion.timer.is_some_and(|(current, _)| current <= time) {
             return;
         }

@@ -87,6 +87,8 @@ pub(super) struct Root {
     tick_timer: u64,
     /// By companion, what its process knows of this root context.
     pub(super) attachments: Vec<Attachment>,
+    /// The companion to which Envoy connects next if the filter names none.
+    pub(super) next_companion: usize,
     /// Term of the companion whose grant the worker obeyed last.
     pub(super) term: u64,
     /// Requests that have ended, and whose end no companion has processed.
@@ -195,6 +197,7 @@ impl World {
             tick_period: 0,
             tick_timer: 0,
             attachments: vec![Attachment::default(); self.companions.len()],
+            next_companion: self.random_companion(),
             term: 0,
             unreported_ends: BTreeSet::new(),
         };
@@ -245,8 +248,8 @@ impl World {
 
     fn apply_session_effect(&mut self, id: u64, effect: SessionEffect) {
         match effect {
-            SessionEffect::OpenStream { companion: _ } => {
-                let stream = self.open_stream(id, 0);
+            SessionEffect::OpenStream { companion } => {
+                let stream = self.open_stream(id, companion.as_deref());
                 self.note(|| format!("root {id} opens stream {stream:?}"));
                 let Some(root) = self.roots.get_mut(&id) else {
                     return;
@@ -316,7 +319,7 @@ impl World {
             .is_some_and(|root| root.stream == Some(stream))
         {
             let sender = self.streams.get(&stream);
-            self.message_source = sender.map(|stream| (stream.generation, stream.term));
+            self.message_source = sender.map(|stream| (stream.tenure, stream.term));
             self.call_worker(id, |worker, now| worker.handle_message(now, message));
             self.message_source = None;
             self.reschedule_tick(id);

@@ -1,5 +1,7 @@
 //! The events of a world: everything that can be scheduled for a time.
 
+use penstock_election::{Answer, Request, View};
+
 /// A scheduled event. Numbers without a name in the comment are the subject's id.
 #[derive(Debug)]
 pub(super) enum SimEvent {
@@ -37,6 +39,26 @@ pub(super) enum SimEvent {
     CompanionExit(u64),
     /// A frozen companion of this generation continues.
     CompanionThaws(u64),
+    /// The connections to the companion of this generation fail, if it is still frozen.
+    KeepalivesFail(u64),
+    /// A connection fails because of a partition: its stream.
+    KeepaliveFails(u64),
+    /// A request of the companion of this generation arrives at the store of the lease; the second number is the request's.
+    AtStore(u64, u64, Request),
+    /// The store's answer to such a request arrives.
+    StoreAnswers(u64, u64, Answer),
+    /// The store's state arrives at the companion of this generation.
+    StoreView(u64, View),
+    /// The companion of this generation is connected to the store again.
+    StoreConnects(u64),
+    /// The lease may have expired.
+    LeaseExpires,
+    /// The store starts again.
+    StoreStarts,
+    /// The timer of a companion's candidate: generation and timer number.
+    CandidateTimer(u64, u64),
+    /// A candidate that continues after a freeze takes what has arrived.
+    CandidateInbox(u64),
     /// A worker's VM is loaded again: Envoy and worker.
     VmReloads(u64, usize),
     /// A killed Envoy starts again.

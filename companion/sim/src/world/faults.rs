@@ -9,6 +9,10 @@ use super::event::{Repair, SimEvent};
 use super::servers::Mode;
 use super::time::{MILLI, Nanos, SECOND};
 
+/// The longest partition, and the longest time without the store. A new leader serves filters that no leader knew after half a
+/// minute, even if the last leader may still have others.
+const PARTITION_MAX: Nanos = 15 * SECOND;
+
 macro_rules! fault_kinds {
     ($($(#[$doc:meta])* $kind:ident => $name:literal,)*) => {
         /// A kind of fault.
@@ -25,6 +29,11 @@ macro_rules! fault_kinds {
                 match self {
                     $(Self::$kind => $name,)*
                 }
+            }
+
+            /// Whether this fault needs several companions.
+            pub(super) const fn needs_replicas(self) -> bool {
+                self as u8 >= Self::LeaderKill as u8
             }
         }
     };
@@ -81,6 +90,21 @@ fault_kinds! {
     PoolRemoved => "pool removed from the configuration",
     /// A server answers 429 or 503 while it works on some requests.
     ServerPushesBack => "server pushes back",
+    /// `kill -9` of the leader.
+    LeaderKill => "leader killed",
+    /// SIGTERM to the leader, with shutdown mode `hand_over`.
+    LeaderHandOver => "leader drained, hand over",
+    /// SIGSTOP of the leader for a time about the lease's, later SIGCONT.
+    LeaderFreeze => "leader frozen",
+    /// A companion and the store of the lease don't reach each other, or only in one direction.
+    StoreCutOff => "companion cut off from the lease store",
+    /// A companion and an Envoy don't reach each other, or only in one direction.
+    EnvoyCutOff => "companion cut off from an envoy",
+    /// The store of the lease is away for a while.
+    StoreRestart => "lease store restarted",
+    /// The leader reaches neither the store nor one of the Envoys, and keeps the others.
+    LeaderIsolated => "leader cut off from the lease store and an envoy",
+    AllCompanionsKill => "all companions killed",
 }
 
 impl fmt::Display for FaultKind {
@@ -140,6 +164,14 @@ impl World {
                 let count = self.rng.between(5, 60);
                 self.client_burst(count);
             }
+            FaultKind::LeaderKill
+            | FaultKind::LeaderHandOver
+            | FaultKind::LeaderFreeze
+            | FaultKind::StoreCutOff
+            | FaultKind::EnvoyCutOff
+            | FaultKind::StoreRestart
+            | FaultKind::LeaderIsolated
+            | FaultKind::AllCompanionsKill => self.inject_among_companions(kind),
             FaultKind::RulesChanged => self.change_rules(),
             FaultKind::EndpointRemoved => self.remove_endpoint(),
             FaultKind::PoolRemoved => self.remove_pool(),
@@ -162,16 +194,74 @@ impl World {
                 self.schedule_repair(Repair::OlderCompanion(index), 2 * SECOND);
             }
             _ => {
-                let was_running = self.companions[index].control.is_some();
-                self.kill_companion(index, kind == FaultKind::CompanionHostLoss);
-                if was_running {
+                let mean = self.rng.choose(&[50 * MILLI, SECOND, 8 * SECOND]);
+                self.kill_for_a_while(index, kind == FaultKind::CompanionHostLoss, mean);
+            }
+        }
+    }
+
+    fn kill_for_a_while(&mut self, index: usize, silently: bool, mean: Nanos) {
+        let was_running = self.companions[index].control.is_some();
+        self.kill_companion(index, silently);
+        if was_running {
+            let downtime = self.rng.exponential(mean);
+            self.event_queue
+                .schedule(self.now + downtime, SimEvent::CompanionStarts(index));
+        }
+    }
+
+    fn inject_among_companions(&mut self, kind: FaultKind) {
+        let lease = self.scenario.lease;
+        let index = match self.leader() {
+            Some(leader) if self.rng.percent(80) => leader,
+            _ => self.random_companion(),
+        };
+        match kind {
+            FaultKind::LeaderKill => {
+                let mean = self.rng.choose(&[SECOND / 2, 5 * SECOND, 15 * SECOND]);
+                self.kill_for_a_while(index, false, mean);
+            }
+            FaultKind::LeaderHandOver => self.hand_over_companion(index),
+            FaultKind::LeaderFreeze => {
+                let duration = self.rng.between(lease / 2, lease * 3);
+                self.freeze_companion(index, duration);
+            }
+            FaultKind::StoreCutOff => {
+                let mean = self.rng.choose(&[lease / 2, 2 * lease, 5 * lease]);
+                let duration = self.rng.exponential(mean).min(PARTITION_MAX);
+                self.cut_store(index, duration);
+            }
+            FaultKind::LeaderIsolated => {
+                let envoy = self.random_envoy();
+                let duration = self.rng.between(SECOND, PARTITION_MAX);
+                self.cut_store(index, duration);
+                self.cut_envoy(index, envoy, duration);
+            }
+            FaultKind::EnvoyCutOff => {
+                let index = self.random_companion();
+                let envoy = self.random_envoy();
+                let mean = self.rng.choose(&[SECOND, 5 * SECOND, 8 * SECOND]);
+                let duration = self.rng.exponential(mean).min(PARTITION_MAX);
+                self.cut_envoy(index, envoy, duration);
+            }
+            FaultKind::StoreRestart => {
+                let mean = self.rng.choose(&[lease / 2, 2 * lease, 5 * lease]);
+                let downtime = self.rng.exponential(mean).min(PARTITION_MAX);
+                self.restart_store(downtime);
+            }
+            _ => {
+                for index in 0..self.companions.len() {
+                    let silently = self.rng.percent(20);
                     let mean = self.rng.choose(&[50 * MILLI, SECOND, 8 * SECOND]);
-                    let downtime = self.rng.exponential(mean);
-                    self.event_queue
-                        .schedule(self.now + downtime, SimEvent::CompanionStarts(index));
+                    self.kill_for_a_while(index, silently, mean);
                 }
             }
         }
+    }
+
+    /// The companion that leads, if one of several does.
+    pub(super) fn leader(&self) -> Option<usize> {
+        (0..self.companions.len()).find(|index| self.is_in_charge(*index))
     }
 
     fn inject_at_stream(&mut self, kind: FaultKind) {
@@ -249,7 +339,8 @@ impl World {
         if !ahead {
             self.clock_set_back += distance;
         }
-        if self.rng.percent(50) {
+        // The leases of several companions need clocks that don't jump.
+        if self.scenario.lease == 0 && self.rng.percent(50) {
             let index = self.random_companion();
             self.jump_companion(index, ahead, distance);
         } else {
@@ -259,7 +350,7 @@ impl World {
     }
 
     /// Draws nothing if there is only one.
-    fn random_companion(&mut self) -> usize {
+    pub(super) fn random_companion(&mut self) -> usize {
         match self.companions.len() {
             1 => 0,
             count => self.rng.below(count as u64) as usize,
@@ -290,7 +381,7 @@ impl World {
             Repair::RemovedPool(pool) => self.restore_pool(pool),
             Repair::OlderCompanion(index) => {
                 let companion = &self.companions[index];
-                if companion.control.is_some() && companion.term <= 1 {
+                if companion.control.is_some() && companion.term == 1 {
                     self.kill_companion(index, false);
                 }
                 self.start_companion(index, false);
@@ -324,6 +415,8 @@ impl World {
             envoy.missing_host = None;
         }
         self.restore_configuration();
+        self.start_store();
+        self.end_partitions();
         for index in 0..self.companions.len() {
             self.thaw_companion(self.companions[index].generation);
             self.repair(Repair::OlderCompanion(index));

@@ -36,13 +36,13 @@ pub(super) struct HttpStream {
     /// The filter has seen the whole request body.
     body_read: bool,
     pub(super) resumed: bool,
-    /// Generation of the companion that granted the request; `None`: the filter admitted it as a fallback.
+    /// Tenure of the companion that granted the request; `None`: the filter admitted it as a fallback.
     pub(super) granted_by: Option<u64>,
     /// The companion released the request while it ran.
     pub(super) released_while_running: bool,
-    /// Generation of the companion with which the request is registered.
+    /// Tenure of the companion with which the request is registered.
     pub(super) registered_with: Option<u64>,
-    /// Generation of the companion that counts the request as running.
+    /// Tenure of the companion that counts the request as running.
     pub(super) counted_by: Option<u64>,
     /// The registration's age is too small, so the companion can't know how early the request came.
     pub(super) age_uncertain: bool,
@@ -183,7 +183,7 @@ impl World {
     /// The filter resumes a stream.
     pub(super) fn resume(&mut self, root: u64, id: u64, edits: &[HeaderEdit], rewrite: Option<&Rewrite>) {
         self.note(|| format!("root {root} resumes http {id}: {edits:?}"));
-        let granted_by = self.message_source.map(|(generation, _)| generation);
+        let granted_by = self.message_source.map(|(tenure, _)| tenure);
         let Some(http) = self.http_streams.get_mut(&id) else {
             return self.fail(|| format!("http {id} is resumed after its end"));
         };

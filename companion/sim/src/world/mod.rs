@@ -1,5 +1,5 @@
-//! A world in virtual time: clients, Envoys with filter cores, a network, companions with their engines, model servers,
-//! and faults. One seed determines everything in the world, so every failure can be reproduced.
+//! A world in virtual time: clients, Envoys with filter cores, a network, one companion or several with a lease store, model
+//! servers, and faults. One seed determines everything in the world, so every failure can be reproduced.
 //!
 //! The filters, the control and the engines are the real ones. Everything else is simulated with as little detail as
 //! the invariants need. `invariants` checks them: every request ends exactly once; no request is granted twice or
@@ -15,7 +15,9 @@ mod faults;
 mod headers;
 mod http;
 mod invariants;
+mod lease_store;
 mod network;
+mod partitions;
 mod pushback;
 mod reloads;
 mod report;
@@ -32,7 +34,9 @@ use envoy::{Envoy, Root};
 use event::SimEvent;
 use event_queue::EventQueue;
 use http::HttpStream;
+use lease_store::LeaseStore;
 use network::Stream;
+use partitions::Cuts;
 use reloads::Overrides;
 pub use report::{Failure, Summary};
 use rng::Rng;
@@ -48,6 +52,8 @@ const START: Nanos = 1_000 * SECOND;
 const DRAIN_TIME_MAX: Nanos = 600 * SECOND;
 /// How long the world then runs idle before the final checks.
 const QUIET_TIME: Nanos = 40 * SECOND;
+/// The same with several companions: a new leader may wait for half a minute, and filters may then have to find it.
+const QUIET_TIME_REPLICATED: Nanos = 90 * SECOND;
 
 /// The state of a world.
 #[derive(Debug)]
@@ -59,6 +65,12 @@ struct World {
     companions: Vec<Companion>,
     /// Processes of all companions so far.
     generations: u64,
+    /// Tenures of all companions so far.
+    tenures: u64,
+    lease_store: LeaseStore,
+    cuts: Cuts,
+    /// For each pool, the term and the tenure of the last leader that granted.
+    granting: Vec<(u64, u64)>,
     envoys: Vec<Envoy>,
     roots: BTreeMap<u64, Root>,
     roots_created: u64,
@@ -80,7 +92,7 @@ struct World {
     overrides: Overrides,
     /// For each pool, the largest fallback bound that an Envoy ever received; `None`: no bound.
     fallback_bounds: Vec<Option<u64>>,
-    /// Generation and term of the companion whose message a root context is processing.
+    /// Tenure and term of the companion whose message a root context is processing.
     message_source: Option<(u64, u64)>,
     /// Whether any clock jumped.
     clock_jumped: bool,
@@ -127,17 +139,23 @@ impl World {
                 ready: true,
             })
         });
+        let rate = scenario.clock_rate(&mut rng);
+        let companions = (0..scenario.companions).map(|_| Companion::default());
         let envoys = (0..scenario.envoys).map(|_| Envoy::new(scenario.workers));
         Self {
             servers: servers.collect(),
             envoys: envoys.collect(),
+            cuts: Cuts::new(scenario.companions, scenario.envoys),
+            granting: vec![(0, 0); scenario.pools.len()],
             fallback_bounds: scenario.pools.iter().map(|pool| pool.pool_bound).collect(),
             scenario,
             rng,
             now: START,
             event_queue: EventQueue::default(),
-            companions: vec![Companion::default()],
+            companions: companions.collect(),
             generations: 0,
+            tenures: 0,
+            lease_store: LeaseStore::new(rate),
             roots: BTreeMap::new(),
             roots_created: 0,
             epochs: BTreeMap::new(),
@@ -177,10 +195,16 @@ impl World {
         self.repair_all();
         let drained = self.now + DRAIN_TIME_MAX + self.clock_set_back;
         self.run_until(Self::all_ended, Some(drained))?;
-        let quiet = self.now + QUIET_TIME + self.clock_set_back;
+        let quiet_time = if self.scenario.lease > 0 {
+            QUIET_TIME_REPLICATED
+        } else {
+            QUIET_TIME
+        };
+        let quiet = self.now + quiet_time + self.clock_set_back;
         self.run_until(|world| world.now >= quiet, Some(quiet))?;
         self.check_quiescence();
         self.summary.worlds = 1;
+        self.summary.replicated = u64::from(self.scenario.lease > 0);
         match self.failure.take() {
             Some(violation) => Err(violation),
             None => Ok(core::mem::take(&mut self.summary)),
@@ -188,13 +212,15 @@ impl World {
     }
 
     fn start(&mut self) {
-        let companion_is_late = self.rng.percent(20);
-        if companion_is_late {
-            let wait = self.rng.exponential(3 * SECOND);
-            self.event_queue
-                .schedule(self.now + wait, SimEvent::CompanionStarts(0));
-        } else {
-            self.start_companion(0, false);
+        for index in 0..self.companions.len() {
+            let companion_is_late = self.rng.percent(20);
+            if companion_is_late {
+                let wait = self.rng.exponential(3 * SECOND);
+                self.event_queue
+                    .schedule(self.now + wait, SimEvent::CompanionStarts(index));
+            } else {
+                self.start_companion(index, false);
+            }
         }
         for envoy in 0..self.envoys.len() {
             self.start_envoy(envoy);
@@ -249,11 +275,42 @@ impl World {
             SimEvent::CompanionStarts(index) => self.start_companion(index, false),
             SimEvent::CompanionExit(generation) => self.finish_companion(generation),
             SimEvent::CompanionThaws(generation) => self.thaw_companion(generation),
+            SimEvent::KeepalivesFail(_)
+            | SimEvent::KeepaliveFails(_)
+            | SimEvent::AtStore(..)
+            | SimEvent::StoreAnswers(..)
+            | SimEvent::StoreView(..)
+            | SimEvent::StoreConnects(_)
+            | SimEvent::LeaseExpires
+            | SimEvent::StoreStarts
+            | SimEvent::CandidateTimer(..)
+            | SimEvent::CandidateInbox(_) => self.handle_among_companions(event),
             SimEvent::VmReloads(envoy, vm) => self.reload_vm(envoy as usize, vm),
             SimEvent::EnvoyRestarts(envoy) => self.start_envoy(envoy as usize),
             SimEvent::RootRetires(root) => self.retire_root(root),
             SimEvent::NextFault => self.next_fault(),
             SimEvent::Repair(repair) => self.repair(repair),
+        }
+    }
+
+    /// Handles an event that occurs only with several companions.
+    fn handle_among_companions(&mut self, event: SimEvent) {
+        match event {
+            SimEvent::KeepalivesFail(generation) => self.fail_keepalives(generation),
+            SimEvent::KeepaliveFails(stream) => self.fail_keepalive(stream),
+            SimEvent::AtStore(generation, sequence, request) => {
+                self.handle_store_request(generation, sequence, &request);
+            }
+            SimEvent::StoreAnswers(generation, sequence, answer) => {
+                self.handle_store_answer(generation, sequence, answer);
+            }
+            SimEvent::StoreView(generation, view) => self.handle_store_view(generation, view),
+            SimEvent::StoreConnects(generation) => self.connect_to_store(generation),
+            SimEvent::LeaseExpires => self.expire_lease(),
+            SimEvent::StoreStarts => self.start_store(),
+            SimEvent::CandidateTimer(generation, number) => self.handle_candidate_timer(generation, number),
+            SimEvent::CandidateInbox(generation) => self.process_election_inbox(generation),
+            _ => {}
         }
     }
 

@@ -10,17 +10,22 @@ use prost::Message;
 
 use super::World;
 use super::event::{SimEvent, ToCompanion, ToFilter};
-use super::time::{MILLI, Nanos, SECOND};
+use super::partitions::Cut;
+use super::time::{KEEPALIVE, MILLI, Nanos, SECOND};
 
 /// One gRPC stream.
 #[derive(Debug)]
 pub(super) struct Stream {
     /// The root context that opened the stream.
     pub(super) root: u64,
+    /// Its Envoy.
+    pub(super) envoy: usize,
     /// The index of the companion at the other end,
     pub(super) companion: usize,
     /// its generation,
     pub(super) generation: u64,
+    /// its tenure,
+    pub(super) tenure: u64,
     /// and its term.
     pub(super) term: u64,
     /// The filter has not closed its end.
@@ -37,29 +42,39 @@ pub(super) struct Stream {
     down_dropped: bool,
 }
 
-/// Envoy's keepalive closes a dead connection after this time.
-const KEEPALIVE: Nanos = 4 * SECOND;
 /// A stalled stream delivers within this time: less than [`KEEPALIVE`], or Envoy would close the connection.
 const STALL_MAX: Nanos = 3 * SECOND;
 
 impl World {
-    /// A filter opens a stream to a companion; `None` if its host can't open streams at all.
-    pub(super) fn open_stream(&mut self, root: u64, index: usize) -> Option<u64> {
+    /// A filter opens a stream to the companion with this address, or else to the next one; `None` if its host can't open
+    /// streams at all.
+    pub(super) fn open_stream(&mut self, root: u64, address: Option<&str>) -> Option<u64> {
         if self.rng.percent(2) {
             return None;
         }
+        let count = self.companions.len();
+        let opener = self.roots.get_mut(&root)?;
+        let envoy = opener.envoy;
+        let named = (0..count).find(|index| Some(&*Self::companion_address(*index)) == address);
+        let index = named.unwrap_or_else(|| {
+            opener.next_companion = (opener.next_companion + 1) % count;
+            opener.next_companion
+        });
+        let blocked = self.cuts.envoys[index][envoy].until().saturating_sub(self.now);
         self.streams_opened += 1;
         let id = self.streams_opened;
         self.stream_roots.insert(id, root);
         let companion = &self.companions[index];
-        let accepted = companion.control.is_some() && !companion.refuses_streams;
+        let accepted = companion.control.is_some() && !companion.refuses_streams && blocked == 0;
         let vanished = companion.vanished;
         self.streams.insert(
             id,
             Stream {
                 root,
+                envoy,
                 companion: index,
                 generation: companion.generation,
+                tenure: companion.tenure,
                 term: companion.term,
                 open_at_filter: true,
                 open_at_companion: accepted,
@@ -71,9 +86,14 @@ impl World {
         );
         if accepted {
             self.send_to_companion(id, ToCompanion::Open);
-        } else if vanished {
+        } else if vanished || blocked > 0 {
+            let wait = if vanished {
+                KEEPALIVE
+            } else {
+                blocked.min(KEEPALIVE)
+            };
             self.event_queue
-                .schedule(self.now + KEEPALIVE, SimEvent::AtFilter(id, ToFilter::End));
+                .schedule(self.now + wait, SimEvent::AtFilter(id, ToFilter::End));
         } else {
             let delay = self.delay();
             self.event_queue
@@ -203,6 +223,34 @@ impl World {
     pub(super) fn silence_stream(&mut self, id: u64, companion_notices: bool) {
         let wait = self.rng.below(20 * MILLI);
         self.break_stream(id, Some(KEEPALIVE), companion_notices.then_some(wait));
+    }
+
+    /// Delays a stream's messages until the ends of a partition.
+    pub(super) fn hold_stream(&mut self, id: u64, cut: Cut) {
+        if let Some(stream) = self.streams.get_mut(&id) {
+            stream.up_last = stream.up_last.max(cut.up_until);
+            stream.down_last = stream.down_last.max(cut.down_until);
+        }
+    }
+
+    /// Breaks the streams of a companion that is frozen for longer than Envoys wait.
+    pub(super) fn fail_keepalives(&mut self, generation: u64) {
+        let index = self.running_companion(generation);
+        let Some(index) = index.filter(|index| self.companions[*index].frozen) else {
+            return;
+        };
+        let to_companion = |stream: &Stream| stream.companion == index && stream.open_at_filter;
+        let ids: Vec<u64> = self
+            .streams
+            .iter()
+            .filter(|(_, stream)| to_companion(stream))
+            .map(|(id, _)| *id)
+            .collect();
+        for id in ids {
+            self.fail_keepalive(id);
+        }
+        self.event_queue
+            .schedule(self.now + KEEPALIVE, SimEvent::KeepalivesFail(generation));
     }
 
     /// Delays all later messages of a stream.

@@ -30,6 +30,10 @@ pub struct Summary {
     pub ends: BTreeMap<String, u64>,
     /// Outcomes in response headers.
     pub outcomes: BTreeMap<String, u64>,
+    /// What happened to the leadership of several companions, by kind.
+    pub takeovers: BTreeMap<&'static str, u64>,
+    /// Worlds with several companions.
+    pub replicated: u64,
     /// Injected faults by kind.
     pub faults: BTreeMap<&'static str, u64>,
 }
@@ -52,6 +56,10 @@ impl Summary {
         }
         for (name, count) in &other.outcomes {
             *self.outcomes.entry(name.clone()).or_default() += count;
+        }
+        self.replicated += other.replicated;
+        for (name, count) in &other.takeovers {
+            *self.takeovers.entry(name).or_default() += count;
         }
         for (name, count) in &other.faults {
             *self.faults.entry(name).or_default() += count;
@@ -84,6 +92,10 @@ impl fmt::Display for Summary {
         write!(f, "\noutcomes:")?;
         for (name, count) in &self.outcomes {
             write!(f, " {name} {count}")?;
+        }
+        write!(f, "\nworlds with several companions: {}", self.replicated)?;
+        for (name, count) in &self.takeovers {
+            write!(f, "\n  {count:>8} {name}")?;
         }
         write!(f, "\nfaults: {}", self.faults.values().sum::<u64>())?;
         for (name, count) in &self.faults {

@@ -63,6 +63,9 @@ pub(super) struct Scenario {
     pub(super) malformed_percent: u64,
     pub(super) faults: Vec<FaultKind>,
     pub(super) fault_interval: Nanos,
+    pub(super) companions: usize,
+    /// Duration of the leader's lease; 0: there is one companion, without a lease.
+    pub(super) lease: Nanos,
     pub(super) seed: u64,
 }
 
@@ -88,7 +91,14 @@ fn quarters(count: u64) -> Decimal {
 impl Scenario {
     pub(super) fn draw(seed: u64, rng: &mut Rng) -> Self {
         let mut pools: Vec<PoolScenario> = (0..rng.between(1, 2)).map(|number| pool(number, rng)).collect();
-        let span = rng.choose(&[5, 20, 20, 60, 120]) * SECOND;
+        let (companions, lease) = replicas(rng);
+        // A takeover with missing filters takes several seconds.
+        let spans = if lease > 0 {
+            [20, 40, 40, 60, 120]
+        } else {
+            [5, 20, 20, 60, 120]
+        };
+        let span = rng.choose(&spans) * SECOND;
         let requests = rng.between(200, 600);
         let interval = span / requests;
         let slots: u64 = pools
@@ -107,11 +117,17 @@ impl Scenario {
         let faults: Vec<FaultKind> = FaultKind::ALL
             .iter()
             .copied()
-            .filter(|_| rng.percent(share))
+            .filter(|kind| !kind.needs_replicas() && rng.percent(share))
             .collect();
-        let stalls = faults.contains(&FaultKind::StreamStall);
+        let mut faults = faults;
+        if lease > 0 {
+            add_faults_among_companions(&mut faults, share, rng);
+        }
+        // A configuration has no wait of 0. Without other companions it changes nothing.
+        let startup_wait_min = if lease > 0 { 50 } else { 0 };
+        let stalls = faults.contains(&FaultKind::StreamStall) || faults.contains(&FaultKind::EnvoyCutOff);
         Self {
-            envoys: usize::from(rng.percent(35)) + 1,
+            envoys: envoys(lease, rng),
             workers: rng.choose(&[1, 2, 2, 3, 4]),
             requests,
             interval,
@@ -119,15 +135,30 @@ impl Scenario {
             delay,
             delay_max: delay * 8 + if stalls { 3_500 * MILLI } else { 0 },
             batch: rng.choose(&[0, 0, 500 * MICRO, 20 * MILLI]),
-            startup_wait: Duration::from_millis(rng.choose(&[0, 200, 2_000])),
+            startup_wait: Duration::from_millis(rng.choose(&[startup_wait_min, 200, 2_000])),
             flows: rng.choose(&[1, 3, 8, 40]),
             cancel_percent: rng.choose(&[0, 3, 20]),
             slow_bodies_percent: rng.choose(&[0, 5, 30]),
             malformed_percent: rng.choose(&[0, 3]),
-            fault_interval: span / rng.choose(&[3, 10, 40, 200]),
+            fault_interval: span
+                / rng.choose(if lease > 0 {
+                    &[3, 10, 20, 40]
+                } else {
+                    &[3, 10, 40, 200]
+                }),
             faults,
+            companions,
+            lease,
             pools,
             seed,
+        }
+    }
+
+    /// The rate of a clock, in thousandths of the world's.
+    pub(super) fn clock_rate(&self, rng: &mut Rng) -> u64 {
+        match self.lease {
+            0 => 1_000,
+            _ => rng.between(950, 1_050),
         }
     }
 
@@ -237,7 +268,7 @@ impl Scenario {
             startup_wait: self.startup_wait,
             flows_shown: 10,
             term,
-            is_replicated: false,
+            is_replicated: self.lease > 0,
             seed: self.seed,
         }
     }
@@ -248,6 +279,37 @@ impl PoolScenario {
     fn fallback_bound(&self, envoys: usize) -> Option<u64> {
         let bound = self.pool_bound?;
         Some((bound / envoys as u64).max(1))
+    }
+}
+
+/// The number of companions, and the duration of their lease.
+fn replicas(rng: &mut Rng) -> (usize, Nanos) {
+    if rng.percent(60) {
+        return (1, 0);
+    }
+    (rng.choose(&[2, 2, 3]), rng.between(1, 4) * SECOND)
+}
+
+/// The faults of several companions are half of all, and the leader's end is the most frequent one.
+fn add_faults_among_companions(faults: &mut Vec<FaultKind>, share: u64, rng: &mut Rng) {
+    faults.retain(|kind| *kind != FaultKind::OlderCompanion);
+    for kind in FaultKind::ALL
+        .iter()
+        .copied()
+        .filter(|kind| kind.needs_replicas())
+    {
+        if rng.percent(share.max(30)) {
+            let weight = if kind == FaultKind::LeaderKill { 8 } else { 3 };
+            faults.extend(core::iter::repeat_n(kind, weight));
+        }
+    }
+}
+
+/// With several companions, more worlds have Envoys that follow different ones.
+fn envoys(lease: Nanos, rng: &mut Rng) -> usize {
+    match lease {
+        0 => usize::from(rng.percent(35)) + 1,
+        _ => rng.choose(&[1, 2, 2, 3]),
     }
 }
 

@@ -6,3 +6,6 @@ pub(super) type Nanos = u64;
 pub(super) const MICRO: Nanos = 1_000;
 pub(super) const MILLI: Nanos = 1_000_000;
 pub(super) const SECOND: Nanos = 1_000_000_000;
+
+/// Envoy's keepalive closes a dead connection after this time.
+pub(super) const KEEPALIVE: Nanos = 4 * SECOND;

@@ -1,6 +1,6 @@
 //! A control's outputs: frames and observations, each checked against the invariants.
 
-use penstock_control::{Control, Observation, Output};
+use penstock_control::{Observation, Output};
 use penstock_engine::Outcome;
 use penstock_wire::command::Kind;
 
@@ -8,20 +8,33 @@ use super::super::World;
 use super::records::Key;
 
 impl World {
+    /// Applies all outputs, and checks the companion's state now and then.
     pub(super) fn apply_outputs(&mut self, index: usize) {
+        self.take_outputs(index);
+        self.companions[index].batches += 1;
+        if self.traced || self.companions[index].batches.is_multiple_of(16) {
+            self.audit_companion(index);
+        }
+        self.set_timer(index);
+    }
+
+    pub(super) fn take_outputs(&mut self, index: usize) {
         let generation = self.companions[index].generation;
+        let Some(control) = &mut self.companions[index].control else {
+            return;
+        };
+        let outputs: Vec<Output> = core::iter::from_fn(|| control.poll_output()).collect();
+        if self.companions[index].election.is_some() {
+            self.record_accepted_hellos(index, &outputs);
+        }
         let mut granted = Vec::new();
-        while let Some(output) = self.companions[index]
-            .control
-            .as_mut()
-            .and_then(Control::poll_output)
-        {
+        for output in outputs {
             match output {
                 Output::Send(conn, frame) => {
                     let root = self.stream_roots.get(&conn.0).copied();
                     for command in &frame.commands {
                         if let (Some(Kind::Grant(grant)), Some(root)) = (&command.kind, root) {
-                            granted.push((root, grant.sequence));
+                            granted.push(((root, grant.sequence), conn));
                         }
                     }
                     self.note(|| format!("companion {generation} sends on {}: {frame:?}", conn.0));
@@ -33,18 +46,29 @@ impl World {
                     self.close_at_companion(conn.0);
                 }
                 Output::Observe(observation) => self.observe(index, &observation),
-                // The world has one companion.
-                Output::Election(_) => {}
+                Output::Election(report) => self.report_to_election(index, report),
             }
         }
-        for key in granted {
+        for (key, conn) in granted {
+            self.check_leader_grants(index, key, conn);
             self.record_grant(index, key);
         }
-        self.companions[index].batches += 1;
-        if self.traced || self.companions[index].batches.is_multiple_of(16) {
-            self.audit_companion(index);
+    }
+
+    /// Records the sessions that the acknowledgements of Hellos in these outputs open. The decisions come before the frames.
+    fn record_accepted_hellos(&mut self, index: usize, outputs: &[Output]) {
+        for output in outputs {
+            let Output::Send(conn, frame) = output else {
+                continue;
+            };
+            for command in &frame.commands {
+                if let Some(Kind::HelloAck(ack)) = &command.kind
+                    && ack.version > 0
+                {
+                    self.accept_hello(index, *conn, ack.term);
+                }
+            }
         }
-        self.set_timer(index);
     }
 
     fn record_grant(&mut self, index: usize, key: Key) {
@@ -60,7 +84,7 @@ impl World {
             self.check_flow_order(index, id);
             self.check_bound(index, id);
             if let Some(http) = self.http_streams.get_mut(&id) {
-                http.counted_by = Some(self.companions[index].generation);
+                http.counted_by = Some(self.companions[index].tenure);
             }
         }
     }

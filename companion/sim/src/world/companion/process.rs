@@ -1,12 +1,14 @@
 //! A companion's process: start, end, suspension, clock jumps and shutdown.
 
 use penstock_control::{Control, Event};
+use penstock_election::Input;
 
 use super::super::World;
 use super::super::envoy::Attachment;
 use super::super::event::SimEvent;
-use super::super::time::{MILLI, Nanos, SECOND};
+use super::super::time::{KEEPALIVE, MILLI, Nanos, SECOND};
 use super::Companion;
+use super::election::Election;
 
 impl World {
     /// Starts a companion, unless its process runs. `older`: with a term below that of an earlier one.
@@ -16,25 +18,42 @@ impl World {
         }
         self.generations += 1;
         let generation = self.generations;
+        self.tenures += 1;
+        let rate = self.scenario.clock_rate(&mut self.rng);
         let last = &self.companions[index];
-        let term = if older { 1 } else { generation + 1 };
+        let is_replicated = self.scenario.lease > 0;
+        let term = match (is_replicated, older) {
+            (true, _) => 0,
+            (false, true) => 1,
+            (false, false) => generation + 1,
+        };
         self.companions[index] = Companion {
             generation,
+            tenure: self.tenures,
             term,
+            rate,
             // A machine's clock continues across its processes.
             clock_offset: last.clock_offset,
             timers: last.timers,
-            started_at: self.now + last.clock_offset,
             ..Companion::default()
         };
         let settings = self.current_settings(term);
         let now = self.companion_now(index);
-        self.companions[index].control = Some(Control::new(settings, now));
+        let lease = self.scenario.lease;
+        let unix_ms = self.unix_ms();
+        let companion = &mut self.companions[index];
+        companion.started_at = now.as_nanos();
+        companion.control = Some(Control::new(settings, now));
+        companion.election =
+            is_replicated.then(|| Election::new(Self::companion_address(index), lease, now, unix_ms));
         for root in self.roots.values_mut() {
             root.attachments[index] = Attachment::default();
         }
         self.note(|| format!("companion {generation} starts"));
         self.set_timer(index);
+        if is_replicated {
+            self.send_view(index);
+        }
     }
 
     /// A companion's process ends; with `silently` its machine does.
@@ -60,6 +79,10 @@ impl World {
                 self.now + duration,
                 SimEvent::CompanionThaws(companion.generation),
             );
+            if companion.election.is_some() {
+                let event = SimEvent::KeepalivesFail(companion.generation);
+                self.event_queue.schedule(self.now + KEEPALIVE, event);
+            }
         }
     }
 
@@ -72,6 +95,14 @@ impl World {
         companion.frozen = false;
         companion.inbox_scheduled = true;
         companion.timer = None;
+        if let Some(election) = &mut companion.election {
+            election.forget_timer();
+            if self.rng.percent(50) {
+                self.set_candidate_timer(index);
+            }
+            self.event_queue
+                .schedule(self.now, SimEvent::CandidateInbox(generation));
+        }
         // After a freeze the inbox and the timer are ready at the same time: either may come first.
         if self.rng.percent(50) {
             self.event_queue
@@ -109,10 +140,16 @@ impl World {
     /// SIGTERM with shutdown mode `hand_over`.
     pub(in crate::world) fn hand_over_companion(&mut self, index: usize) {
         let companion = &mut self.companions[index];
-        if companion.control.is_some() && !companion.draining {
+        // A frozen process takes no signals.
+        let takes_signals = companion.election.is_none() || !companion.frozen;
+        if companion.control.is_some() && !companion.draining && takes_signals {
             companion.draining = true;
             companion.refuses_streams = true;
-            self.deliver_to_companion(index, Event::HandOver);
+            if companion.election.is_some() {
+                self.elect(index, Input::Resign);
+            } else {
+                self.deliver_to_companion(index, Event::HandOver);
+            }
             self.schedule_exit(index, 200 * MILLI);
         }
     }
@@ -130,7 +167,11 @@ impl World {
         };
         let companion = &self.companions[index];
         let idle = companion.control.as_ref().is_some_and(Control::is_idle);
-        if idle || companion.refuses_streams || self.rng.percent(5) {
+        let election = companion.election.as_ref().filter(|_| companion.refuses_streams);
+        if election.is_some_and(|election| !election.candidate.is_done()) && !self.rng.percent(10) {
+            // The lease isn't given back yet.
+            self.schedule_exit(index, 100 * MILLI);
+        } else if idle || companion.refuses_streams || self.rng.percent(5) {
             self.kill_companion(index, false);
             let downtime = self.rng.exponential(SECOND);
             self.event_queue

@@ -14,37 +14,44 @@ pub(super) type Key = (u64, u64);
 /// because the companion may decide on other requests before it processes these events.
 #[derive(Debug, Default)]
 pub(super) struct Batch {
-    /// With their ages in microseconds.
-    registered: Vec<(Key, u64)>,
-    running: Vec<Key>,
+    /// With their ages in microseconds, and the stream.
+    registered: Vec<(Key, u64, ConnId)>,
+    running: Vec<(Key, ConnId)>,
     pub(super) closed: Vec<ConnId>,
-    ended: Vec<Key>,
+    ended: Vec<(Key, ConnId)>,
 }
 
 impl World {
     pub(super) fn record_batch(&mut self, index: usize, batch: Batch) {
-        let generation = self.companions[index].generation;
+        let tenure = self.companions[index].tenure;
         for conn in batch.closed {
             self.orphan(index, conn);
         }
-        for (root, sequence) in batch.ended {
-            if let Some(root) = self.roots.get_mut(&root) {
+        for ((root, sequence), conn) in batch.ended {
+            if self.is_greeted(index, conn)
+                && let Some(root) = self.roots.get_mut(&root)
+            {
                 root.unreported_ends.remove(&sequence);
                 root.attachments[index].reported_ends.insert(sequence);
             }
         }
         let delay = self.notification_delay_max();
-        for (key, age_us) in batch.registered {
+        for (key, age_us, conn) in batch.registered {
+            if !self.is_greeted(index, conn) {
+                continue;
+            }
             let reported_arrival = self.now.saturating_sub(age_us.saturating_mul(MICRO));
             let http = self.http_of(key).and_then(|id| self.http_streams.get_mut(&id));
-            if let Some(http) = http.filter(|http| http.registered_with != Some(generation)) {
-                http.registered_with = Some(generation);
+            if let Some(http) = http.filter(|http| http.registered_with != Some(tenure)) {
+                http.registered_with = Some(tenure);
                 http.age_uncertain = reported_arrival > http.arrived_at + delay;
             }
         }
-        for key in batch.running {
-            if let Some(http) = self.http_of(key).and_then(|id| self.http_streams.get_mut(&id)) {
-                http.counted_by = Some(generation);
+        for (key, conn) in batch.running {
+            if self.is_greeted(index, conn)
+                && let Some(http) = self.http_of(key).and_then(|id| self.http_streams.get_mut(&id))
+            {
+                http.counted_by = Some(tenure);
             }
         }
     }
@@ -63,11 +70,11 @@ impl World {
             FilterEvent::Register(register) => {
                 batch
                     .registered
-                    .push(((root, register.sequence), register.age_us));
+                    .push(((root, register.sequence), register.age_us, conn));
             }
-            FilterEvent::Cancel(cancel) => batch.ended.push((root, cancel.sequence)),
-            FilterEvent::Completed(completed) => batch.ended.push((root, completed.sequence)),
-            FilterEvent::Refused(refused) => batch.ended.push((root, refused.sequence)),
+            FilterEvent::Cancel(cancel) => batch.ended.push(((root, cancel.sequence), conn)),
+            FilterEvent::Completed(completed) => batch.ended.push(((root, completed.sequence), conn)),
+            FilterEvent::Refused(refused) => batch.ended.push(((root, refused.sequence), conn)),
             FilterEvent::Bye(_) => {
                 // A companion ignores a Bye on a stream that another stream of the session has replaced.
                 let session_streams = &self.companions[index].session_streams;
@@ -79,23 +86,47 @@ impl World {
     }
 
     fn record_hello(&mut self, index: usize, root: u64, conn: ConnId, hello: &Hello, batch: &mut Batch) {
-        if hello.last {
-            let companion = &mut self.companions[index];
-            companion.session_streams.insert(root, conn.0);
-            companion.sessions_max = companion.sessions_max.max(companion.session_streams.len());
-        }
         let waiting = hello.waiting.iter();
         batch
             .registered
-            .extend(waiting.map(|register| ((root, register.sequence), register.age_us)));
+            .extend(waiting.map(|register| ((root, register.sequence), register.age_us, conn)));
         let running = hello
             .running
             .iter()
             .filter_map(|running| running.register.as_ref());
         batch
             .running
-            .extend(running.map(|register| (root, register.sequence)));
-        let root = self.roots.get_mut(&root).filter(|_| hello.last);
+            .extend(running.map(|register| ((root, register.sequence), conn)));
+        // One of several companions discards Hellos while it doesn't lead.
+        if hello.last && self.companions[index].election.is_none() {
+            self.open_session(index, root, conn);
+        }
+    }
+
+    /// One of several companions has accepted the Hello on a stream.
+    pub(super) fn accept_hello(&mut self, index: usize, conn: ConnId, term: u64) {
+        let companion = &mut self.companions[index];
+        companion.greeted.insert(conn.0);
+        let tenure = companion.tenure;
+        if let Some(stream) = self.streams.get_mut(&conn.0) {
+            (stream.tenure, stream.term) = (tenure, term);
+        }
+        if let Some(root) = self.stream_roots.get(&conn.0).copied() {
+            self.open_session(index, root, conn);
+        }
+    }
+
+    /// Whether a companion takes the frames of a stream for those of a session.
+    fn is_greeted(&self, index: usize, conn: ConnId) -> bool {
+        let companion = &self.companions[index];
+        companion.election.is_none() || companion.greeted.contains(&conn.0)
+    }
+
+    fn open_session(&mut self, index: usize, root: u64, conn: ConnId) {
+        let companion = &mut self.companions[index];
+        companion.session_streams.insert(root, conn.0);
+        companion.sessions_max = companion.sessions_max.max(companion.session_streams.len());
+        let root = self.roots.get_mut(&root);
         let attachment = root.map(|root| &mut root.attachments[index]);
         let is_newer = |last: Option<u64>| last.is_none_or(|last| last < conn.0);
         if let Some(attachment) = attachment.filter(|known| is_newer(known.session_stream)) {
@@ -129,17 +160,17 @@ impl World {
     /// A companion has released a root context's session. Requests that it granted to this root context may run in
     /// addition to the ones that it grants from now on.
     pub(super) fn release(&mut self, index: usize, root: u64) {
-        let generation = Some(self.companions[index].generation);
+        let tenure = self.companions[index].tenure;
         for client in self
             .clients
             .iter_mut()
             .filter(|client| client.roots.contains(&root))
         {
-            client.released_by = generation;
+            client.released_by.push(tenure);
         }
         for http in self.http_streams.values_mut().filter(|http| http.root == root) {
             // The request's grant may still be in transit.
-            http.released_while_running |= http.resumed || http.counted_by == generation;
+            http.released_while_running |= http.resumed || http.counted_by == Some(tenure);
             http.counted_by = None;
             http.registered_with = None;
         }
