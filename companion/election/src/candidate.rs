@@ -6,7 +6,7 @@
 mod requests;
 
 use core::time::Duration;
-use std::collections::VecDeque;
+use std::collections::{HashSet, VecDeque};
 
 use penstock_engine::Instant;
 
@@ -373,12 +373,25 @@ impl Candidate {
         }
     }
 
+    /// Reports a failed request of a leader, unless another companion could take over without the leader's filters.
     fn report_unreachable(&mut self) {
-        if let Some(leading) = &mut self.leading
+        if self.is_successor_bound()
+            && let Some(leading) = &mut self.leading
             && !std::mem::replace(&mut leading.unreachable_reported, true)
         {
             self.role(RoleChange::StoreUnreachable);
         }
+    }
+
+    /// Whether the record in the store names the leader's Envoys, so that no other companion leads before their filters ask it.
+    fn is_successor_bound(&self) -> bool {
+        let stored = self.view.as_ref().and_then(|view| view.record.as_ref());
+        let (Some(stored), Some(leading)) = (stored, &self.leading) else {
+            return false;
+        };
+        let present = &leading.record.envoys;
+        let stored: HashSet<u64> = stored.envoys.iter().map(|known| known.envoy).collect();
+        !present.is_empty() && present.iter().all(|known| stored.contains(&known.envoy))
     }
 
     /// Where filters find the leader, other than here.

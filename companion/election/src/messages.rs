@@ -128,7 +128,8 @@ pub enum RoleChange {
         /// When granting must stop, unless the lease is renewed again.
         grants_until: Instant,
     },
-    /// The leader can't reach the store; sent once, until the next renewal.
+    /// The leader can't reach the store, whose record names all its Envoys: no other companion takes over without their filters.
+    /// Sent once, until the next renewal.
     StoreUnreachable,
     /// This companion doesn't lead, and grants nothing.
     StandBy {

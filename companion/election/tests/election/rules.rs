@@ -46,8 +46,18 @@ fn grants_end_two_thirds_of_the_duration_after_the_request_was_sent() {
 }
 
 #[test]
-fn an_answer_that_takes_too_long_counts_as_unreachable_and_the_request_is_sent_again() {
+fn leader_whose_envoys_the_store_does_not_know_must_stop_without_the_store() {
     let (mut bench, term) = Bench::leader();
+    let envoys = envoys(&[1]);
+    bench.handle(Input::Known { term, envoys });
+    assert!(matches!(bench.request(), Request::Write { .. }));
+    bench.handle(Input::Answered(Answer::Failed));
+    assert_eq!(bench.roles(), []);
+}
+
+#[test]
+fn an_answer_that_takes_too_long_counts_as_unreachable_and_the_request_is_sent_again() {
+    let (mut bench, term) = Bench::leader_of(&[1]);
     bench.pass(SECOND);
     assert!(renew(&bench.request()));
     bench.pass(SECOND);
