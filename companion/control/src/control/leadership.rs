@@ -194,7 +194,7 @@ impl Control {
         proofs.min().map(|proof| proof.after(FOLLOWED_MAX))
     }
 
-    /// Stops granting until the lease is renewed. If the filters may have another leader, it lets go of those that are here.
+    /// Stops granting until the lease is renewed.
     fn lapse(&mut self, now: Instant, reason: Lapse) {
         let Some(lease) = &mut self.leadership.lease else {
             return;
@@ -204,10 +204,6 @@ impl Control {
         }
         for pool in self.pools.ids() {
             self.drive_pool(now, pool, PoolInput::Hold);
-        }
-        if reason == Lapse::Unfollowed {
-            self.dismiss_sessions();
-            self.forget_requests(now);
         }
     }
 

@@ -60,7 +60,9 @@ impl Companion {
         let config = document.config().clone();
         let (clock, metrics) = (Clock::start(), Arc::new(Metrics::new().expect("distinct")));
         let identity = ProcessIdentity::now(None, false);
-        let settings = control_settings::settings(&config, &identity);
+        let mut settings = control_settings::settings(&config, &identity);
+        // Each test sets the role that the HTTP API shows; there is no election.
+        settings.is_replicated = false;
         let observer = Observer::new(metrics.clone(), config.metric_flows);
         let started = driver::spawn(settings, clock, observer, crate::replicas::Reporter::new());
         let driver = started.handle;
