@@ -161,4 +161,7 @@ pub(crate) const STRANGERS_WAIT: Duration = Duration::from_secs(30);
 pub(crate) const HELLOS_WAIT_MAX: Duration = Duration::from_secs(30);
 
 const _: () = assert!(FOLLOWED_MAX.as_millis() * 11 < TAKEOVER_WAIT.as_millis() * 10);
+const _: () = assert!(TAKEOVER_WAIT.as_millis() > penstock_wire::limits::SESSION_GRACE.as_millis());
+// Filters stay at a companion that takes over for longer, even if their clocks are faster by a tenth.
+const _: () = assert!(TAKEOVER_WAIT.as_millis() * 11 < penstock_wire::limits::TAKEOVER_WAIT.as_millis() * 10);
 const _: () = assert!(TAKEOVER_WAIT.as_millis() < STRANGERS_WAIT.as_millis());

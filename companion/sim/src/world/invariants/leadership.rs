@@ -1,7 +1,5 @@
 //! The invariants of several companions: who may grant, and what the leaders together grant.
 
-use std::collections::BTreeSet;
-
 use penstock_control::{ConnId, Role};
 
 use super::super::World;
@@ -71,17 +69,10 @@ impl World {
                 .leads_since
                 .is_some_and(|since| since.after(startup_wait) <= now);
         let is_here = |root: &Root| root.attachments[index].session_stream.is_some();
-        // The last leader leaves the number of an Envoy's root contexts, so one of them can stand in for another.
-        let envoys: BTreeSet<usize> = self
-            .roots
-            .values()
-            .filter(|root| is_here(root))
-            .map(|root| root.envoy)
-            .collect();
+        if !has_waited {
+            return;
+        }
         for http in self.http_streams.values_mut() {
-            if !has_waited && !envoys.contains(&http.envoy) {
-                continue;
-            }
             let is_known = self.roots.get(&http.root).is_some_and(is_here);
             // A grant of the last leader may be in transit.
             http.released_while_running |= (http.resumed || http.counted_by.is_some()) && !is_known;
