@@ -2,6 +2,7 @@
 //!
 //! Several companions share the configuration file. What differs reaches each by flags and environment variables.
 
+use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::PathBuf;
 
@@ -68,6 +69,15 @@ pub(super) enum Lease {
     Etcd(SocketAddr),
     /// In this file.
     File(PathBuf),
+}
+
+impl fmt::Display for Lease {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Etcd(client) => write!(f, "an etcd at {client}"),
+            Self::File(path) => write!(f, "the file {}", path.display()),
+        }
+    }
 }
 
 impl Lease {

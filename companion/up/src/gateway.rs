@@ -220,6 +220,24 @@ impl Gateway {
         }
     }
 
+    /// Kills a companion with SIGKILL, to show or test a takeover. It is restarted like one that died by itself. A number
+    /// that no companion has does nothing. [`Event::Died`] reports the death.
+    ///
+    /// `number` counts from 1, in the order of [`Addresses`].
+    pub fn kill_companion(&self, number: usize) {
+        let companion = number.checked_sub(1).and_then(|index| self.companions.get(index));
+        if let Some(companion) = companion {
+            companion.commands.send_modify(|commands| commands.kills += 1);
+        }
+    }
+
+    /// Where the leader's lease is kept, for a person to read; `None`: there is only one companion, or the configuration
+    /// file names the store.
+    #[must_use]
+    pub fn lease(&self) -> Option<String> {
+        self.plan.lease.as_ref().map(ToString::to_string)
+    }
+
     /// Drains the gateway: waiting requests are rejected, running ones may end, then the processes end. Cancel-safe.
     pub async fn shutdown(&mut self) {
         // All at once, so that no standby takes over from the leader.

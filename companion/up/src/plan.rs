@@ -32,6 +32,8 @@ pub(super) struct Plan {
     pub companions: Vec<Companion>,
     /// The etcd that keeps the lease; `None`: none is run here.
     pub etcd: Option<Etcd>,
+    /// Where the leader's lease is kept; `None`: there is one companion, or the configuration names the store.
+    pub lease: Option<Lease>,
     pub config: PathBuf,
     pub drain: std::time::Duration,
     pub envoy: Launch,
@@ -99,15 +101,12 @@ impl Plan {
         } = Source::read(options, directory.path()).await?;
         let mut ports = reserve_ports(&mut config.listen, options)?;
         let mut companions = companions::reserve(options, &config.listen, &mut ports)?;
-        let mut etcd = None;
+        let (mut etcd, mut lease) = (None, None);
         if let [_, _, ..] = companions.as_slice() {
-            let lease = match config.replicas {
-                Some(_) => None,
-                None => {
-                    etcd = find_etcd(directory.path(), &mut ports)?;
-                    Some(choose_lease(etcd.as_ref(), directory.path()))
-                }
-            };
+            if config.replicas.is_none() {
+                etcd = find_etcd(directory.path(), &mut ports)?;
+                lease = Some(choose_lease(etcd.as_ref(), directory.path()));
+            }
             companions::introduce(&mut companions, lease.as_ref());
             for companion in companions.iter().rev() {
                 config = companions::configuration(companion, &file, &options.environment, &config.listen)?;
@@ -124,6 +123,7 @@ impl Plan {
             listen: config.listen,
             companions,
             etcd,
+            lease,
             config: file,
             drain: config.drain,
             envoy,
@@ -159,7 +159,7 @@ fn choose_lease(etcd: Option<&Etcd>, directory: &Path) -> Lease {
             let file = directory.join("lease");
             tracing::info!(
                 file = %file.display(),
-                "the leader's lease is in a file, which works on one machine only: there is no etcd on the PATH"
+                "the leader's lease is in a file, which works on one machine only: there is no etcd on the PATH, or this binary can't use one"
             );
             Lease::File(file)
         }

@@ -74,6 +74,8 @@ pub enum Event {
 pub(super) struct Commands {
     /// Number of requested reloads of the configuration.
     pub reloads: u64,
+    /// Number of requested kills of a companion.
+    pub kills: u64,
     pub end: End,
 }
 
@@ -105,6 +107,7 @@ impl Supervisor {
         let mut backoff = Backoff::default();
         loop {
             let started = time::Instant::now();
+            let kills = self.commands.borrow().kills;
             let why = match self.start().await {
                 Ok(process) => match self.watch(process).await {
                     None => return Ok(()),
@@ -116,7 +119,11 @@ impl Supervisor {
                 return Err(Error::Died { part, why });
             }
             let restart_in = backoff.after_death(started.elapsed());
-            tracing::warn!("{part} died: {why}; restart in {restart_in:?}");
+            if self.commands.borrow().kills == kills {
+                tracing::warn!("{part} died: {why}; restart in {restart_in:?}");
+            } else {
+                tracing::debug!("{part} was killed on request: {why}; restart in {restart_in:?}");
+            }
             self.notify(Event::Died {
                 part,
                 why,
@@ -154,7 +161,11 @@ impl Supervisor {
 
     /// Waits until the process dies and returns the reason; `None` if it was ended on request.
     async fn watch(&mut self, mut process: Process) -> Option<String> {
-        let mut reloads = self.commands.borrow_and_update().reloads;
+        let Commands {
+            mut reloads,
+            mut kills,
+            ..
+        } = *self.commands.borrow_and_update();
         loop {
             let commands = *self.commands.borrow_and_update();
             if commands.end != End::NotYet {
@@ -164,6 +175,10 @@ impl Supervisor {
             if commands.reloads != reloads {
                 reloads = commands.reloads;
                 process.reload();
+            }
+            if commands.kills != kills {
+                kills = commands.kills;
+                process.kill();
             }
             tokio::select! {
                 why = process.died() => return Some(why),
@@ -216,6 +231,14 @@ impl Process {
     fn reload(&self) {
         match self {
             Self::Companion(child) => child::signal(child, libc::SIGHUP),
+            Self::Envoy(_) | Self::Etcd(_) => {}
+        }
+    }
+
+    /// Kills a companion with SIGKILL, as the kernel does when memory is short. The other processes aren't killed.
+    fn kill(&self) {
+        match self {
+            Self::Companion(child) => child::signal(child, libc::SIGKILL),
             Self::Envoy(_) | Self::Etcd(_) => {}
         }
     }
