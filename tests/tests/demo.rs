@@ -27,3 +27,35 @@ fn demo_accounts_for_every_request() {
         }
     });
 }
+
+#[test]
+fn demo_loses_no_request_when_the_leader_is_killed() {
+    run(async {
+        let mut command = Command::new(binary::penstock());
+        command
+            .args(["demo", "--kill-leader", "--for", "6s", "--seed", "7"])
+            .current_dir(binary::workspace());
+        let mut demo = Process::start("demo", command).await;
+        let status = demo.exit().await;
+        let printed = demo.log();
+        assert_eq!(status.code(), Some(0), "{}", demo.tail());
+        for words in [
+            "companion 2 http://",
+            "the leader is killed after 2.0 s; its lease is in ",
+            ", the leader, with SIGKILL",
+            "first answer to a request sent after the kill: ",
+            "was killed with SIGKILL. Companion ",
+            "No request was lost.",
+            "Shares before the kill: greedy ",
+            "Shares after the kill: greedy ",
+            "is accounted for",
+        ] {
+            assert!(printed.contains(words), "{words}: {printed}");
+        }
+        let roles = printed.split("At the end, ").nth(1).expect("the roles");
+        assert!(
+            roles.contains(" leads") && roles.contains(" is a standby"),
+            "{roles}"
+        );
+    });
+}

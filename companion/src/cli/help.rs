@@ -88,12 +88,15 @@ const PAGES: &[Page] = &[
         path: "demo",
         about: "Starts three simulated model servers, a gateway in front of them and the traffic of three tenants, and \
                 shows a live table. It prints the dashboard's address and a curl command to try.\n\n\
+                With --kill-leader, two companions run. The demo kills the one that leads and keeps the traffic going. It \
+                shows which companion takes over, how long no new request was granted, that no request is lost, and the \
+                shares before and after.\n\n\
                 At the end, after Ctrl-C or --for, the demo compares the counts of clients, companion and servers. Every \
                 request must be accounted for.",
-        examples: "  penstock demo\n  penstock demo --for 20s --seed 7",
+        examples: "  penstock demo\n  penstock demo --for 20s --seed 7\n  penstock demo --kill-leader --for 30s",
         environment: &[ENVOY, LOG, TMP],
         files: "",
-        exit: "  0  every request is accounted for\n  1  a request is unaccounted for, or failure at run time\n  2  bad usage",
+        exit: "  0  every request is accounted for\n  1  a request is unaccounted for, or was lost in the takeover, or failure at run time\n  2  bad usage",
     },
     Page {
         path: "validate",

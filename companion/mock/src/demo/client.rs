@@ -32,15 +32,29 @@ pub(super) enum Ending {
     Failed { why: String },
 }
 
-/// Sends a request and reads the response to its end.
-pub(super) async fn send(request: reqwest::RequestBuilder) -> Ending {
+impl Ending {
+    /// Whether the client got no complete response, although no limit of the queue refused the request.
+    pub(super) fn is_lost(&self) -> bool {
+        match self {
+            Self::Served { .. } => false,
+            Self::Refused { outcome, .. } => !outcome.starts_with("rejected_") && outcome != "displaced",
+            Self::Cut { .. } | Self::Failed { .. } => true,
+        }
+    }
+}
+
+/// Sends a request and reads the response to its end. `admitted` gets the outcome as soon as the headers of a response with
+/// status 200 have arrived.
+pub(super) async fn send(request: reqwest::RequestBuilder, admitted: impl FnOnce(&str)) -> Ending {
     let sent = Instant::now();
     let response = match request.send().await {
         Ok(response) => response,
         Err(error) => return Ending::Failed { why: chain(&error) },
     };
     if response.status() == StatusCode::OK {
-        served(response, sent).await
+        let outcome = outcome(&response).unwrap_or_else(|| "unnamed".to_owned());
+        admitted(&outcome);
+        served(response, outcome, sent).await
     } else {
         refused(response).await
     }
@@ -64,8 +78,7 @@ async fn refused(response: reqwest::Response) -> Ending {
     }
 }
 
-async fn served(mut response: reqwest::Response, sent: Instant) -> Ending {
-    let outcome = outcome(&response).unwrap_or_else(|| "unnamed".to_owned());
+async fn served(mut response: reqwest::Response, outcome: String, sent: Instant) -> Ending {
     let (mut ttft, mut stream) = (None, Stream::default());
     loop {
         match response.chunk().await {
@@ -162,6 +175,25 @@ fn chain(error: &dyn std::error::Error) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn request_is_lost_unless_it_was_served_or_refused_by_a_limit() {
+        let refused = |outcome: &str| Ending::Refused {
+            outcome: outcome.to_owned(),
+            status: 503,
+            retry_after: None,
+        };
+        for (outcome, is_lost) in [
+            ("rejected_flow_capacity", false),
+            ("displaced", false),
+            ("gateway_unavailable", true),
+            ("dispatched", true),
+        ] {
+            assert_eq!(refused(outcome).is_lost(), is_lost, "{outcome}");
+        }
+        let why = String::new();
+        assert!(Ending::Failed { why }.is_lost());
+    }
 
     #[test]
     fn stream_is_parsed_the_same_wherever_it_is_split() {

@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use serde::Deserialize;
+use serde::de::DeserializeOwned;
 
 use super::tenants::MODEL;
 
@@ -99,12 +100,7 @@ impl Companion {
 
     /// The first pool. Fails if the companion doesn't answer or has no pool.
     pub(super) async fn pool(&self) -> Result<Pool, String> {
-        let status: Status = self
-            .get("/status")
-            .await?
-            .json()
-            .await
-            .map_err(|error| format!("/status: {error}"))?;
+        let status: Status = self.page("/status").await?;
         status
             .pools
             .into_iter()
@@ -120,6 +116,12 @@ impl Companion {
             .await
             .map_err(|error| format!("/metrics: {error}"))?;
         Ok(counts(&text))
+    }
+
+    /// A page in JSON.
+    pub(super) async fn page<T: DeserializeOwned>(&self, path: &str) -> Result<T, String> {
+        let page = self.get(path).await?.json().await;
+        page.map_err(|error| format!("{path}: {error}"))
     }
 
     async fn get(&self, path: &str) -> Result<reqwest::Response, String> {

@@ -6,11 +6,14 @@
 mod accounting;
 mod client;
 mod companion;
+mod companions;
 mod gateway;
 mod screen;
 mod share;
 mod snapshot;
 mod summary;
+mod takeover;
+mod takeover_report;
 mod tally;
 mod tenants;
 #[cfg(test)]
@@ -20,6 +23,7 @@ mod traffic;
 
 use std::collections::BTreeMap;
 use std::io::{self, Write};
+use std::pin::pin;
 use std::time::Duration;
 
 use penstock_model_server::Hardware;
@@ -29,11 +33,13 @@ use tokio::time::Instant;
 
 use crate::mock_server::{self, Running};
 use accounting::Accounting;
-use companion::{Companion, Counts, Pool};
+use companion::Counts;
+use companions::{Companions, Sample};
+use gateway::Gateway;
 use screen::Screen;
 use snapshot::Snapshot;
+use takeover::{Kill, LOG_LINES, Takeover};
 use tenants::TENANTS;
-use traffic::Event;
 
 /// Number of simulated servers.
 const SERVERS: u64 = 3;
@@ -43,6 +49,8 @@ const POLL_INTERVAL: Duration = Duration::from_millis(200);
 const DRAIN: Duration = Duration::from_secs(60);
 /// Time for the companion to process the last ends, of which the clients know first.
 const SETTLE: Duration = Duration::from_secs(5);
+/// When --kill-leader kills the leader, if --for doesn't limit the demo.
+const KILL_AFTER: Duration = Duration::from_secs(10);
 /// Grace period of the servers' shutdown, when no requests are left.
 const GRACE: Duration = Duration::from_secs(1);
 
@@ -52,6 +60,9 @@ pub struct Args {
     /// End after this time, for example `20s`
     #[arg(long = "for", value_name = "T", value_parser = positive)]
     pub time: Option<Duration>,
+    /// Run two companions, and kill the one that leads after a third of the time of --for, or after 10 s
+    #[arg(long)]
+    pub kill_leader: bool,
     /// Seed of the traffic and the servers
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub seed: u64,
@@ -90,6 +101,9 @@ pub enum Error {
     /// Some counts don't agree.
     #[error("not every request is accounted for:\n  {}", .0.join("\n  "))]
     Unaccounted(Vec<String>),
+    /// No companion took over from the leader, or requests were lost meanwhile.
+    #[error("the takeover failed:\n  {}", .0.join("\n  "))]
+    Takeover(Vec<String>),
 }
 
 impl Error {
@@ -102,7 +116,8 @@ impl Error {
             Self::Gateway(gateway::Error::Directory(_))
             | Self::Client(_)
             | Self::Signals(_)
-            | Self::Unaccounted(_) => 1,
+            | Self::Unaccounted(_)
+            | Self::Takeover(_) => 1,
         }
     }
 }
@@ -122,12 +137,17 @@ pub async fn run(args: Args, environment: penstock_up::Environment) -> Result<()
     let addresses = gateway.addresses();
     let site = Site {
         gateway: addresses.gateway.to_string(),
-        companion: addresses.companion.to_string(),
+        companions: std::iter::once(&addresses.companion)
+            .chain(&addresses.further)
+            .map(ToString::to_string)
+            .collect(),
     };
     print(&format!("{addresses}try {}\n\n", curl(&site)));
 
-    let screen = Screen::open(TENANTS.len(), servers.len());
-    let result = match run_traffic(&site, &args, screen, &mut signals).await {
+    let log = if args.kill_leader { LOG_LINES } else { 0 };
+    let screen = Screen::open(TENANTS.len(), servers.len(), log);
+    let killed = args.kill_leader.then_some(&gateway);
+    let result = match run_traffic(&site, &args, screen, &mut signals, killed).await {
         Ok(snapshot) => finish(&site, snapshot, &servers, gateway.companion_restarted()).await,
         Err(error) => Err(error),
     };
@@ -142,7 +162,7 @@ pub async fn run(args: Args, environment: penstock_up::Environment) -> Result<()
 #[derive(Clone, Debug)]
 struct Site {
     gateway: String,
-    companion: String,
+    companions: Vec<String>,
 }
 
 /// Starts servers that the default watermark of 2 just keeps busy: six requests at a time, each of at most a second.
@@ -166,41 +186,51 @@ async fn servers(seed: u64) -> Result<Vec<Running>, mock_server::Error> {
     Ok(servers)
 }
 
-/// Sends and shows the traffic until it has stopped and every outstanding request has ended.
+/// Sends and shows the traffic until it has stopped and every outstanding request has ended. `gateway` is the one whose
+/// leader is killed; `None`: no companion is killed.
 async fn run_traffic(
     site: &Site,
     args: &Args,
     mut screen: Screen,
     signals: &mut Signals,
+    gateway: Option<&Gateway>,
 ) -> Result<Snapshot, Error> {
     let (stop, stopping) = watch::channel(false);
     let url = format!("http://{}", site.gateway);
-    let (mut events, mut tasks) = traffic::start(&url, &TENANTS, args.seed, &stopping)?;
-    let mut pools = poll_companion(Companion::new(format!("http://{}", site.companion))?);
-    let mut snapshot = Snapshot::new(&TENANTS);
+    let mut traffic = traffic::start(&url, &TENANTS, args.seed, &stopping)?;
+    let companions = Companions::new(&site.companions)?;
+    let mut samples = poll_companions(companions.clone());
     let start = Instant::now();
+    let kill_after = args.time.map_or(KILL_AFTER, |time| time / 3);
+    let mut snapshot = Snapshot::new(&TENANTS);
+    snapshot.takeover = gateway.map(|gateway| Takeover::new(start, kill_after, gateway.lease()));
+    let mut killing = pin!(kill_leader(gateway, &companions, start + kill_after));
+    let mut is_killed = false;
     let mut deadline = args.time.map(|time| start + time);
     let mut redraw = tokio::time::interval_at(start + screen.period(), screen.period());
     loop {
+        screen.show_log(&snapshot);
         tokio::select! {
-            event = events.recv() => match event {
-                Some(Event::Sent(tenant)) => snapshot.tallies[tenant].sent(),
-                Some(Event::Ended(tenant, ending)) => {
-                    let counting = snapshot.is_counting();
-                    snapshot.tallies[tenant].ended(ending, counting);
-                }
+            event = traffic.events.recv() => match event {
+                Some(event) => snapshot.count(event),
                 None => break,
             },
-            Some(pool) = pools.recv() => {
+            Some(sample) = samples.recv() => {
                 snapshot.elapsed = start.elapsed();
-                snapshot.update(pool);
+                snapshot.sample(sample);
+            }
+            kill = &mut killing, if !is_killed && !snapshot.stopping => {
+                is_killed = true;
+                snapshot.leader_killed(kill);
+                // A critical request now, so that the demo sees when the next leader grants.
+                traffic.hurry.notify_one();
             }
             _ = redraw.tick() => screen.show(&snapshot),
             () = deadline_or_signal(deadline, signals) => {
                 if snapshot.stopping {
                     // The second signal, or the drain time is over: outstanding requests are aborted, and the
                     // accounting will miss them.
-                    tasks.abort_all();
+                    traffic.tasks.abort_all();
                 } else {
                     snapshot.stopping = true;
                     // Sending succeeds as long as a task runs.
@@ -227,15 +257,29 @@ async fn deadline_or_signal(deadline: Option<Instant>, signals: &mut Signals) {
     }
 }
 
-/// Requests the pool's state regularly until the receiver is dropped. `None`: the companion didn't answer.
-fn poll_companion(companion: Companion) -> mpsc::Receiver<Option<Pool>> {
+/// Kills the companion that leads at this time, or the next one to lead.
+async fn kill_leader(gateway: Option<&Gateway>, companions: &Companions, time: Instant) -> Kill {
+    let Some(gateway) = gateway else {
+        return std::future::pending().await;
+    };
+    tokio::time::sleep_until(time).await;
+    loop {
+        if let Some(leader) = companions.leader().await {
+            return gateway.kill(leader).await;
+        }
+        tokio::time::sleep(POLL_INTERVAL).await;
+    }
+}
+
+/// Requests the pool's state regularly until the receiver is dropped.
+fn poll_companions(companions: Companions) -> mpsc::Receiver<Sample> {
     let (sender, receiver) = mpsc::channel(1);
     tokio::spawn(async move {
         let mut ticks = tokio::time::interval(POLL_INTERVAL);
         ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         loop {
             ticks.tick().await;
-            if sender.send(companion.pool().await.ok()).await.is_err() {
+            if sender.send(companions.sample().await).await.is_err() {
                 return;
             }
         }
@@ -246,11 +290,23 @@ fn poll_companion(companion: Companion) -> mpsc::Receiver<Option<Pool>> {
 /// Compares the counts and prints the summary.
 async fn finish(
     site: &Site,
-    snapshot: Snapshot,
+    mut snapshot: Snapshot,
     servers: &[Running],
     companion_restarted: bool,
 ) -> Result<(), Error> {
-    let companion = Companion::new(format!("http://{}", site.companion))?;
+    let companions = Companions::new(&site.companions)?;
+    let counts = final_counts(&companions).await;
+    let roles = match &mut snapshot.takeover {
+        Some(takeover) => {
+            let asked = Instant::now();
+            let roles = final_roles(&companions).await;
+            if let Some(leader) = companions::leader(&roles) {
+                takeover.leads(leader, asked);
+            }
+            roles
+        }
+        None => Vec::new(),
+    };
     let accounting = Accounting {
         clients: snapshot
             .tenants
@@ -258,19 +314,22 @@ async fn finish(
             .map(|tenant| tenant.name)
             .zip(snapshot.tallies.iter().cloned())
             .collect(),
-        companion: final_counts(&companion).await,
+        companion: counts,
         companion_restarted,
         ..server_counts(servers).await
     };
     let mismatches = accounting.mismatches();
     print(&format!(
         "\n{}",
-        summary::render(&snapshot, &accounting, &mismatches)
+        summary::render(&snapshot, &accounting, &mismatches, &roles)
     ));
-    if mismatches.is_empty() {
-        Ok(())
-    } else {
-        Err(Error::Unaccounted(mismatches))
+    if !mismatches.is_empty() {
+        return Err(Error::Unaccounted(mismatches));
+    }
+    let lost = snapshot.lost();
+    match snapshot.takeover.map(|takeover| takeover.failures(lost)) {
+        Some(failures) if !failures.is_empty() => Err(Error::Takeover(failures)),
+        Some(_) | None => Ok(()),
     }
 }
 
@@ -287,16 +346,28 @@ async fn server_counts(servers: &[Running]) -> Accounting {
     accounting
 }
 
-/// The companion's counts as soon as no request waits or runs, but at the latest after [`SETTLE`].
-async fn final_counts(companion: &Companion) -> Option<Counts> {
+/// The leader's counts as soon as no request waits or runs, but at the latest after [`SETTLE`].
+async fn final_counts(companions: &Companions) -> Option<Counts> {
     let deadline = Instant::now() + SETTLE;
     loop {
-        let counts = companion.counts().await.ok();
+        let counts = companions.counts().await;
         let idle = counts
             .as_ref()
             .is_some_and(|counts| counts.stock == 0 && counts.waiting == 0);
         if idle || Instant::now() >= deadline {
             return counts;
+        }
+        tokio::time::sleep(POLL_INTERVAL).await;
+    }
+}
+
+/// The companions' roles as soon as all of them answer, but at the latest after [`SETTLE`].
+async fn final_roles(companions: &Companions) -> Vec<Option<String>> {
+    let deadline = Instant::now() + SETTLE;
+    loop {
+        let roles = companions.roles().await;
+        if roles.iter().all(Option::is_some) || Instant::now() >= deadline {
+            return roles;
         }
         tokio::time::sleep(POLL_INTERVAL).await;
     }

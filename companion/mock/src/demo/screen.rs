@@ -14,6 +14,7 @@ use ratatui::widgets::{Paragraph, Row, Table};
 use ratatui::{Frame, Terminal, TerminalOptions, Viewport};
 
 use super::snapshot::Snapshot;
+use super::takeover::LOG_LINES;
 use super::text::columns;
 
 /// Time between two updates of the live table.
@@ -24,31 +25,43 @@ const REPORT_INTERVAL: Duration = Duration::from_secs(2);
 /// The output of the demo's state.
 pub(super) enum Screen {
     Terminal(Box<Terminal<CrosstermBackend<Stdout>>>),
-    Lines,
+    Lines(Lines),
+}
+
+/// Output as lines.
+#[derive(Debug, Default)]
+pub(super) struct Lines {
+    /// Printed lines of the takeover's log.
+    printed: usize,
 }
 
 impl Screen {
-    /// A live table for this number of tenants and servers, if stdin and stdout are a terminal; otherwise lines.
-    pub(super) fn open(tenants: usize, servers: usize) -> Self {
+    /// A live table for this number of tenants, servers and lines of the takeover's log, if stdin and stdout are a terminal; otherwise lines.
+    pub(super) fn open(tenants: usize, servers: usize, log: usize) -> Self {
         if !io::stdout().is_terminal() || !io::stdin().is_terminal() {
-            return Self::Lines;
+            return Self::lines();
         }
-        // The headline, two tables with headers and a blank line before each, and the hint.
-        let height = u16::try_from(1 + 2 + tenants + 2 + servers + 2).unwrap_or(u16::MAX);
+        // The headline, the log, two tables with headers and a blank line before each, and the hint.
+        let height = u16::try_from(1 + log + 2 + tenants + 2 + servers + 2).unwrap_or(u16::MAX);
         let options = TerminalOptions {
             viewport: Viewport::Inline(height),
         };
         match Terminal::with_options(CrosstermBackend::new(io::stdout()), options) {
             Ok(terminal) => Self::Terminal(Box::new(terminal)),
-            Err(_) => Self::Lines,
+            Err(_) => Self::lines(),
         }
+    }
+
+    /// Output as lines.
+    pub(super) fn lines() -> Self {
+        Self::Lines(Lines::default())
     }
 
     /// Time between two calls of [`Screen::show`].
     pub(super) fn period(&self) -> Duration {
         match self {
             Self::Terminal(_) => REDRAW_INTERVAL,
-            Self::Lines => REPORT_INTERVAL,
+            Self::Lines(_) => REPORT_INTERVAL,
         }
     }
 
@@ -56,14 +69,26 @@ impl Screen {
     pub(super) fn show(&mut self, snapshot: &Snapshot) {
         let shown = match self {
             Self::Terminal(terminal) => terminal.draw(|frame| draw(frame, snapshot)).map(|_| ()),
-            Self::Lines => {
+            Self::Lines(_) => {
                 let text = columns(&Snapshot::TENANT_HEADER, &snapshot.tenant_rows());
                 writeln!(io::stdout(), "{}\n{text}", snapshot.headline())
             }
         };
         // A failing terminal is no reason to stop the demo: the accounting decides its result.
         if shown.is_err() {
-            *self = Self::Lines;
+            *self = Self::lines();
+        }
+    }
+
+    /// Prints the takeover's latest lines at once. The live table shows them with its next update.
+    pub(super) fn show_log(&mut self, snapshot: &Snapshot) {
+        if let Self::Lines(lines) = self {
+            let log = snapshot.log();
+            for line in log.iter().skip(lines.printed) {
+                // A closed stdout is no reason to stop.
+                let _ = writeln!(io::stdout(), "{line}");
+            }
+            lines.printed = log.len();
         }
     }
 
@@ -79,8 +104,14 @@ impl Screen {
 fn draw(frame: &mut Frame<'_>, snapshot: &Snapshot) {
     let tenants = snapshot.tenant_rows();
     let servers = snapshot.server_rows();
-    let [head, upper, _, lower, hint] = Layout::vertical([
-        Constraint::Length(2),
+    let [head, log, _, upper, _, lower, hint] = Layout::vertical([
+        Constraint::Length(1),
+        Constraint::Length(if snapshot.takeover.is_some() {
+            LOG_LINES as u16
+        } else {
+            0
+        }),
+        Constraint::Length(1),
         Constraint::Length(u16::try_from(1 + tenants.len()).unwrap_or(u16::MAX)),
         Constraint::Length(1),
         Constraint::Min(1),
@@ -91,6 +122,7 @@ fn draw(frame: &mut Frame<'_>, snapshot: &Snapshot) {
         Paragraph::new(Line::from(snapshot.headline()).style(Modifier::BOLD)),
         head,
     );
+    frame.render_widget(Paragraph::new(snapshot.log().join("\n")), log);
     frame.render_widget(table(&Snapshot::TENANT_HEADER, tenants, 10), upper);
     frame.render_widget(table(&Snapshot::SERVER_HEADER, servers, 22), lower);
     frame.render_widget(Paragraph::new("Ctrl-C ends the demo").style(Modifier::DIM), hint);
@@ -130,7 +162,26 @@ mod tests {
 
     use super::*;
     use crate::demo::companion::{Endpoint, Pool};
+    use crate::demo::takeover::Takeover;
     use crate::demo::tenants::TENANTS;
+
+    #[test]
+    fn takeover_is_between_the_headline_and_the_table() {
+        let mut snapshot = Snapshot::new(&TENANTS);
+        let lease = "the file /tmp/lease".to_owned();
+        let start = tokio::time::Instant::now();
+        snapshot.takeover = Some(Takeover::new(start, Duration::from_secs(10), lease));
+        let mut terminal = Terminal::new(TestBackend::new(110, 17)).unwrap();
+        terminal.draw(|frame| draw(frame, &snapshot)).unwrap();
+        let cells = terminal.backend().buffer().content();
+        let text: String = cells.iter().map(ratatui::buffer::Cell::symbol).collect();
+        let position = |word: &str| {
+            text.find(word)
+                .unwrap_or_else(|| panic!("{word} isn't in {text}"))
+        };
+        assert!(position("0 lost; no companion leads") < position("the leader is killed after 10.0 s"));
+        assert!(position("its lease is in the file /tmp/lease") < position("greedy"));
+    }
 
     #[test]
     fn table_shows_every_tenant_and_server() {

@@ -19,6 +19,14 @@ impl Backlog {
         self.waiting += u64::from(waiting);
     }
 
+    /// The samples since an earlier time.
+    pub(super) fn since(self, earlier: Self) -> Self {
+        Self {
+            samples: self.samples - earlier.samples,
+            waiting: self.waiting - earlier.waiting,
+        }
+    }
+
     /// Whether the tenant was backlogged in nearly all samples; `false` without samples.
     pub(super) fn is_persistent(self) -> bool {
         self.samples > 0 && self.waiting as f64 >= BACKLOGGED_MIN * self.samples as f64
@@ -36,8 +44,11 @@ pub(super) struct TenantService {
     pub(super) backlogged: bool,
 }
 
-/// Real and ideal share of each tenant, from 0 to 1; `None` if no tokens were served.
-pub(super) fn shares(tenants: &[TenantService]) -> Option<Vec<(f64, f64)>> {
+/// Real and ideal share of each tenant, from 0 to 1.
+pub(super) type Shares = Vec<(f64, f64)>;
+
+/// The shares; `None` if no tokens were served.
+pub(super) fn shares(tenants: &[TenantService]) -> Option<Shares> {
     let total: f64 = tenants.iter().map(|tenant| tenant.service).sum();
     if total <= 0.0 {
         return None;

@@ -3,10 +3,13 @@
 use std::time::Duration;
 
 use super::companion::Pool;
-use super::share::{self, Backlog, TenantService};
+use super::companions::Sample;
+use super::share::{self, Backlog, Shares, TenantService};
+use super::takeover::{Kill, Takeover};
 use super::tally::Tally;
 use super::tenants::Tenant;
 use super::text::{duration, percent};
+use super::traffic::Event;
 
 /// Until the queues have filled, no tenant has a backlog and shares are meaningless.
 const WARM_UP: Duration = Duration::from_secs(1);
@@ -23,6 +26,10 @@ pub(super) struct Snapshot {
     pub(super) elapsed: Duration,
     /// No new requests are sent.
     pub(super) stopping: bool,
+    /// With `--kill-leader`.
+    pub(super) takeover: Option<Takeover>,
+    /// The service and the backlog of each tenant when the leader was killed.
+    at_kill: Option<Vec<(f64, Backlog)>>,
 }
 
 impl Snapshot {
@@ -34,12 +41,38 @@ impl Snapshot {
             pool: None,
             elapsed: Duration::ZERO,
             stopping: false,
+            takeover: None,
+            at_kill: None,
         }
     }
 
     /// Whether shares are counted now: after the warm-up, while all tenants send.
     pub(super) fn is_counting(&self) -> bool {
         self.elapsed >= WARM_UP && !self.stopping
+    }
+
+    /// Counts an event of a request.
+    pub(super) fn count(&mut self, event: Event) {
+        match event {
+            Event::Sent(tenant) => self.tallies[tenant].sent(),
+            Event::Granted { sent, answered } => {
+                if let Some(takeover) = &mut self.takeover {
+                    takeover.granted(sent, answered);
+                }
+            }
+            Event::Ended(tenant, ending) => {
+                let counting = self.is_counting();
+                self.tallies[tenant].ended(ending, counting);
+            }
+        }
+    }
+
+    /// Takes over the latest answers of the companions.
+    pub(super) fn sample(&mut self, sample: Sample) {
+        if let (Some(takeover), Some(leader)) = (&mut self.takeover, sample.leader) {
+            takeover.leads(leader, sample.asked);
+        }
+        self.update(sample.pool);
     }
 
     /// Takes over the pool's latest state.
@@ -53,11 +86,53 @@ impl Snapshot {
     }
 
     /// Real and ideal share of each tenant; `None`: no tokens were served.
-    pub(super) fn shares(&self) -> Option<Vec<(f64, f64)>> {
-        let all = self.tenants.iter().zip(&self.tallies).zip(&self.backlogs);
+    pub(super) fn shares(&self) -> Option<Shares> {
+        self.shares_of(&self.served())
+    }
+
+    /// The shares before and after the leader was killed; `None`: it wasn't killed.
+    pub(super) fn shares_around_kill(&self) -> Option<[Option<Shares>; 2]> {
+        let before = self.at_kill.as_ref()?;
+        let after: Vec<_> = self
+            .served()
+            .iter()
+            .zip(before)
+            .map(|((service, backlog), (earlier_service, earlier))| {
+                (service - earlier_service, backlog.since(*earlier))
+            })
+            .collect();
+        Some([self.shares_of(before), self.shares_of(&after)])
+    }
+
+    /// Records that the leader was killed, at the end of the time that counts as before.
+    pub(super) fn leader_killed(&mut self, kill: Kill) {
+        self.at_kill = Some(self.served());
+        if let Some(takeover) = &mut self.takeover {
+            takeover.killed(kill);
+        }
+    }
+
+    /// The log of the takeover, which only `--kill-leader` has.
+    pub(super) fn log(&self) -> &[String] {
+        self.takeover.as_ref().map_or(&[], Takeover::log)
+    }
+
+    /// Requests without a complete response that no limit of the queue refused.
+    pub(super) fn lost(&self) -> u64 {
+        self.tallies.iter().map(|tally| tally.lost).sum()
+    }
+
+    /// The service and the backlog of each tenant.
+    fn served(&self) -> Vec<(f64, Backlog)> {
+        let all = self.tallies.iter().zip(&self.backlogs);
+        all.map(|(tally, backlog)| (tally.service, *backlog)).collect()
+    }
+
+    fn shares_of(&self, served: &[(f64, Backlog)]) -> Option<Shares> {
+        let all = self.tenants.iter().zip(served);
         let services: Vec<TenantService> = all
-            .map(|((tenant, tally), backlog)| TenantService {
-                service: tally.service,
+            .map(|(tenant, (service, backlog))| TenantService {
+                service: *service,
                 weight: tenant.weight,
                 backlogged: backlog.is_persistent(),
             })
@@ -126,10 +201,15 @@ impl Snapshot {
         } else {
             "running"
         };
-        match &self.pool {
-            None => format!("{seconds} s, {phase}; the companion doesn't answer"),
-            Some(pool) => format!(
-                "{seconds} s, {phase}; stock {} of {}..{}, waiting {}, saturation {:.2}",
+        let lost = match &self.takeover {
+            Some(_) => format!(", {} lost", self.lost()),
+            None => String::new(),
+        };
+        match (&self.pool, &self.takeover) {
+            (None, None) => format!("{seconds} s, {phase}; the companion doesn't answer"),
+            (None, Some(_)) => format!("{seconds} s, {phase}{lost}; no companion leads"),
+            (Some(pool), _) => format!(
+                "{seconds} s, {phase}{lost}; stock {} of {}..{}, waiting {}, saturation {:.2}",
                 pool.stock, pool.lower, pool.upper, pool.waiting, pool.saturation
             ),
         }

@@ -4,6 +4,8 @@ use std::fmt::Write;
 
 use super::accounting::Accounting;
 use super::snapshot::{Snapshot, result_cells};
+use super::takeover::Takeover;
+use super::takeover_report::sentences;
 use super::tally::{OUTPUT_WEIGHT, Tally};
 use super::text::columns;
 
@@ -12,7 +14,13 @@ const HEADER: [&str; 10] = [
 ];
 
 /// The summary's text; it ends with a newline.
-pub(super) fn render(snapshot: &Snapshot, accounting: &Accounting, mismatches: &[String]) -> String {
+/// `roles` has the role of each of several companions.
+pub(super) fn render(
+    snapshot: &Snapshot,
+    accounting: &Accounting,
+    mismatches: &[String],
+    roles: &[Option<String>],
+) -> String {
     let mut out = columns(&HEADER, &tenant_rows(snapshot));
     out.push('\n');
     out.push_str(&explanation(snapshot));
@@ -30,6 +38,12 @@ pub(super) fn render(snapshot: &Snapshot, accounting: &Accounting, mismatches: &
     push(&mut out, &servers_line(accounting));
     if mismatches.is_empty() {
         push(&mut out, &accounted_line(snapshot, accounting));
+    }
+    if let Some(takeover) = &snapshot.takeover {
+        out.push('\n');
+        for sentence in sentences(takeover, snapshot, roles) {
+            push(&mut out, &sentence);
+        }
     }
     out
 }
@@ -65,7 +79,10 @@ fn accounted_line(snapshot: &Snapshot, accounting: &Accounting) -> String {
     let sum = |count: fn(&Tally) -> u64| snapshot.tallies.iter().map(count).sum::<u64>();
     let sent = sum(|tally| tally.sent);
     let failed = sum(|tally| tally.cut + tally.failed);
-    let agree = if accounting.companion_restarted {
+    let is_killed = snapshot.takeover.as_ref().is_some_and(Takeover::is_killed);
+    let agree = if is_killed {
+        "clients and servers agree (the killed companion's counts are gone)"
+    } else if accounting.companion_restarted {
         "clients and servers agree (the companion was restarted, so its counts are incomplete)"
     } else {
         "clients, companion and servers agree"

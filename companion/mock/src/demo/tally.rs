@@ -20,6 +20,8 @@ pub(super) struct Tally {
     pub(super) refused: u64,
     pub(super) cut: u64,
     pub(super) failed: u64,
+    /// Requests without a complete response that no limit of the queue refused.
+    pub(super) lost: u64,
     /// Outcomes from responses. Failed requests have none.
     pub(super) outcomes: BTreeMap<String, u64>,
     /// Served tokens while all tenants sent, weighted: prompt + 2 x output.
@@ -39,6 +41,7 @@ impl Default for Tally {
             refused: 0,
             cut: 0,
             failed: 0,
+            lost: 0,
             outcomes: BTreeMap::new(),
             service: 0.0,
             last_failure: None,
@@ -54,6 +57,7 @@ impl Tally {
 
     /// Counts a request's end. `counts`: the tokens count for the shares, because all tenants were sending.
     pub(super) fn ended(&mut self, ending: Ending, counts: bool) {
+        self.lost += u64::from(ending.is_lost());
         let outcome = match ending {
             Ending::Served {
                 outcome,

@@ -10,6 +10,7 @@ fn args(time: Duration) -> Args {
         seed: 5,
         port: 0,
         admin_port: 0,
+        kill_leader: false,
     }
 }
 
@@ -34,14 +35,15 @@ async fn every_sent_request_ends_and_the_server_agrees_by_tenant() {
     let address = server.address().to_string();
     let site = Site {
         gateway: address.clone(),
-        companion: address,
+        companions: vec![address],
     };
     let mut signals = Signals::new().unwrap();
     let snapshot = run_traffic(
         &site,
         &args(Duration::from_millis(800)),
-        Screen::Lines,
+        Screen::lines(),
         &mut signals,
+        None,
     )
     .await
     .unwrap();
@@ -73,14 +75,15 @@ async fn unreachable_gateway_gives_failures_that_are_counted() {
     };
     let site = Site {
         gateway: unreachable.clone(),
-        companion: unreachable,
+        companions: vec![unreachable],
     };
     let mut signals = Signals::new().unwrap();
     let snapshot = run_traffic(
         &site,
         &args(Duration::from_millis(100)),
-        Screen::Lines,
+        Screen::lines(),
         &mut signals,
+        None,
     )
     .await
     .unwrap();

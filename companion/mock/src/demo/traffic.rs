@@ -1,6 +1,6 @@
 //! The demo's clients. Each tenant sends by its pattern until the traffic stops, then waits for outstanding requests.
 //!
-//! Every request gives two events, when it is sent and when it ends, so that none can be lost.
+//! Every request gives an event when it is sent and one when it ends, so that none can be lost.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -8,8 +8,9 @@ use std::time::Duration;
 
 use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
-use tokio::sync::{mpsc, watch};
+use tokio::sync::{Notify, mpsc, watch};
 use tokio::task::JoinSet;
+use tokio::time::Instant;
 
 use super::client::{Ending, send};
 use super::tenants::{self, Pattern, Tenant};
@@ -23,6 +24,11 @@ const FAILED_PAUSE: Duration = Duration::from_millis(500);
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Event {
     Sent(usize),
+    /// The response of a request that a companion granted has begun.
+    Granted {
+        sent: Instant,
+        answered: Instant,
+    },
     Ended(usize, Ending),
 }
 
@@ -36,6 +42,15 @@ struct Sender {
     next: Arc<AtomicU64>,
     events: mpsc::UnboundedSender<Event>,
     stop: watch::Receiver<bool>,
+    hurry: Arc<Notify>,
+}
+
+/// The running traffic.
+pub(super) struct Traffic {
+    pub(super) events: mpsc::UnboundedReceiver<Event>,
+    pub(super) tasks: JoinSet<()>,
+    /// Makes a tenant that sends at intervals send its next request at once.
+    pub(super) hurry: Arc<Notify>,
 }
 
 /// Starts all tenants. The channel closes after `stop` was set to true and the last request has ended.
@@ -47,10 +62,11 @@ pub(super) fn start(
     tenants: &[Tenant],
     seed: u64,
     stop: &watch::Receiver<bool>,
-) -> reqwest::Result<(mpsc::UnboundedReceiver<Event>, JoinSet<()>)> {
+) -> reqwest::Result<Traffic> {
     let client = reqwest::Client::builder().no_proxy().tcp_nodelay(true).build()?;
     let (events, received) = mpsc::unbounded_channel();
     let mut tasks = JoinSet::new();
+    let hurry = Arc::<Notify>::default();
     for (index, tenant) in tenants.iter().enumerate() {
         let sender = Sender {
             client: client.clone(),
@@ -60,6 +76,7 @@ pub(super) fn start(
             next: Arc::default(),
             events: events.clone(),
             stop: stop.clone(),
+            hurry: Arc::clone(&hurry),
         };
         // Each task has its own random stream, so that the requests don't depend on the timing of other tasks.
         let rng = |stream: u64| {
@@ -78,7 +95,11 @@ pub(super) fn start(
             }
         }
     }
-    Ok((received, tasks))
+    Ok(Traffic {
+        events: received,
+        tasks,
+        hurry,
+    })
 }
 
 impl Sender {
@@ -98,21 +119,39 @@ impl Sender {
     async fn send_at_intervals(mut self, mean: Duration, mut rng: ChaCha8Rng) {
         let mut outstanding = JoinSet::new();
         loop {
-            self.pause(tenants::gap(mean, &mut rng)).await;
+            let hurry = Arc::clone(&self.hurry);
+            tokio::select! {
+                () = self.pause(tenants::gap(mean, &mut rng)) => {}
+                () = hurry.notified() => {}
+            }
             if *self.stop.borrow() {
                 break;
             }
             let request = self.next_request(&mut rng);
             let sender = self.clone();
-            outstanding.spawn(async move { sender.ended(send(request).await) });
+            outstanding.spawn(async move { sender.exchange(request).await });
             while outstanding.try_join_next().is_some() {}
         }
         outstanding.join_all().await;
     }
 
     async fn request(&self, rng: &mut ChaCha8Rng) -> Ending {
-        let ending = send(self.next_request(rng)).await;
-        self.ended(ending.clone());
+        self.exchange(self.next_request(rng)).await
+    }
+
+    /// Sends a request and records its grant and its end.
+    async fn exchange(&self, request: reqwest::RequestBuilder) -> Ending {
+        let sent = Instant::now();
+        let admitted = |outcome: &str| {
+            // A request with the outcome `leased` was admitted without a companion.
+            if matches!(outcome, "bypassed" | "dispatched") {
+                let answered = Instant::now();
+                // Fails only if the demo itself has ended.
+                let _ = self.events.send(Event::Granted { sent, answered });
+            }
+        };
+        let ending = send(request, admitted).await;
+        let _ = self.events.send(Event::Ended(self.index, ending.clone()));
         ending
     }
 
@@ -130,10 +169,6 @@ impl Sender {
         // Fails only if the demo itself has ended.
         let _ = self.events.send(Event::Sent(self.index));
         request.json(&tenants::body(rng))
-    }
-
-    fn ended(&self, ending: Ending) {
-        let _ = self.events.send(Event::Ended(self.index, ending));
     }
 
     /// Waits until the time is over or the traffic stops.
