@@ -60,7 +60,7 @@ pub struct Args {
     /// End after this time, for example `20s`
     #[arg(long = "for", value_name = "T", value_parser = positive)]
     pub time: Option<Duration>,
-    /// Run two companions, and kill the one that leads after a third of the time of --for, or after 10 s
+    /// Run two companions and kill the one that leads: after a third of the time of --for, or after 10 s without --for
     #[arg(long)]
     pub kill_leader: bool,
     /// Seed of the traffic and the servers

@@ -11,15 +11,17 @@ pub(super) fn sentences(takeover: &Takeover, snapshot: &Snapshot, roles: &[Optio
         return vec!["The demo ended before the leader was killed.".to_owned()];
     };
     let after = kill.requested.duration_since(takeover.start).as_secs_f64();
-    let mut sentences = vec![format!(
-        "After {after:.1} s the leader, companion {}, was killed with SIGKILL. {}",
-        kill.companion,
-        successor(takeover.next, kill.companion)
-    )];
+    let mut sentences = vec![
+        format!(
+            "After {after:.1} s the leader, companion {}, was killed with SIGKILL.",
+            kill.companion
+        ),
+        successor(takeover.next, kill.companion),
+    ];
     if let Some(pause) = takeover.pause {
+        sentences.push("The first request sent after the kill was granted by the new leader.".to_owned());
         sentences.push(format!(
-            "The first request sent after the kill was granted by the new leader. Its answer began {} after \
-             the kill, which includes the wait for a free place at a server.",
+            "Its answer began {} after the kill, which includes the wait for a free place at a server.",
             duration(Some(pause))
         ));
     }
@@ -36,11 +38,8 @@ pub(super) fn sentences(takeover: &Takeover, snapshot: &Snapshot, roles: &[Optio
             shares_line(snapshot, shares)
         ));
     }
-    sentences.push(format!(
-        "The leader's lease is in {}. {}",
-        takeover.lease,
-        at_end(roles)
-    ));
+    sentences.push(format!("The leader's lease is in {}.", takeover.lease));
+    sentences.push(at_end(roles));
     sentences
 }
 
@@ -132,7 +131,7 @@ mod tests {
             "Companion 2, the standby, took over.",
             "Its answer began 3.0 s after the kill",
             "No request was lost.",
-            "in the file /tmp/lease. At the end, companion 1 is a standby and companion 2 leads.",
+            "in the file /tmp/lease.\nAt the end, companion 1 is a standby and companion 2 leads.",
         ] {
             assert!(sentences.contains(words), "{words}: {sentences}");
         }
@@ -149,7 +148,7 @@ mod tests {
             &roles([Some("leader"), None]),
         );
         assert!(
-            sentences[0].contains("Companion 1 was restarted and got the lease again"),
+            sentences[1].contains("Companion 1 was restarted and got the lease again"),
             "{sentences:?}"
         );
         let last = sentences.last().unwrap();
