@@ -26,7 +26,7 @@ use crate::leadership::{
     Takeover,
 };
 use crate::pool::PoolInput;
-use crate::session::Stage;
+use crate::session::{Session, Stage};
 use crate::timers::Timer;
 
 /// Why a standby closes the streams of the sessions that it had as a leader.
@@ -239,6 +239,7 @@ impl Control {
         conns.sort_unstable();
         for conn in conns {
             let Some(epoch) = self.established(conn) else {
+                self.close_greeting(conn);
                 continue;
             };
             let context = self.contexts.get(&epoch);
@@ -256,6 +257,18 @@ impl Control {
                 self.outputs.push_back(Output::Send(conn, Box::new(frame)));
             }
             self.observe(Observation::SessionClosed { conn, why: STANDS_BY });
+            self.outputs.push_back(Output::Close(conn, STANDS_BY));
+        }
+    }
+
+    /// Closes a stream in the middle of its Hello: the rest of it would establish a session.
+    fn close_greeting(&mut self, conn: ConnId) {
+        let is_greeting = |session: &Session| match &session.stage {
+            Stage::Greeting(greeting) => greeting.parts > 0,
+            Stage::Asking(_) | Stage::Established(_) => false,
+        };
+        if self.sessions.get(&conn).is_some_and(is_greeting) {
+            self.sessions.remove(&conn);
             self.outputs.push_back(Output::Close(conn, STANDS_BY));
         }
     }

@@ -49,7 +49,7 @@ impl Control {
                 self.drive_pool(now, pool, PoolInput::Reload(settings));
                 continue;
             }
-            if self.is_started {
+            if self.is_started && self.leadership.may_grant() {
                 self.drive_pool(now, pool, PoolInput::Ready);
             }
             if self.is_draining {

@@ -514,6 +514,43 @@ fn leader_that_steps_down_forgets_its_requests_and_names_the_next_one() {
 }
 
 #[test]
+fn stream_in_the_middle_of_its_hello_is_closed_when_the_leader_steps_down() {
+    let mut world = World::leading();
+    world.open(2);
+    let first_part = wire::Hello {
+        last: false,
+        ..hello(version_3(2), Vec::new(), Vec::new())
+    };
+    world.send(2, Message::Hello(first_part));
+    world.stand_by(Some(OTHER), 10);
+    assert_eq!(world.take().closed, [1, 2]);
+    assert_eq!(world.control.status(world.now).sessions.len(), 0);
+}
+
+#[test]
+fn pool_that_is_added_while_the_lease_has_lapsed_grants_nothing() {
+    let mut world = World::leading();
+    let lapses = world.now.after(SECOND_LONG);
+    world.renew(lapses);
+    world.pass(SECOND_LONG);
+    let mut more = settings();
+    let mut other = more.pools[0].clone();
+    other.name = "other".into();
+    other.models = vec!["other".into()];
+    more.pools.insert(0, other);
+    world.handle(Event::Settings(Box::new(more)));
+    let registered = wire::Register {
+        model: "other".into(),
+        ..register(1)
+    };
+    world.send(1, Message::Register(registered));
+    assert_eq!(world.take().granted(), [] as [u64; 0]);
+    let lapses = world.now.after(SECOND_LONG);
+    world.renew(lapses);
+    assert_eq!(world.take().granted(), [1]);
+}
+
+#[test]
 fn leader_that_resigns_says_goodbye() {
     let mut world = World::leading();
     world.stand_by(None, 0);
